@@ -147,13 +147,14 @@ pub(crate) struct Agent {
     pub connected: bool,
     pub closed: bool,
     pub samples: BTreeMap<u32, RankSample>,
-    /// What a close look at a rank would show.
+    /// What a close look at a rank would show; it begins when it is asked for, unless it says when.
     pub inspections: BTreeMap<u32, Inspection>,
     /// Added to the host's monotonic and wall clocks.
     pub skew_ms: u64,
     pub wall_skew_s: f64,
     /// Signals of the host.
     pub signals: HostSignals,
+    pub load1: f32,
     pub gpus: Vec<GpuSample>,
 }
 
@@ -285,8 +286,13 @@ impl Cluster {
                 self.record(node, RecordEvent::StopOrdered { mode, by: "console".into() });
             }
             ConsoleMessage::Inspect { request, ranks } => {
+                let began_ms = self.mono_ms(node);
                 let known = &self.agents[node].inspections;
-                let inspections = ranks.iter().filter_map(|rank| known.get(&rank.0).cloned()).collect();
+                let now = |look: &Inspection| match look.began_ms {
+                    0 => Inspection { began_ms, ..look.clone() },
+                    _ => look.clone(),
+                };
+                let inspections = ranks.iter().filter_map(|rank| known.get(&rank.0).map(now)).collect();
                 self.said(node, AgentMessage::Inspected { request, inspections });
             }
             ConsoleMessage::Ping { .. }
@@ -396,19 +402,15 @@ impl Cluster {
         }
     }
 
-    /// What an agent's clock shows now, seconds since the epoch.
-    pub fn wall_time(&self, node: usize) -> f64 {
-        1_000.0 + self.now.0 as f64 / 1000.0 + self.agents[node].wall_skew_s
-    }
-
     pub fn sample(&mut self, node: usize) {
         let agent = &self.agents[node];
         let sample = HostSample {
-            mono_ms: 5_000_000 * (node as u64 + 1) + self.now.0 + agent.skew_ms,
+            mono_ms: self.mono_ms(node),
             wall_time: self.wall_time(node),
             generation: agent.spec.as_ref().map_or(Generation(0), |spec| spec.generation),
             cpu_percent: 10.0,
             cpu_count: 2,
+            load1: agent.load1,
             signals: agent.signals.clone(),
             gpus: agent.gpus.clone(),
             ranks: agent.samples.values().cloned().collect(),

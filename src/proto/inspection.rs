@@ -29,9 +29,18 @@ pub struct Inspection {
     pub obstacle: Option<Obstacle>,
     /// The interpreter lock is held by a thread that is inside C code and computes.
     pub computes_in_c: bool,
+    /// The interpreter lock is held by a thread that sleeps in C code, and the main thread is that one or
+    /// waits for a lock.
+    pub sleeps_in_c: bool,
     /// Processes at the other end of what the main thread waits for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<u32>,
+    /// One of those sleeps, or the thread of the program itself that is at the other end, and wakes by itself
+    /// after so many ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub awaited_sleep_ms: Option<u64>,
+    /// One of its threads or of its children wanted a core for most of the look, and got none.
+    pub lacks_cores: bool,
     /// Stacks, main thread first.
     pub threads: Vec<ThreadStack>,
     /// Its live descendants.
@@ -52,6 +61,8 @@ pub struct Inspection {
     pub notes: Vec<String>,
     /// How long looking took, ms.
     pub took_ms: u64,
+    /// When it began, on the clock of the host's samples; 0 when the agent does not tell.
+    pub began_ms: u64,
 }
 
 /// What a thread is blocked on, where that has a name.

@@ -4,8 +4,9 @@
 
 use super::memory;
 use super::syscall::{self, Call, Kind};
-use super::{Shared, Subject, Venture, descriptors, obstacle, ras, recorder, sockets, stacks, state_words};
-use crate::observe::host_signals::clock_ms;
+use super::{
+    Shared, Subject, Venture, awaited, descriptors, obstacle, ras, recorder, sockets, stacks, state_words,
+};
 use crate::observe::{cgroup_stat, host_signals};
 use crate::proc::{self, Ident, Stat};
 use rankdeck_proto::inspection::{Child, GroupView, Obstacle, OsState, PythonView, Socket};
@@ -21,8 +22,6 @@ const WINDOW: Duration = Duration::from_millis(250);
 const CHILDREN: usize = 64;
 /// Most connections listed.
 const SOCKETS: usize = 32;
-/// Most descriptors of a poll that are looked at.
-const POLLED: u64 = 16;
 
 pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
     let begun = Instant::now();
@@ -30,6 +29,7 @@ pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
         found.last_line.clone_from(&subject.last_line);
         found.gpu = subject.gpu.as_ref().map(gpu_words);
         found.pressure = host_signals::pressure();
+        found.began_ms = monotonic_ns() / 1_000_000;
     });
     let alive = subject.ident.and_then(|ident| {
         proc::stat(ident.pid).filter(|stat| stat.start == ident.start).map(|stat| (ident, stat))
@@ -54,6 +54,7 @@ struct Seen<'a> {
     /// CPU ticks of its descendants at the beginning.
     cpu: BTreeMap<u32, u64>,
     call: Option<Call>,
+    cores: awaited::Cores,
     begun: Instant,
 }
 
@@ -64,7 +65,7 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     let throttling = groups.as_ref().map_or((0, 0), cgroup_stat::Groups::throttling);
     shared.stage("the state of its main thread");
     let call = syscall::call(pid, pid);
-    let seen = Seen { pid, stat, groups, throttling, cpu, call, begun };
+    let seen = Seen { pid, stat, groups, throttling, cpu, call, cores: awaited::Cores::of(pid), begun };
     seen.main_thread(shared);
     let tcp = seen.sockets(shared);
     shared.stage("its status page");
@@ -154,6 +155,7 @@ impl Seen<'_> {
         let moved = self.groups.as_ref().map(cgroup_stat::Groups::throttling);
         shared.found(|found| {
             found.children = children(self.pid, &self.cpu);
+            found.lacks_cores = self.cores.lacked();
             let own = proc::stat(self.pid).map_or(0, |now| now.cpu_ticks.saturating_sub(self.stat.cpu_ticks));
             found.os.cpu_ms_moved = own * 1000 / proc::ticks_per_second();
             found.os.throttled_share = moved.and_then(|(after, throttled_after)| {
@@ -215,8 +217,8 @@ fn memory_parts(pid: u32, call: Option<&Call>, tcp: &[sockets::Tcp], shared: &Sh
             return;
         }
     };
-    let sleep_left_ms = call.and_then(|call| sleep_left_ms(pid, call));
-    let awaits = call.map(|call| awaits(pid, call)).unwrap_or_default();
+    let sleep_left_ms = call.and_then(|call| awaited::sleep_left_ms(pid, call));
+    let awaits = call.map(|call| awaited::processes(pid, call)).unwrap_or_default();
     shared.found(|found| (found.os.sleep_left_ms, found.awaits) = (sleep_left_ms, awaits));
     if let Some(path) = call.and_then(|call| path_argument(pid, call)) {
         shared.found(|found| found.blocked_on = Some(path));
@@ -230,47 +232,10 @@ fn memory_parts(pid: u32, call: Option<&Call>, tcp: &[sockets::Tcp], shared: &Sh
             found.obstacle = known.or(beneath).or(Some(named));
         });
     }
+    let (processes, obstacle) = shared.found(|found| (found.awaits.clone(), found.obstacle.clone()));
+    let sleep_ms = awaited::sleep_ms(pid, &processes, obstacle.as_ref(), tcp);
+    shared.found(|found| found.awaited_sleep_ms = sleep_ms);
     stacks::read(pid, &mappings, shared, deadline);
-}
-
-/// The processes that a call waits for: a child, or those that hold the other ends of its descriptors.
-fn awaits(pid: u32, call: &Call) -> Vec<u32> {
-    let polled = || -> Option<Vec<i32>> {
-        let (name, _) = syscall::name(call.number?);
-        // struct pollfd: descriptor, events, returned events.
-        let count = matches!(name, "poll" | "ppoll").then_some(call.args[1].min(POLLED))?;
-        let bytes = memory::read(pid, call.args[0], count as usize * 8).ok()?;
-        Some(
-            bytes
-                .chunks_exact(8)
-                .filter_map(|one| Some(i32::from_ne_bytes(one.get(..4)?.try_into().ok()?)))
-                .collect(),
-        )
-    };
-    let fds = syscall::descriptor(call).map(|fd| vec![fd]).or_else(polled).unwrap_or_default();
-    let mut pids: Vec<u32> =
-        fds.iter().flat_map(|fd| descriptors::peers(pid, *fd)).chain(syscall::child(call)).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    pids.truncate(CHILDREN);
-    pids
-}
-
-/// Milliseconds until a thread that sleeps wakes by itself. A relative sleep counts in full: nothing tells
-/// how much of it has passed.
-fn sleep_left_ms(pid: u32, call: &Call) -> Option<u64> {
-    let (at, clock) = match call.number? {
-        libc::SYS_nanosleep => (call.args[0], None),
-        libc::SYS_clock_nanosleep => {
-            let absolute = call.args[1] & libc::TIMER_ABSTIME as u64 != 0;
-            (call.args[2], absolute.then_some(call.args[0] as libc::clockid_t))
-        }
-        _ => return None,
-    };
-    let bytes = memory::read(pid, at, 16).ok()?;
-    let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let until_ms = word(0)?.saturating_mul(1000).saturating_add(word(8)? / 1_000_000);
-    Some(until_ms.saturating_sub(clock.map_or(0, clock_ms)))
 }
 
 /// A process that this one waits for may itself be blocked on something that neither of them can change.

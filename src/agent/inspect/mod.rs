@@ -7,6 +7,7 @@
 //! look          the parts in their order
 //! syscall       what a thread waits for
 //! obstacle      what a thread is blocked on, where that has a name
+//! awaited       who is at the other end, and whether that sleeps or lacks a core
 //! descriptors   which process is at the other end of a descriptor
 //! sockets       TCP_INFO and unix peers by netlink
 //! memory        maps and memory of another process
@@ -26,6 +27,7 @@
 //! - Looking changes nothing about the rank: no signal, no interrupted system call, nothing
 //!   started in it.
 
+mod awaited;
 pub mod descriptors;
 mod look;
 pub mod memory;

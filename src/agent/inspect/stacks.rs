@@ -1,7 +1,7 @@
 //! The stacks of a process: Python's, those of its children, native ones, the kernel's.
 
 use super::memory::Mapping;
-use super::{Shared, python};
+use super::{Shared, python, syscall};
 use crate::proc;
 use rankdeck_proto::inspection::{Frame, HOLDS_GIL, How, ThreadStack};
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ pub(super) fn read(pid: u32, mappings: &[Mapping], shared: &Shared, deadline: In
             Ok((stacks, holder)) => shared.found(|found| {
                 if let Some(holder) = holder {
                     found.notes.push(format!("thread {holder} {HOLDS_GIL}"));
-                    found.computes_in_c = computes_in_c(pid, holder, &stacks);
+                    let held = held(pid, holder, &stacks);
+                    (found.computes_in_c, found.sleeps_in_c) = (held == Held::Computes, held == Held::Sleeps);
                 }
                 found.threads.extend(stacks);
             }),
@@ -110,9 +111,21 @@ fn native_stacks(_: u32, _: &[Mapping], _: usize, shared: &Shared, _: Instant) {
     shared.found(|found| found.notes.push("native stacks are read on x86-64 only".into()));
 }
 
-/// The thread that holds the interpreter lock runs, and its innermost Python line has been the same for a
-/// while: it is in a call of C code that keeps the lock, such as a regular expression or a big power.
-fn computes_in_c(pid: u32, holder: u32, stacks: &[ThreadStack]) -> bool {
+/// What the thread that holds the interpreter lock does with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// It is in a call of C code that computes and keeps the lock, such as a regular expression.
+    Computes,
+    /// It is in a call of C code that waits and keeps the lock, and the main thread wants that.
+    Sleeps,
+    /// It may give the lock away at any moment, or nobody can tell.
+    Shortly,
+}
+
+/// A thread that runs Python gives the lock away every few milliseconds when another one wants it, and its
+/// lines change: only one that holds it at the same line at every look keeps it. On a busy host it may do so
+/// because it gets no core, and whoever does not want the lock is not held up by it.
+fn held(pid: u32, holder: u32, stacks: &[ThreadStack]) -> Held {
     let place = |stacks: &[ThreadStack]| {
         let stack = stacks.iter().find(|stack| stack.tid == holder)?;
         let frame = stack.frames.first()?;
@@ -122,14 +135,27 @@ fn computes_in_c(pid: u32, holder: u32, stacks: &[ThreadStack]) -> bool {
         let text = proc::text(format!("/proc/{pid}/task/{holder}/schedstat"))?;
         text.split(' ').next()?.parse::<u64>().ok()
     };
+    let state = || {
+        let text = proc::text(format!("/proc/{pid}/task/{holder}/stat"))?;
+        Some(proc::parse_stat(&text)?.state)
+    };
+    let wants = || {
+        let futex = |call: syscall::Call| call.number == Some(libc::SYS_futex);
+        holder == pid || syscall::call(pid, pid).is_some_and(futex)
+    };
     let (first, ran) = (place(stacks), cpu());
-    let held = |_: u32| {
+    let (mut slept, mut wanted) = (state() == Some('S'), wants());
+    let mut keeps = |_: u32| {
         std::thread::sleep(GIL_STEP);
-        // A thread that runs Python gives the lock away every few milliseconds when another one wants it, and
-        // its lines change.
+        (slept, wanted) = (slept && state() == Some('S'), wanted || wants());
         python::stacks(pid).is_ok_and(|(now, owner)| owner == Some(holder) && place(&now) == first)
     };
-    first.is_some() && (0..GIL_LOOKS).all(held) && cpu().zip(ran).is_some_and(|(now, before)| now > before)
+    let kept = first.is_some() && (0..GIL_LOOKS).all(&mut keeps);
+    match cpu().zip(ran) {
+        Some((now, before)) if kept && now > before => Held::Computes,
+        Some((now, before)) if kept && now == before && slept && wanted => Held::Sleeps,
+        Some(_) | None => Held::Shortly,
+    }
 }
 
 /// Lines like `[<0>] futex_do_wait+0x38/0x70`.

@@ -177,3 +177,26 @@ fn a_process_in_uninterruptible_sleep_is_read_within_the_patience() {
         crate::supervise::groups::signal(child, start, libc::SIGKILL);
     }
 }
+
+#[test]
+fn only_a_thread_that_sleeps_with_the_interpreter_lock_that_the_rank_wants_holds_it_up() {
+    // PyDLL keeps the lock during the call.
+    let sleeps = "import ctypes, threading\nkeeps = lambda: ctypes.PyDLL(None).sleep(1000)\n";
+    let in_main = Victim::start("python3", &["-c", &format!("{sleeps}keeps()")]);
+    until(in_main.ident(), "its main thread keeps the lock", |found| found.sleeps_in_c);
+    let beside =
+        format!("{sleeps}import time\nthreading.Thread(target=keeps).start()\nwhile True: time.sleep(0)");
+    let beside = Victim::start("python3", &["-c", &beside]);
+    until(beside.ident(), "its main thread wants the lock", |found| found.sleeps_in_c);
+
+    // The main thread sleeps, and does not want the lock that a writer beside it has.
+    let code = "import threading, time\ndef write():\n    while True: pass\n\
+        threading.Thread(target=write, daemon=True).start()\ntime.sleep(1000)";
+    let writer = Victim::start("python3", &["-c", code]);
+    let held = |found: &Inspection| {
+        let sleeps = found.os.sleep_left_ms.is_some_and(|left| left > 900_000);
+        sleeps && found.notes.iter().any(|note| note.ends_with(rankdeck_proto::inspection::HOLDS_GIL))
+    };
+    let found = until(writer.ident(), "it sleeps while the writer has the lock", held);
+    assert!(!found.sleeps_in_c, "{found:#?}");
+}

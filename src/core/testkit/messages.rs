@@ -1,6 +1,6 @@
 //! What agents say, with as little as will do.
 
-use super::{NAMES, RUN};
+use super::{Cluster, NAMES, RUN};
 use rankdeck_proto::message::{AgentMessage, Exit, PROTOCOL};
 use rankdeck_types::ids::{NodeRank, RunId};
 
@@ -20,4 +20,16 @@ pub(crate) fn hello(node: usize, wall_time: f64) -> AgentMessage {
 
 pub(crate) fn killed() -> Exit {
     Exit::Signal { signal: 9, out_of_memory: false }
+}
+
+impl Cluster {
+    /// What an agent's clock shows now, seconds since the epoch.
+    pub fn wall_time(&self, node: usize) -> f64 {
+        1_000.0 + self.now.0 as f64 / 1000.0 + self.agents[node].wall_skew_s
+    }
+
+    /// What an agent's monotonic clock shows now.
+    pub fn mono_ms(&self, node: usize) -> u64 {
+        5_000_000 * (node as u64 + 1) + self.now.0 + self.agents[node].skew_ms
+    }
 }

@@ -12,7 +12,7 @@ use super::rank_view::RankView;
 use crate::limits::Limits;
 use crate::reason::{Reason, Severity};
 use crate::report::Confidence;
-use rankdeck_proto::inspection::{Frame, HOLDS_GIL, How, Inspection};
+use rankdeck_proto::inspection::{Frame, How, Inspection};
 use rankdeck_proto::message::{Activity, Phase};
 use rankdeck_types::words;
 
@@ -24,6 +24,8 @@ const DELAYED: f64 = 0.2;
 /// CPU share from which a rank on a busy host has its part of it.
 const FAIR: f64 = 0.5;
 pub(super) const STARVED: u64 = 4;
+/// How many times the longest pause of this wait so far a silence must be.
+const LONGER: u64 = 2;
 /// Pressure of memory (full) and major faults per second from which a host thrashes.
 const MEMORY_FULL: f32 = 20.0;
 const FAULTS: f64 = 1_000.0;
@@ -61,10 +63,15 @@ enum Wait {
 }
 
 fn wait(view: &RankView<'_>) -> Wait {
-    let looked = view.look.and_then(|look| look.os.wchan.as_deref());
-    let wchan = looked.unwrap_or(&view.sample.wchan);
+    if view.sample.state == 'R' {
+        return Wait::Other;
+    }
+    // The sample is the newer one.
+    let looked = view.evidence().and_then(|look| look.os.wchan.as_deref());
+    let seen = Some(view.sample.wchan.as_str()).filter(|wchan| !wchan.is_empty());
+    let wchan = seen.or(looked).unwrap_or_default();
     let has = |names: &[&str]| names.iter().any(|name| wchan.contains(name));
-    let blocked = view.look.and_then(|look| look.blocked_on.as_deref()).unwrap_or_default();
+    let blocked = view.evidence().and_then(|look| look.blocked_on.as_deref()).unwrap_or_default();
     if has(&["pipe_read", "unix_stream_read", "pipe_wait"]) || blocked.contains("pipe from pid") {
         Wait::Pipe
     } else if has(&["futex"]) {
@@ -82,22 +89,29 @@ fn wait(view: &RankView<'_>) -> Wait {
     }
 }
 
-/// A child has ended and nobody waited for it.
+/// A child has ended since the rank went on last, and nobody waited for it. Others may lie about for as long
+/// as the program likes.
 pub(super) fn dead_child(view: &RankView<'_>) -> Option<u32> {
-    let seen = view.sample.signals.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
-    let looked = || view.look?.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
+    let ended = |pid: u32, state: char| matches!(state, 'Z' | 'X') && !view.ended_before.contains(&pid);
+    let seen = view.sample.signals.children.iter().find(|child| ended(child.pid, child.state));
+    let looked = || view.evidence()?.children.iter().find(|child| ended(child.pid, child.state));
     seen.map(|child| child.pid).or_else(|| looked().map(|child| child.pid))
+}
+
+/// The rank waits for a worker that has ended: nobody who lives is at the other end. Of a script only a look
+/// tells what it waits for.
+fn waits_for_the_dead(view: &RankView<'_>) -> bool {
+    let lives = |pid: &u32| {
+        let known = view.sample.signals.children.iter().find(|child| child.pid == *pid);
+        known.is_none_or(|child| !matches!(child.state, 'Z' | 'X'))
+    };
+    let told = view.phase().is_some() || view.evidence().is_some();
+    told && dead_child(view).is_some() && !view.evidence().is_some_and(|look| look.awaits.iter().any(lives))
 }
 
 /// A child that cannot answer: stopped by a signal or held by a debugger.
 pub(super) fn stopped_child(view: &RankView<'_>) -> Option<u32> {
     view.sample.signals.children.iter().find(|child| matches!(child.state, 'T' | 't')).map(|child| child.pid)
-}
-
-/// A thread holds Python's interpreter lock, as the inspection says.
-fn gil(look: &Inspection) -> bool {
-    let said = look.blocked_on.iter().chain(&look.notes);
-    said.into_iter().any(|text| text.contains(HOLDS_GIL))
 }
 
 /// Its program works in a phase of known length.
@@ -117,12 +131,38 @@ fn same_function(view: &RankView<'_>) -> bool {
 /// It has something to do and does not get a core for it. One that only waits uses none at all, however busy
 /// its host is.
 pub(super) fn starved(view: &RankView<'_>) -> bool {
-    let busy = view.host.is_busy();
+    let busy = cores_are_short(view);
     let moved = &view.moved;
     // What runs beside the main thread says nothing about it.
     let own = moved.main_cpu.or(moved.cpu);
     let waits = view.sample.state == 'R' || moved.delayed >= DELAYED || own.is_some_and(|cpu| cpu > IDLE);
     busy && waits && own.is_some_and(|cpu| cpu < FAIR)
+}
+
+/// Its host has no core to spare, or its group has used up its share of them.
+fn cores_are_short(view: &RankView<'_>) -> bool {
+    view.host.is_busy() || view.moved.throttled.is_some_and(|share| share >= DELAYED)
+}
+
+/// Something of the rank wants a core and gets none: its main thread, another thread of it, or a child. Where
+/// cores are short, that is so until somebody has looked.
+pub(super) fn lacks_cores(view: &RankView<'_>) -> bool {
+    starved(view) || (cores_are_short(view) && view.look.is_none_or(|look| look.lacks_cores))
+}
+
+/// How many times longer everything may take where cores are short.
+pub(super) fn stretch(view: &RankView<'_>) -> u64 {
+    (view.host.crowd.ceil() as u64).max(STARVED)
+}
+
+/// A new look would tell more: the rank has done something since the latest one, or a sleep that it showed is
+/// over.
+pub(super) fn wants_look(view: &RankView<'_>, limits: &Limits) -> bool {
+    let over = || {
+        let look = view.evidence()?;
+        Some(view.look_age_ms > look.os.sleep_left_ms.or(look.awaited_sleep_ms)?)
+    };
+    view.quiet_ms() >= limits.behind / 2 && (view.look_is_old() || over() == Some(true))
 }
 
 /// Its host has no free core, and the rank and its children get little CPU or wait for it, so that all they
@@ -133,7 +173,7 @@ fn gets_little(view: &RankView<'_>) -> bool {
     let children = children_ms as f64 / moved.over_ms.max(1) as f64;
     let share = moved.cpu.unwrap_or(0.0) + children;
     let ready = || view.sample.signals.children.iter().any(|child| child.state == 'R');
-    view.host.is_busy() && share < FAIR && (share > 0.0 || ready() || starved(view))
+    cores_are_short(view) && share < FAIR && (share > 0.0 || ready() || starved(view))
 }
 
 /// Its memory is paged in and out: its host's, or that of its own group at a limit.
@@ -155,10 +195,16 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
         return None;
     }
     let late = Lateness::new(view, waited_ms, limits);
-    late.by_its_host()
+    let judged = late
+        .by_its_host()
         .or_else(|| late.by_its_workers())
         .or_else(|| late.by_its_progress())
-        .unwrap_or_else(|| late.by_its_wait())
+        .unwrap_or_else(|| late.by_its_wait())?;
+    let rests_on_silence = judged.severity == Severity::Red && judged.confidence < Confidence::Certain;
+    if rests_on_silence && late.is_doubtful() {
+        return amber(if view.host.is_busy() { Reason::HostOverloaded } else { Reason::ExpectedWait });
+    }
+    Some(judged)
 }
 
 /// What a rule says of a late rank. Outer `None`: the rule does not apply. Inner `None`: nothing should be
@@ -188,6 +234,9 @@ impl<'a> Lateness<'a> {
         let spent = view.silence_ms() >= limits.rank0;
         let silence = if spent { view.silence_ms() } else { view.quiet_ms() };
         let threshold = view.threshold;
+        // It has paused in this wait before, and has gone on by itself.
+        let pause = view.longest_pause_ms.saturating_mul(LONGER).min(limits.rank0);
+        let stuck = threshold.stuck.max(pause);
         Lateness {
             view,
             limits,
@@ -195,7 +244,7 @@ impl<'a> Lateness<'a> {
             silence,
             spent,
             suspicious: silence >= threshold.suspect && waited_ms >= SUSPECT_MS,
-            overdue: silence >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck),
+            overdue: silence >= stuck && waited_ms >= limits.behind.min(stuck),
             shown: waited_ms >= AMBER_MS,
             phase: view.phase(),
             waits_in: wait(view),
@@ -205,6 +254,19 @@ impl<'a> Lateness<'a> {
     /// It uses no CPU although its time is over.
     fn idles(&self) -> bool {
         self.overdue && cpu(self.view) <= IDLE
+    }
+
+    /// Milliseconds for which it may be silent where cores are short.
+    fn patience(&self) -> u64 {
+        self.view.threshold.stuck.saturating_mul(stretch(self.view)).min(self.limits.rank0)
+    }
+
+    /// That it stands still need not be its fault: cores are short, and something of it wants one, or nobody
+    /// has seen yet what it does now.
+    fn is_doubtful(&self) -> bool {
+        let unseen = self.view.evidence().is_none() && self.phase.is_none();
+        let short = cores_are_short(self.view) && (lacks_cores(self.view) || unseen);
+        short && self.silence < self.patience()
     }
 
     /// A long call, and what its host or its storage does to it.
@@ -221,7 +283,7 @@ impl<'a> Lateness<'a> {
         if thrashes(view) {
             return Some(if overdue { amber(Reason::Thrashing) } else { None });
         }
-        if starved(view) && self.silence < view.threshold.stuck.saturating_mul(STARVED) {
+        if starved(view) && self.silence < self.patience() {
             return Some(if overdue { amber(Reason::HostOverloaded) } else { None });
         }
         if view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && self.suspicious && storage_bytes(view) == 0 {
@@ -245,11 +307,14 @@ impl<'a> Lateness<'a> {
             return None;
         }
         if workers == Reason::EnvWorkerDeadlocked
-            && dead_child(view).is_some()
+            && waits_for_the_dead(view)
             && self.silence >= SUSPECT_MS
             && self.waited_ms >= SUSPECT_MS
         {
             return Some(red(Confidence::Certain, Reason::EnvWorkerDied));
+        }
+        if program::awaits_a_sleeper(view, self.limits.rank0) {
+            return None;
         }
         match children_work(view) {
             // The look may be older than the computation.
@@ -264,8 +329,8 @@ impl<'a> Lateness<'a> {
     /// Whether it gets on, in a phase that may take long or without any phase.
     fn by_its_progress(&self) -> Decision {
         let (view, phase) = (self.view, self.phase);
-        // A thread that computes releases the lock when another one wants it. A thread that sleeps does not.
-        if view.look.is_some_and(gil) && self.idles() && view.sample.state != 'R' {
+        let held = view.evidence().is_some_and(|look| look.sleeps_in_c);
+        if held && self.idles() && !program::wakes_by_itself(view, self.limits.rank0) {
             return Some(red(Confidence::Likely, Reason::GilHeld));
         }
         let expected = if self.shown { amber(Reason::ExpectedWait) } else { None };
@@ -285,8 +350,9 @@ impl<'a> Lateness<'a> {
             let spins = self.overdue && never_sleeps(view) && same_function(view);
             return Some(if spins { amber(Reason::Spinning) } else { expected });
         }
-        // When a sleep ends, only a look tells.
-        let unseen = phase.is_none() && self.waits_in == Wait::Sleep && view.look.is_none();
+        // When a sleep ends, only a look tells; and what a look has shown before it did something is over.
+        let unseen =
+            phase.is_none() && (view.look_is_old() || (self.waits_in == Wait::Sleep && view.look.is_none()));
         let early = !self.overdue || (unseen && self.silence < stuck.saturating_add(LOOK_MS));
         early.then_some(expected)
     }
@@ -322,7 +388,7 @@ pub(super) fn judge_start(view: &RankView<'_>, waited_ms: u64, limits: &Limits) 
     let still = view.idle_ms.is_none_or(|ms| ms >= RENDEZVOUS_MS);
     let nothing = idle && still && !slowly && storage_bytes(view) == 0 && children_work(view) != Some(true);
     let nothing = nothing && !program::wakes_by_itself(view, limits.rank0);
-    let budget = limits.init.saturating_mul(if slowly { STARVED } else { 1 });
+    let budget = limits.init.saturating_mul(if slowly { stretch(view) } else { 1 });
     if blocked && waited_ms >= limits.behind {
         return red(Confidence::Likely, Reason::Storage);
     }

@@ -2,7 +2,7 @@
 //!
 //! A look costs the agent up to two seconds of reading, never the rank anything. Invariants:
 //! - LOOK-1: a rank is asked about at most every [`EVERY_MS`] while it stands still, with growing gaps, and
-//!   at most [`MOST`] ranks at a time.
+//!   at most [`MOST`] ranks at a time. The gaps begin anew when what was seen is over.
 //! - LOOK-2: what a look showed counts only while the rank has not moved since.
 
 use super::cause::user_function;
@@ -86,6 +86,18 @@ impl Looks {
             let threads = if inspection.threads.is_empty() { known } else { inspection.threads };
             asked.answer = Some(Inspection { threads, ..inspection });
         }
+    }
+
+    /// What the latest look showed is over: the next one need not wait for long.
+    pub fn again(&mut self, rank: Rank) {
+        if let Some(asked) = self.ranks.get_mut(&rank) {
+            asked.times = asked.times.min(1);
+        }
+    }
+
+    /// When the latest look at a rank began, on its host's clock; `None` where nobody tells.
+    pub fn began_ms(&self, rank: Rank) -> Option<u64> {
+        self.latest(rank).map(|look| look.began_ms).filter(|at| *at > 0)
     }
 
     /// A rank moved: what was seen is over.

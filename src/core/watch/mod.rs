@@ -199,6 +199,8 @@ impl Watch {
                 halted_ms: track.stopped_ms().into_iter().chain(track.frozen_ms()).max(),
                 blocked_ms: track.blocked_ms(),
                 idle_ms: track.idle_ms(),
+                longest_pause_ms: track.longest_pause_ms(),
+                ended_before: track.ended_before(),
                 usual_helpers: track.usual_helpers(),
                 moved: track.moved(),
                 threshold: self.pace.threshold(rank_view::silence_kind(sample), limits),
@@ -209,6 +211,7 @@ impl Watch {
                 }),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
                 look: self.looks.latest(rank.rank),
+                look_age_ms: self.looks.began_ms(rank.rank).map_or(0, |at| track.mono_ms.saturating_sub(at)),
                 function_before: self.looks.function_before(rank.rank),
                 sockets_before: self.looks.before(rank.rank),
             })
@@ -258,6 +261,8 @@ impl Watch {
             found.insert((verdict.verdict, verdict.rank, None), verdict);
         }
         let wanted = answering(&snapshot, &suspects);
+        let old: Vec<Rank> =
+            views.iter().filter(|view| cause::wants_look(view, limits)).map(|view| view.rank).collect();
         for verdict in found.values_mut() {
             let lasted_ms = (verdict.latency_s * 1000.0) as u64;
             let policy = verdict.reason_code.row().policy;
@@ -266,6 +271,7 @@ impl Watch {
         self.slow = slow;
         self.standstill = standstill;
         self.incidents.hold(found, awake_ms);
+        old.iter().for_each(|rank| self.looks.again(*rank));
         self.looks.ask(&wanted, awake_ms)
     }
 

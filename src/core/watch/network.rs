@@ -45,7 +45,8 @@ pub(super) fn sockets(
     let mut facts = Vec::new();
     for view in &inside {
         for socket in view.look.into_iter().flat_map(|look| &look.sockets) {
-            let stuck = socket.backoff >= BACKOFF && (socket.unacked > 0 || socket.send_queue > 0);
+            // Where all is acknowledged and nothing is taken, the other end has no room: it does not read.
+            let stuck = socket.backoff >= BACKOFF && socket.unacked > 0;
             let Some(peer) = hosts.get(address(&socket.peer)).copied().filter(|peer| *peer != view.node)
             else {
                 continue;

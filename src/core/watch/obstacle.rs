@@ -10,7 +10,7 @@ const ENVIRONMENTS: [&str; 6] =
 
 /// The rank waits for something that nobody of the run will bring about.
 pub(super) fn for_others(view: &RankView<'_>) -> Option<Reason> {
-    match view.look?.obstacle.as_ref()? {
+    match view.evidence()?.obstacle.as_ref()? {
         // Of one of its own, such as a rank that loads data for all, more is known from that one.
         Obstacle::FileLock { holders, .. } if holders.iter().any(|holder| holder.ours) => None,
         Obstacle::FileLock { .. } => Some(Reason::FileLock),
@@ -22,7 +22,7 @@ pub(super) fn for_others(view: &RankView<'_>) -> Option<Reason> {
 
 /// The rank waits for something that may well come about, and nothing of it moves.
 pub(super) fn for_own(view: &RankView<'_>) -> Option<Reason> {
-    match view.look?.obstacle.as_ref()? {
+    match view.evidence()?.obstacle.as_ref()? {
         Obstacle::FileLock { .. } => Some(Reason::FileLock),
         Obstacle::Fifo { .. } => Some(Reason::Fifo),
         Obstacle::NameServer { .. } => Some(Reason::NameLookup),
@@ -44,6 +44,9 @@ pub(super) fn workers(view: &RankView<'_>) -> Option<Reason> {
     if view.phase().is_some() {
         // The built-in trainer starts no other processes.
         return Some(Reason::EnvWorkerDeadlocked);
+    }
+    if view.look_is_old() {
+        return None;
     }
     let Some(stack) = view.look.and_then(main_stack) else {
         // Without a stack, the programs that it waits for are taken for workers, unless they are other ones.

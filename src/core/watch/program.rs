@@ -66,11 +66,23 @@ pub(super) fn moves(view: &RankView<'_>, budget_ms: u64) -> bool {
         || wakes_by_itself(view, budget_ms)
 }
 
-/// It sleeps, and the sleep ends within its budget.
+/// It sleeps, and the sleep ends within its budget; or what it waits for does.
 pub(super) fn wakes_by_itself(view: &RankView<'_>, budget_ms: u64) -> bool {
-    let left = view.look.and_then(|look| look.os.sleep_left_ms);
-    view.sample.wchan.contains("nanosleep")
-        && left.is_some_and(|left| view.silence_ms().saturating_add(left) < budget_ms)
+    let left = view.evidence().and_then(|look| look.os.sleep_left_ms);
+    let own = view.sample.wchan.contains("nanosleep")
+        && left.is_some_and(|left| view.silence_ms().saturating_add(left) < budget_ms);
+    own || awaits_a_sleeper(view, budget_ms)
+}
+
+/// What it waits for sleeps, and wakes within the budget. Some time later the rank goes on, or there was
+/// nothing in it for the rank.
+pub(super) fn awaits_a_sleeper(view: &RankView<'_>, budget_ms: u64) -> bool {
+    let left = view.evidence().and_then(|look| look.awaited_sleep_ms);
+    left.is_some_and(|left| {
+        let at_look_ms = view.silence_ms().saturating_sub(view.look_age_ms);
+        at_look_ms.saturating_add(left) < budget_ms
+            && view.look_age_ms < left.saturating_add(view.threshold.stuck)
+    })
 }
 
 /// A main thread is known by itself, and the program is a script.
@@ -80,7 +92,7 @@ fn is_told_apart(view: &RankView<'_>) -> bool {
 
 /// The children that the main thread waits for, with their own, as the latest close look says.
 fn awaited<'a>(view: &'a RankView<'_>) -> Vec<&'a ChildMovement> {
-    let wanted = view.look.map(|look| look.awaits.as_slice()).unwrap_or_default();
+    let wanted = view.evidence().map(|look| look.awaits.as_slice()).unwrap_or_default();
     // A shell or another launcher waits for any child: all of the program is below it.
     let any = wanted.is_empty() && view.sample.wchan == "do_wait";
     let parents: BTreeMap<u32, u32> =

@@ -12,6 +12,7 @@ use rankdeck_proto::message::{
     CollectiveCall, GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective,
 };
 use rankdeck_types::ids::{NodeRank, Rank};
+use std::collections::BTreeSet;
 
 /// Name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
@@ -43,6 +44,10 @@ pub(super) struct RankView<'a> {
     pub blocked_ms: Option<u64>,
     /// Milliseconds since its main thread was seen to do anything; `None` when the agent does not tell.
     pub idle_ms: Option<u64>,
+    /// The longest pause of its main thread that has ended by itself since its counters moved, ms.
+    pub longest_pause_ms: u64,
+    /// Children that had ended already when its counters moved.
+    pub ended_before: &'a BTreeSet<u32>,
     /// CPU share of its children and other threads while its counters moved.
     pub usual_helpers: f64,
     /// What moved lately.
@@ -57,6 +62,8 @@ pub(super) struct RankView<'a> {
     pub gpu: Option<&'a GpuSample>,
     /// A close look at it, since it stands still.
     pub look: Option<&'a Inspection>,
+    /// How long ago that look began, ms; 0 where the agent does not tell.
+    pub look_age_ms: u64,
     /// File and function of its own code at the look before that one.
     pub function_before: Option<&'a str>,
     /// Its connections at an earlier look.
@@ -72,13 +79,16 @@ pub(super) struct HostView {
     pub pressure: Option<(f32, f32)>,
     /// Its interface has come or gone lately.
     pub flaps: bool,
+    /// Tasks that want to run, for each core.
+    pub crowd: f64,
 }
 
 impl HostView {
     /// What matters of a host's gauges.
     pub fn of(sample: &HostSample) -> HostView {
         let pressure = sample.signals.pressure.map(|pressure| (pressure.cpu, pressure.memory_full));
-        HostView { cpu_percent: sample.cpu_percent, pressure, flaps: false }
+        let crowd = f64::from(sample.load1) / f64::from(sample.cpu_count.max(1));
+        HostView { cpu_percent: sample.cpu_percent, pressure, flaps: false, crowd }
     }
 
     /// Its cores have more to do than they can: a rank there may be late through no fault of its own.
@@ -145,6 +155,16 @@ impl RankView<'_> {
     pub fn quiet_ms(&self) -> u64 {
         let idle = self.idle_ms.filter(|_| self.phase().is_none());
         idle.map_or(self.silence_ms(), |idle| idle.min(self.silence_ms()))
+    }
+
+    /// What a close look showed, as long as it shows the present: not when the rank has done anything since.
+    pub fn evidence(&self) -> Option<&Inspection> {
+        self.look.filter(|_| !self.look_is_old())
+    }
+
+    /// The rank has done something since the latest look at it began.
+    pub fn look_is_old(&self) -> bool {
+        self.look.is_some() && self.quiet_ms() < self.look_age_ms
     }
 
     /// Number of the collective that it entered last in a group.

@@ -21,7 +21,11 @@ pub(super) fn look(
 ) -> Option<Detection> {
     let begun = snapshot.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
     let (verdict, suspects) = match leftover(snapshot, limits) {
-        Some(view) => (Some(stalled(snapshot, view, view.quiet_ms(), &[])), vec![view.rank]),
+        // A look tells whether it lacks a core before anything is said.
+        Some(view) => {
+            let late = view.quiet_ms() >= patience(view, limits).saturating_mul(2);
+            (late.then(|| stalled(snapshot, view, view.quiet_ms(), &[])), vec![view.rank])
+        }
         None if begun => teardown(snapshot, limits),
         None => rendezvous(snapshot, model, fresh, limits),
     };
@@ -69,8 +73,9 @@ fn rendezvous(
         }
         (None, Some(view)) => (view.rank, cause::judge_start(view, waited_ms, limits)),
         (None, None) => {
-            let starved = waiters.iter().any(|view| cause::starved(view));
-            let budget = limits.init.saturating_mul(if starved { cause::STARVED } else { 1 });
+            let starved =
+                waiters.iter().filter(|view| cause::lacks_cores(view)).map(|view| cause::stretch(view));
+            let budget = limits.init.saturating_mul(starved.max().unwrap_or(1));
             let verdict = (waited_ms >= budget && waiters.len() == model.ranks.len())
                 .then(|| snapshot.no_group(waited_ms));
             return (verdict, waiting);
@@ -102,10 +107,14 @@ fn leftover<'a>(snapshot: &'a Snapshot<'_>, limits: &Limits) -> Option<&'a RankV
     };
     let mut alive = views.iter().filter(|view| view.alive());
     let first = alive.clone().find(stays)?;
-    let still = |view: &RankView| {
-        view.quiet_ms() >= limits.behind.saturating_mul(2) && !program::moves(view, limits.rank0)
-    };
+    let still = |view: &RankView| view.quiet_ms() >= limits.behind && !program::moves(view, limits.rank0);
     (alive.all(|view| stays(&view)) && still(first)).then_some(first)
+}
+
+/// Milliseconds after which a rank that does not leave is late.
+fn patience(view: &RankView<'_>, limits: &Limits) -> u64 {
+    let times = if cause::lacks_cores(view) { cause::stretch(view) } else { 1 };
+    limits.behind.saturating_mul(times).min(limits.rank0)
 }
 
 fn stalled(snapshot: &Snapshot<'_>, view: &RankView<'_>, waited_ms: u64, also: &[Rank]) -> VerdictReport {
@@ -144,5 +153,6 @@ fn teardown(snapshot: &Snapshot<'_>, limits: &Limits) -> (Option<VerdictReport>,
     let Some(first) = stuck.first() else { return (None, Vec::new()) };
     let waited_ms = first.page().map_or(0, |page| page.phase_age_ms);
     let also: Vec<Rank> = stuck.iter().skip(1).map(|view| view.rank).collect();
-    (Some(stalled(snapshot, first, waited_ms, &also)), vec![first.rank])
+    let late = waited_ms >= patience(first, limits);
+    (late.then(|| stalled(snapshot, first, waited_ms, &also)), vec![first.rank])
 }

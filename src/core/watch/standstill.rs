@@ -62,7 +62,11 @@ impl Standstill {
         let bound = usual.chain([own]).max().unwrap_or(own);
         let red = if young { limits.init.max(bound) } else { bound.saturating_mul(RED).max(RED_MS) };
         let suspects = if still_ms >= limits.behind.min(bound / 2) { suspects(snapshot) } else { Vec::new() };
-        let seen = snapshot.views.iter().all(|view| view.look.is_some() || !suspects.contains(&view.rank));
+        let short = snapshot.views.iter().filter(|view| suspects.contains(&view.rank));
+        let short = short.filter(|view| cause::lacks_cores(view)).map(cause::stretch);
+        let red = red.saturating_mul(short.max().unwrap_or(1));
+        let seen =
+            snapshot.views.iter().all(|view| view.evidence().is_some() || !suspects.contains(&view.rank));
         let told = still_ms >= bound && (seen || still_ms >= bound.saturating_add(LOOK_MS));
         let severity = if still_ms >= red { Severity::Red } else { Severity::Amber };
         Some(Detection { node: None, verdict: told.then(|| verdict(snapshot, severity, still_ms)), suspects })

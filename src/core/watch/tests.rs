@@ -1,5 +1,6 @@
 //! Verdicts as the whole reducer tells them, over seconds of fake time.
 
+mod doubtful;
 mod lab;
 mod learning;
 mod movement;

@@ -42,8 +42,12 @@ pub struct Track {
     main: Option<(MainThread, MainThread)>,
     /// When its main thread was last seen to do something.
     acted_at: u64,
+    /// Its longest pause that has ended by itself since its counters moved.
+    longest_pause_ms: u64,
     /// Children that were there when its counters last moved.
     veterans: BTreeSet<u32>,
+    /// Those of them that had ended by then, and that nobody has waited for.
+    ended: BTreeSet<u32>,
     /// CPU share of its children and other threads while its counters moved.
     usual_helpers: f64,
     past: VecDeque<Gauges>,
@@ -116,10 +120,17 @@ impl Track {
         if !self.seen || counters != self.counters {
             self.counters = counters;
             self.counters_since = mono_ms;
+            self.longest_pause_ms = 0;
             self.meet(&sample.signals.children);
             self.at_collective = sample.page.as_ref().map_or((0, 0), |page| (page.train_iter, page.updates));
         }
-        let since = |holds: bool, known: Option<u64>| holds.then(|| known.unwrap_or(mono_ms));
+        // One that had a core in between is seen anew.
+        let ran = match (&self.main, &sample.signals.main) {
+            (Some((before, _)), Some(now)) => before.turns != now.turns,
+            (None, _) | (_, None) => false,
+        };
+        let since =
+            |holds: bool, known: Option<u64>| holds.then(|| known.filter(|_| !ran).unwrap_or(mono_ms));
         let frozen = sample.signals.cgroup.as_ref().is_some_and(|cgroup| cgroup.frozen);
         self.stopped_since = since(matches!(sample.state, 'T' | 't'), self.stopped_since);
         self.frozen_since = since(frozen, self.frozen_since);
@@ -156,6 +167,8 @@ impl Track {
 
     /// The program moves: what its helpers do meanwhile is usual.
     fn meet(&mut self, children: &[ChildSample]) {
+        let ended = children.iter().filter(|child| matches!(child.state, 'Z' | 'X'));
+        self.ended = ended.take(CHILDREN).map(|child| child.pid).collect();
         self.veterans = children.iter().take(CHILDREN).map(|child| child.pid).collect();
         self.usual_helpers += LATEST * (self.moved().helpers - self.usual_helpers);
     }
@@ -170,6 +183,8 @@ impl Track {
             (None, _) | (_, None) => true,
         };
         if acted {
+            let pause_ms = mono_ms.saturating_sub(self.acted_at.max(self.counters_since));
+            self.longest_pause_ms = self.longest_pause_ms.max(pause_ms);
             self.acted_at = mono_ms;
             if sample.page.is_none() {
                 // The main thread itself made the children of these seconds, for what it does now.
@@ -248,6 +263,16 @@ impl Track {
     /// Milliseconds since its main thread was seen to do anything; `None` when the agent does not tell.
     pub(super) fn idle_ms(&self) -> Option<u64> {
         self.main.map(|_| self.mono_ms.saturating_sub(self.acted_at))
+    }
+
+    /// The longest pause of its main thread that has ended by itself since its counters moved, ms.
+    pub(super) fn longest_pause_ms(&self) -> u64 {
+        self.longest_pause_ms
+    }
+
+    /// Children that had ended already when its counters moved.
+    pub(super) fn ended_before(&self) -> &BTreeSet<u32> {
+        &self.ended
     }
 
     /// CPU share of its children and other threads while its counters moved.

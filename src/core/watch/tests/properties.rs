@@ -12,6 +12,7 @@ use crate::watch::waits::Finding;
 use proptest::prelude::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::{NodeRank, Rank};
+use std::collections::BTreeSet;
 
 fn verdict_keys(c: &Cluster) -> Vec<(String, Option<u32>, String, String)> {
     verdicts(c)
@@ -56,6 +57,8 @@ fn rank(rank: u32, world: u64, pair: u64, place: u8, silent: u64) -> RankSample 
     sample
 }
 
+static NOBODY: BTreeSet<u32> = BTreeSet::new();
+
 fn view(sample: &RankSample, node: u32) -> RankView<'_> {
     RankView {
         rank: sample.rank,
@@ -68,6 +71,8 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         halted_ms: None,
         blocked_ms: None,
         idle_ms: None,
+        longest_pause_ms: 0,
+        ended_before: &NOBODY,
         usual_helpers: 0.0,
         moved: Movement::default(),
         threshold: Threshold { suspect: 1_000, stuck: 5_000 },
@@ -75,6 +80,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         host: HostView::default(),
         gpu: None,
         look: None,
+        look_age_ms: 0,
         function_before: None,
         sockets_before: &[],
     }

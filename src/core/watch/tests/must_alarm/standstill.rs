@@ -160,6 +160,7 @@ fn p15_the_interpreter_lock_is_held() {
     let look = Inspection {
         rank: Rank(1),
         notes: vec![format!("thread 1001 {HOLDS_GIL}")],
+        sleeps_in_c: true,
         ..Inspection::default()
     };
     c.agents[0].inspections.insert(1, look.clone());

@@ -1,0 +1,233 @@
+//! What a rank waits for, one step further: the processes at the other end, when one of them wakes by itself,
+//! and whether anything of the rank wants a core and gets none.
+//!
+//! Owner: nobody keeps state but [`Cores`], which compares two moments of one look.
+
+use super::syscall::{self, Call};
+use super::{descriptors, memory, sockets};
+use crate::observe::host_signals::clock_ms;
+use crate::proc;
+use rankdeck_proto::inspection::Obstacle;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Most processes that are named.
+const PROCESSES: usize = 64;
+/// Most descriptors of a poll that are looked at.
+const POLLED: u64 = 16;
+/// Most threads whose time on a core is compared.
+const THREADS: usize = 256;
+/// Share of the look from which a thread lacked a core.
+const LACKS: f64 = 0.5;
+
+/// The processes that a call waits for: a child, or those that hold the other ends of its descriptors.
+pub(super) fn processes(pid: u32, call: &Call) -> Vec<u32> {
+    let polled = || -> Option<Vec<i32>> {
+        let (name, _) = syscall::name(call.number?);
+        // struct pollfd: descriptor, events, returned events.
+        let count = matches!(name, "poll" | "ppoll").then_some(call.args[1].min(POLLED))?;
+        let bytes = memory::read(pid, call.args[0], count as usize * 8).ok()?;
+        Some(
+            bytes
+                .chunks_exact(8)
+                .filter_map(|one| Some(i32::from_ne_bytes(one.get(..4)?.try_into().ok()?)))
+                .collect(),
+        )
+    };
+    let fds = syscall::descriptor(call).map(|fd| vec![fd]).or_else(polled).unwrap_or_default();
+    let mut pids: Vec<u32> =
+        fds.iter().flat_map(|fd| descriptors::peers(pid, *fd)).chain(syscall::child(call)).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.truncate(PROCESSES);
+    pids
+}
+
+/// Milliseconds until a thread that sleeps wakes by itself. A relative sleep counts in full: nothing tells
+/// how much of it has passed.
+pub(super) fn sleep_left_ms(pid: u32, call: &Call) -> Option<u64> {
+    let (at, clock) = match call.number? {
+        libc::SYS_nanosleep => (call.args[0], None),
+        libc::SYS_clock_nanosleep => {
+            let absolute = call.args[1] & libc::TIMER_ABSTIME as u64 != 0;
+            (call.args[2], absolute.then_some(call.args[0] as libc::clockid_t))
+        }
+        _ => return None,
+    };
+    let bytes = memory::read(pid, at, 16).ok()?;
+    let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let until_ms = word(0)?.saturating_mul(1000).saturating_add(word(8)? / 1_000_000);
+    Some(until_ms.saturating_sub(clock.map_or(0, clock_ms)))
+}
+
+/// Milliseconds until the first of those that a rank waits for wakes by itself: a process, one below it, the
+/// other end of a connection on this host, or a thread of the rank itself where that is the other end.
+pub(super) fn sleep_ms(
+    pid: u32,
+    processes: &[u32],
+    obstacle: Option<&Obstacle>,
+    tcp: &[sockets::Tcp],
+) -> Option<u64> {
+    let owner = match obstacle {
+        Some(Obstacle::Connection { owner: Some(owner), .. }) => Some(owner.pid),
+        _ => None,
+    };
+    let named = processes.iter().copied().chain(owner);
+    let below = named.flat_map(|process| std::iter::once(process).chain(proc::descendants(process)));
+    let others = below.filter(|process| *process != pid).take(PROCESSES).map(|process| (process, process));
+    let own = || threads(pid).into_iter().filter(|tid| *tid != pid).map(|tid| (pid, tid));
+    let own: Vec<(u32, u32)> = if is_own(pid, obstacle, tcp) { own().collect() } else { Vec::new() };
+    others.chain(own).filter_map(|(pid, tid)| sleep_left_ms(pid, &syscall::call(pid, tid)?)).min()
+}
+
+/// Both ends of the connection belong to the process.
+fn is_own(pid: u32, obstacle: Option<&Obstacle>, tcp: &[sockets::Tcp]) -> bool {
+    let Some(Obstacle::Connection { peer, owner: None }) = obstacle else { return false };
+    let mut ends = tcp.iter().filter(|tcp| tcp.socket.local == *peer).peekable();
+    ends.peek().is_some() && {
+        let own = descriptors::socket_inodes(pid);
+        ends.any(|tcp| own.contains(&tcp.inode))
+    }
+}
+
+fn threads(pid: u32) -> Vec<u32> {
+    let folder = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    folder.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).take(THREADS).collect()
+}
+
+/// One thread's times in nanoseconds, and whether it is ready to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Times {
+    ran: u64,
+    delayed: u64,
+    ready: bool,
+}
+
+/// The threads of a process and the processes below it, and what they had of the cores.
+#[derive(Debug)]
+pub(super) struct Cores {
+    at: Instant,
+    threads: BTreeMap<(u32, u32), Times>,
+}
+
+impl Cores {
+    /// What they have had so far.
+    pub fn of(pid: u32) -> Cores {
+        let own = threads(pid).into_iter().map(|tid| (pid, tid));
+        let below = proc::descendants(pid).into_iter().map(|child| (child, child));
+        let threads = own.chain(below).take(THREADS);
+        Cores {
+            at: Instant::now(),
+            threads: threads.filter_map(|place| Some((place, times(place)?))).collect(),
+        }
+    }
+
+    /// One of them wanted a core for most of the time since, and got none. The kernel counts a wait only when
+    /// it is over: a thread that gets no core at all is merely seen ready.
+    pub fn lacked(&self) -> bool {
+        let passed = self.at.elapsed().as_nanos() as f64;
+        let lacks = |(place, before): (&(u32, u32), &Times)| {
+            let Some(now) = times(*place) else { return false };
+            let share = |ns: u64| ns as f64 / passed.max(1.0);
+            let all_the_time = before.ready && now.ready && share(now.ran.saturating_sub(before.ran)) < LACKS;
+            all_the_time || share(now.delayed.saturating_sub(before.delayed)) >= LACKS
+        };
+        self.threads.iter().any(lacks)
+    }
+}
+
+fn times((pid, tid): (u32, u32)) -> Option<Times> {
+    let folder = format!("/proc/{pid}/task/{tid}");
+    let text = proc::text(format!("{folder}/schedstat"))?;
+    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok());
+    let state = proc::parse_stat(&proc::text(format!("{folder}/stat"))?)?.state;
+    Some(Times { ran: fields.next()?, delayed: fields.next()?, ready: state == 'R' })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::Ident;
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
+    struct Victim(Child);
+
+    impl Victim {
+        fn start(program: &str, args: &[&str]) -> Victim {
+            let mut command = Command::new(program);
+            command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            Victim(command.spawn().unwrap())
+        }
+
+        fn looked_at(&self) -> rankdeck_proto::inspection::Inspection {
+            let start = proc::stat(self.0.id()).unwrap().start;
+            let ident = Some(Ident { pid: self.0.id(), start });
+            crate::inspect::inspect(vec![crate::inspect::Subject { ident, ..Default::default() }]).remove(0)
+        }
+
+        fn until(&self, what: &str, mut fits: impl FnMut() -> bool) {
+            let begun = Instant::now();
+            while !fits() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    impl Drop for Victim {
+        fn drop(&mut self) {
+            for child in proc::descendants(self.0.id()) {
+                let start = proc::stat(child).map_or(0, |stat| stat.start);
+                crate::supervise::groups::signal(child, start, libc::SIGKILL);
+            }
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn the_sleep_of_a_worker_that_a_rank_waits_for_is_told() {
+        let code = "import multiprocessing, time\nours, theirs = multiprocessing.Pipe()\n\
+            multiprocessing.Process(target=time.sleep, args=(500,), daemon=True).start()\nours.recv()";
+        let victim = Victim::start("python3", &["-c", code]);
+        let mut left = None;
+        victim.until("it waits for its worker, which sleeps", || {
+            left = victim.looked_at().awaited_sleep_ms;
+            left.is_some()
+        });
+        assert!(left.is_some_and(|left| (400_000..=500_000).contains(&left)), "{left:?}");
+    }
+
+    #[test]
+    fn the_sleep_of_a_server_in_a_thread_of_the_program_itself_is_told() {
+        let code = "import socket, threading, time\nserver = socket.create_server(('127.0.0.1', 0))\n\
+            client = socket.create_connection(server.getsockname())\nother, _ = server.accept()\n\
+            threading.Thread(target=time.sleep, args=(500,), daemon=True).start()\nclient.recv(1)";
+        let victim = Victim::start("python3", &["-c", code]);
+        let mut left = None;
+        victim.until("it waits for its own thread, which sleeps", || {
+            left = victim.looked_at().awaited_sleep_ms;
+            left.is_some()
+        });
+        assert!(left.is_some_and(|left| (400_000..=500_000).contains(&left)), "{left:?}");
+    }
+
+    #[test]
+    fn a_rank_that_sleeps_lacks_no_core_and_one_whose_core_another_has_does() {
+        let sleeper = Victim::start("sleep", &["1000"]);
+        let cores = Cores::of(sleeper.0.id());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!cores.lacked());
+
+        // Many that want one core: each gets a part of it.
+        let code = "import os, threading\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n\
+            for _ in range(5): os.fork()\nwhile True: pass";
+        let crowd = Victim::start("python3", &["-c", code]);
+        crowd.until("one of many lacks a core", || {
+            let cores = Cores::of(crowd.0.id());
+            std::thread::sleep(Duration::from_millis(200));
+            cores.lacked()
+        });
+    }
+}
