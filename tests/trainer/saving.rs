@@ -62,11 +62,23 @@ fn assert_resumed(run: &Run, next: &Run, whole: u64, from: &str, what: &str) {
     assert_eq!((newest(run), iteration(&run.file("checkpoints/latest.ckpt"))), (5, 5), "{what}");
 }
 
+/// The files of the iteration's own checkpoint.
 #[test]
 fn checkpoint_1_a_rank_killed_while_it_saves_costs_at_most_that_checkpoint() {
+    killed_in(0..2);
+}
+
+/// `latest` behind it, of the same iteration.
+#[test]
+fn checkpoint_1_a_rank_killed_while_it_saves_latest_costs_nothing() {
+    killed_in(2..4);
+}
+
+fn killed_in(files: std::ops::Range<usize>) {
     let text = experiment(5 * 512, "", "[eval]\nevery = 0\n[checkpoint]\nevery = 1\n");
     for point in POINTS {
-        for (index, file) in FILES.iter().enumerate() {
+        for index in files.clone() {
+            let file = FILES[index];
             // The policy beside a checkpoint is written in the same way.
             if index % 2 == 0 && point.starts_with("before") {
                 continue;
