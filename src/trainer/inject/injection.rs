@@ -39,9 +39,9 @@ pub(crate) fn order(faults: Vec<InjectedFault>) {
     let _ = ORDERED.set(faults);
 }
 
-/// Whether an iteration that `took` so long is long; before the first one nothing is known. `TRAINER_LONG_S`
-/// says other seconds than `shipped`, and that an unknown one is short, so that a test that counts work is not
-/// at the mercy of a busy machine.
+/// Whether an iteration that `took` so long is long; before the first one nothing is known.
+/// `TRAINER_LONG_S` says other seconds than `shipped`, and that an unknown one is short, so that a test that
+/// counts work is not at the mercy of a busy machine.
 pub(crate) fn is_long(took: Option<Duration>, shipped: Duration) -> bool {
     let seconds = std::env::var("TRAINER_LONG_S").ok().and_then(|text| text.parse().ok());
     match seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
