@@ -50,6 +50,9 @@ pub enum EnvError {
         /// The number and where it is.
         what: String,
     },
+    /// A stop was asked for while the Python worker started.
+    #[error("the environments were not started: a stop was asked for")]
+    Abandoned,
     /// The Python worker could not do it, died or did not answer.
     #[error("environment {id}: {error}")]
     Worker {
@@ -79,6 +82,7 @@ impl EnvError {
                 "the checkpoint belongs to another environment; start without --resume".into()
             }
             EnvError::Option { key, .. } => format!("remove env.{key}"),
+            EnvError::Abandoned => String::new(),
             EnvError::Worker { error, .. } => error.hint.clone(),
             EnvError::NotFinite { .. } => {
                 "look at what this environment returns there; other ranks fail only because this one ends"
@@ -93,7 +97,7 @@ impl EnvError {
         match self {
             EnvError::Unknown { .. } | EnvError::State { .. } | EnvError::Option { .. } => true,
             EnvError::Worker { usage, .. } => *usage,
-            EnvError::Actions { .. } | EnvError::NotFinite { .. } => false,
+            EnvError::Actions { .. } | EnvError::Abandoned | EnvError::NotFinite { .. } => false,
         }
     }
 }

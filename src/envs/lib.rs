@@ -20,10 +20,12 @@ mod fitted;
 pub mod log;
 mod outcome;
 mod python;
+mod start;
 
 pub use error::EnvError;
 pub use fitted::{BYTE_SCALE, fit};
 pub use outcome::{Episode, ObservationBuffer, StepOutcome};
+pub use start::{abandon_when, unstarted};
 
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Activity;

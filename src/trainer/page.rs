@@ -2,13 +2,28 @@
 //! collectives write.
 
 use rankdeck_proto::status_page::Writer;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The status page, shared within the rank. Nobody keeps it while something waits.
 #[derive(Clone)]
 pub struct Page(Arc<Mutex<Writer>>);
 
+/// Of this process's own rank, for work that knows no rank.
+static OWN: OnceLock<Page> = OnceLock::new();
+
+/// Says that something moved, for long work that knows no rank: a clean stop waits for ranks that get on.
+pub fn moved() {
+    if let Some(page) = OWN.get() {
+        page.lock().progress();
+    }
+}
+
 impl Page {
+    /// From now on [`moved`] writes this page. Only the first call counts.
+    pub fn own(&self) {
+        OWN.get_or_init(|| self.clone());
+    }
+
     /// The page that this writer writes.
     pub fn new(writer: Writer) -> Page {
         Page(Arc::new(Mutex::new(writer)))

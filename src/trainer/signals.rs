@@ -6,6 +6,7 @@
 //! - SIGNAL-2: signals that come at once are one request. `timeout` signals its child and then its whole
 //!   group, and launchers pass on what the terminal has sent to everybody.
 
+use super::env;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -39,8 +40,10 @@ extern "C" fn on_signal(signal: libc::c_int) {
     }
 }
 
-/// From now on the first request by SIGTERM or SIGINT only sets the flag.
+/// From now on the first request by SIGTERM or SIGINT only sets the flag, and environments need not start any
+/// more.
 pub fn install() {
+    env::abandon_when(stop_requested);
     for signal in [libc::SIGTERM, libc::SIGINT] {
         // SAFETY: the struct is zeroed, which is valid for sigaction, and then filled in; the handler makes
         // async-signal-safe calls only.

@@ -45,6 +45,7 @@ pub fn run(
     joined: impl FnOnce(),
 ) -> Result<FinishReason, TrainerError> {
     let page = setup::open_page(identity)?;
+    page.own();
     let mut experiment = experiment::load(&identity.config)?;
     let (env, _) = setup::parts(&experiment)?;
     let sizes = Sizes::resolve(&experiment, identity.rank, identity.world_size)?;
@@ -336,10 +337,20 @@ impl<'a> Trainer<'a> {
     }
 
     /// The evaluation before the first iteration. A resumed run has made the evaluation of its iteration
-    /// before the checkpoint was written, unless a stop broke it off. `Some` when the run ends with it.
+    /// before the checkpoint was written, unless a stop broke it off. `Some` when the run ends with it, or
+    /// before it, because some rank was asked to stop and may have no environments.
     fn begin(&mut self) -> Result<Option<FinishReason>, TrainerError> {
         let first = self.train_iter == 0 && self.experiment.eval.every > 0;
-        if !first && !self.evaluation_due {
+        self.evaluation_due |= first;
+        let mut stop = [i64::from(signals::stop_requested())];
+        self.group.all_reduce_i64(&mut stop, ReduceOp::Sum, "stop")?;
+        if stop[0] > 0 {
+            if self.is_first() {
+                say("stopped before the first step: a stop was asked for");
+            }
+            return Ok(Some(FinishReason::Stopped));
+        }
+        if !self.evaluation_due {
             return Ok(None);
         }
         let result = self.evaluate(self.env_step)?;

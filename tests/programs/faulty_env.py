@@ -11,6 +11,7 @@ import numpy
 
 AFTER = int(os.environ.get("FAULTY_AFTER", "-1"))
 SLEEP = float(os.environ.get("FAULTY_SLEEP", "0"))
+MAKING = float(os.environ.get("FAULTY_MAKING", "0"))
 if os.environ.get("FAULTY_RANK", os.environ.get("RANK", "")) != os.environ.get("RANK", ""):
     AFTER = 1 << 60
 
@@ -59,7 +60,10 @@ class Faulty(gymnasium.Env):
 
 
 class Slow(gymnasium.Env):
-    """Episodes of 100 steps that each take FAULTY_SLEEP seconds; `endless` ones have no end."""
+    """Episodes of 100 steps that each take FAULTY_SLEEP seconds; `endless` ones have no end. The second one of a process takes
+    FAULTY_MAKING seconds to make."""
+
+    made = 0
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -67,6 +71,10 @@ class Slow(gymnasium.Env):
     def __init__(self, endless):
         self.endless = endless
         self.steps = 0
+        Slow.made += 1
+        if Slow.made == 2 and MAKING:
+            print("it takes long to make", flush=True)
+            time.sleep(MAKING)
 
     def reset(self, seed=None, options=None):
         self.steps = 0

@@ -65,6 +65,50 @@ fn a_stop_within_an_evaluation_ends_it_at_once_with_a_checkpoint_on_all_ranks() 
     }
 }
 
+/// The ranks' environments, or rank 0's for the evaluation, would take minutes to make.
+#[test]
+fn a_stop_while_environments_start_ends_at_once_with_a_checkpoint_that_goes_on() {
+    let dqn =
+        "[learn]\nalgorithm = 'dqn'\nlearning_starts = 8\nbatch_size = 8\n[checkpoint]\nreplay = true\n";
+    // With 2 environments, each rank has one; with 4, the second of each rank is slow to make.
+    for (learn, envs) in [(PPO, 4), (dqn, 4), (PPO, 2)] {
+        let Some(experiment) = experiment("Slow-v0", &format!("{learn}[eval]\nevery = 100\nepisodes = 3\n"))
+        else {
+            return;
+        };
+        let experiment = experiment.replace("num_envs = 4", &format!("num_envs = {envs}"));
+        let mut run = start(&experiment, &["--spawn", "2"], &[("FAULTY_MAKING", "600")]);
+        says(&run, "it takes long to make");
+        let begun = Instant::now();
+        for rank in [0, 1] {
+            crate::harness::kill(run.rank_pid(rank), libc::SIGTERM);
+        }
+        run.end_with(0);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        let stopped = RankEvent::Finished { reason: FinishReason::Stopped };
+        assert_eq!(run.events().iter().filter(|(_, event)| *event == stopped).count(), 2, "{}", run.logs());
+        assert_eq!((saved(&run).header.train_iter, saved(&run).header.evaluation_due), (0, true));
+        let from = run.file("checkpoints/latest.ckpt");
+        let short = experiment.replace("64000", "64");
+        let mut resumed = start(&short, &["--resume", from.to_str().unwrap()], &[]);
+        resumed.end_with(0);
+        let first = |(_, event): &(u32, RankEvent)| matches!(event, RankEvent::Eval(e) if e.train_iter == 0);
+        assert!(resumed.events().iter().any(first), "{}", resumed.logs());
+    }
+}
+
+/// The other rank's environments start meanwhile, as far as they get; then both leave.
+#[test]
+fn one_rank_that_is_asked_to_stop_while_environments_start_takes_the_others_along() {
+    let Some(experiment) = experiment("Slow-v0", PPO) else { return };
+    let mut run = start(&experiment, &["--spawn", "2"], &[("FAULTY_MAKING", "6")]);
+    says(&run, "it takes long to make");
+    crate::harness::kill(run.rank_pid(1), libc::SIGTERM);
+    run.end_with(0);
+    assert!(run.logs().contains("stopped before the first step"), "{}", run.logs());
+    assert_eq!(saved(&run).header.train_iter, 0);
+}
+
 /// The evaluation takes several times `distributed.timeout_s`, and moves.
 #[test]
 fn an_evaluation_longer_than_the_timeout_of_collectives_harms_nobody() {

@@ -146,6 +146,7 @@ impl PythonVector {
             failed: false,
         };
         this.reset()?;
+        this.worker.started();
         Ok(this)
     }
 

@@ -5,7 +5,7 @@
 //! passes on to the rank's log and of which it keeps the last lines. The program and the shared memory are
 //! anonymous files that the child inherits, so that nothing is left on a disk.
 
-use super::super::{EnvError, classic};
+use super::super::{EnvError, classic, start};
 use super::Spaces;
 use super::tail::LogTail;
 use rankdeck_proto::secret::GroupSecret;
@@ -61,6 +61,8 @@ pub(super) struct Worker {
     answers: ChildStdout,
     memory: File,
     tail: Arc<LogTail>,
+    /// It has not reset its environments yet.
+    starting: bool,
 }
 
 impl Worker {
@@ -100,6 +102,7 @@ impl Worker {
             answers,
             memory,
             tail: LogTail::follow(errors),
+            starting: true,
         })
     }
 
@@ -116,6 +119,11 @@ impl Worker {
     #[cfg(test)]
     pub(super) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
+    }
+
+    /// Its environments can be stepped.
+    pub(super) fn started(&mut self) {
+        self.starting = false;
     }
 
     /// Threads for emulators.
@@ -263,6 +271,7 @@ impl Worker {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(self.refuse(format!("its worker cannot be heard: {error}"))),
                 },
+                Ok(false) if self.starting && start::is_abandoned() => return Err(EnvError::Abandoned),
                 Ok(false) if left.is_zero() => return Err(self.hangs(asked)),
                 Ok(false) => look(),
                 Err(error) => return Err(self.refuse(format!("its worker cannot be waited for: {error}"))),

@@ -32,7 +32,7 @@ pub mod sac_learner;
 
 use super::collect::{Interval, RankCounters};
 use super::distributed::ProcessGroup;
-use super::env::{Spec, Watcher};
+use super::env::{self, EnvError, EnvPurpose, Spec, VectorEnv, Watcher};
 use super::error::TrainerError;
 use super::evaluate::Greedy;
 use super::page::Page;
@@ -246,6 +246,23 @@ pub struct BuildContext<'a> {
     /// Iterations that earlier generations of the run completed. It names the random streams of environments
     /// that cannot be restored.
     pub start_iteration: u64,
+}
+
+/// This rank's environments, reset. Where a stop was asked for before they had started, stand-ins: all ranks
+/// make the collectives that follow, and the [loop](crate::train) ends before anything is stepped.
+fn environments(build: &BuildContext<'_>) -> Result<Box<dyn VectorEnv>, TrainerError> {
+    let BuildContext { experiment, sizes, spec, seeds, group, start_iteration, .. } = build;
+    let (env, _) = setup::parts(experiment)?;
+    let envs = sizes.local_envs as usize;
+    match env::make_vector(env, envs, sizes.first_env, seeds, *start_iteration, EnvPurpose::Train) {
+        Ok(vector) => {
+            let mut vector = env::fit(vector, experiment.policy.network);
+            vector.watch(shown(group.page()));
+            Ok(vector)
+        }
+        Err(EnvError::Abandoned) => Ok(env::unstarted(spec.clone(), envs)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Makes the algorithm of the experiment: environments reset, parameters equal on all ranks (collective, tag

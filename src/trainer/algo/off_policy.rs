@@ -12,17 +12,15 @@
 //!   needs no saving.
 //! - `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
-use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, shown};
+use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext};
 use crate::collect::{Interval, RankCounters};
 use crate::distributed::{ProcessGroup, ReduceOp};
-use crate::env;
 use crate::env::{Observations, Spec, StepOutcome, VectorEnv};
 use crate::error::TrainerError;
 use crate::evaluate::Greedy;
 use crate::replay;
 use crate::replay::{Replay, ReplayBatch, ReplayMark, Shape};
 use crate::rollout::ActionBuffer;
-use crate::setup;
 use crate::setup::Sizes;
 use crate::state::{RestoredState, State, Words};
 use rankdeck_kernel::numpy_random::Generator;
@@ -236,14 +234,10 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
 impl OffPolicy {
     /// Environments reset, replay empty.
     fn new(settings: OffPolicySettings, build: &BuildContext<'_>) -> Result<OffPolicy, TrainerError> {
-        let BuildContext { experiment, sizes, spec, seeds, group, start_iteration, .. } = build;
+        let BuildContext { experiment, sizes, spec, seeds, .. } = build;
         let (shape, rows) = shares(&settings, spec, sizes)?;
-        let (env, _) = setup::parts(experiment)?;
         let envs = sizes.local_envs as usize;
-        let env =
-            env::make_vector(env, envs, sizes.first_env, seeds, *start_iteration, env::EnvPurpose::Train)?;
-        let mut env = env::fit(env, experiment.policy.network);
-        env.watch(shown(group.page()));
+        let env = super::environments(build)?;
         let mut replay = Replay::new(shape);
         replay.begin(env.observations());
         Ok(OffPolicy {

@@ -12,10 +12,9 @@ use super::batch::explained_variance;
 use super::gae::Gae;
 use super::ledger::Ledger;
 use super::recording::Cut;
-use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, own_loss, shown};
+use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, own_loss};
 use crate::collect::{Actor, Collector, Interval, RankCounters, RewardConfig};
 use crate::distributed::{Ddp, ProcessGroup};
-use crate::env;
 use crate::env::{ActionSpace, ObservationType, Observations};
 use crate::error::TrainerError;
 use crate::evaluate::Greedy;
@@ -24,7 +23,6 @@ use crate::policy::actor_critic::Layout;
 use crate::policy::{Acting, ActorCritic};
 use crate::replay::ReplayMark;
 use crate::rollout::{ActionBuffer, Rollout};
-use crate::setup;
 use crate::state::{Array, MODEL, RestoredState, State, Words};
 use crate::stop_points::Work;
 use rankdeck_kernel::Isa;
@@ -122,18 +120,13 @@ pub struct OnPolicy {
 impl OnPolicy {
     /// Collective: weights are copied from rank 0.
     pub fn new(settings: OnPolicySettings, build: &BuildContext<'_>) -> Result<OnPolicy, TrainerError> {
-        let BuildContext { experiment, sizes, spec, seeds, device, group, start_iteration } = build;
-        let (env, _) = setup::parts(experiment)?;
+        let BuildContext { experiment, sizes, spec, seeds, device, group, .. } = build;
         let layout = Layout::new(spec, &experiment.policy, settings.aux)?;
         let policy = ActorCritic::new(layout, seeds, *device)?;
         let adam = Adam::new(policy.all().len(), settings.adam_eps, *device)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
-        let envs = sizes.local_envs as usize;
-        let env =
-            env::make_vector(env, envs, sizes.first_env, seeds, *start_iteration, env::EnvPurpose::Train)?;
-        let mut env = env::fit(env, experiment.policy.network);
-        env.watch(shown(group.page()));
+        let env = super::environments(build)?;
         let reward_config = RewardConfig {
             collect: Collect { num_steps: sizes.num_steps, ..experiment.collect.clone() },
             gamma: settings.gamma,

@@ -14,6 +14,7 @@
 use super::trunk::Trunk;
 use crate::env::{ActionSpace, Spec};
 use crate::error::TrainerError;
+use crate::page;
 pub use rankdeck_kernel::mlp::Layer;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_types::experiment::{Activation, Network, Policy};
@@ -252,6 +253,8 @@ pub fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) 
         if norm > 1e-6 {
             vector.iter_mut().for_each(|a| *a /= norm);
             basis.push(vector);
+            // Of a wide layer it takes seconds.
+            page::moved();
         }
     }
     let at =

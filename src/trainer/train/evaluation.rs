@@ -2,7 +2,7 @@
 
 use super::Trainer;
 use crate::algo;
-use crate::env;
+use crate::env::{self, EnvError};
 use crate::error::TrainerError;
 use crate::evaluate::{self, Beat, evaluate};
 use crate::events::say;
@@ -85,8 +85,11 @@ impl Trainer<'_> {
             made => {
                 let (env, _) = setup::parts(self.experiment)?;
                 let purpose = env::EnvPurpose::Evaluate;
-                let vector = env::make_vector(env, evaluate::num_envs(eval), 0, &self.seeds, 0, purpose)?;
-                let mut vector = env::fit(vector, self.experiment.policy.network);
+                let vector = env::make_vector(env, evaluate::num_envs(eval), 0, &self.seeds, 0, purpose);
+                if matches!(vector, Err(EnvError::Abandoned)) {
+                    return Ok(None);
+                }
+                let mut vector = env::fit(vector?, self.experiment.policy.network);
                 vector.watch(algo::shown(page));
                 made.insert(vector)
             }
