@@ -6,9 +6,11 @@
 
 Each round begins a run of two local ranks, waits until they have joined, then a random time up to --within seconds, and
 interrupts the console. Counted is a stop that is proved, of which a checkpoint is left that can be read to its end and is
-of the iteration that the run says. PYTHON needs Gymnasium and ale-py. A line per round, and a table at the end.
+of the iteration that the run says. PYTHON needs Gymnasium and ale-py. A line per round, and a table at the end. A round
+that waits longer than --patience seconds for anything is bad, says what it waited for, and is killed.
 """
 import argparse
+import contextlib
 import json
 import pathlib
 import random
@@ -25,46 +27,94 @@ import checkpoint_file  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = ("pong_ppo", "pong_dqn", "spaceinvaders_ppg")
-HOSTS = '[defaults]\ntransport = "local"\nworkdir = "{}"\n[[host]]\nname = "node0"\nnproc = 2\n'
+HOSTS = '[defaults]\ntransport = "local"\nworkdir = "{}"\n[[host]]\nname = "node0"\nnproc = {}\n'
+RANKS = 2
+
+
+class Round:
+    """One run, what its console tells, and when."""
+
+    def __init__(self, args, config, folder):
+        self.config, self.folder = config, folder
+        (folder / "hosts.toml").write_text(HOSTS.format(folder, RANKS))
+        command = [str(args.binary), "run", str(ROOT / "configs" / f"{config}.toml"), "--hosts", "hosts.toml", "--json",
+                   "--set", f"env.python={json.dumps(args.python)}", *args.more]
+        self.begun = time.monotonic()
+        self.said = open(folder / "stderr", "w+")
+        self.console = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=self.said, text=True)
+        self.binary = command[0]
+        self.changed = threading.Condition()
+        self.joined, self.phases, self.iteration, self.saved = set(), [], 0, None
+        self.end, self.told, self.over = None, self.begun, False
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.console.stdout:
+            event = json.loads(line)
+            with self.changed:
+                self.told = time.monotonic()
+                if event["kind"] == "rank" and event["state"] == "joined":
+                    self.joined.add(event["rank"])
+                elif event["kind"] == "checkpoint":
+                    self.saved = event["train_iter"]
+                elif event["kind"] == "progress":
+                    self.iteration = event["train_iter"]
+                    self.phases = [rank["phase"] for rank in event["per_rank"]]
+                elif event["kind"] == "run_finished":
+                    self.end = event
+                self.changed.notify_all()
+        with self.changed:
+            self.over = True
+            self.changed.notify_all()
+
+    def wait(self, what, condition, seconds):
+        """How long it took; ends the round with what it waited for and what was told last."""
+        begun = time.monotonic()
+        with self.changed:
+            if not self.changed.wait_for(lambda: condition() or self.over, seconds) or not condition():
+                self.said.seek(0)
+                silent = time.monotonic() - self.told
+                raise TimeoutError(f"no {what} after {time.monotonic() - begun:.0f} s: phases {self.phases}, iteration {self.iteration}, "
+                                   f"silent for {silent:.0f} s, exit code {self.console.poll()}, {self.said.read()[-500:]!r}")
+        return time.monotonic() - begun
+
+    def close(self):
+        """Leaves no run behind, whatever happened."""
+        if self.console.poll() is None:
+            self.console.kill()
+        self.console.wait()
+        subprocess.run([self.binary, "stop", "--kill"], cwd=self.folder, capture_output=True)
+        self.said.close()
 
 
 def once(args, config, seed):
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="clean-stop-") as folder:
         folder = pathlib.Path(folder)
-        (folder / "hosts.toml").write_text(HOSTS.format(folder))
-        command = [str(args.binary), "run", str(ROOT / "configs" / f"{config}.toml"), "--hosts", "hosts.toml", "--json",
-                   "--set", f"env.python={json.dumps(args.python)}", *args.more]
-        console = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
-        asked, phase, iteration, end = [], "", 0, None
-        timer = None
-
-        def interrupt():
-            asked.append(time.monotonic())
-            console.send_signal(signal.SIGINT)
-
-        for line in console.stdout:
-            event = json.loads(line)
-            if event["kind"] == "progress":
-                iteration = event["train_iter"]
-                phases = [rank["phase"] for rank in event["per_rank"]]
-                phase = phase if asked else phases[0]
-                if timer is None and not {"", "init", "rendezvous"} & set(phases):
-                    timer = threading.Timer(dice.uniform(0, args.within), interrupt)
-                    timer.start()
-            elif event["kind"] == "run_finished":
-                end = event
-                proved = time.monotonic()
-        if timer is not None:
-            timer.cancel()
-        code = console.wait()
-        if end is None or not asked:
-            return dict(config=config, good=False, seconds=float("nan"), text=f"no end after an interrupt, exit code {code}")
+        with contextlib.closing(Round(args, config, folder)) as run:
+            try:
+                joined = run.wait("two joined ranks", lambda: len(run.joined) == RANKS, args.patience)
+                moment = dice.uniform(0, args.within)
+                with run.changed:
+                    run.changed.wait_for(lambda: run.over, moment)
+                # Before the first iteration has ended nothing is told of phases: the first evaluation.
+                where = f"{run.phases[0]} of iteration {run.iteration + 1}" if run.phases else "the first evaluation or iteration"
+                iteration = run.iteration
+                asked = time.monotonic()
+                run.console.send_signal(signal.SIGINT)
+                run.wait("end after the interrupt", lambda: run.end, args.patience)
+                seconds = time.monotonic() - asked
+                run.wait("end of the console", lambda: run.over, args.patience)
+                code = run.console.wait(args.patience)
+            except (TimeoutError, subprocess.TimeoutExpired) as error:
+                return dict(config=config, good=False, seconds=float("inf"), text=str(error))
+        end = run.end
         found = sorted(folder.glob("runs/*/checkpoints/latest.ckpt"))
         head = checkpoint_file.read(found[0])[0] if found else {}
-        good = bool(found) and end["proved"] and end["outcome"] == "stopped" and end["exit_code"] == 130
-        seconds = proved - asked[0]
-        text = f"in {phase} of iteration {iteration + 1}: checkpoint of iteration {head.get('train_iter')}, {end['reason']}, exit code {code}"
+        left = head.get("train_iter", -1)
+        good = left == run.saved >= iteration and end["proved"] and end["outcome"] == "stopped" and code == end["exit_code"] == 130
+        text = (f"joined after {joined:.1f} s, interrupted {moment:.1f} s later in {where}: "
+                f"checkpoint of iteration {left}, {end['reason']}, exit code {code}")
         return dict(config=config, good=good, seconds=seconds, text=text)
 
 
@@ -73,12 +123,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default=",".join(CONFIGS))
     parser.add_argument("--within", type=float, default=120.0)
+    parser.add_argument("--patience", type=float, default=600.0, help="most seconds that the ranks may take to join, and a stop to be proved")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", default="python3")
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/release/rankdeck")
     parser.add_argument("--more", nargs="*", default=[], help="more words for `rankdeck run`")
     args = parser.parse_args()
     args.binary = args.binary.resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows = {}
     for config in args.only.split(","):
         for number in range(args.rounds):
