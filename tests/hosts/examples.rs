@@ -1,11 +1,15 @@
 //! examples/python: scripts of others that report by rankdeck.py, on two hosts over SSH.
 
 use crate::support::hosts::Loopback;
-use rankdeck_testkit::{python, repository};
+use rankdeck_testkit::{python, python_of, repository};
 
 /// Runs an example with a smaller budget; its totals over both ranks and its evaluations must be shown.
 fn runs(name: &str, packages: &str, args: &[&str]) {
     let Some(python) = python(packages) else { return };
+    runs_with(&python, name, args);
+}
+
+fn runs_with(python: &str, name: &str, args: &[&str]) {
     let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let source = repository(&format!("examples/python/{name}.py"));
     let added =
@@ -13,7 +17,7 @@ fn runs(name: &str, packages: &str, args: &[&str]) {
     assert!((1..=10).contains(&added), "{name}: {added} added lines");
     let experiment = repository(&format!("examples/python/{name}.toml"));
     let script = format!("{name}.py");
-    let mut command = vec![python.as_str(), "-u", &script];
+    let mut command = vec![python, "-u", &script];
     command.extend(args);
     let set = format!("launch.command={command:?}");
     // Stable-Baselines3 and others log into folders of the machine otherwise.
@@ -47,4 +51,11 @@ fn stable_baselines3() {
 #[test]
 fn lightning() {
     runs("lightning", "pytorch_lightning, gymnasium", &["--epochs", "2", "--episodes", "10"]);
+}
+
+/// It wants NumPy 1 and gym 0.25, so it has an interpreter of its own (`tests/setup/ding.txt`).
+#[test]
+fn di_engine() {
+    let Some(python) = python_of("RANKDECK_TEST_DING", "torch, ding") else { return };
+    runs_with(&python, "ding_dqn", &["--steps", "800"]);
 }

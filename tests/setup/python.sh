@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Makes a Python environment in FOLDER for the tests that compare with Gymnasium, TensorBoard and PyTorch, and
 # prints its interpreter. Torch is the one whose libraries the trainer is built with ($LIBTORCH). Usage:
-# python.sh FOLDER
+# python.sh FOLDER [REQUIREMENTS]
+# REQUIREMENTS is a file with the packages to install instead, all of them, without what they ask for.
 set -euo pipefail
+
+requirements=${2:+$(realpath "$2")}
 
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
@@ -23,7 +26,7 @@ for module in "$torch"/_C.cpython-3*.so; do
     ! command -v "python$version" >/dev/null 2>&1 || python=python$version
 done
 
-stamp="$("$python" -V) $torch $(cksum <"$0")"
+stamp="$("$python" -V) $torch $(cat "$0" ${requirements:+"$requirements"} | cksum)"
 if [ "$(cat "$folder/stamp" 2>/dev/null)" = "$stamp" ]; then
     echo "$folder/python"
     exit
@@ -31,8 +34,15 @@ fi
 rm -rf "${folder:?}"/*
 echo "python: making $folder" >&2
 "$python" -m venv "$folder/venv"
-"$folder/venv/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 5 "${packages[@]}" >&2
-"$folder/venv/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 5 --no-deps "${trainers[@]}" >&2
+pip=("$folder/venv/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 5)
+if [ -z "$requirements" ]; then
+    "${pip[@]}" "${packages[@]}" >&2
+    "${pip[@]}" --no-deps "${trainers[@]}" >&2
+else
+    # The last of setuptools that builds gym 0.25.
+    "${pip[@]}" setuptools==66.1.1 wheel >&2
+    "${pip[@]}" --no-deps --no-build-isolation -r "$requirements" >&2
+fi
 
 launcher=("#!/bin/sh")
 if [ -f "$torch/__init__.py" ]; then

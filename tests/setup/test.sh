@@ -26,6 +26,11 @@ if [ -z "${RANKDECK_TEST_PYTHON:-}" ]; then
         export RANKDECK_TEST_PYTHON=$interpreter
     fi
 fi
+if [ -z "${RANKDECK_TEST_DING:-}" ]; then
+    if interpreter=$(tests/setup/python.sh "${CARGO_TARGET_DIR:-target}/test-ding" tests/setup/ding.txt); then
+        export RANKDECK_TEST_DING=$interpreter
+    fi
+fi
 if cargo nextest --version >/dev/null 2>&1; then
     runner=(cargo nextest run --no-fail-fast)
 else

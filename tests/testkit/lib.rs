@@ -84,14 +84,18 @@ pub fn free_port() -> u16 {
 }
 
 /// An interpreter that has `packages` (`gymnasium, ale_py`): the one that `RANKDECK_TEST_PYTHON` names, or
-/// python3. `None`
-/// has been noted as a skip.
+/// python3. `None` has been noted as a skip.
 pub fn python(packages: &str) -> Option<String> {
-    let python = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    python_of("RANKDECK_TEST_PYTHON", packages)
+}
+
+/// The same, where the environment's `variable` names it.
+pub fn python_of(variable: &str, packages: &str) -> Option<String> {
+    let python = std::env::var(variable).unwrap_or_else(|_| "python3".into());
     let there = Command::new(&python).args(["-c", &format!("import {packages}")]).output();
     if there.is_ok_and(|output| output.status.success()) {
         return Some(python);
     }
-    skipped(&format!("{python} cannot import {packages}; RANKDECK_TEST_PYTHON names one that can"));
+    skipped(&format!("{python} cannot import {packages}; {variable} names one that can"));
     None
 }
