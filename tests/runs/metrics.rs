@@ -1,8 +1,10 @@
 //! Values of a program that knows nothing of rankdeck: from its output and from event files it writes.
 
-use crate::support::{Bench, Console};
+use crate::support::{Bench, Console, trainer};
 use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
+use rankdeck_testkit::{python_of, repository, skip};
 use serde_json::Value;
+use std::process::Command;
 
 #[test]
 fn cleanrls_prints_become_charts_and_are_called_what_they_are() {
@@ -156,4 +158,62 @@ fn a_training_whose_environment_gives_no_number_is_told_with_rank_environment_an
     assert_eq!((&verdict["severity"], &verdict["rank"]), (&"red".into(), &1.into()), "{verdict}");
     let told = verdict.to_string();
     assert!(told.contains("gave the reward NaN in step") && told.contains("--from latest"), "{told}");
+}
+
+/// What an offline run of W&B holds, by its own reader.
+const READ: &str = r#"
+import json, pathlib
+from wandb.proto.wandb_internal_pb2 import Record
+from wandb.sdk.internal.datastore import DataStore
+store = DataStore()
+store.open_for_scan(str(next(pathlib.Path(".").glob("wandb/offline-run-*/*.wandb"))))
+told = {"history": [], "config": []}
+while (data := store.scan_data()) is not None:
+    record = Record()
+    record.ParseFromString(data)
+    if record.WhichOneof("record_type") == "history":
+        told["history"].append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
+    if record.WhichOneof("record_type") == "run":
+        told["run"] = record.run.run_id
+        told["config"] += [item.key for item in record.run.config.update]
+print(json.dumps(told))
+"#;
+
+#[test]
+fn a_run_of_the_built_in_trainer_goes_to_wandb() {
+    let Some(python) = python_of("RANKDECK_TEST_DING", "wandb") else { return };
+    if trainer().is_none() {
+        skip!("the trainer is not built");
+    }
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let experiment = bench.write(
+        "experiment.toml",
+        "[run]\nname = 'sent'\ntotal_steps = 1536\n[env]\nid = 'CartPole-v1'\nnum_envs = 4\n\
+         [collect]\nnum_steps = 128\n[learn]\nalgorithm = 'ppo'\n[eval]\nevery = 3\nepisodes = 2\n",
+    );
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+    assert_eq!(console.finish(90).code(), Some(0), "{}", console.told());
+    let run = console.wait_kind("run_finished", 1)["run"].as_str().unwrap().to_owned();
+    let evaluation = console.all("eval").last().unwrap()["return_mean"].clone();
+    let in_place = |args: &[&str]| {
+        let mut command = Command::new(&python);
+        command.args(args).current_dir(bench.path()).env("WANDB_MODE", "offline").env("WANDB_SILENT", "true");
+        command.env("HOME", bench.path()).output().unwrap()
+    };
+    let script = repository("examples/python/wandb_run.py");
+    let sent = in_place(&[script.to_str().unwrap(), &format!("runs/{run}")]);
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    let read = in_place(&["-c", READ]);
+    let told: Value =
+        serde_json::from_slice(&read.stdout).unwrap_or_else(|error| panic!("{error}: {read:?}"));
+    assert_eq!(told["run"], run.as_str());
+    assert!(told["config"].as_array().unwrap().contains(&"learn".into()), "{told}");
+    assert!(!told["config"].as_array().unwrap().contains(&"launch".into()), "secrets stay here: {told}");
+    let history = told["history"].as_array().unwrap();
+    let steps: Vec<f64> = history.iter().map(|row| row["env_step"].as_f64().unwrap()).collect();
+    assert_eq!(steps, [0.0, 512.0, 1024.0, 1536.0]);
+    assert_eq!(history[3]["eval/return_mean"].as_f64(), evaluation.as_f64(), "{told}");
+    assert!(history[3]["losses/policy_loss"].is_f64(), "{told}");
 }
