@@ -14,7 +14,7 @@ mod console;
 mod grid;
 mod slots;
 
-use super::args::{QueueArgs, RunArgs};
+use super::args::{HostKeyArgs, QueueArgs, RunArgs};
 use super::roster::{load_hosts, own_binary};
 use super::run_id::{RUNS, new_run_id};
 use super::{Failure, code, print};
@@ -27,7 +27,7 @@ use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::statistics::{bootstrap_interval, interquartile_mean};
 use rankdeck_types::words::{NONE, clean, count, plural};
 use serde::{Deserialize, Serialize};
-use slots::Slot;
+use slots::{Finder, Slot};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,6 +52,9 @@ pub struct Sweep {
     slots: Vec<Slot>,
     /// In the order in which they begin.
     cells: Vec<Cell>,
+    /// GPUs of each slot that is still to be found.
+    #[serde(default)]
+    gpus_per_run: Option<u32>,
 }
 
 /// Runs the sweep that the arguments ask for; `None` when they ask for a single run.
@@ -71,6 +74,7 @@ pub async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>,
     let mut hosts = load_hosts(hosts_from)?;
     hosts.retain(|host| !args.exclude.contains(&host.name));
     let slots = slots::of(&hosts, args).await?;
+    let finder = Finder::new(hosts.clone(), args.host_keys.clone(), args.gpus_per_run);
     let mut arguments = words_of(hosts_from);
     arguments.extend(args.subject.nproc.iter().flat_map(|nproc| ["--nproc".to_owned(), nproc.to_string()]));
     arguments.extend(args.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
@@ -87,6 +91,7 @@ pub async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>,
         hosts: hosts.into_iter().map(|host| host.name).collect(),
         slots,
         cells: cells.into_iter().map(|sets| Cell { sets, ..Cell::default() }).collect(),
+        gpus_per_run: args.gpus_per_run,
     };
     std::fs::create_dir_all(sweep.folder()).map_err(|error| {
         Failure::failed(format!("failed to make {}: {error}", sweep.folder().display()))
@@ -98,7 +103,7 @@ pub async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>,
         plural(sweep.cells.len(), "run"),
         sweep.slots.len()
     ));
-    carry_on(sweep).await.map(Some)
+    carry_on(sweep, finder).await.map(Some)
 }
 
 /// The options that name the same hosts.
@@ -128,7 +133,8 @@ pub async fn queue(args: QueueArgs) -> Result<u8, Failure> {
                 if args.failed {
                     sweep.cells.iter_mut().for_each(Cell::reopen);
                 }
-                carry_on(sweep).await
+                let finder = sweep.finder()?;
+                carry_on(sweep, finder).await
             }
             0 => Err(Failure::usage("there is no such sweep in runs/").hint("`rankdeck queue` lists them")),
             n => {
@@ -160,7 +166,7 @@ fn found(runs: &Path) -> Vec<Sweep> {
 }
 
 /// Begins what waits, as far as there are free slots, until all is over or somebody stops it.
-async fn carry_on(mut sweep: Sweep) -> Result<u8, Failure> {
+async fn carry_on(mut sweep: Sweep, mut finder: Option<Finder>) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| {
         Failure::failed(format!("failed to run the sweep: {error}")).hint("try again")
     };
@@ -192,8 +198,14 @@ async fn carry_on(mut sweep: Sweep) -> Result<u8, Failure> {
                         if let Some(at) = busy.iter().position(|(cell, ..)| *cell == index) {
                             free.push_back(busy.remove(at).1);
                         }
+                        finder.iter_mut().for_each(Finder::hurry);
                     }
                 }
+                false
+            }
+            slots = more(&mut finder, &sweep.slots), if !stopping && !open.is_empty() => {
+                free.extend(sweep.slots.len()..sweep.slots.len() + slots.len());
+                sweep.add(slots);
                 false
             }
             _ = interrupt.recv() => true,
@@ -219,7 +231,37 @@ async fn carry_on(mut sweep: Sweep) -> Result<u8, Failure> {
     Ok(if bad { code::FAILED } else { code::SUCCESS })
 }
 
+/// Slots of GPUs that others have left; waits for ever where the sweep asks for none.
+async fn more(finder: &mut Option<Finder>, known: &[Slot]) -> Vec<Slot> {
+    match finder {
+        Some(finder) => finder.found(known).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Sweep {
+    /// What looks for GPUs when an earlier process of this sweep has begun it.
+    fn finder(&self) -> Result<Option<Finder>, Failure> {
+        let has = |word: &str| self.arguments.iter().any(|other| other == word);
+        if self.gpus_per_run.is_none() || has("--slurm") {
+            return Ok(None);
+        }
+        let at = self.arguments.iter().position(|word| word == "--hosts");
+        let named = at.and_then(|at| self.arguments.get(at + 1));
+        let mut hosts = load_hosts(&named.map_or(HostsSource::Here, |text| HostsSource::parse(text)))?;
+        hosts.retain(|host| self.hosts.contains(&host.name));
+        let host_keys = HostKeyArgs { accept_new_host_keys: has("--accept-new-host-keys") };
+        Ok(Finder::new(hosts, host_keys, self.gpus_per_run))
+    }
+
+    fn add(&mut self, slots: Vec<Slot>) {
+        for slot in &slots {
+            let gpus: Vec<String> = slot.gpus.iter().map(u32::to_string).collect();
+            stderr::line(&format!("{}: GPU {} is free now", slot.hosts.join(", "), gpus.join(", ")));
+        }
+        self.slots.extend(slots);
+    }
+
     fn folder(&self) -> PathBuf {
         Path::new(RUNS).join(&self.name)
     }

@@ -3,7 +3,8 @@
 use crate::support::{Bench, Console, rankdeck, trainer};
 use rankdeck_testkit::fake_cuda::FakeCuda;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A host with fake GPUs, and an experiment that does not end by itself.
 pub struct Machine {
@@ -139,4 +140,39 @@ fn a_sweep_gives_each_run_a_free_gpu_of_its_own() {
         used.insert(gpu_of(cell));
     }
     assert_eq!(used.len(), 3, "all three GPUs have had a run");
+}
+
+/// The first run ends only when the second has run: both need the GPU that comes back.
+#[test]
+fn a_sweep_takes_a_gpu_that_becomes_free_while_cells_wait() {
+    let Some(mut machine) = machine(&[("gpus", "2"), ("lost", "1")], "gpus = 'all'") else { return };
+    let met = machine.bench.path().join("met");
+    let script = format!(
+        "if [ $CUDA_VISIBLE_DEVICES = 1 ]; then touch {0}; else until [ -e {0} ]; do sleep 0.1; done; fi",
+        met.display()
+    );
+    let text = format!("[run]\nname = 'cells'\n[launch]\ncommand = ['/bin/sh', '-c', '{script}']\n");
+    std::fs::write(&machine.experiment, text).unwrap();
+    let mut command = machine.command(&["run", "--seeds", "1..2", "--gpus-per-run", "1"], &[]);
+    let log = machine.bench.path().join("told");
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+    let mut sweep = command.spawn().unwrap();
+    let told = || std::fs::read_to_string(&log).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !told().contains("2 runs, 1 at once") {
+        assert!(Instant::now() < deadline && sweep.try_wait().unwrap().is_none(), "{}", told());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    machine.fake.set("lost", "-1");
+    while sweep.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            // Cleanly: it takes its runs along.
+            Command::new("kill").arg(sweep.id().to_string()).status().unwrap();
+            sweep.wait().unwrap();
+            panic!("{}", told());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(sweep.wait().unwrap().success(), "{}", told());
+    assert!(told().contains("one: GPU 1 is free now"), "{}", told());
 }

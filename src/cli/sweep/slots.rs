@@ -1,4 +1,5 @@
-//! Where the runs of a sweep may be at once: groups of hosts, shares of a host, or free GPUs of one.
+//! Where the runs of a sweep may be at once: groups of hosts, shares of a host, or free GPUs of one. GPUs that
+//! others leave become slots, too, while cells wait.
 
 use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::roster::own_binary;
@@ -10,13 +11,18 @@ use rankdeck_proto::message::GpuSample;
 use rankdeck_types::host::{Gpus, Host};
 use rankdeck_types::words::plural;
 use serde::{Deserialize, Serialize};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a host may take to tell its GPUs, login included.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// A GPU of which less of the memory is in use is free.
 const FREE: f64 = 0.1;
+
+/// Between two looks for free GPUs while cells wait and none ends.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// A place for one run at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -31,7 +37,7 @@ pub(super) struct Slot {
 /// The slots that the arguments ask for, on these hosts.
 pub(super) async fn of(hosts: &[Host], args: &RunArgs) -> Result<Vec<Slot>, Failure> {
     if let Some(per_run) = args.gpus_per_run {
-        let free = free_gpus(hosts, &args.host_keys).await?;
+        let free = free_gpus(hosts, &args.host_keys, &mut |line| stderr::line(line)).await?;
         let slots = of_gpus(hosts, &free, per_run as usize);
         if slots.is_empty() {
             let wanted = plural(per_run as usize, "free GPU");
@@ -82,7 +88,11 @@ fn free_of(host: &Host, gpus: &[GpuSample]) -> Vec<u32> {
 }
 
 /// The free GPUs of each host, in host order. A host that does not answer has none, and that is told.
-async fn free_gpus(hosts: &[Host], host_keys: &HostKeyArgs) -> Result<Vec<Vec<u32>>, Failure> {
+async fn free_gpus(
+    hosts: &[Host],
+    host_keys: &HostKeyArgs,
+    told: &mut dyn FnMut(&str),
+) -> Result<Vec<Vec<u32>>, Failure> {
     let looks: Vec<Arc<Mutex<Option<HostLook>>>> = hosts.iter().map(|_| Arc::default()).collect();
     let prompter: Arc<dyn Prompter> = prompt::Terminal::new(host_keys);
     let command = |index: usize, host: &Host| {
@@ -99,19 +109,66 @@ async fn free_gpus(hosts: &[Host], host_keys: &HostKeyArgs) -> Result<Vec<Vec<u3
     let mut free = Vec::new();
     for ((host, reply), look) in hosts.iter().zip(replies).zip(&looks) {
         if let Err(error) = reply {
-            stderr::line(&format!("warning: {}: {}; no run goes there", host.name, error.error));
+            told(&format!("warning: {}: {}; no run goes there", host.name, error.error));
         }
         let look = look.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
         let gpus = free_of(host, &look.sample.gpus);
-        stderr::line(&format!(
-            "{}: {} of {} free",
-            host.name,
-            gpus.len(),
-            plural(look.sample.gpus.len(), "GPU")
-        ));
+        told(&format!("{}: {} of {} free", host.name, gpus.len(), plural(look.sample.gpus.len(), "GPU")));
         free.push(gpus);
     }
     Ok(free)
+}
+
+/// Slots of GPUs that are free now and in none of `known`.
+fn added(hosts: &[Host], mut free: Vec<Vec<u32>>, per_run: usize, known: &[Slot]) -> Vec<Slot> {
+    for (host, gpus) in hosts.iter().zip(&mut free) {
+        let ours =
+            |gpu: &u32| known.iter().any(|slot| slot.hosts.contains(&host.name) && slot.gpus.contains(gpu));
+        gpus.retain(|gpu| !ours(gpu));
+    }
+    of_gpus(hosts, &free, per_run)
+}
+
+type Look = Pin<Box<dyn Future<Output = Option<Vec<Vec<u32>>>>>>;
+
+/// Looks for GPUs that have become free since the sweep began.
+pub(super) struct Finder {
+    hosts: Vec<Host>,
+    host_keys: HostKeyArgs,
+    per_run: usize,
+    next: Instant,
+    look: Option<Look>,
+}
+
+impl Finder {
+    /// `None` for a sweep that asks for no GPUs.
+    pub(super) fn new(hosts: Vec<Host>, host_keys: HostKeyArgs, gpus_per_run: Option<u32>) -> Option<Finder> {
+        let per_run = gpus_per_run? as usize;
+        Some(Finder { hosts, host_keys, per_run, next: Instant::now() + LOOK_EVERY, look: None })
+    }
+
+    /// Looks at once: a run has ended, and another user's may have, too.
+    pub(super) fn hurry(&mut self) {
+        self.next = Instant::now();
+    }
+
+    /// Waits for the next look; the slots that it adds to `known`. To be dropped at any time: a look under way
+    /// goes on with the next call.
+    pub(super) async fn found(&mut self, known: &[Slot]) -> Vec<Slot> {
+        let look = match &mut self.look {
+            Some(look) => look,
+            none => {
+                tokio::time::sleep_until(self.next).await;
+                let (hosts, host_keys) = (self.hosts.clone(), self.host_keys.clone());
+                // A host that does not answer was told at the beginning, and adds none.
+                none.insert(Box::pin(async move { free_gpus(&hosts, &host_keys, &mut |_| ()).await.ok() }))
+            }
+        };
+        let free = look.await;
+        self.look = None;
+        self.next = Instant::now() + LOOK_EVERY;
+        added(&self.hosts, free.unwrap_or_default(), self.per_run, known)
+    }
 }
 
 #[cfg(test)]
@@ -150,5 +207,9 @@ mod tests {
         let pairs = of_gpus(&hosts, &[vec![0, 2, 3], vec![1]], 2);
         assert_eq!(pairs, [Slot { hosts: vec!["a".into()], gpus: vec![0, 2] }]);
         assert!(of_gpus(&hosts, &[vec![], vec![]], 1).is_empty());
+        let known = [Slot { hosts: vec!["a".into()], gpus: vec![0, 2] }];
+        let slot = |name: &str, gpu| Slot { hosts: vec![name.into()], gpus: vec![gpu] };
+        let added = added(&hosts, vec![vec![0, 2, 3], vec![0]], 1, &known);
+        assert_eq!(added, [slot("a", 3), slot("b", 0)], "the sweep's own are not offered again");
     }
 }
