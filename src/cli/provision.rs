@@ -9,6 +9,7 @@ use super::roster::{self, load_hosts, own_binary, trainer_binary};
 use super::run_id::new_run_id;
 use super::{Failure, code, git, print};
 use crate::shell::stderr;
+use rankdeck_config::locate::Locator;
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, Upload};
 use rankdeck_proto::examination::Code;
@@ -41,8 +42,10 @@ pub fn pack_code(draft: &PlanDraft, experiment: &ExperimentSource) -> Result<Opt
         None => experiment.folder().join(folder),
     };
     if !folder.is_dir() {
-        return Err(Failure::usage(format!("`launch.code`: {} is not a folder", folder.display()))
-            .hint("the path is relative to the folder of the experiment file"));
+        let place = Locator::new(&HostsSource::Here, experiment).place("launch.code");
+        return Err(Failure::usage(format!("`launch.code`: {} is not a folder", folder.display())).hint(
+            format!("{place}: relative to that file's folder; `code = \".\"` copies the folder itself"),
+        ));
     }
     let mut exclude: Vec<String> = pack::EXCLUDED.map(str::to_owned).to_vec();
     exclude.extend(launch.exclude.iter().cloned());

@@ -10,6 +10,7 @@ pub fn elsewhere(name: &str) -> Option<&'static str> {
 const ALIASES: &[(&[&str], &str)] = &[
     (
         &[
+            "nproc",
             "nproc_per_node",
             "num_processes",
             "num_workers",
@@ -62,7 +63,7 @@ const ALIASES: &[(&[&str], &str)] = &[
             "wandb_project",
             "wandb_project_name",
         ],
-        "the run's name is `name` in `[run]`",
+        "the run's name is `name` in `[run]`: `name = \"ppo\"`",
     ),
     (&["n_steps", "rollout_length", "rollout_steps", "horizon"], "it is `num_steps` in `[collect]`"),
     (&["lr", "alpha_lr", "step_size"], "it is `learning_rate` in `[learn]`"),

@@ -190,8 +190,51 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
         }
         (Kind::Environment, Value::Table(table)) => check_environment(path, table, found),
         (Kind::Gpus, value) => check_gpus(value, node, found),
+        (Kind::Integers(_), Value::String(text)) if numbers(text).is_some() => {
+            let hint = format!("write `[{}]`", numbers(text).unwrap_or_default());
+            found.push(wrong_type(path, &node.value, &key.kind.expected(), &node.place).hint(hint));
+        }
+        (Kind::Integer(_) | Kind::Number { .. }, value) if several(value).is_some() => {
+            let values = several(value).unwrap_or_default();
+            let hint = match path {
+                "seed" => format!(
+                    "a run has one; `rankdeck run EXPERIMENT.toml --seeds {values}` makes a run for each"
+                ),
+                _ => format!(
+                    "a run has one; `--sweep {}.{path}={values}` makes a run for each",
+                    scope.title.trim_matches(['[', ']'])
+                ),
+            };
+            found.push(wrong_type(path, value, &key.kind.expected(), &node.place).hint(hint));
+        }
         (Kind::Text(_), value) => found.push(wrong_type(path, value, "a string", &node.place)),
         (kind, value) => found.push(wrong_type(path, value, &kind.expected(), &node.place)),
+    }
+}
+
+/// Numbers that a text holds between commas, two or more.
+fn numbers(text: &str) -> Option<String> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    let all = parts.len() > 1 && parts.iter().all(|part| part.parse::<f64>().is_ok());
+    all.then(|| parts.join(", "))
+}
+
+/// The values that are given where one is expected.
+fn several(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(numbers(text)?.replace(' ', "")),
+        Value::Array(items) => {
+            let texts: Option<Vec<String>> = items
+                .iter()
+                .map(|item| match item.value {
+                    Value::Integer(number) => Some(number.to_string()),
+                    Value::Float(number) => Some(number.to_string()),
+                    _ => None,
+                })
+                .collect();
+            texts.filter(|texts| texts.len() > 1).map(|texts| texts.join(","))
+        }
+        _ => None,
     }
 }
 

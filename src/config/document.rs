@@ -140,9 +140,18 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
         all.push(match error.span() {
             Some(range) => {
                 let place = Place { source: source.clone(), range };
-                let hint = match message.contains("duplicate key") {
-                    true => "a table has each key once; remove one of the lines",
-                    false => "",
+                let hint = match &message {
+                    text if text.contains("duplicate key") => {
+                        "a table has each key once; remove one of the lines"
+                    }
+                    text if text.contains("basic string") || text.contains("literal string") => {
+                        "a string ends on its line with the quote that it begins with: `name = \"ppo\"`"
+                    }
+                    text if text.contains("key with no value") => {
+                        "write `key = value`, such as `name = \"ppo\"`"
+                    }
+                    text if text.contains("array") => "an array ends with `]`: `hidden = [64, 64]`",
+                    _ => "",
                 };
                 Diagnostic::at(&place, format!("not valid TOML: {message}")).hint(hint)
             }
@@ -166,17 +175,45 @@ fn other_format(source: &Arc<Source>) -> Option<Diagnostic> {
         let key = key.trim_matches(['"', '\'']);
         !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
     };
+    let place = Place { source: source.clone(), range: at..at + line.len() };
+    let is_python =
+        ["import ", "from ", "def ", "class ", "\"\"\""].iter().any(|begin| line.starts_with(begin));
+    if is_python {
+        let hint = format!("`rankdeck run -- python {}` launches it", source.name);
+        return Some(Diagnostic::at(&place, "this looks like a Python script, and not like TOML").hint(hint));
+    }
+    if let Some(name) = host_list(&source.text) {
+        return Some(
+            Diagnostic::at(&place, "this looks like a list of hosts, and rankdeck reads TOML").hint(format!(
+                "write `[[host]]` and `name = \"{name}\"` for each of them, or name them all by `--hosts a,b`"
+            )),
+        );
+    }
     let format = match line.split_once(':') {
         _ if line.starts_with('{') => "JSON",
         _ if line == "---" => "YAML",
         Some((key, rest)) if is_key(key) && (rest.is_empty() || rest.starts_with(' ')) => "YAML",
         _ => return None,
     };
-    let place = Place { source: source.clone(), range: at..at + line.len() };
     Some(Diagnostic::at(&place, format!("this looks like {format}, and rankdeck reads TOML")).hint(
         "write `key = value` lines below `[table]` lines; `rankdeck init` writes such files, and \
          docs/CONFIG.md has all keys",
     ))
+}
+
+/// The first name of a list of hosts as mpirun and DeepSpeed read it: one per line, perhaps with `slots=N`.
+fn host_list(text: &str) -> Option<&str> {
+    let is_name = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:@".contains(c))
+    };
+    let one = |line: &'_ str| {
+        let mut words = line.split_whitespace();
+        words.next().is_some_and(is_name)
+            && words.all(|word| word.contains("slots=") || word.parse::<u32>().is_ok())
+    };
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    (lines().all(one)).then(|| lines().next()?.split_whitespace().next()).flatten()
 }
 
 fn convert_table(source: &Arc<Source>, table: &DeTable<'_>) -> Table {

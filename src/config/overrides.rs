@@ -102,6 +102,12 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
         Some(value) => value,
         None => Value::String(text.to_owned()),
     };
+    if matches!(&value, Value::Table(table) if table.is_empty()) {
+        let path = path.trim();
+        return Err(Diagnostic::at(&whole, format!("`{path}` is a table, and an empty one sets nothing"))
+            .hint(format!("set its keys, `--set {path}.KEY=VALUE`, or remove one by `--set ~{path}.KEY`"))
+            .into());
+    }
     let leaf = Node { place: place(text), value };
     Ok(parts.iter().rev().fold(leaf, |node, part| Node {
         place: place(part),

@@ -32,3 +32,4 @@ mod scenes;
 mod schemas;
 mod screens;
 mod starting;
+mod wrong_inputs;

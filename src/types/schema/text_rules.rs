@@ -77,7 +77,9 @@ fn name(text: &str) -> Result<(), Refusal> {
 
 fn address(text: &str) -> Result<(), Refusal> {
     plain(text)?;
-    if let Some((user, host)) = text.split_once('@') {
+    // `ssh://` is an error of its own where nothing else is wrong.
+    let bare = text.split_once("://").map_or(text, |(_, rest)| rest.trim_end_matches('/'));
+    if let Some((user, host)) = bare.split_once('@') {
         return match host.split_once(':') {
             Some((host, port)) if !port.contains(':') => refuse(
                 "holds a user name and a port",
