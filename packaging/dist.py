@@ -150,14 +150,15 @@ def scheme(path):
 
 
 def wheel(files, floor):
-    """The programs for a virtual environment, and rankdeck.py as a module."""
+    """The programs for a virtual environment, experiments to begin with, and rankdeck.py as a module."""
     import time
 
     name = f"rankdeck-{version()}"
     tag = f"py3-none-manylinux_{floor[0]}_{floor[1]}_x86_64"
     metadata = (f"Metadata-Version: 2.1\nName: rankdeck\nVersion: {version()}\nSummary: {SUMMARY}\n"
                 f"License: MIT OR Apache-2.0\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n")
-    content = {f"{name}.data/{scheme(path)}": files[path] for path in PROGRAMS}
+    begins = ("share/doc/rankdeck/configs/", "share/doc/rankdeck/examples/")
+    content = {f"{name}.data/{scheme(path)}": files[path] for path in files if path in PROGRAMS or path.startswith(begins)}
     content["rankdeck.py"] = ((ROOT / "src/agent/client/rankdeck.py").read_bytes(), 0o644)
     content[f"{name}.dist-info/METADATA"] = (metadata.encode() + (ROOT / "README.md").read_bytes(), 0o644)
     content[f"{name}.dist-info/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: rankdeck\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), 0o644)

@@ -125,6 +125,10 @@ fn each_package_runs_where_nothing_else_is() {
         .args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"])
         .arg(of(".whl")));
     assert_eq!(run(Command::new(venv.join("bin/rankdeck")).arg("--version")).stdout, version);
+    assert!(
+        venv.join("share/doc/rankdeck/configs/cartpole_ppo.toml").is_file(),
+        "an experiment to begin with"
+    );
     let imported = run(Command::new(&python).args(["-c", "import rankdeck; print(rankdeck.should_stop())"]));
     assert_eq!(imported.stdout, b"False\n");
     let help = run(Command::new(venv.join("bin/rankdeck-trainer")).arg("--help"));
@@ -176,4 +180,48 @@ fn registries_take_the_manifests_and_the_oldest_rust_builds_every_dependency() {
             );
         }
     }
+}
+
+/// Paths of `include_str!` and `include_bytes!` in a source file, from its folder.
+fn included(source: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(source).unwrap();
+    let paths = text.split("include_").skip(1).filter_map(|rest| {
+        let rest = rest.strip_prefix("str!(\"").or_else(|| rest.strip_prefix("bytes!(\""))?;
+        Some(rest.split_once('"')?.0.to_owned())
+    });
+    paths.map(|path| source.parent().unwrap().join(path).canonicalize().unwrap()).collect()
+}
+
+/// A crate that is published without a file of its sources builds here and nowhere else.
+#[test]
+fn every_published_crate_has_the_files_that_its_sources_include() {
+    let metadata = run(Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--offline", "--locked", "--no-deps"])
+        .current_dir(repository("")));
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let mut seen = 0;
+    for package in metadata["packages"].as_array().unwrap().iter().filter(|one| !one["publish"].is_array()) {
+        let name = package["name"].as_str().unwrap();
+        let folder = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap();
+        let listed = run(Command::new(env!("CARGO"))
+            .args(["package", "--list", "--offline", "--allow-dirty", "--package", name])
+            .current_dir(repository("")));
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let files: Vec<PathBuf> =
+            listed.lines().filter_map(|path| folder.join(path).canonicalize().ok()).collect();
+        // Tests are not built by who installs a crate.
+        let is_source = |path: &&PathBuf| {
+            path.extension().is_some_and(|end| end == "rs") && !path.to_string_lossy().contains("tests")
+        };
+        for source in files.iter().filter(is_source) {
+            for wanted in included(source) {
+                assert!(
+                    files.contains(&wanted),
+                    "{name}: {source:?} includes {wanted:?}, which is not packed"
+                );
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 5, "{seen} included files");
 }

@@ -80,7 +80,7 @@ impl Canvas {
     /// A line of some width, in the world's measure; it is one pixel wide at least.
     pub fn line(&mut self, from: Point, to: Point, width: f64, role: Role) {
         let ((x0, y0), (x1, y1)) = (self.place(from), self.place(to));
-        let length = (x1 - x0).hypot(y1 - y0);
+        let length = ((x1 - x0).powi(2) + (y1 - y0).powi(2)).sqrt();
         // What is far outside needs no drawing, and numbers of a broken environment no patience.
         if !length.is_finite() || length > 1e5 {
             return;
@@ -110,7 +110,7 @@ impl Canvas {
         for dy in -reach..=reach {
             for dx in -reach..=reach {
                 let (dx, dy) = (dx as f64, dy as f64);
-                if dx.hypot(dy) <= pixels {
+                if dx * dx + dy * dy <= pixels * pixels {
                     self.raster.set(x0 + dx, y0 + dy, role);
                 }
             }
