@@ -152,6 +152,10 @@ pub struct OutputArgs {
     /// Plain lines instead of the screen; automatic without a terminal.
     #[arg(long, help_heading = "Output")]
     pub headless: bool,
+    /// Lines that stay, and words that are typed (`help` lists them), instead of the screen: for screen
+    /// readers, and for terminals that cannot move a cursor.
+    #[arg(long, conflicts_with_all = ["headless", "json", "quiet"], help_heading = "Output")]
+    pub linear: bool,
     /// Colours of the screen; default: what `ui.toml` says, or by the terminal's background.
     #[arg(long, value_name = "NAME", help_heading = "Output", value_parser = ["auto", "dark", "light", "mono", "cvd"])]
     pub theme: Option<String>,
@@ -169,13 +173,13 @@ pub struct OutputArgs {
     #[arg(long, value_name = "[ADDRESS:]PORT", help_heading = "Output",
           value_parser = crate::shell::metrics::parse)]
     pub metrics: Option<std::net::SocketAddr>,
-    /// Headless: print the ranks' log lines too.
+    /// Without the screen: print the ranks' log lines too.
     #[arg(long, conflicts_with = "json", help_heading = "Output")]
     pub logs: bool,
     /// Headless: only the start, verdicts, restarts and the end.
     #[arg(long, conflicts_with = "logs", help_heading = "Output")]
     pub quiet: bool,
-    /// Headless: at most one line of progress, and one of metrics, in so many seconds.
+    /// Without the screen: at most one line of progress, and one of metrics, in so many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = values::parse_seconds, help_heading = "Output")]
     pub every: Option<f64>,
 }

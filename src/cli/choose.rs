@@ -1,16 +1,19 @@
 //! Screen or lines.
 
-use super::Failure;
 use super::args::OutputArgs;
+use super::{Failure, again};
 use crate::shell::headless::{Form, Pace, Printer};
+use crate::shell::linear::LinearScreen;
 use crate::shell::metrics::Endpoint;
 use crate::shell::output::Output;
 use crate::shell::screen::Screen;
 use crate::shell::stderr;
+use rankdeck_tui::keys::Keymap;
 use rankdeck_types::ui::{GlyphsName, Notify, ThemeName, Ui};
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +22,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum OutputChoice {
     /// The full screen.
     Screen,
+    /// Lines, and words that are typed.
+    Linear {
+        /// The ranks' log lines too.
+        logs: bool,
+    },
     /// Lines.
     Lines(Form),
 }
@@ -50,6 +58,11 @@ pub fn choose(args: &OutputArgs, place: &TerminalInfo) -> Result<OutputChoice, F
     if args.json {
         return Ok(OutputChoice::Lines(Form::Json));
     }
+    if args.linear {
+        let wanted = wanted(args)?;
+        let _ = UI.set(wanted);
+        return Ok(OutputChoice::Linear { logs: args.logs });
+    }
     if args.headless || !place.terminal {
         return Ok(OutputChoice::Lines(Form::Plain { logs: args.logs }));
     }
@@ -59,7 +72,8 @@ pub fn choose(args: &OutputArgs, place: &TerminalInfo) -> Result<OutputChoice, F
             place.term.as_deref().unwrap_or("")
         ))
         .hint(
-            "`--headless` prints plain lines; or set TERM to what the terminal is, such as xterm-256color",
+            "`--linear` prints lines and takes words, `--headless` only prints; or set TERM to what the terminal is, \
+             such as xterm-256color",
         )),
         Some(_) => {
             let wanted = wanted(args)?;
@@ -79,6 +93,11 @@ static AT_HOME: AtomicBool = AtomicBool::new(false);
 /// From now on, whoever leaves the screen of a run goes back to home.
 pub fn stay_at_home() {
     AT_HOME.store(true, Ordering::Relaxed);
+}
+
+/// Home is below the screens of this process.
+pub fn is_at_home() -> bool {
+    AT_HOME.load(Ordering::Relaxed)
 }
 
 /// How screens of this process look.
@@ -111,7 +130,8 @@ pub fn notify() -> Result<Notify, Failure> {
 /// What `ui.toml` says, changed by what was typed.
 fn wanted(args: &OutputArgs) -> Result<Ui, Failure> {
     let path = rankdeck_config::ui::path();
-    let mut ui = path.map(|path| rankdeck_config::ui::load(&path)).transpose()?.unwrap_or_default();
+    let load = |path: PathBuf| rankdeck_config::ui::load(&path, |lines| Keymap::read(lines).1);
+    let mut ui = path.map(load).transpose()?.unwrap_or_default();
     match args.theme.as_deref() {
         Some("auto") => ui.theme = ThemeName::Auto,
         Some("dark") => ui.theme = ThemeName::Dark,
@@ -144,9 +164,13 @@ pub fn open(chosen: OutputChoice, log: Option<File>, pace: Pace) -> Result<Outpu
             let mut screen = Screen::open(log, &ui()).map_err(|error| {
                 Failure::failed(format!("failed to take the terminal: {error}")).hint("`--headless`")
             })?;
+            screen.view.steering.again = again::is_offered();
             screen.view.steering.at_home = AT_HOME.load(Ordering::Relaxed);
             Ok(Output::Screen(Box::new(screen)))
         }
+        OutputChoice::Linear { logs } => LinearScreen::open(logs, pace, ui().read_only)
+            .map(|screen| Output::Linear(Box::new(screen)))
+            .map_err(Failure::no_thread),
         OutputChoice::Lines(form) => Printer::paced(form, pace)
             .map(|printer| Output::Lines(Box::new(printer)))
             .map_err(Failure::no_thread),

@@ -1,10 +1,11 @@
 //! `rankdeck attach` and `rankdeck restart`: work on a run that somebody launched before.
 
+use super::again;
 use super::args::{AttachArgs, HostKeyArgs, RestartArgs};
 use super::choose::{self, OutputChoice, TerminalInfo};
 use super::roster::{Found, Roster, State, roster};
 use super::run::{self, LinkOptions, Links};
-use super::{Failure, code, print, prompt};
+use super::{Failure, code, origin, print, prompt};
 use crate::shell::changer;
 use crate::shell::driver::{End, Session, Why};
 use crate::shell::objective::Objective;
@@ -29,9 +30,9 @@ pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Fa
     let roster = roster(hosts_from, &args.host_keys).await?;
     let found = match chosen {
         OutputChoice::Screen => roster.pick_or_ask(args.run.as_deref(), true)?,
-        OutputChoice::Lines(_) => roster.pick(args.run.as_deref())?,
+        OutputChoice::Linear { .. } | OutputChoice::Lines(_) => roster.pick(args.run.as_deref())?,
     };
-    if chosen != OutputChoice::Screen {
+    if matches!(chosen, OutputChoice::Lines(_)) {
         stderr::line("note: ctrl-c stops the run cleanly; to leave it running: `kill -HUP` this process");
     }
     let goal = Target::new(&roster, &found)?;
@@ -48,6 +49,7 @@ pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Fa
         pace: choose::pace(&args.output),
         demo: None,
     };
+    again::offer(origin::again(&goal.run));
     let end = run::console(goal.goal(), watching, links, &args.host_keys, chosen).await?;
     Ok(run::finish(&end, &args.output, &goal.run))
 }

@@ -9,6 +9,7 @@
 //! - Every failure says what failed and what helps (`hint:`).
 //! - CLI-3: `stopped` is printed only when the stop is verified on every host.
 
+mod again;
 mod all_reduce;
 pub mod args;
 mod axes;
@@ -57,6 +58,7 @@ use crate::shell::stderr;
 use args::{Cli, Command};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
+use rankdeck_config::HostsSource;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -129,14 +131,18 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
         _ => std::path::Path::new(run_id::RUNS).is_dir(),
     };
     let hosts = &sources::hosts(&cli, alone);
+    let given = cli.hosts.iter().flat_map(|hosts| ["--hosts".to_owned(), hosts.clone()]);
+    let options = given.chain(cli.slurm.then(|| "--slurm".to_owned())).collect();
     match cli.command {
-        Command::Home(args) => {
-            let given = cli.hosts.iter().flat_map(|hosts| ["--hosts".to_owned(), hosts.clone()]);
-            let options = given.chain(cli.slurm.then(|| "--slurm".to_owned())).collect();
-            home::home(hosts, args, options, |cli| Box::pin(dispatch_async(cli))).await
+        Command::Home(args) => home::home(hosts, args, options, |cli| Box::pin(dispatch_async(cli))).await,
+        Command::Run(args) => {
+            let done = run::run(hosts, *args).await;
+            launch_again(hosts, options, done).await
         }
-        Command::Run(args) => run::run(hosts, *args).await,
-        Command::Attach(args) => join::attach(hosts, args).await,
+        Command::Attach(args) => {
+            let done = join::attach(hosts, args).await;
+            launch_again(hosts, options, done).await
+        }
         Command::Stop(args) => stop::stop(hosts, args).await,
         Command::Restart(args) => join::restart(hosts, args).await,
         Command::Ps(args) => ps::ps(hosts, args).await,
@@ -163,6 +169,19 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
         Command::Simulate(args) => simulate::simulate(args).await,
         Command::Client | Command::Completions { .. } | Command::Man { .. } => Ok(code::SUCCESS),
     }
+}
+
+/// Home, when a screen was left for another run like its own; where home is, it does so itself.
+async fn launch_again(
+    hosts: &HostsSource,
+    options: Vec<String>,
+    done: Result<u8, Failure>,
+) -> Result<u8, Failure> {
+    if choose::is_at_home() || done.is_err() || !again::is_wanted() {
+        return done;
+    }
+    home::home(hosts, args::HomeArgs::default(), options, |cli| Box::pin(dispatch_async(cli))).await?;
+    done
 }
 
 /// One thread, since links, input and output have threads of their own and a hop between two costs more than

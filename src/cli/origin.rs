@@ -1,11 +1,14 @@
 //! Where a run comes from: command line, commit and changes of its code, versions. Kept beside the console's
 //! record of the run, for whoever wants to do it again.
 
+use super::again::Again;
 use super::git::{self, Checkout};
 use super::preflight::Report;
+use super::run_id::RUNS;
 use crate::shell::record;
+use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -24,6 +27,8 @@ pub struct Origin {
     folder: PathBuf,
     /// Version of rankdeck.
     rankdeck: &'static str,
+    /// What to launch for a run like this one; `None` without an experiment file.
+    launch: Option<Again>,
     /// The checkout of the code, or of the working folder.
     git: Option<Checkout>,
     /// The pack that the ranks run in.
@@ -50,9 +55,25 @@ struct Versions {
     kernel: String,
 }
 
+/// What a run was launched from that was launched from this folder earlier.
+pub fn again(run: &RunId) -> Option<Again> {
+    #[derive(Deserialize)]
+    struct Kept {
+        launch: Option<Again>,
+    }
+    let consoles = std::fs::read_dir(Path::new(RUNS).join(&run.0)).ok()?;
+    let mut folders: Vec<PathBuf> = consoles.flatten().map(|entry| entry.path()).collect();
+    folders.sort();
+    let kept = |folder: &PathBuf| {
+        let text = std::fs::read_to_string(folder.join(FILE)).ok()?;
+        serde_json::from_str::<Kept>(&text).ok()?.launch
+    };
+    folders.iter().rev().find_map(kept).filter(|again| again.experiment.is_file())
+}
+
 impl Origin {
     /// Of a run whose code lies in `code_folder`.
-    pub fn new(draft: &PlanDraft, report: &Report, code_folder: &Path) -> Origin {
+    pub fn new(draft: &PlanDraft, report: &Report, code_folder: &Path, launch: Option<Again>) -> Origin {
         let git = git::checkout(code_folder);
         let dirty = git.as_ref().is_some_and(|git| git.changed > 0);
         let versions = |(host, answer): (&String, &Result<super::preflight::Examined, _>)| {
@@ -71,6 +92,7 @@ impl Origin {
         Origin {
             command_line: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
             folder: std::env::current_dir().unwrap_or_default(),
+            launch,
             rankdeck: env!("CARGO_PKG_VERSION"),
             code: draft.experiment.launch.code.clone(),
             hosts: report.hosts.iter().zip(&report.answers).filter_map(versions).collect(),

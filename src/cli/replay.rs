@@ -4,7 +4,7 @@ use super::args::ReplayArgs;
 use super::choose::{self, OutputChoice, TerminalInfo};
 use super::{Failure, code, past};
 use crate::shell::cursor::Cursor;
-use crate::shell::headless::{Pace, Printer};
+use crate::shell::headless::{Form, Pace, Printer};
 use crate::shell::output::Output;
 use crate::shell::record::reader::RecordError;
 use crate::shell::replay;
@@ -28,7 +28,11 @@ pub async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
                     .hint("`--headless` prints the recorded run as lines")
             })?;
         }
-        OutputChoice::Lines(form) => {
+        OutputChoice::Linear { .. } | OutputChoice::Lines(_) => {
+            let form = match chosen {
+                OutputChoice::Lines(form) => form,
+                _ => Form::Plain { logs: args.output.logs },
+            };
             let mut printer = Printer::new(form).map_err(Failure::no_thread)?;
             let player = cursor.player();
             // One event at a time, so that every report is printed with the state it was made in.

@@ -1,5 +1,6 @@
 //! `rankdeck run`: launch and watch.
 
+use super::again::{self, Again};
 use super::args::{HostKeyArgs, OutputArgs, RunArgs};
 use super::choose::{self, OutputChoice, TerminalInfo};
 use super::origin::Origin;
@@ -76,6 +77,7 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
         LinkOptions { run: &run, opening: Opening::Launch, builtin, host_keys: &args.host_keys, chosen };
     let links = open_links(&hosts, &options, |host| !excluded.contains(&host.name))?;
     let spares = hosts.iter().filter(|host| excluded.contains(&host.name)).cloned().collect();
+    again::offer(again(&args));
     let watching = ConsoleOptions {
         until: args.until,
         objective,
@@ -145,8 +147,15 @@ async fn cleared(
             host.into_iter().for_each(|host| host.interface = route.clone());
         }
     }
-    let origin = Origin::new(&draft, &report, code_folder);
+    let origin = Origin::new(&draft, &report, code_folder, again(args));
     Ok(Cleared { draft, warnings: preflight::warnings(&report, locator), origin })
+}
+
+/// What to launch for another run like this.
+fn again(args: &RunArgs) -> Option<Again> {
+    let name = args.name.iter().map(|name| format!("run.name={}", toml::Value::String(name.clone())));
+    let set: Vec<String> = args.set.iter().cloned().chain(name).collect();
+    Again::new(args.subject.experiment.as_deref(), &set)
 }
 
 /// The draft without the hosts that `--exclude` names: they keep their places and can be added later.
@@ -263,7 +272,10 @@ pub async fn console(
     chosen: OutputChoice,
 ) -> Result<End, Failure> {
     let ConsoleOptions { until, objective, spares, listed, warnings, record, origin, pace, demo } = watching;
-    let objective = if chosen == OutputChoice::Screen { objective } else { objective.without_screen() };
+    let objective = match chosen {
+        OutputChoice::Screen | OutputChoice::Linear { .. } => objective,
+        OutputChoice::Lines(_) => objective.without_screen(),
+    };
     let (recorder, log) = match record.map(|run| open_record(run, &goal, origin.as_ref())).transpose()? {
         Some((recorder, log)) => (Some(recorder), Some(log)),
         None => (None, None),
@@ -285,7 +297,9 @@ pub async fn console(
         notify: Some(choose::notify()?),
         metrics: choose::endpoint().await?,
     };
-    drive(session, choose::open(chosen, log, pace)?).await
+    let end = drive(session, choose::open(chosen, log, pace)?).await?;
+    again::left(end.again);
+    Ok(end)
 }
 
 /// Runs a console.

@@ -104,7 +104,9 @@ fn kind(kind: &Kind) -> Value {
         Kind::FlagOrText(_) => json!({ "anyOf": [{ "type": "boolean" }, text()] }),
         Kind::Texts(_) => list(json!({ "type": "string" })),
         Kind::Integers(range) => list(integer(range)),
-        Kind::Environment => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        Kind::Environment | Kind::Names(_) => {
+            json!({ "type": "object", "additionalProperties": { "type": "string" } })
+        }
         Kind::Gpus => json!({ "anyOf": [
             { "enum": ["all", "auto"] },
             { "type": "integer", "minimum": 0, "maximum": 1024 },

@@ -189,6 +189,7 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
             check_integers(key, items, range, node, found);
         }
         (Kind::Environment, Value::Table(table)) => check_environment(path, table, found),
+        (Kind::Names(what), Value::Table(table)) => check_names(path, what, table, found),
         (Kind::Gpus, value) => check_gpus(value, node, found),
         (Kind::Integers(_), Value::String(text)) if numbers(text).is_some() => {
             let hint = format!("write `[{}]`", numbers(text).unwrap_or_default());
@@ -344,6 +345,17 @@ fn check_integers(
             Value::Integer(number) if range.contains(number) => {}
             Value::Integer(number) => found.push(out_of_range(key, &number.to_string(), &item.place)),
             other => found.push(wrong_type(key.name, other, "integers only", &item.place)),
+        }
+    }
+}
+
+/// Strings under names of the user's choice.
+fn check_names(path: &str, what: &str, table: &Table, found: &mut Diagnostics) {
+    for (name, entry) in table {
+        if !matches!(entry.node.value, Value::String(_)) {
+            let at = format!("{path}.{name}");
+            let wrong = wrong_type(&at, &entry.node.value, "a string", &entry.node.place);
+            found.push(wrong.hint(format!("write {what} as a string")));
         }
     }
 }

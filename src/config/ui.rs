@@ -1,8 +1,8 @@
 //! `ui.toml`: how the console looks. Nobody needs the file.
 
 use super::check::check;
-use super::diagnostic::Diagnostics;
-use super::document;
+use super::diagnostic::{Diagnostic, Diagnostics, Place};
+use super::document::{self, Node, Value};
 use rankdeck_types::ui::Ui;
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,14 @@ pub fn path() -> Option<PathBuf> {
     Some(folder.join("rankdeck").join("ui.toml"))
 }
 
-/// What the file says; without it, the defaults.
-pub fn load(path: &Path) -> Result<Ui, Diagnostics> {
+/// A line of `[keys]` that cannot be followed: which, what is wrong, what helps.
+pub type WrongKeys = (usize, String, String);
+
+/// What the file says; without it, the defaults. `keys` looks at the lines of `[keys]`, in their order.
+pub fn load(
+    path: &Path,
+    keys: impl FnOnce(&[(String, String)]) -> Vec<WrongKeys>,
+) -> Result<Ui, Diagnostics> {
     if !path.try_exists().unwrap_or(true) {
         return Ok(Ui::default());
     }
@@ -23,7 +29,28 @@ pub fn load(path: &Path) -> Result<Ui, Diagnostics> {
     let mut found = Diagnostics::new();
     check(&root, Ui::KEYS, &mut found);
     found.or(())?;
+    let mut found = Diagnostics::new();
+    let lines = key_lines(&root);
+    let written: Vec<(String, String)> =
+        lines.iter().map(|(name, keys, _)| (name.clone(), keys.clone())).collect();
+    for (line, what, hint) in keys(&written) {
+        if let Some((_, _, place)) = lines.get(line) {
+            found.push(Diagnostic::at(place, what).hint(hint));
+        }
+    }
+    found.or(())?;
     root.read()
+}
+
+/// Names, keys and places of `[keys]`.
+fn key_lines(root: &Node) -> Vec<(String, String, Place)> {
+    let Value::Table(top) = &root.value else { return Vec::new() };
+    let Some(Value::Table(table)) = top.get("keys").map(|entry| &entry.node.value) else { return Vec::new() };
+    let lines = table.iter().filter_map(|(name, entry)| match &entry.node.value {
+        Value::String(keys) => Some((name.clone(), keys.clone(), entry.node.place.clone())),
+        _ => None,
+    });
+    lines.collect()
 }
 
 #[cfg(test)]
@@ -35,14 +62,34 @@ mod tests {
     fn the_file_is_read_and_its_mistakes_are_shown() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ui.toml");
-        assert_eq!(load(&path).unwrap(), Ui::default(), "nobody needs it");
+        assert_eq!(load(&path, |_| Vec::new()).unwrap(), Ui::default(), "nobody needs it");
         std::fs::write(&path, "theme = \"light\"\nread_only = true\ncolumns = [\"pid\", \"-power\"]\n")
             .unwrap();
-        let ui = load(&path).unwrap();
+        let ui = load(&path, |_| Vec::new()).unwrap();
         assert_eq!((ui.theme, ui.read_only, ui.columns.len()), (ThemeName::Light, true, 2));
         std::fs::write(&path, "theme = \"pink\"\nreadonly = true\n").unwrap();
-        let shown = load(&path).unwrap_err().to_string();
+        let shown = load(&path, |_| Vec::new()).unwrap_err().to_string();
         assert!(shown.contains("ui.toml:1:") && shown.contains("\"cvd\""), "{shown}");
         assert!(shown.contains("ui.toml:2:") && shown.contains("read_only"), "{shown}");
+    }
+
+    #[test]
+    fn keys_that_cannot_be_followed_are_shown_with_their_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ui.toml");
+        std::fs::write(&path, "[keys]\nstop = \"ctrl-x\"\nquit = \"ctrl-x\"\n").unwrap();
+        let wrong = |lines: &[(String, String)]| {
+            assert_eq!(lines[0], ("quit".to_owned(), "ctrl-x".to_owned()));
+            vec![(1, "taken".to_owned(), "another".to_owned())]
+        };
+        let shown = load(&path, wrong).unwrap_err().to_string();
+        assert!(
+            shown.contains("ui.toml:2:") && shown.contains("taken") && shown.contains("another"),
+            "{shown}"
+        );
+        assert_eq!(load(&path, |_| Vec::new()).unwrap().keys["stop"], "ctrl-x");
+        std::fs::write(&path, "[keys]\nstop = 1\n").unwrap();
+        let shown = load(&path, |_| Vec::new()).unwrap_err().to_string();
+        assert!(shown.contains("ui.toml:2:") && shown.contains("`keys.stop` is an integer"), "{shown}");
     }
 }

@@ -24,7 +24,7 @@ pub use rank::{RankLife, RankModel};
 use crate::report::{FirstFailure, Outcome, VerdictReport};
 use crate::series::Series;
 use rankdeck_proto::message::{Evaluation, LaunchHash, StopMode};
-use rankdeck_types::ids::{Generation, RunId, Timestamp};
+use rankdeck_types::ids::{Generation, RunId, Timestamp, WallTime};
 use rankdeck_types::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -88,6 +88,11 @@ pub struct RunModel {
     pub head_start_ms: u64,
     /// When it was over.
     pub ended: Option<Timestamp>,
+    /// When it was over, seconds since the epoch: by the agents' clocks where it was over before this console
+    /// came.
+    pub ended_time: Option<WallTime>,
+    /// When its first generation began, by the clock of the agent that says the earliest.
+    pub launched: Option<WallTime>,
     /// How it ended, once that is proved.
     pub outcome: Option<Outcome>,
     /// Exit code that the console will end with.

@@ -174,6 +174,9 @@ pub(crate) struct Facts {
     pub first_proof: Option<Timestamp>,
     /// When the latest proof came that was no history.
     pub live_proof: Option<Timestamp>,
+    /// When the latest proof was written, seconds since the epoch on its agent's clock.
+    #[serde(default)]
+    pub proof_time: f64,
     /// Longest `took_ms` of the hosts' proofs.
     pub took_ms: u64,
     /// When ranks first reported an error, seconds since the epoch on their agents' clocks.

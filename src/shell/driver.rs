@@ -96,6 +96,8 @@ pub struct End {
     pub finished: Option<ReportBody>,
     /// What was kept.
     pub record: Option<Kept>,
+    /// The user wants to launch another run like this one.
+    pub again: bool,
 }
 
 /// Why a console ended.
@@ -247,7 +249,7 @@ impl Driver {
             if let Some(plan) = &self.core.model().plan
                 && let Some(line) = self.secrets.lacking(plan)
             {
-                if matches!(self.output, Output::Lines(_)) {
+                if matches!(self.output, Output::Lines(_) | Output::Linear(_)) {
                     stderr::line(&format!("warning: {line}"));
                 }
                 self.later.push(Event::Warned { lines: vec![line] });
@@ -260,8 +262,8 @@ impl Driver {
                 Next::GiveUp => self.leaving.leave = Some(Why::GaveUp),
             }
             // Nobody can linger without a screen.
-            let lingers = self.objective == Objective::Linger && !matches!(self.output, Output::Screen(_));
-            if lingers && self.leaving.finished.is_some() && self.leaving.detaching.is_none() {
+            let alone = self.objective == Objective::Linger && !self.output.can_linger();
+            if alone && self.leaving.finished.is_some() && self.leaving.detaching.is_none() {
                 queue.push_back(Event::DetachRequested);
             }
         }
@@ -325,7 +327,7 @@ impl Driver {
     fn say(&mut self, text: String) {
         match &mut self.output {
             Output::Screen(screen) => screen.view.toast(text.clone(), Role::Warn, self.clock.now()),
-            Output::Lines(_) | Output::Quiet => stderr::line(&format!("warning: {text}")),
+            Output::Lines(_) | Output::Linear(_) | Output::Quiet => stderr::line(&format!("warning: {text}")),
         }
         self.tell(Event::Noticed { text });
     }
@@ -352,7 +354,7 @@ impl Driver {
         }
         ask::restore();
         if let Some(calls) = self.calls.take() {
-            let stays = matches!(self.output, Output::Screen(_)) || why == Why::Detached;
+            let stays = matches!(self.output, Output::Screen(_) | Output::Linear(_)) || why == Why::Detached;
             for text in calls.end(stays).await {
                 stderr::line(&format!("warning: {text}"));
             }
@@ -367,7 +369,14 @@ impl Driver {
         drop(self.recorder);
         let code = self.leaving.code(why, self.core.model().run.exit_code);
         tracing::info!("console ends: {why:?}, exit code {code}, {} frames", self.drawn);
-        End { code, why, model: self.core.model().clone(), finished: self.leaving.finished, record }
+        End {
+            code,
+            why,
+            model: self.core.model().clone(),
+            finished: self.leaving.finished,
+            record,
+            again: self.leaving.again,
+        }
     }
 }
 

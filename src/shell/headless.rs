@@ -129,6 +129,11 @@ impl Printer {
         }
     }
 
+    /// Prints an answer to what was typed.
+    pub fn say(&self, line: String) {
+        self.output.line(line);
+    }
+
     fn put(&mut self, line: Line) {
         match line {
             Line::Out(line) => self.output.line(line),

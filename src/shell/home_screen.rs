@@ -29,6 +29,7 @@ impl HomeScreen {
     /// Takes the terminal.
     pub fn open(ui: &Ui) -> io::Result<HomeScreen> {
         terminal::install_panic_hook();
+        terminal::want_mouse(ui.mouse);
         // What a library says must not be written over the screen.
         let nowhere = File::options().write(true).open("/dev/null").ok();
         let tty = Tty::new(nowhere)?;

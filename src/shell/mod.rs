@@ -7,7 +7,7 @@
 //! - [`clock`] the console's monotonic clock; [`signals`] what the system says; [`objective`] what the
 //!   command came for, as a pure machine;
 //! - [`output`] how it is shown: [`screen`] (on a `canvas`, with [`terminal`] and [`frames`]) or
-//!   [`headless`] (with [`line_writer`]);
+//!   [`headless`] (with [`line_writer`]), or both for who types words ([`linear`]);
 //! - [`record`] what is kept in the console's run directory; [`player`], [`cursor`] and [`replay`] the way
 //!   back;
 //! - [`home_screen`] the screen without a run, for home; [`play`] a policy at play;
@@ -32,6 +32,7 @@ pub mod frames;
 pub mod headless;
 pub mod home_screen;
 pub mod line_writer;
+pub mod linear;
 pub mod log;
 mod look;
 pub mod metrics;

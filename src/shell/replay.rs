@@ -51,6 +51,7 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen) -> io::Result<()>
                 Action::Time(to) => cursor.go(to, clock.now()),
                 Action::Suspend => screen.suspend(&mut signals).await?,
                 Action::Redraw => screen.redraw(),
+                Action::Mouse(on) => screen.mouse(on),
                 Action::Copy(text) => screen.copy(&text, cursor.at())?,
                 Action::SaveFiles(files) => screen.save_files(Path::new("."), &files, cursor.at()),
                 Action::SaveScreen => {
@@ -60,8 +61,8 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen) -> io::Result<()>
                     };
                     screen.view.toast(text, role, cursor.at());
                 }
-                // There is nothing to stop, restart or answer in the past.
-                Action::Tell(_) => {}
+                // There is nothing to stop, restart, repeat or answer in the past.
+                Action::Tell(_) | Action::Again => {}
             }
         }
         screen.want(Want::Input);

@@ -11,6 +11,7 @@ use crossterm::event::{
     Event as TermEvent, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind,
 };
 use rankdeck_core::model::Model;
+use rankdeck_tui::keys::Keymap;
 use rankdeck_tui::state::SavedFile;
 use rankdeck_tui::{Action, Role, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
@@ -52,11 +53,15 @@ impl Screen {
     /// Takes the real terminal; stderr goes to `log` meanwhile.
     pub fn open(log: Option<File>, ui: &Ui) -> io::Result<Screen> {
         terminal::install_panic_hook();
+        terminal::want_mouse(ui.mouse);
         let tty = Tty::new(log)?;
         // Before anybody else reads from the terminal.
         let theme = look::theme(ui, look::ask_background);
         let mut screen = Screen::new(Box::new(tty), Box::pin(EventStream::new()), theme);
         screen.view.steering.read_only = ui.read_only;
+        screen.view.steering.mouse_off = !ui.mouse;
+        // What is wrong in it was said when the file was read.
+        screen.view.steering.keymap = Keymap::read(&key_lines(ui)).0;
         if ui.clock == ClockName::Utc {
             screen.view.chart.utc_offset_s = 0;
         }
@@ -163,6 +168,12 @@ impl Screen {
         self.canvas.pacer.want(want);
     }
 
+    /// Takes the mouse, or leaves it to the terminal.
+    pub fn mouse(&mut self, wanted: bool) {
+        self.send(terminal::mouse(wanted).as_bytes());
+        self.want(Want::Input);
+    }
+
     /// Draws all of it anew as soon as possible.
     pub fn redraw(&mut self) {
         self.canvas.redraw();
@@ -235,6 +246,11 @@ impl Screen {
         // Failing here means that the terminal is gone, and then there is nothing to give back.
         let _ = self.canvas.surface.leave();
     }
+}
+
+/// `[keys]`, line by line.
+pub fn key_lines(ui: &Ui) -> Vec<(String, String)> {
+    ui.keys.iter().map(|(name, keys)| (name.clone(), keys.clone())).collect()
 }
 
 /// Writes a text to the next free `STEM-N.ENDING` of a folder, and returns its path.

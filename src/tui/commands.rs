@@ -88,6 +88,8 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
                 view.toast(why, Role::Warn, now);
             }
         }
+        Command::Again => return vec![Action::Again],
+        Command::Mouse => return mouse(view, now),
         Command::ToggleSeries => toggle_series(model, view),
         Command::ExportCharts => {
             return vec![Action::SaveFiles(chart_file::files(view.shown(model), view))];
@@ -99,6 +101,18 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Time(_) | Command::GoThere | Command::TypeTime => return travel(model, view, command),
     }
     Vec::new()
+}
+
+/// Leaves the mouse to the terminal, or takes it back.
+fn mouse(view: &mut ViewState, now: Timestamp) -> Vec<Action> {
+    let off = !view.steering.mouse_off;
+    view.steering.mouse_off = off;
+    let said = match off {
+        true => "the mouse is the terminal's: it selects text",
+        false => "the mouse is the console's",
+    };
+    view.toast(said, Role::Dim, now);
+    vec![Action::Mouse(!off)]
 }
 
 /// Leaves, or asks how; from the past, goes to the present first. What could be left, and how, is a matter of
@@ -212,7 +226,7 @@ pub fn restart_with(model: &Model, view: &mut ViewState, from: Option<&str>, lin
 }
 
 /// Does something with what is shown, be it frozen or not.
-fn on_shown<T>(model: &Model, view: &mut ViewState, act: impl FnOnce(&Model, &mut ViewState) -> T) -> T {
+pub fn on_shown<T>(model: &Model, view: &mut ViewState, act: impl FnOnce(&Model, &mut ViewState) -> T) -> T {
     let frozen = view.moment.frozen.take();
     let done = act(frozen.as_ref().map_or(model, |frozen| &frozen.model), view);
     view.moment.frozen = frozen;

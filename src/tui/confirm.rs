@@ -110,11 +110,20 @@ pub fn restart(model: &Model, picked: Option<&str>) -> Confirm {
         choices.push(choice('p', "picked", ask(Event::restart(Some(path.to_owned())))));
     }
     let best = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best");
-    if let Some(checkpoint) = model.checkpoints.back() {
-        text.push(format!("latest: {}", told(checkpoint)));
+    let latest = model.checkpoints.back();
+    // Of a run that goes on, the latest one is written by the stop.
+    let over = model.run.state == RunState::Over;
+    let same = over && latest.zip(best).is_some_and(|(latest, best)| latest.train_iter == best.train_iter);
+    if let Some(checkpoint) = latest {
+        let (name, newer) = match (same, over) {
+            (true, _) => ("latest, best", ""),
+            (false, true) => ("latest", ""),
+            (false, false) => ("latest", "; the stop writes a newer one"),
+        };
+        text.push(format!("{name}: {}{newer}", told(checkpoint)));
         choices.push(choice('l', "latest", ask(Event::restart(Some("latest".into())))));
     }
-    if let Some(checkpoint) = best {
+    if let Some(checkpoint) = best.filter(|_| !same) {
         text.push(format!("best: {}", told(checkpoint)));
         choices.push(choice('b', "best", ask(Event::restart(Some(checkpoint.path.clone())))));
     }

@@ -4,9 +4,11 @@
 //! - UI-4: every command has at least one key, and says why when it cannot be used now.
 //! - UI-10: no key has two meanings in the same scope.
 
+mod keymap;
 mod reasons;
 mod table;
 
+pub use keymap::Keymap;
 pub use reasons::runs;
 pub use table::BINDINGS;
 
@@ -129,6 +131,10 @@ pub enum Command {
     TypeTime,
     /// Show the moment of what is selected.
     GoThere,
+    /// Prepare the launch of a run like this one.
+    Again,
+    /// Leave the mouse to the terminal, or take it back.
+    Mouse,
 }
 
 /// Where a binding holds.
@@ -225,12 +231,14 @@ fn holds_in(binding: &Binding, focus: Pane) -> bool {
 
 /// What a key means now; the focused pane comes before the page.
 pub fn find(view: &ViewState, key: KeyEvent) -> Option<&'static Binding> {
-    find_in(view.pane(), key)
+    find_in(view, view.pane(), key)
 }
 
 /// What a key means in a pane.
-pub fn find_in(pane: Pane, key: KeyEvent) -> Option<&'static Binding> {
-    let matching = |binding: &&Binding| binding.keys.contains(&key) && holds_in(binding, pane);
+pub fn find_in(view: &ViewState, pane: Pane, key: KeyEvent) -> Option<&'static Binding> {
+    let matching = |binding: &&'static Binding| {
+        view.steering.keymap.of(binding).contains(&key) && holds_in(binding, pane)
+    };
     let narrow = BINDINGS.iter().filter(matching).find(|binding| binding.scope != Scope::Everywhere);
     narrow.or_else(|| BINDINGS.iter().find(matching))
 }
@@ -249,11 +257,11 @@ pub fn footer(model: &Model, view: &ViewState) -> Vec<&'static Binding> {
 /// Entries of the help page that match what was typed: those of the focused pane first.
 pub fn help(view: &ViewState, filter: &str, glyphs: Glyphs) -> Vec<&'static Binding> {
     let needle = filter.to_lowercase();
-    let matching = |binding: &&Binding| {
+    let matching = |binding: &&'static Binding| {
         binding.short.contains(&needle)
             || binding.long.to_lowercase().contains(&needle)
             || binding.scope.name().contains(&needle)
-            || binding.keys.iter().any(|key| name(*key, glyphs).to_lowercase() == needle)
+            || view.steering.keymap.of(binding).iter().any(|key| name(*key, glyphs).to_lowercase() == needle)
     };
     let here = |binding: &Binding| binding.scope != Scope::Everywhere && in_scope(binding, view);
     let place = |binding: &&Binding| match binding.scope {

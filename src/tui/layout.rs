@@ -71,7 +71,7 @@ pub fn geometry(model: &Model, view: &ViewState, area: Rect) -> Geometry {
             geo.totals = take(&mut rest, 3);
         }
     }
-    geo.status = take(&mut rest, panes::status::height(model, area));
+    geo.status = take(&mut rest, panes::status::height(model, &view.steering.keymap, area));
     geo.body = rest;
     match view.tab {
         Tab::Overview if geo.connecting => geo.place(Pane::Hosts, rest),

@@ -25,6 +25,7 @@ pub mod home;
 mod input;
 pub mod keys;
 pub mod layout;
+pub mod linear;
 mod log_filter;
 mod log_view;
 mod logs;

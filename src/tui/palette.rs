@@ -6,9 +6,11 @@ use crate::column::Column;
 use crate::commands;
 use crate::keys::{self, BINDINGS};
 use crate::log_filter::Level;
+use crate::logs;
 use crate::ranks;
 use crate::state::{Action, LogScope, Overlay, Pane, Sort, Tab, ViewState};
 use crate::theme::{Glyphs, Role, Theme};
+use crate::time::{self, TimeCursor};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_types::ids::{Rank, Timestamp};
@@ -48,7 +50,7 @@ const fn word(
 pub static WORDS: &[Word] = &[
     word("rank", "N", "select a rank and show everything about it", rank_names, inspect),
     word("host", "NAME", "show a host's ranks", host_names, host),
-    word("log", "[N|all]", "the log of a rank, or of all", rank_names, log),
+    word("log", "[N|all] [TIME]", "the log of a rank, or of all, at a time: 03:12, -5m", rank_names, log),
     word(
         "level",
         "NAME",
@@ -138,17 +140,40 @@ fn host(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
 }
 
 fn log(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
-    match arguments {
-        [] | ["all"] => {
+    let is_time = |word: &str| word.contains(':') || word.starts_with(['-', '+']);
+    let (who, when) = match arguments {
+        [] => ("all", None),
+        [one] if is_time(one) => ("all", Some(*one)),
+        [who] => (*who, None),
+        [who, when] => (*who, Some(*when)),
+        _ => return Err("log N TIME: one rank, or `all`, and a time of day".into()),
+    };
+    let rank = if who == "all" { None } else { Some(number(model, who)?) };
+    let at = when.map(|when| log_time(model, view, when)).transpose()?;
+    match rank {
+        None => {
             (view.tab, view.log.scope, view.log.at, view.zoom) = (Tab::Logs, LogScope::Merged, None, false);
         }
-        [name] => {
-            view.ranks.selected = Some(number(model, name)?);
+        Some(_) => {
+            view.ranks.selected = rank;
             commands::open_rank_log(view);
         }
-        _ => return Err("log N: one rank, or `all`".into()),
+    }
+    if let Some(at) = at {
+        // The page is laid out later than its middle is needed.
+        view.geometry.log_rows = usize::from(view.geometry.area.height.saturating_sub(6));
+        commands::on_shown(model, view, |shown, view| logs::go_to_time(shown, view, at))?;
     }
     Ok(Vec::new())
+}
+
+/// The typed moment, ms, seen from the newest line that is held.
+fn log_time(model: &Model, view: &ViewState, typed: &str) -> Result<u64, String> {
+    let newest = model.ranks.iter().filter_map(|rank| rank.log.lines.back()).map(|line| line.merge_ms).max();
+    let newest = newest.filter(|time| *time > 0).ok_or("no line with a time is held")?;
+    let at = Timestamp(newest);
+    let cursor = TimeCursor { at, end: at, ..TimeCursor::default() };
+    Ok(time::parse(typed, &cursor, view.chart.utc_offset_s)?.0)
 }
 
 fn filter(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {

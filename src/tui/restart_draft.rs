@@ -1,7 +1,7 @@
 //! A restart with changed keys while it is typed: from which checkpoint, which keys, and what becomes of
 //! them. Pure; who reads `key=value` is handed in, as it is the reader of experiment files.
 
-use rankdeck_core::model::{CheckpointModel, Model, Subject};
+use rankdeck_core::model::{CheckpointModel, Model, RunState, Subject};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::ids::WallTime;
 use rankdeck_types::plan::{Plan, PlanDraft, replan};
@@ -10,6 +10,8 @@ use rankdeck_types::schema::{Key, Keys, Kind};
 use rankdeck_types::words;
 use std::collections::BTreeSet;
 
+/// What a checkpoint is called that is both.
+const LATEST_AND_BEST: &str = "latest, best";
 /// Most rows of checkpoints.
 const MOST: usize = 200;
 
@@ -62,7 +64,7 @@ pub struct Outcome {
     pub mistakes: Vec<String>,
 }
 
-/// Every origin: the newest first, the beginning last.
+/// Every origin, each checkpoint once: the newest first, the beginning last.
 pub fn origins(model: &Model) -> Vec<Origin> {
     let origin = |name: String, from: String, checkpoint: &CheckpointModel| Origin {
         name,
@@ -71,16 +73,26 @@ pub fn origins(model: &Model) -> Vec<Origin> {
         time: written(model, &checkpoint.path),
         mean_return: return_at(model, checkpoint.env_step),
     };
+    let best = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best");
+    let latest = model.checkpoints.back();
+    // Of a run that goes on, the latest one is yet to be written, by the stop.
+    let over = model.run.state == RunState::Over;
+    let same = over && best.zip(latest).is_some_and(|(best, latest)| best.train_iter == latest.train_iter);
     let mut all = Vec::new();
-    if let Some(latest) = model.checkpoints.back() {
-        all.push(origin("latest".into(), "latest".into(), latest));
+    if let Some(latest) = latest {
+        all.push(origin(if same { LATEST_AND_BEST } else { "latest" }.into(), "latest".into(), latest));
     }
-    if let Some(best) = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best") {
+    if let Some(best) = best.filter(|_| !same) {
         all.push(origin("best".into(), best.path.clone(), best));
     }
-    let mut seen = BTreeSet::new();
+    let mut seen: BTreeSet<&String> = best.iter().map(|best| &best.path).collect();
+    let is_told = |checkpoint: &CheckpointModel| {
+        // The file of that name is what `latest` means.
+        file_name(&checkpoint.path) == "latest.ckpt"
+            || over && latest.is_some_and(|latest| latest.train_iter == checkpoint.train_iter)
+    };
     for checkpoint in model.checkpoints.iter().rev().take(MOST) {
-        if seen.insert(&checkpoint.path) {
+        if !is_told(checkpoint) && seen.insert(&checkpoint.path) {
             all.push(origin(file_name(&checkpoint.path).into(), checkpoint.path.clone(), checkpoint));
         }
     }
@@ -113,12 +125,14 @@ impl RestartDraft {
     /// `afresh`.
     pub fn new(model: &Model, wanted: Option<&str>, line: &str, change: Option<Changer>) -> RestartDraft {
         let origins = origins(model);
+        let over = model.run.state == RunState::Over;
         let named = |origin: &Origin, wanted: &str| {
             let iteration = wanted.parse::<u64>().ok();
-            let at = origin.checkpoint.as_ref().filter(|_| origin.name != "latest" && origin.name != "best");
-            origin.name == wanted
+            let stands = over || origin.name != "latest";
+            let file = origin.checkpoint.as_ref().filter(|_| stands);
+            origin.name.split(", ").any(|name| name == wanted)
                 || origin.from.as_deref() == Some(wanted)
-                || (iteration.is_some() && at.map(|checkpoint| checkpoint.train_iter) == iteration)
+                || file.is_some_and(|file| file.path == wanted || Some(file.train_iter) == iteration)
         };
         let selected = wanted.and_then(|wanted| origins.iter().position(|origin| named(origin, wanted)));
         let mut draft = RestartDraft {
@@ -223,7 +237,7 @@ fn paths(keys: impl Iterator<Item = &'static Key>, before: &str, found: &mut Vec
             Kind::Tagged { variants, .. } => {
                 variants.iter().for_each(|variant| paths(variant.all_keys(), &below, found));
             }
-            Kind::Tables(_) | Kind::Environment => {}
+            Kind::Tables(_) | Kind::Environment | Kind::Names(_) => {}
             _ => found.push((path, key.doc)),
         }
     }

@@ -25,7 +25,7 @@ pub fn si(x: f64) -> String {
         s if s < 999.95e12 => (x / 1e12, "T"),
         _ => return format!("{x:.1e}"),
     };
-    if scaled.abs() < 10.0 { format!("{scaled:.2}{unit}") } else { format!("{scaled:.1}{unit}") }
+    if scaled.abs() < 9.995 { format!("{scaled:.2}{unit}") } else { format!("{scaled:.1}{unit}") }
 }
 
 fn not_finite(x: f64) -> &'static str {

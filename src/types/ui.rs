@@ -1,8 +1,9 @@
 //! How the console looks and what it may do, as its user likes it: `ui.toml`.
 
-use crate::schema::Kind::{Text, Texts};
+use crate::schema::Kind::{self, Text, Texts};
 use crate::schema::text_rules::URL;
 use crate::schema::{choices, keys};
+use std::collections::BTreeMap;
 
 keys! {
     /// The file `ui.toml`, in `$XDG_CONFIG_HOME/rankdeck` or `~/.config/rankdeck`.
@@ -18,6 +19,12 @@ keys! {
         read_only: bool = false,
         /// Columns of the rank table to show before others (`pid`) or never (`-power`); `:cols` lists them.
         columns: Vec<String> [Texts("columns")] => "as many as fit, by their worth",
+        /// Clicks and the wheel act on the screen. Without, the mouse is the terminal's, which selects text;
+        /// `M` changes it.
+        mouse: bool = true,
+        /// Keys of your own for the screen of a run, by the names that `:` lists: `stop = "ctrl-x"`; several
+        /// with blanks between.
+        keys: BTreeMap<String, String> [Kind::Names("keys")] => "as the help page (`?`) shows",
         /// When the console calls you, and how.
         notify: Notify => "",
     }

@@ -21,7 +21,12 @@ pub fn count(n: u64) -> String {
 
 /// `1 rank`, `2 ranks`.
 pub fn plural(n: usize, noun: &str) -> String {
-    format!("{} {noun}{}", count(n as u64), if n == 1 { "" } else { "s" })
+    let ending = match n {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{ending}", count(n as u64))
 }
 
 /// A rate per second: `8,123`, below ten with one decimal; [`NONE`] for a value that cannot be a rate.

@@ -49,6 +49,32 @@ fn words_do_what_keys_do_and_take_arguments() {
 }
 
 #[test]
+fn a_log_is_opened_at_a_time() {
+    use rankdeck_core::model::HeldLine;
+    let (mut model, mut view) = (four(), ViewState::new());
+    view.chart.utc_offset_s = 0;
+    let day = 20_000 * 86_400_000;
+    let at = |hour: u64, minute: u64| day + (hour * 60 + minute) * 60_000;
+    for (seq, minute) in (0..60).enumerate() {
+        let line =
+            HeldLine { time_ms: at(3, minute), merge_ms: at(3, minute), ..HeldLine::new(seq as u64, "line") };
+        model.ranks[2].log.lines.push_back(line);
+    }
+    press(&model, &mut view, ":log 2 03:12\n");
+    assert_eq!(
+        (view.tab, view.log.scope, view.ranks.selected),
+        (Tab::Logs, LogScope::Selected, Some(Rank(2)))
+    );
+    let shown = |view: &ViewState| view.log.hit.map(|place| place.order);
+    assert_eq!(shown(&view), Some(12));
+    press(&model, &mut view, ":log -9m\n");
+    assert_eq!((view.log.scope, shown(&view)), (LogScope::Merged, Some(50)));
+    view.toasts.clear();
+    press(&model, &mut view, ":log 2 25:00\n");
+    assert!(view.toasts.last().unwrap().text.contains("no time"), "{:?}", view.toasts);
+}
+
+#[test]
 fn what_cannot_be_done_is_said_with_what_can() {
     let (model, mut view) = (four(), ViewState::new());
     for (typed, said) in [

@@ -5,7 +5,7 @@ use crate::support::terminal::Terminal;
 const RANKDECK: &str = env!("CARGO_BIN_EXE_rankdeck");
 const ENDLESS: [&str; 7] = ["simulate", "--nnodes", "2", "--ranks", "2", "--iteration-ms", "100"];
 
-fn simulate(extra: &[&str], envs: &[(&str, &str)]) -> Terminal {
+pub fn simulate(extra: &[&str], envs: &[(&str, &str)]) -> Terminal {
     let args: Vec<&str> = ENDLESS.iter().chain(extra).copied().collect();
     Terminal::start(RANKDECK, &args, envs)
 }

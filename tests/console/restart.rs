@@ -4,6 +4,7 @@ use crate::scenes::*;
 use rankdeck::shell::changer::change;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
+use rankdeck_tui::restart_draft::RestartDraft;
 use rankdeck_tui::state::{Overlay, Steering};
 use rankdeck_tui::{Action, Theme, ViewState};
 
@@ -58,7 +59,7 @@ fn a_checkpoint_is_picked_and_a_key_changed_with_the_plan_before_the_yes() {
         assert!(shown.contains(row), "{row} in\n{shown}");
     }
     let envs = model.plan.as_ref().unwrap().experiment.env.as_ref().unwrap().num_envs;
-    press(&model, &mut view, &format!("↓↓↓↓env.num_e\t{}", envs * 2));
+    press(&model, &mut view, &format!("↓↓↓env.num_e\t{}", envs * 2));
     let shown = screen(&model, &mut view);
     assert!(shown.contains(&format!("env.num_envs = {}  (was {envs})", envs * 2)), "{shown}");
     let share = format!("per rank: num_envs {envs} of {}", envs * 2);
@@ -102,4 +103,29 @@ fn the_palette_takes_a_checkpoint_and_keys_and_nothing_changed_is_a_plain_restar
     press(&model, &mut view, ":restart 999\n");
     assert!(screen(&model, &mut view).contains("no checkpoint `999`"));
     assert_eq!(press(&model, &mut view, "\n"), []);
+}
+
+/// What ends of rows name a checkpoint.
+fn origins_of(model: &Model) -> Vec<String> {
+    rankdeck_tui::restart_draft::origins(model).into_iter().map(|origin| origin.name).collect()
+}
+
+#[test]
+fn each_checkpoint_is_offered_once() {
+    let (mut model, mut view) = scene();
+    assert_eq!(origins_of(&model), ["latest", "best", "iter-300.ckpt", "iter-100.ckpt", "afresh"]);
+    press(&model, &mut view, "R");
+    assert!(screen(&model, &mut view).contains("the stop writes a newer one"), "it is not that of 300");
+    model.run.state = RunState::Over;
+    assert_eq!(origins_of(&model), ["latest", "best", "iter-100.ckpt", "afresh"]);
+    model.checkpoints.pop_back();
+    assert_eq!(origins_of(&model), ["latest, best", "iter-100.ckpt", "afresh"]);
+    for wanted in ["latest", "best", "200", "/r/checkpoints/iter-200.ckpt"] {
+        let draft = RestartDraft::new(&model, Some(wanted), "", None);
+        assert_eq!((draft.selected, draft.outcome.mistakes.len()), (0, 0), "{wanted}");
+    }
+    let (_, mut view) = scene();
+    press(&model, &mut view, "r");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("latest, best: ") && shown.matches("iter-200.ckpt").count() == 1, "{shown}");
 }

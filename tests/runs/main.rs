@@ -11,6 +11,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod again;
 mod agent;
 mod e2e;
 mod gpu_faults;

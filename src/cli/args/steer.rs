@@ -5,7 +5,7 @@ use super::{EXIT_CODES, HostKeyArgs, OutputArgs};
 use clap::Args;
 
 /// `home`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct HomeArgs {
     /// Colours of the screen; default: what `ui.toml` says, or by the terminal's background.
     #[arg(long, value_name = "NAME", value_parser = ["auto", "dark", "light", "mono", "cvd"])]

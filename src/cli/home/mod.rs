@@ -10,6 +10,7 @@ mod experiments;
 mod hosts;
 mod runs;
 
+use super::again;
 use super::args::{Cli, HomeArgs, OutputArgs};
 use super::choose::{self, TerminalInfo};
 use super::{Failure, code};
@@ -21,7 +22,7 @@ use beside::Jobs;
 use clap::FromArgMatches;
 use hosts::{News, Watch};
 use rankdeck_config::HostsSource;
-use rankdeck_tui::home::{Home, HomeAction, HomeEvent, HomeView};
+use rankdeck_tui::home::{Home, HomeAction, HomeEvent, HomeView, Launch, Overlay, Page};
 use rankdeck_types::host::Host;
 use runs::Lists;
 use std::future::Future;
@@ -156,6 +157,7 @@ impl Inhabitant {
         self.watch.begin(&self.hosts);
         self.tell(HomeEvent::Experiments(experiments::find()));
         self.retell_runs();
+        self.prepare_again();
         loop {
             let now = self.clock.now();
             screen.draw(&self.home, &mut self.view, now)?;
@@ -202,6 +204,15 @@ impl Inhabitant {
                 }
             }
         }
+    }
+
+    /// The screen of a run was left for another one like it: its launch is prepared, nothing is started.
+    fn prepare_again(&mut self) {
+        let Some(again) = again::take() else { return };
+        let (path, typed) = (again.path(), again.set.join(" "));
+        self.view.page = Page::Experiments;
+        self.view.overlay = Some(Overlay::Launch(Launch { path: path.clone(), typed: typed.clone() }));
+        self.draft(path, typed);
     }
 
     fn tell(&mut self, event: HomeEvent) {

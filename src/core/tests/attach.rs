@@ -168,6 +168,29 @@ fn a_run_that_ended_long_ago_is_told_as_the_console_that_ended_it_said() {
 }
 
 #[test]
+fn a_console_that_comes_later_dates_the_end_by_the_agents_clocks() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
+    c.host_ends(0, true);
+    let ending = Box::new(Ending::clean(Outcome::Succeeded, 0, "reached iters=10"));
+    c.record(0, RecordEvent::Ended { ending });
+    let mut other = c.attach();
+    other.agents[0].records.iter_mut().for_each(|record| record.time -= 1000.0);
+    let records = &other.agents[0].records;
+    let time_of = |wanted: fn(&RecordEvent) -> bool| {
+        records.iter().rev().find(|record| wanted(&record.event)).unwrap().time
+    };
+    let launched = time_of(|event| matches!(event, RecordEvent::Launched { .. }));
+    let stopped = time_of(|event| matches!(event, RecordEvent::Stopped { .. }));
+    other.all_ready();
+    let run = &other.model().run;
+    assert_eq!((run.launched, run.ended_time), (Some(launched), Some(stopped)));
+    let end = other.model().history.iter().find(|line| line.text.starts_with("the run is over")).unwrap();
+    assert_eq!(end.time, stopped);
+}
+
+#[test]
 fn a_console_that_comes_after_a_failure_finishes_the_stop() {
     let mut c = running();
     c.exit_of(1, killed(), false);

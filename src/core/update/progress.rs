@@ -87,7 +87,7 @@ pub(super) fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {
     ctx.session.run.evals = ctx.session.run.evals.saturating_add(1);
     let text = format!(
         "evaluation at step {}: return {:.1} ± {:.1} over {} episodes{}",
-        evaluation.env_step,
+        words::count(evaluation.env_step),
         evaluation.return_mean,
         evaluation.return_std,
         evaluation.episodes,

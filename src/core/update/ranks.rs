@@ -219,7 +219,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             ctx.model.drops.misplaced += 1
         }
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
-            let text = format!("checkpoint ({reason}) at step {env_step}: {path}");
+            let text = format!("checkpoint ({reason}) at step {}: {path}", words::count(env_step));
             ctx.note_routine(at.time, Tone::Info, text, Some(Subject::Checkpoint(path.clone())));
             ctx.tell_at(
                 at.generation,

@@ -112,6 +112,8 @@ fn launched(ctx: &mut Ctx<'_>, at: At, spec: &rankdeck_proto::message::LaunchSpe
     if ctx.model.run.adopted && age_s > 0.0 {
         ctx.model.run.head_start_ms = ctx.model.run.head_start_ms.max((age_s * 1000.0) as u64);
     }
+    let launched = ctx.model.run.launched.map_or(at.time, |first| first.min(at.time));
+    ctx.model.run.launched = Some(launched).filter(|time| *time > 0.0);
     let name = ctx.host_name(at.node);
     let from = spec.resume.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
     if spec.generation > Generation(0) {
@@ -170,5 +172,6 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
     facts.first_proof.get_or_insert(ctx.now);
     facts.first_end.get_or_insert(ctx.now);
     facts.took_ms = facts.took_ms.max(took_ms);
+    facts.proof_time = facts.proof_time.max(at.time);
     ctx.host(at.node).gpus_free = gpus_free;
 }

@@ -27,7 +27,7 @@ pub(super) fn reserve(ctx: &mut Ctx<'_>, next: Next) {
     }
     let run = &mut ctx.model.run;
     (run.stopping, run.restart_at) = (None, None);
-    (run.ended, run.outcome, run.exit_code) = (None, None, None);
+    (run.ended, run.ended_time, run.outcome, run.exit_code) = (None, None, None, None);
     let generation = generation::after(run.generation);
     (ctx.session.run.facts, ctx.session.run.change) = (Facts::default(), None);
     ctx.session.run.stage = Stage::Reserving { generation, resume: next.from, request: None, port: None };
@@ -79,6 +79,12 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
     let first_failure = failure::report(ctx);
     let facts = &ctx.session.run.facts;
     let stop_ms = facts.first_end.map_or(0, |first| ctx.now.since(first)).max(facts.took_ms);
+    // What a console reads in the hosts' records has happened at their time, not when it was read.
+    let is_history = ctx.model.run.adopted && facts.live_proof.is_none() && facts.proof_time > 0.0;
+    let time = match is_history {
+        true => facts.proof_time,
+        false => ctx.session.clock.wall_time(ctx.now),
+    };
     let ending = Ending {
         clean: facts.is_clean() && proof.proved,
         first_failure: first_failure.as_ref().map(|failure| failure.line.clone()),
@@ -86,8 +92,9 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
     };
     tell_hosts(ctx, &ending);
     let tone = if ending.exit_code == 0 { Tone::Good } else { Tone::Bad };
-    ctx.note(tone, format!("the run is over: {}", ending.reason));
+    ctx.note_at(time, tone, format!("the run is over: {}", ending.reason));
     let run = &mut ctx.model.run;
+    run.ended_time = Some(time).filter(|time| *time > 0.0);
     run.outcome = Some(ending.outcome);
     run.exit_code = Some(ending.exit_code);
     run.unverified.clone_from(&proof.unverified);

@@ -20,6 +20,8 @@ pub(super) struct Leaving {
     pub(super) detaching: Option<Timestamp>,
     /// The run's last report, while it is over.
     pub(super) finished: Option<ReportBody>,
+    /// The user wants to launch another run like this one.
+    pub(super) again: bool,
     /// Signals to stop so far.
     pub(super) stop_signals: u32,
 }

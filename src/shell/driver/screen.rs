@@ -20,6 +20,9 @@ impl Driver {
         self.show_cursor(now);
         let demo = &self.demo;
         let bar = |frame: &mut ratatui::Frame| demo.iter().for_each(|demo| demo.paint(frame));
+        if let Output::Linear(linear) = &mut self.output {
+            linear.look(self.core.model());
+        }
         let Output::Screen(screen) = &mut self.output else { return Ok(()) };
         let drawn = match &self.cursor {
             Some(cursor) => screen.draw(now, cursor.at(), cursor.model(), &bar)?,
@@ -44,6 +47,16 @@ impl Driver {
         signals: &mut Signals,
     ) -> io::Result<()> {
         let now = self.clock.now();
+        if let (Output::Linear(linear), Some(TermEvent::Paste(line))) = (&mut self.output, &input) {
+            for action in linear.hear(line, self.core.model(), now) {
+                self.act(action, signals).await?;
+            }
+            // Without anybody who types, nobody lingers.
+            if !self.output.can_linger() && self.leaving.finished.is_some() {
+                self.tell(Event::DetachRequested);
+            }
+            return Ok(());
+        }
         let Output::Screen(screen) = &mut self.output else { return Ok(()) };
         if let (Some(demo), Some(input)) = (&self.demo, &input)
             && demo.hear(input)
@@ -73,6 +86,10 @@ impl Driver {
                 screen.view.toast("this console is read-only", Role::Warn, self.clock.now());
             }
             (Action::Tell(event), _) => self.tell(event),
+            (Action::Again, _) => {
+                self.leaving.again = true;
+                self.tell(Event::DetachRequested);
+            }
             (Action::Time(to), _) => self.travel(to),
             (Action::SaveScreen, _) => self.save_screen(),
             (Action::SaveFiles(files), Output::Screen(screen)) => {
@@ -81,8 +98,12 @@ impl Driver {
             }
             (Action::Suspend, Output::Screen(screen)) => screen.suspend(signals).await?,
             (Action::Redraw, Output::Screen(screen)) => screen.redraw(),
+            (Action::Mouse(on), Output::Screen(screen)) => screen.mouse(on),
             (Action::Copy(text), Output::Screen(screen)) => screen.copy(&text, self.clock.now())?,
-            (Action::Suspend | Action::Redraw | Action::Copy(_) | Action::SaveFiles(_), _) => {}
+            (
+                Action::Suspend | Action::Redraw | Action::Mouse(_) | Action::Copy(_) | Action::SaveFiles(_),
+                _,
+            ) => {}
         }
         Ok(())
     }

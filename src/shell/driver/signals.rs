@@ -29,7 +29,11 @@ impl Driver {
 
     /// Whatever is pressed here changes nothing of the run.
     fn is_read_only(&self) -> bool {
-        matches!(&self.output, Output::Screen(screen) if screen.view.steering.read_only)
+        match &self.output {
+            Output::Screen(screen) => screen.view.steering.read_only,
+            Output::Linear(linear) => linear.words.view.steering.read_only,
+            Output::Lines(_) | Output::Quiet => false,
+        }
     }
 
     /// First: clean stop; second: kill; third: leave at once. A screen gives way to lines, so that what

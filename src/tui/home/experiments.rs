@@ -44,9 +44,10 @@ pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, vie
             pen.s(pen.left(&one.name, name), Role::Text),
             pen.s(format!(" {} ", pen.right(&goal, 12)), Role::Text),
         ];
+        let room = usize::from(list.width).saturating_sub(crate::widgets::width(&spans));
         spans.push(match &one.wrong {
-            Some(wrong) => pen.s(pen.cut(wrong, 200), Role::Bad),
-            None => pen.s(pen.cut(&one.what, 200), Role::Dim),
+            Some(wrong) => pen.s(pen.cut(wrong, room), Role::Bad),
+            None => pen.s(pen.cut(&one.what, room), Role::Dim),
         });
         pen.row(buf, list, at - view.top[1], Line::from(spans), selected);
     }

@@ -53,7 +53,31 @@ fn enter_attaches_to_the_selected_run_and_replays_what_no_host_has() {
     let (home, mut view) = (home(), HomeView::default());
     assert_eq!(args(&press(&home, &mut view, "\n")[0]), "attach new");
     assert_eq!(args(&press(&home, &mut view, "j\n")[0]), "attach old");
+    assert_eq!(args(&press(&home, &mut view, "a")[0]), "attach old");
     assert_eq!(args(&press(&home, &mut view, "G\n")[0]), "replay kept");
+    assert_eq!(args(&press(&home, &mut view, "A")[0]), "ps", "which asks what hosts ask");
+}
+
+#[test]
+fn the_mouse_selects_opens_scrolls_and_changes_the_page() {
+    let (home, mut view) = (home(), HomeView::default());
+    let area = ratatui::layout::Rect::new(0, 0, 100, 30);
+    let mouse = |view: &mut HomeView, kind, column, row| {
+        super::super::layout(&home, view, area);
+        on_mouse(&home, view, MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }, NOW)
+    };
+    let left = MouseEventKind::Down(MouseButton::Left);
+    mouse(&mut view, left, 10, 0);
+    let second = view.list_y + 1;
+    assert!(mouse(&mut view, left, 10, second).is_empty(), "a click selects");
+    assert_eq!(view.selected_run(&home).map(|row| row.run.as_str()), Some("old"));
+    assert_eq!(args(&mouse(&mut view, left, 10, second)[0]), "attach old", "another one opens");
+    mouse(&mut view, MouseEventKind::ScrollDown, 10, second);
+    assert_eq!(view.selected_run(&home).map(|row| row.run.as_str()), Some("kept"));
+    assert!(mouse(&mut view, left, 10, 29).is_empty(), "below the list is nothing");
+    let tab = (0..100).find(|x| super::super::draw::tab_at(&home, *x) == Some(Page::Fleet)).unwrap();
+    mouse(&mut view, left, tab, 1);
+    assert_eq!(view.page, Page::Fleet);
 }
 
 #[test]

@@ -205,7 +205,7 @@ macro_rules! table {
 /// The table, the most wanted first.
 #[rustfmt::skip]
 pub const TABLE: &[Binding] = table![
-    Command::Open, [k(KeyCode::Enter)], RUNS, "attach", "show the run; q there comes back; a record is replayed", run;
+    Command::Open, [k(KeyCode::Enter), c('a')], RUNS, "attach", "show the run; q there comes back; a record is replayed", run;
     Command::Open, [k(KeyCode::Enter), c('n')], EXPERIMENTS, "launch", "type changes, see the plan, launch", launch;
     Command::Open, [k(KeyCode::Enter)], FLEET, "its runs", "runs of this host", never;
     Command::Stop, [c('x')], RUNS, "stop", "stop the run, after a question", stop;
@@ -230,7 +230,7 @@ pub const TABLE: &[Binding] = table![
     Command::Go(Page::Experiments), [c('2')], &[], "", "experiments", never;
     Command::Go(Page::Fleet), [c('3'), c('f')], &[], "fleet", "hosts and their GPUs", never;
     Command::Go(Page::Compare), [c('4')], &[], "", "runs beside each other", never;
-    Command::Answer, [c('a')], &[], "", "log in to hosts that ask for a key, a passphrase or a password", never;
+    Command::Answer, [c('A')], &[], "", "log in to hosts that ask for a key, a passphrase or a password", never;
     Command::Said, [c('o')], &[], "", "what the latest command said", said;
     Command::Refresh, [ctrl('r')], &[], "", "ask all hosts now", never;
     Command::Quit, [c('q'), ctrl('c')], &[], "quit", "leave; runs go on", never;

@@ -28,4 +28,4 @@ pub use input::{on_key, on_mouse, on_paste};
 pub use model::{
     Compared, Draft, Experiment, FleetHost, FreeSince, GpuTrack, Home, HomeEvent, Life, RunRow, Said, is_free,
 };
-pub use state::{HomeAction, HomeView, Page};
+pub use state::{HomeAction, HomeView, Launch, Overlay, Page};

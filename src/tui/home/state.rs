@@ -110,6 +110,7 @@ pub enum Overlay {
         /// What yes does.
         then: HomeAction,
     },
+    /// A launch that is being prepared.
     Launch(Launch),
     /// A text.
     Input(Input),

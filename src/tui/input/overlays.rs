@@ -243,7 +243,7 @@ pub(super) fn in_hosts(
 /// still work.
 pub(super) fn in_card(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp) -> Vec<Action> {
     // A card shows a rank, whatever page it was opened from.
-    let Some(command) = keys::find_in(Pane::Ranks, key).map(|binding| binding.command) else {
+    let Some(command) = keys::find_in(view, Pane::Ranks, key).map(|binding| binding.command) else {
         return Vec::new();
     };
     let inspecting = match view.overlay() {

@@ -37,6 +37,16 @@ pub(super) fn past_stands(_: &Model, view: &ViewState) -> Option<&'static str> {
     view.moment.cursor.is_some().then_some("the past stands still; P lets it run")
 }
 
+pub(super) fn no_repeat(model: &Model, view: &ViewState) -> Option<&'static str> {
+    match model.run.state {
+        _ if view.steering.replay => Some(RECORDED),
+        _ if view.steering.read_only => Some(SHOWN_ONLY),
+        RunState::Over if !view.steering.again => Some("no experiment file of it is known here"),
+        RunState::Over => None,
+        _ => Some("the run is not over"),
+    }
+}
+
 /// Some process of the run may exist.
 pub fn runs(model: &Model) -> bool {
     match model.run.state {

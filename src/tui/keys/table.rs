@@ -2,8 +2,8 @@
 
 use super::reasons::{
     always, at_newest, following, merged, no_cursor, no_detach, no_event, no_host, no_kill, no_pattern,
-    no_rank, no_rehost, no_restart, no_series, no_stop, no_trouble, no_verdict, no_zoom, nobody_blamed,
-    not_over, one_pane, past_stands, present, whole,
+    no_rank, no_rehost, no_repeat, no_restart, no_series, no_stop, no_trouble, no_verdict, no_zoom,
+    nobody_blamed, not_over, one_pane, past_stands, present, whole,
 };
 use super::{Binding, Command, Scope};
 use crate::state::{Pane, Tab};
@@ -73,6 +73,7 @@ pub static BINDINGS: &[Binding] = bindings![
     Scope::Everywhere, Command::Copy, [c('y')], 0, "copy", "copy what is selected to the clipboard", always;
     Scope::Everywhere, Command::SaveScreen, [ctrl('s')], 0, "save screen", "write the screen as text into the run directory", always;
     Scope::Everywhere, Command::Redraw, [ctrl('l')], 0, "redraw", "clear the terminal and draw again", always;
+    Scope::Everywhere, Command::Mouse, [c('M')], 0, "mouse", "leave the mouse to the terminal, so that it selects text, or take it back", always;
     Scope::Everywhere, Command::Suspend, [ctrl('z')], 0, "suspend", "back to the shell; `fg` returns", always;
     Scope::Everywhere, Command::Move(1), [c('j'), k(KeyCode::Down)], 0, "down", "one row down", always;
     Scope::Everywhere, Command::Move(-1), [c('k'), k(KeyCode::Up)], 0, "up", "one row up", always;
@@ -124,5 +125,6 @@ pub static BINDINGS: &[Binding] = bindings![
     EVENTS, Command::Follow, [c('F')], 8, "follow", "follow the newest event", at_newest;
     END, Command::GoThere, [c('s')], 3, "before", "show all pages as they were five minutes before the end", not_over;
     END, Command::RankLog, [c('l')], 4, "log", "the log of the rank that is blamed", nobody_blamed;
+    END, Command::Again, [c('n')], 4, "new run", "prepare another run of the same experiment: change keys, see the plan, launch", no_repeat;
     HOSTS, Command::Inspect, [k(KeyCode::Enter)], 4, "ranks", "show this host's ranks", no_host;
 ];

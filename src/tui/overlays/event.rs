@@ -1,5 +1,6 @@
 //! One line of the events, whole, with what lies behind it: the card of a verdict, a checkpoint.
 
+use crate::keys::Keymap;
 use crate::overlays;
 use crate::overlays::{EVIDENCE_CELLS, Fact, evidence};
 use crate::panes::events;
@@ -48,10 +49,12 @@ fn facts(model: &Model, line: &HistoryLine, offset_s: i64) -> Vec<Fact> {
 }
 
 /// Rows of the card at this width.
-pub fn rows(model: &Model, number: u64, cells: usize) -> usize {
+pub fn rows(model: &Model, keymap: &Keymap, number: u64, cells: usize) -> usize {
     let Some(line) = find(model, number) else { return 0 };
     let behind = match &line.subject {
-        Some(Subject::Verdict(verdict)) => 1 + evidence::lines_of(verdict, Glyphs::Ascii, cells).len(),
+        Some(Subject::Verdict(verdict)) => {
+            1 + evidence::lines_of(verdict, keymap, Glyphs::Ascii, cells).len()
+        }
         _ => 0,
     };
     overlays::fact_rows(&facts(model, line, 0), cells) + behind
@@ -63,9 +66,13 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, number: u64, top: usize) {
     let mut lines = overlays::fact_lines(ctx, &facts(ctx.model, line, ctx.view.chart.utc_offset_s), cells);
     if let Some(Subject::Verdict(verdict)) = &line.subject {
         lines.push(Line::default());
-        lines.extend(evidence::lines_of(verdict, ctx.glyphs(), cells).into_iter().map(|parts| {
-            Line::from(parts.into_iter().map(|(part, role)| ctx.s(part, role)).collect::<Vec<_>>())
-        }));
+        lines.extend(
+            evidence::lines_of(verdict, &ctx.view.steering.keymap, ctx.glyphs(), cells).into_iter().map(
+                |parts| {
+                    Line::from(parts.into_iter().map(|(part, role)| ctx.s(part, role)).collect::<Vec<_>>())
+                },
+            ),
+        );
     }
     overlays::card(ctx, buf, events::role(line.tone), "event", lines, top, cells);
 }

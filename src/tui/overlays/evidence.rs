@@ -1,5 +1,6 @@
 //! Why the watch says what it says: one card per verdict.
 
+use crate::keys::Keymap;
 use crate::overlays;
 use crate::overlays::{EVIDENCE_CELLS, LABEL};
 use crate::panes::alarm;
@@ -42,10 +43,10 @@ pub fn latest_verdict(model: &Model) -> Option<&HistoryLine> {
 }
 
 /// Everything about a verdict that stood once, its reason included.
-pub fn lines_of(verdict: &VerdictReport, glyphs: Glyphs, cells: usize) -> Vec<Plain> {
+pub fn lines_of(verdict: &VerdictReport, keymap: &Keymap, glyphs: Glyphs, cells: usize) -> Vec<Plain> {
     let reason = text::wrap(&words::clean(&verdict.reason), cells);
     let mut lines: Vec<Plain> = reason.into_iter().map(|line| vec![(line, Role::Strong)]).collect();
-    lines.extend(body(verdict, &verdict.card, glyphs, cells));
+    lines.extend(body(verdict, keymap, glyphs, cells));
     lines
 }
 
@@ -166,15 +167,17 @@ fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Pl
 }
 
 /// Something to do: by its key where this screen has one.
-fn advised(advice: &Advice) -> String {
-    match alarm::key_of(advice) {
-        Some(key) => format!("{}: {}", key.trim_start_matches("d "), advice.text),
+fn advised(advice: &Advice, keymap: &Keymap) -> String {
+    match alarm::key_of(advice, keymap) {
+        // The card is open: the key that opens it is left out.
+        Some(keys) => format!("{}: {}", keys.rsplit(' ').next().unwrap_or(&keys), advice.text),
         None => advice.line(),
     }
 }
 
 /// Everything below the reason.
-fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> Vec<Plain> {
+fn body(verdict: &VerdictReport, keymap: &Keymap, glyphs: Glyphs, cells: usize) -> Vec<Plain> {
+    let card = &verdict.card;
     let mut lines = Vec::new();
     // A few words more than fit are cut by the box; they are wrapped instead.
     let mut first = summary(verdict).into_iter();
@@ -189,9 +192,8 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
     }
     if let Some(first) = card.actions.first() {
         let label = format!("{:<LABEL$}", "do first");
-        for (i, part) in
-            text::wrap(&words::clean(&advised(first)), cells.saturating_sub(LABEL)).into_iter().enumerate()
-        {
+        let first = words::clean(&advised(first, keymap));
+        for (i, part) in text::wrap(&first, cells.saturating_sub(LABEL)).into_iter().enumerate() {
             let label = if i == 0 { label.clone() } else { format!("{:<LABEL$}", "") };
             lines.push(vec![(label, Role::Dim), (part, Role::Accent)]);
         }
@@ -216,17 +218,17 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
         .actions
         .iter()
         .skip(1)
-        .map(|advice| (format!("{sign} {}", advised(advice)), Role::Accent))
+        .map(|advice| (format!("{sign} {}", advised(advice, keymap)), Role::Accent))
         .collect();
     items("or", &actions, cells, &mut lines);
     lines
 }
 
 /// Rows of the card at this width.
-pub fn rows(model: &Model, about: &VerdictId, cells: usize) -> usize {
+pub fn rows(model: &Model, keymap: &Keymap, about: &VerdictId, cells: usize) -> usize {
     let Some(verdict) = find(model, about) else { return 0 };
     let reason = text::wrap(&words::clean(&verdict.reason), cells).len();
-    reason + body(verdict, &verdict.card, Glyphs::Ascii, cells).len()
+    reason + body(verdict, keymap, Glyphs::Ascii, cells).len()
 }
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, about: &VerdictId, top: usize) {
@@ -237,7 +239,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, about: &VerdictId, top: usize) {
         .into_iter()
         .map(|line| Line::from(ctx.s(line, Role::Strong)))
         .collect();
-    lines.extend(body(verdict, &verdict.card, ctx.glyphs(), cells).into_iter().map(|parts| {
+    lines.extend(body(verdict, &ctx.view.steering.keymap, ctx.glyphs(), cells).into_iter().map(|parts| {
         Line::from(parts.into_iter().map(|(part, role)| ctx.s(part, role)).collect::<Vec<_>>())
     }));
     let place = ctx.live.verdicts.iter().position(|other| ranks::verdict_id(other) == *about).unwrap_or(0);

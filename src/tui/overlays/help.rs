@@ -24,7 +24,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, filter: &str, selected: usize) {
             scope = Some(binding.scope);
             rows.push((None, Line::from(ctx.s(binding.scope.name(), Role::Accent))));
         }
-        let names: Vec<String> = binding.keys.iter().map(|key| keys::name(*key, ctx.glyphs())).collect();
+        let names: Vec<String> =
+            ctx.view.steering.keymap.of(binding).iter().map(|key| keys::name(*key, ctx.glyphs())).collect();
         let reason = (binding.disabled)(ctx.live, ctx.view);
         let chosen = i == selected;
         let mark = if chosen { ctx.glyphs().pick("▸ ", "> ") } else { "  " };

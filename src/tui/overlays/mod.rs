@@ -114,16 +114,17 @@ pub fn fact_rows(facts: &[Fact], cells: usize) -> usize {
 pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
     let screen = view.geometry.area;
     let height = usize::from(screen.height.saturating_sub(4));
+    let keymap = &view.steering.keymap;
     for overlay in &mut view.overlays {
         let (top, rows) = match overlay {
             Overlay::Inspect { rank, top } => {
                 (top, inspect::rows(shown, *rank, card_cells(screen, INSPECT_CELLS)))
             }
             Overlay::Evidence { about, top } => {
-                (top, evidence::rows(live, about, card_cells(screen, EVIDENCE_CELLS)))
+                (top, evidence::rows(live, keymap, about, card_cells(screen, EVIDENCE_CELLS)))
             }
             Overlay::Event { number, top } => {
-                (top, event::rows(shown, *number, card_cells(screen, EVIDENCE_CELLS)))
+                (top, event::rows(shown, keymap, *number, card_cells(screen, EVIDENCE_CELLS)))
             }
             Overlay::Help { .. }
             | Overlay::Palette(_)

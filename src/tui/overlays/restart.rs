@@ -27,10 +27,12 @@ pub fn order(model: &Model, view: &ViewState, draft: &RestartDraft) -> Result<(V
     let origin = origins.get(draft.selected).or(origins.last()).ok_or("no checkpoint is known")?;
     let next = model.run.generation.0.saturating_add(1);
     let mut text = vec![match model.run.state {
-        RunState::Over => format!("Generation {next} starts from {}.", told(origin, view.chart.utc_offset_s)),
+        RunState::Over => {
+            format!("Generation {next} starts from {}.", told(model, origin, view.chart.utc_offset_s))
+        }
         _ => format!(
             "All ranks are stopped, then generation {next} starts from {}.",
-            told(origin, view.chart.utc_offset_s)
+            told(model, origin, view.chart.utc_offset_s)
         ),
     }];
     let changed = draft.outcome.changed.as_ref();
@@ -49,12 +51,16 @@ pub fn order(model: &Model, view: &ViewState, draft: &RestartDraft) -> Result<(V
 }
 
 /// An origin in a line.
-fn told(origin: &Origin, utc_offset_s: i64) -> String {
+fn told(model: &Model, origin: &Origin, utc_offset_s: i64) -> String {
     let Some(checkpoint) = &origin.checkpoint else { return format!("{}: new weights, step 0", origin.name) };
     let time = origin.time.map_or(String::new(), |time| format!("  {}", time_of_day(time, utc_offset_s)));
     let mean = origin.mean_return.map_or(String::new(), |mean| format!("  return {mean:.1}"));
+    let newer = match origin.name.as_str() {
+        "latest" if model.run.state != RunState::Over => "; the stop writes a newer one",
+        _ => "",
+    };
     format!(
-        "{}: iteration {}, step {}{time}{mean}",
+        "{}: iteration {}, step {}{time}{mean}{newer}",
         origin.name,
         checkpoint.train_iter,
         words::count(checkpoint.env_step)
@@ -72,7 +78,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
         let mark = if i == draft.selected { glyphs.pick("▸", ">") } else { " " };
         let label = if i == first { "from" } else { "" };
         let role = if i == draft.selected { Role::Accent } else { Role::Text };
-        let row = told(origin, ctx.view.chart.utc_offset_s);
+        let row = told(ctx.live, origin, ctx.view.chart.utc_offset_s);
         lines.push(Line::from(vec![
             ctx.s(format!("{label:<8}"), Role::Dim),
             ctx.s(ctx.cut(&format!("{mark} {row}"), cells.saturating_sub(8)), role),

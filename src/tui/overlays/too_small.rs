@@ -1,25 +1,31 @@
 //! Below the smallest size: what matters in words, and that stop and quit still work.
 
+use crate::fresh;
 use crate::geometry::{MIN_HEIGHT, MIN_WIDTH};
+use crate::keys::Command;
 use crate::panes::header;
 use crate::ranks;
 use crate::state::Overlay;
+use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, put};
 use rankdeck_types::link_state::Prompt;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
 
 /// Draws the whole screen.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.area;
+    let key = |command| ctx.view.steering.keymap.shown(command, ctx.glyphs());
     let (state, role) = header::state(ctx, &ctx.live.run);
     let mut lines = vec![Line::from(vec![ctx.s("rankdeck ", Role::Accent), ctx.s(state, role)])];
-    if let Some(verdict) = ranks::live_verdicts(ctx.live).next() {
+    let verdict = ranks::live_verdicts(ctx.live).next().map(|verdict| {
         let who = verdict.rank.map_or_else(|| "run".to_string(), |rank| format!("rank {rank}"));
         let text = format!("{who}: {}", verdict.verdict.name());
-        lines.push(Line::from(ctx.s(text, ranks::severity_role(verdict.severity))));
-    }
+        Line::from(ctx.s(text, ranks::severity_role(verdict.severity)))
+    });
+    lines.extend(verdict.clone());
     match ctx.view.overlay() {
         Some(Overlay::Confirm(confirm)) => {
             lines.push(Line::from(ctx.s(confirm.title.clone(), Role::Warn)));
@@ -42,16 +48,20 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
             lines.push(Line::from(ctx.s(text, Role::Warn)));
         }
         _ => {
-            lines.push(Line::from(
-                ctx.s(format!("{}x{} is too small", area.width, area.height), Role::Strong),
-            ));
-            lines.push(Line::from(ctx.s(format!("needs {MIN_WIDTH}x{MIN_HEIGHT}"), Role::Dim)));
+            lines.extend(progress(ctx));
+            if verdict.is_none() {
+                lines.extend(letters(ctx));
+            }
             lines.push(Line::from(vec![
-                ctx.s("q", Role::Accent),
+                ctx.s(key(Command::Quit), Role::Accent),
                 ctx.s(" quit  ", Role::Dim),
-                ctx.s("x", Role::Accent),
+                ctx.s(key(Command::Stop), Role::Accent),
                 ctx.s(" stop", Role::Dim),
             ]));
+            let pages = format!("pages need {MIN_WIDTH}x{MIN_HEIGHT}");
+            lines.push(Line::from(ctx.s(pages, Role::Dim)));
+            // What matters most stands first.
+            lines.truncate(usize::from(area.height));
         }
     }
     // On the lowest screens the last line, which is the way out, wins.
@@ -60,4 +70,37 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     for (row, line) in lines.into_iter().skip(skip).enumerate() {
         put(buf, area, top + row, line.centered());
     }
+}
+
+/// How far the run is, in as many words as fit.
+fn progress(ctx: &Ctx<'_>) -> Option<Line<'static>> {
+    let figures = fresh::figures(ctx.live, ctx.live_now)?;
+    let done = text::si(figures.env_step as f64);
+    let goal = ctx.live.run.total_steps.filter(|goal| *goal > 0);
+    let of = goal.map_or(String::new(), |goal| format!(" of {}", text::si(goal as f64)));
+    let speed = match figures.late_ms.map(words::duration_ms) {
+        Some(age) if figures.stalled => format!("stalled {age}"),
+        Some(age) => format!("{}/s {age} ago", text::si(figures.steps_per_s)),
+        None => format!("{}/s", text::si(figures.steps_per_s)),
+    };
+    let role = if figures.late_ms.is_some() { Role::Warn } else { Role::Text };
+    let forms = [format!("{done}{of}  {speed}"), format!("{done}  {speed}"), speed];
+    let room = usize::from(ctx.geo.area.width);
+    let fitting = forms.iter().find(|form| text::width(form) <= room)?;
+    Some(Line::from(ctx.s(fitting.clone(), role)))
+}
+
+/// A letter for each rank, as far as they fit into a line; the worst are among them.
+fn letters(ctx: &Ctx<'_>) -> Option<Line<'static>> {
+    let room = usize::from(ctx.geo.area.width);
+    let ranks = &ctx.live.ranks;
+    let states = ranks.iter().map(|rank| ranks::state_at(ctx.live, rank, ctx.glyphs(), ctx.live_now));
+    let mut states: Vec<_> = states.collect();
+    if states.len() > room {
+        states.sort_by_key(|state| !state.trouble);
+        states.truncate(room);
+    }
+    let spans: Vec<Span<'static>> =
+        states.into_iter().map(|state| ctx.s(state.letter.to_string(), state.role)).collect();
+    (!spans.is_empty()).then(|| Line::from(spans))
 }

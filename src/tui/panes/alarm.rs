@@ -1,7 +1,9 @@
 //! The worst verdict in the lines that the status has: what it is about, its point first, and what helps, by
 //! its key where there is one.
 
+use crate::keys::{Command, Keymap};
 use crate::ranks;
+use crate::state::Tab;
 use crate::text;
 use crate::theme::{Glyphs, Role};
 use crate::widgets::{Ctx, put, put_right, width};
@@ -33,14 +35,14 @@ struct Told {
 }
 
 /// Lines for the worst verdict on a screen of this size; `None` when none stands.
-pub fn height(model: &Model, area: Rect) -> Option<u16> {
+pub fn height(model: &Model, keymap: &Keymap, area: Rect) -> Option<u16> {
     let worst = ranks::live_verdicts(model).next()?;
     // The lines of a red one do not come and go with the figures in it.
     Some(match (worst.severity == Severity::Red, area.width >= WIDE) {
         (true, false) => 2,
         (_, true) => 1,
         (false, false) => {
-            let told = told(model, worst, usize::from(area.width), 2, Glyphs::Ascii);
+            let told = told(model, keymap, worst, usize::from(area.width), 2, Glyphs::Ascii);
             1 + u16::from(told.rows.get(1).is_some_and(|row| !row.0.is_empty()))
         }
     })
@@ -66,12 +68,20 @@ fn point<'a>(reason: &'a str, verdict: &VerdictReport, who: &str) -> &'a str {
 }
 
 /// The keys at the right end of the first line.
-fn keys(model: &Model) -> (String, &'static str, &'static str) {
+fn keys(model: &Model, keymap: &Keymap, glyphs: Glyphs) -> (String, String, &'static str) {
     let more = ranks::live_verdicts(model).count().saturating_sub(1);
-    (if more > 0 { format!("+{more} more  ") } else { String::new() }, "d", " why ")
+    let more = if more > 0 { format!("+{more} more  ") } else { String::new() };
+    (more, keymap.shown(Command::Explain, glyphs), " why ")
 }
 
-fn told(model: &Model, verdict: &VerdictReport, cells: usize, lines: usize, glyphs: Glyphs) -> Told {
+fn told(
+    model: &Model,
+    keymap: &Keymap,
+    verdict: &VerdictReport,
+    cells: usize,
+    lines: usize,
+    glyphs: Glyphs,
+) -> Told {
     let who = who(verdict);
     let sign = glyphs.tone(ranks::severity_role(verdict.severity));
     let label = format!(" {sign} {who}: {} ", verdict.verdict.name());
@@ -81,12 +91,14 @@ fn told(model: &Model, verdict: &VerdictReport, cells: usize, lines: usize, glyp
         Confidence::Certain => "",
     };
     let reason = words::clean(&format!("{}{sure}", point(&verdict.reason, verdict, &who)));
-    let (more, key, why) = keys(model);
-    let taken = text::width(&label) + text::width(&more) + key.len() + why.len() + 2;
+    let (more, key, why) = keys(model, keymap, glyphs);
+    let taken = text::width(&label) + text::width(&more) + text::width(&key) + why.len() + 2;
     let beside = cells.saturating_sub(taken);
     let below = cells.saturating_sub(INDENT + 1);
-    let hint =
-        if verdict.severity == Severity::Red { hint(&verdict.card.actions, below) } else { String::new() };
+    let hint = match verdict.severity {
+        Severity::Red => hint(&verdict.card.actions, keymap, below),
+        _ => String::new(),
+    };
     if lines < 2 {
         let fits = text::width(&reason) + text::width(&hint) + GAP <= beside;
         let hint = if fits { hint } else { String::new() };
@@ -126,9 +138,9 @@ fn pieces(reason: &str, beside: usize, below: usize) -> Vec<String> {
 }
 
 /// The best thing to do, in the longest form that fits.
-fn hint(actions: &[Advice], cells: usize) -> String {
+fn hint(actions: &[Advice], keymap: &Keymap, cells: usize) -> String {
     let Some(best) = actions.first() else { return String::new() };
-    let forms = match key_of(best) {
+    let forms = match key_of(best, keymap) {
         Some(key) => vec![format!("{key}: {}", best.text)],
         None if best.command.is_empty() => vec![format!("hint: {}", best.text), best.text.clone()],
         None => vec![
@@ -143,16 +155,19 @@ fn hint(actions: &[Advice], cells: usize) -> String {
 }
 
 /// The keys of this screen that do what a command does.
-pub fn key_of(advice: &Advice) -> Option<&'static str> {
+pub fn key_of(advice: &Advice, keymap: &Keymap) -> Option<String> {
     let mut words = advice.command.split_whitespace();
     if words.next() != Some("rankdeck") {
         return None;
     }
+    let key = |command| keymap.shown(command, Glyphs::Ascii);
     match words.next()? {
-        "logs" if advice.command.contains("--rank") => Some("d l"),
-        "logs" => Some("4"),
-        "restart" => Some("r"),
-        "stop" => Some("x"),
+        "logs" if advice.command.contains("--rank") => {
+            Some(format!("{} {}", key(Command::Explain), key(Command::RankLog)))
+        }
+        "logs" => Some(key(Command::Go(Tab::Logs))),
+        "restart" => Some(key(Command::Restart)),
+        "stop" => Some(key(Command::Stop)),
         _ => None,
     }
 }
@@ -160,8 +175,8 @@ pub fn key_of(advice: &Advice) -> Option<&'static str> {
 /// Draws the worst verdict; false when none stands.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) -> bool {
     let Some(worst) = ranks::live_verdicts(ctx.live).next() else { return false };
-    let lines = usize::from(area.height);
-    let told = told(ctx.live, worst, usize::from(area.width), lines, ctx.glyphs());
+    let (lines, keymap) = (usize::from(area.height), &ctx.view.steering.keymap);
+    let told = told(ctx.live, keymap, worst, usize::from(area.width), lines, ctx.glyphs());
     let red = worst.severity == Severity::Red;
     let role = ranks::severity_role(worst.severity);
     let label = match red {
@@ -183,7 +198,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) -> bool {
         let taken = width(&spans);
         put(buf, area, row, Line::from(spans));
         if row == 0 {
-            let (more, key, why) = keys(ctx.live);
+            let (more, key, why) = keys(ctx.live, keymap, ctx.glyphs());
             let right = vec![ctx.s(more, role), ctx.s(key, Role::Accent), ctx.s(why, Role::Dim)];
             put_right(buf, area, 0, taken, right);
         }

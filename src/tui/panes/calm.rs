@@ -17,18 +17,34 @@ const STILL_MS: u64 = 5_000;
 const NAMED: usize = 2;
 
 pub fn line(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
-    let model = ctx.live;
-    let (role, text) = match model.run.state {
+    match changing(ctx.live) {
+        Some((role, text)) => {
+            let sign = ctx.glyphs().pick("◌", "o");
+            vec![ctx.s(format!(" {sign} "), role), ctx.s(text, Role::Dim)]
+        }
+        None => running(ctx),
+    }
+}
+
+/// The same as a sentence.
+pub fn sentence(model: &Model, now: Timestamp) -> String {
+    match changing(model) {
+        Some((_, text)) => text,
+        None => warned(model, now).unwrap_or_else(|| Known::of(model, now).told(model).1),
+    }
+}
+
+/// What a run is about to do.
+fn changing(model: &Model) -> Option<(Role, String)> {
+    Some(match model.run.state {
         RunState::Connecting => (Role::Warn, "opening links; nothing runs yet".into()),
         RunState::Launching => (Role::Warn, "launching ranks".into()),
         RunState::Restarting => (Role::Warn, "stopping this generation; a new one follows".into()),
         _ if model.run.stopping.is_some() || model.run.state == RunState::Draining => {
             (Role::Warn, leaving(model))
         }
-        RunState::Running | RunState::Draining | RunState::Over => return running(ctx),
-    };
-    let sign = ctx.glyphs().pick("◌", "o");
-    vec![ctx.s(format!(" {sign} "), role), ctx.s(text, Role::Dim)]
+        RunState::Running | RunState::Draining | RunState::Over => return None,
+    })
 }
 
 fn leaving(model: &Model) -> String {
@@ -39,15 +55,19 @@ fn leaving(model: &Model) -> String {
 }
 
 fn running(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
-    let warned: Vec<String> =
-        [unheard(ctx.live, ctx.live_now), not_numbers(ctx.live)].into_iter().flatten().collect();
-    if !warned.is_empty() {
+    if let Some(warned) = warned(ctx.live, ctx.live_now) {
         let sign = ctx.s(format!(" {} ", ctx.glyphs().tone(Role::Warn)), Role::Warn);
-        return vec![sign, ctx.s(warned.join("; "), Role::Warn)];
+        return vec![sign, ctx.s(warned, Role::Warn)];
     }
     let known = Known::of(ctx.live, ctx.live_now);
     let (role, text) = known.told(ctx.live);
     vec![ctx.s(format!(" {} ", ctx.glyphs().tone(role)), role), ctx.s(text, Role::Dim)]
+}
+
+/// What is wrong although no verdict stands.
+fn warned(model: &Model, now: Timestamp) -> Option<String> {
+    let warned: Vec<String> = [unheard(model, now), not_numbers(model)].into_iter().flatten().collect();
+    (!warned.is_empty()).then(|| warned.join("; "))
 }
 
 fn unheard(model: &Model, now: Timestamp) -> Option<String> {
@@ -182,7 +202,7 @@ impl Known {
 
     /// Of processes that tell nothing of themselves.
     fn hidden(&self, model: &Model) -> String {
-        let processes = words::plural(self.opaque, "process").replace("processs", "processes");
+        let processes = words::plural(self.opaque, "process");
         let metrics = match &model.own {
             Some(own) => format!("values come from rank {}'s {}", own.rank, own.source),
             None => "no [metrics]".into(),

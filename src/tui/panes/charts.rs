@@ -3,7 +3,7 @@
 use crate::chart_view::value_at;
 use crate::fresh;
 use crate::layout::columns;
-use crate::state::{Pane, Tab};
+use crate::state::{Pane, Tab, ViewState};
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::plot::{Axes, Flag, Trace, plot};
@@ -12,7 +12,7 @@ use rankdeck_core::model::{MarkKind, Model};
 use rankdeck_core::report::Severity;
 use rankdeck_core::series::Series;
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+use ratatui::layout::{Position, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
@@ -173,10 +173,25 @@ fn newest(ctx: &Ctx<'_>, series: &Series, style: Style) -> Vec<Span<'static>> {
     }
 }
 
+/// The list of series, and the charts beside it.
+fn parts(area: Rect) -> [Rect; 2] {
+    let list = (area.width / 4).clamp(22, 40);
+    [Rect { width: list, ..area }, Rect { x: area.x + list, width: area.width.saturating_sub(list), ..area }]
+}
+
+/// The series at a place of the list on the page.
+pub fn series_at(model: &Model, view: &ViewState, at: Position) -> Option<String> {
+    if view.tab != Tab::Charts {
+        return None;
+    }
+    let inner = view.geometry.inside(parts(view.geometry.pane(Pane::Charts))[0]);
+    let row = inner.contains(at).then(|| usize::from(at.y - inner.y))?;
+    model.charts().nth(view.series.top + row).map(|(name, _)| name.clone())
+}
+
 fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     let model = ctx.model;
-    let list = (area.width / 4).clamp(22, 40);
-    let parts = [Rect { width: list, ..area }, Rect { x: area.x + list, width: area.width - list, ..area }];
+    let parts = parts(area);
     let usual = usual(model);
     let is_shown = |name: &str| match &ctx.view.series.shown {
         Some(shown) => shown.contains(name),

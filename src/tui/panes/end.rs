@@ -1,5 +1,6 @@
 //! The end of a run as a page: the cause, the last minute, what was lost, and what to do now.
 
+use crate::keys::Command;
 use crate::state::Pane;
 use crate::text;
 use crate::theme::Role;
@@ -67,7 +68,8 @@ pub fn totals(model: &Model) -> Vec<String> {
             words::count(t.train_iter)
         ));
     }
-    let best = model.evals.iter().filter(|eval| eval.return_mean.is_finite());
+    // Of equal ones the first, as on the page of evaluations: its checkpoint is the best one.
+    let best = model.evals.iter().rev().filter(|eval| eval.return_mean.is_finite());
     if let Some(best) = best.max_by(|a, b| a.return_mean.total_cmp(&b.return_mean)) {
         lines.push(format!(
             "best evaluation: {:.2} at {} steps",
@@ -102,35 +104,45 @@ pub fn totals(model: &Model) -> Vec<String> {
 /// What happened in the minute before the end, routine left out, oldest first.
 pub fn last_minute(model: &Model) -> Vec<&HistoryLine> {
     let Some(end) = when(model) else { return Vec::new() };
-    let mut lines: Vec<&HistoryLine> = model
-        .history
-        .iter()
-        .rev()
-        .filter(|line| !line.routine && line.at.plus(LAST_MS) >= end)
-        .take(EVENTS)
-        .collect();
+    // A console that came later has read all of it at once: the agents say when it was.
+    let end_time = model.run.ended_time.filter(|_| model.run.adopted);
+    let is_late = |line: &HistoryLine| match end_time {
+        Some(end_time) if line.time > 0.0 => line.time + LAST_MS as f64 / 1000.0 >= end_time,
+        _ => line.at.plus(LAST_MS) >= end,
+    };
+    let mut lines: Vec<&HistoryLine> =
+        model.history.iter().rev().filter(|line| !line.routine && is_late(line)).take(EVENTS).collect();
     lines.reverse();
     lines
 }
 
 /// What can be done now: key and text.
-fn keys(ctx: &Ctx<'_>) -> Vec<(&'static str, String)> {
+fn keys(ctx: &Ctx<'_>) -> Vec<(String, String)> {
     let model = ctx.model;
-    let mut keys = vec![("s", "see the five minutes before".to_owned())];
+    let (keymap, glyphs) = (&ctx.view.steering.keymap, ctx.glyphs());
+    let key = |command| keymap.shown(command, glyphs);
+    let here = |command| keymap.shown_in(Pane::End, command, glyphs);
+    let mut keys = vec![(here(Command::GoThere), "see the five minutes before".to_owned())];
     if let Some(rank) = guilty(model) {
-        keys.push(("l", format!("log of rank {rank}")));
+        keys.push((here(Command::RankLog), format!("log of rank {rank}")));
     }
     if !model.verdicts.is_empty() || crate::overlays::evidence::latest_verdict(model).is_some() {
-        keys.push(("d", "the evidence".into()));
-    }
-    keys.push(("y", "copy a report (Markdown)".into()));
-    if let Some(id) = &model.run.id {
-        keys.push(("", format!("in a shell: rankdeck report {id} writes it with charts")));
+        keys.push((key(Command::Explain), "the evidence".into()));
     }
     if !ctx.view.steering.replay {
-        keys.push(("r", "restart from a checkpoint; those in the events (6) can be picked".into()));
+        keys.push((
+            key(Command::Restart),
+            "restart from a checkpoint; those in the events (6) can be picked".into(),
+        ));
     }
-    keys.push(("q", "leave".into()));
+    if ctx.view.steering.again && !ctx.view.steering.read_only {
+        keys.push((here(Command::Again), "a new run like this one, with other keys if you like".into()));
+    }
+    keys.push((key(Command::Quit), "leave".into()));
+    keys.push((key(Command::Copy), "copy a report (Markdown)".into()));
+    if let Some(id) = &model.run.id {
+        keys.push((String::new(), format!("in a shell: rankdeck report {id} writes it with charts")));
+    }
     keys
 }
 
@@ -160,8 +172,9 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         ));
     }
     for total in totals(model) {
-        for part in text::wrap(&total, cells.saturating_sub(2)) {
-            lines.push(Line::from(vec![Span::raw("  "), ctx.s(part, Role::Text)]));
+        let inward = total.len() - total.trim_start().len();
+        for part in text::wrap(total.trim_start(), cells.saturating_sub(2 + inward)) {
+            lines.push(Line::from(vec![Span::raw(" ".repeat(2 + inward)), ctx.s(part, Role::Text)]));
         }
     }
     let below = if over { keys(ctx) } else { Vec::new() };

@@ -167,6 +167,14 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
 
 /// Before the launch there is no zero; then the first event is it.
 pub fn since_launch(model: &Model, line: &HistoryLine) -> String {
+    // A console that came later has read all of it at once: the agents say when it was.
+    if let Some(launched) = model.run.launched.filter(|_| model.run.adopted && line.time > 0.0) {
+        let after_ms = (line.time - launched) * 1000.0;
+        return match after_ms < 0.0 {
+            true => format!("-{:>6}", words::duration_ms(-after_ms as u64)),
+            false => text::clock(after_ms as u64),
+        };
+    }
     let first = model.history.front().map(|line| line.at);
     let zero = model.run.started.or(first).unwrap_or_default();
     match line.at < zero {

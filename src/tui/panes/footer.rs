@@ -25,7 +25,7 @@ fn items(
     let mut x = 1;
     let mut list = Vec::new();
     for binding in keys::footer(model, view) {
-        let Some(key) = binding.keys.first() else { continue };
+        let Some(key) = view.steering.keymap.of(binding).first() else { continue };
         let key = keys::name(*key, glyphs);
         let wide = text::width(&key) + 1 + binding.short.len();
         if x + wide > room {
@@ -39,35 +39,7 @@ fn items(
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.footer;
-    let overlay = ctx.view.overlay();
-    let hint = match (overlay, ctx.view.editing) {
-        (Some(Overlay::Palette(_)), _) => Some(" tab completes   enter runs   esc closes"),
-        (Some(Overlay::Help { .. }), _) => Some(" type to filter   up/down move   enter runs   esc closes"),
-        (Some(Overlay::Hosts { .. }), _) => Some(" j/k move   space changes   enter restarts   esc closes"),
-        (Some(Overlay::Restart(_)), _) => {
-            Some(" up/down checkpoint   type key=value   tab completes   enter asks   esc closes")
-        }
-        (Some(Overlay::Event { .. }), _) => {
-            Some(" j/k scroll   r restart from a checkpoint   l log   y copy   esc closes")
-        }
-        (Some(Overlay::Time { .. }), _) => Some(" type a time   enter goes there   esc closes"),
-        (Some(Overlay::Confirm(_)), _) => Some(" letters or left/right and enter choose   esc goes back"),
-        (Some(Overlay::Ask(_)), _) => Some(" enter answers   esc refuses   ctrl-c leaves"),
-        (Some(Overlay::Inspect { .. }), _) => {
-            Some(" j/k scroll   tab next rank   d why   l log   y copy   esc closes")
-        }
-        (Some(Overlay::Evidence { .. }), _) => {
-            Some(" j/k scroll   d next verdict   r restart   y copy   esc closes")
-        }
-        (None, Some(Pane::Log | Pane::Events)) => {
-            Some(" type to filter, !text inverts   enter keeps   esc clears")
-        }
-        (None, Some(_)) => {
-            Some(" host: rank: state: phase: or text, !text inverts   enter keeps   esc clears")
-        }
-        (None, None) => None,
-    };
-    if let Some(hint) = hint {
+    if let Some(hint) = hint(ctx) {
         put(buf, area, 0, Line::from(ctx.s(hint, Role::Dim)));
         return;
     }
@@ -80,6 +52,44 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let x = area.right().saturating_sub(HELP.len() as u16);
     let help = vec![ctx.s("?", Role::Accent), ctx.s(" help ", Role::Dim)];
     put(buf, Rect { x, width: HELP.len() as u16, ..area }, 0, Line::from(help));
+}
+
+/// Keys of what lies over the page, or of the line that is typed.
+fn hint(ctx: &Ctx<'_>) -> Option<String> {
+    let keymap = &ctx.view.steering.keymap;
+    let card = |own: &[(Command, &str)]| {
+        let own = own.iter().map(|(command, what)| (keymap.shown(*command, ctx.glyphs()), *what));
+        let copy = (keymap.shown(Command::Copy, ctx.glyphs()), "copy");
+        let keys: String = own.chain([copy]).map(|(key, what)| format!("{key} {what}   ")).collect();
+        format!(" j/k scroll   {keys}esc closes")
+    };
+    let plain = match (ctx.view.overlay(), ctx.view.editing) {
+        (Some(Overlay::Palette(_)), _) => "tab completes   enter runs   esc closes",
+        (Some(Overlay::Help { .. }), _) => "type to filter   up/down move   enter runs   esc closes",
+        (Some(Overlay::Hosts { .. }), _) => "j/k move   space changes   enter restarts   esc closes",
+        (Some(Overlay::Restart(_)), _) => {
+            "up/down checkpoint   type key=value   tab completes   enter asks   esc closes"
+        }
+        (Some(Overlay::Time { .. }), _) => "type a time   enter goes there   esc closes",
+        (Some(Overlay::Confirm(_)), _) => "letters or left/right and enter choose   esc goes back",
+        (Some(Overlay::Ask(_)), _) => "enter answers   esc refuses   ctrl-c leaves",
+        (Some(Overlay::Event { .. }), _) => {
+            let own = [(Command::Restart, "restart from a checkpoint"), (Command::RankLog, "log")];
+            return Some(card(&own));
+        }
+        (Some(Overlay::Inspect { .. }), _) => {
+            let own =
+                [(Command::NextPane, "next rank"), (Command::Explain, "why"), (Command::RankLog, "log")];
+            return Some(card(&own));
+        }
+        (Some(Overlay::Evidence { .. }), _) => {
+            return Some(card(&[(Command::Explain, "next verdict"), (Command::Restart, "restart")]));
+        }
+        (None, Some(Pane::Log | Pane::Events)) => "type to filter, !text inverts   enter keeps   esc clears",
+        (None, Some(_)) => "host: rank: state: phase: or text, !text inverts   enter keeps   esc clears",
+        (None, None) => return None,
+    };
+    Some(format!(" {plain}"))
 }
 
 /// The command whose hint is at this place.

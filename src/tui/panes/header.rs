@@ -116,9 +116,9 @@ fn labels(view: &ViewState, width: u16) -> Vec<(Tab, String)> {
         .into_iter()
         .enumerate()
         .map(|(i, tab)| {
-            let name =
-                if wide || tab == view.tab { tab.name() } else { &tab.name()[..tab.name().len().min(6)] };
-            (tab, format!(" {} {name} ", i + 1))
+            // On the narrowest screen the names stand closer, and whole.
+            let gap = if wide || tab == view.tab { " " } else { "" };
+            (tab, format!(" {} {}{gap}", i + 1, tab.name()))
         })
         .collect()
 }

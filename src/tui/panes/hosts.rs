@@ -1,31 +1,45 @@
 //! Hosts: link, agent, CPU, memory, GPUs, clock, and how long ago anything was heard.
 
 use crate::fresh;
-use crate::state::Pane;
+use crate::state::{Pane, ViewState};
 use crate::text;
-use crate::theme::Role;
+use crate::theme::{Glyphs, Role};
 use crate::widgets::{Ctx, fit, frame, meter, put, width};
 use rankdeck_core::model::{HostModel, Model};
 use rankdeck_proto::message::{GpuSample, HostSample};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::ids::NodeRank;
+use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
+use ratatui::layout::Position;
 use ratatui::text::{Line, Span};
 
 /// A link that stands and has carried nothing for so long is not told as ready, in milliseconds.
 const SILENT_MS: u64 = 10_000;
+/// Processes of a GPU that are no ranks and are named; the others are counted.
+const OTHERS: usize = 3;
+/// Cells before what else is said of a GPU.
+const NOTES: usize = 13;
 
 /// Sign, word and gravity of a link.
 pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
-    let glyphs = ctx.glyphs();
+    let (sign, word, role) = link_words(host, ctx.now, ctx.glyphs());
+    (format!("{sign} {word}"), role)
+}
+
+/// The state of a link in a word.
+pub fn word(host: &HostModel, now: Timestamp) -> String {
+    link_words(host, now, Glyphs::Ascii).1
+}
+
+fn link_words(host: &HostModel, now: Timestamp, glyphs: Glyphs) -> (&'static str, String, Role) {
     // A link may stand for a while although nothing comes through it.
     let silent = matches!(host.link, LinkState::Ready { .. })
         && host.stopped.is_none()
-        && host.heard.is_some_and(|heard| ctx.now.since(heard) >= SILENT_MS);
+        && host.heard.is_some_and(|heard| now.since(heard) >= SILENT_MS);
     if silent {
-        return (format!("{} silent", glyphs.pick("▲", "!")), Role::Warn);
+        return (glyphs.pick("▲", "!"), "silent".into(), Role::Warn);
     }
     let unreachable = matches!(
         host.link,
@@ -36,9 +50,9 @@ pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
     );
     if unreachable && host.heard.is_some() {
         // Once it has spoken, what matters is that it cannot be reached; which attempt is under way does not.
-        return (format!("{} unreachable", glyphs.pick("▲", "!")), Role::Warn);
+        return (glyphs.pick("▲", "!"), "unreachable".into(), Role::Warn);
     }
-    let (sign, word, role) = match &host.link {
+    match &host.link {
         LinkState::Idle => (glyphs.pick("○", "o"), "waiting".to_string(), Role::Dim),
         LinkState::Connecting { attempt } if *attempt > 1 => {
             (glyphs.pick("◐", "@"), format!("connecting ({attempt})"), Role::Warn)
@@ -51,8 +65,7 @@ pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
         LinkState::Lost { .. } => (glyphs.pick("▲", "!"), "lost".into(), Role::Warn),
         LinkState::Failed(_) => (glyphs.pick("✗", "x"), "failed".into(), Role::Bad),
         LinkState::Closed => (glyphs.pick("■", "#"), "closed".into(), Role::Dim),
-    };
-    (format!("{sign} {word}"), role)
+    }
 }
 
 /// Details of a link that has something to say: (text, gravity) per line.
@@ -78,8 +91,9 @@ pub fn trouble(ctx: &Ctx<'_>, host: &HostModel) -> Vec<(String, Role)> {
     }
 }
 
-fn block_rows(host: &HostModel) -> usize {
-    let gpus = host.sample.as_ref().map_or(0, |sample| sample.gpus.len());
+fn block_rows(model: &Model, host: &HostModel) -> usize {
+    let gpus = host.sample.iter().flat_map(|sample| &sample.gpus);
+    let gpus: usize = gpus.map(|gpu| 1 + usize::from(!notes(model, host, gpu).is_empty())).sum();
     let trouble = match &host.link {
         LinkState::Failed(HintedError { hint, .. }) => 1 + usize::from(!hint.is_empty()),
         LinkState::Lost { .. } => 1,
@@ -94,13 +108,24 @@ pub fn rows_of(model: &Model, selected: Option<NodeRank>, _width: u16) -> (usize
     let mut row = 0;
     let mut found = (0, 0);
     for host in &model.hosts {
-        let rows = block_rows(host);
+        let rows = block_rows(model, host);
         if Some(host.node_rank) == selected {
             found = (row, row + rows.saturating_sub(2));
         }
         row += rows;
     }
     (found.0, found.1, row.saturating_sub(1))
+}
+
+/// The host at a place of the pane.
+pub fn host_at(model: &Model, view: &ViewState, at: Position) -> Option<NodeRank> {
+    let inner = view.geometry.inside(view.geometry.pane(Pane::Hosts));
+    let wanted = inner.contains(at).then(|| view.hosts.top + usize::from(at.y - inner.y))?;
+    let mut end = 0;
+    model.hosts.iter().find_map(|host| {
+        end += block_rows(model, host);
+        (wanted < end).then_some(host.node_rank)
+    })
 }
 
 /// Draws the pane.
@@ -116,7 +141,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let (top, end) = (ctx.view.hosts.top, ctx.view.hosts.top + usize::from(inner.height));
     let mut row = 0;
     for host in &ctx.model.hosts {
-        let rows = block_rows(host);
+        let rows = block_rows(ctx.model, host);
         if row < end && row + rows > top {
             for (i, line) in block(ctx, host, usize::from(inner.width)).into_iter().enumerate() {
                 if let Some(at) = (row + i).checked_sub(top) {
@@ -167,6 +192,13 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
     }
     for gpu in host.sample.iter().flat_map(|sample| &sample.gpus) {
         lines.push(Line::from(faded(ctx, gpu_line(ctx, gpu, cells, start), unheard)));
+        let notes = notes(ctx.model, host, gpu);
+        if !notes.is_empty() {
+            let groups = notes.into_iter().map(|(text, role)| vec![ctx.s(text, role)]).collect();
+            let mut spans = vec![Span::raw(" ".repeat(NOTES))];
+            spans.extend(fit(ctx, groups, cells.saturating_sub(NOTES)));
+            lines.push(Line::from(faded(ctx, spans, unheard)));
+        }
     }
     for survivor in host.stopped.iter().flatten().take(8) {
         let text = format!(
@@ -275,6 +307,41 @@ fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
     spans
 }
 
+/// What else is to be said of a GPU, the worst first: the driver's complaints, and who uses it beside the
+/// ranks.
+fn notes(model: &Model, host: &HostModel, gpu: &GpuSample) -> Vec<(String, Role)> {
+    let mut notes = Vec::new();
+    if gpu.lost {
+        notes.push(("lost by the driver".to_owned(), Role::Bad));
+    }
+    if let [.., latest] = gpu.xids.as_slice() {
+        let before = match gpu.xids.len() - 1 {
+            0 => String::new(),
+            before => format!(" and {before} before"),
+        };
+        notes.push((format!("Xid {latest}{before}"), Role::Bad));
+    }
+    // What a rank has started uses its GPU for it.
+    let ours = model.ranks.iter().filter(|rank| rank.node == host.node_rank);
+    let ours: Vec<u32> = ours
+        .flat_map(|rank| {
+            let children = rank.sample.iter().flat_map(|sample| &sample.signals.children);
+            rank.pid.into_iter().chain(children.map(|child| child.pid))
+        })
+        .collect();
+    let mut others: Vec<(u32, u64)> =
+        gpu.processes.iter().filter(|(pid, _)| !ours.contains(pid)).copied().collect();
+    others.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
+    let shown = others.iter().take(OTHERS);
+    notes.extend(
+        shown.map(|(pid, bytes)| (format!("pid {pid}, no rank: {}", words::bytes(*bytes)), Role::Warn)),
+    );
+    if others.len() > OTHERS {
+        notes.push((format!("{} more", words::plural(others.len() - OTHERS, "process")), Role::Warn));
+    }
+    notes
+}
+
 fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<Span<'static>> {
     let wide = meter_cells(cells);
     let name = gpu.name.trim_start_matches("NVIDIA ").to_string();
@@ -310,10 +377,13 @@ fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<S
         groups.push(vec![ctx.s(format!("{degrees}{}", ctx.glyphs().pick("°C", "C")), role)]);
     }
     if let Some(clock) = gpu.sm_clock_mhz {
-        groups.push(vec![ctx.s(format!("{clock}MHz"), Role::Text)]);
+        let memory = gpu.memory_clock_mhz.map_or(String::new(), |memory| format!("/{memory}"));
+        groups.push(vec![ctx.s(format!("{clock}{memory}MHz"), Role::Text)]);
     }
-    let taken = width(&spans) + 2;
+    let room = cells.saturating_sub(width(&spans) + 2);
+    // The first that stays is one that fits.
+    groups.retain(|group| width(group) <= room);
     spans.push(Span::raw("  "));
-    spans.extend(fit(ctx, groups, cells.saturating_sub(taken)));
+    spans.extend(fit(ctx, groups, room));
     spans
 }

@@ -1,7 +1,7 @@
 //! The parts of each page.
 
 pub mod alarm;
-mod calm;
+pub mod calm;
 pub mod charts;
 pub mod connecting;
 pub mod end;

@@ -299,8 +299,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         put(buf, table, 0, Line::from(ctx.s("no ranks yet", Role::Dim)));
         return;
     }
-    let gap = if ctx.geo.area.width < 120 { 1 } else { 2 };
-    let columns = choose(ctx, usize::from(table.width).saturating_sub(2) + gap, gap);
+    let gap = gap(ctx);
+    let columns = choose(ctx, room(table.width, gap), gap);
     put(buf, table, 0, Line::from(headings(ctx, &columns, gap)));
     for (i, (rank, state)) in shown.iter().enumerate() {
         put(buf, table, i + 1, row(ctx, rank, state, &columns, gap, chosen));
@@ -385,6 +385,31 @@ fn row(
     }
     let line = Line::from(spans);
     if selected { line.style(ratatui::style::Style::new().add_modifier(Modifier::BOLD)) } else { line }
+}
+
+/// What a click on a heading sorts by.
+pub fn heading_at(ctx: &Ctx<'_>, at: Position) -> Option<Sort> {
+    let inner = ctx.geo.inside(ctx.geo.pane(Pane::Ranks));
+    if !inner.contains(at) || at.y != inner.y + ctx.geo.strip {
+        return None;
+    }
+    let gap = gap(ctx);
+    let mut end = usize::from(inner.x) + 2;
+    let under = choose(ctx, room(inner.width, gap), gap).into_iter().find(|(_, wide)| {
+        end += wide + gap;
+        usize::from(at.x) < end
+    });
+    sorted_by(under?.0)
+}
+
+/// Cells between two columns.
+fn gap(ctx: &Ctx<'_>) -> usize {
+    if ctx.geo.area.width < 120 { 1 } else { 2 }
+}
+
+/// Cells for columns in a table of this width, the gap behind the last one included.
+fn room(width: u16, gap: usize) -> usize {
+    usize::from(width).saturating_sub(2) + gap
 }
 
 /// The rank at a place of the pane: in the strip or in a row.

@@ -3,6 +3,7 @@
 //!
 //! It reads the present even while the view is frozen: alarms break through.
 
+use crate::keys::Keymap;
 use crate::panes::{alarm, calm, header};
 use crate::text;
 use crate::theme::Role;
@@ -27,9 +28,9 @@ fn survivors(model: &Model) -> Vec<(String, &rankdeck_proto::message::Survivor)>
 }
 
 /// Lines that the status needs on a screen of this size.
-pub fn height(model: &Model, area: Rect) -> u16 {
+pub fn height(model: &Model, keymap: &Keymap, area: Rect) -> u16 {
     if model.run.state != RunState::Over {
-        return alarm::height(model, area).unwrap_or(1);
+        return alarm::height(model, keymap, area).unwrap_or(1);
     }
     let left = survivors(model).len();
     let listed = left.min(if area.height >= 24 { LISTED } else { 2 });

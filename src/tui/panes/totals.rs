@@ -14,6 +14,9 @@ use ratatui::text::{Line, Span};
 /// Values that a program prints carry their age from then on, ms: how often it prints is its own affair.
 const OWN_LATE_MS: u64 = 10_000;
 
+/// The mean return of the last 100 episodes.
+const OF_100: &str = "return of 100";
+
 struct Column {
     label: &'static str,
     total: String,
@@ -150,7 +153,15 @@ fn facts(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, taken: usize) {
     let (name, training) = training_return(model);
     let evaluation = model.evals.back().map(|eval| eval.return_mean);
     if let Some(mean) = training.or(evaluation) {
-        lines[2] = ctx.fact(if training.is_some() { name } else { "return" }, text::value(mean)).to_vec();
+        let names: &[&str] = match training {
+            Some(_) if name == OF_100 => &[OF_100, "last 100", "of 100"],
+            Some(_) => &[name],
+            None => &["return"],
+        };
+        // The shortest name still says what it is a mean of.
+        let forms: Vec<_> = names.iter().map(|name| ctx.fact(name, text::value(mean)).to_vec()).collect();
+        let fits = forms.iter().find(|form| width(form) <= room).or(forms.last());
+        lines[2] = fits.cloned().unwrap_or_default();
         if let (Some(_), Some(evaluation)) = (training, evaluation) {
             let mut more = vec![Span::raw("  ")];
             more.extend(ctx.fact("eval", text::value(evaluation)));
@@ -174,7 +185,7 @@ fn training_return(model: &Model) -> (&'static str, Option<f64>) {
     let Some(progress) = &model.progress else { return ("return", None) };
     let last = model.latest.as_ref().and_then(|latest| latest.counters.return_last_100);
     match last.or(progress.totals.return_last_100) {
-        Some(last) => ("return of 100", Some(last)),
+        Some(last) => (OF_100, Some(last)),
         None => ("return", progress.return_mean),
     }
 }

@@ -108,15 +108,21 @@ fn header(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, play: &Play) {
     let mut spans = vec![pen.s(" rankdeck play", Role::Accent), pen.s("  ", Role::Text)];
     spans.push(pen.s(clean(&play.name), Role::Strong));
     if let Some(ShownPolicy { algorithm, env_id, train_iter, env_step, .. }) = &play.policy {
-        spans.push(pen.dot());
-        spans.push(pen.s(format!("{} on {}", clean(algorithm), clean(env_id)), Role::Text));
-        spans.push(pen.dot());
-        spans.push(
-            pen.s(
-                format!("iteration {}, {} steps", count(*train_iter), text::si(*env_step as f64)),
-                Role::Dim,
-            ),
-        );
+        let facts = [
+            (format!("{} on {}", clean(algorithm), clean(env_id)), Role::Text),
+            (format!("iteration {}", count(*train_iter)), Role::Dim),
+            (format!("{} steps", text::si(*env_step as f64)), Role::Dim),
+        ];
+        // What does not fit goes whole.
+        let mut room = usize::from(area.width).saturating_sub(spans.iter().map(Span::width).sum());
+        for (fact, role) in facts {
+            let wide = text::width(&fact) + pen.dot().width();
+            if wide > room {
+                break;
+            }
+            room -= wide;
+            spans.extend([pen.dot(), pen.s(fact, role)]);
+        }
     }
     put(buf, area, 0, Line::from(spans));
 }

@@ -20,6 +20,10 @@ pub enum Action {
     Time(TimeMove),
     /// Write the screen as text into the console's run directory.
     SaveScreen,
+    /// Leave, and prepare the launch of a run like this one.
+    Again,
+    /// Take the mouse, or leave it to the terminal.
+    Mouse(bool),
     /// Write texts into the console's run directory, each under this word and the next free number.
     SaveFiles(Vec<SavedFile>),
 }
@@ -36,6 +40,8 @@ impl fmt::Debug for Action {
             Action::Redraw => f.write_str("Redraw"),
             Action::Copy(text) => write!(f, "Copy({text:?})"),
             Action::Time(to) => write!(f, "Time({to:?})"),
+            Action::Again => f.write_str("Again"),
+            Action::Mouse(on) => write!(f, "Mouse({on})"),
             Action::SaveScreen => f.write_str("SaveScreen"),
             Action::SaveFiles(files) => write!(f, "SaveFiles({} files)", files.len()),
         }

@@ -1,5 +1,6 @@
 //! How this console was started: what it can do to the run, and how it looks.
 
+use crate::keys::Keymap;
 use crate::restart_draft::Changer;
 use crate::theme::Glyphs;
 use rankdeck_types::host::Host;
@@ -15,8 +16,14 @@ pub struct Steering {
     pub read_only: bool,
     /// Home comes back when this screen is left: nothing is asked then, and runs go on.
     pub at_home: bool,
+    /// What the run was launched from is known, so that it can be launched again.
+    pub again: bool,
     /// A recorded run is shown: nothing can be ordered.
     pub replay: bool,
+    /// The mouse is left to the terminal.
+    pub mouse_off: bool,
+    /// The user's own keys.
+    pub keymap: Keymap,
 }
 
 /// The look that was asked for.

@@ -58,6 +58,8 @@ pub enum Kind {
     Integers(RangeInclusive<i128>),
     /// A table of environment variables.
     Environment,
+    /// A table of strings by names of the user's choice; the word for what the strings are.
+    Names(&'static str),
     /// `"all"`, `"auto"`, a count, or a list of different indices.
     Gpus,
     /// A table of further keys.
@@ -122,6 +124,7 @@ impl Kind {
             Kind::Texts(what) => format!("an array of {what}, not empty"),
             Kind::Integers(range) => format!("an array of integers{}, not empty", integer_range(range)),
             Kind::Environment => "a table of strings".to_owned(),
+            Kind::Names(what) => format!("a table of {what}"),
             Kind::Gpus => "`\"all\"`, `\"auto\"`, a count or a list of indices".to_owned(),
             Kind::Table(_) | Kind::Tagged { .. } => "a table".to_owned(),
             Kind::Tables(_) => "an array of tables".to_owned(),
@@ -242,6 +245,10 @@ impl KeyType for Vec<u32> {
 
 impl KeyType for BTreeMap<String, String> {
     const KIND: Kind = Kind::Environment;
+
+    fn is_absent(&self) -> bool {
+        self.is_empty()
+    }
 
     fn text(&self) -> String {
         "{}".to_owned()

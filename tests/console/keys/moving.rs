@@ -185,6 +185,90 @@ fn the_mouse_selects_scrolls_and_presses() {
 }
 
 #[test]
+fn the_mouse_sorts_answers_closes_and_picks_hosts_and_series() {
+    let model = four();
+    let mut view = ViewState::new();
+    let click = |view: &mut ViewState, needle: &str| {
+        let drawn = screen(&model, view);
+        let found = drawn.lines().enumerate().find(|(_, line)| line.contains(needle));
+        let (y, line) = found.unwrap_or_else(|| panic!("no {needle} in\n{drawn}"));
+        let x = line[..line.find(needle).unwrap()].chars().count();
+        let at = MouseEvent {
+            kind: MouseEventKind::Down(MouseButton::Left),
+            column: x as u16 + 1,
+            row: y as u16,
+            modifiers: KeyModifiers::NONE,
+        };
+        rankdeck_tui::on_mouse(&model, view, at, NOW)
+    };
+    click(&mut view, "STEPS/");
+    assert_eq!((view.ranks.sort, view.ranks.reverse), (Sort::Speed, false));
+    click(&mut view, "STEPS/");
+    assert_eq!((view.ranks.sort, view.ranks.reverse), (Sort::Speed, true));
+    click(&mut view, "HOST");
+    assert_eq!((view.ranks.sort, view.ranks.reverse), (Sort::Host, false));
+    press(&model, &mut view, "x");
+    assert_eq!(click(&mut view, "4 ranks on 2 hosts"), [], "the question is no answer");
+    assert_eq!(click(&mut view, "running"), [], "nor is what lies below it");
+    assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))));
+    assert_eq!(click(&mut view, "yes, stop"), [Action::stop(StopMode::Clean)]);
+    press(&model, &mut view, "x");
+    assert_eq!(click(&mut view, "no, go back"), []);
+    assert!(view.overlays.is_empty());
+    press(&model, &mut view, "\n");
+    click(&mut view, "local_rank");
+    assert!(matches!(view.overlay(), Some(Overlay::Inspect { .. })), "within the card");
+    click(&mut view, "rankdeck");
+    assert!(view.overlays.is_empty(), "beside it");
+    press(&model, &mut view, "5");
+    click(&mut view, "node-b");
+    assert_eq!(view.hosts.selected, Some(NodeRank(1)));
+    click(&mut view, "node-b");
+    assert_eq!((view.tab, view.ranks.filter.as_str()), (Tab::Overview, "host:node-b"));
+    press(&model, &mut view, "2");
+    let before = view.series.selected.clone();
+    click(&mut view, "approx_kl");
+    assert!(view.series.selected != before && view.series.selected.as_ref().unwrap().ends_with("approx_kl"));
+    assert!(view.series.shown.is_none());
+}
+
+#[test]
+fn the_mouse_is_left_to_the_terminal_and_taken_back() {
+    let model = four();
+    let mut view = ViewState::new();
+    assert_eq!(press(&model, &mut view, "M"), [Action::Mouse(false)]);
+    assert!(view.toasts.last().unwrap().text.contains("the terminal's"));
+    assert_eq!(press(&model, &mut view, ":mouse\n"), [Action::Mouse(true)]);
+}
+
+#[test]
+fn a_users_own_keys_act_and_are_shown() {
+    let model = four();
+    let mut view = ViewState::new();
+    let line = |name: &str, keys: &str| (name.to_owned(), keys.to_owned());
+    let (keymap, wrong) = rankdeck_tui::keys::Keymap::read(&[line("stop", "K"), line("hosts", "x")]);
+    assert!(wrong.is_empty(), "{wrong:?}");
+    view.steering.keymap = keymap;
+    let drawn = screen(&model, &mut view);
+    assert!(drawn.contains("K stop") && !drawn.contains("x stop"), "{drawn}");
+    press(&model, &mut view, "x");
+    assert_eq!((view.tab, view.overlays.len()), (Tab::Hosts, 0));
+    press(&model, &mut view, "K");
+    assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))));
+    view.overlays.clear();
+    press(&model, &mut view, "?stop");
+    let drawn = screen(&model, &mut view);
+    assert!(drawn.contains("▸ K "), "{drawn}");
+    view.overlays.clear();
+    press(&model, &mut view, "7");
+    view.steering.keymap = rankdeck_tui::keys::Keymap::read(&[line("before", "b"), line("quit", "Q")]).0;
+    let mut over = model.clone();
+    over.run.state = rankdeck_core::model::RunState::Over;
+    let drawn = screen(&over, &mut view);
+    assert!(drawn.contains("b  see the five minutes before") && drawn.contains("Q  leave"), "{drawn}");
+}
+
+#[test]
 fn key_releases_and_stray_pastes_do_nothing() {
     let model = four();
     let mut view = ViewState::new();

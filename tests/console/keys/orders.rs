@@ -178,3 +178,19 @@ fn passphrases_are_masked_and_never_in_debug_output() {
         [Action::Tell(Event::PromptAnswered { node: NodeRank(1), answer: Some("hunter2".into()) })]
     );
 }
+
+#[test]
+fn another_run_like_it_is_offered_once_it_is_over_and_its_file_is_known() {
+    let mut model = four();
+    let mut view = ViewState::new();
+    assert_eq!(press(&model, &mut view, "7n"), []);
+    assert!(view.toasts.last().unwrap().text.contains("the run is not over"), "{:?}", view.toasts);
+    model.run.state = RunState::Over;
+    assert_eq!(press(&model, &mut view, "n"), []);
+    assert!(view.toasts.last().unwrap().text.contains("no experiment file"), "{:?}", view.toasts);
+    view.steering.again = true;
+    assert!(screen(&model, &mut view).contains("n  a new run like this one"));
+    assert_eq!(press(&model, &mut view, "n"), [Action::Again]);
+    view.steering.read_only = true;
+    assert_eq!(press(&model, &mut view, "n"), []);
+}

@@ -1,0 +1,343 @@
+//! The console as lines: what is typed as a word is answered by lines, and nothing that was said is ever
+//! changed. For screen readers, and for terminals that cannot move a cursor. Pure.
+//!
+//! - UI-16: a word does what its key does on the screen, asks what that asks, and says why when it cannot be
+//!   done; nothing is done without a yes that the screen would ask for.
+
+use crate::commands;
+use crate::fresh;
+use crate::keys::{BINDINGS, Command};
+use crate::overlays::{evidence, inspect};
+use crate::panes::{calm, charts, end, hosts};
+use crate::ranks;
+use crate::state::{Action, Confirm, Overlay, ViewState};
+use crate::text;
+use crate::theme::Glyphs;
+use crate::time::time_of_day;
+use rankdeck_core::model::{Model, RunState};
+use rankdeck_types::ids::{Rank, Timestamp};
+use rankdeck_types::words;
+
+/// Lines of a log, unless more are asked for.
+const LINES: usize = 10;
+/// Most lines of an answer.
+const MOST: usize = 200;
+
+/// A word that can be typed.
+struct Word {
+    name: &'static str,
+    arguments: &'static str,
+    about: &'static str,
+}
+
+const fn word(name: &'static str, arguments: &'static str, about: &'static str) -> Word {
+    Word { name, arguments, about }
+}
+
+const WORDS: [Word; 15] = [
+    word("status", "", "how far the run is, and what is wrong"),
+    word("ranks", "[TEXT]", "every rank in a line; those with this text"),
+    word("rank", "N", "everything about a rank"),
+    word("why", "", "the evidence for what the watch says"),
+    word("log", "N [LINES]", "the last lines of a rank's log"),
+    word("evals", "[LINES]", "the last evaluations"),
+    word("charts", "", "the newest value of every series"),
+    word("hosts", "", "every host in a line"),
+    word("events", "[LINES]", "what happened last"),
+    word("end", "", "how the run ended, its last minute, what was lost"),
+    word("stop", "", "stop the run; asks first"),
+    word("kill", "", "kill every process of the run; asks first"),
+    word("restart", "", "begin a new generation; asks from where"),
+    word("detach", "", "leave; training goes on"),
+    word("quit", "", "leave; asks how while ranks run"),
+];
+
+/// What is being asked, and what this console may do.
+#[derive(Debug, Clone, Default)]
+pub struct Linear {
+    /// As a screen would have it: open questions, and what can be done.
+    pub view: ViewState,
+}
+
+/// What follows from a typed line.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Answer {
+    /// For the user.
+    pub lines: Vec<String>,
+    /// To be carried out.
+    pub actions: Vec<Action>,
+}
+
+impl Answer {
+    fn said(line: impl Into<String>) -> Answer {
+        Answer { lines: vec![line.into()], actions: Vec::new() }
+    }
+}
+
+impl Linear {
+    /// A line was typed.
+    pub fn hear(&mut self, model: &Model, typed: &str, now: Timestamp) -> Answer {
+        let typed = typed.trim().to_lowercase();
+        self.view.toasts.clear();
+        if let Some(Overlay::Confirm(confirm)) = self.view.overlays.pop() {
+            return self.decide(model, confirm, &typed, now);
+        }
+        self.view.overlays.clear();
+        let mut parts = typed.split_whitespace();
+        let Some(first) = parts.next() else { return Answer::default() };
+        let rest: Vec<&str> = parts.collect();
+        let name = match WORDS.iter().filter(|word| word.name.starts_with(first)).collect::<Vec<_>>()[..] {
+            [only] => only.name,
+            _ => first,
+        };
+        let lines = match name {
+            "help" | "?" => help(),
+            "status" => status(model, now),
+            "ranks" => all_ranks(model, &rest.join(" "), now),
+            "rank" => match rank(model, rest.first()) {
+                Ok(rank) => lines_of(&inspect::plain(model, rank, now)),
+                Err(why) => vec![why],
+            },
+            "why" => why(model),
+            "log" => log(model, &rest),
+            "evals" => evals(model, count(rest.first())),
+            "charts" => newest(model),
+            "hosts" => all_hosts(model, now),
+            "events" => self.events(model, count(rest.first())),
+            "end" => self.end(model),
+            "stop" => return self.order(model, Command::Stop, now),
+            "kill" => return self.order(model, Command::Kill, now),
+            "restart" => return self.order(model, Command::Restart, now),
+            "detach" => return self.order(model, Command::Detach, now),
+            "quit" | "exit" => return self.order(model, Command::Quit, now),
+            other => vec![format!("`{}` is no word here; `help` lists them", words::clean(other))],
+        };
+        Answer { lines, actions: Vec::new() }
+    }
+
+    /// What a key would do.
+    fn order(&mut self, model: &Model, command: Command, now: Timestamp) -> Answer {
+        let binding = BINDINGS.iter().find(|binding| binding.command == command);
+        if let Some(why) = binding.and_then(|binding| (binding.disabled)(model, &self.view)) {
+            return Answer::said(format!("not now: {why}"));
+        }
+        let actions = commands::perform(model, &mut self.view, command, now);
+        Answer { lines: self.asked(), actions }
+    }
+
+    /// The question that is open.
+    fn asked(&self) -> Vec<String> {
+        let Some(Overlay::Confirm(confirm)) = self.view.overlay() else { return Vec::new() };
+        let mut lines = vec![confirm.title.clone()];
+        lines.extend(confirm.text.iter().cloned());
+        let labels: Vec<&str> = confirm.choices.iter().map(|choice| choice.label.as_str()).collect();
+        lines.push(format!("type one of: {}", labels.join("; ")));
+        lines
+    }
+
+    /// An answer to a question: a choice by its first word or its key. Anything else changes nothing.
+    fn decide(&mut self, model: &Model, confirm: Confirm, typed: &str, now: Timestamp) -> Answer {
+        let first = |label: &str| label.split([' ', ',']).next().unwrap_or_default().to_lowercase();
+        let said = first(typed);
+        let is_it = |label: &str, key: char| said == first(label) || said == key.to_string();
+        match confirm.choices.iter().find(|choice| is_it(&choice.label, choice.key)) {
+            Some(choice) => match choice.action.clone() {
+                Some(action) => Answer { lines: Vec::new(), actions: vec![action] },
+                None => Answer::said("nothing is done"),
+            },
+            // Another word than those that were offered is a word of its own.
+            None if WORDS.iter().any(|word| word.name == said) => {
+                let mut answer = self.hear(model, typed, now);
+                answer.lines.insert(0, "nothing is done".into());
+                answer
+            }
+            None => {
+                self.view.open(Overlay::Confirm(confirm));
+                Answer { lines: self.asked().into_iter().rev().take(1).collect(), actions: Vec::new() }
+            }
+        }
+    }
+
+    fn events(&self, model: &Model, count: usize) -> Vec<String> {
+        let lines = model.history.iter().rev().take(count).collect::<Vec<_>>().into_iter().rev();
+        let told = lines.map(|line| {
+            let clock = time_of_day(line.time, self.view.chart.utc_offset_s);
+            format!("{clock} {}", words::clean(&line.text))
+        });
+        or_none(told.collect(), "nothing has happened yet")
+    }
+
+    fn end(&self, model: &Model) -> Vec<String> {
+        if model.run.state != RunState::Over {
+            return vec!["the run is not over".into()];
+        }
+        let mut lines = vec![end::headline(model)];
+        lines.extend(end::totals(model));
+        lines.extend(end::last_minute(model).iter().map(|line| {
+            format!("{} {}", time_of_day(line.time, self.view.chart.utc_offset_s), words::clean(&line.text))
+        }));
+        lines
+    }
+}
+
+fn or_none(lines: Vec<String>, none: &str) -> Vec<String> {
+    if lines.is_empty() { vec![none.to_owned()] } else { lines }
+}
+
+fn lines_of(text: &str) -> Vec<String> {
+    text.lines().take(MOST).map(str::to_owned).collect()
+}
+
+fn count(typed: Option<&&str>) -> usize {
+    typed.and_then(|typed| typed.parse().ok()).unwrap_or(LINES).clamp(1, MOST)
+}
+
+fn help() -> Vec<String> {
+    let lines = WORDS.iter().map(|word| match word.arguments {
+        "" => format!("{}: {}", word.name, word.about),
+        arguments => format!("{} {arguments}: {}", word.name, word.about),
+    });
+    lines.chain(["The beginning of a word is enough where it is clear.".to_owned()]).collect()
+}
+
+/// The rank that was typed.
+fn rank(model: &Model, typed: Option<&&str>) -> Result<Rank, String> {
+    let number = typed.and_then(|typed| typed.parse().ok().map(Rank));
+    let number = number.ok_or("which rank? `ranks` lists them")?;
+    ranks::find(model, number).map(|rank| rank.rank).ok_or_else(|| {
+        format!("there is no rank {number}; there are {}", words::plural(model.ranks.len(), "rank"))
+    })
+}
+
+fn state(model: &Model) -> String {
+    match (model.run.state, model.run.outcome) {
+        (RunState::Over, Some(outcome)) => format!("over, {}", format!("{outcome:?}").to_lowercase()),
+        (state, _) => format!("{state:?}").to_lowercase(),
+    }
+}
+
+fn status(model: &Model, now: Timestamp) -> Vec<String> {
+    let name = model.run.id.as_ref().map_or("the run", |id| id.0.as_str());
+    let mut lines = vec![format!("{name}, generation {}: {}", model.run.generation, state(model))];
+    if let Some(figures) = fresh::figures(model, now) {
+        let goal = model.run.total_steps.filter(|goal| *goal > 0);
+        let goal = goal.map_or(String::new(), |goal| format!(" of {}", words::count(goal)));
+        let speed = match figures.late_ms {
+            Some(age) if figures.stalled => format!("stalled for {}", words::duration_ms(age)),
+            Some(age) => format!(
+                "{} steps a second, {} ago",
+                words::rate(figures.steps_per_s),
+                words::duration_ms(age)
+            ),
+            None => format!("{} steps a second", words::rate(figures.steps_per_s)),
+        };
+        let left = figures.eta_s.map_or(String::new(), |eta| format!(", {} to go", words::duration(eta)));
+        lines.push(format!("step {}{goal}, {speed}{left}", words::count(figures.env_step)));
+    }
+    if let Some(last) = model.evals.back() {
+        lines.push(format!(
+            "evaluation {}: return {} over {}",
+            model.evals.len(),
+            text::value(last.return_mean),
+            words::plural(last.episodes as usize, "episode")
+        ));
+    }
+    let verdicts: Vec<String> = ranks::live_verdicts(model).map(verdict).collect();
+    match (verdicts.is_empty(), model.run.state) {
+        (false, _) => lines.extend(verdicts),
+        (true, RunState::Over) => {}
+        (true, _) => lines.push(calm::sentence(model, now)),
+    }
+    lines
+}
+
+/// A verdict with its point first.
+fn verdict(verdict: &rankdeck_core::report::VerdictReport) -> String {
+    let who = match (&verdict.rank, &verdict.host) {
+        (Some(rank), Some(host)) => format!("rank {rank} on {host}"),
+        (Some(rank), None) => format!("rank {rank}"),
+        (None, Some(host)) => format!("host {host}"),
+        (None, None) => "the run".into(),
+    };
+    let reason =
+        verdict.reason.strip_prefix(&who).unwrap_or(&verdict.reason).trim_start_matches([' ', ',', ':']);
+    words::clean(&format!("{}: {who}: {reason}", verdict.verdict.name()))
+}
+
+fn all_ranks(model: &Model, wanted: &str, now: Timestamp) -> Vec<String> {
+    let told = model.ranks.iter().map(|rank| {
+        let state = ranks::state_at(model, rank, Glyphs::Ascii, now).word;
+        let phase = ranks::phase(rank);
+        let phase = if phase == text::NONE { String::new() } else { format!(", {phase}") };
+        let steps =
+            ranks::env_step(rank).map_or(String::new(), |step| format!(", step {}", words::count(step)));
+        let inside = ranks::page(rank).filter(|page| ranks::inside(&page.collective));
+        let inside = inside.map_or(String::new(), |page| {
+            format!(", in collective {}", words::count(page.collective.entered))
+        });
+        format!("rank {} on {}: {state}{phase}{steps}{inside}", rank.rank, rank.host)
+    });
+    let kept: Vec<String> = told.filter(|line| line.to_lowercase().contains(wanted)).collect();
+    let more = kept.len().saturating_sub(MOST);
+    let mut lines: Vec<String> = kept.into_iter().take(MOST).collect();
+    if more > 0 {
+        lines.push(format!("and {more} more; `ranks TEXT` shows those with a text"));
+    }
+    or_none(lines, "no rank is like that")
+}
+
+fn why(model: &Model) -> Vec<String> {
+    let cards = model
+        .verdicts
+        .iter()
+        .flat_map(|verdict| lines_of(&evidence::plain(model, &ranks::verdict_id(verdict))));
+    or_none(cards.take(MOST).collect(), "the watch has nothing to say")
+}
+
+fn log(model: &Model, rest: &[&str]) -> Vec<String> {
+    let rank = match rank(model, rest.first()) {
+        Ok(rank) => rank,
+        Err(why) => return vec![why],
+    };
+    let Some(rank) = ranks::find(model, rank) else { return Vec::new() };
+    let held = rank.log.lines.iter().rev().take(count(rest.get(1))).collect::<Vec<_>>();
+    let lines = held.into_iter().rev().map(|line| words::clean_output(&line.text));
+    or_none(lines.collect(), "it has printed nothing yet")
+}
+
+fn evals(model: &Model, count: usize) -> Vec<String> {
+    let skip = model.evals.len().saturating_sub(count);
+    let told = model.evals.iter().enumerate().skip(skip).map(|(at, eval)| {
+        format!(
+            "evaluation {} at step {}: return {}, from {} to {}, over {}",
+            at + 1,
+            words::count(eval.env_step),
+            text::value(eval.return_mean),
+            text::value(eval.return_min),
+            text::value(eval.return_max),
+            words::plural(eval.episodes as usize, "episode")
+        )
+    });
+    or_none(told.collect(), "no evaluation yet")
+}
+
+fn newest(model: &Model) -> Vec<String> {
+    let told = model.charts().map(|(name, series)| {
+        let last = series.last().map_or(text::NONE.to_owned(), text::value);
+        format!("{}: {last}", charts::label(name))
+    });
+    or_none(told.take(MOST).collect(), "no values yet")
+}
+
+fn all_hosts(model: &Model, now: Timestamp) -> Vec<String> {
+    let told = model.hosts.iter().map(|host| {
+        let word = hosts::word(host, now);
+        let load = host.sample.as_ref().map_or(String::new(), |sample| {
+            let used = words::bytes(sample.memory_used);
+            let total = words::bytes(sample.memory_total);
+            format!(", CPU {:.0} %, memory {used} of {total}", sample.cpu_percent)
+        });
+        format!("host {}: {word}{load}", host.name)
+    });
+    or_none(told.take(MOST).collect(), "no hosts")
+}

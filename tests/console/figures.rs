@@ -1,0 +1,154 @@
+//! Figures are whole, called what they are, and none that is collected is kept from the user.
+
+use crate::scenes::*;
+use rankdeck_core::model::*;
+use rankdeck_proto::message::Counters;
+use rankdeck_tui::{Theme, ViewState};
+use rankdeck_types::words;
+
+const SIZES: [(u16, u16); 5] = [(60, 16), (80, 24), (100, 30), (120, 40), (200, 60)];
+
+fn page(model: &Model, keys: &str, size: (u16, u16)) -> String {
+    let mut view = ViewState::new();
+    press_at(model, &mut view, keys, size);
+    rows(&cells(model, &mut view, &Theme::dark(), size, NOW))
+}
+
+fn gpus() -> Model {
+    running(&[gpu("node-a", 2), gpu("node-b", 2)])
+}
+
+fn first_gpu(model: &mut Model) -> &mut rankdeck_proto::message::GpuSample {
+    &mut model.hosts[0].sample.as_mut().unwrap().gpus[0]
+}
+
+/// `9.5G/8` for 9.5 of 80.0: a number fits, or it goes.
+#[test]
+fn no_number_and_no_word_is_cut_on_the_hosts_page_at_any_size() {
+    let model = gpus();
+    let memory = words::bytes(model.hosts[0].sample.as_ref().unwrap().memory_total);
+    let whole = ["140G", memory.as_str(), "700W", "3201MHz"];
+    for size in SIZES {
+        let drawn = page(&model, "5", size);
+        let of = drawn.split_whitespace().filter_map(|word| word.split_once('/'));
+        let of = of.filter(|(part, _)| part.starts_with(|c: char| c.is_ascii_digit()));
+        let cut: Vec<_> = of.filter(|(_, all)| !whole.contains(all)).collect();
+        assert!(cut.is_empty(), "{size:?}: {cut:?} in\n{drawn}");
+        let names =
+            ["overview", "charts", "evals", "logs", "hosts", "events", "end", "nccl", "tcp", "gloo", "ranks"];
+        let tabs = drawn.lines().nth(1).unwrap().split_whitespace();
+        let cut: Vec<&str> = tabs.filter(|word| word.len() > 2 && !names.contains(word)).collect();
+        assert!(cut.is_empty(), "{size:?}: {cut:?} in\n{drawn}");
+    }
+}
+
+#[test]
+fn the_headline_of_training_is_the_mean_of_the_last_100_episodes_under_that_name() {
+    let mut model = gpus();
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        assert!(!page(&model, "1", size).contains("of 100"), "{size:?}: it is not known yet");
+    }
+    let counters = Counters { return_last_100: Some(476.3), ..Counters::default() };
+    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: NOW, gap_ms: 900 });
+    for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
+        let drawn = page(&model, "1", size);
+        assert!(drawn.contains("100 476.3"), "{size:?}\n{drawn}");
+    }
+}
+
+#[test]
+fn a_page_without_values_says_where_they_would_come_from() {
+    let mut model = running(&[cpu("node-a", 2)]);
+    model.scalars.clear();
+    model.spreads.clear();
+    model.evals.clear();
+    let mut plan = model.plan.clone().unwrap();
+    plan.experiment.launch.command = vec!["python".into(), "train.py".into()];
+    (plan.experiment.learn, plan.experiment.metrics) = (None, Default::default());
+    model.plan = Some(plan);
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let drawn = page(&model, "1", size);
+        assert!(drawn.contains("[metrics] names where to find them"), "{size:?}\n{drawn}");
+    }
+}
+
+#[test]
+fn what_the_driver_complains_of_and_who_else_uses_a_gpu_is_on_the_hosts_page() {
+    let mut model = gpus();
+    model.ranks[0].pid = Some(4711);
+    let gpu = first_gpu(&mut model);
+    gpu.processes = vec![(4711, 60 << 30), (8812, 40 << 30)];
+    (gpu.xids, gpu.lost, gpu.memory_clock_mhz) = (vec![31, 79], true, Some(2619));
+    for size in SIZES {
+        let drawn = page(&model, "5", size);
+        for wanted in ["lost by the driver", "Xid 79 and 1 before"] {
+            assert!(drawn.contains(wanted), "{size:?}: {wanted}\n{drawn}");
+        }
+        assert!(!drawn.contains("4711"), "a rank is no stranger\n{drawn}");
+        assert_eq!(drawn.contains("pid 8812, no rank: 40.0G"), size.0 >= 100, "{size:?}\n{drawn}");
+    }
+    assert!(page(&model, "5", (200, 60)).contains("1980/2619MHz"));
+    let gpu = first_gpu(&mut model);
+    gpu.processes = (0..6).map(|pid| (9000 + pid, 1 << 30)).collect();
+    (gpu.xids, gpu.lost) = (Vec::new(), false);
+    let drawn = page(&model, "5", (120, 40));
+    assert!(drawn.contains("pid 9002, no rank") && drawn.contains("3 processes more"), "{drawn}");
+    // The page still has every host, and the selection moves over the whole of it.
+    assert!(page(&model, "5G", (80, 24)).contains("node-b"));
+}
+
+#[test]
+fn an_end_that_was_read_is_told_at_the_time_of_the_agents() {
+    let mut model = over();
+    model.history.clear();
+    let line =
+        |number, time, text: &str| HistoryLine { time, ..HistoryLine::new(number, NOW, Tone::Info, text) };
+    model.history.extend([
+        line(1, 1_000.0, "long before"),
+        line(2, 9_970.0, "shortly before"),
+        line(3, 10_000.0, "the run is over: all is well"),
+    ]);
+    (model.run.adopted, model.run.ended, model.run.ended_time) = (true, Some(NOW), Some(10_000.0));
+    model.run.launched = Some(940.0);
+    let drawn = page(&model, "7", (100, 30));
+    assert!(drawn.contains("shortly before") && !drawn.contains("long before"), "{drawn}");
+    let drawn = page(&model, "6", (100, 30));
+    let at = |text: &str| drawn.lines().find(|line| line.contains(text)).unwrap().to_owned();
+    assert!(at("long before").contains("1:00") && at("all is well").contains("2:31:00"), "{drawn}");
+    // A console that has seen it all goes by its own clock.
+    model.run.adopted = false;
+    assert!(page(&model, "7", (100, 30)).contains("long before"));
+}
+
+/// A pane of a tiling window manager, a status line: what matters is there, and the way out where it fits.
+#[test]
+fn a_place_too_small_for_pages_still_shows_the_run() {
+    let model = gpus();
+    for size in [(30, 3), (30, 4), (50, 12)] {
+        let drawn = page(&model, "", size);
+        for wanted in ["running", "1.23M", "/s", "RRRR"] {
+            assert!(drawn.contains(wanted), "{size:?}: {wanted}\n{drawn}");
+        }
+        assert_eq!(drawn.contains("q quit"), size.1 > 3, "{drawn}");
+    }
+    let drawn = page(&behind(), "", (30, 3));
+    assert!(drawn.contains("behind") && drawn.contains("/s"), "{drawn}");
+    for (width, height) in [(1, 1), (5, 2), (12, 3)] {
+        page(&model, "", (width, height));
+    }
+}
+
+#[test]
+fn the_end_names_the_first_of_the_best_evaluations_and_a_long_path_below_its_line() {
+    let mut model = over();
+    let first = model.evals.front().unwrap().env_step;
+    model.evals.iter_mut().for_each(|eval| eval.return_mean = 500.0);
+    let path = format!("/{}/checkpoints/latest.ckpt", "long".repeat(15));
+    model.checkpoints.back_mut().unwrap().path = path.clone();
+    let drawn = page(&model, "7", (80, 24));
+    assert!(drawn.contains(&format!("500.00 at {} steps", words::count(first))), "{drawn}");
+    let lines: Vec<&str> = drawn.lines().map(str::trim).collect();
+    let at = lines.iter().position(|line| line.starts_with("last checkpoint")).unwrap();
+    assert!(lines[at + 1].starts_with("/longlong"), "{drawn}");
+    assert!(lines.iter().any(|line| line.starts_with("q  leave")), "{drawn}");
+}
