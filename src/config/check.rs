@@ -1,10 +1,13 @@
 //! Compares a document with the schema: unknown keys, missing keys, types, ranges. Finds all mistakes, not
 //! the first.
 
+mod numbers;
+
 use super::aliases::elsewhere;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{Entry, Node, Table, Value};
 use super::suggest::{closest, nearly};
+use numbers::{check_integers, check_number};
 use rankdeck_types::schema::{self, Key, Keys, Kind, TextRule, Variant};
 use rankdeck_types::variables;
 use std::collections::BTreeSet;
@@ -162,80 +165,14 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
         }
         (Kind::FlagOrText(rule), Value::String(text)) => check_text(path, text, rule, &node.place, found),
         (Kind::Choice(_), Value::String(_)) | (Kind::Flag | Kind::FlagOrText(_), Value::Boolean(_)) => {}
-        (Kind::Integer(range), Value::Integer(number)) if !range.contains(number) => {
-            found.push(out_of_range(key, &number.to_string(), &node.place));
-        }
-        (Kind::Integer(_), Value::Integer(_)) => {}
-        (Kind::Integer(_), Value::Float(number)) if number.fract() == 0.0 && number.abs() < 1e15 => {
-            found.push(
-                wrong_type(path, &node.value, &key.kind.expected(), &node.place)
-                    .hint(format!("write `{}` without a fraction or exponent", *number as i64)),
-            );
-        }
-        (Kind::Number { min, max, open }, Value::Integer(_) | Value::Float(_)) => {
-            let number = match node.value {
-                Value::Float(number) => number,
-                Value::Integer(number) => number as f64,
-                _ => f64::NAN,
-            };
-            let inside =
-                number.is_finite() && number <= *max && if *open { number > *min } else { number >= *min };
-            if !inside {
-                found.push(out_of_range(key, &number.to_string(), &node.place));
-            }
-        }
+        (Kind::Integer(_) | Kind::Number { .. }, _) => check_number(key, node, scope, found),
         (Kind::Texts(_), Value::Array(items)) => check_texts(path, items, node, found),
-        (Kind::Integers(range), Value::Array(items)) => {
-            check_integers(key, items, range, node, found);
-        }
+        (Kind::Integers(range), value) => check_integers(key, value, range, node, found),
         (Kind::Environment, Value::Table(table)) => check_environment(path, table, found),
         (Kind::Names(what), Value::Table(table)) => check_names(path, what, table, found),
         (Kind::Gpus, value) => check_gpus(value, node, found),
-        (Kind::Integers(_), Value::String(text)) if numbers(text).is_some() => {
-            let hint = format!("write `[{}]`", numbers(text).unwrap_or_default());
-            found.push(wrong_type(path, &node.value, &key.kind.expected(), &node.place).hint(hint));
-        }
-        (Kind::Integer(_) | Kind::Number { .. }, value) if several(value).is_some() => {
-            let values = several(value).unwrap_or_default();
-            let hint = match path {
-                "seed" => format!(
-                    "a run has one; `rankdeck run EXPERIMENT.toml --seeds {values}` makes a run for each"
-                ),
-                _ => format!(
-                    "a run has one; `--sweep {}.{path}={values}` makes a run for each",
-                    scope.title.trim_matches(['[', ']'])
-                ),
-            };
-            found.push(wrong_type(path, value, &key.kind.expected(), &node.place).hint(hint));
-        }
         (Kind::Text(_), value) => found.push(wrong_type(path, value, "a string", &node.place)),
         (kind, value) => found.push(wrong_type(path, value, &kind.expected(), &node.place)),
-    }
-}
-
-/// Numbers that a text holds between commas, two or more.
-fn numbers(text: &str) -> Option<String> {
-    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-    let all = parts.len() > 1 && parts.iter().all(|part| part.parse::<f64>().is_ok());
-    all.then(|| parts.join(", "))
-}
-
-/// The values that are given where one is expected.
-fn several(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(numbers(text)?.replace(' ', "")),
-        Value::Array(items) => {
-            let texts: Option<Vec<String>> = items
-                .iter()
-                .map(|item| match item.value {
-                    Value::Integer(number) => Some(number.to_string()),
-                    Value::Float(number) => Some(number.to_string()),
-                    _ => None,
-                })
-                .collect();
-            texts.filter(|texts| texts.len() > 1).map(|texts| texts.join(","))
-        }
-        _ => None,
     }
 }
 
@@ -259,24 +196,6 @@ fn wrong_type(path: &str, value: &Value, expected: &str, at: &Place) -> Diagnost
         Value::Table(_) if !expected.contains("table") => diagnostic,
         _ => diagnostic.hint(format!("write {expected}")),
     }
-}
-
-fn out_of_range(key: &Key, number: &str, at: &Place) -> Diagnostic {
-    let expected = match &key.kind {
-        // Its range is said without its upper end, which only such a number meets.
-        Kind::Integer(range)
-            if number.parse::<i128>().is_ok_and(|number| number > *range.end())
-                && !key.kind.expected().contains(&range.end().to_string()) =>
-        {
-            format!("an integer, at most {}", range.end())
-        }
-        kind => kind.expected(),
-    };
-    Diagnostic::at(at, format!("`{}` is {number}, expected {expected}", key.name)).hint(format!(
-        "`{}`: {}",
-        key.name,
-        key.doc.trim_end_matches('.')
-    ))
 }
 
 fn check_text(path: &str, text: &str, rule: &TextRule, at: &Place, found: &mut Diagnostics) {
@@ -323,28 +242,6 @@ fn check_texts(path: &str, items: &[Node], node: &Node, found: &mut Diagnostics)
             }
             Value::String(_) => {}
             other => found.push(wrong_type(path, other, "strings only", &item.place)),
-        }
-    }
-}
-
-fn check_integers(
-    key: &Key,
-    items: &[Node],
-    range: &std::ops::RangeInclusive<i128>,
-    node: &Node,
-    found: &mut Diagnostics,
-) {
-    if items.is_empty() {
-        found.push(
-            Diagnostic::at(&node.place, format!("`{}` is empty", key.name))
-                .hint(format!("write {}", key.kind.expected())),
-        );
-    }
-    for item in items {
-        match &item.value {
-            Value::Integer(number) if range.contains(number) => {}
-            Value::Integer(number) => found.push(out_of_range(key, &number.to_string(), &item.place)),
-            other => found.push(wrong_type(key.name, other, "integers only", &item.place)),
         }
     }
 }

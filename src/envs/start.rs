@@ -1,6 +1,6 @@
 //! Starting environments takes up to minutes where Python and its packages come from a slow disk or the cores
-//! are busy. A stop need not wait for it: the start is broken off, and what stands in for the environments has
-//! their shapes and cannot be stepped.
+//! are busy. A stop need not wait for it: the start is broken off, and what stands in for the environments
+//! has their shapes and cannot be stepped.
 //!
 //! Owner: the process, which says once what a stop is.
 

@@ -1,4 +1,5 @@
-//! What people get wrong in experiments, hosts files and `--set`: each is refused at its place with what to write.
+//! What people get wrong in experiments, hosts files and `--set`: each is refused at its place with what to
+//! write.
 //!
 //! `tests/data/wrong_inputs.txt` has the inputs and what is said of them; `UPDATE_EXPECTED=1` writes it anew.
 

@@ -65,7 +65,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub hosts_per_run: Option<u32>,
     /// GPUs for each run of a sweep, all of one host: as many runs at once as hosts have free GPUs. A GPU is
-    /// free when less than a tenth of its memory is in use; while runs wait, GPUs that others leave are taken.
+    /// free when less than a tenth of its memory is in use; while runs wait, GPUs that others leave count.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "hosts_per_run")]
     pub gpus_per_run: Option<u32>,
     /// Runs of a sweep on each host at once.

@@ -1,5 +1,5 @@
-//! Where the runs of a sweep may be at once: groups of hosts, shares of a host, or free GPUs of one. GPUs that
-//! others leave become slots, too, while cells wait.
+//! Where the runs of a sweep may be at once: groups of hosts, shares of a host, or free GPUs of one. GPUs
+//! that others leave become slots, too, while cells wait.
 
 use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::roster::own_binary;
@@ -152,8 +152,8 @@ impl Finder {
         self.next = Instant::now();
     }
 
-    /// Waits for the next look; the slots that it adds to `known`. To be dropped at any time: a look under way
-    /// goes on with the next call.
+    /// Waits for the next look; the slots that it adds to `known`. To be dropped at any time: a look under
+    /// way goes on with the next call.
     pub(super) async fn found(&mut self, known: &[Slot]) -> Vec<Slot> {
         let look = match &mut self.look {
             Some(look) => look,
