@@ -193,6 +193,7 @@ pub fn name(key: KeyEvent, glyphs: Glyphs) -> String {
         KeyCode::End => "end".into(),
         KeyCode::PageUp => "pgup".into(),
         KeyCode::PageDown => "pgdn".into(),
+        KeyCode::F(number) => format!("f{number}"),
         other => format!("{other:?}").to_lowercase(),
     };
     if with_ctrl(key) { format!("ctrl-{name}") } else { name }

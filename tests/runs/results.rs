@@ -151,7 +151,8 @@ fn a_program_that_is_over_is_started_again_by_command() {
 fn three_iterations(bench: &Bench, hosts: &Path) -> Option<(String, std::path::PathBuf)> {
     crate::support::trainer()?;
     let config = std::fs::read_to_string("configs/cartpole_ppo.toml").unwrap();
-    let experiment = bench.write("cartpole.toml", &config);
+    // How far it comes before it is stopped depends on the machine: it shall not be good enough to end.
+    let experiment = bench.write("cartpole.toml", &config.replace("stop_value = 475.0", "stop_value = 1e9"));
     let mut console =
         Console::start(&["run", path(&experiment), "--hosts", path(hosts), "--until", "iters=3"]);
     assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());

@@ -176,7 +176,7 @@ fn a_console_that_comes_later_dates_the_end_by_the_agents_clocks() {
     let ending = Box::new(Ending::clean(Outcome::Succeeded, 0, "reached iters=10"));
     c.record(0, RecordEvent::Ended { ending });
     let mut other = c.attach();
-    other.agents[0].records.iter_mut().for_each(|record| record.time -= 1000.0);
+    other.agents[0].records.iter_mut().for_each(|record| record.time -= 400.0);
     let records = &other.agents[0].records;
     let time_of = |wanted: fn(&RecordEvent) -> bool| {
         records.iter().rev().find(|record| wanted(&record.event)).unwrap().time
