@@ -152,15 +152,20 @@ fn a_finished_or_failed_run_is_told_as_such_by_a_console_that_comes_later() {
     }
 }
 
-#[test]
-fn a_run_that_ended_long_ago_is_told_as_the_console_that_ended_it_said() {
+/// A run of one host that a console has ended and told the end of.
+fn succeeded() -> Cluster {
     let mut c = Cluster::launch(1);
     c.all_ready();
     c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
     c.host_ends(0, true);
     let ending = Box::new(Ending::clean(Outcome::Succeeded, 0, "reached iters=10"));
     c.record(0, RecordEvent::Ended { ending });
-    let mut other = c.attach();
+    c
+}
+
+#[test]
+fn a_run_that_ended_long_ago_is_told_as_the_console_that_ended_it_said() {
+    let mut other = succeeded().attach();
     other.agents[0].records.iter_mut().for_each(|record| record.time -= 1000.0);
     other.all_ready();
     assert_eq!((other.exit, other.model().run.outcome), (Some(0), Some(Outcome::Succeeded)));
@@ -169,13 +174,7 @@ fn a_run_that_ended_long_ago_is_told_as_the_console_that_ended_it_said() {
 
 #[test]
 fn a_console_that_comes_later_dates_the_end_by_the_agents_clocks() {
-    let mut c = Cluster::launch(1);
-    c.all_ready();
-    c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
-    c.host_ends(0, true);
-    let ending = Box::new(Ending::clean(Outcome::Succeeded, 0, "reached iters=10"));
-    c.record(0, RecordEvent::Ended { ending });
-    let mut other = c.attach();
+    let mut other = succeeded().attach();
     other.agents[0].records.iter_mut().for_each(|record| record.time -= 400.0);
     let records = &other.agents[0].records;
     let time_of = |wanted: fn(&RecordEvent) -> bool| {
