@@ -349,6 +349,7 @@ fn a_run_that_lives_is_not_removed() {
     let experiment = bench.program(&["--iters", "100000"]);
     let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
     let run = console.wait_kind("run_started", 30)["run"].as_str().unwrap().to_owned();
+    console.wait_kind("progress", 30);
     let (code, text) = told(&bench, &["rm", &run, "--yes", "--hosts", path(&hosts)]);
     assert!(code == Some(2) && text.contains("is running"), "{text}");
     let (_, text) = told(&bench, &["prune", "--older-than", "0s", "--yes", "--hosts", path(&hosts)]);

@@ -8,7 +8,8 @@
 //! - SPOOL-3: a disk that fails or hangs stops neither the agent nor its ranks: records wait in memory,
 //!   bounded, and are shown from there. Only beyond that bound are records lost, and then they are counted.
 //! - SPOOL-6: neither records nor the manifest wait for a disk to flush: who lists the runs of a host
-//!   (`rankdeck ps`) sees what the agent knows.
+//!   (`rankdeck ps`) sees what the agent knows. A manifest that was saved before a record was appended is in
+//!   place before a reader is shown the record.
 //! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file. So is the file
 //!   ([`compaction`]).
 

@@ -144,3 +144,16 @@ fn spool_6_records_and_the_manifest_are_seen_while_the_disk_flushes() {
     }
     drop(held);
 }
+
+/// SPOOL-6: what a console has seen happen, another console finds in the manifest.
+#[test]
+fn spool_6_a_manifest_is_in_place_before_the_records_that_follow_it() {
+    let (_folder, paths) = place();
+    let spool = Spool::open(&paths, |_| {}).unwrap();
+    for world_size in 1..=200 {
+        let manifest = manifest::Manifest { world_size, ..manifest::Manifest::default() };
+        spool.save_manifest(manifest.bytes());
+        wait_until_visible(&spool, spool.append(Generation(0), notice("a")));
+        assert_eq!(manifest::Manifest::load(&paths.manifest()), Some(manifest));
+    }
+}

@@ -51,7 +51,8 @@ pub enum Action {
     },
     /// Kill and search until nothing of the run is left, then call [`Lifecycle::searched`].
     VerifyStop,
-    /// The manifest has to say something new.
+    /// The manifest has to say something new. It comes before the record of the same change: who has seen
+    /// the record finds it in the manifest (SPOOL-6).
     Save,
 }
 
@@ -187,7 +188,7 @@ impl Lifecycle {
         self.failed = None;
         let record = Action::Record(RecordEvent::Launched { spec: spec.clone() });
         self.spec = Some(spec);
-        Ok(vec![record, Action::Save])
+        Ok(vec![Action::Save, record])
     }
 
     /// A rank's process exists, or could not be made.
@@ -199,8 +200,8 @@ impl Lifecycle {
                 life.ident = Some(ident);
                 let local_rank = life.local_rank;
                 let mut actions = vec![
-                    Action::Record(RecordEvent::RankSpawned { rank, local_rank, pid: ident.pid }),
                     Action::Save,
+                    Action::Record(RecordEvent::RankSpawned { rank, local_rank, pid: ident.pid }),
                 ];
                 if let Some(stop) = stop {
                     let signal = if stop.mode == StopMode::Kill { libc::SIGKILL } else { libc::SIGTERM };
@@ -252,6 +253,7 @@ impl Lifecycle {
         let pid = life.ident.map_or(0, |ident| ident.pid);
         let ago_ms = now.saturating_sub(life.ended_at);
         let mut actions = vec![
+            Action::Save,
             Action::Record(RecordEvent::RankExited {
                 rank,
                 pid,
@@ -261,7 +263,6 @@ impl Lifecycle {
                 ago_ms,
                 with_agent: false,
             }),
-            Action::Save,
         ];
         if self.stage == Stage::Running && self.ranks.iter().all(|life| life.recorded) {
             self.stage = Stage::Verifying;

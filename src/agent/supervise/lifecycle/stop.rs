@@ -187,7 +187,7 @@ impl Lifecycle {
             self.failed = None;
         }
         let took_ms = now.saturating_sub(begun);
-        vec![Action::Record(RecordEvent::Stopped { survivors, gpus_free, took_ms }), Action::Save]
+        vec![Action::Save, Action::Record(RecordEvent::Stopped { survivors, gpus_free, took_ms })]
     }
 }
 

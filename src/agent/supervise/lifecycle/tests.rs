@@ -178,7 +178,7 @@ fn life_3_a_stop_gets_harder_never_softer() {
     assert!(harder.contains(&Action::SignalAll(libc::SIGKILL)));
     lifecycle.reaped(100, SIGKILLED, 4);
     let told = lifecycle.exit_info(Rank(0), vec![], 0);
-    assert!(matches!(&told[0], Action::Record(RecordEvent::RankExited { stopping: true, .. })));
+    assert!(matches!(&told[1], Action::Record(RecordEvent::RankExited { stopping: true, .. })));
     assert_eq!(
         stopped(&lifecycle.searched(vec![], vec![], 10)),
         Some((vec![], 10)),
@@ -306,4 +306,20 @@ fn survivors_of_a_dead_agent_block_the_next_generation_until_they_are_gone() {
     assert_eq!(lifecycle.tick(LOOK_AGAIN_MS, true, 0), [Action::VerifyStop]);
     assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 1500)).unwrap().0, []);
     assert!(lifecycle.launch(spec(1, 1)).is_ok());
+}
+
+/// SPOOL-6: a reader of the record may look at the manifest at once.
+#[test]
+fn spool_6_a_change_is_saved_before_it_is_recorded() {
+    let mut lifecycle = Lifecycle::default();
+    let mut changes = vec![lifecycle.launch(spec(0, 1)).unwrap()];
+    changes.push(lifecycle.spawned(Rank(0), Ok(ident(0)), 0));
+    lifecycle.reaped(100, Exit::Code { code: 0 }, 10);
+    changes.push(lifecycle.exit_info(Rank(0), Vec::new(), 10));
+    changes.push(lifecycle.searched(Vec::new(), Vec::new(), 20));
+    for actions in changes {
+        let at = |wanted: fn(&Action) -> bool| actions.iter().position(wanted).unwrap();
+        let (saved, recorded) = (at(|it| *it == Action::Save), at(|it| matches!(it, Action::Record(_))));
+        assert!(saved < recorded, "{actions:?}");
+    }
 }
