@@ -200,8 +200,11 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
         .or_else(|| late.by_its_workers())
         .or_else(|| late.by_its_progress())
         .unwrap_or_else(|| late.by_its_wait())?;
+    // A worker that is stopped would not go on with a core, either.
+    let stopped = matches!(judged.reason, Reason::EnvWorkerDeadlocked | Reason::DataLoader)
+        && stopped_child(view).is_some();
     let rests_on_silence = judged.severity == Severity::Red && judged.confidence < Confidence::Certain;
-    if rests_on_silence && late.is_doubtful() {
+    if rests_on_silence && !stopped && late.is_doubtful() {
         return amber(if view.host.is_busy() { Reason::HostOverloaded } else { Reason::ExpectedWait });
     }
     Some(judged)
@@ -222,6 +225,8 @@ struct Lateness<'a> {
     spent: bool,
     suspicious: bool,
     overdue: bool,
+    /// Its program has given no sign for too long, whatever its main thread does.
+    signless: bool,
     /// Others have waited so long that an explained wait is shown.
     shown: bool,
     phase: Option<Phase>,
@@ -245,6 +250,7 @@ impl<'a> Lateness<'a> {
             spent,
             suspicious: silence >= threshold.suspect && waited_ms >= SUSPECT_MS,
             overdue: silence >= stuck && waited_ms >= limits.behind.min(stuck),
+            signless: view.silence_ms() >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck),
             shown: waited_ms >= AMBER_MS,
             phase: view.phase(),
             waits_in: wait(view),
@@ -254,6 +260,14 @@ impl<'a> Lateness<'a> {
     /// It uses no CPU although its time is over.
     fn idles(&self) -> bool {
         self.overdue && cpu(self.view) <= IDLE
+    }
+
+    /// It is a script that computes, or would if it had a core, in the same function at each look. Nothing
+    /// tells an evaluation from an endless loop, but that is worth a word.
+    fn spins(&self) -> bool {
+        let view = self.view;
+        let within = self.phase.is_none() && !self.spent;
+        within && self.signless && never_sleeps(view) && same_function(view)
     }
 
     /// Milliseconds for which it may be silent where cores are short.
@@ -272,7 +286,7 @@ impl<'a> Lateness<'a> {
     /// A long call, and what its host or its storage does to it.
     fn by_its_host(&self) -> Decision {
         let (view, overdue) = (self.view, self.overdue);
-        if overdue && view.look.is_some_and(|look| look.computes_in_c) {
+        if self.signless && view.look.is_some_and(|look| look.computes_in_c) {
             // Nothing tells a long call from an endless one.
             return Some(if self.silence >= self.limits.rank0 {
                 red(Confidence::Likely, Reason::GilHeld)
@@ -282,6 +296,9 @@ impl<'a> Lateness<'a> {
         }
         if thrashes(view) {
             return Some(if overdue { amber(Reason::Thrashing) } else { None });
+        }
+        if self.spins() {
+            return Some(amber(Reason::Spinning));
         }
         if starved(view) && self.silence < self.patience() {
             return Some(if overdue { amber(Reason::HostOverloaded) } else { None });
@@ -342,13 +359,10 @@ impl<'a> Lateness<'a> {
         if (long || compiling) && progresses(view) && self.silence < silent_budget {
             return Some(expected);
         }
-        // A program without phases may work for as long as it likes. Nothing tells an evaluation from an
-        // endless loop, but a program that is in the same function at each look is worth a word. The kernel
-        // counts a wait for a core only when it is over, so a rank that gets no core at all is merely seen
-        // ready to run.
+        // A program without phases may work for as long as it likes. The kernel counts a wait for a core only
+        // when it is over, so a rank that gets no core at all is merely seen ready to run.
         if phase.is_none() && !self.spent && program::moves(view, self.limits.rank0) {
-            let spins = self.overdue && never_sleeps(view) && same_function(view);
-            return Some(if spins { amber(Reason::Spinning) } else { expected });
+            return Some(expected);
         }
         // When a sleep ends, only a look tells; and what a look has shown before it did something is over.
         let unseen =

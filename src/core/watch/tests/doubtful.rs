@@ -145,6 +145,40 @@ fn whatever_a_rank_waits_in_is_amber_at_most_while_something_of_it_wants_a_core(
 }
 
 #[test]
+fn a_worker_that_is_stopped_needs_no_core_to_be_told() {
+    let (wchan, reason, looks) =
+        waits().into_iter().find(|(_, reason, _)| *reason == Reason::EnvWorkerDeadlocked).unwrap();
+    let does = |_: u64, sample: &mut RankSample, look: &mut Inspection| {
+        sample.wchan = wchan.into();
+        looks(sample, look);
+        sample.signals.children = vec![child(77, 'T')];
+        look.lacks_cores = true;
+    };
+    let c = script(FULL, 12_000, &does);
+    red(&c, reason);
+    assert!(verdicts(&c)[0].latency_s <= 7.0, "{:?}", c.verdicts());
+}
+
+#[test]
+fn p14_an_endless_loop_that_gets_little_of_a_core_is_amber_in_time() {
+    for tenths in [9, 5, 3, 1] {
+        let c = script(FULL, 30_000, &|at, sample, look| {
+            (sample.state, sample.wchan) = ('R', String::new());
+            sample.signals.cpu_ms = 1 + at * tenths / 10;
+            sample.signals.delay_ms = at * (10 - tenths) / 10;
+            sample.signals.main.as_mut().unwrap().cpu_us += at * tenths * 100;
+            look.lacks_cores = true;
+        });
+        quiet(&c);
+        let told = verdicts(&c);
+        assert!(
+            told.iter().any(|told| told.reason_code == Reason::Spinning && told.latency_s < 12.0),
+            "{tenths}: {told:?}"
+        );
+    }
+}
+
+#[test]
 fn a_group_that_has_used_up_its_share_of_the_cores_is_short_of_them_too() {
     let does = |at: u64, sample: &mut RankSample, look: &mut Inspection| {
         let periods = at / 100;

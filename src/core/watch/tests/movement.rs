@@ -168,6 +168,51 @@ fn threads_that_compute_for_a_main_thread_that_waits_are_progress() {
     only_expected(&c);
 }
 
+fn computes(sample: &mut RankSample, at: u64) {
+    (sample.state, sample.wchan) = ('R', String::new());
+    main(sample).cpu_us += at * 1_000;
+}
+
+fn first_amber(c: &Cluster, reason: Reason) {
+    assert_eq!(reds(c), [], "{:?}", c.verdicts());
+    let told = verdicts(c);
+    let (first, late) = (told.first().expect("a verdict"), told.iter().any(|told| told.latency_s > 10.0));
+    assert_eq!((first.rank, first.reason_code), (Some(Rank(1)), reason), "{told:?}");
+    assert!(!late, "{told:?}");
+}
+
+#[test]
+fn p15_c_code_that_keeps_the_interpreter_lock_and_computes_is_amber_in_time() {
+    let look = Inspection { computes_in_c: true, ..look_at(1, "parse", "train.py", 9) };
+    first_amber(&script(1, 30_000, Some(look), &|at, sample| computes(sample, at)), Reason::GilHeld);
+}
+
+#[test]
+fn p14_a_main_thread_that_computes_in_one_function_is_amber_in_time() {
+    let look = look_at(1, "parse", "train.py", 9);
+    first_amber(&script(1, 30_000, Some(look), &|at, sample| computes(sample, at)), Reason::Spinning);
+}
+
+#[test]
+fn a_main_thread_that_computes_here_and_there_is_expected() {
+    let mut c = script(1, 250, None, &|_, _| {});
+    let since = c.now.0 - 250;
+    for step in 1..240 {
+        let function = format!("step_{step}");
+        c.agents[0].inspections.insert(1, look_at(1, &function, "train.py", 9));
+        drive(&mut c, 250, |rank, now, sample| {
+            let seq = since / 250;
+            sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
+            if rank == 1 {
+                sample.state = 'R';
+                let at = now - since;
+                main(sample).cpu_us = 500_000 + since * 500 + at * 1_000;
+            }
+        });
+    }
+    only_expected(&c);
+}
+
 #[test]
 fn a_budget_that_is_used_up_ends_all_patience() {
     let c = script(0, 620_000, None, &|at, sample| main(sample).io_bytes = 9 + at / 3_000 * 30);
