@@ -21,6 +21,16 @@ const IO_PROCESSES: usize = 16;
 /// Share of a core from which a main thread is seen to work without a look at its connections.
 const RUNS: f32 = 0.05;
 
+/// How much a look reads.
+#[derive(Debug, Clone, Copy)]
+pub struct Depth {
+    /// Also what changes slowly. The first look does anyway.
+    pub thorough: bool,
+    /// With that, what the connections of a main thread that hardly runs have carried: a walk over all
+    /// connections of the host. Nobody asks while the program itself gives signs of life.
+    pub connections: bool,
+}
+
 /// One rank's processes.
 #[derive(Debug)]
 pub struct ProcessTree {
@@ -132,8 +142,8 @@ impl ProcessTree {
         }
     }
 
-    /// Looks once; with `thoroughly` also at what changes slowly, which the first look does anyway.
-    pub fn look(&mut self, cache: &mut HostCache, thoroughly: bool) -> TreeSample {
+    /// Looks once.
+    pub fn look(&mut self, cache: &mut HostCache, depth: Depth) -> TreeSample {
         let read = self.stat.as_mut().and_then(Again::text).and_then(|text| proc::parse_stat(&text));
         // A descriptor belongs to its process, a pid may be another one's by now.
         let Some(main) = read.filter(|main| main.start == self.root.start) else {
@@ -148,9 +158,9 @@ impl ProcessTree {
         };
         let schedule = self.schedule.as_mut().and_then(Again::text).and_then(|text| parse_schedule(&text));
         let slow = self.slow.get_or_insert_with(|| Slow::of(main.pid));
-        let thoroughly = thoroughly || slow.at.is_none();
+        let thoroughly = depth.thorough || slow.at.is_none();
         if thoroughly {
-            slow.look(&main, schedule, cache);
+            slow.look(&main, schedule, depth, cache);
         }
         let Schedule { ran_ns, delay_ms, turns } = schedule.unwrap_or_default();
         // Where a thread waits that has run meanwhile is a matter of the moment, and costs a walk over its
@@ -206,7 +216,14 @@ impl Slow {
 
     /// What the main thread has done. Only where it has hardly run and moved nothing are its connections
     /// counted.
-    fn look_at_main(&mut self, pid: u32, schedule: Schedule, seconds: f32, cache: &mut HostCache) {
+    fn look_at_main(
+        &mut self,
+        pid: u32,
+        schedule: Schedule,
+        seconds: f32,
+        connections: bool,
+        cache: &mut HostCache,
+    ) {
         let io = self
             .main_io
             .as_mut()
@@ -217,7 +234,7 @@ impl Slow {
         let cpu_us = schedule.ran_ns / 1000;
         let ran = cpu_us.saturating_sub(self.main.cpu_us) as f32 / 1e6;
         let moves = io_bytes != self.main.io_bytes || ran >= seconds * RUNS;
-        let net_bytes = if moves { None } else { cache.net_bytes(pid) };
+        let net_bytes = if connections && !moves { cache.net_bytes(pid) } else { None };
         self.main = MainThread { cpu_us, turns: schedule.turns, io_bytes, net_bytes };
     }
 
@@ -235,7 +252,7 @@ impl Slow {
         })
     }
 
-    fn look(&mut self, main: &Stat, schedule: Option<Schedule>, cache: &mut HostCache) {
+    fn look(&mut self, main: &Stat, schedule: Option<Schedule>, depth: Depth, cache: &mut HostCache) {
         let now = Instant::now();
         let passed = self.at.replace(now).map(|at| now.duration_since(at).as_secs_f32());
         self.below = self.below(main.pid, cache.newest, now);
@@ -257,7 +274,8 @@ impl Slow {
         self.io_bytes = own.storage + io_below.values().map(|io| io.storage).sum::<u64>();
         self.io_below = io_below;
         self.ticks = ticks;
-        self.look_at_main(main.pid, schedule.unwrap_or_default(), passed.unwrap_or(0.0), cache);
+        let seconds = passed.unwrap_or(0.0);
+        self.look_at_main(main.pid, schedule.unwrap_or_default(), seconds, depth.connections, cache);
         // Containers and batch systems may move a process after it was made.
         let membership = self.membership.as_mut().and_then(Again::text);
         self.groups = membership.and_then(|text| cache.mounts.locate(&text)).or(self.groups.take());

@@ -7,7 +7,7 @@
 use crate::observe::{
     gpu::Gpus,
     host_signals::HostWatch,
-    process_tree::{HostCache, ProcessTree},
+    process_tree::{Depth, HostCache, ProcessTree},
 };
 use crate::proc::{self, Ident};
 use crate::timing::Timing;
@@ -29,6 +29,8 @@ const SLOW_ROUND: Duration = Duration::from_millis(500);
 
 /// A page that was written within so many milliseconds shows progress.
 const RECENT_MS: u64 = 1_500;
+/// Age of a script's latest sign from which its connections are counted.
+const SIGN_MS: u64 = 1_000;
 
 /// One rank to look at.
 #[derive(Debug, Clone, PartialEq)]
@@ -142,6 +144,8 @@ pub fn all_get_on(sample: &HostSample) -> bool {
 struct Watched {
     tree: ProcessTree,
     page: Option<Reader>,
+    /// The program itself told at the latest look that it moves.
+    gives_signs: bool,
 }
 
 /// Remembers what differences are taken from.
@@ -199,11 +203,9 @@ impl Sampler {
 
     fn rank(&mut self, target: &Target, gpus: &[GpuSample], thoroughly: bool) -> RankSample {
         let cache = self.cache.get_or_insert_with(HostCache::read);
-        let watched = self
-            .ranks
-            .entry(target.ident)
-            .or_insert_with(|| Watched { tree: ProcessTree::of(target.ident), page: None });
-        let seen = watched.tree.look(cache, thoroughly);
+        let watched = self.ranks.entry(target.ident).or_insert_with(|| Watched::of(target.ident));
+        let depth = Depth { thorough: thoroughly, connections: !watched.gives_signs };
+        let seen = watched.tree.look(cache, depth);
         let gpu = gpu_of(gpus, &seen.pids, target.gpu);
         let gpu_memory = gpu.map(|gpu| {
             let ours = |(pid, _): &&(u32, u64)| seen.pids.contains(pid);
@@ -215,6 +217,8 @@ impl Sampler {
             (others && !gpu.shares.is_empty()).then(|| ours.map(|(_, percent)| percent).sum::<u32>().min(100))
         });
         let state = seen.main.as_ref().map_or('X', |main| main.state);
+        let page = watched.page(target, matches!(state, 'X' | 'Z'));
+        watched.gives_signs = page.as_ref().is_some_and(gives_signs);
         RankSample {
             rank: target.rank,
             pid: target.ident.pid,
@@ -226,7 +230,7 @@ impl Sampler {
             gpu: gpu.map(|gpu| gpu.index).or(target.gpu),
             gpu_memory,
             gpu_share,
-            page: watched.page(target, matches!(state, 'X' | 'Z')),
+            page,
             signals: seen.signals,
         }
     }
@@ -239,7 +243,16 @@ pub fn gpu_of<'a>(gpus: &'a [GpuSample], pids: &[u32], planned: Option<u32>) -> 
     gpus.iter().find(used).or_else(|| gpus.iter().find(|gpu| Some(gpu.index) == planned))
 }
 
+/// What the main thread does besides is no news: the program tells its phase, or has just given a sign.
+fn gives_signs(page: &PageSample) -> bool {
+    !page.by_hook || page.heartbeat_age_ms < SIGN_MS
+}
+
 impl Watched {
+    fn of(root: Ident) -> Watched {
+        Watched { tree: ProcessTree::of(root), page: None, gives_signs: false }
+    }
+
     fn page(&mut self, target: &Target, ended: bool) -> Option<PageSample> {
         if self.page.is_none() {
             self.page = Reader::open(&target.page).ok();
@@ -266,6 +279,15 @@ mod tests {
         assert!(!calm(&[Some(0), Some(500)]), "one stands still");
         assert!(!calm(&[Some(0), None]), "one has no page");
         assert!(!calm(&[]), "nobody is there yet");
+    }
+
+    #[test]
+    fn connections_are_counted_of_scripts_that_give_no_sign() {
+        let page = |by_hook, age| PageSample { by_hook, heartbeat_age_ms: age, ..PageSample::default() };
+        assert!(gives_signs(&page(false, 60_000)), "its phase says what it does");
+        assert!(gives_signs(&page(true, 200)) && !gives_signs(&page(true, 3_000)));
+        let watched = Watched::of(Ident { pid: 1, start: 1 });
+        assert!(!watched.gives_signs, "a program without a page never does");
     }
 
     #[test]

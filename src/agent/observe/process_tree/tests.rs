@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+const FULL: Depth = Depth { thorough: true, connections: true };
+
 #[test]
 fn a_process_that_this_one_holds_is_not_held_by_a_debugger() {
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -20,7 +22,7 @@ fn a_process_that_this_one_holds_is_not_held_by_a_debugger() {
         soon(|| (proc::stat(child.id())?.state == 't').then_some(()));
         let stat = proc::stat(child.id()).unwrap();
         let mut tree = ProcessTree::of(Ident { pid: stat.pid, start: stat.start });
-        let seen = tree.look(&mut HostCache::read(), true);
+        let seen = tree.look(&mut HostCache::read(), FULL);
         assert_eq!(seen.main.unwrap().state, 'R');
     }
     child.kill().unwrap();
@@ -105,7 +107,7 @@ fn a_process_that_a_debugger_holds_is_shown_as_held() {
     assert!(is_held_by_another(debugged.held));
     let stat = proc::stat(debugged.held).unwrap();
     let mut tree = ProcessTree::of(Ident { pid: stat.pid, start: stat.start });
-    let seen = tree.look(&mut HostCache::read(), true);
+    let seen = tree.look(&mut HostCache::read(), FULL);
     assert_eq!(seen.main.unwrap().state, 't');
 }
 
@@ -128,7 +130,7 @@ fn a_family_is_seen_with_its_children_and_is_gone_when_its_root_is() {
     let mut tree = ProcessTree::of(Ident { pid: stat.pid, start: stat.start });
     let seen = soon(|| {
         cache.turn(proc::load().and_then(|load| load.newest));
-        let seen = tree.look(&mut cache, true);
+        let seen = tree.look(&mut cache, FULL);
         (seen.children == 1 && seen.signals.children[0].name == "sleep").then_some(seen)
     });
     assert_eq!((seen.pids.len(), seen.main.as_ref().map(|main| main.pid)), (2, Some(root.id())));
@@ -136,7 +138,7 @@ fn a_family_is_seen_with_its_children_and_is_gone_when_its_root_is() {
     let child = seen.signals.children[0].pid;
     root.kill().unwrap();
     root.wait().unwrap();
-    assert!(tree.look(&mut cache, true).main.is_none());
+    assert!(tree.look(&mut cache, FULL).main.is_none());
     // SAFETY: kill takes two integers; the sleeper is this test's own.
     unsafe { libc::kill(child as i32, libc::SIGKILL) };
 }
@@ -148,7 +150,7 @@ fn a_birth_and_a_death_are_seen_by_the_next_thorough_look() {
     let mut tree = ProcessTree::of(Ident { pid: own.pid, start: own.start });
     let mut look = || {
         cache.turn(proc::load().and_then(|load| load.newest));
-        tree.look(&mut cache, true)
+        tree.look(&mut cache, FULL)
     };
     look();
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
