@@ -46,6 +46,8 @@ pub(crate) mod tensorboard;
 pub(crate) mod train;
 
 #[cfg(test)]
+rankdeck_testkit::end_without_destructors!();
+#[cfg(test)]
 mod kernel_tests;
 
 pub use rankdeck_envs as env;

@@ -12,6 +12,8 @@
     reason = "a test that fails should say so loudly"
 )]
 
+rankdeck_testkit::end_without_destructors!();
+
 mod between;
 mod classic;
 mod distributed;
