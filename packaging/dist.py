@@ -173,7 +173,7 @@ def wheel(files, floor):
         for path, (data, mode) in sorted(content.items()):
             info = zipfile.ZipInfo(path, time.gmtime(date())[:6])
             info.external_attr, info.compress_type = (0o100000 | mode) << 16, zipfile.ZIP_DEFLATED
-            packed.writestr(info, data)
+            packed.writestr(info, data, compresslevel=LEVEL)
     return f"{name}-{tag}.whl", out.getvalue()
 
 

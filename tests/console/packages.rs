@@ -15,7 +15,7 @@ fn run(command: &mut Command) -> Output {
 /// Packages of the programs in `binaries`.
 fn packages(binaries: &Path, out: &Path) -> Vec<PathBuf> {
     let mut command = Command::new("python3");
-    command.arg(repository("packaging/dist.py")).args([binaries, out]).env("RANKDECK_DIST_LEVEL", "1");
+    command.arg(repository("packaging/dist.py")).args([binaries, out]).env("RANKDECK_DIST_LEVEL", "0");
     run(&mut command);
     let mut made: Vec<PathBuf> = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).collect();
     made.sort();

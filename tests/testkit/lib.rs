@@ -19,12 +19,12 @@ macro_rules! skip {
     }};
 }
 
-/// For a test binary that is linked with libtorch: its processes end without libtorch's destructors. They take
-/// 0.1 s each, and every test is a process of its own.
+/// For a test binary that is linked with libtorch: its processes end without libtorch's destructors, which
+/// take 0.1 s. Every test is a process of its own.
 #[macro_export]
 macro_rules! end_without_destructors {
     () => {
-        // Runs after the constructors of the libraries, so that what it registers runs before their destructors.
+        // Runs after the constructors of the libraries; what it registers, before their destructors.
         #[used]
         #[unsafe(link_section = ".init_array")]
         static END_WITHOUT_DESTRUCTORS: extern "C" fn() = $crate::end_without_destructors;

@@ -220,6 +220,7 @@ fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
             command.arg(made.path().join("train.py")).args([until, fault]);
             command.env("PYTHONPATH", made.path().join("python")).env("RANK", rank.to_string());
             command.env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            command.env("OMP_NUM_THREADS", "1");
             command.env("RANKDECK_STATUS_PAGE", page(rank)).spawn().unwrap()
         });
         for mut rank in ranks {
@@ -335,6 +336,7 @@ fn waits_for_its_peer(
         command.arg(made.path().join("train.py"));
         command.env("PYTHONPATH", made.path().join("python")).env("RANK", rank.to_string());
         command.env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.env("OMP_NUM_THREADS", "1");
         command.env("RANKDECK_STATUS_PAGE", page(rank)).spawn().unwrap()
     });
     let view = |rank: u32| Reader::open(&page(rank)).ok().and_then(|page| page.view().ok());
