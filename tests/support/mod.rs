@@ -133,10 +133,12 @@ impl Bench {
             let stat = String::from_utf8_lossy(&read("stat")).into_owned();
             let zombie =
                 stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z') || rest.starts_with('X'));
-            let text = [read("environ"), read("cmdline")].concat();
-            let text = String::from_utf8_lossy(&text).replace('\0', " ");
-            if !zombie && text.contains(&needle) {
-                found.push((pid, String::from_utf8_lossy(&read("cmdline")).replace('\0', " ")));
+            let [environment, command] =
+                ["environ", "cmdline"].map(|file| String::from_utf8_lossy(&read(file)).replace('\0', " "));
+            // Without a command line it has given up its memory since: it ends, whatever it was.
+            let is_there = !zombie && !command.is_empty();
+            if is_there && (environment.contains(&needle) || command.contains(&needle)) {
+                found.push((pid, command));
             }
         }
         found
