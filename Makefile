@@ -9,7 +9,7 @@ PACKAGES := sh tests/setup/packages.sh
 ENVIRONMENT = env $$(sh tests/setup/openssl.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build dist dist-only libtorch test lint audit screenshot captures gpu-test gpu-kit clean build-packages test-packages
+.PHONY: help demo build dist dist-libtorch dist-only libtorch test lint audit screenshot captures gpu-test gpu-kit clean build-packages test-packages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,16 +23,32 @@ build: libtorch ## release build of the console and the trainer
 
 # One place for every builder: OpenSSL keeps the path that it is built in.
 DIST_TARGET ?= /var/tmp/rankdeck-dist
-REMAP = --remap-path-prefix=$(CURDIR)=. --remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=cargo
-REMAP_C = -ffile-prefix-map=$(CURDIR)=. -ffile-prefix-map=$${CARGO_HOME:-$$HOME/.cargo}=cargo
+# x86_64, or aarch64 by Debian's cross compilers, with the libtorch of that.
+MACHINE := $(shell uname -m)
+DIST_ARCH ?= $(MACHINE)
+ifeq ($(DIST_ARCH),$(MACHINE))
+DIST_LIBTORCH = $(LIBTORCH)
+else
+DIST_LIBTORCH = $(abspath .libtorch-$(DIST_ARCH))/torch
+endif
+DIST_TRIPLE = $(DIST_ARCH)-unknown-linux-gnu
+DIST_PROGRAMS = -p rankdeck -p rankdeck-launcher -p rankdeck-trainer
+# Folders of this machine, which no program shall name. OpenSSL writes CFLAGS into itself, so C compilers get them otherwise.
+REMAP = $(CURDIR)=. $${CARGO_HOME:-$$HOME/.cargo}=cargo
 
-dist: libtorch dist-only ## tarball, wheel and .deb of the console and the trainer, in dist/
+dist: dist-libtorch dist-only ## tarball, wheel and .deb of the console and the trainer for glibc 2.28 and newer, in dist/
+
+dist-libtorch: build-packages
+	@if [ "$(DIST_ARCH)" = "$(MACHINE)" ]; then $(MAKE) --no-print-directory libtorch; \
+	else $(PYTHON) tests/setup/fetch_libtorch.py .libtorch-$(DIST_ARCH) $(DIST_ARCH); fi
 
 # The same where libtorch and all packages are there already.
 dist-only:
-	RUSTFLAGS="$(REMAP)" CFLAGS="$(REMAP_C)" CXXFLAGS="$(REMAP_C)" \
-		$(ENVIRONMENT) $(CARGO) build --release --locked --workspace --target-dir $(DIST_TARGET)
-	$(PYTHON) packaging/dist.py $(DIST_TARGET)/release dist
+	sysroot=$$($(PYTHON) packaging/sysroot.py $(DIST_ARCH) $(DIST_TARGET)/sysroot-$(DIST_ARCH)) && \
+	env $$sysroot LIBTORCH="$(DIST_LIBTORCH)" OPENSSL_NO_VENDOR=0 RANKDECK_REMAP="$(REMAP)" \
+		RUSTFLAGS="$$(printf -- '--remap-path-prefix=%s ' $(REMAP))" \
+		$(CARGO) build --release --locked $(DIST_PROGRAMS) --target $(DIST_TRIPLE) --target-dir $(DIST_TARGET)
+	$(PYTHON) packaging/dist.py $(DIST_TARGET)/$(DIST_TRIPLE)/release dist --released
 
 libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, once)
 	@if [ "$(LIBTORCH)" = "$(abspath .libtorch)/torch" ]; then \

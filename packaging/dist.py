@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""dist.py BINARIES OUT: a tarball, a wheel and a .deb of the console and the trainer, and their checksums.
+"""dist.py BINARIES OUT [--released]: a tarball, a wheel and a .deb of the console and the trainer, and their checksums.
 
 BINARIES is a folder with `rankdeck`, `rankdeck-trainer` and `rankdeck-launcher`. The launcher, which needs no libtorch, is
-installed as `bin/rankdeck-trainer`, and the trainer that it starts as `libexec/rankdeck/rankdeck-trainer`. The same binaries give the same bytes: names are sorted, owners
-and times are fixed (SOURCE_DATE_EPOCH, or the time of the commit). The packages ask for the glibc that the binaries need.
+installed as `bin/rankdeck-trainer`, and the trainer that it starts as `libexec/rankdeck/rankdeck-trainer`. The same binaries
+give the same bytes: names are sorted, owners and times are fixed (SOURCE_DATE_EPOCH, or the time of the commit). The packages
+ask for the glibc that the binaries need; with `--released`, binaries that need a newer system than sysroot.py is for are
+refused, and so are such that name folders of this machine.
 """
 
 import base64
@@ -14,11 +16,15 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+
+sys.dont_write_bytecode = True
+import sysroot  # noqa: E402, beside this file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROGRAMS = {
@@ -36,6 +42,8 @@ NOTICE = re.compile(r"(licen[cs]e|copying|notice|unlicense)", re.I)
 # Tests are in a hurry.
 LEVEL = int(os.environ.get("RANKDECK_DIST_LEVEL", "9"))
 SUMMARY = "A terminal console for multi-node data-parallel reinforcement learning"
+# By the machine's number in ELF: the name that Linux and wheels have for it, and Debian's.
+MACHINES = {62: ("x86_64", "amd64"), 183: ("aarch64", "arm64")}
 
 
 def said(*command, **more):
@@ -56,14 +64,50 @@ def date():
     return max(int(given), 315532800)
 
 
+def versions(text):
+    """The versions of symbols that a program needs, such as GLIBC_2.28, from the names that its loader has to find."""
+    families = "|".join(sysroot.NEWEST).encode()
+    return {name.decode() for name in re.findall(rb"\0((?:%s)_\d[\d.]*)(?=\0)" % families, text)}
+
+
 def glibc(programs):
-    """The newest version among the symbols that the programs need, read from their tables."""
-    names = re.compile(rb"\0GLIBC_(\d+)\.(\d+)[.\d]*(?=\0)")
-    found = [(int(major), int(minor)) for text in programs for major, minor in names.findall(text)]
+    """The newest glibc that the programs need."""
+    found = [tuple(map(int, name[6:].split(".")[:2])) for text in programs for name in versions(text) if name.startswith("GLIBC_")]
     return max(found, default=(2, 17))
 
 
-def stripped(path):
+def machine(program):
+    """The machine that a program is for, as Linux and as Debian call it."""
+    text = program.read_bytes()[:20]
+    if not text.startswith(b"\x7fELF"):
+        return MACHINES[62]
+    number = int.from_bytes(text[18:20], "little")
+    if number not in MACHINES:
+        sys.exit(f"dist: {program} is for a machine that has no package (number {number})")
+    return MACHINES[number]
+
+
+def runner(arch):
+    """What runs programs for an architecture here."""
+    if arch == os.uname().machine:
+        return []
+    for name in (f"qemu-{arch}-static", f"qemu-{arch}"):
+        if shutil.which(name):
+            return [name, "-L", f"/usr/{arch}-linux-gnu"]
+    sys.exit(f"dist: no qemu to run programs for {arch} with (on Debian: apt-get install qemu-user-static)")
+
+
+def refused(programs):
+    """Why these must not be released."""
+    places = {str(place).encode() + b"/" for place in (ROOT, pathlib.Path.home())}
+    for name, text in programs.items():
+        if newer := sorted(version for version in versions(text) if not sysroot.is_old_enough(version)):
+            yield f"{name} needs {', '.join(newer)}, which glibc {'.'.join(map(str, sysroot.NEWEST['GLIBC']))} and its time do not have"
+        for place in sorted(place for place in places if place in text):
+            yield f"{name} contains the path {place.decode()}"
+
+
+def stripped(path, arch):
     """A program without what only a debugger reads; its symbols stay, for stacks."""
     text = path.read_bytes()
     if not text.startswith(b"\x7fELF"):
@@ -71,17 +115,17 @@ def stripped(path):
     with tempfile.TemporaryDirectory() as folder:
         made = pathlib.Path(folder, path.name)
         try:
-            subprocess.run(["strip", "--strip-debug", "-o", str(made), str(path)], check=True)
+            subprocess.run([sysroot.prefix(arch) + "strip", "--strip-debug", "-o", str(made), str(path)], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"dist: {path.name} is not stripped: {error}", file=sys.stderr)
             return text
         return made.read_bytes()
 
 
-def licences():
+def licences(arch):
     """The licence texts of every crate that is linked, and of the C libraries inside some of them."""
     data = json.loads(said("cargo", "metadata", "--format-version", "1", "--locked", "--offline",
-                           "--filter-platform", "x86_64-unknown-linux-gnu", cwd=ROOT))
+                           "--filter-platform", f"{arch}-unknown-linux-gnu", cwd=ROOT))
     packages = {package["id"]: package for package in data["packages"]}
     nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
     open_ids = [id for id, package in packages.items() if package["name"] in PROGRAMS.values()]
@@ -105,20 +149,20 @@ def licences():
     return "".join(text).encode()
 
 
-def tree(binaries):
+def tree(binaries, arch):
     """What is installed, below a prefix: path to bytes and mode."""
-    console = str(binaries / "rankdeck")
-    files = {path: (stripped(binaries / name), 0o755) for path, name in PROGRAMS.items()}
+    console = [*runner(arch), str(binaries / "rankdeck")]
+    files = {path: (stripped(binaries / name, arch), 0o755) for path, name in PROGRAMS.items()}
     for shell, path in SHELLS.items():
-        files[path] = (said(console, "completions", shell), 0o644)
-    names = re.findall(r"^  ([a-z]+)  ", said(console, "--help").decode(), re.M)
+        files[path] = (said(*console, "completions", shell), 0o644)
+    names = re.findall(r"^  ([a-z]+)  ", said(*console, "--help").decode(), re.M)
     for name in [None, *(name for name in names if name != "help")]:
-        page = said(console, "man", *([name] if name else []))
+        page = said(*console, "man", *([name] if name else []))
         title = f"rankdeck-{name}" if name else "rankdeck"
         files[f"share/man/man1/{title}.1.gz"] = (gzip.compress(page, mtime=0), 0o644)
     for name in DOCUMENTS:
         files[f"share/doc/rankdeck/{pathlib.Path(name).name}"] = ((ROOT / name).read_bytes(), 0o644)
-    files["share/doc/rankdeck/LICENSES-OF-PARTS.txt.gz"] = (gzip.compress(licences(), mtime=0), 0o644)
+    files["share/doc/rankdeck/LICENSES-OF-PARTS.txt.gz"] = (gzip.compress(licences(arch), mtime=0), 0o644)
     for folder in ("configs", "examples/python"):
         for path in sorted((ROOT / folder).glob("*.[tp]*")):
             files[f"share/doc/rankdeck/{folder}/{path.name}"] = (path.read_bytes(), 0o644)
@@ -149,12 +193,12 @@ def scheme(path):
     return path.replace("bin/", "scripts/", 1) if path.startswith("bin/") else f"data/{path}"
 
 
-def wheel(files, floor):
+def wheel(files, floor, arch):
     """The programs for a virtual environment, experiments to begin with, and rankdeck.py as a module."""
     import time
 
     name = f"rankdeck-{version()}"
-    tag = f"py3-none-manylinux_{floor[0]}_{floor[1]}_x86_64"
+    tag = f"py3-none-manylinux_{floor[0]}_{floor[1]}_{arch}"
     metadata = (f"Metadata-Version: 2.1\nName: rankdeck\nVersion: {version()}\nSummary: {SUMMARY}\n"
                 f"License: MIT OR Apache-2.0\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n")
     begins = ("share/doc/rankdeck/configs/", "share/doc/rankdeck/examples/")
@@ -177,10 +221,10 @@ def wheel(files, floor):
     return f"{name}-{tag}.whl", out.getvalue()
 
 
-def deb(files, floor, time):
+def deb(files, floor, arch, time):
     """An `ar` of a version, what dpkg wants to know, and the files."""
     size = sum(len(data) for data, _ in files.values()) // 1024
-    control = (f"Package: rankdeck\nVersion: {version()}\nArchitecture: amd64\nMaintainer: The rankdeck developers\n"
+    control = (f"Package: rankdeck\nVersion: {version()}\nArchitecture: {arch}\nMaintainer: The rankdeck developers\n"
                f"Installed-Size: {size}\nDepends: libc6 (>= {floor[0]}.{floor[1]}), libstdc++6\nRecommends: openssh-client\n"
                f"Section: science\nPriority: optional\nDescription: {SUMMARY}\n"
                " It launches ranks over SSH, shows them live and names the rank that is stuck.\n")
@@ -193,35 +237,37 @@ def deb(files, floor, time):
     out = b"!<arch>\n"
     for name, data in members.items():
         out += f"{name:<16}{time:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
-    return f"rankdeck_{version()}_amd64.deb", out
+    return f"rankdeck_{version()}_{arch}.deb", out
 
 
-def main(binaries, out):
+def main(binaries, out, is_released):
     binaries, out, time = pathlib.Path(binaries), pathlib.Path(out), date()
-    out.mkdir(parents=True, exist_ok=True)
-    files = tree(binaries)
-    programs = [files[path][0] for path in PROGRAMS]
-    floor = glibc(programs)
+    arch, debian = machine(binaries / "rankdeck")
+    files = tree(binaries, arch)
+    programs = {path: files[path][0] for path in PROGRAMS}
+    floor = glibc(programs.values())
+    reasons = list(refused(programs))
+    for reason in reasons:
+        print(f"dist: {reason}", file=sys.stderr)
+    if is_released and reasons:
+        sys.exit("dist: no packages are made")
     name = f"rankdeck-{version()}"
     made = dict([
-        (f"{name}-x86_64-linux.tar.gz", archive(files, f"{name}/", time)),
-        wheel(files, floor),
-        deb(files, floor, time),
+        (f"{name}-{arch}-linux.tar.gz", archive(files, f"{name}/", time)),
+        wheel(files, floor, arch),
+        deb(files, floor, debian, time),
     ])
+    out.mkdir(parents=True, exist_ok=True)
     for path, data in made.items():
         (out / path).write_bytes(data)
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in sorted(made.items()))
     (out / "SHA256SUMS").write_text(sums)
     print(sums, end="")
     print(f"dist: the programs need glibc {floor[0]}.{floor[1]}", file=sys.stderr)
-    home = str(pathlib.Path.home()).encode() + b"/"
-    for name, text in zip(PROGRAMS, programs):
-        for place in {str(ROOT).encode() + b"/", home}:
-            if place in text:
-                print(f"dist: warning: {name} contains the path {place.decode()}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    words = [word for word in sys.argv[1:] if word != "--released"]
+    if len(words) != 2:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main(*words, is_released="--released" in sys.argv)

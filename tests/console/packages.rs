@@ -22,17 +22,105 @@ fn packages(binaries: &Path, out: &Path) -> Vec<PathBuf> {
     made
 }
 
-#[test]
-fn packages_are_the_same_every_time() {
-    let folder = tempfile::tempdir().unwrap();
-    // Stand-ins, which make small packages: what counts here is how they are put together.
+/// Stand-ins, which make small packages: what counts is how these are put together. The launcher holds `words`.
+fn stand_ins(folder: &Path, words: &str) {
     let console = format!("#!/bin/sh\nexec {:?} \"$@\"\n", rankdeck().get_program());
-    let stand_ins = [("rankdeck-trainer", "#!/bin/sh\n"), ("rankdeck-launcher", "#!/bin/sh\n")];
-    for (name, text) in [("rankdeck", console.as_str())].into_iter().chain(stand_ins) {
-        let path = folder.path().join(name);
+    let launcher = format!("#!/bin/sh\nexit\n{words}");
+    let texts = [
+        ("rankdeck", console.as_str()),
+        ("rankdeck-trainer", "#!/bin/sh\n"),
+        ("rankdeck-launcher", &launcher),
+    ];
+    for (name, text) in texts {
+        let path = folder.join(name);
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
+}
+
+#[test]
+fn a_release_that_needs_a_newer_system_or_names_the_builders_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let made = |words: &str| {
+        stand_ins(folder.path(), words);
+        let mut command = Command::new("python3");
+        command.arg(repository("packaging/dist.py")).args([folder.path(), &out]).arg("--released");
+        command.env("RANKDECK_DIST_LEVEL", "1").output().unwrap()
+    };
+    for (words, said) in [
+        (
+            "\0GLIBC_2.28\0GLIBC_2.34\0GLIBC_2.4\0".to_owned(),
+            "bin/rankdeck-trainer needs GLIBC_2.34, which glibc 2.28",
+        ),
+        ("\0GLIBCXX_3.4.24\0GLIBCXX_3.4.29\0".to_owned(), "bin/rankdeck-trainer needs GLIBCXX_3.4.29"),
+        (format!("at {}", repository("src/main.rs").display()), "bin/rankdeck-trainer contains the path"),
+    ] {
+        let refused = made(&words);
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && text.contains(said), "{words:?}: {refused:?}");
+        assert!(!out.exists(), "{words:?}: packages were made");
+    }
+    let taken = made("\0GLIBC_2.28\0GLIBC_2.4\0GLIBCXX_3.4.24\0CXXABI_1.3.11\0GCC_3.0\0");
+    assert!(taken.status.success(), "{taken:?}");
+    assert!(out.join("rankdeck-0.1.0-py3-none-manylinux_2_28_x86_64.whl").is_file());
+}
+
+/// Programs for older systems share the system's libstdc++ with libtorch, and bring what older ones lack.
+#[test]
+fn a_program_with_the_stubs_of_libstdcxx_needs_no_newer_one_and_catches_what_others_throw() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // What a newer library has: `bad_array_new_length` of a container, in GCC 11 and newer.
+    let program = "#include <memory>\n#include <new>\n#include <stdexcept>\n#include <string>\n\
+        void other(std::string &);\nint main(int n, char **) {\n  std::string text(\"a\");\n  int caught = 0;\n\
+        try { other(text); } catch (const std::out_of_range &) { caught++; }\n\
+        try { std::allocator<double>().allocate(static_cast<std::size_t>(-n)); } catch (const std::bad_alloc &) { caught++; }\n\
+        return caught == 2 && text == \"ab\" ? 0 : 1;\n}\n";
+    let other = "#include <stdexcept>\n#include <string>\nvoid other(std::string &text) { text += 'b'; text.at(9); }\n";
+    std::fs::create_dir(path("stubs")).unwrap();
+    std::fs::write(path("program.cpp"), program).unwrap();
+    std::fs::write(path("other.cpp"), other).unwrap();
+    let make = "import pathlib, sys; sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1]); import sysroot; \
+        place = pathlib.Path(sys.argv[2]); sysroot.gcc(sysroot.tools(sysroot.os.uname().machine), place, place)";
+    run(Command::new("python3").args(["-c", make]).arg(repository("packaging")).arg(path("stubs")));
+    let compile = |words: &[&str]| run(Command::new("c++").args(words).current_dir(folder.path()));
+    compile(&["-shared", "-fPIC", "-o", "libother.so", "other.cpp"]);
+    compile(&["-o", "program", "program.cpp", "-Lstubs", "-L.", "-lother", "-Wl,-rpath,$ORIGIN"]);
+    run(&mut Command::new(path("program")));
+    let symbols = run(Command::new("readelf").args(["-W", "--dyn-syms"]).arg(path("program")));
+    let symbols = String::from_utf8_lossy(&symbols.stdout).into_owned();
+    let newest = symbols
+        .split("GLIBCXX_3.4.")
+        .skip(1)
+        .filter_map(|rest| rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u32>().ok());
+    assert!(newest.max().is_some_and(|version| version <= 24), "{symbols}");
+    assert!(!symbols.contains("CXXABI_1.3.13"), "{symbols}");
+}
+
+#[test]
+fn it_is_said_why_there_are_no_compilers_for_older_systems() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("sysroot");
+    for (arch, said) in [
+        ("sparc", "sysroot: no such architecture: sparc (there are x86_64 and aarch64)"),
+        (std::env::consts::ARCH, "sysroot: pip could not fetch ziglang=="),
+    ] {
+        let mut command = Command::new("python3");
+        command.arg(repository("packaging/sysroot.py")).arg(arch).arg(&place).env("PIP_NO_INDEX", "1");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(said), "{output:?}");
+        assert!(output.stdout.is_empty(), "nothing for cargo: {output:?}");
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn packages_are_the_same_every_time() {
+    let folder = tempfile::tempdir().unwrap();
+    stand_ins(folder.path(), "");
     let [first, second] = ["a", "b"].map(|name| packages(folder.path(), &folder.path().join(name)));
     assert_eq!(first.len(), 4, "tarball, wheel, .deb and checksums: {first:?}");
     for (one, other) in first.iter().zip(&second) {

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Puts libtorch 2.11.0 into a folder, from the wheels that PyTorch and NVIDIA publish on PyPI.
 
-    fetch_libtorch.py FOLDER         FOLDER/torch and FOLDER/nvidia; does nothing when they are complete
-    fetch_libtorch.py --installed    prints the folder of an installed torch 2.11, for machines with GPUs
+    fetch_libtorch.py FOLDER            FOLDER/torch and FOLDER/nvidia; does nothing when they are complete
+    fetch_libtorch.py FOLDER aarch64    the same for another architecture, to build for it here
+    fetch_libtorch.py --installed       prints the folder of an installed torch 2.11, for machines with GPUs
 
 The trainer uses the libraries and headers only, so one wheel serves any Python, and no Python is needed afterwards. The
 tests also import it, where they find the Python that it was made for. The small set is enough to build, and to run on CPUs; on a machine with GPUs use a complete torch (`--installed`), which brings cuDNN, NCCL and the rest.
@@ -27,21 +28,30 @@ from pathlib import Path
 TORCH = "2.11.0"
 PYTHON = "311"
 REQUIREMENTS = [f"torch=={TORCH}", "nvidia-cuda-cupti==13.0.85", "nvidia-cuda-runtime==13.0.96"]
-PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+GLIBCS = ["manylinux_2_28", "manylinux_2_25", "manylinux_2_17", "manylinux2014"]
 SHA256 = {
-    f"torch-{TORCH}-cp311-cp311-manylinux_2_28_x86_64.whl":
-        "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a",
-    "nvidia_cuda_cupti-13.0.85-py3-none-manylinux_2_25_x86_64.whl":
-        "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8",
-    "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl":
-        "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
+    "x86_64": {
+        f"torch-{TORCH}-cp311-cp311-manylinux_2_28_x86_64.whl":
+            "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a",
+        "nvidia_cuda_cupti-13.0.85-py3-none-manylinux_2_25_x86_64.whl":
+            "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8",
+        "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl":
+            "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
+    },
+    "aarch64": {
+        f"torch-{TORCH}-cp311-cp311-manylinux_2_28_aarch64.whl":
+            "d91aac77f24082809d2c5a93f52a5f085032740a1ebc9252a7b052ef5a4fddc6",
+        "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_aarch64.manylinux_2_17_aarch64.whl":
+            "ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55",
+        "nvidia_cuda_cupti-13.0.85-py3-none-manylinux_2_25_aarch64.whl":
+            "796bd679890ee55fb14a94629b698b6db54bcfd833d391d5e94017dd9d7d3151",
+    },
 }
 # Of the torch wheel: compilers. The other program in that folder has to be there for `import torch`.
 DROPPED = ("torch/bin/protoc",)
 GIB = 1 << 30
 NEEDED_BYTES = int(1.8 * GIB)
 STAMP = "stamp.json"
-CONTENT = {"libtorch": TORCH, "format": 3, "requirements": REQUIREMENTS}
 
 
 class Failure(Exception):
@@ -78,15 +88,20 @@ def parse_record(text):
     return entries
 
 
-def is_ready(folder):
+def content(arch):
+    """What the stamp says; it says nothing of the architecture that was once the only one."""
+    return {"libtorch": TORCH, "format": 3, "requirements": REQUIREMENTS} | ({} if arch == "x86_64" else {"arch": arch})
+
+
+def is_ready(folder, arch):
     try:
         stamp = json.loads((folder / STAMP).read_text())
     except (OSError, ValueError):
         return False
-    return stamp == CONTENT and (folder / "torch/lib/libtorch_cpu.so").is_file()
+    return stamp == content(arch) and (folder / "torch/lib/libtorch_cpu.so").is_file()
 
 
-def adopt(folder):
+def adopt(folder, arch):
     """Stamps a folder that was unpacked by other means, when its libraries and modules are what the wheel recorded."""
     record = folder / f"torch-{TORCH}.dist-info/RECORD"
     if not (record.is_file() and (folder / "torch/include/torch").is_dir() and (folder / "nvidia").is_dir()):
@@ -99,20 +114,20 @@ def adopt(folder):
         if not file.is_file() or record_hash(sha256(file)) != value:
             say(f"{file} is missing or differs")
             return False
-    write_stamp(folder)
+    write_stamp(folder, arch)
     return True
 
 
-def write_stamp(folder):
+def write_stamp(folder, arch):
     partial = folder / (STAMP + ".partial")
-    partial.write_text(json.dumps(CONTENT) + "\n")
+    partial.write_text(json.dumps(content(arch)) + "\n")
     partial.rename(folder / STAMP)
 
 
-def check_machine(folder):
-    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
-        raise Failure(f"there is no such libtorch for {platform.system()} on {platform.machine()}",
-                      "the trainer runs on x86-64 Linux; the console alone needs no libtorch: cargo build --release")
+def check_machine(folder, arch):
+    if platform.system() != "Linux" or arch not in SHA256:
+        raise Failure(f"there is no such libtorch for {platform.system()} on {arch}",
+                      "the trainer runs on x86-64 and aarch64 Linux; the console alone needs no libtorch: cargo build --release")
     libc, version = platform.libc_ver()
     if libc == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < (2, 28):
         raise Failure(f"this system's glibc {version} is older than 2.28", "use a newer system or container")
@@ -124,24 +139,25 @@ def check_machine(folder):
         raise Failure(f"{sys.executable} has no pip", "apt-get install python3-pip, or python3 -m ensurepip --user")
 
 
-def download(wheels):
+def download(wheels, arch):
     """The wheels, by pip, so that the user's proxies, mirrors and certificates hold."""
     wheels.mkdir(parents=True, exist_ok=True)
-    found = [path for path in wheels.glob("*.whl") if path.name in SHA256]
-    if len(found) == len(SHA256) and all(sha256(path).hexdigest() == SHA256[path.name] for path in found):
+    hashes = SHA256[arch]
+    found = [path for path in wheels.glob("*.whl") if path.name in hashes]
+    if len(found) == len(hashes) and all(sha256(path).hexdigest() == hashes[path.name] for path in found):
         say("the wheels are here already")
         return
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries", "5",
                "--disable-pip-version-check", "--no-cache-dir", "--dest", str(wheels)]
-    tags = [item for name in PLATFORMS for item in ("--platform", name)]
+    tags = [item for name in GLIBCS for item in ("--platform", f"{name}_{arch}")]
     exact = ["--implementation", "cp", "--python-version", PYTHON, "--abi", f"cp{PYTHON}", "--abi", "none", *tags]
     say("downloading 544 MB: " + ", ".join(REQUIREMENTS))
     # A mirror may carry only the wheels of the Python in use; those hold the same libraries.
-    for tags_of in (exact, []):
+    for tags_of in (exact, []) if arch == platform.machine() else (exact,):
         if subprocess.run([*command, *tags_of, *REQUIREMENTS], stdout=sys.stderr).returncode == 0:
             return
         say("no wheels that way" + (", trying those of this Python" if tags_of else ""))
-    names = ", ".join(SHA256)
+    names = ", ".join(hashes)
     raise Failure("pip could not download the wheels (its error is above)",
                   "is this machine online? pip honours HTTPS_PROXY, PIP_INDEX_URL and PIP_CERT; without a network, copy\n"
                   f"{names}\ninto {wheels} and run this again")
@@ -176,11 +192,11 @@ def unpack(wheel, tree):
                 raise Failure(f"{name} in {wheel.name} is not what its RECORD says", f"remove {wheel} and run this again")
 
 
-def fetch(folder):
-    check_machine(folder)
+def fetch(folder, arch):
+    check_machine(folder, arch)
     partial = folder.parent / (folder.name + ".partial")
     wheels, tree = partial / "wheels", partial / "tree"
-    download(wheels)
+    download(wheels, arch)
     names = {requirement.split("==")[0].replace("-", "_") for requirement in REQUIREMENTS}
     found = {path.name.split("-")[0]: path for path in wheels.glob("*.whl")}
     if missing := names - found.keys():
@@ -189,13 +205,13 @@ def fetch(folder):
     tree.mkdir(parents=True)
     for name in sorted(names):
         wheel = found[name]
-        expected = SHA256.get(wheel.name)
+        expected = SHA256[arch].get(wheel.name)
         if expected is None:
             say(f"{wheel.name} is of another Python: checked by its RECORD only")
         elif sha256(wheel).hexdigest() != expected:
             raise Failure(f"{wheel.name} is damaged", f"remove {wheel} and run this again")
         unpack(wheel, tree)
-    write_stamp(tree)
+    write_stamp(tree, arch)
     if folder.exists():
         folder.rename(partial / "old")
     tree.rename(folder)
@@ -219,21 +235,22 @@ def installed():
 def main(arguments):
     if arguments == ["--installed"]:
         return installed()
-    if len(arguments) != 1 or arguments[0].startswith("-"):
+    if len(arguments) not in (1, 2) or arguments[0].startswith("-"):
         raise Failure("expected one folder", "such as: fetch_libtorch.py .libtorch")
     folder = Path(arguments[0]).absolute()
-    if is_ready(folder):
+    arch = arguments[1] if len(arguments) == 2 else {"AMD64": "x86_64"}.get(platform.machine(), platform.machine())
+    if is_ready(folder, arch):
         return say(f"{TORCH} is ready in {folder}")
     if folder.is_symlink() and not folder.exists():
         raise Failure(f"{folder} is a link to nothing", f"remove it: rm {folder}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.parent / (folder.name + ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if is_ready(folder) or adopt(folder):
+        if is_ready(folder, arch) or adopt(folder, arch):
             return say(f"{TORCH} is ready in {folder}")
         if folder.is_symlink():
             raise Failure(f"{folder} is a link to a folder without a complete libtorch {TORCH}", f"remove it: rm {folder}")
-        return fetch(folder)
+        return fetch(folder, arch)
 
 
 if __name__ == "__main__":
