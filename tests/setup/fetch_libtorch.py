@@ -127,7 +127,7 @@ def write_stamp(folder, arch):
 def check_machine(folder, arch):
     if platform.system() != "Linux" or arch not in SHA256:
         raise Failure(f"there is no such libtorch for {platform.system()} on {arch}",
-                      "the trainer runs on x86-64 and aarch64 Linux; the console alone needs no libtorch: cargo build --release")
+                      "there are some for x86-64 and aarch64 Linux; the console alone needs none: cargo build --release")
     libc, version = platform.libc_ver()
     if libc == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < (2, 28):
         raise Failure(f"this system's glibc {version} is older than 2.28", "use a newer system or container")
