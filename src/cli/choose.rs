@@ -27,7 +27,6 @@ pub enum OutputChoice {
         /// The ranks' log lines too.
         logs: bool,
     },
-    /// Lines.
     Lines(Form),
 }
 

@@ -49,7 +49,6 @@ pub fn ignored(folder: &Path) -> Ignored {
 /// The state of a checkout.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Checkout {
-    /// The commit.
     pub commit: String,
     /// The branch, when there is one.
     pub branch: Option<String>,

@@ -214,7 +214,6 @@ fn agreed(target: &Target, end: &End) -> Result<LaunchHash, Failure> {
 
 /// A run and its hosts in node_rank order, as the user's hosts file describes them.
 pub struct Target {
-    /// The run.
     pub run: RunId,
     /// Its hosts. One that the hosts file does not list has a name only, and is not contacted.
     pub hosts: Vec<Host>,

@@ -59,7 +59,6 @@ impl State {
 /// One run over all hosts that reported it.
 #[derive(Debug, Clone)]
 pub struct Found<'a> {
-    /// The run.
     pub run: &'a str,
     /// Worst state over its hosts.
     pub state: State,

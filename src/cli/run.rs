@@ -175,7 +175,6 @@ fn leave_out(mut draft: PlanDraft, names: &[String]) -> Result<PlanDraft, Failur
 
 /// What all links of a console have in common.
 pub struct LinkOptions<'a> {
-    /// The run.
     pub run: &'a RunId,
     /// Start agents, or find them.
     pub opening: Opening,

@@ -31,7 +31,6 @@ pub struct Row {
     pub values: BTreeMap<&'static str, f64>,
 }
 
-/// The file.
 pub struct MetricsFile {
     path: PathBuf,
     /// Iterations that were made before.

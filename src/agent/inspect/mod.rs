@@ -202,7 +202,6 @@ pub fn state_words(state: char) -> &'static str {
     }
 }
 
-/// Name of a thread.
 fn thread_name(pid: u32, tid: u32) -> String {
     crate::proc::text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default().trim().to_owned()
 }

@@ -26,7 +26,6 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Socket for consoles.
     pub fn console_socket(&self) -> PathBuf {
         self.socket("sock")
     }

@@ -42,7 +42,6 @@ pub(super) struct Disagreement {
     pub theirs: String,
 }
 
-/// One call of a member.
 #[derive(Debug, Clone)]
 struct MemberCall {
     /// Number within the group.

@@ -69,7 +69,6 @@ enum Names {
 enum Mark {
     /// It is the host's.
     Plain,
-    /// `@revoked`
     Revoked,
     /// `@cert-authority`: it signs the host's certificates.
     Authority,

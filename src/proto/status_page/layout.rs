@@ -10,7 +10,6 @@ pub const VERSION: u64 = 3;
 
 /// First word of the body.
 pub(super) const BODY: usize = 9;
-/// Words of a body.
 pub(super) const BODY_WORDS: usize = 40;
 /// First word of the ring of collectives.
 pub(super) const RING_START: usize = 64;
@@ -18,11 +17,9 @@ pub(super) const RING_START: usize = 64;
 pub(super) const RING_WORDS: usize = 15;
 /// First word of the table of groups.
 pub(super) const GROUPS_START: usize = 1024;
-/// Words of a group.
 pub(super) const GROUP_WORDS: usize = 8;
 /// First word of the ring of iterations.
 pub(super) const ITERATIONS_START: usize = 1152;
-/// Words of an iteration.
 pub(super) const ITERATION_WORDS: usize = 5;
 /// First word of the table of call sites.
 pub(super) const SITES_START: usize = 1792;
@@ -30,7 +27,6 @@ pub(super) const SITES_START: usize = 1792;
 pub(super) const SITE_WORDS: usize = 8;
 /// First word of the ring of fingerprints.
 pub(super) const FINGERPRINTS_START: usize = 2048;
-/// Words of a fingerprint.
 pub(super) const FINGERPRINT_WORDS: usize = 8;
 
 /// Collectives kept in the ring.

@@ -404,7 +404,6 @@ pub trait Objective {
     fn drop_own(&mut self) {}
 }
 
-/// An on-policy algorithm.
 pub struct OnPolicyAlgorithm<R> {
     /// Environments, networks, optimiser.
     pub on: OnPolicy,

@@ -92,7 +92,6 @@ struct Columns {
     noise: Vec<[Tensor; 2]>,
 }
 
-/// An update.
 struct Update<'a> {
     learner: &'a mut SacLearner,
     columns: Columns,

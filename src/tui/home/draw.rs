@@ -119,7 +119,6 @@ fn header(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home) {
     put(buf, area, 0, Line::from(left));
 }
 
-/// Texts of the tabs.
 fn tab_texts(home: &Home) -> [String; 4] {
     let text = |number: usize, page: Page, count: usize| format!(" {number} {} {count} ", page.name());
     [

@@ -15,9 +15,7 @@ pub enum Command {
     Quit,
     /// To a page.
     Go(Page),
-    /// To the next page.
     NextPage,
-    /// To the previous page.
     PreviousPage,
     /// By rows; down is positive.
     Move(i8),

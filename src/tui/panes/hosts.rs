@@ -218,7 +218,6 @@ fn faded(ctx: &Ctx<'_>, spans: Vec<Span<'static>>, unheard: bool) -> Vec<Span<'s
     spans.into_iter().map(fade).collect()
 }
 
-/// Cells of a meter.
 fn meter_cells(cells: usize) -> usize {
     if cells >= 110 { 16 } else { 6 }
 }
