@@ -223,13 +223,14 @@ impl LastWords {
             "collective operation timeout",
             "operation timed out",
         ];
+        const OURS: [&str; 2] = [words::LOST_RANK, words::NOT_FINISHED];
         match self.voice {
             // The built-in trainer's words, or the name of the collective that failed.
             Voice::Report => {
                 let collective = COLLECTIVES.iter().any(|name| self.text.starts_with(name));
-                self.says(&["lost another rank"]) || (collective && self.says(&BROKEN))
+                self.says(&OURS) || (collective && self.says(&BROKEN))
             }
-            Voice::LastLine => self.says(&BROKEN) || self.says(&["lost another rank"]),
+            Voice::LastLine => self.says(&BROKEN) || self.says(&OURS),
             Voice::Library => (self.class.starts_with("Dist") || self.says(&NAMES)) && self.says(&BROKEN),
             Voice::Nobody | Voice::System | Voice::Own => false,
         }

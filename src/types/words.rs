@@ -6,6 +6,12 @@
 /// Stands where nothing is known.
 pub const NONE: &str = "-";
 
+/// What the built-in trainer says of a collective whose connection to another rank broke.
+pub const LOST_RANK: &str = "lost another rank";
+
+/// What it says of a collective to which another rank did not come in time.
+pub const NOT_FINISHED: &str = "not finished within";
+
 /// A number with separators between thousands: `1,228,800`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();

@@ -21,6 +21,7 @@ use crate::page::Page;
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::status_page;
 use rankdeck_proto::status_page::{Dtype, GroupId, Op, WORLD};
+use rankdeck_types::words;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use tch::{Kind, Tensor, no_grad};
@@ -352,9 +353,10 @@ impl ProcessGroup {
     fn broke_in(&self, seq: u64, op: Op, tag: &str, failure: BackendError) -> DistError {
         let text = match failure.kind {
             DistErrorKind::Timeout => {
-                format!("not finished within {:.1} s: {}", self.settings.timeout.as_secs_f64(), failure.text)
+                let bound = self.settings.timeout.as_secs_f64();
+                format!("{} {bound:.1} s: {}", words::NOT_FINISHED, failure.text)
             }
-            DistErrorKind::Connection => format!("lost another rank: {}", failure.text),
+            DistErrorKind::Connection => format!("{}: {}", words::LOST_RANK, failure.text),
             _ => failure.text,
         };
         let error = DistError::new(failure.kind, DistPhase::Collective, self.identity, text).of(seq, op, tag);

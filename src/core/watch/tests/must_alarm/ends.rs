@@ -217,15 +217,26 @@ fn p25_a_rank_that_keeps_the_others_from_leaving_is_told_before_they_give_up() {
     assert_eq!(reds(&c), []);
 }
 
+/// In the words of Gloo, and in the built-in trainer's: it tells them, and ends with them in its log.
 #[test]
 fn p28_a_second_failure_is_a_victim_of_the_first() {
-    let mut c = trained(2);
-    c.hang(1, |sample| sample.state = 'T');
-    expect(&alarm(&mut c, 2_000), Some(1), Reason::Stopped);
-    exits(&mut c, 2, Exit::Code { code: 1 }, "Timed out waiting 5000ms for recv operation to complete");
-    c.pass(500);
-    assert_eq!(reds(&c), [(Some(1), Reason::Stopped)]);
-    let victim = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(2))).unwrap();
-    assert_eq!(victim.severity, Severity::Amber);
-    assert!(victim.card.facts[0].contains("rank 1"), "{:?}", victim.card);
+    let gloo = "Timed out waiting 5000ms for recv operation to complete";
+    let call = "rank 2 of 4: collective 693, all_reduce \"grad\"";
+    let late = format!("{call}: not finished within 8.0 s: timed out waiting for rank 1");
+    let broken = format!("{call}: lost another rank: rank 1: broken pipe (os error 32)");
+    for (told, line) in [("", gloo), (late.as_str(), ""), (broken.as_str(), "")] {
+        let mut c = trained(2);
+        c.hang(1, |sample| sample.state = 'T');
+        expect(&alarm(&mut c, 2_000), Some(1), Reason::Stopped);
+        if !told.is_empty() {
+            let said = RankEvent::Error { message: told.into(), hint: String::new(), usage: false };
+            c.rank_said(2, said);
+        }
+        exits(&mut c, 2, Exit::Code { code: 1 }, line);
+        c.pass(500);
+        assert_eq!(reds(&c), [(Some(1), Reason::Stopped)], "{told}");
+        let victim = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(2))).unwrap();
+        assert_eq!(victim.severity, Severity::Amber);
+        assert!(victim.card.facts[0].contains("rank 1"), "{:?}", victim.card);
+    }
 }
