@@ -193,7 +193,8 @@ def held_lock(run, rank, chance, undo):
 def restart(run, rank, chance, undo):
     """The user restarts the run: another generation begins (N12)."""
     name = next(said["run"] for _, said in run.lines if said.get("run"))
-    subprocess.run([*run.argv, "restart", name, "--hosts", str(run.folder / "hosts.toml")], cwd=run.folder, capture_output=True, timeout=60)
+    asked = [*run.argv, "restart", name, "--yes", "--hosts", str(run.folder / "hosts.toml")]
+    answer = subprocess.run(asked, cwd=run.folder, capture_output=True, text=True, timeout=60)
     if not run.wait(lambda said: said["kind"] == "run_started" and said["generation"] > 0, 30):
-        raise Missing("no second generation began")
+        raise Missing(f"no second generation began: {answer.stderr.strip()}")
     return None
