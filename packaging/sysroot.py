@@ -109,8 +109,17 @@ def glibc(arch, before, program, work, out):
         if ".so." in name and link not in SCRIPTS:
             (out / "usr/lib" / link).symlink_to(name)
     (out / "usr/lib/libc.so").write_text(SCRIPTS["libc.so"] + "\n")
-    for name in ("crt1.o", "Scrt1.o"):
-        run(before + "strip", "--strip-debug", out / "usr/lib" / name)
+    # Without the temporary folder's name, which debug information holds and a linker's build id is made of.
+    archive, members = out / "usr/lib/libc_nonshared.a", work / "members"
+    objects = [pathlib.Path(name) for name in run(before + "ar", "t", archive).split()]
+    members.mkdir()
+    for one in objects:
+        shutil.copy(one, members / one.name)
+    archive.unlink()
+    named = [members / one.name for one in objects]
+    for path in (*(out / "usr/lib" / name for name in (*LIBRARIES, "crt1.o", "Scrt1.o")), *named):
+        run(before + "strip", "--strip-debug", path)
+    run(before + "ar", "qcD", archive, *named)
     (work / "empty.c").write_text("")
     for name in ("crti.o", "crtn.o"):
         # GCC names them; nothing has used what is in them since `.init_array`.
