@@ -16,21 +16,19 @@ fn run(command: &mut Command) -> Output {
 fn packages(binaries: &Path, out: &Path) -> Vec<PathBuf> {
     let mut command = Command::new("python3");
     command.arg(repository("packaging/dist.py")).args([binaries, out]).env("RANKDECK_DIST_LEVEL", "0");
-    run(&mut command);
+    run(command.env("CONSOLE", rankdeck().get_program()));
     let mut made: Vec<PathBuf> = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).collect();
     made.sort();
     made
 }
 
-/// Stand-ins, which make small packages: what counts is how these are put together. The launcher holds `words`.
+/// Stand-ins, which make small packages: what counts is how these are put together. The launcher holds
+/// `words`; the console is the one that `CONSOLE` names, and holds no path.
 fn stand_ins(folder: &Path, words: &str) {
-    let console = format!("#!/bin/sh\nexec {:?} \"$@\"\n", rankdeck().get_program());
+    let console = "#!/bin/sh\nexec \"$CONSOLE\" \"$@\"\n";
     let launcher = format!("#!/bin/sh\nexit\n{words}");
-    let texts = [
-        ("rankdeck", console.as_str()),
-        ("rankdeck-trainer", "#!/bin/sh\n"),
-        ("rankdeck-launcher", &launcher),
-    ];
+    let texts =
+        [("rankdeck", console), ("rankdeck-trainer", "#!/bin/sh\n"), ("rankdeck-launcher", &launcher)];
     for (name, text) in texts {
         let path = folder.join(name);
         std::fs::write(&path, text).unwrap();
@@ -46,7 +44,7 @@ fn a_release_that_needs_a_newer_system_or_names_the_builders_folder_is_refused()
         stand_ins(folder.path(), words);
         let mut command = Command::new("python3");
         command.arg(repository("packaging/dist.py")).args([folder.path(), &out]).arg("--released");
-        command.env("RANKDECK_DIST_LEVEL", "1").output().unwrap()
+        command.env("CONSOLE", rankdeck().get_program()).env("RANKDECK_DIST_LEVEL", "0").output().unwrap()
     };
     for (words, said) in [
         (
