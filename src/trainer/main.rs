@@ -14,6 +14,10 @@ fn main() {
     };
     // Without libtorch's destructors: they take 0.1 s, and those of CUDA run beside threads that use it.
     let _ = std::io::stdout().flush();
-    // SAFETY: _exit takes an integer; whatever had to be closed was closed by what main called.
-    unsafe { libc::_exit(i32::from(code)) }
+    // SAFETY: a null pointer means all streams of C, in which NCCL's messages may still be; _exit takes an
+    // integer. Whatever had to be closed was closed by what main called.
+    unsafe {
+        libc::fflush(std::ptr::null_mut());
+        libc::_exit(i32::from(code))
+    }
 }
