@@ -112,6 +112,8 @@ def glibc(arch, before, program, work, out):
     # Without the temporary folder's name, which debug information holds and a linker's build id is made of.
     archive, members = out / "usr/lib/libc_nonshared.a", work / "members"
     objects = [pathlib.Path(name) for name in run(before + "ar", "t", archive).split()]
+    if len({one.name for one in objects}) != len(objects):
+        raise Failure(f"{archive.name} has two members of one name")
     members.mkdir()
     for one in objects:
         shutil.copy(one, members / one.name)
