@@ -175,12 +175,14 @@ impl Run {
         .collect()
     }
 
-    /// Process id of a rank that `--spawn` starts.
+    /// Process id of a rank that `--spawn` starts. What a rank has started has the rank's environment, too.
     pub fn rank_pid(&self, rank: u32) -> u32 {
-        let wanted = format!("RANK={rank}");
+        let (wanted, parent) = (format!("RANK={rank}"), format!("PPid:\t{}", self.pid()));
         let is_rank = |pid: &u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+            status.lines().any(|line| line == parent)
+                && environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
         };
         let deadline = Instant::now() + DEADLINE;
         loop {
