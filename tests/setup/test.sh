@@ -37,7 +37,8 @@ else
     runner=(cargo test --no-fail-fast --lib --bins --tests)
 fi
 
-# The programs first: tests of the console start the trainer, which another package builds.
-stage "building" cargo build --workspace --features rankdeck-trainer/inject
+# The programs first: tests of the console start the trainer, which another package builds. With the tests, so
+# that each crate is built once, with the features that its tests ask for.
+stage "building" cargo build --workspace --bins --tests --features rankdeck-trainer/inject
 stage "tests" "${runner[@]}" --workspace --features rankdeck-trainer/inject "$@"
 python3 tests/setup/summary.py "$work/log" "$work/skipped" "$status"
