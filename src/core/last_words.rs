@@ -186,7 +186,26 @@ impl LastWords {
         self.is("MemoryError")
             || self.is("OutOfMemoryError")
             || self.errno == Some(ENOMEM)
-            || self.says(&["cuda out of memory", "can't allocate memory", "std::bad_alloc"])
+            || self.says(&[
+                "cuda out of memory",
+                "cuda error: out of memory",
+                "_status_alloc_failed",
+                "can't allocate memory",
+                "std::bad_alloc",
+            ])
+    }
+
+    /// The GPU or its driver does not work any more. What a kernel of the program may have done itself (an
+    /// illegal address, an assertion) is not that.
+    pub fn is_of_gpu(&self) -> bool {
+        self.says(&[
+            &words::GPU_FAILED.to_lowercase(),
+            "cuda error: unknown error",
+            "cuda error: uncorrectable ecc error",
+            "cuda error: device unavailable",
+            "cuda error: cuda-capable device(s) is/are busy or unavailable",
+            "gpu is lost",
+        ])
     }
 
     /// Gloo ends the receiver of a message of the wrong size: the sender is guilty, not the one that died.

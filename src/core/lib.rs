@@ -36,6 +36,7 @@ mod testkit;
 pub mod trace;
 mod update;
 mod watch;
+pub mod xid;
 
 pub use pace_history::PaceHistory;
 

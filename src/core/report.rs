@@ -6,6 +6,7 @@ pub use rankdeck_proto::message::Outcome;
 
 use crate::card::Card;
 use crate::reason::Reason;
+use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use rankdeck_types::plan::PlannedSize;
 use serde::{Deserialize, Serialize};
@@ -292,6 +293,64 @@ pub struct RankProgress {
     pub rss: Option<u64>,
     /// Bytes on its GPU.
     pub gpu_memory: Option<u64>,
+    /// What the driver tells of its GPU, `null` without one.
+    #[serde(default)]
+    pub gpu: Option<GpuState>,
+}
+
+/// A GPU as its driver shows it; what it does not tell is `null`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuState {
+    /// NVML index on the host.
+    pub index: u32,
+    /// The driver has lost it.
+    pub lost: bool,
+    /// The driver's latest error reports (Xid numbers), oldest first.
+    pub xids: Vec<u64>,
+    /// Reasons why clocks are held down, in words.
+    pub throttle: Vec<String>,
+    /// Watts.
+    pub power_w: Option<f32>,
+    /// Degrees Celsius.
+    pub temperature_c: Option<u32>,
+    /// Streaming-multiprocessor clock, MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Memory errors since the driver was loaded that were corrected.
+    pub ecc_corrected: Option<u64>,
+    /// The same that could not be corrected.
+    pub ecc_uncorrected: Option<u64>,
+    /// Bytes per second over PCIe to it.
+    pub pcie_rx: Option<u64>,
+    /// Bytes per second over PCIe from it.
+    pub pcie_tx: Option<u64>,
+    /// Bytes per second over NVLink to it.
+    pub nvlink_rx: Option<u64>,
+    /// Bytes per second over NVLink from it.
+    pub nvlink_tx: Option<u64>,
+    /// Errors of its NVLinks from which they recovered.
+    pub nvlink_errors: Option<u64>,
+}
+
+impl From<&GpuSample> for GpuState {
+    fn from(gpu: &GpuSample) -> GpuState {
+        GpuState {
+            index: gpu.index,
+            lost: gpu.lost,
+            xids: gpu.xids.clone(),
+            throttle: gpu.throttle.clone(),
+            power_w: gpu.power_w,
+            temperature_c: gpu.temperature_c,
+            sm_clock_mhz: gpu.sm_clock_mhz,
+            ecc_corrected: gpu.ecc_corrected,
+            ecc_uncorrected: gpu.ecc_uncorrected,
+            pcie_rx: gpu.pcie_rx,
+            pcie_tx: gpu.pcie_tx,
+            nvlink_rx: gpu.nvlink_rx,
+            nvlink_tx: gpu.nvlink_tx,
+            nvlink_errors: gpu.nvlink_errors,
+        }
+    }
 }
 
 /// A verdict, for people and machines.

@@ -162,6 +162,9 @@ pub struct GpuFinding {
     pub index: u32,
     /// Product name.
     pub name: String,
+    /// Its unique name, `GPU-...`.
+    #[serde(default)]
+    pub uuid: String,
     /// Bytes in use.
     pub memory_used: u64,
     /// Bytes in all.

@@ -357,6 +357,7 @@ mod tests {
             gpu_percent: None,
             rss: None,
             gpu_memory: None,
+            gpu: None,
         }
     }
 

@@ -1,10 +1,19 @@
 //! Why a trainer ends without success.
 
 use super::algo::adam::AdamError;
-use super::distributed::DistError;
+use super::distributed::{DistError, DistErrorKind};
 use super::env::EnvError;
 use rankdeck_launcher::error::LaunchError;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::words::{GPU_FAILED, GPU_HINT};
+
+/// How libtorch says that memory of a GPU is used up, beside its own allocator's words.
+const FULL: [&str; 3] =
+    ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"];
+/// How it says that a GPU, or its driver, does not work any more.
+const BROKEN: [&str; 4] = ["CUDA error: ", "CUDA driver error: ", "CUBLAS_STATUS_", "CUDNN_STATUS_"];
+const ROOM: &str = "`nvidia-smi` shows who uses it; lower env.num_envs, collect.num_steps or learn.batch_size, or \
+    start fewer ranks on it; complete checkpoints stay, and `rankdeck restart RUN` goes on from the latest";
 
 /// What failed, what helps, and whether the user has to correct something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,26 +55,41 @@ impl TrainerError {
 
 impl From<DistError> for TrainerError {
     fn from(error: DistError) -> TrainerError {
-        let hinted = HintedError::new(error.to_string(), error.hint());
-        TrainerError { hinted, usage: error.is_usage() }
+        // libtorch's own words may be the detail.
+        let of_gpu =
+            Some(&error.detail).filter(|_| error.kind == DistErrorKind::Failed).and_then(|text| of_gpu(text));
+        let hint = of_gpu.as_ref().map_or(error.hint(), TrainerError::hint);
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or(&text);
+        TrainerError { hinted: HintedError::new(first, hint), usage: error.is_usage() }
     }
+}
+
+/// The error that libtorch's words tell of a GPU, if they tell of one.
+pub(crate) fn of_gpu(text: &str) -> Option<TrainerError> {
+    // libtorch appends its stack; the first line says what happened.
+    let first = text.lines().next().unwrap_or(text);
+    let first = first.strip_prefix("Internal torch error: ").unwrap_or(first);
+    if let Some((_, rest)) = first.split_once("CUDA out of memory.") {
+        // What follows is about allocators.
+        let rest = rest.split("Of the allocated memory").next().unwrap_or(rest).trim();
+        return Some(TrainerError::failure(format!("CUDA out of memory. {rest}"), ROOM));
+    }
+    let says = |any: &[&str]| any.iter().any(|words| first.contains(words));
+    if says(&FULL) {
+        return Some(TrainerError::failure(format!("the GPU has no room left: {first}"), ROOM));
+    }
+    says(&BROKEN).then(|| TrainerError::failure(format!("{GPU_FAILED}: {first}"), GPU_HINT))
 }
 
 impl From<tch::TchError> for TrainerError {
     fn from(error: tch::TchError) -> TrainerError {
-        // libtorch appends its stack; the first line says what happened.
         let text = error.to_string();
         let first = text.lines().next().unwrap_or("no reason given");
-        let Some((_, rest)) = first.split_once("CUDA out of memory.") else {
-            return TrainerError::failure(format!("libtorch refused an operation: {first}"), "");
-        };
-        // What follows is about allocators.
-        let rest = rest.split("Of the allocated memory").next().unwrap_or(rest).trim();
-        TrainerError::failure(
-            format!("CUDA out of memory. {rest}"),
-            "`nvidia-smi` shows who uses it; lower env.num_envs, collect.num_steps or learn.batch_size, or start fewer \
-             ranks on it; complete checkpoints stay, and `rankdeck restart RUN` goes on from the latest",
-        )
+        if let Some(error) = of_gpu(&text) {
+            return error;
+        }
+        TrainerError::failure(format!("libtorch refused an operation: {first}"), "")
     }
 }
 
@@ -102,6 +126,17 @@ mod tests {
         assert!(said.ends_with("3.00 MiB is free."), "{said}");
         assert!(error.hint().contains("env.num_envs") && error.hint().contains("restart"), "{error:?}");
         let other = TrainerError::from(tch::TchError::Torch("no such kernel\nframe #0: x".into()));
+        for full in
+            ["CUDA error: out of memory\nx", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`"]
+        {
+            let error = TrainerError::from(tch::TchError::Torch(full.into()));
+            assert!(error.to_string().starts_with("the GPU has no room left: CUDA error: "), "{error}");
+            assert!(error.hint().contains("env.num_envs"), "{error:?}");
+        }
+        let broken =
+            TrainerError::from(tch::TchError::Torch("CUDA error: unspecified launch failure\nx".into()));
+        assert_eq!(broken.to_string(), "the GPU failed: CUDA error: unspecified launch failure");
+        assert!(broken.hint().contains("nvidia-smi") && broken.hint().contains("restart"), "{broken:?}");
         assert!(other.to_string().ends_with("no such kernel"), "{other}");
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod events;
 pub(crate) mod exchange;
 pub mod identity;
 pub(crate) mod inject;
+pub(crate) mod last_resort;
 pub(crate) mod metrics_file;
 pub(crate) mod normalise;
 pub mod page;
@@ -128,6 +129,8 @@ fn rank(identity: &RankIdentity) -> u8 {
         Some(path) => Events::to(path, Rank(identity.rank), Generation(identity.generation)),
         None => Events::silent(),
     };
+    last_resort::arm(identity.rank, &events);
+    distributed::ends_by(|error| last_resort::end(&error.into()));
     let code = match train::run(identity, &events, signals::install) {
         Ok(reason) => {
             events.send(&RankEvent::Finished { reason });
@@ -135,8 +138,7 @@ fn rank(identity: &RankIdentity) -> u8 {
             0
         }
         Err(error) => {
-            complain(&format!("rank {}", identity.rank), &error);
-            events.send(&event(&error));
+            last_resort::tell(&error);
             error.exit_code()
         }
     };

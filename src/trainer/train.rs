@@ -15,6 +15,7 @@ use super::events::{Events, say, warn};
 use super::exchange::{Contribution, exchange, gather};
 use super::identity::RankIdentity;
 use super::inject;
+use super::last_resort;
 use super::page::Page;
 use super::reporter::{IterationReport, Reporter};
 use super::resume;
@@ -90,8 +91,9 @@ pub fn run(
         group: &group,
         start_iteration: 0,
     };
-    let mut trainer = Trainer::new(identity, build, about, (&page, events))?;
-    let reason = trainer.run()?;
+    let mut trainer =
+        Trainer::new(identity, build, about, (&page, events)).map_err(last_resort::on(device))?;
+    let reason = trainer.run().map_err(last_resort::on(device))?;
     page.lock().phase(Phase::Teardown);
     drop(trainer);
     if let Err(error) = group.destroy(LEAVE) {

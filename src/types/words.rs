@@ -12,6 +12,13 @@ pub const LOST_RANK: &str = "lost another rank";
 /// What it says of a collective to which another rank did not come in time.
 pub const NOT_FINISHED: &str = "not finished within";
 
+/// How the built-in trainer says that its GPU, or the driver, does not work any more.
+pub const GPU_FAILED: &str = "the GPU failed";
+/// What helps then.
+pub const GPU_HINT: &str = "`nvidia-smi -q -d ERRORS` and `dmesg | grep -i xid` there say why; a GPU that is lost or \
+    hangs needs a reset, or the host a reboot; complete checkpoints stay, and `rankdeck restart RUN` goes on from \
+    the latest, on other GPUs when `gpus` says so";
+
 /// A number with separators between thousands: `1,228,800`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();

@@ -89,8 +89,23 @@ fn what_the_driver_complains_of_and_who_else_uses_a_gpu_is_on_the_hosts_page() {
     }
     assert!(page(&model, "5", (200, 60)).contains("1980/2619MHz"));
     let gpu = first_gpu(&mut model);
+    (gpu.ecc_corrected, gpu.ecc_uncorrected, gpu.nvlink_errors) = (Some(7), Some(2), Some(3));
+    (gpu.pcie_rx, gpu.pcie_tx) = (Some(3 << 30), Some(1 << 30));
+    (gpu.nvlink_rx, gpu.nvlink_tx) = (Some(40 << 30), Some(20 << 30));
+    let drawn = page(&model, "5", (200, 60));
+    for wanted in [
+        "2 memory errors not corrected",
+        "7 memory errors corrected",
+        "3 NVLink errors",
+        "pcie ↓3.0G/s ↑1.0G/s",
+    ] {
+        assert!(drawn.contains(wanted), "{wanted}\n{drawn}");
+    }
+    assert!(page(&model, "5", (260, 60)).contains("nvlink ↓40.0G/s ↑20.0G/s"));
+    let gpu = first_gpu(&mut model);
     gpu.processes = (0..6).map(|pid| (9000 + pid, 1 << 30)).collect();
     (gpu.xids, gpu.lost) = (Vec::new(), false);
+    (gpu.ecc_corrected, gpu.ecc_uncorrected, gpu.nvlink_errors) = (None, None, None);
     let drawn = page(&model, "5", (120, 40));
     assert!(drawn.contains("pid 9002, no rank") && drawn.contains("3 processes more"), "{drawn}");
     // The page still has every host, and the selection moves over the whole of it.

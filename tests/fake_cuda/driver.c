@@ -10,9 +10,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_READY = 600 };
+enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_READY = 600, UNKNOWN = 999 };
 
 // Counters.
 
@@ -140,6 +141,29 @@ void fake_model(int real, char* out, size_t size) {
   for (; real > 0 && strchr(at, '|'); real--) at = strchr(at, '|') + 1;
   at[strcspn(at, "|")] = 0;
   snprintf(out, size, "%s", at);
+}
+
+// Knobs that every call asks for are read again every so often only.
+static long milliseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static _Atomic int held;
+void fake_hold(void) { held = 1; }
+
+int fake_broken(void) {
+  while (held) pause();
+  static _Atomic long looked = -1000;
+  static _Atomic int lost = -1, error;
+  long now = milliseconds();
+  if (now - looked > 20) {
+    looked = now;
+    lost = (int)fake_knob("lost", -1);
+    error = (int)fake_knob("cuda_error", 0);
+  }
+  return lost >= 0 && fake_real(fake_device()) == lost ? UNKNOWN : error;
 }
 
 static _Thread_local int device;
@@ -336,6 +360,7 @@ int cuEventDestroy_v2(void* event) {
   return OK;
 }
 int cuEventRecord(void* event, void* stream) {
+  if (fake_broken()) return fake_broken();
   fake_count(EVENT_RECORDS, 1);
   pthread_mutex_lock(&lock);
   capture(fake_stream(stream), event);
@@ -343,6 +368,7 @@ int cuEventRecord(void* event, void* stream) {
   return OK;
 }
 int cuEventQuery(void* event) {
+  if (fake_broken()) return fake_broken();
   fake_count(EVENT_QUERIES, 1);
   Event* own = event;
   pthread_mutex_lock(&lock);
@@ -352,6 +378,7 @@ int cuEventQuery(void* event) {
   return done ? OK : NOT_READY;
 }
 int cuEventSynchronize(void* event) {
+  if (fake_broken()) return fake_broken();
   fake_count(EVENT_WAITS, 1);
   pthread_mutex_lock(&lock);
   join(event);
@@ -364,6 +391,7 @@ int cuEventElapsedTime(float* out, void* from, void* to) {
 }
 int cuEventElapsedTime_v2(float* out, void* from, void* to) { return cuEventElapsedTime(out, from, to); }
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
+  if (fake_broken()) return fake_broken();
   fake_count(STREAM_DEPENDENCIES, 1);
   Stream* own = fake_stream(stream);
   Event* other = event;
@@ -376,6 +404,7 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
   return OK;
 }
 int cuStreamQuery(void* stream) {
+  if (fake_broken()) return fake_broken();
   Event now;
   pthread_mutex_lock(&lock);
   capture(fake_stream(stream), &now);
@@ -383,17 +412,34 @@ int cuStreamQuery(void* stream) {
   return now.count == 0 ? OK : NOT_READY;
 }
 int cuStreamSynchronize(void* stream) {
+  if (fake_broken()) return fake_broken();
   fake_count(STREAM_WAITS, 1);
   fake_stream_join(fake_stream(stream));
   return OK;
 }
 
+const char* fake_error_words(int error) {
+  switch (error) {
+    case 2: return "out of memory";
+    case 214: return "uncorrectable ECC error encountered";
+    case 700: return "an illegal memory access was encountered";
+    case 719: return "unspecified launch failure";
+    case 999: return "unknown error";
+    default: return "fake error";
+  }
+}
 int cuGetErrorString(int error, const char** text) {
-  *text = error == 2 ? "out of memory" : "fake error";
+  *text = fake_error_words(error);
   return OK;
 }
 int cuGetErrorName(int error, const char** text) {
-  *text = error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+  switch (error) {
+    case 2: *text = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+    case 214: *text = "CUDA_ERROR_ECC_UNCORRECTABLE"; break;
+    case 719: *text = "CUDA_ERROR_LAUNCH_FAILED"; break;
+    case 999: *text = "CUDA_ERROR_UNKNOWN"; break;
+    default: *text = "CUDA_ERROR_FAKE";
+  }
   return OK;
 }
 

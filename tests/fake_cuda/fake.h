@@ -9,11 +9,15 @@
 //   gpus (1) models (NVIDIA H200; one for each GPU, divided by `|`, the last one repeated) memory_mib
 //   (143771) driver (13000, as cuDriverGetVersion says it) driver_name (580.95.05)
 //   hang_at (never): the collective of this number, counted from 0, never ends; abort_hangs (0):
-//   ncclCommAbort neither init_hangs (0): ncclCommInitRankConfig never returns ras (0): ports are not served;
+//   ncclCommAbort neither hang_holds (0): and from then on no call on the GPU
+//   init_hangs (0): ncclCommInitRankConfig never returns ras (0): ports are not served;
 //   NCCL's RAS is not faked utilization (50) process_utilization (20) their value may be `unsupported`
 //   capture_refused (0): no capture of a CUDA graph begins; capture_fails (0): none ends well
-//   mig (0) lost (none): index of a GPU that the driver has lost xid (none): `INDEX NUMBER`, reported once
-//   per process
+//   mig (0) lost (none): index of a GPU that has fallen off the bus: NVML has lost it, and every call on it
+//   fails xid (none): `INDEX NUMBER`, reported once per process
+//   ecc_corrected ecc_uncorrected nvlink_errors (0) pcie_rx pcie_tx (0, KB/s) nvlink_rx nvlink_tx (0, KiB/s):
+//   their value may be `unsupported`; throttle (0): NVML's bits
+//   cuda_error (0): every call on the GPU fails with this number: 2 no memory, 214 ECC, 719 a kernel failed
 #ifndef FAKE_H
 #define FAKE_H
 #include <stddef.h>
@@ -41,6 +45,11 @@ void fake_model(int real, char* out, size_t size);
 // The device of the calling thread, as the process sees it.
 int fake_device(void);
 void fake_set_device(int seen);
+// The error that every call on the GPU of this thread gives now, 0 for none.
+int fake_broken(void);
+// From here on no call on a GPU returns.
+void fake_hold(void);
+const char* fake_error_words(int error);
 // Memory that this process has on a GPU grows; 0 when there is no room.
 int fake_take(int seen, long bytes);
 

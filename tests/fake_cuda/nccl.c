@@ -121,6 +121,7 @@ static int together(Comm* comm, int64_t step) {
 static int done(Comm* comm, Job* job, int64_t number) {
   size_t bytes = job->count * SIZES[job->type];
   if (number == fake_knob("hang_at", -1)) {
+    if (fake_knob("hang_holds", 0)) fake_hold();
     while (!comm->aborted) usleep(200);
     return 0;
   }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15 };
@@ -169,6 +170,49 @@ int nvmlDeviceGetClockInfo(Device device, int clock, unsigned* out) {
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device device, unsigned long long* out) {
   *out = (unsigned long long)fake_knob("throttle", 0);
+  return SUCCESS;
+}
+// A knob that counts for every GPU alike, and may be `unsupported`.
+static int number(const char* name, Device device, unsigned long long* out) {
+  char text[64];
+  if (lost(device)) return LOST;
+  fake_text(name, "0", text, sizeof text);
+  if (strcmp(text, "unsupported") == 0) return NOT_SUPPORTED;
+  *out = strtoull(text, 0, 10);
+  return SUCCESS;
+}
+int nvmlDeviceGetTotalEccErrors(Device device, int kind, int counter, unsigned long long* out) {
+  return number(kind == 0 ? "ecc_corrected" : "ecc_uncorrected", device, out);
+}
+int nvmlDeviceGetPcieThroughput(Device device, int counter, unsigned* out) {
+  unsigned long long value = 0;
+  int status = number(counter == 0 ? "pcie_tx" : "pcie_rx", device, &value);
+  *out = (unsigned)value;
+  return status;
+}
+typedef struct Field {
+  unsigned id, scope;
+  long long timestamp, latency;
+  unsigned kind, status;
+  unsigned long long value;
+} Field;
+// Received and sent are counters of KiB that grow by so much in a second, of all links together.
+int nvmlDeviceGetFieldValues(Device device, int count, Field* fields) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  unsigned long long milliseconds = now.tv_sec * 1000ull + now.tv_nsec / 1000000;
+  for (int i = 0; i < count; i++) {
+    Field* field = &fields[i];
+    unsigned long long value = 0;
+    field->kind = 3;
+    switch (field->scope == ~0u ? field->id : 0) {
+      case 138: field->status = (unsigned)number("nvlink_tx", device, &value); break;
+      case 139: field->status = (unsigned)number("nvlink_rx", device, &value); break;
+      case 59: field->status = (unsigned)number("nvlink_errors", device, &field->value); continue;
+      default: field->status = INVALID_ARGUMENT; continue;
+    }
+    field->value = value * milliseconds / 1000;
+  }
   return SUCCESS;
 }
 int nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long* out) {

@@ -80,6 +80,7 @@ static Block of(const void* at) {
 }
 
 cudaError_t cudaMalloc(void** out, size_t size) {
+  if (fake_broken()) return (cudaError_t)fake_broken();
   if (!fake_take(fake_device(), (long)((size + 4095) & ~(size_t)4095))) return cudaErrorMemoryAllocation;
   fake_count(DEVICE_ALLOCATIONS, 1);
   *out = take(size, DEVICE);
@@ -168,6 +169,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t from
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  if (fake_broken()) return (cudaError_t)fake_broken();
   fake_count(GRAPH_LAUNCHES, 1);
   fake_count(GRAPH_NODES, ((Graph*)exec)->nodes);
   return cudaSuccess;
@@ -188,6 +190,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t own) {
 // Copies.
 
 static cudaError_t copy(void* to, const void* from, size_t size, void* stream) {
+  if (fake_broken()) return (cudaError_t)fake_broken();
   enum Kind target = of(to).kind, source = of(from).kind;
   if (captured && fake_stream(stream) == captured && (target == PAGEABLE || source == PAGEABLE))
     return cudaErrorStreamCaptureUnsupported;
@@ -231,6 +234,7 @@ cudaError_t cudaMemcpyToSymbol(const void* to, const void* from, size_t size, si
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* at, int value, size_t size, cudaStream_t stream) {
+  if (fake_broken()) return (cudaError_t)fake_broken();
   if (node(stream)) return cudaSuccess;
   fake_count(MEMSETS, 1);
   fake_stream_join(fake_stream(stream));
@@ -323,6 +327,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* low, int* high) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {
+  if (fake_broken()) return (cudaError_t)fake_broken();
   fake_count(DEVICE_WAITS, 1);
   fake_stream_join(fake_stream(0));
   return cudaSuccess;
@@ -369,6 +374,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 // Launches.
 
 static cudaError_t launch(void* stream) {
+  if (fake_broken()) return (cudaError_t)fake_broken();
   if (!node(stream)) fake_count(LAUNCHES, 1);
   return cudaSuccess;
 }
@@ -439,5 +445,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(
   return cudaSuccess;
 }
 
-const char* cudaGetErrorName(cudaError_t error) { return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorFake"; }
-const char* cudaGetErrorString(cudaError_t error) { return error == cudaErrorMemoryAllocation ? "out of memory" : "fake error"; }
+// A launch is asked for its error afterwards.
+cudaError_t cudaGetLastError(void) { return (cudaError_t)fake_broken(); }
+cudaError_t cudaPeekAtLastError(void) { return (cudaError_t)fake_broken(); }
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : error == cudaErrorUnknown ? "cudaErrorUnknown" : "cudaErrorFake";
+}
+const char* cudaGetErrorString(cudaError_t error) { return fake_error_words((int)error); }

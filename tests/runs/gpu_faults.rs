@@ -1,6 +1,6 @@
 //! What goes wrong with GPUs in a run, on fake ones: each fault named, with its rank, and nothing left.
 
-use crate::gpus::machine;
+use crate::gpus::{Machine, machine};
 use crate::support::Console;
 use serde_json::Value;
 
@@ -59,4 +59,86 @@ fn a_rank_that_is_killed_is_the_first_failure_and_its_peer_is_not() {
         console.wait_for("rank 1 is dead", 120, |line| line["kind"] == "verdict" && line["rank"] == 1);
     assert!(says(&verdict, "SIGKILL"), "{verdict}");
     assert_eq!(console.finish(120).code(), Some(1));
+}
+
+/// A rank trains, and has saved what it learnt.
+fn trained(machine: &Machine, knobs_end: &str) -> Console {
+    let text = std::fs::read_to_string(&machine.experiment).unwrap();
+    std::fs::write(&machine.experiment, format!("{text}[checkpoint]\nevery = 5\n{knobs_end}")).unwrap();
+    let mut console = Console::spawn(machine.command(&["run", "--headless", "--json"], &[]));
+    console.wait_for("a checkpoint", 120, |line| {
+        line["kind"] == "progress" && line["train_iter"].as_u64().is_some_and(|iterations| iterations > 10)
+    });
+    console
+}
+
+/// The checkpoint of the only run is whole.
+fn has_checkpoint(machine: &Machine) -> bool {
+    let runs = std::fs::read_dir(machine.folder().join("runs")).unwrap().flatten();
+    let latest = |run: std::fs::DirEntry| run.path().join("checkpoints/latest.ckpt");
+    runs.map(latest).any(|path| path.metadata().is_ok_and(|file| file.len() > 1000))
+}
+
+#[test]
+fn a_gpu_that_falls_off_the_bus_is_named_with_its_rank_and_the_checkpoint_stays() {
+    let Some(mut machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
+    let mut console = trained(&machine, "");
+    machine.fake.set("lost", "1");
+    let verdict = console.wait_for("the GPU of rank 1 is blamed", 60, |line| {
+        line["kind"] == "verdict"
+            && line["rank"] == 1
+            && (line["reason_code"] == "gpu_failed" || line["reason_code"] == "gpu_lost")
+    });
+    assert!(says(&verdict, "nvidia-smi"), "{verdict}");
+    assert_eq!(console.finish(120).code(), Some(1), "{}", console.told());
+    let end = console.seen.last().unwrap();
+    assert_eq!(end["first_failure"]["rank"], 1, "{end}");
+    assert!(has_checkpoint(&machine));
+}
+
+#[test]
+fn memory_that_ends_in_the_middle_of_training_costs_no_checkpoint_and_what_helps_is_said() {
+    let Some(mut machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
+    let mut console = trained(&machine, "");
+    machine.fake.set("cuda_error.1", "2");
+    let verdict = console.wait_for("rank 1 has no room", 60, |line| {
+        line["kind"] == "verdict" && line["rank"] == 1 && line["reason_code"] == "out_of_memory"
+    });
+    assert!(says(&verdict, "lower env.num_envs") && says(&verdict, "no room left"), "{verdict}");
+    assert_eq!(console.finish(120).code(), Some(1), "{}", console.told());
+    assert!(has_checkpoint(&machine));
+}
+
+#[test]
+fn an_xid_of_a_rank_that_hangs_names_rank_reason_and_line() {
+    let Some(mut machine) = machine(&[("gpus", "2"), ("hang_at", "2000")], "gpus = 'all'") else { return };
+    let mut console = trained(&machine, "");
+    // Both are in the collective that hangs.
+    crate::support::wait_until("the hang", 120, || {
+        ["0", "1"].iter().all(|rank| machine.fake.counts(rank).get("collectives").is_some_and(|n| *n > 2000))
+    });
+    machine.fake.set("xid", "1 94");
+    let verdict = console.wait_for("rank 1 is named", 60, |line| {
+        line["kind"] == "verdict" && line["rank"] == 1 && line["reason_code"] == "gpu_fault"
+    });
+    assert!(says(&verdict, "Xid 94 (memory error, contained)"), "{verdict}");
+    assert!(says(&verdict, "src/trainer/") && says(&verdict, ".rs:"), "{verdict}");
+    console.signal(libc::SIGINT);
+    console.signal(libc::SIGINT);
+    console.finish(120);
+    assert!(has_checkpoint(&machine));
+}
+
+/// FLIGHT-3, through the console.
+#[test]
+fn ranks_that_their_gpus_hold_end_by_themselves_and_say_so() {
+    let Some(machine) = machine(&[("gpus", "2"), ("hang_at", "2000"), ("hang_holds", "1")], "gpus = 'all'")
+    else {
+        return;
+    };
+    let mut console = trained(&machine, "[distributed]\ntimeout_s = 5.0\n");
+    console.finish(120);
+    let verdict = console.all("verdict").into_iter().find(|line| says(line, "does not let go of it"));
+    assert!(verdict.is_some(), "{:#?}", console.all("verdict"));
+    assert!(has_checkpoint(&machine));
 }

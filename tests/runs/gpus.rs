@@ -2,7 +2,7 @@
 
 use crate::support::{Bench, Console, rankdeck, trainer};
 use rankdeck_testkit::fake_cuda::FakeCuda;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,11 @@ pub fn machine(knobs: &[(&str, &str)], host: &str) -> Option<Machine> {
 }
 
 impl Machine {
+    /// Where its runs are.
+    pub fn folder(&self) -> &Path {
+        self.bench.path()
+    }
+
     pub fn command(&self, args: &[&str], env: &[(&str, &str)]) -> Command {
         let mut command = rankdeck();
         self.fake.apply(&mut command);
@@ -175,4 +180,58 @@ fn a_sweep_takes_a_gpu_that_becomes_free_while_cells_wait() {
     }
     assert!(sweep.wait().unwrap().success(), "{}", told());
     assert!(told().contains("one: GPU 1 is free now"), "{}", told());
+}
+
+#[test]
+fn a_gpu_that_is_named_twice_is_refused_before_the_launch() {
+    let Some(machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
+    let again = [("CUDA_VISIBLE_DEVICES", "0,GPU-00000000-0000-0000-0000-000000000000")];
+    let output = machine.command(&["check"], &again).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("CUDA_VISIBLE_DEVICES names NVIDIA H200 (GPU-00000000") && said.contains("twice"),
+        "{said}"
+    );
+
+    // Two entries of the file that are one machine.
+    let text = std::fs::read_to_string(&machine.hosts).unwrap();
+    std::fs::write(&machine.hosts, format!("{text}{}", text.replace("'one'", "'two'"))).unwrap();
+    let output = machine.command(&["check"], &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("is one of host one, too"), "{said}");
+    let apart = text.replace("'all'", "[0]") + &text.replace("'one'", "'two'").replace("'all'", "[1]");
+    std::fs::write(&machine.hosts, apart).unwrap();
+    let output = machine.command(&["check"], &[]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn errors_of_memory_and_links_and_what_goes_over_them_are_told() {
+    let knobs = [
+        ("ecc_corrected", "7"),
+        ("ecc_uncorrected", "2"),
+        ("pcie_rx", "1200"),
+        ("pcie_tx", "300"),
+        ("nvlink_rx", "2048"),
+        ("nvlink_tx", "1024"),
+        ("nvlink_errors", "3"),
+        ("throttle", "4"),
+    ];
+    let Some(machine) = machine(&knobs, "gpus = 'all'") else { return };
+    let mut console = Console::spawn(machine.command(&["run", "--headless", "--json"], &[]));
+    let progress = console.wait_for("what the driver tells", 120, |line| {
+        line["kind"] == "progress" && line["per_rank"][0]["gpu"]["nvlink_rx"].is_u64()
+    });
+    let gpu = &progress["per_rank"][0]["gpu"];
+    assert_eq!((&gpu["ecc_corrected"], &gpu["ecc_uncorrected"]), (&7.into(), &2.into()), "{gpu}");
+    assert_eq!((&gpu["pcie_rx"], &gpu["pcie_tx"]), (&1_200_000.into(), &300_000.into()), "{gpu}");
+    assert_eq!((&gpu["nvlink_errors"], &gpu["throttle"][0]), (&3.into(), &"power cap".into()), "{gpu}");
+    let rate = |way: &str| gpu[way].as_f64().unwrap() / 1024.0;
+    // Counters of the fake move by milliseconds.
+    assert!((1500.0..2600.0).contains(&rate("nvlink_rx")), "{gpu}");
+    assert!((750.0..1300.0).contains(&rate("nvlink_tx")), "{gpu}");
+    console.signal(libc::SIGINT);
+    console.finish(120);
 }

@@ -6,7 +6,6 @@
 
 use crate::observe::gpu;
 use crate::proc;
-use rankdeck_proto::message::GpuSample;
 
 use super::program::nearest;
 use rankdeck_proto::examination::{
@@ -22,17 +21,22 @@ pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {
     let Some(nvml) = gpu::load() else { return (None, Vec::new()) };
     let all = gpu::look(&nvml);
     let visible = gpu::visible(&all);
-    // Counted as the plan counts.
-    let place = |gpu: &GpuSample| visible.iter().position(|seen| *seen == Some(gpu.index));
-    let found = all
-        .into_iter()
-        .filter_map(|gpu| Some(GpuSample { index: place(&gpu)? as u32, ..gpu }))
-        .map(|gpu| GpuFinding {
-            index: gpu.index,
-            name: gpu.name,
+    // Counted as the plan counts. A GPU that the user's list names twice is there twice.
+    let seen = |(place, index): (usize, &Option<u32>)| {
+        let index = (*index)?;
+        Some((place as u32, all.iter().find(|gpu| gpu.index == index)?))
+    };
+    let found = visible
+        .iter()
+        .enumerate()
+        .filter_map(seen)
+        .map(|(place, gpu)| GpuFinding {
+            index: place,
+            name: gpu.name.clone(),
+            uuid: gpu.uuid.clone(),
             memory_used: gpu.memory_used,
             memory_total: gpu.memory_total,
-            processes: gpu.processes.into_iter().map(|(pid, bytes)| process(pid, bytes)).collect(),
+            processes: gpu.processes.iter().map(|(pid, bytes)| process(*pid, *bytes)).collect(),
         })
         .collect();
     (nvml.sys_driver_version().ok(), found)

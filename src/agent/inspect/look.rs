@@ -320,6 +320,9 @@ pub fn gpu_words(gpu: &GpuSample) -> String {
         let list: Vec<String> = gpu.xids.iter().map(u64::to_string).collect();
         words.push(format!("Xid {}", list.join(", ")));
     }
+    if let Some(errors) = gpu.ecc_uncorrected.filter(|errors| *errors > 0) {
+        words.push(format!("{errors} memory errors not corrected"));
+    }
     if !gpu.throttle.is_empty() {
         words.push(format!("clocks held down: {}", gpu.throttle.join(", ")));
     }

@@ -4,9 +4,10 @@
 //! call for many seconds, and nothing else may wait for that. The library is loaded at run time; without it
 //! there are no GPUs.
 
+use super::traffic::Traffic;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -47,6 +48,7 @@ pub trait Driver {
 struct Nvidia<'a> {
     nvml: &'a Nvml,
     events: Option<EventSet<'a>>,
+    traffic: Traffic,
 }
 
 impl<'a> Nvidia<'a> {
@@ -62,13 +64,18 @@ impl<'a> Nvidia<'a> {
             }
             Some(set)
         };
-        Nvidia { nvml, events: listening() }
+        Nvidia { nvml, events: listening(), traffic: Traffic::default() }
     }
 }
 
 impl Driver for Nvidia<'_> {
     fn gpus(&mut self) -> Option<Vec<GpuSample>> {
-        self.nvml.device_count().is_ok().then(|| look(self.nvml))
+        self.nvml.device_count().ok()?;
+        let mut gpus = look(self.nvml);
+        for gpu in &mut gpus {
+            self.traffic.complete(self.nvml, gpu);
+        }
+        Some(gpus)
     }
 
     fn error_within(&mut self, time: Duration) -> Option<(u32, u64)> {
@@ -182,6 +189,7 @@ fn one(nvml: &Nvml, index: u32) -> Option<GpuSample> {
         processes.push((pid, bytes));
     }
     let shares = device.process_utilization_stats(None).unwrap_or_default();
+    let errors = |kind| device.total_ecc_errors(kind, EccCounter::Volatile).ok();
     let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::NONE);
     Some(GpuSample {
         index,
@@ -200,6 +208,8 @@ fn one(nvml: &Nvml, index: u32) -> Option<GpuSample> {
             .filter(|(reason, _)| reasons.contains(*reason))
             .map(|(_, name)| (*name).to_owned())
             .collect(),
+        ecc_corrected: errors(MemoryError::Corrected),
+        ecc_uncorrected: errors(MemoryError::Uncorrected),
         processes,
         shares: latest_shares(shares.into_iter().map(|s| (s.pid, s.timestamp, s.sm_util)).collect()),
         ..GpuSample::default()

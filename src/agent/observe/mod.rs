@@ -21,3 +21,4 @@ pub(crate) mod metrics;
 pub(crate) mod process_tree;
 pub(crate) mod sample;
 pub(crate) mod starvation;
+mod traffic;

@@ -1,10 +1,11 @@
 //! Hosts against each other: ranks that run different code or different libraries fail late, or never, and
 //! quietly. Pure.
 
-use super::{CHECKS, Cell, Examined, Grade, Subject};
+use super::{CHECKS, Cell, Examined, Grade, Subject, judge};
 use rankdeck_proto::examination::Findings;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
+use std::collections::BTreeMap;
 
 /// One thing that should be equal on all hosts.
 struct Matter {
@@ -133,6 +134,31 @@ pub fn same_machine(
                 "list a machine once, with `nproc` for more ranks; both hosts would take its GPUs and cores",
                 format!("host.{node}.address"),
             );
+        }
+    }
+}
+
+/// Refuses GPUs that two hosts of the file would give to ranks: each counts them for its own, and NCCL
+/// refuses two ranks on one.
+pub fn same_gpu(subject: &Subject<'_>, answers: &[Result<Examined, HintedError>], columns: &mut [Vec<Cell>]) {
+    let hosts = &subject.draft.hosts;
+    let at = CHECKS.iter().position(|check| *check == "gpus").unwrap_or_default();
+    let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+    for (node, host) in hosts.iter().enumerate() {
+        let Some(Ok(answer)) = answers.get(node) else { continue };
+        let wanted = judge::wanted(host, &answer.findings);
+        let named =
+            answer.findings.gpus.iter().filter(|gpu| !gpu.uuid.is_empty() && wanted.contains(&gpu.index));
+        for gpu in named {
+            let first = *taken.entry(gpu.uuid.as_str()).or_insert(node);
+            let Some(cell) = columns.get_mut(node).and_then(|column| column.get_mut(at)) else { continue };
+            if first != node && cell.grade < Grade::Failed {
+                *cell = Cell::failed(
+                    format!("GPU {} ({}) is one of host {}, too", gpu.index, gpu.uuid, hosts[first].name),
+                    "list a machine once, with `nproc` for more ranks, or give each host other `gpus`",
+                    format!("host.{node}.gpus"),
+                );
+            }
         }
     }
 }

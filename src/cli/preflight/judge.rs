@@ -5,7 +5,8 @@ mod network;
 mod program;
 
 use super::{CHECKS, Cell, Examined, Subject};
-use gpus::{gpus, wanted};
+use gpus::gpus;
+pub(super) use gpus::wanted;
 use network::{interface, names, port};
 use program::{environment, program, versions};
 use rankdeck_proto::examination::{Disk, Findings};

@@ -185,6 +185,7 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, HintedError>>) ->
         answers.iter().enumerate().map(|(node, answer)| judge::column(subject, node, answer)).collect();
     compare::compare(subject, &answers, &mut columns);
     compare::same_machine(subject, &answers, &mut columns);
+    compare::same_gpu(subject, &answers, &mut columns);
     if answers.iter().any(Result::is_err) {
         unmeasured(&answers, &mut columns);
     }

@@ -88,6 +88,10 @@ reasons! {
     Failed = "failed", Dead, Red, Never,
         [Usual ENDED],
         [LOG, RESTART];
+    /// The GPU of the process failed, or its driver.
+    GpuFailed = "gpu_failed", Dead, Red, Never,
+        [Usual ENDED],
+        [DRIVER, RESTART];
     /// The process could not be started.
     NotStarted = "not_started", Dead, Red, Never,
         [Usual ENDED],

@@ -3,7 +3,7 @@
 use super::charts::{self, EVAL, RETURN, SPS};
 use crate::join::Joined;
 use crate::model::{FingerprintModel, LatestTotals, OwnMetrics, Progress, RankModel, Tone};
-use crate::report::{RankProgress, ReportBody, VerdictKind};
+use crate::report::{GpuState, RankProgress, ReportBody, VerdictKind};
 use crate::run::Reach;
 use crate::session::{At, Ctx};
 use rankdeck_proto::message::{Counters, Evaluation};
@@ -199,5 +199,6 @@ fn rank_progress(ctx: &Ctx<'_>, rank: &RankModel, own: &Counters) -> RankProgres
         gpu_percent: sample.and_then(|sample| sample.gpu_share).or(gpu.and_then(|gpu| gpu.utilization)),
         rss: sample.map(|sample| sample.rss),
         gpu_memory: sample.and_then(|sample| sample.gpu_memory),
+        gpu: gpu.map(GpuState::from),
     }
 }

@@ -4,13 +4,14 @@ use super::card_builder;
 use super::cause;
 use super::disagree::Disagreement;
 use super::draft::{Draft, Judgement};
-use super::gauges::{NAMED, find, host_of, looked, name, waiters, who};
+use super::gauges::{NAMED, complaint, find, host_of, looked, name, waiters, who};
 use super::rank_view::{self, RankView};
 use super::slow::Straggler;
 use crate::card::{Side, ranges};
 use crate::model::{Model, RankModel};
 use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::{Confidence, VerdictReport};
+use crate::xid::xid_words;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
@@ -295,14 +296,14 @@ impl Snapshot<'_> {
         let words = vec![
             ("who", who(rank)),
             ("gpu", gpu.index.to_string()),
-            ("xid", gpu.xids.last().map(|xid| xid.to_string()).unwrap_or_default()),
+            ("xid", gpu.xids.last().map(|xid| xid_words(*xid)).unwrap_or_default()),
         ];
         let inside = self.inside(rank.rank);
         self.verdict(Draft {
             rank: Some(rank.rank),
             host: Some(rank.host.clone()),
             waiter: inside.first().copied(),
-            facts: vec![format!("{}: Xid {:?}, lost: {}", gpu.name, gpu.xids, gpu.lost)],
+            facts: vec![complaint(gpu)],
             observations: waiters(self.model, &inside),
             ..Draft::new(Judgement::usual(Confidence::Certain, reason), words)
         })

@@ -2,7 +2,7 @@
 #![allow(clippy::wildcard_enum_match_arm, reason = "a verdict looks at some ways to end only")]
 
 use super::draft::{Draft, Judgement};
-use super::gauges::{find, host_of, name};
+use super::gauges::{complaint, find, host_of, name};
 use super::replicas::{Drift, Grounds, NotFinite};
 use crate::card::{Advice, ranges};
 use crate::join::Joined;
@@ -38,6 +38,7 @@ impl Death<'_> {
             Exit::Signal { out_of_memory: true, .. } => Reason::OutOfMemory,
             _ if said.is_mismatch() => Reason::MismatchAbort,
             _ if said.is_out_of_memory() => Reason::OutOfMemory,
+            _ if said.is_of_gpu() => Reason::GpuFailed,
             Exit::Signal { signal: 4 | 6 | 7 | 8 | 11, .. } => Reason::Crashed,
             Exit::Signal { .. } => Reason::Killed,
             Exit::Code { .. } if said.is_disk_full() => Reason::DiskFull,
@@ -49,6 +50,14 @@ impl Death<'_> {
             Exit::Code { .. } => Reason::Failed,
         }
     }
+}
+
+/// What the driver complains of about the rank's GPU.
+fn gpu_complaint(model: &Model, rank: Rank) -> Option<String> {
+    let rank = find(model, rank)?;
+    let sample = model.hosts.get(rank.node.index())?.sample.as_ref()?;
+    let gpu = sample.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)?;
+    (gpu.lost || !gpu.xids.is_empty()).then(|| complaint(gpu))
 }
 
 /// The verdict about a process that ended badly.
@@ -83,7 +92,7 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &Death<'_>) -> VerdictRepor
     let draft = Draft {
         rank: Some(rank),
         host: host_of(model, Some(rank)),
-        facts: victim.into_iter().chain(log).collect(),
+        facts: victim.into_iter().chain(gpu_complaint(model, rank)).chain(log).collect(),
         ..Draft::new(Judgement { severity, ..usual }, vec![("who", name(model, rank)), ("ended", ended)])
     };
     let mut verdict = draft.verdict(model, &[]);

@@ -2,6 +2,8 @@
 
 use super::rank_view::{self, RankView};
 use crate::model::{Model, RankModel};
+use crate::xid::xid_words;
+use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
@@ -48,6 +50,15 @@ pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
     }));
     facts.extend(look.gpu.iter().map(|gpu| format!("rank {rank}: {}", words::clip(gpu, 200))));
     facts
+}
+
+/// What the driver complains of about a GPU.
+pub(super) fn complaint(gpu: &GpuSample) -> String {
+    let xids: Vec<String> = gpu.xids.iter().map(|xid| xid_words(*xid)).collect();
+    let lost = gpu.lost.then(|| "the driver has lost it".to_owned());
+    let xids = (!xids.is_empty()).then(|| format!("Xid {}", xids.join(", ")));
+    let said: Vec<String> = lost.into_iter().chain(xids).collect();
+    format!("GPU {} ({}): {}", gpu.index, gpu.name, said.join(", "))
 }
 
 /// The ranks that wait, in a few lines.

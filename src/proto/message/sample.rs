@@ -206,6 +206,27 @@ pub struct GpuSample {
     /// Reasons why clocks are held down, in words; empty when none.
     #[serde(default)]
     pub throttle: Vec<String>,
+    /// Memory errors since the driver was loaded that were corrected; `None` without ECC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecc_corrected: Option<u64>,
+    /// The same that could not be corrected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecc_uncorrected: Option<u64>,
+    /// Bytes per second that it gets over PCIe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie_rx: Option<u64>,
+    /// Bytes per second that it sends over PCIe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie_tx: Option<u64>,
+    /// Bytes per second that it gets over all its NVLinks; `None` without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink_rx: Option<u64>,
+    /// Bytes per second that it sends over them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink_tx: Option<u64>,
+    /// Errors of its NVLinks from which they recovered, since the driver was loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink_errors: Option<u64>,
     /// Processes on it: (pid, bytes).
     #[serde(default)]
     pub processes: Vec<(u32, u64)>,

@@ -315,4 +315,25 @@ const char* rankdeck_torch_version() {
   return TORCH_VERSION;
 }
 
+
+// An exception that leaves a destructor ends the process; its text is told before that.
+void rankdeck_on_terminate(void (*told)(const char*)) {
+  static void (*teller)(const char*);
+  teller = told;
+  static const std::terminate_handler usual = std::get_terminate();
+  std::set_terminate([] {
+    if (const auto current = std::current_exception()) {
+      try {
+        std::rethrow_exception(current);
+      } catch (const c10::Error& e) {
+        teller(e.what_without_backtrace());
+      } catch (const std::exception& e) {
+        teller(e.what());
+      } catch (...) {
+      }
+    }
+    usual();
+  });
+}
+
 } // extern "C"

@@ -7,6 +7,7 @@ use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::library::{Library, torch_folder};
 use super::nccl_api::Api;
 use cudarc::driver::{result, sys};
+use rankdeck_types::words::GPU_FAILED;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -15,7 +16,7 @@ const DRIVER: &str = "libcuda.so.1";
 const TORCH_CUDA: &str = "libtorch_cuda.so";
 
 pub(super) fn driver_failure(what: &str, error: result::DriverError) -> BackendError {
-    BackendError::new(DistErrorKind::Failed, format!("{what}: CUDA error {:?}", error.0))
+    BackendError::new(DistErrorKind::Device, format!("{GPU_FAILED}: {what}: CUDA error {:?}", error.0))
 }
 
 /// How many devices this process may use; 0 without a driver. A driver that does not start is an error.

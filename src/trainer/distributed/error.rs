@@ -4,6 +4,7 @@
 //! number, operation and tag.
 
 use rankdeck_proto::status_page::Op;
+use rankdeck_types::words::GPU_HINT;
 use std::fmt;
 
 /// What kind of failure it is.
@@ -23,7 +24,9 @@ pub enum DistErrorKind {
     Forged,
     /// This host cannot do it (no driver, no library).
     Unsupported,
-    /// Anything else that libtorch, NCCL, CUDA or the kernel reported.
+    /// The GPU does not work any more, or its driver.
+    Device,
+    /// Anything else that libtorch, NCCL or the kernel reported.
     Failed,
 }
 
@@ -136,6 +139,7 @@ impl DistError {
                 "something between the hosts changes what they send: choose a network of your own with `interface` in hosts.toml"
             }
             (DistErrorKind::Unsupported, _) => "use backend = \"tcp\"",
+            (DistErrorKind::Device, _) => GPU_HINT,
             (DistErrorKind::Failed, _) => "the message is the library's own; the rank's log may hold more",
         }
     }
@@ -167,11 +171,13 @@ impl std::error::Error for DistError {}
 pub(super) struct BackendError {
     pub kind: DistErrorKind,
     pub text: String,
+    /// What helps, where the kind does not tell.
+    pub hint: Option<&'static str>,
 }
 
 impl BackendError {
     pub(super) fn new(kind: DistErrorKind, text: impl Into<String>) -> BackendError {
-        BackendError { kind, text: text.into() }
+        BackendError { kind, text: text.into(), hint: None }
     }
 
     /// The form in the store: one letter for the kind, then the text.

@@ -8,22 +8,29 @@
 //! - FLIGHT-1: an operation that is the first one for longer than the limit ends the communicator.
 //! - FLIGHT-2: the status page shows the first operation that is not done, and no later one. Otherwise ranks
 //!   would be compared by what they have asked for instead of what they are in.
+//! - FLIGHT-3: a rank ends at most [`END`] after that limit, whatever NCCL and the driver do. What sees to it
+//!   calls neither, and takes no lock that is held while they are called.
 
 use super::bounded::within;
 use super::collective::CollectiveNote;
 use super::cuda::driver_failure;
-use super::error::{BackendError, DistErrorKind};
+use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::nccl_api::{Api, IN_PROGRESS, SUCCESS};
 use crate::page::Page;
 use cudarc::driver::{result, sys};
 use cudarc::nccl::sys::ncclComm_t;
-use rankdeck_proto::status_page::{Entry, GroupId};
+use rankdeck_proto::status_page::{self, Entry, GroupId};
+use rankdeck_types::words;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// How long to wait for an abort; after that its thread is abandoned.
 const ABORT: Duration = Duration::from_secs(5);
+/// What a rank has for its end once the limit is over: the abort, leaving, the last events. Then it is ended.
+const END: Duration = Duration::from_secs(20);
+/// Looks of what ends it.
+const WATCH: Duration = Duration::from_millis(500);
 /// The follower's looks.
 const LOOK: Duration = Duration::from_millis(2);
 /// Polls of the rank's thread: without a pause, then with a short one, then with a long one. Most operations
@@ -32,6 +39,16 @@ const SPIN: Duration = Duration::from_millis(2);
 const EARLY: Duration = Duration::from_millis(100);
 const SHORT: Duration = Duration::from_micros(50);
 const LONG: Duration = Duration::from_millis(5);
+
+/// What ends this process with an error; nothing in one that is no rank.
+static ENDS: OnceLock<fn(DistError)> = OnceLock::new();
+
+/// From here on a rank that is held is ended by this.
+pub(crate) fn ends_by(end: fn(DistError)) {
+    let _ = ENDS.set(end);
+}
+
+const HELD: &str = "the GPU does not let go of it";
 
 /// The pause after `waited`.
 pub(super) fn pause(waited: Duration) {
@@ -92,6 +109,8 @@ struct State {
     since: Instant,
     spare: Vec<Events>,
     failure: Option<(CollectiveNote, BackendError)>,
+    /// The communicator is being ended.
+    aborting: bool,
 }
 
 /// The operations of a communicator.
@@ -99,24 +118,29 @@ pub(super) struct Flight {
     api: &'static Api,
     context: Context,
     page: Page,
+    /// Rank and ranks.
+    identity: (u32, u32),
     limit: Duration,
     state: Mutex<State>,
     changed: Condvar,
+    /// The first operation, and since when it is the first. Nobody calls NCCL or the driver while holding it.
+    first: Mutex<Option<(CollectiveNote, Instant)>>,
 }
 
 impl Flight {
-    /// Starts the follower, which ends when the flight is dropped.
+    /// Starts the follower, and what ends a rank that is held; both end when the flight is dropped.
     pub(super) fn new(
         api: &'static Api,
         context: Context,
         comm: Communicator,
         page: &Page,
-        limit: Duration,
+        (identity, limit): ((u32, u32), Duration),
     ) -> Result<Arc<Flight>, BackendError> {
         let flight = Arc::new(Flight {
             api,
             context,
             page: page.clone(),
+            identity,
             limit,
             state: Mutex::new(State {
                 comm,
@@ -124,14 +148,29 @@ impl Flight {
                 since: Instant::now(),
                 spare: Vec::new(),
                 failure: None,
+                aborting: false,
             }),
             changed: Condvar::new(),
+            first: Mutex::new(None),
         });
-        let follower = Arc::downgrade(&flight);
-        std::thread::Builder::new().name("nccl".into()).spawn(move || follow(&follower, context)).map_err(
-            |error| BackendError::new(DistErrorKind::Failed, format!("no thread for NCCL: {error}")),
-        )?;
+        let (follower, watcher) = (Arc::downgrade(&flight), Arc::downgrade(&flight));
+        spawn("nccl", move || follow(&follower, context))?;
+        spawn("nccl-end", move || end_in_time(&watcher))?;
         Ok(flight)
+    }
+
+    /// The first operation is another one now.
+    fn mark_first(&self, state: &State) {
+        *self.first.lock().unwrap_or_else(PoisonError::into_inner) =
+            state.operations.front().map(|first| (first.note, state.since));
+    }
+
+    /// Waits while the communicator is being ended, which is bounded: what has failed is whole after that.
+    fn concluded<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while state.aborting {
+            state = self.changed.wait_timeout(state, EARLY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -144,7 +183,7 @@ impl Flight {
         note: &CollectiveNote,
         shown: Option<(GroupId, Entry)>,
     ) -> Result<(ncclComm_t, Events), BackendError> {
-        let mut state = self.lock();
+        let mut state = self.concluded(self.lock());
         if let Some((_, failure)) = &state.failure {
             return Err(failure.clone());
         }
@@ -155,11 +194,13 @@ impl Flight {
             Some(events) => events,
             None => Events { ready: event()?, done: event()? },
         };
-        if state.operations.is_empty() {
+        let first = state.operations.is_empty();
+        state.operations.push_back(Operation { note: *note, shown, events, launched: false });
+        if first {
             state.since = Instant::now();
             self.show(shown);
+            self.mark_first(&state);
         }
-        state.operations.push_back(Operation { note: *note, shown, events, launched: false });
         self.changed.notify_one();
         Ok((state.comm.0, events))
     }
@@ -173,7 +214,7 @@ impl Flight {
 
     /// The operation put in last could not be started; the communicator ends.
     pub(super) fn refused(&self, failure: BackendError) -> BackendError {
-        let mut state = self.lock();
+        let mut state = self.concluded(self.lock());
         // The follower may have ended the communicator under the call.
         if let Some((_, earlier)) = &state.failure {
             return earlier.clone();
@@ -183,12 +224,12 @@ impl Flight {
             state.failure = Some((note, failure.clone()));
         }
         self.abort(state);
-        failure
+        self.lock().failure.clone().map_or(failure, |(_, failure)| failure)
     }
 
     /// What has failed.
     pub(super) fn failure(&self) -> Option<(CollectiveNote, BackendError)> {
-        self.lock().failure.clone()
+        self.concluded(self.lock()).failure.clone()
     }
 
     /// Waits until everything is done.
@@ -205,7 +246,7 @@ impl Flight {
 
     /// Takes out what is done, and judges what is not.
     fn advance(&self) -> Option<(CollectiveNote, BackendError)> {
-        let mut state = self.lock();
+        let mut state = self.concluded(self.lock());
         if state.failure.is_some() {
             return state.failure.clone();
         }
@@ -222,6 +263,7 @@ impl Flight {
                     state.spare.push(events);
                     state.since = Instant::now();
                     self.show(state.operations.front().and_then(|next| next.shown));
+                    self.mark_first(&state);
                 }
                 Some(Err(error)) if error.0 != sys::CUresult::CUDA_ERROR_NOT_READY => {
                     break (note, driver_failure("device", error));
@@ -232,9 +274,9 @@ impl Flight {
                 },
             }
         };
-        state.failure = Some(failure.clone());
+        state.failure = Some(failure);
         self.abort(state);
-        Some(failure)
+        self.lock().failure.clone()
     }
 
     /// What NCCL says of the communicator, or that time is over.
@@ -268,12 +310,13 @@ impl Flight {
 
     fn abort(&self, mut state: MutexGuard<'_, State>) {
         let comm = Communicator(std::mem::replace(&mut state.comm.0, std::ptr::null_mut()));
-        drop(state);
         if comm.0.is_null() {
             return;
         }
+        state.aborting = true;
+        drop(state);
         let (api, context) = (self.api, self.context);
-        let _ = within(
+        let ended = within(
             ABORT,
             move |_| {
                 let comm = { comm };
@@ -284,6 +327,14 @@ impl Flight {
             },
             || {},
         );
+        let mut state = self.lock();
+        state.aborting = false;
+        if let (None, Some((_, failure))) = (ended, &mut state.failure) {
+            let text = format!("; {HELD}: ncclCommAbort has not returned within {} s", ABORT.as_secs());
+            failure.text.push_str(&text);
+            failure.hint = Some(words::GPU_HINT);
+        }
+        self.changed.notify_all();
     }
 }
 
@@ -304,6 +355,40 @@ fn duration(events: Events) -> u64 {
 fn event() -> Result<sys::CUevent, BackendError> {
     result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
         .map_err(|error| driver_failure("event", error))
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), BackendError> {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+    spawned
+        .map(drop)
+        .map_err(|error| BackendError::new(DistErrorKind::Failed, format!("no thread for NCCL: {error}")))
+}
+
+/// Ends the rank whose first operation is long over its limit: the thread that should have left is held.
+fn end_in_time(flight: &Weak<Flight>) {
+    while let Some(flight) = flight.upgrade() {
+        let first = *flight.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let (identity, limit) = (flight.identity, flight.limit);
+        drop(flight);
+        if let Some((note, since)) = first
+            && since.elapsed() > limit + END
+        {
+            let text = format!(
+                "{} {:.1} s; {HELD}: no call into NCCL or the driver has returned within {} s after that",
+                words::NOT_FINISHED,
+                limit.as_secs_f64(),
+                END.as_secs()
+            );
+            let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, identity, text)
+                .of(note.seq, note.op, &status_page::tag_text(&note.tag))
+                .with_hint(words::GPU_HINT);
+            if let Some(end) = ENDS.get() {
+                end(error);
+            }
+            return;
+        }
+        std::thread::sleep(WATCH);
+    }
 }
 
 /// Looks after the operations until the flight is gone.

@@ -359,7 +359,11 @@ impl ProcessGroup {
             DistErrorKind::Connection => format!("{}: {}", words::LOST_RANK, failure.text),
             _ => failure.text,
         };
-        let error = DistError::new(failure.kind, DistPhase::Collective, self.identity, text).of(seq, op, tag);
+        let mut error =
+            DistError::new(failure.kind, DistPhase::Collective, self.identity, text).of(seq, op, tag);
+        if let Some(hint) = failure.hint {
+            error = error.with_hint(hint);
+        }
         self.broken.borrow_mut().get_or_insert_with(|| error.to_string());
         error
     }

@@ -57,5 +57,6 @@ pub use ddp::{Averaging, Ddp};
 pub use dp::DataParallel;
 pub use error::{CollectiveName, DistError, DistErrorKind, DistPhase};
 pub(crate) use ffi::{AdamPart, Rate, fused_adam, torch_version};
+pub(crate) use flight::ends_by;
 pub use group::{ProcessGroup, ReduceOp};
 pub use settings::{BackendKind, GroupSettings};

@@ -147,7 +147,8 @@ impl Nccl {
         let comm = connected.unwrap_or_else(|| {
             Err(BackendError::new(DistErrorKind::Timeout, "nccl: the ranks did not all connect in time"))
         })?;
-        let flight = Flight::new(api, context, comm, page, settings.timeout)?;
+        let identity = (settings.rank, settings.world_size);
+        let flight = Flight::new(api, context, comm, page, (identity, settings.timeout))?;
         Ok(Nccl {
             api,
             flight,

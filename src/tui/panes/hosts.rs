@@ -320,6 +320,15 @@ fn notes(model: &Model, host: &HostModel, gpu: &GpuSample) -> Vec<(String, Role)
         };
         notes.push((format!("Xid {latest}{before}"), Role::Bad));
     }
+    if let Some(errors) = gpu.ecc_uncorrected.filter(|errors| *errors > 0) {
+        notes.push((format!("{} not corrected", words::plural(errors as usize, "memory error")), Role::Bad));
+    }
+    if let Some(errors) = gpu.ecc_corrected.filter(|errors| *errors > 0) {
+        notes.push((format!("{} corrected", words::plural(errors as usize, "memory error")), Role::Warn));
+    }
+    if let Some(errors) = gpu.nvlink_errors.filter(|errors| *errors > 0) {
+        notes.push((words::plural(errors as usize, "NVLink error"), Role::Warn));
+    }
     // What a rank has started uses its GPU for it.
     let ours = model.ranks.iter().filter(|rank| rank.node == host.node_rank);
     let ours: Vec<u32> = ours
@@ -378,6 +387,15 @@ fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<S
     if let Some(clock) = gpu.sm_clock_mhz {
         let memory = gpu.memory_clock_mhz.map_or(String::new(), |memory| format!("/{memory}"));
         groups.push(vec![ctx.s(format!("{clock}{memory}MHz"), Role::Text)]);
+    }
+    for (name, received, sent) in
+        [("pcie", gpu.pcie_rx, gpu.pcie_tx), ("nvlink", gpu.nvlink_rx, gpu.nvlink_tx)]
+    {
+        if let (Some(received), Some(sent)) = (received, sent) {
+            let (to, from) = (ctx.glyphs().pick("↓", "in "), ctx.glyphs().pick("↑", "out "));
+            let text = format!("{to}{}/s {from}{}/s", words::bytes(received), words::bytes(sent));
+            groups.push(vec![ctx.s(format!("{name} "), Role::Dim), ctx.s(text, Role::Text)]);
+        }
     }
     let room = cells.saturating_sub(width(&spans) + 2);
     // The first that stays is one that fits.

@@ -5,6 +5,7 @@
 
 mod budgets;
 mod devices;
+mod faults;
 pub mod groups;
 
 use crate::harness::Run;

@@ -1,7 +1,7 @@
 //! The GPUs of a host against those that the run wants.
 
 use crate::cli::preflight::Cell;
-use rankdeck_proto::examination::{Findings, GpuFinding};
+use rankdeck_proto::examination::{Findings, GpuFinding, GpuProcess};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Gpus, Host};
 use rankdeck_types::words::bytes;
@@ -43,6 +43,13 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
         );
     }
     let used = |gpu: &&GpuFinding| wanted.contains(&gpu.index);
+    if let Some(twice) = named_twice(found, &wanted) {
+        return Cell::failed(
+            format!("CUDA_VISIBLE_DEVICES names {} ({}) twice", twice.name, twice.uuid),
+            "name each GPU once there; more ranks than GPUs share them with `nproc`",
+            key("gpus"),
+        );
+    }
     for gpu in found.gpus.iter().filter(used) {
         let free = gpu.memory_total.saturating_sub(gpu.memory_used);
         let full = gpu.memory_total > 0 && free < gpu.memory_total / 10;
@@ -62,11 +69,7 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
             }
             continue;
         };
-        let who = match &first.run {
-            Some(run) => format!("process {} of run {run}", first.pid),
-            None if first.command.is_empty() => format!("process {}", first.pid),
-            None => format!("process {} ({})", first.pid, first.command),
-        };
+        let who = who(first);
         let text = format!("GPU {} is in use: {who} holds {}", gpu.index, bytes(first.bytes));
         let hint = match &first.run {
             Some(run) => format!("`rankdeck stop {run}` ends it; or choose other `gpus`"),
@@ -84,7 +87,22 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
     Cell::passed(format!("{there} there"))
 }
 
-pub(super) fn wanted(host: &Host, found: &Findings) -> Vec<u32> {
+/// A process on a GPU, in words.
+fn who(process: &GpuProcess) -> String {
+    match &process.run {
+        Some(run) => format!("process {} of run {run}", process.pid),
+        None if process.command.is_empty() => format!("process {}", process.pid),
+        None => format!("process {} ({})", process.pid, process.command),
+    }
+}
+
+/// A wanted GPU that another wanted index means, too.
+fn named_twice<'a>(found: &'a Findings, wanted: &[u32]) -> Option<&'a GpuFinding> {
+    let named = || found.gpus.iter().filter(|gpu| wanted.contains(&gpu.index) && !gpu.uuid.is_empty());
+    named().find(|gpu| named().any(|other| other.index < gpu.index && other.uuid == gpu.uuid))
+}
+
+pub(in crate::cli::preflight) fn wanted(host: &Host, found: &Findings) -> Vec<u32> {
     match &host.gpus {
         None => Vec::new(),
         Some(Gpus::Word(_)) => (0..found.probe.gpu_count).collect(),

@@ -93,8 +93,14 @@ fn every_check_sees_its_fault_and_names_the_key() {
     gpus.hosts[1].gpus = Some(Gpus::Count(1));
     let with_gpu = |examined: &mut Examined, used: u64, processes: Vec<GpuProcess>| {
         examined.findings.probe.gpu_count = 1;
-        examined.findings.gpus =
-            vec![GpuFinding { index: 0, name: "g".into(), memory_used: used, memory_total: 100, processes }];
+        examined.findings.gpus = vec![GpuFinding {
+            index: 0,
+            name: "g".into(),
+            uuid: String::new(),
+            memory_used: used,
+            memory_total: 100,
+            processes,
+        }];
     };
     let process = GpuProcess { pid: 7, bytes: 1, command: "python".into(), run: None };
     let case =

@@ -1,0 +1,92 @@
+//! GPUs that fail while a rank trains: what is said, by what limit it ends, and what is left of the run.
+
+use crate::harness::{DEADLINE, Run, experiment};
+use rankdeck_proto::message::RankEvent;
+use rankdeck_testkit::fake_cuda::FakeCuda;
+use std::time::{Duration, Instant};
+
+/// Waits for a checkpoint and for what follows it.
+fn trained(run: &mut Run) {
+    let latest = run.file("checkpoints/latest.ckpt");
+    let deadline = Instant::now() + DEADLINE;
+    while !latest.exists() {
+        assert!(run.is_alive() && Instant::now() < deadline, "no checkpoint\n{}", run.logs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Errors that ranks have told their agents: (rank, message, hint).
+fn told(run: &Run) -> Vec<(u32, String, String)> {
+    let told = |(rank, event): (u32, RankEvent)| match event {
+        RankEvent::Error { message, hint, .. } => Some((rank, message, hint)),
+        _ => None,
+    };
+    run.events().into_iter().filter_map(told).collect()
+}
+
+/// RESORT-1, RESORT-2.
+#[test]
+fn a_gpu_that_fails_in_training_is_told_in_a_sentence_and_the_checkpoint_goes_on() {
+    let long = experiment(40_000_000, "", "[eval]\nevery = 0\n[checkpoint]\nevery = 1");
+    for (error, words, help) in [
+        ("999", "CUDA error: unknown error", "nvidia-smi"),
+        ("719", "CUDA error: unspecified launch failure", "nvidia-smi"),
+        ("214", "CUDA error: uncorrectable ECC error encountered", "nvidia-smi"),
+        ("2", "CUDA error: out of memory", "env.num_envs"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(mut fake) = FakeCuda::new(folder.path(), &[]) else { return };
+        let mut run = Run::start_by(&long, &[], |command| fake.apply(command));
+        trained(&mut run);
+        fake.set("cuda_error", error);
+        run.end_with(1);
+        let (logs, told) = (run.logs(), told(&run));
+        let [(0, message, hint)] = told.as_slice() else { panic!("{told:?}\n{logs}") };
+        assert!(message.contains(words) && !message.contains('\n'), "{message}");
+        assert!(message.starts_with("the GPU "), "{message}");
+        assert!(hint.contains(help) && hint.contains("rankdeck restart"), "{hint}");
+        assert!(logs.contains("error: ") && !logs.contains("panicked"), "{logs}");
+
+        // What was written before is whole.
+        fake.set("cuda_error", "0");
+        let from = run.file("checkpoints/latest.ckpt");
+        let steps = rankdeck_trainer::checkpoint::Checkpoint::decode(&std::fs::read(&from).unwrap())
+            .unwrap()
+            .header
+            .env_step;
+        let short = experiment(steps + 512, "", "[eval]\nevery = 0");
+        let mut resumed =
+            Run::start_by(&short, &["--resume", from.to_str().unwrap()], |command| fake.apply(command));
+        resumed.end_with(0);
+        assert!(resumed.logs().contains("resumed after iteration"), "{}", resumed.logs());
+    }
+}
+
+/// FLIGHT-3.
+#[test]
+fn a_rank_whose_abort_never_returns_ends_in_bounded_time_and_says_so() {
+    for (knob, words) in [
+        (("abort_hangs", "1"), "ncclCommAbort has not returned within 5 s"),
+        (("hang_holds", "1"), "no call into NCCL or the driver has returned within 20 s after that"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(fake) = FakeCuda::new(folder.path(), &[("gpus", "2"), ("hang_at", "40"), knob]) else {
+            return;
+        };
+        let rest = "[eval]\nevery = 0\n[distributed]\ntimeout_s = 3.0";
+        let begun = Instant::now();
+        let mut run = Run::start_by(&experiment(40_000_000, "", rest), &["--spawn", "2"], |command| {
+            fake.apply(command)
+        });
+        assert_eq!(run.wait().code(), Some(1), "{}", run.logs());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+        run.nothing_left();
+        let told = told(&run);
+        assert!(!told.is_empty(), "{}", run.logs());
+        for (rank, message, hint) in &told {
+            assert!(message.starts_with(&format!("rank {rank} of 2: collective ")), "{told:?}");
+            assert!(message.contains("the GPU does not let go of it") && message.contains(words), "{told:?}");
+            assert!(hint.contains("nvidia-smi"), "{told:?}");
+        }
+    }
+}
