@@ -49,14 +49,15 @@ impl Copy {
     /// The frame pointer of a thread that waits is not known: the kernel shows two registers only. It is
     /// needed where a function close to the system call keeps one, so every place on the stack that may be a
     /// frame record (anything, since the caller may use that register for whatever it likes, then an address
-    /// that a call returns to) is tried from the innermost on; the first one that leads to the bottom of the
-    /// stack is taken, else the one that leads farthest.
+    /// that a call returns to) is tried from the innermost on. Records of calls that are over lie there, too,
+    /// and lead to the bottom of the stack as the right one does, but their calls went to other functions.
+    /// Taken is what leads to the bottom with the fewest of those, else what leads farthest.
     pub fn unwind(&self, modules: &mut Modules) -> Vec<u64> {
-        let mut best = self.unwind_with(modules, self.bp);
-        if self.bp != 0 {
-            return best.0;
+        let known = self.unwind_with(modules, self.bp);
+        if self.bp != 0 || known.1 {
+            return known.0;
         }
-        let mut tried = 0;
+        let (mut best, mut tried) = ((known.0, usize::MAX), 0);
         for at in (0..self.stack.len().min(RECORD_BYTES)).step_by(8) {
             let record = self.sp + at as u64;
             let Some(back) = self.word(record + 8) else { break };
@@ -64,11 +65,12 @@ impl Copy {
                 continue;
             }
             let (frames, whole) = self.unwind_with(modules, record);
-            if frames.len() > best.0.len() {
-                best = (frames, whole);
+            let strays = if whole { modules.strays(&frames) } else { usize::MAX };
+            if strays < best.1 || strays == usize::MAX && best.1 == strays && frames.len() > best.0.len() {
+                best = (frames, strays);
             }
             tried += 1;
-            if best.1 || tried >= RECORDS {
+            if best.1 == 0 || tried >= RECORDS {
                 break;
             }
         }

@@ -47,6 +47,27 @@ struct Loaded {
     /// Where in the file the mapping begins.
     offset: u64,
     map: Arc<Mmap>,
+    unwinding: Unwinding,
+}
+
+/// The call-frame information of a file, and the index of it, with their addresses in the file.
+#[derive(Default)]
+struct Unwinding {
+    frames: (u64, Part),
+    index: (u64, Part),
+}
+
+impl Unwinding {
+    /// Where the function around this address of the file begins.
+    fn function(&self, address: u64) -> Option<u64> {
+        let bases =
+            gimli::BaseAddresses::default().set_eh_frame(self.frames.0).set_eh_frame_hdr(self.index.0);
+        let index = gimli::EhFrameHdr::new(&self.index.1, LittleEndian).parse(&bases, 8).ok()?;
+        let frames = gimli::EhFrame::new(&self.frames.1, LittleEndian);
+        let cie = <gimli::EhFrame<_> as gimli::UnwindSection<_>>::cie_from_offset;
+        let found = index.table()?.fde_for_address(&frames, &bases, address, cie).ok()?;
+        Some(found.initial_address())
+    }
 }
 
 /// The files of one process.
@@ -99,6 +120,13 @@ impl Modules {
         let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();
         let (text_svma, text) = section(".text").unzip();
+        let whole = |svma: &Option<std::ops::Range<u64>>, part: &Option<Part>| {
+            (svma.as_ref().map_or(0, |range| range.start), part.clone().unwrap_or_default())
+        };
+        let unwinding = Unwinding {
+            frames: whole(&eh_frame_svma, &eh_frame),
+            index: whole(&eh_frame_hdr_svma, &eh_frame_hdr),
+        };
         let info = ExplicitModuleSectionInfo {
             base_svma: 0,
             text_svma,
@@ -111,22 +139,44 @@ impl Modules {
         };
         self.unwinder.add_module(Module::new(mapping.path.clone(), mapping.start..mapping.end, bias, info));
         let Mapping { path, start, end, offset, .. } = mapping.clone();
-        self.loaded.push(Loaded { path, bias, start, end, offset, map: map.clone() });
+        self.loaded.push(Loaded { path, bias, start, end, offset, map: map.clone(), unwinding });
         Some(())
     }
 
     /// A call returns to this address: code of one of the files stands there, behind a call (Intel SDM volume
     /// 2, CALL: `E8` with 32 bits, or `FF /2` with 2 to 7 bytes in all).
     pub fn is_return(&self, address: u64) -> bool {
-        let code = |loaded: &Loaded| {
-            let at = usize::try_from(address - loaded.start + loaded.offset).ok()?;
-            loaded.map.get(at.checked_sub(7)?..at)?.try_into().ok()
-        };
-        let inside = self.loaded.iter().find(|loaded| (loaded.start..loaded.end).contains(&address));
-        inside.and_then(code).is_some_and(|before: [u8; 7]| {
+        self.file(address).and_then(|loaded| loaded.before(address)).is_some_and(|before| {
             let indirect = |pair: &[u8]| matches!(pair, [0xff, form] if form & 0x38 == 0x10);
             before[2] == 0xe8 || before.windows(2).any(indirect)
         })
+    }
+
+    /// How many of these frames, innermost first, were not called by the one around them: that one calls
+    /// another function there. A few are in order, since a function may end with a jump to the next.
+    pub fn strays(&self, frames: &[u64]) -> usize {
+        frames.windows(2).filter(|pair| self.is_stray(pair[0], pair[1] + 1) == Some(true)).count()
+    }
+
+    /// `None`: it cannot be told. Calls through a register or a table lead anywhere.
+    fn is_stray(&self, inner: u64, back: u64) -> Option<bool> {
+        let before = self.file(back)?.before(back)?;
+        let [_, _, 0xe8, distance @ ..] = before else { return None };
+        let target = back.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
+        // A stub of the linker is the beginning of no function.
+        let called = self.function(target).filter(|start| *start == target)?;
+        Some(self.function(inner)? != called)
+    }
+
+    /// Where the function around this address begins.
+    fn function(&self, address: u64) -> Option<u64> {
+        let loaded = self.file(address)?;
+        let start = loaded.unwinding.function(address.wrapping_sub(loaded.bias))?;
+        Some(start.wrapping_add(loaded.bias))
+    }
+
+    fn file(&self, address: u64) -> Option<&Loaded> {
+        self.loaded.iter().find(|loaded| (loaded.start..loaded.end).contains(&address))
     }
 
     /// A thread begins here: the program's entry point, or the C library, which starts all other threads.
@@ -136,8 +186,7 @@ impl Modules {
         const C_LIBRARIES: [&str; 4] = ["libc.so", "libc-", "libpthread", "ld-musl"];
         /// More than `_start` takes on any architecture, bytes.
         const ENTRY_BYTES: u64 = 64;
-        let inside = self.loaded.iter().find(|loaded| (loaded.start..loaded.end).contains(&address));
-        inside.is_some_and(|loaded| {
+        self.file(address).is_some_and(|loaded| {
             let file = loaded.path.rsplit('/').next().unwrap_or(&loaded.path);
             let entry = || object::File::parse(&loaded.map[..]).map(|elf| elf.entry());
             C_LIBRARIES.iter().any(|name| file.starts_with(name))
@@ -193,6 +242,12 @@ impl Modules {
 }
 
 impl Loaded {
+    /// The bytes of the code before this address.
+    fn before(&self, address: u64) -> Option<[u8; 7]> {
+        let at = usize::try_from(address - self.start + self.offset).ok()?;
+        self.map.get(at.checked_sub(7)?..at)?.try_into().ok()
+    }
+
     fn names(&self, addresses: &[u64], lines: bool) -> BTreeMap<u64, Vec<Frame>> {
         let Ok(elf) = object::File::parse(&self.map[..]) else { return BTreeMap::new() };
         let symbols = self.functions(&elf, addresses);
