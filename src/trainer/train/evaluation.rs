@@ -48,7 +48,7 @@ impl Trainer<'_> {
                     let stop = reached && self.train_iter > 0 && evaluation.episodes > 0;
                     // A mean that is not a number is better than none and worse than every other.
                     let better = !mean.is_nan() && self.best.is_none_or(|best| best.is_nan() || mean > best);
-                    result.best = self.train_iter > 0 && better;
+                    result.best = better;
                     result.evaluation =
                         Evaluation { env_step, train_iter: self.train_iter, stop, ..evaluation };
                 }
