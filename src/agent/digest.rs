@@ -246,6 +246,7 @@ fn said_by(digest: &mut NodeDigest, record: &Record, rank: Rank, said: &RankEven
         | RankEvent::Counters(_)
         | RankEvent::Scalars { .. }
         | RankEvent::Fingerprint { .. }
+        | RankEvent::Frame(_)
         | RankEvent::Unknown => {}
     }
 }

@@ -85,6 +85,11 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shown: Option<LaunchHash>,
     },
+    /// The user looks at the policy at play, or no longer.
+    Watched {
+        /// They do.
+        on: bool,
+    },
     /// Leave the run alone and end the console.
     DetachRequested,
     /// The user answered a prompt of a link.
@@ -130,6 +135,16 @@ impl From<(NodeRank, LinkEvent)> for Event {
 }
 
 impl Event {
+    /// It belongs into a record. Pictures of the policy at play are too much for one, and change nothing
+    /// else.
+    pub fn is_recorded(&self) -> bool {
+        match self {
+            Event::AgentSaid { message, .. } => !matches!(**message, AgentMessage::Frame { .. }),
+            Event::Watched { .. } => false,
+            _ => true,
+        }
+    }
+
     /// The same, of a launch that the user was shown.
     pub fn having_shown(mut self, launch: Option<LaunchHash>) -> Event {
         if let Event::RestartRequested { shown, .. } | Event::CheckedRestartRequested { shown, .. } =

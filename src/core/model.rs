@@ -24,6 +24,7 @@ pub use rank::{RankLife, RankModel};
 use crate::report::{FirstFailure, Outcome, VerdictReport};
 use crate::series::Series;
 use rankdeck_proto::message::{Evaluation, LaunchHash, StopMode};
+use rankdeck_proto::show::LiveFrame;
 use rankdeck_types::ids::{Generation, RunId, Timestamp, WallTime};
 use rankdeck_types::plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,9 @@ pub struct Model {
     pub marks: VecDeque<Mark>,
     /// Present verdicts, worst first.
     pub verdicts: Vec<VerdictReport>,
+    /// Rank 0's evaluation as it is shown to who looks. In no record.
+    #[serde(skip)]
+    pub policy: PolicyView,
     /// Weight fingerprints: latest comparison.
     pub fingerprint: Option<FingerprintModel>,
     /// What happened, for the events pane, oldest first, bounded.
@@ -152,6 +156,19 @@ pub struct CheckpointModel {
     pub train_iter: u64,
     /// Why it was written.
     pub reason: String,
+}
+
+/// Rank 0's evaluation at one moment.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PolicyView {
+    /// Somebody looks at it: agents are asked for frames.
+    pub watched: bool,
+    /// When the frame was made, by the console's clock.
+    pub at: Timestamp,
+    /// Frames that never came here since somebody looks, because newer ones replaced them.
+    pub missed: u64,
+    /// The newest one.
+    pub frame: Option<Box<LiveFrame>>,
 }
 
 /// Latest comparison of weight fingerprints.

@@ -296,6 +296,7 @@ impl Cluster {
                 self.said(node, AgentMessage::Inspected { request, inspections });
             }
             ConsoleMessage::Ping { .. }
+            | ConsoleMessage::Watch { .. }
             | ConsoleMessage::Ended { .. }
             | ConsoleMessage::Detach
             | ConsoleMessage::Close

@@ -1,5 +1,5 @@
 //! What `rankdeck-trainer --evaluate FILE --show` prints while a policy plays: a line of JSON each. The
-//! console draws it (`rankdeck play`).
+//! console draws it (`rankdeck play`), and [`LiveFrame`]s of the evaluations within a run.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 pub const MOST_SEEN: usize = 64;
 /// Most pixels of a picture's side.
 pub const MOST_PIXELS: u32 = 640;
+/// Most bytes of the picture in a [`LiveFrame`], before base64: the frame is a line of the event socket.
+pub const LIVE_PIXELS: usize = 36 << 10;
+/// Most numbers per action, and of an action, in a [`LiveFrame`].
+pub const LIVE_SCORES: usize = 128;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -154,6 +158,20 @@ pub struct ShownEnd {
     pub seen: Vec<f32>,
 }
 
+/// A moment of an evaluation within a run, while it goes on: one of many steps, a few per second.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LiveFrame {
+    /// Who plays, and at which iteration.
+    pub policy: ShownPolicy,
+    /// What it sees and does.
+    pub step: ShownStep,
+    /// Episodes of this evaluation that are over.
+    pub ended: u32,
+    /// Frames of this rank that newer ones replaced before they were sent.
+    pub skipped: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +188,17 @@ mod tests {
         assert_eq!(serde_json::from_str::<ShowLine>(&text).unwrap(), step, "{text}");
         let newer: ShowLine = serde_json::from_str(r#"{"kind":"applause","loud":1}"#).unwrap();
         assert_eq!(newer, ShowLine::Unknown);
+    }
+
+    #[test]
+    fn a_live_frame_comes_back_and_lacks_nothing_that_it_needs() {
+        let step =
+            ShownStep { episode: 3, picture: Some(Picture::of(1, 2, &[7, 9])), ..ShownStep::default() };
+        let frame = LiveFrame { step, ended: 2, skipped: 1, ..LiveFrame::default() };
+        let text = serde_json::to_string(&frame).unwrap();
+        assert_eq!(serde_json::from_str::<LiveFrame>(&text).unwrap(), frame, "{text}");
+        let bare: LiveFrame = serde_json::from_str(r#"{"step":{"step":4},"more":1}"#).unwrap();
+        assert_eq!((bare.step.step, bare.ended), (4, 0), "a program may tell less");
     }
 
     #[test]

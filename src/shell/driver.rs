@@ -227,7 +227,9 @@ impl Driver {
         let mut queue = VecDeque::from([event]);
         while let Some(event) = queue.pop_front() {
             let now = self.clock.now();
-            if let Some(recorder) = &mut self.recorder {
+            if let Some(recorder) = &mut self.recorder
+                && event.is_recorded()
+            {
                 recorder.event(now, &event, &self.core);
             }
             if event == Event::DetachRequested {

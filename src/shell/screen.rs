@@ -5,6 +5,7 @@ pub use super::canvas::Input;
 use super::clock::{earlier, utc_offset_s};
 use super::frames::Want;
 use super::look;
+use super::play::screen::colours;
 use super::signals::Signals;
 use super::terminal::{self, Copied, Surface, Tty};
 use crossterm::event::{
@@ -58,6 +59,7 @@ impl Screen {
         // Before anybody else reads from the terminal.
         let theme = look::theme(ui, look::ask_background);
         let mut screen = Screen::new(Box::new(tty), Box::pin(EventStream::new()), theme);
+        screen.view.style.colours = colours(&screen.theme);
         screen.view.steering.read_only = ui.read_only;
         screen.view.steering.mouse_off = !ui.mouse;
         // What is wrong in it was said when the file was read.

@@ -42,6 +42,27 @@ pub struct Actor {
     pub space: ActionSpace,
 }
 
+/// What a policy thought of all environments at its latest look.
+#[derive(Default)]
+pub struct Thoughts {
+    kind: ScoreKind,
+    /// Scores per environment.
+    each: usize,
+    scores: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Thoughts {
+    /// Of one environment.
+    pub fn of(&self, env: usize) -> Option<Thought> {
+        let mut scores = self.scores.chunks_exact(self.each.max(1)).nth(env)?.to_vec();
+        if self.kind == ScoreKind::Probability {
+            softmax(&mut scores);
+        }
+        Some(Thought { kind: self.kind, scores, value: self.values.get(env).copied() })
+    }
+}
+
 /// Logits become probabilities.
 fn softmax(logits: &mut [f32]) {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -308,14 +329,15 @@ impl Collector {
         std::mem::take(&mut self.interval)
     }
 
-    /// The most probable actions for `observations`, as an environment takes them, and what was thought of
-    /// the first of them. Observations are normalised as in training.
+    /// The most probable actions for `observations`, as an environment takes them, and what was thought.
+    /// Observations are normalised as in training.
     pub fn greedy(
         &self,
         actor: &mut Actor,
         observations: Observations<'_>,
         to: &mut ActionBuffer,
-    ) -> Result<Thought, TrainerError> {
+        thoughts: &mut Thoughts,
+    ) -> Result<(), TrainerError> {
         let width = self.rollout.width();
         let normalised = match (observations, &self.observations) {
             (Observations::F32(values), Some(running)) => {
@@ -336,21 +358,22 @@ impl Collector {
         let each = actor.space.width();
         let (mut scores, mut values) = (vec![0.0; count * each], vec![0.0; count]);
         actor.acting.run(observations, &mut scores, &mut values)?;
-        let mut first = scores.get(..each).unwrap_or_default().to_vec();
-        let kind = match to {
+        let (kind, scores) = match to {
             ActionBuffer::Discrete(actions) => {
                 for (action, scores) in actions.iter_mut().zip(scores.chunks_exact(each.max(1))) {
                     *action = most_probable(scores);
                 }
-                softmax(&mut first);
-                ScoreKind::Probability
+                (ScoreKind::Probability, scores)
             }
             ActionBuffer::Continuous { .. } => {
-                clip(&ActionBuffer::Continuous { width: each, values: scores }, &actor.space, to);
-                ScoreKind::Mean
+                let means = ActionBuffer::Continuous { width: each, values: scores };
+                clip(&means, &actor.space, to);
+                let ActionBuffer::Continuous { values: scores, .. } = means else { return Ok(()) };
+                (ScoreKind::Mean, scores)
             }
         };
-        Ok(Thought { kind, scores: first, value: values.first().copied() })
+        *thoughts = Thoughts { kind, each, scores, values };
+        Ok(())
     }
 
     /// The merged moments: of observations and of returns, as words; empty where they are not kept.

@@ -16,10 +16,11 @@ use super::env::{Observations, StepOutcome, VectorEnv};
 use super::error::TrainerError;
 use super::events::say;
 use super::rollout::ActionBuffer;
+use super::sight;
 use super::signals;
 use crate::inject;
 use rankdeck_proto::message::Evaluation;
-use rankdeck_proto::show::Thought;
+use rankdeck_proto::show::{LIVE_PIXELS, ShownStep, Thought};
 use rankdeck_types::experiment::Eval;
 use std::time::{Duration, Instant};
 
@@ -36,9 +37,37 @@ pub trait Greedy {
     /// Writes the actions for the observations of all environments, as environments take them.
     fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer)
     -> Result<(), TrainerError>;
-    /// What it thought of the first environment in the latest [`Greedy::act`].
-    fn thought(&self) -> Option<Thought> {
+    /// What it thought of environment `env` in the latest [`Greedy::act`].
+    fn thought(&self, _env: usize) -> Option<Thought> {
         None
+    }
+}
+
+/// What an evaluation does after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Goes on.
+    Play,
+    /// Goes on, and shows the next step.
+    Show,
+    /// Ends here.
+    BreakOff,
+}
+
+/// Who looks on while an evaluation is played.
+pub trait Onlooker {
+    /// Told after every step how far it is; decides what follows.
+    fn goes_on(&mut self, played: Played) -> Result<Next, TrainerError>;
+    /// A step that was asked for; `ended` episodes were over before it.
+    fn see(&mut self, _step: ShownStep, _ended: usize) {}
+}
+
+/// One that sees nothing and decides whether it goes on.
+pub struct Deciding<F>(pub F);
+
+impl<F: FnMut(Played) -> Result<bool, TrainerError>> Onlooker for Deciding<F> {
+    fn goes_on(&mut self, played: Played) -> Result<Next, TrainerError> {
+        Ok(if self.0(played)? { Next::Play } else { Next::BreakOff })
     }
 }
 
@@ -56,14 +85,14 @@ pub fn num_envs(eval: &Eval) -> usize {
     eval.num_envs.unwrap_or(MAX_ENVS).clamp(1, eval.episodes.max(1)) as usize
 }
 
-/// Plays `eval.episodes` episodes from the beginning of the streams. After every step `goes_on` is told how
+/// Plays `eval.episodes` episodes from the beginning of the streams. `onlooker` is told after every step how
 /// far it is, and decides; `None`: it was broken off. The caller fills in `env_step`, `train_iter` and
 /// `stop`.
 pub fn evaluate(
     env: &mut dyn VectorEnv,
     eval: &Eval,
     policy: &mut dyn Greedy,
-    mut goes_on: impl FnMut(Played) -> Result<bool, TrainerError>,
+    mut onlooker: impl Onlooker,
 ) -> Result<Option<Evaluation>, TrainerError> {
     let begun = Instant::now();
     env.reset()?;
@@ -71,15 +100,25 @@ pub fn evaluate(
     let mut score = Score::new(eval, env.len());
     let mut outcome = StepOutcome::new(env.spec(), env.len());
     let mut actions = ActionBuffer::new(&env.spec().actions, env.len());
-    while !score.is_over() {
+    let mut next = onlooker.goes_on(Played::default())?;
+    while next != Next::BreakOff && !score.is_over() {
         policy.act(env.observations(), &mut actions)?;
+        let shown = if next == Next::Show { score.first_playing() } else { None };
+        let seen = shown.map(|at| {
+            let thought = policy.thought(at);
+            sight::look(env.observations(), env.spec(), at, thought, &actions, LIVE_PIXELS)
+        });
         env.step(actions.view(), &mut outcome)?;
+        if let (Some(at), Some(seen)) = (shown.filter(|at| outcome.valid[*at]), seen) {
+            onlooker.see(score.place(at, f64::from(outcome.rewards[at]), seen), score.returns.len());
+        }
         for done in score.add(&outcome) {
             env.retire(done);
         }
-        if !goes_on(Played { episodes: score.returns.len(), steps: score.steps })? {
-            return Ok(None);
-        }
+        next = onlooker.goes_on(Played { episodes: score.returns.len(), steps: score.steps })?;
+    }
+    if next == Next::BreakOff {
+        return Ok(None);
     }
     score.warn_of_cuts(eval);
     Ok(Some(score.evaluation(begun.elapsed())))
@@ -87,6 +126,7 @@ pub fn evaluate(
 
 /// Returns of an evaluation so far.
 struct Score {
+    episodes: usize,
     /// Episodes that each environment has still to play.
     left: Vec<usize>,
     /// Return and length of each environment's present episode.
@@ -102,6 +142,7 @@ impl Score {
     fn new(eval: &Eval, envs: usize) -> Score {
         let episodes = eval.episodes as usize;
         Score {
+            episodes,
             left: (0..envs).map(|i| (episodes + envs - 1 - i) / envs.max(1)).collect(),
             running: vec![(0.0, 0); envs],
             max_steps: u64::from(eval.max_steps),
@@ -114,6 +155,20 @@ impl Score {
 
     fn is_over(&self) -> bool {
         self.left.iter().all(|left| *left == 0)
+    }
+
+    fn first_playing(&self) -> Option<usize> {
+        self.left.iter().position(|left| *left > 0)
+    }
+
+    /// Where in the evaluation a step is that gave this reward and is not yet counted. Environment `i` plays
+    /// the episodes `i`, `i` and the number of environments, and so on.
+    fn place(&self, env: usize, reward: f64, seen: ShownStep) -> ShownStep {
+        let envs = self.left.len();
+        let played = (self.episodes + envs - 1 - env) / envs.max(1) - self.left[env];
+        let (gained, step) = self.running[env];
+        let episode = (env + played * envs) as u32;
+        ShownStep { episode, step, reward, episode_return: gained + reward, ..seen }
     }
 
     /// Takes in a step; returns the environments that have played their share with it.
@@ -197,9 +252,9 @@ impl<'a> Beat<'a> {
     }
 
     /// Meets the others when it is time to; `false` once any rank was asked to stop.
-    pub fn goes_on(&mut self, played: Played) -> Result<bool, TrainerError> {
-        if self.said.elapsed() >= SAY_EVERY {
-            self.said = Instant::now();
+    pub fn goes_on(&mut self, played: Played, now: Instant) -> Result<bool, TrainerError> {
+        if now.duration_since(self.said) >= SAY_EVERY {
+            self.said = now;
             say(&format!(
                 "evaluation: {} of {} episodes after {} steps in {:.0} s",
                 played.episodes,
@@ -211,7 +266,7 @@ impl<'a> Beat<'a> {
         if signals::stop_requested() {
             return Ok(false);
         }
-        if self.met.elapsed() < BEAT {
+        if now.duration_since(self.met) < BEAT {
             return Ok(true);
         }
         let stop = meet(self.group, false)?.stop;
@@ -277,10 +332,11 @@ mod tests {
         let mut env = cartpoles(envs);
         let mut again = || {
             let mut moves = 0;
-            let evaluation = evaluate(&mut *env, eval, &mut Push { balances }, |_| {
+            let onlooker = Deciding(|_| {
                 moves += 1;
                 Ok(true)
             });
+            let evaluation = evaluate(&mut *env, eval, &mut Push { balances }, onlooker);
             assert!(moves > 8);
             Evaluation { duration_s: 0.0, ..evaluation.unwrap().unwrap() }
         };
@@ -314,11 +370,45 @@ mod tests {
         let cut = play(4, &Eval { max_steps: 20, ..episodes(9) }, true);
         assert_eq!((cut.episodes, cut.return_mean, cut.length_mean), (4, 20.0, 20.0));
         let mut steps = 0;
-        let stopped = evaluate(&mut *cartpoles(3), &episodes(3), &mut Push { balances: true }, |played| {
+        let onlooker = Deciding(|played: Played| {
             steps = played.steps;
             Ok(played.steps < 30)
         });
+        let stopped = evaluate(&mut *cartpoles(3), &episodes(3), &mut Push { balances: true }, onlooker);
         assert_eq!((stopped.unwrap(), steps), (None, 30));
+    }
+
+    /// Looks at every step, and keeps what it sees.
+    #[derive(Default)]
+    struct Everything(Vec<(ShownStep, usize)>);
+
+    impl Onlooker for &mut Everything {
+        fn goes_on(&mut self, _: Played) -> Result<Next, TrainerError> {
+            Ok(Next::Show)
+        }
+        fn see(&mut self, step: ShownStep, ended: usize) {
+            self.0.push((step, ended));
+        }
+    }
+
+    #[test]
+    fn live_1_who_looks_sees_every_step_and_changes_no_result() {
+        let unseen = play(3, &episodes(7), false);
+        let mut seen = Everything::default();
+        let result = evaluate(&mut *cartpoles(3), &episodes(7), &mut Push { balances: false }, &mut seen);
+        assert_eq!(Evaluation { duration_s: 0.0, ..result.unwrap().unwrap() }, unseen, "equal to the bit");
+        // The first environment plays the episodes 0, 3 and 6, and is the last to end.
+        let steps: Vec<(u32, u64, f64)> =
+            seen.0.iter().map(|(step, _)| (step.episode, step.step, step.episode_return)).collect();
+        assert_eq!(steps[0], (0, 0, 1.0));
+        for pair in steps.windows(2) {
+            let (episode, step, gained) = pair[0];
+            let next = [(episode, step + 1, gained + 1.0), (episode + 3, 0, 1.0)];
+            assert!(next.contains(&pair[1]), "{pair:?}");
+        }
+        assert_eq!(steps.last().unwrap().0, 6);
+        assert!(seen.0.iter().all(|(step, _)| step.seen.len() == 4 && step.action == [0.0]));
+        assert!(seen.0.windows(2).all(|pair| pair[0].1 <= pair[1].1 && pair[1].1 < 7));
     }
 
     #[test]

@@ -9,11 +9,14 @@
 //!   says what an earlier one did); every line that is lost is counted.
 //! - EVENTS-3: each connection begins with `hello`; a line that could not be written whole is sent again on
 //!   the next one.
+//! - EVENTS-5: of frames of the policy at play, one waits, and a newer one replaces it; all other lines go
+//!   first, and nobody waits for it.
 //! - EVENTS-4: [`Events::finish`] returns within its bound, whatever the agent does.
 
 pub use rankdeck_envs::log::{say, warn};
 
 use rankdeck_proto::message::RankEvent;
+use rankdeck_proto::show::LiveFrame;
 use rankdeck_types::ids::{Generation, Rank};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -24,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Lines kept while the agent does not read.
 pub const CAPACITY: usize = 4096;
+/// Longest frame, bytes: the agent takes lines of 64 KiB.
+pub const FRAME_BYTES: usize = 60 << 10;
 const RETRY: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
@@ -32,6 +37,11 @@ struct EventQueue {
     writing: bool,
     closed: bool,
     lost: u64,
+    frame: Option<LiveFrame>,
+    /// When the latest frame came.
+    frame_at: Option<Instant>,
+    /// Frames that were replaced, or too long.
+    skipped: u64,
 }
 
 struct EventLine {
@@ -96,6 +106,20 @@ impl Events {
         shared.changed.notify_all();
     }
 
+    /// Has a frame sent, unless a newer one comes before; returns at once.
+    pub fn frame(&self, frame: LiveFrame) {
+        let Some(shared) = &self.shared else { return };
+        let mut queue = shared.lock();
+        queue.skipped += u64::from(queue.frame.replace(frame).is_some());
+        queue.frame_at = Some(Instant::now());
+        shared.changed.notify_all();
+    }
+
+    /// When the latest frame came; `None` where nobody is told anything.
+    pub fn frame_at(&self) -> Option<Option<Instant>> {
+        self.shared.as_ref().map(|shared| shared.lock().frame_at)
+    }
+
     /// Lines lost so far.
     pub fn lost(&self) -> u64 {
         self.shared.as_ref().map_or(0, |shared| shared.lock().lost)
@@ -147,10 +171,22 @@ fn serve(path: &PathBuf, hello: &str, shared: &SharedQueue) {
 fn write_lines(mut stream: UnixStream, shared: &SharedQueue) -> bool {
     loop {
         let mut queue = shared.lock();
-        while queue.lines.is_empty() && !queue.closed {
+        while queue.lines.is_empty() && queue.frame.is_none() && !queue.closed {
             queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        let Some(line) = queue.lines.pop_front() else { return true };
+        let Some(line) = queue.lines.pop_front() else {
+            let Some(frame) = queue.frame.take().filter(|_| !queue.closed) else { return true };
+            let skipped = queue.skipped;
+            drop(queue);
+            let text = line(&RankEvent::Frame(Box::new(LiveFrame { skipped, ..frame })));
+            match text.len() <= FRAME_BYTES {
+                // Half a line would spoil the next one.
+                true if stream.write_all(text.as_bytes()).is_err() => return false,
+                true => {}
+                false => shared.lock().skipped += 1,
+            }
+            continue;
+        };
         queue.writing = true;
         drop(queue);
         let written = stream.write_all(line.text.as_bytes());
@@ -226,6 +262,44 @@ mod tests {
         assert_eq!(lines.last(), Some(&eval(2)));
         assert_eq!(lines[lines.len() - 2], counters(sent - 1));
         assert!(events.finish(Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn events_5_of_frames_the_newest_is_sent_and_the_others_are_counted() {
+        use rankdeck_proto::show::{Picture, ShownStep};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.sock");
+        let events = Events::to(&path, Rank(0), Generation(0));
+        assert_eq!((events.frame_at(), Events::silent().frame_at()), (Some(None), None));
+        let frame = |ended| LiveFrame { ended, ..LiveFrame::default() };
+        // Nobody listens yet.
+        (0..5).for_each(|i| events.frame(frame(i)));
+        events.send(&eval(1));
+        assert!(events.frame_at().unwrap().is_some());
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut heard = BufReader::new(listener.accept().unwrap().0);
+        let mut next = || {
+            let mut line = String::new();
+            heard.read_line(&mut line).unwrap();
+            (serde_json::from_str::<RankEvent>(&line).unwrap(), line.len())
+        };
+        assert!(matches!(next().0, RankEvent::Hello { .. }));
+        assert_eq!(next().0, eval(1), "what must not be lost goes first");
+        let newest = LiveFrame { skipped: 4, ..frame(4) };
+        assert_eq!(next().0, RankEvent::Frame(Box::new(newest)));
+        // A frame that is no line of the event socket is left out.
+        let huge = Picture::of(640, 640, &vec![7; 640 * 640 * 3]);
+        events
+            .frame(LiveFrame { step: ShownStep { picture: Some(huge), ..ShownStep::default() }, ..frame(5) });
+        while events.shared.as_ref().unwrap().lock().skipped < 5 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        events.frame(frame(6));
+        let (last, length) = next();
+        assert!(matches!(last, RankEvent::Frame(frame) if (frame.ended, frame.skipped) == (6, 5)));
+        assert!(length <= FRAME_BYTES);
+        events.frame(frame(7));
+        assert!(events.finish(Duration::from_secs(20)), "nobody waits for a frame");
     }
 
     #[test]

@@ -6,15 +6,16 @@
 use super::algo::{self, Algorithm, BuildContext};
 use super::checkpoint::{Checkpoint, Header};
 use super::distributed::{BackendKind, GroupSettings, ProcessGroup};
-use super::env::{self, ActionSpace, EnvPurpose, VectorEnv};
+use super::env::{self, EnvPurpose, VectorEnv};
 use super::error::TrainerError;
-use super::evaluate::{self, Beat, evaluate};
+use super::evaluate::{self, Beat, Deciding, evaluate};
 use super::events::say;
 use super::identity::Flags;
 use super::page::Page;
 use super::resume::read;
 use super::setup::{self, Sizes};
 use super::show;
+use super::sight;
 use super::state::RestoredState;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Evaluation;
@@ -23,7 +24,7 @@ use rankdeck_proto::status_page::Writer;
 use rankdeck_types::experiment::{Experiment, Learn};
 use serde_json::json;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tch::Device;
 
 /// Plays the checkpoint at `path` as the flags say, and prints what came of it.
@@ -120,7 +121,8 @@ fn play(
     let eval = &experiment.eval;
     let mut stage = Stage::new(experiment, path, checkpoint, evaluate::num_envs(eval), EnvPurpose::Evaluate)?;
     let mut beat = Beat::new(&stage.group, eval.episodes);
-    evaluate(&mut *stage.vector, eval, stage.algorithm.greedy()?, |played| beat.goes_on(played))
+    let onlooker = Deciding(|played| beat.goes_on(played, Instant::now()));
+    evaluate(&mut *stage.vector, eval, stage.algorithm.greedy()?, onlooker)
 }
 
 /// Plays to be looked at.
@@ -137,11 +139,7 @@ fn show(experiment: &Experiment, path: &Path, checkpoint: Checkpoint) -> Result<
         bounds: Vec::new(),
     };
     let mut stage = Stage::new(experiment, path, checkpoint, 1, EnvPurpose::Show)?;
-    if let ActionSpace::Continuous { low, high } = &stage.vector.spec().actions {
-        // JSON has no infinity.
-        let bound = |value: f32| value.clamp(f32::MIN, f32::MAX);
-        policy.bounds = low.iter().zip(high).map(|(low, high)| [bound(*low), bound(*high)]).collect();
-    }
+    policy.bounds = sight::bounds(&stage.vector.spec().actions);
     show::show(&mut *stage.vector, &experiment.eval, stage.algorithm.greedy()?, policy)
 }
 

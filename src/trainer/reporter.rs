@@ -7,9 +7,11 @@ use super::collect::Interval;
 use super::description::Description;
 use super::events::{Events, say, warn};
 use super::exchange::Consensus;
+use super::live::Live;
 use super::metrics_file::{MetricsFile, Row};
 use super::tensorboard::EventFile;
 use rankdeck_proto::message::{Counters, Evaluation, RankEvent};
+use rankdeck_proto::show::ShownPolicy;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -137,6 +139,11 @@ impl<'a> Reporter<'a> {
             self.said = Some(now);
             say(&progress_line(&totals, rate));
         }
+    }
+
+    /// Shows steps of an evaluation that begins.
+    pub fn live(&self, policy: ShownPolicy) -> Live<'a> {
+        Live::new(self.events, policy)
     }
 
     /// Reports an evaluation, on rank 0.

@@ -11,6 +11,7 @@ pub enum ActionBuffer {
     Continuous {
         /// Numbers of one action.
         width: usize,
+        /// Those of all environments, one after the other.
         values: Vec<f32>,
     },
 }
@@ -54,6 +55,7 @@ impl ActionBuffer {
 pub struct Rollout {
     /// Steps of each environment.
     pub steps: usize,
+    /// Environments.
     pub envs: usize,
     /// What the policy saw, normalised if so configured.
     pub observations: ObservationBuffer,
@@ -101,6 +103,7 @@ impl Rollout {
             shape: spec.observation_shape,
         }
     }
+    /// Transitions.
     pub fn len(&self) -> usize {
         self.steps * self.envs
     }

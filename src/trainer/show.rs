@@ -5,14 +5,13 @@
 //! the only clock. The first episode is the first one of the run's evaluations; the others follow in its
 //! stream.
 
-use super::env::{ObservationType, Observations, Spec, StepOutcome, VectorEnv};
+use super::env::{StepOutcome, VectorEnv};
 use super::error::TrainerError;
 use super::evaluate::Greedy;
 use super::rollout::ActionBuffer;
+use super::sight;
 use super::signals;
-use rankdeck_proto::show::{
-    EndKind, MOST_PIXELS, MOST_SEEN, Picture, ShowLine, ShownEnd, ShownPolicy, ShownStep, Thought,
-};
+use rankdeck_proto::show::{EndKind, ShowLine, ShownEnd, ShownPolicy, ShownStep};
 use rankdeck_types::experiment::Eval;
 use std::io::{self, Write};
 
@@ -60,19 +59,14 @@ fn play(
     let (mut episode, mut step, mut episode_return) = (0, 0, 0.0);
     while episode < eval.episodes && !signals::stop_requested() {
         greedy.act(env.observations(), &mut actions)?;
-        let picture = match env.picture(0)? {
-            Some(picture) => Some(picture),
-            None => seen_picture(env.observations(), &spec),
-        };
         let mut shown = ShownStep {
             episode,
             step,
-            seen: seen_numbers(env.observations(), &spec),
-            picture,
-            thought: greedy.thought().map(finite),
-            action: first_action(&actions),
-            ..ShownStep::default()
+            ..sight::look(env.observations(), &spec, 0, greedy.thought(0), &actions, usize::MAX)
         };
+        if let Some(drawn) = env.picture(0)? {
+            shown.picture = Some(drawn);
+        }
         env.step(actions.view(), &mut outcome)?;
         shown.reward = f64::from(outcome.rewards[0]);
         episode_return += shown.reward;
@@ -94,7 +88,7 @@ fn play(
                 steps: step,
                 episode_return,
                 end,
-                seen: seen_numbers(last, &spec),
+                seen: sight::numbers(last, &spec, 0),
             })
         });
         for line in [Some(ShowLine::Step(shown)), end].into_iter().flatten() {
@@ -113,59 +107,12 @@ fn play(
     Ok(Heard::Yes)
 }
 
-/// JSON has neither NaN nor infinity.
-fn finite(thought: Thought) -> Thought {
-    let all = thought.scores.iter().all(|score| score.is_finite());
-    Thought {
-        scores: if all { thought.scores } else { Vec::new() },
-        value: thought.value.filter(|value| value.is_finite()),
-        ..thought
-    }
-}
-
-fn first_action(actions: &ActionBuffer) -> Vec<f32> {
-    match actions {
-        ActionBuffer::Discrete(actions) => actions.first().map(|action| *action as f32).into_iter().collect(),
-        ActionBuffer::Continuous { width, values } => values.get(..*width).unwrap_or_default().to_vec(),
-    }
-}
-
-/// An observation that is a few numbers.
-fn seen_numbers(seen: Observations<'_>, spec: &Spec) -> Vec<f32> {
-    match seen.f32().and_then(|values| values.get(..spec.observation_len())) {
-        Some(values) if values.len() <= MOST_SEEN && values.iter().all(|value| value.is_finite()) => {
-            values.to_vec()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// An observation that is a picture: of several frames the last one.
-fn seen_picture(seen: Observations<'_>, spec: &Spec) -> Option<Picture> {
-    let (pixels, [channels, height, width]) = (seen.u8()?, spec.observation_shape.as_slice()) else {
-        return None;
-    };
-    let side = |pixels: usize| u32::try_from(pixels).ok().filter(|side| (1..=MOST_PIXELS).contains(side));
-    let plane = height.checked_mul(*width)?;
-    let (wide, high) = (side(*width)?, side(*height)?);
-    if spec.observation_type != ObservationType::U8 {
-        return None;
-    }
-    if *channels == 3 {
-        let planes = [0, 1, 2].map(|channel| pixels.get(channel * plane..(channel + 1) * plane));
-        let [Some(red), Some(green), Some(blue)] = planes else { return None };
-        let rgb = red.iter().zip(green).zip(blue).flat_map(|((red, green), blue)| [*red, *green, *blue]);
-        return Some(Picture::of(wide, high, &rgb.collect::<Vec<u8>>()));
-    }
-    let last = pixels.get(channels.checked_sub(1)? * plane..channels * plane)?;
-    Some(Picture::of(wide, high, last))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::{ActionSpace, EnvPurpose, make_vector};
+    use crate::env::{EnvPurpose, Observations, make_vector};
     use rankdeck_kernel::seeds::Seeds;
+    use rankdeck_proto::show::Thought;
     use rankdeck_types::experiment::Env;
 
     /// Pushes to the left, with a thought that is not a number now and then.
@@ -176,7 +123,7 @@ mod tests {
             self.0 += 1;
             Ok(())
         }
-        fn thought(&self) -> Option<Thought> {
+        fn thought(&self, _: usize) -> Option<Thought> {
             let first = if self.0 == 2 { f32::NAN } else { 0.75 };
             Some(Thought { scores: vec![first, 0.25], value: Some(f32::INFINITY), ..Thought::default() })
         }
@@ -237,21 +184,5 @@ mod tests {
         let mut gone = |_: &ShowLine| Err(io::ErrorKind::BrokenPipe.into());
         let heard = play(&mut *env, &Eval::default(), &mut Left(0), &mut gone, ShownPolicy::default());
         assert!(matches!(heard.unwrap(), Heard::No(_)));
-    }
-
-    #[test]
-    fn of_stacked_frames_the_last_is_shown_and_colours_stay() {
-        let spec = |shape: &[usize]| Spec {
-            observation_shape: shape.to_vec(),
-            observation_type: ObservationType::U8,
-            actions: ActionSpace::Discrete { n: 2 },
-        };
-        let pixels: Vec<u8> = (0..24).collect();
-        let grey = seen_picture(Observations::U8(&pixels[..8]), &spec(&[4, 1, 2])).unwrap();
-        assert_eq!(grey.rgb().unwrap(), [[6; 3], [7; 3]]);
-        let colour = seen_picture(Observations::U8(&pixels[..6]), &spec(&[3, 1, 2])).unwrap();
-        assert_eq!(colour.rgb().unwrap(), [[0, 2, 4], [1, 3, 5]]);
-        assert!(seen_picture(Observations::U8(&pixels[..4]), &spec(&[4, 1, 2])).is_none());
-        assert!(seen_picture(Observations::F32(&[1.0]), &Spec::discrete(1, 2)).is_none());
     }
 }

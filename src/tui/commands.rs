@@ -50,6 +50,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Zoom => view.zoom = !view.zoom,
         Command::Freeze => freeze(model, view, now),
         Command::Explain => evidence::open(model, view),
+        Command::Policy => view.open(Overlay::Policy),
         Command::Back => return back(view),
         Command::Copy => return vec![Action::Copy(copy::text(view.shown(model), view, now))],
         Command::SaveScreen => return vec![Action::SaveScreen],

@@ -22,6 +22,7 @@ pub fn text(model: &Model, view: &ViewState, now: Timestamp) -> String {
         Some(Overlay::Event { number, .. }) => {
             overlays::event::plain(model, *number, view.chart.utc_offset_s)
         }
+        Some(Overlay::Policy) => overlays::policy::plain(model),
         _ => pane(model, view, now),
     };
     let mut end = out.len().min(LIMIT);

@@ -60,9 +60,9 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
         Some(Overlay::Palette(typing)) => in_palette(model, view, typing, key, with, now),
         Some(Overlay::Hosts { changed, selected }) => in_hosts(model, view, changed, selected, key, now),
         Some(Overlay::Restart(draft)) => in_restart(model, view, *draft, key, with, now),
-        Some(Overlay::Inspect { .. } | Overlay::Evidence { .. } | Overlay::Event { .. }) => {
-            in_card(model, view, key, now)
-        }
+        Some(
+            Overlay::Inspect { .. } | Overlay::Evidence { .. } | Overlay::Event { .. } | Overlay::Policy,
+        ) => in_card(model, view, key, now),
         Some(Overlay::Time { input }) => type_time(view, input, key, with, now),
         None if view.editing.is_some() => {
             edit_filter(view, key, with);

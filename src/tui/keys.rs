@@ -51,6 +51,8 @@ pub enum Command {
     Freeze,
     /// Show the evidence.
     Explain,
+    /// Show the policy at play.
+    Policy,
     /// One level back.
     Back,
     /// Copy what is selected.

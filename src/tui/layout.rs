@@ -231,6 +231,7 @@ fn overlays_follow(model: &Model, view: &mut ViewState) {
         | Overlay::Palette(_)
         | Overlay::Hosts { .. }
         | Overlay::Restart(_)
+        | Overlay::Policy
         | Overlay::Time { .. } => true,
     });
     // A question of the past needs no answer.

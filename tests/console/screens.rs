@@ -2,8 +2,11 @@
 //! `tests/console/scenes`.
 
 use crate::scenes::*;
-use rankdeck_core::model::Model;
+use rankdeck_core::model::{Model, RunState};
+use rankdeck_proto::show::Picture;
+use rankdeck_tui::state::Overlay;
 use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
+use rankdeck_types::ids::Timestamp;
 use ratatui::buffer::Buffer;
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (100, 30), (160, 50)];
@@ -243,4 +246,46 @@ fn styles_carry_the_meaning_too() {
         let drawn = buffer(&behind(), &mut view, &theme, (80, 24));
         insta::assert_snapshot!(format!("styled_behind_{}", theme.name), styled(&drawn, 0..13));
     }
+}
+
+#[test]
+fn the_policy_at_play() {
+    shots("policy", &at_play(), "v");
+    shot("policy_unseen", &two(), "v");
+    let mut old = at_play();
+    old.policy.at = Timestamp(NOW.0 - 12_000);
+    shot("policy_old", &old, "v");
+}
+
+#[test]
+fn the_picture_that_a_policy_sees() {
+    let mut model = at_play();
+    let frame = model.policy.frame.as_mut().unwrap();
+    let pixels: Vec<u8> = (0..84 * 84).map(|i| if (i % 84) / 12 % 2 == 0 { 20 } else { 230 }).collect();
+    frame.policy.env_id = "ALE/Pong-v5".into();
+    frame.step.seen = Vec::new();
+    frame.step.picture = Some(Picture::of(84, 84, &pixels));
+    let mut view = ViewState::new();
+    press(&model, &mut view, "v");
+    let mono = text(&buffer(&model, &mut view, &Theme::mono(), (80, 24)));
+    insta::assert_snapshot!("policy_picture_mono", mono);
+    let dark = buffer(&model, &mut view, &Theme::dark(), (80, 24));
+    assert!(text(&dark).contains('▀'), "{}", text(&dark));
+}
+
+#[test]
+fn the_policy_is_shown_in_the_present_only() {
+    let mut over = two();
+    over.run.state = RunState::Over;
+    let mut view = ViewState::new();
+    press(&over, &mut view, "v");
+    assert!(view.overlays.is_empty() && view.toasts[0].text.contains("rankdeck play"), "{:?}", view.toasts);
+    let mut view = ViewState::new();
+    let model = at_play();
+    press(&model, &mut view, "v");
+    assert_eq!(view.overlays, [Overlay::Policy]);
+    let copied = press(&model, &mut view, "y");
+    assert!(matches!(&copied[..], [Action::Copy(text)] if text.contains("episode 4 of 20")), "{copied:?}");
+    press(&model, &mut view, "v");
+    assert!(view.overlays.is_empty(), "the same key closes it");
 }

@@ -22,3 +22,4 @@ mod orphans;
 mod push;
 mod restarts;
 mod results;
+mod watching;

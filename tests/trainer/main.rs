@@ -25,6 +25,7 @@ mod harness;
 mod inject;
 mod learning;
 mod leaving;
+mod live;
 mod off_policy;
 mod phases;
 mod policies;

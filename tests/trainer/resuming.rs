@@ -7,12 +7,12 @@ use rankdeck_trainer::collect::RankCounters;
 use rankdeck_trainer::state::Array;
 use std::path::Path;
 
-fn load(path: &Path) -> Checkpoint {
+pub fn load(path: &Path) -> Checkpoint {
     Checkpoint::decode(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// Without the time spent collecting, which no run repeats.
-fn without_time(mut checkpoint: Checkpoint) -> Checkpoint {
+pub fn without_time(mut checkpoint: Checkpoint) -> Checkpoint {
     let each = checkpoint.header.words_per_rank;
     checkpoint.ranks.chunks_mut(each).for_each(|words| words[RankCounters::WORDS - 1] = 0);
     checkpoint

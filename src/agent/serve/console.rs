@@ -10,12 +10,14 @@
 use crate::observe::logs::Batch;
 use crate::observe::sample::Numbered;
 use crate::paths::own_uid;
+use crate::serve::events::Shown;
 use crate::serve::line_store::{LineStore, Queue};
 use crate::serve::{port::Reserved, spool::Spool, wire::Wire};
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
+use rankdeck_proto::show::LiveFrame;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, RunId};
 use std::cell::RefCell;
@@ -82,6 +84,8 @@ pub struct ConsoleContext {
     pub lifecycle: Rc<RefCell<Lifecycle>>,
     /// Log lines.
     pub lines: Rc<RefCell<LineStore>>,
+    /// Moments of rank 0's evaluation.
+    pub frames: watch::Receiver<Shown>,
     /// Consoles that are attached.
     pub attached: Rc<RefCell<BTreeMap<u64, Attached>>>,
     /// Orders to the loop.
@@ -136,10 +140,22 @@ pub async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
     context.attached.borrow_mut().insert(id, Attached { heard: Instant::now(), pings: false });
     let registration = Registration { id, context: context.clone() };
     let (answers, inbox) = mpsc::channel(ANSWERS);
+    let (wanted, watched) = watch::channel(false);
+    let wants = Wants { after_seq, log_tail: log_tail as usize, frames: watched };
     tokio::select! {
-        _ = talk(&wire, &context, inbox, after_seq, log_tail as usize) => {}
-        reason = hear(&wire, decoder, &registration, answers) => { let _ = reason; }
+        _ = talk(&wire, &context, inbox, wants) => {}
+        reason = hear(&wire, decoder, &registration, answers, &wanted) => { let _ = reason; }
     }
+}
+
+/// What a console wants to be sent by itself.
+struct Wants {
+    /// Records after this one.
+    after_seq: u64,
+    /// Lines of each log at first.
+    log_tail: usize,
+    /// Moments of rank 0's evaluation.
+    frames: watch::Receiver<bool>,
 }
 
 async fn next(wire: &Wire, decoder: &mut Decoder) -> io::Result<Option<ConsoleMessage>> {
@@ -162,6 +178,7 @@ async fn hear(
     mut decoder: Decoder,
     registration: &Registration,
     answers: mpsc::Sender<AgentMessage>,
+    frames: &watch::Sender<bool>,
 ) -> io::Result<()> {
     while let Some(message) = next(wire, &mut decoder).await? {
         if let Some(attached) = registration.context.attached.borrow_mut().get_mut(&registration.id) {
@@ -183,6 +200,10 @@ async fn hear(
                     hint: "set `launch.master_port` to a port that is free".into(),
                 }),
             },
+            ConsoleMessage::Watch { on } => {
+                frames.send_replace(on);
+                continue;
+            }
             ConsoleMessage::Attach { .. } | ConsoleMessage::Unknown => continue,
             message => {
                 let order = Order { message, answers: answers.clone() };
@@ -203,11 +224,10 @@ async fn talk(
     wire: &Wire,
     context: &ConsoleContext,
     mut answers: mpsc::Receiver<AgentMessage>,
-    after_seq: u64,
-    log_tail: usize,
+    wants: Wants,
 ) -> io::Result<()> {
     let mut bye = context.bye.clone();
-    let mut feed = Feed::open(wire, context, after_seq, log_tail).await?;
+    let mut feed = Feed::open(wire, context, wants).await?;
     let mut burst = Vec::new();
     loop {
         let mut moved = false;
@@ -250,16 +270,57 @@ struct Feed<'a> {
     seen: u64,
     /// Samples that newer ones have replaced.
     missed: u64,
+    sight: Sight,
+}
+
+/// Moments of rank 0's evaluation, for a console that watches.
+struct Sight {
+    frames: watch::Receiver<Shown>,
+    wanted: watch::Receiver<bool>,
+    /// Number of the latest one that was sent since the console watches.
+    shown: Option<u64>,
+    /// Those that newer ones have replaced since then.
+    missed: u64,
+}
+
+impl Sight {
+    /// The newest one, once.
+    fn take(&mut self) -> Option<AgentMessage> {
+        if !*self.wanted.borrow_and_update() {
+            (self.shown, self.missed) = (None, 0);
+            return None;
+        }
+        let newest = self.frames.borrow_and_update();
+        let (frame, generation, came) = newest.newest.as_ref()?;
+        if self.shown == Some(newest.number) {
+            return None;
+        }
+        self.missed += self.shown.map_or(0, |shown| newest.number - shown - 1);
+        self.shown = Some(newest.number);
+        Some(AgentMessage::Frame {
+            generation: *generation,
+            age_ms: came.elapsed().as_millis() as u64,
+            missed: self.missed,
+            frame: Box::new(LiveFrame::clone(frame)),
+        })
+    }
+
+    /// Waits for another, or for the console to change its mind; false when nothing can come any more.
+    async fn wait(&mut self) -> bool {
+        if *self.wanted.borrow() {
+            tokio::select! {
+                gone = self.frames.changed() => gone.is_ok(),
+                gone = self.wanted.changed() => gone.is_ok(),
+            }
+        } else {
+            self.wanted.changed().await.is_ok()
+        }
+    }
 }
 
 impl Feed<'_> {
     /// Greets the console and tells it the state of the moment, from which the feed goes on.
-    async fn open<'a>(
-        wire: &Wire,
-        context: &'a ConsoleContext,
-        after_seq: u64,
-        log_tail: usize,
-    ) -> io::Result<Feed<'a>> {
+    async fn open<'a>(wire: &Wire, context: &'a ConsoleContext, wants: Wants) -> io::Result<Feed<'a>> {
         let identity = &context.identity;
         let hello = AgentMessage::Hello {
             protocol: PROTOCOL,
@@ -280,13 +341,15 @@ impl Feed<'_> {
             let spec = lifecycle.spec().cloned().map(Box::<LaunchSpec>::new);
             AgentMessage::Snapshot { spec, ranks: lifecycle.snapshot(), last_seq }
         };
-        let tails = context.lines.borrow().tails(log_tail);
+        let tails = context.lines.borrow().tails(wants.log_tail);
         send(wire, &snapshot).await?;
         for tail in &tails {
             send(wire, tail).await?;
         }
         let seen = samples.borrow().0.saturating_sub(1);
-        Ok(Feed { context, records, samples, lines, sent: after_seq.min(last_seq), seen, missed: 0 })
+        let sight = Sight { frames: context.frames.clone(), wanted: wants.frames, shown: None, missed: 0 };
+        let sent = wants.after_seq.min(last_seq);
+        Ok(Feed { context, records, samples, lines, sent, seen, missed: 0, sight })
     }
 
     /// Adds frames of what there is now; whether there may be more at once.
@@ -315,6 +378,9 @@ impl Feed<'_> {
             }
             more |= !lines.is_empty();
         }
+        if let Some(message) = self.sight.take() {
+            frame(burst, &message)?;
+        }
         if let Some(batch) = self.lines.pop() {
             let Batch { rank, first, lines, times, .. } = batch;
             frame(burst, &AgentMessage::Log { rank, first, lines, times })?;
@@ -339,6 +405,7 @@ impl Feed<'_> {
                 true
             }
             () = self.lines.fed() => true,
+            more = self.sight.wait() => more,
         }
     }
 }

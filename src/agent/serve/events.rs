@@ -14,6 +14,7 @@
 
 use crate::paths::own_uid;
 use rankdeck_proto::message::{RankEvent, RecordEvent};
+use rankdeck_proto::show::LiveFrame;
 use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::words;
 use serde_json::json;
@@ -23,9 +24,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// Longest line, bytes.
 pub const LINE_BYTES: usize = 64 << 10;
@@ -47,6 +49,15 @@ pub struct Said {
     pub event: RecordEvent,
 }
 
+/// A moment of rank 0's evaluation, for consoles that watch: a newer one replaces it.
+#[derive(Debug, Clone, Default)]
+pub struct Shown {
+    /// How many there were.
+    pub number: u64,
+    /// It, its generation, and when it came.
+    pub newest: Option<(Arc<LiveFrame>, Generation, Instant)>,
+}
+
 /// Refusals of one generation, per rank; `None` for connections that did not say theirs.
 #[derive(Debug, Default)]
 struct Refusals {
@@ -63,6 +74,8 @@ pub struct EventConnections {
     pub open: Rc<RefCell<BTreeMap<Rank, usize>>>,
     /// Lines that were no valid event, so far.
     pub malformed: Arc<AtomicU64>,
+    /// The newest moment of rank 0's evaluation.
+    pub frames: Rc<watch::Sender<Shown>>,
     refusals: Rc<RefCell<Refusals>>,
     turns: Rc<Notify>,
     /// Held by every connection.
@@ -78,6 +91,13 @@ impl EventConnections {
     /// Has every connection read what is there (EVENT-3).
     pub fn turn(&self) {
         self.turns.notify_waiters();
+    }
+
+    fn show(&self, frame: LiveFrame, generation: Generation) {
+        self.frames.send_modify(|shown| {
+            shown.number += 1;
+            shown.newest = Some((Arc::new(frame), generation, Instant::now()));
+        });
     }
 
     fn count_malformed(&self) {
@@ -241,6 +261,12 @@ impl Speaker {
         };
         match event {
             RankEvent::Hello { .. } => Ok(None),
+            RankEvent::Frame(frame) => {
+                if open.rank == Rank(0) {
+                    self.connections.show(*frame, *generation);
+                }
+                Ok(None)
+            }
             RankEvent::Unknown => Err(Refused::line(format!("its kind is not known: {}", quoted(&line)))),
             said => {
                 let event = RecordEvent::Rank { rank: open.rank, said };

@@ -10,3 +10,4 @@ mod ownership;
 mod properties;
 mod restarting;
 mod stopping;
+mod watching;

@@ -1,7 +1,7 @@
 //! Messages of agents, except records and samples, which have files of their own.
 
 use super::ownership::{self, Seen};
-use super::{failure, link, records, samples};
+use super::{failure, link, policy_view, records, samples};
 use crate::host::HostStage;
 use crate::model::{Arrival, Tone};
 use crate::report::ReportBody;
@@ -48,6 +48,9 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> 
             if let Some(theirs) = wall_time {
                 failure::measure_clock(ctx, node, theirs, rtt_ms);
             }
+        }
+        AgentMessage::Frame { generation, age_ms, missed, frame } => {
+            return policy_view::frame(ctx, node, generation, age_ms, missed, frame);
         }
         AgentMessage::Refused(error) => refused(ctx, node, &error),
         AgentMessage::Bye { reason } => {
@@ -135,6 +138,9 @@ fn snapshot(
         let name = ctx.host_name(node);
         ctx.note(Tone::Warn, format!("{name}: the agent has fewer records than it had before"));
         ctx.model.drops.gaps += 1;
+    }
+    if ctx.model.policy.watched {
+        policy_view::tell(ctx, node);
     }
     if let Some(spec) = spec {
         match ownership::seen(ctx, node, &spec) {

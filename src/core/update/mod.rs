@@ -15,6 +15,7 @@ mod generation;
 mod link;
 mod ownership;
 mod policy;
+mod policy_view;
 mod progress;
 mod ranks;
 mod reconcile;
@@ -64,6 +65,7 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
             policy::change(ctx, from, exclude, add, experiment)
         }
         Event::CheckedRestartRequested { from, .. } => user::restart(ctx, from, true),
+        Event::Watched { on } => policy_view::watched(ctx, on),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node, answer),
         Event::Recalled { learnt } => {

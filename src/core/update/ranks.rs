@@ -254,7 +254,8 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
         }
         RankEvent::Exception(exception) => raised(ctx, at, rank, exception),
         RankEvent::Finished { reason } => finished(ctx, at, rank, reason),
-        RankEvent::Unknown => ctx.model.drops.unknown += 1,
+        // An agent records no frames.
+        RankEvent::Frame(_) | RankEvent::Unknown => ctx.model.drops.unknown += 1,
     }
 }
 

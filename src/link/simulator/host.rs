@@ -184,7 +184,10 @@ impl SimHost {
                 self.say(AgentMessage::Pong { sent_ms, wall_time: None }, out)
             }
             ConsoleMessage::Ended { ending, .. } => self.record(RecordEvent::Ended { ending }, out),
-            ConsoleMessage::Detach | ConsoleMessage::Close | ConsoleMessage::Unknown => {}
+            ConsoleMessage::Watch { .. }
+            | ConsoleMessage::Detach
+            | ConsoleMessage::Close
+            | ConsoleMessage::Unknown => {}
         }
     }
 

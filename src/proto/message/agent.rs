@@ -2,8 +2,9 @@
 
 use super::{Exit, HostSample, LaunchSpec, Record};
 use crate::inspection::Inspection;
+use crate::show::LiveFrame;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::ids::{NodeRank, Rank, RunId, WallTime};
+use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use serde::{Deserialize, Serialize};
 
 /// What an agent tells a console.
@@ -75,6 +76,18 @@ pub enum AgentMessage {
         /// The agent's wall clock, from which the console learns how far the two clocks are apart.
         #[serde(default)]
         wall_time: Option<WallTime>,
+    },
+    /// What rank 0's policy sees and does in an evaluation; only while this console watches. Newer frames
+    /// replace older ones.
+    Frame {
+        /// Of which generation.
+        generation: Generation,
+        /// How long ago the agent was told, ms.
+        age_ms: u64,
+        /// Frames that newer ones replaced before this console was sent them, since it watches.
+        missed: u64,
+        /// The moment.
+        frame: Box<LiveFrame>,
     },
     /// An order could not be carried out; nothing was started.
     Refused(HintedError),

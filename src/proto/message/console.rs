@@ -53,6 +53,12 @@ pub enum ConsoleMessage {
         /// Milliseconds between SIGTERM and SIGKILL in [`StopMode::Terminate`]; bound of [`StopMode::Clean`].
         grace_ms: u64,
     },
+    /// This console watches the policy at play, or no longer; answered with [`super::AgentMessage::Frame`]s
+    /// by the host of rank 0 while it evaluates.
+    Watch {
+        /// It does.
+        on: bool,
+    },
     /// Heartbeat; the agent answers `pong`.
     Ping {
         /// Console's clock, echoed.

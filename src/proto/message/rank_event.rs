@@ -1,5 +1,6 @@
 //! What a rank says on the event socket: JSON Lines, from any program.
 
+use crate::show::LiveFrame;
 use rankdeck_types::ids::{Generation, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -67,6 +68,9 @@ pub enum RankEvent {
         /// All ranks hold the same weights.
         equal: bool,
     },
+    /// What the policy sees and does in the evaluation that goes on. Sent by rank 0 a few times per second;
+    /// it is shown to who looks, and kept nowhere.
+    Frame(Box<LiveFrame>),
     /// The rank is about to end because of this.
     Error {
         /// What failed.

@@ -8,6 +8,7 @@ use crate::shell::screen::Heard;
 use crate::shell::signals::Signals;
 use crossterm::event::Event as TermEvent;
 use rankdeck_core::event::Event;
+use rankdeck_tui::state::Overlay;
 use rankdeck_tui::time::TimeMove;
 use rankdeck_tui::{Action, Role};
 use rankdeck_types::ids::Timestamp;
@@ -18,6 +19,7 @@ impl Driver {
     pub(super) fn draw(&mut self) -> io::Result<()> {
         let now = self.clock.now();
         self.show_cursor(now);
+        self.follow_watcher();
         let demo = &self.demo;
         let bar = |frame: &mut ratatui::Frame| demo.iter().for_each(|demo| demo.paint(frame));
         if let Output::Linear(linear) = &mut self.output {
@@ -149,6 +151,15 @@ impl Driver {
         }
     }
 
+    /// Asks for frames of the policy at play for as long as they are on the screen.
+    fn follow_watcher(&mut self) {
+        let Output::Screen(screen) = &self.output else { return };
+        let on = self.cursor.is_none() && screen.view.overlays.contains(&Overlay::Policy);
+        if on != self.core.model().policy.watched {
+            self.tell(Event::Watched { on });
+        }
+    }
+
     fn save_screen(&mut self) {
         let now = self.clock.now();
         let Output::Screen(screen) = &mut self.output else { return };
@@ -168,7 +179,7 @@ impl Driver {
 
 /// It would change the run rather than this console.
 fn changes(event: &Event) -> bool {
-    !matches!(event, Event::DetachRequested | Event::PromptAnswered { .. })
+    !matches!(event, Event::DetachRequested | Event::PromptAnswered { .. } | Event::Watched { .. })
 }
 
 #[cfg(debug_assertions)]

@@ -191,8 +191,8 @@ impl Greedy for Dqn {
         Ok(())
     }
 
-    fn thought(&self) -> Option<Thought> {
-        let scores = self.q.get(..self.actions)?.to_vec();
+    fn thought(&self, env: usize) -> Option<Thought> {
+        let scores = self.q.chunks_exact(self.actions.max(1)).nth(env)?.to_vec();
         let value = scores.iter().copied().reduce(f32::max);
         Some(Thought { kind: ScoreKind::Q, scores, value })
     }

@@ -13,7 +13,7 @@ use super::gae::Gae;
 use super::ledger::Ledger;
 use super::recording::Cut;
 use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, own_loss};
-use crate::collect::{Actor, Collector, Interval, RankCounters, RewardConfig};
+use crate::collect::{Actor, Collector, Interval, RankCounters, RewardConfig, Thoughts};
 use crate::distributed::{Ddp, ProcessGroup};
 use crate::env::{ActionSpace, ObservationType, Observations};
 use crate::error::TrainerError;
@@ -114,7 +114,7 @@ pub struct OnPolicy {
     /// The networks' device.
     pub device: Device,
     /// Of the latest greedy action.
-    thought: Option<Thought>,
+    thoughts: Thoughts,
 }
 
 impl OnPolicy {
@@ -155,7 +155,7 @@ impl OnPolicy {
             ledger,
             fingerprint_every: experiment.distributed.fingerprint_every,
             device: *device,
-            thought: None,
+            thoughts: Thoughts::default(),
         })
     }
 
@@ -477,11 +477,10 @@ impl Greedy for OnPolicy {
         observations: Observations<'_>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        self.thought = Some(self.collector.greedy(&mut self.actor, observations, actions)?);
-        Ok(())
+        self.collector.greedy(&mut self.actor, observations, actions, &mut self.thoughts)
     }
 
-    fn thought(&self) -> Option<Thought> {
-        self.thought.clone()
+    fn thought(&self, env: usize) -> Option<Thought> {
+        self.thoughts.of(env)
     }
 }

@@ -4,12 +4,17 @@ use super::Trainer;
 use crate::algo;
 use crate::env::{self, EnvError};
 use crate::error::TrainerError;
-use crate::evaluate::{self, Beat, evaluate};
+use crate::evaluate::{self, Beat, Next, Onlooker, Played, evaluate};
 use crate::events::say;
+use crate::live::Live;
+use crate::page::Page;
 use crate::setup;
+use crate::sight;
 use rankdeck_proto::message::{Evaluation, FinishReason, Phase};
+use rankdeck_proto::show::{ShownPolicy, ShownStep};
 use rankdeck_types::error::HintedError;
 use serde::{Deserialize, Serialize};
+use std::time::Instant;
 
 /// What rank 0 broadcasts after an evaluation.
 #[derive(Default, Serialize, Deserialize)]
@@ -41,7 +46,7 @@ impl Trainer<'_> {
         if self.is_first() {
             self.page.lock().phase(Phase::Eval);
             let mut beat = Beat::new(self.group, self.experiment.eval.episodes);
-            match self.play(&mut beat) {
+            match self.play(&mut beat, env_step) {
                 Ok(Some(evaluation)) => {
                     let mean = evaluation.return_mean;
                     let reached = self.experiment.eval.stop_value.is_some_and(|goal| mean >= goal);
@@ -78,12 +83,12 @@ impl Trainer<'_> {
         Ok(result)
     }
 
-    fn play(&mut self, beat: &mut Beat<'_>) -> Result<Option<Evaluation>, TrainerError> {
+    fn play(&mut self, beat: &mut Beat<'_>, env_step: u64) -> Result<Option<Evaluation>, TrainerError> {
         let (eval, page) = (&self.experiment.eval, self.page);
+        let (env, learn) = setup::parts(self.experiment)?;
         let envs = match &mut self.evaluation {
             Some(envs) => envs,
             made => {
-                let (env, _) = setup::parts(self.experiment)?;
                 let purpose = env::EnvPurpose::Evaluate;
                 let vector = env::make_vector(env, evaluate::num_envs(eval), 0, &self.seeds, 0, purpose);
                 if matches!(vector, Err(EnvError::Abandoned)) {
@@ -94,9 +99,40 @@ impl Trainer<'_> {
                 made.insert(vector)
             }
         };
-        evaluate(&mut **envs, eval, self.algorithm.greedy()?, |played| {
-            page.lock().amount(played.episodes as u64, u64::from(eval.episodes));
-            beat.goes_on(played)
+        let policy = ShownPolicy {
+            algorithm: learn.name().to_owned(),
+            env_id: env.id.clone(),
+            train_iter: self.train_iter,
+            env_step,
+            episodes: eval.episodes,
+            bounds: sight::bounds(&envs.spec().actions),
+        };
+        let live = self.reporter.live(policy);
+        let attending = Attending { page, beat, live, episodes: eval.episodes };
+        evaluate(&mut **envs, eval, self.algorithm.greedy()?, attending)
+    }
+}
+
+/// Rank 0 while it plays: tells the page, meets the others, shows a step now and then.
+struct Attending<'a, 'b> {
+    page: &'a Page,
+    beat: &'a mut Beat<'b>,
+    live: Live<'a>,
+    episodes: u32,
+}
+
+impl Onlooker for Attending<'_, '_> {
+    fn goes_on(&mut self, played: Played) -> Result<Next, TrainerError> {
+        self.page.lock().amount(played.episodes as u64, u64::from(self.episodes));
+        let now = Instant::now();
+        Ok(match self.beat.goes_on(played, now)? {
+            false => Next::BreakOff,
+            true if self.live.is_due(now) => Next::Show,
+            true => Next::Play,
         })
+    }
+
+    fn see(&mut self, step: ShownStep, ended: usize) {
+        self.live.show(step, ended);
     }
 }

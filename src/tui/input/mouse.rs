@@ -75,7 +75,11 @@ fn click_over(model: &Model, view: &mut ViewState, at: Position, now: Timestamp)
     let Some(under) = cells.cell(at) else { return Vec::new() };
     match view.overlay().cloned() {
         Some(
-            Overlay::Inspect { .. } | Overlay::Evidence { .. } | Overlay::Event { .. } | Overlay::Help { .. },
+            Overlay::Inspect { .. }
+            | Overlay::Evidence { .. }
+            | Overlay::Event { .. }
+            | Overlay::Policy
+            | Overlay::Help { .. },
         ) if under.symbol() == NOTHING => {
             view.overlays.pop();
             Vec::new()

@@ -251,7 +251,7 @@ pub(super) fn in_card(model: &Model, view: &mut ViewState, key: KeyEvent, now: T
         _ => None,
     };
     match command {
-        Command::Back | Command::Inspect => {
+        Command::Back | Command::Inspect | Command::Policy => {
             view.overlays.pop();
         }
         Command::Move(rows) => overlays::scroll(view, i64::from(rows)),

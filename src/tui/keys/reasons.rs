@@ -112,6 +112,17 @@ pub(super) fn no_rehost(model: &Model, view: &ViewState) -> Option<&'static str>
     }
 }
 
+pub(super) fn no_sight(model: &Model, view: &ViewState) -> Option<&'static str> {
+    match view.moment.cursor {
+        _ if view.steering.replay => Some("a record has no pictures of the policy; `rankdeck play` shows it"),
+        Some(_) => Some(PAST),
+        None if model.run.state == RunState::Over => {
+            Some("the run is over; `rankdeck play` shows its policy")
+        }
+        None => None,
+    }
+}
+
 pub(super) fn no_verdict(model: &Model, _: &ViewState) -> Option<&'static str> {
     let any = !model.verdicts.is_empty() || crate::overlays::evidence::latest_verdict(model).is_some();
     (!any).then_some("the watch has nothing to say")

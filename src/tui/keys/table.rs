@@ -2,7 +2,7 @@
 
 use super::reasons::{
     always, at_newest, following, merged, no_cursor, no_detach, no_event, no_host, no_kill, no_pattern,
-    no_rank, no_rehost, no_repeat, no_restart, no_series, no_stop, no_trouble, no_verdict, no_zoom,
+    no_rank, no_rehost, no_repeat, no_restart, no_series, no_sight, no_stop, no_trouble, no_verdict, no_zoom,
     nobody_blamed, not_over, one_pane, past_stands, present, whole,
 };
 use super::{Binding, Command, Scope};
@@ -46,6 +46,7 @@ pub static BINDINGS: &[Binding] = bindings![
     Scope::Everywhere, Command::RestartWith, [c('R')], 0, "restart with", "begin a new generation from any checkpoint, with changed keys", no_restart;
     Scope::Everywhere, Command::PickHosts, [c('H')], 0, "other hosts", "leave hosts out of the next generation, or take more in", no_rehost;
     Scope::Everywhere, Command::Explain, [c('d')], 3, "why", "evidence for what the watch says", no_verdict;
+    Scope::Everywhere, Command::Policy, [c('v')], 0, "policy", "see the policy in rank 0's evaluation: what it sees, thinks and does now", no_sight;
     Scope::Everywhere, Command::Help, [c('?')], 0, "help", "this page: type to filter, enter runs", always;
     Scope::Everywhere, Command::Palette, [c(':')], 0, "type", "type what to do: rank 13, sort speed, theme light ...; tab completes", always;
     Scope::Everywhere, Command::Go(Tab::Overview), [c('1')], 0, "overview", "totals, ranks, charts, log", always;

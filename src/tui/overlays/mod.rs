@@ -8,6 +8,7 @@ pub mod help;
 pub mod hosts;
 pub mod inspect;
 pub mod palette;
+pub mod policy;
 pub mod restart;
 pub mod time;
 pub mod toast;
@@ -35,6 +36,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
             Overlay::Inspect { rank, top } => inspect::draw(ctx, buf, *rank, *top),
             Overlay::Evidence { about, top } => evidence::draw(ctx, buf, about, *top),
             Overlay::Event { number, top } => event::draw(ctx, buf, *number, *top),
+            Overlay::Policy => policy::draw(ctx, buf),
             Overlay::Time { input } => time::draw(ctx, buf, input),
         }
     }
@@ -132,6 +134,7 @@ pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
             | Overlay::Ask(_)
             | Overlay::Hosts { .. }
             | Overlay::Restart(_)
+            | Overlay::Policy
             | Overlay::Time { .. } => continue,
         };
         *top = (*top).min(rows.saturating_sub(height));

@@ -77,6 +77,10 @@ fn hint(ctx: &Ctx<'_>) -> Option<String> {
             let own = [(Command::Restart, "restart from a checkpoint"), (Command::RankLog, "log")];
             return Some(card(&own));
         }
+        (Some(Overlay::Policy), _) => {
+            let key = |command| keymap.shown(command, ctx.glyphs());
+            return Some(format!(" {} copy   {} or esc closes", key(Command::Copy), key(Command::Policy)));
+        }
         (Some(Overlay::Inspect { .. }), _) => {
             let own =
                 [(Command::NextPane, "next rank"), (Command::Explain, "why"), (Command::RankLog, "log")];

@@ -35,19 +35,7 @@ struct Places {
 fn places(area: Rect) -> Places {
     let line = |y: u16| Rect { y: area.y + y.min(area.height.saturating_sub(1)), height: 1, ..area };
     let middle = Rect { y: area.y + 3.min(area.height), height: area.height.saturating_sub(6), ..area };
-    let (picture, thought) = match area.width >= WIDE {
-        true => (
-            Rect { x: middle.x + 1, width: middle.width - BESIDE - 2, ..middle },
-            Rect { x: middle.x + middle.width - BESIDE, width: BESIDE, ..middle },
-        ),
-        false => {
-            let below = (middle.height / 3).min(6);
-            (
-                Rect { height: middle.height - below, ..middle },
-                Rect { y: middle.y + middle.height - below, height: below, ..middle },
-            )
-        }
-    };
+    let (picture, thought) = halves(middle);
     Places {
         header: line(0),
         state: line(1),
@@ -56,6 +44,19 @@ fn places(area: Rect) -> Places {
         returns: line(area.height.saturating_sub(2)),
         footer: line(area.height.saturating_sub(1)),
     }
+}
+
+/// The environment, and what is thought of it.
+fn halves(area: Rect) -> (Rect, Rect) {
+    if area.width >= WIDE {
+        return (
+            Rect { x: area.x + 1, width: area.width - BESIDE - 2, ..area },
+            Rect { x: area.x + area.width - BESIDE, width: BESIDE, ..area },
+        );
+    }
+    let below = (area.height / 3).min(6);
+    let above = area.height - below;
+    (Rect { height: above, ..area }, Rect { y: area.y + above, height: below, ..area })
 }
 
 /// Where a picture of the environment goes, while there is one.
@@ -76,6 +77,17 @@ impl Pen<'_> {
 
     fn dot(&self) -> Span<'static> {
         self.s(self.theme.glyphs.pick(" · ", " - "), Role::Dim)
+    }
+}
+
+/// Draws what a policy sees, thinks and does at one step, the thought beside the environment where there is
+/// room.
+pub fn moment(play: &Play, theme: &Theme, buf: &mut Buffer, area: Rect) {
+    let pen = Pen { theme };
+    let (seen, beside) = halves(area);
+    environment(&pen, buf, seen, play);
+    if let (Some(policy), Some(step)) = (&play.policy, play.step()) {
+        thought(&pen, buf, beside, policy, step);
     }
 }
 

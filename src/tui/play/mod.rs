@@ -15,7 +15,7 @@ pub mod picture;
 pub mod raster;
 pub mod scene;
 
-pub use draw::{picture_area, view};
+pub use draw::{moment, picture_area, view};
 pub use keys::{PlayAction, on_key};
 
 use rankdeck_proto::show::{ShowLine, ShownEnd, ShownPolicy, ShownStep};
@@ -114,6 +114,14 @@ impl Play {
     /// Before the first line.
     pub fn new(name: &str, episodes: Option<u32>) -> Play {
         Play { name: name.to_owned(), episodes, speed: USUAL, ..Play::default() }
+    }
+
+    /// One step of a policy, by itself.
+    pub fn still(policy: ShownPolicy, step: ShownStep, colours: Colours) -> Play {
+        let mut play = Play { colours, ..Play::new("", None) };
+        play.push(ShowLine::Policy(policy));
+        play.push(ShowLine::Step(step));
+        play
     }
 
     /// What is shown.

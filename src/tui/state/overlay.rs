@@ -54,6 +54,8 @@ pub enum Overlay {
         /// First line shown.
         top: usize,
     },
+    /// The policy at play in rank 0's evaluation.
+    Policy,
     /// A time is being typed.
     Time {
         /// So far.
@@ -74,6 +76,7 @@ impl fmt::Debug for Overlay {
             Overlay::Inspect { rank, top } => write!(f, "Inspect({rank}, {top})"),
             Overlay::Evidence { about, top } => write!(f, "Evidence({about:?}, {top})"),
             Overlay::Event { number, top } => write!(f, "Event({number}, {top})"),
+            Overlay::Policy => f.write_str("Policy"),
             Overlay::Time { input } => write!(f, "Time({input:?})"),
         }
     }

@@ -1,6 +1,7 @@
 //! How this console was started: what it can do to the run, and how it looks.
 
 use crate::keys::Keymap;
+use crate::play::Colours;
 use crate::restart_draft::Changer;
 use crate::theme::Glyphs;
 use rankdeck_types::host::Host;
@@ -33,4 +34,6 @@ pub struct Style {
     pub theme: Option<&'static str>,
     /// The glyphs; `None`: those that the terminal has.
     pub glyphs: Option<Glyphs>,
+    /// The colours that the terminal has, for pictures.
+    pub colours: Colours,
 }

@@ -177,6 +177,7 @@ fn every_kind_of_event_and_its_fields_are_listed() {
         RankEvent::Eval(Evaluation::default()),
         RankEvent::Checkpoint { path: String::new(), env_step: 0, train_iter: 0, reason: String::new() },
         RankEvent::Fingerprint { train_iter: 0, update: 0, values: Vec::new(), equal: true },
+        RankEvent::Frame(Box::default()),
         RankEvent::Error { message: String::new(), hint: String::new(), usage: false },
         RankEvent::Exception(Exception::default()),
         RankEvent::Finished { reason: FinishReason::Budget },
@@ -192,6 +193,7 @@ fn every_kind_of_event_and_its_fields_are_listed() {
             | RankEvent::Eval(_)
             | RankEvent::Checkpoint { .. }
             | RankEvent::Fingerprint { .. }
+            | RankEvent::Frame(_)
             | RankEvent::Error { .. }
             | RankEvent::Exception(_)
             | RankEvent::Finished { .. }

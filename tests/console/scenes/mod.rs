@@ -13,6 +13,7 @@ use rankdeck_core::reason::Reason;
 use rankdeck_core::report::*;
 use rankdeck_core::series::{Place, Series};
 use rankdeck_proto::message::*;
+use rankdeck_proto::show::{LiveFrame, ShownPolicy, ShownStep, Thought};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Collect, Distributed, Env, Eval, Experiment, Launch, Policy, Run, Watch};
 use rankdeck_types::host::Host;
@@ -375,4 +376,30 @@ pub fn verdict(rank: u32, host: &str, kind: VerdictKind, reason: &str) -> Verdic
         latency_s: 5.2,
         first_s: 5.2,
     }
+}
+
+/// Rank 0 evaluates, and somebody looks.
+pub fn at_play() -> Model {
+    let mut model = running(&[cpu("node-a", 1), cpu("node-b", 1)]);
+    let policy = ShownPolicy {
+        algorithm: "ppo".into(),
+        env_id: "CartPole-v1".into(),
+        train_iter: 120,
+        env_step: 491_520,
+        episodes: 20,
+        bounds: Vec::new(),
+    };
+    let step = ShownStep {
+        episode: 3,
+        step: 51,
+        seen: vec![0.4, -0.2, 0.07, 0.3],
+        thought: Some(Thought { scores: vec![0.18, 0.82], value: Some(61.5), ..Thought::default() }),
+        action: vec![1.0],
+        reward: 1.0,
+        episode_return: 52.0,
+        ..ShownStep::default()
+    };
+    let frame = Some(Box::new(LiveFrame { policy, step, ended: 2, skipped: 1 }));
+    model.policy = PolicyView { watched: true, at: ago(200), missed: 3, frame };
+    model
 }

@@ -3,6 +3,7 @@
 mod bed;
 mod consoles;
 mod disks;
+mod frames;
 mod inspecting;
 mod lives;
 mod orphans;

@@ -116,6 +116,7 @@ impl Agent {
             samples: observed.samples.clone(),
             lifecycle: self.lifecycle.clone(),
             lines: self.observers.lines(),
+            frames: self.observers.events().frames.subscribe(),
             attached: self.consoles.attached(),
             orders: orders_in,
             reserved: Rc::default(),
