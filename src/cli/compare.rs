@@ -5,7 +5,7 @@ use super::{Failure, code, past, print};
 use crate::shell::stderr;
 use rankdeck_core::compare::{self, ComparedRun};
 use rankdeck_tui::chart_view::Axis;
-use rankdeck_tui::compare::{Looks, csv, curves, letter, letters, names, svg};
+use rankdeck_tui::compare::{Looks, csv, curves, letter, letters, names, png, svg};
 use rankdeck_types::words::{NONE, clean, count, duration};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -43,10 +43,13 @@ pub fn compare(args: &CompareArgs) -> Result<u8, Failure> {
     // Files hold everything that was not narrowed down.
     let written = if args.series.is_empty() { &all } else { &shown };
     if let Some(path) = &args.svg {
-        write(path, &svg(&runs, written, &looks))?;
+        write(path, svg(&runs, written, &looks).as_bytes())?;
+    }
+    if let Some(path) = &args.png {
+        write(path, &png(&runs, written, &looks))?;
     }
     if let Some(path) = &args.csv {
-        write(path, &csv(&runs, written))?;
+        write(path, csv(&runs, written).as_bytes())?;
     }
     if args.json {
         as_json(&runs).iter().for_each(|line| {
@@ -73,8 +76,8 @@ pub fn load(run: &str) -> Result<ComparedRun, Failure> {
     Ok(ComparedRun::of(&past.name, &model, at))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| {
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, bytes).map_err(|error| {
         Failure::failed(format!("failed to write {}: {error}", path.display()))
             .hint("name a file in a folder that you may write to")
     })?;

@@ -216,7 +216,7 @@ impl Screen {
     /// Writes what is shown as text to the next free `screen-N.txt`, and returns its path.
     pub fn save(&mut self, folder: &Path, model: &Model, now: Timestamp) -> io::Result<PathBuf> {
         let text = self.as_text(self.canvas.surface.size()?, model, now)?;
-        save_numbered(folder, &SavedFile { stem: "screen", ending: "txt", text })
+        save_numbered(folder, &SavedFile { stem: "screen", ending: "txt", bytes: text.into_bytes() })
     }
 
     /// Writes texts to a folder, and says so.
@@ -263,7 +263,7 @@ fn save_numbered(folder: &Path, file: &SavedFile) -> io::Result<PathBuf> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
             Ok(mut written) => {
-                io::Write::write_all(&mut written, file.text.as_bytes())?;
+                io::Write::write_all(&mut written, &file.bytes)?;
                 return Ok(path);
             }
         }

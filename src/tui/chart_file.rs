@@ -1,5 +1,7 @@
-//! Charts as files: CSV for other programs, SVG for documents. Pure.
+//! Charts as files: CSV for other programs, SVG and PNG for documents. Pure.
 
+use crate::chart_png;
+use crate::chart_shape::{Anchor, Shape};
 use crate::chart_view::Scale;
 use crate::panes::charts;
 use crate::state::{SavedFile, ViewState};
@@ -18,7 +20,7 @@ const MARGIN: (f64, f64, f64, f64) = (72.0, 34.0, 18.0, 30.0);
 /// Colours of lines, after Okabe and Ito.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
-/// The shown series as CSV and as SVG.
+/// The shown series as CSV, as SVG and as PNG.
 pub fn files(model: &Model, view: &ViewState) -> Vec<SavedFile> {
     let usual: BTreeSet<String> = charts::usual(model).into_iter().map(String::from).collect();
     let mut names = view.series.shown.clone().unwrap_or(usual);
@@ -36,10 +38,12 @@ pub fn files(model: &Model, view: &ViewState) -> Vec<SavedFile> {
             named.iter().map(|one| Panel { title: one.0.to_string(), curves: vec![line(one)] }).collect()
         }
     };
-    let svg = svg(&panels, &scale, view.chart.window(model), view.chart.log);
+    let (x, log) = (view.chart.window(model), view.chart.log);
+    let file = |ending, bytes| SavedFile { stem: "charts", ending, bytes };
     vec![
-        SavedFile { stem: "charts", ending: "csv", text: csv(&named) },
-        SavedFile { stem: "charts", ending: "svg", text: svg },
+        file("csv", csv(&named).into_bytes()),
+        file("svg", svg(&panels, &scale, x, log).into_bytes()),
+        file("png", png(&panels, &scale, x, log)),
     ]
 }
 
@@ -112,14 +116,23 @@ pub fn svg(panels: &[Panel], scale: &Scale, x: (f64, f64), log: bool) -> String 
     );
     for (i, panel) in panels.iter().enumerate() {
         let _ = writeln!(out, "<g transform=\"translate(0 {})\">", HEIGHT * i as f64);
-        draw(&mut out, panel, scale, x, log);
+        for shape in draw(panel, scale, x, log) {
+            out.push_str(&shape.svg());
+        }
         out.push_str("</g>\n");
     }
     out.push_str("</svg>\n");
     out
 }
 
-fn draw(out: &mut String, panel: &Panel, scale: &Scale, x: (f64, f64), log: bool) {
+/// The same as a picture.
+pub fn png(panels: &[Panel], scale: &Scale, x: (f64, f64), log: bool) -> Vec<u8> {
+    let drawn: Vec<Vec<Shape>> = panels.iter().map(|panel| draw(panel, scale, x, log)).collect();
+    chart_png::png(&drawn, (WIDTH, HEIGHT))
+}
+
+/// A chart as shapes.
+fn draw(panel: &Panel, scale: &Scale, x: (f64, f64), log: bool) -> Vec<Shape> {
     let height = |y: f64| if log { y.log10() } else { y };
     let (left, top, right, bottom) = MARGIN;
     let (w, h) = (WIDTH - left - right, HEIGHT - top - bottom);
@@ -129,14 +142,20 @@ fn draw(out: &mut String, panel: &Panel, scale: &Scale, x: (f64, f64), log: bool
     let (low, high) = reach
         .filter(|y| y.is_finite())
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
-    let _ = writeln!(
-        out,
-        "<rect x=\"{left}\" y=\"{top}\" width=\"{w}\" height=\"{h}\" fill=\"none\" stroke=\"#bbbbbb\"/>\n\
-         <text x=\"{left}\" y=\"20\" font-weight=\"bold\">{}</text>",
-        escaped(&panel.title)
-    );
+    let words = |text: &str, at, anchor, colour, bold| Shape::Text {
+        text: text.to_owned(),
+        at,
+        anchor,
+        colour,
+        bold,
+    };
+    let corners = [(left, top), (left + w, top), (left + w, top + h), (left, top + h), (left, top)];
+    let mut out = vec![
+        Shape::Line { path: corners.to_vec(), colour: "#bbbbbb", width: 1.0 },
+        words(&panel.title, (left, 20.0), Anchor::Start, "#000000", true),
+    ];
     if low > high {
-        return;
+        return out;
     }
     let margin = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
     let (low, high) = if high > low { (low, high) } else { (low - margin, high + margin) };
@@ -147,32 +166,17 @@ fn draw(out: &mut String, panel: &Panel, scale: &Scale, x: (f64, f64), log: bool
     let told = |y: f64| if log { 10f64.powf(y) } else { y };
     let heights = [low, low / 2.0 + high / 2.0, high];
     for (y, label) in heights.into_iter().zip(text::apart(heights.map(told))) {
-        let _ = writeln!(
-            out,
-            "<line x1=\"{left}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#eeeeee\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555555\">{label}</text>",
-            left + w,
-            left - 6.0,
-            py(y) + 4.0,
-            y = py(y),
-        );
+        out.push(Shape::Rule { from: (left, py(y)), to: (left + w, py(y)), colour: "#eeeeee" });
+        out.push(words(&label, (left - 6.0, py(y) + 4.0), Anchor::End, "#555555", false));
     }
     let places = [x.0, (x.0 + x.1) / 2.0, x.1];
     for (at, label) in places.into_iter().zip(scale.labels(places)) {
-        let _ = writeln!(
-            out,
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{label}</text>",
-            px(at).clamp(left + 20.0, left + w - 20.0),
-            top + h + 18.0
-        );
+        let place = (px(at).clamp(left + 20.0, left + w - 20.0), top + h + 18.0);
+        out.push(words(&label, place, Anchor::Middle, "#555555", false));
     }
     for (i, curve) in panel.curves.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
         let dots: Vec<&Dot> = curve.dots.iter().filter(seen).collect();
-        let mut points = |name: &str, fill: &str, rest: &str, path: &mut dyn Iterator<Item = (f64, f64)>| {
-            let path: Vec<String> = path.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-            let _ = writeln!(out, "<{name} points=\"{}\" fill=\"{fill}\" {rest}/>", path.join(" "));
-        };
         let edge = |dot: &&Dot, to: f64| {
             let y = height(to);
             (px(dot.x), py(if y.is_finite() { y } else { height(dot.y) }))
@@ -180,24 +184,15 @@ fn draw(out: &mut String, panel: &Panel, scale: &Scale, x: (f64, f64), log: bool
         if dots.iter().any(|dot| dot.low < dot.high) {
             let there = dots.iter().map(|dot| edge(dot, dot.high));
             let back = dots.iter().rev().map(|dot| edge(dot, dot.low));
-            points("polygon", colour, "fill-opacity=\"0.15\"", &mut there.chain(back));
+            out.push(Shape::Area { path: there.chain(back).collect(), colour });
         }
-        let line = format!("stroke=\"{colour}\" stroke-width=\"1.5\"");
-        points("polyline", "none", &line, &mut dots.iter().map(|dot| edge(dot, dot.y)));
+        out.push(Shape::Line { path: dots.iter().map(|dot| edge(dot, dot.y)).collect(), colour, width: 1.5 });
         if panel.curves.len() > 1 {
-            let y = top + 16.0 + 15.0 * i as f64;
-            let _ = writeln!(
-                out,
-                "<text x=\"{}\" y=\"{y}\" fill=\"{colour}\">{}</text>",
-                left + 10.0,
-                escaped(&curve.name)
-            );
+            let at = (left + 10.0, top + 16.0 + 15.0 * i as f64);
+            out.push(words(&curve.name, at, Anchor::Start, colour, false));
         }
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    out
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Charts of several runs over each other: as lines for a screen, as letters for plain text, as files. Pure.
 
-use crate::chart_file::{Curve, Panel, quoted, svg as document};
+use crate::chart_file::{self, Curve, Panel, quoted};
 use crate::chart_view::{Axis, Scale};
 use crate::text;
 use crate::widgets::plot::Dot;
@@ -175,10 +175,22 @@ fn columns(curve: &Curve, x: (f64, f64), wide: usize, height: &dyn Fn(f64) -> f6
 
 /// One chart per series as an SVG document.
 pub fn svg(runs: &[ComparedRun], names: &[String], looks: &Looks) -> String {
-    let panels: Vec<Panel> =
-        names.iter().map(|name| Panel { title: name.clone(), curves: curves(runs, name, looks) }).collect();
-    let all: Vec<Curve> = panels.iter().flat_map(|panel| panel.curves.clone()).collect();
-    document(&panels, &looks.scale(), reach(&all), looks.log)
+    let panels = panels(runs, names, looks);
+    chart_file::svg(&panels, &looks.scale(), span(&panels), looks.log)
+}
+
+/// The same as a picture.
+pub fn png(runs: &[ComparedRun], names: &[String], looks: &Looks) -> Vec<u8> {
+    let panels = panels(runs, names, looks);
+    chart_file::png(&panels, &looks.scale(), span(&panels), looks.log)
+}
+
+fn panels(runs: &[ComparedRun], names: &[String], looks: &Looks) -> Vec<Panel> {
+    names.iter().map(|name| Panel { title: name.clone(), curves: curves(runs, name, looks) }).collect()
+}
+
+fn span(panels: &[Panel]) -> (f64, f64) {
+    reach(&panels.iter().flat_map(|panel| panel.curves.clone()).collect::<Vec<Curve>>())
 }
 
 /// A row per run, series and point.

@@ -13,6 +13,8 @@
 //!   holds.
 
 pub mod chart_file;
+mod chart_png;
+mod chart_shape;
 pub mod chart_view;
 mod column;
 mod commands;

@@ -64,7 +64,7 @@ pub static WORDS: &[Word] = &[
     word("axis", "steps|time|wall", "the x axis of charts", |_, _| named(&["steps", "time", "wall"]), axis),
     word("smooth", "WEIGHT", "smooth the charts, 0 to 0.99", |_, _| named(&["0", "0.6", "0.9"]), smooth),
     word("chart", "NAME", "show or hide a series", series_names, chart),
-    word("export", "", "write the shown series to files, as CSV and SVG", |_, _| Vec::new(), export),
+    word("export", "", "write the shown series to files, as CSV, SVG and PNG", |_, _| Vec::new(), export),
     word(
         "theme",
         "NAME",

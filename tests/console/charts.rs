@@ -197,16 +197,21 @@ fn a_constant_series_is_neither_high_nor_low() {
 }
 
 #[test]
-fn export_writes_csv_and_svg_of_what_is_shown() {
+fn export_writes_csv_svg_and_png_of_what_is_shown() {
     let model = two();
     let mut view = ViewState::new();
     let actions = press(&model, &mut view, "2e");
     let [Action::SaveFiles(files)] = actions.as_slice() else { panic!("{actions:?}") };
-    let [csv, svg] = files.as_slice() else { panic!("{files:?}") };
-    assert_eq!((csv.ending, svg.ending), ("csv", "svg"));
+    let [csv, svg, png] = files.as_slice() else { panic!("{files:?}") };
+    assert_eq!((csv.ending, svg.ending, png.ending), ("csv", "svg", "png"));
+    let [csv, svg] = [csv, svg].map(|file| std::str::from_utf8(&file.bytes).unwrap());
     for name in ["charts/episodic_return,", "losses/value_loss,", "charts/SPS,"] {
-        assert!(csv.text.contains(name), "{name}");
+        assert!(csv.contains(name), "{name}");
     }
-    assert!(!csv.text.contains("losses/entropy,"));
-    assert_eq!(svg.text.matches("<polyline").count(), 3);
+    assert!(!csv.contains("losses/entropy,"));
+    assert_eq!(svg.matches("<polyline").count(), 3);
+    // A PNG of three charts of 960 x 320 below each other, at twice that size.
+    assert!(png.bytes.starts_with(b"\x89PNG\r\n\x1a\n"));
+    let side = |at: usize| u32::from_be_bytes(png.bytes[at..at + 4].try_into().unwrap());
+    assert_eq!((side(16), side(20)), (1920, 1920));
 }

@@ -47,7 +47,9 @@ fn runs_are_put_beside_each_other_as_text_json_files_and_on_home() {
     assert!(names.iter().all(|name| text.contains(name)), "{text}");
     assert!(text.contains("RANKDECK_SLOPE") && text.contains("curve RANKDECK_SLOPE=1 (2 seeds)"), "{text}");
     let (svg, csv) = (bench.path().join("c.svg"), bench.path().join("c.csv"));
-    let files = ["--svg", svg.to_str().unwrap(), "--csv", csv.to_str().unwrap(), "--json", "--apart"];
+    let png = bench.path().join("c.png");
+    let [to_svg, to_csv, to_png] = [&svg, &csv, &png].map(|path| path.to_str().unwrap());
+    let files = ["--svg", to_svg, "--csv", to_csv, "--png", to_png, "--json", "--apart"];
     let (code, text, error) = compare(&bench, &[&names[..], &files[..]].concat());
     assert_eq!(code, 0, "{error}");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -55,6 +57,7 @@ fn runs_are_put_beside_each_other_as_text_json_files_and_on_home() {
     assert_eq!(lines[1]["settings"]["launch.env.RANKDECK_SLOPE"], "3");
     assert_eq!(lines[3]["groups"][0]["runs"], serde_json::json!([0, 2]));
     assert!(std::fs::read_to_string(&svg).unwrap().matches("<polyline").count() >= 3);
+    assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
     assert!(std::fs::read_to_string(&csv).unwrap().lines().count() > 6);
     let (code, _, error) = compare(&bench, &[&first, "--series", "nonsense"]);
     assert!(code == 2 && error.contains("nonsense") && error.contains("there are:"), "{error}");

@@ -41,7 +41,7 @@ fn words_do_what_keys_do_and_take_arguments() {
     press(&model, &mut view, ":charts\n:axis wall\n:smooth 0.9\n");
     assert_eq!((view.tab, view.chart.weight()), (Tab::Charts, 0.9));
     let actions = press(&model, &mut view, ":export\n");
-    assert!(matches!(actions.as_slice(), [Action::SaveFiles(files)] if files.len() == 2));
+    assert!(matches!(actions.as_slice(), [Action::SaveFiles(files)] if files.len() == 3));
     let actions = press(&model, &mut view, ":restart latest\n");
     assert_eq!(actions, [Action::Tell(Event::restart(Some("latest".into())))]);
     press(&model, &mut view, ":theme cvd\n:glyphs ascii\n");

@@ -66,6 +66,9 @@ pub struct CompareArgs {
     /// Also write the charts as SVG.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Also write the charts as PNG.
+    #[arg(long, value_name = "FILE")]
+    pub png: Option<PathBuf>,
     /// Also write their points as CSV.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,

@@ -341,10 +341,10 @@ fn compare(home: &Home, view: &mut HomeView, run: &str) -> Vec<HomeAction> {
 /// Writes what the page of comparisons shows to files.
 fn export(home: &Home, view: &HomeView) -> HomeAction {
     let runs = home.compared.runs.iter().map(|run| run.run.as_str());
-    let files = ["--svg", "compared.svg", "--csv", "compared.csv"];
+    let files = ["--svg", "compared.svg", "--png", "compared.png", "--csv", "compared.csv"];
     let apart = view.looks.apart.then_some("--apart");
     let args: Vec<&str> = ["compare"].into_iter().chain(runs).chain(files).chain(apart).collect();
-    beside("compared.svg and compared.csv", &args)
+    beside("compared.svg, .png and .csv", &args)
 }
 
 /// Takes the filter away, or else all marks.

@@ -105,7 +105,7 @@ pub static BINDINGS: &[Binding] = bindings![
     CHARTS, Command::LogScale, [c('L')], 9, "log y", "logarithmic y axes, or linear ones", no_series;
     CHARTS, Command::Axis, [c('a')], 9, "x axis", "over steps, time or the wall clock", no_series;
     CHARTS, Command::Together, [c('o')], 10, "one chart", "all shown series in one chart, or one chart each", no_series;
-    CHARTS, Command::ExportCharts, [c('e')], 10, "export", "write the shown series to the run directory, as CSV and SVG", no_series;
+    CHARTS, Command::ExportCharts, [c('e')], 10, "export", "write the shown series to the run directory, as CSV, SVG and PNG", no_series;
     CHARTS, Command::WholeRun, [c('0')], 7, "all", "the whole run again", whole;
     LOG, Command::Filter, [c('/')], 4, "filter", "show lines that match: a text or a regular expression; !text those without", always;
     LOG, Command::Hit(1), [c('n')], 0, "next hit", "the next line that matches, among all lines", no_pattern;

@@ -24,7 +24,7 @@ pub enum Action {
     Again,
     /// Take the mouse, or leave it to the terminal.
     Mouse(bool),
-    /// Write texts into the console's run directory, each under this word and the next free number.
+    /// Write files into the console's run directory, each under this word and the next free number.
     SaveFiles(Vec<SavedFile>),
 }
 
@@ -60,7 +60,7 @@ impl Action {
     }
 }
 
-/// A text that becomes a file.
+/// What becomes a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedFile {
     /// What its name begins with.
@@ -68,5 +68,5 @@ pub struct SavedFile {
     /// What its name ends with.
     pub ending: &'static str,
     /// What is in it.
-    pub text: String,
+    pub bytes: Vec<u8>,
 }
