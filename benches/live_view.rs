@@ -83,7 +83,7 @@ impl VectorEnv for Frames {
         self.pixels[at] = self.pixels[at].wrapping_add(97);
         outcome.rewards.fill(1.0);
         outcome.valid.fill(true);
-        let over = self.step % GAME_STEPS == 0;
+        let over = self.step.is_multiple_of(GAME_STEPS);
         outcome.terminated.fill(over);
         outcome.truncated.fill(false);
         outcome.episodes.clear();
