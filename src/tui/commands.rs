@@ -69,12 +69,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Mark => mark(model, view),
         Command::NextTrouble => next_trouble(model, view),
         Command::OtherRank(step) => other_rank(model, view, step),
-        Command::RankLog => {
-            if view.pane() == Pane::End {
-                view.ranks.selected = end::guilty(model).or(view.ranks.selected);
-            }
-            open_rank_log(view);
-        }
+        Command::RankLog => rank_log(model, view),
         Command::Follow if view.pane() == Pane::Events => view.events.selected = None,
         Command::Merge
         | Command::Follow
@@ -102,6 +97,14 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Time(_) | Command::GoThere | Command::TypeTime => return travel(model, view, command),
     }
     Vec::new()
+}
+
+/// The log of the selected rank; on the page of the end, of the one that ended the run.
+fn rank_log(model: &Model, view: &mut ViewState) {
+    if view.pane() == Pane::End {
+        view.ranks.selected = end::guilty(model).or(view.ranks.selected);
+    }
+    open_rank_log(view);
 }
 
 /// Leaves the mouse to the terminal, or takes it back.

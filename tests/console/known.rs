@@ -314,7 +314,7 @@ fn keys_with_alt_do_nothing_and_keys_without_meaning_say_so() {
         assert_eq!(rankdeck_tui::on_key(&model, &mut view, with, NOW), []);
         assert!(view.overlays.is_empty() && !view.toasts.is_empty(), "{key}");
     }
-    for (page, key) in [("2", "/"), ("3", "/"), ("5", "/"), ("7", "/"), ("4", "v"), ("1", "Q")] {
+    for (page, key) in [("2", "/"), ("3", "/"), ("5", "/"), ("7", "/"), ("4", "Q"), ("1", "Q")] {
         let mut view = ViewState::new();
         press(&model, &mut view, page);
         press(&model, &mut view, key);
