@@ -189,6 +189,7 @@ impl LastWords {
             || self.says(&[
                 "cuda out of memory",
                 "cuda error: out of memory",
+                "cuda_error_out_of_memory",
                 "_status_alloc_failed",
                 "can't allocate memory",
                 "std::bad_alloc",

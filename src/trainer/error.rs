@@ -5,15 +5,13 @@ use super::distributed::{DistError, DistErrorKind};
 use super::env::EnvError;
 use rankdeck_launcher::error::LaunchError;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::words::{GPU_FAILED, GPU_HINT};
+use rankdeck_types::words::{GPU_FAILED, GPU_FULL, GPU_FULL_HINT, GPU_HINT};
 
 /// How libtorch says that memory of a GPU is used up, beside its own allocator's words.
 const FULL: [&str; 3] =
     ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"];
 /// How it says that a GPU, or its driver, does not work any more.
 const BROKEN: [&str; 4] = ["CUDA error: ", "CUDA driver error: ", "CUBLAS_STATUS_", "CUDNN_STATUS_"];
-const ROOM: &str = "`nvidia-smi` shows who uses it; lower env.num_envs, collect.num_steps or learn.batch_size, or \
-    start fewer ranks on it; complete checkpoints stay, and `rankdeck restart RUN` goes on from the latest";
 
 /// What failed, what helps, and whether the user has to correct something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,11 +71,11 @@ pub(crate) fn of_gpu(text: &str) -> Option<TrainerError> {
     if let Some((_, rest)) = first.split_once("CUDA out of memory.") {
         // What follows is about allocators.
         let rest = rest.split("Of the allocated memory").next().unwrap_or(rest).trim();
-        return Some(TrainerError::failure(format!("CUDA out of memory. {rest}"), ROOM));
+        return Some(TrainerError::failure(format!("CUDA out of memory. {rest}"), GPU_FULL_HINT));
     }
     let says = |any: &[&str]| any.iter().any(|words| first.contains(words));
     if says(&FULL) {
-        return Some(TrainerError::failure(format!("the GPU has no room left: {first}"), ROOM));
+        return Some(TrainerError::failure(format!("{GPU_FULL}: {first}"), GPU_FULL_HINT));
     }
     says(&BROKEN).then(|| TrainerError::failure(format!("{GPU_FAILED}: {first}"), GPU_HINT))
 }
@@ -95,7 +93,8 @@ impl From<tch::TchError> for TrainerError {
 
 impl From<AdamError> for TrainerError {
     fn from(error: AdamError) -> TrainerError {
-        TrainerError::failure(error.to_string(), "")
+        let text = error.to_string();
+        of_gpu(&text).unwrap_or_else(|| TrainerError::failure(text, ""))
     }
 }
 

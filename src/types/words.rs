@@ -12,6 +12,12 @@ pub const LOST_RANK: &str = "lost another rank";
 /// What it says of a collective to which another rank did not come in time.
 pub const NOT_FINISHED: &str = "not finished within";
 
+/// How the built-in trainer says that its GPU has no memory left.
+pub const GPU_FULL: &str = "the GPU has no room left";
+/// What helps then.
+pub const GPU_FULL_HINT: &str = "`nvidia-smi` shows who uses it; lower env.num_envs, collect.num_steps or learn.batch_size, or \
+    start fewer ranks on it; complete checkpoints stay, and `rankdeck restart RUN` goes on from the latest";
+
 /// How the built-in trainer says that its GPU, or the driver, does not work any more.
 pub const GPU_FAILED: &str = "the GPU failed";
 /// What helps then.

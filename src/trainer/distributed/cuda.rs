@@ -7,7 +7,7 @@ use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::library::{Library, torch_folder};
 use super::nccl_api::Api;
 use cudarc::driver::{result, sys};
-use rankdeck_types::words::GPU_FAILED;
+use rankdeck_types::words::{GPU_FAILED, GPU_FULL, GPU_FULL_HINT, GPU_HINT};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -16,7 +16,10 @@ const DRIVER: &str = "libcuda.so.1";
 const TORCH_CUDA: &str = "libtorch_cuda.so";
 
 pub(super) fn driver_failure(what: &str, error: result::DriverError) -> BackendError {
-    BackendError::new(DistErrorKind::Device, format!("{GPU_FAILED}: {what}: CUDA error {:?}", error.0))
+    let full = error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+    let (said, hint) = if full { (GPU_FULL, GPU_FULL_HINT) } else { (GPU_FAILED, GPU_HINT) };
+    let text = format!("{said}: {what}: CUDA error {:?}", error.0);
+    BackendError { hint: Some(hint), ..BackendError::new(DistErrorKind::Device, text) }
 }
 
 /// How many devices this process may use; 0 without a driver. A driver that does not start is an error.

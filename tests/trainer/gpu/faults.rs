@@ -65,10 +65,10 @@ fn a_gpu_that_fails_in_training_is_told_in_a_sentence_and_the_checkpoint_goes_on
 /// FLIGHT-3.
 #[test]
 fn a_rank_whose_abort_never_returns_ends_in_bounded_time_and_says_so() {
-    for (knob, words) in [
-        (("abort_hangs", "1"), "ncclCommAbort has not returned within 5 s"),
-        (("hang_holds", "1"), "no call into NCCL or the driver has returned within 20 s after that"),
-    ] {
+    let (abort, all) =
+        ("ncclCommAbort has not returned within 5 s", "no call into NCCL or the driver has returned");
+    // A rank whose own thread waits in the driver for the collective is ended as one that is held.
+    for (knob, words) in [(("abort_hangs", "1"), [abort, all]), (("hang_holds", "1"), [all, all])] {
         let folder = tempfile::tempdir().unwrap();
         let Some(fake) = FakeCuda::new(folder.path(), &[("gpus", "2"), ("hang_at", "40"), knob]) else {
             return;
@@ -85,7 +85,11 @@ fn a_rank_whose_abort_never_returns_ends_in_bounded_time_and_says_so() {
         assert!(!told.is_empty(), "{}", run.logs());
         for (rank, message, hint) in &told {
             assert!(message.starts_with(&format!("rank {rank} of 2: collective ")), "{told:?}");
-            assert!(message.contains("the GPU does not let go of it") && message.contains(words), "{told:?}");
+            assert!(
+                message.contains("the GPU does not let go of it")
+                    && words.iter().any(|end| message.contains(end)),
+                "{told:?}"
+            );
             assert!(hint.contains("nvidia-smi"), "{told:?}");
         }
     }
