@@ -9,7 +9,7 @@ PACKAGES := sh tests/setup/packages.sh
 ENVIRONMENT = env $$(sh tests/setup/openssl.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build dist dist-libtorch dist-only libtorch test lint audit screenshot captures gpu-test gpu-kit clean build-packages test-packages
+.PHONY: help demo build dist dist-libtorch dist-only dist-check libtorch test lint msrv audit screenshot captures gpu-test gpu-kit clean build-packages test-packages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,9 @@ dist-only:
 		$(CARGO) build --release --locked $(DIST_PROGRAMS) --target $(DIST_TRIPLE) --target-dir $(DIST_TARGET)
 	$(PYTHON) packaging/dist.py $(DIST_TARGET)/$(DIST_TRIPLE)/release dist --released
 
+dist-check: ## the packages of DIST_ARCH in dist/, tried: by qemu-user-static where they are for another machine
+	$(PYTHON) packaging/check.py $(DIST_ARCH) dist "$(DIST_LIBTORCH)" --released
+
 libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, once)
 	@if [ "$(LIBTORCH)" = "$(abspath .libtorch)/torch" ]; then \
 		$(PYTHON) tests/setup/fetch_libtorch.py .libtorch; \
@@ -67,9 +70,16 @@ lint: libtorch ## formatting and clippy
 	$(ENVIRONMENT) $(CARGO) clippy --workspace -- -D warnings
 	$(ENVIRONMENT) $(CARGO) clippy --workspace --all-targets --features rankdeck-trainer/inject -- -D warnings
 
+RUST_VERSION = $(shell sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)
+msrv: libtorch ## console and trainer with the oldest Rust that Cargo.toml promises, which rustup fetches
+	rustup run $(RUST_VERSION) rustc --version || rustup toolchain install --profile minimal $(RUST_VERSION)
+	$(ENVIRONMENT) rustup run $(RUST_VERSION) cargo check --locked --workspace
+
+# `make test` holds licences and sources everywhere; advisories need cargo-deny and its database.
+NO_ADVISORIES = "audit: advisories about dependencies are NOT checked:"
 audit: ## advisories about dependencies, with cargo-deny where it and its database can be had
-	@if ! $(CARGO) deny --version >/dev/null 2>&1; then echo "audit: skipped, cargo-deny is not installed" >&2; \
-	elif ! $(CARGO) deny fetch db >/dev/null 2>&1; then echo "audit: skipped, no advisory database" >&2; \
+	@if ! $(CARGO) deny --version >/dev/null 2>&1; then echo $(NO_ADVISORIES) "cargo-deny is not installed" >&2; \
+	elif ! $(CARGO) deny fetch db >/dev/null 2>&1; then echo $(NO_ADVISORIES) "its database cannot be fetched" >&2; \
 	else $(CARGO) deny check advisories licenses sources; fi
 
 screenshot: build ## docs/screen.svg anew, from a real run

@@ -23,6 +23,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import agents  # noqa: E402
 import checkpoint_file  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -85,6 +86,7 @@ class Round:
         self.console.wait()
         subprocess.run([self.binary, "stop", "--kill"], cwd=self.folder, capture_output=True)
         self.said.close()
+        agents.wait_until_gone(self.folder)
 
 
 def once(args, config, seed):

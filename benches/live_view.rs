@@ -4,7 +4,8 @@
 //! the frames, and without any. A pair is one number, so that what else runs on the machine moves both. It
 //! prints the median of the pairs' ratios in time and in CPU time of the process (the thread that writes
 //! frames and the stand-in that reads them are in it), with quartiles. The policies are cheaper than any
-//! real one, which makes the share of frames larger.
+//! real one, which makes the share of frames larger. Frames are taken all the time here, and in a run, too,
+//! whether or not somebody looks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
 
 use rankdeck_kernel::seeds::Seeds;
@@ -114,7 +115,7 @@ struct Attending<'a> {
 
 impl Onlooker for &mut Attending<'_> {
     fn goes_on(&mut self, _: Played) -> Result<Next, TrainerError> {
-        Ok(if self.live.is_due(Instant::now()) { Next::Show } else { Next::Play })
+        Ok(if self.live.is_wanted() { Next::Show } else { Next::Play })
     }
     fn see(&mut self, step: ShownStep, ended: usize) {
         self.seen += 1;

@@ -20,6 +20,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import agents  # noqa: E402
 import checkpoint_file  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -70,6 +71,7 @@ class Place:
     def close(self):
         """Leaves no run behind, also when this program is interrupted."""
         self.call("stop", "--kill")
+        agents.wait_until_gone(self.folder)
 
     def checkpoint(self):
         return next(self.folder.glob("runs/*/checkpoints/latest.ckpt"))
@@ -89,7 +91,7 @@ def compare(args, name):
         dice, times, at = random.Random(name), 0, []
         parts.begin()
         while times < args.times:
-            time.sleep(dice.uniform(0.2, 1.6) * took / (args.times + 1))
+            time.sleep(dice.uniform(0.1, 0.9) * took / (args.times + 1))
             stopped = parts.call("stop")
             told = parts.wait()
             if told["outcome"] == "succeeded":

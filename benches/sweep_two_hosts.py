@@ -2,7 +2,7 @@
 """A sweep of 3 x 5 over two SSH hosts of the test bed, one cell of which is killed and resumed.
 
     make build
-    python3 benches/sweep_two_hosts.py [--steps 20000] [--binary target/release/rankdeck]
+    python3 benches/sweep_two_hosts.py [--steps 300000] [--binary target/release/rankdeck]
 
 Three learning rates and five seeds of CartPole PPO, one cell per host at a time. The rank of the first cell that has made steps
 gets SIGKILL: the sweep must end with 14 cells that succeeded and one that failed, and `rankdeck queue SWEEP --resume --failed`
@@ -61,7 +61,7 @@ def victim(bed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20000)
+    parser.add_argument("--steps", type=int, default=300000)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/release/rankdeck")
     parser.add_argument("--libtorch", type=pathlib.Path, default=os.environ.get("LIBTORCH", ROOT / ".libtorch/torch"))
     args = parser.parse_args()
@@ -70,7 +70,7 @@ def main():
         try:
             begun = time.monotonic()
             sweep = bed.rankdeck("run", str(ROOT / "configs/cartpole_ppo.toml"), "--hosts-per-run", "1", "--sweep", RATES, "--seeds", "1..5",
-                                 "--set", f"run.total_steps={args.steps}", "--set", "~eval.stop_value", "--set", "checkpoint.every=2")
+                                 "--set", f"run.total_steps={args.steps}", "--set", "~eval.stop_value", "--set", "checkpoint.every=20")
             run, host = victim(bed)
             bed.on(host, f"pkill -KILL -f 'rankdeck-traine[r].*{run}'")
             print(f"killed the rank of {run} on {host}", flush=True)

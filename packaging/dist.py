@@ -11,6 +11,7 @@ refused, and so are such that name folders of this machine.
 import base64
 import gzip
 import hashlib
+import html
 import io
 import json
 import os
@@ -52,6 +53,12 @@ def said(*command, **more):
 
 def version():
     return re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.M).group(1)
+
+
+def requirement():
+    """The torch whose libraries the trainer is built for, as pip takes it."""
+    text = (ROOT / "src/proto/libtorch.rs").read_text()
+    return re.search(r'REQUIREMENT: &str = "(.*)"', text).group(1)
 
 
 def date():
@@ -146,7 +153,26 @@ def licences(arch):
         files = [path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth)]
         for path in sorted(path for path in files if path.is_file() and NOTICE.match(path.name) and path.suffix in ("", ".txt", ".md")):
             text.append(f"\n--- {path.relative_to(folder)}\n{path.read_text(errors='replace')}")
-    return "".join(text).encode()
+    return "".join([*text, *runtime_licences(arch)]).encode()
+
+
+def runtime_licences(arch):
+    """Those of what the compilers put into every program: Rust's standard library, and GCC's libraries for C and C++."""
+    rule = "=" * 80
+    notice = pathlib.Path(said("rustc", "--print", "sysroot").decode().strip(), "share/doc/rust/COPYRIGHT-library.html")
+    # A distribution's Rust may come without it.
+    text = notice.read_text(errors="replace") if notice.is_file() else "The texts: https://doc.rust-lang.org/stable/COPYRIGHT-library.html"
+    page = re.sub(r"<(style|script|head)\b.*?</\1>", "", text, flags=re.S)
+    lines = (line.rstrip() for line in html.unescape(re.sub(r"<[^>]*>", "", page)).splitlines())
+    yield f"\n{rule}\nRust's standard library: MIT OR Apache-2.0\n\n"
+    yield re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+    for name in (f"/usr/share/doc/{package}/copyright" for package in ("libgcc-s1", "gcc-12-base", "libstdc++6")):
+        path = pathlib.Path(name)
+        if path.is_file():
+            yield f"\n{rule}\nGCC's run-time libraries: GPL-3.0-or-later WITH GCC-exception-3.1\n\n{path.read_text(errors='replace')}"
+            return
+    yield (f"\n{rule}\nGCC's run-time libraries: GPL-3.0-or-later WITH GCC-exception-3.1\n\n"
+           "The texts: https://www.gnu.org/licenses/gpl-3.0.txt and https://www.gnu.org/licenses/gcc-exception-3.1.html\n")
 
 
 def tree(binaries, arch):
@@ -200,10 +226,12 @@ def wheel(files, floor, arch):
     name = f"rankdeck-{version()}"
     tag = f"py3-none-manylinux_{floor[0]}_{floor[1]}_{arch}"
     metadata = (f"Metadata-Version: 2.1\nName: rankdeck\nVersion: {version()}\nSummary: {SUMMARY}\n"
-                f"License: MIT OR Apache-2.0\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n")
+                f"License: MIT OR Apache-2.0\nRequires-Python: >=3.8\nProvides-Extra: torch\n"
+                f"Requires-Dist: {requirement()}; extra == 'torch'\nDescription-Content-Type: text/markdown\n\n")
     begins = ("share/doc/rankdeck/configs/", "share/doc/rankdeck/examples/")
     content = {f"{name}.data/{scheme(path)}": files[path] for path in files if path in PROGRAMS or path.startswith(begins)}
-    content["rankdeck.py"] = ((ROOT / "src/agent/client/rankdeck.py").read_bytes(), 0o644)
+    client = [ROOT / "src/agent/client" / name for name in ("rankdeck.py", "logged.py")]
+    content["rankdeck.py"] = (b"".join(part.read_bytes() for part in client), 0o644)
     content[f"{name}.dist-info/METADATA"] = (metadata.encode() + (ROOT / "README.md").read_bytes(), 0o644)
     content[f"{name}.dist-info/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: rankdeck\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), 0o644)
     for path, (data, mode) in files.items():
@@ -260,9 +288,14 @@ def main(binaries, out, is_released):
     out.mkdir(parents=True, exist_ok=True)
     for path, data in made.items():
         (out / path).write_bytes(data)
-    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in sorted(made.items()))
-    (out / "SHA256SUMS").write_text(sums)
-    print(sums, end="")
+    sums = {path: hashlib.sha256(data).hexdigest() for path, data in made.items()}
+    print("".join(f"{sums[path]}  {path}\n" for path in sorted(sums)), end="")
+    # Packages for another architecture lie beside these.
+    for line in (out / "SHA256SUMS").read_text().splitlines() if (out / "SHA256SUMS").is_file() else ():
+        digest, _, path = line.partition("  ")
+        if (out / path).is_file():
+            sums.setdefault(path, digest)
+    (out / "SHA256SUMS").write_text("".join(f"{sums[path]}  {path}\n" for path in sorted(sums)))
     print(f"dist: the programs need glibc {floor[0]}.{floor[1]}", file=sys.stderr)
 
 

@@ -2,9 +2,11 @@
 
     python3 baseline.py eager|graph SECONDS THREADS ENVS
 
-Prints steps per second and the shares of emulator and update. `graph` replays acting and update as CUDA graphs."""
+Prints steps per second and the shares of emulator and update. `graph` replays acting and update as CUDA graphs. With WORLD_SIZE
+above 1 it is one of so many ranks, each with ENVS environments, whose gradients DDP averages."""
 
 import json
+import os
 import sys
 import time
 
@@ -16,10 +18,13 @@ from torch.distributions.categorical import Categorical
 
 Categorical.set_default_validate_args(False)
 MODE, SECONDS, THREADS, ENVS = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-STEPS = 128
+STEPS = int(os.environ.get("KIT_STEPS", "128"))
 BATCH = ENVS * STEPS
 MINIBATCH = BATCH // 4
 CUDA = torch.device("cuda")
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+if WORLD > 1:
+    torch.distributed.init_process_group("nccl", device_id=torch.device("cuda:0"))
 
 
 class Agent(nn.Module):
@@ -35,6 +40,7 @@ class Agent(nn.Module):
 
 
 agent = Agent().to(CUDA)
+learner = torch.nn.parallel.DistributedDataParallel(agent, device_ids=[0]) if WORLD > 1 else agent
 adam = torch.optim.Adam(agent.parameters(), lr=2.5e-4, eps=1e-5, capturable=MODE == "graph")
 
 
@@ -46,7 +52,7 @@ def act(pixels):
 
 
 def update(pixels, actions, log_probs, advantages, returns, values):
-    logits, now = agent(pixels.float())
+    logits, now = learner(pixels.float())
     policy = Categorical(logits=logits)
     ratio = (policy.log_prob(actions) - log_probs).exp()
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
@@ -106,7 +112,7 @@ def main():
     now, _ = env.reset()
     now, done = torch.as_tensor(now).to(CUDA), torch.zeros(ENVS, device=CUDA)
     begun, iteration, steps, emulating, updating = None, 0, 0, 0.0, 0.0
-    while begun is None or time.time() - begun < SECONDS:
+    while True:
         for step in range(STEPS):
             pixels[step], dones[step] = now, done
             with torch.no_grad():
@@ -138,8 +144,18 @@ def main():
             begun, steps, emulating, updating = time.time(), 0, 0.0, 0.0
         else:
             steps += BATCH
+        over = iteration > 2 and time.time() - begun >= SECONDS
+        if WORLD > 1:
+            # All ranks end together.
+            told = torch.tensor([over], dtype=torch.float32, device=CUDA)
+            torch.distributed.broadcast(told, 0)
+            over = told.item() > 0
+        if over:
+            break
     whole = time.time() - begun
     found = {"mode": MODE, "envs": ENVS, "threads": THREADS, "steps_per_s": steps / whole}
+    if WORLD > 1:
+        torch.distributed.destroy_process_group()
     print(json.dumps(found | {"emulator_share": emulating / whole, "update_share": updating / whole}))
 
 

@@ -1,11 +1,15 @@
 // LD_PRELOAD: counts and times the calls of the CUDA runtime that a rank makes; libtorch links that library
-// dynamically. At the end, $CUDACOUNT.PID has a line `name calls nanoseconds` for each.
+// dynamically. $CUDACOUNT.PID has a row for each, always up to date (a mapping), whatever ends the process:
+// name in 24 bytes, calls and nanoseconds in 8 each.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,7 +17,8 @@ typedef struct { unsigned x, y, z; } dim3;
 enum { LAUNCH, LAUNCH_EX, MEMCPY_ASYNC, STREAM_WAIT, EVENT_RECORD, EVENT_QUERY, EVENT_WAIT, STREAM_DEPENDENCY, MALLOC, HOST_ALLOC, DEVICE_WAIT, MEMCPY, KINDS };
 static const char* const NAMES[KINDS] = {"launch", "launch_ex", "memcpy_async", "stream_wait", "event_record", "event_query", "event_wait",
                                          "stream_dependency", "malloc", "host_alloc", "device_wait", "memcpy"};
-static _Atomic long calls[KINDS], spent[KINDS];
+typedef struct { char name[24]; _Atomic long calls, spent; } Row;
+static Row own[KINDS], *_Atomic rows = own;
 
 static long now(void) {
   struct timespec time;
@@ -27,8 +32,8 @@ static long now(void) {
     if (!real) real = (int(*) parameters)dlvsym(RTLD_NEXT, #name, "libcudart.so.13"); \
     long begun = now();                                                             \
     int result = real arguments;                                                    \
-    calls[kind]++;                                                                  \
-    spent[kind] += now() - begun;                                                   \
+    rows[kind].calls++;                                                             \
+    rows[kind].spent += now() - begun;                                              \
     return result;                                                                  \
   }
 WRAP(LAUNCH, cudaLaunchKernel, (const void* f, dim3 g, dim3 b, void** a, size_t m, void* s), (f, g, b, a, m, s))
@@ -45,13 +50,19 @@ WRAP(HOST_ALLOC, cudaHostAlloc, (void** p, size_t n, unsigned flags), (p, n, fla
 WRAP(DEVICE_WAIT, cudaDeviceSynchronize, (void), ())
 WRAP(MEMCPY, cudaMemcpy, (void* to, const void* from, size_t n, int kind), (to, from, n, kind))
 
-__attribute__((destructor)) static void report(void) {
+__attribute__((constructor)) static void open_rows(void) {
   const char* out = getenv("CUDACOUNT");
   char path[512];
-  if (!out || !calls[LAUNCH]) return;
+  if (!out) return;
   snprintf(path, sizeof path, "%s.%d", out, getpid());
-  FILE* file = fopen(path, "w");
-  if (!file) return;
-  for (int i = 0; i < KINDS; i++) fprintf(file, "%s %ld %ld\n", NAMES[i], (long)calls[i], (long)spent[i]);
-  fclose(file);
+  int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return;
+  if (ftruncate(file, sizeof own) == 0) {
+    Row* at = mmap(0, sizeof own, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at != MAP_FAILED) {
+      for (int i = 0; i < KINDS; i++) snprintf(at[i].name, sizeof at[i].name, "%s", NAMES[i]);
+      rows = at;
+    }
+  }
+  close(file);
 }

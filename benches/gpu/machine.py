@@ -1,5 +1,6 @@
 """The machine as the stages see it: programs, folders, time left, the result so far."""
 
+import concurrent.futures
 import glob
 import json
 import lzma
@@ -7,6 +8,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -16,11 +18,25 @@ import time
 
 KIT = pathlib.Path(__file__).resolve().parent
 
+
+def stage(seconds):
+    """How long a stage takes where nothing is shortened."""
+    def keep(function):
+        function.seconds = seconds
+        return function
+    return keep
+
+
+# A run does not outlive this program, however that ends.
+LEASE = """[launch]
+on_disconnect = "stop"
+lease_s = 5
+"""
 CARTPOLE = """[run]
 name = "{name}"
 seed = 1
 total_steps = {steps}
-[distributed]
+{lease}[distributed]
 backend = "{backend}"
 timeout_s = {timeout}
 [env]
@@ -28,6 +44,7 @@ id = "CartPole-v1"
 num_envs = 4
 [policy]
 kernel = "{kernel}"
+{policy}
 [collect]
 num_steps = 128
 [learn]
@@ -41,7 +58,7 @@ PONG = """[run]
 name = "{name}"
 seed = 1
 total_steps = {steps}
-[env]
+{lease}[env]
 id = "PongNoFrameskip-v4"
 num_envs = {envs}
 worker = "python"
@@ -50,8 +67,9 @@ python = "{python}"
 [policy]
 network = "nature"
 hidden = [512]
+{policy}
 [collect]
-num_steps = 128
+{collect}
 [learn]
 algorithm = "ppo"
 clip_coef = 0.1
@@ -59,19 +77,74 @@ anneal_lr = false
 [eval]
 every = 0
 """
+# One update for each step, as CleanRL's sac_continuous_action.py.
+SAC = """[run]
+name = "{name}"
+seed = 1
+total_steps = 100000000
+{lease}[env]
+id = "Pendulum-v1"
+num_envs = 1
+[policy]
+hidden = [256, 256]
+{policy}
+[collect]
+num_steps = 1
+[learn]
+algorithm = "sac"
+learning_starts = 500
+buffer_size = 100000
+[eval]
+every = 0
+"""
+# One update for four steps, as CleanRL's dqn_atari.py.
+DQN = """[run]
+name = "{name}"
+seed = 1
+total_steps = 100000000
+{lease}[env]
+id = "PongNoFrameskip-v4"
+num_envs = 1
+worker = "python"
+python = "{python}"
+[policy]
+network = "nature"
+hidden = [512]
+{policy}
+[collect]
+num_steps = 4
+[learn]
+algorithm = "dqn"
+learning_starts = 500
+buffer_size = 10000
+batch_size = 32
+[eval]
+every = 0
+"""
+
+
+def end(child):
+    """A process and its group, at once. What it has started ends with it: ranks by themselves, others are of its group."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except OSError:
+        pass
 
 
 class Machine:
     def __init__(self, options):
-        self.options, self.begun = options, time.monotonic()
+        self.options, self.begun, self.children = options, time.monotonic(), set()
+        self.runs = []
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="gpukit-"))
         for folder in ("home", "run", "work"):
             (self.work / folder).mkdir(mode=0o700)
         options.out.mkdir(parents=True, exist_ok=True)
-        self.result = {"stages": {}}
-        with tarfile.open(fileobj=lzma.open(KIT / "programs.tar.xz")) as packed:
-            packed.extractall(self.work)
-        self.console, self.trainer = self.work / "rankdeck", self.work / "rankdeck-trainer"
+        self.result = self.earlier()
+        programs = options.programs or self.work
+        if not options.programs:
+            with tarfile.open(fileobj=lzma.open(KIT / "programs.tar.xz")) as packed:
+                packed.extractall(self.work)
+        self.console, self.trainer = programs / "rankdeck", programs / "rankdeck-trainer"
         self.torch = options.torch or self.said(
             [sys.executable, "-c", "import os, torch; print(os.path.dirname(torch.__file__))"], os.environ, 120
         )["out"].strip()
@@ -92,6 +165,14 @@ class Machine:
         )
         self.rank_env = dict(self.env, LD_LIBRARY_PATH=library)
 
+    def earlier(self):
+        """What stages that are not repeated have found."""
+        try:
+            result = json.loads((self.options.out / "result.json").read_text())
+            return result if isinstance(result["stages"], dict) else {"stages": {}}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {"stages": {}}
+
     def save(self):
         self.result["seconds"] = round(time.monotonic() - self.begun, 1)
         new = self.options.out / "result.json.new"
@@ -102,6 +183,7 @@ class Machine:
         return self.options.budget - (time.monotonic() - self.begun)
 
     def close(self):
+        self.abandon()
         self.save()
         shutil.rmtree(self.work, ignore_errors=True)
 
@@ -109,26 +191,68 @@ class Machine:
         """Exit code and output of a short program; a string goes through a shell."""
         limit = max(1, min(limit, self.left()))
         try:
-            done = subprocess.run(
-                command, shell=isinstance(command, str), env=env or self.env, cwd=self.work, timeout=limit,
+            child = subprocess.Popen(
+                command, shell=isinstance(command, str), env=env or self.env, cwd=self.work, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             )
-            return {"code": done.returncode, "out": done.stdout[-6000:]}
-        except subprocess.TimeoutExpired as error:
-            return {"code": f"none within {limit:.0f} s", "out": (error.stdout or b"")[-3000:].decode(errors="replace")}
         except OSError as error:
             return {"code": str(error), "out": ""}
+        self.children.add(child)
+        try:
+            out, code = child.communicate(timeout=limit)[0], child.returncode
+        except subprocess.TimeoutExpired:
+            end(child)
+            out, code = child.communicate()[0], f"none within {limit:.0f} s"
+        finally:
+            self.children.discard(child)
+        return {"code": code, "out": out[-6000:]}
 
-    def cartpole(self, name, steps, backend="auto", timeout=60, kernel="auto", check="false"):
+    def abandon(self):
+        """Ends everything that was started here."""
+        for child in list(self.children):
+            end(child)
+        for run in list(self.runs):
+            run.stop()
+
+    def experiment(self, text, name, **values):
         path = self.work / f"{name}.toml"
-        path.write_text(CARTPOLE.format(name=name, steps=steps, backend=backend, timeout=timeout, kernel=kernel, check=check))
+        path.write_text(text.format(name=name, python=sys.executable, lease=LEASE, **values))
         return path
 
-    def pong(self, name, steps, envs=8, threads=0):
-        path = self.work / f"{name}.toml"
+    def cartpole(self, name, steps, backend="auto", timeout=60, kernel="auto", check="false", policy=""):
+        values = {"backend": backend, "timeout": timeout, "kernel": kernel, "check": check, "policy": policy}
+        return self.experiment(CARTPOLE, name, steps=steps, **values)
+
+    def steps(self):
+        """Of a rollout."""
+        return max(8, int(128 * min(1, self.options.quick)))
+
+    def envs(self, count):
+        """Even, for halves. Emulators take seconds to start: a rehearsal has few."""
+        return 2 * max(1, int(count * min(1, self.options.quick) / 2))
+
+    def pong(self, name, steps, envs=8, threads=0, policy="", collect=""):
+        collect = f"num_steps = {self.steps()}\n{collect}"
         threads = f"worker_threads = {threads}" if threads else ""
-        path.write_text(PONG.format(name=name, steps=steps, envs=envs, python=sys.executable, threads=threads))
-        return path
+        return self.experiment(PONG, name, steps=steps, envs=self.envs(envs), threads=threads, policy=policy, collect=collect)
+
+    def sac(self, name, policy):
+        return self.experiment(SAC, name, policy=policy)
+
+    def dqn(self, name, policy):
+        return self.experiment(DQN, name, policy=policy)
+
+    def ranks(self, command, count, limit=60):
+        """Exit codes and outputs of as many ranks of a program of torch's, on one GPU."""
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        given = {"WORLD_SIZE": str(count), "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        # NCCL takes ranks that share a GPU for two by mistake, unless they are on hosts of their own.
+        given["KIT_STEPS"] = str(self.steps())
+        env = [dict(self.env, **given, RANK=str(rank), NCCL_HOSTID=f"kit-{rank}") for rank in range(count)]
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            return list(pool.map(lambda env: self.said(command, env, limit), env))
 
     def hosts(self, ranks):
         path = self.work / f"hosts{ranks}.toml"
@@ -161,6 +285,7 @@ class Run:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env,
             cwd=machine.work, start_new_session=True,
         )
+        machine.runs.append(self)
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
@@ -188,7 +313,7 @@ class Run:
             time.sleep(0.05)
         return False
 
-    def steps_per_second(self, leave_out=3):
+    def steps_per_second(self, leave_out):
         progress = self.of("progress")[leave_out:]
         if len(progress) < 2:
             return None
@@ -226,3 +351,5 @@ class Run:
                 except OSError:
                     pass
         self.errors.close()
+        if self in self.machine.runs:
+            self.machine.runs.remove(self)

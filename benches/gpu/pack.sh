@@ -5,7 +5,9 @@ set -eu
 programs=$1 out=$2 here=$(cd "$(dirname "$0")" && pwd)
 rm -rf "$out"
 mkdir -p "$out/wheels"
-tar cf - -C "$programs" rankdeck rankdeck-trainer | xz -T0 "${LEVEL:--6}" > "$out/programs.tar.xz"
+if [ "${PROGRAMS:-yes}" = yes ]; then
+    tar cf - -C "$programs" rankdeck rankdeck-trainer | xz -T0 "${LEVEL:--6}" > "$out/programs.tar.xz"
+fi
 cp "$here"/*.py "$out/"
 ${CC:-cc} -O2 -fPIC -shared -w "$here/cudacount.c" -o "$out/cudacount.so" -ldl -Wl,--version-script="$here/cudacount.map"
 if [ "${WHEELS:-yes}" = yes ]; then

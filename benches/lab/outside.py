@@ -24,6 +24,14 @@ def stop(run, rank, chance, undo):
     return time.time()
 
 
+def stop_program(run, rank, chance, undo):
+    """The program below the shell that the rank is."""
+    child = _worker(run, rank)
+    os.kill(child, signal.SIGSTOP)
+    undo.callback(_again, child)
+    return time.time()
+
+
 def _again(pid):
     try:
         os.kill(pid, signal.SIGCONT)

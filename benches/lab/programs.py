@@ -1,8 +1,9 @@
 """What is run: experiments and hosts files as text."""
-import json, os, pathlib, subprocess, sys
+import json, os, pathlib, shlex, subprocess, sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Scripts for torchrun: the file, and what it imports. With `-plain` behind the name it runs without the hook.
+# Scripts for torchrun: the file, and what it imports. With `-plain` behind the name it runs without the hook,
+# with `-wrapped` below a shell.
 SCRIPTS = {
     "script": ("script.py", "torch"),
     "plain": ("script.py", "torch"),
@@ -49,8 +50,8 @@ def python():
 
 def script(program):
     """File, imports and whether the hook is used; None for the built-in trainer."""
-    bare = program.removesuffix("-plain")
-    return SCRIPTS[bare] + (bare == program and program != "plain",) if bare in SCRIPTS else None
+    bare = program.removesuffix("-plain").removesuffix("-wrapped")
+    return SCRIPTS[bare] + (not program.endswith("plain"),) if bare in SCRIPTS else None
 
 
 def missing(program):
@@ -76,7 +77,11 @@ def experiment(name, program, ranks, settings, environment):
         if program.startswith("other"):
             passed = [name for name in ("LAB_SCRIPT", "LAB_ARGS", "LAB_PATH") if name in os.environ]
             table += "".join(f"{name} = {json.dumps(os.environ[name])}\n" for name in passed)
-        command, hook = json.dumps([python(), "-u", str(HERE / file)]), str(hooked).lower()
+        words = [python(), "-u", str(HERE / file)]
+        if program.endswith("-wrapped"):
+            # The shell waits for the program, as `uv run`, `conda run` and containers do.
+            words = ["bash", "-c", f"{shlex.join(words)}; exit $?"]
+        command, hook = json.dumps(words), str(hooked).lower()
         return (f'[run]\nname = "{name}"\n[launch]\ncommand = {command}\nstop_grace_s = 2\n[launch.env]\n{table}'
                 f"[watch]\npython_hook = {hook}\n")
     worker = f'worker = "python"\npython = {json.dumps(python())}' if program == "worker" else ""

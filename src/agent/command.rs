@@ -9,6 +9,7 @@ use crate::files;
 use crate::fleet;
 use crate::paths::{self, RunPaths};
 use crate::proc::Ident;
+use crate::reach;
 use crate::search;
 use crate::serve::{
     self,
@@ -32,7 +33,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-const USAGE: &str = "agent start|hold|relay|list|fleet|probe|examine|unpack|sweep|checkpoints|search|files|read|measure|remove; these commands are used by the console itself";
+const USAGE: &str = "agent start|hold|relay|list|fleet|reach|probe|examine|unpack|sweep|checkpoints|search|files|read|measure|remove; these commands are used by the console itself";
 /// Options without a value.
 const FLAGS: [&str; 2] = ["existing", "lines"];
 
@@ -47,11 +48,14 @@ enum Command {
     List(PathBuf),
     /// Look at this host for so long.
     Fleet(PathBuf, Duration),
+    /// The environment of a process, or a signal to it.
+    Reach(Ident, Option<i32>),
     Probe,
     Examine,
     Unpack(String, PathBuf),
     Sweep(String, PathBuf),
     Checkpoints(String, PathBuf),
+    Checkpoint(String, PathBuf),
     Search(String, PathBuf, String),
     Files(String, PathBuf),
     Read {
@@ -90,11 +94,22 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Start(start) => answer("RANKDECK-AGENT", daemon::start(&start)),
         Command::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
         Command::Fleet(workdir, within) => answer("RANKDECK-FLEET", fleet::tell(&workdir, within)),
+        Command::Reach(meant, signal) => {
+            let reached = match signal {
+                Some(signal) => reach::signal(meant, signal),
+                None => reach::environment(meant, &BTreeSet::new()),
+            };
+            answer("RANKDECK-REACHED", reached)
+        }
         Command::Examine => answer("RANKDECK-FINDINGS", examine::main()),
         Command::Unpack(hash, into) => answer("RANKDECK-UNPACKED", unpack(&hash, &into)),
         Command::Probe => answer("RANKDECK-PROBE", Ok(examine::probe())),
         Command::Checkpoints(run, workdir) => {
             answer("RANKDECK-CHECKPOINTS", Ok(files::checkpoints(&workdir, &run)))
+        }
+        Command::Checkpoint(path, workdir) => {
+            let found: Vec<String> = files::checkpoint(&workdir, &path).into_iter().collect();
+            answer("RANKDECK-CHECKPOINT", Ok(found))
         }
         Command::Files(run, workdir) => answer("RANKDECK-FILES", files::list(&workdir, &run)),
         Command::Read { run, workdir, path, offset, bytes } => {
@@ -265,6 +280,12 @@ fn command(options: &mut Options<'_>) -> Result<Command, HintedError> {
             let within = Duration::from_secs(options.number("seconds")?);
             Command::Fleet(options.workdir()?, within)
         }
+        "reach" => {
+            let meant = options.take("process")?;
+            let meant = ident(&meant).ok_or_else(|| usage("`--process` does not name a process"))?;
+            let signal = options.get("signal").map(|text| text.parse());
+            Command::Reach(meant, signal.transpose().map_err(|_| usage("`--signal` is not a number"))?)
+        }
         "probe" => Command::Probe,
         "examine" => Command::Examine,
         "unpack" => Command::Unpack(options.take("hash")?, options.take("into")?.into()),
@@ -282,6 +303,7 @@ fn command(options: &mut Options<'_>) -> Result<Command, HintedError> {
             dry: options.verb == "measure",
         },
         "checkpoints" => Command::Checkpoints(options.take("run")?, options.workdir()?),
+        "checkpoint" => Command::Checkpoint(options.take("path")?, options.workdir()?),
         "sweep" => Command::Sweep(options.take("run")?, options.workdir()?),
         "search" => Command::Search(options.take("run")?, options.workdir()?, options.take("wanted")?),
         verb => return Err(usage(format!("agent has no command `{verb}`"))),

@@ -4,12 +4,13 @@
 //! many runs reads each file once. It is made again when the file has changed.
 
 use crate::paths::RunPaths;
-use rankdeck_proto::message::{FinishReason, RankEvent, Record, RecordEvent, Returns};
+use rankdeck_proto::message::{Counters, Exit, FinishReason, RankEvent, Record, RecordEvent, Returns};
 use rankdeck_proto::run_entry::{NodeDigest, RankFailure, SavedCheckpoint};
 use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::plan::Plan;
 use rankdeck_types::words::clip;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -93,6 +94,8 @@ fn records(mut reader: impl BufRead, mut each: impl FnMut(&Record)) {
 struct Fold {
     digest: NodeDigest,
     generation: Generation,
+    /// Latest counters of the ranks of the present generation that want them added up.
+    own: BTreeMap<Rank, Counters>,
     /// When the latest record of the present generation was written.
     last: f64,
 }
@@ -116,6 +119,7 @@ impl Fold {
                     gpus: spec.plan.ranks.iter().filter(|rank| rank.gpu.is_some()).count() as u32,
                     resumed_from: spec.resume.clone(),
                     totals: digest.totals,
+                    counted: digest.counted,
                     last_return: digest.last_return,
                     best: digest.best.take(),
                     evals: digest.evals,
@@ -124,6 +128,7 @@ impl Fold {
                     ..NodeDigest::default()
                 };
                 (self.generation, self.last) = (record.generation, record.time);
+                self.own.clear();
                 return;
             }
             RecordEvent::RankExited { rank, exit, last_lines, stopping, .. } if present => {
@@ -134,17 +139,7 @@ impl Fold {
                 } else if *stopping {
                     digest.bad_exits += 1;
                 } else if digest.failure.as_ref().is_none_or(|known| known.exit.is_none()) {
-                    let said =
-                        digest.failure.take().map(|failure| failure.text).filter(|text| !text.is_empty());
-                    let last = last_lines.iter().rev().find(|line| !line.trim().is_empty()).cloned();
-                    let text = clip(&said.or(last).unwrap_or_default(), TEXT);
-                    digest.failure = Some(RankFailure {
-                        rank: *rank,
-                        time: record.time,
-                        exit: Some(exit.clone()),
-                        text,
-                        usage: digest.usage,
-                    });
+                    failed_by_exit(digest, record.time, *rank, exit, last_lines);
                 }
             }
             RecordEvent::StopOrdered { by, .. } if present => {
@@ -161,6 +156,11 @@ impl Fold {
                 digest.ending = present.then(|| (**ending).clone());
                 return;
             }
+            RecordEvent::Rank { rank, said: RankEvent::Counters(counters) } if counters.sum => {
+                if present {
+                    self.add_up(*rank, counters);
+                }
+            }
             RecordEvent::Rank { rank, said } => said_by(digest, record, *rank, said),
             RecordEvent::Metrics { env_step, values, .. } => {
                 digest.own_step = env_step.or(digest.own_step);
@@ -168,6 +168,7 @@ impl Fold {
             }
             RecordEvent::RankSpawned { .. }
             | RecordEvent::RankExited { .. }
+            | RecordEvent::Signalled { .. }
             | RecordEvent::StopOrdered { .. }
             | RecordEvent::Stopped { .. }
             | RecordEvent::Notice { .. }
@@ -177,6 +178,13 @@ impl Fold {
         if self.digest.since.is_some() {
             self.last = self.last.max(record.time);
         }
+    }
+
+    /// Counters of a rank that nobody all-reduces.
+    fn add_up(&mut self, rank: Rank, counters: &Counters) {
+        self.own.insert(rank, *counters);
+        self.digest.counted = self.own.values().copied().reduce(|one, other| one.plus(&other));
+        self.digest.last_return = mean(&counters.returns).or(self.digest.last_return);
     }
 
     /// The present generation ended with its latest record.
@@ -205,13 +213,23 @@ fn program(plan: &Plan) -> String {
     clip(&text, PROGRAM)
 }
 
+/// A rank's end is its failure, in its own words where it had said any.
+fn failed_by_exit(digest: &mut NodeDigest, time: f64, rank: Rank, exit: &Exit, last_lines: &[String]) {
+    let said = digest.failure.take().map(|failure| failure.text).filter(|text| !text.is_empty());
+    let last = last_lines.iter().rev().find(|line| !line.trim().is_empty()).cloned();
+    let text = clip(&said.or(last).unwrap_or_default(), TEXT);
+    digest.failure = Some(RankFailure { rank, time, exit: Some(exit.clone()), text, usage: digest.usage });
+}
+
+fn mean(returns: &Returns) -> Option<f64> {
+    (returns.count > 0).then(|| returns.sum / returns.count as f64)
+}
+
 fn said_by(digest: &mut NodeDigest, record: &Record, rank: Rank, said: &RankEvent) {
     match said {
         RankEvent::Totals(totals) => {
             digest.totals = Some(*totals);
-            let Returns { sum, count, .. } = totals.returns;
-            let mean = (count > 0).then(|| sum / count as f64);
-            digest.last_return = totals.return_last_100.or(mean).or(digest.last_return);
+            digest.last_return = totals.return_last_100.or(mean(&totals.returns)).or(digest.last_return);
         }
         RankEvent::Eval(evaluation) => {
             digest.evals += 1;
@@ -241,6 +259,8 @@ fn said_by(digest: &mut NodeDigest, record: &Record, rank: Rank, said: &RankEven
             fail(digest, record, rank, &text);
         }
         RankEvent::Exception(_)
+        | RankEvent::Histogram(_)
+        | RankEvent::Image(_)
         | RankEvent::Hello { .. }
         | RankEvent::Joined { .. }
         | RankEvent::Counters(_)
@@ -262,7 +282,7 @@ fn fail(digest: &mut NodeDigest, record: &Record, rank: Rank, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_proto::message::{Counters, Evaluation, LaunchSpec, StopMode};
+    use rankdeck_proto::message::{Evaluation, LaunchSpec, StopMode};
     use rankdeck_types::exit::Exit;
     use rankdeck_types::ids::NodeRank;
 
@@ -325,6 +345,27 @@ mod tests {
     }
 
     #[test]
+    fn counters_that_nobody_all_reduces_are_added_up() {
+        let told = |rank, env_step, sum| RecordEvent::Rank {
+            rank: Rank(rank),
+            said: RankEvent::Counters(Counters {
+                train_iter: env_step / 10,
+                env_step,
+                sum,
+                returns: Returns { sum: 6.0, count: 4, ..Returns::default() },
+                ..Counters::default()
+            }),
+        };
+        let (_folder, paths) =
+            written(&[launch(0), told(0, 100, true), told(1, 80, true), told(0, 120, true)]);
+        let digest = of(&paths, true);
+        let counted = digest.counted.unwrap();
+        assert_eq!((counted.env_step, counted.train_iter, digest.last_return), (200, 8, Some(1.5)));
+        let (_folder, paths) = written(&[launch(0), told(0, 100, false)]);
+        assert_eq!(of(&paths, true).counted, None, "of a program that sends totals");
+    }
+
+    #[test]
     fn generations_add_up_and_the_end_is_the_last_one_s() {
         let stopped = RecordEvent::Stopped { survivors: vec![], gpus_free: vec![], took_ms: 1 };
         let eval = |mean| said(RankEvent::Eval(Evaluation { return_mean: mean, ..Evaluation::default() }));
@@ -354,7 +395,12 @@ mod tests {
         let (_folder, paths) = written(&[launch(0), exited(1, false)]);
         let failure = of(&paths, true).failure.unwrap();
         assert_eq!((failure.text.as_str(), failure.exit), ("ValueError: x", Some(Exit::Code { code: 1 })));
-        let error = RankEvent::Error { message: "batch of 7".into(), hint: String::new(), usage: true };
+        let error = RankEvent::Error {
+            message: "batch of 7".into(),
+            hint: String::new(),
+            usage: true,
+            failure: None,
+        };
         let (_folder, paths) = written(&[launch(0), said(error), exited(2, false), exited(1, false)]);
         let failure = of(&paths, true).failure.unwrap();
         assert_eq!((failure.text.as_str(), failure.usage), ("batch of 7", true));

@@ -6,6 +6,7 @@
 //!   was interrupted is finished by the next one: the folder has got another name first.
 
 use crate::entries;
+use crate::paths;
 use rankdeck_proto::files::{FileEntry, FilePiece, Removal, RunCheckpoints, RunFiles};
 use rankdeck_proto::run_entry::RunState;
 use rankdeck_types::error::HintedError;
@@ -56,6 +57,13 @@ pub fn checkpoints(workdir: &Path, start: &str) -> Vec<RunCheckpoints> {
     runs.sort_by(|a, b| newest(b).total_cmp(&newest(a)).then_with(|| b.run.cmp(&a.run)));
     runs.truncate(RUNS);
     runs
+}
+
+/// The absolute path of what a run shall begin from, when it is there: relative paths begin at `workdir`. A
+/// program of the user may keep a checkpoint in a folder.
+pub fn checkpoint(workdir: &Path, path: &str) -> Option<String> {
+    let wanted = std::path::absolute(paths::expand_in(path, workdir)).ok()?;
+    wanted.exists().then(|| wanted.to_str().map(str::to_owned)).flatten()
 }
 
 fn told(path: String, data: &Metadata) -> FileEntry {
@@ -232,6 +240,17 @@ mod tests {
         let files: Vec<_> = found.files.iter().map(|file| (file.path.as_str(), file.bytes)).collect();
         assert_eq!(files, [("best.ckpt", 2)]);
         assert!(Path::new(&found.run_dir).is_absolute());
+    }
+
+    #[test]
+    fn what_a_run_shall_begin_from_is_there_or_not() {
+        let folder = with(&[("r/checkpoints/best.ckpt", "12")]);
+        let file = folder.path().join("runs/r/checkpoints/best.ckpt");
+        let found = checkpoint(folder.path(), "runs/r/checkpoints/best.ckpt");
+        assert_eq!(found.as_deref(), file.to_str(), "relative paths begin at workdir");
+        assert_eq!(checkpoint(Path::new("/none"), file.to_str().unwrap()), found);
+        assert!(checkpoint(folder.path(), "runs/r/checkpoints").is_some(), "a program's folder");
+        assert_eq!(checkpoint(folder.path(), "runs/r/checkpoints/latest.ckpt"), None);
     }
 
     #[test]

@@ -6,30 +6,26 @@
 
 use crate::entries;
 use crate::observe::gpu::{self, Gpus, History};
+use crate::observe::gpu_users::GpuUsers;
 use crate::observe::sample::Sampler;
-use crate::proc;
 use nvml_wrapper::Nvml;
-use rankdeck_proto::fleet::{GpuUser, HostLook, LOOK, SHARE};
-use rankdeck_proto::message::GpuSample;
+use rankdeck_proto::fleet::{HostLook, LOOK, SHARE};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Generation;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Between two looks, at least.
 const LOOKS: Duration = Duration::from_secs(2);
+/// Before the first one.
+const FIRST: Duration = Duration::from_millis(200);
 /// Between two lists of runs, at least.
 const LISTS: Duration = Duration::from_secs(4);
 /// Between two of either, at most.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Most characters of a command line.
-const COMMAND: usize = 120;
-/// Most processes told.
-const USERS: usize = 256;
 
 /// The answer at the end.
 #[derive(Debug, Serialize)]
@@ -44,8 +40,9 @@ pub fn tell(workdir: &Path, within: Duration) -> Result<Told, HintedError> {
     let nvml = gpu::load();
     let mut looker = Looker::default();
     let (mut looks, mut list_at) = (0, begun);
-    // The first look has no difference of CPU time to show.
+    // The use of CPUs is a difference.
     looker.sampler.look(Generation::default(), &[], &Gpus::default());
+    std::thread::sleep(FIRST);
     loop {
         let before = cpu_time();
         let mut look = looker.look(nvml.as_ref());
@@ -89,37 +86,15 @@ fn cpu_time() -> Duration {
 struct Looker {
     sampler: Sampler,
     gpus: History,
-    /// What is known of processes on GPUs.
-    users: BTreeMap<u32, GpuUser>,
+    users: GpuUsers,
 }
 
 impl Looker {
     fn look(&mut self, nvml: Option<&Nvml>) -> HostLook {
         let mut sample = self.sampler.look(Generation::default(), &[], &Gpus::default());
         sample.gpus = self.gpus.complete(nvml.map(gpu::look).unwrap_or_default());
-        let users = self.users(&sample.gpus);
+        let users = self.users.look(&sample.gpus, &BTreeSet::new());
         HostLook { sample, users, ..HostLook::default() }
-    }
-
-    /// Who uses the GPUs; what a process is, is read once.
-    fn users(&mut self, gpus: &[GpuSample]) -> Vec<GpuUser> {
-        let pids: BTreeSet<u32> =
-            gpus.iter().flat_map(|gpu| &gpu.processes).map(|(pid, _)| *pid).take(USERS).collect();
-        self.users.retain(|pid, _| pids.contains(pid));
-        pids.into_iter().map(|pid| self.users.entry(pid).or_insert_with(|| user(pid)).clone()).collect()
-    }
-}
-
-fn user(pid: u32) -> GpuUser {
-    let uid = std::fs::metadata(format!("/proc/{pid}")).ok().map(|facts| facts.uid());
-    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let command = String::from_utf8_lossy(&command).replace('\0', " ");
-    let environ = proc::environ(pid).unwrap_or_default();
-    GpuUser {
-        pid,
-        user: uid.map(proc::user_name).unwrap_or_default(),
-        command: command.trim().chars().take(COMMAND).collect(),
-        run: proc::variable(&environ, "RANKDECK_RUN").map(|run| String::from_utf8_lossy(run).into_owned()),
     }
 }
 
@@ -132,16 +107,6 @@ mod tests {
         assert_eq!(rest(Duration::from_millis(1), LOOKS), LOOKS);
         assert_eq!(rest(Duration::from_millis(20), LOOKS), Duration::from_secs(4));
         assert_eq!(rest(Duration::from_secs(9), LOOKS), LONGEST);
-    }
-
-    #[test]
-    fn a_process_on_a_gpu_has_a_user_and_a_command() {
-        let gpu = GpuSample { processes: vec![(std::process::id(), 1)], ..GpuSample::default() };
-        let mut looker = Looker::default();
-        let users = looker.users(std::slice::from_ref(&gpu));
-        assert_eq!(users.len(), 1);
-        assert!(!users[0].user.is_empty() && !users[0].command.is_empty(), "{users:?}");
-        assert!(looker.users(&[]).is_empty() && looker.users.is_empty(), "what is gone is forgotten");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! command     the commands after `rankdeck agent`, and the marker lines they answer with
 //! serve       the loop of an agent, its consoles, its records on disk
 //! examine     `agent examine` and `agent probe`: what a preflight asks about a host
+//! reach       one process: its environment, a signal to it
 //! fleet       `agent fleet`: gauges and runs of this host, again and again
 //! entries     `agent list` and `agent sweep`
 //! files       files of runs: told, read, removed
@@ -45,6 +46,7 @@ mod manifest;
 mod observe;
 mod paths;
 pub mod proc;
+mod reach;
 mod search;
 pub mod serve;
 mod supervise;

@@ -89,7 +89,6 @@ pub struct Stat {
     pub cpu_ticks: u64,
     /// Page faults of all its threads that needed the disk.
     pub major_faults: u64,
-    /// Threads.
     pub threads: u64,
     /// When it started, clock ticks since boot.
     pub start: u64,
@@ -162,6 +161,25 @@ fn children(pid: u32) -> Vec<u32> {
             text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
         })
         .collect()
+}
+
+/// The process of a rank's program: the one that writes its status page, where a shell, a launcher or a
+/// container's starter stands between that and the rank's own, `root`. What those wait for says nothing.
+pub fn program(root: Ident, writer: u32) -> Ident {
+    if writer == root.pid {
+        return root;
+    }
+    let below = descendants(root.pid);
+    // Inside a container of its own, it calls itself by another number.
+    let inner = |pid: &u32| {
+        let status = text(format!("/proc/{pid}/status")).unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+        let last = numbers.split_whitespace().last().and_then(|number| number.parse().ok());
+        last == Some(writer)
+    };
+    let found = below.iter().find(|pid| **pid == writer).or_else(|| below.iter().find(|pid| inner(pid)));
+    let lives = found.and_then(|pid| stat(*pid)).filter(|stat| !stat.is_gone());
+    lives.map_or(root, |stat| Ident { pid: stat.pid, start: stat.start })
 }
 
 /// The environment a process was started with; `None` when it is another user's.

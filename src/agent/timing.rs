@@ -11,6 +11,8 @@ pub struct Timing {
     pub unattended: Duration,
     /// A console that used to ping and says nothing for this long does not count as attached.
     pub silent: Duration,
+    /// The user is called when no rank has got on for this long and no console looks on.
+    pub stuck: Duration,
     /// Between two samples of the host and its ranks.
     pub sample: Duration,
     /// The same while every rank's status page moves.
@@ -23,6 +25,7 @@ impl Default for Timing {
             linger: Duration::from_secs(60),
             unattended: Duration::from_secs(15),
             silent: Duration::from_secs(15),
+            stuck: Duration::from_secs(600),
             sample: Duration::from_millis(250),
             calm_sample: Duration::from_millis(500),
         }
@@ -44,6 +47,7 @@ impl Timing {
                 "linger" => timing.linger = time,
                 "unattended" => timing.unattended = time,
                 "silent" => timing.silent = time,
+                "stuck" => timing.stuck = time,
                 "sample" => (timing.sample, timing.calm_sample) = (time, time),
                 _ => {}
             }

@@ -16,7 +16,9 @@ pub use results::{
     RemoveArgs, ReplayArgs, ReportArgs, TensorboardArgs,
 };
 pub use simulated::{DemoArgs, SimulateArgs};
-pub use steer::{AttachArgs, HomeArgs, PsArgs, QueueArgs, RestartArgs, StatusArgs, StopArgs};
+pub use steer::{
+    AttachArgs, ExportMetricsArgs, HomeArgs, PsArgs, QueueArgs, RestartArgs, StatusArgs, StopArgs,
+};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -28,7 +30,8 @@ const EXIT_CODES: &str = "Exit codes:
   2    usage or configuration
   3    a host failed preflight or could not be reached
   4    stuck, and stopped by policy
-  130  interrupted, and stopped cleanly";
+  130  interrupted, and stopped cleanly
+  137  interrupted, and ranks of the built-in trainer had to be killed";
 
 /// A terminal console for multi-node data-parallel reinforcement learning.
 #[derive(Debug, Parser)]
@@ -67,6 +70,8 @@ pub enum Command {
     Ps(PsArgs),
     /// Say how far a run is, in one line for status bars or as JSON.
     Status(StatusArgs),
+    /// Tell a run's figures to Prometheus until it is over; changes nothing of the run.
+    ExportMetrics(ExportMetricsArgs),
     /// Show sweeps, or go on with one.
     Queue(QueueArgs),
     /// Copy files of a run from its hosts to this machine.

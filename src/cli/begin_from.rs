@@ -20,11 +20,11 @@ pub async fn find(
     hosts_from: &HostsSource,
     host_keys: &HostKeyArgs,
 ) -> Result<String, Failure> {
+    let first = first_host(draft)?;
     let (run, checkpoint) = match source {
-        Source::Path(path) => return Ok(path.clone()),
+        Source::Path(path) => return there(first, path, host_keys).await,
         Source::Run { run, checkpoint } => (run, checkpoint),
     };
-    let first = first_host(draft)?;
     let found = checkpoints(first, run, host_keys).await?;
     let file = format!("{checkpoint}.ckpt");
     let fits = |run: &&RunCheckpoints| run.files.iter().any(|entry| entry.path == file);
@@ -35,6 +35,50 @@ pub async fn find(
         several => Err(Failure::usage(format!("`{run}` fits {} runs with a {file}", several.len()))
             .hint(format!("name one: {}", names(several.iter().copied())))),
     }
+}
+
+/// A path on rank 0's host, absolute: a run that finds nothing there would end as soon as it has begun.
+pub async fn there(first: &Host, path: &str, host_keys: &HostKeyArgs) -> Result<String, Failure> {
+    let args =
+        |host: &Host| ["checkpoint", "--workdir", &host.workdir, "--path", path].map(str::to_owned).to_vec();
+    let mut answers = exec_on_all(std::slice::from_ref(first), host_keys, args).await?;
+    let answer = answers.pop().unwrap_or_else(|| Ok("[]".to_owned()));
+    let mut found: Vec<String> = answer.and_then(|text| decode(first, &text))?;
+    found.pop().ok_or_else(|| {
+        Failure::usage(format!("there is no {path} on host {}, where rank 0 reads it", first.name)).hint(
+            "relative paths begin at the host's `workdir`; `RUN:latest`, `RUN:best` and `RUN:N` find those of a run",
+        )
+    })
+}
+
+/// A checkpoint of a run by the name of its file, on the host of its rank 0.
+pub async fn of_run(
+    first: &Host,
+    run: &str,
+    checkpoint: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<String, Failure> {
+    let found = checkpoints(first, run, host_keys).await?;
+    let file = format!("{checkpoint}.ckpt");
+    let fits =
+        |found: &&RunCheckpoints| found.run == run && found.files.iter().any(|entry| entry.path == file);
+    match found.iter().find(fits) {
+        Some(found) => Ok(path(found, &file)),
+        None => Err(lacks(found.first(), run, checkpoint)),
+    }
+}
+
+/// A run has other checkpoints, or none.
+fn lacks(found: Option<&RunCheckpoints>, run: &str, checkpoint: &str) -> Failure {
+    let files = found.map_or(&[][..], |found| &found.files);
+    let stems: Vec<&str> =
+        files.iter().filter_map(|entry| entry.path.strip_suffix(".ckpt")).take(8).collect();
+    let hint = match stems.is_empty() {
+        true => "its rank 0 has written none".to_owned(),
+        false => format!("it has {}", stems.join(", ")).replace("iter-", ""),
+    };
+    Failure::usage(format!("run {run} has no checkpoint {}", checkpoint.trim_start_matches("iter-")))
+        .hint(hint)
 }
 
 /// The latest checkpoint of the newest run of this experiment that has one.
@@ -101,10 +145,7 @@ async fn missing(
     host_keys: &HostKeyArgs,
 ) -> Result<String, Failure> {
     if let Some(only) = found.first().filter(|only| !only.files.is_empty()) {
-        let stems: Vec<&str> =
-            only.files.iter().filter_map(|entry| entry.path.strip_suffix(".ckpt")).take(8).collect();
-        return Err(Failure::usage(format!("run {} has no checkpoint {checkpoint}", only.run))
-            .hint(format!("it has {}", stems.join(", ")).replace("iter-", "")));
+        return Err(lacks(Some(only), &only.run, checkpoint));
     }
     let roster = roster(hosts_from, host_keys).await?;
     let picked = roster.pick(Some(run))?;

@@ -12,7 +12,7 @@ use rankdeck_config::locate::Locator;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::quote;
-use rankdeck_types::words::bytes;
+use rankdeck_types::words::{bytes, plural};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -57,10 +57,10 @@ pub async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Fail
         }
         if report.count(Grade::Failed) == 0 {
             print::stdout(&format!(
-                "\n{} hosts checked in {:.2} s, {} warnings",
-                report.hosts.len(),
+                "\n{} checked in {:.2} s, {}",
+                plural(report.hosts.len(), "host"),
                 report.took.as_secs_f64(),
-                report.count(Grade::Warning)
+                plural(report.count(Grade::Warning), "warning")
             ));
         }
     }
@@ -79,8 +79,8 @@ fn told(draft: &PlanDraft, packed: Option<&provision::Packed>, folder: PathBuf) 
         (Some(Packed { pack, .. }), _) => {
             let folder = launch.code.as_deref().unwrap_or_default();
             format!(
-                "  code     `{folder}`, {} files, {}: each host gets a copy",
-                pack.files,
+                "  code     `{folder}`, {}, {}: each host gets a copy",
+                plural(pack.files, "file"),
                 bytes(pack.bytes)
             )
         }

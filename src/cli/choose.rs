@@ -8,6 +8,7 @@ use crate::shell::metrics::Endpoint;
 use crate::shell::output::Output;
 use crate::shell::screen::Screen;
 use crate::shell::stderr;
+use rankdeck_tui::Theme;
 use rankdeck_tui::keys::Keymap;
 use rankdeck_types::ui::{GlyphsName, Notify, ThemeName, Ui};
 use std::fs::File;
@@ -110,11 +111,13 @@ static METRICS: OnceLock<SocketAddr> = OnceLock::new();
 /// Opens what `--metrics` asks for.
 pub async fn endpoint() -> Result<Option<Endpoint>, Failure> {
     let Some(address) = METRICS.get() else { return Ok(None) };
-    let endpoint = Endpoint::open(*address).await.map_err(|error| {
+    let endpoint = Endpoint::open(Some(*address), None).await.map_err(|error| {
         Failure::usage(format!("--metrics {address}: {error}"))
             .hint("`--metrics ADDRESS:PORT` with a free port")
     })?;
-    stderr::line(&format!("metrics at http://{}/metrics", endpoint.address()));
+    if let Some(address) = endpoint.address() {
+        stderr::line(&format!("metrics at http://{address}/metrics"));
+    }
     Ok(Some(endpoint))
 }
 
@@ -126,10 +129,19 @@ pub fn notify() -> Result<Notify, Failure> {
     }
 }
 
+/// Nothing that is done at this console may change the run.
+pub fn is_read_only(args: &OutputArgs) -> Result<bool, Failure> {
+    Ok(wanted(args)?.read_only)
+}
+
 /// What `ui.toml` says, changed by what was typed.
 fn wanted(args: &OutputArgs) -> Result<Ui, Failure> {
     let path = rankdeck_config::ui::path();
-    let load = |path: PathBuf| rankdeck_config::ui::load(&path, |lines| Keymap::read(lines).1);
+    let judge = |table: &str, lines: &[(String, String)]| match table {
+        "keys" => Keymap::read(lines).1,
+        _ => Theme::dark().recolour(lines).1,
+    };
+    let load = |path: PathBuf| rankdeck_config::ui::load(&path, judge);
     let mut ui = path.map(load).transpose()?.unwrap_or_default();
     match args.theme.as_deref() {
         Some("auto") => ui.theme = ThemeName::Auto,

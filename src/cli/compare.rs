@@ -1,7 +1,7 @@
 //! `rankdeck compare`: recorded runs beside each other.
 
 use super::args::CompareArgs;
-use super::{Failure, code, past, print};
+use super::{Failure, code, past, print, sweep};
 use crate::shell::stderr;
 use rankdeck_core::compare::{self, ComparedRun};
 use rankdeck_tui::chart_view::Axis;
@@ -21,7 +21,17 @@ const WIDEST: usize = 32;
 
 /// Runs `rankdeck compare`: shows what recorded runs came to, and how they differ.
 pub fn compare(args: &CompareArgs) -> Result<u8, Failure> {
-    let runs: Vec<ComparedRun> = args.runs.iter().map(|run| load(run)).collect::<Result<_, _>>()?;
+    let mut named = Vec::new();
+    for run in &args.runs {
+        match sweep::named(run)? {
+            Some((name, runs)) if runs.is_empty() => {
+                return Err(Failure::usage(format!("no run of {name} has begun")).hint("`rankdeck queue`"));
+            }
+            Some((_, runs)) => named.extend(runs),
+            None => named.push(run.clone()),
+        }
+    }
+    let runs: Vec<ComparedRun> = named.iter().map(|run| load(run)).collect::<Result<_, _>>()?;
     let looks = Looks {
         axis: Axis::named(&args.x).unwrap_or_default(),
         weight: args.smooth,

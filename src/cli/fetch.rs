@@ -36,7 +36,12 @@ const NOT_RESULTS: [&str; 2] = ["code-*", "run"];
 
 /// Runs `rankdeck fetch`.
 pub async fn fetch(hosts_from: &HostsSource, args: FetchArgs) -> Result<u8, Failure> {
-    let Copied { into, total, .. } = copy(hosts_from, &args).await?;
+    let Copied { run, into, total } = copy(hosts_from, &args).await?;
+    if let Some(pattern) = args.pattern.as_deref().filter(|_| total.is_nothing()) {
+        return Err(Failure::usage(format!("no file of run {run} is called `{pattern}`")).hint(format!(
+            "`rankdeck fetch {run}` copies all; a pattern is a name such as '*.safetensors', or a path below the run's folder"
+        )));
+    }
     total.print(&into);
     Ok(if total.refused > 0 { code::FAILED } else { code::SUCCESS })
 }
@@ -145,15 +150,7 @@ async fn ask<T: serde::de::DeserializeOwned>(
     let args: Vec<String> = args.iter().map(|word| (*word).to_owned()).collect();
     let mut answers = exec_on_all(std::slice::from_ref(host), host_keys, |_| args.clone()).await?;
     let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no answer", "")));
-    let text = answer?;
-    // An agent that refuses answers with what failed.
-    if let Ok(refusal) = serde_json::from_str::<HintedError>(&text) {
-        return Err(Failure::from(HintedError::new(
-            format!("host {}: {}", host.name, refusal.error),
-            refusal.hint,
-        )));
-    }
-    Ok(decode(host, &text)?)
+    Ok(decode(host, &answer?)?)
 }
 
 /// What has been done.
@@ -166,6 +163,11 @@ struct Total {
 }
 
 impl Total {
+    /// Nothing was asked for that is there.
+    fn is_nothing(&self) -> bool {
+        self.files + self.present + self.refused == 0
+    }
+
     fn print(&self, into: &Path) {
         let more = match self.present {
             0 => String::new(),

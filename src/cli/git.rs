@@ -1,11 +1,13 @@
 //! What git says about a folder, asked of the `git` program. Where there is none, or no checkout, it says
 //! nothing.
 
+use rankdeck_types::words::plural;
 use std::collections::BTreeSet;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long git may take: a launch waits for it.
@@ -64,26 +66,68 @@ impl Checkout {
         match self.changed {
             0 => format!("{short}{branch}"),
             1 => format!("{short}{branch}, 1 file changed"),
-            count => format!("{short}{branch}, {count} files changed"),
+            count => format!("{short}{branch}, {} changed", plural(count, "file")),
         }
     }
 }
 
 /// The checkout around `folder`.
 pub fn checkout(folder: &Path) -> Option<Checkout> {
-    let commit = run(folder, &["rev-parse", "HEAD"], 100)?.trim().to_owned();
-    let branch = run(folder, &["symbolic-ref", "--short", "--quiet", "HEAD"], 1000);
-    let status = run(folder, &["status", "--porcelain", "--", "."], LIST)?;
+    let status = run(folder, &["status", "--porcelain=v2", "--branch", "--", "."], LIST)?;
+    // Where there is no commit or no branch, the name is in parentheses.
+    let told = |name: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix("# branch.")?.strip_prefix(name));
+        found.map(|value| value.trim().to_owned()).filter(|value| !value.starts_with('('))
+    };
     Some(Checkout {
-        commit,
-        branch: branch.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
-        changed: status.lines().count(),
+        commit: told("oid ")?,
+        branch: told("head "),
+        changed: status.lines().filter(|line| !line.starts_with('#')).count(),
     })
 }
 
 /// What differs from the commit below `folder`, at most [`DIFF`] bytes; empty when nothing does.
-pub fn difference(folder: &Path) -> String {
+fn difference(folder: &Path) -> String {
     run(folder, &["diff", "HEAD", "--", "."], DIFF).unwrap_or_default()
+}
+
+/// The checkout around a folder, and what differs from its commit.
+#[derive(Debug, Default)]
+pub struct CodeState {
+    pub checkout: Option<Checkout>,
+    /// At most [`DIFF`] bytes.
+    pub changes: String,
+}
+
+impl CodeState {
+    fn of(folder: &Path) -> CodeState {
+        let checkout = checkout(folder);
+        let is_dirty = checkout.as_ref().is_some_and(|checkout| checkout.changed > 0);
+        CodeState { checkout, changes: if is_dirty { difference(folder) } else { String::new() } }
+    }
+}
+
+/// git at work beside whatever else a launch does.
+#[derive(Debug)]
+pub struct Asked {
+    folder: PathBuf,
+    /// `None` where no thread could be had: git is then asked at the end.
+    answer: Option<JoinHandle<CodeState>>,
+}
+
+/// Asks git about a folder, and waits for nothing.
+pub fn ask(folder: &Path) -> Asked {
+    let mine = folder.to_owned();
+    let asking = std::thread::Builder::new().name("git".into()).spawn(move || CodeState::of(&mine));
+    Asked { folder: folder.to_owned(), answer: asking.ok() }
+}
+
+impl Asked {
+    /// What it says, all of it.
+    pub fn answer(self) -> CodeState {
+        let said = self.answer.and_then(|answer| answer.join().ok());
+        said.unwrap_or_else(|| CodeState::of(&self.folder))
+    }
 }
 
 /// The beginning of what a command says; `None` when it fails or takes too long.
@@ -131,6 +175,7 @@ mod tests {
             assert!(Command::new("git").arg("-C").arg(path).args(args).output().unwrap().status.success());
         };
         git(&["init", "-q"]);
+        assert!(checkout(path).is_none(), "nothing is committed yet");
         fs::create_dir_all(path.join("data/deep")).unwrap();
         fs::create_dir_all(path.join("src")).unwrap();
         for (name, text) in [
@@ -164,6 +209,11 @@ mod tests {
         fs::write(path.join("a.py"), "2").unwrap();
         let state = checkout(path).unwrap();
         assert!(state.changed >= 2 && state.commit.len() == 40, "{state:?}");
-        assert!(difference(path).contains("+2"));
+        let branch = state.branch.clone().expect("a new repository has a branch");
+        let said = ask(path).answer();
+        assert_eq!(said.checkout, Some(state));
+        assert!(said.changes.contains("+2"), "the launch waits for all of it: {said:?}");
+        git(&["checkout", "-q", "--detach"]);
+        assert_eq!(checkout(path).map(|state| state.branch), Some(None), "no longer on {branch}");
     }
 }

@@ -127,6 +127,16 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "export-metrics",
+        &[
+            (
+                "rankdeck export-metrics",
+                "for a Prometheus that scrapes 127.0.0.1:9464; examples/grafana.json",
+            ),
+            ("rankdeck export-metrics --textfile /var/lib/node_exporter/rl.prom", "for a node exporter"),
+        ],
+    ),
+    (
         "logs",
         &[
             ("rankdeck logs --rank 3 -f", "one rank, as it goes on"),

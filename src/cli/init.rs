@@ -109,6 +109,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
 fn described(found: &Findings) -> String {
     let gpus = match (found.probe.gpu_count, found.gpus.first()) {
         (0, _) => "no GPU".to_owned(),
+        (count, Some(gpu)) if gpu.memory_total == 0 => format!("{count} x {}", gpu.name),
         (count, Some(gpu)) => format!("{count} x {} ({})", gpu.name, bytes(gpu.memory_total)),
         (count, None) => format!("{count} GPUs"),
     };
@@ -209,7 +210,7 @@ fn read(path: &Path) -> String {
 }
 
 fn experiment_file(script: &Path) -> String {
-    let words = ["python", "-u", &script.display().to_string()].map(str::to_owned);
+    let words = ["python3", "-u", &script.display().to_string()].map(str::to_owned);
     let source = ExperimentSource::Command { words: words.to_vec(), ships: true };
     let name = rankdeck_config::load_experiment(&source, &[])
         .map_or("mine".into(), |experiment| experiment.run.name);

@@ -2,12 +2,15 @@
 
 use super::again;
 use super::args::{AttachArgs, HostKeyArgs, RestartArgs};
+use super::begin_from;
 use super::choose::{self, OutputChoice, TerminalInfo};
 use super::roster::{Found, Roster, State, roster};
 use super::run::{self, LinkOptions, Links};
+use super::run_id::RUNS;
 use super::{Failure, code, origin, print, prompt};
 use crate::shell::changer;
 use crate::shell::driver::{End, Session, Why};
+use crate::shell::metrics::Endpoint;
 use crate::shell::objective::Objective;
 use crate::shell::output::Output;
 use crate::shell::secrets;
@@ -23,6 +26,7 @@ use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::Plan;
 use rankdeck_types::words::{count, plural};
+use std::path::Path;
 
 /// Runs `rankdeck attach`: shows a run that other consoles may have launched.
 pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Failure> {
@@ -32,7 +36,11 @@ pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Fa
         OutputChoice::Screen => roster.pick_or_ask(args.run.as_deref(), true)?,
         OutputChoice::Linear { .. } | OutputChoice::Lines(_) => roster.pick(args.run.as_deref())?,
     };
-    if matches!(chosen, OutputChoice::Lines(_)) {
+    let objective = match chosen {
+        OutputChoice::Lines(_) if choose::is_read_only(&args.output)? => Objective::Observe,
+        _ => run::watching(&args.output),
+    };
+    if matches!(chosen, OutputChoice::Lines(_)) && objective != Objective::Observe {
         stderr::line("note: ctrl-c stops the run cleanly; to leave it running: `kill -HUP` this process");
     }
     let goal = Target::new(&roster, &found)?;
@@ -40,11 +48,11 @@ pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Fa
     let spares = roster.hosts.iter().filter(|host| !goal.hosts.contains(host)).cloned().collect();
     let watching = run::ConsoleOptions {
         until: Vec::new(),
-        objective: run::watching(&args.output),
+        objective,
         spares,
         listed: roster.hosts.clone(),
         warnings: Vec::new(),
-        record: Some(&goal.run),
+        record: Some((Path::new(RUNS), &goal.run)),
         origin: None,
         pace: choose::pace(&args.output),
         demo: None,
@@ -67,13 +75,13 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
     } else {
         from_middle(args.from.as_deref(), changes)
     };
-    let iteration = from.as_deref().and_then(|from| from.parse::<u64>().ok());
-    let looked = match !args.yes || !args.set.is_empty() || iteration.is_some() {
+    let named = args.from.clone().filter(|from| !["latest", "afresh"].contains(&from.as_str()));
+    let looked = match !args.yes || !args.set.is_empty() || named.is_some() {
         true => Some(target.pursue(Objective::Look, &args.host_keys).await?),
         false => None,
     };
-    if let (Some(iteration), Some(end)) = (iteration, &looked) {
-        from = Some(of_iteration(&end.model, iteration)?);
+    if let (Some(named), Some(end)) = (named, &looked) {
+        from = Some(named_checkpoint(&target, &end.model, &named, &args.host_keys).await?);
     }
     let changed = match &looked {
         Some(end) if !args.set.is_empty() => Some(changed(&target, &end.model, &args.set)?),
@@ -114,10 +122,10 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
         .hint(format!("`rankdeck logs {}`", target.run)));
     }
     print::stdout(&format!(
-        "restarted: run {} generation {}, {} ranks on {}",
+        "restarted: run {} generation {}, {} on {}",
         target.run,
         end.model.run.generation,
-        end.model.ranks.len(),
+        plural(end.model.ranks.len(), "rank"),
         end.model
             .plan
             .iter()
@@ -162,18 +170,33 @@ fn from_end(found: &Found, wanted: Option<&str>, changes: bool) -> Result<Option
     }
 }
 
-/// The checkpoint of an iteration, where the built-in trainer keeps it.
-fn of_iteration(model: &Model, iteration: u64) -> Result<String, Failure> {
+/// The path of a checkpoint that somebody names by its iteration, as `best` or by its path: it is there, or
+/// nothing ends and nothing begins.
+async fn named_checkpoint(
+    target: &Target,
+    model: &Model,
+    named: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<String, Failure> {
     let plan = model.plan.as_ref();
-    let first = plan.and_then(|plan| plan.ranks.first()).map(|rank| rank.node_rank);
-    let host = first.and_then(|node| model.hosts.get(node.index())).filter(|host| !host.run_dir.is_empty());
-    match host {
-        Some(host) if plan.is_some_and(Plan::is_builtin) => {
-            Ok(format!("{}/checkpoints/iter-{iteration}.ckpt", host.run_dir))
-        }
-        _ => Err(Failure::usage(format!("no checkpoint of iteration {iteration} is known"))
-            .hint("`--from PATH` names a file on rank 0's host")),
+    let node = plan.and_then(|plan| plan.ranks.first()).map(|rank| rank.node_rank);
+    let name = node.and_then(|node| model.hosts.get(node.index())).map(|host| host.name.as_str());
+    let Some(first) = target.hosts.iter().find(|host| Some(host.name.as_str()) == name) else {
+        return Err(Failure::host(format!("no host tells where rank 0 of run {} is", target.run))
+            .hint("`rankdeck ps` shows which hosts answer"));
+    };
+    let stem = named.parse::<u64>().map_or_else(|_| named.to_owned(), |number| format!("iter-{number}"));
+    if stem != "best" && stem == named {
+        return begin_from::there(first, named, host_keys).await;
     }
+    if !plan.is_some_and(Plan::is_builtin) {
+        return Err(Failure::usage(format!(
+            "run {} runs a program of yours, whose checkpoints have no such names as {named}",
+            target.run
+        ))
+        .hint("`--from PATH` names a file on rank 0's host"));
+    }
+    begin_from::of_run(first, &target.run.0, &stem, host_keys).await
 }
 
 /// The run's experiment with changed keys.
@@ -181,9 +204,8 @@ fn changed(target: &Target, model: &Model, sets: &[String]) -> Result<Changed, F
     let plan = model.plan.as_ref().ok_or_else(|| {
         Failure::host(format!("no host tells what run {} runs", target.run)).hint("`rankdeck ps`")
     })?;
-    changer::change(&plan.experiment, sets).map_err(|wrong| {
-        Failure::usage(wrong.join("\n")).hint(format!("run {} goes on as it is", target.run))
-    })
+    changer::change(&plan.experiment, sets)
+        .map_err(|wrong| Failure::usage(wrong.join("\n")).hint(format!("run {} is as it was", target.run)))
 }
 
 /// Shows what the agents say that the run's ranks run, and asks whether to start it again; returns the launch
@@ -266,11 +288,22 @@ impl Target {
     }
 
     /// Attaches without showing anything, pursues the objective, and leaves.
-    pub async fn pursue(
+    pub async fn pursue(&self, objective: Objective, host_keys: &HostKeyArgs) -> Result<End, Failure> {
+        self.work(objective, None, host_keys).await
+    }
+
+    /// Attaches without showing anything, and answers who asks for figures, until the run is over or a signal
+    /// comes.
+    pub async fn measure(&self, asked: Endpoint, host_keys: &HostKeyArgs) -> Result<End, Failure> {
+        self.work(Objective::Observe, Some(asked), host_keys).await
+    }
+
+    async fn work(
         &self,
         objective: Objective,
+        metrics: Option<Endpoint>,
         host_keys: &HostKeyArgs,
-    ) -> Result<crate::shell::driver::End, Failure> {
+    ) -> Result<End, Failure> {
         let Links { links, inbox, connector } = self.open_links(host_keys, run::plain())?;
         let session = Session {
             goal: self.goal(),
@@ -287,7 +320,7 @@ impl Target {
             can_ask: prompt::can_ask(),
             demo: None,
             notify: None,
-            metrics: None,
+            metrics,
         };
         run::drive(session, Output::Quiet).await
     }

@@ -18,6 +18,7 @@ mod check;
 mod checkpoint_source;
 mod choose;
 mod compare;
+mod export_metrics;
 mod failure;
 mod fetch;
 mod git;
@@ -147,6 +148,7 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
         Command::Restart(args) => join::restart(hosts, args).await,
         Command::Ps(args) => ps::ps(hosts, args).await,
         Command::Status(args) => status::status(hosts, args).await,
+        Command::ExportMetrics(args) => export_metrics::export_metrics(hosts, args).await,
         Command::Queue(args) => sweep::queue(args).await,
         Command::Fetch(args) => fetch::fetch(hosts, args).await,
         Command::Tensorboard(args) => fetch::tensorboard(hosts, args).await,

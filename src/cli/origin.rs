@@ -2,7 +2,7 @@
 //! record of the run, for whoever wants to do it again.
 
 use super::again::Again;
-use super::git::{self, Checkout};
+use super::git::{self, Checkout, CodeState};
 use super::preflight::Report;
 use super::run_id::RUNS;
 use crate::shell::record;
@@ -72,10 +72,8 @@ pub fn again(run: &RunId) -> Option<Again> {
 }
 
 impl Origin {
-    /// Of a run whose code lies in `code_folder`.
-    pub fn new(draft: &PlanDraft, report: &Report, code_folder: &Path, launch: Option<Again>) -> Origin {
-        let git = git::checkout(code_folder);
-        let dirty = git.as_ref().is_some_and(|git| git.changed > 0);
+    /// Of a run with this code.
+    pub fn new(draft: &PlanDraft, report: &Report, code: CodeState, launch: Option<Again>) -> Origin {
         let versions = |(host, answer): (&String, &Result<super::preflight::Examined, _>)| {
             let found = &answer.as_ref().ok()?.findings;
             let python = found.program.as_ref().and_then(|program| program.python.clone());
@@ -96,8 +94,8 @@ impl Origin {
             rankdeck: env!("CARGO_PKG_VERSION"),
             code: draft.experiment.launch.code.clone(),
             hosts: report.hosts.iter().zip(&report.answers).filter_map(versions).collect(),
-            changes: if dirty { git::difference(code_folder) } else { String::new() },
-            git,
+            changes: code.changes,
+            git: code.checkout,
         }
     }
 

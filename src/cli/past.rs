@@ -2,61 +2,13 @@
 
 use super::run_id::RUNS;
 use super::{Failure, pick};
-use crate::shell::record::RECORD;
+use crate::shell::record::found::record_of;
+pub use crate::shell::record::found::{Past, list};
 use crate::shell::record::reader::Record;
-use rankdeck_types::words::duration;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::Path;
 
 /// Most candidates that are listed.
 const LISTED: usize = 20;
-
-/// A run with at least one record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Past {
-    /// Its name.
-    pub name: String,
-    /// Folder of the segments that reach furthest.
-    pub record: PathBuf,
-    /// When that was last written.
-    pub written: SystemTime,
-}
-
-impl Past {
-    /// For a list: its name, and how long ago it was written.
-    fn line(&self) -> String {
-        let ago = self.written.elapsed().unwrap_or_default().as_secs_f64();
-        format!("{}  {} ago", self.name, duration(ago))
-    }
-}
-
-/// The record of a folder that is a record, a console's folder or a run's; of several consoles, the one that
-/// was written last.
-fn record_of(folder: &Path) -> Option<(PathBuf, SystemTime)> {
-    let consoles = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path().join(RECORD));
-    let candidates = [folder.to_owned(), folder.join(RECORD)].into_iter().chain(consoles);
-    let dated = candidates.filter_map(|record| Some((newest_segment(&record)?, record)));
-    dated.max().map(|(written, record)| (record, written))
-}
-
-fn newest_segment(folder: &Path) -> Option<SystemTime> {
-    let files = std::fs::read_dir(folder).ok()?.flatten();
-    let segments = files.filter(|file| file.path().extension().is_some_and(|end| end == "seg"));
-    segments.filter_map(|file| file.metadata().ok()?.modified().ok()).max()
-}
-
-/// Runs with a record in `runs`, the latest first.
-pub fn list(runs: &Path) -> Vec<Past> {
-    let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
-    let mut found: Vec<Past> = entries
-        .filter_map(|entry| {
-            let (record, written) = record_of(&entry.path())?;
-            Some(Past { name: entry.file_name().into_string().ok()?, record, written })
-        })
-        .collect();
-    found.sort_by(|a, b| b.written.cmp(&a.written).then_with(|| a.name.cmp(&b.name)));
-    found
-}
 
 /// The record that is meant; of `None`, the only one.
 pub fn find(what: Option<&str>) -> Result<Past, Failure> {
@@ -114,6 +66,7 @@ pub fn open(past: &Past) -> Result<Record, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::record::RECORD;
 
     fn runs(names: &[&str]) -> (tempfile::TempDir, Vec<Past>) {
         let folder = tempfile::tempdir().unwrap();
@@ -138,18 +91,5 @@ mod tests {
         assert!(choose(&all, None).unwrap_err().to_string().contains("which one?"));
         assert_eq!(choose(&all, Some("other")).unwrap_err().code, 2);
         assert_eq!(choose(&[], None).unwrap_err().code, 2);
-    }
-
-    #[test]
-    fn of_several_consoles_the_one_that_was_written_last_is_shown() {
-        let (folder, _) = runs(&["cart-1"]);
-        let later = folder.path().join("cart-1/console-2").join(RECORD);
-        std::fs::create_dir_all(&later).unwrap();
-        let segment = std::fs::File::create(later.join("000001.seg")).unwrap();
-        segment.set_modified(SystemTime::now() + std::time::Duration::from_secs(60)).unwrap();
-        assert_eq!(list(folder.path())[0].record, later);
-        for path in ["cart-1", "cart-1/console-2", "cart-1/console-2/record"] {
-            assert_eq!(record_of(&folder.path().join(path)).unwrap().0, later, "{path}");
-        }
     }
 }

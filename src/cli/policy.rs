@@ -101,7 +101,8 @@ pub async fn export(hosts_from: &HostsSource, args: ExportArgs) -> Result<u8, Fa
 fn convert(policy: &Path, target: &Path, args: &ExportArgs) -> Result<(), Failure> {
     let python = args.python.as_deref().unwrap_or("python3");
     let needs = if args.format == PolicyFormat::Onnx { "torch onnx" } else { "torch" };
-    let hint = format!("give --python an interpreter with PyTorch, or `{python} -m pip install {needs}`");
+    let other = "give --python an interpreter with PyTorch";
+    let hint = format!("{other}, or `{python} -m pip install {needs}`");
     let output = Command::new(python)
         .args(["-c", EXPORTER])
         .args([policy, target])
@@ -109,7 +110,7 @@ fn convert(policy: &Path, target: &Path, args: &ExportArgs) -> Result<(), Failur
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .output()
-        .map_err(|error| Failure::failed(format!("failed to start {python:?}: {error}")).hint(&hint))?;
+        .map_err(|error| Failure::failed(format!("failed to start {python:?}: {error}")).hint(other))?;
     if output.status.success() {
         return Ok(());
     }

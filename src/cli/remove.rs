@@ -5,27 +5,32 @@
 use super::args::{PruneArgs, RemovalArgs, RemoveArgs};
 use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
 use super::run_id::RUNS;
-use super::{Failure, code, print, prompt};
+use super::{Failure, code, print, prompt, sweep};
 use crate::shell::stderr;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::files::Removal;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
-use rankdeck_types::words::{bytes, count, plural};
+use rankdeck_types::words::{bytes, plural};
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Runs `rankdeck rm`.
 pub async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result<u8, Failure> {
     let roster = roster(hosts_from, &args.removal.host_keys).await?;
-    let mut chosen = Vec::new();
+    let (mut chosen, mut sweeps) = (Vec::new(), Vec::new());
     for run in &args.runs {
-        let found = roster.pick(Some(run))?;
-        objection(&roster, &found).map_or(Ok(()), Err)?;
-        chosen.push(found);
+        let Some((name, runs)) = sweep::named(run)? else {
+            chosen.push(roster.pick(Some(run))?);
+            continue;
+        };
+        // Some may have gone before.
+        chosen.extend(roster.runs().into_iter().filter(|found| runs.iter().any(|run| run == found.run)));
+        sweeps.push(name);
     }
-    Plan { chosen, args: &args.removal }.carry_out(&roster).await
+    chosen.iter().find_map(|found| objection(&roster, found)).map_or(Ok(()), Err)?;
+    Plan { chosen, sweeps, args: &args.removal }.carry_out(&roster).await
 }
 
 /// Runs `rankdeck prune`.
@@ -44,7 +49,7 @@ pub async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Fail
         return Err(Failure::usage("which runs? every run that is over fits")
             .hint("`--older-than 30d`, `--keep 20`, or both"));
     }
-    Plan { chosen, args: &args.removal }.carry_out(&roster).await
+    Plan { chosen, sweeps: Vec::new(), args: &args.removal }.carry_out(&roster).await
 }
 
 /// Why a run may not go.
@@ -73,9 +78,22 @@ fn objection(roster: &Roster, found: &Found) -> Option<Failure> {
     })
 }
 
+/// What is left of a run or a sweep in this folder goes.
+fn remove_here(name: &str) {
+    let own = Path::new(RUNS).join(name);
+    match std::fs::remove_dir_all(&own) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            stderr::line(&format!("warning: {} is left: {error}", own.display()));
+        }
+        _ => {}
+    }
+}
+
 /// Runs that shall go.
 struct Plan<'a> {
     chosen: Vec<Found<'a>>,
+    /// Sweeps whose tables go with their runs.
+    sweeps: Vec<String>,
     args: &'a RemovalArgs,
 }
 
@@ -84,12 +102,17 @@ impl Plan<'_> {
         let mut sum = Removal::default();
         for found in &self.chosen {
             let would = self.on_hosts(roster, found, true).await?;
-            print::stdout(&format!("{}  {} in {} files", found.run, bytes(would.bytes), count(would.files)));
+            print::stdout(&format!(
+                "{}  {} in {}",
+                found.run,
+                bytes(would.bytes),
+                plural(would.files as usize, "file")
+            ));
             sum.files += would.files;
             sum.bytes += would.bytes;
         }
         let what = format!("{}, {}", plural(self.chosen.len(), "run"), bytes(sum.bytes));
-        if self.chosen.is_empty() || self.args.dry_run {
+        if self.chosen.is_empty() && self.sweeps.is_empty() || self.args.dry_run {
             print::stdout(&format!("would remove {what}"));
             return Ok(code::SUCCESS);
         }
@@ -100,14 +123,9 @@ impl Plan<'_> {
         }
         for found in &self.chosen {
             self.on_hosts(roster, found, false).await?;
-            let own = Path::new(RUNS).join(found.run);
-            match std::fs::remove_dir_all(&own) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    stderr::line(&format!("warning: {} is left: {error}", own.display()));
-                }
-                _ => {}
-            }
+            remove_here(found.run);
         }
+        self.sweeps.iter().for_each(|name| remove_here(name));
         print::stdout(&format!("removed {what}"));
         Ok(code::SUCCESS)
     }

@@ -2,12 +2,14 @@
 
 use super::args::ReplayArgs;
 use super::choose::{self, OutputChoice, TerminalInfo};
+use super::run_id::RUNS;
 use super::{Failure, code, past};
 use crate::shell::cursor::Cursor;
 use crate::shell::headless::{Form, Pace, Printer};
 use crate::shell::output::Output;
 use crate::shell::record::reader::RecordError;
 use crate::shell::replay;
+use std::path::Path;
 
 /// Runs `rankdeck replay`: shows a recorded run.
 pub async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
@@ -23,7 +25,8 @@ pub async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
             let Output::Screen(screen) = choose::open(chosen, None, Pace::USUAL)? else {
                 return Ok(code::FAILED);
             };
-            replay::on_screen(cursor, *screen).await.map_err(|error| {
+            let runs = past.record.ancestors().nth(3).unwrap_or(Path::new(RUNS));
+            replay::on_screen(cursor, *screen, runs).await.map_err(|error| {
                 Failure::failed(format!("the terminal failed: {error}"))
                     .hint("`--headless` prints the recorded run as lines")
             })?;

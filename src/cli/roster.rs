@@ -113,7 +113,12 @@ pub async fn exec_on_all(
 }
 
 /// Decodes an agent's one-line answer.
+///
+/// Errors: the agent has refused, and says why; or it speaks another language.
 pub fn decode<T: serde::de::DeserializeOwned>(host: &Host, answer: &str) -> Result<T, HintedError> {
+    if let Ok(HintedError { error, hint }) = serde_json::from_str(answer.trim()) {
+        return Err(HintedError { error: format!("host {}: {error}", host.name), hint });
+    }
     serde_json::from_str(answer.trim()).map_err(|error| HintedError {
         error: format!("host {}: the agent's answer cannot be read: {error}", host.name),
         hint: "the agent there may come from another build: `rm -r ~/.cache/rankdeck` on the host, then try again".to_owned(),

@@ -7,7 +7,7 @@ use super::origin::Origin;
 use super::provision::Packed;
 use super::roster::{own_binary, trainer_binary};
 use super::run_id::{RUNS, claimed_run_id};
-use super::{Failure, begin_from, code, preflight, print, prompt, provision, sources, sweep};
+use super::{Failure, begin_from, code, git, preflight, print, prompt, provision, sources, sweep};
 use crate::shell::demo::Demo;
 use crate::shell::driver;
 use crate::shell::driver::{Connector, End, Session, Why};
@@ -84,7 +84,7 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
         spares,
         listed: hosts,
         warnings,
-        record: Some(&run),
+        record: Some((Path::new(RUNS), &run)),
         origin: Some(origin),
         pace: choose::pace(&args.output),
         demo: None,
@@ -126,6 +126,8 @@ async fn cleared(
         can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
         places,
     };
+    // The code is as it is now, not as it is when the slowest host has answered.
+    let asked = git::ask(code_folder);
     let report = preflight::preflight(&subject, &args.host_keys).await?;
     preflight::complain(&report, locator);
     if let Err(failure) = preflight::verdict(&report, locator) {
@@ -147,7 +149,7 @@ async fn cleared(
             host.into_iter().for_each(|host| host.interface = route.clone());
         }
     }
-    let origin = Origin::new(&draft, &report, code_folder, again(args));
+    let origin = Origin::new(&draft, &report, asked.answer(), again(args));
     Ok(Cleared { draft, warnings: preflight::warnings(&report, locator), origin })
 }
 
@@ -252,8 +254,8 @@ pub struct ConsoleOptions<'a> {
     pub listed: Vec<Host>,
     /// What the preflight warned of.
     pub warnings: Vec<String>,
-    /// Record under this run's name.
-    pub record: Option<&'a RunId>,
+    /// Record in this folder under this run's name.
+    pub record: Option<(&'a Path, &'a RunId)>,
     /// Where the run comes from, of a launch.
     pub origin: Option<Origin>,
     /// How much is printed.
@@ -275,10 +277,8 @@ pub async fn console(
         OutputChoice::Screen | OutputChoice::Linear { .. } => objective,
         OutputChoice::Lines(_) => objective.without_screen(),
     };
-    let (recorder, log) = match record.map(|run| open_record(run, &goal, origin.as_ref())).transpose()? {
-        Some((recorder, log)) => (Some(recorder), Some(log)),
-        None => (None, None),
-    };
+    let opened = record.map(|(records, run)| open_record(records, run, &goal, origin.as_ref()));
+    let (recorder, log) = opened.transpose()?.unzip();
     let session = Session {
         goal,
         until,
@@ -310,15 +310,16 @@ pub async fn drive(session: Session, output: Output) -> Result<End, Failure> {
 }
 
 fn open_record(
+    records: &Path,
     run: &RunId,
     goal: &Goal,
     origin: Option<&Origin>,
 ) -> Result<(Recorder, std::fs::File), Failure> {
     let failure = |error: std::io::Error| {
-        Failure::failed(format!("failed to record into {RUNS}/{run}: {error}"))
+        Failure::failed(format!("failed to record into {}: {error}", records.join(&run.0).display()))
             .hint("run it in a folder that you may write to")
     };
-    let folder = record::make_folder(Path::new(RUNS), run).map_err(failure)?;
+    let folder = record::make_folder(records, run).map_err(failure)?;
     let log = log::open(&folder).map_err(failure)?;
     let recorder = Recorder::new(&folder, goal, wall_time()).map_err(failure)?;
     if let Some(origin) = origin {

@@ -7,8 +7,9 @@ use super::roster::{decode, exec_on_all};
 use super::{Failure, code, print};
 use crate::shell::stderr;
 use rankdeck_proto::search::{LogFindings, LogHit, LogSearch};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::{Generation, Rank};
+use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use rankdeck_types::words::{clean_output, count};
 use std::cmp::Ordering;
 
@@ -18,6 +19,7 @@ const NOTHING: u8 = 1;
 /// Asks every host of the run, and prints what matches.
 pub async fn search(target: &Target, pattern: &str, args: &LogsArgs) -> Result<u8, Failure> {
     let wanted = LogSearch {
+        node: None,
         pattern: pattern.to_owned(),
         rank: args.rank.map(Rank),
         generation: args.generation.map(Generation),
@@ -25,9 +27,13 @@ pub async fn search(target: &Target, pattern: &str, args: &LogsArgs) -> Result<u
         until: args.until,
         context: args.context,
         limit: args.limit,
+        ..LogSearch::default()
     };
-    let json = serde_json::to_string(&wanted).map_err(|error| Failure::failed(error.to_string()))?;
     let ask = |host: &Host| {
+        let node = target.hosts.iter().position(|known| known.name == host.name);
+        let node = node.and_then(|node| u32::try_from(node).ok()).map(NodeRank);
+        // Its fields are plain numbers and texts: it always becomes JSON.
+        let json = serde_json::to_string(&LogSearch { node, ..wanted.clone() }).unwrap_or_default();
         let named = ["--run", &target.run.0, "--workdir", &host.workdir, "--wanted", &json];
         std::iter::once("search").chain(named).map(str::to_owned).collect()
     };
@@ -35,10 +41,14 @@ pub async fn search(target: &Target, pattern: &str, args: &LogsArgs) -> Result<u
     let (mut lines, mut more, mut untimed, mut failed) = (0, 0, 0, None);
     let mut hits: Vec<(&str, LogHit)> = Vec::new();
     for (host, answer) in target.hosts.iter().zip(answers) {
-        let found: LogFindings = match answer.and_then(|text| decode(host, &text)) {
+        let of_host = |failed: HintedError| HintedError {
+            error: format!("host {}: {}", host.name, failed.error),
+            ..failed
+        };
+        let found: LogFindings = match answer.map_err(of_host).and_then(|text| decode(host, &text)) {
             Ok(found) => found,
             Err(error) => {
-                stderr::line(&format!("error: {}: {}", host.name, error.error));
+                stderr::line(&format!("error: {}", error.error));
                 failed.get_or_insert(error);
                 continue;
             }

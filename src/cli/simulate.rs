@@ -1,9 +1,9 @@
 //! `rankdeck simulate`: a console over simulated hosts, for demonstrations and tests.
 
 use super::args::{DemoArgs, SimulateArgs};
-use super::choose::{self, TerminalInfo};
+use super::choose::{self, OutputChoice, TerminalInfo};
 use super::run::{self, INBOX};
-use super::run_id::new_run_id;
+use super::run_id::{RUNS, new_run_id};
 use super::{Failure, args::HostKeyArgs};
 use crate::shell::demo::Demo;
 use crate::shell::objective::Objective;
@@ -11,6 +11,7 @@ use rankdeck_core::Goal;
 use rankdeck_link::simulator;
 use rankdeck_link::simulator::Scene;
 use rankdeck_types::experiment::{OnStuck, Restart};
+use std::path::Path;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -67,7 +68,11 @@ async fn show(args: SimulateArgs, restart: Restart, keys: bool) -> Result<u8, Fa
     let (links, trouble) = simulator::open_for_trouble(&scene, &run, &events);
     drop(events);
     let objective = if args.detach { Objective::Detach } else { run::watching(&args.output) };
-    let record = args.record.then_some(&run);
+    // The moments of a demonstration can be gone back to as those of any run; nothing of it is kept.
+    let screen = keys && !matches!(chosen, OutputChoice::Lines(_));
+    let passing = screen.then(tempfile::tempdir).transpose().unwrap_or_default();
+    let records = passing.as_ref().map_or(Path::new(RUNS), tempfile::TempDir::path);
+    let record = (args.record || passing.is_some()).then_some((records, &run));
     let watching = run::ConsoleOptions {
         until: args.until,
         objective,

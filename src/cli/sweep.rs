@@ -37,7 +37,6 @@ use tokio::time::Instant;
 /// All of a sweep, as it stands in its file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Sweep {
-    /// Its name.
     name: String,
     /// What its runs are called, before their number.
     title: String,
@@ -120,6 +119,10 @@ fn words_of(hosts: &HostsSource) -> Vec<String> {
     }
 }
 
+fn none_such() -> Failure {
+    Failure::usage("there is no such sweep in runs/").hint("`rankdeck queue` lists them")
+}
+
 /// Runs `rankdeck queue`: shows sweeps, or goes on with one.
 pub async fn queue(args: QueueArgs) -> Result<u8, Failure> {
     let mut sweeps = found(Path::new(RUNS));
@@ -136,12 +139,15 @@ pub async fn queue(args: QueueArgs) -> Result<u8, Failure> {
                 let finder = sweep.finder()?;
                 carry_on(sweep, finder).await
             }
-            0 => Err(Failure::usage("there is no such sweep in runs/").hint("`rankdeck queue` lists them")),
+            0 => Err(none_such()),
             n => {
                 Err(Failure::usage(format!("{n} sweeps fit"))
                     .hint("name one: `rankdeck queue SWEEP --resume`"))
             }
         };
+    }
+    if sweeps.is_empty() && args.sweep.is_some() {
+        return Err(none_such());
     }
     if sweeps.is_empty() {
         print::stdout("no sweeps");
@@ -163,6 +169,24 @@ fn found(runs: &Path) -> Vec<Sweep> {
         .collect();
     sweeps.sort_by(|a, b| a.name.cmp(&b.name));
     sweeps
+}
+
+/// The sweep that is meant: its name and its runs that have begun. `None` where no sweep of `runs/` is called
+/// so or begins so.
+pub fn named(name: &str) -> Result<Option<(String, Vec<String>)>, Failure> {
+    let fits = |sweep: &Sweep| name.starts_with("sweep-") && sweep.name.starts_with(name);
+    let mut fitting: Vec<Sweep> = found(Path::new(RUNS)).into_iter().filter(fits).collect();
+    if let Some(exact) = fitting.iter().position(|sweep| sweep.name == name) {
+        fitting = vec![fitting.swap_remove(exact)];
+    }
+    match fitting.len() {
+        0 | 1 => Ok(fitting.pop().map(|sweep| {
+            let runs = sweep.cells.into_iter().filter_map(|cell| cell.run).collect();
+            (sweep.name, runs)
+        })),
+        n => Err(Failure::usage(format!("{n} sweeps begin with `{name}`"))
+            .hint("`rankdeck queue` lists them: give a whole name")),
+    }
 }
 
 /// Begins what waits, as far as there are free slots, until all is over or somebody stops it.

@@ -21,7 +21,7 @@ const ALIASES: &[(&[&str], &str)] = &[
         "ranks per host are `nproc` in hosts.toml, or `--nproc N`; the world size follows",
     ),
     (
-        &["nnodes", "num_nodes", "num_machines", "nodes", "hostfile", "machines"],
+        &["nnodes", "num_nodes", "num_machines", "nodes", "hosts", "hostfile", "machines"],
         "each machine is a `[[host]]` in hosts.toml, or `--hosts a,b`",
     ),
     (
@@ -150,6 +150,10 @@ const ALIASES: &[(&[&str], &str)] = &[
         "the built-in trainer has no such key; a script of yours decides for itself",
     ),
     (&["ssh_key", "key_file", "private_key", "identity", "key"], "it is `identity_file` of a host"),
+    (
+        &["password", "passphrase", "ssh_password"],
+        "no password is kept: `ssh-copy-id` puts a key there, and `identity_file` names it, or an agent has it",
+    ),
     (&["username", "login", "ssh_user"], "it is `user` of a host"),
     (&["hostname", "ip", "host_name", "ip_address"], "it is `address` of a host"),
     (&["ssh_port"], "it is `port` of a host"),

@@ -83,7 +83,7 @@ fn below(path: &Path, base: &Node, depth: usize) -> Result<(Node, Table), Diagno
             .into());
     }
     let other = path.parent().unwrap_or(Path::new("")).join(name);
-    let text = document::read(&other, "base", "").map_err(|all| {
+    let text = document::read(&other, &format!("base {}", other.display()), "").map_err(|all| {
         let why = all.0.first().map_or_else(String::new, |one| one.message.clone());
         Diagnostics::from(
             Diagnostic::at(&base.place, why).hint("the path is relative to the folder of this file"),

@@ -1,16 +1,19 @@
 //! Compares a document with the schema: unknown keys, missing keys, types, ranges. Finds all mistakes, not
 //! the first.
 
+mod instead;
 mod numbers;
+mod texts;
+mod unknown;
 
-use super::aliases::elsewhere;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{Entry, Node, Table, Value};
-use super::suggest::{closest, nearly};
+use super::suggest::closest;
 use numbers::{check_integers, check_number};
-use rankdeck_types::schema::{self, Key, Keys, Kind, TextRule, Variant};
-use rankdeck_types::variables;
+use rankdeck_types::schema::{self, Key, Keys, Kind, Variant};
 use std::collections::BTreeSet;
+use texts::{check_environment, check_names, check_text, check_texts};
+use unknown::unknown;
 
 /// Checks a whole document whose top level is `keys`.
 pub fn check(root: &Node, keys: Keys, found: &mut Diagnostics) {
@@ -57,8 +60,11 @@ fn missing(key: &Key, scope: &Scope) -> Diagnostic {
         "" => format!("`{what}` is missing"),
         title => format!("`{what}` is missing in `{title}`"),
     };
-    let hint = if is_table {
-        format!("add a table `{what}`")
+    let hint = if let Kind::Table(keys) = &key.kind {
+        match keys.iter().find(|key| key.is_required()) {
+            Some(first) => format!("add `{what}` with `{} = {}`", first.name, example(first, &what)),
+            None => format!("add a table `{what}`"),
+        }
     } else {
         format!("add `{} = {}`", key.name, example(key, &scope.title))
     };
@@ -78,48 +84,6 @@ fn example(key: &Key, title: &str) -> String {
         (Kind::Text(_), "name") => "\"node0\"".into(),
         _ => "...".into(),
     }
-}
-
-fn unknown(
-    name: &str,
-    entry: &Entry,
-    keys: impl Iterator<Item = &'static Key> + Clone,
-    scope: &Scope,
-) -> Diagnostic {
-    let names = || keys.clone().map(|key| key.name);
-    let message = match scope.title.as_str() {
-        "" => format!("unknown key `{name}`"),
-        title => format!("unknown key `{name}` in `{title}`"),
-    };
-    let near = closest(name, names());
-    let hint = match (home_of(name, scope), near, elsewhere(name)) {
-        (Some(home), near, _) if near.is_none_or(|near| !nearly(name, near)) => {
-            format!("`{name}` belongs in `{home}`")
-        }
-        (None, near, Some(hint)) if near.is_none_or(|near| !nearly(name, near)) => hint.to_owned(),
-        (_, Some(close), _) => format!("did you mean `{close}`?"),
-        (_, None, _) => {
-            let list: Vec<String> = names().map(|name| format!("`{name}`")).collect();
-            format!("known keys here: {}", list.join(", "))
-        }
-    };
-    Diagnostic::at(&entry.key, message).label("unknown key").hint(hint)
-}
-
-/// The table that has a key of this name, when it is not this one.
-fn home_of(name: &str, scope: &Scope) -> Option<String> {
-    let title = |key: &Key| match key.kind {
-        Kind::Tables(_) => format!("[[{}]]", key.name),
-        _ => format!("[{}]", key.name),
-    };
-    let found = |key: &Key| schema::find(scope.top, &[key.name, name]);
-    scope
-        .top
-        .iter()
-        .filter(|key| title(key) != scope.title && found(key).is_some())
-        // The table that cannot do without it; `[[host]]` rather than `[defaults]`.
-        .max_by_key(|key| found(key).is_some_and(Key::is_required))
-        .map(title)
 }
 
 fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Diagnostics) {
@@ -149,6 +113,10 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
             let inner = Scope { top: scope.top, title: format!("[{path}]"), header: Some(at.clone()) };
             check_tagged(table, tag, variants, &inner, found);
         }
+        (Kind::Text(_), Value::String(text)) if text.trim().is_empty() && key.is_required() => found.push(
+            Diagnostic::at(&node.place, format!("`{path}` is empty"))
+                .hint(format!("write `{path} = {}`", example(key, &scope.title))),
+        ),
         (Kind::Text(rule), Value::String(text)) => check_text(path, text, rule, &node.place, found),
         (Kind::Choice(words), Value::String(word)) if !words.contains(&word.as_str()) => {
             let meant =
@@ -179,110 +147,10 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
 fn wrong_type(path: &str, value: &Value, expected: &str, at: &Place) -> Diagnostic {
     let kind = value.type_name();
     let diagnostic = Diagnostic::at(at, format!("`{path}` is {kind}, expected {expected}")).label(kind);
-    match value {
-        Value::String(text)
-            if text.parse::<f64>().is_ok()
-                && (expected.contains("integer") || expected.contains("number")) =>
-        {
-            diagnostic.hint(format!("write `{text}` without quotes"))
-        }
-        Value::String(text) if text.parse::<bool>().is_ok() && expected.contains("true") => {
-            diagnostic.hint(format!("write `{text}` without quotes"))
-        }
-        Value::Integer(number) if expected == "a string" => diagnostic.hint(format!("write `\"{number}\"`")),
-        Value::String(_) if expected.contains("an array of strings") => {
-            diagnostic.hint("write `[\"program\", \"argument\", ...]`, one string per argument")
-        }
-        Value::Table(_) if !expected.contains("table") => diagnostic,
-        _ => diagnostic.hint(format!("write {expected}")),
-    }
-}
-
-fn check_text(path: &str, text: &str, rule: &TextRule, at: &Place, found: &mut Diagnostics) {
-    let verdict = match text.contains('\0') {
-        true => Err(("holds a NUL character".to_owned(), format!("write {}", rule.expected))),
-        false => (rule.test)(text),
-    };
-    if let Err((why, hint)) = verdict {
-        found.push(Diagnostic::at(at, format!("`{path}` {why}")).hint(hint));
-    }
-}
-
-fn check_texts(path: &str, items: &[Node], node: &Node, found: &mut Diagnostics) {
-    let first = items.first().map(|item| &item.value);
-    match first {
-        None => found.push(Diagnostic::at(&node.place, format!("`{path}` is empty")).hint(match path {
-            "command" => "leave `command` out to run the built-in trainer".to_owned(),
-            _ => format!("leave `{path}` out, or write what it lists"),
-        })),
-        // Without a path of that name, a line for a shell was meant.
-        Some(Value::String(line))
-            if path == "command"
-                && items.len() == 1
-                && line.trim().contains(char::is_whitespace)
-                && !line.trim_start().starts_with(['/', '.', '~']) =>
-        {
-            let words: Vec<String> = line.split_whitespace().map(|word| format!("{word:?}")).collect();
-            found.push(
-                Diagnostic::at(&node.place, format!("`{path}` would run a program called `{line}`"))
-                    .label("one string")
-                    .hint(format!("write one string per argument: `[{}]`", words.join(", "))),
-            );
-        }
-        Some(Value::String(program)) if program.trim().is_empty() && path == "command" => found.push(
-            Diagnostic::at(&node.place, format!("`{path}` names no program"))
-                .hint("the first string is the program, such as `\"python3\"`"),
-        ),
-        Some(_) => {}
-    }
-    for item in items {
-        match &item.value {
-            Value::String(text) if text.contains('\0') => {
-                found.push(Diagnostic::at(&item.place, format!("`{path}` holds a NUL character")));
-            }
-            Value::String(_) => {}
-            other => found.push(wrong_type(path, other, "strings only", &item.place)),
-        }
-    }
-}
-
-/// Strings under names of the user's choice.
-fn check_names(path: &str, what: &str, table: &Table, found: &mut Diagnostics) {
-    for (name, entry) in table {
-        if !matches!(entry.node.value, Value::String(_)) {
-            let at = format!("{path}.{name}");
-            let wrong = wrong_type(&at, &entry.node.value, "a string", &entry.node.place);
-            found.push(wrong.hint(format!("write {what} as a string")));
-        }
-    }
-}
-
-fn check_environment(path: &str, table: &Table, found: &mut Diagnostics) {
-    for (name, entry) in table {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            found.push(
-                Diagnostic::at(
-                    &entry.key,
-                    format!("`{}` is no name of an environment variable", name.escape_default()),
-                )
-                .hint("names are not empty and hold no `=`"),
-            );
-        }
-        match &entry.node.value {
-            Value::String(text) if text.contains('\0') => {
-                found.push(Diagnostic::at(
-                    &entry.node.place,
-                    format!("`{path}.{name}` holds a NUL character"),
-                ));
-            }
-            Value::String(text) => {
-                if let Err(fault) = variables::check(text) {
-                    let message = format!("`{path}.{name}` {}", fault.error);
-                    found.push(Diagnostic::at(&entry.node.place, message).hint(fault.hint));
-                }
-            }
-            other => found.push(wrong_type(&format!("{path}.{name}"), other, "a string", &entry.node.place)),
-        }
+    match (instead::instead(path, value, expected), value) {
+        (Some(hint), _) => diagnostic.hint(hint),
+        (None, Value::Table(_)) if !expected.contains("table") => diagnostic,
+        (None, _) => diagnostic.hint(format!("write {expected}")),
     }
 }
 
@@ -291,12 +159,14 @@ fn check_gpus(value: &Value, node: &Node, found: &mut Diagnostics) {
     match value {
         Value::String(word) if word == "all" || word == "auto" => {}
         Value::String(word) => found.push(
-            Diagnostic::at(&node.place, format!("`gpus` is `\"{word}\"`, expected {expected}")).hint(
-                match word.parse::<u32>() {
-                    Ok(count) => format!("write `gpus = {count}` without quotes"),
-                    Err(_) => "the words are `\"all\"`, and `\"auto\"`: all there are, or none".to_owned(),
-                },
-            ),
+            Diagnostic::at(&node.place, format!("`gpus` is `\"{word}\"`, expected {expected}")).hint(match (
+                word.parse::<u32>(),
+                word.contains(',') && word.chars().all(|c| ", ".contains(c) || c.is_ascii_digit()),
+            ) {
+                (Ok(count), _) => format!("write `gpus = {count}` without quotes"),
+                (_, true) => format!("write `gpus = [{word}]`"),
+                _ => "the words are `\"all\"`, and `\"auto\"`: all there are, or none".to_owned(),
+            }),
         ),
         Value::Integer(count) if (0..=1024).contains(count) => {}
         Value::Integer(count) => found.push(

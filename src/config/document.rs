@@ -4,6 +4,7 @@
 //! came from, so that an error about an overridden value quotes the command line and not the file.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
+use super::syntax;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -48,15 +49,12 @@ pub type Table = BTreeMap<String, Entry>;
 pub enum Value {
     /// Keys with values, written inline or under a header.
     Table(Table),
-    /// An array.
     Array(Vec<Node>),
-    /// A string.
     String(String),
     /// An integer; wider than TOML's, so that the range check can name what is too large.
     Integer(i128),
     /// A number with a fraction or an exponent.
     Float(f64),
-    /// A boolean.
     Boolean(bool),
     /// A date, a time or both, as written.
     Datetime(String),
@@ -140,25 +138,25 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
         all.push(match error.span() {
             Some(range) => {
                 let place = Place { source: source.clone(), range };
-                let hint = match &message {
-                    text if text.contains("duplicate key") => {
-                        "a table has each key once; remove one of the lines"
-                    }
-                    text if text.contains("basic string") || text.contains("literal string") => {
-                        "a string ends on its line with the quote that it begins with: `name = \"ppo\"`"
-                    }
-                    text if text.contains("key with no value") => {
-                        "write `key = value`, such as `name = \"ppo\"`"
-                    }
-                    text if text.contains("array") => "an array ends with `]`: `hidden = [64, 64]`",
-                    _ => "",
-                };
+                let hint = syntax::hint(&message, line_at(&source.text, place.range.start));
                 Diagnostic::at(&place, format!("not valid TOML: {message}")).hint(hint)
             }
             None => Diagnostic::about_file(source.name.clone(), format!("not valid TOML: {message}")),
         });
     }
     all.or(Node { place: Place { source: source.clone(), range: 0..0 }, value: Value::Table(Table::new()) })
+}
+
+/// The line that a byte is on; empty for one so long that looking at it for each of its mistakes would take
+/// minutes.
+fn line_at(text: &str, at: usize) -> &str {
+    const MOST: usize = 512;
+    let near = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let (first, at, last) = (near(at.saturating_sub(MOST)), near(at), near(at + MOST));
+    let begin = text[first..at].rfind('\n').map_or(first, |newline| first + newline + 1);
+    let end = text[at..last].find('\n').map_or(last, |newline| at + newline);
+    let is_whole = (begin > first || first == 0) && (end < last || last == text.len());
+    if is_whole { &text[begin..end] } else { "" }
 }
 
 /// The text is of another format than TOML, told by its first line: one mistake instead of one per line.

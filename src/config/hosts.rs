@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// What helps where there is no such file.
 const MISSING: &str = "name the hosts (`--hosts gpu-a,gpu-b`) or their file (`--hosts PATH`), or write `hosts.toml` \
-     here: `rankdeck init gpu-a gpu-b` does it, and two lines for each host are enough: `[[host]]` and \
+     here: `rankdeck init` does it for this machine, `rankdeck init gpu-a gpu-b` for those, and two lines for each host are enough: `[[host]]` and \
      `name = \"gpu-a\"`";
 
 /// The hosts of a `hosts.toml`, in node_rank order, with the document for errors that are found later.
@@ -27,6 +27,11 @@ pub(super) fn read(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
 /// The same from its text.
 pub(super) fn read_source(source: &Arc<Source>) -> Result<(Vec<Host>, Node), Diagnostics> {
     let root = document::parse(source)?;
+    if root.entry("host").is_none() && root.entry("run").is_some() {
+        return Err(Diagnostic::about_file(source.name.clone(), "this is an experiment, and a hosts file is wanted")
+            .hint("`--hosts` names a file with `[[host]]` and `name = \"node0\"` for each host, or the hosts: `--hosts a,b`")
+            .into());
+    }
     let mut found = Diagnostics::new();
     check(&root, Hosts::KEYS, &mut found);
     check_hosts(&root, &mut found);

@@ -23,6 +23,7 @@ mod overrides;
 pub mod slurm;
 mod source;
 mod suggest;
+mod syntax;
 pub mod ui;
 
 pub use diagnostic::{Diagnostic, Diagnostics};

@@ -7,9 +7,10 @@ use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Node, Value};
 use super::source::ExperimentSource;
 use super::{overrides, suggest};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::BUILTIN_ENVS;
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::variables::{self, is_identity};
+use rankdeck_types::variables;
 use std::sync::Arc;
 
 /// An experiment with `--set KEY=VALUE` applied and every default filled in.
@@ -46,6 +47,15 @@ fn complete(
     sets: &[String],
 ) -> Result<(Experiment, Node), Diagnostics> {
     let mut found = Diagnostics::new();
+    if root.entry("run").is_none() && (root.entry("host").is_some() || root.entry("defaults.nproc").is_some())
+    {
+        return Err(Diagnostic::about_file(
+            source.name.clone(),
+            "this is a hosts file, and an experiment is wanted",
+        )
+        .hint(format!("`rankdeck check EXPERIMENT.toml --hosts {}`", source.name))
+        .into());
+    }
     overrides::apply(&mut root, sets, Experiment::KEYS, &mut found);
     check(&root, Experiment::KEYS, &mut found);
     // A missing table has no place in the text.
@@ -125,11 +135,8 @@ fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
                 Diagnostic::at(&at(), format!("`{}` is no name of a variable", name.escape_default()))
                     .hint("write the name alone, such as `\"WANDB_API_KEY\"`"),
             );
-        } else if is_identity(name) {
-            found.push(
-                Diagnostic::at(&at(), format!("`{name}` tells a rank who it is, and rankdeck sets it"))
-                    .hint("leave it out"),
-            );
+        } else if let Some(HintedError { error, hint }) = variables::reserved(name) {
+            found.push(Diagnostic::at(&at(), error).hint(hint));
         } else if experiment.launch.env.contains_key(name) {
             found.push(
                 Diagnostic::at(&at(), format!("`{name}` is in `env` and in `pass_env`"))

@@ -35,6 +35,11 @@ fn unset(root: &mut Node, set: &str, path: &str) -> Result<(), Diagnostics> {
             .hint(format!("write `--set ~{}`", path.split('=').next().unwrap_or_default().trim()))
             .into());
     }
+    if path.is_empty() {
+        return Err(Diagnostic::at(&whole, "`~` names no key")
+            .hint("such as `--set ~eval.stop_value`")
+            .into());
+    }
     let (parents, last) = path.rsplit_once('.').map_or((None, path), |(parents, last)| (Some(parents), last));
     let mut at = Some(&mut *root);
     for part in parents.into_iter().flat_map(|parents| parents.split('.')) {
@@ -77,9 +82,13 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
     if parts.len() > MAX_PARTS || !parts.iter().all(is_bare) {
         let place = Place { source, range: 0..path.len() };
         let shown: String = path.trim().chars().take(40).collect();
-        return Err(Diagnostic::at(&place, format!("`{shown}` is no key"))
-            .hint("write table and key, such as `--set learn.gamma=0.98`")
-            .into());
+        // Hydra's `+` and `/`.
+        let plain = path.trim().trim_start_matches(['+', '-']).replace('/', ".");
+        let hint = match plain != path.trim() && plain.split('.').all(|part| is_bare(&part)) {
+            true => format!("write `--set {plain}={}`", value.trim()),
+            false => "write table and key, such as `--set learn.gamma=0.98`".to_owned(),
+        };
+        return Err(Diagnostic::at(&place, format!("`{shown}` is no key")).hint(hint).into());
     }
     let place = |part: &str| {
         let start = part.as_ptr() as usize - set.as_ptr() as usize;
@@ -166,7 +175,7 @@ mod tests {
             ("~eval.stop_vale", "did you mean `stop_value`"),
             ("~nope", "set there: `eval`, `learn`"),
             ("~eval.every=3", "takes no value"),
-            ("~", "nothing to remove"),
+            ("~", "`~` names no key"),
             ("~eval.every.x", "nothing to remove"),
         ] {
             let (_, found) = apply(&[set]);

@@ -13,13 +13,17 @@ pub fn path() -> Option<PathBuf> {
     Some(folder.join("rankdeck").join("ui.toml"))
 }
 
-/// A line of `[keys]` that cannot be followed: which, what is wrong, what helps.
-pub type WrongKeys = (usize, String, String);
+/// A line of a table of names that cannot be followed: which, what is wrong, what helps.
+pub type WrongName = (usize, String, String);
 
-/// What the file says; without it, the defaults. `keys` looks at the lines of `[keys]`, in their order.
+/// Tables whose names and values the screen knows, and not the schema.
+const NAMED: [&str; 2] = ["keys", "colors"];
+
+/// What the file says; without it, the defaults. `judge` looks at the lines of `[keys]` and `[colors]`, in
+/// their order.
 pub fn load(
     path: &Path,
-    keys: impl FnOnce(&[(String, String)]) -> Vec<WrongKeys>,
+    judge: impl Fn(&str, &[(String, String)]) -> Vec<WrongName>,
 ) -> Result<Ui, Diagnostics> {
     if !path.try_exists().unwrap_or(true) {
         return Ok(Ui::default());
@@ -30,22 +34,24 @@ pub fn load(
     check(&root, Ui::KEYS, &mut found);
     found.or(())?;
     let mut found = Diagnostics::new();
-    let lines = key_lines(&root);
-    let written: Vec<(String, String)> =
-        lines.iter().map(|(name, keys, _)| (name.clone(), keys.clone())).collect();
-    for (line, what, hint) in keys(&written) {
-        if let Some((_, _, place)) = lines.get(line) {
-            found.push(Diagnostic::at(place, what).hint(hint));
+    for table in NAMED {
+        let lines = lines_of(&root, table);
+        let written: Vec<(String, String)> =
+            lines.iter().map(|(name, value, _)| (name.clone(), value.clone())).collect();
+        for (line, what, hint) in judge(table, &written) {
+            if let Some((_, _, place)) = lines.get(line) {
+                found.push(Diagnostic::at(place, what).hint(hint));
+            }
         }
     }
     found.or(())?;
     root.read()
 }
 
-/// Names, keys and places of `[keys]`.
-fn key_lines(root: &Node) -> Vec<(String, String, Place)> {
+/// Names, values and places of a table.
+fn lines_of(root: &Node, name: &str) -> Vec<(String, String, Place)> {
     let Value::Table(top) = &root.value else { return Vec::new() };
-    let Some(Value::Table(table)) = top.get("keys").map(|entry| &entry.node.value) else { return Vec::new() };
+    let Some(Value::Table(table)) = top.get(name).map(|entry| &entry.node.value) else { return Vec::new() };
     let lines = table.iter().filter_map(|(name, entry)| match &entry.node.value {
         Value::String(keys) => Some((name.clone(), keys.clone(), entry.node.place.clone())),
         _ => None,
@@ -62,13 +68,13 @@ mod tests {
     fn the_file_is_read_and_its_mistakes_are_shown() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ui.toml");
-        assert_eq!(load(&path, |_| Vec::new()).unwrap(), Ui::default(), "nobody needs it");
+        assert_eq!(load(&path, |_, _| Vec::new()).unwrap(), Ui::default(), "nobody needs it");
         std::fs::write(&path, "theme = \"light\"\nread_only = true\ncolumns = [\"pid\", \"-power\"]\n")
             .unwrap();
-        let ui = load(&path, |_| Vec::new()).unwrap();
+        let ui = load(&path, |_, _| Vec::new()).unwrap();
         assert_eq!((ui.theme, ui.read_only, ui.columns.len()), (ThemeName::Light, true, 2));
         std::fs::write(&path, "theme = \"pink\"\nreadonly = true\n").unwrap();
-        let shown = load(&path, |_| Vec::new()).unwrap_err().to_string();
+        let shown = load(&path, |_, _| Vec::new()).unwrap_err().to_string();
         assert!(shown.contains("ui.toml:1:") && shown.contains("\"cvd\""), "{shown}");
         assert!(shown.contains("ui.toml:2:") && shown.contains("read_only"), "{shown}");
     }
@@ -78,7 +84,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ui.toml");
         std::fs::write(&path, "[keys]\nstop = \"ctrl-x\"\nquit = \"ctrl-x\"\n").unwrap();
-        let wrong = |lines: &[(String, String)]| {
+        let wrong = |table: &str, lines: &[(String, String)]| {
+            if table != "keys" {
+                return Vec::new();
+            }
             assert_eq!(lines[0], ("quit".to_owned(), "ctrl-x".to_owned()));
             vec![(1, "taken".to_owned(), "another".to_owned())]
         };
@@ -87,9 +96,9 @@ mod tests {
             shown.contains("ui.toml:2:") && shown.contains("taken") && shown.contains("another"),
             "{shown}"
         );
-        assert_eq!(load(&path, |_| Vec::new()).unwrap().keys["stop"], "ctrl-x");
+        assert_eq!(load(&path, |_, _| Vec::new()).unwrap().keys["stop"], "ctrl-x");
         std::fs::write(&path, "[keys]\nstop = 1\n").unwrap();
-        let shown = load(&path, |_| Vec::new()).unwrap_err().to_string();
+        let shown = load(&path, |_, _| Vec::new()).unwrap_err().to_string();
         assert!(shown.contains("ui.toml:2:") && shown.contains("`keys.stop` is an integer"), "{shown}");
     }
 }

@@ -38,7 +38,6 @@ pub struct CardRow {
     pub label: &'static str,
     /// The guilty rank.
     pub guilty: String,
-    /// One that waits.
     pub waiter: String,
 }
 
@@ -209,11 +208,9 @@ impl Side {
 pub struct Side {
     /// The rank of this side.
     pub rank: Rank,
-    /// Its host.
     pub host: String,
     /// Its process id there.
     pub pid: Option<u32>,
-    /// Training iteration.
     pub train_iter: Option<u64>,
     /// Own environment steps.
     pub env_step: Option<u64>,
@@ -313,6 +310,12 @@ pub struct Advice {
 }
 
 impl Advice {
+    /// The checkpoint to which it goes back, where it names one.
+    pub fn checkpoint(&self) -> Option<&str> {
+        let from = self.command.strip_prefix("rankdeck restart ")?.split_once(" --from ")?.1;
+        (from != "latest").then_some(from)
+    }
+
     /// In one line, with the command.
     pub fn line(&self) -> String {
         if self.command.is_empty() { self.text.clone() } else { format!("{}: {}", self.text, self.command) }

@@ -29,7 +29,6 @@ pub struct ComparedRun {
     pub outcome: Option<Outcome>,
     /// Environment steps over all ranks.
     pub env_step: Option<u64>,
-    /// Training iterations.
     pub train_iter: Option<u64>,
     /// Seconds that it has lasted.
     pub duration_s: f64,
@@ -113,7 +112,6 @@ fn flatten(key: &str, value: &Value, into: &mut BTreeMap<String, String>) {
 /// A key whose value is not the same in all runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Changed {
-    /// The key.
     pub key: String,
     /// Its value in each run; `None` where it is not set.
     pub values: Vec<Option<String>>,
@@ -206,7 +204,6 @@ fn name(first: &ComparedRun, differing: &[Changed], at: usize, count: usize, sev
 /// A mean over runs at one place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeanPoint {
-    /// Where.
     pub x: f64,
     /// The mean of the runs that reach there.
     pub mean: f64,

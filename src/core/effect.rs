@@ -27,7 +27,6 @@ pub enum Effect {
     Find {
         /// Index of the host.
         node: NodeRank,
-        /// Its name.
         name: String,
     },
     /// Report to the outside: a JSON line, a plain line, a record in the console's run directory.

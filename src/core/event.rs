@@ -3,9 +3,11 @@
 use crate::pace_history::PaceHistory;
 use rankdeck_proto::link::LinkEvent;
 use rankdeck_proto::message::{AgentMessage, LaunchHash, StopMode};
+use rankdeck_proto::process::{ProcessName, Wish};
+use rankdeck_proto::search::LogSearch;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::{NodeRank, WallTime};
+use rankdeck_types::ids::{NodeRank, Rank, WallTime};
 use rankdeck_types::link_state::LinkState;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -50,7 +52,6 @@ pub enum Event {
     AgentSaid {
         /// The agent's host.
         node: NodeRank,
-        /// The message.
         message: Box<AgentMessage>,
     },
     /// The user, a signal or a policy asked for a stop of the run.
@@ -89,6 +90,17 @@ pub enum Event {
     Watched {
         /// They do.
         on: bool,
+    },
+    /// The user wants a close look at a rank, whatever the watch thinks of it.
+    LookRequested { rank: Rank },
+    /// The user wants a rank that a signal has stopped to go on.
+    ContinueRequested { rank: Rank },
+    /// The user wants something of one process of a host.
+    ReachRequested { node: NodeRank, process: ProcessName, wish: Wish },
+    /// The user looks for lines in the logs that the hosts keep; `None`: no longer.
+    Searched {
+        /// What for; places in it are by this console's clock.
+        wanted: Option<Box<LogSearch>>,
     },
     /// Leave the run alone and end the console.
     DetachRequested,
@@ -135,12 +147,18 @@ impl From<(NodeRank, LinkEvent)> for Event {
 }
 
 impl Event {
-    /// It belongs into a record. Pictures of the policy at play are too much for one, and change nothing
-    /// else.
+    /// It belongs into a record. Pictures of the policy at play and lines of the hosts' files are too much
+    /// for one, and change nothing else; environments are nobody's but the user's (REACH-2).
     pub fn is_recorded(&self) -> bool {
         match self {
-            Event::AgentSaid { message, .. } => !matches!(**message, AgentMessage::Frame { .. }),
-            Event::Watched { .. } => false,
+            Event::AgentSaid { message, .. } => {
+                let passing = |message: &AgentMessage| {
+                    use AgentMessage::{Found, Frame, Reached};
+                    matches!(message, Frame { .. } | Found { .. } | Reached { .. })
+                };
+                !passing(message)
+            }
+            Event::Watched { .. } | Event::Searched { .. } | Event::ReachRequested { .. } => false,
             _ => true,
         }
     }

@@ -60,3 +60,80 @@ fn variable(key: &str, env: &BTreeMap<String, String>) -> (String, usize) {
 fn size(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(usize::MAX >> 2, |bytes| bytes.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::{draft, resolve};
+    use rankdeck_proto::frame;
+    use rankdeck_proto::message::{
+        AgentMessage, ConsoleMessage, Exit, LaunchSpec, RankSnapshot, Record, RecordEvent,
+    };
+    use rankdeck_types::host::Transport;
+    use rankdeck_types::ids::{Generation, LocalRank, Rank};
+    use rankdeck_types::plan::{PlannedHost, PlannedRank};
+
+    /// So many hosts with so many ranks each, and so many bytes in a variable.
+    fn plan(hosts: u32, nproc: u32, bytes: usize) -> Plan {
+        let mut plan = resolve(&draft(1, Transport::Ssh), &[]).unwrap();
+        plan.experiment.launch.env.insert("LARGE".into(), "x".repeat(bytes));
+        let host = plan.hosts[0].host.clone();
+        let named = |node: u32| rankdeck_types::host::Host { name: format!("node{node:05}"), ..host.clone() };
+        plan.hosts = (0..hosts).map(|node| PlannedHost::new(NodeRank(node), named(node))).collect();
+        let rank = |rank: u32| PlannedRank {
+            rank: Rank(rank),
+            local_rank: LocalRank(rank % nproc),
+            node_rank: NodeRank(rank / nproc),
+            gpu: Some(rank % nproc),
+        };
+        plan.ranks = (0..hosts * nproc).map(rank).collect();
+        plan
+    }
+
+    /// WIRE-1: whatever is let through can be sent, recorded, and told to a console that attaches.
+    #[test]
+    fn wire_1_a_launch_that_is_let_through_fits_every_message_about_it() {
+        for (hosts, nproc) in [(1, 1), (2, 8), (1, 700), (100, 8), (400, 1)] {
+            let (mut fits, mut large) = (0, MAX_FRAME);
+            while large - fits > 64 {
+                let bytes = fits.midpoint(large);
+                *if check(&plan(hosts, nproc, bytes)).is_ok() { &mut fits } else { &mut large } = bytes;
+            }
+            assert!(fits > 0, "{hosts} hosts of {nproc} ranks");
+            let plan = plan(hosts, nproc, fits);
+            let spec = Box::new(LaunchSpec {
+                generation: Generation(7),
+                node_rank: NodeRank(0),
+                master_addr: "node00000.cluster.example".into(),
+                master_port: 65_535,
+                resume: Some("x".repeat(4096)),
+                plan: plan.share_of(NodeRank(0)),
+            });
+            let exit = Exit::NotStarted { error: "e".repeat(300) };
+            let ranks: Vec<RankSnapshot> = plan
+                .ranks_of(NodeRank(0))
+                .map(|planned| RankSnapshot {
+                    rank: planned.rank,
+                    pid: Some(u32::MAX),
+                    exit: Some(exit.clone()),
+                })
+                .collect();
+            let event = RecordEvent::Launched { spec: spec.clone() };
+            let record = Record { seq: u64::MAX, time: 1.7e9, generation: Generation(7), event };
+            assert!(frame::encode(&AgentMessage::Record(record)).is_ok());
+            let snapshot = AgentMessage::Snapshot { spec: Some(spec.clone()), ranks, last_seq: u64::MAX };
+            assert!(frame::encode(&snapshot).is_ok(), "{hosts} hosts of {nproc} ranks, {fits} bytes");
+            let launch = ConsoleMessage::Launch { spec, private: Default::default() };
+            assert!(frame::encode(&launch).is_ok());
+        }
+    }
+
+    #[test]
+    fn wire_1_too_many_hosts_or_ranks_are_refused_by_name() {
+        for (hosts, nproc, key) in [(1, 17_000, "host.*.nproc"), (5_000, 1, "host"), (40_000, 1, "host")] {
+            let error = check(&plan(hosts, nproc, 1)).unwrap_err();
+            assert_eq!(error.key, key, "{hosts} hosts of {nproc} ranks");
+            assert!(error.cause.error.contains("too large to send"), "{error:?}");
+        }
+    }
+}

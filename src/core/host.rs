@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// Most records that are kept of a launch that this console does not follow yet.
 pub(crate) const AHEAD: usize = 4096;
+/// Most bytes of them, as JSON.
+pub(crate) const AHEAD_BYTES: usize = 4 << 20;
 
 /// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -65,8 +67,10 @@ pub struct HostMachine {
     pub(crate) told: Option<LaunchHash>,
     /// A launch of another console that this one does not follow yet (OWN-1).
     pub(crate) rival: Option<Box<LaunchSpec>>,
-    /// Records of that launch, at most [`AHEAD`].
+    /// Records of that launch, at most [`AHEAD`] and [`AHEAD_BYTES`].
     pub(crate) ahead: Vec<Record>,
+    #[serde(default)]
+    pub(crate) ahead_bytes: usize,
     /// Its agent has sent a snapshot.
     pub(crate) answered: bool,
     /// A plan of this run gave it ranks.
@@ -82,6 +86,9 @@ pub struct HostMachine {
     pub(crate) dropped: u64,
     /// `malformed` of the latest sample.
     pub(crate) malformed: u64,
+    /// `withheld` of the latest sample.
+    #[serde(default)]
+    pub(crate) withheld: u64,
     /// The agent's wall clock when it said hello.
     pub(crate) hello_time: f64,
     /// When it was first told to launch, by the same clock.

@@ -104,14 +104,7 @@ impl Join {
 }
 
 fn sum(train_iter: u64, own: &[Counters]) -> Counters {
-    own.iter().fold(Counters { train_iter, ..Counters::default() }, |mut sum, counters| {
-        sum.env_step = sum.env_step.saturating_add(counters.env_step);
-        sum.samples = sum.samples.saturating_add(counters.samples);
-        sum.episodes = sum.episodes.saturating_add(counters.episodes);
-        sum.duration_s += counters.duration_s;
-        sum.updates = sum.updates.max(counters.updates);
-        sum
-    })
+    own.iter().fold(Counters { train_iter, ..Counters::default() }, Counters::plus)
 }
 
 fn agree(totals: &Counters, sum: &Counters) -> bool {

@@ -1,17 +1,19 @@
 //! What ended a program, in its own words: the exception that nobody caught. Pure.
 //!
-//! A log holds many words that have nothing to do with the end: warnings about a full disk, addresses in use,
-//! sockets of simulators. So these count and nothing else, the first that there is:
+//! Where the program says what kind of failure it was, that decides; the built-in trainer always does, and
+//! the hook does where the type of the exception tells. A log holds many words that have nothing to do with
+//! the end: warnings about a full disk, addresses in use, sockets of simulators. Where no kind is given, the
+//! text of these counts and of nothing else, the first that there is:
 //!
 //! 1. the exception that the program reported as its end ([`Exception`]; the hook does so for Python),
-//! 2. the error that the built-in trainer reported,
+//! 2. the error that it reported,
 //! 3. a traceback of Python at the end of the log, and the exception under it,
 //! 4. for a process that was aborted, what C++ says of the exception that was thrown,
 //! 5. the last line.
 //!
 //! A process that another signal ended has said nothing about it: the kernel's word counts.
 
-use rankdeck_proto::message::{Exception, Exit};
+use rankdeck_proto::message::{Exception, Exit, FailureKind};
 use rankdeck_types::words;
 
 /// Numbers of errors on Linux.
@@ -66,6 +68,8 @@ enum Voice {
 /// What ended a program, in its own words.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct LastWords {
+    /// As the program said; `None` where the rest has to tell.
+    kind: Option<FailureKind>,
     voice: Voice,
     /// Name of the exception's class, without its modules; empty where there is none.
     class: String,
@@ -83,8 +87,8 @@ pub(crate) struct EndOfProcess<'a> {
     pub exit: &'a Exit,
     /// The exception that it reported as its end.
     pub exception: Option<&'a Exception>,
-    /// The error that it reported.
-    pub error: Option<&'a str>,
+    /// The error that it reported, and of what kind.
+    pub error: Option<(&'a str, Option<FailureKind>)>,
     /// The end of its log, oldest line first.
     pub lines: &'a [String],
     /// It would have reported an exception.
@@ -103,8 +107,10 @@ impl LastWords {
                 if let Some(exception) = reported.or(end.exception) {
                     return LastWords::exception(exception);
                 }
-                if let Some(error) = end.error.filter(|error| !error.is_empty()) {
-                    return LastWords::plain(Voice::Report, error);
+                if let Some((error, kind)) =
+                    end.error.filter(|(error, kind)| !error.is_empty() || kind.is_some())
+                {
+                    return LastWords { kind, ..LastWords::plain(Voice::Report, error) };
                 }
                 match traceback(end.lines, end.hooked) {
                     Some(exception) => LastWords::exception(&exception),
@@ -141,6 +147,7 @@ impl LastWords {
             shown.push_str(&format!(" at {}", exception.at));
         }
         LastWords {
+            kind: exception.failure,
             voice,
             class,
             bases: exception.bases.clone(),
@@ -170,26 +177,40 @@ impl LastWords {
         self.class == class || self.bases.iter().any(|base| base == class)
     }
 
+    /// What kind of failure it was. Of those that the rest of the words may mean, the gravest comes first.
+    pub fn kind(&self) -> FailureKind {
+        type Tells = fn(&LastWords) -> bool;
+        const MAY_BE: [(FailureKind, Tells); 6] = [
+            (FailureKind::Mismatch, LastWords::tells_of_mismatch),
+            (FailureKind::OutOfMemory, LastWords::tells_of_memory),
+            (FailureKind::GpuFailed, LastWords::tells_of_gpu),
+            (FailureKind::DiskFull, LastWords::tells_of_disk),
+            (FailureKind::PortTaken, LastWords::tells_of_port),
+            (FailureKind::Connection, LastWords::tells_of_lost_peer),
+        ];
+        let told = || MAY_BE.iter().find(|(_, tells)| tells(self)).map(|(kind, _)| *kind);
+        self.kind.or_else(told).unwrap_or(FailureKind::Other)
+    }
+
     /// No space was left where the program wrote.
-    pub fn is_disk_full(&self) -> bool {
+    fn tells_of_disk(&self) -> bool {
         matches!(self.errno, Some(ENOSPC | EDQUOT))
             || self.says(&["no space left on device", "os error 28", "disk quota exceeded", "os error 122"])
     }
 
     /// A port that it wanted belonged to another process.
-    pub fn is_port_taken(&self) -> bool {
+    fn tells_of_port(&self) -> bool {
         self.errno == Some(EADDRINUSE) || self.says(&["address already in use", "eaddrinuse"])
     }
 
     /// An allocation failed, on the host or on a GPU.
-    pub fn is_out_of_memory(&self) -> bool {
+    fn tells_of_memory(&self) -> bool {
         self.is("MemoryError")
             || self.is("OutOfMemoryError")
             || self.errno == Some(ENOMEM)
             || self.says(&[
                 "cuda out of memory",
                 "cuda error: out of memory",
-                "cuda_error_out_of_memory",
                 "_status_alloc_failed",
                 "can't allocate memory",
                 "std::bad_alloc",
@@ -198,9 +219,8 @@ impl LastWords {
 
     /// The GPU or its driver does not work any more. What a kernel of the program may have done itself (an
     /// illegal address, an assertion) is not that.
-    pub fn is_of_gpu(&self) -> bool {
+    fn tells_of_gpu(&self) -> bool {
         self.says(&[
-            &words::GPU_FAILED.to_lowercase(),
             "cuda error: unknown error",
             "cuda error: uncorrectable ecc error",
             "cuda error: device unavailable",
@@ -210,22 +230,18 @@ impl LastWords {
     }
 
     /// Gloo ends the receiver of a message of the wrong size: the sender is guilty, not the one that died.
-    /// The built-in trainer's direct all-reduce fails at both ends: either may be guilty, which only the
-    /// calls of all ranks tell.
-    pub fn is_mismatch(&self) -> bool {
+    fn tells_of_mismatch(&self) -> bool {
         self.says(&[
             "data size doesn't match",
             "preamble.length <= op.nbytes",
             "op.preamble.length",
             "detected mismatch between collectives",
-            "another call came from rank",
         ])
     }
 
     /// The process group lost another rank. A simulator or a server that breaks a connection of the program's
     /// own is another matter: process groups raise exceptions of the library, which name it.
-    pub fn is_lost_peer(&self) -> bool {
-        const COLLECTIVES: [&str; 5] = ["all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter"];
+    fn tells_of_lost_peer(&self) -> bool {
         const NAMES: [&str; 6] = ["gloo", "nccl", "c10d", "tcpstore", "processgroup", "process group"];
         const BROKEN: [&str; 14] = [
             "connection reset by peer",
@@ -243,16 +259,10 @@ impl LastWords {
             "collective operation timeout",
             "operation timed out",
         ];
-        const OURS: [&str; 2] = [words::LOST_RANK, words::NOT_FINISHED];
         match self.voice {
-            // The built-in trainer's words, or the name of the collective that failed.
-            Voice::Report => {
-                let collective = COLLECTIVES.iter().any(|name| self.text.starts_with(name));
-                self.says(&OURS) || (collective && self.says(&BROKEN))
-            }
-            Voice::LastLine => self.says(&BROKEN) || self.says(&OURS),
+            Voice::LastLine => self.says(&BROKEN),
             Voice::Library => (self.class.starts_with("Dist") || self.says(&NAMES)) && self.says(&BROKEN),
-            Voice::Nobody | Voice::System | Voice::Own => false,
+            Voice::Nobody | Voice::Report | Voice::System | Voice::Own => false,
         }
     }
 }

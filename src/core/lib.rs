@@ -63,11 +63,9 @@ const CALM_TICK_MS: u64 = 750;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
-    /// Launch this.
     Launch(Box<PlanDraft>),
     /// Find this run's agents on these hosts (node_rank order) and look.
     Attach {
-        /// The run.
         run: RunId,
         /// Names of the hosts in node_rank order.
         hosts: Vec<String>,
@@ -190,7 +188,8 @@ impl Core {
 
     /// When [`Event::Ticked`] is due next, `None` when the run is over.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let alive = self.session.run.stage != Stage::Over && !self.session.run.exited;
+        let waits = self.session.run.stage != Stage::Over || update::is_waiting(&self.model);
+        let alive = waits && !self.session.run.exited;
         let pause = if self.is_calm() { CALM_TICK_MS } else { TICK_MS };
         alive.then(|| self.session.clock.tick.plus(pause))
     }

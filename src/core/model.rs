@@ -12,14 +12,21 @@
 mod history;
 mod host;
 mod log_ring;
+mod media;
 mod progress;
 mod rank;
+mod reach;
+mod search;
 
 pub use history::{HistoryLine, Mark, MarkKind, Subject, Tone};
 pub use host::HostModel;
-pub use log_ring::{Arrival, HeldLine, LOG_LINES, LogPlace, LogRing, RECORDED_LINES};
+pub use log_ring::{Arrival, HeldLine, LOG_LINES, LogPlace, LogRing, RECORDED_LINES, Room};
+pub use media::{Column, Gallery, HistogramSeries, NAMES as MEDIA_NAMES, Picture};
 pub use progress::{LatestTotals, OwnMetrics, Progress};
-pub use rank::{RankLife, RankModel};
+pub use rank::{Look, RankLife, RankModel};
+pub use reach::{Asked, Reaches, SentSignal};
+pub(crate) use search::theirs;
+pub use search::{Finder, Search, SearchState, SearchedHost};
 
 use crate::report::{FirstFailure, Outcome, VerdictReport};
 use crate::series::Series;
@@ -57,6 +64,12 @@ pub struct Model {
     /// Charts of what each rank does: the middle one of them, the least and the greatest. From this console's
     /// own gauges.
     pub spreads: BTreeMap<String, Series>,
+    /// Histograms that the program logs, by name.
+    #[serde(default)]
+    pub histograms: BTreeMap<String, HistogramSeries>,
+    /// Pictures that the program logs.
+    #[serde(default)]
+    pub gallery: Gallery,
     /// What happened at which step, for charts, oldest first, bounded.
     pub marks: VecDeque<Mark>,
     /// Present verdicts, worst first.
@@ -64,6 +77,12 @@ pub struct Model {
     /// Rank 0's evaluation as it is shown to who looks. In no record.
     #[serde(skip)]
     pub policy: PolicyView,
+    /// What was looked for in the hosts' logs. In no record.
+    #[serde(skip)]
+    pub finder: Finder,
+    /// What was asked of processes. In no record (REACH-2).
+    #[serde(skip)]
+    pub reaches: Reaches,
     /// Weight fingerprints: latest comparison.
     pub fingerprint: Option<FingerprintModel>,
     /// What happened, for the events pane, oldest first, bounded.
@@ -152,7 +171,6 @@ pub struct CheckpointModel {
     pub path: String,
     /// Global environment steps.
     pub env_step: u64,
-    /// Training iteration.
     pub train_iter: u64,
     /// Why it was written.
     pub reason: String,
@@ -174,7 +192,6 @@ pub struct PolicyView {
 /// Latest comparison of weight fingerprints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FingerprintModel {
-    /// Training iteration.
     pub train_iter: u64,
     /// Gradient updates so far.
     pub update: u64,
@@ -207,6 +224,12 @@ pub struct Drops {
     pub charts: u64,
     /// Messages about ranks that are not on the host they came from.
     pub misplaced: u64,
+    /// Texts and lists of agents that were longer than true ones are, and were cut.
+    #[serde(default)]
+    pub cut: u64,
+    /// Histograms and pictures that were not passed on: too many, too large, or none.
+    #[serde(default)]
+    pub withheld: u64,
 }
 
 impl Drops {
@@ -214,18 +237,22 @@ impl Drops {
     /// replaced by newer ones or are on their hosts, as are lines that left a ring here; a record that was
     /// missed is asked for again.
     pub fn lost(&self) -> u64 {
-        [self.unknown, self.malformed, self.misplaced, self.charts].into_iter().fold(0, u64::saturating_add)
+        [self.unknown, self.malformed, self.misplaced, self.charts, self.cut]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 }
 
 impl Model {
-    /// Every chart by name: what the run says, then what its ranks do.
+    /// Every chart by name: what the run says, what its ranks do, and its histograms by their means.
     pub fn charts(&self) -> impl Iterator<Item = (&String, &Series)> {
-        self.scalars.iter().chain(&self.spreads)
+        let histograms = self.histograms.iter().map(|(name, histogram)| (name, histogram.summary()));
+        self.scalars.iter().chain(&self.spreads).chain(histograms)
     }
 
     /// The chart of this name.
     pub fn chart(&self, name: &str) -> Option<&Series> {
-        self.scalars.get(name).or_else(|| self.spreads.get(name))
+        let histogram = || self.histograms.get(name).map(HistogramSeries::summary);
+        self.scalars.get(name).or_else(|| self.spreads.get(name)).or_else(histogram)
     }
 }

@@ -89,12 +89,17 @@ pub enum Severity {
     Red,
 }
 
+/// Milliseconds after which a process that is held, stopped or frozen is not held for a moment.
+const HELD_MS: u64 = 60_000;
+
 /// When `watch.on_stuck` acts on a red verdict about a living rank. It acts only on what is certain: a
 /// healthy rank may be silent for a while, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnVerdict {
     /// As soon as it is certain.
     AtOnce,
+    /// When it has lasted for a minute: whoever has stopped a process for a look or a snapshot lets it go on.
+    Held,
     /// When it has lasted `watch.rank0_budget_s`: until then nothing makes it certain.
     Lasting,
     /// It does not: the run may be well, or `[restart]` is for it.
@@ -106,6 +111,7 @@ impl OnVerdict {
     pub fn name(self) -> &'static str {
         match self {
             OnVerdict::AtOnce => "at once",
+            OnVerdict::Held => "after a minute",
             OnVerdict::Lasting => "after `rank0_budget_s`",
             OnVerdict::Never => "never",
         }
@@ -115,9 +121,11 @@ impl OnVerdict {
     /// for.
     pub fn confidence(self, found: Confidence, lasted_ms: u64, budget_ms: u64) -> Confidence {
         match self {
-            OnVerdict::AtOnce | OnVerdict::Lasting if lasted_ms >= budget_ms => Confidence::Certain,
-            OnVerdict::Lasting => found.min(Confidence::Likely),
-            OnVerdict::AtOnce | OnVerdict::Never => found,
+            OnVerdict::Never => found,
+            OnVerdict::Held if lasted_ms >= HELD_MS => Confidence::Certain,
+            _ if lasted_ms >= budget_ms => Confidence::Certain,
+            OnVerdict::Lasting | OnVerdict::Held => found.min(Confidence::Likely),
+            OnVerdict::AtOnce => found,
         }
     }
 }
@@ -147,7 +155,6 @@ pub struct AdviceRow {
 /// All that is said about one reason.
 #[derive(Debug, Clone, Copy)]
 pub struct ReasonRow {
-    /// The reason.
     pub reason: Reason,
     /// The word in JSON.
     pub name: &'static str,

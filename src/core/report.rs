@@ -6,6 +6,7 @@ pub use rankdeck_proto::message::Outcome;
 
 use crate::card::Card;
 use crate::reason::Reason;
+use rankdeck_proto::media::PictureFormat;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use rankdeck_types::plan::PlannedSize;
@@ -17,13 +18,10 @@ pub const SCHEMA: u32 = 1;
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The run.
     pub run: RunId,
-    /// Its generation.
     pub generation: Generation,
     /// When, seconds since the epoch; filled in by the shell.
     pub time: WallTime,
-    /// What is reported.
     #[serde(flatten)]
     pub body: ReportBody,
 }
@@ -64,7 +62,6 @@ pub enum ReportBody {
     Rank {
         /// The rank it is about.
         rank: Rank,
-        /// On which host.
         host: String,
         /// `spawned`, `joined`, `finished`, `failed`, `killed`, ...
         state: String,
@@ -79,7 +76,6 @@ pub enum ReportBody {
     },
     /// All-reduced totals beside every rank's own counters of the same iteration.
     Progress {
-        /// Training iteration.
         train_iter: u64,
         /// All-reduced.
         env_step: u64,
@@ -123,15 +119,47 @@ pub enum ReportBody {
         /// Always `false`: one rank's own, not reduced over the ranks.
         reduced: bool,
     },
+    /// How values were spread at one step, as the program logs it.
+    Histogram {
+        name: String,
+        /// Global environment steps.
+        env_step: u64,
+        train_iter: u64,
+        /// How many values.
+        count: f64,
+        /// About their mean: each value as if it were in the middle of its bin.
+        mean: f64,
+        /// The lowest border of a bin with a value.
+        min: f64,
+        /// The highest one.
+        max: f64,
+        /// Borders of the bins, rising.
+        edges: Vec<f64>,
+        /// How many values are in each bin.
+        counts: Vec<f64>,
+    },
+    /// The program logged a picture; the screen, the report and the record have it.
+    Image {
+        name: String,
+        /// Global environment steps.
+        env_step: u64,
+        train_iter: u64,
+        /// `png` or `gif`.
+        format: PictureFormat,
+        /// Pixels of a row.
+        width: u32,
+        /// Rows.
+        height: u32,
+        /// Bytes of its file.
+        bytes: u64,
+    },
     /// Rank 0 evaluated.
     Eval {
         /// Global environment steps.
         env_step: u64,
-        /// Training iteration.
         train_iter: u64,
         /// Episodes played.
         episodes: u32,
-        /// Mean.
         return_mean: f64,
         /// Standard deviation.
         return_std: f64,
@@ -148,7 +176,6 @@ pub enum ReportBody {
         path: String,
         /// Global environment steps.
         env_step: u64,
-        /// Training iteration.
         train_iter: u64,
         /// Why it was written.
         reason: String,
@@ -168,7 +195,6 @@ pub enum ReportBody {
     Log {
         /// The rank it is about.
         rank: Rank,
-        /// On which host.
         host: String,
         /// The text.
         line: String,
@@ -246,7 +272,6 @@ pub enum RestartState {
 pub struct FirstFailure {
     /// The rank that failed first.
     pub rank: Rank,
-    /// Its host.
     pub host: String,
     /// What happened to it: its first error, else how it ended.
     pub error: String,
@@ -271,7 +296,6 @@ pub struct FirstFailure {
 pub struct RankProgress {
     /// The rank it is about.
     pub rank: Rank,
-    /// On which host.
     pub host: String,
     /// Environment steps of this rank.
     pub env_step: u64,
@@ -358,7 +382,6 @@ impl From<&GpuSample> for GpuState {
 pub struct VerdictReport {
     /// The rank to blame, `null` when none is.
     pub rank: Option<Rank>,
-    /// Its host.
     pub host: Option<String>,
     /// The kind of trouble.
     pub verdict: VerdictKind,

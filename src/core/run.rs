@@ -11,12 +11,13 @@
 use crate::event::StopSource;
 use crate::last_words::LastWords;
 use crate::report::Outcome;
-use rankdeck_proto::message::{Ending, FinishReason, StopMode};
+use rankdeck_proto::message::{Ending, FailureKind, FinishReason, StopMode};
 use rankdeck_types::exit::SIGABRT;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::plan::Plan;
+use rankdeck_types::words::signal_name;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -187,6 +188,9 @@ pub(crate) struct Facts {
     pub bad_exits: u32,
     /// Ranks that a stop ended by SIGKILL.
     pub killed: u32,
+    /// The latest signal that a console had sent to a rank.
+    #[serde(default)]
+    pub signalled: Option<(Rank, i32)>,
     /// How the console called the end that launched this generation.
     pub told: Option<Ending>,
     /// When ranks were last seen to move after a clean stop was ordered.
@@ -369,6 +373,14 @@ impl Facts {
             .map_or(self.killed == 0 && self.bad_exits == 0 && self.failures.is_empty(), |told| told.clean)
     }
 
+    /// A rank failed. What is known of the same rank already, and is as grave, stays.
+    pub fn failed(&mut self, failure: Failure) {
+        let is_known = |known: &Failure| known.rank == failure.rank && known.weight <= failure.weight;
+        if !self.failures.iter().any(is_known) {
+            self.failures.push(failure);
+        }
+    }
+
     /// The failure to tell as the reason.
     pub fn culprit(&self) -> Option<&Failure> {
         self.failures.iter().min_by(|a, b| a.weight.cmp(&b.weight).then(a.time.total_cmp(&b.time)))
@@ -403,7 +415,11 @@ impl Facts {
                 Some(FinishReason::StopValue) => Ending::new(Outcome::Succeeded, 0, "reached the stop value"),
                 Some(FinishReason::Budget) => Ending::new(Outcome::Succeeded, 0, "reached the step goal"),
                 Some(FinishReason::Stopped) => {
-                    Ending::new(Outcome::Stopped, 130, "all ranks left after a signal")
+                    let signal = self.signalled.map_or_else(
+                        || "a signal".to_owned(),
+                        |(rank, signal)| format!("{} from a console to rank {rank}", signal_name(signal)),
+                    );
+                    Ending::new(Outcome::Stopped, 130, format!("all ranks left after {signal}"))
                 }
                 None => Ending::new(Outcome::Succeeded, 0, "all ranks ended with exit code 0"),
             },
@@ -419,9 +435,17 @@ pub(crate) fn weigh(exit: &rankdeck_proto::message::Exit, usage: bool, said: &La
         // Libraries abort the process when a connection breaks; every other signal comes from elsewhere.
         Exit::Signal { signal, .. } if *signal != SIGABRT => Weight::Hard,
         Exit::Code { .. } if usage => Weight::Hard,
-        Exit::Signal { .. } | Exit::Code { .. } if said.is_lost_peer() || said.is_mismatch() => {
-            Weight::Victim
-        }
-        Exit::Signal { .. } | Exit::Code { .. } => Weight::Plain,
+        Exit::Signal { .. } | Exit::Code { .. } => match said.kind() {
+            FailureKind::Connection | FailureKind::Mismatch => Weight::Victim,
+            FailureKind::Configuration => Weight::Hard,
+            FailureKind::Rendezvous
+            | FailureKind::PortTaken
+            | FailureKind::DiskFull
+            | FailureKind::OutOfMemory
+            | FailureKind::GpuFailed
+            | FailureKind::Environment
+            | FailureKind::Diverged
+            | FailureKind::Other => Weight::Plain,
+        },
     }
 }

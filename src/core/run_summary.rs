@@ -26,7 +26,6 @@ pub struct RunSummary {
     pub env_step: Option<u64>,
     /// The goal in environment steps.
     pub total_steps: Option<u64>,
-    /// Training iterations.
     pub train_iter: Option<u64>,
     /// Finished training episodes.
     pub episodes: Option<u64>,
@@ -34,7 +33,6 @@ pub struct RunSummary {
     pub last_return: Option<f64>,
     /// The evaluation with the highest mean return.
     pub best: Option<Evaluation>,
-    /// Evaluations.
     pub evals: u64,
     /// The latest checkpoint.
     pub checkpoint: Option<SavedCheckpoint>,
@@ -48,7 +46,6 @@ pub struct RunSummary {
     pub generation: Generation,
     /// Ranks of it.
     pub world_size: u32,
-    /// GPUs of it.
     pub gpus: u32,
     /// Names of all hosts that it ever had, in node_rank order.
     pub hosts: Vec<String>,
@@ -71,6 +68,7 @@ impl RunSummary {
         let told: Option<&NodeDigest> =
             digests().max_by_key(|digest| digest.totals.map_or(0, |totals| totals.train_iter + 1));
         let totals = told.and_then(|digest| digest.totals);
+        let counted = digests().filter_map(|digest| digest.counted).reduce(|one, other| one.plus(&other));
         let best = digests().filter_map(|digest| digest.best.as_ref());
         let first = latest.first().map(|part| &part.digest);
         let over = !parts.is_empty() && parts.iter().all(|part| part.state == RunState::Finished);
@@ -83,10 +81,13 @@ impl RunSummary {
             clean: ending.as_ref().map(|ending| ending.clean),
             first_failure: ending.as_ref().and_then(|ending| ending.first_failure.clone()),
             reason: ending.map(|ending| ending.reason).unwrap_or_default(),
-            env_step: totals.map(|totals| totals.env_step).or(digests().find_map(|digest| digest.own_step)),
+            env_step: totals
+                .map(|totals| totals.env_step)
+                .or(counted.map(|counted| counted.env_step))
+                .or(digests().find_map(|digest| digest.own_step)),
             total_steps: first.map(|digest| digest.total_steps).filter(|goal| *goal > 0),
-            train_iter: totals.map(|totals| totals.train_iter),
-            episodes: totals.map(|totals| totals.episodes),
+            train_iter: totals.or(counted).map(|counters| counters.train_iter),
+            episodes: totals.or(counted).map(|counters| counters.episodes),
             last_return: told
                 .and_then(|digest| digest.last_return)
                 .or(digests().find_map(|digest| digest.last_return)),

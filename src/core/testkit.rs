@@ -296,7 +296,10 @@ impl Cluster {
                 self.said(node, AgentMessage::Inspected { request, inspections });
             }
             ConsoleMessage::Ping { .. }
+            | ConsoleMessage::Continue { .. }
+            | ConsoleMessage::Reach { .. }
             | ConsoleMessage::Watch { .. }
+            | ConsoleMessage::Search { .. }
             | ConsoleMessage::Ended { .. }
             | ConsoleMessage::Detach
             | ConsoleMessage::Close

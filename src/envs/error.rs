@@ -35,7 +35,6 @@ pub enum EnvError {
     Option {
         /// As configured.
         id: String,
-        /// The key.
         key: &'static str,
     },
     /// An environment gave a number that nothing can be learnt from.

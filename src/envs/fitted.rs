@@ -92,8 +92,18 @@ impl VectorEnv for Fitted {
     }
 
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
-        let Some(numbers) = &mut self.numbers else { return self.inner.step(actions, outcome) };
-        self.inner.step(actions, &mut numbers.outcome)?;
+        self.begin(actions, outcome)?;
+        self.finish(outcome)
+    }
+
+    fn begin(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        let inner = self.numbers.as_mut().map_or(outcome, |numbers| &mut numbers.outcome);
+        self.inner.begin(actions, inner)
+    }
+
+    fn finish(&mut self, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        let Some(numbers) = &mut self.numbers else { return self.inner.finish(outcome) };
+        self.inner.finish(&mut numbers.outcome)?;
         let StepOutcome { rewards, terminated, truncated, valid, final_observations, episodes } =
             &numbers.outcome;
         outcome.rewards.clone_from(rewards);

@@ -76,7 +76,6 @@ pub struct Spec {
     pub observation_shape: Vec<usize>,
     /// Type of its elements.
     pub observation_type: ObservationType,
-    /// Its actions.
     pub actions: ActionSpace,
 }
 
@@ -92,7 +91,8 @@ impl Spec {
 
     /// Elements of one observation.
     pub fn observation_len(&self) -> usize {
-        self.observation_shape.iter().product()
+        // Whatever a worker says, it is no smaller than that.
+        self.observation_shape.iter().fold(1, |all, size| all.saturating_mul(*size))
     }
 }
 
@@ -163,6 +163,15 @@ pub trait VectorEnv {
     /// Steps every environment by its action and overwrites `outcome`. After an error the environments cannot
     /// be used any more.
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError>;
+    /// Begins a step, which may go on beside the caller: in another process. [`VectorEnv::finish`] ends it;
+    /// until then nothing else is asked of these environments.
+    fn begin(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        self.step(actions, outcome)
+    }
+    /// Waits for the step that was begun with the same `outcome`, which is whole then.
+    fn finish(&mut self, _outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        Ok(())
+    }
     /// The environment at this local index need not be stepped any more before the next reset: its results
     /// are not looked at. Environments whose steps cost next to nothing may be stepped all the same.
     fn retire(&mut self, _index: usize) {}

@@ -32,6 +32,7 @@ impl Isa {
 
     /// All of this processor, slowest first.
     pub fn all() -> Vec<Isa> {
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "x86-64 only"))]
         let mut isas = vec![Isa(IsaKind::Baseline)];
         #[cfg(target_arch = "x86_64")]
         {

@@ -20,6 +20,7 @@ pub mod matrix;
 pub mod mlp;
 pub mod numpy_random;
 pub mod optimise;
+pub mod orthogonal;
 pub mod q;
 pub mod seeds;
 

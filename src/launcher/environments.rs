@@ -9,6 +9,7 @@ use crate::flags::Flags;
 use rankdeck_envs::log::say;
 use rankdeck_envs::{ActionSpace, Actions, EnvPurpose, Spec, StepOutcome, make_vector};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_proto::libtorch;
 use rankdeck_types::experiment::{Env, EnvWorker, Experiment};
 use std::path::Path;
 use std::process::Command;
@@ -109,7 +110,9 @@ pub fn set_up(folder: &Path, flags: &Flags) -> Result<(), LaunchError> {
             "install Python 3 with its venv module (Debian: `apt install python3-venv`), or give --python",
         )?;
     }
-    let packages: Vec<&str> = PACKAGES.into_iter().chain(flags.package.iter().map(String::as_str)).collect();
+    let more = flags.torch.then_some(libtorch::REQUIREMENT).into_iter();
+    let packages: Vec<&str> =
+        PACKAGES.into_iter().chain(more).chain(flags.package.iter().map(String::as_str)).collect();
     say(&format!("installing {}", packages.join(", ")));
     let mut command = Command::new(&home);
     command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(&packages);
@@ -130,6 +133,11 @@ pub fn set_up(folder: &Path, flags: &Flags) -> Result<(), LaunchError> {
     say("in the experiment:");
     say("  [env]");
     say(&format!("  python = {:?}", home.display().to_string()));
+    if flags.torch {
+        say("in hosts.toml:");
+        say("  [defaults]");
+        say(&format!("  libtorch = {:?}", format!("python:{}", home.display())));
+    }
     Ok(())
 }
 

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 #[command(name = "rankdeck-trainer", version, about = "rankdeck's built-in trainer: one rank of a run")]
 pub struct Flags {
     /// Experiment file (TOML)
-    #[arg(long, value_name = "FILE", required = false, required_unless_present_any = ["check_env", "check_gpu", "setup_env", "evaluate"],
+    #[arg(long, value_name = "FILE", required = false, required_unless_present_any = ["all_reduce", "check_env", "check_gpu", "setup_env", "evaluate"],
+          default_value_if("all_reduce", ArgPredicate::IsPresent, "-"),
           default_value_if("check_env", ArgPredicate::IsPresent, "-"),
           default_value_if("check_gpu", ArgPredicate::IsPresent, "-"),
           default_value_if("evaluate", ArgPredicate::IsPresent, "-"),
@@ -55,6 +56,10 @@ pub struct Flags {
     /// Load CUDA and compute on each GPU that this process sees, or say why that does not work
     #[arg(long, conflicts_with_all = ["spawn", "check_env", "setup_env", "evaluate"])]
     pub check_gpu: bool,
+    /// Train nothing: time all-reduces between the ranks, from 4 bytes to LARGEST; rank 0 prints a line of
+    /// JSON for each size. With --spawn N between N ranks on this host, else as one rank of any launcher
+    #[arg(long, value_name = "LARGEST", num_args = 0..=1, default_missing_value = "33554432", conflicts_with_all = ["config", "resume", "run_dir", "check_env", "check_gpu", "setup_env", "evaluate"])]
+    pub all_reduce: Option<usize>,
     /// Play the policy of this checkpoint (`checkpoints/NAME.ckpt`) as in an evaluation of its run, and print
     /// the returns
     #[arg(long, value_name = "FILE", conflicts_with_all = ["spawn", "check_env", "setup_env", "resume"])]
@@ -75,6 +80,9 @@ pub struct Flags {
     /// With --setup-env: also install this package, such as `gymnasium[mujoco]`; may be given several times
     #[arg(long, value_name = "PACKAGE", requires = "setup_env")]
     pub package: Vec<String>,
+    /// With --setup-env: also fetch the torch whose libraries the trainer computes with
+    #[arg(long, requires = "setup_env")]
+    pub torch: bool,
     /// With --check-env, --setup-env or --evaluate: the interpreter to use [default: env.python, else
     /// python3]
     #[arg(long, value_name = "PYTHON")]

@@ -68,6 +68,11 @@ pub enum End {
     Lost(String),
 }
 
+/// The driver's queue is bounded in messages. One of more bytes than this waits until few are in it, so that
+/// it is bounded in bytes, too.
+const LARGE: usize = 64 << 10;
+const LARGE_WAITING: usize = 64;
+
 /// Marks the ping that closes a conversation.
 const LAST_PING: u64 = u64::MAX;
 
@@ -155,22 +160,24 @@ fn hand_over(
     bad_frames: &mut u64,
     farewell: &mut Option<String>,
 ) -> Result<(), FrameError> {
-    loop {
-        match decoder.next_frame::<AgentMessage>() {
-            Ok(None) => return Ok(()),
-            Ok(Some(message)) => {
+    while let Some(frame) = decoder.next_bytes()? {
+        if frame.len() > LARGE && !link_io.await_quiet(LARGE_WAITING) {
+            return Ok(());
+        }
+        match serde_json::from_slice::<AgentMessage>(frame) {
+            Ok(message) => {
                 if let AgentMessage::Bye { reason } = &message {
                     *farewell = Some(reason.clone());
                 }
                 link_io.tell(LinkEvent::Message(Box::new(message)));
             }
-            Err(FrameError::Json(error)) => {
+            Err(error) => {
                 *bad_frames += 1;
                 tracing::warn!(%error, bad_frames = *bad_frames, "a frame of an agent cannot be read");
             }
-            Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 fn ended(pipe: &mut dyn Pipe, farewell: Option<String>) -> String {
@@ -266,8 +273,12 @@ mod tests {
     }
 
     fn bench() -> Bench {
+        bench_of(8)
+    }
+
+    fn bench_of(waiting: usize) -> Bench {
         let (orders, commands) = mpsc::channel(8);
-        let (sender, events) = mpsc::channel(8);
+        let (sender, events) = mpsc::channel(waiting);
         let (agent, mut console) = UnixStream::pair().unwrap();
         console.set_nonblocking(true).unwrap();
         let mut link_io = LinkIo::new(NodeRank(3), false, Inbox::new(commands).unwrap(), sender);
@@ -348,6 +359,32 @@ mod tests {
         let End::Lost(reason) = bench.thread.join().unwrap() else { panic!() };
         assert!(reason.contains("no sign of life"), "{reason}");
         assert!(began.elapsed() >= SILENCE - Duration::from_millis(100));
+    }
+
+    /// A driver that is busy while an agent sends as much as it can.
+    #[test]
+    fn what_waits_for_the_driver_is_bounded_in_bytes() {
+        const FRAMES: usize = 2 * LARGE_WAITING;
+        let mut bench = bench_of(1024);
+        let lines = vec!["x".repeat(LARGE)];
+        let log =
+            AgentMessage::Log { rank: rankdeck_types::ids::Rank(0), first: 0, lines, times: Vec::new() };
+        let frame = frame::encode(&log).unwrap();
+        let mut agent = bench.agent.try_clone().unwrap();
+        let sender = std::thread::spawn(move || (0..FRAMES).for_each(|_| agent.write_all(&frame).unwrap()));
+        for received in 0..FRAMES {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let wanted = (FRAMES - received).min(LARGE_WAITING + 1);
+            while bench.events.len() < wanted {
+                assert!(Instant::now() < deadline, "{received}: {}", bench.events.len());
+                std::thread::yield_now();
+            }
+            assert!(bench.events.len() <= LARGE_WAITING + 1, "{received}: {}", bench.events.len());
+            assert!(matches!(bench.events.blocking_recv(), Some((_, LinkEvent::Message(_)))));
+        }
+        sender.join().unwrap();
+        bench.orders.blocking_send(LinkCommand::Close).unwrap();
+        assert_eq!(bench.thread.join().unwrap(), End::Closed);
     }
 
     #[test]

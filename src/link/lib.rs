@@ -57,7 +57,6 @@ pub enum Opening {
 pub struct LinkRequest {
     /// Index of the host.
     pub node: NodeRank,
-    /// The host.
     pub host: Host,
     /// The run to start an agent for, or to find.
     pub run: RunId,

@@ -62,6 +62,20 @@ impl LinkIo {
         }
     }
 
+    /// Waits until at most `waiting` events are before the next one; `false` when the order to close arrived
+    /// first.
+    pub fn await_quiet(&mut self, waiting: usize) -> bool {
+        while self.events.max_capacity().saturating_sub(self.events.capacity()) > waiting
+            && !self.events.is_closed()
+        {
+            if self.closing() {
+                return false;
+            }
+            self.inbox.wait(Duration::from_millis(5));
+        }
+        true
+    }
+
     /// Reports a state.
     pub fn state(&mut self, state: LinkState) {
         self.tell(LinkEvent::State(state));

@@ -206,7 +206,6 @@ pub struct Disk {
 pub struct Limits {
     /// Soft limit of open files (`ulimit -n`).
     pub open_files: Option<u64>,
-    /// Processes.
     pub processes: Option<u64>,
     /// Locked memory, bytes.
     pub locked: Option<u64>,
@@ -217,9 +216,7 @@ pub struct Limits {
 /// A network interface that is up.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Interface {
-    /// Name.
     pub name: String,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -328,7 +325,6 @@ pub struct Python {
 pub struct Code {
     /// The pushed code that was asked about is here.
     pub pushed: bool,
-    /// Of the script.
     pub script: Option<String>,
     /// Of the Python files beside and below it.
     pub folder: Option<String>,

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 /// The checkpoints of one run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunCheckpoints {
-    /// The run.
     pub run: String,
     /// Its folder, absolute.
     pub run_dir: String,
@@ -46,9 +45,7 @@ pub struct FilePiece {
 /// What the removal of a run frees, or has freed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Removal {
-    /// Files.
     pub files: u64,
-    /// Bytes in them.
     pub bytes: u64,
     /// What tells its folder from those of other hosts: hosts may share a disk.
     #[serde(default)]

@@ -2,6 +2,7 @@
 //! GPUs, its runs. No run is needed for that.
 
 use crate::message::HostSample;
+use crate::process::GpuUser;
 use crate::run_entry::RunEntry;
 use serde::{Deserialize, Serialize};
 
@@ -24,18 +25,4 @@ pub struct HostLook {
     pub cost_ms: u64,
     /// Milliseconds until the next look.
     pub next_ms: u64,
-}
-
-/// A process that uses GPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GpuUser {
-    /// Process id.
-    pub pid: u32,
-    /// Whose it is: a name, or a number where there is none.
-    pub user: String,
-    /// Its command line, cut.
-    pub command: String,
-    /// The run that it belongs to.
-    pub run: Option<String>,
 }

@@ -41,6 +41,12 @@ pub struct Inspection {
     pub awaited_sleep_ms: Option<u64>,
     /// One of its threads or of its children wanted a core for most of the look, and got none.
     pub lacks_cores: bool,
+    /// Bytes that the storage which the main thread waits for has read and written so far, for whomever;
+    /// `None` where it waits for none, or nobody counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_bytes: Option<u64>,
+    /// How many of those during the look.
+    pub storage_moved: u64,
     /// Stacks, main thread first.
     pub threads: Vec<ThreadStack>,
     /// Its live descendants.
@@ -78,7 +84,6 @@ pub enum Obstacle {
     },
     /// A named pipe.
     Fifo {
-        /// Its path.
         path: String,
         /// It would read; otherwise it would write.
         reads: bool,

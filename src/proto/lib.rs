@@ -9,9 +9,11 @@
 //! files         files of runs on a host
 //! fleet         what a host tells of itself while somebody looks at all hosts
 //! search        a search in the logs that a host keeps
+//! process       what is asked of one process of a host: its environment, a signal
 //! show          a policy that plays, step by step
 //! status_page   the mapped file in which a rank shows its state
 //! secret        what the ranks of one generation know each other by
+//! media         histograms and pictures that programs log
 //! lines         bytes as lines of text, for transports that carry nothing else
 //! pack          a folder as one file, named by its content
 //! folders       folders that the console and the agent find alike
@@ -29,8 +31,10 @@ pub mod inspection;
 pub mod libtorch;
 pub mod lines;
 pub mod link;
+pub mod media;
 pub mod message;
 pub mod pack;
+pub mod process;
 pub mod run_entry;
 pub mod search;
 pub mod secret;

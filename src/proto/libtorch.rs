@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 pub const FITTING: &str = "2.11.";
 /// What fetches one that fits.
 pub const FETCH: &str = "pip install torch==2.11.0";
+/// The same for pip, whose environment may have another of these versions.
+pub const REQUIREMENT: &str = "torch==2.11.*";
 
 /// The folder is an unpacked libtorch, or the torch of a Python.
 pub fn is_libtorch(folder: &Path) -> bool {

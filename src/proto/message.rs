@@ -26,10 +26,13 @@ mod sample;
 
 pub use agent::{AgentMessage, LinesRead, RankSnapshot};
 pub use collective::{CollectiveCall, CollectiveSample, RecentCollective};
-pub use console::{ConsoleMessage, LaunchHash, LaunchSpec, Private, StopMode};
+pub use console::{Away, ConsoleMessage, LaunchHash, LaunchSpec, Private, StopMode};
 pub use ending::{Ending, Outcome};
 pub use page_sample::{Activity, FingerprintSample, GroupSample, IterationSample, PageSample, Phase};
-pub use rank_event::{Counters, Evaluation, Exception, FinishReason, RankEvent, Returns};
+pub use rank_event::{
+    Counters, Evaluation, Exception, FailureKind, FinishReason, LoggedHistogram, LoggedImage, RankEvent,
+    Returns,
+};
 pub use rankdeck_types::exit::Exit;
 pub use record::{Record, RecordEvent, Survivor};
 pub use sample::{

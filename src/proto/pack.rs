@@ -64,7 +64,6 @@ pub struct Pack {
     pub hash: String,
     /// Where it lies.
     pub path: PathBuf,
-    /// Files in it.
     pub files: usize,
     /// Its own bytes.
     pub bytes: u64,

@@ -87,11 +87,12 @@ pub struct NodeDigest {
     pub proved: bool,
     /// Latest totals.
     pub totals: Option<Counters>,
+    /// Sum of this host's ranks' own counters, where no rank sends totals.
+    pub counted: Option<Counters>,
     /// Latest mean return of training episodes.
     pub last_return: Option<f64>,
     /// The evaluation with the highest mean return.
     pub best: Option<Evaluation>,
-    /// Evaluations.
     pub evals: u64,
     /// The latest checkpoint.
     pub checkpoint: Option<SavedCheckpoint>,
@@ -106,7 +107,6 @@ pub struct SavedCheckpoint {
     pub path: String,
     /// Global environment steps.
     pub env_step: u64,
-    /// Training iteration.
     pub train_iter: u64,
     /// Why it was written.
     pub reason: String,

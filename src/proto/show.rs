@@ -148,9 +148,7 @@ pub enum EndKind {
 pub struct ShownEnd {
     /// Of which episode, from 0.
     pub episode: u32,
-    /// Its steps.
     pub steps: u64,
-    /// Its return.
     pub episode_return: f64,
     /// How it ended.
     pub end: EndKind,

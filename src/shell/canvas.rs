@@ -25,11 +25,13 @@ pub(super) struct Canvas {
     pub(super) pacer: Pacer,
     /// What is on the terminal is not known: clear it before the next frame.
     pub(super) repaint: bool,
+    /// Somebody else has the terminal.
+    pub(super) lent: bool,
 }
 
 impl Canvas {
     pub(super) fn new(surface: Box<dyn Surface>, input: Input) -> Canvas {
-        Canvas { surface, input: Some(input), pacer: Pacer::default(), repaint: false }
+        Canvas { surface, input: Some(input), pacer: Pacer::default(), repaint: false, lent: false }
     }
 
     /// The next input. Cancel-safe. `None` once: the terminal is gone; then never again.
@@ -46,7 +48,7 @@ impl Canvas {
 
     /// Begins a frame if one is due; gives its size then.
     pub(super) fn begin(&mut self, now: Timestamp) -> io::Result<Option<Size>> {
-        if self.pacer.due().is_none_or(|due| due > now) {
+        if self.lent || self.pacer.due().is_none_or(|due| due > now) {
             return Ok(None);
         }
         if std::mem::take(&mut self.repaint) {
@@ -71,6 +73,20 @@ impl Canvas {
     pub(super) fn redraw(&mut self) {
         self.pacer.want(Want::Now);
         self.repaint = true;
+    }
+
+    /// Leaves the terminal to somebody else: nothing is read from it or drawn on it.
+    pub(super) fn lend(&mut self) -> io::Result<()> {
+        (self.input, self.lent) = (None, true);
+        self.surface.leave()
+    }
+
+    /// Takes the terminal again, and what it sends.
+    pub(super) fn take_back(&mut self, input: Input) -> io::Result<()> {
+        (self.input, self.lent) = (Some(input), false);
+        self.surface.enter()?;
+        self.redraw();
+        Ok(())
     }
 
     /// Gives the terminal back, stops as job control wants it, and takes it again.

@@ -43,11 +43,27 @@ impl Demo {
         true
     }
 
-    /// Draws the line, over the footer.
+    /// Draws the line, over the footer. Pages have one, from 60 x 16 on.
     pub fn paint(&self, frame: &mut Frame) {
-        let keys: Vec<String> = KEYS.iter().map(|(key, word, ..)| format!("F{key} {word}")).collect();
-        paint_bar(frame, &format!(" DEMO  {}  ? help  q quit", keys.join("  ")));
+        let Rect { width, height, .. } = frame.area();
+        if width >= 60 && height >= 16 {
+            paint_bar(frame, &line(usize::from(width)));
+        }
     }
+}
+
+/// As many keys as there is room for before those that every page has.
+fn line(cells: usize) -> String {
+    const GENERAL: &str = "1-7 pages  ? help  q quit ";
+    let mut keys = String::from(" DEMO ");
+    for (key, word, ..) in KEYS {
+        let more = format!(" F{key} {word} ");
+        if keys.len() + more.len() + GENERAL.len() < cells {
+            keys += &more;
+        }
+    }
+    let space = cells.saturating_sub(keys.len() + GENERAL.len());
+    format!("{keys}{}{GENERAL}", " ".repeat(space))
 }
 
 /// Paints a line over the last one of the screen.
@@ -60,4 +76,19 @@ fn paint_bar(frame: &mut Frame, text: &str) {
     let width = usize::from(area.width);
     let line = Line::styled(format!("{text:width$}"), Style::default().add_modifier(Modifier::REVERSED));
     frame.render_widget(line, row);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_and_quit_stand_at_every_width() {
+        for cells in 60..200 {
+            let line = line(cells);
+            assert_eq!(line.len(), cells);
+            assert!(line.starts_with(" DEMO  F2 freeze ") && line.ends_with("? help  q quit "), "{line}");
+        }
+        assert!(line(120).contains("F7 hang env"));
+    }
 }

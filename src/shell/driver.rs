@@ -13,9 +13,11 @@ mod screen;
 mod signals;
 
 use super::ask::{self, Answer};
+use super::beside::{self, Besides};
 use super::clock::{Clock, earlier};
 use super::cursor::Cursor;
 use super::demo::Demo;
+use super::guest::Guest;
 use super::metrics::{self, Endpoint, Wanted};
 use super::objective::{Next, Objective};
 use super::output::Output;
@@ -143,6 +145,8 @@ pub async fn drive(session: Session, output: Output) -> io::Result<End> {
             Some((node, answer)) = answers.recv() => driver.tell(Event::PromptAnswered { node, answer }),
             text = calls::failed(&mut driver.calls) => driver.say(text),
             wanted = asked(&mut driver.metrics) => driver.measure(wanted),
+            loaded = driver.beside.next() => driver.show_beside(loaded),
+            status = driver.guest.left() => driver.take_back(status)?,
             () = driver.clock.sleep_until(wake) => driver.on_time(),
         }
     };
@@ -180,6 +184,10 @@ struct Driver {
     cursor: Option<Cursor>,
     calls: Option<Calls>,
     metrics: Option<Endpoint>,
+    /// Other runs over the charts.
+    beside: Besides,
+    /// A shell that has the terminal.
+    guest: Guest,
 }
 
 impl Driver {
@@ -189,6 +197,13 @@ impl Driver {
         if let Output::Screen(screen) = &mut output {
             screen.view.steering.spares = session.spares;
             screen.view.steering.changer = Some(super::changer::change);
+            let own = core.model().run.id.as_ref().map(|run| run.0.clone()).unwrap_or_default();
+            screen.view.steering.recorded = session
+                .recorder
+                .as_ref()
+                .and_then(Recorder::runs)
+                .map(|runs| beside::names(runs, &own))
+                .unwrap_or_default();
         }
         Driver {
             core: if session.objective.outlives_run() { core.lingering() } else { core },
@@ -200,7 +215,7 @@ impl Driver {
             connector: session.connector,
             listed: session.listed,
             recorder: session.recorder,
-            secrets: Secrets::default(),
+            secrets: Secrets::new(session.notify.as_ref()),
             objective: session.objective,
             questions: Questions::new(session.accept_new_host_keys, session.can_ask, answers),
             demo: session.demo,
@@ -211,6 +226,8 @@ impl Driver {
             cursor: None,
             calls: session.notify.map(Calls::new),
             metrics: session.metrics,
+            beside: Besides::default(),
+            guest: Guest::default(),
         }
     }
 
@@ -322,7 +339,7 @@ impl Driver {
 
     /// Answers Prometheus; one that no longer waits is none the worse.
     fn measure(&self, wanted: Wanted) {
-        let _ = wanted.send(metrics::text(self.core.model(), self.clock.now()));
+        let _ = wanted.answer.send(metrics::text(self.core.model(), self.clock.now(), wanted.form));
     }
 
     /// Something about the console itself, for its user.

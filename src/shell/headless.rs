@@ -8,7 +8,7 @@ use rankdeck_core::report::{Report, ReportBody, RestartState, Severity, VerdictR
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words::{clean, clean_output, count, duration, plain_json, plural, rate};
+use rankdeck_types::words::{bytes, clean, clean_output, count, duration, plain_json, plural, rate};
 
 /// Least time between two progress lines of the plain form.
 pub const PROGRESS_MS: u64 = 2000;
@@ -45,6 +45,7 @@ pub struct Printer {
     form: Form,
     pace: Pace,
     metrics_at: Option<Timestamp>,
+    logged_at: Option<Timestamp>,
     output: LineWriter,
     progress_at: Option<Timestamp>,
 }
@@ -69,7 +70,7 @@ impl Printer {
     /// The same at a pace.
     pub fn paced(form: Form, pace: Pace) -> std::io::Result<Printer> {
         let output = LineWriter::new(std::io::stdout())?;
-        Ok(Printer { form, pace, metrics_at: None, output, progress_at: None })
+        Ok(Printer { form, pace, metrics_at: None, logged_at: None, output, progress_at: None })
     }
 
     /// Whether it is left out, by the pace that was asked for.
@@ -77,6 +78,7 @@ impl Printer {
         let told = match body {
             ReportBody::Progress { .. } => Some(&mut self.progress_at),
             ReportBody::Metrics { .. } => Some(&mut self.metrics_at),
+            ReportBody::Histogram { .. } | ReportBody::Image { .. } => Some(&mut self.logged_at),
             _ => None,
         };
         if self.pace.quiet {
@@ -117,6 +119,14 @@ impl Printer {
                             return;
                         }
                         self.progress_at = Some(now);
+                    }
+                    ReportBody::Histogram { .. } | ReportBody::Image { .. }
+                        if self.pace.every_ms.is_none() =>
+                    {
+                        if self.logged_at.is_some_and(|at| now.since(at) < PROGRESS_MS) {
+                            return;
+                        }
+                        self.logged_at = Some(now);
                     }
                     _ => {}
                 }
@@ -209,6 +219,22 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
             let values: Vec<String> =
                 values.iter().take(8).map(|(name, value)| format!("{name} {value:.4}")).collect();
             let text = format!("{step}{}  (rank {rank}'s own from {source}, not reduced)", values.join("  "));
+            vec![Line::Gauge(format!("{at}  {}", clean(&text)))]
+        }
+        ReportBody::Histogram { name, env_step, count: values, mean, min, max, .. } => {
+            let text = format!(
+                "step {}  histogram {name}: {} from {min:.4} to {max:.4}, mean {mean:.4}",
+                count(*env_step),
+                plural(values.round() as usize, "value"),
+            );
+            vec![Line::Gauge(format!("{at}  {}", clean(&text)))]
+        }
+        ReportBody::Image { name, env_step, width, height, bytes: size, .. } => {
+            let text = format!(
+                "step {}  picture {name}: {width} x {height} pixels, {}",
+                count(*env_step),
+                bytes(*size)
+            );
             vec![Line::Gauge(format!("{at}  {}", clean(&text)))]
         }
         ReportBody::Log { rank, host, line } => {

@@ -49,7 +49,11 @@ pub fn theme(ui: &Ui, background: impl FnOnce() -> Option<bool>) -> Theme {
             },
         },
     };
-    theme.with_glyphs(glyphs)
+    // Whoever wants no colours gets none.
+    let plain = theme.name == Theme::mono().name;
+    let colours: Vec<(String, String)> =
+        ui.colors.iter().filter(|_| !plain).map(|(name, colour)| (name.clone(), colour.clone())).collect();
+    theme.recolour(&colours).0.with_glyphs(glyphs)
 }
 
 /// Some terminals tell their colours as `FOREGROUND;BACKGROUND`, indices of the palette.

@@ -1,16 +1,20 @@
-//! The run for Prometheus: `GET /metrics` in OpenMetrics text, as `--metrics ADDRESS:PORT` asks.
+//! The run for Prometheus: `GET /metrics` in OpenMetrics text, as `--metrics ADDRESS:PORT` asks, or a file
+//! for the textfile collector of a node exporter.
 //!
-//! Owner: a task beside the console's loop; the loop writes the text, the task speaks HTTP. Invariants:
+//! Owner: tasks beside the console's loop; the loop writes the text, the tasks speak HTTP and write the file.
+//! Invariants:
 //! - METRICS-1: at most [`CONNECTIONS`] connections at a time, each for [`WITHIN`] at most and with
 //!   [`REQUEST_BYTES`] of request; more wait in the system's queue.
 //! - Nobody but this machine is served unless the address says so.
 
 mod text;
 
-pub use text::text;
+pub use text::{Form, text};
 
+use super::stderr;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,14 +31,43 @@ const REQUEST_BYTES: usize = 8 << 10;
 /// What the answer is.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where to write the text to.
-pub type Wanted = oneshot::Sender<String>;
+/// Who asks: in which form, and where to write the text to.
+#[derive(Debug)]
+pub struct Wanted {
+    pub form: Form,
+    /// For the text.
+    pub answer: oneshot::Sender<String>,
+}
 
-/// An endpoint that is open.
+/// A file that is written again and again, whole at any moment.
+#[derive(Debug, Clone)]
+pub struct Textfile {
+    /// The file; a node exporter reads those that end with `.prom`.
+    pub path: PathBuf,
+    /// Between two times.
+    pub every: Duration,
+}
+
+impl Textfile {
+    /// Replaces what is in it.
+    ///
+    /// # Errors
+    /// The folder is gone, full or somebody else's.
+    pub fn write(&self, text: &str) -> io::Result<()> {
+        // Another user's exporter reads it, so it has the usual mode; nobody reads half of what is renamed.
+        let beside = self.path.with_extension("prom.tmp");
+        std::fs::write(&beside, text)?;
+        std::fs::rename(&beside, &self.path)
+    }
+}
+
+/// Those who ask: an endpoint that is open, a file, or both.
 pub struct Endpoint {
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     wanted: mpsc::Receiver<Wanted>,
-    server: JoinHandle<()>,
+    tasks: Vec<JoinHandle<()>>,
+    /// For a receiver that never ends.
+    _asks: mpsc::Sender<Wanted>,
 }
 
 /// Reads `9464`, `:9464`, `127.0.0.1:9464`, `[::]:9464`.
@@ -49,17 +82,25 @@ impl Endpoint {
     /// Opens it.
     ///
     /// # Errors
-    /// The port is taken, or the address is not this machine's.
-    pub async fn open(address: SocketAddr) -> io::Result<Endpoint> {
-        let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
+    /// The port is taken, or the address is not this machine's; the file cannot be written.
+    pub async fn open(listen: Option<SocketAddr>, file: Option<Textfile>) -> io::Result<Endpoint> {
         let (asks, wanted) = mpsc::channel(CONNECTIONS);
-        let server = tokio::spawn(serve(listener, asks));
-        Ok(Endpoint { address, wanted, server })
+        let (mut address, mut tasks) = (None, Vec::new());
+        if let Some(listen) = listen {
+            let listener = TcpListener::bind(listen).await?;
+            address = Some(listener.local_addr()?);
+            tasks.push(tokio::spawn(serve(listener, asks.clone())));
+        }
+        if let Some(file) = file {
+            // What cannot be written is said before anything is waited for.
+            file.write("")?;
+            tasks.push(tokio::spawn(keep(file, asks.clone())));
+        }
+        Ok(Endpoint { address, wanted, tasks, _asks: asks })
     }
 
     /// Where it is.
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
@@ -74,7 +115,25 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.server.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Writes the file anew, as often as it wants; a failure is said once, and what was there stays.
+async fn keep(file: Textfile, asks: mpsc::Sender<Wanted>) {
+    let mut said = false;
+    loop {
+        let (answer, text) = oneshot::channel();
+        if asks.send(Wanted { form: Form::Prometheus, answer }).await.is_err() {
+            return;
+        }
+        if let Ok(text) = text.await
+            && let Err(error) = file.write(&text)
+            && !std::mem::replace(&mut said, true)
+        {
+            stderr::line(&format!("warning: {}: {error}; figures there are old", file.path.display()));
+        }
+        tokio::time::sleep(file.every).await;
     }
 }
 
@@ -119,8 +178,8 @@ async fn answer(mut stream: TcpStream, asks: mpsc::Sender<Wanted>) -> io::Result
     let path = path.split('?').next().unwrap_or_default();
     match (method, path) {
         ("GET", "/metrics") => {
-            let (to, text) = oneshot::channel();
-            let _ = asks.send(to).await;
+            let (answer, text) = oneshot::channel();
+            let _ = asks.send(Wanted { form: Form::OpenMetrics, answer }).await;
             match text.await {
                 Ok(text) => reply(&mut stream, "200 OK", CONTENT_TYPE, &text).await,
                 Err(_) => {
@@ -157,12 +216,12 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_are_served_and_nothing_else() {
-        let mut endpoint = Endpoint::open(parse("0").unwrap()).await.unwrap();
-        let address = endpoint.address();
+        let mut endpoint = Endpoint::open(Some(parse("0").unwrap()), None).await.unwrap();
+        let address = endpoint.address().unwrap();
         assert!(address.ip().is_loopback());
         let loop_of_console = tokio::spawn(async move {
             loop {
-                let _ = endpoint.asked().await.send("x 1\n# EOF\n".into());
+                let _ = endpoint.asked().await.answer.send("x 1\n# EOF\n".into());
             }
         });
         let text = ask(address, "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -175,19 +234,37 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_1_connections_that_say_nothing_take_no_more_than_their_places() {
-        let mut endpoint = Endpoint::open(parse("127.0.0.1:0").unwrap()).await.unwrap();
-        let address = endpoint.address();
+        let mut endpoint = Endpoint::open(Some(parse("127.0.0.1:0").unwrap()), None).await.unwrap();
+        let address = endpoint.address().unwrap();
         let mut silent = Vec::new();
         for _ in 0..CONNECTIONS - 1 {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         let asked = tokio::spawn(async move {
-            let _ = endpoint.asked().await.send("# EOF\n".into());
+            let _ = endpoint.asked().await.answer.send("# EOF\n".into());
             endpoint
         });
         assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").await.ends_with("# EOF\n"));
         drop(asked.await.unwrap());
         assert!(TcpStream::connect(address).await.is_err() || silent.len() == CONNECTIONS - 1);
+    }
+
+    #[tokio::test]
+    async fn a_textfile_is_written_whole_and_again_and_a_folder_that_is_not_there_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| Textfile { path: folder.path().join(name), every: Duration::from_millis(1) };
+        assert!(Endpoint::open(None, Some(file("nowhere/run.prom"))).await.is_err());
+        let mut endpoint = Endpoint::open(None, Some(file("run.prom"))).await.unwrap();
+        for n in 0..3 {
+            let wanted = endpoint.asked().await;
+            assert_eq!(wanted.form, Form::Prometheus);
+            if n > 0 {
+                let before = std::fs::read_to_string(folder.path().join("run.prom")).unwrap();
+                assert_eq!(before, format!("x {}\n", n - 1));
+            }
+            wanted.answer.send(format!("x {n}\n")).unwrap();
+        }
+        assert!(endpoint.address().is_none());
     }
 
     #[test]

@@ -9,9 +9,11 @@
 //! - [`output`] how it is shown: [`screen`] (on a `canvas`, with [`terminal`] and [`frames`]) or
 //!   [`headless`] (with [`line_writer`]), or both for who types words ([`linear`]);
 //! - [`record`] what is kept in the console's run directory; [`player`], [`cursor`] and [`replay`] the way
-//!   back;
-//! - [`home_screen`] the screen without a run, for home; [`play`] a policy at play;
+//!   back; [`beside`] other runs over the charts;
+//! - [`home_screen`] the screen without a run, for home; [`play`] a policy at play; `pictures` those that the
+//!   program logs, where the terminal draws them;
 //! - [`metrics`] the run for Prometheus; [`notify`] calls its user: terminal, command, webhook;
+//! - [`guest`] a shell on a host, which has the terminal meanwhile;
 //! - [`ask`] questions of links in headless mode; [`summary`] the last words; [`log`] the console's own log.
 //!
 //! Invariants:
@@ -22,6 +24,7 @@
 //!   than one write.
 
 pub mod ask;
+pub mod beside;
 mod canvas;
 pub mod changer;
 pub mod clock;
@@ -29,6 +32,7 @@ pub mod cursor;
 pub mod demo;
 pub mod driver;
 pub mod frames;
+pub mod guest;
 pub mod headless;
 pub mod home_screen;
 pub mod line_writer;
@@ -39,6 +43,7 @@ pub mod metrics;
 pub mod notify;
 pub mod objective;
 pub mod output;
+mod pictures;
 pub mod play;
 pub mod player;
 pub mod record;

@@ -15,6 +15,7 @@ pub use terminal::{Known, Progress, TITLE_BACK, TITLE_KEPT, state};
 use rankdeck_core::report::{Report, ReportBody, Severity};
 use rankdeck_proto::message::Outcome;
 use rankdeck_types::ui::{DesktopName, Notify};
+use rankdeck_types::webhook;
 use serde_json::json;
 use std::process::Stdio;
 use std::time::Duration;
@@ -59,9 +60,7 @@ impl Occasion {
 /// One call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// What for.
     pub occasion: Occasion,
-    /// The run.
     pub run: String,
     /// One sentence.
     pub text: String,
@@ -152,10 +151,9 @@ impl Notifier {
             (program.clone(), command, call.json.clone())
         });
         let hook = (!self.settings.webhook.is_empty()).then(|| {
-            let mut command = Command::new("curl");
-            // On its input, so that no list of processes shows the address.
-            command.args(["--silent", "--show-error", "--fail", "--max-time", "9", "--config", "-"]);
-            ("webhook".to_owned(), command, curl_config(&self.settings.webhook, &call.json))
+            let mut command = Command::new(webhook::PROGRAM);
+            command.args(webhook::ARGUMENTS);
+            ("webhook".to_owned(), command, webhook::input(&self.settings.webhook, &call.json))
         });
         for (name, command, input) in [own, hook].into_iter().flatten() {
             if self.running.len() >= AT_ONCE {
@@ -227,16 +225,6 @@ async fn run(mut command: Command, input: String) -> Result<(), String> {
     }
 }
 
-/// What curl reads instead of arguments.
-fn curl_config(url: &str, body: &str) -> String {
-    let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
-    format!(
-        "url = \"{}\"\nheader = \"Content-Type: application/json\"\ndata-raw = \"{}\"\n",
-        quoted(url),
-        quoted(body)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,15 +292,5 @@ mod tests {
         assert_eq!((notifier.running.len(), notifier.lost), (AT_ONCE, 3));
         assert!(notifier.failed().await.contains("no room"));
         notifier.running.shutdown().await;
-    }
-
-    #[test]
-    fn a_webhook_stands_in_no_list_of_processes_and_breaks_no_quotes() {
-        let text = curl_config("https://x/y", "{\"a\":\"b\\n\"}");
-        assert!(
-            text.contains("url = \"https://x/y\"") && text.contains("{\\\"a\\\":\\\"b\\\\n\\\"}"),
-            "{text}"
-        );
-        assert_eq!(text.lines().count(), 3);
     }
 }

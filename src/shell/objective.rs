@@ -24,6 +24,8 @@ pub enum Objective {
     Watch,
     /// Stay until the user leaves, even after the end of the run.
     Linger,
+    /// Stay until the core is done, and change nothing: a signal leaves.
+    Observe,
     /// Leave once the run is up.
     Detach,
     /// Leave once it is known what runs.
@@ -126,7 +128,7 @@ impl Objective {
     /// Looks at the model and decides.
     pub fn step(&mut self, now: Timestamp, model: &Model) -> Next {
         match self {
-            Objective::Watch | Objective::Linger => Next::Wait,
+            Objective::Watch | Objective::Linger | Objective::Observe => Next::Wait,
             Objective::Detach => {
                 if is_up(model) {
                     *self = Objective::Watch;

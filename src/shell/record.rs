@@ -9,6 +9,7 @@
 //! Invariant REC-1: all files are bounded and keep their end. The record is a ring (TRACE-2). A full
 //! `events.jsonl` becomes `events-old.jsonl`, whose own lines go; how many went is said.
 
+pub mod found;
 pub mod reader;
 pub mod segments;
 
@@ -50,7 +51,6 @@ pub struct Recorder {
 /// What a console has kept, for its last words.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kept {
-    /// The folder.
     pub folder: PathBuf,
     /// Wall time of the first moment that can be gone back to.
     pub since: Option<WallTime>,
@@ -129,6 +129,11 @@ impl Recorder {
     /// Where the files are.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The folder of all runs in which it lies.
+    pub fn runs(&self) -> Option<&Path> {
+        self.folder.ancestors().nth(2)
     }
 
     /// Keeps an event that `core` is about to be told.

@@ -1,5 +1,6 @@
 //! A recorded run, shown again: the same screen with the time cursor, fed from a record instead of hosts.
 
+use super::beside::{self, Besides};
 use super::clock::{Clock, earlier};
 use super::cursor::Cursor;
 use super::frames::Want;
@@ -10,12 +11,14 @@ use rankdeck_tui::{Action, Role};
 use std::io;
 use std::path::Path;
 
-/// Plays on a screen until the user leaves.
+/// Plays on a screen until the user leaves; other runs are looked for in `runs`.
 ///
 /// # Errors
 /// When the terminal fails.
-pub async fn on_screen(mut cursor: Cursor, mut screen: Screen) -> io::Result<()> {
+pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path) -> io::Result<()> {
     screen.view.steering.replay = true;
+    screen.view.steering.recorded = beside::names(runs, "");
+    let mut besides = Besides::default();
     let mut signals = Signals::new(true)?;
     let clock = Clock::new();
     cursor.play(clock.now());
@@ -38,6 +41,14 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen) -> io::Result<()>
                 }
                 continue;
             }
+            loaded = besides.next() => {
+                match loaded {
+                    Ok(runs) => screen.view.chart.beside = runs,
+                    Err(why) => screen.view.toast(format!("compare: {why}"), Role::Warn, cursor.at()),
+                }
+                screen.want(Want::Input);
+                continue;
+            }
             input = screen.next_input() => input,
             () = clock.sleep_until(wake) => continue,
         };
@@ -51,6 +62,8 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen) -> io::Result<()>
                 Action::Time(to) => cursor.go(to, clock.now()),
                 Action::Suspend => screen.suspend(&mut signals).await?,
                 Action::Redraw => screen.redraw(),
+                Action::Beside(names) if names.is_empty() => screen.view.chart.beside.clear(),
+                Action::Beside(names) => besides.read(runs.to_owned(), names),
                 Action::Mouse(on) => screen.mouse(on),
                 Action::Copy(text) => screen.copy(&text, cursor.at())?,
                 Action::SaveFiles(files) => screen.save_files(Path::new("."), &files, cursor.at()),
@@ -62,7 +75,7 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen) -> io::Result<()>
                     screen.view.toast(text, role, cursor.at());
                 }
                 // There is nothing to stop, restart, repeat or answer in the past.
-                Action::Tell(_) | Action::Again => {}
+                Action::Tell(_) | Action::Again | Action::Shell(_) => {}
             }
         }
         screen.want(Want::Input);

@@ -5,6 +5,7 @@ pub use super::canvas::Input;
 use super::clock::{earlier, utc_offset_s};
 use super::frames::Want;
 use super::look;
+use super::pictures::Pictures;
 use super::play::screen::colours;
 use super::signals::Signals;
 use super::terminal::{self, Copied, Surface, Tty};
@@ -13,7 +14,7 @@ use crossterm::event::{
 };
 use rankdeck_core::model::Model;
 use rankdeck_tui::keys::Keymap;
-use rankdeck_tui::state::SavedFile;
+use rankdeck_tui::state::{PaneSizes, SavedFile};
 use rankdeck_tui::{Action, Role, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::ui::{ClockName, Ui};
@@ -25,6 +26,7 @@ use ratatui::layout::{Rect, Size};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Keys that the answer about the background is, at most.
 const ANSWER_KEYS: u8 = 32;
@@ -39,6 +41,8 @@ pub struct Screen {
     late_answer: u8,
     /// When what is shown changes although nothing happens: an age grows.
     changes_at: Option<Timestamp>,
+    /// Pictures that the terminal itself draws.
+    pictures: Pictures,
 }
 
 /// What came of an input.
@@ -60,12 +64,21 @@ impl Screen {
         let theme = look::theme(ui, look::ask_background);
         let mut screen = Screen::new(Box::new(tty), Box::pin(EventStream::new()), theme);
         screen.view.style.colours = colours(&screen.theme);
+        screen.pictures = Pictures::here();
+        screen.view.style.drawn_apart = screen.pictures.are_drawn();
         screen.view.steering.read_only = ui.read_only;
         screen.view.steering.mouse_off = !ui.mouse;
         // What is wrong in it was said when the file was read.
         screen.view.steering.keymap = Keymap::read(&key_lines(ui)).0;
         if ui.clock == ClockName::Utc {
             screen.view.chart.utc_offset_s = 0;
+        }
+        match PaneSizes::read(ui.panes.iter().map(String::as_str)) {
+            Ok(sizes) => screen.view.sizes = sizes,
+            Err(error) => screen.view.toast(format!("ui.toml: {error}"), Role::Warn, Timestamp(0)),
+        }
+        if let Some(sizes) = *left().lock().unwrap_or_else(PoisonError::into_inner) {
+            screen.view.sizes = sizes;
         }
         let columns = ui.columns.iter().map(String::as_str);
         if let Err(error) = rankdeck_tui::palette::set_columns(&mut screen.view, columns) {
@@ -85,7 +98,14 @@ impl Screen {
     pub fn new(surface: Box<dyn Surface>, input: Input, theme: Theme) -> Screen {
         let mut view = ViewState::new();
         view.chart.utc_offset_s = utc_offset_s();
-        Screen { canvas: Canvas::new(surface, input), view, theme, late_answer: 0, changes_at: None }
+        Screen {
+            canvas: Canvas::new(surface, input),
+            view,
+            theme,
+            late_answer: 0,
+            changes_at: None,
+            pictures: Pictures::default(),
+        }
     }
 
     /// The next input. Cancel-safe. `None` once: the terminal is gone; then never again.
@@ -111,6 +131,7 @@ impl Screen {
             // Also when the size is the old one again: what the terminal cut off meanwhile is gone.
             TermEvent::Resize(..) => {
                 self.canvas.repaint = true;
+                self.pictures.forget();
                 Vec::new()
             }
             TermEvent::FocusGained | TermEvent::FocusLost => Vec::new(),
@@ -134,6 +155,9 @@ impl Screen {
 
     /// When to come back without a cause: a frame or something of the view is due.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
+        if self.canvas.lent {
+            return None;
+        }
         earlier(self.canvas.pacer.due(), earlier(self.view.poll_timeout(), self.changes_at))
     }
 
@@ -152,12 +176,16 @@ impl Screen {
             self.canvas.pacer.want(Want::Data);
         }
         let Some(size) = self.canvas.begin(now)? else { return Ok(false) };
-        rankdeck_tui::layout(model, &mut self.view, Rect::new(0, 0, size.width, size.height));
+        let area = Rect::new(0, 0, size.width, size.height);
+        rankdeck_tui::layout(model, &mut self.view, area);
+        let picture = rankdeck_tui::picture_apart(&self.view, area);
+        self.pictures.before(picture, &mut *self.canvas.surface)?;
         let (view, theme) = (&self.view, &self.theme());
         self.canvas.finish(now, model.revision, &mut |frame| {
             rankdeck_tui::view(model, view, theme, at, frame);
             overlay(frame);
         })?;
+        self.pictures.draw(picture, &mut *self.canvas.surface);
         // The past does not age.
         self.changes_at =
             if at == now { rankdeck_tui::next_change(self.view.shown(model), now) } else { None };
@@ -178,12 +206,25 @@ impl Screen {
 
     /// Draws all of it anew as soon as possible.
     pub fn redraw(&mut self) {
+        self.pictures.forget();
         self.canvas.redraw();
     }
 
     /// Gives the terminal back, stops as job control wants it, and takes it again.
     pub async fn suspend(&mut self, signals: &mut Signals) -> io::Result<()> {
+        self.pictures.take_away(&mut *self.canvas.surface);
         self.canvas.suspend(signals).await
+    }
+
+    /// Leaves the terminal to somebody else.
+    pub fn lend(&mut self) -> io::Result<()> {
+        self.pictures.take_away(&mut *self.canvas.surface);
+        self.canvas.lend()
+    }
+
+    /// Takes it again.
+    pub fn take_back(&mut self) -> io::Result<()> {
+        self.canvas.take_back(Box::pin(EventStream::new()))
     }
 
     /// Puts text on the user's clipboard, and says what that did.
@@ -245,9 +286,17 @@ impl Screen {
 
     /// Gives the terminal back for good.
     pub fn close(&mut self) {
+        self.pictures.take_away(&mut *self.canvas.surface);
+        *left().lock().unwrap_or_else(PoisonError::into_inner) = Some(self.view.sizes);
         // Failing here means that the terminal is gone, and then there is nothing to give back.
         let _ = self.canvas.surface.leave();
     }
+}
+
+/// The sizes of panes when a screen of this process was left: the next one has them, too.
+fn left() -> &'static Mutex<Option<PaneSizes>> {
+    static LEFT: Mutex<Option<PaneSizes>> = Mutex::new(None);
+    &LEFT
 }
 
 /// `[keys]`, line by line.

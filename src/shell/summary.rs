@@ -41,8 +41,31 @@ pub fn lines(model: &Model, finished: &ReportBody, record: Option<&Kept>) -> Vec
     lines.extend(verification(model, finished));
     lines.extend(places(model, record));
     let word = format!("{outcome:?}").to_lowercase();
-    lines.push(format!("{word}: {reason} (exit code {exit_code})"));
+    lines.extend(folded(format!("{word}: {reason} (exit code {exit_code})").split(' '), " ", 2));
     lines.iter().map(|line| clean(line)).collect()
+}
+
+/// Columns that every terminal has.
+const COLUMNS: usize = 80;
+
+/// Parts in one line, or in as few as fit [`COLUMNS`]; those below begin at `inward`.
+fn folded<'a>(parts: impl Iterator<Item = &'a str>, between: &str, inward: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if columns(line) + columns(between) + columns(part) <= COLUMNS => {
+                line.push_str(between);
+                line.push_str(part);
+            }
+            Some(_) => lines.push(format!("{}{part}", " ".repeat(inward))),
+            None => lines.push(part.to_owned()),
+        }
+    }
+    lines
+}
+
+fn columns(text: &str) -> usize {
+    rankdeck_tui::text::width(text)
 }
 
 /// What was warned of before the run: on a screen it has long gone by.
@@ -120,15 +143,15 @@ fn totals(model: &Model) -> Vec<String> {
     let wall = wall_s.map(|s| format!("wall time  {}", duration(s)));
     let Some(progress) = &model.progress else { return wall.into_iter().collect() };
     let t = &progress.totals;
-    let mut lines = vec![format!(
-        "totals     env_step {}  samples {}  episodes {}  updates {}  collecting {} over all ranks{}",
-        count(t.env_step),
-        count(t.samples),
-        count(t.episodes),
-        count(t.updates),
-        duration(t.duration_s),
-        if progress.consistent { "" } else { "  (DIFFER from the ranks' sum)" },
-    )];
+    let mut parts = vec![
+        format!("totals     env_step {}", count(t.env_step)),
+        format!("samples {}", count(t.samples)),
+        format!("episodes {}", count(t.episodes)),
+        format!("updates {}", count(t.updates)),
+        format!("collecting {} over all ranks", duration(t.duration_s)),
+    ];
+    parts.extend((!progress.consistent).then(|| "(DIFFER from the ranks' sum)".to_owned()));
+    let mut lines = folded(parts.iter().map(String::as_str), "  ", "totals     ".len());
     lines.extend(wall.map(|wall| match wall_s {
         Some(s) if s > 0.0 && !model.run.adopted => {
             format!("{wall}  ({} steps/s)", rate(t.env_step as f64 / s))
@@ -206,15 +229,13 @@ pub fn verification(model: &Model, finished: &ReportBody) -> Vec<String> {
         return vec!["nothing was started, so nothing is left".to_owned()];
     }
     if verified {
-        let gpus =
-            if gpus_free.is_empty() { String::new() } else { format!("; GPUs free: {}", by_host(gpus_free)) };
+        let gpus = (!gpus_free.is_empty()).then(|| format!("GPUs free: {}", by_host(gpus_free)));
         let part = |host: &&HostModel| host.excluded.is_none() || host.stopped.is_some();
         let hosts = model.hosts.iter().filter(part).count();
-        return vec![format!(
-            "stopped: verified, no process is left on {} ({}){gpus}",
-            plural(hosts, "host"),
-            duration(*stop_ms as f64 / 1000.0),
-        )];
+        let took = duration(*stop_ms as f64 / 1000.0);
+        let point = format!("stopped: verified, no process is left on {} ({took})", plural(hosts, "host"));
+        let point = if gpus.is_some() { point + ";" } else { point };
+        return folded([point].iter().chain(&gpus).map(String::as_str), " ", 2);
     }
     let mut lines = vec![NOT_VERIFIED.to_owned()];
     lines.extend(differing(model));
@@ -260,7 +281,8 @@ fn places(model: &Model, record: Option<&Kept>) -> Vec<String> {
         format!("record     {} ({}{since})", kept.folder.display(), bytes(kept.bytes))
     });
     let over = model.run.outcome.is_some_and(|outcome| outcome != Outcome::Succeeded);
-    let go_on = model.run.id.as_ref().filter(|_| over && checkpoint.is_some());
+    // A demonstration is on no hosts; it has no record, either.
+    let go_on = run.filter(|_| over && checkpoint.is_some());
     let go_on = go_on.map(|run| format!("go on      `rankdeck restart {run}`"));
     checkpoint.into_iter().chain(go_on).chain(folder).chain(record).chain(again).collect()
 }
@@ -300,6 +322,51 @@ mod tests {
         let text = lines(&model, &finished(Outcome::Succeeded, true, &[]), None).join("\n");
         assert!(text.contains("warning before the start: host a: clock 4\n  (and 2 more)"), "{text}");
         assert!(!text.contains("clock 5"), "{text}");
+    }
+
+    #[test]
+    fn the_point_of_the_last_lines_fits_80_columns_and_nothing_is_cut() {
+        let counters = rankdeck_proto::message::Counters {
+            env_step: 41_200_000,
+            samples: 41_200_000,
+            episodes: 123_456,
+            updates: 1_234_567,
+            duration_s: 24_072.0,
+            ..Default::default()
+        };
+        let progress = rankdeck_core::model::Progress {
+            totals: counters,
+            sum: counters,
+            consistent: false,
+            reduced: true,
+            steps_per_s: 0.0,
+            return_mean: None,
+            eta_s: None,
+            at: rankdeck_types::ids::Timestamp(0),
+            per_rank: Vec::new(),
+        };
+        let model = Model { progress: Some(progress), ..model() };
+        let mut end = finished(Outcome::Failed, true, &[]);
+        let why = "rank 13 on gpu-b was killed by SIGKILL, which a console sent; rank 0 to rank 12 lost it and followed";
+        if let ReportBody::RunFinished { reason, gpus_free, .. } = &mut end {
+            *reason = why.into();
+            *gpus_free = (0..9).map(|host| format!("a-long-name-{host}:0")).collect();
+        }
+        let all = lines(&model, &end, None);
+        assert!(
+            all.iter().filter(|line| !line.starts_with("  GPUs free")).all(|line| columns(line) <= 80),
+            "{all:#?}"
+        );
+        let text = all.join("\n");
+        for part in [
+            "totals     env_step 41,200,000  samples 41,200,000  episodes 123,456\n           updates 1,234,567",
+            "(DIFFER from the ranks' sum)",
+            "stopped: verified, no process is left on 2 hosts (420ms);\n  GPUs free: a-long-name-0:0",
+            "failed: rank 13 on gpu-b was killed by SIGKILL, which a console sent; rank 0 to\n  rank 12",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(all.last().unwrap().ends_with("followed (exit code 0)"), "{text}");
     }
 
     #[test]

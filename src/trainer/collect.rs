@@ -1,24 +1,28 @@
 //! Collecting experience for the on-policy algorithms: one rank's rollouts and its own counters.
 //!
-//! Owner: the algorithm. Buffers are made once; a step of Rust environments allocates nothing.
+//! Owner: the algorithm. Buffers are made once; a step of Rust environments allocates nothing. The
+//! environments are in one group, or in two of which one steps while the policy looks at the other.
 //!
 //! Invariants:
 //! - COLLECT-1: counters are this rank's own and exact: `env_step` and `samples` grow by the accepted
 //!   actions, `episodes` by the episodes that ended, `duration_ns` by the time inside [`Collector::collect`].
 //! - COLLECT-2: a rollout depends on weights, moments, environment states, base seed, iteration and global
-//!   environment indices only.
+//!   environment indices only. In how many groups the environments are changes nothing but what the policy's
+//!   answers to fewer rows at once change: nothing where the hand-written passes give them.
+
+mod step;
 
 pub use super::counters::{Interval, RankCounters};
-use super::env::{ActionSpace, EnvError, ObservationBuffer, Observations, StepOutcome, VectorEnv};
+use super::env::{ActionSpace, EnvError, ObservationBuffer, Observations, Spec, StepOutcome, VectorEnv};
 use super::error::TrainerError;
 use super::normalise::RunningMoments;
 use super::policy::Acting;
-use super::policy::distribution::{most_probable, sample_categorical, sample_gaussian};
-use super::rollout::{ActionBuffer, Rollout, rows};
-use crate::inject;
+use super::policy::distribution::most_probable;
+use super::rollout::{ActionBuffer, Rollout};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::show::{ScoreKind, Thought};
 use rankdeck_types::experiment::Collect;
+use std::ops::Range;
 use std::time::Instant;
 
 /// How rewards and ends of episodes count.
@@ -71,10 +75,21 @@ fn softmax(logits: &mut [f32]) {
     logits.iter_mut().for_each(|share| *share /= sum);
 }
 
+/// Environments that are stepped together, and buffers of one step of theirs.
+struct Group {
+    env: Box<dyn VectorEnv>,
+    /// The rank's index of its first environment.
+    first: usize,
+    outcome: StepOutcome,
+    scores: Vec<f32>,
+    actions: ActionBuffer,
+    clipped: ActionBuffer,
+}
+
 /// A rank's environments and buffers.
 pub struct Collector {
-    env: Box<dyn VectorEnv>,
-    outcome: StepOutcome,
+    groups: Vec<Group>,
+    envs: usize,
     seeds: Seeds,
     first_env: u32,
     reward_config: RewardConfig,
@@ -89,42 +104,64 @@ pub struct Collector {
     scratch: Scratch,
 }
 
-/// Buffers of one step.
+/// Buffers of one environment's step.
 struct Scratch {
     scores: Vec<f32>,
     probabilities: Vec<f32>,
-    actions: ActionBuffer,
-    clipped: ActionBuffer,
     row: Vec<f32>,
 }
 
+impl Group {
+    fn new(env: Box<dyn VectorEnv>, first: usize) -> Group {
+        let (spec, envs) = (env.spec().clone(), env.len());
+        let actions = ActionBuffer::new(&spec.actions, envs);
+        Group {
+            first,
+            outcome: StepOutcome::new(&spec, envs),
+            scores: vec![0.0; envs * spec.actions.width()],
+            clipped: actions.clone(),
+            actions,
+            env,
+        }
+    }
+
+    /// Its rows of the step that begins at this row of the rollout.
+    fn rows(&self, step: usize) -> Range<usize> {
+        step + self.first..step + self.first + self.env.len()
+    }
+}
+
 impl Collector {
-    /// Collects `collect.num_steps` steps per environment and rollout; `first_env` is the global index of the
-    /// first environment.
+    /// Collects `collect.num_steps` steps per environment and rollout, from one group of environments or
+    /// more, all of the same shapes; `first_env` is the global index of the first environment.
     pub fn new(
-        env: Box<dyn VectorEnv>,
+        vectors: Vec<Box<dyn VectorEnv>>,
+        spec: &Spec,
         reward_config: RewardConfig,
         seeds: Seeds,
         first_env: u32,
     ) -> Collector {
-        let (spec, envs) = (env.spec().clone(), env.len());
+        let mut envs = 0;
+        let group = |env: Box<dyn VectorEnv>| {
+            let first = envs;
+            envs += env.len();
+            Group::new(env, first)
+        };
+        let groups = vectors.into_iter().map(group).collect();
         let Collect { num_steps, normalise_observations, normalise_rewards, .. } = reward_config.collect;
-        let actions = ActionBuffer::new(&spec.actions, envs);
         Collector {
-            rollout: Rollout::new(&spec, num_steps as usize, envs, normalise_observations),
+            rollout: Rollout::new(spec, num_steps as usize, envs, normalise_observations),
             next_dones: vec![0.0; envs],
             discounted: vec![0.0; envs],
-            outcome: StepOutcome::new(&spec, envs),
             observations: normalise_observations.then(|| RunningMoments::new(spec.observation_len())),
             returns: normalise_rewards.then(|| RunningMoments::new(1)),
             scratch: Scratch {
-                scores: vec![0.0; envs * spec.actions.width()],
+                scores: vec![0.0; spec.actions.width()],
                 probabilities: Vec::with_capacity(spec.actions.width()),
-                clipped: actions.clone(),
-                actions,
                 row: vec![0.0; spec.observation_len()],
             },
-            env,
+            groups,
+            envs,
             seeds,
             first_env,
             reward_config,
@@ -143,80 +180,42 @@ impl Collector {
         mut moved: impl FnMut(&RankCounters) -> Result<bool, TrainerError>,
     ) -> Result<bool, TrainerError> {
         let begun = Instant::now();
-        let (envs, width) = (self.env.len(), self.rollout.width());
         let mut randoms: Vec<_> = (self.first_env..)
-            .take(envs)
+            .take(self.envs)
             .map(|index| self.seeds.generator(Purpose::Action, index, iteration))
             .collect();
         self.rollout.final_values.fill(0.0);
-        for step in 0..self.rollout.steps {
-            let row = step * envs;
-            self.observe(row)?;
-            let seen = rows(self.rollout.observations.view(), row * width..(row + envs) * width);
-            let part = (row, self.rollout.len());
-            let values = &mut self.rollout.values[row..row + envs];
-            actor.acting.run_rollout(seen, part, &mut self.scratch.scores, values)?;
-            self.rollout.dones[row..row + envs].copy_from_slice(&self.next_dones);
-            let scores = self.scratch.scores.chunks_exact(actor.space.width().max(1));
-            for (i, (scores, random)) in scores.zip(&mut randoms).enumerate() {
-                self.rollout.log_probs[row + i] = match &mut self.scratch.actions {
-                    ActionBuffer::Discrete(actions) => {
-                        let (action, log_prob) =
-                            sample_categorical(scores, &mut self.scratch.probabilities, random);
-                        actions[i] = action;
-                        log_prob
+        let last = self.groups.len().saturating_sub(1);
+        for step in 0..=self.rollout.steps {
+            for group in 0..self.groups.len() {
+                if let Some(before) = step.checked_sub(1) {
+                    self.finish(group, (iteration, before), actor)?;
+                    if group == last && !moved(&self.counters)? {
+                        if step < self.rollout.steps {
+                            self.rest(last)?;
+                        }
+                        return Ok(false);
                     }
-                    ActionBuffer::Continuous { width, values } => {
-                        let action = &mut values[i * *width..(i + 1) * *width];
-                        sample_gaussian(scores, &actor.log_std, random, action)
-                    }
-                };
-            }
-            let number = iteration * self.rollout.steps as u64 + step as u64;
-            self.refuse_broken_policy(row, number)?;
-            self.rollout.actions.put(row, &self.scratch.actions);
-            clip(&self.scratch.actions, &actor.space, &mut self.scratch.clipped);
-            inject::here(inject::Hook::EnvStep);
-            self.env.step(self.scratch.clipped.view(), &mut self.outcome)?;
-            self.note(number, row, actor)?;
-            if !moved(&self.counters)? {
-                return Ok(false);
+                }
+                if step < self.rollout.steps {
+                    self.begin(group, (iteration, step), actor, &mut randoms)?;
+                }
             }
         }
-        let mut next = std::mem::take(&mut self.rollout.next_values);
-        let seen = self.look();
-        let run = actor.acting.run(seen.view(), &mut self.scratch.scores, &mut next);
-        self.rollout.next_values = next;
-        run?;
+        for group in 0..self.groups.len() {
+            let seen = self.look(group);
+            let Group { env, first, scores, .. } = &mut self.groups[group];
+            let values = &mut self.rollout.next_values[*first..*first + env.len()];
+            actor.acting.run(seen.view(), scores, values)?;
+        }
         self.rollout.next_dones.copy_from_slice(&self.next_dones);
         self.counters.duration_ns += begun.elapsed().as_nanos() as u64;
         Ok(true)
     }
 
-    /// Writes what the policy sees into the rollout.
-    fn observe(&mut self, row: usize) -> Result<(), TrainerError> {
-        let (width, envs) = (self.rollout.width(), self.env.len());
-        let range = row * width..(row + envs) * width;
-        match (&mut self.rollout.observations, self.env.observations()) {
-            (ObservationBuffer::F32(to), Observations::F32(from)) => match &mut self.observations {
-                None => to[range].copy_from_slice(from),
-                Some(running) => {
-                    let clip = self.reward_config.collect.clip_observations;
-                    for (to, from) in to[range].chunks_exact_mut(width).zip(from.chunks_exact(width)) {
-                        running.note(from.iter().map(|x| f64::from(*x)));
-                        running.normalise(from, clip, to);
-                    }
-                }
-            },
-            (ObservationBuffer::U8(to), Observations::U8(from)) => to[range].copy_from_slice(from),
-            _ => return Err(TrainerError::failure("the environments' observations changed their type", "")),
-        }
-        Ok(())
-    }
-
-    /// What the policy would see now; the moments do not change.
-    fn look(&self) -> ObservationBuffer {
-        match (self.env.observations(), &self.observations) {
+    /// What the policy would see of a group now; the moments do not change.
+    fn look(&self, group: usize) -> ObservationBuffer {
+        match (self.groups[group].env.observations(), &self.observations) {
             (Observations::U8(pixels), _) => ObservationBuffer::U8(pixels.to_vec()),
             (Observations::F32(values), None) => ObservationBuffer::F32(values.to_vec()),
             (Observations::F32(values), Some(running)) => {
@@ -227,59 +226,6 @@ impl Collector {
                 }
                 ObservationBuffer::F32(seen)
             }
-        }
-    }
-
-    /// Takes the outcome of the step at `row`, step `number` of the run, into rollout and counters.
-    fn note(&mut self, number: u64, row: usize, actor: &mut Actor) -> Result<(), TrainerError> {
-        let (envs, width) = (self.env.len(), self.rollout.width());
-        let RewardConfig { collect, gamma, bootstrap_truncated } = &self.reward_config;
-        for i in 0..envs {
-            let (valid, done) = (self.outcome.valid[i], self.outcome.done(i));
-            self.rollout.weights[row + i] = f32::from(u8::from(valid));
-            let reward = f64::from(self.outcome.rewards[i]) * collect.reward_scale;
-            self.rollout.rewards[row + i] = reward as f32;
-            if let Some(returns) = self.returns.as_mut().filter(|_| valid) {
-                self.discounted[i] = self.discounted[i] * gamma + reward;
-                returns.note(std::iter::once(self.discounted[i]));
-                self.discounted[i] *= f64::from(u8::from(!done));
-            }
-            self.next_dones[i] = f32::from(u8::from(done));
-            self.counters.env_step += u64::from(valid);
-            self.counters.samples += u64::from(valid);
-            if *bootstrap_truncated && valid && self.outcome.truncated[i] && !self.outcome.terminated[i] {
-                let last = rows(self.outcome.final_observations.view(), i * width..(i + 1) * width);
-                let last = match (&self.observations, last) {
-                    (Some(running), Observations::F32(values)) => {
-                        running.normalise(values, collect.clip_observations, &mut self.scratch.row);
-                        Observations::F32(&self.scratch.row)
-                    }
-                    _ => last,
-                };
-                let value = &mut self.rollout.final_values[row + i..=row + i];
-                actor.acting.run(last, &mut self.scratch.scores[..actor.space.width()], value)?;
-            }
-        }
-        for episode in &self.outcome.episodes {
-            self.interval.add(number, episode.episode_return, episode.length);
-            self.counters.episodes += 1;
-        }
-        Ok(())
-    }
-
-    /// The policy must say something about every observation of the step at `row`.
-    fn refuse_broken_policy(&self, row: usize, number: u64) -> Result<(), TrainerError> {
-        let envs = self.env.len();
-        let said = self.rollout.values[row..row + envs].iter().zip(&self.rollout.log_probs[row..row + envs]);
-        match said.zip(self.first_env..).find(|((value, log_prob), _)| !(*value + *log_prob).is_finite()) {
-            None => Ok(()),
-            Some(((value, log_prob), env)) => Err(TrainerError::failure(
-                format!(
-                    "the policy's answer to environment {env} in step {number} of the run is not finite: value {value}, \
-                     log-probability {log_prob}"
-                ),
-                "the weights are broken: resume from an earlier checkpoint, with a lower learning rate",
-            )),
         }
     }
 
@@ -393,15 +339,19 @@ impl Collector {
 
     /// Words per environment in [`Collector::save_envs`]; 0 when environments cannot be saved.
     pub fn words_per_env(&self) -> usize {
-        self.env.words_per_env().map_or(0, |words| words + 2)
+        let words = self.groups.first().and_then(|group| group.env.words_per_env());
+        words.map_or(0, |words| words + 2)
     }
 
     /// Every environment's state, done flag and discounted return, [`Collector::words_per_env`] words each.
     pub fn save_envs(&self) -> Vec<u64> {
-        let Some((states, each)) = self.env.save().zip(self.env.words_per_env()) else { return Vec::new() };
+        let each = self.words_per_env().saturating_sub(2).max(1);
+        let saved: Option<Vec<Vec<u64>>> = self.groups.iter().map(|group| group.env.save()).collect();
+        let Some(states) = saved.filter(|_| self.words_per_env() > 0) else { return Vec::new() };
         let own = self.next_dones.iter().zip(&self.discounted);
         states
-            .chunks(each.max(1))
+            .iter()
+            .flat_map(|states| states.chunks(each))
             .zip(own)
             .flat_map(|(state, (done, discounted))| {
                 state.iter().copied().chain([u64::from(done.to_bits()), discounted.to_bits()])
@@ -412,11 +362,14 @@ impl Collector {
     /// Restores [`Collector::save_envs`] of the same number of environments.
     pub fn restore_envs(&mut self, words: &[u64]) -> Result<(), EnvError> {
         let each = self.words_per_env();
-        if each == 0 || words.len() != each * self.env.len() {
-            return Err(EnvError::State { expected: each * self.env.len(), found: words.len() });
+        if each == 0 || words.len() != each * self.envs {
+            return Err(EnvError::State { expected: each * self.envs, found: words.len() });
         }
-        let states: Vec<u64> = words.chunks(each).flat_map(|chunk| &chunk[..each - 2]).copied().collect();
-        self.env.restore(&states)?;
+        for Group { env, first, .. } in &mut self.groups {
+            let own = words.chunks(each).skip(*first).take(env.len());
+            let states: Vec<u64> = own.flat_map(|chunk| &chunk[..each - 2]).copied().collect();
+            env.restore(&states)?;
+        }
         let own = self.next_dones.iter_mut().zip(&mut self.discounted);
         for ((done, discounted), chunk) in own.zip(words.chunks(each)) {
             *done = f32::from_bits(chunk[each - 2] as u32);

@@ -63,7 +63,6 @@ impl RankCounters {
 /// spread over the ranks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Interval {
-    /// Returns.
     pub returns: Returns,
     /// Sum of their lengths.
     pub length: u64,
@@ -77,7 +76,6 @@ pub struct EpisodeEnd {
     /// The step in which it ended, counted from the beginning of the run. All ranks make the same number of
     /// steps.
     pub step: u64,
-    /// Its return.
     pub episode_return: f64,
 }
 

@@ -1,9 +1,10 @@
 //! Why a trainer ends without success.
 
 use super::algo::adam::AdamError;
-use super::distributed::{DistError, DistErrorKind};
+use super::distributed::{DistError, DistErrorKind, DistPhase};
 use super::env::EnvError;
 use rankdeck_launcher::error::LaunchError;
+use rankdeck_proto::message::FailureKind;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::words::{GPU_FAILED, GPU_FULL, GPU_FULL_HINT, GPU_HINT};
 
@@ -12,6 +13,11 @@ const FULL: [&str; 3] =
     ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"];
 /// How it says that a GPU, or its driver, does not work any more.
 const BROKEN: [&str; 4] = ["CUDA error: ", "CUDA driver error: ", "CUBLAS_STATUS_", "CUDNN_STATUS_"];
+
+/// How it says that it was not built for this model.
+const FOREIGN: &str = "no kernel image is available";
+const FOREIGN_HINT: &str = "libtorch 2.11 for CUDA 13 computes on GPUs of compute capability 7.5 and later \
+    (`nvidia-smi --query-gpu=name,compute_cap --format=csv`): choose other `gpus`, or leave them out and set `nproc`";
 
 /// What failed, what helps, and whether the user has to correct something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,12 +28,29 @@ pub struct TrainerError {
     /// A mistake in arguments, environment, configuration or checkpoint (exit code 2) rather than a failure
     /// (1).
     pub usage: bool,
+    /// What the end is called and who is blamed for it, whatever the text says.
+    pub kind: FailureKind,
 }
 
 impl TrainerError {
     /// An error that ends the rank with exit code 1.
     pub fn failure(error: impl Into<String>, hint: impl Into<String>) -> TrainerError {
-        TrainerError { hinted: HintedError::new(error, hint), usage: false }
+        TrainerError { hinted: HintedError::new(error, hint), usage: false, kind: FailureKind::Other }
+    }
+
+    /// A number that nothing can be learnt from; exit code 1.
+    pub fn diverged(error: impl Into<String>, hint: impl Into<String>) -> TrainerError {
+        TrainerError::failure(error, hint).of(FailureKind::Diverged)
+    }
+
+    /// The same error, of this kind.
+    pub fn of(self, kind: FailureKind) -> TrainerError {
+        TrainerError { kind, ..self }
+    }
+
+    /// The same error, which this one of the operating system has led to.
+    pub fn of_io(self, error: &std::io::Error) -> TrainerError {
+        self.of(FailureKind::of_io(error))
     }
 
     /// A mistake in arguments, environment, configuration or checkpoint; exit code 2.
@@ -37,7 +60,7 @@ impl TrainerError {
 
     /// A mistake that was found elsewhere; exit code 2.
     pub fn usage_of(hinted: HintedError) -> TrainerError {
-        TrainerError { hinted, usage: true }
+        TrainerError { hinted, usage: true, kind: FailureKind::Configuration }
     }
 
     /// What helps; may be empty.
@@ -57,9 +80,22 @@ impl From<DistError> for TrainerError {
         let of_gpu =
             Some(&error.detail).filter(|_| error.kind == DistErrorKind::Failed).and_then(|text| of_gpu(text));
         let hint = of_gpu.as_ref().map_or(error.hint(), TrainerError::hint);
+        let kind = match (error.kind, error.phase) {
+            (DistErrorKind::Usage | DistErrorKind::Unsupported, _) => FailureKind::Configuration,
+            (DistErrorKind::AddressInUse, _) => FailureKind::PortTaken,
+            (DistErrorKind::Timeout | DistErrorKind::Connection, DistPhase::Rendezvous) => {
+                FailureKind::Rendezvous
+            }
+            (DistErrorKind::Timeout | DistErrorKind::Connection, _) => FailureKind::Connection,
+            (DistErrorKind::Mismatch, _) => FailureKind::Mismatch,
+            (DistErrorKind::Device, _) => FailureKind::GpuFailed,
+            (DistErrorKind::Memory, _) => FailureKind::OutOfMemory,
+            (DistErrorKind::Forged, _) => FailureKind::Other,
+            (DistErrorKind::Failed, _) => of_gpu.as_ref().map_or(FailureKind::Other, |error| error.kind),
+        };
         let text = error.to_string();
         let first = text.lines().next().unwrap_or(&text);
-        TrainerError { hinted: HintedError::new(first, hint), usage: error.is_usage() }
+        TrainerError { hinted: HintedError::new(first, hint), usage: error.is_usage(), kind }
     }
 }
 
@@ -71,13 +107,22 @@ pub(crate) fn of_gpu(text: &str) -> Option<TrainerError> {
     if let Some((_, rest)) = first.split_once("CUDA out of memory.") {
         // What follows is about allocators.
         let rest = rest.split("Of the allocated memory").next().unwrap_or(rest).trim();
-        return Some(TrainerError::failure(format!("CUDA out of memory. {rest}"), GPU_FULL_HINT));
+        let error = TrainerError::failure(format!("CUDA out of memory. {rest}"), GPU_FULL_HINT);
+        return Some(error.of(FailureKind::OutOfMemory));
     }
     let says = |any: &[&str]| any.iter().any(|words| first.contains(words));
-    if says(&FULL) {
-        return Some(TrainerError::failure(format!("{GPU_FULL}: {first}"), GPU_FULL_HINT));
+    if says(&[FOREIGN]) {
+        return Some(TrainerError::usage(
+            format!("this libtorch has no kernels for this GPU: {first}"),
+            FOREIGN_HINT,
+        ));
     }
-    says(&BROKEN).then(|| TrainerError::failure(format!("{GPU_FAILED}: {first}"), GPU_HINT))
+    if says(&FULL) {
+        let error = TrainerError::failure(format!("{GPU_FULL}: {first}"), GPU_FULL_HINT);
+        return Some(error.of(FailureKind::OutOfMemory));
+    }
+    let broken = || TrainerError::failure(format!("{GPU_FAILED}: {first}"), GPU_HINT);
+    says(&BROKEN).then(|| broken().of(FailureKind::GpuFailed))
 }
 
 impl From<tch::TchError> for TrainerError {
@@ -100,20 +145,60 @@ impl From<AdamError> for TrainerError {
 
 impl From<LaunchError> for TrainerError {
     fn from(LaunchError { hinted, usage }: LaunchError) -> TrainerError {
-        TrainerError { hinted, usage }
+        let kind = if usage { FailureKind::Configuration } else { FailureKind::Other };
+        TrainerError { hinted, usage, kind }
     }
 }
 
 impl From<EnvError> for TrainerError {
     fn from(error: EnvError) -> TrainerError {
+        let kind = match &error {
+            error if error.is_usage() => FailureKind::Configuration,
+            EnvError::Abandoned => FailureKind::Other,
+            _ => FailureKind::Environment,
+        };
         let hinted = HintedError::new(error.to_string(), error.hint());
-        TrainerError { hinted, usage: error.is_usage() }
+        TrainerError { hinted, usage: error.is_usage(), kind }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What ends a rank is told by the type of its error, however misleading its text.
+    #[test]
+    fn every_error_has_a_kind_that_its_text_does_not_change() {
+        let text = "socket closed: No space left on device, CUDA error: lost another rank";
+        let worker = |usage| EnvError::Worker {
+            id: "x".into(),
+            error: HintedError::new(text, ""),
+            traceback: String::new(),
+            usage,
+        };
+        assert_eq!(TrainerError::from(worker(false)).kind, FailureKind::Environment);
+        assert_eq!(TrainerError::from(worker(true)).kind, FailureKind::Configuration);
+        assert_eq!(TrainerError::failure(text, "").kind, FailureKind::Other);
+        assert_eq!(TrainerError::usage(text, "").kind, FailureKind::Configuration);
+        let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        assert_eq!(TrainerError::failure("x", "").of_io(&full).kind, FailureKind::DiskFull);
+        let quota = std::io::Error::from_raw_os_error(libc::EDQUOT);
+        assert_eq!(TrainerError::failure("x", "").of_io(&quota).kind, FailureKind::DiskFull);
+        for (kind, phase, wanted) in [
+            (DistErrorKind::Connection, DistPhase::Collective, FailureKind::Connection),
+            (DistErrorKind::Timeout, DistPhase::Collective, FailureKind::Connection),
+            (DistErrorKind::Timeout, DistPhase::Rendezvous, FailureKind::Rendezvous),
+            (DistErrorKind::Mismatch, DistPhase::Collective, FailureKind::Mismatch),
+            (DistErrorKind::AddressInUse, DistPhase::Rendezvous, FailureKind::PortTaken),
+            (DistErrorKind::Memory, DistPhase::Collective, FailureKind::OutOfMemory),
+            (DistErrorKind::Device, DistPhase::Collective, FailureKind::GpuFailed),
+            (DistErrorKind::Usage, DistPhase::Collective, FailureKind::Configuration),
+            (DistErrorKind::Forged, DistPhase::Collective, FailureKind::Other),
+        ] {
+            let error = DistError::some(kind, phase, text);
+            assert_eq!(TrainerError::from(error).kind, wanted, "{kind:?} {phase:?}");
+        }
+    }
 
     #[test]
     fn a_full_gpu_is_said_in_a_line_with_what_helps() {

@@ -60,6 +60,8 @@ pub trait Onlooker {
     fn goes_on(&mut self, played: Played) -> Result<Next, TrainerError>;
     /// A step that was asked for; `ended` episodes were over before it.
     fn see(&mut self, _step: ShownStep, _ended: usize) {}
+    /// All episodes have ended, with these returns.
+    fn over(&mut self, _returns: &[f64]) {}
 }
 
 /// One that sees nothing and decides whether it goes on.
@@ -121,6 +123,7 @@ pub fn evaluate(
         return Ok(None);
     }
     score.warn_of_cuts(eval);
+    onlooker.over(&score.returns);
     Ok(Some(score.evaluation(begun.elapsed())))
 }
 

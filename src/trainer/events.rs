@@ -10,7 +10,8 @@
 //! - EVENTS-3: each connection begins with `hello`; a line that could not be written whole is sent again on
 //!   the next one.
 //! - EVENTS-5: of frames of the policy at play, one waits, and a newer one replaces it; all other lines go
-//!   first, and nobody waits for it.
+//!   first, and nobody waits for it. Another is wanted at most every [`FRAME_EVERY`], and while somebody
+//!   is connected: the writer says so by a flag, so that who plays reads no clock and takes no lock.
 //! - EVENTS-4: [`Events::finish`] returns within its bound, whatever the agent does.
 
 pub use rankdeck_envs::log::{say, warn};
@@ -22,6 +23,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,8 @@ use std::time::{Duration, Instant};
 pub const CAPACITY: usize = 4096;
 /// Longest frame, bytes: the agent takes lines of 64 KiB.
 pub const FRAME_BYTES: usize = 60 << 10;
+/// At least this long is between two frames that are wanted.
+pub const FRAME_EVERY: Duration = Duration::from_millis(250);
 const RETRY: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
@@ -38,8 +42,8 @@ struct EventQueue {
     closed: bool,
     lost: u64,
     frame: Option<LiveFrame>,
-    /// When the latest frame came.
-    frame_at: Option<Instant>,
+    /// Until then no other is wanted.
+    frame_rest: Option<Instant>,
     /// Frames that were replaced, or too long.
     skipped: u64,
 }
@@ -52,9 +56,30 @@ struct EventLine {
 struct SharedQueue {
     queue: Mutex<EventQueue>,
     changed: Condvar,
+    /// Another frame would be sent.
+    frame_wanted: AtomicBool,
 }
 
+/// Where nobody is told anything.
+static NEVER_WANTED: AtomicBool = AtomicBool::new(false);
+
 impl SharedQueue {
+    fn new() -> SharedQueue {
+        let frame_wanted = AtomicBool::new(false);
+        SharedQueue { queue: Mutex::default(), changed: Condvar::new(), frame_wanted }
+    }
+
+    /// Asks for a frame when it is time to, or says how long to wait until it is.
+    fn want_frame(&self, queue: &mut EventQueue) -> Option<Duration> {
+        let left = queue.frame_rest.map(|until| until.saturating_duration_since(Instant::now()));
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            return Some(left);
+        }
+        queue.frame_rest = None;
+        self.frame_wanted.store(true, Ordering::Relaxed);
+        None
+    }
+
     fn lock(&self) -> MutexGuard<'_, EventQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,7 +99,7 @@ impl Events {
 
     /// Sends to the socket at `path`, which may appear, break and come back at any time.
     pub fn to(path: &Path, rank: Rank, generation: Generation) -> Events {
-        let shared = Arc::new(SharedQueue { queue: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(SharedQueue::new());
         let hello = line(&RankEvent::Hello { rank, generation });
         let (path, theirs) = (path.to_path_buf(), Arc::clone(&shared));
         let spawned =
@@ -111,13 +136,14 @@ impl Events {
         let Some(shared) = &self.shared else { return };
         let mut queue = shared.lock();
         queue.skipped += u64::from(queue.frame.replace(frame).is_some());
-        queue.frame_at = Some(Instant::now());
+        queue.frame_rest = Some(Instant::now() + FRAME_EVERY);
+        shared.frame_wanted.store(false, Ordering::Relaxed);
         shared.changed.notify_all();
     }
 
-    /// When the latest frame came; `None` where nobody is told anything.
-    pub fn frame_at(&self) -> Option<Option<Instant>> {
-        self.shared.as_ref().map(|shared| shared.lock().frame_at)
+    /// Whether another frame is wanted.
+    pub fn frame_wanted(&self) -> &AtomicBool {
+        self.shared.as_ref().map_or(&NEVER_WANTED, |shared| &shared.frame_wanted)
     }
 
     /// Lines lost so far.
@@ -171,8 +197,17 @@ fn serve(path: &PathBuf, hello: &str, shared: &SharedQueue) {
 fn write_lines(mut stream: UnixStream, shared: &SharedQueue) -> bool {
     loop {
         let mut queue = shared.lock();
-        while queue.lines.is_empty() && queue.frame.is_none() && !queue.closed {
-            queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let rest = shared.want_frame(&mut queue);
+            if !queue.lines.is_empty() || queue.frame.is_some() || queue.closed {
+                break;
+            }
+            queue = match rest {
+                Some(rest) => {
+                    shared.changed.wait_timeout(queue, rest).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            };
         }
         let Some(line) = queue.lines.pop_front() else {
             let Some(frame) = queue.frame.take().filter(|_| !queue.closed) else { return true };
@@ -270,12 +305,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.sock");
         let events = Events::to(&path, Rank(0), Generation(0));
-        assert_eq!((events.frame_at(), Events::silent().frame_at()), (Some(None), None));
+        let wanted = |events: &Events| events.frame_wanted().load(Ordering::Relaxed);
         let frame = |ended| LiveFrame { ended, ..LiveFrame::default() };
         // Nobody listens yet.
         (0..5).for_each(|i| events.frame(frame(i)));
         events.send(&eval(1));
-        assert!(events.frame_at().unwrap().is_some());
+        assert!(!wanted(&events), "nobody is connected");
         let listener = UnixListener::bind(&path).unwrap();
         let mut heard = BufReader::new(listener.accept().unwrap().0);
         let mut next = || {

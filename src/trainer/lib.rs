@@ -27,6 +27,7 @@ pub mod identity;
 pub(crate) mod inject;
 pub(crate) mod last_resort;
 pub mod live;
+pub(crate) mod measure;
 pub(crate) mod metrics_file;
 pub(crate) mod normalise;
 pub mod page;
@@ -66,6 +67,10 @@ use std::time::Duration;
 /// How long a rank waits at its end for the agent to take its last events.
 const FINISH: Duration = Duration::from_secs(5);
 
+/// Files that a rank may need to have open, and for each rank of the group.
+const FILES: u64 = 128;
+const FILES_EACH: u64 = 6;
+
 /// The whole program; returns its exit code: 0 finished or stopped, 1 failure, 2 usage.
 pub fn main(flags: &Flags) -> u8 {
     let env = |key: &str| std::env::var(key).ok();
@@ -98,7 +103,13 @@ pub fn main(flags: &Flags) -> u8 {
         }
     }
     match RankIdentity::resolve(flags, &env) {
-        Ok(identity) => rank(&identity),
+        Ok(identity) => match flags.all_reduce {
+            None => rank(&identity),
+            Some(largest) => measure::run(&identity, largest).map(|()| 0).unwrap_or_else(|error| {
+                complain(&format!("rank {}", identity.rank), &error);
+                error.exit_code()
+            }),
+        },
         Err(error) => {
             complain("rankdeck-trainer", &error);
             let events = env("RANKDECK_EVENTS").zip(env("RANK").and_then(|rank| rank.parse().ok()));
@@ -126,7 +137,30 @@ fn allow_all_open_files() {
     }
 }
 
+/// How many files this process may have open at once.
+pub(crate) fn open_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes the one valid rlimit.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => u64::MAX,
+    }
+}
+
+/// Says where so few files may be open that connections of all ranks, or a checkpoint, may find no room.
+fn warn_of_few_files(identity: &RankIdentity) {
+    let (files, least) = (open_files(), FILES + FILES_EACH * u64::from(identity.world_size));
+    if files < least {
+        warn(&format!(
+            "rank {}: at most {files} files may be open here, and {} ranks may need {least}; raise `nofile` in \
+             /etc/security/limits.conf, or `ulimit -n` in `prelude`",
+            identity.rank, identity.world_size
+        ));
+    }
+}
+
 fn rank(identity: &RankIdentity) -> u8 {
+    warn_of_few_files(identity);
     let events = match &identity.events {
         Some(path) => Events::to(path, Rank(identity.rank), Generation(identity.generation)),
         None => Events::silent(),
@@ -167,7 +201,7 @@ fn describe(reason: FinishReason) -> &'static str {
 
 fn event(error: &TrainerError) -> RankEvent {
     let HintedError { error: message, hint } = error.hinted.clone();
-    RankEvent::Error { message, hint, usage: error.usage }
+    RankEvent::Error { message, hint, usage: error.usage, failure: Some(error.kind) }
 }
 
 fn complain(who: &str, error: &TrainerError) {

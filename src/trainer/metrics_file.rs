@@ -31,6 +31,7 @@ pub struct Row {
     pub values: BTreeMap<&'static str, f64>,
 }
 
+/// `metrics.csv`, open for the lines to come.
 pub struct MetricsFile {
     path: PathBuf,
     /// Iterations that were made before.

@@ -27,11 +27,21 @@ fn check_gpu() -> Result<(), TrainerError> {
         ));
     }
     for index in 0..count {
-        let there = Tensor::f_ones([4, 4], (Kind::Float, Device::Cuda(index)))?;
-        there.f_mm(&there)?.f_sum(None::<Kind>)?.f_double_value(&[])?;
+        compute(index).map_err(|mut error| {
+            if count > 1 {
+                error.hinted.error = format!("GPU {index} of {count}: {}", error.hinted.error);
+            }
+            error
+        })?;
     }
     let nccl = cuda::nccl_version()?;
     say(&format!("{count} GPUs work with libtorch {} and NCCL {nccl}", torch_version()));
+    Ok(())
+}
+
+fn compute(index: usize) -> Result<(), TrainerError> {
+    let there = Tensor::f_ones([4, 4], (Kind::Float, Device::Cuda(index)))?;
+    there.f_mm(&there)?.f_sum(None::<Kind>)?.f_double_value(&[])?;
     Ok(())
 }
 

@@ -83,7 +83,7 @@ pub fn share(
         return Ok(None);
     }
     if let Some(hinted) = answer.error {
-        return Err(TrainerError { hinted, usage: true });
+        return Err(TrainerError::usage_of(hinted));
     }
     let path = if resume == LATEST { folder(run_dir).join(&answer.name) } else { named };
     bytes.resize(answer.bytes, 0);

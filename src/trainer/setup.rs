@@ -1,6 +1,6 @@
 //! What is settled before the first iteration: experiment, sizes, device, folders.
 
-use super::distributed::{BackendKind, cuda};
+use super::distributed::{BackendKind, GroupSettings, cuda};
 use super::error::TrainerError;
 use super::events::warn;
 use super::identity::RankIdentity;
@@ -9,6 +9,7 @@ use rankdeck_proto::status_page::Writer;
 use rankdeck_types::experiment::{Env, Experiment, Learn};
 use rankdeck_types::plan::{limits, size_problem};
 use std::path::PathBuf;
+use std::time::Duration;
 use tch::Device;
 
 /// The parts of an experiment that the built-in trainer cannot do without.
@@ -149,6 +150,27 @@ pub fn device(
     }
 }
 
+/// What this rank needs to know to join its group.
+pub fn group(
+    identity: &RankIdentity,
+    (backend, device): (BackendKind, Device),
+    timeout: Duration,
+) -> GroupSettings {
+    GroupSettings {
+        rank: identity.rank,
+        world_size: identity.world_size,
+        local_rank: identity.local_rank,
+        master_addr: identity.master_addr.clone(),
+        master_port: identity.master_port,
+        backend,
+        timeout,
+        interface: identity.interface.clone(),
+        generation: identity.generation,
+        secret: identity.secret.clone(),
+        device,
+    }
+}
+
 /// Which of the `count` devices that this process sees is its own: the one that was `assigned`, the only one
 /// (Slurm's `--gpus-per-task=1` restricts it, and its number is 0 whatever the local rank), or that of the
 /// local rank.
@@ -172,8 +194,9 @@ pub fn open_page(identity: &RankIdentity) -> Result<Page, TrainerError> {
     });
     let writer = match shown {
         Some(writer) => writer,
-        None => Writer::anonymous(rank, generation)
-            .map_err(|error| TrainerError::failure(format!("cannot map a status page: {error}"), ""))?,
+        None => Writer::anonymous(rank, generation).map_err(|error| {
+            TrainerError::failure(format!("cannot map a status page: {error}"), "").of_io(&error)
+        })?,
     };
     Ok(Page::new(writer))
 }

@@ -148,7 +148,11 @@ fn exit_code(status: ExitStatus) -> u8 {
 }
 
 fn arguments(command: &mut Command, flags: &Flags) {
-    command.arg("--config").arg(&flags.config);
+    if let Some(largest) = flags.all_reduce {
+        command.arg("--all-reduce").arg(largest.to_string());
+    } else {
+        command.arg("--config").arg(&flags.config);
+    }
     #[cfg(feature = "inject")]
     for fault in &flags.inject {
         command.arg("--inject").arg(fault);

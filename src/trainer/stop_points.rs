@@ -22,7 +22,6 @@ const GROWTH: u64 = 16;
 pub enum Work {
     /// A step of all environments.
     Step,
-    /// An update.
     Update,
     /// An update of an auxiliary phase.
     AuxUpdate,

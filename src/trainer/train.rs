@@ -1,14 +1,15 @@
 //! The training loop of one rank. Its invariants are the [trainer's](crate).
 
 mod evaluation;
+mod resuming;
 mod rows;
 mod saving;
 
 use super::algo::{self, Algorithm, BuildContext, IterationStats, Stat, StepContext};
-use super::checkpoint::{Checkpoint, Header};
+use super::checkpoint::Header;
 use super::counters::{RankCounters, mean, push_bounded};
 use super::description::Description;
-use super::distributed::{GroupSettings, ProcessGroup, ReduceOp};
+use super::distributed::{ProcessGroup, ReduceOp, cudnn};
 use super::env::{self, VectorEnv};
 use super::error::TrainerError;
 use super::events::{Events, say, warn};
@@ -28,6 +29,7 @@ use rankdeck_kernel::seeds::Seeds;
 use rankdeck_launcher::experiment;
 use rankdeck_proto::message::{Counters, FinishReason, Phase, RankEvent};
 use rankdeck_types::experiment::{Experiment, Learn};
+use resuming::{find_checkpoint, take_over};
 use rows::{IterationRow, Rows};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -60,19 +62,9 @@ pub fn run(
         setup::bound_workers(&mut experiment);
     }
     let (backend, device) = setup::device(identity, &experiment)?;
-    let settings = GroupSettings {
-        rank: identity.rank,
-        world_size: identity.world_size,
-        local_rank: identity.local_rank,
-        master_addr: identity.master_addr.clone(),
-        master_port: identity.master_port,
-        backend,
-        timeout: timeout(&experiment)?,
-        interface: identity.interface.clone(),
-        generation: identity.generation,
-        secret: identity.secret.clone(),
-        device,
-    };
+    let policy = &experiment.policy;
+    cudnn(policy.deterministic, policy.cudnn_benchmark);
+    let settings = setup::group(identity, (backend, device), timeout(&experiment)?);
     if identity.secret.is_none() && identity.spans_hosts && identity.rank == 0 {
         warn(
             "RANKDECK_SECRET is not set: connections between ranks are neither authenticated nor encrypted; \
@@ -125,57 +117,6 @@ fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
             )
         },
     )
-}
-
-/// The checkpoint to resume from, on all ranks; `None` in a new run, and in a restart before the first
-/// checkpoint.
-fn find_checkpoint(
-    identity: &RankIdentity,
-    run_dir: &Path,
-    group: &ProcessGroup,
-    device: Device,
-) -> Result<Option<(PathBuf, Checkpoint)>, TrainerError> {
-    let Some(from) = &identity.resume else { return Ok(None) };
-    let or_afresh = from == resume::LATEST && identity.generation > 0;
-    resume::share(group, (from, run_dir), or_afresh, device)
-}
-
-/// Restores the algorithm; `true` when its environments cannot be taken over.
-fn take_over(
-    algorithm: &mut dyn Algorithm,
-    path: &Path,
-    checkpoint: Checkpoint,
-    build: &BuildContext<'_>,
-) -> Result<bool, TrainerError> {
-    let BuildContext { experiment, group, .. } = build;
-    let (env, learn) = setup::parts(experiment)?;
-    let state = algorithm.state()?;
-    checkpoint.fits(path, &state)?;
-    let (rank, world_size) = (group.rank(), group.world_size());
-    let share = resume::share_of(&checkpoint, rank, world_size, env.num_envs, state.words_per_env);
-    let lost = share.envs.is_none();
-    let train_iter = checkpoint.header.train_iter;
-    algorithm.restore(&RestoredState {
-        arrays: checkpoint.arrays,
-        words: checkpoint.words,
-        counters: share.counters,
-        envs: share.envs,
-    })?;
-    if experiment.checkpoint.replay {
-        let mark = saving::mark(experiment, group, train_iter);
-        let loaded = algorithm.load_own(path.parent().unwrap_or(path), &mark);
-        if let Err(why) = &loaded {
-            let what = if matches!(learn, Learn::Ppg(_)) { "rollouts begin" } else { "replay begins" };
-            warn(&format!("rank {rank}: {what} empty: {why}"));
-        }
-        // All ranks continue with their replay, or none: they begin to learn in the same iteration.
-        let mut missing = [i64::from(loaded.is_err())];
-        group.all_reduce_i64(&mut missing, ReduceOp::Sum, "resume")?;
-        if missing[0] > 0 {
-            algorithm.drop_own();
-        }
-    }
-    Ok(lost)
 }
 
 struct Trainer<'a> {
@@ -407,7 +348,7 @@ impl<'a> Trainer<'a> {
         let lost =
             stats.losses.iter().find(|stat| stat.is_loss && stats.updates > 0 && !stat.value.is_finite());
         if let Some(Stat { name, .. }) = lost {
-            return Err(TrainerError::failure(
+            return Err(TrainerError::diverged(
                 format!("{name} is not a finite number any more in iteration {}", self.train_iter + 1),
                 "lower the learning rate, and look at the losses in TensorBoard",
             ));

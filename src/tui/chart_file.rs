@@ -1,22 +1,17 @@
 //! Charts as files: CSV for other programs, SVG and PNG for documents. Pure.
 
 use crate::chart_png;
-use crate::chart_shape::{Anchor, Shape};
+use crate::chart_shape::{Anchor, HEIGHT, Shape, WIDTH, canvas, head, labels, words};
 use crate::chart_view::Scale;
+use crate::heat_file;
 use crate::panes::charts;
 use crate::state::{SavedFile, ViewState};
-use crate::text;
 use crate::widgets::plot::Dot;
 use rankdeck_core::model::Model;
 use rankdeck_core::series::{Series, smooth};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Size of one chart of an SVG.
-const WIDTH: f64 = 960.0;
-const HEIGHT: f64 = 320.0;
-/// Room for labels: left, top, right, bottom.
-const MARGIN: (f64, f64, f64, f64) = (72.0, 34.0, 18.0, 30.0);
 /// Colours of lines, after Okabe and Ito.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
@@ -32,19 +27,31 @@ pub fn files(model: &Model, view: &ViewState) -> Vec<SavedFile> {
         name: (*name).to_string(),
         dots: dots(series, &scale, weight),
     };
+    let is_map = |name: &str| !view.chart.together && model.histograms.contains_key(name);
     let panels: Vec<Panel> = match view.chart.together {
         true => vec![Panel { title: String::new(), curves: named.iter().map(line).collect() }],
         false => {
-            named.iter().map(|one| Panel { title: one.0.to_string(), curves: vec![line(one)] }).collect()
+            let lines = named.iter().filter(|(name, _)| !is_map(name));
+            lines.map(|one| Panel { title: one.0.to_string(), curves: vec![line(one)] }).collect()
         }
     };
     let (x, log) = (view.chart.window(model), view.chart.log);
-    let file = |ending, bytes| SavedFile { stem: "charts", ending, bytes };
-    vec![
-        file("csv", csv(&named).into_bytes()),
-        file("svg", svg(&panels, &scale, x, log).into_bytes()),
-        file("png", png(&panels, &scale, x, log)),
-    ]
+    let mut drawn: Vec<Vec<Shape>> = panels.iter().map(|panel| draw(panel, &scale, x, log)).collect();
+    let maps: Vec<_> =
+        shown.iter().filter_map(|(name, _)| Some((name.as_str(), model.histograms.get(*name)?))).collect();
+    let drawn_maps = maps.iter().filter(|(name, _)| is_map(name));
+    drawn.extend(drawn_maps.map(|(name, map)| heat_file::shapes(name, map, &scale, x, log)));
+    let file = |stem, ending, bytes| SavedFile { stem, ending, bytes };
+    let mut files = vec![
+        file("charts", "csv", csv(&named).into_bytes()),
+        file("charts", "svg", document(&drawn).into_bytes()),
+        file("charts", "png", chart_png::png(&drawn, (WIDTH, HEIGHT))),
+    ];
+    if !maps.is_empty() {
+        let quoted_maps: Vec<_> = maps.iter().map(|(name, map)| (quoted(name), *map)).collect();
+        files.push(file("histograms", "csv", heat_file::csv(&quoted_maps).into_bytes()));
+    }
+    files
 }
 
 fn dots(series: &Series, scale: &Scale, weight: f64) -> Vec<Dot> {
@@ -108,15 +115,20 @@ pub struct Panel {
 
 /// Charts below each other as one SVG document.
 pub fn svg(panels: &[Panel], scale: &Scale, x: (f64, f64), log: bool) -> String {
-    let height = HEIGHT * panels.len().max(1) as f64;
+    document(&panels.iter().map(|panel| draw(panel, scale, x, log)).collect::<Vec<_>>())
+}
+
+/// Drawn charts below each other as one SVG document.
+pub fn document(drawn: &[Vec<Shape>]) -> String {
+    let height = HEIGHT * drawn.len().max(1) as f64;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
          viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
     );
-    for (i, panel) in panels.iter().enumerate() {
+    for (i, shapes) in drawn.iter().enumerate() {
         let _ = writeln!(out, "<g transform=\"translate(0 {})\">", HEIGHT * i as f64);
-        for shape in draw(panel, scale, x, log) {
+        for shape in shapes {
             out.push_str(&shape.svg());
         }
         out.push_str("</g>\n");
@@ -134,26 +146,14 @@ pub fn png(panels: &[Panel], scale: &Scale, x: (f64, f64), log: bool) -> Vec<u8>
 /// A chart as shapes.
 fn draw(panel: &Panel, scale: &Scale, x: (f64, f64), log: bool) -> Vec<Shape> {
     let height = |y: f64| if log { y.log10() } else { y };
-    let (left, top, right, bottom) = MARGIN;
-    let (w, h) = (WIDTH - left - right, HEIGHT - top - bottom);
+    let (left, top, w, h) = canvas();
     let seen = |dot: &&Dot| (x.0..=x.1).contains(&dot.x) && height(dot.y).is_finite();
     let reach = panel.curves.iter().flat_map(|curve| curve.dots.iter().filter(seen));
     let reach = reach.flat_map(|dot| [height(dot.low), height(dot.y), height(dot.high)]);
     let (low, high) = reach
         .filter(|y| y.is_finite())
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
-    let words = |text: &str, at, anchor, colour, bold| Shape::Text {
-        text: text.to_owned(),
-        at,
-        anchor,
-        colour,
-        bold,
-    };
-    let corners = [(left, top), (left + w, top), (left + w, top + h), (left, top + h), (left, top)];
-    let mut out = vec![
-        Shape::Line { path: corners.to_vec(), colour: "#bbbbbb", width: 1.0 },
-        words(&panel.title, (left, 20.0), Anchor::Start, "#000000", true),
-    ];
+    let mut out = head(&panel.title);
     if low > high {
         return out;
     }
@@ -164,16 +164,7 @@ fn draw(panel: &Panel, scale: &Scale, x: (f64, f64), log: bool) -> Vec<Shape> {
     let rise = |y: f64| (y / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
     let py = |y: f64| top + (1.0 - rise(y).clamp(0.0, 1.0)) * h;
     let told = |y: f64| if log { 10f64.powf(y) } else { y };
-    let heights = [low, low / 2.0 + high / 2.0, high];
-    for (y, label) in heights.into_iter().zip(text::apart(heights.map(told))) {
-        out.push(Shape::Rule { from: (left, py(y)), to: (left + w, py(y)), colour: "#eeeeee" });
-        out.push(words(&label, (left - 6.0, py(y) + 4.0), Anchor::End, "#555555", false));
-    }
-    let places = [x.0, (x.0 + x.1) / 2.0, x.1];
-    for (at, label) in places.into_iter().zip(scale.labels(places)) {
-        let place = (px(at).clamp(left + 20.0, left + w - 20.0), top + h + 18.0);
-        out.push(words(&label, place, Anchor::Middle, "#555555", false));
-    }
+    out.extend(labels([low, low / 2.0 + high / 2.0, high].map(told), scale, x));
     for (i, curve) in panel.curves.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
         let dots: Vec<&Dot> = curve.dots.iter().filter(seen).collect();

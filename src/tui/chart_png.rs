@@ -56,6 +56,12 @@ impl Pen<'_> {
                 let path = vec![*from, *to];
                 self.draw(&Shape::Line { path, colour, width: 1.0 });
             }
+            Shape::Cell { at: (x, y), size, colour } => {
+                let (right, bottom) = (x + size.0, y + size.1);
+                let path = [(*x, *y), (right, *y), (right, bottom), (*x, bottom)];
+                let Some(path) = self.path(&path, true) else { return };
+                self.picture.fill_path(&path, &paint(colour, 255), FillRule::Winding, at, None);
+            }
             Shape::Area { path, colour } => {
                 let Some(path) = self.path(path, true) else { return };
                 self.picture.fill_path(&path, &paint(colour, 38), FillRule::Winding, at, None);

@@ -1,13 +1,21 @@
 //! How the charts are looked at: the axis, the window on it, smoothing, cursor. Pure.
 
 use crate::text;
+use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::Model;
 use rankdeck_core::series::{Place, Series};
+use std::collections::BTreeMap;
 
 /// Weights of the past that `s` goes through.
 const SMOOTHING: [f64; 7] = [0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.99];
 /// Parts of the window that the cursor moves by.
 const PARTS: f64 = 100.0;
+/// Part of a heat map's height that its cursor moves by.
+const ROW: f64 = 1.0 / 24.0;
+/// Most other runs that are drawn over the run that is shown.
+pub const BESIDE: usize = 4;
+/// Letters of curves.
+const LETTERS: &[u8; 26] = b"abcdefghijklmnopqrstuvwxyz";
 /// Greatest zoom: the span was halved so often.
 const MOST_ZOOM: u8 = 12;
 
@@ -152,6 +160,41 @@ pub struct ChartWindow {
     pub held: Option<(f64, f64)>,
 }
 
+/// Another run whose series are drawn over those of the run that is shown.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Beside {
+    pub name: String,
+    pub series: BTreeMap<String, Series>,
+    /// When its first value came.
+    origin: f64,
+}
+
+impl Beside {
+    /// A recorded run.
+    pub fn new(run: ComparedRun) -> Beside {
+        let origin = run.series.values().filter_map(first).reduce(f64::min).unwrap_or(0.0);
+        Beside { name: run.run, series: run.series, origin }
+    }
+
+    /// An axis of the run that is shown, with this run's own origin.
+    pub fn scale(&self, shown: &Scale) -> Scale {
+        Scale { origin: self.origin, ..*shown }
+    }
+}
+
+/// When the first value of a series came.
+fn first(series: &Series) -> Option<f64> {
+    let places = series.points().first().map(|point| point.place).into_iter();
+    places.chain(series.marks().first().copied()).map(|place| place.time).reduce(f64::min)
+}
+
+/// First and last places of a series.
+fn outermost(series: &Series) -> impl Iterator<Item = Place> {
+    let points = [series.points().first(), series.points().last()].into_iter().flatten();
+    let marks = [series.marks().first(), series.marks().last()].into_iter().flatten();
+    points.map(|point| point.place).chain(marks.copied())
+}
+
 /// How the charts are looked at.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChartView {
@@ -169,8 +212,16 @@ pub struct ChartView {
     pub cursor: Option<f64>,
     /// A position that the cursor's values are compared with.
     pub pin: Option<f64>,
+    /// The row of heat maps that is looked at, from 0 at the bottom to 1 at the top; `None`: the fullest bin.
+    pub height: Option<f64>,
+    /// The mouse is dragging the cursor away from the pin.
+    pub dragged: bool,
     /// Seconds to add to UTC for the user's own time zone.
     pub utc_offset_s: i64,
+    /// Other runs, bounded by [`BESIDE`].
+    pub beside: Vec<Beside>,
+    /// Seconds since the newest value, while one is due: a stall has its width on the axes of time.
+    pub late_s: f64,
 }
 
 impl ChartView {
@@ -193,27 +244,23 @@ impl ChartView {
 
     /// The axis with the run's origin.
     pub fn scale(&self, model: &Model) -> Scale {
-        let first = |series: &Series| {
-            let places = series.points().first().map(|point| point.place).into_iter();
-            places.chain(series.marks().first().copied()).map(|place| place.time).reduce(f64::min)
-        };
         let origin = model.charts().filter_map(|(_, series)| first(series)).reduce(f64::min);
         Scale { axis: self.axis, origin: origin.unwrap_or(0.0), utc_offset_s: self.utc_offset_s }
     }
 
-    /// First and last position of all series.
+    /// First and last position of all series, those of other runs included.
     fn ends(&self, model: &Model) -> Option<(f64, f64)> {
         let scale = self.scale(model);
-        let places = |series: &Series| {
-            let points = [series.points().first(), series.points().last()].into_iter().flatten();
-            let marks = [series.marks().first(), series.marks().last()].into_iter().flatten();
-            let places: Vec<Place> = points.map(|point| point.place).chain(marks.copied()).collect();
-            places
-        };
-        let all = model.charts().flat_map(|(_, series)| places(series)).map(|place| scale.of(place));
+        let own = model.charts().flat_map(|(_, series)| outermost(series)).map(|place| scale.of(place));
+        let others = self.beside.iter().flat_map(|run| {
+            let scale = run.scale(&scale);
+            run.series.values().flat_map(outermost).map(move |place| scale.of(place))
+        });
+        let all = own.chain(others);
         let (low, high) =
             all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
         let low = if self.axis == Axis::Wall { low } else { low.min(0.0) };
+        let high = if self.axis == Axis::Steps { high } else { high + self.late_s };
         (low.is_finite() && high.is_finite()).then_some((low, high))
     }
 
@@ -239,6 +286,11 @@ impl ChartView {
 
     /// Halves or doubles the span, around the cursor where it is in the window.
     pub fn zoom(&mut self, model: &Model, by: i8) {
+        self.zoom_around(model, by, self.cursor);
+    }
+
+    /// Halves or doubles the span, around a position where that is in the window.
+    pub fn zoom_around(&mut self, model: &Model, by: i8, around: Option<f64>) {
         let zoom = self.window.zoom.saturating_add_signed(by).min(MOST_ZOOM);
         let Some((low, high)) = self.ends(model).filter(|_| zoom > 0 && zoom != self.window.zoom) else {
             if zoom == 0 {
@@ -247,13 +299,13 @@ impl ChartView {
             return;
         };
         let (from, to) = self.window(model);
-        let cursor = self.cursor.filter(|at| (from..=to).contains(at));
-        let held = self.window.held.is_some() || cursor.is_some();
+        let around = around.filter(|at| (from..=to).contains(at));
+        let held = self.window.held.is_some() || around.is_some();
         let held = held.then(|| {
-            let (middle, half) =
-                (cursor.unwrap_or((from + to) / 2.0), (to - from) / 2.0 / 2f64.powi(i32::from(by)));
-            let from = (middle - half).max(low);
-            (from, from + 2.0 * half)
+            // What is looked at stays where it is on the screen.
+            let (fixed, shrink) = (around.unwrap_or((from + to) / 2.0), 2f64.powi(i32::from(by)));
+            let begin = (fixed - (fixed - from) / shrink).max(low);
+            (begin, begin + (to - from) / shrink)
         });
         self.window = ChartWindow { zoom, held: held.filter(|held| held.1 < high) };
     }
@@ -288,6 +340,20 @@ impl ChartView {
         }
     }
 
+    /// Puts the cursor to a position; `dragged` there, the pin stays where the mouse was pressed.
+    pub fn put_cursor(&mut self, at: f64, dragged: bool) {
+        if dragged && !self.dragged {
+            self.pin = self.cursor;
+        }
+        (self.cursor, self.dragged) = (Some(at), dragged);
+    }
+
+    /// Looks at a higher row of heat maps, or a lower one.
+    pub fn move_height(&mut self, by: i8) {
+        let from = self.height.unwrap_or(if by > 0 { -ROW } else { 1.0 + ROW });
+        self.height = Some((from + ROW * f64::from(by)).clamp(0.0, 1.0));
+    }
+
     /// Pins the cursor's position, or lets it go.
     pub fn pin_cursor(&mut self) {
         self.pin = match self.pin {
@@ -295,6 +361,11 @@ impl ChartView {
             _ => self.cursor,
         };
     }
+}
+
+/// The letter of a curve among others.
+pub fn letter(at: usize) -> char {
+    LETTERS[at % LETTERS.len()].into()
 }
 
 /// The value of a series nearest to a position, and where exactly it is.

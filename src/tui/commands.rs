@@ -1,5 +1,11 @@
 //! What each command of the table of keys does to the view, and which actions it asks for.
 
+mod again;
+mod log;
+
+pub use log::{asked_of_hosts, log_there, open_rank_log};
+
+use crate::borders;
 use crate::chart_file;
 use crate::chart_view::ChartWindow;
 use crate::confirm;
@@ -7,18 +13,27 @@ use crate::copy;
 use crate::keys;
 use crate::keys::Command;
 use crate::log_filter::Level;
-use crate::logs;
-use crate::overlays::{event, evidence};
+use crate::log_walk;
+use crate::overlays::evidence;
+use crate::pane_sizes::PaneSizes;
 use crate::panes::{charts, end, events};
 use crate::ranks;
+use crate::reach;
 use crate::restart_draft::RestartDraft;
-use crate::state::{Action, Frozen, LogScope, Overlay, Pane, Tab, Typing, ViewState};
+use crate::state::{Action, Frozen, Overlay, Pane, PictureChoice, Tab, Typing, ViewState};
 use crate::theme::{Glyphs, Role};
 use crate::time::TimeMove;
-use rankdeck_core::model::{Model, RunState, Subject};
+use crate::widgets::plain;
+use again::begin_again;
+use log::{change_log, rank_log, shift_log};
+use rankdeck_core::event::Event;
+use rankdeck_core::model::{Model, RunState};
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::Timestamp;
 use std::collections::BTreeSet;
+
+/// Cells by which a pane becomes wider at once.
+const WIDER: i16 = 2;
 
 /// Carries out a command that is not disabled.
 pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Timestamp) -> Vec<Action> {
@@ -33,27 +48,22 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Stop => return stop(model, view, StopMode::Clean),
         Command::Kill => return stop(model, view, StopMode::Kill),
         Command::Detach => return vec![Action::leave()],
-        Command::Restart => {
-            let question = confirm::restart(model, picked(model, view).as_deref());
-            view.open(Overlay::Confirm(question));
+        Command::Restart | Command::RestartWith => begin_again(model, view, command),
+        Command::PickHosts | Command::Palette | Command::Help | Command::Policy | Command::Pictures => {
+            view.open(overlay(command));
         }
-        Command::RestartWith => {
-            let from = picked(model, view);
-            restart_with(model, view, from.as_deref(), "");
-        }
-        Command::PickHosts => view.open(Overlay::Hosts { changed: BTreeSet::new(), selected: 0 }),
-        Command::Palette => view.open(Overlay::Palette(Typing::default())),
-        Command::Help => view.open(Overlay::Help { filter: String::new(), selected: 0 }),
         Command::Go(tab) => (view.tab, view.zoom, view.editing) = (tab, false, None),
-        Command::NextPane => focus(view, 1),
-        Command::PreviousPane => focus(view, -1),
-        Command::Zoom => view.zoom = !view.zoom,
+        Command::NextPane
+        | Command::PreviousPane
+        | Command::Taller(_)
+        | Command::Wider(_)
+        | Command::UsualSizes
+        | Command::Zoom => arrange(model, view, command),
         Command::Freeze => freeze(model, view, now),
         Command::Explain => evidence::open(model, view),
-        Command::Policy => view.open(Overlay::Policy),
         Command::Back => return back(view),
         Command::Copy => return vec![Action::Copy(copy::text(view.shown(model), view, now))],
-        Command::SaveScreen => return vec![Action::SaveScreen],
+        Command::SaveScreen => return save_screen(view, now),
         Command::Redraw => return vec![Action::Redraw],
         Command::Suspend => return vec![Action::Suspend],
         Command::Move(_) | Command::Page(_) | Command::First | Command::Last => {
@@ -62,6 +72,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Inspect => inspect(model, view),
         Command::Filter => {
             view.editing = Some(view.pane());
+            view.log.leave_files();
             (view.log.whole, view.log.hit) = (false, None);
         }
         Command::Sort => sort(view, now),
@@ -70,41 +81,106 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::NextTrouble => next_trouble(model, view),
         Command::OtherRank(step) => other_rank(model, view, step),
         Command::RankLog => rank_log(model, view),
+        Command::Sideways(by) => shift_log(view, by),
         Command::Follow if view.pane() == Pane::Events => view.events.selected = None,
         Command::Merge
         | Command::Follow
         | Command::Wrap
         | Command::Hit(_)
+        | Command::Around
         | Command::Level
         | Command::Times
         | Command::Fold
         | Command::Former
-        | Command::LogThere => {
-            if let Err(why) = change_log(model, view, command) {
-                view.toast(why, Role::Warn, now);
-            }
-        }
+        | Command::LogThere => match change_log(model, view, command) {
+            Ok(wanted) => return asked_of_hosts(view, wanted),
+            Err(why) => view.toast(why, Role::Warn, now),
+        },
         Command::Again => return vec![Action::Again],
+        Command::Waits => view.ranks.waits = !view.ranks.waits,
         Command::Mouse => return mouse(view, now),
+        Command::Stack | Command::Continue | Command::Shell | Command::Environment | Command::Processes => {
+            return reach_out(model, view, command, now);
+        }
         Command::ToggleSeries => toggle_series(model, view),
         Command::ExportCharts => {
             return vec![Action::SaveFiles(chart_file::files(view.shown(model), view))];
         }
         Command::Span(_) | Command::Pan(_) | Command::Axis | Command::Cursor(_) => look(model, view, command),
-        Command::WholeRun | Command::Smooth(_) | Command::LogScale | Command::Together | Command::Pin => {
-            draw_charts_otherwise(view, command, now)
-        }
+        Command::WholeRun
+        | Command::Smooth(_)
+        | Command::LogScale
+        | Command::Together
+        | Command::Pin
+        | Command::Height(_) => draw_charts_otherwise(view, command, now),
         Command::Time(_) | Command::GoThere | Command::TypeTime => return travel(model, view, command),
     }
     Vec::new()
 }
 
-/// The log of the selected rank; on the page of the end, of the one that ended the run.
-fn rank_log(model: &Model, view: &mut ViewState) {
-    if view.pane() == Pane::End {
-        view.ranks.selected = end::guilty(model).or(view.ranks.selected);
+/// What opens over the page.
+fn overlay(command: Command) -> Overlay {
+    match command {
+        Command::PickHosts => Overlay::Hosts { changed: BTreeSet::new(), selected: 0 },
+        Command::Palette => Overlay::Palette(Typing::default()),
+        Command::Help => Overlay::Help { filter: String::new(), selected: 0 },
+        Command::Pictures => Overlay::Pictures(PictureChoice::default()),
+        _ => Overlay::Policy,
     }
-    open_rank_log(view);
+}
+
+/// Moves the focus between panes, and changes their sizes.
+fn arrange(model: &Model, view: &mut ViewState, command: Command) {
+    match command {
+        Command::NextPane => focus(view, 1),
+        Command::PreviousPane => focus(view, -1),
+        Command::Taller(rows) => borders::grow(model, view, i16::from(rows), 0),
+        Command::Wider(cells) => borders::grow(model, view, 0, i16::from(cells) * WIDER),
+        Command::UsualSizes => view.sizes = PaneSizes::default(),
+        _ => view.zoom = !view.zoom,
+    }
+}
+
+/// Writes what is shown into a file, unless secrets may be among it.
+fn save_screen(view: &mut ViewState, now: Timestamp) -> Vec<Action> {
+    if view.overlays.iter().any(|open| matches!(open, Overlay::Environment { .. })) {
+        view.toast("an environment is shown, and written nowhere", Role::Warn, now);
+        return Vec::new();
+    }
+    vec![Action::SaveScreen]
+}
+
+/// Reaches the selected rank, or its host, by its agent or by a shell.
+fn reach_out(model: &Model, view: &mut ViewState, command: Command, now: Timestamp) -> Vec<Action> {
+    let selected = ranks::selected(model, view).map(|rank| (rank.rank, rank.node));
+    match (command, selected) {
+        (Command::Stack, Some((rank, _))) => {
+            view.open(Overlay::Inspect { rank, top: 0 });
+            vec![Action::Tell(Event::LookRequested { rank })]
+        }
+        (Command::Continue, Some((rank, _))) => {
+            view.toast(format!("asked the agent to continue rank {rank}"), Role::Dim, now);
+            vec![Action::Tell(Event::ContinueRequested { rank })]
+        }
+        (Command::Environment, Some((rank, _))) => {
+            let asked = reach::rank(model, rank).and_then(|process| reach::environment(view, &process));
+            asked.unwrap_or_else(|why| {
+                view.toast(format!("environment: {why}"), Role::Warn, now);
+                Vec::new()
+            })
+        }
+        (Command::Processes, _) => {
+            if let Some(node) = view.hosts.selected {
+                view.open(Overlay::Processes { node, selected: None });
+            }
+            Vec::new()
+        }
+        (Command::Shell, selected) => {
+            let listed = (view.pane() == Pane::Hosts).then_some(view.hosts.selected).flatten();
+            listed.or(selected.map(|(_, node)| node)).map(Action::Shell).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Leaves the mouse to the terminal, or takes it back.
@@ -148,7 +224,11 @@ fn travel(model: &Model, view: &mut ViewState, command: Command) -> Vec<Action> 
     let to = match command {
         Command::Time(to) => Some(to),
         Command::GoThere if view.pane() == Pane::End => {
-            end::when(model).map(|end| TimeMove::To(Timestamp(end.0.saturating_sub(end::BEFORE_MS))))
+            let to =
+                end::when(model).map(|end| TimeMove::To(Timestamp(end.0.saturating_sub(end::BEFORE_MS))));
+            // The page of the end has nothing to say of the time before it.
+            view.tab = if to.is_some() { Tab::Overview } else { view.tab };
+            to
         }
         Command::GoThere => events::selected(view.shown(model), view).map(|line| TimeMove::To(line.at)),
         _ => {
@@ -172,6 +252,7 @@ fn draw_charts_otherwise(view: &mut ViewState, command: Command, now: Timestamp)
         }
         Command::LogScale => view.chart.log = !view.chart.log,
         Command::Together => view.chart.together = !view.chart.together,
+        Command::Height(by) => view.chart.move_height(by),
         _ => view.chart.pin_cursor(),
     }
 }
@@ -208,21 +289,6 @@ fn look(model: &Model, view: &mut ViewState, command: Command) {
     view.chart = chart;
 }
 
-/// The checkpoint of the selected event.
-fn picked(model: &Model, view: &ViewState) -> Option<String> {
-    let line = match view.overlay() {
-        Some(Overlay::Event { number, .. }) => event::find(view.shown(model), *number),
-        None if view.pane() == Pane::Events => {
-            events::selected(view.shown(model), view).filter(|_| view.events.selected.is_some())
-        }
-        _ => None,
-    };
-    line.and_then(|line| match &line.subject {
-        Some(Subject::Checkpoint(path)) => Some(path.clone()),
-        _ => None,
-    })
-}
-
 /// Asks from which checkpoint, and with which keys, the next generation begins.
 pub fn restart_with(model: &Model, view: &mut ViewState, from: Option<&str>, line: &str) {
     let draft = RestartDraft::new(model, from, line, view.steering.changer);
@@ -235,69 +301,6 @@ pub fn on_shown<T>(model: &Model, view: &mut ViewState, act: impl FnOnce(&Model,
     let done = act(frozen.as_ref().map_or(model, |frozen| &frozen.model), view);
     view.moment.frozen = frozen;
     done
-}
-
-/// Changes which lines of the log are shown, and how; why not.
-fn change_log(model: &Model, view: &mut ViewState, command: Command) -> Result<(), &'static str> {
-    match command {
-        Command::Hit(step) => on_shown(model, view, |shown, view| logs::go_to_hit(shown, view, step))?,
-        Command::LogThere => log_there(model, view)?,
-        Command::Merge => {
-            view.log.scope = match view.log.scope {
-                LogScope::Merged => LogScope::Selected,
-                LogScope::Selected => LogScope::Merged,
-            };
-            (view.log.at, view.log.hit) = (None, None);
-        }
-        Command::Follow => (view.log.at, view.log.hit) = (None, None),
-        Command::Wrap => view.log.wrap = !view.log.wrap,
-        Command::Level => view.log.level = view.log.level.next(),
-        Command::Times => view.log.times = !view.log.times,
-        Command::Fold => view.log.fold = !view.log.fold,
-        _ => view.log.former = !view.log.former,
-    }
-    Ok(())
-}
-
-/// The log at the moment of the selected event, or of the latest verdict about the selected rank; why not.
-pub fn log_there(model: &Model, view: &mut ViewState) -> Result<(), &'static str> {
-    on_shown(model, view, show_log_there)
-}
-
-fn show_log_there(shown: &Model, view: &mut ViewState) -> Result<(), &'static str> {
-    let rank = ranks::selected(shown, view).map(|rank| rank.rank);
-    let told_of = |rank| {
-        shown.history.iter().rev().find(
-            |line| matches!(&line.subject, Some(Subject::Verdict(verdict)) if Some(verdict.rank) == rank),
-        )
-    };
-    let line = match view.overlay() {
-        Some(Overlay::Event { number, .. }) => event::find(shown, *number),
-        Some(Overlay::Evidence { about, .. }) => told_of(Some(about.1)),
-        _ if view.pane() == Pane::Events => events::selected(shown, view),
-        _ => told_of(Some(rank)),
-    };
-    match line {
-        Some(line) => {
-            let (time_ms, about) = ((line.time.max(0.0) * 1000.0) as u64, event::rank_of(line));
-            view.overlays.clear();
-            (view.tab, view.zoom, view.log.filter) = (Tab::Logs, false, String::new());
-            view.log.scope = if about.is_some() { LogScope::Selected } else { LogScope::Merged };
-            view.ranks.selected = about.or(view.ranks.selected);
-            // The page is laid out later than its middle is needed.
-            view.geometry.log_rows = usize::from(view.geometry.area.height.saturating_sub(6));
-            logs::go_to_time(shown, view, time_ms)
-        }
-        None => Err("log there: no verdict about this rank is held"),
-    }
-}
-
-/// The log of the selected rank, on its page.
-pub fn open_rank_log(view: &mut ViewState) {
-    view.log.scope = LogScope::Selected;
-    (view.log.at, view.log.hit) = (None, None);
-    view.tab = Tab::Logs;
-    view.zoom = false;
 }
 
 fn focus(view: &mut ViewState, step: isize) {
@@ -320,11 +323,19 @@ fn back(view: &mut ViewState) -> Vec<Action> {
     if view.overlays.pop().is_some() {
         return Vec::new();
     }
+    if view.pane() == Pane::Log && (view.log.back.is_some() || view.log.files.is_some()) {
+        match view.log.back.take() {
+            Some(back) => view.log = *back,
+            None => view.log.leave_files(),
+        }
+        return Vec::new();
+    }
     let filter = match view.pane() {
         Pane::Ranks => Some(&mut view.ranks.filter),
         Pane::Log => Some(&mut view.log.filter),
         Pane::Events => Some(&mut view.events.filter),
-        Pane::Charts | Pane::Evals | Pane::Hosts | Pane::End => None,
+        Pane::Charts => Some(&mut view.series.filter),
+        Pane::Evals | Pane::Hosts | Pane::End => None,
     };
     if let Some(filter) = filter
         && !filter.is_empty()
@@ -336,7 +347,7 @@ fn back(view: &mut ViewState) -> Vec<Action> {
     } else if view.pane() == Pane::Log && view.log.level != Level::Debug {
         view.log.level = Level::Debug;
     } else if view.pane() == Pane::Charts && view.chart.cursor.is_some() {
-        (view.chart.cursor, view.chart.pin) = (None, None);
+        (view.chart.cursor, view.chart.pin, view.chart.height) = (None, None, None);
     } else if view.pane() == Pane::Events && view.events.selected.is_some() {
         view.events.selected = None;
     } else if view.zoom {
@@ -376,14 +387,17 @@ fn scroll_shown(shown: &Model, view: &mut ViewState, pane: Pane, rows: i64) {
             view.hosts.selected = shown.hosts.get(step(at, shown.hosts.len())).map(|host| host.node_rank);
         }
         Pane::Charts => {
-            let names: Vec<&String> = shown.charts().map(|(name, _)| name).collect();
+            let names: Vec<&String> = charts::listed(shown, view).map(|(name, _)| name).collect();
             let at = names.iter().position(|name| Some(*name) == view.series.selected.as_ref()).unwrap_or(0);
             view.series.selected = names.get(step(at, names.len())).map(|name| (*name).clone());
         }
         Pane::Evals => view.evals_top = step(view.evals_top, shown.evals.len()),
         Pane::Events => events::scroll(shown, view, rows),
-        Pane::Log => logs::scroll(shown, view, rows),
-        Pane::End => {}
+        Pane::Log => log_walk::scroll(shown, view, rows),
+        Pane::End => {
+            let (top, most) = plain(shown, view, view.moment.now, end::scrolled);
+            view.end_top = Some(step(top, most + 1));
+        }
     }
 }
 
@@ -431,6 +445,7 @@ pub fn other_rank(model: &Model, view: &mut ViewState, step: i8) {
     let last = model.ranks.len().saturating_sub(1);
     let Some(rank) = model.ranks.get(at.saturating_add_signed(isize::from(step)).min(last)) else { return };
     view.ranks.selected = Some(rank.rank);
+    view.log.leave_files();
     view.log.at = None;
     if let Some(Overlay::Inspect { rank: shown, top }) = view.overlays.last_mut() {
         (*shown, *top) = (rank.rank, 0);

@@ -1,6 +1,7 @@
 //! Charts of several runs over each other: as lines for a screen, as letters for plain text, as files. Pure.
 
 use crate::chart_file::{self, Curve, Panel, quoted};
+pub use crate::chart_view::letter;
 use crate::chart_view::{Axis, Scale};
 use crate::text;
 use crate::widgets::plot::Dot;
@@ -12,8 +13,6 @@ use std::fmt::Write as _;
 /// Series that matter most, in this order.
 const FIRST: [&str; 5] =
     ["charts/episodic_return", "charts/eval_return", "losses/value_loss", "loss", "charts/SPS"];
-/// Letters of curves.
-const LETTERS: &[u8; 26] = b"abcdefghijklmnopqrstuvwxyz";
 /// Room for a label of the y axis.
 const GUTTER: usize = 8;
 
@@ -97,11 +96,6 @@ pub fn reach(curves: &[Curve]) -> (f64, f64) {
     let xs = || curves.iter().flat_map(|curve| curve.dots.iter().map(|dot| dot.x));
     let (low, high) = (xs().fold(f64::INFINITY, f64::min), xs().fold(f64::NEG_INFINITY, f64::max));
     if low < high { (low, high) } else { (0.0, 1.0) }
-}
-
-/// The letter of a curve.
-pub fn letter(at: usize) -> char {
-    LETTERS[at % LETTERS.len()].into()
 }
 
 /// A chart in letters: the mean of each column; of curves that meet, the later one shows.

@@ -5,8 +5,13 @@ use crate::ranks;
 use crate::state::{Action, Choice, Confirm, ConfirmKind};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{CheckpointModel, Model, RunState};
+use rankdeck_core::reason::{Severity, VerdictKind};
 use rankdeck_proto::message::StopMode;
+use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
+
+const KILL: i32 = 9;
+const STOP: i32 = 19;
 
 fn choice(key: char, label: impl Into<String>, action: Option<Action>) -> Choice {
     Choice { key, label: label.into(), action }
@@ -63,17 +68,66 @@ pub fn quit(model: &Model) -> Confirm {
 
 /// Stop the run.
 pub fn stop(model: &Model) -> Confirm {
-    let text = vec![
-        targets(model),
-        "All ranks leave at the same iteration; rank 0 writes a checkpoint.".into(),
-        "Each host then verifies that no process of the run is left.".into(),
-    ];
+    let own = model.plan.as_ref().filter(|plan| !plan.is_builtin());
+    let how = own.map_or_else(
+        || "All ranks leave at the same iteration; rank 0 writes a checkpoint.".to_owned(),
+        |plan| {
+            let grace = words::duration(plan.experiment.launch.stop_grace_s);
+            format!("Every rank gets SIGTERM, and SIGKILL {grace} after its last sign of progress.")
+        },
+    );
+    let mut text =
+        vec![targets(model), how, "Each host then verifies that no process of the run is left.".into()];
+    text.extend(hindrances(model));
     confirm(
         ConfirmKind::Stop,
         "stop the run?",
         text,
         vec![choice('y', "yes, stop", Some(Action::stop(StopMode::Clean)))],
     )
+}
+
+/// What a clean stop cannot do now, and for whom.
+fn hindrances(model: &Model) -> Vec<String> {
+    let lost = |name: &str| {
+        let mut verdicts = ranks::live_verdicts(model).filter(|verdict| verdict.verdict == VerdictKind::Lost);
+        verdicts.any(|verdict| verdict.host.as_deref() == Some(name))
+    };
+    let silent = model.hosts.iter().filter(|host| {
+        let ready = matches!(host.link, LinkState::Ready { .. });
+        host.excluded.is_none() && (!ready || lost(&host.name))
+    });
+    let silent: Vec<&str> = silent.map(|host| host.name.as_str()).collect();
+    let holds = [
+        VerdictKind::Frozen,
+        VerdictKind::Dead,
+        VerdictKind::Behind,
+        VerdictKind::Desync,
+        VerdictKind::EnvStuck,
+    ];
+    let held = ranks::live_verdicts(model)
+        .filter(|verdict| verdict.severity == Severity::Red && holds.contains(&verdict.verdict));
+    let mut held: Vec<u32> = held.filter_map(|verdict| verdict.rank.map(|rank| rank.0)).collect();
+    held.sort_unstable();
+    held.dedup();
+    let mut text = Vec::new();
+    if !silent.is_empty() {
+        let shown = silent.iter().take(4).copied().collect::<Vec<_>>().join(", ");
+        let more = if silent.len() > 4 { ", ..." } else { "" };
+        let they = if silent.len() == 1 { "it does" } else { "they do" };
+        text.push(format!("No answer from {shown}{more}: the stop is NOT VERIFIED there until {they}."));
+    }
+    if !held.is_empty() {
+        let ranks = words::ranges(&held);
+        text.push(match held.len() {
+            1 => format!("Rank {ranks} no longer moves: SIGKILL ends it after its grace."),
+            _ => format!("Ranks {ranks} no longer move: SIGKILL ends them after their grace."),
+        });
+    }
+    if !text.is_empty() {
+        text.push(format!("Probably no checkpoint can be written. {}", latest(model)));
+    }
+    text
 }
 
 /// Kill the run.
@@ -91,8 +145,25 @@ pub fn kill(model: &Model) -> Confirm {
     )
 }
 
-/// Begin a new generation; `picked` is a checkpoint that the user has chosen.
-pub fn restart(model: &Model, picked: Option<&str>) -> Confirm {
+/// Send a signal to a process.
+pub fn signal(whom: &str, is_rank: bool, signal: i32, send: Action) -> Confirm {
+    let name = words::signal_name(signal);
+    let effect = match signal {
+        KILL => "The kernel ends it at once; it writes nothing more.".to_owned(),
+        STOP => "It stands still until it gets SIGCONT.".to_owned(),
+        _ => format!("{name} ends a program that has no handler for it."),
+    };
+    let mut text = vec![whom.to_owned(), effect];
+    if is_rank && signal != STOP {
+        text.push("The end of a rank is the end of its generation.".into());
+    }
+    let label = format!("yes, send {name}");
+    confirm(ConfirmKind::Signal, format!("send {name}?"), text, vec![choice('y', label, Some(send))])
+}
+
+/// Begin a new generation; `picked` is a checkpoint that the user has chosen, `before` the last one before a
+/// trouble.
+pub fn restart(model: &Model, picked: Option<&str>, before: Option<&str>) -> Confirm {
     let next = model.run.generation.0.saturating_add(1);
     let mut text = vec![
         targets(model),
@@ -104,9 +175,14 @@ pub fn restart(model: &Model, picked: Option<&str>) -> Confirm {
     text.extend(adopted(model));
     let ask = |event: Event| Some(Action::Tell(event.having_shown(model.run.launch.clone())));
     let mut choices = Vec::new();
+    let known = |path: &str| model.checkpoints.iter().find(|checkpoint| checkpoint.path == path);
+    let named = |path: &str| known(path).map_or_else(|| path.to_owned(), told);
+    if let Some(path) = before {
+        text.push(format!("go back: {}, the last one before the trouble", named(path)));
+        choices.push(choice('g', "go back", ask(Event::restart(Some(path.to_owned())))));
+    }
     if let Some(path) = picked {
-        let known = model.checkpoints.iter().find(|checkpoint| checkpoint.path == path);
-        text.push(format!("picked: {}", known.map_or_else(|| path.to_owned(), told)));
+        text.push(format!("picked: {}", named(path)));
         choices.push(choice('p', "picked", ask(Event::restart(Some(path.to_owned())))));
     }
     let best = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best");
@@ -120,6 +196,8 @@ pub fn restart(model: &Model, picked: Option<&str>) -> Confirm {
             (false, true) => ("latest", ""),
             (false, false) => ("latest", "; the stop writes a newer one"),
         };
+        let after = before.and_then(known).is_some_and(|before| checkpoint.env_step > before.env_step);
+        let newer = if after { ", after the trouble began" } else { newer };
         text.push(format!("{name}: {}{newer}", told(checkpoint)));
         choices.push(choice('l', "latest", ask(Event::restart(Some("latest".into())))));
     }

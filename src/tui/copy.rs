@@ -1,6 +1,7 @@
 //! What `y` puts on the clipboard: plain text of what is selected.
 
 use crate::chart_file;
+use crate::log_walk;
 use crate::logs;
 use crate::overlays;
 use crate::ranks;
@@ -23,6 +24,7 @@ pub fn text(model: &Model, view: &ViewState, now: Timestamp) -> String {
             overlays::event::plain(model, *number, view.chart.utc_offset_s)
         }
         Some(Overlay::Policy) => overlays::policy::plain(model),
+        Some(Overlay::Pictures(_)) => overlays::pictures::plain(model).join("\n"),
         _ => pane(model, view, now),
     };
     let mut end = out.len().min(LIMIT);
@@ -50,7 +52,8 @@ fn pane(model: &Model, view: &ViewState, now: Timestamp) -> String {
         }
         Pane::Log => {
             let rows = view.geometry.log_rows.max(1);
-            for line in logs::Query::new(model, view).before(view.log.at, rows).iter().rev() {
+            let lowest = log_walk::position(model, view).at;
+            for line in logs::Query::new(model, view).before(lowest, rows).iter().rev() {
                 let many = if line.count > 1 { format!("  x{}", line.count) } else { String::new() };
                 let whose = match line.others.is_empty() {
                     true => format!("rank {}", line.rank),

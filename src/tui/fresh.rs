@@ -46,6 +46,16 @@ pub fn figures(model: &Model, now: Timestamp) -> Option<Figures> {
     })
 }
 
+/// Milliseconds since the newest value of the charts, once one is due; 0 where none is.
+pub fn charts_late_ms(model: &Model, now: Timestamp) -> u64 {
+    let own = model.own.as_ref().filter(|_| model.run.state == RunState::Running);
+    let late = match figures(model, now) {
+        Some(figures) => figures.late_ms,
+        None => own.map(|own| now.since(own.at)).filter(|age| *age > due(0)),
+    };
+    late.unwrap_or(0)
+}
+
 /// Age of the joined totals, in ms, when they are late or lag behind rank 0's latest ones.
 pub fn joined_late(model: &Model, progress: &Progress, now: Timestamp) -> Option<u64> {
     let gap_ms = model.latest.as_ref().map_or(0, |latest| latest.gap_ms);

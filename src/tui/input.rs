@@ -10,13 +10,15 @@ pub use mouse::on_mouse;
 
 use crate::commands;
 use crate::confirm;
-use crate::keys::{self, with_ctrl};
+use crate::keys::{self, BINDINGS, Binding, Command, with_ctrl};
 use crate::state::{Action, Overlay, ViewState};
 use crate::theme::{Glyphs, Role};
 use crate::time::TimeMove;
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use line::edit_filter;
-use overlays::{answer_ask, answer_confirm, in_card, in_help, in_hosts, in_palette, type_time};
+use overlays::{
+    answer_ask, answer_confirm, in_card, in_help, in_hosts, in_palette, in_pictures, in_processes, type_time,
+};
 use rankdeck_core::model::Model;
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::Timestamp;
@@ -48,9 +50,13 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
     }
     match view.overlay().cloned() {
         // The others decide what an escape means.
-        Some(Overlay::Help { .. } | Overlay::Palette(_) | Overlay::Hosts { .. } | Overlay::Time { .. })
-            if key.code == KeyCode::Esc =>
-        {
+        Some(
+            Overlay::Help { .. }
+            | Overlay::Palette(_)
+            | Overlay::Hosts { .. }
+            | Overlay::Processes { .. }
+            | Overlay::Time { .. },
+        ) if key.code == KeyCode::Esc => {
             view.overlays.pop();
             Vec::new()
         }
@@ -59,10 +65,16 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
         Some(Overlay::Help { filter, selected }) => in_help(model, view, filter, selected, key, with, now),
         Some(Overlay::Palette(typing)) => in_palette(model, view, typing, key, with, now),
         Some(Overlay::Hosts { changed, selected }) => in_hosts(model, view, changed, selected, key, now),
+        Some(Overlay::Processes { node, selected }) => in_processes(model, view, (node, selected), key, now),
         Some(Overlay::Restart(draft)) => in_restart(model, view, *draft, key, with, now),
         Some(
-            Overlay::Inspect { .. } | Overlay::Evidence { .. } | Overlay::Event { .. } | Overlay::Policy,
+            Overlay::Inspect { .. }
+            | Overlay::Evidence { .. }
+            | Overlay::Event { .. }
+            | Overlay::Environment { .. }
+            | Overlay::Policy,
         ) => in_card(model, view, key, now),
+        Some(Overlay::Pictures(choice)) => in_pictures(model, view, &choice, key, now),
         Some(Overlay::Time { input }) => type_time(view, input, key, with, now),
         None if view.editing.is_some() => {
             edit_filter(view, key, with);
@@ -103,6 +115,19 @@ fn command(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp) -
         view.toast(format!("{name} is not a key in {place}; ? lists them"), Role::Dim, now);
         return Vec::new();
     };
+    carry_out(model, view, binding, now)
+}
+
+/// What a key of this command would do here.
+fn perform(model: &Model, view: &mut ViewState, command: Command, now: Timestamp) -> Vec<Action> {
+    let mut here = BINDINGS.iter().filter(|binding| keys::in_scope(binding, view));
+    match here.find(|binding| binding.command == command) {
+        Some(binding) => carry_out(model, view, binding, now),
+        None => Vec::new(),
+    }
+}
+
+fn carry_out(model: &Model, view: &mut ViewState, binding: &Binding, now: Timestamp) -> Vec<Action> {
     match (binding.disabled)(model, view) {
         Some(reason) => {
             view.toast(format!("{}: {reason}", binding.short), Role::Warn, now);

@@ -9,7 +9,7 @@ mod reasons;
 mod table;
 
 pub use keymap::Keymap;
-pub use reasons::runs;
+pub use reasons::{no_order, no_question, runs};
 pub use table::BINDINGS;
 
 use crate::state::{Pane, Tab, ViewState};
@@ -47,12 +47,20 @@ pub enum Command {
     PreviousPane,
     /// Give the focused pane the whole page, or take it back.
     Zoom,
+    /// Make the focused pane higher, or lower.
+    Taller(i8),
+    /// Make it wider, or narrower.
+    Wider(i8),
+    /// All panes as they come.
+    UsualSizes,
     /// Hold the view, or let it go.
     Freeze,
     /// Show the evidence.
     Explain,
     /// Show the policy at play.
     Policy,
+    /// Show the pictures that the program has logged.
+    Pictures,
     /// One level back.
     Back,
     /// Copy what is selected.
@@ -91,8 +99,12 @@ pub enum Command {
     Follow,
     /// Break long lines.
     Wrap,
+    /// Show another part of long lines; positive: further on.
+    Sideways(i8),
     /// Go to the next line that matches, or to the one before.
     Hit(i8),
+    /// The lines of all ranks around the match.
+    Around,
     /// Show lines from the next level on.
     Level,
     /// Show when lines were read, or not.
@@ -125,6 +137,8 @@ pub enum Command {
     Cursor(i8),
     /// Compare the cursor's values with those here.
     Pin,
+    /// Look at another row of heat maps; positive: higher.
+    Height(i8),
     /// Write the shown series to files.
     ExportCharts,
     /// Show another moment on all pages.
@@ -137,6 +151,18 @@ pub enum Command {
     Again,
     /// Leave the mouse to the terminal, or take it back.
     Mouse,
+    /// Ask for the stack of the selected rank.
+    Stack,
+    /// The environment of the selected rank.
+    Environment,
+    /// The processes of the selected host.
+    Processes,
+    /// Continue the selected rank, which a signal has stopped.
+    Continue,
+    /// How long ranks wait for each other, or their letters.
+    Waits,
+    /// Open a shell on the host of what is selected.
+    Shell,
 }
 
 /// Where a binding holds.

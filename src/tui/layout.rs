@@ -6,10 +6,13 @@
 //! - After [`layout`], every selection exists (or is `None`) and every scroll offset shows at least one
 //!   row.
 
+use crate::fresh;
 use crate::geometry::{Geometry, MIN_HEIGHT, MIN_WIDTH};
 use crate::overlays;
+use crate::pane_sizes::{self, PaneSizes, Share};
 use crate::panes;
 use crate::ranks;
+use crate::reach;
 use crate::state::{Ask, ConfirmKind, Overlay, Pane, Tab, ViewState};
 use rankdeck_core::model::{Model, RunState};
 use ratatui::layout::Rect;
@@ -75,21 +78,22 @@ pub fn geometry(model: &Model, view: &ViewState, area: Rect) -> Geometry {
     geo.body = rest;
     match view.tab {
         Tab::Overview if geo.connecting => geo.place(Pane::Hosts, rest),
-        Tab::Overview if !zoomed => overview(shown, &mut geo),
+        Tab::Overview if !zoomed => overview(shown, view.ranks.waits, view.sizes, &mut geo),
         _ => geo.place(view.pane(), rest),
     }
     let inner = geo.inside(geo.pane(Pane::Ranks));
-    geo.strip = strip_lines(shown, &geo, inner);
+    geo.strip = strip_lines(shown, &geo, inner, view.ranks.waits);
     geo.rank_rows = usize::from(inner.height.saturating_sub(1 + geo.strip));
     geo.log_rows = usize::from(geo.inside(geo.pane(Pane::Log)).height);
     geo
 }
 
-fn overview(model: &Model, geo: &mut Geometry) {
+fn overview(model: &Model, waits: bool, sizes: PaneSizes, geo: &mut Geometry) {
     let mut rest = geo.body;
     let chrome = geo.chrome();
     let many = model.ranks.len() > 8;
-    let wanted = model.ranks.len().min(1000) as u16 + 1 + chrome + if many { 2 } else { 0 };
+    let strip = if many { 2 } else { u16::from(waits) };
+    let wanted = model.ranks.len().min(1000) as u16 + 1 + chrome + strip;
     let charts_min = if rest.height >= 12 { 5 + chrome } else { 0 };
     let log_min = match rest.height {
         h if h < 14 => 0,
@@ -99,14 +103,29 @@ fn overview(model: &Model, geo: &mut Geometry) {
         _ => 7 + chrome,
     };
     let most = rest.height.saturating_sub(charts_min + log_min).max(rest.height.min(5));
-    geo.place(Pane::Ranks, take(&mut rest, wanted.min(most)));
+    // A heading and two ranks, and below them a pane that says something.
+    let (least, below) = ((3 + chrome + strip).min(rest.height), charts_min.max(2 + chrome));
+    let given =
+        |share: Share| share.of(geo.body.height).clamp(least, rest.height.saturating_sub(below).max(least));
+    let high = sizes.ranks.map_or(wanted.min(most), given);
+    geo.place(Pane::Ranks, take(&mut rest, high));
+    // Who has given the ranks less has given the others more.
+    let log_min =
+        if sizes.ranks.is_some() && rest.height >= charts_min + 3 + chrome { 3 + chrome } else { log_min };
     if charts_min == 0 || rest.height < charts_min {
         if rest.height > chrome {
             geo.place(Pane::Log, rest);
         }
         return;
     }
-    let charts = if log_min == 0 {
+    let charts = if let Some(share) = sizes.charts {
+        let lowest = rest.height.saturating_sub(3 + chrome);
+        match share.of(geo.body.height) {
+            // No room is left for anything else: all of it.
+            wanted if wanted > lowest && log_min == 0 => rest.height,
+            wanted => wanted.clamp(charts_min.min(lowest), lowest.max(charts_min.min(rest.height))),
+        }
+    } else if log_min == 0 {
         rest.height
     } else {
         let most = rest.height.saturating_sub(log_min).max(charts_min);
@@ -121,21 +140,22 @@ fn overview(model: &Model, geo: &mut Geometry) {
         96.. => (&[Pane::Evals, Pane::Log], columns(rest, &[4, 6])),
         _ => (&[Pane::Log], vec![rest]),
     };
-    for (pane, part) in panes.iter().zip(parts) {
+    for (pane, part) in panes.iter().zip(pane_sizes::widths(sizes, rest, &parts)) {
         geo.place(*pane, part);
     }
 }
 
 /// The strip helps where the table pages, or where there are many ranks.
-fn strip_lines(model: &Model, geo: &Geometry, inner: Rect) -> u16 {
+fn strip_lines(model: &Model, geo: &Geometry, inner: Rect, wanted: bool) -> u16 {
     let ranks = model.ranks.len();
     let fits = ranks < usize::from(inner.height);
-    if inner.height < 5 || (fits && ranks < 16) {
+    let least = if wanted { 3 } else { 5 };
+    if inner.height < least || ranks == 0 || (fits && ranks < 16 && !wanted) {
         return 0;
     }
     let lines = panes::strip::height(model, inner.width);
     let most = if geo.area.height >= 40 { 4 } else { 2 };
-    (lines as u16).min(most).min(inner.height / 3)
+    (lines as u16).min(most).min(inner.height / 3).max(u16::from(wanted))
 }
 
 /// Clamps scroll and selection, opens and closes what the model asks for, and remembers where everything is.
@@ -158,9 +178,11 @@ pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     }
     let frozen = view.moment.frozen.take();
     let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
+    view.chart.late_s = fresh::charts_late_ms(shown, view.moment.now) as f64 / 1000.0;
     clamp(shown, view);
     overlays::clamp(model, shown, view);
     view.moment.frozen = frozen;
+    overlays::pictures::prepare(model, view);
 }
 
 fn clamp(model: &Model, view: &mut ViewState) {
@@ -191,8 +213,12 @@ fn clamp(model: &Model, view: &mut ViewState) {
     if view.series.selected.as_ref().is_none_or(|name| model.chart(name).is_none()) {
         view.series.selected = panes::charts::usual(model).first().map(|name| (*name).to_string());
     }
-    let names: Vec<&String> = model.charts().map(|(name, _)| name).collect();
-    let selected = names.iter().position(|name| Some(*name) == view.series.selected.as_ref()).unwrap_or(0);
+    let names: Vec<String> = panes::charts::listed(model, view).map(|(name, _)| name.clone()).collect();
+    let is_listed = view.series.selected.as_ref().is_some_and(|name| names.contains(name));
+    if let Some(first) = names.first().filter(|_| !is_listed) {
+        view.series.selected = Some(first.clone());
+    }
+    let selected = names.iter().position(|name| Some(name) == view.series.selected.as_ref()).unwrap_or(0);
     view.series.top =
         window(view.series.top, selected, names.len(), height(view.geometry.pane(Pane::Charts)).max(1));
     panes::events::clamp(model, view);
@@ -212,6 +238,16 @@ pub fn window(top: usize, selected: usize, len: usize, height: usize) -> usize {
     top.min(len.saturating_sub(height))
 }
 
+/// Says what agents have answered about processes.
+fn tell_answers(model: &Model, view: &mut ViewState) {
+    for (asked, outcome) in model.reaches.answered(view.answers) {
+        view.answers = view.answers.max(asked.answer);
+        if let Some((text, role)) = reach::told(asked.process, asked.wish, outcome) {
+            view.toast(text, role, view.moment.now);
+        }
+    }
+}
+
 /// Questions of links open by themselves and close when they are answered; our own questions close when they
 /// no longer make sense.
 fn overlays_follow(model: &Model, view: &mut ViewState) {
@@ -222,7 +258,8 @@ fn overlays_follow(model: &Model, view: &mut ViewState) {
     view.overlays.retain(|overlay| match overlay {
         Overlay::Ask(ask) => asked(ask.node) == Some(&ask.prompt),
         Overlay::Confirm(confirm) => {
-            model.run.state != RunState::Over || confirm.kind == ConfirmKind::Restart
+            model.run.state != RunState::Over
+                || matches!(confirm.kind, ConfirmKind::Restart | ConfirmKind::Signal)
         }
         Overlay::Inspect { rank, .. } => ranks::find(model, *rank).is_some(),
         Overlay::Evidence { about, .. } => overlays::evidence::find(model, about).is_some(),
@@ -231,9 +268,13 @@ fn overlays_follow(model: &Model, view: &mut ViewState) {
         | Overlay::Palette(_)
         | Overlay::Hosts { .. }
         | Overlay::Restart(_)
+        | Overlay::Processes { .. }
+        | Overlay::Environment { .. }
         | Overlay::Policy
+        | Overlay::Pictures(_)
         | Overlay::Time { .. } => true,
     });
+    tell_answers(model, view);
     // A question of the past needs no answer.
     if view.moment.cursor.is_some() || view.overlays.iter().any(|overlay| matches!(overlay, Overlay::Ask(_)))
     {

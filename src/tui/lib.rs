@@ -12,6 +12,7 @@
 //! - UI-11: neither [`layout`] nor [`view`] panics, whatever the size of the screen and whatever the model
 //!   holds.
 
+mod borders;
 pub mod chart_file;
 mod chart_png;
 mod chart_shape;
@@ -23,6 +24,9 @@ mod confirm;
 mod copy;
 mod fresh;
 pub mod geometry;
+mod glossary;
+mod heat;
+mod heat_file;
 pub mod home;
 mod input;
 pub mod keys;
@@ -30,16 +34,21 @@ pub mod layout;
 pub mod linear;
 mod log_filter;
 mod log_view;
+mod log_walk;
 mod logs;
 mod overlays;
 pub mod palette;
 pub mod pane;
+pub mod pane_sizes;
 mod panes;
+mod picture_file;
 pub mod play;
 pub mod ranks;
+mod reach;
 pub mod report;
 pub mod restart_draft;
 pub mod state;
+mod target;
 pub mod text;
 pub mod theme;
 pub mod time;
@@ -48,6 +57,8 @@ mod widgets;
 pub use fresh::next_change;
 pub use input::{on_key, on_mouse, on_paste};
 pub use layout::layout;
+pub use overlays::pictures::apart as picture_apart;
+pub use picture_file::Decoded;
 pub use state::{Action, ViewState};
 pub use theme::{Glyphs, Role, Theme};
 
@@ -68,6 +79,7 @@ pub fn view(model: &Model, view: &ViewState, theme: &Theme, now: Timestamp, fram
         live_now: now,
         // Computed again rather than taken from the last layout: the model may have changed since.
         geo: layout::geometry(model, view, area),
+        targets: Default::default(),
     };
     let buf = frame.buffer_mut();
     if ctx.geo.too_small {

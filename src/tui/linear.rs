@@ -4,59 +4,43 @@
 //! - UI-16: a word does what its key does on the screen, asks what that asks, and says why when it cannot be
 //!   done; nothing is done without a yes that the screen would ask for.
 
+mod histogram;
+mod vocabulary;
+
 use crate::commands;
 use crate::fresh;
 use crate::keys::{BINDINGS, Command};
-use crate::overlays::{evidence, inspect};
+use crate::overlays::{evidence, inspect, pictures};
+use crate::panes::strip::Awaited;
 use crate::panes::{calm, charts, end, hosts};
 use crate::ranks;
+use crate::reach;
+use crate::restart_draft::origins;
 use crate::state::{Action, Confirm, Overlay, ViewState};
 use crate::text;
 use crate::theme::Glyphs;
 use crate::time::time_of_day;
+use rankdeck_core::event::Event;
 use rankdeck_core::model::{Model, RunState};
+use rankdeck_proto::message::GpuSample;
+use rankdeck_proto::process::{Environment, ProcessName};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
+use vocabulary::{WORDS, help};
 
 /// Lines of a log, unless more are asked for.
 const LINES: usize = 10;
 /// Most lines of an answer.
 const MOST: usize = 200;
 
-/// A word that can be typed.
-struct Word {
-    name: &'static str,
-    arguments: &'static str,
-    about: &'static str,
-}
-
-const fn word(name: &'static str, arguments: &'static str, about: &'static str) -> Word {
-    Word { name, arguments, about }
-}
-
-const WORDS: [Word; 15] = [
-    word("status", "", "how far the run is, and what is wrong"),
-    word("ranks", "[TEXT]", "every rank in a line; those with this text"),
-    word("rank", "N", "everything about a rank"),
-    word("why", "", "the evidence for what the watch says"),
-    word("log", "N [LINES]", "the last lines of a rank's log"),
-    word("evals", "[LINES]", "the last evaluations"),
-    word("charts", "", "the newest value of every series"),
-    word("hosts", "", "every host in a line"),
-    word("events", "[LINES]", "what happened last"),
-    word("end", "", "how the run ended, its last minute, what was lost"),
-    word("stop", "", "stop the run; asks first"),
-    word("kill", "", "kill every process of the run; asks first"),
-    word("restart", "", "begin a new generation; asks from where"),
-    word("detach", "", "leave; training goes on"),
-    word("quit", "", "leave; asks how while ranks run"),
-];
-
 /// What is being asked, and what this console may do.
 #[derive(Debug, Clone, Default)]
 pub struct Linear {
     /// As a screen would have it: open questions, and what can be done.
     pub view: ViewState,
+    /// The environment that was told last, and the number of its answer.
+    told: (ProcessName, u64),
 }
 
 /// What follows from a typed line.
@@ -98,10 +82,25 @@ impl Linear {
                 Ok(rank) => lines_of(&inspect::plain(model, rank, now)),
                 Err(why) => vec![why],
             },
+            "waits" => waits(model),
+            "stack" | "continue" => {
+                let command = if name == "stack" { Command::Stack } else { Command::Continue };
+                return self.reach(model, command, rest.first(), now);
+            }
+            "env" | "signal" => return self.process(model, name, &rest),
             "why" => why(model),
             "log" => log(model, &rest),
+            "find" => find(model, &rest.join(" ")),
+            "checkpoints" => checkpoints(model),
+            "play" if !model.policy.watched => {
+                let ask = vec![Action::Tell(Event::Watched { on: true })];
+                return Answer { lines: vec!["rank 0 is asked; `play` again tells it".into()], actions: ask };
+            }
+            "play" => policy(model),
             "evals" => evals(model, count(rest.first())),
             "charts" => newest(model),
+            "bins" => histogram::told(model, &rest.join(" ")),
+            "pictures" => or_none(pictures::plain(model), "the program has logged no pictures"),
             "hosts" => all_hosts(model, now),
             "events" => self.events(model, count(rest.first())),
             "end" => self.end(model),
@@ -113,6 +112,54 @@ impl Linear {
             other => vec![format!("`{}` is no word here; `help` lists them", words::clean(other))],
         };
         Answer { lines, actions: Vec::new() }
+    }
+
+    /// What a key would do with a rank.
+    fn reach(&mut self, model: &Model, command: Command, typed: Option<&&str>, now: Timestamp) -> Answer {
+        match rank(model, typed) {
+            Ok(rank) => self.view.ranks.selected = Some(rank),
+            Err(why) => return Answer::said(why),
+        }
+        let mut answer = self.order(model, command, now);
+        self.view.overlays.clear();
+        if !answer.actions.is_empty() {
+            answer.lines.push("asked; `rank N` tells what comes back".into());
+        }
+        answer
+    }
+
+    /// The environment of a rank, or a signal to it.
+    fn process(&mut self, model: &Model, name: &str, typed: &[&str]) -> Answer {
+        let found = rank(model, typed.first()).and_then(|rank| reach::rank(model, rank));
+        let process = match found {
+            Ok(process) => process,
+            Err(why) => return Answer::said(why),
+        };
+        let done = match typed.get(1) {
+            _ if name == "env" => {
+                if let Some(answer) = model.reaches.environment(process.node, process.name)
+                    && self.told != (process.name, model.reaches.answers())
+                {
+                    self.told = (process.name, model.reaches.answers());
+                    return Answer { lines: environment(answer), actions: Vec::new() };
+                }
+                reach::environment(&mut self.view, &process)
+            }
+            Some(signal) => match words::signal_named(signal) {
+                Some(number) => reach::signal(model, &mut self.view, &process, number),
+                None => Err(format!("`{}` is no signal", words::clean(signal))),
+            },
+            None => Err("signal N NAME: which one?".into()),
+        };
+        let mut answer = match done {
+            Ok(actions) => Answer { lines: self.asked(), actions },
+            Err(why) => return Answer::said(why),
+        };
+        if name == "env" {
+            self.view.overlays.clear();
+            answer.lines = vec!["its agent is asked; `env N` again tells it".into()];
+        }
+        answer
     }
 
     /// What a key would do.
@@ -180,6 +227,20 @@ impl Linear {
     }
 }
 
+fn environment(answer: Result<&Environment, HintedError>) -> Vec<String> {
+    match answer {
+        Err(error) => vec![error.with_hint()],
+        Ok(found) => {
+            let lines = found.variables.iter().take(MOST).map(|variable| {
+                let value = variable.value.as_deref().unwrap_or("(hidden)");
+                format!("{}={}", words::clean(&variable.name), words::clean(value))
+            });
+            let more = found.variables.len().saturating_sub(MOST) as u64 + found.left_out;
+            lines.chain((more > 0).then(|| format!("and {more} more"))).collect()
+        }
+    }
+}
+
 fn or_none(lines: Vec<String>, none: &str) -> Vec<String> {
     if lines.is_empty() { vec![none.to_owned()] } else { lines }
 }
@@ -190,14 +251,6 @@ fn lines_of(text: &str) -> Vec<String> {
 
 fn count(typed: Option<&&str>) -> usize {
     typed.and_then(|typed| typed.parse().ok()).unwrap_or(LINES).clamp(1, MOST)
-}
-
-fn help() -> Vec<String> {
-    let lines = WORDS.iter().map(|word| match word.arguments {
-        "" => format!("{}: {}", word.name, word.about),
-        arguments => format!("{} {arguments}: {}", word.name, word.about),
-    });
-    lines.chain(["The beginning of a word is enough where it is clear.".to_owned()]).collect()
 }
 
 /// The rank that was typed.
@@ -241,6 +294,10 @@ fn status(model: &Model, now: Timestamp) -> Vec<String> {
             text::value(last.return_mean),
             words::plural(last.episodes as usize, "episode")
         ));
+    }
+    if let Some(weights) = &model.fingerprint {
+        let equal = if weights.equal { "equal" } else { "DIFFERENT" };
+        lines.push(format!("weights of all ranks {equal} at iteration {}", words::count(weights.train_iter)));
     }
     let verdicts: Vec<String> = ranks::live_verdicts(model).map(verdict).collect();
     match (verdicts.is_empty(), model.run.state) {
@@ -286,6 +343,62 @@ fn all_ranks(model: &Model, wanted: &str, now: Timestamp) -> Vec<String> {
     or_none(lines, "no rank is like that")
 }
 
+fn waits(model: &Model) -> Vec<String> {
+    let mut lines: Vec<String> = Awaited::of(model).map(|awaited| awaited.words()).into_iter().collect();
+    lines.extend(model.ranks.iter().filter_map(|rank| {
+        let (seconds, share) = rank.track.iteration()?;
+        let took = words::duration(seconds);
+        Some(format!("rank {}: {:.0} % waiting, {took} an iteration", rank.rank, share * 100.0))
+    }));
+    lines.truncate(MOST);
+    or_none(lines, "no rank tells how long it waits")
+}
+
+fn find(model: &Model, text: &str) -> Vec<String> {
+    if text.is_empty() {
+        return vec!["find what? `find nan` shows lines with that text".into()];
+    }
+    let mut found: Vec<(u64, String)> = model
+        .ranks
+        .iter()
+        .flat_map(|rank| rank.log.lines.iter().map(move |line| (rank.rank, line)))
+        .filter(|(_, line)| line.text.to_lowercase().contains(text))
+        .map(|(rank, line)| (line.merge_ms, format!("rank {rank}: {}", words::clean_output(&line.text))))
+        .collect();
+    found.sort_by_key(|(time, _)| *time);
+    let skip = found.len().saturating_sub(LINES);
+    let shown = found.into_iter().skip(skip).map(|(_, line)| line).collect();
+    or_none(shown, "no line that is held here has that text; `rankdeck logs --grep` searches on the hosts")
+}
+
+fn checkpoints(model: &Model) -> Vec<String> {
+    let told = origins(model).into_iter().filter_map(|origin| {
+        let file = origin.checkpoint?;
+        let mean = origin.mean_return.map_or(String::new(), |mean| format!(", return {}", text::value(mean)));
+        Some(format!("{} at step {}{mean}: {}", origin.name, words::count(file.env_step), file.path))
+    });
+    or_none(told.take(MOST).collect(), "no checkpoint yet")
+}
+
+fn policy(model: &Model) -> Vec<String> {
+    let Some(frame) = &model.policy.frame else {
+        return vec!["rank 0 shows no evaluation now".into()];
+    };
+    let step = &frame.step;
+    let number = |value: f32| text::value(f64::from(value));
+    let numbers = |values: &[f32]| values.iter().map(|value| number(*value)).collect::<Vec<_>>().join(", ");
+    let so_far = text::value(step.episode_return);
+    let mut lines = vec![
+        format!("episode {}, step {}: return {so_far} so far", step.episode, step.step),
+        format!("action {}", numbers(&step.action)),
+    ];
+    if let Some(thought) = &step.thought {
+        lines.push(format!("what it thinks of each action: {}", numbers(&thought.scores)));
+        lines.extend(thought.value.map(|value| format!("expects {}", number(value))));
+    }
+    lines
+}
+
 fn why(model: &Model) -> Vec<String> {
     let cards = model
         .verdicts
@@ -329,15 +442,29 @@ fn newest(model: &Model) -> Vec<String> {
     or_none(told.take(MOST).collect(), "no values yet")
 }
 
+fn gpu_words(host: &str, gpu: &GpuSample) -> String {
+    let busy = gpu.utilization.map_or(text::NONE.to_owned(), |percent| format!("{percent} %"));
+    let mut told = vec![format!("busy {busy}")];
+    if gpu.memory_total > 0 {
+        let (used, total) = (words::bytes(gpu.memory_used), words::bytes(gpu.memory_total));
+        told.push(format!("memory {used} of {total}"));
+    }
+    told.extend(gpu.power_w.map(|watts| format!("{watts:.0} W")));
+    told.extend(gpu.temperature_c.map(|degrees| format!("{degrees} degrees")));
+    told.extend((!gpu.throttle.is_empty()).then(|| format!("held back: {}", gpu.throttle.join(", "))));
+    format!("GPU {} of {host}: {}", gpu.index, told.join(", "))
+}
+
 fn all_hosts(model: &Model, now: Timestamp) -> Vec<String> {
-    let told = model.hosts.iter().map(|host| {
+    let told = model.hosts.iter().flat_map(|host| {
         let word = hosts::word(host, now);
         let load = host.sample.as_ref().map_or(String::new(), |sample| {
             let used = words::bytes(sample.memory_used);
             let total = words::bytes(sample.memory_total);
             format!(", CPU {:.0} %, memory {used} of {total}", sample.cpu_percent)
         });
-        format!("host {}: {word}{load}", host.name)
+        let gpus = host.sample.iter().flat_map(|sample| &sample.gpus).map(|gpu| gpu_words(&host.name, gpu));
+        std::iter::once(format!("host {}: {word}{load}", host.name)).chain(gpus).collect::<Vec<_>>()
     });
     or_none(told.take(MOST).collect(), "no hosts")
 }

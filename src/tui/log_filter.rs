@@ -1,7 +1,8 @@
 //! Which lines of a text are wanted, and how grave each is: a pattern as typed, and levels as common log
 //! formats write them. Pure.
 
-use regex_lite::{Regex, RegexBuilder};
+use rankdeck_proto::search::compile;
+use regex::Regex;
 
 /// Most bytes of a line that are looked at for its level.
 const HEAD_BYTES: usize = 160;
@@ -13,7 +14,8 @@ const HEAD_WORDS: usize = 14;
 #[derive(Debug, Clone, Default)]
 pub struct LogFilter {
     pattern: Option<Regex>,
-    invert: bool,
+    /// Lines are kept that do not match.
+    pub invert: bool,
     /// What was typed is no regular expression, and is looked for as it stands.
     pub literal: bool,
 }
@@ -28,17 +30,20 @@ impl LogFilter {
         if needle.is_empty() {
             return LogFilter::default();
         }
-        let any_case = !needle.chars().any(char::is_uppercase);
-        let build = |pattern: &str| RegexBuilder::new(pattern).case_insensitive(any_case).build().ok();
-        let found = build(needle);
+        let found = compile(needle).ok();
         let literal = found.is_none();
-        let pattern = found.or_else(|| build(&regex_lite::escape(needle)));
+        let pattern = found.or_else(|| compile(&regex::escape(needle)).ok());
         LogFilter { pattern, invert, literal }
     }
 
     /// Nothing was typed.
     pub fn is_empty(&self) -> bool {
         self.pattern.is_none()
+    }
+
+    /// As a search in files has it.
+    pub fn pattern(&self) -> &str {
+        self.pattern.as_ref().map_or("", Regex::as_str)
     }
 
     /// It lets this text through.
@@ -62,7 +67,6 @@ pub enum Level {
     /// All that says nothing else.
     #[default]
     Info,
-    /// A warning.
     Warn,
     Error,
 }

@@ -4,7 +4,8 @@
 use crate::log_filter::{Level, LogFilter, bare};
 use crate::ranks;
 use crate::state::{LogScope, ViewState};
-use rankdeck_core::model::{HeldLine, LogPlace, LogRing, Model, RankModel};
+use rankdeck_core::model::{HeldLine, LogPlace, LogRing, Model};
+use rankdeck_proto::search::LinePlace;
 use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::words;
 use std::cmp::Reverse;
@@ -26,7 +27,6 @@ pub struct LogLine<'a> {
     pub text: &'a str,
     /// When it was read, by its host's clock, ms; 0: not known.
     pub time_ms: u64,
-    /// Of which generation.
     pub generation: Generation,
     /// How grave.
     pub level: Level,
@@ -47,7 +47,7 @@ impl LogLine<'_> {
 }
 
 /// How many lines match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
     /// Lines that match.
     pub kept: usize,
@@ -59,34 +59,69 @@ pub struct Count {
     pub cut: bool,
 }
 
+/// A log whose lines are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    pub rank: Rank,
+    /// What is held of it, or was found.
+    pub log: &'a LogRing,
+}
+
 /// Lines as the view wants them.
 pub struct Query<'a> {
-    /// Ranks whose lines are looked at.
-    pub sources: Vec<&'a RankModel>,
+    /// Logs whose lines are looked at.
+    pub sources: Vec<Source<'a>>,
     /// What was typed.
     pub filter: LogFilter,
     level: Level,
     whole: bool,
     fold: bool,
-    /// Only this generation.
     only: Option<Generation>,
 }
 
-/// The ranks whose lines are looked at.
-pub fn sources<'a>(model: &'a Model, view: &ViewState) -> Vec<&'a RankModel> {
+/// The ranks whose lines are looked at; `None`: all.
+pub fn wanted_ranks(model: &Model, view: &ViewState) -> Option<Vec<Rank>> {
     match view.log.scope {
-        LogScope::Selected => ranks::selected(model, view).into_iter().collect(),
+        // Around a match the others count.
+        _ if view.log.back.is_some() => None,
+        LogScope::Selected => Some(ranks::selected(model, view).into_iter().map(|rank| rank.rank).collect()),
         LogScope::Merged => {
-            let marked: Vec<_> =
-                model.ranks.iter().filter(|rank| view.ranks.marked.contains(&rank.rank)).collect();
-            if marked.is_empty() { model.ranks.iter().collect() } else { marked }
+            let marked: Vec<Rank> = model
+                .ranks
+                .iter()
+                .map(|rank| rank.rank)
+                .filter(|rank| view.ranks.marked.contains(rank))
+                .collect();
+            Some(marked).filter(|marked| !marked.is_empty())
         }
     }
+}
+
+/// What is held of those ranks.
+pub fn sources<'a>(model: &'a Model, view: &ViewState) -> Vec<Source<'a>> {
+    let wanted = wanted_ranks(model, view);
+    let all = model.ranks.iter().filter(|rank| wanted.as_ref().is_none_or(|some| some.contains(&rank.rank)));
+    all.map(|rank| Source { rank: rank.rank, log: &rank.log }).collect()
 }
 
 impl<'a> Query<'a> {
     /// What `view` shows of `model`.
     pub fn new(model: &'a Model, view: &ViewState) -> Query<'a> {
+        match view.log.found(model) {
+            Some((_, search)) => Query {
+                sources: search.logs.iter().map(|(rank, log)| Source { rank: *rank, log }).collect(),
+                filter: LogFilter::new(&view.log.filter),
+                level: Level::Debug,
+                whole: true,
+                fold: false,
+                only: None,
+            },
+            None => Query::held(model, view),
+        }
+    }
+
+    /// The same of what is held here.
+    pub fn held(model: &'a Model, view: &ViewState) -> Query<'a> {
         Query {
             sources: sources(model, view),
             filter: LogFilter::new(&view.log.filter),
@@ -95,6 +130,11 @@ impl<'a> Query<'a> {
             fold: view.log.fold,
             only: (!view.log.former).then_some(model.run.generation),
         }
+    }
+
+    /// The same without pattern and level.
+    pub fn of_every_line(self) -> Query<'a> {
+        Query { filter: LogFilter::default(), level: Level::Debug, ..self }
     }
 
     /// The line is shown.
@@ -114,20 +154,20 @@ impl<'a> Query<'a> {
         self.level == Level::Debug || level(&line.text, body) >= self.level
     }
 
-    fn line(&self, source: usize, index: usize) -> Option<(&'a RankModel, &'a HeldLine)> {
+    fn line(&self, source: usize, index: usize) -> Option<(Source<'a>, &'a HeldLine)> {
         let rank = *self.sources.get(source)?;
         Some((rank, rank.log.lines.get(index)?))
     }
 
-    fn told(&self, rank: &'a RankModel, index: usize, line: &'a HeldLine) -> LogLine<'a> {
-        let hidden = if self.fold && is_head(&line.text) { body_below(&rank.log, index) } else { 0 };
+    fn told(&self, rank: Source<'a>, index: usize, line: &'a HeldLine) -> LogLine<'a> {
+        let hidden = if self.fold && is_head(&line.text) { body_below(rank.log, index) } else { 0 };
         LogLine {
             place: line.place(),
             rank: rank.rank,
             text: &line.text,
             time_ms: line.time_ms,
             generation: line.generation,
-            level: level(&line.text, is_body(&rank.log, index)),
+            level: level(&line.text, is_body(rank.log, index)),
             count: 1,
             others: Vec::new(),
             hidden,
@@ -151,7 +191,7 @@ impl<'a> Query<'a> {
             if let Some(before) = index.checked_sub(1) {
                 heap.push((rank.log.lines[before].place(), source, before));
             }
-            if !self.keeps(&rank.log, index, line) {
+            if !self.keeps(rank.log, index, line) {
                 continue;
             }
             let full = found.len() == n;
@@ -181,7 +221,7 @@ impl<'a> Query<'a> {
         let mut left = n;
         let mut latest: Option<(LogPlace, &str, Generation)> = None;
         self.ahead(at, |rank, index, line| {
-            if self.keeps(&rank.log, index, line) {
+            if self.keeps(rank.log, index, line) {
                 let goes_on = latest.is_some_and(|(_, text, generation)| self.same(text, generation, line));
                 if !goes_on {
                     if left == 0 {
@@ -197,7 +237,7 @@ impl<'a> Query<'a> {
     }
 
     /// Gives `each` the lines after `at`, oldest first, until it says false.
-    fn ahead(&self, at: LogPlace, mut each: impl FnMut(&'a RankModel, usize, &'a HeldLine) -> bool) {
+    fn ahead(&self, at: LogPlace, mut each: impl FnMut(Source<'a>, usize, &'a HeldLine) -> bool) {
         let mut heap: BinaryHeap<Reverse<(LogPlace, usize, usize)>> = BinaryHeap::new();
         for (source, rank) in self.sources.iter().enumerate() {
             let index = rank.log.lines.partition_point(|line| line.place() <= at);
@@ -234,6 +274,36 @@ impl<'a> Query<'a> {
         lines.into_iter().map(|line| line.place).find(|place| at.is_none_or(|at| *place < at))
     }
 
+    /// From where on no line of any of these logs is missing; `None`: nothing was ever left out.
+    pub fn whole_from(&self) -> Option<LogPlace> {
+        let cut = self.sources.iter().filter(|source| source.log.dropped > 0 || source.log.unrecorded > 0);
+        cut.map(|source| source.log.lines.front().map_or(LogPlace::MAX, HeldLine::place)).max()
+    }
+
+    /// Where a line stands among those that hosts keep. One whose number is not known is placed by its time.
+    pub fn line_place(&self, place: LogPlace) -> Option<LinePlace> {
+        self.sources.iter().find_map(|source| {
+            let lines = &source.log.lines;
+            let index = lines.binary_search_by_key(&place, HeldLine::place).ok()?;
+            let (generation, rank) = (lines[index].generation, Rank(u32::MAX));
+            let by_time = LinePlace { generation, time_ms: place.merge_ms, rank, line: 0 };
+            Some(source.log.line_place(source.rank, index).unwrap_or(by_time))
+        })
+    }
+
+    /// The first line that matches after `at` and is `wanted`.
+    pub fn next_hit(&self, at: LogPlace, wanted: impl Fn(&LinePlace) -> bool) -> Option<LogPlace> {
+        let mut found = None;
+        self.ahead(at, |source, index, line| {
+            let place = source.log.line_place(source.rank, index);
+            if self.filter.keeps(&line.text) && place.is_none_or(|place| wanted(&place)) {
+                found = Some(line.place());
+            }
+            found.is_none()
+        });
+        found
+    }
+
     /// Lines that match, and lines held; `upto`: those up to that place.
     pub fn count(&self, upto: Option<LogPlace>) -> Count {
         let all = self.sources.iter().map(|rank| rank.log.lines.len()).sum();
@@ -248,7 +318,7 @@ impl<'a> Query<'a> {
             let skip = rank.log.lines.len().saturating_sub(share);
             count.cut |= skip > 0;
             for (index, line) in rank.log.lines.iter().enumerate().skip(skip) {
-                if only.keeps(&rank.log, index, line) {
+                if only.keeps(rank.log, index, line) {
                     count.kept += 1;
                     count.upto += usize::from(upto.is_some_and(|upto| line.place() <= upto));
                 }
@@ -290,69 +360,4 @@ fn is_body(log: &LogRing, index: usize) -> bool {
 
 fn body_below(log: &LogRing, head: usize) -> usize {
     log.lines.iter().skip(head + 1).take(TRACEBACK).take_while(|line| is_inner(&line.text)).count()
-}
-
-/// Moves the cursor of the log by `rows` lines (down is positive).
-pub fn scroll(model: &Model, view: &mut ViewState, rows: i64) {
-    let query = Query::new(model, view);
-    let n = rows.unsigned_abs().min(LOOKED as u64) as usize;
-    if rows < 0 {
-        // At the very top the cursor stays, so that the first page does not shrink to one line.
-        let rows = view.geometry.log_rows;
-        let page = query.before(view.log.at, rows.saturating_add(n));
-        let room = page.len().saturating_sub(rows).min(n);
-        if room > 0
-            && let Some(line) = page.get(room)
-        {
-            view.log.at = Some(line.place);
-        }
-    } else if let Some(at) = view.log.at {
-        // One more than asked for must exist, else the newest is on screen and the log follows again.
-        view.log.at = query.after(at, n).filter(|place| query.after(*place, 1).is_some());
-        if view.log.at.is_none() {
-            view.log.hit = None;
-        }
-    }
-}
-
-/// Goes to the next line that matches what was typed, or to the one before; why not.
-pub fn go_to_hit(model: &Model, view: &mut ViewState, step: i8) -> Result<(), &'static str> {
-    let query = Query::new(model, view);
-    if query.filter.is_empty() {
-        return Err("type what to look for first: /");
-    }
-    let from = view.log.hit.or(view.log.at);
-    let Some(hit) = query.hit(from, step) else {
-        return Err(match (from, step > 0) {
-            (None, true) => "the newest line is shown; N goes to earlier ones",
-            (Some(_), true) => "nothing later matches; N goes to earlier ones",
-            (_, false) => "nothing earlier matches here; `rankdeck logs --grep` looks on the hosts",
-        });
-    };
-    show(model, view, hit);
-    Ok(())
-}
-
-/// Shows the line there in the middle of all lines.
-pub fn show(model: &Model, view: &mut ViewState, place: LogPlace) {
-    (view.log.hit, view.log.whole) = (Some(place), true);
-    let query = Query::new(model, view);
-    let below = query.after(place, view.geometry.log_rows / 2);
-    let newest = || query.before(None, 1).first().map(|line| line.place);
-    view.log.at = below.or_else(newest).or(Some(place));
-}
-
-/// Goes to the last line that was written by a moment, ms by this console's clock; why not.
-pub fn go_to_time(model: &Model, view: &mut ViewState, time_ms: u64) -> Result<(), &'static str> {
-    let query = Query { filter: LogFilter::default(), level: Level::Debug, ..Query::new(model, view) };
-    let found = query.before(Some(LogPlace { merge_ms: time_ms, order: u64::MAX }), 1);
-    match found.first() {
-        Some(line) if line.place.merge_ms > 0 => {
-            let place = line.place;
-            show(model, view, place);
-            Ok(())
-        }
-        Some(_) => Err("these lines have no times: their agent is of an older rankdeck"),
-        None => Err("lines of that time are not held here; `rankdeck logs --since` reads them on the hosts"),
-    }
 }

@@ -1,16 +1,18 @@
 //! The palette: typed words, completed, with a history. Each word is a row of one table; every command of the
 //! table of keys can be typed by its short name, too.
 
-use crate::chart_view::Axis;
+mod charts;
+mod log;
+mod reach;
+
 use crate::column::Column;
 use crate::commands;
 use crate::keys::{self, BINDINGS};
-use crate::log_filter::Level;
-use crate::logs;
 use crate::ranks;
-use crate::state::{Action, LogScope, Overlay, Pane, Sort, Tab, ViewState};
+use crate::restart_draft::RestartDraft;
+use crate::state::{Action, Overlay, Pane, PaneSizes, Sort, Tab, ViewState};
 use crate::theme::{Glyphs, Role, Theme};
-use crate::time::{self, TimeCursor};
+use crate::time::{self, TimeMove};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_types::ids::{Rank, Timestamp};
@@ -50,21 +52,82 @@ const fn word(
 pub static WORDS: &[Word] = &[
     word("rank", "N", "select a rank and show everything about it", rank_names, inspect),
     word("host", "NAME", "show a host's ranks", host_names, host),
-    word("log", "[N|all] [TIME]", "the log of a rank, or of all, at a time: 03:12, -5m", rank_names, log),
+    word(
+        "log",
+        "[N|all] [TIME]",
+        "the log of a rank, or of all, at a time: 03:12, -5m",
+        rank_names,
+        log::log,
+    ),
     word(
         "level",
         "NAME",
         "log lines from a level on: all, info, warnings, errors",
         |_, _| named(&["all", "info", "warnings", "errors"]),
-        level,
+        log::level,
     ),
-    word("filter", "[TEXT]", "filter the ranks, or the log on its page", |_, _| Vec::new(), filter),
+    word(
+        "search",
+        "TEXT",
+        "the newest line of the log that matches; N and n go on",
+        |_, _| Vec::new(),
+        log::search,
+    ),
+    word("filter", "[TEXT]", "filter the ranks, or the log on its page", |_, _| Vec::new(), log::filter),
+    word(
+        "env",
+        "RANK|pid:PID",
+        "the environment of a process, without its secrets",
+        crate::reach::processes,
+        reach::environment,
+    ),
+    word(
+        "signal",
+        "RANK|pid:PID NAME",
+        "send a signal to a process: TERM, USR1 ...; asks first",
+        crate::reach::names,
+        reach::signal,
+    ),
     word("sort", "COLUMN [up|down]", "sort the ranks", |_, _| named(&Sort::ALL.map(Sort::name)), sort),
+    word(
+        "panes",
+        "[NAME=PERCENT]",
+        "sizes: ranks, charts, evals, events; alone: the usual ones",
+        sizes,
+        panes,
+    ),
     word("cols", "[+COLUMN] [-COLUMN]", "columns to show first, or never; alone: as at first", columns, cols),
-    word("axis", "steps|time|wall", "the x axis of charts", |_, _| named(&["steps", "time", "wall"]), axis),
-    word("smooth", "WEIGHT", "smooth the charts, 0 to 0.99", |_, _| named(&["0", "0.6", "0.9"]), smooth),
-    word("chart", "NAME", "show or hide a series", series_names, chart),
-    word("export", "", "write the shown series to files, as CSV, SVG and PNG", |_, _| Vec::new(), export),
+    word(
+        "axis",
+        "steps|time|wall",
+        "the x axis of charts",
+        |_, _| named(&["steps", "time", "wall"]),
+        charts::axis,
+    ),
+    word(
+        "smooth",
+        "WEIGHT",
+        "smooth the charts, 0 to 0.99",
+        |_, _| named(&["0", "0.6", "0.9"]),
+        charts::smooth,
+    ),
+    word("chart", "NAME", "show or hide a series", series_names, charts::chart),
+    word(
+        "export",
+        "[csv|svg|png]",
+        "write the shown series to files",
+        |_, _| named(&["csv", "svg", "png"]),
+        charts::export,
+    ),
+    word(
+        "compare",
+        "[RUN ...]",
+        "draw recorded runs over the charts; alone: none",
+        recorded,
+        charts::compare,
+    ),
+    word("media", "[NAME]", "pictures that the program logs", picture_names, charts::media),
+    word("time", "[WHEN|now]", "the moment that all pages show: 03:12, -5m", |_, _| named(&["now"]), moment),
     word(
         "theme",
         "NAME",
@@ -79,6 +142,7 @@ pub static WORDS: &[Word] = &[
         |_, _| named(&["auto", "braille", "block", "ascii"]),
         glyphs,
     ),
+    word("set", "KEY=VALUE ...", "begin a new generation with changed keys", settings, set),
     word(
         "restart",
         "[latest|afresh|CHECKPOINT] [KEY=VALUE]",
@@ -104,9 +168,21 @@ fn series_names(model: &Model, _: &ViewState) -> Vec<String> {
     model.charts().map(|(name, _)| name.clone()).collect()
 }
 
+fn picture_names(model: &Model, _: &ViewState) -> Vec<String> {
+    model.gallery.names().map(|(name, _)| name.clone()).collect()
+}
+
 fn checkpoints(model: &Model, _: &ViewState) -> Vec<String> {
     let kept = model.checkpoints.iter().rev().take(20).map(|checkpoint| checkpoint.path.clone());
     named(&["latest", "afresh"]).into_iter().chain(kept).collect()
+}
+
+fn settings(_: &Model, _: &ViewState) -> Vec<String> {
+    RestartDraft::default().suggestions().into_iter().map(|(path, _)| format!("{path}=")).collect()
+}
+
+fn recorded(_: &Model, view: &ViewState) -> Vec<String> {
+    view.steering.recorded.clone()
 }
 
 fn columns(_: &Model, _: &ViewState) -> Vec<String> {
@@ -139,60 +215,6 @@ fn host(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     Ok(Vec::new())
 }
 
-fn log(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
-    let is_time = |word: &str| word.contains(':') || word.starts_with(['-', '+']);
-    let (who, when) = match arguments {
-        [] => ("all", None),
-        [one] if is_time(one) => ("all", Some(*one)),
-        [who] => (*who, None),
-        [who, when] => (*who, Some(*when)),
-        _ => return Err("log N TIME: one rank, or `all`, and a time of day".into()),
-    };
-    let rank = if who == "all" { None } else { Some(number(model, who)?) };
-    let at = when.map(|when| log_time(model, view, when)).transpose()?;
-    match rank {
-        None => {
-            (view.tab, view.log.scope, view.log.at, view.zoom) = (Tab::Logs, LogScope::Merged, None, false);
-        }
-        Some(_) => {
-            view.ranks.selected = rank;
-            commands::open_rank_log(view);
-        }
-    }
-    if let Some(at) = at {
-        // The page is laid out later than its middle is needed.
-        view.geometry.log_rows = usize::from(view.geometry.area.height.saturating_sub(6));
-        commands::on_shown(model, view, |shown, view| logs::go_to_time(shown, view, at))?;
-    }
-    Ok(Vec::new())
-}
-
-/// The typed moment, ms, seen from the newest line that is held.
-fn log_time(model: &Model, view: &ViewState, typed: &str) -> Result<u64, String> {
-    let newest = model.ranks.iter().filter_map(|rank| rank.log.lines.back()).map(|line| line.merge_ms).max();
-    let newest = newest.filter(|time| *time > 0).ok_or("no line with a time is held")?;
-    let at = Timestamp(newest);
-    let cursor = TimeCursor { at, end: at, ..TimeCursor::default() };
-    Ok(time::parse(typed, &cursor, view.chart.utc_offset_s)?.0)
-}
-
-fn filter(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
-    let text = arguments.join(" ");
-    if view.tab == Tab::Logs {
-        (view.log.filter, view.log.at) = (text, None);
-    } else {
-        (view.ranks.filter, view.tab, view.focus) = (text, Tab::Overview, Pane::Ranks);
-    }
-    Ok(Vec::new())
-}
-
-fn level(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
-    let level = arguments.first().and_then(|name| Level::named(name));
-    view.log.level = level.ok_or("level all, info, warnings or errors")?;
-    (view.tab, view.zoom) = (Tab::Logs, false);
-    Ok(Vec::new())
-}
-
 fn sort(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     let (name, reverse) = match arguments {
         [name] | [name, "down"] => (name, false),
@@ -214,6 +236,16 @@ fn cols(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     Ok(Vec::new())
 }
 
+fn sizes(_: &Model, view: &ViewState) -> Vec<String> {
+    view.sizes.words()
+}
+
+fn panes(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+    view.sizes = PaneSizes::read(arguments.iter().copied())?;
+    (view.tab, view.zoom) = (Tab::Overview, false);
+    Ok(Vec::new())
+}
+
 /// Shows columns before others (`+pid`, `pid`), or never (`-power`).
 pub fn set_columns<'a>(view: &mut ViewState, names: impl Iterator<Item = &'a str>) -> Result<(), String> {
     for name in names {
@@ -227,40 +259,6 @@ pub fn set_columns<'a>(view: &mut ViewState, names: impl Iterator<Item = &'a str
         view.ranks.columns.insert(column, !name.starts_with('-'));
     }
     Ok(())
-}
-
-fn axis(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
-    let axis = arguments.first().and_then(|name| Axis::named(name));
-    let axis = axis.ok_or("axis steps, axis time or axis wall")?;
-    let mut chart = std::mem::take(&mut view.chart);
-    chart.turn(view.shown(model), axis);
-    (view.chart, view.tab) = (chart, Tab::Charts);
-    Ok(Vec::new())
-}
-
-fn smooth(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
-    let weight = arguments.first().and_then(|text| text.parse::<f64>().ok());
-    let weight = weight.filter(|weight| (0.0..1.0).contains(weight)).ok_or("smooth WEIGHT: 0 to 0.99")?;
-    view.chart.set_weight(weight);
-    view.tab = Tab::Charts;
-    Ok(Vec::new())
-}
-
-fn chart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
-    let [name] = arguments else { return Err("chart NAME: which series?".into()) };
-    if model.chart(name).is_none() {
-        return Err(format!("there is no series `{name}`"));
-    }
-    (view.series.selected, view.tab) = (Some((*name).to_string()), Tab::Charts);
-    commands::toggle_series(model, view);
-    Ok(Vec::new())
-}
-
-fn export(model: &Model, view: &mut ViewState, _: &[&str]) -> Done {
-    if model.charts().next().is_none() {
-        return Err("export: no values yet".into());
-    }
-    Ok(vec![Action::SaveFiles(crate::chart_file::files(view.shown(model), view))])
 }
 
 fn theme(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
@@ -281,12 +279,40 @@ fn glyphs(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     Ok(Vec::new())
 }
 
+/// Why a command cannot be carried out now.
+fn barred(model: &Model, view: &ViewState, command: keys::Command) -> Option<&'static str> {
+    let binding = BINDINGS.iter().find(|binding| binding.command == command)?;
+    (binding.disabled)(model, view)
+}
+
+fn set(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+    if let Some(reason) = barred(model, view, keys::Command::RestartWith) {
+        return Err(format!("set: {reason}"));
+    }
+    if let Some(word) = arguments.iter().find(|word| !word.contains('=')) {
+        return Err(format!("set KEY=VALUE: `{word}` has no `=`"));
+    }
+    commands::restart_with(model, view, None, &arguments.join(" "));
+    Ok(Vec::new())
+}
+
+/// In the present, which has no cursor to count from, the line for a time opens with what was typed.
+fn moment(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+    let to = match (arguments, &view.moment.cursor) {
+        (["now"], _) => TimeMove::Present,
+        ([typed], Some(cursor)) => TimeMove::To(time::parse(typed, cursor, view.chart.utc_offset_s)?),
+        ([] | [_], _) => {
+            view.moment.frozen = None;
+            view.open(Overlay::Time { input: arguments.concat() });
+            TimeMove::Step(0)
+        }
+        _ => return Err("time WHEN: a time of day, -5m, or now".into()),
+    };
+    Ok(vec![Action::Time(to)])
+}
+
 fn restart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
-    if let Some(reason) = BINDINGS
-        .iter()
-        .find(|binding| binding.command == keys::Command::Restart)
-        .and_then(|binding| (binding.disabled)(model, view))
-    {
+    if let Some(reason) = barred(model, view, keys::Command::Restart) {
         return Err(format!("restart: {reason}"));
     }
     match arguments {

@@ -6,15 +6,11 @@ pub enum Pane {
     /// The rank table.
     #[default]
     Ranks,
-    /// Charts.
     Charts,
-    /// Evaluations.
     Evals,
     /// Log lines.
     Log,
-    /// Hosts.
     Hosts,
-    /// Events.
     Events,
     /// The end of the run.
     End,

@@ -1,6 +1,9 @@
 //! A report of a run for people who were not there: Markdown for a message, or one HTML file with charts.
 //! Pure.
 
+use crate::chart_file::document;
+use crate::chart_view::Scale;
+use crate::heat_file;
 use crate::panes::end;
 use crate::time::time_of_day;
 use rankdeck_core::model::{HistoryLine, Model, Subject, Tone};
@@ -13,6 +16,8 @@ use std::fmt::Write as _;
 const CHARTS: usize = 48;
 /// Most evaluations and events listed; the latest are.
 const ROWS: usize = 400;
+/// Most bytes of all pictures, as base64.
+const PICTURES: usize = 2 << 20;
 /// Size of a chart, in the units of its drawing.
 const WIDE: f64 = 560.0;
 /// The same, downwards.
@@ -37,11 +42,27 @@ enum Piece {
     Table(Vec<&'static str>, Vec<Vec<String>>),
     Code(String),
     Chart(String, Series),
+    /// A heat map: its name, the whole drawing, and its newest histogram in words.
+    Map(String, String, String),
+    /// A logged picture: its name, what is said of it, its kind and its file in base64.
+    Picture(String, String, &'static str, String),
+}
+
+/// Lines that go on further in, such as a path, belong to the one above.
+fn joined(lines: Vec<String>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for line in lines {
+        match all.last_mut() {
+            Some(last) if line.starts_with(' ') => *last = format!("{last}: {}", line.trim()),
+            _ => all.push(line),
+        }
+    }
+    all
 }
 
 fn pieces(model: &Model, sources: &Sources) -> Vec<Piece> {
     let mut all = vec![Piece::Text(end::headline(model))];
-    all.push(Piece::List(end::totals(model)));
+    all.push(Piece::List(joined(end::totals(model))));
     let minute = end::last_minute(model);
     if !minute.is_empty() {
         all.push(Piece::Head("The last minute".into()));
@@ -77,6 +98,7 @@ fn pieces(model: &Model, sources: &Sources) -> Vec<Piece> {
         let shown = model.scalars.iter().filter(|(_, series)| !series.points().is_empty()).take(CHARTS);
         all.extend(shown.map(|(name, series)| Piece::Chart(name.clone(), series.clone())));
     }
+    media(model, &mut all);
     all.push(Piece::Head("Events".into()));
     let skip = model.history.len().saturating_sub(ROWS);
     all.push(Piece::List(
@@ -95,6 +117,48 @@ fn pieces(model: &Model, sources: &Sources) -> Vec<Piece> {
         all.push(Piece::Code(sources.experiment.clone()));
     }
     all
+}
+
+/// Heat maps of histograms, and the newest picture of each name.
+fn media(model: &Model, all: &mut Vec<Piece>) {
+    if !model.histograms.is_empty() {
+        all.push(Piece::Head("Histograms".into()));
+    }
+    for (name, series) in &model.histograms {
+        let (scale, last) = (Scale::default(), series.summary().reach().unwrap_or(1.0));
+        let drawn = document(&[heat_file::shapes(name, series, &scale, (0.0, last.max(1.0)), false)]);
+        // An SVG within HTML needs no name for its kind.
+        let drawn = drawn.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
+        let newest = series.newest().map_or(String::new(), |column| {
+            let (bins, step) = (&column.bins, column.place.step);
+            let (low, high) = bins.range();
+            let total = words::count(bins.total().round() as u64);
+            format!("at step {step:.0} {total} values from {low:.4} to {high:.4}, mean {:.4}", bins.mean())
+        });
+        all.push(Piece::Map(name.clone(), drawn, newest));
+    }
+    let newest = model.gallery.names().filter_map(|(name, kept)| Some((name, kept.back()?)));
+    let (mut room, mut left_out, mut shown) = (PICTURES, 0, Vec::new());
+    for (name, picture) in newest {
+        if picture.data.len() > room {
+            left_out += 1;
+            continue;
+        }
+        room -= picture.data.len();
+        let head = picture.head;
+        let said = format!("step {:.0}, {} x {} pixels", picture.place.step, head.width, head.height);
+        shown.push(Piece::Picture(name.clone(), said, head.format.ending(), picture.data.clone()));
+    }
+    if !shown.is_empty() {
+        all.push(Piece::Head("Pictures".into()));
+        all.extend(shown);
+    }
+    if left_out > 0 {
+        let pictures = words::plural(left_out, "picture");
+        all.push(Piece::Text(format!(
+            "{pictures} more did not fit in here; `:media` on the screen shows them."
+        )));
+    }
 }
 
 fn told(line: &HistoryLine, offset_s: i64) -> String {
@@ -158,6 +222,9 @@ pub fn markdown(model: &Model, sources: &Sources) -> String {
                 let last = series.last().map_or("-".into(), |value| format!("{value:.4}"));
                 writeln!(out, "- `{}`: {last}", words::clean(&name))
             }
+            Piece::Map(name, _, said) | Piece::Picture(name, said, ..) => {
+                writeln!(out, "- `{}`: {said}", words::clean(&name))
+            }
         };
     }
     out
@@ -197,6 +264,23 @@ pub fn html(model: &Model, sources: &Sources) -> String {
                 writeln!(out, "<pre>{}</pre>", lines.join("\n"))
             }
             Piece::Chart(name, series) => writeln!(out, "{}", chart(&name, &series)),
+            Piece::Map(name, drawn, said) => {
+                let name = escaped(&name);
+                writeln!(
+                    out,
+                    "<figure><figcaption>{name}</figcaption>{drawn}<div>{}</div></figure>",
+                    escaped(&said)
+                )
+            }
+            Piece::Picture(name, said, kind, data) => {
+                let (name, said) = (escaped(&name), escaped(&said));
+                // Base64 has no sign of markup.
+                writeln!(
+                    out,
+                    "<figure><figcaption>{name}</figcaption><img alt=\"{name}\" src=\"data:image/{kind};base64,{data}\">\
+                     <div>{said}</div></figure>"
+                )
+            }
         };
     }
     out.push_str("</body></html>\n");
@@ -207,7 +291,7 @@ const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;max-width:1200px;ma
     h2{border-bottom:1px solid #ccc}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right;\
     border-bottom:1px solid #eee}td:first-child,th:first-child{text-align:left}li{white-space:pre-wrap}\n\
     pre{background:#f6f6f6;padding:1em;overflow:auto}figure{display:inline-block;margin:8px}\n\
-    figcaption{font-family:monospace}\n";
+    figcaption{font-family:monospace}img{max-width:560px;min-width:120px;image-rendering:pixelated}\n";
 
 /// A chart: the values as a line, and what lies behind means of neighbours as a band.
 fn chart(name: &str, series: &Series) -> String {
@@ -252,6 +336,7 @@ fn chart(name: &str, series: &Series) -> String {
 mod tests {
     use super::*;
     use rankdeck_core::series::Place;
+    use rankdeck_proto::media::{Histogram, PictureFormat, PictureHead};
     use rankdeck_types::ids::{RunId, Timestamp};
 
     fn place(x: i32) -> Place {
@@ -269,6 +354,13 @@ mod tests {
         model.scalars.insert("empty".into(), Series::default());
         let line = |n: u64| HistoryLine::new(n, Timestamp(n), Tone::Bad, "a\u{1b}[2J <i>");
         model.history = (0..2000).map(line).collect();
+        let bins = |step: i32| Histogram { edges: vec![0.0, 1.0, 2.0], counts: vec![5.0, f64::from(step)] };
+        let map = model.histograms.entry("<script>".into()).or_default();
+        (1..200).for_each(|x| map.push(place(x), bins(x)));
+        let head = PictureHead { format: PictureFormat::Png, width: 3, height: 2 };
+        for i in 0..9 {
+            model.gallery.push(format!("p{i} <i>"), place(i), head, "A".repeat(300 << 10));
+        }
         model
     }
 
@@ -282,7 +374,14 @@ mod tests {
         let page = html(&model(), &sources);
         assert!(page.contains("<svg") && page.contains("cart-1") && page.ends_with("</html>\n"), "{page}");
         assert!(!page.contains("<script>") && !page.contains("<i>") && !page.contains('\u{1b}'));
-        assert!(page.len() < 400_000, "{} bytes", page.len());
+        assert!(page.len() < 700_000 + PICTURES, "{} bytes", page.len());
+        assert!(page.contains("at step 199 204 values from 0.0000 to 2.0000"));
+        let pictures = page.matches(" src=\"data:image/png;base64,AAAA").count();
+        assert_eq!((pictures, page.matches("src=").count()), (6, 6), "nothing else is loaded");
+        assert!(page.contains("3 pictures more did not fit"));
+        for outside in ["http:", "https:", "href=", "url(", "@import", "<link", "<script"] {
+            assert!(!page.contains(outside), "it is one file: {outside}");
+        }
         let text = markdown(&model(), &sources);
         assert!(text.starts_with("# cart-1\n") && text.contains("a\\|b | 1 | 2"), "{text}");
         assert!(!text.contains('\u{1b}'));

@@ -1,10 +1,11 @@
 //! A restart with changed keys while it is typed: from which checkpoint, which keys, and what becomes of
 //! them. Pure; who reads `key=value` is handed in, as it is the reader of experiment files.
 
-use rankdeck_core::model::{CheckpointModel, Model, RunState, Subject};
+use rankdeck_core::model::{CheckpointModel, HostModel, Model, RunState, Subject};
 use rankdeck_types::experiment::Experiment;
+use rankdeck_types::host::Host;
 use rankdeck_types::ids::WallTime;
-use rankdeck_types::plan::{Plan, PlanDraft, replan};
+use rankdeck_types::plan::{Plan, PlanDraft, PlanError, replan};
 use rankdeck_types::probe::Probe;
 use rankdeck_types::schema::{Key, Keys, Kind};
 use rankdeck_types::words;
@@ -12,6 +13,8 @@ use std::collections::BTreeSet;
 
 /// What a checkpoint is called that is both.
 const LATEST_AND_BEST: &str = "latest, best";
+/// While a host that joins has not told its GPUs.
+pub const NOT_ASKED: &str = "the new host is asked for its GPUs first";
 /// Most rows of checkpoints.
 const MOST: usize = 200;
 
@@ -49,8 +52,54 @@ pub struct RestartDraft {
     pub line: String,
     /// Index of the origin.
     pub selected: usize,
+    /// Hosts that take no part in it, and hosts that join it.
+    pub hosts: OtherHosts,
     /// What becomes of it.
     pub outcome: Outcome,
+}
+
+/// Hosts whose part changes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct OtherHosts {
+    /// Those that are left out.
+    pub exclude: Vec<String>,
+    /// Those that take part, or take part again.
+    pub add: Vec<Host>,
+}
+
+impl OtherHosts {
+    /// `without a, b; with c`; empty when nothing changes.
+    pub fn told(&self) -> String {
+        let added: Vec<&str> = self.add.iter().map(|host| host.name.as_str()).collect();
+        let part = |word: &str, names: String| match names.as_str() {
+            "" => None,
+            names => Some(format!("{word} {names}")),
+        };
+        let parts = [part("without", self.exclude.join(", ")), part("with", added.join(", "))];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    /// A host joins whose GPUs only it can tell.
+    pub fn is_open(&self, model: &Model) -> bool {
+        let known = |host: &Host| model.hosts.iter().any(|known| known.name == host.name);
+        self.add.iter().any(|host| host.gpus.is_some() && !known(host))
+    }
+
+    /// The plan that follows `plan` with them.
+    ///
+    /// # Errors
+    /// As those of [`replan`].
+    pub fn plan(&self, model: &Model, plan: &Plan) -> Result<Plan, PlanError> {
+        let probe = |host: &HostModel| host.probe.clone().unwrap_or_default();
+        let mut probes: Vec<Probe> = model.hosts.iter().map(probe).collect();
+        probes.resize(model.hosts.len() + self.add.len(), Probe::default());
+        for probe in &mut probes {
+            // Whether there is a trainer has shown when it was launched, or shows when the host is connected.
+            probe.trainer.get_or_insert_default();
+        }
+        let exclude = self.exclude.iter().cloned().collect();
+        replan(plan, &exclude, &self.add, &probes, PlanDraft::resolve)
+    }
 }
 
 /// What a typed line comes to.
@@ -148,6 +197,13 @@ impl RestartDraft {
         draft
     }
 
+    /// One with other hosts, from the latest checkpoint.
+    pub fn on_hosts(model: &Model, hosts: OtherHosts, change: Option<Changer>) -> RestartDraft {
+        let mut draft = RestartDraft { hosts, ..RestartDraft::default() };
+        draft.look(model, change);
+        draft
+    }
+
     /// What the line comes to now.
     pub fn look(&mut self, model: &Model, change: Option<Changer>) {
         self.outcome = Outcome::default();
@@ -174,14 +230,11 @@ impl RestartDraft {
                 }
             },
         };
-        let mut probes: Vec<Probe> =
-            model.hosts.iter().map(|host| host.probe.clone().unwrap_or_default()).collect();
-        for probe in &mut probes {
-            // Whether there is a trainer has shown when it was launched.
-            probe.trainer.get_or_insert_default();
+        if self.hosts.is_open(model) {
+            self.outcome.plan = NOT_ASKED.into();
+            return;
         }
-        let wanted = Plan { experiment: wanted, ..plan.clone() };
-        match replan(&wanted, &BTreeSet::new(), &[], &probes, PlanDraft::resolve) {
+        match self.hosts.plan(model, &Plan { experiment: wanted, ..plan.clone() }) {
             Ok(next) => self.outcome.plan = shape(&next),
             Err(error) => {
                 self.outcome.changed = None;

@@ -18,16 +18,18 @@ mod tab;
 
 pub use crate::log_view::{LogScope, LogView};
 pub use crate::pane::Pane;
+pub use crate::pane_sizes::{Border, PaneSizes};
 pub use action::{Action, SavedFile};
 pub use lists::{EventList, HostList, RankTable, SeriesList};
 pub use moment::{Frozen, Moment};
-pub use overlay::{Ask, Choice, Confirm, ConfirmKind, Overlay, Typing, VerdictId};
+pub use overlay::{Ask, Choice, Confirm, ConfirmKind, Overlay, PictureChoice, Typing, VerdictId};
 pub use sort::Sort;
 pub use steering::{Steering, Style};
 pub use tab::Tab;
 
 use crate::chart_view::ChartView;
 use crate::geometry::Geometry;
+use crate::picture_file::Decoded;
 use crate::theme::Role;
 use rankdeck_core::model::Model;
 use rankdeck_types::ids::{NodeRank, Timestamp};
@@ -47,7 +49,6 @@ const UNDATED: Timestamp = Timestamp(u64::MAX);
 /// A short message at the bottom.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Toast {
-    /// The text.
     pub text: String,
     /// How grave.
     pub role: Role,
@@ -76,6 +77,8 @@ pub struct ViewState {
     pub hosts: HostList,
     /// First row of the evaluations, newest first.
     pub evals_top: usize,
+    /// How far the page of the end is scrolled; `None`: as it comes.
+    pub end_top: Option<usize>,
     /// The list of events.
     pub events: EventList,
     /// The list of series beside the charts.
@@ -86,8 +89,14 @@ pub struct ViewState {
     pub toasts: Vec<Toast>,
     /// Questions of links that were answered and not yet taken back by the link.
     pub answered: Vec<(NodeRank, Prompt)>,
+    /// Answers about processes that were told.
+    pub answers: u64,
     /// How often ctrl-c was pressed without another key between.
     pub interrupts: u8,
+    /// Sizes that the user has given to panes.
+    pub sizes: PaneSizes,
+    /// The border that the mouse has taken, and whether it has moved since.
+    pub dragged: Option<(Border, bool)>,
     /// Where everything was at the last layout.
     pub geometry: Geometry,
     /// Lines typed into the palette, newest last, bounded.
@@ -98,6 +107,8 @@ pub struct ViewState {
     pub steering: Steering,
     /// Which moment of the run is shown.
     pub moment: Moment,
+    /// The picture that is looked at, read by the layout.
+    pub decoded: Option<Decoded>,
 }
 
 impl ViewState {

@@ -138,7 +138,7 @@ pub fn wrap(text: &str, cells: usize) -> Vec<String> {
     let cells = cells.max(1);
     let mut lines = vec![String::new()];
     let mut used = 0;
-    for word in text.split_inclusive(' ') {
+    for word in units(text) {
         let bare = word.trim_end_matches(' ').width();
         if used > 0 && used + bare > cells {
             lines.push(String::new());
@@ -165,9 +165,53 @@ pub fn wrap(text: &str, cells: usize) -> Vec<String> {
     lines
 }
 
+/// Units that stay with their number.
+const UNITS: [&str; 6] = ["%", "s", "ms", "min", "h", "W"];
+
+/// Words with the blanks behind them; a number and its unit are one.
+fn units(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let blank = |from: usize| rest.get(from..)?.find(' ').map(|at| from + at + 1);
+        let first = blank(0).filter(|_| !rest.is_empty());
+        let end = match first {
+            None if rest.is_empty() => return None,
+            None => rest.len(),
+            Some(end) => {
+                let number = rest[..end].trim_end().ends_with(|c: char| c.is_ascii_digit());
+                let next = blank(end).unwrap_or(rest.len());
+                let unit = rest[end..next].trim_end().trim_end_matches(|c: char| ",;.:)".contains(c));
+                if number && UNITS.contains(&unit) { next } else { end }
+            }
+        };
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        Some(word)
+    })
+}
+
+/// Lines of a point of a list: those below its first stand below its text, not below its sign.
+pub fn wrap_point(text: &str, cells: usize) -> Vec<String> {
+    let Some(point) = ["• ", "- "].into_iter().find(|sign| text.starts_with(sign)) else {
+        return wrap(text, cells);
+    };
+    let rest = text.strip_prefix(point).unwrap_or(text);
+    let lines = wrap(rest, cells.saturating_sub(2)).into_iter().enumerate();
+    lines.map(|(i, line)| format!("{}{line}", if i == 0 { point } else { "  " })).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_stays_with_its_unit_and_a_point_below_its_text() {
+        assert_eq!(wrap("cpu 0 %, in futex", 7), ["cpu", "0 %, in", "futex"]);
+        assert_eq!(wrap("since 6.4 s, and", 10), ["since", "6.4 s, and"]);
+        assert_eq!(wrap_point("• one two three", 7), ["• one", "  two", "  three"]);
+        assert_eq!(wrap_point("one two", 4), ["one", "two"]);
+        assert_eq!(wrap("  two  blanks ", 20), ["  two  blanks"]);
+    }
 
     #[test]
     fn numbers_read_well() {

@@ -63,7 +63,7 @@ impl Exit {
     pub fn short(&self) -> String {
         match self {
             Exit::Code { code } => format!("exit {code}"),
-            Exit::Signal { out_of_memory: true, .. } => "out of mem".into(),
+            Exit::Signal { out_of_memory: true, .. } => "no memory".into(),
             Exit::Signal { signal, .. } => signal_name(*signal),
             Exit::NotStarted { .. } => "no start".into(),
         }
@@ -118,7 +118,7 @@ mod tests {
                 memory,
                 "killed by the kernel: out of memory (SIGKILL)",
                 "was killed by the kernel: out of memory (SIGKILL)",
-                "out of mem",
+                "no memory",
             ),
             (Exit::Code { code: 3 }, "exited with code 3", "exited with code 3", "exit 3"),
             (

@@ -235,6 +235,29 @@ keys! {
         /// graphs after the first few, and started with one call each; where that fails, the reason is said
         /// and they are done step by step, as with `false`. No real GPU has compared the two yet.
         cuda_graphs: bool = false,
+        /// On a GPU, cuDNN sums in one order only, so that a run that is resumed goes on bit by bit;
+        /// CleanRL's `torch_deterministic`. `false` lets it choose, which may be faster.
+        deterministic: bool = true,
+        /// On a GPU, cuDNN times its algorithms where a shape is new, and keeps the fastest. No real GPU has
+        /// compared it with `false` yet.
+        cudnn_benchmark: bool = false,
+        /// On a GPU, images are laid out colours last for the convolutions, as they always are on CPUs. No
+        /// real GPU has compared it with `false` yet.
+        channels_last: bool = false,
+        /// What networks for images compute in, up to their last layers; `bf16` rounds what goes into and
+        /// comes out of each layer. Weights, last layers, losses and optimisers are f32. No real GPU has
+        /// compared the two yet.
+        precision: Precision = Precision::F32,
+    }
+}
+
+choices! {
+    /// What networks compute in.
+    pub enum Precision {
+        /// 32 bits.
+        F32 = "f32",
+        /// Half as many, with fewer digits.
+        Bf16 = "bf16",
     }
 }
 
@@ -289,6 +312,10 @@ keys! {
         clip_rewards: f64 [POSITIVE] = 10.0,
         /// Factor of the rewards that the learner sees.
         reward_scale: f64 [POSITIVE] = 1.0,
+        /// Each rank's environments are two halves, each in a Python worker of its own: one half steps while
+        /// the policy looks at the other (`ppo`, `ppg`, `a2c`). Same rollouts, bit by bit, where the
+        /// hand-written passes compute the policy; libtorch may round otherwise for half as many rows.
+        double_buffer: bool = false,
     }
 }
 
@@ -420,8 +447,8 @@ keys! {
         /// `step (?P<env_step>[0-9]+) loss (?P<loss>[-0-9.e]+)`; `env_step`, `return` and `SPS` have their
         /// usual meaning, other names become charts.
         stdout: Vec<String> [Texts("patterns")] => "none",
-        /// Folder with TensorBoard event files that rank 0 writes, on its host; relative paths begin at
-        /// `workdir`.
+        /// Folder with TensorBoard event files that rank 0 writes, on its host: scalars, histograms,
+        /// pictures; relative paths begin at `workdir`.
         tensorboard: Option<String> [Text(&PATH)] => "none",
     }
 }

@@ -35,7 +35,6 @@ impl KeyType for Gpus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// SSH.
     #[default]
     Ssh,
     /// The system's `ssh`, a process per command: for what the built-in SSH cannot do.

@@ -19,4 +19,5 @@ pub mod schema;
 pub mod setup;
 pub mod ui;
 pub mod variables;
+pub mod webhook;
 pub mod words;

@@ -166,7 +166,8 @@ impl Plan {
 
     /// The host takes part in this generation (PLAN-4).
     pub fn has_ranks(&self, node: NodeRank) -> bool {
-        self.ranks.iter().any(|rank| rank.node_rank == node)
+        // Ranks are in the order of their hosts (PLAN-1).
+        self.ranks.binary_search_by_key(&node, |rank| rank.node_rank).is_ok()
     }
 
     /// Hosts that take part, in node_rank order; the first one holds rank 0.

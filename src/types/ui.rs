@@ -19,12 +19,19 @@ keys! {
         read_only: bool = false,
         /// Columns of the rank table to show before others (`pid`) or never (`-power`); `:cols` lists them.
         columns: Vec<String> [Texts("columns")] => "as many as fit, by their worth",
+        /// Sizes of the overview's panes in percent of the page: `ranks=40`, `charts`, `evals`, `events`;
+        /// `:panes` shows those of now.
+        panes: Vec<String> [Texts("sizes")] => "as large as what they have to say",
         /// Clicks and the wheel act on the screen. Without, the mouse is the terminal's, which selects text;
         /// `M` changes it.
         mouse: bool = true,
         /// Keys of your own for the screen of a run, by the names that `:` lists: `stop = "ctrl-x"`; several
         /// with blanks between.
         keys: BTreeMap<String, String> [Kind::Names("keys")] => "as the help page (`?`) shows",
+        /// Colours of your own over those of the theme, by what they mean: `good = "#2aa198"`,
+        /// `accent = "cyan"`, `bad = "160"`; the others are `dim`, `strong`, `warn`, `border`, `fill` and
+        /// `series1` to `series6`.
+        colors: BTreeMap<String, String> [Kind::Names("colours")] => "those of the theme",
         /// When the console calls you, and how.
         notify: Notify => "",
     }
@@ -44,6 +51,11 @@ keys! {
         command: Vec<String> [Texts("words")] => "none",
         /// An address that the event is posted to as JSON, with `curl`.
         webhook: String [Text(&URL)] => "none",
+        /// While no console looks on, rank 0's host posts to `webhook`: the address goes there with the
+        /// launch, and into no file.
+        away: bool = false,
+        /// A program on rank 0's host that gets the event as JSON on its input while no console looks on.
+        away_command: Vec<String> [Texts("words")] => "none",
     }
 }
 

@@ -1,6 +1,7 @@
 //! Variables of the console that ranks get. A plan holds their names and templates, never their values: those
 //! are read when a generation is launched, and travel beside its secret.
 
+use crate::error::HintedError;
 use crate::experiment::Launch;
 use crate::host::Host;
 use std::collections::BTreeMap;
@@ -26,9 +27,62 @@ const IDENTITY: [&str; 16] = [
     "TORCHELASTIC_USE_AGENT_STORE",
 ];
 
-/// A variable that tells a rank who it is, or that rankdeck sets for itself.
-pub fn is_identity(name: &str) -> bool {
-    IDENTITY.contains(&name) || name.starts_with("RANKDECK_")
+/// Begins the names that are rankdeck's own. A rank gets no such variable but those that rankdeck sets.
+const OWN: &str = "RANKDECK_";
+
+/// Why the user cannot set this variable of a rank: it would have no effect.
+pub fn reserved(name: &str) -> Option<HintedError> {
+    if IDENTITY.contains(&name) {
+        return Some(HintedError::new(
+            format!("`{name}` tells a rank who it is, and rankdeck sets it"),
+            "leave it out",
+        ));
+    }
+    name.starts_with(OWN).then(|| {
+        HintedError::new(
+            format!("`{name}` would not reach the ranks: names that begin with `{OWN}` are rankdeck's own"),
+            "choose another name",
+        )
+    })
+}
+
+/// Words that end a part of the name of a secret.
+const SECRETS: [&str; 14] = [
+    "KEY",
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "PASS",
+    "PWD",
+    "CREDENTIAL",
+    "AUTH",
+    "COOKIE",
+    "PAT",
+    "WEBHOOK",
+    "DSN",
+];
+
+/// A variable of this name usually holds a secret: `WANDB_API_KEY`, `PGPASSWORD`, but not `PWD`.
+pub fn names_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let told = |part: &str| {
+        let bare = part.strip_suffix('S').filter(|bare| SECRETS.contains(bare)).unwrap_or(part);
+        // Short words end many others: `COMPASS`, `SPAT`.
+        SECRETS.iter().any(|word| bare == *word || (word.len() > 4 && bare.ends_with(word)))
+            || (bare.ends_with("KEY") && bare.len() > 3 && !["MONKEY", "TURKEY"].contains(&bare))
+    };
+    !["PWD", "OLDPWD"].contains(&name.as_str()) && name.split(|c: char| !c.is_ascii_alphanumeric()).any(told)
+}
+
+/// A text that holds a name and its password, as an address may: `https://me:secret@host`.
+pub fn holds_password(value: &str) -> bool {
+    value.match_indices("://").any(|(at, sign)| {
+        let rest = value.get(at + sign.len()..).unwrap_or_default();
+        let end = rest.find(|c: char| c == '/' || c.is_whitespace()).unwrap_or(rest.len());
+        rest.get(..end).and_then(|host| host.rsplit_once('@')).is_some_and(|(who, _)| who.contains(':'))
+    })
 }
 
 /// Values of one host that are longer together do not fit into a launch.
@@ -140,13 +194,18 @@ impl Wanted {
                 Some(_) => entries.remove(name),
             };
         }
-        entries.retain(|name, _| !is_identity(name));
+        entries.retain(|name, _| reserved(name).is_none());
         Wanted { entries }
     }
 
     /// Nothing is wanted.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// What holds the values in the ranks.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
     }
 
     /// Fills in what the console has; returns the values, and the names of variables that it lacks.
@@ -277,6 +336,45 @@ mod tests {
         for good in ["", "$", "5$", "$5", "$$", "a$$HOME", "${A}", "$-", "pa$$"] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
+    }
+
+    #[test]
+    fn names_and_addresses_tell_secrets() {
+        for name in [
+            "WANDB_API_KEY",
+            "HF_TOKEN",
+            "AWS_SECRET_ACCESS_KEY",
+            "PGPASSWORD",
+            "MYSQL_PWD",
+            "SSH_KEYS",
+            "GITHUB_PAT",
+            "SLACK_WEBHOOK_URL",
+            "COMET_APIKEY",
+            "RANKDECK_SECRET",
+            "my-password",
+            "DB_PASS",
+            "GOOGLE_CREDENTIALS",
+        ] {
+            assert!(names_secret(name), "{name}");
+        }
+        for name in [
+            "PWD",
+            "OLDPWD",
+            "PATH",
+            "TOKENIZERS_PARALLELISM",
+            "KEYBOARD",
+            "MONKEY",
+            "RANK",
+            "COMPASS",
+            "PYTHONPATH",
+            "NCCL_DEBUG",
+            "SPAT",
+            "KEYMAP",
+        ] {
+            assert!(!names_secret(name), "{name}");
+        }
+        assert!(holds_password("http://me:pw@proxy:3128/x") && holds_password("a postgres://u:p@h"));
+        assert!(!holds_password("http://proxy:3128/a@b:c") && !holds_password("me@host:22"));
     }
 
     #[test]

@@ -6,12 +6,6 @@
 /// Stands where nothing is known.
 pub const NONE: &str = "-";
 
-/// What the built-in trainer says of a collective whose connection to another rank broke.
-pub const LOST_RANK: &str = "lost another rank";
-
-/// What it says of a collective to which another rank did not come in time.
-pub const NOT_FINISHED: &str = "not finished within";
-
 /// How the built-in trainer says that its GPU has no memory left.
 pub const GPU_FULL: &str = "the GPU has no room left";
 /// What helps then.
@@ -114,17 +108,36 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name of a Linux signal (x86-64 and arm64 numbers): `SIGKILL`; `signal 64` when it has none.
+/// Names of Linux signals by number (x86-64 and arm64), without `SIG`.
+const SIGNALS: [&str; 32] = [
+    "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+    "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+    "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+];
+
+/// Signals that are offered where one is typed.
+pub const SIGNALS_TYPED: [&str; 9] = ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "KILL"];
+
+/// The name of a Linux signal: `SIGKILL`; `signal 64` when it has none.
 pub fn signal_name(signal: i32) -> String {
-    const NAMES: [&str; 32] = [
-        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
-        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU",
-        "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
-    ];
-    match usize::try_from(signal).ok().and_then(|index| NAMES.get(index)) {
+    match usize::try_from(signal).ok().and_then(|index| SIGNALS.get(index)) {
         Some(name) if !name.is_empty() => format!("SIG{name}"),
         Some(_) | None => format!("signal {signal}"),
     }
+}
+
+/// The signal of a typed name or number: `SIGTERM`, `term`, `15`.
+pub fn signal_named(typed: &str) -> Option<i32> {
+    let name = typed.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    let number = name.parse().ok().filter(|number| (1..SIGNALS.len()).contains(number));
+    let named = || SIGNALS.iter().skip(1).position(|known| *known == name).map(|index| index + 1);
+    number.or_else(named).map(|number| number as i32)
+}
+
+/// A program that does nothing about the signal is neither ended nor stopped by it.
+pub fn signal_is_harmless(signal: i32) -> bool {
+    ["CHLD", "CONT", "URG", "WINCH"].iter().any(|name| signal_named(name) == Some(signal))
 }
 
 /// What a process state letter of `/proc/PID/stat` means.
@@ -257,6 +270,20 @@ mod tests {
         assert_eq!(
             [9, 11, 64, 0, -3].map(signal_name),
             ["SIGKILL", "SIGSEGV", "signal 64", "signal 0", "signal -3"]
+        );
+    }
+
+    #[test]
+    fn signals_are_typed_by_name_or_number_and_few_are_harmless() {
+        assert_eq!(
+            ["SIGTERM", "term", "15", "usr1", "KILL"].map(signal_named),
+            [15, 15, 15, 10, 9].map(Some)
+        );
+        assert_eq!(["", "SIG", "0", "64", "-9", "terminate"].map(signal_named), [None; 6]);
+        assert!((1..32).all(|signal| signal_named(&signal_name(signal)) == Some(signal)));
+        assert_eq!(
+            (1..32).filter(|signal| signal_is_harmless(*signal)).collect::<Vec<_>>(),
+            [17, 18, 23, 28]
         );
     }
 

@@ -1,9 +1,12 @@
 //! The charts: what is true at any zoom, what keys change, what stays where it is.
 
 use crate::scenes::*;
+use crossterm::event::{KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::*;
 use rankdeck_core::report::{Severity, VerdictKind};
 use rankdeck_core::series::Series;
+use rankdeck_tui::chart_view::Beside;
 use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
 use rankdeck_types::ids::Generation;
 use ratatui::style::Style;
@@ -95,6 +98,78 @@ fn the_x_axis_is_steps_time_or_the_wall_clock() {
     assert!(drawn.contains("x wall clock") && drawn.contains("12:12:32"), "{drawn}");
 }
 
+/// A stall has no steps; on the axes of time it is as wide as it is long, while it lasts.
+#[test]
+fn a_stall_is_as_wide_as_it_is_long_on_the_axes_of_time() {
+    let mut model = two();
+    let counters = rankdeck_proto::message::Counters { env_step: 1_228_800, ..Default::default() };
+    let ends = |model: &Model, keys: &str| {
+        let mut view = ViewState::new();
+        press(model, &mut view, keys);
+        draw(model, &mut view);
+        view.chart.window(model).1
+    };
+    for (keys, wide) in [("2", 0.0), ("2a", 34.0), ("2aa", 34.0)] {
+        let totals = |ago: u64| LatestTotals {
+            counters,
+            steps_per_s: 1632.0,
+            at: rankdeck_types::ids::Timestamp(NOW.0 - ago),
+            gap_ms: 900,
+        };
+        model.latest = Some(totals(400));
+        let fresh = ends(&model, keys);
+        model.latest = Some(totals(34_000));
+        assert_eq!(ends(&model, keys) - fresh, wide, "{keys}");
+        model.run.state = RunState::Over;
+        assert_eq!(ends(&model, keys), fresh, "{keys}: a run that is over does not age");
+        model.run.state = RunState::Running;
+    }
+    // Values of a program of its own, too.
+    model.latest = None;
+    model.progress = None;
+    let fresh = ends(&model, "2a");
+    let at = rankdeck_types::ids::Timestamp(NOW.0 - 50_000);
+    model.own = Some(OwnMetrics {
+        rank: rankdeck_types::ids::Rank(0),
+        source: "stdout".into(),
+        env_step: None,
+        steps_per_s: None,
+        return_mean: None,
+        records: 1,
+        at,
+    });
+    assert_eq!(ends(&model, "2a") - fresh, 50.0);
+}
+
+#[test]
+fn names_of_series_are_whole_at_80_columns() {
+    let mut model = two();
+    let series = model.scalars["losses/approx_kl"].clone();
+    for name in ["losses/old_approx_kl", "charts/episodic_length", "losses/explained_variance"] {
+        model.scalars.insert(name.into(), series.clone());
+    }
+    let mut view = ViewState::new();
+    press_at(&model, &mut view, "2", (80, 24));
+    let drawn = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
+    for name in ["old_approx_kl", "episodic_length", "explained_variance", "policy_loss"] {
+        assert!(drawn.contains(name), "{name}\n{drawn}");
+    }
+}
+
+#[test]
+fn labels_of_any_zoom_are_apart() {
+    let model = spiked(9_000, 5.0);
+    let mut view = ViewState::new();
+    press(&model, &mut view, "2++++++++++");
+    let drawn = draw(&model, &mut view);
+    let axis =
+        drawn.lines().rfind(|line| line.matches("899").count() >= 2).unwrap_or_else(|| panic!("{drawn}"));
+    let mut labels: Vec<&str> = axis.split_whitespace().filter(|word| word.starts_with("899")).collect();
+    let all = labels.len();
+    labels.dedup();
+    assert!(all >= 2 && labels.len() == all, "{labels:?}");
+}
+
 #[test]
 fn the_cursor_tells_values_and_their_differences() {
     let model = two();
@@ -137,6 +212,33 @@ fn restarts_verdicts_and_checkpoints_are_marked() {
         assert!(drawn.contains(word), "{word}\n{drawn}");
     }
     assert!(!draw(&model, &mut ViewState::new()).contains("gen 1"), "not at a glance");
+}
+
+/// `▲✗frozeng`: a verdict of learning, and one of a frozen rank soon after it.
+#[test]
+fn names_of_marks_are_whole_or_left_out() {
+    let mut model = two();
+    for (step, kind) in [(600_000.0, VerdictKind::Learning), (640_000.0, VerdictKind::Frozen)] {
+        model.marks.push_back(Mark { place: place(step), kind: MarkKind::Verdict(kind, Severity::Red) });
+    }
+    let mut view = ViewState::new();
+    for keys in ["2", "+", "+", "a", "0"] {
+        press(&model, &mut view, keys);
+        let drawn = draw(&model, &mut view);
+        for row in drawn.lines().filter(|row| row.contains("frozen")) {
+            assert!(!row.contains("frozeng") && !row.contains("frozenn"), "{drawn}");
+        }
+        for row in drawn.lines().filter(|row| row.contains('✗')) {
+            for word in row.split('✗').skip(1).filter(|rest| rest.starts_with(char::is_alphabetic)) {
+                assert!(word.starts_with("frozen") || word.starts_with("learning"), "{word}\n{drawn}");
+            }
+        }
+    }
+    let mut view = ViewState::new();
+    press(&model, &mut view, "2");
+    view.chart.window.held = Some((590_000.0, 650_000.0));
+    let drawn = draw(&model, &mut view);
+    assert!(drawn.contains("✗learning") && drawn.contains("✗frozen"), "{drawn}");
 }
 
 #[test]
@@ -214,4 +316,72 @@ fn export_writes_csv_svg_and_png_of_what_is_shown() {
     assert!(png.bytes.starts_with(b"\x89PNG\r\n\x1a\n"));
     let side = |at: usize| u32::from_be_bytes(png.bytes[at..at + 4].try_into().unwrap());
     assert_eq!((side(16), side(20)), (1920, 1920));
+}
+
+/// A mouse event on the page of the charts.
+fn mouse(model: &Model, view: &mut ViewState, kind: MouseEventKind, at: (u16, u16)) {
+    let event = MouseEvent { kind, column: at.0, row: at.1, modifiers: KeyModifiers::NONE };
+    rankdeck_tui::layout(model, view, ratatui::layout::Rect::new(0, 0, SIZE.0, SIZE.1));
+    assert!(rankdeck_tui::on_mouse(model, view, event, NOW).is_empty());
+}
+
+#[test]
+fn the_wheel_zooms_around_the_mouse_and_a_click_reads_the_values_there() {
+    let (model, mut view) = (spiked(1000, 5.0), ViewState::new());
+    press(&model, &mut view, "2");
+    let whole = view.chart.window(&model);
+    mouse(&model, &mut view, MouseEventKind::ScrollUp, (100, 12));
+    let closer = view.chart.window(&model);
+    assert!((closer.1 - closer.0) * 2.0 - (whole.1 - whole.0) < 1.0, "{closer:?} of {whole:?}");
+    assert!(closer.0 > whole.0, "the mouse is at the right: {closer:?}");
+    mouse(&model, &mut view, MouseEventKind::Down(MouseButton::Left), (100, 12));
+    let there = view.chart.cursor.unwrap();
+    assert!((closer.0..=closer.1).contains(&there), "{there} {closer:?}");
+    mouse(&model, &mut view, MouseEventKind::Drag(MouseButton::Left), (60, 12));
+    assert!(view.chart.cursor.unwrap() < there);
+    assert!(draw(&model, &mut view).contains("cursor"));
+    mouse(&model, &mut view, MouseEventKind::Down(MouseButton::Right), (80, 12));
+    assert_eq!(view.chart.pin, view.chart.cursor);
+    for _ in 0..3 {
+        mouse(&model, &mut view, MouseEventKind::ScrollDown, (60, 12));
+    }
+    assert_eq!(view.chart.window(&model), whole, "the whole run again");
+    let before = view.chart.cursor;
+    mouse(&model, &mut view, MouseEventKind::Down(MouseButton::Left), (5, 12));
+    assert_eq!(view.chart.cursor, before, "the list is no chart");
+}
+
+#[test]
+fn other_runs_lie_over_the_charts_and_are_told_apart_without_colours() {
+    let (model, other) = (spiked(500, 5.0), spiked(900, 2.0));
+    let mut view = ViewState::new();
+    press(&model, &mut view, "2");
+    let alone = view.chart.window(&model);
+    let run = ComparedRun::of("ppo-1121", &other, NOW);
+    view.chart.beside = vec![Beside::new(run)];
+    assert!(view.chart.window(&model).1 > alone.1, "the longer run is shown whole");
+    let drawn = draw_as(&model, &mut view, &Theme::mono());
+    assert!(drawn.contains("beside b ppo-1121"), "{drawn}");
+    let chart: String = drawn.lines().skip(4).map(|line| line.chars().skip(32).collect::<String>()).collect();
+    assert!(chart.contains('a') && chart.contains('b'), "both lines have their letter\n{drawn}");
+    press(&model, &mut view, "[");
+    let drawn = draw(&model, &mut view);
+    assert!(drawn.contains("  b 1.000"), "its value at the cursor\n{drawn}");
+}
+
+#[test]
+fn the_list_of_series_is_filtered_by_name_and_the_keys_act_on_what_it_shows() {
+    let (model, mut view) = (two(), ViewState::new());
+    press(&model, &mut view, "2/loss");
+    let drawn = draw(&model, &mut view);
+    assert!(drawn.contains("/loss"), "{drawn}");
+    press(&model, &mut view, "\n");
+    let selected = view.series.selected.clone().unwrap();
+    assert!(selected.contains("loss"), "{selected}");
+    press(&model, &mut view, "GGG");
+    assert!(view.series.selected.clone().unwrap().contains("loss"));
+    press(&model, &mut view, "g/\u{8}\u{8}\u{8}\u{8}!loss\n");
+    assert!(!view.series.selected.clone().unwrap().contains("loss"), "{:?}", view.series);
+    press(&model, &mut view, "\x1b");
+    assert!(view.series.filter.is_empty());
 }

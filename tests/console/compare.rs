@@ -8,10 +8,10 @@ const RANKDECK: &str = env!("CARGO_BIN_EXE_rankdeck");
 
 /// A run of a script that prints returns as CleanRL's scripts do; returns its name.
 fn run(bench: &Bench, sets: &[&str]) -> String {
-    let script = "for i in 1 2 3 4 5 6; do echo \"global_step=$((i*100)), episodic_return=$((i*RANKDECK_SLOPE))\"; \
+    let script = "for i in 1 2 3 4 5 6; do echo \"global_step=$((i*100)), episodic_return=$((i*SLOPE))\"; \
                   sleep 0.2; done";
     let text = format!(
-        "[run]\nname = \"curve\"\n[launch]\ncommand = [\"bash\", \"-c\", {script:?}]\nenv = {{ RANKDECK_SLOPE = \"1\" }}\n\
+        "[run]\nname = \"curve\"\n[launch]\ncommand = [\"bash\", \"-c\", {script:?}]\nenv = {{ SLOPE = \"1\" }}\n\
          [metrics]\npresets = [\"cleanrl\"]\n"
     );
     let file = bench.write("curve.toml", &text);
@@ -39,13 +39,13 @@ fn runs_are_put_beside_each_other_as_text_json_files_and_on_home() {
     let bench = Bench::new();
     bench.local_hosts(1, 1);
     let first = run(&bench, &["run.seed=1"]);
-    let second = run(&bench, &["run.seed=2", "launch.env.RANKDECK_SLOPE=3"]);
+    let second = run(&bench, &["run.seed=2", "launch.env.SLOPE=3"]);
     let third = run(&bench, &["run.seed=3"]);
     let names = [first.as_str(), second.as_str(), third.as_str()];
     let (code, text, error) = compare(&bench, &names);
     assert_eq!(code, 0, "{error}");
     assert!(names.iter().all(|name| text.contains(name)), "{text}");
-    assert!(text.contains("RANKDECK_SLOPE") && text.contains("curve RANKDECK_SLOPE=1 (2 seeds)"), "{text}");
+    assert!(text.contains("SLOPE") && text.contains("curve SLOPE=1 (2 seeds)"), "{text}");
     let (svg, csv) = (bench.path().join("c.svg"), bench.path().join("c.csv"));
     let png = bench.path().join("c.png");
     let [to_svg, to_csv, to_png] = [&svg, &csv, &png].map(|path| path.to_str().unwrap());
@@ -54,7 +54,7 @@ fn runs_are_put_beside_each_other_as_text_json_files_and_on_home() {
     assert_eq!(code, 0, "{error}");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((lines.len(), lines[3]["kind"].as_str()), (4, Some("comparison")));
-    assert_eq!(lines[1]["settings"]["launch.env.RANKDECK_SLOPE"], "3");
+    assert_eq!(lines[1]["settings"]["launch.env.SLOPE"], "3");
     assert_eq!(lines[3]["groups"][0]["runs"], serde_json::json!([0, 2]));
     assert!(std::fs::read_to_string(&svg).unwrap().matches("<polyline").count() >= 3);
     assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));

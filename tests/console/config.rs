@@ -206,7 +206,7 @@ fn missing_files_are_named_with_advice() {
     assert_eq!(
         hosts,
         "error: cannot read the hosts file: no such file or directory\n --> nowhere/hosts.toml\n  = hint: name the hosts (`--hosts gpu-a,gpu-b`) or their file (`--hosts PATH`), or write `hosts.toml` here: \
-         `rankdeck init gpu-a gpu-b` does it, and two lines for each host are enough: `[[host]]` and \
+         `rankdeck init` does it for this machine, `rankdeck init gpu-a gpu-b` for those, and two lines for each host are enough: `[[host]]` and \
          `name = \"gpu-a\"`"
     );
     let folder = load_experiment(Path::new("configs"), &[]).unwrap_err().to_string();

@@ -112,6 +112,18 @@ fn what_the_driver_complains_of_and_who_else_uses_a_gpu_is_on_the_hosts_page() {
     assert!(page(&model, "5G", (80, 24)).contains("node-b"));
 }
 
+/// Not `0B/0B`.
+#[test]
+fn memory_that_a_driver_does_not_tell_is_no_figure() {
+    let mut model = gpus();
+    let gpu = first_gpu(&mut model);
+    (gpu.memory_used, gpu.memory_total) = (0, 0);
+    for size in SIZES {
+        let drawn = page(&model, "5", size);
+        assert!(!drawn.contains("0B"), "{size:?}\n{drawn}");
+    }
+}
+
 #[test]
 fn an_end_that_was_read_is_told_at_the_time_of_the_agents() {
     let mut model = over();
@@ -130,6 +142,18 @@ fn an_end_that_was_read_is_told_at_the_time_of_the_agents() {
     let drawn = page(&model, "6", (100, 30));
     let at = |text: &str| drawn.lines().find(|line| line.contains(text)).unwrap().to_owned();
     assert!(at("long before").contains("1:00") && at("all is well").contains("2:31:00"), "{drawn}");
+    // Hosts are read one after the other, and this console itself has something to say.
+    model.history.extend([line(4, 9_998.0, "rank 1 on node1 was killed"), line(5, 11_300.0, "node0: ready")]);
+    let drawn = page(&model, "7", (100, 30));
+    let place = |text: &str| drawn.find(text).unwrap_or_else(|| panic!("{text}\n{drawn}"));
+    assert!(
+        place("shortly before") < place("was killed")
+            && place("was killed") < place("· the run is over: all is well"),
+        "{drawn}"
+    );
+    assert!(!drawn.contains("node0: ready"), "{drawn}");
+    // From the launch to the end, whenever somebody looks.
+    assert!(drawn.contains("the run is over after 2h 31m"), "{drawn}");
     // A console that has seen it all goes by its own clock.
     model.run.adopted = false;
     assert!(page(&model, "7", (100, 30)).contains("long before"));
@@ -165,5 +189,49 @@ fn the_end_names_the_first_of_the_best_evaluations_and_a_long_path_below_its_lin
     let lines: Vec<&str> = drawn.lines().map(str::trim).collect();
     let at = lines.iter().position(|line| line.starts_with("last checkpoint")).unwrap();
     assert!(lines[at + 1].starts_with("/longlong"), "{drawn}");
-    assert!(lines.iter().any(|line| line.starts_with("q  leave")), "{drawn}");
+    assert!(lines.iter().any(|line| line.ends_with("q leave")), "{drawn}");
+}
+
+/// `collecting 6m 15s` beside an elapsed 12m 34s.
+#[test]
+fn the_help_page_says_what_the_words_of_the_screen_mean() {
+    let model = gpus();
+    for (typed, meaning) in [
+        ("collecting", "summed over ranks; not the time since the launch"),
+        ("of 100", "the last 100 training episodes"),
+        ("drops", "what nobody has any more"),
+        ("wait share", "waiting for others in collectives"),
+    ] {
+        let drawn = page(&model, &format!("?{typed}"), (100, 30));
+        let plain = drawn.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(plain.contains(meaning), "{typed}\n{drawn}");
+    }
+    // All of them can be scrolled to, and none does anything.
+    let mut view = ViewState::new();
+    press_at(&model, &mut view, "?", (80, 24));
+    for _ in 0..200 {
+        press_at(&model, &mut view, "↓", (80, 24));
+    }
+    let drawn = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
+    assert!(drawn.contains("▸ amber, red"), "{drawn}");
+    assert_eq!(press_at(&model, &mut view, "\n", (80, 24)), []);
+    assert_eq!(view.overlays.len(), 1);
+    // Every label of the totals has its line.
+    let drawn = page(&model, "1", (120, 40));
+    for label in ["env_step", "samples", "collecting", "all-reduced", "sum of ranks"] {
+        assert!(drawn.contains(label), "{label} is not on the screen any more");
+        assert!(page(&model, &format!("?{label}"), (100, 30)).contains("words"), "{label}");
+    }
+}
+
+/// A program of the user's own does what it does at SIGTERM.
+#[test]
+fn the_question_before_a_stop_says_what_ranks_get() {
+    let mut model = gpus();
+    assert!(page(&model, "x", (120, 40)).contains("rank 0 writes a checkpoint"));
+    let launch = &mut model.plan.as_mut().unwrap().experiment.launch;
+    (launch.command, launch.stop_grace_s) = (vec!["train.py".into()], 7.0);
+    let drawn = page(&model, "x", (120, 40));
+    assert!(drawn.contains("Every rank gets SIGTERM, and SIGKILL 7.0s after its last sign"), "{drawn}");
+    assert!(!drawn.contains("checkpoint"), "{drawn}");
 }

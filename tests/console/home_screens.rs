@@ -4,8 +4,9 @@ use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_core::series::{Place, Series};
-use rankdeck_proto::fleet::{GpuUser, HostLook};
+use rankdeck_proto::fleet::HostLook;
 use rankdeck_proto::message::{GpuSample, HostSample, Outcome};
+use rankdeck_proto::process::GpuUser;
 use rankdeck_tui::home::{
     Draft, Experiment, Home, HomeEvent, HomeView, Life, Page, RunRow, layout, on_key, view,
 };
@@ -47,6 +48,8 @@ fn look(home: &mut Home, host: usize, gpus: &[GpuSample], cpu: f32, at: Timestam
     };
     let user = |pid| GpuUser {
         pid,
+        start: 9,
+        own: true,
         user: "alice".into(),
         command: "python train.py --lr 3e-4".into(),
         run: (pid == 4100).then(|| "breakout_ppo-20261123-031200".into()),
@@ -191,6 +194,16 @@ fn experiments_with_the_plan_of_the_selected_one() {
 #[test]
 fn hosts_with_their_gpus() {
     shots("home_fleet", "3j ");
+}
+
+/// Not `0B of 0B`.
+#[test]
+fn memory_that_a_driver_does_not_tell_is_no_figure_there_either() {
+    let mut home = home();
+    let silent = GpuSample { memory_used: 0, memory_total: 0, ..gpu(0, false) };
+    look(&mut home, 0, &[silent], 1.0, NOW);
+    let drawn = shown(&home, "3", &Theme::dark(), (200, 60));
+    assert!(drawn.contains("H100") && !drawn.contains("0B"), "{drawn}");
 }
 
 #[test]

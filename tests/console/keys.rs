@@ -1,10 +1,14 @@
 //! What keys, the mouse and pastes do to the screen, and that no screen panics. The scenes are in
 //! `tests/console/scenes`.
 
+mod mouse;
 mod moving;
 mod orders;
+mod panes;
 mod past;
+mod processes;
 mod random;
+mod reach;
 
 use crate::scenes::*;
 use crossterm::event::{

@@ -68,6 +68,24 @@ fn figures_of_a_stall_fall_to_0_and_carry_their_age() {
     assert!(!drawn.contains("stalled") && drawn.contains("1.63k steps/s 14s ago"), "{drawn}");
 }
 
+/// Rank 0's totals go on where those of a host that is cut off no longer come: both are shown, with ages.
+#[test]
+fn totals_that_lag_behind_carry_their_age_beside_newer_figures() {
+    let mut model = two();
+    let counters = Counters { env_step: 1_400_000, train_iter: 700, ..Counters::default() };
+    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: ago(300), gap_ms: 900 });
+    model.progress.as_mut().unwrap().at = ago(22_000);
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let drawn = draw(&model, size);
+        let header = drawn.lines().find(|line| line.contains("steps/s ")).unwrap_or_default();
+        assert!(drawn.contains("1.40M of 2.00M"), "{size:?} {header}\n{drawn}");
+        let labels = drawn.lines().find(|line| line.contains("env_step") && line.contains("samples"));
+        assert!(labels.is_some_and(|line| line.contains("22s ago")), "{size:?}\n{drawn}");
+    }
+    model.progress.as_mut().unwrap().at = ago(300);
+    assert!(!draw(&model, (120, 40)).contains("22s ago"));
+}
+
 #[test]
 fn ranks_of_an_unheard_host_look_unheard_after_two_samples() {
     let mut model = two();
@@ -232,7 +250,7 @@ fn an_alarm_has_its_point_first_and_names_the_key() {
             "rank 3 on node-b is stopped by SIGSTOP",
             "is stopped by SIGSTOP",
             advice("continue it, on node-b", "kill -CONT 1602345"),
-            "kill -CONT 1602345",
+            "d c: continue it, on node-b",
         ),
         (
             VerdictKind::Behind,
@@ -305,6 +323,23 @@ fn one_rank_in_trouble_is_seen_among_many() {
 }
 
 #[test]
+fn the_strip_shows_the_ranks_of_the_filter_and_says_when_a_letter_stands_for_several() {
+    let names: Vec<&'static str> = (0..128).map(|i| &*format!("h{i:03}").leak()).collect();
+    let machines: Vec<Machine> = names.iter().map(|name| gpu(name, 8)).collect();
+    let model = running(&machines);
+    let letters = |drawn: &str| -> usize {
+        let strip = |row: &&str| row.contains("RR") && row.chars().all(|c| "R │".contains(c));
+        drawn.lines().filter(strip).map(|row| row.matches('R').count()).sum()
+    };
+    let mut view = ViewState::new();
+    let all = draw_at(&model, &mut view, (120, 40), NOW);
+    assert!(letters(&all) >= 200 && all.contains("ranks per letter, the worst shows"), "{all}");
+    press(&model, &mut view, "/host:h056\n");
+    let some = draw_at(&model, &mut view, (120, 40), NOW);
+    assert!(letters(&some) == 8 && !some.contains("per letter"), "{some}");
+}
+
+#[test]
 fn keys_with_alt_do_nothing_and_keys_without_meaning_say_so() {
     let model = two();
     for key in ['D', 'x', 'X', 'q', 'r', 'H'] {
@@ -314,7 +349,7 @@ fn keys_with_alt_do_nothing_and_keys_without_meaning_say_so() {
         assert_eq!(rankdeck_tui::on_key(&model, &mut view, with, NOW), []);
         assert!(view.overlays.is_empty() && !view.toasts.is_empty(), "{key}");
     }
-    for (page, key) in [("2", "/"), ("3", "/"), ("5", "/"), ("7", "/"), ("4", "Q"), ("1", "Q")] {
+    for (page, key) in [("2", "Q"), ("3", "/"), ("5", "/"), ("7", "/"), ("4", "Q"), ("1", "Q")] {
         let mut view = ViewState::new();
         press(&model, &mut view, page);
         press(&model, &mut view, key);

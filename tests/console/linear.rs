@@ -36,6 +36,9 @@ fn words_tell_what_pages_show_and_the_point_comes_first() {
         ("hosts", "host node-a: ready, CPU"),
         ("events", "generation 0"),
         ("help", "log N [LINES]: the last lines"),
+        ("find reset twice", "rank 1: warning: environment 3 was reset twice"),
+        ("checkpoints", "at step"),
+        ("status", "weights of all ranks equal at iteration"),
     ] {
         let said = said(&model, typed);
         assert!(said.contains(wanted), "{typed}: {said}");
@@ -49,6 +52,27 @@ fn words_tell_what_pages_show_and_the_point_comes_first() {
     assert!(said(&behind, "why").contains("evidence") || said(&behind, "why").len() > status.len());
     let over = over();
     assert!(said(&over, "end").contains("last checkpoint") && said(&model, "end").contains("not over"));
+}
+
+#[test]
+fn a_rank_is_reached_and_gpus_and_the_policy_are_told() {
+    use rankdeck_core::event::Event;
+    use rankdeck_types::ids::Rank;
+    let (mut model, mut linear) = (running(&[gpu("node-a", 2), gpu("node-b", 2)]), Linear::default());
+    let asked = hear(&mut linear, &model, "stack 3");
+    assert_eq!(asked.actions, [Action::Tell(Event::LookRequested { rank: Rank(3) })]);
+    assert!(asked.lines[0].contains("rank N"), "{asked:?}");
+    assert!(hear(&mut linear, &model, "continue 3").lines[0].contains("no signal has stopped"));
+    model.ranks[3].sample.as_mut().unwrap().state = 'T';
+    let asked = hear(&mut linear, &model, "continue 3");
+    assert_eq!(asked.actions, [Action::Tell(Event::ContinueRequested { rank: Rank(3) })]);
+    assert!(said(&model, "hosts").contains("GPU 1 of node-b: busy"), "{}", said(&model, "hosts"));
+    assert!(said(&model, "waits").contains("no rank tells"));
+    assert!(said(&model, "find nothing like it").contains("rankdeck logs --grep"));
+    let asked = hear(&mut linear, &model, "play");
+    assert_eq!(asked.actions, [Action::Tell(Event::Watched { on: true })]);
+    let played = said(&at_play(), "play");
+    assert!(played.contains("episode 3, step 51") && played.contains("0.820"), "{played}");
 }
 
 #[test]

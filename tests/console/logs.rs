@@ -179,3 +179,51 @@ fn a_search_through_many_ranks_is_bounded() {
     let screen = press(&model, &mut view, "4/nothing\n");
     assert!(screen.contains("only the newest were looked at"), "{screen}");
 }
+
+#[test]
+fn long_lines_are_seen_to_their_end_without_breaking_them() {
+    let long = format!("begin {} the very end", "x".repeat(150));
+    let model = lines(&[(0, 1, "short"), (0, 2, &long)]);
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4");
+    assert!(screen.contains("begin") && !screen.contains("the very end"), "{screen}");
+    let screen = press(&model, &mut view, "llllll");
+    assert!(screen.contains("the very end") && screen.contains("from column 121"), "{screen}");
+    assert!(press(&model, &mut view, "hhhhhh").contains("short"));
+    press(&model, &mut view, "h");
+    assert!(view.toasts.iter().any(|toast| toast.text.contains("from their begin")));
+    press(&model, &mut view, "wl");
+    assert!(view.toasts.iter().any(|toast| toast.text.contains("whole already")));
+}
+
+/// While one reads, newer lines push older ones out of the ring.
+#[test]
+fn lines_stay_where_they_are_while_the_ring_loses_those_above_and_the_loss_is_said() {
+    let told: Vec<(usize, u64, String)> = (0..300u64).map(|i| (0, i, format!("step {i} x"))).collect();
+    let told: Vec<(usize, u64, &str)> =
+        told.iter().map(|(rank, at, text)| (*rank, *at, text.as_str())).collect();
+    let mut model = lines(&told);
+    let mut view = ViewState::new();
+    let row = |screen: &str, text: &str| rows(screen, &[text])[0];
+    press(&model, &mut view, "4");
+    let screen = press(&model, &mut view, &"k".repeat(100));
+    let before = row(&screen, "step 199 x");
+    let lost = |model: &mut Model, to: u64| {
+        let log = &mut model.ranks[0].log;
+        while log.lines.front().is_some_and(|line| line.order <= to) {
+            log.lines.pop_front();
+            log.dropped += 1;
+        }
+    };
+    lost(&mut model, 195);
+    let screen = press(&model, &mut view, "");
+    assert_eq!(row(&screen, "step 199 x"), before, "{screen}");
+    assert!(!screen.contains("step 190 x") && screen.contains("older lines are not held here; f holds"));
+    lost(&mut model, 250);
+    let screen = press(&model, &mut view, "");
+    assert!(
+        screen.contains("older lines are not held here") && !screen.contains("esc shows all"),
+        "{screen}"
+    );
+    assert!(press(&model, &mut view, "G").contains("step 299 x"));
+}

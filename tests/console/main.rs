@@ -12,6 +12,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attaching;
 mod charts;
 mod cli;
 mod compare;
@@ -24,7 +25,9 @@ mod home_screens;
 mod keys;
 mod known;
 mod linear;
+mod log_search;
 mod logs;
+mod media;
 mod metrics;
 mod packages;
 mod palette;

@@ -2,11 +2,15 @@
 //! is.
 
 use crate::scenes::*;
-use rankdeck::shell::metrics::text;
+use rankdeck::shell::metrics::{Form, text as text_as};
 use rankdeck_core::model::*;
 use rankdeck_testkit::repository;
 use rankdeck_types::ids::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
+
+fn text(model: &Model, now: Timestamp) -> String {
+    text_as(model, now, Form::OpenMetrics)
+}
 
 /// One sample: labels and value.
 type Sample = (BTreeMap<String, String>, f64);
@@ -72,6 +76,27 @@ fn the_text_is_openmetrics_with_totals_ranks_and_gpus() {
     assert!(states.iter().any(|(labels, value)| labels["state"] == "running" && *value == 1.0));
     let empty = parse(&text(&Model::default(), Timestamp(0)));
     assert!(empty.contains_key("rankdeck_run_state") && !empty.contains_key("rankdeck_env_steps_total"));
+}
+
+#[test]
+fn a_textfile_has_the_same_samples_in_the_older_format() {
+    let model = running(&[gpu("node-a", 2), gpu("node-b", 2)]);
+    let (new, old) = (text(&model, NOW), text_as(&model, NOW, Form::Prometheus));
+    let samples = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    };
+    assert_eq!(samples(&new), samples(&old));
+    let mut kind = BTreeMap::new();
+    for line in old.lines() {
+        if let Some((name, is)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            assert!(["gauge", "counter"].contains(&is), "{line}");
+            kind.insert(name.to_owned(), is);
+        } else if !line.starts_with('#') {
+            let name = line.split('{').next().unwrap();
+            assert!(kind.contains_key(name), "{name} has no TYPE of its own");
+        }
+    }
+    assert!(kind["rankdeck_env_steps_total"] == "counter" && !old.contains("# EOF"));
 }
 
 #[test]

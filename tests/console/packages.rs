@@ -22,6 +22,13 @@ fn packages(binaries: &Path, out: &Path) -> Vec<PathBuf> {
     made
 }
 
+/// packaging/check.py of what is in a folder.
+fn check(out: &Path) -> Command {
+    let mut command = Command::new("python3");
+    command.arg(repository("packaging/check.py")).arg(std::env::consts::ARCH).arg(out);
+    command
+}
+
 /// Stand-ins, which make small packages: what counts is how these are put together. The launcher holds
 /// `words`; the console is the one that `CONSOLE` names, and holds no path.
 fn stand_ins(folder: &Path, words: &str) {
@@ -138,6 +145,58 @@ fn packages_are_the_same_every_time() {
     for path in ["share/zsh/site-functions/_rankdeck", "share/bash-completion/completions/rankdeck"] {
         assert!(listed.contains(path), "{path}: {listed}");
     }
+    let member = listed.lines().find(|path| path.ends_with("LICENSES-OF-PARTS.txt.gz")).unwrap();
+    let packed = run(Command::new("tar").arg("xzOf").arg(tarball).arg(member)).stdout;
+    let place = folder.path().join("licences.gz");
+    std::fs::write(&place, packed).unwrap();
+    let texts = run(Command::new("gzip").arg("-dc").arg(&place)).stdout;
+    let texts = String::from_utf8_lossy(&texts);
+    for part in
+        ["\nratatui ", "Rust's standard library: MIT OR Apache-2.0", "GCC's run-time libraries: GPL-3.0"]
+    {
+        assert!(texts.contains(part), "no licence of {part:?}");
+    }
+}
+
+#[test]
+fn the_check_of_packages_names_what_is_broken() {
+    let folder = tempfile::tempdir().unwrap();
+    stand_ins(folder.path(), "");
+    let out = folder.path().join("out");
+    let made = packages(folder.path(), &out);
+    let refused = |out: &Path| {
+        let output = check(out).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = refused(&out);
+    assert!(said.contains("check: `rankdeck --version` ended with exit code"), "{said}");
+
+    // A tarball of other programs, and none.
+    stand_ins(folder.path(), "other");
+    let tarball = made.iter().find(|path| path.to_string_lossy().ends_with(".tar.gz")).unwrap();
+    packages(folder.path(), &folder.path().join("others"));
+    std::fs::copy(folder.path().join("others").join(tarball.file_name().unwrap()), tarball).unwrap();
+    let said = refused(&out);
+    assert!(said.contains("bin/rankdeck-trainer in rankdeck_0.1.0_amd64.deb is not that in"), "{said}");
+    std::fs::remove_file(tarball).unwrap();
+    let said = refused(&out);
+    assert!(said.contains("has 0 files rankdeck-0.1.0-x86_64-linux.tar.gz, not one"), "{said}");
+}
+
+#[test]
+fn checksums_keep_those_of_packages_for_another_architecture() {
+    let folder = tempfile::tempdir().unwrap();
+    stand_ins(folder.path(), "");
+    let out = folder.path().join("out");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(out.join("rankdeck_0.1.0_arm64.deb"), "there").unwrap();
+    let before = "11  rankdeck_0.1.0_amd64.deb\n22  rankdeck_0.1.0_arm64.deb\n33  gone.deb\n";
+    std::fs::write(out.join("SHA256SUMS"), before).unwrap();
+    packages(folder.path(), &out);
+    let sums = std::fs::read_to_string(out.join("SHA256SUMS")).unwrap();
+    assert_eq!(sums.lines().count(), 4, "{sums}");
+    assert!(sums.contains("22  rankdeck_0.1.0_arm64.deb\n") && !sums.contains("11  "), "{sums}");
 }
 
 /// Runs a program in a root in which nothing is but `root` and the C library.
@@ -172,6 +231,12 @@ fn each_package_runs_where_nothing_else_is() {
     let folder = tempfile::tempdir().unwrap();
     let made = packages(trainer.parent().unwrap(), &folder.path().join("out"));
     let of = |end: &str| made.iter().find(|path| path.to_string_lossy().ends_with(end)).unwrap();
+    let tried = run(&mut check(&folder.path().join("out")));
+    let tried = String::from_utf8_lossy(&tried.stdout).into_owned();
+    assert!(
+        tried.contains("hold the same 3 programs") && tried.contains("--check-env CartPole-v1"),
+        "{tried}"
+    );
     let version = run(rankdeck().arg("--version")).stdout;
     let works = |root: &Path, console: &str| {
         let Some(output) = in_a_clean_root(root, &[console, "--version"]) else { return };
@@ -215,6 +280,9 @@ fn each_package_runs_where_nothing_else_is() {
         venv.join("share/doc/rankdeck/configs/cartpole_ppo.toml").is_file(),
         "an experiment to begin with"
     );
+    let asks = "import importlib.metadata as m; print(m.requires('rankdeck'))";
+    let extra = run(Command::new(&python).args(["-c", asks]));
+    assert_eq!(extra.stdout, b"[\"torch==2.11.*; extra == 'torch'\"]\n", "pip install 'rankdeck[torch]'");
     let imported = run(Command::new(&python).args(["-c", "import rankdeck; print(rankdeck.should_stop())"]));
     assert_eq!(imported.stdout, b"False\n");
     let help = run(Command::new(venv.join("bin/rankdeck-trainer")).arg("--help"));

@@ -4,8 +4,10 @@ use crate::scenes::*;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
+use rankdeck_proto::process::Wish;
 use rankdeck_tui::keys::BINDINGS;
 use rankdeck_tui::state::{LogScope, Overlay, Sort, Tab};
+use rankdeck_tui::time::TimeMove;
 use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
 use rankdeck_types::ids::Rank;
 use ratatui::layout::Rect;
@@ -46,6 +48,43 @@ fn words_do_what_keys_do_and_take_arguments() {
     assert_eq!(actions, [Action::Tell(Event::restart(Some("latest".into())))]);
     press(&model, &mut view, ":theme cvd\n:glyphs ascii\n");
     assert_eq!((view.style.theme, view.style.glyphs), (Some("cvd"), Some(Glyphs::Ascii)));
+}
+
+#[test]
+fn keys_runs_formats_and_moments_are_typed() {
+    let (model, mut view) = (four(), ViewState::new());
+    let actions = press(&model, &mut view, ":export csv svg\n");
+    let [Action::SaveFiles(files)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(files.iter().map(|file| file.ending).collect::<Vec<_>>(), ["csv", "svg"]);
+    view.steering.recorded = vec!["ppo-1121".into(), "ppo-1120".into()];
+    let actions = press(&model, &mut view, ":compare ppo-112\t1\n");
+    assert!(matches!(actions.as_slice(), [Action::Beside(runs)] if runs == &["ppo-1121"]), "{actions:?}");
+    assert_eq!(view.tab, Tab::Charts);
+    assert!(
+        matches!(press(&model, &mut view, ":compare\n").as_slice(), [Action::Beside(runs)] if runs.is_empty())
+    );
+    press(&model, &mut view, ":set learn.gam\t0.98\n");
+    let Some(Overlay::Restart(draft)) = view.overlay() else { panic!("{:?}", view.overlay()) };
+    assert_eq!(draft.line, "learn.gamma=0.98");
+    view.overlays.clear();
+    let actions = press(&model, &mut view, ":time -5m\n");
+    assert!(matches!(actions.as_slice(), [Action::Time(TimeMove::Step(0))]));
+    assert!(matches!(view.overlay(), Some(Overlay::Time { input }) if input == "-5m"));
+    view.overlays.clear();
+    assert_eq!(press(&model, &mut view, ":time now\n"), [Action::Time(TimeMove::Present)]);
+    for (typed, said) in [
+        ("export pdf", "`pdf` is none of them"),
+        ("compare a b c d e", "4 runs at most"),
+        ("set gamma", "has no `=`"),
+    ] {
+        view.toasts.clear();
+        assert!(press(&model, &mut view, &format!(":{typed}\n")).is_empty(), "{typed}");
+        assert!(
+            view.toasts.last().is_some_and(|toast| toast.text.contains(said)),
+            "{typed}: {:?}",
+            view.toasts
+        );
+    }
 }
 
 #[test]
@@ -107,7 +146,7 @@ fn lines_are_completed_and_remembered() {
     press(&model, &mut view, ":");
     for size in [(60, 16), (80, 24), (200, 60)] {
         let drawn = draw(&model, &mut view, size);
-        for word in ["type what to do", "rank", "sort"] {
+        for word in ["type what to do", "rank", "search"] {
             assert!(drawn.contains(word) || size.1 < 20, "{size:?} {word}\n{drawn}");
         }
     }
@@ -152,7 +191,14 @@ fn a_read_only_console_changes_nothing_whatever_is_pressed() {
             told.extend(press(&model, &mut view, &format!("\x1b:{line}\n\n")));
         }
         let changes = |action: &&Action| match action {
-            Action::Tell(event) => !matches!(event, Event::DetachRequested | Event::PromptAnswered { .. }),
+            Action::Tell(event) => !matches!(
+                event,
+                Event::DetachRequested
+                    | Event::PromptAnswered { .. }
+                    | Event::LookRequested { .. }
+                    | Event::ReachRequested { wish: Wish::Environment, .. }
+            ),
+            Action::Shell(_) => true,
             _ => false,
         };
         assert_eq!(told.iter().find(changes), None);

@@ -261,7 +261,9 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
     // The screen is given back before the console stops: until the shell says so, the console may still read
     // what is typed.
     shell.until("the shell", |t| !t.alternate() && t.text().contains("Stopped"));
-    shell.send("clear; kill -TERM %1; fg; echo code=$?\n");
+    // Not the shell's own `kill`: that continues the job in the background, where taking the terminal stops
+    // it again, perhaps after `fg` has found it running.
+    shell.send("clear; env kill -TERM $(jobs -p); fg; echo code=$?\n");
     shell.until_shows("code=130");
     assert!(!shell.alternate());
 }

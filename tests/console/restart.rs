@@ -129,3 +129,35 @@ fn each_checkpoint_is_offered_once() {
     let shown = screen(&model, &mut view);
     assert!(shown.contains("latest, best: ") && shown.matches("iter-200.ckpt").count() == 1, "{shown}");
 }
+
+/// A host less makes sizes that do not divide: the keys that help can be changed right there.
+#[test]
+fn other_hosts_with_sizes_that_do_not_divide_lead_to_the_keys() {
+    let (mut model, mut view) = scene();
+    for planned in &mut model.plan.as_mut().unwrap().hosts {
+        planned.host = spare(&planned.host.name);
+    }
+    model.plan.as_mut().unwrap().experiment.env.as_mut().unwrap().num_envs = 16;
+    view.steering.spares = vec![spare("node-c")];
+    press(&model, &mut view, "HG ");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("multiple of 6") && shown.contains("R changes keys for"), "{shown}");
+    assert_eq!(press(&model, &mut view.clone(), "\n"), []);
+    press(&model, &mut view, "R");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("hosts     with node-c") && shown.contains("cannot be split over 6"), "{shown}");
+    press(&model, &mut view, "env.num_envs=18");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("plan") && shown.contains("6 ranks on 3 hosts"), "{shown}");
+    press(&model, &mut view, "\n");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("hosts: with node-c") && shown.contains("env.num_envs: 16 becomes 18"), "{shown}");
+    let actions = press(&model, &mut view, "y");
+    let [Action::Tell(Event::RestartRequested { from, exclude, add, experiment, .. })] = actions.as_slice()
+    else {
+        panic!("{actions:?}")
+    };
+    assert_eq!((from.as_deref(), exclude.len(), add.len()), (Some("latest"), 0, 1));
+    assert_eq!(experiment.as_ref().unwrap().env.as_ref().unwrap().num_envs, 18);
+    assert!(view.overlays.is_empty());
+}

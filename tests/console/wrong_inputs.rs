@@ -61,3 +61,49 @@ fn every_wrong_input_is_named_at_its_place_with_what_to_write() {
         assert!(wrong.is_empty(), "{}\nUPDATE_EXPECTED=1 accepts these", wrong.join("\n"));
     }
 }
+
+/// Files as large as may be, of nothing but mistakes: the reader ends, and shows some and counts the others.
+#[test]
+fn a_file_of_a_hundred_thousand_mistakes_is_read_in_bounded_time_and_told_in_part() {
+    use rankdeck_config::{ExperimentSource, HostsSource, load_experiment, load_hosts};
+    let folder = tempfile::tempdir().unwrap();
+    let times = |count: usize, line: fn(usize) -> String| (0..count).map(line).collect::<String>();
+    let many = |line: fn(usize) -> String| times(20_000, line);
+    let files = [
+        ("keys", format!("[run]\nname = 'x'\n{}", times(100_000, |n| format!("k{n}=1\n")))),
+        ("lines", many(|_| "x y\n".into())),
+        ("repeated", format!("[run]\n{}", many(|_| "a=1\n".into()))),
+        ("tables", many(|n| format!("[t{n}]\n"))),
+        ("one line", format!("a = [{}", "x,".repeat(20_000))),
+        ("hosts", many(|_| "[[host]]\n".into())),
+        ("names", (0..10_000).map(|n| format!("[[host]]\nname='{n}'\n")).collect()),
+        (
+            "values",
+            format!(
+                "[[host]]\nname='a'\nenv={{{}}}\n",
+                (0..20_000).map(|n| format!("A{n}=1,")).collect::<String>()
+            ),
+        ),
+    ];
+    for (name, text) in files {
+        assert!(text.len() <= 1 << 20, "{name}: a larger one is refused for its size: {}", text.len());
+        let file = folder.path().join(format!("{name}.toml"));
+        std::fs::write(&file, text).unwrap();
+        let (done, found) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let experiment = load_experiment(&ExperimentSource::File(file.clone()), &[]).err();
+            let hosts = load_hosts(&HostsSource::File(file)).err();
+            let _ = done.send([experiment, hosts]);
+        });
+        let found = found.recv_timeout(std::time::Duration::from_secs(60));
+        let found = found.unwrap_or_else(|_| panic!("{name} is read for more than a minute"));
+        for mistakes in found {
+            let mistakes = mistakes.unwrap_or_else(|| panic!("{name} has no mistakes"));
+            assert!((1..=100).contains(&mistakes.0.len()), "{name}: {}", mistakes.0.len());
+            let shown = mistakes.to_string();
+            assert!(shown.len() < 1 << 20, "{name}: {} bytes", shown.len());
+            let all = mistakes.0.len() + mistakes.more();
+            assert!(mistakes.more() == 0 || shown.contains("more mistakes"), "{name}: {all}");
+        }
+    }
+}

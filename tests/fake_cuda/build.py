@@ -1,8 +1,8 @@
 """Builds the fake NVIDIA libraries beside a copy of libtorch.
 
-    python3 build.py TORCH OUT        (TORCH: the folder with lib/libtorch_cuda.so)
+    python3 build.py TORCH OUT [LIBRARY:SYMBOL...]        (TORCH: the folder with lib/libtorch_cuda.so)
 
-OUT/torch is then a libtorch to run with, and OUT/driver the folder for LD_LIBRARY_PATH. libtorch's own files are hard links
+A LIBRARY is then built without a SYMBOL. OUT/torch is then a libtorch to run with, OUT/driver the folder for LD_LIBRARY_PATH, and OUT/python that for PYTHONPATH. libtorch's own files are hard links
 (a process is asked where its libtorch lies, and the kernel would name the target of a symbolic one). The libraries that libtorch_cuda.so needs are made from the symbols that it asks for:
 cuBLAS, cuDNN and the like do nothing. The last line printed is empty, or says why nothing can be built here."""
 
@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SOURCES = sorted(HERE.rglob("*.[ch]")) + [pathlib.Path(__file__).resolve()]
 # Libraries of libtorch whose symbols are looked up, and the order in which folders are searched for what they
 # need.
-ASKING = ["libtorch_cuda.so", "libc10_cuda.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so", "libtorch_cpu.so", "libtorch_cuda_linalg.so"]
+ASKING = ["libtorch_cuda.so", "libc10_cuda.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so", "libtorch_cpu.so", "libtorch_cuda_linalg.so", "libtorch_python.so"]
 FOLDERS = {
     "libcudart.so.13": "nvidia/cu13/lib",
     "libcublas.so.13": "nvidia/cu13/lib",
@@ -49,7 +49,11 @@ GIVING = {
     "cublasGetMathMode": "int {}(void* h, int* p) {{ *p = 0; return 0; }}",
     "cudnnBackendCreateDescriptor": "int {}(int t, void** p) {{ static long x[64]; *p = x; return 0; }}",
     "cudnnBackendGetAttribute": "int {}(void* d, int a, int t, long r, long* k, void* out) {{ if (k) *k = 1; if (out && t == 3) *(long*)out = 0; return 0; }}",
-    "cudnnGetVersion": "unsigned long {}(void) {{ return 91900; }}",
+    # Layouts and types of tensors: CUDNN_ATTR_TENSOR_STRIDES is 903, _DATA_TYPE 901, CUDNN_DATA_BFLOAT16 9.
+    "cudnnBackendSetAttribute": "int {}(void* d, int a, int t, long k, const void* x) {{ "
+    "const long* strides = x; if (a == 903 && k == 4 && strides[1] == 1 && strides[3] > 1) fake_count(CHANNELS_LAST, 1); "
+    "if (a == 901 && *(const int*)x == 9) fake_count(BF16_TENSORS, 1); return 0; }}",
+    "cudnnGetVersion": 'unsigned long {}(void) {{ return fake_knob("cudnn", 91900); }}',
 }
 
 
@@ -85,11 +89,14 @@ def stub(name):
     return f"int {name}() {{ {counted}return 0; }}"
 
 
-def compile_(source, out, soname, versions, *more):
+def compile_(source, out, soname, versions, without, *more):
     command = [os.environ.get("CC", "cc"), "-O1", "-std=gnu17", "-fPIC", "-shared", "-w", f"-Wl,-soname,{soname}", f"-I{HERE}"]
-    if versions:
+    kept_back = "".join(f"{symbol}; " for library, symbol in without if library == soname)
+    if versions or kept_back:
         script = out.with_suffix(".map")
-        script.write_text("".join(f"{version} {{ global: *; }};\n" for version in sorted(versions)))
+        local = f" local: {kept_back}" if kept_back else ""
+        names = [f"{version} " for version in sorted(versions or ())] or [""]
+        script.write_text("".join(f"{name}{{ global: *;{local} }};\n" for name in names))
         command.append(f"-Wl,--version-script={script}")
     run(*command, "-o", str(out), str(source), *more)
 
@@ -99,13 +106,13 @@ def link(source, target):
     os.link(source.resolve(), target)
 
 
-def build(torch, out):
+def build(torch, out, without):
     lib = torch / "lib"
     include = torch.parent / "nvidia/cu13/include"
     for needed in (lib / "libtorch_cuda.so", include / "cuda_runtime_api.h"):
         if not needed.exists():
             return f"no {needed}; `make libtorch` fetches it"
-    stamp = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES) + str(torch.resolve()).encode()).hexdigest()
+    stamp = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES) + repr((str(torch.resolve()), without)).encode()).hexdigest()
     if (out / "stamp").exists() and (out / "stamp").read_text() == stamp:
         return ""
     run("rm", "-rf", str(out))
@@ -116,12 +123,20 @@ def build(torch, out):
     except OSError as error:
         return f"{out} cannot have hard links to {lib}: {error.strerror}"
     for path in lib.iterdir():
-        # The Python half is not needed.
-        if path.is_file() and ".so" in path.name and "python" not in path.name and path.name != "libtorch_cuda.so":
+        if path.is_file() and ".so" in path.name and path.name != "libtorch_cuda.so":
             link(path, out / "torch/lib" / path.name)
+    package = out / "python/torch"
+    package.mkdir(parents=True)
+    for path in torch.iterdir():
+        if path.name == "lib":
+            (package / "lib").symlink_to(out / "torch/lib")
+        elif path.suffix == ".so":
+            link(path, package / path.name)
+        else:
+            (package / path.name).symlink_to(path.resolve())
     cuda = ("-L" + str(driver), "-l:libcuda.so.1")
-    compile_(HERE / "driver.c", driver / "libcuda.so.1", "libcuda.so.1", None, "-lpthread")
-    compile_(HERE / "nvml.c", driver / "libnvidia-ml.so.1", "libnvidia-ml.so.1", None, *cuda)
+    compile_(HERE / "driver.c", driver / "libcuda.so.1", "libcuda.so.1", None, without, "-lpthread")
+    compile_(HERE / "nvml.c", driver / "libnvidia-ml.so.1", "libnvidia-ml.so.1", None, without, *cuda)
     wanted, versions = {name: set() for name in FOLDERS}, {name: set() for name in FOLDERS}
     for asking in ASKING:
         if not (lib / asking).exists():
@@ -142,7 +157,7 @@ def build(torch, out):
         rest = target.with_suffix(".c")
         rest.write_text(text)
         more = [str(HERE / WRITTEN[soname]), f"-I{include}"] if written else []
-        compile_(rest, target, soname, versions[soname], *more, *cuda, "-ldl", "-lpthread")
+        compile_(rest, target, soname, versions[soname], without, *more, *cuda, "-ldl", "-lpthread")
     # NCCL is found as users find it who have it installed.
     link(out / "nvidia/nccl/lib/libnccl.so.2", driver / "libnccl.so.2")
     (out / "stamp").write_text(stamp)
@@ -154,4 +169,5 @@ if __name__ == "__main__":
     pathlib.Path(sys.argv[2]).parent.mkdir(parents=True, exist_ok=True)
     with open(sys.argv[2] + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        print(build(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))
+        without = [tuple(name.split(":")) for name in sys.argv[3:]]
+        print(build(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), without))

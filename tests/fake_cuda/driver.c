@@ -23,7 +23,7 @@ static const char* const NAMES[COUNTS] = {
     "memsets",       "stream_waits",   "event_waits",   "device_waits",       "copy_waits",
     "event_records", "event_queries",  "events_made",   "streams_made",       "stream_dependencies",
     "device_allocations", "host_allocations", "collectives", "collective_threads", "collective_polls",
-    "aborts"};
+    "aborts",        "launch_shapes",     "launches_beside",    "channels_last", "bf16_tensors"};
 static _Atomic uint64_t counts[COUNTS];
 typedef struct Line {
   char name[24];
@@ -208,6 +208,8 @@ int fake_is_written(const void* at, size_t size) { return places[place(at)].at =
 static int started;
 
 int cuInit(unsigned flags) {
+  int failure = (int)fake_knob("start_error", 0);
+  if (failure) return failure;
   started = 1;
   return fake_seen() > 0 ? OK : NO_DEVICE;
 }
@@ -269,6 +271,8 @@ struct Stream {
 typedef struct Event {
   Wait waits[WAITS];
   int count;
+  // Where it was recorded.
+  Stream* on;
 } Event;
 
 static Stream null_streams[MAX_GPUS];
@@ -313,6 +317,12 @@ static void capture(Stream* stream, Event* event) {
   memcpy(event->waits, stream->waits, sizeof event->waits);
   event->count = stream->count;
   if (stream->ended < stream->begun) add(event->waits, &event->count, (Wait){stream, stream->begun});
+}
+
+static Stream* _Atomic beside;
+void fake_collective_begun(Stream* stream) { beside = stream; }
+void fake_launched(void) {
+  if (beside) fake_count(LAUNCHES_BESIDE, 1);
 }
 
 static void join(Event* event) {
@@ -364,6 +374,7 @@ int cuEventRecord(void* event, void* stream) {
   fake_count(EVENT_RECORDS, 1);
   pthread_mutex_lock(&lock);
   capture(fake_stream(stream), event);
+  ((Event*)event)->on = fake_stream(stream);
   pthread_mutex_unlock(&lock);
   return OK;
 }
@@ -395,6 +406,7 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
   fake_count(STREAM_DEPENDENCIES, 1);
   Stream* own = fake_stream(stream);
   Event* other = event;
+  if (own == &null_streams[device] && other->on == beside) beside = 0;
   pthread_mutex_lock(&lock);
   prune(own->waits, &own->count);
   prune(other->waits, &other->count);
@@ -421,6 +433,7 @@ int cuStreamSynchronize(void* stream) {
 const char* fake_error_words(int error) {
   switch (error) {
     case 2: return "out of memory";
+    case 209: return "no kernel image is available for execution on the device";
     case 214: return "uncorrectable ECC error encountered";
     case 700: return "an illegal memory access was encountered";
     case 719: return "unspecified launch failure";

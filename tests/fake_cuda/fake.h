@@ -7,7 +7,7 @@
 //
 // Knobs (default):
 //   gpus (1) models (NVIDIA H200; one for each GPU, divided by `|`, the last one repeated) memory_mib
-//   (143771) driver (13000, as cuDriverGetVersion says it) driver_name (580.95.05)
+//   (143771) multiprocessors (132) driver (13000, as cuDriverGetVersion says it) driver_name (580.95.05)
 //   hang_at (never): the collective of this number, counted from 0, never ends; abort_hangs (0):
 //   ncclCommAbort neither hang_holds (0): and from then on no call on the GPU
 //   init_hangs (0): ncclCommInitRankConfig never returns ras (0): ports are not served;
@@ -17,7 +17,11 @@
 //   fails xid (none): `INDEX NUMBER`, reported once per process
 //   ecc_corrected ecc_uncorrected nvlink_errors (0) pcie_rx pcie_tx (0, KB/s) nvlink_rx nvlink_tx (0, KiB/s):
 //   their value may be `unsupported`; throttle (0): NVML's bits
-//   cuda_error (0): every call on the GPU fails with this number: 2 no memory, 214 ECC, 719 a kernel failed
+//   without (none): `LIBRARY:SYMBOL`, which that library does not have; the test kit builds one for it
+//   nccl (22809) cudnn (91900): versions that these libraries say they have; start_error (0): cuInit fails
+//   with this number: 34 the library is the toolkit's stub, 802 not ready, 803 not the kernel's version
+//   cuda_error (0): every call on the GPU fails with this number: 2 no memory, 209 no kernel for
+//   this model, 214 ECC, 719 a kernel failed
 #ifndef FAKE_H
 #define FAKE_H
 #include <stddef.h>
@@ -27,7 +31,8 @@ enum Count {
   LAUNCHES, GEMMS, CONVOLUTIONS, GRAPH_LAUNCHES, GRAPH_NODES, COPIES_UP, COPIES_DOWN, COPIES_INSIDE, BYTES_UP,
   BYTES_DOWN, MEMSETS, STREAM_WAITS, EVENT_WAITS, DEVICE_WAITS, COPY_WAITS, EVENT_RECORDS, EVENT_QUERIES,
   EVENTS_MADE, STREAMS_MADE, STREAM_DEPENDENCIES, DEVICE_ALLOCATIONS, HOST_ALLOCATIONS, COLLECTIVES,
-  COLLECTIVE_THREADS, COLLECTIVE_POLLS, ABORTS, COUNTS
+  COLLECTIVE_THREADS, COLLECTIVE_POLLS, ABORTS, LAUNCH_SHAPES, LAUNCHES_BESIDE,
+  CHANNELS_LAST, BF16_TENSORS, COUNTS
 };
 
 void fake_count(enum Count which, uint64_t by);
@@ -68,6 +73,10 @@ void fake_stream_end(Stream* stream, uint64_t upto);
 // What is on the stream now, to wait for later; freed by waiting.
 void* fake_stream_mark(Stream* stream);
 void fake_mark_join(void* mark);
+// A collective was put on this stream. Until the device's own stream waits for that one, what is launched
+// goes on beside it.
+void fake_collective_begun(Stream* stream);
+void fake_launched(void);
 // Waits for what is on the stream. Not counted.
 void fake_stream_join(Stream* stream);
 #endif

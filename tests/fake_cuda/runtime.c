@@ -171,6 +171,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t from
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (fake_broken()) return (cudaError_t)fake_broken();
   fake_count(GRAPH_LAUNCHES, 1);
+  fake_launched();
   fake_count(GRAPH_NODES, ((Graph*)exec)->nodes);
   return cudaSuccess;
 }
@@ -280,7 +281,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* out, int device) {
   out->maxGridSize[1] = out->maxGridSize[2] = 65535;
   out->totalConstMem = 65536;
   out->major = 9;
-  out->multiProcessorCount = 132;
+  out->multiProcessorCount = (int)fake_knob("multiprocessors", 132);
   out->l2CacheSize = 60 << 20;
   out->maxThreadsPerMultiProcessor = 2048;
   out->sharedMemPerMultiprocessor = 233472;
@@ -373,23 +374,30 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 // Launches.
 
-static cudaError_t launch(void* stream) {
+static cudaError_t launch(dim3 grid, dim3 block, size_t shared, void* stream) {
   if (fake_broken()) return (cudaError_t)fake_broken();
-  if (!node(stream)) fake_count(LAUNCHES, 1);
+  if (node(stream)) return cudaSuccess;
+  fake_count(LAUNCHES, 1);
+  fake_launched();
+  // A sum of hashes: which shapes there were, and how often each.
+  uint64_t hash = shared;
+  unsigned const sides[] = {grid.x, grid.y, grid.z, block.x, block.y, block.z};
+  for (int i = 0; i < 6; i++) hash = (hash ^ sides[i]) * 0x100000001b3ull;
+  fake_count(LAUNCH_SHAPES, hash & 0xffffffff);
   return cudaSuccess;
 }
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
-  return launch(stream);
+  return launch(grid, block, shared, stream);
 }
 cudaError_t __cudaLaunchKernel(void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
-  return launch(stream);
+  return launch(grid, block, shared, stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
-  return launch(config->stream);
+  return launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
 }
 cudaError_t cudaLaunchCooperativeKernel(
     const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
-  return launch(stream);
+  return launch(grid, block, shared, stream);
 }
 cudaError_t __cudaGetKernel(void** out, const void* kernel) {
   *out = (void*)kernel;

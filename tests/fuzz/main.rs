@@ -7,8 +7,10 @@ use rankdeck_core::Core;
 use rankdeck_core::trace;
 use rankdeck_core::trace::Header;
 use rankdeck_proto::frame::Decoder;
+use rankdeck_proto::media::{self, Histogram};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, RankEvent, Record};
 use rankdeck_proto::status_page::{Reader, Writer};
+use rankdeck_proto::tfrecord;
 use rankdeck_testkit::fuzz::{Counting, fuzz};
 use rankdeck_types::ids::Timestamp;
 use std::path::Path;
@@ -116,10 +118,49 @@ fn event_lines() {
         r#"{"kind":"joined","world_size":2,"backend":"tcp","device":"cpu"}"#,
         r#"{"kind":"evaluation","value":1.5,"env_step":512}"#,
         r#"{"kind":"error","message":"x","hint":"y","usage":true}"#,
+        r#"{"kind":"histogram","name":"w","env_step":5,"edges":[0.0,1.5,2e3],"counts":[3,4.0]}"#,
+        r#"{"kind":"image","name":"p","env_step":5,"data":"R0lGODlhBQAEAA=="}"#,
     ];
     fuzz("event_lines", lines.map(|line| line.as_bytes().to_vec()).to_vec(), 16 * MIB, |bytes| {
         for line in bytes.split(|byte| *byte == b'\n') {
-            let _ = serde_json::from_slice::<RankEvent>(line);
+            match serde_json::from_slice::<RankEvent>(line) {
+                Ok(RankEvent::Histogram(said)) => {
+                    let bins = Histogram { edges: said.edges, counts: said.counts };
+                    if bins.check().is_ok() {
+                        let sum = bins.plus(&Histogram { edges: vec![-1.0, 7.0], counts: vec![2.0] });
+                        assert_eq!((sum.check(), sum.mean().is_finite()), (Ok(()), true), "{bins:?}");
+                    }
+                }
+                Ok(RankEvent::Image(said)) => drop(media::decoded(&said.data)),
+                _ => {}
+            }
+        }
+    });
+}
+
+#[test]
+fn event_files() {
+    let field =
+        |into: &mut Vec<u8>, number: u64, content: &[u8]| tfrecord::field_bytes(into, number, content);
+    let numbers = |all: &[f64]| all.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    let (mut buckets, mut image) = (Vec::new(), Vec::new());
+    field(&mut buckets, 6, &numbers(&[0.5, 1.0, 2.0]));
+    field(&mut buckets, 7, &numbers(&[3.0, 0.0, 5.0]));
+    field(&mut image, 4, b"GIF89a");
+    let seed = |number: u64, content: &[u8]| {
+        let (mut value, mut summary, mut event) = (Vec::new(), Vec::new(), Vec::new());
+        field(&mut value, 1, b"tag");
+        field(&mut value, number, content);
+        field(&mut summary, 1, &value);
+        field(&mut event, 5, &summary);
+        event
+    };
+    fuzz("event_files", vec![seed(5, &buckets), seed(4, &image), tfrecord::frame(b"x")], 16 * MIB, |bytes| {
+        let _ = tfrecord::next(bytes);
+        for (_, value) in tfrecord::values(bytes).into_iter().flat_map(|(_, values)| values) {
+            if let tfrecord::Value::Histogram(bins) = value {
+                assert_eq!(bins.check(), Ok(()));
+            }
         }
     });
 }

@@ -377,6 +377,7 @@ fn more_records() -> Vec<RecordEvent> {
             values: [(WORDS.to_string(), 1.0)].into(),
             skipped: 0,
             not_finite: [(WORDS.to_string(), 1)].into(),
+            spread: [(WORDS.to_string(), (0.0, 1.0))].into(),
         },
         RecordEvent::Stopped {
             survivors: vec![Survivor { pid: 1, rank: Some(Rank(0)), state: 'S', command: "x".into() }],

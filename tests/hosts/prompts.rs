@@ -8,9 +8,6 @@ use crate::support::terminal::Terminal;
 use crate::support::{rank_program, wait_until};
 use std::path::{Path, PathBuf};
 
-/// The password of the bed's user.
-const SECRET: &str = "tb-secret";
-
 fn experiment(bed: &TestBed, iters: &str) -> PathBuf {
     let command = rank_program(&["--iters", iters]);
     let path = bed.folder.path().join("experiment.toml");
@@ -20,10 +17,11 @@ fn experiment(bed: &TestBed, iters: &str) -> PathBuf {
 
 /// On no command line, in no environment, in no file of the console or of the host.
 fn written_nowhere(bed: &TestBed, nodes: usize) {
+    let secret = bed.password.as_str();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         for file in ["cmdline", "environ"] {
             let text = std::fs::read(entry.path().join(file)).unwrap_or_default();
-            let found = text.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
+            let found = text.windows(secret.len()).any(|window| window == secret.as_bytes());
             // The bed's own script has the password among its variables.
             let bed_s =
                 String::from_utf8_lossy(&std::fs::read(entry.path().join("cmdline")).unwrap_or_default())
@@ -32,12 +30,12 @@ fn written_nowhere(bed: &TestBed, nodes: usize) {
         }
     }
     let search = |folder: &Path| {
-        let output = std::process::Command::new("grep").args(["-rlaF", SECRET]).arg(folder).output().unwrap();
+        let output = std::process::Command::new("grep").args(["-rlaF", secret]).arg(folder).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert_eq!(search(&bed.folder.path().join("runs")), "");
     for node in 0..nodes {
-        let line = format!("grep -rlaF {SECRET} ~tb /tmp /run 2>/dev/null || true");
+        let line = format!("grep -rlaF {secret} ~tb /tmp /run 2>/dev/null || true");
         assert_eq!(bed.on(node, &line), "", "on node{node}");
     }
 }
@@ -61,13 +59,16 @@ fn asked_on_a_terminal(extra: Option<&str>) {
     terminal.send("wrong\n");
     terminal.until("the question again", |t| asked(t) == 2);
     terminal.until("no echo", |t| !t.modes().1);
-    terminal.send(&format!("{SECRET}\n"));
+    terminal.send(&format!("{}\n", bed.password));
     terminal.until("the ranks", |t| t.written().contains("running") || t.written().contains("env_step"));
     written_nowhere(&bed, 1);
     assert_eq!(terminal.wait(), 0, "{}", terminal.written());
     // Preflight, upload and link asked the user once.
     assert_eq!(asked(&terminal), 2, "{}", terminal.written());
-    assert!(!terminal.written().contains(SECRET) && !terminal.written().contains("wrong\r"), "no echo");
+    assert!(
+        !terminal.written().contains(&bed.password) && !terminal.written().contains("wrong\r"),
+        "no echo"
+    );
     assert!(terminal.modes().1, "the echo is back");
     wait_until("the host is free", 40, || !bed.processes(0).contains("rankdeck"));
     written_nowhere(&bed, 1);
@@ -93,7 +94,7 @@ fn two_factors_are_asked_for_one_after_the_other() {
     let mut terminal = bed.terminal(&hosts, &["run", file.to_str().unwrap(), "--headless"]);
     terminal.until("the question", |t| asked(t) == 1);
     terminal.until("no echo", |t| !t.modes().1);
-    terminal.send(&format!("{SECRET}\n"));
+    terminal.send(&format!("{}\n", bed.password));
     assert_eq!(terminal.wait(), 0, "{}", terminal.written());
     wait_until("the host is free", 40, || !bed.processes(0).contains("rankdeck"));
 }
@@ -136,8 +137,8 @@ fn a_password_is_asked_on_the_screen() {
     terminal.until_shows("[x] node1");
     terminal.send("\r");
     terminal.until("the question", |t| t.text().to_lowercase().contains("password"));
-    terminal.send(SECRET);
-    terminal.until("something typed, not what", |t| !t.text().contains(SECRET));
+    terminal.send(&bed.password);
+    terminal.until("something typed, not what", |t| !t.text().contains(&bed.password));
     terminal.send("\r");
     terminal.until("two ranks of the next generation", |t| {
         let text = t.text();
@@ -147,7 +148,7 @@ fn a_password_is_asked_on_the_screen() {
     terminal.signal_all(libc::SIGTERM);
     assert_eq!(terminal.wait(), 130, "{}", terminal.text());
     terminal.assert_restored();
-    assert!(!terminal.written().contains(SECRET));
+    assert!(!terminal.written().contains(&bed.password));
     terminal.until_shows("stopped: verified, no process is left on 2 hosts");
     written_nowhere(&bed, 2);
 }

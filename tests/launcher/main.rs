@@ -118,3 +118,23 @@ fn it_becomes_the_trainer_with_the_torch_of_the_active_environment() {
         lib.canonicalize().unwrap()
     );
 }
+
+/// An interpreter whose `-m venv` makes one that says how it was called, and installs nothing.
+#[test]
+fn a_torch_that_fits_is_fetched_on_request() {
+    let installed = Installed::new();
+    let python = installed.path("python3");
+    let inner = "#!/bin/sh\\necho \"$@\"\\nexit 3\\n";
+    let outer = format!(
+        "#!/bin/sh\nmkdir -p \"$3/bin\"\nprintf '{inner}' >\"$3/bin/python\"\nchmod 755 \"$3/bin/python\"\n"
+    );
+    std::fs::write(&python, outer).unwrap();
+    std::fs::set_permissions(&python, PermissionsExt::from_mode(0o755)).unwrap();
+    let path: &Path = Path::new("/usr/bin:/bin");
+    let python = python.to_str().unwrap();
+    let with = installed.run(&["--setup-env", "with", "--torch", "--python", python], &[("PATH", path)]);
+    assert_eq!(with.status.code(), Some(2), "{with:?}");
+    assert!(words(&with.stdout).contains(" ale-py==0.12.* torch==2.11.*\n"), "{with:?}");
+    let without = installed.run(&["--setup-env", "without", "--python", python], &[("PATH", path)]);
+    assert!(words(&without.stdout).contains(" ale-py==0.12.*\n"), "{without:?}");
+}

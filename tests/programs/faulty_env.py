@@ -88,6 +88,27 @@ class Slow(gymnasium.Env):
         return numpy.ones(2, numpy.float32), 1.0, self.steps == 100 and not self.endless, False, {}
 
 
+class Meet(gymnasium.Env):
+    """Its steps have no end before another process has begun a step of the same number: files in FAULTY_MEET tell."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.steps = 0
+
+    def reset(self, seed=None, options=None):
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        folder, own = os.environ["FAULTY_MEET"], "%d-%d" % (self.steps, os.getpid())
+        open(os.path.join(folder, own), "w").close()
+        while not any(name.startswith("%d-" % self.steps) and name != own for name in os.listdir(folder)):
+            time.sleep(0.002)
+        return numpy.ones(2, numpy.float32), 1.0, False, self.steps % 10 == 0, {}
+
+
 class Spaces(gymnasium.Env):
     """Rewards the action that the first element of the observation names; episodes of 20 steps."""
 
@@ -125,6 +146,7 @@ for name, shape, dtype in (
 ):
     gymnasium.register("Spaces-%s-v0" % name, entry_point=lambda shape=shape, dtype=dtype: Spaces(shape, dtype))
 
+gymnasium.register("Meet-v0", entry_point=Meet)
 gymnasium.register("Slow-v0", entry_point=lambda: Slow(False))
 gymnasium.register("Endless-v0", entry_point=lambda: Slow(True))
 for kind in ("reset", "raise", "exit", "segv", "hang", "stop", "never", "nan", "inf", "huge", "none", "nan_seen", "shape"):

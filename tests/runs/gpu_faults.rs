@@ -129,6 +129,30 @@ fn an_xid_of_a_rank_that_hangs_names_rank_reason_and_line() {
     assert!(has_checkpoint(&machine));
 }
 
+/// Its peer waits in NCCL, whose kernels no look can see into: what is said comes from the pages of both.
+#[test]
+fn a_rank_that_is_stopped_is_named_while_its_peer_waits_in_nccl() {
+    let Some(machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
+    let mut console = trained(&machine, "");
+    let rank = console.wait_for("the process of rank 1", 10, |line| {
+        line["kind"] == "rank" && line["rank"] == 1 && line["pid"].as_u64().is_some()
+    });
+    let pid = rank["pid"].as_u64().unwrap() as i32;
+    // SAFETY: signals to a process of this test.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    let verdict = console.wait_for("rank 1 is stopped", 60, |line| {
+        line["kind"] == "verdict" && line["rank"] == 1 && line["reason_code"] == "stopped"
+    });
+    assert_eq!(verdict["verdict"], "frozen", "{verdict}");
+    let peer = |line: &Value| line["kind"] == "verdict" && line["rank"] == 0;
+    assert!(!console.seen.iter().any(peer), "nobody else is blamed");
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    console.signal(libc::SIGINT);
+    console.finish(120);
+    assert!(has_checkpoint(&machine));
+}
+
 /// FLIGHT-3, through the console.
 #[test]
 fn ranks_that_their_gpus_hold_end_by_themselves_and_say_so() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// A host with fake GPUs, and an experiment that does not end by itself.
 pub struct Machine {
-    bench: Bench,
+    pub bench: Bench,
     pub fake: FakeCuda,
     hosts: PathBuf,
     pub experiment: PathBuf,
@@ -81,34 +81,6 @@ fn a_check_computes_on_the_gpus_and_says_when_the_network_is_too_small_for_them(
     assert!(machine.fake.counts("-")["gemms"] >= 2, "the preflight has the trainer compute");
 }
 
-/// The kit for a bare machine, from packing to its result.
-#[test]
-fn the_gpu_kit_settles_its_stages_and_keeps_its_result_whole() {
-    let Some(machine) = machine(&[], "gpus = 'all'") else { return };
-    let programs = trainer().unwrap().parent().unwrap().to_path_buf();
-    let (kit, out) = (machine.bench.path().join("kit"), machine.bench.path().join("out"));
-    let mut pack = Command::new("sh");
-    pack.arg(rankdeck_testkit::repository("benches/gpu/pack.sh")).arg(programs).arg(&kit);
-    let packed = pack.env("WHEELS", "no").env("LEVEL", "-0").output().unwrap();
-    assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
-    let drive = |only: &str, budget: &str| {
-        let mut command = Command::new("python3");
-        machine.fake.apply(&mut command);
-        command.arg(kit.join("drive.py")).arg("--out").arg(&out).args(["--quick", "0.1", "--budget", budget]);
-        command.args(["--only", only, "--torch"]).arg(machine.fake.libtorch());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = std::fs::read_to_string(out.join("result.json")).unwrap();
-        serde_json::from_str::<serde_json::Value>(&text).unwrap()["stages"].clone()
-    };
-    let stages = drive("environment,load", "200");
-    assert_eq!((&stages["environment"]["state"], &stages["load"]["state"]), (&"done".into(), &"done".into()));
-    assert_eq!(stages["load"]["found"]["check_gpu"]["code"], 0, "{stages}");
-    assert_eq!(stages["load"]["found"]["on_gpu"], true, "{stages}");
-    let stages = drive("pong", "1");
-    assert_eq!(stages["pong"]["state"], "skipped", "{stages}");
-}
-
 #[test]
 fn a_gpu_that_the_trainer_cannot_use_is_found_before_the_launch() {
     let Some(machine) = machine(&[("gpus", "2"), ("driver", "12040")], "gpus = 'all'") else { return };
@@ -116,6 +88,24 @@ fn a_gpu_that_the_trainer_cannot_use_is_found_before_the_launch() {
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("the trainer cannot use them") && said.contains("supports CUDA 12.4"), "{said}");
+}
+
+#[test]
+fn a_library_of_another_version_is_found_before_the_launch() {
+    for (knob, words, help) in [
+        (("without", "libnccl.so.2:ncclCommSplit"), "libnccl.so.2 has no ncclCommSplit", "nvidia-nccl-cu13"),
+        (("cudnn", "90100"), "cuDNN 9.1.0 is too old", "nvidia-cudnn-cu13"),
+    ] {
+        let Some(machine) = machine(&[knob], "gpus = 'all'") else { return };
+        for command in ["check", "run"] {
+            let output = machine.command(&[command], &[]).output().unwrap();
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            assert_eq!(output.status.code(), Some(3), "{command}: {said}");
+            assert!(said.contains("the trainer cannot use them") && said.contains(words), "{said}");
+            assert!(said.contains(help), "{said}");
+        }
+        assert!(!machine.folder().join("runs").exists(), "nothing was started");
+    }
 }
 
 #[test]
@@ -205,6 +195,38 @@ fn a_gpu_that_is_named_twice_is_refused_before_the_launch() {
     std::fs::write(&machine.hosts, apart).unwrap();
     let output = machine.command(&["check"], &[]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn ranks_that_will_share_gpus_are_told_before_the_launch() {
+    let check = |gpus: &str| {
+        let machine = machine(&[("gpus", "2")], gpus)?;
+        let output = machine.command(&["check"], &[]).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{said}");
+        Some(said)
+    };
+    let Some(said) = check("gpus = 'all'\nnproc = 4") else { return };
+    assert!(said.contains("4 ranks share 2 GPUs"), "{said}");
+    let Some(said) = check("gpus = 'all'\nnproc = 2") else { return };
+    assert!(!said.contains("share"), "{said}");
+}
+
+#[test]
+fn ranks_that_share_a_gpu_show_what_each_of_them_uses() {
+    let Some(machine) = machine(&[], "gpus = 'all'\nnproc = 2") else { return };
+    let mut console = Console::spawn(machine.command(&["run", "--headless", "--json"], &[]));
+    let percent = |line: &serde_json::Value| {
+        let mut of = [0, 1].map(|rank| line["per_rank"][rank]["gpu_percent"].as_u64());
+        of.sort_unstable();
+        of
+    };
+    // The fake's GPU is busy for 50 %; its processes use 20 % and 21 % of it.
+    console.wait_for("the share of each", 120, |line| {
+        line["kind"] == "progress" && percent(line) == [Some(20), Some(21)]
+    });
+    console.signal(libc::SIGINT);
+    console.finish(120);
 }
 
 #[test]

@@ -195,6 +195,18 @@ fn a_training_that_is_over_goes_on_from_where_it_was() {
     let none =
         told(&bench, &["run", path(&experiment), "--hosts", path(&hosts), "--from", &format!("{own}:77")]);
     assert!(none.0 == Some(2) && none.1.contains("it has "), "{}", none.1);
+    // Nor does a run that is over begin, and fail, from what is not there.
+    for (from, said) in [
+        ("77", format!("run {own} has no checkpoint 77\nhint: it has ")),
+        ("/nope/x.ckpt", "there is no /nope/x.ckpt on host local0".to_owned()),
+    ] {
+        let refused = told(&bench, &["restart", &own, "--yes", "--from", from, "--hosts", path(&hosts)]);
+        assert!(refused.0 == Some(2) && refused.1.contains(&said), "{}", refused.1);
+        let named = ["run", path(&experiment), "--hosts", path(&hosts), "--from", from];
+        let refused = told(&bench, &named);
+        assert!(from == "77" || refused.1.contains(&said), "{}", refused.1);
+    }
+    assert_eq!(listed(&hosts)[0]["generation"], 0, "{own} is as it was");
     let (code, text) = told(
         &bench,
         &["run", path(&experiment), "--hosts", path(&hosts), "--continue", "--set", &goal, "--json"],
@@ -427,4 +439,12 @@ fn an_interrupted_sweep_goes_on() {
     assert!(text.contains("2 succeeded"), "{text}");
     let generations: Vec<Value> = listed(&hosts).iter().map(|line| line["generation"].clone()).collect();
     assert_eq!(generations, [Value::from(0), Value::from(1)], "the stopped cell went on in its own run");
+
+    // Its name stands for all of its runs.
+    let (code, text) = told(&bench, &["compare", "sweep-program", "--json"]);
+    assert_eq!((code, text.lines().count()), (Some(0), 3), "two runs, and what is said of both: {text}");
+    let (code, text) = told(&bench, &["rm", "sweep-program", "--yes", "--hosts", path(&hosts)]);
+    assert!(code == Some(0) && text.contains("removed 2 runs"), "{text}");
+    assert!(listed(&hosts).is_empty());
+    assert!(told(&bench, &["queue"]).1.contains("no sweeps"));
 }

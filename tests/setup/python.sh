@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a Python environment in FOLDER for the tests that compare with Gymnasium, TensorBoard and PyTorch, and
-# prints its interpreter. Torch is the one whose libraries the trainer is built with ($LIBTORCH). Usage:
-# python.sh FOLDER [REQUIREMENTS]
+# prints its interpreter. Torch is the one whose libraries the trainer is built with: $LIBTORCH, or what `make
+# libtorch` has made. Usage: python.sh FOLDER [REQUIREMENTS]
 # REQUIREMENTS is a file with the packages to install instead, all of them, without what they ask for.
 set -euo pipefail
 
@@ -9,7 +9,7 @@ requirements=${2:+$(realpath "$2")}
 
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
-torch=${LIBTORCH:-}
+torch=${LIBTORCH:-$(realpath -m "$(dirname "$0")/../../.libtorch/torch")}
 packages=(numpy==2.4.6 gymnasium==1.4.0 ale-py==0.12.1 tensorboard==2.21.0)
 # What `import torch` needs besides torch itself.
 packages+=(typing_extensions sympy networkx jinja2 fsspec filelock)

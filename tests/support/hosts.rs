@@ -4,6 +4,7 @@ use super::sshd::{Sshd, keygen};
 use super::terminal::Terminal;
 use super::{Bench, Console, libtorch, stripped_console};
 use rankdeck_testkit::{program, repository, skipped};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -75,9 +76,8 @@ impl Loopback {
 /// them.
 fn install_agent(cache: &Path) {
     let console = stripped_console();
-    let hash = Command::new("openssl").args(["dgst", "-sha256", "-r"]).arg(&console).output().unwrap();
-    assert!(hash.status.success(), "{hash:?}");
-    let folder = cache.join(std::str::from_utf8(&hash.stdout[..16]).unwrap());
+    let hash = std::fs::read_to_string(console.with_extension("sha256")).unwrap();
+    let folder = cache.join(&hash[..16]);
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::copy(console, folder.join("rankdeck")).unwrap();
 }
@@ -86,6 +86,8 @@ fn install_agent(cache: &Path) {
 pub struct TestBed {
     pub script: PathBuf,
     pub folder: tempfile::TempDir,
+    /// Of the hosts' user: of this bed alone, so that whatever holds it got it from here.
+    pub password: String,
 }
 
 /// First address of the bed's hosts.
@@ -101,12 +103,14 @@ impl TestBed {
             }
         }
         let folder = tempfile::Builder::new().prefix("rdbed").tempdir().unwrap();
-        let bed = TestBed { script: repository("tests/testbed/testbed"), folder };
+        let password = format!("pw-{:016x}", RandomState::new().build_hasher().finish());
+        let bed = TestBed { script: repository("tests/testbed/testbed"), folder, password };
         let owner = std::process::id().to_string();
         let mut up = bed.call(&["up", &nodes.to_string()]);
         // Longer than a pipe: some machines run tests with such an environment, and the bed looks for itself
         // in it.
         up.env("TESTBED_OWNER", owner).env("TESTBED_BALLAST", "x".repeat(100_000));
+        up.env("TESTBED_PASSWORD", &bed.password);
         let up = up.output().unwrap();
         let said = String::from_utf8_lossy(&up.stderr).into_owned();
         if said.contains("namespaces here") {

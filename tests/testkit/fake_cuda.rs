@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 /// GPUs for the processes that are started with [`FakeCuda::apply`].
 #[derive(Debug)]
@@ -21,27 +21,34 @@ pub struct FakeCuda {
 /// What a process did so far, by name (`launches`, `bytes_down`; see `tests/fake_cuda/driver.c`).
 pub type Counts = BTreeMap<String, u64>;
 
-/// Where the libraries are, built once; an error says why they cannot be.
-fn built() -> Result<PathBuf, String> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let build = || {
-        let torch =
-            std::env::var_os("LIBTORCH").map_or_else(|| super::repository(".libtorch/torch"), PathBuf::from);
-        let target =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| super::repository("target"), PathBuf::from);
-        let out = target.join("fake_cuda");
-        let mut command = Command::new("python3");
-        let output =
-            command.arg(super::repository("tests/fake_cuda/build.py")).arg(&torch).arg(&out).output();
-        let output = output.map_err(|error| format!("python3: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        match (output.status.success(), said.as_str()) {
-            (true, "") => Ok(out),
-            (true, why) => Err(why.to_owned()),
-            (false, _) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        }
+/// Where the libraries are, built once; an error says why they cannot be. `without` is a symbol that one of
+/// them lacks, `LIBRARY:SYMBOL`, or empty.
+fn built(without: &str) -> Result<PathBuf, String> {
+    static BUILT: Mutex<BTreeMap<String, Result<PathBuf, String>>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built.entry(without.to_owned()).or_insert_with(|| build(without)).clone()
+}
+
+fn build(without: &str) -> Result<PathBuf, String> {
+    let torch =
+        std::env::var_os("LIBTORCH").map_or_else(|| super::repository(".libtorch/torch"), PathBuf::from);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| super::repository("target"), PathBuf::from);
+    let name = match without {
+        "" => "fake_cuda".to_owned(),
+        symbol => format!("fake_cuda_without_{}", symbol.replace(':', "_")),
     };
-    BUILT.get_or_init(build).clone()
+    let out = target.join(name);
+    let mut command = Command::new("python3");
+    command.arg(super::repository("tests/fake_cuda/build.py")).arg(&torch).arg(&out);
+    command.args(Some(without).filter(|symbol| !symbol.is_empty()));
+    let output = command.output().map_err(|error| format!("python3: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match (output.status.success(), said.as_str()) {
+        (true, "") => Ok(out),
+        (true, why) => Err(why.to_owned()),
+        (false, _) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
 }
 
 impl FakeCuda {
@@ -52,7 +59,8 @@ impl FakeCuda {
     ///
     /// When the folder cannot be written.
     pub fn new(folder: &Path, knobs: &[(&str, &str)]) -> Option<FakeCuda> {
-        let built = match built() {
+        let without = knobs.iter().find(|(knob, _)| *knob == "without");
+        let built = match built(without.map_or("", |(_, symbol)| symbol)) {
             Ok(built) => built,
             Err(why) => {
                 super::skipped(&format!("the fake CUDA libraries cannot be built: {why}"));
@@ -78,6 +86,11 @@ impl FakeCuda {
         let text: String = self.knobs.iter().map(|(knob, value)| format!("{knob}={value}\n")).collect();
         std::fs::write(self.folder.join("knobs.new"), text).expect("a folder for the fake GPUs");
         std::fs::rename(self.folder.join("knobs.new"), self.folder.join("knobs")).expect("the knobs");
+    }
+
+    /// The folder with everything that was built, as `tests/fake_cuda/build.py` says.
+    pub fn built(&self) -> &Path {
+        &self.built
     }
 
     /// The libtorch to name in `hosts.toml` or `LIBTORCH`.

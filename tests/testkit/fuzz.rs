@@ -23,6 +23,11 @@ thread_local! {
 /// An allocator that knows how much each thread has taken; `#[global_allocator]` of a test binary.
 pub struct Counting;
 
+/// Bytes that this thread has taken and not given back, where [`Counting`] is the allocator.
+pub fn live() -> isize {
+    LIVE.with(Cell::get)
+}
+
 fn count(bytes: isize) {
     // A thread that ends has no counters any more.
     let _ = LIVE.try_with(|live| {

@@ -5,6 +5,7 @@ use rankdeck_proto::message::{FinishReason, RankEvent};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 const LONG: u64 = 100_000_000;
@@ -199,8 +200,21 @@ fn contradictory_environments_are_refused_before_anything_starts() {
 /// learns and changes nothing: it floods their ports, speaks the store's words, and greets as a rank would.
 #[test]
 fn a_stranger_changes_nothing_but_a_counter() {
+    attacked(None);
+}
+
+/// The same where a rank may open few files: it says so, and keeps enough of them for what is its own.
+#[test]
+fn a_stranger_changes_nothing_where_few_files_may_be_open() {
+    let told = attacked(Some(64));
+    assert!(told.contains("at most 64 files may be open here") && told.contains("`nofile`"), "{told}");
+    assert!(!told.contains("Too many open files"), "{told}");
+}
+
+/// What two ranks say that a stranger calls all the time, with a limit of open files.
+fn attacked(files: Option<u64>) -> String {
     const ITERATIONS: u64 = 64;
-    let text = experiment(ITERATIONS * 512, "", "");
+    let text = experiment(ITERATIONS * 512, "", "[checkpoint]\nevery = 2\n");
     let mut alone = Run::start(&text, &["--spawn", "2"]);
     alone.end_with(0);
     assert!(!alone.logs().contains(STRANGERS), "{}", alone.logs());
@@ -216,7 +230,18 @@ fn a_stranger_changes_nothing_but_a_counter() {
             ("MASTER_PORT", &port),
             ("RANKDECK_SECRET", &secret),
         ];
-        Run::start_with(&text, &[], &environment)
+        Run::start_by(&text, &[], |command| {
+            command.envs(environment);
+            let Some(files) = files else { return };
+            let limit = libc::rlimit { rlim_cur: files, rlim_max: files };
+            // SAFETY: setrlimit may be called between fork and exec, and reads a valid rlimit.
+            unsafe {
+                command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                });
+            }
+        })
     };
     let mut first = start("0");
     let mut stranger = Stranger::default();
@@ -244,6 +269,7 @@ fn a_stranger_changes_nothing_but_a_counter() {
     let told = first.logs();
     let lines = told.lines().filter(|line| line.contains(STRANGERS)).count();
     assert!((1..=4).contains(&lines), "counted, and not a line for each: {told}");
+    told
 }
 
 /// What a rank says of connections that are not of its run.

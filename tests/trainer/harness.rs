@@ -26,7 +26,7 @@ pub struct Run {
     folder: tempfile::TempDir,
     heard: Arc<Heard>,
     socket: PathBuf,
-    acceptor: Option<std::thread::JoinHandle<()>>,
+    acceptor: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
 /// An experiment on CartPole-v1 with the rest of the file appended; `[run]` is left open for more keys.
@@ -91,7 +91,7 @@ impl Run {
             .stderr(log("stderr"));
         last(&mut command);
         let child = command.spawn().unwrap();
-        Run { child, mark, folder, heard, socket, acceptor: Some(acceptor) }
+        Run { child, mark, folder, heard, socket, acceptor: Mutex::new(Some(acceptor)) }
     }
 
     /// The process that was started has not ended.
@@ -149,16 +149,25 @@ impl Run {
         self.nothing_left();
     }
 
-    /// Waits until no process carries this run's mark.
+    /// Waits until no process carries this run's mark, and everything is heard that they said.
     pub fn nothing_left(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let left = self.processes();
             if left.is_empty() {
-                return;
+                return self.hear_out();
             }
             assert!(Instant::now() < deadline, "processes left: {left:?}");
             std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits for the ends of all connections; later ones are not heard.
+    fn hear_out(&self) {
+        if let Some(acceptor) = self.acceptor.lock().unwrap().take() {
+            let _ = UnixStream::connect(&self.socket)
+                .map(|mut stream| std::io::Write::write_all(&mut stream, b"end\n"));
+            let _ = acceptor.join();
         }
     }
 
@@ -211,11 +220,7 @@ impl Drop for Run {
         // The ranks of a group die with their parent.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = UnixStream::connect(&self.socket)
-                .map(|mut stream| std::io::Write::write_all(&mut stream, b"end\n"));
-            let _ = acceptor.join();
-        }
+        self.hear_out();
     }
 }
 

@@ -27,7 +27,7 @@ fn bad_input_ends_every_rank_before_training() {
             let errors: Vec<_> = events
                 .iter()
                 .filter_map(|(from, event)| match event {
-                    RankEvent::Error { message, hint, usage } if *from == rank => {
+                    RankEvent::Error { message, hint, usage, .. } if *from == rank => {
                         Some((message, hint, usage))
                     }
                     _ => None,

@@ -2,7 +2,7 @@
 //! whatever ends the rank.
 
 use crate::harness::{Run, counters, kill};
-use rankdeck_proto::message::{FinishReason, RankEvent};
+use rankdeck_proto::message::{FailureKind, FinishReason, RankEvent};
 use rankdeck_testkit::repository;
 
 /// An experiment with `id` in a Python worker; `None` has been noted as a skip.
@@ -56,7 +56,7 @@ fn python_2_a_worker_that_dies_ends_the_rank_with_an_error() {
     kill(worker_of(&run), libc::SIGKILL);
     run.end_with(1);
     let events = run.events();
-    let Some((0, RankEvent::Error { message, hint, usage: false })) = events.last() else {
+    let Some((0, RankEvent::Error { message, hint, usage: false, .. })) = events.last() else {
         panic!("{events:?}\n{}", run.logs())
     };
     assert!(message.contains("CartPole-v1") && message.contains("was killed by SIGKILL"), "{message}");
@@ -71,8 +71,20 @@ fn python_2_an_exception_reaches_the_user_and_the_other_ranks_end_too() {
     let env = [("PYTHONPATH", programs.to_str().unwrap()), ("FAULTY_AFTER", "300")];
     let mut run = Run::start_with(&experiment, &["--spawn", "2"], &env);
     run.end_with(1);
-    let said = |(_, event): &(u32, RankEvent)| matches!(event, RankEvent::Error { message, .. } if message.contains("ValueError: the pole is on fire"));
-    assert!(run.events().iter().any(said), "{:?}\n{}", run.events(), run.logs());
+    let kinds: Vec<(bool, Option<FailureKind>)> = run
+        .events()
+        .into_iter()
+        .filter_map(|(_, event)| match event {
+            RankEvent::Error { message, failure, .. } => {
+                Some((message.contains("ValueError: the pole is on fire"), failure))
+            }
+            _ => None,
+        })
+        .collect();
+    assert!(kinds.contains(&(true, Some(FailureKind::Environment))), "{kinds:?}\n{}", run.logs());
+    for (_, kind) in kinds {
+        assert!(matches!(kind, Some(FailureKind::Environment | FailureKind::Connection)), "{kind:?}");
+    }
     assert!(run.logs().contains("env worker: Traceback"), "{}", run.logs());
 }
 
@@ -134,7 +146,7 @@ fn without_gymnasium_every_rank_says_what_to_install_and_ends_with_2() {
             .events()
             .into_iter()
             .filter_map(|(rank, event)| match event {
-                RankEvent::Error { message, hint, usage } => Some((rank, message, hint, usage)),
+                RankEvent::Error { message, hint, usage, .. } => Some((rank, message, hint, usage)),
                 _ => None,
             })
             .collect();

@@ -80,6 +80,62 @@ def evaluates():
             print(f"evaluation: episode {episode}", flush=True)
 
 
+def answers():
+    """The same simulator, asked in silence: nothing is printed and no file grows."""
+    class Simulator(socketserver.StreamRequestHandler):
+        def handle(self):
+            while self.rfile.readline():
+                time.sleep(1.2)
+                self.wfile.write(b"1.0\n")
+    until = time.time() + LONG
+    with socket.create_connection(serve(Simulator)) as simulator:
+        while time.time() < until:
+            simulator.sendall(b"step\n")
+            simulator.recv(64)
+
+
+def datagrams():
+    """A simulator that speaks UDP, as ROS and many games do: the kernel counts no bytes for it."""
+    class Simulator(socketserver.DatagramRequestHandler):
+        def handle(self):
+            time.sleep(0.012)
+            self.wfile.write(b"1.0")
+    server = socketserver.UDPServer(("127.0.0.1", 0), Simulator)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    until = time.time() + LONG
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as simulator:
+        simulator.connect(server.server_address)
+        while time.time() < until:
+            simulator.send(b"step")
+            simulator.recv(64)
+            sum(range(4000))
+
+
+def uploads():
+    """A model goes over a slow line in a thread of a library, while the main thread waits for that."""
+    class Slow(socketserver.BaseRequestHandler):
+        def handle(self):
+            while self.request.recv(1 << 16):
+                time.sleep(0.15)
+    def send():
+        until = time.time() + LONG
+        with socket.create_connection(serve(Slow)) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            while time.time() < until:
+                line.sendall(bytes(1 << 16))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(send).result()
+
+
+def appears():
+    """Waits for a file of somebody else, who looks every two seconds."""
+    until, path = time.time() + LONG, os.path.join(tempfile.mkdtemp(prefix="lab"), "ready")
+    while not os.path.exists(path):
+        time.sleep(2)
+        if time.time() > until:
+            open(path, "w").close()
+
+
 def prints():
     for episode in range(int(LONG / 3)):
         time.sleep(3)

@@ -5,6 +5,8 @@
     rankdeck.report(env_step=steps, loss=loss)       # on every rank, as often as you like
     rankdeck.eval(returns)                           # returns of the episodes of an evaluation
     rankdeck.checkpoint("last.pt")                   # a file that is complete
+    rankdeck.histogram("actions", actions)           # how values are spread
+    rankdeck.image("seen", frame)                    # a picture: PNG, a path, an array
     if rankdeck.should_stop(): break                 # `rankdeck stop`, or a time limit
 
 Ranks that rankdeck starts can import it as it is. To run the script elsewhere too, put this file beside it
@@ -15,6 +17,8 @@ Rules:
 - CLIENT-2: memory is bounded. Newer counters replace older ones; whatever else is lost is counted and said.
 - CLIENT-3: only the process that has imported this speaks: its forks are silent, and end on SIGTERM as ever.
 - CLIENT-4: a value that lies on a GPU is read at most four times a second.
+- CLIENT-5: of each histogram and picture a few are sent at once and then one a second; the others cost next to nothing
+  and are counted.
 """
 
 import atexit
@@ -28,15 +32,15 @@ import sys
 import threading
 import time
 
-__all__ = ["checkpoint", "eval", "lost", "report", "should_stop"]
+__all__ = ["checkpoint", "eval", "histogram", "image", "lost", "report", "should_stop"]
 
 # Seconds between two reports that are sent: the agent reads as often.
 _PERIOD = 0.25
 # Seconds that a connection may take, that the agent may take to read, and that the end of the program waits
 # for.
 _CONNECT, _SEND, _LAST = 1.0, 30.0, 1.0
-# Events that wait while the agent is away; longest line, bytes.
-_WAITING, _LINE = 256, 60_000
+# Events that wait while the agent is away, their bytes; longest line of one without a picture, bytes.
+_WAITING, _WAITING_BYTES, _LINE = 256, 4 << 20, 60_000
 # The chart of the returns.
 _RETURN = "charts/episodic_return"
 # Names of charts, and messages on stderr.
@@ -103,6 +107,9 @@ class _Client:
         self.closed = False
         self.joined = False
         self.waiting = collections.deque()
+        self.waiting_bytes = 0
+        self.logged = {}
+        self.skipped = 0
         self.calls = 0
         self.episodes = 0
         self.began = time.monotonic()
@@ -222,6 +229,45 @@ class _Client:
         os.register_at_fork(after_in_child=forked)
         signal.signal(signal.SIGTERM, ask)
 
+    def histogram(self, *arguments):
+        self._log("histogram", _bins, *arguments)
+
+    def image(self, *arguments):
+        self._log("image", _picture, *arguments)
+
+    def _log(self, kind, make, name, value, env_step, train_iter):
+        """CLIENT-5"""
+        if not self.speaks() or self.rank != 0:
+            return
+        name, now = str(name), time.monotonic()
+        with self.lock:
+            if (kind, name) not in self.logged and len(self.logged) >= _LOGGED:
+                self.skipped += 1
+                self._say("%s: %.60s is one name too many" % (kind, name))
+                return
+            pace = self.logged.setdefault((kind, name), _Pace(_BURST[kind], now))
+            if not pace.may_make(now):
+                self.skipped += 1
+                return
+        event = {"kind": kind, "name": name, **make(value)}
+        event.update(env_step=self._step(env_step), train_iter=self._iteration(train_iter))
+        with self.lock:
+            if pace.may_send(now):
+                self._put(**event)
+                return
+            self.skipped += pace.event is not None
+            pace.event = event
+        self._start()
+
+    def _due(self):
+        """Histograms and pictures whose turn it is; at the end all."""
+        now = time.monotonic()
+        for pace in list(self.logged.values()):
+            with self.lock:
+                if pace.event is not None and (self.closed or pace.may_send(now)):
+                    event, pace.event = pace.event, None
+                    self._put(**event)
+
     # Values.
 
     def _read(self, numbers, name, value, now):
@@ -251,12 +297,17 @@ class _Client:
     # Sending.
 
     def _put(self, **event):
-        line = _line(event)
         with self.lock:
-            if len(line) > _LINE or len(self.waiting) >= _WAITING:
+            if event["kind"] in _BURST:
+                event["skipped"], self.skipped = self.skipped, 0
+            line = _line(event)
+            long = len(line) > _LINE and event["kind"] != "image"
+            full = len(self.waiting) >= _WAITING or self.waiting_bytes + len(line) > _WAITING_BYTES
+            if long or full:
                 self.lost += 1
                 return
             self.waiting.append(line)
+            self.waiting_bytes += len(line)
         self.wake.set()
         self._start()
 
@@ -276,6 +327,7 @@ class _Client:
             try:
                 if stream is None:
                     stream = self._connect()
+                self._due()
                 lines = self._take()
                 if lines:
                     stream.sendall(b"".join(lines))
@@ -312,7 +364,7 @@ class _Client:
     def _take(self):
         """The lines that wait, reports first: evaluations and checkpoints follow what they are made from."""
         with self.lock:
-            events, self.waiting = self.waiting, collections.deque()
+            events, self.waiting, self.waiting_bytes = self.waiting, collections.deque(), 0
             counters, self.counters = self.counters, None
             (total, count, low, high), self.returns = self.returns, _NONE if counters else self.returns
             scalars, self.scalars = self.scalars, {}

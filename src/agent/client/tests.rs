@@ -14,7 +14,7 @@ fn python(folder: &Path, rank: u32, script: &str) -> Command {
     std::fs::write(folder.join("rankdeck.py"), SOURCE).unwrap();
     std::fs::write(folder.join("train.py"), script).unwrap();
     let mut command = Command::new("python3");
-    command.arg(folder.join("train.py")).stdin(Stdio::null());
+    command.arg(folder.join("train.py")).stdin(Stdio::null()).current_dir(folder);
     command.env("RANKDECK_EVENTS", folder.join("events.sock")).env("RANKDECK_GENERATION", "3");
     command.env("RANKDECK_RANK", rank.to_string()).env("RANK", "7").env("WORLD_SIZE", "2");
     command
@@ -243,9 +243,140 @@ fn outside_rankdeck_nothing_happens() {
     let folder = tempfile::tempdir().unwrap();
     let script = "import rankdeck, signal, sys, threading\n\
                   rankdeck.report(1, loss='x')\nrankdeck.eval([])\nrankdeck.checkpoint('x')\n\
+                  rankdeck.histogram('h', [])\nrankdeck.image('p', b'')\n\
                   print(rankdeck.should_stop(), threading.active_count(), signal.getsignal(signal.SIGTERM).name)\n";
     let mut command = python(folder.path(), 0, script);
     command.env_remove("RANKDECK_EVENTS").env_remove("RANKDECK_RANK");
     let output = command.output().unwrap();
     assert_eq!((text(&output.stdout).as_str(), text(&output.stderr).as_str()), ("False 1 SIG_DFL\n", ""));
+}
+
+fn histograms(said: &[RankEvent]) -> Vec<(&str, Vec<f64>, Vec<f64>)> {
+    let histogram = said.iter().filter_map(|event| match event {
+        RankEvent::Histogram(one) => Some((one.name.as_str(), one.edges.clone(), one.counts.clone())),
+        _ => None,
+    });
+    histogram.collect()
+}
+
+#[test]
+fn histograms_are_made_of_numbers_and_of_bins() {
+    let script = "import rankdeck\n\
+                  rankdeck.report(10)\n\
+                  rankdeck.histogram('whole', [1, 2, 2, 4.0])\n\
+                  rankdeck.histogram('deep', [[0.5, float('nan')], [1.5]])\n\
+                  rankdeck.histogram('bins', ([0, 1, 2], [3, 4]), env_step=7, train_iter=3)\n\
+                  rankdeck.histogram('turned', ([3, 4], [0, 1, 2]))\n\
+                  rankdeck.histogram('many', (list(range(1001)), [1] * 1000))\n\
+                  rankdeck.histogram('one', [5.5] * 3)\n\
+                  rankdeck.histogram('far', [1e20, 1e20 + 1e5])\n";
+    let (said, output) = heard(0, script);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let all = histograms(&said);
+    assert_eq!(all[0], ("whole", vec![0.5, 1.5, 2.5, 3.5, 4.5], vec![1.0, 2.0, 0.0, 1.0]));
+    for (name, edges, counts) in &all {
+        let bins = rankdeck_proto::media::Histogram { edges: edges.clone(), counts: counts.clone() };
+        assert_eq!(bins.check(), Ok(()), "{name}");
+    }
+    let sums: Vec<f64> = all.iter().map(|one| one.2.iter().sum::<f64>().round()).collect();
+    assert_eq!(sums, [4.0, 2.0, 7.0, 7.0, 1000.0, 3.0, 2.0]);
+    assert_eq!((all[2].1.len(), &all[2].1, all[4].2.len()), (3, &all[3].1, 64));
+    let steps = said.iter().filter_map(|event| match event {
+        RankEvent::Histogram(one) => Some((one.env_step, one.train_iter)),
+        _ => None,
+    });
+    assert_eq!(
+        steps.take(3).collect::<Vec<_>>(),
+        [(20, 1), (20, 1), (7, 3)],
+        "those of the report, or given"
+    );
+}
+
+#[test]
+fn arrays_of_numpy_and_tensors_are_taken_as_they_are() {
+    let Some(python) = rankdeck_testkit::python("numpy, torch") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let script = "import rankdeck, sys, numpy as np\n\
+                  exact = rankdeck._bins(np.arange(10000.0) / 100)\n\
+                  assert sum(exact['counts']) == 10000 and len(exact['counts']) == 64, exact\n\
+                  assert rankdeck._bins(np.array([True, False]))['counts'] == [1, 1]\n\
+                  counts, edges = np.histogram(np.random.randn(1000), bins=200)\n\
+                  assert round(sum(rankdeck._bins((counts, edges))['counts'])) == 1000\n\
+                  assert rankdeck._rows(np.zeros((4, 6, 3), 'uint8')) == ([bytes(18)] * 4, 3)\n\
+                  assert rankdeck._rows(np.ones((4, 6)) * 0.5) == ([bytes([127] * 6)] * 4, 1)\n\
+                  import torch\n\
+                  assert sum(rankdeck._bins(torch.randn(9, 9).bfloat16().requires_grad_())['counts']) == 81\n\
+                  assert rankdeck._rows(torch.ones(3, 4, 6)) == ([bytes([255] * 18)] * 4, 3)\n\
+                  print('taken')\n";
+    std::fs::write(folder.path().join("rankdeck.py"), SOURCE).unwrap();
+    let output = Command::new(python).args(["-c", script]).current_dir(folder.path()).output().unwrap();
+    assert_eq!(text(&output.stdout), "taken\n", "{output:?}");
+}
+
+#[test]
+fn pictures_are_files_paths_and_rows_and_no_larger_than_the_agent_takes() {
+    let script = "import rankdeck\n\
+                  rankdeck.image('grey', [[0, 255], [128, 300]])\n\
+                  file = rankdeck._png([bytes([1, 2, 3] * 5)] * 4, 3)\n\
+                  open('seen.png', 'wb').write(file)\n\
+                  rankdeck.image('bytes', file)\nrankdeck.image('path', 'seen.png', env_step=5)\n\
+                  rankdeck.image('gif', b'GIF89a\\x05\\x00\\x04\\x00')\n\
+                  import random\nnoise = random.Random(1)\n\
+                  rankdeck.image('large', [[noise.randrange(256) for _ in range(1400)] for _ in range(600)])\n\
+                  rankdeck.image('file', b'\\x89PNG\\r\\n\\x1a\\n' + bytes(300000))\n\
+                  rankdeck.image('text', b'text')\nrankdeck.image('none', 'absent.png')\nrankdeck.image('empty', [])\n\
+                  rankdeck.image('odd', [[1, 2], [3]])\nrankdeck.image('two', [[[1, 2]]])\n\
+                  print(rankdeck.lost())\n";
+    let (said, output) = heard(0, script);
+    let pictures: Vec<_> = said
+        .iter()
+        .filter_map(|event| match event {
+            RankEvent::Image(one) => {
+                Some((one.name.as_str(), rankdeck_proto::media::decoded(&one.data).unwrap().0))
+            }
+            _ => None,
+        })
+        .map(|(name, head)| (name, head.width, head.height))
+        .collect();
+    let expected = [("grey", 2, 2), ("bytes", 5, 4), ("path", 5, 4), ("gif", 5, 4), ("large", 700, 300)];
+    assert_eq!(pictures, expected, "{output:?}");
+    assert_eq!(text(&output.stdout), "6\n");
+    let told = text(&output.stderr);
+    assert!(told.contains("image: ValueError: the picture has more than 262144 bytes"), "{told}");
+    assert!(told.contains("No such file") && told.contains("a picture is PNG, GIF, or rows"), "{told}");
+}
+
+/// CLIENT-5
+#[test]
+fn client_5_many_histograms_cost_little_and_the_rest_is_counted() {
+    let script = "import rankdeck, time\n\
+                  begun = time.monotonic()\n\
+                  for i in range(20000):\n    rankdeck.histogram('w', [i, i + 0.5], env_step=i)\n    \
+                  rankdeck.image('p', [[i % 256]])\n\
+                  for i in range(100): rankdeck.histogram('name %d' % i, [1.5, i], env_step=20000)\n\
+                  took = time.monotonic() - begun\n\
+                  time.sleep(1.2)\n\
+                  rankdeck.histogram('w', [1, 2], env_step=20001)\n";
+    let (said, output) = heard(0, script);
+    assert!(output.status.success(), "{output:?}");
+    let of = |name: &str| histograms(&said).iter().filter(|one| one.0 == name).count() as u64;
+    let skipped: u64 = said
+        .iter()
+        .map(|event| match event {
+            RankEvent::Histogram(one) => one.skipped,
+            RankEvent::Image(one) => one.skipped,
+            _ => 0,
+        })
+        .sum();
+    let pictures = said.iter().filter(|event| matches!(event, RankEvent::Image(_))).count() as u64;
+    assert!((8..=200).contains(&of("w")) && (4..=100).contains(&pictures), "{} {pictures}", of("w"));
+    let names = histograms(&said).iter().filter(|one| one.0.starts_with("name")).count() as u64;
+    assert_eq!(names, 46, "48 names in all");
+    assert_eq!(of("w") + pictures + names + skipped, 40_101, "every one is sent or counted");
+    assert!(text(&output.stderr).contains("one name too many"), "{output:?}");
+    let last = said.iter().rev().find_map(|event| match event {
+        RankEvent::Histogram(one) => Some(one.env_step),
+        _ => None,
+    });
+    assert_eq!(last, Some(20_001));
 }

@@ -20,6 +20,7 @@ def report(value, thread=""):
     kind = type(value)
     module = "" if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "."
     frames = _frames(value.__traceback__)
+    number = _errno(value, frames)
     lines = (
         {"kind": "hello", "rank": int(os.environ["RANKDECK_RANK"]), "generation": int(os.environ.get("RANKDECK_GENERATION", "0"))},
         {
@@ -27,15 +28,31 @@ def report(value, thread=""):
             "class": module + kind.__qualname__,
             "bases": [base.__name__ for base in kind.__mro__[1:-1]][:16],
             "message": _text(value),
-            "errno": _errno(value, frames),
+            "errno": number,
             "at": _place(frames),
             "thread": thread,
+            "failure": _failure(kind, number),
         },
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.settimeout(1.0)
         stream.connect(os.environ["RANKDECK_EVENTS"])
         stream.sendall("".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _failure(kind, number):
+    """What the exception's type tells, whatever its text says; None where a library made it, which only its text tells."""
+    import errno
+
+    names = {base.__name__ for base in kind.__mro__}
+    if number == errno.ENOMEM or names & {"MemoryError", "OutOfMemoryError"}:
+        return "out_of_memory"
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "disk_full"
+    if number == errno.EADDRINUSE:
+        return "port_taken"
+    library = kind in (RuntimeError, SystemError) or kind.__module__.split(".")[0] == "torch"
+    return None if library else "other"
 
 
 def _text(value):

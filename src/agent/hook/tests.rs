@@ -1,7 +1,7 @@
 //! The hook in a real interpreter, with a stand-in for PyTorch's module where no collective is needed.
 
 use super::*;
-use rankdeck_proto::message::{Exception, RankEvent};
+use rankdeck_proto::message::{Exception, FailureKind, RankEvent};
 use rankdeck_proto::status_page::{Reader, Writer};
 use std::process::{Command, Output};
 
@@ -163,6 +163,31 @@ fn hook_5_the_exception_that_ends_a_rank_is_reported_and_shown_as_ever() {
     assert_eq!(output.status.code(), Some(1));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("RuntimeError: cannot save") && !errors.contains("rankdeck"), "{errors}");
+}
+
+/// A type of the program's own, or of Python's, tells the kind whatever the text says.
+#[test]
+fn hook_5_the_kind_of_a_failure_is_told_by_the_type_of_its_exception() {
+    let text = "'socket closed: no space left on device, CUDA out of memory'";
+    for (raised, wanted) in [
+        (format!("raise ConnectionResetError({text})"), Some(FailureKind::Other)),
+        (format!("raise KeyError({text})"), Some(FailureKind::Other)),
+        (format!("class Sim(RuntimeError): pass\nraise Sim({text})"), Some(FailureKind::Other)),
+        (format!("raise MemoryError({text})"), Some(FailureKind::OutOfMemory)),
+        ("open('/dev/full', 'w', 1).write('x\\n')".into(), Some(FailureKind::DiskFull)),
+        (
+            "import socket\na, b = socket.socket(), socket.socket()\na.bind(('127.0.0.1', 0))\na.listen()\n\
+             b.bind(a.getsockname())"
+                .into(),
+            Some(FailureKind::PortTaken),
+        ),
+        ("raise OSError(12, 'x')".into(), Some(FailureKind::OutOfMemory)),
+        ("raise RuntimeError('made by a library')".into(), None),
+    ] {
+        let (found, output) = reported(&format!("import torch.distributed\n{raised}\n"));
+        let kinds: Vec<_> = found.iter().map(|(exception, _)| exception.failure).collect();
+        assert_eq!(kinds, [wanted], "{raised}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

@@ -34,10 +34,7 @@ pub enum Target {
         peers: Vec<(u32, String, char)>,
     },
     /// A TCP socket, by its inode.
-    Inet {
-        /// Inode.
-        inode: u64,
-    },
+    Inet { inode: u64 },
     /// A file, with type and source of its mount.
     File {
         /// Path as the process sees it.

@@ -6,6 +6,7 @@ use super::memory;
 use super::syscall::{self, Call, Kind};
 use super::{
     Shared, Subject, Venture, awaited, descriptors, obstacle, ras, recorder, sockets, stacks, state_words,
+    storage,
 };
 use crate::observe::{cgroup_stat, host_signals};
 use crate::proc::{self, Ident, Stat};
@@ -31,7 +32,10 @@ pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
         found.pressure = host_signals::pressure();
         found.began_ms = monotonic_ns() / 1_000_000;
     });
-    let alive = subject.ident.and_then(|ident| {
+    let page = Reader::open(&subject.page).and_then(|reader| reader.view()).ok();
+    let writer = page.filter(|view| view.rank == subject.rank.0).map(|view| view.pid);
+    let program = |ident: Ident| writer.map_or(ident, |writer| proc::program(ident, writer));
+    let alive = subject.ident.map(program).and_then(|ident| {
         proc::stat(ident.pid).filter(|stat| stat.start == ident.start).map(|stat| (ident, stat))
     });
     match alive {
@@ -49,12 +53,14 @@ struct Seen<'a> {
     pid: u32,
     stat: &'a Stat,
     groups: Option<cgroup_stat::Groups>,
-    /// Periods and throttled ones of its cgroups at the beginning.
-    throttling: (u64, u64),
+    /// What its CPU quota had done at the beginning.
+    throttling: cgroup_stat::Throttling,
     /// CPU ticks of its descendants at the beginning.
     cpu: BTreeMap<u32, u64>,
     call: Option<Call>,
     cores: awaited::Cores,
+    /// What the storage that it waits for had moved at the beginning.
+    storage: Option<u64>,
     begun: Instant,
 }
 
@@ -62,10 +68,12 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     let pid = ident.pid;
     let (begun, cpu) = (Instant::now(), cpu_of_tree(pid));
     let groups = cgroup_stat::Mounts::read().of(pid);
-    let throttling = groups.as_ref().map_or((0, 0), cgroup_stat::Groups::throttling);
+    let throttling = groups.as_ref().map(cgroup_stat::Groups::throttling).unwrap_or_default();
     shared.stage("the state of its main thread");
     let call = syscall::call(pid, pid);
-    let seen = Seen { pid, stat, groups, throttling, cpu, call, cores: awaited::Cores::of(pid), begun };
+    let storage = call.as_ref().and_then(|call| storage::moved(pid, call));
+    let cores = awaited::Cores::of(pid);
+    let seen = Seen { pid, stat, groups, throttling, cpu, call, cores, storage, begun };
     seen.main_thread(shared);
     let tcp = seen.sockets(shared);
     shared.stage("its status page");
@@ -151,16 +159,19 @@ impl Seen<'_> {
     fn cpu_times(&self, shared: &Shared, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         std::thread::sleep(WINDOW.saturating_sub(self.begun.elapsed()).min(left));
-        let (periods, throttled) = self.throttling;
+        let storage = self.call.as_ref().and_then(|call| storage::moved(self.pid, call));
+        let before = self.throttling;
         let moved = self.groups.as_ref().map(cgroup_stat::Groups::throttling);
         shared.found(|found| {
             found.children = children(self.pid, &self.cpu);
             found.lacks_cores = self.cores.lacked();
+            found.storage_bytes = storage;
+            found.storage_moved = storage.zip(self.storage).map_or(0, |(now, then)| now.saturating_sub(then));
             let own = proc::stat(self.pid).map_or(0, |now| now.cpu_ticks.saturating_sub(self.stat.cpu_ticks));
             found.os.cpu_ms_moved = own * 1000 / proc::ticks_per_second();
-            found.os.throttled_share = moved.and_then(|(after, throttled_after)| {
-                let passed = after.checked_sub(periods).filter(|passed| *passed > 0)?;
-                Some(throttled_after.saturating_sub(throttled) as f64 / passed as f64)
+            found.os.throttled_share = moved.and_then(|now| {
+                let passed = now.periods.checked_sub(before.periods).filter(|passed| *passed > 0)?;
+                Some(now.throttled.saturating_sub(before.throttled) as f64 / passed as f64)
             });
         });
     }

@@ -9,6 +9,7 @@
 //! obstacle      what a thread is blocked on, where that has a name
 //! awaited       who is at the other end, and whether that sleeps or lacks a core
 //! descriptors   which process is at the other end of a descriptor
+//! storage       how much the storage that a thread waits for has moved
 //! sockets       TCP_INFO and unix peers by netlink
 //! memory        maps and memory of another process
 //! stacks        all stacks of a process
@@ -31,6 +32,7 @@ mod awaited;
 pub mod descriptors;
 mod look;
 pub mod memory;
+#[cfg(target_arch = "x86_64")]
 pub mod native;
 pub mod obstacle;
 pub mod python;
@@ -39,6 +41,7 @@ pub mod ras;
 pub mod recorder;
 pub mod sockets;
 mod stacks;
+mod storage;
 #[cfg(target_arch = "x86_64")]
 pub mod symbols;
 pub mod syscall;
@@ -67,7 +70,6 @@ const RANKS: usize = 64;
 /// One rank to look at.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Subject {
-    /// The rank.
     pub rank: Rank,
     /// Its process, `None` when there is none (any more).
     pub ident: Option<Ident>,

@@ -273,12 +273,20 @@ mod tests {
         // here, since others are called too.
         unsafe {
             std::arch::asm!(
-                "mov r12, rbp",
+                // Unwinding finds the caller's value where it was put.
+                "push rbp",
+                ".cfi_adjust_cfa_offset 8",
+                ".cfi_rel_offset rbp, 0",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
                 "mov rbp, 0x7fffffff",
                 "call {called}",
-                "mov rbp, r12",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rbp",
+                ".cfi_adjust_cfa_offset -8",
+                ".cfi_restore rbp",
                 called = sym takes_the_lock,
-                out("r12") _,
                 clobber_abi("C"),
             );
         }

@@ -57,11 +57,9 @@ pub struct Communicator {
 pub struct Member {
     /// Rank in the communicator.
     pub rank: u32,
-    /// Host.
     pub host: String,
     /// Process; -1 where NCCL does not know it.
     pub pid: i64,
-    /// State.
     pub status: Status,
     /// Launches by kind of collective.
     pub collective_counts: BTreeMap<String, u64>,
@@ -89,7 +87,6 @@ pub struct Status {
 pub struct Missing {
     /// Rank in the communicator.
     pub rank: u32,
-    /// Host.
     pub host: String,
     /// Process; -1 where NCCL does not know it.
     pub pid: i64,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 const GIL_LOOKS: u32 = 4;
 const GIL_STEP: Duration = Duration::from_millis(25);
 /// Most threads listed of one process, and most native stacks.
+#[cfg(target_arch = "x86_64")]
 const THREADS: usize = 64;
 const NATIVE_STACKS: usize = 6;
 /// Most children whose Python stacks are read.

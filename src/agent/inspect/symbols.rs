@@ -4,7 +4,7 @@
 //! megabytes only the pages that are asked for come in. Function names come from symbol tables, files and
 //! lines from DWARF line tables where the file carries them.
 
-use super::memory::Mapping;
+use super::memory::{self, Mapping};
 use addr2line::gimli::{self, EndianSlice, LittleEndian};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use memmap2::Mmap;
@@ -72,6 +72,7 @@ impl Unwinding {
 
 /// The files of one process.
 pub struct Modules {
+    pid: u32,
     loaded: Vec<Loaded>,
     unwinder: framehop::x86_64::UnwinderX86_64<Part>,
     cache: framehop::x86_64::CacheX86_64,
@@ -81,6 +82,7 @@ impl Modules {
     /// Maps the files; those that cannot be opened are left out.
     pub fn new(pid: u32, mappings: &[Mapping]) -> Modules {
         let mut modules = Modules {
+            pid,
             loaded: Vec::new(),
             unwinder: framehop::x86_64::UnwinderX86_64::new(),
             cache: framehop::x86_64::CacheX86_64::new(),
@@ -158,11 +160,17 @@ impl Modules {
         frames.windows(2).filter(|pair| self.is_stray(pair[0], pair[1] + 1) == Some(true)).count()
     }
 
-    /// `None`: it cannot be told. Calls through a register or a table lead anywhere.
+    /// `None`: it cannot be told. Calls through a register lead anywhere.
     fn is_stray(&self, inner: u64, back: u64) -> Option<bool> {
-        let before = self.file(back)?.before(back)?;
-        let [_, _, 0xe8, distance @ ..] = before else { return None };
-        let target = back.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
+        let target = match self.file(back)?.before(back)? {
+            [_, _, 0xe8, distance @ ..] => back.wrapping_add_signed(i64::from(i32::from_le_bytes(distance))),
+            // Through a word beside the code, such as the linker's table of functions.
+            [_, 0xff, 0x15, distance @ ..] => {
+                let place = back.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
+                u64::from_le_bytes(memory::read(self.pid, place, 8).ok()?.try_into().ok()?)
+            }
+            _ => return None,
+        };
         // A stub of the linker is the beginning of no function.
         let called = self.function(target).filter(|start| *start == target)?;
         Some(self.function(inner)? != called)

@@ -20,6 +20,17 @@ pub struct Groups {
     memory: Option<PathBuf>,
 }
 
+/// Counters of a CPU quota.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Throttling {
+    /// Periods that have passed while anything in the group ran.
+    pub periods: u64,
+    /// Those of them in which it was throttled.
+    pub throttled: u64,
+    /// For how long, ms, on each core by itself; 0 where nobody tells.
+    pub held_ms: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     root: String,
@@ -116,12 +127,13 @@ impl Mounts {
 impl Groups {
     /// The counters now.
     pub fn sample(&self) -> CgroupSample {
-        let (periods, throttled) = self.throttling();
+        let Throttling { periods, throttled, held_ms } = self.throttling();
         CgroupSample {
             path: self.path.clone(),
             frozen: self.is_frozen(),
             periods,
             throttled,
+            throttled_ms: held_ms,
             oom_kills: self.oom_kills(),
             memory_stall_ms: self.memory_stall_ms(),
             limit_hits: self.limit_hits(),
@@ -139,18 +151,23 @@ impl Groups {
         by_two || by_one() == Some(true)
     }
 
-    /// Periods and throttled periods of the nearest group upwards that has a quota.
-    pub fn throttling(&self) -> (u64, u64) {
-        let Some((folder, top)) = &self.cpu else { return (0, 0) };
+    /// What the quota of the nearest group upwards that has one has done to it.
+    pub fn throttling(&self) -> Throttling {
+        let Some((folder, top)) = &self.cpu else { return Throttling::default() };
         let mut at: &Path = folder;
         loop {
-            let stat = at.join("cpu.stat");
-            if let Some(periods) = value(&stat, "nr_periods").filter(|periods| *periods > 0) {
-                return (periods, value(&stat, "nr_throttled").unwrap_or(0));
+            let text = proc::text(at.join("cpu.stat")).unwrap_or_default();
+            let told = |name: &str| value_in(&text, name);
+            if let Some(periods) = told("nr_periods").filter(|periods| *periods > 0) {
+                // Microseconds in version 2, nanoseconds in version 1.
+                let two = told("throttled_usec").map(|us| us / 1000);
+                let one = || told("throttled_time").map(|ns| ns / 1_000_000);
+                let throttled = told("nr_throttled").unwrap_or(0);
+                return Throttling { periods, throttled, held_ms: two.or_else(one).unwrap_or(0) };
             }
             match at.parent() {
                 Some(parent) if at != top => at = parent,
-                _ => return (0, 0),
+                _ => return Throttling::default(),
             }
         }
     }
@@ -184,7 +201,10 @@ impl Groups {
 }
 
 fn value(path: &Path, name: &str) -> Option<u64> {
-    let text = proc::text(path)?;
+    value_in(&proc::text(path)?, name)
+}
+
+fn value_in(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
@@ -231,8 +251,11 @@ mod tests {
         let inner = top.path().join("a/b");
         std::fs::create_dir_all(&inner).unwrap();
         std::fs::write(inner.join("cpu.stat"), "nr_periods 0\nnr_throttled 0\n").unwrap();
-        std::fs::write(top.path().join("a/cpu.stat"), "usage_usec 9\nnr_periods 75\nnr_throttled 74\n")
-            .unwrap();
+        std::fs::write(
+            top.path().join("a/cpu.stat"),
+            "usage_usec 9\nnr_periods 75\nnr_throttled 74\nthrottled_usec 7300999\n",
+        )
+        .unwrap();
         std::fs::write(inner.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
         std::fs::write(inner.join("memory.events"), "high 40\nmax 2\noom 3\noom_kill 2\n").unwrap();
         let pressure = "some avg10=9.00 avg60=1.00 avg300=0.00 total=9000000\nfull avg10=8.00 avg60=1.00 avg300=0.00 total=7000999\n";
@@ -246,6 +269,10 @@ mod tests {
         };
         let sample = groups.sample();
         assert_eq!((sample.periods, sample.throttled, sample.frozen, sample.oom_kills), (75, 74, true, 2));
+        assert_eq!(sample.throttled_ms, 7_300);
+        let one = "nr_periods 80\nnr_throttled 79\nthrottled_time 7900000001\n";
+        std::fs::write(top.path().join("a/cpu.stat"), one).unwrap();
+        assert_eq!(groups.throttling(), Throttling { periods: 80, throttled: 79, held_ms: 7_900 });
         assert_eq!((sample.memory_stall_ms, sample.limit_hits), (7_000, 42));
         std::fs::write(top.path().join("a/b/cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
         assert!(!groups.is_frozen());

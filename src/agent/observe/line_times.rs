@@ -29,6 +29,18 @@ pub struct Times {
     older: u64,
     /// Where `rank<r>.log` begins.
     newer: u64,
+    /// Line ends before that, where they are known.
+    newer_lines: Option<u64>,
+}
+
+/// When a line was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Read {
+    /// When the look was over that saw it, ms.
+    pub seen_ms: u64,
+    /// About when it was written, ms: within the look's second, by how far behind the look's first byte it
+    /// is.
+    pub about_ms: u64,
 }
 
 impl Times {
@@ -45,7 +57,7 @@ impl Times {
             match (what, number(), number()) {
                 (Some("read"), Some(bytes), Some(ms)) => times.marks.push((bytes, ms)),
                 (Some("older"), Some(bytes), None) => times.older = bytes,
-                (Some("newer"), Some(bytes), None) => times.newer = bytes,
+                (Some("newer"), Some(bytes), lines) => (times.newer, times.newer_lines) = (bytes, lines),
                 // The last line may be cut short.
                 _ => {}
             }
@@ -53,23 +65,32 @@ impl Times {
         times
     }
 
-    /// When the line that ends at this byte of the file was read, ms.
-    pub fn of_newer(&self, end: u64) -> Option<u64> {
-        self.at(self.newer + end)
+    /// Where `rank<r>.log.1` and `rank<r>.log` begin, among all bytes that the rank has ever written.
+    pub fn begins(&self) -> (u64, u64) {
+        (self.older, self.newer)
     }
 
-    /// When the line that ends at this byte of the file that was moved away was read, ms.
-    pub fn of_older(&self, end: u64) -> Option<u64> {
-        self.at(self.older + end)
+    /// How many lines end before `rank<r>.log` begins; `None`: not known.
+    pub fn lines_before(&self) -> Option<u64> {
+        if self.newer == 0 { Some(0) } else { self.newer_lines }
     }
 
-    fn at(&self, end: u64) -> Option<u64> {
+    /// When the line was read that ends at this byte of all.
+    pub fn at(&self, end: u64) -> Option<Read> {
         let index = self.marks.partition_point(|(bytes, _)| *bytes < end);
-        self.marks.get(index).or(self.marks.last()).map(|(_, ms)| *ms)
+        let (mark, seen_ms) = *self.marks.get(index).or(self.marks.last())?;
+        let (before, before_ms) =
+            index.checked_sub(1).and_then(|i| self.marks.get(i)).copied().unwrap_or((0, 0));
+        // A look comes at most that long after what it sees.
+        let from_ms = before_ms.max(seen_ms.saturating_sub(EVERY_MS)).min(seen_ms);
+        let (all, part) = (mark.saturating_sub(before).max(1), end.saturating_sub(before));
+        let gone = (seen_ms - from_ms) as u128 * u128::from(part.min(all)) / u128::from(all);
+        Some(Read { seen_ms, about_ms: from_ms + gone as u64 })
     }
 
     fn text(&self) -> String {
-        let mut text = format!("older {}\nnewer {}\n", self.older, self.newer);
+        let lines = self.newer_lines.map_or(String::new(), |lines| format!(" {lines}"));
+        let mut text = format!("older {}\nnewer {}{lines}\n", self.older, self.newer);
         for (bytes, ms) in &self.marks {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "read {bytes} {ms}");
@@ -135,10 +156,10 @@ impl LineTimes {
         }
     }
 
-    /// The file begins at this byte now.
-    pub fn begins_at(&mut self, bytes: u64) {
-        self.times.newer = bytes;
-        self.append(&format!("newer {bytes}\n"));
+    /// The file begins at this byte now; so many lines end before it.
+    pub fn begins_at(&mut self, bytes: u64, lines: u64) {
+        (self.times.newer, self.times.newer_lines) = (bytes, Some(lines));
+        self.append(&format!("newer {bytes} {lines}\n"));
     }
 
     /// What was moved away begins at this byte.
@@ -169,7 +190,7 @@ mod tests {
     fn a_line_has_the_time_of_the_look_that_saw_it() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("rank0.log");
-        assert_eq!(Times::of(&log).of_newer(10), None);
+        assert_eq!(Times::of(&log).at(10), None);
         let mut times = LineTimes::new(&log);
         times.read(100, 5_000);
         times.read(150, 5_200);
@@ -178,16 +199,27 @@ mod tests {
         times.read(200, 3_600_000);
         times.finish();
         let read = Times::of(&log);
-        let at = |end| read.of_newer(end);
+        let seen = |times: &Times, end| times.at(end).map(|read| read.seen_ms);
+        let at = |end| seen(&read, end);
         assert_eq!((at(1), at(100), at(101), at(150)), (Some(5_000), Some(5_000), Some(5_200), Some(5_200)));
         assert_eq!((at(151), at(999)), (Some(3_600_000), Some(3_600_000)));
         times.older_begins_at(50);
-        times.begins_at(120);
+        assert_eq!(Times::of(&log).lines_before(), Some(0));
+        times.begins_at(120, 7);
         let read = Times::of(&log);
-        assert_eq!(
-            (read.of_older(50), read.of_newer(30), read.of_newer(31)),
-            (Some(5_000), Some(5_200), Some(3_600_000))
-        );
+        assert_eq!((read.begins(), read.lines_before()), ((50, 120), Some(7)));
+        std::fs::write(beside(&log), "newer 120\nread 150 5200\n").unwrap();
+        assert_eq!(Times::of(&log).lines_before(), None, "an older agent counted none");
+    }
+
+    #[test]
+    fn lines_of_one_look_are_spread_over_its_second_in_their_order() {
+        let marks = vec![(100, 10_000), (300, 11_000), (500, 60_000)];
+        let times = Times { marks, ..Times::default() };
+        let about: Vec<u64> =
+            [101, 200, 300, 301, 400, 500, 600].map(|end| times.at(end).unwrap().about_ms).into();
+        assert_eq!(about, [10_005, 10_500, 11_000, 59_005, 59_500, 60_000, 60_000]);
+        assert_eq!(times.at(1).unwrap(), Read { seen_ms: 10_000, about_ms: 9_010 });
     }
 
     #[test]
@@ -204,9 +236,9 @@ mod tests {
         assert!(read.marks.len() < MARKS, "{}", read.marks.len());
         assert!(std::fs::metadata(beside(&log)).unwrap().len() < MOST_BYTES);
         for second in [last, last - 1, last - 1000] {
-            assert_eq!(read.of_newer(second * 10), Some(second * 1000));
+            assert_eq!(read.at(second * 10).unwrap().seen_ms, second * 1000);
         }
-        let early = read.of_newer(100 * 10).unwrap();
+        let early = read.at(100 * 10).unwrap().seen_ms;
         assert!((100_000..600_000).contains(&early), "{early}");
     }
 }

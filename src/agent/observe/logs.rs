@@ -50,7 +50,6 @@ const CALM_ROUND: Duration = Duration::from_millis(500);
 pub struct Batch {
     /// The rank that wrote them.
     pub rank: Rank,
-    /// Of which generation.
     pub generation: Generation,
     /// Number of the first line.
     pub first: u64,
@@ -262,7 +261,7 @@ impl Tail {
             // Somebody emptied it: what is there now is new.
             self.cut += self.offset;
             self.offset = 0;
-            self.times.begins_at(self.cut);
+            self.times.begins_at(self.cut, self.next);
         }
         let begun = self.offset;
         let mut chunk = vec![0; if length == begun { 0 } else { 1 << 16 }];
@@ -369,7 +368,10 @@ impl Tail {
                 self.offset = 0;
             }
         }
-        self.times.begins_at(self.cut);
+        // Less than a block is left of what was read.
+        let mut left = vec![0; self.offset as usize];
+        let read = file.read_exact_at(&mut left, 0);
+        self.times.begins_at(self.cut, self.next.saturating_sub(read.map_or(0, |()| line_ends(&left))));
         copied.map(|_| ())
     }
 
@@ -384,6 +386,11 @@ impl Tail {
         io::copy(&mut from.take(self.limit), &mut copy)?;
         Ok(start)
     }
+}
+
+/// How many lines end in these bytes.
+pub fn line_ends(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 /// Cuts whole blocks off the front of a file, so that what is appended meanwhile stays; how many bytes.
@@ -404,6 +411,8 @@ fn cut_front(file: &File, upto: u64) -> Option<u64> {
 pub fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>, Vec<LinesRead>)> {
     let mut file = File::open(path)?;
     let times = line_times::Times::of(path);
+    let (_, begin) = times.begins();
+    let before = times.lines_before().unwrap_or(0);
     let mut splitter = Splitter::default();
     let mut kept: VecDeque<(String, u64)> = VecDeque::new();
     let (mut count, mut offset) = (0, 0);
@@ -430,15 +439,25 @@ pub fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>
     if let Some(line) = splitter.finish() {
         keep(line, offset);
     }
-    let first = count - kept.len() as u64;
+    let first = before + count - kept.len() as u64;
     let mut read = Vec::new();
     for (_, end) in &kept {
-        LinesRead::add(&mut read, times.of_newer(*end).unwrap_or(0));
+        LinesRead::add(&mut read, times.at(begin + end).map_or(0, |read| read.seen_ms));
     }
     if read.iter().all(|some| some.time_ms == 0) {
         read.clear();
     }
     Ok((first, kept.into_iter().map(|(line, _)| line).collect(), read))
+}
+
+/// Follows a log of rank 0 that is moved away at `limit` bytes, a round with each call.
+#[cfg(test)]
+pub fn tail_for_test(path: &std::path::Path, limit: u64) -> impl FnMut(&mut dyn FnMut(Batch)) {
+    let tail = Tail::new(Rank(0), Generation(0), path.to_owned(), Arc::default());
+    let mut tail = Tail { limit, ..tail };
+    move |deliver| {
+        tail.round(&mut |batch| deliver(batch));
+    }
 }
 
 /// The wall clock, ms.

@@ -3,12 +3,17 @@
 //!
 //! Owner: the agent of rank 0's host, one [`Picker`] per launch and one thread for event files. Invariants:
 //! - METRICS-1: at most one record per second and source; of several values of one name the last is told (of
-//!   `return` the mean), the others counted.
+//!   `return` the mean) with their extremes, the others counted.
 //! - At most [`NAMES`] names and [`FILES`] files; a file that is not an event file is left alone.
+//! - Histograms and pictures of event files pass the [`Gate`], as those of the event socket do.
 
+mod logged;
+
+use crate::observe::gate::Gate;
+use logged::Logged;
 use rankdeck_proto::message::RecordEvent;
 use rankdeck_proto::tfrecord;
-use rankdeck_proto::tfrecord::Next;
+use rankdeck_proto::tfrecord::{Next, Value};
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::metrics::compile;
@@ -18,7 +23,8 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Between two records of one source.
@@ -41,11 +47,33 @@ fn chart(name: &str) -> String {
     }
 }
 
+/// Values of one name since the last record.
+#[derive(Debug, Clone, Copy)]
+struct Merged {
+    /// The last one, or the mean of all.
+    told: f64,
+    count: u64,
+    low: f64,
+    high: f64,
+    /// The mean is told.
+    mean: bool,
+}
+
+impl Merged {
+    /// With those that came before it.
+    fn after(self, older: Merged) -> Merged {
+        let count = self.count.saturating_add(older.count);
+        let share = older.count as f64 / count.max(1) as f64;
+        let told = if self.mean { self.told * (1.0 - share) + older.told * share } else { self.told };
+        Merged { told, count, low: self.low.min(older.low), high: self.high.max(older.high), ..self }
+    }
+}
+
 /// Values since the last record.
 #[derive(Debug, Default)]
 struct Gathered {
     env_step: Option<u64>,
-    values: BTreeMap<String, (f64, u64)>,
+    values: BTreeMap<String, Merged>,
     skipped: u64,
     not_finite: BTreeMap<String, u64>,
 }
@@ -64,14 +92,30 @@ impl Gathered {
             *self.not_finite.entry(name).or_default() += 1;
             return;
         }
-        let entry = self.values.entry(name).or_insert((value, 0));
-        entry.1 += 1;
-        if mean {
-            entry.0 += (value - entry.0) / entry.1 as f64;
-        } else {
-            self.skipped += u64::from(entry.1 > 1);
-            entry.0 = value;
+        self.put(name, Merged { told: value, count: 1, low: value, high: value, mean });
+    }
+
+    /// Adds what came after all that is there.
+    fn put(&mut self, name: String, newer: Merged) {
+        match self.values.get_mut(&name) {
+            Some(known) => {
+                self.skipped += u64::from(!newer.mean);
+                *known = newer.after(*known);
+            }
+            None => drop(self.values.insert(name, newer)),
         }
+    }
+
+    /// The same with what came after it.
+    fn then(mut self, newer: Gathered) -> Gathered {
+        self.env_step = newer.env_step.or(self.env_step);
+        self.skipped += newer.skipped;
+        for (name, count) in newer.not_finite {
+            self.skipped += self.values.remove(&name).map_or(0, |_| 1);
+            *self.not_finite.entry(name).or_default() += count;
+        }
+        newer.values.into_iter().for_each(|(name, value)| self.put(name, value));
+        self
     }
 
     fn take(&mut self, source: &str, rank: Rank) -> Option<RecordEvent> {
@@ -84,7 +128,13 @@ impl Gathered {
             rank,
             source: source.into(),
             env_step: taken.env_step,
-            values: taken.values.into_iter().map(|(name, (value, _))| (name, value)).collect(),
+            spread: taken
+                .values
+                .iter()
+                .filter(|(_, value)| value.low < value.high)
+                .map(|(name, value)| (name.clone(), (value.low, value.high)))
+                .collect(),
+            values: taken.values.into_iter().map(|(name, value)| (name, value.told)).collect(),
             skipped: taken.skipped,
             not_finite: taken.not_finite,
         })
@@ -107,15 +157,20 @@ impl Picker {
         Some(Picker { patterns, gathered: Gathered::default(), told: None })
     }
 
-    /// Looks at a line; the first pattern that fits counts.
+    /// Looks at a line, which may hold several values; of a value that several patterns pick, the first
+    /// pattern's counts.
     pub fn line(&mut self, line: &str) {
-        let Some((pattern, found)) =
-            self.patterns.iter().find_map(|pattern| Some((pattern, pattern.captures(line)?)))
-        else {
-            return;
-        };
-        for name in pattern.capture_names().flatten() {
-            let Some(text) = found.name(name).map(|found| found.as_str()) else { continue };
+        let found = self.patterns.iter().filter_map(|pattern| Some((pattern, pattern.captures(line)?)));
+        let values = found.flat_map(|(pattern, found)| {
+            let texts = pattern.capture_names().flatten();
+            texts.filter_map(move |name| Some((name, found.name(name)?.as_str()))).collect::<Vec<_>>()
+        });
+        let mut picked: Vec<&str> = Vec::new();
+        for (name, text) in values {
+            if picked.contains(&name) {
+                continue;
+            }
+            picked.push(name);
             match (name, text.replace('_', "").parse::<f64>()) {
                 ("env_step" | "global_step", Ok(step)) if (0.0..9e15).contains(&step) => {
                     self.gathered.env_step = Some(step as u64);
@@ -143,12 +198,22 @@ pub const SILENCE: Duration = Duration::from_secs(30);
 /// Follows event files below a folder until dropped.
 #[derive(Debug)]
 pub struct Follower {
-    over: Arc<AtomicBool>,
+    pace: Arc<FollowerPace>,
+    thread: Thread,
+}
+
+#[derive(Debug, Default)]
+struct FollowerPace {
+    over: AtomicBool,
+    /// Looks that were asked for, and the greatest such number that the latest whole look came after.
+    asked: AtomicU64,
+    done: AtomicU64,
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.pace.over.store(true, Ordering::Relaxed);
+        self.thread.unpark();
     }
 }
 
@@ -157,24 +222,36 @@ impl Follower {
     /// After `silence` without any file it says so, once.
     pub fn start(
         folder: PathBuf,
+        gate: Gate,
         silence: Duration,
         tell: impl Fn(RecordEvent) + Send + 'static,
     ) -> std::io::Result<Follower> {
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = over.clone();
+        let pace = Arc::new(FollowerPace::default());
+        let seen = pace.clone();
         let (begun, mut told) = (Instant::now(), false);
-        let mut files = Files::new(folder, std::time::SystemTime::now() - Duration::from_secs(2));
-        std::thread::Builder::new().name("event-files".into()).spawn(move || {
-            while !seen.load(Ordering::Relaxed) {
+        let mut files = Files::new(folder, gate, std::time::SystemTime::now() - Duration::from_secs(2));
+        let thread = std::thread::Builder::new().name("event-files".into()).spawn(move || {
+            while !seen.over.load(Ordering::Relaxed) {
+                let asked = seen.asked.load(Ordering::Acquire);
                 files.look().into_iter().for_each(&tell);
+                seen.done.store(asked, Ordering::Release);
                 if !told && begun.elapsed() >= silence {
                     told = true;
                     files.complaint().into_iter().for_each(&tell);
                 }
-                std::thread::sleep(EVERY);
+                std::thread::park_timeout(EVERY);
             }
         })?;
-        Ok(Follower { over })
+        Ok(Follower { pace, thread: thread.thread().clone() })
+    }
+
+    /// Has the files looked at now: a program writes the last of them at its end. What is returned says
+    /// whether that look is over.
+    pub fn look_now(&self) -> impl Fn() -> bool + use<> {
+        let asked = self.pace.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        self.thread.unpark();
+        let pace = self.pace.clone();
+        move || pace.over.load(Ordering::Relaxed) || pace.done.load(Ordering::Acquire) >= asked
     }
 }
 
@@ -185,11 +262,13 @@ struct Files {
     since: std::time::SystemTime,
     /// Path to next byte; `None`: no event file, or broken.
     read: BTreeMap<PathBuf, Option<u64>>,
+    gate: Gate,
+    logged: Logged,
 }
 
 impl Files {
-    fn new(folder: PathBuf, since: std::time::SystemTime) -> Files {
-        Files { folder, since, read: BTreeMap::new() }
+    fn new(folder: PathBuf, gate: Gate, since: std::time::SystemTime) -> Files {
+        Files { folder, since, read: BTreeMap::new(), gate, logged: Logged::default() }
     }
 
     /// New values, one record for each step that was written, the latest [`STEPS`] of them.
@@ -204,29 +283,38 @@ impl Files {
         let mut steps: BTreeMap<u64, Gathered> = BTreeMap::new();
         for (path, at) in &mut self.read {
             let Some(from) = *at else { continue };
-            *at = follow(path, from, |step, values| {
-                let gathered = steps.entry(step).or_default();
-                gathered.env_step = Some(step);
-                values.iter().for_each(|(name, value)| gathered.add(name, *value));
+            *at = follow(path, from, |part| match part {
+                Part::Long(bytes) => self.logged.too_long(bytes),
+                Part::Values(step, values) => {
+                    values.into_iter().for_each(|(name, value)| match value {
+                        Value::Scalar(value) => {
+                            let gathered = steps.entry(step).or_default();
+                            gathered.env_step = Some(step);
+                            gathered.add(&name, value);
+                        }
+                        Value::Histogram(bins) => self.logged.histogram(name, step, bins),
+                        Value::Picture(file) => self.logged.picture(name, step, file),
+                        Value::Wrong(why) => self.logged.refuse("histogram", &name, step, &why),
+                    });
+                }
             });
         }
         // A burst (a whole file at the start of a console, many short episodes) becomes a bounded number of
         // records.
         while steps.len() > STEPS {
-            let stride = steps.len().div_ceil(STEPS);
-            let mut n = 0;
-            let mut skipped = 0;
-            steps.retain(|_, gathered| {
-                n += 1;
-                let keep = n % stride == 0;
-                skipped += if keep { 0 } else { gathered.values.len() as u64 };
-                keep
-            });
-            if let Some(mut last) = steps.last_entry() {
-                last.get_mut().skipped += skipped;
+            let (all, stride) = (steps.len(), steps.len().div_ceil(STEPS));
+            let mut before = Gathered::default();
+            for (n, (step, gathered)) in std::mem::take(&mut steps).into_iter().enumerate() {
+                before = before.then(gathered);
+                if (n + 1) % stride == 0 || n + 1 == all {
+                    steps.insert(step, std::mem::take(&mut before));
+                }
             }
         }
-        steps.values_mut().filter_map(|gathered| gathered.take("tensorboard", Rank(0))).collect()
+        let scalars = steps.values_mut().filter_map(|gathered| gathered.take("tensorboard", Rank(0)));
+        let mut all: Vec<RecordEvent> = scalars.collect();
+        all.extend(self.logged.take(&self.gate, Instant::now()));
+        all
     }
 }
 
@@ -269,8 +357,16 @@ fn search(folder: &Path, depth: usize, since: std::time::SystemTime, found: &mut
     }
 }
 
+/// What stands in a file.
+enum Part<'a> {
+    /// Values of a step.
+    Values(u64, Vec<(String, Value<'a>)>),
+    /// A record of so many bytes that is not read.
+    Long(u64),
+}
+
 /// Reads whole records from byte `from`; gives the byte to go on from, `None` when the file is of no use.
-fn follow(path: &Path, from: u64, mut each: impl FnMut(u64, Vec<(String, f64)>)) -> Option<u64> {
+fn follow(path: &Path, from: u64, mut each: impl FnMut(Part<'_>)) -> Option<u64> {
     let Ok(mut file) = File::open(path) else { return Some(from) };
     let mut at = from;
     loop {
@@ -284,144 +380,32 @@ fn follow(path: &Path, from: u64, mut each: impl FnMut(u64, Vec<(String, f64)>))
         loop {
             match tfrecord::next(rest) {
                 Next::Record(data, taken) => {
-                    if let Some((step, values)) = tfrecord::scalars(data) {
-                        each(step, values);
+                    if let Some((step, values)) = tfrecord::values(data) {
+                        each(Part::Values(step, values));
                     }
                     at += taken as u64;
                     rest = &rest[taken..];
                 }
                 Next::Partial => break,
+                Next::Broken if tfrecord::length(rest).is_some_and(|long| long > CHUNK) => break,
                 Next::Broken => return None,
             }
         }
         if at == begun {
-            // Nothing whole in a full chunk: a record too long to hold scalars, so the file cannot be
-            // followed further.
-            return (bytes.len() < CHUNK as usize).then_some(at);
+            if bytes.len() < CHUNK as usize {
+                return Some(at);
+            }
+            // Nothing whole in a full chunk: a record that is longer than those that are read.
+            let long = tfrecord::length(&bytes).filter(|long| *long > CHUNK)?;
+            let whole = file.metadata().is_ok_and(|data| data.len() >= at.saturating_add(long));
+            if !whole {
+                return Some(at);
+            }
+            each(Part::Long(long));
+            at += long;
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
-    use std::io::Write;
-
-    #[test]
-    fn values_that_are_not_numbers_are_told_by_name_and_number() {
-        let mut gathered = Gathered::default();
-        for (name, value) in
-            [("loss", 0.5), ("loss", f64::NAN), ("kl", f64::INFINITY), ("kl", 0.25), ("loss", f64::NAN)]
-        {
-            gathered.add(name, value);
-        }
-        let Some(RecordEvent::Metrics { values, not_finite, .. }) = gathered.take("stdout", Rank(0)) else {
-            panic!("no record")
-        };
-        assert_eq!(values, BTreeMap::from([("kl".into(), 0.25)]), "a number is the newest of kl only");
-        assert_eq!(not_finite, BTreeMap::from([("loss".into(), 2), ("kl".into(), 1)]));
-    }
-
-    #[test]
-    fn a_folder_without_event_files_is_told_once_and_one_with_files_never() {
-        let folder = tempfile::tempdir().unwrap();
-        let (sender, told) = std::sync::mpsc::channel();
-        let start = |path: PathBuf, sender: std::sync::mpsc::Sender<RecordEvent>| {
-            Follower::start(path, Duration::ZERO, move |event| drop(sender.send(event))).unwrap()
-        };
-        let follower = start(folder.path().join("runs"), sender.clone());
-        let Ok(RecordEvent::Notice { text }) = told.recv_timeout(Duration::from_secs(60)) else { panic!() };
-        assert!(text.contains("there is no folder") && text.contains("/runs"), "{text}");
-        drop(follower);
-        std::fs::write(folder.path().join("events.out.tfevents.1"), "").unwrap();
-        let mut files = Files::new(folder.path().into(), std::time::SystemTime::UNIX_EPOCH);
-        files.look();
-        assert_eq!(files.complaint(), None);
-    }
-
-    fn told(record: Option<RecordEvent>) -> (Option<u64>, Vec<(String, f64)>, u64) {
-        match record {
-            Some(RecordEvent::Metrics { env_step, values, skipped, .. }) => {
-                (env_step, values.into_iter().collect(), skipped)
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn metrics_1_lines_become_one_record_a_second() {
-        let metrics = Metrics {
-            presets: vec!["cleanrl".into()],
-            stdout: vec!["loss (?P<loss>[-0-9.]+)".into()],
-            tensorboard: None,
-        };
-        let mut picker = Picker::new(&metrics).unwrap();
-        for line in [
-            "global_step=100, episodic_return=10.0",
-            "noise",
-            "global_step=180, episodic_return=[30.]",
-            "SPS: 512",
-            "loss 0.5",
-            "loss 0.25",
-            "loss .-.",
-        ] {
-            picker.line(line);
-        }
-        let now = Instant::now();
-        let (step, values, skipped) = told(picker.due(now, false));
-        assert_eq!(step, Some(180));
-        let expected = [("charts/SPS", 512.0), ("charts/episodic_return", 20.0), ("loss", 0.25)];
-        assert_eq!(values, expected.map(|(name, value)| (name.to_owned(), value)));
-        assert_eq!(skipped, 2, "one loss was overtaken, one is no number");
-        picker.line("SPS: 600");
-        assert_eq!(picker.due(now + Duration::from_millis(900), false), None);
-        let (step, values, _) = told(picker.due(now + Duration::from_millis(1100), false));
-        assert_eq!((step, values[0].1), (Some(180), 600.0), "the step is the last one known");
-        assert_eq!(picker.due(now + Duration::from_secs(9), true), None, "nothing is told twice");
-    }
-
-    fn event(step: u64, tag: &str, value: f32) -> Vec<u8> {
-        let mut entry = Vec::new();
-        field_bytes(&mut entry, 1, tag.as_bytes());
-        varint(&mut entry, 2 << 3 | 5);
-        entry.extend(value.to_le_bytes());
-        let (mut summary, mut bytes) = (Vec::new(), Vec::new());
-        field_bytes(&mut summary, 1, &entry);
-        varint(&mut bytes, 2 << 3);
-        varint(&mut bytes, step);
-        field_bytes(&mut bytes, 5, &summary);
-        frame(&bytes)
-    }
-
-    #[test]
-    fn event_files_are_followed_as_they_grow() {
-        let folder = tempfile::tempdir().unwrap();
-        let below = folder.path().join("run/a");
-        std::fs::create_dir_all(&below).unwrap();
-        let mut file = File::create(below.join("events.out.tfevents.1.h")).unwrap();
-        File::create(below.join("events.out.tfevents.2.h"))
-            .unwrap()
-            .write_all(b"this is none at all")
-            .unwrap();
-        let mut files = Files::new(folder.path().into(), std::time::SystemTime::UNIX_EPOCH);
-        file.write_all(&event(5, "losses/value", 0.5)).unwrap();
-        let second = event(7, "charts/SPS", 100.0);
-        file.write_all(&second[..9]).unwrap();
-        let mut records = files.look();
-        assert_eq!(told(records.pop()), (Some(5), vec![("losses/value".into(), 0.5)], 0));
-        assert!(records.is_empty() && files.look().is_empty(), "the second record is not whole");
-        file.write_all(&second[9..]).unwrap();
-        assert_eq!(told(files.look().pop()), (Some(7), vec![("charts/SPS".into(), 100.0)], 0));
-        for step in 0..1000 {
-            file.write_all(&event(step, "x", step as f32)).unwrap();
-        }
-        let burst = files.look();
-        assert!(burst.len() <= STEPS, "{}", burst.len());
-        let skipped: u64 = burst.iter().map(|record| told(Some(record.clone())).2).sum();
-        assert_eq!(skipped as usize + burst.len(), 1000, "every value is told or counted");
-        let old =
-            Files::new(folder.path().into(), std::time::SystemTime::now() + Duration::from_secs(60)).look();
-        assert!(old.is_empty(), "files of earlier runs are left alone");
-    }
-}
+mod tests;

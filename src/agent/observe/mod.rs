@@ -7,13 +7,17 @@
 //! cgroup_stat    whether a cgroup is frozen, throttled or out of memory
 //! host_signals   pressure, network interface, suspension
 //! gpu            NVML
+//! gpu_users      who uses the GPUs
 //! logs           tails the ranks' log files
 //! line_times     when the bytes of a log file were read
+//! gate           how many histograms and pictures are passed on
 //! metrics        values from the output and event files of programs that know nothing of rankdeck
 //! ```
 
 pub(crate) mod cgroup_stat;
+pub(crate) mod gate;
 pub(crate) mod gpu;
+pub(crate) mod gpu_users;
 pub(crate) mod host_signals;
 pub(crate) mod line_times;
 pub(crate) mod logs;

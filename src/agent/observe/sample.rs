@@ -4,7 +4,9 @@
 //! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest
 //! sample replaces the one before.
 
+use crate::observe::gpu_users::GpuUsers;
 use crate::observe::{
+    gate::Gate,
     gpu::Gpus,
     host_signals::HostWatch,
     process_tree::{Depth, HostCache, ProcessTree},
@@ -94,6 +96,7 @@ pub fn start(
     targets: Targets,
     gpus: Gpus,
     malformed: Arc<AtomicU64>,
+    gate: Gate,
     timing: Timing,
 ) -> std::io::Result<watch::Receiver<Numbered>> {
     let (sender, receiver) = watch::channel((0, HostSample::default()));
@@ -106,6 +109,7 @@ pub fn start(
             sampler.watch.aim(&task.meeting.master, task.meeting.interface.as_deref());
             let mut sample = sampler.look(task.generation, &task.targets, &gpus);
             sample.malformed = malformed.load(Ordering::Relaxed);
+            sample.withheld = gate.withheld();
             number += 1;
             let heartbeats =
                 sample.ranks.iter().map(|rank| rank.page.as_ref().map(|page| page.heartbeat_age_ms));
@@ -143,6 +147,10 @@ pub fn all_get_on(sample: &HostSample) -> bool {
 /// One rank's processes and its status page, once there is one.
 struct Watched {
     tree: ProcessTree,
+    /// The process that writes the page, where that is one below the rank's own.
+    program: Option<ProcessTree>,
+    /// What that process calls itself, when somebody has looked for it.
+    writer: Option<u32>,
     page: Option<Reader>,
     /// The program itself told at the latest look that it moves.
     gives_signs: bool,
@@ -156,6 +164,7 @@ pub struct Sampler {
     watch: HostWatch,
     cache: Option<HostCache>,
     host: Option<(Instant, HostSample)>,
+    users: GpuUsers,
 }
 
 impl Sampler {
@@ -167,13 +176,20 @@ impl Sampler {
         if thoroughly {
             self.host = Some((Instant::now(), self.host()));
         }
-        let ranks = targets.iter().map(|target| self.rank(target, &gpus, thoroughly)).collect();
+        let ranks: Vec<RankSample> =
+            targets.iter().map(|target| self.rank(target, &gpus, thoroughly)).collect();
+        let ours = ranks.iter().flat_map(|rank| {
+            let children = rank.signals.children.iter().map(|child| child.pid);
+            children.chain([rank.pid])
+        });
+        let users = self.users.look(&gpus, &ours.collect());
         HostSample {
             mono_ms: monotonic_ns() / 1_000_000,
             wall_time: wall_time(),
             generation,
             ranks,
             gpus,
+            users,
             ..self.host.as_ref().map(|(_, host)| host.clone()).unwrap_or_default()
         }
     }
@@ -217,21 +233,31 @@ impl Sampler {
             (others && !gpu.shares.is_empty()).then(|| ours.map(|(_, percent)| percent).sum::<u32>().min(100))
         });
         let state = seen.main.as_ref().map_or('X', |main| main.state);
-        let page = watched.page(target, matches!(state, 'X' | 'Z'));
+        let ended = matches!(state, 'X' | 'Z');
+        let page = watched.page(target, ended);
         watched.gives_signs = page.as_ref().is_some_and(gives_signs);
+        // The first look at a program tells no differences yet, like that at its rank.
+        let below = watched.program.as_mut().filter(|_| !ended);
+        let program = below.map(|tree| tree.look(cache, depth)).filter(|seen| seen.main.is_some());
+        let main = program.as_ref().and_then(|program| program.main.as_ref());
+        let (pid, state) = main.map_or((target.ident.pid, state), |main| (main.pid, main.state));
+        let (wchan, signals) = match program {
+            Some(program) => (program.wchan, program.signals),
+            None => (seen.wchan, seen.signals),
+        };
         RankSample {
             rank: target.rank,
-            pid: target.ident.pid,
+            pid,
             state,
             cpu_percent: seen.cpu_percent,
             rss: seen.rss,
             children: seen.children,
-            wchan: seen.wchan,
+            wchan,
             gpu: gpu.map(|gpu| gpu.index).or(target.gpu),
             gpu_memory,
             gpu_share,
             page,
-            signals: seen.signals,
+            signals,
         }
     }
 }
@@ -250,7 +276,7 @@ fn gives_signs(page: &PageSample) -> bool {
 
 impl Watched {
     fn of(root: Ident) -> Watched {
-        Watched { tree: ProcessTree::of(root), page: None, gives_signs: false }
+        Watched { tree: ProcessTree::of(root), program: None, writer: None, page: None, gives_signs: false }
     }
 
     fn page(&mut self, target: &Target, ended: bool) -> Option<PageSample> {
@@ -263,8 +289,13 @@ impl Watched {
             return None;
         };
         let now_ns = monotonic_ns();
-        (view.rank == target.rank.0)
-            .then(|| if ended { view.last_words(now_ns) } else { view.sample(now_ns) })
+        let own = view.rank == target.rank.0;
+        if own && !ended && self.writer != Some(view.pid) {
+            self.writer = Some(view.pid);
+            let program = proc::program(target.ident, view.pid);
+            self.program = (program != target.ident).then(|| ProcessTree::of(program));
+        }
+        own.then(|| if ended { view.last_words(now_ns) } else { view.sample(now_ns) })
     }
 }
 
@@ -332,6 +363,59 @@ mod tests {
         assert_eq!(of(41, Some(0)), Some(2), "Slurm gave it another one than the plan");
         assert_eq!(of(99, Some(0)), Some(0), "it uses none yet");
         assert_eq!(of(99, None), None);
+    }
+
+    /// Ends with the test.
+    struct Killed(std::process::Child);
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            for below in proc::descendants(self.0.id()) {
+                let start = proc::stat(below).map_or(0, |stat| stat.start);
+                crate::supervise::groups::signal(below, start, libc::SIGKILL);
+            }
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// What a launcher waits for says nothing about the program that it has started.
+    #[test]
+    fn the_program_behind_a_launcher_is_what_is_looked_at() {
+        let shell = std::process::Command::new("sh").args(["-c", "sleep 1000; true"]).spawn().unwrap();
+        let shell = Killed(shell);
+        let begun = Instant::now();
+        let soon = || assert!(begun.elapsed() < Duration::from_secs(60), "not within 60 s");
+        let program = loop {
+            match proc::descendants(shell.0.id()).first().and_then(|pid| proc::stat(*pid)) {
+                Some(stat) if stat.comm == "sleep" => break stat,
+                _ => soon(),
+            }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("page");
+        drop(rankdeck_proto::status_page::Writer::create(&page, 4, 1).unwrap());
+        // The page names its writer.
+        let file = std::fs::File::options().write(true).open(&page).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &u64::from(program.pid).to_le_bytes(), 32).unwrap();
+        let own = proc::stat(shell.0.id()).unwrap();
+        let ident = Ident { pid: own.pid, start: own.start };
+        let target = Target { rank: Rank(4), ident, gpu: None, page: page.clone() };
+        crate::supervise::groups::signal(program.pid, program.start, libc::SIGSTOP);
+        let mut sampler = Sampler::default();
+        loop {
+            let sample = sampler.look(Generation(1), std::slice::from_ref(&target), &Gpus::default());
+            let rank = &sample.ranks[0];
+            if (rank.pid, rank.state) == (program.pid, 'T') {
+                assert!(rank.page.is_some() && rank.children == 1, "the tree is that of the launcher");
+                break;
+            }
+            soon();
+        }
+        let subject =
+            crate::inspect::Subject { rank: Rank(4), ident: Some(ident), page, ..Default::default() };
+        let look = crate::inspect::inspect(vec![subject]).remove(0);
+        assert_eq!((look.pid, look.os.state), (Some(program.pid), 'T'));
     }
 
     #[test]

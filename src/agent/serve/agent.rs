@@ -18,6 +18,7 @@ use crate::serve::journal::Journal;
 use crate::serve::log::say;
 use crate::serve::observers::{Observed, Observers};
 use crate::serve::port;
+use crate::serve::reach;
 use crate::serve::settings::Settings;
 use crate::serve::slurm_step::SlurmStep;
 use crate::supervise::lifecycle::{self, Action, Lifecycle};
@@ -147,6 +148,10 @@ impl Agent {
                     _ => {}
                 }
                 drop(lifecycle);
+                let within = self.timing.stuck;
+                let mut calls = self.journal.calls.borrow_mut();
+                calls.look(&inputs.observed.samples.borrow().1, Instant::now(), within);
+                drop(calls);
                 self.observers.turn();
                 return calm;
             }
@@ -227,6 +232,16 @@ impl Agent {
                 let lifecycle = self.lifecycle.borrow();
                 self.observers.inspect(*request, ranks, &order, &lifecycle, &self.settings.paths)
             }
+            ConsoleMessage::Continue { ranks } => {
+                let actions = self.lifecycle.borrow().resume(ranks);
+                self.perform(actions);
+                Ok(())
+            }
+            ConsoleMessage::Reach { request, process, wish } => {
+                let parts = (&*self.lifecycle.borrow(), &self.journal);
+                reach::reach(*request, *process, *wish, &order, parts, &self.supervisor.spared());
+                Ok(())
+            }
             ConsoleMessage::Detach => {
                 self.consoles.detached = true;
                 Ok(())
@@ -248,7 +263,7 @@ impl Agent {
         }
     }
 
-    fn launch(&mut self, spec: Box<LaunchSpec>, private: Private) -> Result<(), HintedError> {
+    fn launch(&mut self, spec: Box<LaunchSpec>, mut private: Private) -> Result<(), HintedError> {
         let Settings { run, paths, .. } = &self.settings;
         if spec.plan.run != *run || spec.node_rank != paths.node {
             return Err(HintedError::new(
@@ -265,6 +280,7 @@ impl Agent {
         let actions = self.lifecycle.borrow_mut().launch(spec.clone())?;
         if !actions.is_empty() {
             self.consoles.begin();
+            self.journal.calls.borrow_mut().begin(private.away.take());
             let ranks: Vec<Rank> = self.lifecycle.borrow().ranks().iter().map(|life| life.rank).collect();
             if let Some(text) = self.observers.begin(&spec, ranks, paths, &self.settings.workdir) {
                 self.journal.notice(text);
@@ -306,6 +322,7 @@ impl Agent {
         self.journal.check_disk();
         self.follow_sockets();
         let attended = self.consoles.look_on();
+        self.call_user(attended);
         let (now, unattended) = (self.supervisor.now(), self.timing.unattended.as_millis() as u64);
         let mut actions = self.lifecycle.borrow_mut().tick(now, attended, unattended);
         let expired = self.consoles.expired_lease(&self.lifecycle.borrow());
@@ -320,6 +337,16 @@ impl Agent {
             return Some("the agent was told to end".into());
         }
         reason
+    }
+
+    /// Calls the user where no console does. Not in the middle of a stop: who searches for what is left of
+    /// the run then finds nothing of ours.
+    fn call_user(&self, attended: bool) {
+        let lifecycle = self.lifecycle.borrow();
+        let calm = lifecycle.is_quiet() || lifecycle.is_running() && !lifecycle.is_stopping();
+        drop(lifecycle);
+        let failures = if calm { self.journal.calls.borrow_mut().make(attended) } else { Vec::new() };
+        failures.into_iter().for_each(|text| self.journal.notice(text));
     }
 
     /// Sockets that had to move: consoles find them by the manifest, the next ranks by their environment.

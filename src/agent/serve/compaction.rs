@@ -2,7 +2,8 @@
 //!
 //! Owner: the spool's writer. What a run *is* stays: launches, processes and their ends, stops. What it
 //! reported becomes coarser: counters of fewer and fewer iterations, the same ones on every host, so that
-//! totals can still be compared with the ranks' own counters. Each stretch that is left out becomes one
+//! totals can still be compared with the ranks' own counters. Histograms and pictures, which are long, become
+//! coarser before them. Each stretch that is left out becomes one
 //! record, which says from where to where, so that numbers go on without gaps (CORE-3).
 //!
 //! - SPOOL-5: the file is rewritten when it reaches [`FILE_BYTES`], to about [`TARGET_BYTES`]; the newest
@@ -25,6 +26,9 @@ const TARGET_BYTES: u64 = 8 << 20;
 /// Newest part that is not made coarser.
 const NEWEST_BYTES: u64 = 2 << 20;
 
+/// Stages that histograms are ahead of a series in becoming coarser, and pictures.
+const SHORT: u32 = 1;
+const LONG: u32 = 3;
 /// About the length of a record that stands for others.
 const OMITTED_BYTES: u64 = 110;
 
@@ -83,6 +87,8 @@ enum Worth {
     Event,
     /// One of many of its kind, with its place among them.
     Series(u64),
+    /// A histogram or a picture, with its place among them, and how many stages it is ahead of a series.
+    Logged(u64, u32),
     /// It stands for others.
     Omitted,
 }
@@ -101,6 +107,7 @@ struct Fact {
 #[derive(Default)]
 struct Sorter {
     places: BTreeMap<Option<u32>, u64>,
+    logged: u64,
 }
 
 impl Sorter {
@@ -115,6 +122,10 @@ impl Sorter {
                 ("omitted", _) => Worth::Omitted,
                 (_, Some("counters" | "totals" | "scalars" | "fingerprint")) => {
                     Worth::Series(place.unwrap_or(0))
+                }
+                (_, Some(kind @ ("histogram" | "image"))) => {
+                    self.logged += 1;
+                    Worth::Logged(self.logged, if kind == "image" { LONG } else { SHORT })
                 }
                 ("metrics", _) => {
                     let count = self.places.entry(light.event.rank).or_default();
@@ -146,6 +157,7 @@ fn choose(older: &[Fact], target: u64) -> impl Fn(&Fact) -> bool + use<> {
         Worth::Structure => stage < 32 || fact.generation == latest,
         Worth::Event => stage < 31,
         Worth::Series(place) => stage < 31 && mixed(place).trailing_zeros() >= stage,
+        Worth::Logged(place, ahead) => stage < 31 && mixed(place).trailing_zeros() >= stage + ahead,
         Worth::Omitted => false,
     };
     // Each stretch that is left out costs a record of its own.
@@ -308,6 +320,24 @@ mod tests {
         let (after, left_out) = rewritten(folder.path(), &records);
         check(&records, &after, left_out);
         assert!(left_out > 800 && after.contains(&records[0]), "{left_out}");
+    }
+
+    #[test]
+    fn spool_5_pictures_do_not_crowd_out_counters() {
+        use rankdeck_proto::message::LoggedImage;
+        let folder = tempfile::tempdir().unwrap();
+        let picture = |seq: u64| {
+            let said = RankEvent::Image(LoggedImage { data: "x".repeat(40_000), ..LoggedImage::default() });
+            let event = RecordEvent::Rank { rank: Rank(0), said };
+            Record { seq, time: 1.0, generation: Generation(0), event }
+        };
+        let records: Vec<Record> =
+            (1..=20_000).map(|seq| if seq % 40 == 0 { picture(seq) } else { counters(seq, seq) }).collect();
+        let (after, left_out) = rewritten(folder.path(), &records);
+        check(&records, &after, left_out);
+        let count = |kind: &str| after.iter().filter(|record| format!("{record:?}").contains(kind)).count();
+        let (pictures, counters) = (count("Image("), count("Counters("));
+        assert!((60..200).contains(&pictures) && counters > 8_000, "{pictures} {counters}");
     }
 
     #[test]

@@ -9,9 +9,10 @@
 
 use crate::observe::logs::Batch;
 use crate::observe::sample::Numbered;
-use crate::paths::own_uid;
+use crate::paths::{RunPaths, own_uid};
 use crate::serve::events::Shown;
 use crate::serve::line_store::{LineStore, Queue};
+use crate::serve::searches::Searches;
 use crate::serve::{port::Reserved, spool::Spool, wire::Wire};
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::clock::wall_time;
@@ -24,6 +25,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
@@ -88,6 +91,8 @@ pub struct ConsoleContext {
     pub frames: watch::Receiver<Shown>,
     /// Consoles that are attached.
     pub attached: Rc<RefCell<BTreeMap<u64, Attached>>>,
+    /// Searches in this host's logs that are under way.
+    pub searches: Arc<AtomicUsize>,
     /// Orders to the loop.
     pub orders: mpsc::Sender<Order>,
     /// The port of the latest generation, from its reservation to the next one.
@@ -180,6 +185,9 @@ async fn hear(
     answers: mpsc::Sender<AgentMessage>,
     frames: &watch::Sender<bool>,
 ) -> io::Result<()> {
+    let Identity { run_dir, node, .. } = &*registration.context.identity;
+    let paths = RunPaths { run_dir: run_dir.into(), node: *node };
+    let mut searches = Searches::new(paths, answers.clone(), registration.context.searches.clone());
     while let Some(message) = next(wire, &mut decoder).await? {
         if let Some(attached) = registration.context.attached.borrow_mut().get_mut(&registration.id) {
             attached.heard = Instant::now();
@@ -202,6 +210,10 @@ async fn hear(
             },
             ConsoleMessage::Watch { on } => {
                 frames.send_replace(on);
+                continue;
+            }
+            ConsoleMessage::Search { request, wanted } => {
+                searches.begin(request, wanted).await;
                 continue;
             }
             ConsoleMessage::Attach { .. } | ConsoleMessage::Unknown => continue,

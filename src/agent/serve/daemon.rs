@@ -39,7 +39,6 @@ const HOLDER_LOOK: Duration = Duration::from_secs(1);
 /// What was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
-    /// The run.
     pub run: String,
     /// Name of this host.
     pub host: String,
@@ -57,11 +56,9 @@ pub struct Start {
 /// An agent that serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
-    /// Its socket.
     pub socket: String,
     /// Its process.
     pub pid: u32,
-    /// Its build.
     pub build: String,
     /// Folder of the run.
     pub run_dir: String,
@@ -315,7 +312,6 @@ impl Making<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Ready {
-    /// It serves.
     Serves(Started),
     /// It cannot.
     Failed(HintedError),

@@ -1,8 +1,8 @@
 //! The event socket: what ranks say that must not be lost. JSON Lines of [`RankEvent`], `hello` first.
 //!
 //! Owner: one task per connection on the agent's loop. Invariants:
-//! - EVENT-1: a line is read into at most [`LINE_BYTES`]; longer ones are skipped and counted, like lines
-//!   that are not events.
+//! - EVENT-1: a line is read into a bounded number of bytes ([`Lines`]); longer ones are skipped and
+//!   counted, like lines that are not events.
 //! - Only this user's processes may speak, and only for a rank of the current generation of this
 //!   host.
 //! - EVENT-2: what is refused is answered on the connection and told with its rank and the reason, at most
@@ -12,7 +12,9 @@
 //!   wait in the kernel, which keeps them whatever becomes of the rank. Agent and consoles then wake a few
 //!   times a second however much a rank says, and take that much less from its cores.
 
+use crate::observe::gate::Gate;
 use crate::paths::own_uid;
+use crate::serve::event_lines::Lines;
 use rankdeck_proto::message::{RankEvent, RecordEvent};
 use rankdeck_proto::show::LiveFrame;
 use rankdeck_types::ids::{Generation, Rank};
@@ -29,8 +31,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, watch};
 
-/// Longest line, bytes.
-pub const LINE_BYTES: usize = 64 << 10;
+/// Connections of rank 0 that may carry pictures.
+const PICTURE_CONNECTIONS: usize = 4;
 /// Most connections at once.
 const CONNECTIONS: usize = 1024;
 /// Lines of a new connection that are read as they come.
@@ -76,6 +78,8 @@ pub struct EventConnections {
     pub malformed: Arc<AtomicU64>,
     /// The newest moment of rank 0's evaluation.
     pub frames: Rc<watch::Sender<Shown>>,
+    /// Histograms and pictures go through it.
+    pub gate: Gate,
     refusals: Rc<RefCell<Refusals>>,
     turns: Rc<Notify>,
     /// Held by every connection.
@@ -241,7 +245,8 @@ impl Speaker {
 
     /// What one line says; `None` when there is nothing to record.
     fn take(&mut self, line: Result<Vec<u8>, ()>) -> Result<Option<Said>, Refused> {
-        let line = line.map_err(|()| Refused::line(format!("the line is longer than {LINE_BYTES} bytes")))?;
+        let most = self.lines.most();
+        let line = line.map_err(|()| Refused::line(format!("the line is longer than {most} bytes")))?;
         let event = serde_json::from_slice::<RankEvent>(&line);
         let event = event.map_err(|error| Refused::line(told_of(&line, &error)))?;
         let Some((generation, open)) = &self.open else {
@@ -257,6 +262,9 @@ impl Speaker {
                 return Err(Refused::connection(what));
             }
             self.open = Some((generation, OpenConnection::take(&self.connections, rank)));
+            if rank == Rank(0) && self.connections.open_of(rank) <= PICTURE_CONNECTIONS {
+                self.lines.take_pictures();
+            }
             return Ok(None);
         };
         match event {
@@ -267,12 +275,29 @@ impl Speaker {
                 }
                 Ok(None)
             }
-            RankEvent::Unknown => Err(Refused::line(format!("its kind is not known: {}", quoted(&line)))),
-            said => {
-                let event = RecordEvent::Rank { rank: open.rank, said };
-                Ok(Some(Said { generation: *generation, event }))
+            RankEvent::Histogram(_) | RankEvent::Image(_) if open.rank != Rank(0) => {
+                self.connections.gate.withhold(1);
+                Ok(None)
             }
+            RankEvent::Histogram(said) => {
+                let passed = self.connections.gate.histogram(said, Instant::now());
+                let passed = passed.map_err(|why| Refused::line(format!("`histogram`: {why}")))?;
+                Ok(passed.and_then(|said| self.recorded(RankEvent::Histogram(said))))
+            }
+            RankEvent::Image(said) => {
+                let passed = self.connections.gate.picture(said, Instant::now());
+                let passed = passed.map_err(|why| Refused::line(format!("`image`: {why}")))?;
+                Ok(passed.and_then(|said| self.recorded(RankEvent::Image(said))))
+            }
+            RankEvent::Unknown => Err(Refused::line(format!("its kind is not known: {}", quoted(&line)))),
+            said => Ok(self.recorded(said)),
         }
+    }
+
+    /// What the rank says, as it is recorded.
+    fn recorded(&self, said: RankEvent) -> Option<Said> {
+        let (generation, open) = self.open.as_ref()?;
+        Some(Said { generation: *generation, event: RecordEvent::Rank { rank: open.rank, said } })
     }
 }
 
@@ -310,65 +335,17 @@ fn quoted(line: &[u8]) -> String {
     words::clip(&String::from_utf8_lossy(&line[..line.len().min(120)]), 80)
 }
 
-/// Cuts bytes into lines of bounded length.
-#[derive(Debug, Default)]
-pub struct Lines {
-    pending: Vec<u8>,
-    skipping: bool,
-}
-
-impl Lines {
-    /// Feeds bytes; every finished line comes out, `Err` for one that was too long.
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<Result<Vec<u8>, ()>> {
-        let mut out = Vec::new();
-        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
-            if !self.skipping {
-                self.pending.extend_from_slice(text);
-            }
-            if self.pending.len() > LINE_BYTES {
-                self.pending = Vec::new();
-                self.skipping = true;
-            }
-            if ends {
-                if std::mem::take(&mut self.skipping) {
-                    out.push(Err(()));
-                } else if !self.pending.is_empty() {
-                    out.push(Ok(std::mem::take(&mut self.pending)));
-                }
-            }
-        }
-        out
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
 
-    #[test]
-    fn event_1_lines_are_bounded_whatever_the_cut() {
-        let mut stream = b"{\"a\":1}\n\n".to_vec();
-        stream.extend(vec![b'x'; LINE_BYTES + 1]);
-        stream.extend(b"\nlast\nunfinished");
-        for step in [1, 7, 4096, stream.len()] {
-            let mut lines = Lines::default();
-            let seen: Vec<_> = stream.chunks(step).flat_map(|part| lines.push(part)).collect();
-            assert_eq!(
-                seen,
-                [Ok(b"{\"a\":1}".to_vec()), Err(()), Ok(b"last".to_vec())],
-                "cut every {step} bytes"
-            );
-            assert!(lines.pending.capacity() <= 2 * LINE_BYTES);
-        }
-    }
-
     #[tokio::test]
     async fn event_3_a_busy_connection_is_read_once_per_turn_and_its_end_is_seen() {
         let hello = RankEvent::Hello { rank: Rank(1), generation: Generation(0) };
         let line = |event: &RankEvent| serde_json::to_string(event).unwrap() + "\n";
-        let joined = line(&RankEvent::Error { message: "e".into(), hint: String::new(), usage: false });
+        let joined =
+            line(&RankEvent::Error { message: "e".into(), hint: String::new(), usage: false, failure: None });
         let connections = EventConnections::default();
         *connections.expected.borrow_mut() = (Generation(0), vec![Rank(1)]);
         let (said, mut heard) = mpsc::channel(1024);

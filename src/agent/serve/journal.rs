@@ -1,5 +1,6 @@
 //! What the agent writes down: durable records, and notices.
 
+use crate::serve::calls::Calls;
 use crate::serve::log::say;
 use crate::serve::spool::Spool;
 use crate::supervise::lifecycle::Lifecycle;
@@ -20,12 +21,14 @@ pub(crate) struct Journal {
     path: PathBuf,
     failing: bool,
     left_out: u64,
+    /// Who is called about some of it.
+    pub calls: RefCell<Calls>,
 }
 
 impl Journal {
     /// A journal that writes to `spool`, whose file is `path`.
-    pub fn new(lifecycle: Rc<RefCell<Lifecycle>>, spool: Spool, path: PathBuf) -> Journal {
-        Journal { lifecycle, spool, path, failing: false, left_out: 0 }
+    pub fn new(lifecycle: Rc<RefCell<Lifecycle>>, spool: Spool, path: PathBuf, calls: Calls) -> Journal {
+        Journal { lifecycle, spool, path, failing: false, left_out: 0, calls: RefCell::new(calls) }
     }
 
     /// Records an event of the latest generation.
@@ -35,6 +38,7 @@ impl Journal {
 
     /// Records an event of any generation.
     pub fn record_of(&self, generation: Generation, event: RecordEvent) {
+        self.calls.borrow_mut().see(&event);
         self.spool.append(generation, event);
     }
 

@@ -6,11 +6,15 @@
 //! console      one connection of one console
 //! observers    samples, log lines, metrics, events and close looks of the ranks
 //! events       what ranks report on the event socket
+//! event_lines  its lines, cut from what comes
 //! line_store   the last log lines of each rank, and the queues of the consoles
+//! calls        calls to the user while no console looks on
 //! journal      records, notices and the agent's own log
+//! reach        a process that a console asks for
 //! spool        durable records with gap-free numbers
 //! compaction   which records of a long run are left out
 //! settings     what a new agent is told
+//! searches     searches in this host's logs for the screen
 //! slurm_step   the Slurm step that an agent lives in, and its end
 //! sockets      the sockets that an agent listens on
 //! wire         reads and writes of a console's connection
@@ -20,10 +24,12 @@
 //! ```
 
 mod agent;
+mod calls;
 mod compaction;
 mod console;
 mod consoles;
 pub mod daemon;
+mod event_lines;
 mod events;
 mod flusher;
 mod journal;
@@ -31,7 +37,9 @@ mod line_store;
 mod log;
 mod observers;
 mod port;
+mod reach;
 pub(crate) mod relay;
+mod searches;
 pub(crate) mod settings;
 mod slurm_step;
 mod sockets;

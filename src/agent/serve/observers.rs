@@ -35,6 +35,8 @@ const LOOKS: usize = 4;
 /// The last events and log lines of a rank may take this long to arrive. The least time is for a connection
 /// that may not even be accepted yet.
 const LAST_EVENTS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long the last look at event files may take.
+const LAST_FILES: Duration = Duration::from_secs(2);
 /// How long the reader of a log file may take to reach its end.
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// Lines of each log that an agent of a run that is over shows.
@@ -89,7 +91,8 @@ impl Observers {
         };
         let logs = Logs::start(lost_lines.clone(), deliver, tell)?;
         let (events, targets) = (EventConnections::default(), Targets::default());
-        let samples = sample::start(targets.clone(), gpus.clone(), events.malformed.clone(), timing)?;
+        let (malformed, gate) = (events.malformed.clone(), events.gate.clone());
+        let samples = sample::start(targets.clone(), gpus.clone(), malformed, gate, timing)?;
         let observers = Observers {
             logs,
             lines: Rc::default(),
@@ -128,6 +131,7 @@ impl Observers {
             self.logs.follow(*rank, spec.generation, paths.rank_log(spec.generation, *rank));
         }
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
+        self.events.gate.begin();
         (self.picker, self.follower) = (None, None);
         // Metrics are rank 0's.
         if spec.plan.ranks.first().is_none_or(|rank| rank.node_rank != spec.node_rank) {
@@ -138,8 +142,8 @@ impl Observers {
         // Relative paths of a script begin where it runs.
         let begin = ranks_folder(paths, workdir, spec.plan.experiment.launch.code.as_deref());
         let folder = expand_in(metrics.tensorboard.as_ref()?, &begin);
-        let sender = self.metrics.clone();
-        match Follower::start(folder, SILENCE, move |event| drop(sender.blocking_send(event))) {
+        let (sender, gate) = (self.metrics.clone(), self.events.gate.clone());
+        match Follower::start(folder, gate, SILENCE, move |event| drop(sender.blocking_send(event))) {
             Ok(follower) => {
                 self.follower = Some(follower);
                 None
@@ -204,12 +208,16 @@ impl Observers {
         // Its page's last words are to be sampled before its end is recorded.
         self.targets.look_now();
         let (events, logs) = (self.events.clone(), self.logs.clone());
+        let files_read = self.follower.as_ref().filter(|_| rank == Rank(0)).map(Follower::look_now);
         tokio::task::spawn_local(async move {
             let begun = Instant::now();
             while begun.elapsed() < LAST_EVENTS.0
                 || (events.open_of(rank) > 0 && begun.elapsed() < LAST_EVENTS.1)
             {
                 events.turn();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            while files_read.as_ref().is_some_and(|read| !read()) && begun.elapsed() < LAST_FILES {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             let (answer, lines) = oneshot::channel();

@@ -14,6 +14,7 @@
 //!   says about its end.
 
 use crate::proc::{self, Ident};
+use crate::supervise::helpers::Helpers;
 use crate::supervise::{groups, libtorch};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -61,15 +62,17 @@ impl SlurmStep {
     }
 
     /// A thread's work: what the controller says about the end of the job.
-    pub fn cause(&self) -> impl FnOnce() -> String + Send + 'static {
+    pub fn cause(&self, helpers: Helpers) -> impl FnOnce() -> String + Send + 'static {
         let (job, shown, nodes) = (self.job.clone(), self.job(), std::env::var("SLURM_JOB_NODELIST").ok());
         move || {
             let ask = |job: String| {
                 let words = ["scontrol", "show", "job", "--oneliner", &job].map(Into::into);
-                libtorch::ask(&words, CAUSE).ok()
+                libtorch::ask(&words, CAUSE, &helpers).ok()
             };
             let said = job.and_then(ask).unwrap_or_default();
-            let down = nodes.and_then(nodes_down).map_or(String::new(), |down| format!("; {down}"));
+            let down = nodes
+                .and_then(|nodes| nodes_down(nodes, &helpers))
+                .map_or(String::new(), |down| format!("; {down}"));
             match state(&said) {
                 Some(state) => format!("{shown} ends here: {state}{down}"),
                 None => format!("{shown} ends here; Slurm does not say why{down}"),
@@ -79,10 +82,10 @@ impl SlurmStep {
 }
 
 /// Those of `nodes` that have failed: a job that is requeued for that does not say it.
-fn nodes_down(nodes: String) -> Option<String> {
+fn nodes_down(nodes: String, helpers: &Helpers) -> Option<String> {
     let words =
         ["sinfo", "--noheader", "--Node", "--states=down,fail", "--format=%N %T (%E)", "--nodes", &nodes];
-    let said = libtorch::ask(&words.map(Into::into), CAUSE).ok()?;
+    let said = libtorch::ask(&words.map(Into::into), CAUSE, helpers).ok()?;
     let mut down: Vec<String> = said.lines().map(|line| line.trim().replacen(' ', " is ", 1)).collect();
     // Once for each partition.
     down.dedup();

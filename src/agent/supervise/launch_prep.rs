@@ -11,9 +11,11 @@ use crate::supervise::spawn::RankCommand;
 use rankdeck_proto::folders::create_private;
 use rankdeck_proto::message::{LaunchSpec, Private};
 use rankdeck_proto::pack;
+use rankdeck_proto::process::HIDDEN;
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
+use rankdeck_types::variables::Wanted;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -155,6 +157,11 @@ impl PreparedHost {
         }
         if let Some(secret) = &self.private.secret {
             own(GroupSecret::VARIABLE, secret.to_hex().into());
+        }
+        let wanted = Wanted::new(&spec.plan.experiment.launch, &self.host.host);
+        if !wanted.is_empty() {
+            // Who shows an environment leaves their values out (REACH-1).
+            own(HIDDEN, wanted.names().collect::<Vec<_>>().join(",").into());
         }
         if let Some(resume) = &spec.resume {
             own("RANKDECK_RESUME", resume.into());

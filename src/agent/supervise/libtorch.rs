@@ -8,6 +8,7 @@
 use crate::paths;
 use crate::proc;
 use crate::supervise::groups;
+use crate::supervise::helpers::Helpers;
 use rankdeck_proto::folders;
 use rankdeck_proto::libtorch::{fits, is_libtorch, of_environments, trainer_of};
 use rankdeck_types::error::HintedError;
@@ -56,16 +57,16 @@ fn asked(python: &str, workdir: &Path) -> Result<String, HintedError> {
     let program = if python.contains('/') { workdir.join(program) } else { program };
     let failed =
         |error: String| HintedError::new(error, "check the interpreter after `python:` in hosts.toml");
-    let answer = ask(&[program.into(), "-c".into(), SCRIPT.into()], PYTHON_PATIENCE).map_err(failed)?;
+    let answer = ask(&[program.into(), "-c".into(), SCRIPT.into()], PYTHON_PATIENCE, &Helpers::default())
+        .map_err(failed)?;
     if answer.is_empty() {
         return Err(failed(format!("{python} on {} has no torch", proc::hostname())));
     }
     Ok(answer)
 }
 
-/// Runs a short helper and returns the first line it prints; killed after `within`. It is reaped by whoever
-/// reaps this process's children.
-pub(crate) fn ask(argv: &[OsString], within: Duration) -> Result<String, String> {
+/// Runs a short helper and returns the first line it prints; killed after `within`.
+pub(crate) fn ask(argv: &[OsString], within: Duration, helpers: &Helpers) -> Result<String, String> {
     let program = argv.first().ok_or("the command is empty")?;
     let shown = Path::new(program).display().to_string();
     let mut command = Command::new(program);
@@ -75,7 +76,8 @@ pub(crate) fn ask(argv: &[OsString], within: Duration) -> Result<String, String>
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .process_group(0);
-    let mut child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
+    let (mut child, _spared) =
+        helpers.spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
     let pid = child.id();
     let start = proc::stat(pid).map_or(0, |stat| stat.start);
     let output = child.stdout.take().ok_or("no pipe")?;
@@ -136,6 +138,45 @@ fn trusted(folder: PathBuf) -> Result<PathBuf, HintedError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervise::sweep::{self, Mark, Scope};
+    use rankdeck_types::ids::{NodeRank, RunId};
+    use std::collections::BTreeSet;
+    use std::time::Instant;
+
+    /// A job's end sweeps the run while the controller is asked why it ends.
+    #[test]
+    fn who_is_asked_is_no_process_of_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let script =
+            format!("while [ ! -e {} ]; do sleep 0.01; done; echo here", folder.path().join("go").display());
+        let helpers = Helpers::default();
+        let found = |spared: BTreeSet<u32>| {
+            let mark = Mark {
+                run: RunId("x".into()),
+                run_dir: "/x".into(),
+                node: NodeRank(0),
+                agent: None,
+                rank: None,
+            };
+            let below = Some(std::process::id());
+            sweep::find(&Scope { below, spared, ..Scope::marked(mark) })
+        };
+        let asked = helpers.clone();
+        let answer = std::thread::spawn(move || {
+            ask(&["sh".into(), "-c".into(), script.into()], Duration::from_secs(30), &asked)
+        });
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while helpers.pids().is_empty() {
+            assert!(Instant::now() < deadline, "it never ran");
+            std::thread::yield_now();
+        }
+        let spared = helpers.pids();
+        assert!(!found(BTreeSet::new()).is_empty(), "it is below this process");
+        assert_eq!(found(spared), []);
+        std::fs::write(folder.path().join("go"), "").unwrap();
+        assert_eq!(answer.join().unwrap().as_deref(), Ok("here"));
+        assert!(helpers.pids().is_empty());
+    }
 
     #[test]
     fn a_folder_is_libtorch_by_its_library() {

@@ -8,6 +8,7 @@
 //! setup         modules, environments, prelude and container of a rank as one shell script
 //! spawn         starts ranks from one thread that lives as long as the agent
 //! groups        sessions, signals, reaping, parent-death signals
+//! helpers       what the agent runs for its user, and is none of the run's
 //! sweep         finds and ends every process of a run
 //! guard         kills the run when its agent dies or is stopped
 //! leftovers     what leads to processes of agents that died together with their guards
@@ -20,6 +21,7 @@ pub(crate) mod cgroup;
 pub(crate) mod gpu_release;
 pub(crate) mod groups;
 pub(crate) mod guard;
+pub(crate) mod helpers;
 pub(crate) mod launch_prep;
 pub(crate) mod leftovers;
 pub(crate) mod libtorch;

@@ -10,6 +10,7 @@ use crate::paths::RunPaths;
 use crate::proc::Ident;
 use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::guard::{self, Guard, Watch};
+use crate::supervise::helpers::Helpers;
 use crate::supervise::launch_prep::{self, HostFacts, PreparedHost};
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::lifecycle::{self, Action, Lifecycle, RankLife};
@@ -89,6 +90,8 @@ pub(crate) struct Supervisor {
     spawner: Spawner,
     cgroup: Option<Cgroup>,
     gpus: Gpus,
+    /// What runs for the user.
+    helpers: Helpers,
     oom: OomWatch,
     guard: Option<Guard>,
     guard_retry: Instant,
@@ -109,6 +112,7 @@ impl Supervisor {
         duties: Duties,
         lifecycle: Rc<RefCell<Lifecycle>>,
         gpus: Gpus,
+        helpers: Helpers,
     ) -> io::Result<(Supervisor, mpsc::Receiver<Outcome>)> {
         let (outcomes, receiver) = mpsc::channel(1024);
         let cgroup = Cgroup::make(&duties.facts.paths, &guard::agent_name(duties.agent));
@@ -124,6 +128,7 @@ impl Supervisor {
             spawner,
             cgroup,
             gpus,
+            helpers,
             oom: OomWatch::start(),
             guard: None,
             guard_retry: now,
@@ -274,8 +279,16 @@ impl Supervisor {
         });
     }
 
-    fn spared(&self) -> BTreeSet<u32> {
-        self.guard.iter().map(|guard| guard.pid).chain([self.duties.agent.pid]).collect()
+    /// What is run for the user here.
+    pub fn helpers(&self) -> Helpers {
+        self.helpers.clone()
+    }
+
+    /// What serves the run here, and is none of it.
+    pub fn spared(&self) -> BTreeSet<u32> {
+        let mut spared = self.helpers.pids();
+        spared.extend(self.guard.iter().map(|guard| guard.pid).chain([self.duties.agent.pid]));
+        spared
     }
 
     /// Everything of the run on this host: by session, by descent from the agent, by the mark in the

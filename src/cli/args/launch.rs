@@ -5,7 +5,7 @@ use super::values::{parse_set, parse_until};
 use super::{EXIT_CODES, HostKeyArgs, OutputArgs, SubjectArgs};
 use crate::cli::axes::{self, Axis, Seeds};
 use crate::cli::checkpoint_source::{self, Source};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use rankdeck_types::plan::Until;
 use std::path::PathBuf;
 
@@ -14,16 +14,13 @@ const ALONE: [&str; 5] = ["json", "detach", "until", "from", "carry_on"];
 
 /// `run`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES, group = ArgGroup::new("several").args(["seeds", "sweep", "cells"]).multiple(true))]
 pub struct RunArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub subject: SubjectArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
     /// Change a key of the experiment, such as `learn.gamma=0.98`, or remove one: `~eval.stop_value`; may be
     /// repeated.
@@ -59,18 +56,19 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ALONE)]
     pub cells: Option<PathBuf>,
     /// Only this many combinations, drawn at random.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "several")]
     pub random: Option<usize>,
     /// Hosts for each run of a sweep, so that several go on at once; default: all.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "several")]
     pub hosts_per_run: Option<u32>,
     /// GPUs for each run of a sweep, all of one host: as many runs at once as hosts have free GPUs. A GPU is
     /// free when less than a tenth of its memory is in use; while runs wait, GPUs that others leave count.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "hosts_per_run")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "hosts_per_run",
+          requires = "several")]
     pub gpus_per_run: Option<u32>,
     /// Runs of a sweep on each host at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
-          conflicts_with_all = ["hosts_per_run", "gpus_per_run"])]
+          conflicts_with_all = ["hosts_per_run", "gpus_per_run"], requires = "several")]
     pub runs_per_host: Option<u32>,
     /// Exclude this host; `rankdeck restart --add` can add it later; may be repeated.
     #[arg(long, value_name = "HOST")]
@@ -121,7 +119,6 @@ pub struct SbatchArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub subject: SubjectArgs,
     /// Change a key of the experiment; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
@@ -133,7 +130,6 @@ pub struct CheckArgs {
     #[arg(long)]
     pub all_reduce: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -150,7 +146,6 @@ pub struct PushArgs {
     #[arg(long, value_name = "DIR")]
     pub libtorch: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -167,6 +162,5 @@ pub struct InitArgs {
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }

@@ -70,7 +70,6 @@ pub struct PlayArgs {
     #[arg(long, value_name = "NAME", value_parser = ["auto", "braille", "block", "ascii"])]
     pub glyphs: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 

@@ -20,7 +20,6 @@ pub struct FetchArgs {
     #[arg(long, value_name = "GB", default_value_t = 4)]
     pub max_size_gb: u32,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -31,7 +30,6 @@ pub struct TensorboardArgs {
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
     /// Arguments for TensorBoard, such as `-- --port 6007`.
     #[arg(last = true, value_name = "ARG")]
@@ -41,7 +39,7 @@ pub struct TensorboardArgs {
 /// `compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// Which runs, or the beginnings of their names, or paths to their folders.
+    /// Which runs, or the beginnings of their names, or paths to their folders; of a sweep, all of its runs.
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<String>,
     /// Only this series, such as `charts/SPS`; may be repeated. Default: the first two are drawn, all are
@@ -101,7 +99,6 @@ pub struct EvalArgs {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -154,7 +151,6 @@ pub struct ExportArgs {
     #[arg(long, value_name = "PYTHON")]
     pub python: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -168,18 +164,16 @@ pub struct RemovalArgs {
     #[arg(long, short = 'y')]
     pub yes: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
 /// `rm`.
 #[derive(Debug, Args)]
 pub struct RemoveArgs {
-    /// Which runs, or the beginnings of their names.
+    /// Which runs, or the beginnings of their names; of a sweep, all of its runs and its table.
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub removal: RemovalArgs,
 }
 
@@ -193,7 +187,6 @@ pub struct PruneArgs {
     #[arg(long, value_name = "N")]
     pub keep: Option<usize>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub removal: RemovalArgs,
 }
 
@@ -234,7 +227,6 @@ pub struct LogsArgs {
     #[arg(long, value_name = "LINES", default_value_t = 1000)]
     pub limit: u32,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -257,6 +249,5 @@ pub struct ReplayArgs {
     #[arg(value_name = "RUN|PATH")]
     pub what: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
 }

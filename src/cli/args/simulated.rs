@@ -18,7 +18,6 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
 }
 
@@ -51,7 +50,6 @@ pub struct SimulateArgs {
     #[arg(long, default_value = "report")]
     pub on_stuck: String,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`.
     #[arg(long, value_name = "KIND=N", value_parser = parse_until)]

@@ -1,5 +1,5 @@
 //! Arguments of the commands that watch and steer runs that are there: `home`, `attach`, `stop`, `restart`,
-//! `ps`, `queue`.
+//! `status`, `export-metrics`, `ps`, `queue`.
 
 use super::{EXIT_CODES, HostKeyArgs, OutputArgs};
 use clap::Args;
@@ -25,10 +25,8 @@ pub struct AttachArgs {
     /// Which run, or the beginning of its name; default: the only one that runs.
     pub run: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -41,7 +39,6 @@ pub struct StopArgs {
     #[arg(long)]
     pub kill: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -50,9 +47,10 @@ pub struct StopArgs {
 pub struct RestartArgs {
     /// Which run, or the beginning of its name; default: the only one that runs.
     pub run: Option<String>,
-    /// Checkpoint on rank 0's host to begin from, its iteration, `latest`, or `afresh`. Default: afresh for a
-    /// run that goes on, `latest` with --set, --exclude or --add and for a run that is over.
-    #[arg(long, value_name = "CHECKPOINT|N")]
+    /// Checkpoint to begin from: its iteration, `best`, `latest`, a path on rank 0's host, or `afresh`.
+    /// Default: afresh for a run that goes on, `latest` with --set, --exclude or --add and for a run that is
+    /// over.
+    #[arg(long, value_name = "N|NAME|PATH")]
     pub from: Option<String>,
     /// Change a key of the run's experiment from now on, such as `learn.learning_rate=1e-4`; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = super::values::parse_set)]
@@ -71,7 +69,6 @@ pub struct RestartArgs {
     #[arg(long, short = 'y')]
     pub yes: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -87,7 +84,26 @@ pub struct StatusArgs {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
+    pub host_keys: HostKeyArgs,
+}
+
+/// `export-metrics`.
+#[derive(Debug, Args)]
+pub struct ExportMetricsArgs {
+    /// Which run, or the beginning of its name; default: the only one that runs.
+    pub run: Option<String>,
+    /// Serve `GET /metrics` at this port of this machine, or at this address; without --textfile: 9464.
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = crate::shell::metrics::parse)]
+    pub listen: Option<std::net::SocketAddr>,
+    /// Write this file again and again, for the textfile collector of a node exporter: a name that ends with
+    /// `.prom`. The last figures stay there when the run is over.
+    #[arg(long, value_name = "FILE")]
+    pub textfile: Option<std::path::PathBuf>,
+    /// Seconds between two times that the file is written.
+    #[arg(long, value_name = "SECONDS", default_value = "15", requires = "textfile",
+          value_parser = super::values::parse_seconds)]
+    pub every: f64,
+    #[command(flatten)]
     pub host_keys: HostKeyArgs,
 }
 
@@ -101,7 +117,6 @@ pub struct PsArgs {
     #[arg(long)]
     pub all: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub host_keys: HostKeyArgs,
 }
 

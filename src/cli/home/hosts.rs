@@ -7,6 +7,7 @@ use crate::cli::roster::own_binary;
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
 use rankdeck_proto::fleet::{HostLook, LOOK};
+use rankdeck_proto::process::{ProcessName, Reached, Wish};
 use rankdeck_tui::home::Draft;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
@@ -37,6 +38,8 @@ pub(super) enum News {
     Failed(usize, HintedError),
     /// A plan was made.
     Drafted(Draft),
+    /// What became of a question about a process of a host.
+    Reached(String, ProcessName, Wish, Reached),
     /// Records were read, and why others could not be.
     Compared(Vec<ComparedRun>, Vec<String>),
 }
@@ -86,7 +89,7 @@ impl Watch {
 
 /// Refuses, and remembers that it was asked.
 #[derive(Debug, Default)]
-struct Refuser(AtomicBool);
+pub(super) struct Refuser(AtomicBool);
 
 impl Prompter for Refuser {
     fn ask(&self, _: &str, _: &Prompt) -> Option<String> {

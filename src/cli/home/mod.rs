@@ -6,8 +6,10 @@
 //! not watched meanwhile. Other commands run beside the screen, as children that are waited for.
 
 mod beside;
+mod editor;
 mod experiments;
 mod hosts;
+mod reach;
 mod runs;
 
 use super::again;
@@ -24,6 +26,7 @@ use hosts::{News, Watch};
 use rankdeck_config::HostsSource;
 use rankdeck_tui::home::{Home, HomeAction, HomeEvent, HomeView, Launch, Overlay, Page};
 use rankdeck_types::host::Host;
+use reach::Told;
 use runs::Lists;
 use std::future::Future;
 use std::io;
@@ -128,6 +131,7 @@ pub async fn home(
 enum Errand {
     Leave,
     Terminal { args: Vec<String>, pause: bool },
+    Edit(String),
 }
 
 impl Inhabitant {
@@ -139,6 +143,14 @@ impl Inhabitant {
                 Errand::Terminal { args, pause } => {
                     self.watch.end();
                     self.on_terminal(&args, pause).await;
+                    if leave.has_come() {
+                        break;
+                    }
+                }
+                Errand::Edit(path) => {
+                    self.watch.end();
+                    let edited = editor::edit(&path).await;
+                    edited.unwrap_or_else(|failure| pause(&failure.lines()));
                     if leave.has_come() {
                         break;
                     }
@@ -192,6 +204,10 @@ impl Inhabitant {
                         screen.close();
                         return Ok(Errand::Terminal { args, pause });
                     }
+                    HomeAction::Edit(path) => {
+                        screen.close();
+                        return Ok(Errand::Edit(path));
+                    }
                     HomeAction::Suspend => screen.suspend(&mut signals).await?,
                     HomeAction::Redraw => screen.redraw(),
                     HomeAction::Refresh => {
@@ -200,6 +216,11 @@ impl Inhabitant {
                     }
                     HomeAction::Draft { path, typed } => self.draft(path, typed),
                     HomeAction::Compare(runs) => self.compare(runs),
+                    HomeAction::Reach { host, process, wish } => {
+                        if let Some(host) = self.hosts.iter().find(|known| known.name == host).cloned() {
+                            tokio::spawn(reach::ask(host, process, wish, self.watch.sender()));
+                        }
+                    }
                     HomeAction::Beside { title, args } => self.beside(title, args),
                 }
             }
@@ -235,6 +256,13 @@ impl Inhabitant {
                 self.tell(HomeEvent::Failed { host, error });
                 self.retell_runs();
             }
+            News::Reached(host, process, wish, outcome) => match reach::told(&host, process, wish, outcome) {
+                Told::Page(said) => {
+                    self.tell(HomeEvent::Ended { job: 0, said });
+                    self.view.overlay.get_or_insert(Overlay::Said(0));
+                }
+                Told::Word(text, role) => self.view.say(text, role, self.clock.now()),
+            },
             News::Compared(runs, missing) => self.tell(HomeEvent::Compared(runs, missing)),
             News::Drafted(draft) => {
                 if self.drafting.as_ref() == Some(&(draft.path.clone(), draft.typed.clone())) {
@@ -310,17 +338,18 @@ impl Inhabitant {
             Ok(cli) => (self.dispatch)(cli).await,
             Err(error) => Err(Failure::usage(error.to_string())),
         };
-        let failed = match &done {
-            Err(failure) => {
-                failure.lines().iter().for_each(|line| stderr::line(line));
-                true
-            }
-            Ok(_) => false,
-        };
-        if pause || failed {
-            stderr::status("enter goes back to home ");
-            let mut line = String::new();
-            let _ = io::stdin().read_line(&mut line);
+        match done {
+            Err(failure) => self::pause(&failure.lines()),
+            Ok(_) if pause => self::pause(&[]),
+            Ok(_) => {}
         }
     }
+}
+
+/// Says this, and waits until somebody has read it.
+fn pause(lines: &[String]) {
+    lines.iter().for_each(|line| stderr::line(line));
+    stderr::status("enter goes back to home ");
+    let mut line = String::new();
+    let _ = io::stdin().read_line(&mut line);
 }

@@ -8,8 +8,9 @@ use rankdeck_proto::clock::wall_time;
 use rankdeck_types::experiment::Network;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::Plan;
-use rankdeck_types::words::clean;
+use rankdeck_types::words::{clean, plural};
 use serde_json::{Value, json};
+use std::io::IsTerminal;
 
 /// Up to so many hosts get a column each with what was found; more get a row each with marks.
 const FEW: usize = 5;
@@ -18,9 +19,12 @@ const WIDEST: usize = 26;
 
 /// The table, then what is wrong, then the plan.
 pub fn print(report: &Report, locator: &Locator) {
-    print::stdout(&print::table(&if report.hosts.len() > FEW { by_host(report) } else { by_check(report) }));
+    // Programs that read it get all of it.
+    let widest = if std::io::stdout().is_terminal() { WIDEST } else { usize::MAX };
+    let many = report.hosts.len() > FEW;
+    print::stdout(&print::table(&if many { by_host(report, widest) } else { by_check(report, widest) }));
     if let Some((name, cell)) = &report.last {
-        print::stdout(&format!("{name}  {}", shown(cell)));
+        print::stdout(&format!("{name}  {}", shown(cell, widest)));
     }
     complain(report, locator);
     if report.count(Grade::Failed) == 0
@@ -48,21 +52,21 @@ fn pythons(report: &Report) -> Vec<String> {
     told.into_iter().map(|(text, hosts)| format!("  python  {text} on {}", hosts.join(" "))).collect()
 }
 
-fn by_check(report: &Report) -> Vec<Vec<String>> {
+fn by_check(report: &Report, widest: usize) -> Vec<Vec<String>> {
     let header =
         std::iter::once("CHECK".to_owned()).chain(report.hosts.iter().map(|host| clean(host))).collect();
     let rows = CHECKS.iter().enumerate().map(|(i, name)| {
-        let cells = report.columns.iter().map(|column| shown(&column[i]));
+        let cells = report.columns.iter().map(|column| shown(&column[i], widest));
         std::iter::once((*name).to_owned()).chain(cells).collect()
     });
     std::iter::once(header).chain(rows).collect()
 }
 
-fn by_host(report: &Report) -> Vec<Vec<String>> {
+fn by_host(report: &Report, widest: usize) -> Vec<Vec<String>> {
     let header = std::iter::once("HOST").chain(CHECKS).map(str::to_owned).collect();
     let mark = |cell: &Cell| match cell.grade {
         Grade::Passed => "ok".to_owned(),
-        _ => shown(cell),
+        _ => shown(cell, widest),
     };
     let rows = report
         .hosts
@@ -72,9 +76,9 @@ fn by_host(report: &Report) -> Vec<Vec<String>> {
     std::iter::once(header).chain(rows).collect()
 }
 
-fn shown(cell: &Cell) -> String {
+fn shown(cell: &Cell, widest: usize) -> String {
     match cell.grade {
-        Grade::Passed => short(&clean(&cell.text)),
+        Grade::Passed => short(&clean(&cell.text), widest),
         Grade::Warning => "WARNING".to_owned(),
         Grade::Failed => "FAILED".to_owned(),
         Grade::Skipped => "-".to_owned(),
@@ -82,18 +86,18 @@ fn shown(cell: &Cell) -> String {
 }
 
 /// As much as fits: of a path at the end its own end, else the beginning.
-fn short(text: &str) -> String {
-    if text.chars().count() <= WIDEST {
+fn short(text: &str, widest: usize) -> String {
+    if text.chars().count() <= widest {
         return text.to_owned();
     }
     let (head, path) = match text.rsplit_once(' ') {
-        Some((head, path)) if path.starts_with('/') && head.chars().count() + 8 <= WIDEST => (head, path),
+        Some((head, path)) if path.starts_with('/') && head.chars().count() + 8 <= widest => (head, path),
         _ => {
-            let cut: String = text.chars().take(WIDEST).collect();
+            let cut: String = text.chars().take(widest).collect();
             return format!("{cut}…");
         }
     };
-    let room = WIDEST - head.chars().count() - 2;
+    let room = widest - head.chars().count() - 2;
     let skip = path.chars().count() - room;
     format!("{head} …{}", path.chars().skip(skip).collect::<String>())
 }
@@ -264,7 +268,7 @@ fn print_plan(plan: &Plan) {
 /// The plan for people: the group, each host's ranks, what each rank gets of global sizes.
 pub fn plan_lines(plan: &Plan) -> Vec<String> {
     let (size, hosts) = (plan.world_size(), plan.members().count());
-    let mut lines = vec![format!("plan: world_size {size}, {hosts} hosts, {}", plan.backend)];
+    let mut lines = vec![format!("plan: world_size {size}, {}, {}", plural(hosts, "host"), plan.backend)];
     for planned in plan.members() {
         let ranks: Vec<String> = plan
             .ranks_of(planned.node_rank)
@@ -296,8 +300,10 @@ mod tests {
 
     #[test]
     fn a_long_cell_keeps_the_end_of_its_path() {
-        assert_eq!(short("3.11.7 /usr"), "3.11.7 /usr");
-        assert_eq!(short("3.11.7 /home/somebody/environments/rl"), "3.11.7 …dy/environments/rl");
-        assert_eq!(short("0123456789012345678901234567890").chars().count(), WIDEST + 1);
+        let at = |text: &str| short(text, WIDEST);
+        assert_eq!(at("3.11.7 /usr"), "3.11.7 /usr");
+        assert_eq!(at("3.11.7 /home/somebody/environments/rl"), "3.11.7 …dy/environments/rl");
+        assert_eq!(at("0123456789012345678901234567890").chars().count(), WIDEST + 1);
+        assert_eq!(short("3.11.7 /home/somebody/environments/rl", usize::MAX).chars().count(), 37);
     }
 }

@@ -3,6 +3,7 @@
 use super::{Scope, wrong_type};
 use crate::diagnostic::{Diagnostic, Diagnostics, Place};
 use crate::document::{Node, Value};
+use crate::syntax;
 use rankdeck_types::schema::{Key, Kind};
 use std::ops::RangeInclusive;
 
@@ -60,6 +61,7 @@ fn numbers(text: &str) -> Option<String> {
 /// The values that are given where one is expected.
 fn several(value: &Value) -> Option<String> {
     match value {
+        Value::String(text) if syntax::number(text).is_some() => None,
         Value::String(text) => Some(numbers(text)?.replace(' ', "")),
         Value::Array(items) => {
             let texts: Option<Vec<String>> = items

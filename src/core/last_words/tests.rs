@@ -18,8 +18,8 @@ fn lines(text: &str) -> Vec<String> {
 fn reason(exit: &Exit, log: &str, exception: Option<&Exception>, hooked: bool) -> (Reason, Severity) {
     let lines = lines(log);
     let said = LastWords::of(&EndOfProcess { exit, exception, error: None, lines: &lines, hooked });
-    let victim = said.is_lost_peer();
-    let death = Death { exit, said: &said, last_lines: &lines, victim, victim_of: None };
+    let victim = said.kind() == FailureKind::Connection;
+    let death = Death { exit, said: &said, last_lines: &lines, victim, victim_of: None, sent: None };
     let verdict = dead(&Model::default(), Rank(1), &death);
     (verdict.reason_code, verdict.severity)
 }
@@ -42,6 +42,59 @@ const NOISE: [&str; 7] = [
     "torch.OutOfMemoryError: CUDA out of memory. caught, batch halved",
     "peer 3: connection closed; connection refused; lost another rank",
 ];
+
+/// What a verdict says about an end that the rank has called so.
+fn reported(kind: FailureKind, text: &str) -> Reason {
+    let said = LastWords::of(&EndOfProcess {
+        exit: &CODE,
+        exception: None,
+        error: Some((text, Some(kind))),
+        lines: &lines(text),
+        hooked: false,
+    });
+    let victim = said.kind() == FailureKind::Connection;
+    let death = Death { exit: &CODE, said: &said, last_lines: &[], victim, victim_of: None, sent: None };
+    dead(&Model::default(), Rank(1), &death).reason_code
+}
+
+#[test]
+fn the_kind_that_a_program_gives_decides_whatever_its_text_says() {
+    use FailureKind::*;
+    let misleading = NOISE.into_iter().chain([
+        "environment Pong: socket closed: no space left on device",
+        "rank 1 of 2: all_reduce \"grad\": CUDA out of memory",
+        "the GPU failed: data size doesn't match",
+        "",
+    ]);
+    for text in misleading {
+        for (kind, wanted) in [
+            (Connection, Reason::ConnectionLost),
+            (Mismatch, Reason::MismatchAbort),
+            (Rendezvous, Reason::Failed),
+            (PortTaken, Reason::PortTaken),
+            (DiskFull, Reason::DiskFull),
+            (OutOfMemory, Reason::OutOfMemory),
+            (GpuFailed, Reason::GpuFailed),
+            (Environment, Reason::Failed),
+            (Configuration, Reason::Failed),
+            (Diverged, Reason::Failed),
+            (Other, Reason::Failed),
+        ] {
+            assert_eq!(reported(kind, text), wanted, "{kind:?} {text}");
+            let exception = Exception {
+                class: "RuntimeError".into(),
+                message: text.into(),
+                errno: Some(ENOSPC),
+                failure: Some(kind),
+                ..Exception::default()
+            };
+            let said = LastWords::exception(&exception);
+            assert_eq!(said.kind(), kind, "{text}");
+        }
+    }
+    let newer: FailureKind = serde_json::from_str("\"melted\"").unwrap();
+    assert_eq!(newer, Other, "a kind of a newer build is the rank's own");
+}
 
 #[test]
 fn words_before_the_end_decide_nothing() {
@@ -232,7 +285,7 @@ fn what_an_abort_says_is_in_its_what() {
     let peer = thrown("[PG ID 0 Rank 1] ProcessGroupNCCL's watchdog: collective operation timeout");
     let lines = lines(&peer);
     let end = EndOfProcess { exit: &signal(6), exception: None, error: None, lines: &lines, hooked: true };
-    assert!(LastWords::of(&end).is_lost_peer());
+    assert_eq!(LastWords::of(&end).kind(), FailureKind::Connection);
 }
 
 #[test]

@@ -61,7 +61,6 @@ pub enum Subject {
     Verdict(Box<VerdictReport>),
     /// A checkpoint, by its path on rank 0's host.
     Checkpoint(String),
-    /// A rank.
     Rank(Rank),
 }
 

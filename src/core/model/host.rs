@@ -7,6 +7,7 @@ use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};
 use rankdeck_types::probe::Probe;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
 
 /// What is known about one host.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -36,6 +37,9 @@ pub struct HostModel {
     pub last_seq: u64,
     /// Its latest gauges.
     pub sample: Option<HostSample>,
+    /// Use of its GPUs over time, percent, by index, newest last, bounded.
+    #[serde(default)]
+    pub gpu_history: BTreeMap<u32, VecDeque<f32>>,
     /// When anything last came from the agent.
     pub heard: Option<Timestamp>,
     /// Question for the user, while the link waits for the answer.

@@ -1,9 +1,11 @@
 //! What is known about one rank.
 
 use super::log_ring::LogRing;
+use super::reach::SentSignal;
+use crate::card::Side;
 use crate::join::Rate;
 use crate::watch::track::Track;
-use rankdeck_proto::message::{Counters, Exception, Exit, RankSample};
+use rankdeck_proto::message::{Counters, Exception, Exit, FailureKind, RankSample};
 use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
 use rankdeck_types::plan::PlannedRank;
 use serde::{Deserialize, Serialize};
@@ -39,8 +41,17 @@ pub struct RankModel {
     pub counters: VecDeque<Counters>,
     /// Last error it reported before it ended.
     pub error: Option<(String, String)>,
+    /// What kind of failure that was, as it said.
+    #[serde(default)]
+    pub failure: Option<FailureKind>,
     /// The exception that it reported as its end.
     pub exception: Option<Exception>,
+    /// The latest signal that a console had sent to it in this generation.
+    #[serde(default)]
+    pub signalled: Option<SentSignal>,
+    /// What its agent saw when it last looked closely at it.
+    #[serde(default)]
+    pub look: Option<Box<Look>>,
     /// The end of its log.
     pub log: LogRing,
     /// CPU use over time, percent, for the sparkline.
@@ -70,7 +81,10 @@ impl RankModel {
             steps_per_s: 0.0,
             counters: VecDeque::new(),
             error: None,
+            failure: None,
             exception: None,
+            signalled: None,
+            look: None,
             log: LogRing::default(),
             cpu_history: VecDeque::new(),
             gpu_history: VecDeque::new(),
@@ -78,6 +92,17 @@ impl RankModel {
             rate: Rate::default(),
         }
     }
+}
+
+/// A close look at a rank.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Look {
+    /// When the answer came.
+    pub at: Timestamp,
+    /// What it shows, as on a card.
+    pub side: Side,
+    /// What could not be read, and why; bounded.
+    pub notes: Vec<String>,
 }
 
 /// The life of a rank in one generation.

@@ -127,7 +127,7 @@ reasons! {
         [CONNECT, COMES_BACK];
 
     /// A signal has stopped the process.
-    Stopped = "stopped", Frozen, Red, AtOnce,
+    Stopped = "stopped", Frozen, Red, Held,
         [Usual STOPPED],
         [advice("continue it, on {host}", "kill -CONT {pid}")];
     /// A debugger or tracer holds the process.
@@ -135,7 +135,7 @@ reasons! {
         [Usual STOPPED],
         [advice("detach the debugger or tracer that holds it", "")];
     /// The cgroup or container of the process is frozen.
-    CgroupFrozen = "cgroup_frozen", Frozen, Red, AtOnce,
+    CgroupFrozen = "cgroup_frozen", Frozen, Red, Held,
         [Usual "{who} is frozen by its cgroup or container"],
         [advice("thaw its cgroup or unpause its container, on {host}", "cat /proc/{pid}/cgroup")];
 
@@ -145,7 +145,7 @@ reasons! {
         [LOG, RESTART];
     /// The rank's host has more to run than cores.
     HostOverloaded = "host_overloaded", Behind, Amber, Never,
-        [Usual "waiting for rank {rank}: {phase}{amount} (its host has more to run than cores; \
+        [Usual "waiting for rank {rank}: {phase}{amount}{at} (its host has more to run than cores; \
             {others} in {awaited})"],
         [BUSY_HOST];
     /// The rank is blocked in the kernel, as on storage that does not answer.
@@ -330,7 +330,10 @@ reasons! {
 
     /// The rank's CPU quota is used up.
     Throttled = "throttled", Straggler, Amber, Never,
-        [Usual "{who} slows everybody down by {lost} %: CPU quota used up"],
+        [
+            Usual "{who} slows everybody down by {lost} %: CPU quota used up",
+            Doubtful "waiting for rank {rank}: {phase}{amount}{at} (its CPU quota is used up; {others} in {awaited})",
+        ],
         [advice("raise the CPU quota of its cgroup", "")];
     /// The rank's host is short of memory.
     MemoryPressure = "memory_pressure", Straggler, Amber, Never,

@@ -93,8 +93,9 @@ fn the_end_of_an_agent_is_told_as_that_and_not_as_its_ranks_signal() {
 #[test]
 fn victims_that_report_first_do_not_hide_the_culprit() {
     let mut c = running(2);
+    let failure = Some(FailureKind::Connection);
     let error =
-        |message: &str| RankEvent::Error { message: message.into(), hint: String::new(), usage: false };
+        |text: &str| RankEvent::Error { message: text.into(), hint: "".into(), usage: false, failure };
     c.rank_said(2, error("all_reduce grad: Connection reset by peer"));
     c.exit_of(2, Exit::Code { code: 1 }, false);
     c.exit_of(1, killed(), false);
@@ -115,6 +116,7 @@ fn a_rank_that_names_a_configuration_mistake_ends_the_console_with_2() {
         message: "unknown environment Foo-v1".into(),
         hint: "use CartPole-v1".into(),
         usage: true,
+        failure: None,
     };
     c.rank_said(0, error);
     c.exit_of(0, Exit::Code { code: 2 }, false);
@@ -403,10 +405,9 @@ fn detach_leaves_the_run_alone_and_says_how_to_come_back() {
     let mut c = running(2);
     c.event(Event::DetachRequested);
     assert_eq!(c.exit, Some(0));
-    for agent in &c.agents {
-        assert_eq!(agent.orders.last(), Some(&ConsoleMessage::Detach));
-        assert!(agent.closed);
-    }
+    assert!(
+        c.agents.iter().all(|agent| agent.closed && agent.orders.last() == Some(&ConsoleMessage::Detach))
+    );
     assert!(c.stops(0).is_empty() && c.finished().is_empty());
     assert!(c.model().history.back().unwrap().text.contains(&format!("rankdeck attach {RUN}")));
 }
@@ -419,7 +420,9 @@ fn with_policy(policy: OnStuck) -> Cluster {
     c.pass(2_000);
     c.hang(3, |sample| sample.state = 'T');
     c.pass(8_000);
-    assert!(c.verdicts().contains(&(VerdictKind::Frozen, Some(3), Severity::Red)), "{:?}", c.verdicts());
+    // Whoever has stopped it may let it go on.
+    assert!(c.verdicts().contains(&(VerdictKind::Frozen, Some(3), Severity::Red)) && c.stops(0).is_empty());
+    c.pass(55_000);
     c
 }
 

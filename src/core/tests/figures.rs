@@ -14,6 +14,7 @@ fn metrics(env_step: u64, values: &[(&str, f64)], broken: &[(&str, u64)]) -> Rec
         env_step: Some(env_step),
         values: values.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
         skipped: 0,
+        spread: BTreeMap::new(),
         not_finite: broken.iter().map(|(name, count)| (name.to_string(), *count)).collect::<BTreeMap<_, _>>(),
     }
 }
@@ -119,6 +120,20 @@ fn a_chart_of_an_event_shows_values_that_are_no_numbers() {
     assert_eq!(c.model().scalars["loss"].not_finite(), 2);
 }
 
+/// A spike between two records, of which only the last value is told.
+#[test]
+fn a_value_that_stands_for_several_keeps_their_extremes() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    c.record(0, metrics(100, &[("loss", 0.5)], &[]));
+    let mut spiked = metrics(200, &[("loss", 0.4)], &[]);
+    let RecordEvent::Metrics { spread, .. } = &mut spiked else { unreachable!() };
+    spread.insert("loss".into(), (0.1, 1e6));
+    c.record(0, spiked);
+    let point = c.model().scalars["loss"].points()[1];
+    assert_eq!((point.mean, point.low, point.high), (0.4, 0.1, 1e6));
+}
+
 #[test]
 fn charts_know_when_values_came_and_what_happened_where() {
     let mut c = Cluster::launch(1);
@@ -139,4 +154,26 @@ fn charts_know_when_values_came_and_what_happened_where() {
     let generations = || c.model().marks.iter().filter(|mark| matches!(mark.kind, MarkKind::Generation(_)));
     assert_eq!(generations().count(), 1);
     assert_eq!(generations().next().unwrap().place.step, 200.0, "where the run was");
+}
+
+#[test]
+fn the_use_of_each_gpu_is_kept_over_time_and_bounded() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    let gpu =
+        |index: u32, percent: Option<u32>| GpuSample { index, utilization: percent, ..GpuSample::default() };
+    for percent in [10, 50, 90] {
+        c.agents[0].gpus = vec![gpu(0, Some(percent)), gpu(1, None)];
+        c.sample(0);
+    }
+    let history = &c.model().hosts[0].gpu_history;
+    let newest: Vec<f32> = history[&0].iter().rev().take(3).rev().copied().collect();
+    assert_eq!(newest, [10.0, 50.0, 90.0]);
+    assert!(history.contains_key(&1));
+    for _ in 0..500 {
+        c.agents[0].gpus = vec![gpu(0, Some(1))];
+        c.sample(0);
+    }
+    let history = &c.model().hosts[0].gpu_history;
+    assert!(history[&0].len() <= 60 && !history.contains_key(&1), "one that is gone has none");
 }

@@ -52,3 +52,15 @@ fn a_verdict_keeps_its_card_when_it_is_over() {
         "{told:?}"
     );
 }
+
+#[test]
+fn a_stop_of_many_ranks_is_one_line_for_each_way_in_which_they_end() {
+    let mut c = Cluster::launch(3);
+    c.all_ready();
+    c.iteration(1, 10);
+    (0..3).for_each(|node| c.host_ends(node, true));
+    let lines: Vec<&str> = c.model().history.iter().map(|line| line.text.as_str()).collect();
+    let ends: Vec<&&str> = lines.iter().filter(|line| line.starts_with("rank")).collect();
+    assert_eq!(ends.len(), 1, "{lines:?}");
+    assert!(ends[0].starts_with("ranks 0-5 "), "{ends:?}");
+}

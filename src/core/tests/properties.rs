@@ -283,7 +283,7 @@ fn said() -> impl Strategy<Value = RankEvent> {
         }),
         1 => any::<f64>().prop_map(|return_mean| RankEvent::Eval(Evaluation { return_mean, ..Evaluation::default() })),
         1 => any::<bool>().prop_map(|equal| RankEvent::Fingerprint { train_iter: 1, update: 1, values: vec!["a".into(); 9], equal }),
-        1 => any::<bool>().prop_map(|usage| RankEvent::Error { message: "m".into(), hint: String::new(), usage }),
+        1 => any::<bool>().prop_map(|usage| RankEvent::Error { message: "m".into(), hint: String::new(), usage, failure: None }),
         1 => Just(RankEvent::Finished { reason: FinishReason::StopValue }),
         1 => Just(RankEvent::Joined { world_size: 4, backend: "tcp".into(), device: "cpu".into() }),
         1 => Just(RankEvent::Unknown),

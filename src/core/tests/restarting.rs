@@ -113,7 +113,10 @@ fn restart_1_and_2_the_budget_and_configuration_mistakes_end_it() {
     fail(&mut c);
     assert_eq!(c.exit, Some(1));
     let mut c = with(1, policy(5));
-    c.rank_said(1, RankEvent::Error { message: "no such env".into(), hint: String::new(), usage: true });
+    c.rank_said(
+        1,
+        RankEvent::Error { message: "no such env".into(), hint: String::new(), usage: true, failure: None },
+    );
     c.exit_of(1, Exit::Code { code: 2 }, false);
     c.exit_of(0, Exit::Code { code: 1 }, false);
     c.proof(0);
@@ -164,7 +167,7 @@ fn stuck_ranks_use_the_same_budget() {
     c.all_ready();
     c.pass(2_000);
     c.hang(1, |sample| sample.state = 'T');
-    c.pass(20_000);
+    c.pass(65_000);
     c.host_ends(0, true);
     assert_eq!((c.exit, c.model().run.outcome), (Some(4), Some(Outcome::Stuck)));
 }

@@ -2,9 +2,10 @@
 
 use crate::event::Event;
 use crate::testkit::*;
+use rankdeck_proto::inspection::{Frame, How, Inspection, ThreadStack};
 use rankdeck_proto::message::*;
 use rankdeck_proto::show::LiveFrame;
-use rankdeck_types::ids::{Generation, Timestamp};
+use rankdeck_types::ids::{Generation, Rank, Timestamp};
 
 fn running() -> Cluster {
     let mut c = Cluster::launch(2);
@@ -84,4 +85,46 @@ fn frames_and_looks_are_in_no_record() {
     let kept = serde_json::to_string(c.model()).unwrap();
     let read: crate::model::Model = serde_json::from_str(&kept).unwrap();
     assert_eq!(read.policy, crate::model::PolicyView::default());
+}
+
+#[test]
+fn a_look_at_a_healthy_rank_is_asked_for_and_kept_beside_it() {
+    let mut c = running();
+    c.event(Event::LookRequested { rank: Rank(1) });
+    c.event(Event::LookRequested { rank: Rank(9) });
+    let asked: Vec<_> = c.agents.iter().map(|agent| looks(&agent.orders)).collect();
+    assert_eq!(asked, [vec![vec![Rank(1)]], vec![]], "its own host, and nobody for a rank that is none");
+    let stack = ThreadStack {
+        frames: vec![Frame { function: "collect".into(), file: Some("train.py".into()), line: Some(14) }],
+        how: How::Python,
+        ..ThreadStack::default()
+    };
+    let answer = |rank| Inspection { rank, threads: vec![stack.clone()], ..Inspection::default() };
+    c.said(0, AgentMessage::Inspected { request: 0, inspections: vec![answer(Rank(1)), answer(Rank(2))] });
+    let look = c.model().ranks[1].look.as_ref().unwrap();
+    assert_eq!(look.side.stack, ["collect  train.py:14"]);
+    assert!(c.model().ranks[2].look.is_none() && c.model().drops.misplaced == 1);
+    assert!(c.model().verdicts.is_empty(), "a look is no suspicion");
+}
+
+fn looks(orders: &[ConsoleMessage]) -> Vec<Vec<Rank>> {
+    let asked = orders.iter().filter_map(|order| match order {
+        ConsoleMessage::Inspect { ranks, .. } => Some(ranks.clone()),
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn a_rank_is_continued_by_the_agent_of_its_host() {
+    let mut c = running();
+    c.event(Event::ContinueRequested { rank: Rank(2) });
+    let asked = |node: usize| {
+        c.agents[node]
+            .orders
+            .iter()
+            .any(|order| matches!(order, ConsoleMessage::Continue { ranks } if ranks == &[Rank(2)]))
+    };
+    assert!(asked(1) && !asked(0));
+    assert!(c.model().history.iter().any(|line| line.text.contains("rank 2 is to be continued")));
 }

@@ -1,18 +1,19 @@
 //! Messages of agents, except records and samples, which have files of their own.
 
 use super::ownership::{self, Seen};
-use super::{failure, link, policy_view, records, samples};
+use super::{bounds, failure, finder, link, policy_view, reach, records, samples};
 use crate::host::HostStage;
-use crate::model::{Arrival, Tone};
+use crate::model::{Arrival, Room, Tone};
 use crate::report::ReportBody;
 use crate::run::{Cause, Stage};
 use crate::session::Ctx;
+use crate::watch;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 
 /// An agent sent a message. Returns whether a screen could show the change.
-pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> bool {
+pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, mut message: AgentMessage) -> bool {
     let (awake, now) = (ctx.session.clock.awake_ms, ctx.now);
     let host = ctx.host(node);
     if !host.machine.is_connected() {
@@ -20,6 +21,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> 
     }
     host.machine.heard = awake;
     host.heard = Some(now);
+    shorten(ctx, node, &mut message);
     match message {
         AgentMessage::Hello { protocol, build, host, node_rank, run, pid, wall_time, run_dir } => {
             let greeting = Greeting { protocol, build, host, node_rank, run, pid, wall_time, run_dir };
@@ -52,6 +54,8 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> 
         AgentMessage::Frame { generation, age_ms, missed, frame } => {
             return policy_view::frame(ctx, node, generation, age_ms, missed, frame);
         }
+        AgentMessage::Found { request, findings } => return finder::found(ctx, node, request, *findings),
+        AgentMessage::Reached { request, outcome } => return reach::reached(ctx, node, request, *outcome),
         AgentMessage::Refused(error) => refused(ctx, node, &error),
         AgentMessage::Bye { reason } => {
             let name = ctx.host_name(node);
@@ -59,17 +63,29 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> 
         }
         AgentMessage::Inspected { request: _, inspections } => {
             for inspection in inspections {
-                let found = ctx.model.ranks.get(inspection.rank.index());
-                if found.is_some_and(|rank| rank.node == node) {
-                    ctx.session.watch.looked(inspection);
-                } else {
-                    ctx.model.drops.misplaced += 1;
+                match ctx.model.ranks.get_mut(inspection.rank.index()).filter(|rank| rank.node == node) {
+                    Some(rank) => {
+                        rank.look = Some(Box::new(watch::seen(rank, &inspection, ctx.now)));
+                        ctx.session.watch.looked(inspection);
+                    }
+                    None => ctx.model.drops.misplaced += 1,
                 }
             }
         }
         AgentMessage::Unknown => ctx.model.drops.unknown += 1,
     }
     true
+}
+
+/// Cuts what no true agent says; the first time is told.
+fn shorten(ctx: &mut Ctx<'_>, node: NodeRank, message: &mut AgentMessage) {
+    let cut = bounds::cut(message);
+    let before = ctx.model.drops.cut;
+    ctx.model.drops.cut = before.saturating_add(cut);
+    if before == 0 && cut > 0 {
+        let name = ctx.host_name(node);
+        ctx.note(Tone::Warn, format!("{name}: its agent says more than can be true (cut and counted)"));
+    }
 }
 
 struct Greeting {
@@ -163,11 +179,12 @@ fn snapshot(
 fn log(ctx: &mut Ctx<'_>, node: NodeRank, rank: Rank, arrival: Arrival) {
     let ahead_ms = (ctx.host(node).clock_offset_s * 1000.0) as i64;
     let arrival = Arrival { ahead_ms, generation: ctx.model.run.generation, ..arrival };
+    let room = Room::among(ctx.model.ranks.len());
     let Some(model) = ctx.model.ranks.get_mut(rank.index()).filter(|model| model.node == node) else {
         ctx.model.drops.misplaced += 1;
         return;
     };
-    let (fresh, over) = model.log.extend(arrival, &mut ctx.session.rates.lines);
+    let (fresh, over) = model.log.extend(arrival, room, &mut ctx.session.rates.lines);
     ctx.model.drops.log_lines += over;
     let host = model.host.clone();
     for line in fresh {

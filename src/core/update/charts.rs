@@ -28,17 +28,24 @@ pub(super) fn derived(ctx: &mut Ctx<'_>, name: &'static str, place: Place, y: f6
         ctx.session.rates.derived.insert(name.to_owned());
         ctx.model.scalars.remove(name);
     }
+    make_room(ctx, name);
     ctx.model.scalars.entry(name.into()).or_default().push(place, y);
 }
 
+/// Values that ranks say themselves, by name.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// The newest ones.
+    pub values: BTreeMap<String, f64>,
+    /// The least and the greatest, where one stands for several.
+    pub spread: BTreeMap<String, (f64, f64)>,
+    /// How many were not finite.
+    pub not_finite: BTreeMap<String, u64>,
+}
+
 /// Adds what ranks say themselves.
-pub(super) fn scalars(
-    ctx: &mut Ctx<'_>,
-    at: At,
-    env_step: u64,
-    values: BTreeMap<String, f64>,
-    not_finite: BTreeMap<String, u64>,
-) {
+pub(super) fn scalars(ctx: &mut Ctx<'_>, at: At, env_step: u64, said: Said) {
+    let Said { values, spread, not_finite } = said;
     // A name that is among the numbers too has become one again since.
     for (name, count) in not_finite {
         // A chart that the console makes of numbers alone takes these, too.
@@ -50,8 +57,9 @@ pub(super) fn scalars(
     }
     ctx.session.run.tries.reached.advance(Reach { env_step, ..Reach::default() });
     for (name, value) in values {
+        let (low, high) = spread.get(&name).copied().unwrap_or((value, value));
         if let Some(series) = series(ctx, name) {
-            series.push(place(at, env_step), value);
+            series.push_spread(place(at, env_step), value, low.min(value), high.max(value));
         }
     }
 }
@@ -65,7 +73,20 @@ fn series<'a>(ctx: &'a mut Ctx<'_>, name: String) -> Option<&'a mut Series> {
         ctx.model.drops.charts += 1;
         return None;
     }
+    make_room(ctx, &name);
     Some(ctx.model.scalars.entry(name).or_default())
+}
+
+/// What the chart of a histogram is called whose name is that of a chart of numbers.
+pub(super) fn beside(name: &str) -> String {
+    format!("{name} (histogram)")
+}
+
+/// A chart of numbers gets the name of a histogram.
+fn make_room(ctx: &mut Ctx<'_>, name: &str) {
+    if let Some(series) = ctx.model.histograms.remove(name) {
+        ctx.model.histograms.insert(beside(name), series);
+    }
 }
 
 /// Something happened at the step that the run has reached, or at `step`.

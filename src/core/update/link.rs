@@ -1,5 +1,6 @@
 //! Links: the connection to an agent comes up, breaks or fails.
 
+use super::{finder, reach};
 use crate::effect::Effect;
 use crate::host::HostStage;
 use crate::model::Tone;
@@ -56,6 +57,10 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bo
                 machine.stage = HostStage::Away { since: now };
             }
         }
+    }
+    if !ctx.host(node).machine.is_live() {
+        finder::lost(ctx, node);
+        reach::lost(ctx, node);
     }
     if is_news || matches!(state, LinkState::Ready { .. }) {
         tell(ctx, node, &state);

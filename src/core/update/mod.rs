@@ -7,17 +7,21 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod agent;
+mod bounds;
 mod charts;
 mod clean_stop;
 mod drain;
 mod failure;
+mod finder;
 mod generation;
 mod link;
+mod media;
 mod ownership;
 mod policy;
 mod policy_view;
 mod progress;
 mod ranks;
+mod reach;
 mod reconcile;
 mod records;
 mod samples;
@@ -29,8 +33,13 @@ mod verdicts;
 pub(crate) use generation::install;
 
 use crate::event::Event;
-use crate::model::Tone;
+use crate::model::{Model, Tone};
 use crate::session::Ctx;
+
+/// Hosts were asked something that somebody waits for.
+pub(crate) fn is_waiting(model: &Model) -> bool {
+    finder::is_waiting(model) || model.reaches.is_waiting()
+}
 
 /// Handles one event.
 pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
@@ -66,6 +75,10 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
         }
         Event::CheckedRestartRequested { from, .. } => user::restart(ctx, from, true),
         Event::Watched { on } => policy_view::watched(ctx, on),
+        Event::LookRequested { rank } => user::look(ctx, rank),
+        Event::ContinueRequested { rank } => user::resume(ctx, rank),
+        Event::ReachRequested { node, process, wish } => reach::requested(ctx, node, process, wish),
+        Event::Searched { wanted } => finder::searched(ctx, wanted.map(|wanted| *wanted)),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node, answer),
         Event::Recalled { learnt } => {

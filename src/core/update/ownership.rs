@@ -22,7 +22,6 @@ use rankdeck_types::plan::Plan;
 pub(super) enum Seen {
     /// It cannot be true; the host is given up.
     Flaw,
-    /// It is noted.
     Noted,
     /// This console follows it from now on: what hosts had told about it can be applied.
     Followed,

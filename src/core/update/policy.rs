@@ -22,6 +22,7 @@ use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanError, replan};
 use rankdeck_types::probe::Probe;
+use rankdeck_types::words::plural;
 use std::collections::BTreeSet;
 
 fn settings(ctx: &Ctx<'_>) -> Restart {
@@ -208,7 +209,12 @@ fn shape(ctx: &Ctx<'_>, other: Option<&Plan>) -> String {
     let was = ctx.model.plan.as_ref().map_or(0, |plan| plan.ranks.len());
     let change = if was == plan.ranks.len() { String::new() } else { format!(" (now {was})") };
     let sizes = if sizes.is_empty() { String::new() } else { format!("; {}", sizes.join(", ")) };
-    format!("{} ranks{change} on {} hosts ({}){sizes}", plan.ranks.len(), names.len(), names.join(", "))
+    format!(
+        "{}{change} on {} ({}){sizes}",
+        plural(plan.ranks.len(), "rank"),
+        plural(names.len(), "host"),
+        names.join(", ")
+    )
 }
 
 fn tell(ctx: &mut Ctx<'_>, state: RestartState, reason: String, next: Option<&Next>) {
@@ -285,7 +291,7 @@ pub(super) fn change(
     let text = match nodes.len() {
         0 if exclude.is_empty() => "another generation with other keys is being planned".to_string(),
         0 => "another generation without some hosts is being planned".to_string(),
-        count => format!("connecting {count} hosts for the next generation"),
+        count => format!("connecting {} for the next generation", plural(count, "host")),
     };
     ctx.note(Tone::Info, text);
     ctx.session.run.change = Some(HostChange { from, exclude, add: nodes, experiment });

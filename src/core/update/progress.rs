@@ -1,6 +1,6 @@
 //! How far the training is, as ranks tell it: totals, rates, evaluations, weights, and charts of all of them.
 
-use super::charts::{self, EVAL, RETURN, SPS};
+use super::charts::{self, EVAL, RETURN, SPS, Said};
 use crate::join::Joined;
 use crate::model::{FingerprintModel, LatestTotals, OwnMetrics, Progress, RankModel, Tone};
 use crate::report::{GpuState, RankProgress, ReportBody, VerdictKind};
@@ -9,7 +9,6 @@ use crate::session::{At, Ctx};
 use rankdeck_proto::message::{Counters, Evaluation};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
-use std::collections::BTreeMap;
 
 /// Evaluations kept.
 const EVALUATIONS: usize = 10_000;
@@ -58,9 +57,9 @@ pub(super) fn measured(
     rank: Rank,
     source: String,
     env_step: Option<u64>,
-    values: BTreeMap<String, f64>,
-    not_finite: BTreeMap<String, u64>,
+    said: Said,
 ) {
+    let values = &said.values;
     let known = ctx.model.own.as_ref();
     let own = OwnMetrics {
         rank,
@@ -79,7 +78,7 @@ pub(super) fn measured(
         at.time,
         ReportBody::Metrics { rank, source, env_step, values: values.clone(), reduced: false },
     );
-    charts::scalars(ctx, at, x, values, not_finite);
+    charts::scalars(ctx, at, x, said);
 }
 
 pub(super) fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {

@@ -3,8 +3,8 @@
 //! History (evaluations, checkpoints, charts) is kept over all generations. Lives, joins and failures belong
 //! to the present one.
 
-use super::charts;
-use super::progress;
+use super::charts::{self, Said};
+use super::{media, progress};
 use crate::last_words::{EndOfProcess, LastWords};
 use crate::limits::Limits;
 use crate::model::{CheckpointModel, FingerprintModel, MarkKind, RankLife, RankModel, Subject, Tone};
@@ -12,7 +12,7 @@ use crate::report::ReportBody;
 use crate::run::{Cause, Failure, Reach, Weight, weigh};
 use crate::session::{At, Ctx};
 use crate::watch::Death;
-use rankdeck_proto::message::{Exception, Exit, FinishReason, RankEvent};
+use rankdeck_proto::message::{Exception, Exit, FailureKind, FinishReason, RankEvent};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 
@@ -50,10 +50,40 @@ pub(super) struct End<'a> {
     pub last_lines: &'a [String],
     /// A stop had been ordered before.
     pub stopping: bool,
+    /// When that was recorded, by the agent's clock.
+    pub time: f64,
     /// Milliseconds from its end to the record.
     pub ago_ms: u64,
     /// Its agent died first.
     pub with_agent: bool,
+}
+
+/// Ranks that end alike within this time are one line, ms.
+const TOGETHER_MS: u64 = 30_000;
+/// Newest lines among which that of the others is looked for.
+const NEAR: usize = 64;
+
+/// A stop of many ranks is one line for each way in which they ended: adds a rank to the line of the others.
+fn joins_others(ctx: &mut Ctx<'_>, at: At, rank: Rank, exit: &Exit) -> bool {
+    let how = exit.to_string();
+    let alike = |other: &&RankModel| {
+        other.rank != rank && matches!(&other.life, RankLife::Exited(ended) if ended == exit)
+    };
+    let others = ctx.model.ranks.iter().filter(alike).map(|other| other.rank.0);
+    let all: Vec<u32> = others.chain([rank.0]).collect();
+    if all.len() < 2 || !ctx.session.run.is_current(at.generation) {
+        return false;
+    }
+    let now = ctx.now;
+    let line = ctx.model.history.iter_mut().rev().take(NEAR).find(|line| {
+        let about = matches!(line.subject, Some(Subject::Rank(_))) && line.routine;
+        about && line.text.ends_with(&how) && line.at.plus(TOGETHER_MS) >= now
+    });
+    let Some(line) = line else { return false };
+    let predicate = exit.predicate();
+    let predicate = predicate.strip_prefix("was ").map_or(predicate.clone(), |rest| format!("were {rest}"));
+    line.text = format!("ranks {} {predicate}", words::ranges(&all));
+    true
 }
 
 /// A rank's process ended.
@@ -63,7 +93,7 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     let tone = if good || end.stopping { Tone::Info } else { Tone::Bad };
     let text = format!("rank {rank} on {name} {}", end.exit.predicate());
     match tone {
-        // A stop of many ranks writes many of these.
+        Tone::Info if joins_others(ctx, at, rank, &end.exit) => {}
         Tone::Info => ctx.note_routine(at.time, tone, text, Some(Subject::Rank(rank))),
         Tone::Good | Tone::Warn | Tone::Bad => {
             ctx.note_about(at.time, tone, text, Some(Subject::Rank(rank)));
@@ -115,6 +145,24 @@ struct Blame {
     /// The rank named a mistake in the configuration.
     usage: bool,
     said: LastWords,
+    /// The signal from a console that it ended by.
+    sent: Option<i32>,
+}
+
+/// A program that ends by itself so long after a signal does it for another reason, seconds.
+const AFTER_SIGNAL_S: f64 = 30.0;
+
+/// The signal from a console that a rank ended by: that very signal, or an end soon after one that ends
+/// programs.
+fn sent(ctx: &Ctx<'_>, rank: Rank, end: &End<'_>) -> Option<i32> {
+    let sent = ctx.model.ranks.get(rank.index())?.signalled?;
+    let ended = end.time - end.ago_ms as f64 / 1000.0;
+    let by_it = match end.exit {
+        Exit::Signal { signal, .. } => signal == sent.signal,
+        Exit::Code { .. } => ended - sent.time <= AFTER_SIGNAL_S && !words::signal_is_harmless(sent.signal),
+        Exit::NotStarted { .. } => false,
+    };
+    by_it.then_some(sent.signal)
 }
 
 /// What the program said about its end.
@@ -123,7 +171,7 @@ fn last_words(model: &RankModel, end: &End<'_>) -> LastWords {
     LastWords::of(&EndOfProcess {
         exit: &end.exit,
         exception: model.exception.as_ref(),
-        error: model.error.as_ref().map(|error| error.0.as_str()),
+        error: model.error.as_ref().map(|error| (error.0.as_str(), model.failure)),
         lines: end.last_lines,
         hooked: page.is_some_and(|page| page.by_hook),
     })
@@ -134,7 +182,10 @@ fn blame(ctx: &Ctx<'_>, rank: Rank, end: &End<'_>, said: LastWords) -> Blame {
     let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
     let code_2 = end.exit == Exit::Code { code: 2 };
     let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && code_2);
-    Blame { weight: weigh(&end.exit, usage, &said), usage, said }
+    let sent = sent(ctx, rank, end);
+    // Who ends by what the user sent is nobody's victim.
+    let weight = if sent.is_some() { Weight::Hard } else { weigh(&end.exit, usage, &said) };
+    Blame { weight, usage, said, sent }
 }
 
 /// The generation was on its way out already, for a reason other than a failure.
@@ -149,8 +200,8 @@ fn is_end_wanted(ctx: &Ctx<'_>, weight: Weight) -> bool {
 
 /// A rank failed by itself or as another one's victim: a fact for the watch, and the cause of the run's end.
 fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
-    let Blame { weight, usage, said } = blame;
-    let lost_peer = weight == Weight::Victim && !said.is_mismatch();
+    let Blame { weight, usage, said, sent } = blame;
+    let lost_peer = weight == Weight::Victim && said.kind() != FailureKind::Mismatch;
     let culprit = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
     let earlier = culprit.map(|culprit| culprit.rank);
     let stuck = ctx.session.watch.root().filter(|root| *root != rank);
@@ -161,7 +212,7 @@ fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
     // A broken connection is never the first failure of a group, even where its cause has not been heard of
     // yet.
     let victim = lost_peer && ctx.model.ranks.len() > 1;
-    let death = Death { exit: &end.exit, said: &said, last_lines: end.last_lines, victim, victim_of };
+    let death = Death { exit: &end.exit, said: &said, last_lines: end.last_lines, victim, victim_of, sent };
     let mut verdict = crate::watch::dead(ctx.model, rank, &death);
     let host = ctx.host_name(at.node);
     if end.with_agent {
@@ -175,7 +226,7 @@ fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
     let (last_lines, text) = (end.last_lines.to_vec(), verdict.reason.clone());
     let facts = &mut ctx.session.run.facts;
-    facts.failures.push(Failure { rank, host, time, bound_s, last_lines, weight, text, usage });
+    facts.failed(Failure { rank, host, time, bound_s, last_lines, weight, text, usage });
     facts.blame(Cause::Failure);
     ctx.session.watch.fact(Some(rank), verdict);
 }
@@ -188,7 +239,7 @@ fn left_early(ctx: &mut Ctx<'_>, at: At, victim: Rank) -> Option<Rank> {
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, at.time);
     let (last_lines, weight) = (Vec::new(), Weight::Plain);
     let failure = Failure { rank, host, time, bound_s, last_lines, weight, text, usage: false };
-    ctx.session.run.facts.failures.push(failure);
+    ctx.session.run.facts.failed(failure);
     Some(rank)
 }
 
@@ -212,12 +263,16 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
         }
         RankEvent::Totals(totals) if rank == Rank(0) => progress::totals(ctx, at, totals),
         RankEvent::Scalars { env_step, values, not_finite, .. } if rank == Rank(0) => {
-            charts::scalars(ctx, at, env_step, values, not_finite);
+            charts::scalars(ctx, at, env_step, Said { values, not_finite, ..Said::default() });
         }
         RankEvent::Eval(evaluation) if rank == Rank(0) => progress::evaluated(ctx, at, evaluation),
-        RankEvent::Totals(_) | RankEvent::Scalars { .. } | RankEvent::Eval(_) => {
-            ctx.model.drops.misplaced += 1
-        }
+        RankEvent::Histogram(said) if rank == Rank(0) => media::histogram(ctx, at, said),
+        RankEvent::Image(said) if rank == Rank(0) => media::image(ctx, at, said),
+        RankEvent::Totals(_)
+        | RankEvent::Scalars { .. }
+        | RankEvent::Eval(_)
+        | RankEvent::Histogram(_)
+        | RankEvent::Image(_) => ctx.model.drops.misplaced += 1,
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
             let text = format!("checkpoint ({reason}) at step {}: {path}", words::count(env_step));
             ctx.note_routine(at.time, Tone::Info, text, Some(Subject::Checkpoint(path.clone())));
@@ -243,12 +298,13 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
                 &values,
             );
         }
-        RankEvent::Error { message, hint, usage } => {
+        RankEvent::Error { message, hint, usage, failure } => {
             ctx.note_at(at.time, Tone::Bad, format!("rank {rank}: {message}"));
             let Some(model) = mine(ctx, at, rank) else { return };
             model.error = Some((words::clip(&message, 2000), words::clip(&hint, 500)));
+            model.failure = failure;
             ctx.session.run.facts.errors.entry(rank).or_insert(at.time);
-            if usage {
+            if usage || failure == Some(FailureKind::Configuration) {
                 ctx.session.run.facts.usage.insert(rank);
             }
         }

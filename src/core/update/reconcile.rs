@@ -19,6 +19,7 @@ use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanDraft, Until};
 use rankdeck_types::probe::Probe;
+use rankdeck_types::words::plural;
 
 /// Milliseconds for which other hosts may still report their own failure before a launch is given up.
 const ABORT_MS: u64 = 2_000;
@@ -206,9 +207,9 @@ fn reserving(ctx: &mut Ctx<'_>) {
     ctx.model.run.launch = Some(spec.hash());
     let launch = Launch { generation, resume, role: Role::Launcher { master_addr, master_port: port } };
     let text = format!(
-        "launching generation {generation}: {} ranks on {} hosts, {}",
-        plan.ranks.len(),
-        plan.members().count(),
+        "launching generation {generation}: {} on {}, {}",
+        plural(plan.ranks.len(), "rank"),
+        plural(plan.members().count(), "host"),
         plan.backend
     );
     generation::begin(ctx, plan, launch);
@@ -238,9 +239,11 @@ fn running(ctx: &mut Ctx<'_>) {
     }
     let ended =
         ctx.model.ranks.iter().any(|rank| matches!(rank.life, RankLife::Exited(_) | RankLife::Finished));
-    let proved = ctx.members().any(|host| {
+    // Each event comes here: what few hosts are is asked first.
+    let proved = ctx.model.hosts.iter().any(|host| {
         host.stopped.is_some()
             && host.machine.generation.is_some_and(|latest| ctx.session.run.is_current(latest))
+            && ctx.is_member(host)
     });
     if ended || proved || ctx.session.run.is_ending() {
         ctx.session.run.drain(ctx.now, None);
@@ -259,16 +262,20 @@ fn allocation_over(ctx: &Ctx<'_>) -> Option<String> {
 
 /// Sends the present launch to hosts that have not got it on this connection.
 fn send_launches(ctx: &mut Ctx<'_>) {
-    let Some(launch) = ctx.session.run.launch.clone() else { return };
+    let Some(launch) = &ctx.session.run.launch else { return };
+    let waits = |host: &&HostModel| host.machine.is_live() && !host.machine.knows(launch.generation);
+    let waiting = ctx.model.hosts.iter().filter(waits).filter(|host| ctx.is_member(host));
+    let waiting: Vec<NodeRank> = waiting.map(|host| host.node_rank).collect();
+    if waiting.is_empty() {
+        return;
+    }
+    let launch = launch.clone();
     let (Role::Launcher { master_addr, master_port }, Some(plan)) = (launch.role, ctx.model.plan.clone())
     else {
         return;
     };
-    for node in ctx.nodes().filter(|node| plan.has_ranks(*node)) {
+    for node in waiting {
         let machine = &mut ctx.host(node).machine;
-        if machine.knows(launch.generation) || !machine.is_live() {
-            continue;
-        }
         (machine.launch_sent, machine.launch_open) = (Some(launch.generation), Some(launch.generation));
         let spec = LaunchSpec {
             generation: launch.generation,

@@ -1,8 +1,9 @@
 //! Records: durable events, applied exactly once and in order per host (CORE-3).
 
+use super::charts::Said;
 use super::ownership::{self, Seen};
-use super::{charts, link, progress, ranks};
-use crate::host::{AHEAD, HostStage};
+use super::{charts, link, progress, ranks, reach};
+use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
 use crate::model::{MarkKind, Tone};
 use crate::report::ReportBody;
 use crate::run::Cause;
@@ -50,10 +51,15 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
 fn keep_ahead(ctx: &mut Ctx<'_>, node: NodeRank, record: &Record) {
     let present = ctx.session.run.launch.as_ref().map(|launch| launch.generation);
     let is_ahead = ctx.session.run.is_launcher() && Some(record.generation) > present;
-    let ahead = &mut ctx.host(node).machine.ahead;
-    if is_ahead && ahead.len() < AHEAD {
-        ahead.push(record.clone());
-    } else if is_ahead {
+    if !is_ahead {
+        return;
+    }
+    let machine = &mut ctx.host(node).machine;
+    let bytes = serde_json::to_vec(record).map_or(AHEAD_BYTES, |json| json.len());
+    if machine.ahead.len() < AHEAD && machine.ahead_bytes.saturating_add(bytes) <= AHEAD_BYTES {
+        machine.ahead_bytes += bytes;
+        machine.ahead.push(record.clone());
+    } else {
         ctx.model.drops.gaps += 1;
     }
 }
@@ -61,6 +67,7 @@ fn keep_ahead(ctx: &mut Ctx<'_>, node: NodeRank, record: &Record) {
 /// Applies the records of a launch that this console follows from now on.
 pub(super) fn catch_up(ctx: &mut Ctx<'_>) {
     for node in ctx.nodes() {
+        ctx.host(node).machine.ahead_bytes = 0;
         for record in std::mem::take(&mut ctx.host(node).machine.ahead) {
             act_on(ctx, node, record);
         }
@@ -74,9 +81,10 @@ fn act_on(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) {
         RecordEvent::Launched { spec } => launched(ctx, at, &spec),
         RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
         RecordEvent::RankExited { rank, pid, exit, last_lines, stopping, ago_ms, with_agent } => {
-            let end = ranks::End { exit, last_lines: &last_lines, stopping, ago_ms, with_agent };
+            let end = ranks::End { exit, last_lines: &last_lines, stopping, time, ago_ms, with_agent };
             ranks::exited(ctx, at, rank, pid, end);
         }
+        RecordEvent::Signalled { rank, pid, signal } => reach::signalled(ctx, at, rank, pid, signal),
         RecordEvent::StopOrdered { mode, by } => stop_ordered(ctx, at, mode, by),
         RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
             stopped(ctx, at, survivors, gpus_free, took_ms)
@@ -88,8 +96,8 @@ fn act_on(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) {
             }
         }
         RecordEvent::Rank { rank, said } => ranks::said(ctx, at, rank, said),
-        RecordEvent::Metrics { rank, source, env_step, values, skipped: _, not_finite } => {
-            progress::measured(ctx, at, rank, source, env_step, values, not_finite);
+        RecordEvent::Metrics { rank, source, env_step, values, skipped: _, not_finite, spread } => {
+            progress::measured(ctx, at, rank, source, env_step, Said { values, spread, not_finite });
         }
         RecordEvent::Notice { text } => {
             let name = ctx.host_name(node);

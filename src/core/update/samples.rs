@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 
 /// Values per sparkline.
 const HISTORY: usize = 240;
+/// The same of a GPU, and GPUs of a host that have one.
+const GPU_HISTORY: usize = 60;
+const GPUS: usize = 64;
 
 /// Takes a host's gauges.
 pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, sample: HostSample) {
@@ -23,6 +26,8 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, sample: HostSample) {
     let malformed = since(machine.malformed, sample.malformed);
     drops.malformed = drops.malformed.saturating_add(malformed);
     machine.malformed = sample.malformed;
+    drops.withheld = drops.withheld.saturating_add(since(machine.withheld, sample.withheld));
+    machine.withheld = sample.withheld;
     if ctx.session.run.is_current(sample.generation) {
         ctx.session.watch.observe(ctx.model, node, &sample);
         for gauge in &sample.ranks {
@@ -42,6 +47,15 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, sample: HostSample) {
             }
             model.sample = Some(gauge.clone());
             model.sampled = Some(ctx.now);
+        }
+    }
+    let histories = &mut ctx.host(node).gpu_history;
+    histories.retain(|index, _| sample.gpus.iter().any(|gpu| gpu.index == *index));
+    for gpu in sample.gpus.iter().take(GPUS) {
+        let history = histories.entry(gpu.index).or_default();
+        push(history, gpu.utilization.map_or(f32::NAN, |percent| percent as f32));
+        if history.len() > GPU_HISTORY {
+            history.pop_front();
         }
     }
     ctx.host(node).sample = Some(sample);

@@ -1,6 +1,6 @@
 //! Time passes: heartbeats, agents that do not answer, and the conditions that the watch checks.
 
-use super::link;
+use super::{finder, link, reach};
 use crate::host::HostStage;
 use crate::limits::Limits;
 use crate::run::{Failure, Stage, Weight};
@@ -17,8 +17,9 @@ const HELLO_MS: u64 = 20_000;
 /// Time passed. Returns whether a screen could show the change.
 pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
     (ctx.session.clock.tick, ctx.session.clock.sampled) = (ctx.now, false);
+    let searched = finder::ticked(ctx) | reach::ticked(ctx);
     if ctx.session.run.stage == Stage::Over {
-        return false;
+        return searched;
     }
     if ctx.now.since(ctx.session.clock.ping) >= PING_MS {
         ctx.session.clock.ping = ctx.now;
@@ -47,7 +48,7 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
     }
     last_words(ctx);
     // A countdown is on the screen while the policy waits.
-    before > 0 || matches!(ctx.session.run.stage, Stage::Waiting { .. })
+    searched || before > 0 || matches!(ctx.session.run.stage, Stage::Waiting { .. })
 }
 
 /// For a few seconds after a death, asks the watch whether another rank had left the common order before.
@@ -57,7 +58,7 @@ pub(super) fn last_words(ctx: &mut Ctx<'_>) {
     if let Some((rank, text)) = ctx.session.watch.last_words(ctx.model, awake, &limits) {
         let host = ctx.model.ranks.get(rank.index()).map(|rank| rank.host.clone()).unwrap_or_default();
         let time = ctx.session.clock.wall_time(ctx.now);
-        ctx.session.run.facts.failures.push(Failure {
+        ctx.session.run.facts.failed(Failure {
             rank,
             host,
             time,

@@ -9,7 +9,7 @@ use crate::run::{Cause, Next, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
-use rankdeck_types::ids::NodeRank;
+use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 
 /// Most warnings that are kept.
@@ -135,6 +135,28 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
             ctx.out.push(Effect::Exit { code: 0 });
             ctx.session.run.exited = true;
         }
+    }
+    true
+}
+
+/// Number of a look that a user asks for; those of the watch count from 1.
+const LOOK: u64 = 0;
+
+/// Asks a rank's agent for a close look; the answer is kept beside the rank.
+pub(super) fn look(ctx: &mut Ctx<'_>, rank: Rank) -> bool {
+    let Some(node) = ctx.model.ranks.get(rank.index()).map(|rank| rank.node) else { return false };
+    if ctx.host(node).is_live() {
+        ctx.send(node, ConsoleMessage::Inspect { request: LOOK, ranks: vec![rank] });
+    }
+    true
+}
+
+/// Asks a rank's agent to continue it.
+pub(super) fn resume(ctx: &mut Ctx<'_>, rank: Rank) -> bool {
+    let Some(node) = ctx.model.ranks.get(rank.index()).map(|rank| rank.node) else { return false };
+    if ctx.host(node).is_live() {
+        ctx.note(Tone::Info, format!("rank {rank} is to be continued, asked for by key"));
+        ctx.send(node, ConsoleMessage::Continue { ranks: vec![rank] });
     }
     true
 }

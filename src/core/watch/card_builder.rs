@@ -4,12 +4,12 @@ use super::cause;
 use super::draft::{Draft, Judgement};
 use super::rank_view::{self, RankView};
 use crate::card::{Advice, Card, Others, Side};
-use crate::model::{Model, RankLife, RankModel};
+use crate::model::{Look, Model, RankLife, RankModel};
 use crate::reason::{self, VerdictKind, fill};
 use crate::report::VerdictReport;
-use rankdeck_proto::inspection::{How, Inspection};
+use rankdeck_proto::inspection::{Frame, How, Inspection};
 use rankdeck_proto::message::RankSample;
-use rankdeck_types::ids::Rank;
+use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
 use std::collections::BTreeMap;
 
@@ -18,6 +18,8 @@ const FRAMES: usize = 12;
 const TOP_FRAMES: usize = 3;
 /// Lines about other ranks.
 const OTHERS: usize = 8;
+/// Notes of a close look that are kept.
+const NOTES: usize = 4;
 /// Children named on a card.
 const CHILDREN: usize = 4;
 
@@ -60,6 +62,12 @@ pub(super) fn side(rank: &RankModel, look: Option<&Inspection>) -> Side {
     side
 }
 
+/// What a close look at a rank shows.
+pub(crate) fn seen(rank: &RankModel, look: &Inspection, at: Timestamp) -> Look {
+    let notes = look.notes.iter().take(NOTES).map(|note| words::clip(note, 200)).collect();
+    Look { at, side: side(rank, Some(look)), notes }
+}
+
 /// The operating system's view, in words.
 fn os(sample: &RankSample, look: Option<&Inspection>) -> String {
     let frozen = sample.signals.cgroup.as_ref().is_some_and(|cgroup| cgroup.frozen)
@@ -95,6 +103,11 @@ fn children(sample: &RankSample, look: Option<&Inspection>) -> Vec<String> {
     list.into_iter().take(CHILDREN).collect()
 }
 
+/// A frame of Rust's own library, whose paths are those of the machine that built it.
+fn is_of_rust(frame: &Frame) -> bool {
+    frame.file.as_ref().is_some_and(|file| file.starts_with("/rustc/"))
+}
+
 /// The stack of the main thread, Python frames before native ones: what it is blocked in, and below that the
 /// program's own frames.
 fn stack(look: &Inspection) -> Vec<String> {
@@ -104,7 +117,7 @@ fn stack(look: &Inspection) -> Vec<String> {
     let frames = first.into_iter().flat_map(|thread| &thread.frames);
     frames
         .enumerate()
-        .filter(|(depth, frame)| *depth < TOP_FRAMES || cause::is_own(frame))
+        .filter(|(depth, frame)| (*depth < TOP_FRAMES && !is_of_rust(frame)) || cause::is_own(frame))
         .take(FRAMES)
         .map(|(_, frame)| {
             let place = match (&frame.file, frame.line) {
@@ -247,6 +260,10 @@ impl Draft {
     pub fn verdict(self, model: &Model, views: &[RankView<'_>]) -> VerdictReport {
         let card = card(model, views, &self);
         let Judgement { severity, confidence, reason } = self.judged;
+        // What the user asked for is not to be misread.
+        let sent = self.rank.and_then(|rank| model.ranks.get(rank.index())?.signalled);
+        let sent = sent.filter(|sent| !words::signal_is_harmless(sent.signal));
+        let sent = sent.map(|sent| format!("a console sent it {}", words::signal_name(sent.signal)));
         VerdictReport {
             rank: self.rank,
             host: self.host,
@@ -257,7 +274,11 @@ impl Draft {
             reason: fill(reason.row().sentence(self.form), &self.words),
             latency_s: self.latency_ms as f64 / 1000.0,
             first_s: 0.0,
-            card: Box::new(Card { facts: self.facts, observations: self.observations, ..card }),
+            card: Box::new(Card {
+                facts: sent.into_iter().chain(self.facts).collect(),
+                observations: self.observations,
+                ..card
+            }),
         }
     }
 }

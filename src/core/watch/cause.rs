@@ -9,6 +9,7 @@ use super::obstacle;
 use super::pace::SUSPECT_MS;
 use super::program::{self, children_work, cpu, never_sleeps, storage_bytes};
 use super::rank_view::RankView;
+use super::shortage::{self, cores_are_short, lacks_cores, starved, stretch};
 use crate::limits::Limits;
 use crate::reason::{Reason, Severity};
 use crate::report::Confidence;
@@ -18,12 +19,6 @@ use rankdeck_types::words;
 
 /// Wait after which an explained wait is shown.
 pub(super) const AMBER_MS: u64 = 30_000;
-/// Share of the time without a core from which a rank is starved. [`STARVED`] is how many times its budget
-/// that may last: an endless loop on a busy host looks the same.
-const DELAYED: f64 = 0.2;
-/// CPU share from which a rank on a busy host has its part of it.
-const FAIR: f64 = 0.5;
-pub(super) const STARVED: u64 = 4;
 /// How many times the longest pause of this wait so far a silence must be.
 const LONGER: u64 = 2;
 /// Pressure of memory (full) and major faults per second from which a host thrashes.
@@ -114,6 +109,16 @@ pub(super) fn stopped_child(view: &RankView<'_>) -> Option<u32> {
     view.sample.signals.children.iter().find(|child| matches!(child.state, 'T' | 't')).map(|child| child.pid)
 }
 
+/// What it waits for is stopped by a signal, as far as anybody knows: of a script only a look tells.
+fn waits_for_the_stopped(view: &RankView<'_>) -> bool {
+    let stopped = |pid: &u32| {
+        let children = &view.sample.signals.children;
+        children.iter().any(|child| child.pid == *pid && matches!(child.state, 'T' | 't'))
+    };
+    let known = view.phase().is_some() && stopped_child(view).is_some();
+    known || view.evidence().is_some_and(|look| look.awaits.iter().any(stopped))
+}
+
 /// Its program works in a phase of known length.
 fn progresses(view: &RankView<'_>) -> bool {
     let moved = &view.moved;
@@ -128,33 +133,6 @@ fn same_function(view: &RankView<'_>) -> bool {
     view.function_before.is_some() && view.look.and_then(user_function).as_deref() == view.function_before
 }
 
-/// It has something to do and does not get a core for it. One that only waits uses none at all, however busy
-/// its host is.
-pub(super) fn starved(view: &RankView<'_>) -> bool {
-    let busy = cores_are_short(view);
-    let moved = &view.moved;
-    // What runs beside the main thread says nothing about it.
-    let own = moved.main_cpu.or(moved.cpu);
-    let waits = view.sample.state == 'R' || moved.delayed >= DELAYED || own.is_some_and(|cpu| cpu > IDLE);
-    busy && waits && own.is_some_and(|cpu| cpu < FAIR)
-}
-
-/// Its host has no core to spare, or its group has used up its share of them.
-fn cores_are_short(view: &RankView<'_>) -> bool {
-    view.host.is_busy() || view.moved.throttled.is_some_and(|share| share >= DELAYED)
-}
-
-/// Something of the rank wants a core and gets none: its main thread, another thread of it, or a child. Where
-/// cores are short, that is so until somebody has looked.
-pub(super) fn lacks_cores(view: &RankView<'_>) -> bool {
-    starved(view) || (cores_are_short(view) && view.look.is_none_or(|look| look.lacks_cores))
-}
-
-/// How many times longer everything may take where cores are short.
-pub(super) fn stretch(view: &RankView<'_>) -> u64 {
-    (view.host.crowd.ceil() as u64).max(STARVED)
-}
-
 /// A new look would tell more: the rank has done something since the latest one, or a sleep that it showed is
 /// over.
 pub(super) fn wants_look(view: &RankView<'_>, limits: &Limits) -> bool {
@@ -163,17 +141,6 @@ pub(super) fn wants_look(view: &RankView<'_>, limits: &Limits) -> bool {
         Some(view.look_age_ms > look.os.sleep_left_ms.or(look.awaited_sleep_ms)?)
     };
     view.quiet_ms() >= limits.behind / 2 && (view.look_is_old() || over() == Some(true))
-}
-
-/// Its host has no free core, and the rank and its children get little CPU or wait for it, so that all they
-/// do takes long.
-fn gets_little(view: &RankView<'_>) -> bool {
-    let moved = &view.moved;
-    let children_ms: u64 = moved.children.iter().map(|child| child.cpu_ms).sum();
-    let children = children_ms as f64 / moved.over_ms.max(1) as f64;
-    let share = moved.cpu.unwrap_or(0.0) + children;
-    let ready = || view.sample.signals.children.iter().any(|child| child.state == 'R');
-    cores_are_short(view) && share < FAIR && (share > 0.0 || ready() || starved(view))
 }
 
 /// Its memory is paged in and out: its host's, or that of its own group at a limit.
@@ -201,11 +168,11 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
         .or_else(|| late.by_its_progress())
         .unwrap_or_else(|| late.by_its_wait())?;
     // A worker that is stopped would not go on with a core, either.
-    let stopped = matches!(judged.reason, Reason::EnvWorkerDeadlocked | Reason::DataLoader)
-        && stopped_child(view).is_some();
+    let workers = matches!(judged.reason, Reason::EnvWorkerDeadlocked | Reason::DataLoader);
+    let stopped = late.stopped || (workers && stopped_child(view).is_some());
     let rests_on_silence = judged.severity == Severity::Red && judged.confidence < Confidence::Certain;
     if rests_on_silence && !stopped && late.is_doubtful() {
-        return amber(if view.host.is_busy() { Reason::HostOverloaded } else { Reason::ExpectedWait });
+        return amber(shortage::reason(view).unwrap_or(Reason::ExpectedWait));
     }
     Some(judged)
 }
@@ -227,6 +194,8 @@ struct Lateness<'a> {
     overdue: bool,
     /// Its program has given no sign for too long, whatever its main thread does.
     signless: bool,
+    /// It waits for a process that a signal has stopped: how long it usually waits there says nothing.
+    stopped: bool,
     /// Others have waited so long that an explained wait is shown.
     shown: bool,
     phase: Option<Phase>,
@@ -242,6 +211,10 @@ impl<'a> Lateness<'a> {
         // It has paused in this wait before, and has gone on by itself.
         let pause = view.longest_pause_ms.saturating_mul(LONGER).min(limits.rank0);
         let stuck = threshold.stuck.max(pause);
+        let waits_in = wait(view);
+        let stopped = matches!(waits_in, Wait::Pipe | Wait::Poll | Wait::Child)
+            && waits_for_the_stopped(view)
+            && silence.min(waited_ms) >= limits.behind;
         Lateness {
             view,
             limits,
@@ -249,11 +222,12 @@ impl<'a> Lateness<'a> {
             silence,
             spent,
             suspicious: silence >= threshold.suspect && waited_ms >= SUSPECT_MS,
-            overdue: silence >= stuck && waited_ms >= limits.behind.min(stuck),
+            overdue: stopped || (silence >= stuck && waited_ms >= limits.behind.min(stuck)),
             signless: view.silence_ms() >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck),
+            stopped,
             shown: waited_ms >= AMBER_MS,
             phase: view.phase(),
-            waits_in: wait(view),
+            waits_in,
         }
     }
 
@@ -300,14 +274,30 @@ impl<'a> Lateness<'a> {
         if self.spins() {
             return Some(amber(Reason::Spinning));
         }
-        if starved(view) && self.silence < self.patience() {
-            return Some(if overdue { amber(Reason::HostOverloaded) } else { None });
+        if starved(view) && self.silence < self.patience() && !self.stopped {
+            let reason = shortage::reason(view).unwrap_or(Reason::HostOverloaded);
+            return Some(if overdue { amber(reason) } else { None });
         }
-        if view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && self.suspicious && storage_bytes(view) == 0 {
-            return Some(red(Confidence::Likely, Reason::Storage));
+        let blocked = view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
+        if blocked && self.suspicious && storage_bytes(view) == 0 {
+            return Some(self.by_its_storage());
         }
         let reason = obstacle::for_others(view).filter(|_| self.idles())?;
         Some(red(Confidence::Likely, reason))
+    }
+
+    /// It is blocked in the kernel. Storage that is slow answers now and then; only a look tells.
+    fn by_its_storage(&self) -> Option<Judgement> {
+        let view = self.view;
+        let budget = self.silence < self.limits.rank0;
+        if budget && view.storage_answers() {
+            return if self.shown { amber(Reason::ExpectedWait) } else { None };
+        }
+        // Where somebody counts what it moves, two looks tell.
+        let seen = |look: &Inspection| look.storage_bytes.is_none() || view.storage_before.is_some();
+        let enough = view.threshold.suspect.max(self.limits.behind).saturating_add(LOOK_MS);
+        let unseen = !view.evidence().is_some_and(seen) && self.silence < enough;
+        if unseen { None } else { red(Confidence::Likely, Reason::Storage) }
     }
 
     /// What the processes that compute its environments do.
@@ -367,7 +357,8 @@ impl<'a> Lateness<'a> {
         // When a sleep ends, only a look tells; and what a look has shown before it did something is over.
         let unseen =
             phase.is_none() && (view.look_is_old() || (self.waits_in == Wait::Sleep && view.look.is_none()));
-        let early = !self.overdue || (unseen && self.silence < stuck.saturating_add(LOOK_MS));
+        let early =
+            !self.overdue || (unseen && !self.stopped && self.silence < stuck.saturating_add(LOOK_MS));
         early.then_some(expected)
     }
 
@@ -398,7 +389,7 @@ pub(super) fn judge_start(view: &RankView<'_>, waited_ms: u64, limits: &Limits) 
     }
     let blocked = view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
     let idle = view.moved.over_ms >= 1_000 && cpu(view) <= IDLE;
-    let slowly = gets_little(view);
+    let slowly = shortage::gets_little(view);
     let still = view.idle_ms.is_none_or(|ms| ms >= RENDEZVOUS_MS);
     let nothing = idle && still && !slowly && storage_bytes(view) == 0 && children_work(view) != Some(true);
     let nothing = nothing && !program::wakes_by_itself(view, limits.rank0);

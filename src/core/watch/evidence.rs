@@ -6,6 +6,7 @@ use super::disagree::Disagreement;
 use super::draft::{Draft, Judgement};
 use super::gauges::{NAMED, complaint, find, host_of, looked, name, waiters, who};
 use super::rank_view::{self, RankView};
+use super::shortage;
 use super::slow::Straggler;
 use crate::card::{Side, ranges};
 use crate::model::{Model, RankModel};
@@ -58,11 +59,13 @@ impl Snapshot<'_> {
         let inside = self.inside(rank.rank);
         let cgroup = rank.sample.as_ref().and_then(|sample| sample.signals.cgroup.as_ref());
         let frozen = cgroup.filter(|_| reason == Reason::CgroupFrozen);
-        let words = vec![
-            ("who", who(rank)),
-            ("state", words::process_state(state).into()),
-            ("letter", state.to_string()),
-        ];
+        // SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU.
+        let sent = rank.signalled.filter(|sent| state == 'T' && (19..=22).contains(&sent.signal));
+        let stopped = match sent {
+            Some(sent) => format!("stopped by {}, which a console sent", words::signal_name(sent.signal)),
+            None => words::process_state(state).into(),
+        };
+        let words = vec![("who", who(rank)), ("state", stopped), ("letter", state.to_string())];
         self.verdict(Draft {
             rank: Some(rank.rank),
             host: Some(rank.host.clone()),
@@ -83,16 +86,19 @@ impl Snapshot<'_> {
         } else {
             SentenceForm::Usual
         };
-        let others = match late.also {
+        let mut facts = match late.also {
             [] => Vec::new(),
             also => vec![format!("also late: ranks {}", ranges(also))],
         };
+        if matches!(judged.reason, Reason::HostOverloaded | Reason::Throttled) {
+            facts.extend(self.view(late.rank).map(shortage::facts).unwrap_or_default());
+        }
         self.verdict(Draft {
             form,
             rank: Some(late.rank),
             host: host_of(self.model, Some(late.rank)),
             waiter: late.waiters.first().copied(),
-            facts: others,
+            facts,
             observations: self.observations(late.rank, late.waiters),
             latency_ms: late.waited_ms,
             compared: (late.seq > 1 && !late.group.is_empty()).then(|| late.seq - 1),

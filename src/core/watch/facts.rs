@@ -10,7 +10,7 @@ use crate::last_words::LastWords;
 use crate::model::Model;
 use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::{Confidence, VerdictReport};
-use rankdeck_proto::message::Exit;
+use rankdeck_proto::message::{Exit, FailureKind};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 
@@ -26,23 +26,25 @@ pub(crate) struct Death<'a> {
     pub last_lines: &'a [String],
     /// It lost its connection to another rank.
     pub victim: bool,
-    /// To this one.
     pub victim_of: Option<Rank>,
+    /// The signal from a console that it ended by.
+    pub sent: Option<i32>,
 }
 
 impl Death<'_> {
     fn reason(&self) -> Reason {
-        let said = self.said;
+        let kind = self.said.kind();
         match self.exit {
             Exit::NotStarted { .. } => Reason::NotStarted,
             Exit::Signal { out_of_memory: true, .. } => Reason::OutOfMemory,
-            _ if said.is_mismatch() => Reason::MismatchAbort,
-            _ if said.is_out_of_memory() => Reason::OutOfMemory,
-            _ if said.is_of_gpu() => Reason::GpuFailed,
+            _ if self.sent.is_some() => Reason::Killed,
+            _ if kind == FailureKind::Mismatch => Reason::MismatchAbort,
+            _ if kind == FailureKind::OutOfMemory => Reason::OutOfMemory,
+            _ if kind == FailureKind::GpuFailed => Reason::GpuFailed,
             Exit::Signal { signal: 4 | 6 | 7 | 8 | 11, .. } => Reason::Crashed,
             Exit::Signal { .. } => Reason::Killed,
-            Exit::Code { .. } if said.is_disk_full() => Reason::DiskFull,
-            Exit::Code { .. } if said.is_port_taken() => Reason::PortTaken,
+            Exit::Code { .. } if kind == FailureKind::DiskFull => Reason::DiskFull,
+            Exit::Code { .. } if kind == FailureKind::PortTaken => Reason::PortTaken,
             Exit::Code { .. } if self.victim || self.victim_of.is_some() => Reason::ConnectionLost,
             // How a shell reports the signal that ended its child.
             Exit::Code { code: 132 | 134 | 135 | 136 | 139 } => Reason::Crashed,
@@ -62,9 +64,14 @@ fn gpu_complaint(model: &Model, rank: Rank) -> Option<String> {
 
 /// The verdict about a process that ended badly.
 pub(crate) fn dead(model: &Model, rank: Rank, death: &Death<'_>) -> VerdictReport {
-    let &Death { exit, said, last_lines, victim_of, .. } = death;
+    let &Death { exit, said, last_lines, victim_of, sent, .. } = death;
     let found = find(model, rank);
     let mut ended = exit.predicate();
+    match sent {
+        Some(_) if matches!(exit, Exit::Signal { .. }) => ended.push_str(", which a console sent"),
+        Some(signal) => ended.push_str(&format!(" after {} from a console", words::signal_name(signal))),
+        None => {}
+    }
     let last = || last_lines.iter().rev().map(String::as_str).find(|line| !line.trim().is_empty());
     let shown = if said.shown().is_empty() && matches!(exit, Exit::Code { .. }) {
         last().unwrap_or_default()

@@ -48,6 +48,10 @@ pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
             words::duration_ms(u64::from(socket.last_received_ms))
         )
     }));
+    if look.storage_moved > 0 {
+        let moved = words::bytes(look.storage_moved);
+        facts.push(format!("rank {rank}: the storage that it waits for moved {moved} while somebody looked"));
+    }
     facts.extend(look.gpu.iter().map(|gpu| format!("rank {rank}: {}", words::clip(gpu, 200))));
     facts
 }

@@ -1,9 +1,9 @@
 //! Silent hosts. Pure.
 
-use super::cause::STARVED;
 use super::draft::{Draft, Judgement};
 use super::gauges;
 use super::rank_view::HostView;
+use super::shortage::STARVED;
 use crate::host::HostStage;
 use crate::limits::Limits;
 use crate::model::{HostModel, Model};

@@ -156,7 +156,11 @@ impl Doubts {
         found.retain(|key, verdict| {
             let doubtful = matches!(
                 verdict.reason_code,
-                Reason::HostOverloaded | Reason::Thrashing | Reason::CpuPressure | Reason::Late
+                Reason::HostOverloaded
+                    | Reason::Thrashing
+                    | Reason::CpuPressure
+                    | Reason::Throttled
+                    | Reason::Late
             );
             if !doubtful || told.contains_key(key) {
                 return true;

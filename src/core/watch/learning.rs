@@ -32,11 +32,14 @@ const VALUE_TIMES: f64 = 100.0;
 /// Evaluations that it takes to speak of a loss of skill, and how many of them the latest are.
 const EVALS: usize = 6;
 const LATEST_EVALS: usize = 3;
+/// Evaluations waver: a loss of skill is so many times as much as what one is usually worse by.
+const WAVERS: f64 = 4.0;
 /// Values of the return, and share of the goal, that it takes to say that nothing was learnt.
 const RETURNS: u64 = 60;
 const GOAL_SHARE: f64 = 0.5;
 
 const RETURN: &str = "charts/episodic_return";
+const EVAL: &str = "charts/eval_return";
 const SPEED: &str = "charts/SPS";
 
 /// What is wrong with the learning, if anything.
@@ -81,7 +84,8 @@ impl Finding {
         let run = model.run.id.as_ref().map(|run| run.0.as_str()).unwrap_or_default();
         if let Some(checkpoint) = before {
             let command = format!("rankdeck restart {run} --from {}", checkpoint.path);
-            let text = "go back to the checkpoint before it (r)".into();
+            let step = words::count(checkpoint.env_step);
+            let text = format!("go back to the last checkpoint before it, at step {step}");
             verdict.card.actions.insert(0, Advice { text, command });
         }
         verdict
@@ -238,12 +242,14 @@ impl<'a> Run<'a> {
         }
         let (before, latest) = evals.split_at(evals.len() - LATEST_EVALS);
         let best = before.iter().max_by(|a, b| a.return_mean.total_cmp(&b.return_mean))?;
-        let first = before.first()?.return_mean;
+        // Of old evaluations only the chart is left.
+        let chart = self.model.scalars.get(EVAL).map_or(&[][..], |series| self.points(series));
+        let first = chart.first().map_or(before.first()?.return_mean, |point| point.mean);
         let half = first + (best.return_mean - first) / 2.0;
         let now = median(latest.iter().map(|eval| eval.return_mean).collect());
         let spread = median(latest.iter().map(|eval| eval.return_std).collect()).max(best.return_std);
         let lost = latest.iter().all(|eval| eval.return_mean < half);
-        if !lost || best.return_mean - now <= 2.0 * spread {
+        if !lost || best.return_mean - now <= 2.0 * spread || good(before) - now <= WAVERS * unrest(before) {
             return None;
         }
         Some(Finding {
@@ -302,6 +308,19 @@ fn middle(points: &[Point]) -> f64 {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// A good evaluation, which is not the best by chance: their upper quartile.
+fn good(evals: &[&Evaluation]) -> f64 {
+    let mut returns: Vec<f64> = evals.iter().map(|eval| eval.return_mean).collect();
+    returns.sort_by(f64::total_cmp);
+    returns.get(returns.len() * 3 / 4).copied().unwrap_or(0.0)
+}
+
+/// What an evaluation that is worse than the one before is usually worse by.
+fn unrest(evals: &[&Evaluation]) -> f64 {
+    let lost = evals.windows(2).map(|pair| pair[0].return_mean - pair[1].return_mean);
+    median(lost.filter(|lost| *lost > 0.0).collect())
 }
 
 fn steps(step: f64) -> String {

@@ -25,6 +25,8 @@ struct LookHistory {
     answer: Option<Inspection>,
     /// The function in which its own code was at the look before.
     function_before: Option<String>,
+    /// What the storage that it waits for had moved at the look before.
+    storage_before: Option<u64>,
     /// Connections at the first look since the rank stands still, once there was another.
     before: Vec<Socket>,
 }
@@ -76,6 +78,7 @@ impl Looks {
     pub fn answered(&mut self, inspection: Inspection) {
         if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
             asked.function_before = asked.answer.as_ref().and_then(user_function);
+            asked.storage_before = asked.answer.as_ref().and_then(|look| look.storage_bytes);
             // On a busy host a look may end before it has read a stack. An earlier stack still holds: the
             // rank has not moved since.
             let (known, before) =
@@ -104,7 +107,7 @@ impl Looks {
     pub fn moved(&mut self, rank: Rank) {
         if let Some(asked) = self.ranks.get_mut(&rank) {
             asked.answer = None;
-            asked.function_before = None;
+            (asked.function_before, asked.storage_before) = (None, None);
             asked.before.clear();
         }
     }
@@ -112,6 +115,11 @@ impl Looks {
     /// The function in which the rank's own code was at the look before the latest, since it stands still.
     pub fn function_before(&self, rank: Rank) -> Option<&str> {
         self.ranks.get(&rank)?.function_before.as_deref()
+    }
+
+    /// What the storage that the rank waits for had moved at the look before the latest.
+    pub fn storage_before(&self, rank: Rank) -> Option<u64> {
+        self.ranks.get(&rank)?.storage_before
     }
 
     /// The rank's connections at the first look since it stands still; empty while there was no other.

@@ -6,10 +6,11 @@
 //! Map: `track` remembers ranks between samples, `pace` learns what is usual, `rank_view` is one rank now;
 //! `waits` follows the frontier of every group to the guilty ranks, `disagree` finds the rank that left the
 //! common order, `replicas` compares the weights of scripts, `cause` finds the reason, `obstacle` names what
-//! it is blocked on, and `weigh` decides what is said; `hosts`, `network` and `slow` look at silent hosts,
-//! connections and stragglers; `devices` at interfaces and GPUs; `looks` asks agents about suspects;
-//! `evidence` and `facts` put it into words, `draft` is all of a verdict but its card, and `card_builder`
-//! makes that; `incidents` keeps what holds and what was told, and `post_mortem` compares last words.
+//! it is blocked on, `shortage` tells ranks that get no core, and `weigh` decides what is said; `hosts`,
+//! `network` and `slow` look at silent hosts, connections and stragglers, `quota` at CPU quotas; `devices` at
+//! interfaces and GPUs; `looks` asks agents about suspects; `evidence` and `facts` put it into words, `draft`
+//! is all of a verdict but its card, and `card_builder` makes that; `incidents` keeps what holds and what was
+//! told, and `post_mortem` compares last words.
 //!
 //! Invariants:
 //! - One incident per root: a death, a frozen process or a silent host explains the waits of the
@@ -42,8 +43,10 @@ mod obstacle;
 mod pace;
 mod post_mortem;
 mod program;
+mod quota;
 mod rank_view;
 mod replicas;
+mod shortage;
 mod slow;
 mod stages;
 mod standstill;
@@ -51,6 +54,7 @@ pub(crate) mod track;
 mod waits;
 mod weigh;
 
+pub(crate) use card_builder::seen;
 pub(crate) use facts::{Death, dead, drift, totals_differ};
 pub(crate) use incidents::Change;
 pub(crate) use looks::LookRequest;
@@ -202,6 +206,7 @@ impl Watch {
                 longest_pause_ms: track.longest_pause_ms(),
                 ended_before: track.ended_before(),
                 usual_helpers: track.usual_helpers(),
+                usual_io: track.usual_io(),
                 moved: track.moved(),
                 threshold: self.pace.threshold(rank_view::silence_kind(sample), limits),
                 groups: rank_view::groups(sample),
@@ -213,6 +218,7 @@ impl Watch {
                 look: self.looks.latest(rank.rank),
                 look_age_ms: self.looks.began_ms(rank.rank).map_or(0, |at| track.mono_ms.saturating_sub(at)),
                 function_before: self.looks.function_before(rank.rank),
+                storage_before: self.looks.storage_before(rank.rank),
                 sockets_before: self.looks.before(rank.rank),
             })
         };
@@ -258,7 +264,8 @@ impl Watch {
             && !found.values().any(|verdict| verdict.severity == Severity::Red)
         {
             let verdict = snapshot.straggler(slow);
-            found.insert((verdict.verdict, verdict.rank, None), verdict);
+            // Of a rank that is late right now, that is told.
+            found.entry((verdict.verdict, verdict.rank, None)).or_insert(verdict);
         }
         let wanted = answering(&snapshot, &suspects);
         let old: Vec<Rank> =

@@ -10,11 +10,29 @@ const WORKS: f64 = 0.01;
 /// less.
 pub(super) const BULK: u64 = 1 << 20;
 
-/// The main thread did something between two samples, the later one `passed_ms` after the other: it ran, or
-/// it moved bytes. Being given a core for a moment is not enough: a thread that polls is given one, too.
-pub(super) fn acted(before: &MainThread, now: &MainThread, passed_ms: u64) -> bool {
-    let ran_us = now.cpu_us.saturating_sub(before.cpu_us);
-    ran_us as f64 >= IDLE * 1000.0 * passed_ms.max(1) as f64 || now.io_bytes != before.io_bytes
+/// Bytes per second from which a process's connections carry a stream: an upload or a download in threads of
+/// its own, where trackers send a few now and then.
+const STREAM: u64 = 128 << 10;
+/// How often per second a main thread that converses is given a core, and the share of its time that it then
+/// runs. Whom it talks to by datagrams, local sockets or shared memory, no counter tells.
+const TURNS: f64 = 20.0;
+const TALKS: f64 = 0.005;
+
+/// The main thread did something between two samples, the later one `passed_ms` after the other: it ran, it
+/// moved bytes, or it converses. Being given a core for a moment is not enough: a thread that polls is given
+/// one, too. `locked`: it waits for a lock, as one does that polls a queue of its own.
+pub(super) fn acted(before: &MainThread, now: &MainThread, passed_ms: u64, locked: bool) -> bool {
+    let ran_us = now.cpu_us.saturating_sub(before.cpu_us) as f64;
+    let turns = now.turns.saturating_sub(before.turns) as f64;
+    let passed_ms = passed_ms.max(1) as f64;
+    let share = |of: f64| ran_us >= of * 1000.0 * passed_ms;
+    let converses = !locked && turns * 1000.0 >= TURNS * passed_ms && share(TALKS);
+    share(IDLE) || converses || now.io_bytes != before.io_bytes
+}
+
+/// The connections of a process carried a stream over `passed_ms`.
+pub(super) fn streamed(before: u64, now: u64, passed_ms: u64) -> bool {
+    now.abs_diff(before).saturating_mul(1000) >= STREAM.saturating_mul(passed_ms.max(1))
 }
 
 /// The connections of a process carried something for its main thread: much, or anything while that was given
@@ -70,7 +88,7 @@ pub(super) struct Movement {
     pub limit_hits_per_s: f64,
     /// Major page faults per second.
     pub faults_per_s: f64,
-    /// Share of throttled periods; `None` without a quota.
+    /// Share of the time, or of the periods, in which its CPU quota was used up; `None` without a quota.
     pub throttled: Option<f64>,
     /// Out-of-memory kills in its cgroup.
     pub oom_kills: u64,
@@ -80,6 +98,8 @@ pub(super) struct Movement {
     pub main_io_bytes: u64,
     /// CPU share of its children and of all threads beside the main one.
     pub helpers: f64,
+    /// Bytes per second that its children read and wrote.
+    pub helpers_io: f64,
     /// Children that were there all the time, or are new.
     pub children: Vec<ChildMovement>,
     /// Milliseconds in each phase, collectives excluded.

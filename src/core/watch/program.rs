@@ -10,6 +10,7 @@
 use super::movement::{BULK, ChildMovement, IDLE};
 use super::pace::SUSPECT_MS;
 use super::rank_view::RankView;
+use rankdeck_proto::message::GpuSample;
 use std::collections::BTreeMap;
 
 /// CPU share from which a rank is busy.
@@ -18,6 +19,10 @@ pub(super) const BUSY: f64 = 0.8;
 const HELP: f64 = 0.5;
 /// How much more than before, as a factor and a share, helpers must do to work for the program.
 const MORE: (f64, f64) = (2.0, 0.1);
+/// The same of the bytes per second that children read and write, as one does that uploads what is there.
+const MORE_IO: (f64, f64) = (2.0, (128 << 10) as f64);
+/// Share of its time that a GPU works, percent, from which its rank does.
+const GPU: u32 = 5;
 
 /// CPU share of the main thread of a script; of the whole process where that is all that is known, and for
 /// the built-in trainer, which computes in several threads.
@@ -46,6 +51,9 @@ pub(super) fn children_work(view: &RankView<'_>) -> Option<bool> {
         let cpu_ms: u64 = moved.children.iter().map(|child| child.cpu_ms).sum();
         return Some(cpu_ms as f64 / moved.over_ms as f64 >= IDLE);
     }
+    if gpu_works(view) {
+        return Some(true);
+    }
     let awaited = awaited(view);
     let works = |child: &ChildMovement| child.moves(moved.over_ms);
     if awaited.is_empty() { Some(helpers_work(view)) } else { Some(awaited.iter().copied().any(works)) }
@@ -61,9 +69,18 @@ pub(super) fn moves(view: &RankView<'_>, budget_ms: u64) -> bool {
         return moved.io_bytes > 0 || children_work(view) == Some(true);
     }
     moved.io_bytes >= BULK
+        || gpu_works(view)
         || children_work(view) == Some(true)
         || helpers_work(view)
         || wakes_by_itself(view, budget_ms)
+}
+
+/// The GPU of the rank works for it while its main thread waits for that. Where others use it too, only the
+/// rank's own share counts.
+fn gpu_works(view: &RankView<'_>) -> bool {
+    let alone = |gpu: &&GpuSample| gpu.processes.len() <= 1;
+    let own = view.sample.gpu_share.or_else(|| view.gpu.filter(alone)?.utilization);
+    own.is_some_and(|percent| percent >= GPU)
 }
 
 /// It sleeps, and the sleep ends within its budget; or what it waits for does.
@@ -109,5 +126,6 @@ fn awaited<'a>(view: &'a RankView<'_>) -> Vec<&'a ChildMovement> {
 fn helpers_work(view: &RankView<'_>) -> bool {
     let moved = &view.moved;
     let new = moved.children.iter().any(|child| child.is_new && child.moves(moved.over_ms));
-    new || moved.helpers >= HELP || moved.helpers >= view.usual_helpers * MORE.0 + MORE.1
+    let io = moved.helpers_io >= view.usual_io * MORE_IO.0 + MORE_IO.1;
+    new || io || moved.helpers >= HELP || moved.helpers >= view.usual_helpers * MORE.0 + MORE.1
 }

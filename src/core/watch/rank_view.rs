@@ -50,6 +50,8 @@ pub(super) struct RankView<'a> {
     pub ended_before: &'a BTreeSet<u32>,
     /// CPU share of its children and other threads while its counters moved.
     pub usual_helpers: f64,
+    /// Bytes per second that its children moved meanwhile.
+    pub usual_io: f64,
     /// What moved lately.
     pub moved: Movement,
     /// What is usual in its phase.
@@ -66,6 +68,8 @@ pub(super) struct RankView<'a> {
     pub look_age_ms: u64,
     /// File and function of its own code at the look before that one.
     pub function_before: Option<&'a str>,
+    /// What the storage that it waits for had moved at the look before that one.
+    pub storage_before: Option<u64>,
     /// Its connections at an earlier look.
     pub sockets_before: &'a [Socket],
 }
@@ -165,6 +169,14 @@ impl RankView<'_> {
     /// The rank has done something since the latest look at it began.
     pub fn look_is_old(&self) -> bool {
         self.look.is_some() && self.quiet_ms() < self.look_age_ms
+    }
+
+    /// A look shows that the storage which it waits for gets on.
+    pub fn storage_answers(&self) -> bool {
+        self.evidence().is_some_and(|look| {
+            let since = look.storage_bytes.zip(self.storage_before).is_some_and(|(now, then)| now > then);
+            look.storage_moved > 0 || since
+        })
     }
 
     /// Number of the collective that it entered last in a group.

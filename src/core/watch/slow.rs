@@ -5,9 +5,10 @@
 //! throttled rank may be tiny while it is last most of the time, so the share of being last decides together
 //! with the lost time, and both halves of the window must agree (persistence, as FALCON asks for).
 //!
-//! A CPU quota also stops a rank inside its collectives, so that it waits as long as the others: there the
-//! quota itself is the evidence.
+//! A rank that its CPU quota holds back is told by the kernel's counters (`quota`), whether it comes last or
+//! not.
 
+use super::quota::{self, Quota, THROTTLED};
 use super::rank_view::RankView;
 use super::track::{IterationStart, Track};
 use crate::reason::Reason;
@@ -23,11 +24,10 @@ const ENOUGH: usize = 16;
 const MORE: f64 = 0.05;
 /// Share of lost time from which it matters.
 const LOST: f64 = 0.1;
-/// Share of throttled periods from which a quota slows a rank down. From [`HELD`] on, the quota alone tells
-/// which rank is slow, if the others wait [`WAITED`] of their time.
-const THROTTLED: f64 = 0.25;
-const HELD: f64 = 0.5;
+/// Share of their time that the others must have waited for a rank that its quota holds back.
 const WAITED: f64 = 0.3;
+/// A rank that has waited less than this part of what the slow one has is whom the others wait for.
+const LESS: f64 = 0.5;
 
 /// A rank that holds the others up a little, again and again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -85,6 +85,14 @@ pub(super) fn look(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<
     if tracks.len() < 2 {
         return None;
     }
+    match comes_last(tracks, views) {
+        Some(found) if found.reason == Reason::Throttled => Some(found),
+        other => held(tracks, views).or(other),
+    }
+}
+
+/// The rank that comes last into the collectives of most iterations.
+fn comes_last(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<Straggler> {
     let intervals = intervals(tracks);
     if intervals.len() < ENOUGH {
         return None;
@@ -97,11 +105,8 @@ pub(super) fn look(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<
     // Well above the share that chance gives: 1 of N.
     let wanted = (1.0 / tracks.len() as f64 + 0.27).max(0.5);
     let (first, second) = intervals.split_at(intervals.len() / 2);
-    let Some(who) = (0..tracks.len())
-        .find(|who| [first, second, &intervals].iter().all(|part| share(*who, part) > wanted))
-    else {
-        return held(tracks, views, &intervals, length);
-    };
+    let who = (0..tracks.len())
+        .find(|who| [first, second, &intervals].iter().all(|part| share(*who, part) > wanted))?;
     // What the median of the others waited longer than this rank did, over the whole window.
     let lost_us: u64 = intervals
         .iter()
@@ -127,31 +132,61 @@ pub(super) fn look(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<
     Some(Straggler { rank, lost, reason, facts: vec![last, fact], over_ms: length })
 }
 
-fn quota(share: f64) -> String {
-    format!("its CPU quota was used up in {:.0} % of the periods", share * 100.0)
+/// Share of its time of late that a rank has waited in collectives: since the iteration that began before
+/// `over_ms`, the present wait included.
+fn waited(track: &Track, view: &RankView<'_>, over_ms: u64) -> f64 {
+    let now = track.mono_ms;
+    let began = |ms: u64| track.iterations.iter().rev().find(|started| started.at_ms <= ms);
+    let first = began(now.saturating_sub(over_ms)).or(track.iterations.front());
+    let since = |at_ms: u64| now.saturating_sub(at_ms);
+    let inside_ms = view.waiting().map_or(0, |group| group.age_ms);
+    let (past_ms, passed_ms, present_ms) = match (first, track.iterations.back()) {
+        (Some(first), Some(last)) => (
+            last.wait_us.saturating_sub(first.wait_us) / 1000,
+            since(first.at_ms),
+            inside_ms.min(since(last.at_ms)),
+        ),
+        _ => (0, over_ms.max(inside_ms), inside_ms),
+    };
+    ((past_ms + present_ms) as f64 / passed_ms.max(1) as f64).min(1.0)
 }
 
-/// The rank that its quota holds most of the time, while most others are free and everybody waits.
-fn held(
-    tracks: &[(Rank, &Track)],
-    views: &[RankView<'_>],
-    intervals: &[(Vec<u64>, u64)],
-    length: u64,
-) -> Option<Straggler> {
-    let of = |rank: Rank| views.iter().find(|view| view.rank == rank)?.moved.throttled;
-    let shares: Vec<f64> = tracks.iter().map(|(rank, _)| of(*rank).unwrap_or(0.0)).collect();
-    let (who, share) = shares.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let free = shares.iter().filter(|share| **share < THROTTLED).count();
-    let waited = |index: usize| intervals.iter().filter_map(|(waits, _)| waits.get(index)).sum::<u64>();
-    let mut others: Vec<u64> = (0..tracks.len()).filter(|index| *index != who).map(waited).collect();
-    others.sort_unstable();
-    let lost = others.get(others.len() / 2).copied()? as f64 / 1000.0 / length.max(1) as f64;
-    (share >= HELD && free * 2 >= tracks.len() && lost >= WAITED).then(|| Straggler {
-        rank: tracks.get(who).map(|(rank, _)| *rank).unwrap_or_default(),
-        lost: lost.min(1.0),
-        reason: Reason::Throttled,
-        facts: vec![quota(share), "all ranks wait alike: it is stopped inside its collectives too".into()],
-        over_ms: length,
+/// The rank that its quota holds most of the time, while most others are free and all of them wait.
+fn held(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<Straggler> {
+    let quotas: Vec<Option<Quota>> = tracks.iter().map(|(_, track)| track.quota.of_late()).collect();
+    let share = |quota: &Option<Quota>| quota.map_or(0.0, |quota| quota.share);
+    let (who, quota) = quotas
+        .iter()
+        .enumerate()
+        .filter_map(|(who, quota)| Some((who, quota.filter(Quota::holds)?)))
+        .max_by(|a, b| a.1.share.total_cmp(&b.1.share))?;
+    let free = quotas.iter().filter(|quota| share(quota) < THROTTLED).count();
+    if free * 2 < tracks.len() {
+        return None;
+    }
+    let wait = |(rank, track): &(Rank, &Track)| {
+        let view = views.iter().find(|view| view.rank == *rank)?;
+        Some(waited(track, view, quota.over_ms))
+    };
+    let waits: Vec<f64> = tracks.iter().map(wait).collect::<Option<_>>()?;
+    let own = waits.get(who).copied()?;
+    let mut others = waits;
+    others.remove(who);
+    others.sort_by(f64::total_cmp);
+    let lost = others.get(others.len() / 2).copied()?;
+    // Where one of the others hardly waits, they wait for that one, and it may be that this one spins
+    // meanwhile.
+    let for_it = others.first().is_some_and(|least| *least >= own * LESS);
+    (lost >= WAITED && for_it).then(|| {
+        let alike = "all ranks wait alike: it is stopped inside its collectives too".to_owned();
+        let alike = Some(alike).filter(|_| own >= lost * LESS);
+        Straggler {
+            rank: tracks.get(who).map(|(rank, _)| *rank).unwrap_or_default(),
+            lost,
+            reason: Reason::Throttled,
+            facts: quota.facts().into_iter().chain(alike).collect(),
+            over_ms: quota.over_ms,
+        }
     })
 }
 
@@ -190,7 +225,7 @@ fn is_hasty(rank: Rank, intervals: usize) -> bool {
 fn cause(view: &RankView<'_>, views: &[RankView<'_>]) -> (Reason, String) {
     let moved = &view.moved;
     if let Some(share) = moved.throttled.filter(|share| *share >= THROTTLED) {
-        return (Reason::Throttled, quota(share));
+        return (Reason::Throttled, quota::used_up(share));
     }
     let throttle = view.gpu.map(|gpu| gpu.throttle.join(", ")).unwrap_or_default();
     if !throttle.is_empty() && !throttle.contains("idle") {

@@ -4,7 +4,7 @@
 use super::draft::Judgement;
 use super::evidence::{Late, Snapshot};
 use super::rank_view::RankView;
-use super::{Detection, cause, program};
+use super::{Detection, cause, program, shortage};
 use crate::limits::Limits;
 use crate::model::{Model, RankLife};
 use crate::reason::Reason;
@@ -74,7 +74,7 @@ fn rendezvous(
         (None, Some(view)) => (view.rank, cause::judge_start(view, waited_ms, limits)),
         (None, None) => {
             let starved =
-                waiters.iter().filter(|view| cause::lacks_cores(view)).map(|view| cause::stretch(view));
+                waiters.iter().filter(|view| shortage::lacks_cores(view)).map(|view| shortage::stretch(view));
             let budget = limits.init.saturating_mul(starved.max().unwrap_or(1));
             let verdict = (waited_ms >= budget && waiters.len() == model.ranks.len())
                 .then(|| snapshot.no_group(waited_ms));
@@ -113,7 +113,7 @@ fn leftover<'a>(snapshot: &'a Snapshot<'_>, limits: &Limits) -> Option<&'a RankV
 
 /// Milliseconds after which a rank that does not leave is late.
 fn patience(view: &RankView<'_>, limits: &Limits) -> u64 {
-    let times = if cause::lacks_cores(view) { cause::stretch(view) } else { 1 };
+    let times = if shortage::lacks_cores(view) { shortage::stretch(view) } else { 1 };
     limits.behind.saturating_mul(times).min(limits.rank0)
 }
 

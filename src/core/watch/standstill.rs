@@ -9,11 +9,11 @@ use super::cause::{self, LOOK_MS};
 use super::draft::{Draft, Judgement};
 use super::evidence::Snapshot;
 use super::rank_view::RankView;
-use super::{Detection, gauges, looks, program};
+use super::{Detection, gauges, looks, program, shortage};
 use crate::limits::Limits;
 use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::Confidence;
-use rankdeck_proto::inspection::{How, Inspection};
+use rankdeck_proto::inspection::{How, Inspection, Obstacle};
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
@@ -63,7 +63,7 @@ impl Standstill {
         let red = if young { limits.init.max(bound) } else { bound.saturating_mul(RED).max(RED_MS) };
         let suspects = if still_ms >= limits.behind.min(bound / 2) { suspects(snapshot) } else { Vec::new() };
         let short = snapshot.views.iter().filter(|view| suspects.contains(&view.rank));
-        let short = short.filter(|view| cause::lacks_cores(view)).map(cause::stretch);
+        let short = short.filter(|view| shortage::lacks_cores(view)).map(shortage::stretch);
         let red = red.saturating_mul(short.max().unwrap_or(1));
         let seen =
             snapshot.views.iter().all(|view| view.evidence().is_some() || !suspects.contains(&view.rank));
@@ -131,7 +131,8 @@ fn verdict(snapshot: &Snapshot<'_>, severity: Severity, still_ms: u64) -> crate:
 
 /// What a rank waits in, in words.
 fn waits_in(view: &RankView<'_>) -> String {
-    let looked = view.look.and_then(|look| look.blocked_on.clone());
+    let named = view.look.and_then(|look| look.obstacle.as_ref()).map(Obstacle::words);
+    let looked = named.or_else(|| view.look.and_then(|look| look.blocked_on.clone()));
     let kernel = || Some(view.sample.wchan.clone()).filter(|wchan| !wchan.is_empty());
     match view.sample.state {
         'D' => looked.map_or("the kernel, as on storage that does not answer".into(), |what| {

@@ -2,6 +2,7 @@
 
 use super::movement::{self, ChildMovement, Movement};
 use super::pace::{Pace, SilenceKind};
+use super::quota::QuotaHistory;
 use rankdeck_proto::message::{
     ChildSample, FingerprintSample, HostSample, IterationSample, MainThread, RankSample,
 };
@@ -14,6 +15,8 @@ const STEP_MS: u64 = 500;
 const STEPS: usize = 6;
 /// Children remembered.
 const CHILDREN: usize = 64;
+/// Half seconds in a row that must have seen a stream: a tracker may send much at once.
+const STREAMS: u32 = 4;
 /// Weight of the latest moment in what helpers usually do.
 const LATEST: f64 = 0.2;
 /// Beginnings of iterations remembered.
@@ -48,9 +51,16 @@ pub struct Track {
     veterans: BTreeSet<u32>,
     /// Those of them that had ended by then, and that nobody has waited for.
     ended: BTreeSet<u32>,
-    /// CPU share of its children and other threads while its counters moved.
+    /// CPU share of its children and other threads while its counters moved, and bytes per second that the
+    /// children moved then.
     usual_helpers: f64,
+    usual_io: f64,
+    /// What its connections had carried and when, and how many times in a row that was a stream.
+    carried: Option<(u64, u64)>,
+    streams: u32,
     past: VecDeque<Gauges>,
+    /// What its CPU quota has done.
+    pub(super) quota: QuotaHistory,
     /// Training iteration and updates when its counters last moved.
     pub(super) at_collective: (u64, u64),
     /// Beginnings of iterations, oldest first.
@@ -80,6 +90,7 @@ struct Gauges {
     faults: u64,
     periods: u64,
     throttled: u64,
+    throttled_ms: u64,
     oom_kills: u64,
     memory_stall_ms: u64,
     limit_hits: u64,
@@ -100,13 +111,25 @@ pub(super) fn inside(sample: &RankSample) -> bool {
 
 impl Track {
     /// Seconds per training iteration of late, and the share of them that it waited for other ranks.
-    pub(crate) fn iteration(&self) -> Option<(f64, f64)> {
+    pub fn iteration(&self) -> Option<(f64, f64)> {
         let latest = self.iterations.back()?;
         let first = self.iterations.get(self.iterations.len().saturating_sub(LATE + 1))?;
         let iterations = latest.train_iter.checked_sub(first.train_iter).filter(|all| *all > 0)?;
         let ms = latest.at_ms.checked_sub(first.at_ms).filter(|all| *all > 0)? as f64;
         let waited_ms = latest.wait_us.saturating_sub(first.wait_us) as f64 / 1000.0;
         Some((ms / 1000.0 / iterations as f64, (waited_ms / ms).min(1.0)))
+    }
+
+    /// Each of its latest iterations, oldest first: seconds, and the share that it waited for other ranks.
+    pub fn latest_iterations(&self) -> Vec<(f64, f64)> {
+        let pairs = self.iterations.iter().zip(self.iterations.iter().skip(1));
+        let each = pairs.filter_map(|(before, after)| {
+            let iterations = after.train_iter.checked_sub(before.train_iter).filter(|all| *all > 0)? as f64;
+            let ms = after.at_ms.checked_sub(before.at_ms).filter(|ms| *ms > 0)? as f64;
+            let waited_ms = after.wait_us.saturating_sub(before.wait_us) as f64 / 1000.0;
+            Some((ms / 1000.0 / iterations, (waited_ms / ms).min(1.0)))
+        });
+        each.collect()
     }
 
     /// Takes a sample; what it learns about usual silences goes to `pace`.
@@ -170,15 +193,19 @@ impl Track {
         let ended = children.iter().filter(|child| matches!(child.state, 'Z' | 'X'));
         self.ended = ended.take(CHILDREN).map(|child| child.pid).collect();
         self.veterans = children.iter().take(CHILDREN).map(|child| child.pid).collect();
-        self.usual_helpers += LATEST * (self.moved().helpers - self.usual_helpers);
+        let moved = self.moved();
+        self.usual_helpers += LATEST * (moved.helpers - self.usual_helpers);
+        self.usual_io += LATEST * (moved.helpers_io - self.usual_io);
     }
 
     fn watch_main(&mut self, mono_ms: u64, sample: &RankSample) {
         let main = sample.signals.main;
         let passed_ms = mono_ms.saturating_sub(self.mono_ms);
+        let locked = sample.wchan.contains("futex");
+        let streams = main.and_then(|now| now.net_bytes).is_some_and(|bytes| self.streams(mono_ms, bytes));
         let acted = match (&self.main, &main) {
             (Some((before, net)), Some(now)) => {
-                movement::acted(before, now, passed_ms) || movement::carried(net, now)
+                movement::acted(before, now, passed_ms, locked) || movement::carried(net, now) || streams
             }
             (None, _) | (_, None) => true,
         };
@@ -196,6 +223,19 @@ impl Track {
         self.main = main.map(|now| (now, net.filter(|_| now.net_bytes.is_none()).unwrap_or(now)));
     }
 
+    /// Its connections have carried a stream for a while. Samples between two looks of the agent repeat the
+    /// former.
+    fn streams(&mut self, at: u64, bytes: u64) -> bool {
+        let (since, before) = *self.carried.get_or_insert((at, bytes));
+        let passed_ms = at.saturating_sub(since);
+        if passed_ms >= STEP_MS {
+            let now = movement::streamed(before, bytes, passed_ms);
+            self.streams = if now { self.streams.saturating_add(1) } else { 0 };
+            self.carried = Some((at, bytes));
+        }
+        self.streams >= STREAMS
+    }
+
     fn remember(&mut self, at: u64, sample: &RankSample) {
         // The newest sample is always kept. The next one replaces it while it is too close to the one before
         // it.
@@ -208,6 +248,7 @@ impl Track {
         }
         let signals = &sample.signals;
         let cgroup = signals.cgroup.as_ref();
+        self.quota.count(at, cgroup);
         self.past.push_back(Gauges {
             at,
             cpu_ms: signals.cpu_ms,
@@ -216,6 +257,7 @@ impl Track {
             faults: signals.major_faults,
             periods: cgroup.map_or(0, |cgroup| cgroup.periods),
             throttled: cgroup.map_or(0, |cgroup| cgroup.throttled),
+            throttled_ms: cgroup.map_or(0, |cgroup| cgroup.throttled_ms),
             oom_kills: cgroup.map_or(0, |cgroup| cgroup.oom_kills),
             memory_stall_ms: cgroup.map_or(0, |cgroup| cgroup.memory_stall_ms),
             limit_hits: cgroup.map_or(0, |cgroup| cgroup.limit_hits),
@@ -280,6 +322,11 @@ impl Track {
         self.usual_helpers
     }
 
+    /// Bytes per second that its children moved while its counters did.
+    pub(super) fn usual_io(&self) -> f64 {
+        self.usual_io
+    }
+
     /// Milliseconds for which its process has been seen stopped; `None` when it is not.
     pub(super) fn stopped_ms(&self) -> Option<u64> {
         self.stopped_since.map(|since| self.mono_ms.saturating_sub(since))
@@ -322,14 +369,20 @@ impl Track {
             cpu: (new.cpu_ms > 0).then(|| share(cpu_ms)),
             main_cpu,
             main_io_bytes: main.map_or(0, |(new, old)| new.io_bytes.saturating_sub(old.io_bytes)),
+            helpers_io: children.iter().map(|child| child.io_bytes).sum::<u64>() as f64 * 1000.0
+                / over_ms as f64,
             helpers: below + main_cpu.map_or(0.0, |main| (share(cpu_ms) - main).max(0.0)),
             delayed: new.delay_ms.saturating_sub(old.delay_ms) as f64 / over_ms as f64,
             io_bytes: new.io_bytes.saturating_sub(old.io_bytes),
             memory_stalled: new.memory_stall_ms.saturating_sub(old.memory_stall_ms) as f64 / over_ms as f64,
             limit_hits_per_s: new.limit_hits.saturating_sub(old.limit_hits) as f64 * 1000.0 / over_ms as f64,
             faults_per_s: new.faults.saturating_sub(old.faults) as f64 * 1000.0 / over_ms as f64,
-            throttled: (periods > 0)
-                .then(|| new.throttled.saturating_sub(old.throttled) as f64 / periods as f64),
+            throttled: (periods > 0).then(|| {
+                let share_of_periods = new.throttled.saturating_sub(old.throttled) as f64 / periods as f64;
+                // Only periods in which anything ran are counted, and one counts however short it was held.
+                let held = share(new.throttled_ms.saturating_sub(old.throttled_ms));
+                if new.throttled_ms > 0 { share_of_periods.min(held) } else { share_of_periods }
+            }),
             oom_kills: new.oom_kills.saturating_sub(old.oom_kills),
             children,
             own_ms: new.own_ms.iter().zip(&old.own_ms).map(|(new, old)| new.saturating_sub(*old)).collect(),

@@ -31,7 +31,6 @@ use std::hint::black_box;
 /// What one action led to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TaskStep {
-    /// Reward.
     pub reward: f64,
     /// The task itself ended.
     pub terminated: bool,

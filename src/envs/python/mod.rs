@@ -55,6 +55,9 @@ pub(super) struct PythonVector {
     failed: bool,
 }
 
+/// Most numbers of one observation.
+const MOST_NUMBERS: usize = 1 << 31;
+
 /// Spaces in the worker's answer.
 #[derive(Deserialize)]
 struct Spaces {
@@ -116,10 +119,21 @@ fn start(env: &Env, envs: usize, streams: Option<Streams>) -> Result<(Worker, Sp
     });
     let spaces: Spaces = worker.spaces(&config)?;
     let spec = spaces.spec();
-    if spec.observation_len() == 0 || spec.actions.width() == 0 {
-        return Err(worker.refuse("its observations or actions are empty".into()));
+    match refusal(&spec) {
+        Some(why) => Err(worker.refuse(why)),
+        None => Ok((worker, spec)),
     }
-    Ok((worker, spec))
+}
+
+/// Why nothing can be learnt from such spaces.
+fn refusal(spec: &Spec) -> Option<String> {
+    let len = spec.observation_len();
+    if len == 0 || spec.actions.width() == 0 {
+        return Some("its observations or actions are empty".into());
+    }
+    (len > MOST_NUMBERS).then(|| {
+        format!("its observations have more than {MOST_NUMBERS} numbers: {:?}", spec.observation_shape)
+    })
 }
 
 impl PythonVector {
@@ -151,9 +165,18 @@ impl PythonVector {
     }
 
     fn ask(&mut self, request: u8, doing: &'static str, activity: Activity) -> Result<(), EnvError> {
+        self.request(request, doing)?;
+        self.answered(request, doing, activity)
+    }
+
+    fn request(&mut self, request: u8, doing: &'static str) -> Result<(), EnvError> {
         if self.failed {
             return Err(self.worker.refuse("its worker failed before".into()));
         }
+        self.worker.request(request, doing).inspect_err(|_| self.failed = true)
+    }
+
+    fn answered(&mut self, request: u8, doing: &'static str, activity: Activity) -> Result<(), EnvError> {
         let PythonVector { worker, shared, watcher, .. } = self;
         let mut tell = |activity| {
             if let Some(watcher) = watcher {
@@ -162,7 +185,7 @@ impl PythonVector {
         };
         tell(activity);
         let mut seen = shared.moves();
-        let done = worker.ask(request, doing, &mut || {
+        let done = worker.answered((request, doing), &mut || {
             let now = shared.moves();
             if std::mem::replace(&mut seen, now) != now {
                 tell(activity);
@@ -226,6 +249,11 @@ impl VectorEnv for PythonVector {
     }
 
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        self.begin(actions, outcome)?;
+        self.finish(outcome)
+    }
+
+    fn begin(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         if !self.shared.put_actions(actions, &self.spec.actions) {
             return Err(EnvError::Actions {
                 id: self.worker.id().into(),
@@ -238,7 +266,11 @@ impl VectorEnv for PythonVector {
                 what: "the outcome's buffers were made for another environment".into(),
             });
         }
-        self.ask(b's', "a step", Activity::EnvStep)?;
+        self.request(b's', "a step")
+    }
+
+    fn finish(&mut self, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        self.answered(b's', "a step", Activity::EnvStep)?;
         self.refuse_non_finite()?;
         outcome.episodes.clear();
         let (rewards, flags) = (self.shared.rewards(), self.shared.flags());

@@ -171,9 +171,8 @@ impl Worker {
         }
     }
 
-    /// Sends a request and waits until it is done; `doing` is for messages ("a step"). `look` is called now
-    /// and then while it waits.
-    pub(super) fn ask(&mut self, request: u8, doing: &str, look: &mut dyn FnMut()) -> Result<(), EnvError> {
+    /// Sends a request; `doing` is for messages ("a step").
+    pub(super) fn request(&mut self, request: u8, doing: &str) -> Result<(), EnvError> {
         let sent = match &mut self.requests {
             Some(requests) => requests.write_all(&[request]),
             None => Err(io::ErrorKind::BrokenPipe.into()),
@@ -183,6 +182,12 @@ impl Worker {
         {
             return Err(self.refuse(format!("its worker cannot be asked for {doing}: {error}")));
         }
+        Ok(())
+    }
+
+    /// Waits until a request is done. `look` is called now and then meanwhile.
+    pub(super) fn answered(&mut self, asked: (u8, &str), look: &mut dyn FnMut()) -> Result<(), EnvError> {
+        let (request, doing) = asked;
         // The first reset of many emulators is as slow as their making.
         let within = if request == b'r' { self.timeout * 2 } else { self.timeout };
         match self.answer(doing, within, look)? {
@@ -194,12 +199,7 @@ impl Worker {
     /// The first environment as it draws itself; `None` when it does not.
     pub(super) fn picture(&mut self) -> Result<Option<Picture>, EnvError> {
         let doing = "a picture";
-        if let Some(requests) = &mut self.requests
-            && let Err(error) = requests.write_all(b"p")
-            && error.kind() != io::ErrorKind::BrokenPipe
-        {
-            return Err(self.refuse(format!("its worker cannot be asked for {doing}: {error}")));
-        }
+        self.request(b'p', doing)?;
         let Some(bytes) = self.answer(doing, self.timeout, &mut || ())? else { return Ok(None) };
         let side = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
         match (side(0), side(4), bytes.get(8..)) {
@@ -417,13 +417,16 @@ fn program() -> io::Result<File> {
     Ok(file)
 }
 
-/// The command of a worker that inherits shared memory and program, and dies with this thread.
 /// Threads of a worker: Atari emulators take this rank's share of the cores, since the trainer waits while
 /// they compute; others have what the rank has.
 fn default_threads(emulators: bool) -> u32 {
     let number = |key: &str| std::env::var(key).ok()?.parse::<usize>().ok();
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    threads_of(emulators, cores, number)
+}
+
+fn threads_of(emulators: bool, cores: usize, number: impl Fn(&str) -> Option<usize>) -> u32 {
     let threads = if emulators {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         cores / number("LOCAL_WORLD_SIZE").unwrap_or(1).max(1)
     } else {
         number("OMP_NUM_THREADS").unwrap_or(1)
@@ -431,6 +434,7 @@ fn default_threads(emulators: bool) -> u32 {
     threads.clamp(1, 4096) as u32
 }
 
+/// The command of a worker that inherits shared memory and program, and dies with this thread.
 fn interpreter(env: &Env, threads: u32, inherited: [RawFd; 2]) -> Command {
     let mut command = Command::new(&env.python);
     command
@@ -470,5 +474,24 @@ fn anonymous(name: &std::ffi::CStr) -> io::Result<File> {
             -1 => Err(io::Error::last_os_error()),
             fd => Ok(File::from_raw_fd(fd)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn emulators_share_the_cores_of_the_host_with_those_of_its_other_ranks() {
+        let local = |ranks: Option<usize>| {
+            move |key: &str| match key {
+                "LOCAL_WORLD_SIZE" => ranks,
+                _ => Some(3),
+            }
+        };
+        assert_eq!(threads_of(true, 16, local(None)), 16);
+        assert_eq!(threads_of(true, 16, local(Some(4))), 4);
+        assert_eq!(threads_of(true, 2, local(Some(8))), 1);
+        assert_eq!(threads_of(false, 16, local(Some(1))), 3, "as many as the rank");
     }
 }

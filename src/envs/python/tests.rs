@@ -29,6 +29,21 @@ fn faulty_python(folder: &std::path::Path, python: &str) -> String {
 }
 
 #[test]
+fn spaces_that_no_machine_can_address_are_refused() {
+    for (shape, refused) in
+        [("[4]", None), ("[0]", Some("empty")), ("[8589934592, 8589934592]", Some("numbers"))]
+    {
+        let answer = format!(r#"{{"shape": {shape}, "type": "f32", "actions": {{"n": 2}}}}"#);
+        let spec = serde_json::from_str::<Spaces>(&answer).unwrap().spec();
+        let why = refusal(&spec);
+        match refused {
+            None => assert_eq!(why, None),
+            Some(word) => assert!(why.as_ref().is_some_and(|why| why.contains(word)), "{shape}: {why:?}"),
+        }
+    }
+}
+
+#[test]
 fn python_2_every_failure_is_an_error_that_says_what_and_where() {
     let Some(python) = python("gymnasium") else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -277,6 +292,19 @@ fn what_cannot_be_made_is_the_configurations_fault() {
             "{error:?}"
         );
     }
+    // Box2D of LunarLander takes two packages.
+    let module = "import gymnasium\n\
+        def make(**options):\n    raise gymnasium.error.DependencyNotInstalled('it is installed by `pip install swig` \
+        followed by `pip install \"gymnasium[box2d]\"`')\n\
+        gymnasium.register('Needy-v0', make)\n";
+    std::fs::write(folder.path().join("needy.py"), module).unwrap();
+    let search =
+        faulty_python(folder.path(), &format!("env PYTHONPATH={} {python}", folder.path().display()));
+    let error = spec_of(&config("needy:Needy-v0", &search)).unwrap_err();
+    assert!(
+        error.is_usage() && error.hint().contains(r#"pip install "swig" "gymnasium[box2d]""#),
+        "{error:?}"
+    );
     let atari = Env { frame_stack: Some(4), ..config("CartPole-v1", &python) };
     let error = spec_of(&atari).unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("env.frame_stack"), "{error}");

@@ -352,8 +352,9 @@ def make(config):
     try:
         return Single(config)
     except gymnasium.error.DependencyNotInstalled as error:
-        found = re.search(r"pip install ['\"`]?([\w\-]+(?:\[[\w\-, ]+\])?)", str(error))
-        raise Refused(one_line(error), install(found[1] if found else "gymnasium[all]"))
+        # Box2D is two lines of it.
+        found = re.findall(r"pip install ['\"`]?([\w\-]+(?:\[[\w\-, ]+\])?)", str(error))
+        raise Refused(one_line(error), install(*(found or ["gymnasium[all]"])))
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise Refused(one_line(error), "change env.id, or name the module that registers it: `module:Name-v0`")
     except ModuleNotFoundError as error:

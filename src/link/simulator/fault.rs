@@ -7,7 +7,6 @@ use std::time::Duration;
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// The kind.
     pub kind: FaultKind,
     /// Rank, or host for `lose` and `survive`.
     pub target: u32,

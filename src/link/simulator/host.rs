@@ -11,9 +11,12 @@ use super::world::World;
 use crate::{LinkCommand, LinkEvent};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::{
-    AgentMessage, ConsoleMessage, Exit, FinishReason, LaunchSpec, PROTOCOL, RankEvent, RankSnapshot, Record,
-    RecordEvent, StopMode, Survivor,
+    AgentMessage, ConsoleMessage, Exit, FailureKind, FinishReason, LaunchSpec, PROTOCOL, RankEvent,
+    RankSnapshot, Record, RecordEvent, StopMode, Survivor,
 };
+use rankdeck_proto::process::Reached;
+use rankdeck_proto::search::LogFindings;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, WallTime};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::probe::Probe;
@@ -26,7 +29,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 const TICK: Duration = Duration::from_millis(50);
 const SAMPLE: Duration = Duration::from_millis(500);
 /// Records kept for a console that comes back.
-const SPOOL: usize = 50_000;
+const SPOOL: usize = 4_096;
 
 /// Serves until the link is closed or nobody listens.
 pub async fn serve(
@@ -183,8 +186,19 @@ impl SimHost {
             ConsoleMessage::Ping { sent_ms } => {
                 self.say(AgentMessage::Pong { sent_ms, wall_time: None }, out)
             }
+            ConsoleMessage::Search { request, wanted: Some(_) } => {
+                let cut = "this host is simulated: it keeps no files".into();
+                let findings = Box::new(LogFindings { cut, over: true, ..LogFindings::default() });
+                self.say(AgentMessage::Found { request, findings }, out);
+            }
+            ConsoleMessage::Reach { request, .. } => {
+                let why = HintedError::new("this host is simulated: there is no process to reach", "");
+                self.say(AgentMessage::Reached { request, outcome: Box::new(Reached::Refused(why)) }, out);
+            }
             ConsoleMessage::Ended { ending, .. } => self.record(RecordEvent::Ended { ending }, out),
             ConsoleMessage::Watch { .. }
+            | ConsoleMessage::Continue { .. }
+            | ConsoleMessage::Search { wanted: None, .. }
             | ConsoleMessage::Detach
             | ConsoleMessage::Close
             | ConsoleMessage::Unknown => {}
@@ -362,7 +376,9 @@ impl SimHost {
             Some(FaultKind::Fail) => {
                 let message = "environment raised an exception (simulated)".to_owned();
                 let hint = "see the rank's log".to_owned();
-                self.said(self.rank(local), RankEvent::Error { message, hint, usage: false }, out);
+                let failure = Some(FailureKind::Environment);
+                let said = RankEvent::Error { message, hint, usage: false, failure };
+                self.said(self.rank(local), said, out);
                 return Some(Exit::Code { code: 1 });
             }
             _ => {}

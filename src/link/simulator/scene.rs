@@ -22,7 +22,6 @@ const ENVS_PER_RANK: u32 = 8;
 pub struct Scene {
     /// Hosts.
     pub nnodes: u32,
-    /// Ranks on each.
     pub ranks_per_host: u32,
     /// Every rank has a GPU.
     pub gpus: bool,

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 /// A configured key.
 pub(super) struct KeyFile {
-    /// Where it is.
     pub path: PathBuf,
     /// The private half; empty for a `.pub` file, which means that key of the agent.
     pub text: Secret,

@@ -27,7 +27,6 @@ const MAX_FILE: u64 = 16 << 20;
 /// Where a key is on record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
     pub file: PathBuf,
     /// From 1.
     pub line: usize,

@@ -35,7 +35,6 @@ pub enum AgentChoice {
 pub enum UnknownKeys {
     /// The user is asked.
     Ask,
-    /// It is refused.
     Refuse,
     /// It is accepted and remembered: the user has said so in his file (`accept-new`, `no`).
     Accept,

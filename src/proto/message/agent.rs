@@ -2,6 +2,8 @@
 
 use super::{Exit, HostSample, LaunchSpec, Record};
 use crate::inspection::Inspection;
+use crate::process::Reached;
+use crate::search::LogFindings;
 use crate::show::LiveFrame;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
@@ -80,7 +82,6 @@ pub enum AgentMessage {
     /// What rank 0's policy sees and does in an evaluation; only while this console watches. Newer frames
     /// replace older ones.
     Frame {
-        /// Of which generation.
         generation: Generation,
         /// How long ago the agent was told, ms.
         age_ms: u64,
@@ -88,6 +89,19 @@ pub enum AgentMessage {
         missed: u64,
         /// The moment.
         frame: Box<LiveFrame>,
+    },
+    /// Answer to [`super::ConsoleMessage::Search`]: at once, then as it goes on, and when it is over.
+    Found {
+        /// Echoed from the request.
+        request: u64,
+        /// What was found so far.
+        findings: Box<LogFindings>,
+    },
+    /// Answer to [`super::ConsoleMessage::Reach`].
+    Reached {
+        /// Echoed from the request.
+        request: u64,
+        outcome: Box<Reached>,
     },
     /// An order could not be carried out; nothing was started.
     Refused(HintedError),
@@ -104,7 +118,6 @@ pub enum AgentMessage {
 /// State of one rank when a console attaches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankSnapshot {
-    /// The rank.
     pub rank: Rank,
     /// Its process id on the host, `None` before it was spawned.
     pub pid: Option<u32>,

@@ -1,12 +1,15 @@
 //! Orders from a console to an agent.
 
 use super::Ending;
+use crate::process::{ProcessName, Wish};
+use crate::search::LogSearch;
 use crate::secret::GroupSecret;
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use rankdeck_types::plan::Plan;
 use rankdeck_types::variables::Values;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::fmt;
 
 /// Orders from a console to an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,6 +40,18 @@ pub enum ConsoleMessage {
         /// Which; ranks of other hosts are left out of the answer. Empty for all of this host.
         ranks: Vec<Rank>,
     },
+    /// Continues ranks of this host that a signal has stopped (SIGCONT); others notice nothing.
+    Continue {
+        /// Which; ranks of other hosts are left out.
+        ranks: Vec<Rank>,
+    },
+    /// Asks something of one process of this host's user; answered with [`super::AgentMessage::Reached`].
+    Reach {
+        /// Echoed in the answer.
+        request: u64,
+        process: ProcessName,
+        wish: Wish,
+    },
     /// Starts this host's share of a generation.
     Launch {
         /// Everything that the agent needs, and may tell others.
@@ -58,6 +73,14 @@ pub enum ConsoleMessage {
     Watch {
         /// It does.
         on: bool,
+    },
+    /// Looks for lines in the logs that this host keeps of the run, in place of any search before; answered
+    /// with [`super::AgentMessage::Found`]s until it is over.
+    Search {
+        /// Echoed in the answers.
+        request: u64,
+        /// What is looked for; `None`: nothing more.
+        wanted: Option<Box<LogSearch>>,
     },
     /// Heartbeat; the agent answers `pong`.
     Ping {
@@ -114,6 +137,27 @@ pub struct Private {
     /// Variables of this host's ranks whose values come from the console.
     #[serde(skip_serializing_if = "Values::is_empty")]
     pub variables: Values,
+    /// How to call the user while no console looks on; for rank 0's host only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub away: Option<Away>,
+}
+
+/// How an agent calls the user. Shown by no `{:?}`: an address may be a secret.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Away {
+    /// What for: `end`, `verdict`, `best`; empty: the first two.
+    pub on: Vec<String>,
+    /// Where to post, empty: nowhere.
+    pub webhook: String,
+    /// A program with its arguments, empty: none.
+    pub command: Vec<String>,
+}
+
+impl fmt::Debug for Away {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Away({:?})", self.on)
+    }
 }
 
 /// One host's share of one generation.

@@ -15,7 +15,6 @@ pub struct PageSample {
     pub phase_progress: u64,
     /// Milliseconds since anything on the page changed.
     pub heartbeat_age_ms: u64,
-    /// Training iteration.
     pub train_iter: u64,
     /// This rank's own environment steps.
     pub env_step: u64,

@@ -1,9 +1,11 @@
 //! What a rank says on the event socket: JSON Lines, from any program.
 
+use super::collective::is_zero;
 use crate::show::LiveFrame;
 use rankdeck_types::ids::{Generation, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 
 /// What a rank says on the event socket; one JSON object per line. Sent with `{"kind": ...}` and the fields
 /// below.
@@ -33,7 +35,6 @@ pub enum RankEvent {
     Totals(Counters),
     /// Named values for charts (CleanRL's scalar names). Sent by rank 0 only.
     Scalars {
-        /// Training iteration.
         train_iter: u64,
         /// Global environment steps.
         env_step: u64,
@@ -44,6 +45,10 @@ pub enum RankEvent {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         not_finite: BTreeMap<String, u64>,
     },
+    /// How values were spread at one step. Sent by rank 0 only.
+    Histogram(LoggedHistogram),
+    /// A picture of the program's own. Sent by rank 0 only.
+    Image(LoggedImage),
     /// An evaluation ended. Sent by rank 0 only.
     Eval(Evaluation),
     /// A checkpoint is complete on disk.
@@ -59,7 +64,6 @@ pub enum RankEvent {
     },
     /// Weight fingerprints of all ranks were compared. Sent by rank 0; also at once when they differ.
     Fingerprint {
-        /// Training iteration.
         train_iter: u64,
         /// Gradient updates so far.
         update: u64,
@@ -81,6 +85,9 @@ pub enum RankEvent {
         /// A mistake in the configuration (exit code 2) rather than a failure (1).
         #[serde(default)]
         usage: bool,
+        /// What kind of failure it is; `None`: its text has to tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<FailureKind>,
     },
     /// The rank is about to end because nobody caught this exception.
     Exception(Exception),
@@ -92,6 +99,40 @@ pub enum RankEvent {
     /// A kind this build does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// How values were spread at one step.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LoggedHistogram {
+    pub name: String,
+    #[serde(default)]
+    pub train_iter: u64,
+    /// Global environment steps.
+    #[serde(default)]
+    pub env_step: u64,
+    /// Borders of its bins, rising.
+    pub edges: Vec<f64>,
+    /// How many values are in each bin.
+    pub counts: Vec<f64>,
+    /// Histograms and pictures since the last one that the program itself did not send.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped: u64,
+}
+
+/// A picture of the program's own.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LoggedImage {
+    pub name: String,
+    #[serde(default)]
+    pub train_iter: u64,
+    /// Global environment steps.
+    #[serde(default)]
+    pub env_step: u64,
+    /// Its file, PNG or GIF, in base64.
+    pub data: String,
+    /// Histograms and pictures since the last one that the program itself did not send.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped: u64,
 }
 
 /// An exception that nobody caught, as the program's own language tells it.
@@ -110,6 +151,51 @@ pub struct Exception {
     pub at: String,
     /// Name of the thread that it ended; empty for the main thread, with which the program ends.
     pub thread: String,
+    /// What kind of failure it is, where its type tells; `None`: its text has to tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureKind>,
+}
+
+/// What kind of failure ends a rank. It decides what the end is called and who is blamed, whatever the text
+/// says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// Another rank is gone, or did not come to a collective: that one is to blame.
+    Connection,
+    /// The ranks made different calls.
+    Mismatch,
+    /// The process group did not form.
+    Rendezvous,
+    /// A port belongs to another process.
+    PortTaken,
+    /// No space is left where it writes.
+    DiskFull,
+    /// No memory is left on the host or on the GPU.
+    OutOfMemory,
+    /// The GPU or its driver does not work any more.
+    GpuFailed,
+    /// An environment of this rank.
+    Environment,
+    /// A mistake of the user.
+    Configuration,
+    /// A number that nothing can be learnt from.
+    Diverged,
+    /// Anything else of this rank's own. A kind that this build does not know is read as this one.
+    #[serde(other)]
+    Other,
+}
+
+impl FailureKind {
+    /// Of an error of the operating system.
+    pub fn of_io(error: &std::io::Error) -> FailureKind {
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FailureKind::DiskFull,
+            ErrorKind::OutOfMemory => FailureKind::OutOfMemory,
+            ErrorKind::AddrInUse => FailureKind::PortTaken,
+            _ => FailureKind::Other,
+        }
+    }
 }
 
 /// Why a training loop ended.
@@ -152,6 +238,22 @@ pub struct Counters {
     pub sum: bool,
 }
 
+impl Counters {
+    /// With another rank's counts added, and as far as the slower of the two has come.
+    #[must_use]
+    pub fn plus(self, other: &Counters) -> Counters {
+        Counters {
+            train_iter: self.train_iter.min(other.train_iter),
+            env_step: self.env_step.saturating_add(other.env_step),
+            samples: self.samples.saturating_add(other.samples),
+            episodes: self.episodes.saturating_add(other.episodes),
+            duration_s: self.duration_s + other.duration_s,
+            updates: self.updates.max(other.updates),
+            ..self
+        }
+    }
+}
+
 /// Returns of finished episodes over an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Returns {
@@ -191,11 +293,9 @@ impl Returns {
 pub struct Evaluation {
     /// Global environment steps.
     pub env_step: u64,
-    /// Training iteration.
     pub train_iter: u64,
     /// Episodes played.
     pub episodes: u32,
-    /// Mean return.
     pub return_mean: f64,
     /// Standard deviation of the returns (population).
     pub return_std: f64,

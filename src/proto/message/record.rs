@@ -57,6 +57,14 @@ pub enum RecordEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         with_agent: bool,
     },
+    /// A console had a signal sent to a process.
+    Signalled {
+        /// The rank that it is, if it is one.
+        rank: Option<Rank>,
+        /// Its process id.
+        pid: u32,
+        signal: i32,
+    },
     /// A stop was ordered.
     StopOrdered {
         /// How hard to stop.
@@ -103,6 +111,10 @@ pub enum RecordEvent {
         /// for them.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         not_finite: BTreeMap<String, u64>,
+        /// Name to the least and the greatest of several values since the previous record, that which is told
+        /// included.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        spread: BTreeMap<String, (f64, f64)>,
     },
     /// The agent itself has something to tell: spool trouble, a refused client, a fallback in use.
     Notice {

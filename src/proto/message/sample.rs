@@ -3,6 +3,7 @@
 use super::PageSample;
 use super::collective::is_zero;
 use crate::inspection::Pressure;
+use crate::process::GpuUser;
 use rankdeck_types::ids::{Generation, Rank, WallTime};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,9 @@ pub struct HostSample {
     pub ranks: Vec<RankSample>,
     /// This host's GPUs, empty where there are none.
     pub gpus: Vec<GpuSample>,
+    /// Processes on those GPUs that are no ranks and not started by one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<GpuUser>,
     /// Gauges and log lines that this connection has dropped so far. A sample that no connection has sent has
     /// none.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -36,6 +40,9 @@ pub struct HostSample {
     /// Lines on the event socket that were no valid event, so far.
     #[serde(default)]
     pub malformed: u64,
+    /// Histograms and pictures of ranks that were not passed on, so far: too many, too large, or none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub withheld: u64,
     /// Signals of the host as a whole that tell why a rank may be stuck or slow.
     #[serde(default)]
     pub signals: HostSignals,
@@ -163,12 +170,13 @@ pub struct ChildSample {
 pub struct CgroupSample {
     /// Path below the hierarchy's mount.
     pub path: String,
-    /// It is frozen.
     pub frozen: bool,
     /// Periods of its CPU quota that have passed, 0 without a quota.
     pub periods: u64,
     /// Periods in which it was throttled.
     pub throttled: u64,
+    /// Milliseconds for which it was throttled, on each core by itself; 0 where nobody tells.
+    pub throttled_ms: u64,
     /// Processes of it that the out-of-memory killer has ended.
     pub oom_kills: u64,
     /// Milliseconds in which all that could run in it waited for memory; 0 with version 1.
@@ -201,7 +209,6 @@ pub struct GpuSample {
     pub temperature_c: Option<u32>,
     /// Streaming-multiprocessor clock, MHz.
     pub sm_clock_mhz: Option<u32>,
-    /// Memory clock, MHz.
     pub memory_clock_mhz: Option<u32>,
     /// Reasons why clocks are held down, in words; empty when none.
     #[serde(default)]

@@ -129,11 +129,9 @@ pub enum Op {
     /// No collective has begun.
     #[default]
     None = 0,
-    /// Reduce to all.
     AllReduce = 1,
     /// Copy from one to all.
     Broadcast = 2,
-    /// Gather on all.
     AllGather = 3,
     /// Wait for all.
     Barrier = 4,
@@ -141,9 +139,7 @@ pub enum Op {
     ReduceScatter = 5,
     /// Every member sends a part to every other.
     AllToAll = 6,
-    /// Reduce to one.
     Reduce = 7,
-    /// Gather on one.
     Gather = 8,
     /// Parts of one to all.
     Scatter = 9,
@@ -205,7 +201,6 @@ pub enum Dtype {
     Bf16 = 5,
     /// 32-bit integers.
     I32 = 6,
-    /// Booleans.
     Bool = 7,
     /// Something else.
     Other = 8,

@@ -146,7 +146,6 @@ pub struct Body {
     pub phase_progress: u64,
     /// When anything here was last written, ns; set by the writer itself.
     pub heartbeat_ns: u64,
-    /// Training iteration.
     pub train_iter: u64,
     /// This rank's own environment steps.
     pub env_step: u64,

@@ -1,9 +1,12 @@
 //! The screen of the loop: what the user does there, and what it shows.
 
 use super::Driver;
+use crate::shell::beside::Loaded;
 use crate::shell::cursor::Cursor;
 use crate::shell::frames::Want;
+use crate::shell::guest;
 use crate::shell::output::Output;
+use crate::shell::record::Recorder;
 use crate::shell::screen::Heard;
 use crate::shell::signals::Signals;
 use crossterm::event::Event as TermEvent;
@@ -11,15 +14,17 @@ use rankdeck_core::event::Event;
 use rankdeck_tui::state::Overlay;
 use rankdeck_tui::time::TimeMove;
 use rankdeck_tui::{Action, Role};
-use rankdeck_types::ids::Timestamp;
+use rankdeck_types::ids::{NodeRank, Timestamp};
 use std::io;
 use std::path::Path;
+use std::process::ExitStatus;
 
 impl Driver {
     pub(super) fn draw(&mut self) -> io::Result<()> {
         let now = self.clock.now();
         self.show_cursor(now);
         self.follow_watcher();
+        self.follow_finder();
         let demo = &self.demo;
         let bar = |frame: &mut ratatui::Frame| demo.iter().for_each(|demo| demo.paint(frame));
         if let Output::Linear(linear) = &mut self.output {
@@ -98,16 +103,83 @@ impl Driver {
                 let folder = self.recorder.as_ref().map_or(Path::new("."), |recorder| recorder.folder());
                 screen.save_files(folder, &files, self.clock.now());
             }
+            (Action::Beside(runs), Output::Screen(screen)) if runs.is_empty() => {
+                screen.view.chart.beside.clear();
+                screen.want(Want::Input);
+            }
+            (Action::Beside(names), Output::Screen(_)) => self.read_beside(names),
+            (Action::Shell(node), Output::Screen(_)) => self.open_shell(node).await?,
             (Action::Suspend, Output::Screen(screen)) => screen.suspend(signals).await?,
             (Action::Redraw, Output::Screen(screen)) => screen.redraw(),
             (Action::Mouse(on), Output::Screen(screen)) => screen.mouse(on),
             (Action::Copy(text), Output::Screen(screen)) => screen.copy(&text, self.clock.now())?,
             (
-                Action::Suspend | Action::Redraw | Action::Mouse(_) | Action::Copy(_) | Action::SaveFiles(_),
+                Action::Suspend
+                | Action::Redraw
+                | Action::Mouse(_)
+                | Action::Copy(_)
+                | Action::SaveFiles(_)
+                | Action::Beside(_)
+                | Action::Shell(_),
                 _,
             ) => {}
         }
         Ok(())
+    }
+
+    /// A shell on a host, of those that the user has named.
+    async fn open_shell(&mut self, node: NodeRank) -> io::Result<()> {
+        let Some(model) = self.core.model().hosts.get(node.index()) else { return Ok(()) };
+        let (name, folder) = (model.name.clone(), model.run_dir.clone());
+        let host = self.listed.iter().find(|host| host.name == name);
+        let words = host.ok_or_else(|| format!("the hosts file does not list {name}"));
+        let words = match words.and_then(|host| guest::words(host, &folder)) {
+            Ok(words) => words,
+            Err(why) => {
+                self.say(format!("shell: {why}"));
+                return Ok(());
+            }
+        };
+        let inside = std::env::var_os("TMUX").is_some_and(|socket| !socket.is_empty());
+        if inside && guest::in_tmux(&name, &words).await {
+            return Ok(());
+        }
+        let Output::Screen(screen) = &mut self.output else { return Ok(()) };
+        screen.lend()?;
+        if let Err(why) = self.guest.begin(&words) {
+            screen.take_back()?;
+            self.say(format!("shell: {why}"));
+        }
+        Ok(())
+    }
+
+    /// The shell has left.
+    pub(super) fn take_back(&mut self, status: Option<ExitStatus>) -> io::Result<()> {
+        let Output::Screen(screen) = &mut self.output else { return Ok(()) };
+        screen.take_back()?;
+        // What ssh says when it does not get in; a shell says what its last command said.
+        if status.and_then(|status| status.code()) == Some(255) {
+            screen.view.toast("shell: ssh did not get in (255)", Role::Warn, self.clock.now());
+        }
+        Ok(())
+    }
+
+    fn read_beside(&mut self, names: Vec<String>) {
+        match self.recorder.as_ref().and_then(Recorder::runs) {
+            Some(runs) => self.beside.read(runs.to_owned(), names),
+            None => self.say("this console keeps no record, and knows of none beside it".into()),
+        }
+    }
+
+    /// Other runs were read.
+    pub(super) fn show_beside(&mut self, loaded: Loaded) {
+        let now = self.clock.now();
+        let Output::Screen(screen) = &mut self.output else { return };
+        match loaded {
+            Ok(runs) => screen.view.chart.beside = runs,
+            Err(why) => screen.view.toast(format!("compare: {why}"), Role::Warn, now),
+        }
+        screen.want(Want::Input);
     }
 
     /// Shows another moment; the run goes on behind it.
@@ -160,6 +232,14 @@ impl Driver {
         }
     }
 
+    /// Hosts look in their files for as long as what they find is on the screen.
+    fn follow_finder(&mut self) {
+        let Output::Screen(screen) = &self.output else { return };
+        if screen.view.log.files.is_none() && self.core.model().finder.hits.is_some() {
+            self.tell(Event::Searched { wanted: None });
+        }
+    }
+
     fn save_screen(&mut self) {
         let now = self.clock.now();
         let Output::Screen(screen) = &mut self.output else { return };
@@ -179,7 +259,14 @@ impl Driver {
 
 /// It would change the run rather than this console.
 fn changes(event: &Event) -> bool {
-    !matches!(event, Event::DetachRequested | Event::PromptAnswered { .. } | Event::Watched { .. })
+    !matches!(
+        event,
+        Event::DetachRequested
+            | Event::PromptAnswered { .. }
+            | Event::Watched { .. }
+            | Event::LookRequested { .. }
+            | Event::Searched { .. }
+    )
 }
 
 #[cfg(debug_assertions)]

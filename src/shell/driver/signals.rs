@@ -2,6 +2,7 @@
 
 use super::{Driver, Why};
 use crate::shell::headless::{Form, Printer};
+use crate::shell::objective::Objective;
 use crate::shell::output::Output;
 use crate::shell::signals::{Signalled, Signals};
 use crate::shell::stderr;
@@ -14,6 +15,8 @@ use std::io;
 impl Driver {
     pub(super) async fn on_signal(&mut self, signal: Signalled, signals: &mut Signals) -> io::Result<()> {
         match signal {
+            // The keys that make it are meant for the shell that has the terminal.
+            Signalled::Stop | Signalled::Suspend if self.guest.is_here() => {}
             Signalled::Stop => self.on_stop_signal(),
             Signalled::HangUp => self.tell(Event::DetachRequested),
             Signalled::Suspend => self.act(Action::Suspend, signals).await?,
@@ -32,7 +35,7 @@ impl Driver {
         match &self.output {
             Output::Screen(screen) => screen.view.steering.read_only,
             Output::Linear(linear) => linear.words.view.steering.read_only,
-            Output::Lines(_) | Output::Quiet => false,
+            Output::Lines(_) | Output::Quiet => self.objective == Objective::Observe,
         }
     }
 

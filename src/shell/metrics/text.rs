@@ -1,4 +1,4 @@
-//! The model as OpenMetrics text: names with units, totals and ranks. Pure.
+//! The model as text for Prometheus: names with units, totals and ranks. Pure.
 
 use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState};
 use rankdeck_core::report::Outcome;
@@ -18,9 +18,20 @@ enum Kind {
     Info,
 }
 
+/// How it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// OpenMetrics 1.0, which Prometheus asks for.
+    OpenMetrics,
+    /// The older text format, which a textfile collector reads: a family is called as its samples are, and
+    /// there is no kind `info`.
+    Prometheus,
+}
+
 struct Writer {
     out: String,
     run: String,
+    form: Form,
 }
 
 impl Writer {
@@ -35,9 +46,13 @@ impl Writer {
             Kind::Counter => ("counter", "_total"),
             Kind::Info => ("info", "_info"),
         };
+        let (word, family) = match self.form {
+            Form::OpenMetrics => (word, name.to_owned()),
+            Form::Prometheus => (if kind == Kind::Info { "gauge" } else { word }, format!("{name}{suffix}")),
+        };
         // Writing to a String cannot fail.
-        let _ = writeln!(self.out, "# TYPE rankdeck_{name} {word}");
-        let _ = writeln!(self.out, "# HELP rankdeck_{name} {help}");
+        let _ = writeln!(self.out, "# TYPE rankdeck_{family} {word}");
+        let _ = writeln!(self.out, "# HELP rankdeck_{family} {help}");
         for (labels, value) in samples {
             let _ = write!(self.out, "rankdeck_{name}{suffix}{{run=\"{}\"", escaped(&self.run));
             for (label, text) in labels {
@@ -57,13 +72,15 @@ fn escaped(text: &str) -> String {
 }
 
 /// All that is known of the run at `now`.
-pub fn text(model: &Model, now: Timestamp) -> String {
+pub fn text(model: &Model, now: Timestamp, form: Form) -> String {
     let run = model.run.id.as_ref().map(|run| run.0.clone()).unwrap_or_default();
-    let mut to = Writer { out: String::new(), run };
+    let mut to = Writer { out: String::new(), run, form };
     totals(&mut to, model, now);
     ranks(&mut to, model, now);
     hosts(&mut to, model, now);
-    to.out.push_str("# EOF\n");
+    if form == Form::OpenMetrics {
+        to.out.push_str("# EOF\n");
+    }
     to.out
 }
 

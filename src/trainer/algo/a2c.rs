@@ -15,6 +15,8 @@ use crate::policy::actor_critic::Pass;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::{A2c as Settings, NormAdv};
 use std::ops::ControlFlow;
+
+/// The loss of advantage actor-critic, on rollouts.
 pub struct A2c {
     settings: Settings,
     pub(super) engine: Engine,

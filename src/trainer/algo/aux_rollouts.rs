@@ -6,7 +6,8 @@
 //! and have the sizes that this run expects.
 
 use crate::distributed::upload::{upload, upload_slice};
-use crate::policy::{acting, trunk};
+use crate::policy::acting;
+use crate::policy::trunk::Rows;
 use crate::replay::{In, Out, ReplayMark, ShardError, write_shard};
 use crate::rollout::Rollout;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use tch::{Device, Kind, TchError, Tensor};
 const MAGIC: &[u8; 8] = b"rdrollou";
 
 /// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as
-/// [`trunk::to_rows`] lays them out, the rest `[rows]`. The first rollout allocates the memory of the whole
+/// [`Rows`] lays them out, the rest `[rows]`. The first rollout allocates the memory of the whole
 /// phase.
 pub(super) struct AuxRollouts {
     pub(super) observations: Tensor,
@@ -42,7 +43,7 @@ struct Head {
 pub(super) fn observations(
     rollout: &Rollout,
     seen: Option<&Tensor>,
-    device: Device,
+    (device, rows): (Device, Rows),
 ) -> Result<Tensor, TchError> {
     let shape: Vec<i64> = rollout.shape.iter().map(|side| *side as i64).collect();
     let observations = match seen {
@@ -50,7 +51,7 @@ pub(super) fn observations(
         // A tensor made from a slice is a copy.
         None => upload(acting::batch(rollout.observations.view(), rollout.len(), &shape)?, device)?,
     };
-    trunk::to_rows(&observations)
+    rows.to(&observations)
 }
 
 impl AuxRollouts {

@@ -10,7 +10,8 @@
 use super::super::distributed::upload::{upload, upload_slice};
 use super::super::distributed::{ProcessGroup, ReduceOp};
 use super::super::error::TrainerError;
-use super::super::policy::{acting, trunk};
+use super::super::policy::acting;
+use super::super::policy::trunk::Rows;
 use super::super::rollout::{ActionBuffer, Rollout};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::NormAdv;
@@ -18,7 +19,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 /// A rollout on the device, `[n]` or `[n, ...]` each.
 struct Columns {
-    /// As [`trunk::to_rows`] lays them out.
+    /// As [`Rows`] lays them out.
     observations: Tensor,
     actions: Tensor,
     log_probs: Tensor,
@@ -61,6 +62,7 @@ pub struct Batches {
     normalise: NormAdv,
     minibatch: usize,
     device: Device,
+    rows: Rows,
     order: Vec<usize>,
     columns: Option<Columns>,
     /// Order and advantages of the current epoch.
@@ -72,11 +74,12 @@ pub struct Batches {
 
 impl Batches {
     /// Minibatches of `minibatch` of the rank's transitions.
-    pub fn new(normalise: NormAdv, minibatch: usize, device: Device) -> Batches {
+    pub fn new(normalise: NormAdv, minibatch: usize, device: Device, rows: Rows) -> Batches {
         Batches {
             normalise,
             minibatch: minibatch.max(1),
             device,
+            rows,
             order: Vec::new(),
             columns: None,
             epoch: None,
@@ -123,7 +126,7 @@ impl Batches {
         };
         let all = all && self.at.is_none();
         let new = Columns {
-            observations: trunk::to_rows(&observations)?,
+            observations: self.rows.to(&observations)?,
             actions: upload(actions, self.device)?,
             log_probs: column(&rollout.log_probs)?,
             values: column(&rollout.values)?,
@@ -131,7 +134,10 @@ impl Batches {
             weights: if all { None } else { Some(column(&rollout.weights)?) },
         };
         match &mut self.columns {
-            Some(columns) if self.at.is_some() => columns.replace(new, seen.is_some())?,
+            Some(columns) if self.at.is_some() => {
+                let there = seen.is_some() && !self.rows.turn(self.device);
+                columns.replace(new, there)?;
+            }
             columns => *columns = Some(new),
         }
         self.order.clear();
@@ -192,7 +198,7 @@ impl Batches {
             return Err(TchError::Torch("no rollout is loaded".into()));
         };
         let (start, len) = ((k * self.minibatch) as i64, self.minibatch as i64);
-        columns.pick(&order.f_narrow(0, start, len)?, advantages.f_narrow(0, start, len)?)
+        columns.pick(&order.f_narrow(0, start, len)?, advantages.f_narrow(0, start, len)?, self.rows)
     }
 
     /// The minibatch after the last one of the epoch; only for those [in turn](Batches::in_turn).
@@ -206,7 +212,7 @@ impl Batches {
         let own = |all: &Tensor| {
             all.f_narrow(0, 0, count * len)?.f_view([count, len])?.f_index_select(0, at)?.f_view([len])
         };
-        let batch = columns.pick(&own(order)?, own(advantages)?)?;
+        let batch = columns.pick(&own(order)?, own(advantages)?, self.rows)?;
         let _ = at.shallow_clone().f_add_scalar_(1)?;
         Ok(batch)
     }
@@ -236,10 +242,10 @@ impl Columns {
     }
 
     /// The rows of this order, with their advantages.
-    fn pick(&self, order: &Tensor, advantages: Tensor) -> Result<Minibatch, TchError> {
+    fn pick(&self, order: &Tensor, advantages: Tensor, rows: Rows) -> Result<Minibatch, TchError> {
         let pick = |column: &Tensor| column.f_index_select(0, order);
         Ok(Minibatch {
-            observations: trunk::from_rows(&pick(&self.observations)?)?,
+            observations: rows.from(&pick(&self.observations)?)?,
             actions: pick(&self.actions)?,
             log_probs: pick(&self.log_probs)?,
             values: pick(&self.values)?,

@@ -186,7 +186,7 @@ fn judge(entries: &[Entry], numbers: &[f64], seen: impl Fn() -> String) -> Resul
             format!(" in update {number} of {} of the iteration{}", entries.len(), seen())
         })?;
         if *norm && !numbers.next().unwrap_or(0.0).is_finite() {
-            return Err(TrainerError::failure(
+            return Err(TrainerError::diverged(
                 format!(
                     "the gradient averaged over all ranks is not finite in update {number} of {} of the \
                      iteration, and this rank's own loss is",

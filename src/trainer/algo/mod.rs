@@ -94,7 +94,7 @@ pub fn own_loss(name: &str, value: f64, seen: impl FnOnce() -> String) -> Result
     if value.is_finite() {
         return Ok(());
     }
-    Err(TrainerError::failure(
+    Err(TrainerError::diverged(
         format!("{name} of this rank's own share is {value}{}", seen()),
         "look for large rewards or observations of this rank's environments (collect.reward_scale, \
          collect.normalise_observations); if there are none, lower the learning rate",
@@ -231,7 +231,6 @@ pub fn shown(page: &Page) -> Watcher {
 
 /// What an algorithm is made from.
 pub struct BuildContext<'a> {
-    /// The experiment.
     pub experiment: &'a Experiment,
     /// Sizes of this rank.
     pub sizes: Sizes,
@@ -251,10 +250,27 @@ pub struct BuildContext<'a> {
 /// This rank's environments, reset. Where a stop was asked for before they had started, stand-ins: all ranks
 /// make the collectives that follow, and the [loop](crate::train) ends before anything is stepped.
 fn environments(build: &BuildContext<'_>) -> Result<Box<dyn VectorEnv>, TrainerError> {
+    vector(build, 0, build.sizes.local_envs)
+}
+
+/// The same in one group, or with `collect.double_buffer` in two.
+fn groups(build: &BuildContext<'_>) -> Result<Vec<Box<dyn VectorEnv>>, TrainerError> {
+    let all = build.sizes.local_envs;
+    let half = if build.experiment.collect.double_buffer { all / 2 } else { 0 };
+    let parts = [(0, half), (half, all - half)];
+    parts
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(from, count)| vector(build, from, count))
+        .collect()
+}
+
+/// `count` of this rank's environments, from its own index `from` on.
+fn vector(build: &BuildContext<'_>, from: u32, count: u32) -> Result<Box<dyn VectorEnv>, TrainerError> {
     let BuildContext { experiment, sizes, spec, seeds, group, start_iteration, .. } = build;
     let (env, _) = setup::parts(experiment)?;
-    let envs = sizes.local_envs as usize;
-    match env::make_vector(env, envs, sizes.first_env, seeds, *start_iteration, EnvPurpose::Train) {
+    let (first, envs) = (sizes.first_env + from, count as usize);
+    match env::make_vector(env, envs, first, seeds, *start_iteration, EnvPurpose::Train) {
         Ok(vector) => {
             let mut vector = env::fit(vector, experiment.policy.network);
             vector.watch(shown(group.page()));

@@ -14,6 +14,7 @@ use crate::env::{Actions, ObservationType, Observations};
 use crate::error::TrainerError;
 use crate::policy::dense_actor_critic::{DenseActorCritic, Terms};
 use crate::policy::layout::Layout;
+use crate::policy::trunk::Rows;
 use crate::rollout::{ActionBuffer, Rollout};
 use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate};
 use rankdeck_kernel::numpy_random::Generator;
@@ -40,7 +41,12 @@ impl Engine {
     ) -> Result<Engine, TrainerError> {
         Ok(match Native::new(layout, build, normalise, minibatch)? {
             Some(native) => Engine::Native(Box::new(native)),
-            None => Engine::Libtorch(Batches::new(normalise, minibatch, build.device)),
+            None => Engine::Libtorch(Batches::new(
+                normalise,
+                minibatch,
+                build.device,
+                Rows::of(&build.experiment.policy),
+            )),
         })
     }
 }

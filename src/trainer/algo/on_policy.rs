@@ -14,12 +14,13 @@ use super::ledger::Ledger;
 use super::recording::Cut;
 use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, own_loss};
 use crate::collect::{Actor, Collector, Interval, RankCounters, RewardConfig, Thoughts};
-use crate::distributed::{Ddp, ProcessGroup};
+use crate::distributed::{Ddp, Part, ProcessGroup};
 use crate::env::{ActionSpace, ObservationType, Observations};
 use crate::error::TrainerError;
 use crate::evaluate::Greedy;
 use crate::normalise;
 use crate::policy::actor_critic::Layout;
+use crate::policy::seam::{Seam, parted};
 use crate::policy::{Acting, ActorCritic};
 use crate::replay::ReplayMark;
 use crate::rollout::{ActionBuffer, Rollout};
@@ -102,6 +103,8 @@ pub struct OnPolicy {
     pub policy: ActorCritic,
     adam: Adam,
     ddp: Ddp,
+    /// Gradients of updates that may be cut travel in two parts.
+    pub parts: bool,
     collector: Collector,
     actor: Actor,
     /// Advantages of the rollout collected last, `[steps][envs]`.
@@ -125,8 +128,9 @@ impl OnPolicy {
         let policy = ActorCritic::new(layout, seeds, *device)?;
         let adam = Adam::new(policy.all().len(), settings.adam_eps, *device)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
-        let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
-        let env = super::environments(build)?;
+        let mut ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
+        let parts = parted(&mut ddp, policy.layout().trunk.as_ref(), *device, group);
+        let groups = super::groups(build)?;
         let reward_config = RewardConfig {
             collect: Collect { num_steps: sizes.num_steps, ..experiment.collect.clone() },
             gamma: settings.gamma,
@@ -143,11 +147,12 @@ impl OnPolicy {
         };
         let ledger = Ledger::new(settings.updates as usize, *device)?;
         Ok(OnPolicy {
-            collector: Collector::new(env, reward_config, *seeds, sizes.first_env),
+            collector: Collector::new(groups, spec, reward_config, *seeds, sizes.first_env),
             settings,
             policy,
             adam,
             ddp,
+            parts,
             actor,
             advantages: vec![0.0; sizes.local_batch],
             returns: vec![0.0; sizes.local_batch],
@@ -228,14 +233,14 @@ impl OnPolicy {
         Ok(loss.f_backward()?)
     }
 
-    /// Averages it over the ranks.
-    pub fn reduce(&mut self, group: &ProcessGroup) -> Result<(), TrainerError> {
-        Ok(self.ddp.reduce(group)?)
+    /// Averages a part of it over the ranks.
+    pub fn reduce(&mut self, part: Part, group: &ProcessGroup) -> Result<(), TrainerError> {
+        Ok(self.ddp.reduce_part(part, group)?)
     }
 
-    /// The same where an update may be cut.
-    pub fn reduce_in(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
-        cut.reduce(0, &mut self.ddp)
+    /// Averages all of it where an update may be cut; backward goes on where it came to a `seam`.
+    pub fn reduce_in(&mut self, seam: Option<Seam>, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
+        cut.reduce_by(0, seam, &mut self.ddp)
     }
 
     /// Clips it, and steps; [`OnPolicy::begin_step`] has counted it.
@@ -404,6 +409,7 @@ pub trait Objective {
     fn drop_own(&mut self) {}
 }
 
+/// An algorithm that learns from its latest rollouts, by its own objective.
 pub struct OnPolicyAlgorithm<R> {
     /// Environments, networks, optimiser.
     pub on: OnPolicy,

@@ -26,7 +26,7 @@ use crate::events::say;
 use crate::inject;
 use crate::policy::actor_critic::Pass;
 use crate::policy::distribution::Distribution;
-use crate::policy::trunk;
+use crate::policy::trunk::Rows;
 use crate::replay::{ReplayMark, replace_shard, shard_path};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::{NormAdv, Ppg as Settings};
@@ -34,10 +34,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use tch::{Device, Kind, TchError, Tensor};
 
+/// The objective of phasic policy gradient, with its auxiliary phase.
 pub struct Ppg {
     settings: Settings,
     loss: PpoLoss,
     batches: Batches,
+    rows: Rows,
     stored: Option<AuxRollouts>,
     envs: usize,
     steps: usize,
@@ -50,11 +52,13 @@ impl Ppg {
         build: &BuildContext<'_>,
     ) -> Result<OnPolicyAlgorithm<Ppg>, TrainerError> {
         let minibatch = build.sizes.local_batch / settings.num_minibatches.max(1) as usize;
+        let rows = Rows::of(&build.experiment.policy);
         Ok(OnPolicyAlgorithm {
             on: OnPolicy::new(settings.into(), build)?,
             objective: Ppg {
                 // Advantages are normalised over the whole rollout, before it is cut.
-                batches: Batches::new(NormAdv::Off, minibatch, build.device),
+                batches: Batches::new(NormAdv::Off, minibatch, build.device, rows),
+                rows,
                 settings: settings.clone(),
                 loss: settings.into(),
                 stored: None,
@@ -105,7 +109,7 @@ impl Ppg {
 
     fn keep(&mut self, on: &OnPolicy) -> Result<(), TchError> {
         let rollout = on.rollout();
-        let observations = aux_rollouts::observations(rollout, on.seen(), on.device)?;
+        let observations = aux_rollouts::observations(rollout, on.seen(), (on.device, self.rows))?;
         let most = self.phase() as usize;
         let stored = match &mut self.stored {
             Some(stored) => stored,
@@ -136,7 +140,7 @@ impl Ppg {
         // because the activations of all images at once would not fit.
         let mut old = Vec::new();
         for rows in observations.f_split((each * self.steps) as i64, 0)? {
-            let output = || on.policy.forward(&trunk::from_rows(&rows)?, Pass::PLAIN);
+            let output = || on.policy.forward(&self.rows.from(&rows)?, Pass::PLAIN);
             old.push(tch::no_grad(|| output()?.distribution.saved())?);
         }
         let old = Tensor::f_cat(&old, 0)?;
@@ -147,7 +151,7 @@ impl Ppg {
             for units in units.chunks_exact(each).take(self.settings.aux_num_minibatches as usize) {
                 let rows = self.rows(units, on.device)?;
                 inject::here(inject::Hook::Gather);
-                let seen = trunk::from_rows(&observations.f_index_select(0, &rows)?)?;
+                let seen = self.rows.from(&observations.f_index_select(0, &rows)?)?;
                 let output = on.policy.forward(&seen, pass)?;
                 let (goals, weights) = (returns.f_index_select(0, &rows)?, weights.f_index_select(0, &rows)?);
                 let mean = |values: &Tensor| values.f_mul(&weights)?.f_mean(None::<Kind>);
@@ -202,7 +206,7 @@ impl Objective for Ppg {
         keep: Option<u64>,
         moved: &mut dyn FnMut(u64, u64),
     ) -> Result<(), TrainerError> {
-        let like = aux_rollouts::observations(on.rollout(), None, Device::Cpu)?;
+        let like = aux_rollouts::observations(on.rollout(), None, (on.device, self.rows))?;
         // One may be of an iteration that was left.
         let count = self.stored.as_ref().map_or(0, |stored| stored.rollouts);
         let count = count.min((mark.train_iter % self.phase()) as usize);
@@ -214,7 +218,8 @@ impl Objective for Ppg {
     fn load_own(&mut self, on: &OnPolicy, folder: &Path, mark: &ReplayMark) -> Result<(), String> {
         let path = shard_path(folder, mark);
         let count = (mark.train_iter % self.phase()) as usize;
-        let like = aux_rollouts::observations(on.rollout(), None, on.device).map_err(|e| e.to_string())?;
+        let like = aux_rollouts::observations(on.rollout(), None, (on.device, self.rows))
+            .map_err(|e| e.to_string())?;
         let loaded = aux_rollouts::load(&like, (count, self.phase() as usize), mark, &path)
             .map_err(|error| format!("{}: {error}", path.display()))?;
         self.stored = Some(loaded);

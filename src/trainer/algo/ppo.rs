@@ -19,13 +19,15 @@ use super::on_policy::{Objective, OnPolicy, OnPolicyAlgorithm};
 use super::ppo_loss::{LossStats, PpoLoss};
 use super::recording::{Cut, Recorded, Recording};
 use super::{BuildContext, IterationStats, StepContext};
-use crate::distributed::{ProcessGroup, ReduceOp};
+use crate::distributed::{Part, ProcessGroup, ReduceOp};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::Pass;
 use crate::stop_points::Work;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::{NormAdv, Ppo as Settings};
 use std::ops::ControlFlow;
+
+/// The objective of proximal policy optimisation.
 pub struct Ppo {
     settings: Settings,
     loss: PpoLoss,
@@ -76,16 +78,16 @@ impl Recorded for Update<'_> {
     fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
         let Update { batches, on, .. } = self;
         let batch = if batches.are_in_turn() { batches.next()? } else { batches.get(self.k)? };
-        let output = on.policy.forward(&batch.observations, Pass::PLAIN)?;
+        let (output, seam) = on.policy.forward_cut(&batch.observations, Pass::PLAIN, on.parts)?;
         let minibatch = self.loss.losses(&output, &batch)?;
         on.backward(&minibatch.total)?;
-        on.reduce_in(cut)?;
+        on.reduce_in(seam, cut)?;
         on.step()?;
         Ok(self.stats.add(&minibatch, self.clip)?)
     }
 
-    fn reduce(&mut self, _which: usize, group: &ProcessGroup) -> Result<(), TrainerError> {
-        self.on.reduce(group)
+    fn reduce(&mut self, _which: usize, part: Part, group: &ProcessGroup) -> Result<(), TrainerError> {
+        self.on.reduce(part, group)
     }
 
     fn ledger(&mut self) -> &mut Ledger {

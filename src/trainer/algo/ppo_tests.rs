@@ -7,6 +7,7 @@ use crate::env::Spec;
 use crate::page::Page;
 use crate::policy::ActorCritic;
 use crate::policy::actor_critic::Layout;
+use crate::policy::trunk::Rows;
 use crate::rollout::{ActionBuffer, Rollout};
 use crate::state::State;
 use crate::stop_points::StopPoints;
@@ -17,6 +18,10 @@ use tch::{Device, Tensor};
 
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-5 * b.abs().max(1.0)
+}
+
+fn rows() -> Rows {
+    Rows::of(&Policy::default())
 }
 
 fn alone() -> ProcessGroup {
@@ -60,7 +65,7 @@ fn losses_equal_their_definition() {
     rollout.values = draw(0.5, n);
     let actions: Vec<i64> = (0..n as i64).map(|i| i % 2).collect();
     rollout.actions = ActionBuffer::Discrete(actions.clone());
-    let mut batches = Batches::new(NormAdv::Off, n, Device::Cpu);
+    let mut batches = Batches::new(NormAdv::Off, n, Device::Cpu, rows());
     batches.load(&rollout, &returns, None).unwrap();
     batches.begin_epoch(&advantages, &rollout.weights, &mut random, &alone()).unwrap();
     let minibatch = batches.get(0).unwrap();
@@ -111,7 +116,7 @@ fn what_is_no_transition_is_not_learnt_from() {
     let spec = Spec::discrete(1, 2);
     let mut rollout = Rollout::new(&spec, 4, 1, false);
     rollout.weights[2] = 0.0;
-    let mut batches = Batches::new(NormAdv::Rank, 4, Device::Cpu);
+    let mut batches = Batches::new(NormAdv::Rank, 4, Device::Cpu, rows());
     batches.load(&rollout, &[0.0; 4], None).unwrap();
     let mut random = Seeds::new(0).generator(Purpose::Shuffle, 0, 0);
     batches.begin_epoch(&[1.0, 2.0, 1e6, 3.0], &rollout.weights, &mut random, &alone()).unwrap();
@@ -265,7 +270,7 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
 #[test]
 fn minibatches_in_turn_are_those_by_number() {
     let spec = Spec::discrete(3, 2);
-    let made = || Batches::new(NormAdv::Off, 2, Device::Cpu);
+    let made = || Batches::new(NormAdv::Off, 2, Device::Cpu, rows());
     let (mut by_number, mut in_turn) = (made(), made());
     in_turn.in_turn().unwrap();
     let mut place = 0;

@@ -17,7 +17,7 @@ use super::own_loss;
 use super::packed::{Packed, Values};
 use super::recording::{Cut, Recorded, Recording};
 use crate::distributed::upload::upload;
-use crate::distributed::{DataParallel, Ddp, ProcessGroup};
+use crate::distributed::{DataParallel, Ddp, Part, ProcessGroup};
 use crate::env::Spec;
 use crate::error::TrainerError;
 use crate::policy::captured::CapturedPass;
@@ -25,6 +25,7 @@ use crate::policy::parameters::Parameters;
 use crate::policy::q_fast::QFast;
 use crate::policy::q_layout::QLayout;
 use crate::policy::q_network::QNetwork;
+use crate::policy::seam::{Seam, parted};
 use crate::replay::ReplayBatch;
 use rankdeck_kernel::loss::Distance;
 use rankdeck_kernel::optimise::{clip_scale, sum_of_squares};
@@ -55,6 +56,8 @@ pub struct QLearner {
     /// Gradients and equality over the ranks.
     pub ddp: Ddp,
     data_parallel: Option<DataParallel>,
+    /// Gradients travel in two parts.
+    parts: bool,
     fast: Option<Box<NativeQ>>,
     /// The updates of the iteration.
     pub ledger: Ledger,
@@ -90,10 +93,10 @@ struct Update<'a> {
 impl Recorded for Update<'_> {
     fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
         self.learner.ddp.zero_grad();
-        let (loss, taken) = self.learner.gradient(&self.columns)?;
+        let (loss, taken, seam) = self.learner.gradient(&self.columns)?;
         let QLearner { settings, network, adam, ddp, ledger, .. } = self.learner;
         ledger.loss("losses/td_loss", &loss, || self.batch.largest())?;
-        cut.reduce(0, ddp)?;
+        cut.reduce_by(0, seam, ddp)?;
         if settings.max_grad_norm > 0.0 {
             ledger.norm(ddp.clip_grad_norm(settings.max_grad_norm));
         }
@@ -106,8 +109,8 @@ impl Recorded for Update<'_> {
         Ok(())
     }
 
-    fn reduce(&mut self, _which: usize, group: &ProcessGroup) -> Result<(), TrainerError> {
-        Ok(self.learner.ddp.reduce(group)?)
+    fn reduce(&mut self, _which: usize, part: Part, group: &ProcessGroup) -> Result<(), TrainerError> {
+        Ok(self.learner.ddp.reduce_part(part, group)?)
     }
 
     fn ledger(&mut self) -> &mut Ledger {
@@ -241,7 +244,7 @@ impl QLearner {
         let named = |prefix: &str, named: Vec<(String, Tensor)>| -> Vec<(String, Tensor)> {
             named.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)).collect()
         };
-        let ddp =
+        let mut ddp =
             Ddp::new(network.online.named(), named("target.", network.target.named()), group, bucket_bytes)?;
         let fast = (way == ComputePath::Best && layout.is_dense() && device == Device::Cpu).then(|| {
             let rows = (settings.batch_size / group.world_size().max(1)) as usize;
@@ -256,7 +259,9 @@ impl QLearner {
                 errors: vec![0.0; rows],
             })
         });
-        let captured = captured && !matches!(way, ComputePath::DataParallel(_));
+        let one_device = !matches!(way, ComputePath::DataParallel(_));
+        let captured = captured && one_device;
+        let parts = one_device && parted(&mut ddp, layout.trunk.as_ref(), device, group);
         let mut learner = QLearner {
             adam: Adam::new(layout.len, settings.adam_eps, device)?,
             ledger: Ledger::new(settings.updates_per_iteration as usize, device)?,
@@ -267,6 +272,7 @@ impl QLearner {
             network,
             ddp,
             data_parallel: if let ComputePath::DataParallel(devices) = way { Some(devices) } else { None },
+            parts,
             fast,
             latest: LatestLoss::Nothing,
             shape: spec.observation_shape.iter().map(|side| *side as i64).collect(),
@@ -369,9 +375,9 @@ impl QLearner {
         }
     }
 
-    /// The gradient of the batch's loss with libtorch; returns the loss, and the Q-values of the actions
-    /// taken.
-    fn gradient(&self, columns: &Columns) -> Result<(Tensor, Tensor), TchError> {
+    /// The gradient of the batch's loss with libtorch, up to the seam where there is one; returns the loss,
+    /// and the Q-values of the actions taken.
+    fn gradient(&self, columns: &Columns) -> Result<(Tensor, Tensor, Option<Seam>), TchError> {
         let Columns { now, next, choices, rewards, discounts } = columns;
         let targets = tch::no_grad(|| -> Result<Tensor, TchError> {
             let following = self.network.forward(self.network.target.tensors(), next)?;
@@ -383,11 +389,11 @@ impl QLearner {
             rewards.f_add(&discounts.f_mul(&values)?)
         })?;
         let online = self.network.online.tensors();
-        let q = match &self.data_parallel {
+        let (q, seam) = match &self.data_parallel {
             Some(devices) => {
-                devices.forward(online, [now], |own, [rows]| self.network.forward(own, &rows))?
+                (devices.forward(online, [now], |own, [rows]| self.network.forward(own, &rows))?, None)
             }
-            None => self.network.forward(online, now)?,
+            None => self.network.forward_cut(online, now, self.parts)?,
         };
         let taken = q.f_gather(1, choices, false)?.f_view([-1])?;
         let loss = match self.settings.loss {
@@ -395,7 +401,7 @@ impl QLearner {
             TdLoss::Huber => taken.f_smooth_l1_loss(&targets, tch::Reduction::Mean, 1.0)?,
         };
         loss.f_backward()?;
-        Ok((loss.f_detach()?, taken.f_detach()?))
+        Ok((loss.f_detach()?, taken.f_detach()?, seam))
     }
 
     fn observations(&self, numbers: &[f32], pixels: &[u8], rows: i64) -> Result<Tensor, TchError> {

@@ -13,9 +13,10 @@
 
 use super::ledger::{Entry, Ledger};
 use crate::distributed::cuda_graph::{Capture, CudaGraph};
-use crate::distributed::{Ddp, ProcessGroup};
+use crate::distributed::{Ddp, Part, ProcessGroup};
 use crate::error::TrainerError;
 use crate::events::say;
+use crate::policy::seam::Seam;
 use tch::Device;
 
 /// Times that work is done before it is captured: libraries choose their algorithms and take their memory at
@@ -26,8 +27,8 @@ const WARM: u32 = 3;
 pub trait Recorded {
     /// Puts everything on the device, and hands each collective to `cut`.
     fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError>;
-    /// The collective that was handed over with this number.
-    fn reduce(&mut self, which: usize, group: &ProcessGroup) -> Result<(), TrainerError>;
+    /// The collectives that were handed over with this number, of this part of the gradients.
+    fn reduce(&mut self, which: usize, part: Part, group: &ProcessGroup) -> Result<(), TrainerError>;
     /// Where the work leaves its numbers.
     fn ledger(&mut self) -> &mut Ledger;
 }
@@ -41,7 +42,7 @@ pub struct Cut<'a> {
 /// A graph, and the collectives after it.
 struct Piece {
     graph: CudaGraph,
-    then: Vec<usize>,
+    then: Vec<(usize, Part)>,
 }
 
 /// What was captured so far.
@@ -49,7 +50,7 @@ struct Pieces {
     device: Device,
     done: Vec<Piece>,
     open: Option<Capture>,
-    then: Vec<usize>,
+    then: Vec<(usize, Part)>,
 }
 
 impl Pieces {
@@ -70,8 +71,22 @@ impl Cut<'_> {
     /// Averages the gradients of `ddp` over the ranks; `which` is its number for [`Recorded::reduce`].
     #[track_caller]
     pub fn reduce(&mut self, which: usize, ddp: &mut Ddp) -> Result<(), TrainerError> {
-        let Some(pieces) = &mut self.capturing else { return Ok(ddp.reduce(self.group)?) };
-        pieces.then.push(which);
+        self.reduce_part(which, Part::Whole, ddp)
+    }
+
+    /// The same in two parts, with the rest of backward between them where there is a `seam`.
+    #[track_caller]
+    pub fn reduce_by(&mut self, which: usize, seam: Option<Seam>, ddp: &mut Ddp) -> Result<(), TrainerError> {
+        let Some(seam) = seam else { return self.reduce(which, ddp) };
+        self.reduce_part(which, Part::Late, ddp)?;
+        seam.backward()?;
+        self.reduce_part(which, Part::Early, ddp)
+    }
+
+    #[track_caller]
+    fn reduce_part(&mut self, which: usize, part: Part, ddp: &mut Ddp) -> Result<(), TrainerError> {
+        let Some(pieces) = &mut self.capturing else { return Ok(ddp.reduce_part(part, self.group)?) };
+        pieces.then.push((which, part));
         // One rank exchanges nothing: the collective is only counted.
         if self.group.world_size() > 1 {
             pieces.end()?;
@@ -143,8 +158,8 @@ impl Recording {
             State::Captured { pieces, entries, .. } => {
                 for Piece { graph, then } in pieces {
                     graph.replay()?;
-                    for which in then {
-                        work.reduce(*which, group)?;
+                    for (which, part) in then {
+                        work.reduce(*which, *part, group)?;
                     }
                 }
                 work.ledger().again(entries);

@@ -17,7 +17,7 @@ use super::ledger::{self, Ledger};
 use super::packed::{Packed, Values};
 use super::q_learner::Captured;
 use super::recording::{Cut, Recorded, Recording};
-use crate::distributed::{Ddp, ProcessGroup};
+use crate::distributed::{Ddp, Part, ProcessGroup};
 use crate::error::TrainerError;
 use crate::policy::q_network::follow;
 use crate::policy::sac_networks::{SacLayout, SacNetworks};
@@ -61,7 +61,6 @@ pub struct Optimiser {
 /// The networks and what trains them.
 pub struct SacLearner {
     settings: Settings,
-    /// The networks.
     pub networks: SacNetworks,
     /// Logarithm of the entropy weight.
     pub log_alpha: Tensor,
@@ -121,7 +120,7 @@ impl Recorded for Update<'_> {
         Ok(learner.ledger.put()?)
     }
 
-    fn reduce(&mut self, which: usize, group: &ProcessGroup) -> Result<(), TrainerError> {
+    fn reduce(&mut self, which: usize, _part: Part, group: &ProcessGroup) -> Result<(), TrainerError> {
         let SacLearner { critics, actor, alpha, .. } = self.learner;
         let ddp = match which {
             CRITICS => &mut critics.ddp,

@@ -193,6 +193,11 @@ int32_t rankdeck_clear_grad(void* parameter, ErrorText* error) {
   return guarded(error, [&] { tensor(parameter).mutable_grad() = at::Tensor(); });
 }
 
+// Goes on with a backward pass from `from`, whose gradient is known.
+int32_t rankdeck_backward(void* from, void* gradient, ErrorText* error) {
+  return guarded(error, [&] { tensor(from).backward(tensor(gradient)); });
+}
+
 // Copies `host` to the GPU `index` by way of pinned memory and on a stream of its own, and makes `out` the
 // copy. The host does not wait; what libtorch is told to do with the copy later waits on the GPU. CUDA is
 // reached through c10's registry, so that nothing of it is linked.
@@ -309,6 +314,16 @@ int32_t rankdeck_fused_adam(
     at::_fused_adam_(list(parameters), list(gradients), list(first), list(second), {}, list(steps), learning_rate, beta1, beta2,
                      /*weight_decay=*/0.0, eps, /*amsgrad=*/false, /*maximize=*/false);
   });
+}
+
+// Whether cuDNN may only use algorithms that give the same bits each time, and whether it times its
+// algorithms where a shape is new. Returns what held before, as bits 0 and 1.
+int32_t rankdeck_cudnn(int32_t deterministic, int32_t benchmark) {
+  auto& context = at::globalContext();
+  const int32_t before = (context.deterministicCuDNN() ? 1 : 0) | (context.benchmarkCuDNN() ? 2 : 0);
+  context.setDeterministicCuDNN(deterministic != 0);
+  context.setBenchmarkCuDNN(benchmark != 0);
+  return before;
 }
 
 const char* rankdeck_torch_version() {

@@ -5,9 +5,11 @@
 
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::library::{Library, torch_folder};
+use super::loading;
 use super::nccl_api::Api;
 use cudarc::driver::{result, sys};
 use rankdeck_types::words::{GPU_FAILED, GPU_FULL, GPU_FULL_HINT, GPU_HINT};
+use std::ffi::{CStr, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -17,22 +19,80 @@ const TORCH_CUDA: &str = "libtorch_cuda.so";
 
 pub(super) fn driver_failure(what: &str, error: result::DriverError) -> BackendError {
     let full = error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-    let (said, hint) = if full { (GPU_FULL, GPU_FULL_HINT) } else { (GPU_FAILED, GPU_HINT) };
+    let (kind, said, hint) = match full {
+        true => (DistErrorKind::Memory, GPU_FULL, GPU_FULL_HINT),
+        false => (DistErrorKind::Device, GPU_FAILED, GPU_HINT),
+    };
     let text = format!("{said}: {what}: CUDA error {:?}", error.0);
-    BackendError { hint: Some(hint), ..BackendError::new(DistErrorKind::Device, text) }
+    BackendError { hint: Some(hint.to_owned()), ..BackendError::new(kind, text) }
+}
+
+/// What this trainer calls in the driver's library. cudarc panics where one is missing.
+const CALLED: [&CStr; 14] = [
+    c"cuInit",
+    c"cuDriverGetVersion",
+    c"cuDeviceGetCount",
+    c"cuDeviceGet",
+    c"cuDeviceGetUuid_v2",
+    c"cuDevicePrimaryCtxRetain",
+    c"cuCtxSetCurrent",
+    c"cuStreamCreate",
+    c"cuStreamDestroy_v2",
+    c"cuStreamWaitEvent",
+    c"cuEventCreate",
+    c"cuEventRecord",
+    c"cuEventQuery",
+    c"cuEventElapsedTime_v2",
+];
+
+/// What helps against the states in which a driver does not start.
+fn start_hint(error: &result::DriverError) -> Option<&'static str> {
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_STUB_LIBRARY => Some(
+            "the libcuda.so that is found is the stub of the CUDA toolkit: take its folder out of LD_LIBRARY_PATH",
+        ),
+        sys::CUresult::CUDA_ERROR_SYSTEM_NOT_READY => {
+            Some("`systemctl status nvidia-fabricmanager` there: GPUs that NVLink switches join wait for it")
+        }
+        sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            Some("the driver's library and kernel module are of two versions: reboot the host")
+        }
+        _ => None,
+    }
+}
+
+/// Refuses a driver's library without what is called in it: an old one, or none of NVIDIA's.
+fn refuse_lacking(driver: Library) -> Result<(), BackendError> {
+    let Some(missing) = CALLED.into_iter().find(|symbol| driver.symbol(symbol).is_err()) else {
+        return Ok(());
+    };
+    // The version, where it can be had, says it better.
+    if missing != c"cuDriverGetVersion" {
+        refuse_old_driver()?;
+    }
+    let place = Library::path_of(Path::new(DRIVER)).map_or(DRIVER.into(), |path| path.display().to_string());
+    let text = format!(
+        "the NVIDIA driver's library {place} has no {}, so it is not that of driver {OLDEST_DRIVER} or later",
+        missing.to_string_lossy()
+    );
+    let hint = format!("update the driver, take the folder of this library out of LD_LIBRARY_PATH, {ON_CPU}");
+    Err(BackendError { hint: Some(hint), ..BackendError::new(DistErrorKind::Unsupported, text) })
 }
 
 /// How many devices this process may use; 0 without a driver. A driver that does not start is an error.
 pub(super) fn device_count() -> Result<u32, BackendError> {
     // cudarc panics when the library is missing.
-    if !has_driver() {
-        return Ok(0);
-    }
+    let Ok(driver) = Library::open(Path::new(DRIVER)) else { return Ok(0) };
+    refuse_lacking(driver)?;
     let no_device = |error: &result::DriverError| error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE;
     match result::init() {
         Ok(()) => {}
         Err(error) if no_device(&error) => return Ok(0),
-        Err(error) => return Err(driver_failure("the NVIDIA driver does not start", error)),
+        Err(error) => {
+            let hint = start_hint(&error).map(str::to_owned);
+            let failure = driver_failure("the NVIDIA driver does not start", error);
+            return Err(BackendError { hint: hint.or(failure.hint), ..failure });
+        }
     }
     let count = result::device::get_count().map_err(|error| driver_failure("no count of devices", error))?;
     Ok(u32::try_from(count).unwrap_or(0))
@@ -59,6 +119,11 @@ pub(super) fn require_devices() -> Result<u32, BackendError> {
 /// runs what is built for its own or an earlier major version.
 const CUDA: i32 = 13_000;
 const OLDEST_DRIVER: &str = "580";
+const ON_CPU: &str = "or leave `gpus` out of hosts.toml and set `nproc` to train on the CPU";
+
+/// cuDNN that libtorch 2.11 is built with, as its version says it. One whose minor version is lower is what
+/// PyTorch refuses, too.
+const CUDNN: usize = 91_900;
 
 /// Refuses a driver that cannot run libtorch: CUDA's own answer would be that there is no device.
 fn refuse_old_driver() -> Result<(), BackendError> {
@@ -69,14 +134,26 @@ fn refuse_old_driver() -> Result<(), BackendError> {
         return Ok(());
     }
     let words = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
-    Err(BackendError::new(
-        DistErrorKind::Unsupported,
-        format!(
-            "the NVIDIA driver supports CUDA {}, and this libtorch needs {} (driver {OLDEST_DRIVER} or later)",
-            words(version),
-            words(CUDA)
-        ),
-    ))
+    let text = format!(
+        "the NVIDIA driver supports CUDA {}, and this libtorch needs {} (driver {OLDEST_DRIVER} or later)",
+        words(version),
+        words(CUDA)
+    );
+    let hint = Some(format!("update the driver, {ON_CPU}"));
+    Err(BackendError { hint, ..BackendError::new(DistErrorKind::Unsupported, text) })
+}
+
+/// Refuses a cuDNN that is older than what libtorch calls in it.
+fn refuse_old_cudnn(torch: Library) -> Result<(), BackendError> {
+    let Ok(address) = torch.symbol(c"cudnnGetVersion") else { return Ok(()) };
+    // SAFETY: cuDNN's function, with its signature since the first release.
+    let version =
+        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> usize>(address.as_ptr())() };
+    if version / 100 >= CUDNN / 100 {
+        return Ok(());
+    }
+    let words = |version: usize| format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100);
+    Err(loading::too_old("libcudnn.so.9", "cuDNN", &words(version), &words(CUDNN)).error(""))
 }
 
 fn load() -> Result<bool, BackendError> {
@@ -91,7 +168,8 @@ fn load() -> Result<bool, BackendError> {
     if !path.exists() {
         return Err(unsupported(format!("this libtorch has no CUDA half: no {}", path.display())));
     }
-    Library::open(&path).map_err(|error| unsupported(format!("{TORCH_CUDA} does not load: {error}")))?;
+    let refused = |error: String| loading::explain(&error).error(&format!("{TORCH_CUDA} does not load"));
+    refuse_old_cudnn(Library::open(&path).map_err(refused)?)?;
     Ok(true)
 }
 
@@ -99,24 +177,18 @@ fn load() -> Result<bool, BackendError> {
 /// CUDA. `Ok(false)`: there is no GPU, use the CPU. An error: there is a GPU, but it cannot be used.
 pub fn load_cuda() -> Result<bool, DistError> {
     static LOADED: OnceLock<Result<bool, BackendError>> = OnceLock::new();
-    LOADED.get_or_init(load).clone().map_err(|failure| {
-        let hint = match failure.text.contains("driver") {
-            true => "update the driver, or leave `gpus` out of hosts.toml and set `nproc` to train on the CPU",
-            false => {
-                "install the CUDA wheels of torch 2.11.0 in the folder that `libtorch` in hosts.toml names, or set CUDA_VISIBLE_DEVICES= to use the CPU"
-            }
-        };
-        DistError::new(failure.kind, DistPhase::Rendezvous, (0, 0), failure.text).with_hint(hint)
-    })
+    LOADED.get_or_init(load).clone().map_err(found)
 }
 
 /// Version of NCCL, which ranks on GPUs exchange by.
 pub fn nccl_version() -> Result<String, DistError> {
-    Api::get().map(Api::version).map_err(|failure| {
-        DistError::new(failure.kind, DistPhase::Rendezvous, (0, 0), failure.text).with_hint(
-            "install the wheel nvidia-nccl-cu13 beside torch, in the folder that `libtorch` in hosts.toml names",
-        )
-    })
+    Api::get().map(Api::version).map_err(found)
+}
+
+/// A failure before there are ranks.
+fn found(BackendError { kind, text, hint }: BackendError) -> DistError {
+    let hint = hint.unwrap_or_else(|| loading::hint(None));
+    DistError::new(kind, DistPhase::Rendezvous, (0, 0), text).with_hint(hint)
 }
 
 #[cfg(test)]

@@ -9,11 +9,13 @@
 //! - After `new`, parameters and buffers are bit-equal on all ranks.
 //! - `reduce` exchanges the same sizes in the same order on all ranks, whatever the data.
 //! - DDP-3: gradients are averaged ([`Averaging`] says over what), and clipped after that.
+//! - DDP-5: gradients that are averaged in two parts, one of them while backward goes on, are exchanged in
+//!   the same buckets and come to the same numbers as those that are averaged at once.
 //! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next
 //!   `reduce` copies the new one.
 //!
 //! To accumulate over several backward passes without exchanging (PyTorch's `no_sync`), call `reduce` after
-//! the last one only. Nothing is exchanged during backward.
+//! the last one only. Only gradients behind a [cut](Ddp::cut_at) are exchanged while backward goes on.
 
 mod flat;
 
@@ -42,6 +44,17 @@ pub enum Averaging {
     Contributors,
 }
 
+/// Which gradients are averaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All, after backward.
+    Whole,
+    /// Those behind the cut, which backward has done: begun, to go on beside the rest of it.
+    Late,
+    /// Those in front of it, after backward; all are averaged then.
+    Early,
+}
+
 /// A model's parameters and buffers, kept equal over all ranks.
 pub struct Ddp {
     flats: Vec<Flat>,
@@ -52,6 +65,7 @@ pub struct Ddp {
     layout: u64,
     replaced: u64,
     averaging: Averaging,
+    bucket_bytes: usize,
     identity: (u32, u32),
 }
 
@@ -96,7 +110,7 @@ impl Ddp {
         let digests = pieces(&state).map(digest).transpose();
         let digests = digests
             .map_err(|error| failed(identity, BackendError::new(DistErrorKind::Failed, error.to_string())))?;
-        Ok(Ddp { flats, state, digests, layout, replaced: 0, averaging, identity })
+        Ok(Ddp { flats, state, digests, layout, replaced: 0, averaging, bucket_bytes, identity })
     }
 
     /// Zeroes all gradients in place. Use this instead of the optimiser's.
@@ -145,6 +159,43 @@ impl Ddp {
             if let Some(flags) = &flat.flags {
                 group.settle()?;
                 divide(&flat.slots, flags).map_err(|error| {
+                    failed(self.identity, BackendError::new(DistErrorKind::Failed, error.to_string()))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the gradients in front of the parameter of this number, where there are more of them than a
+    /// bucket holds: whether [`Part::Late`] and [`Part::Early`] have something each. All ranks give the same.
+    pub fn cut_at(&mut self, parameter: usize) -> bool {
+        let (Averaging::World, [flat]) = (self.averaging, self.flats.as_mut_slice()) else { return false };
+        let is_inside = (1..flat.slots.len()).contains(&parameter);
+        let bytes = flat.gradients.numel() * flat.gradients.kind().elt_size_in_bytes();
+        if !is_inside || bytes <= self.bucket_bytes {
+            return false;
+        }
+        flat.cut_at(parameter, self.bucket_bytes);
+        true
+    }
+
+    /// [`Ddp::reduce`], or a part of it where the gradients are [cut](Ddp::cut_at): [`Part::Late`], then
+    /// [`Part::Early`].
+    #[track_caller]
+    pub fn reduce_part(&mut self, part: Part, group: &ProcessGroup) -> Result<(), DistError> {
+        if part == Part::Whole {
+            return self.reduce(group);
+        }
+        self.gather_replaced()?;
+        for flat in &mut self.flats {
+            let (early, late) = flat.buckets.split_at_mut(flat.early);
+            for bucket in if part == Part::Late { late } else { early } {
+                group.all_reduce_begun(bucket, "grad")?;
+            }
+            if part == Part::Early {
+                group.join("grad")?;
+                let ranks = f64::from(group.world_size());
+                no_grad(|| flat.gradients.f_div_scalar_(ranks).map(drop)).map_err(|error| {
                     failed(self.identity, BackendError::new(DistErrorKind::Failed, error.to_string()))
                 })?;
             }

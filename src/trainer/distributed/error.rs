@@ -4,8 +4,11 @@
 //! number, operation and tag.
 
 use rankdeck_proto::status_page::Op;
-use rankdeck_types::words::GPU_HINT;
+use rankdeck_types::words::{GPU_FULL_HINT, GPU_HINT};
 use std::fmt;
+
+/// What is said of a collective to which another rank did not come in time.
+pub(super) const NOT_FINISHED: &str = "not finished within";
 
 /// What kind of failure it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub enum DistErrorKind {
     Unsupported,
     /// The GPU does not work any more, or its driver.
     Device,
+    /// The GPU has no memory left.
+    Memory,
     /// Anything else that libtorch, NCCL or the kernel reported.
     Failed,
 }
@@ -35,7 +40,6 @@ pub enum DistErrorKind {
 pub enum DistPhase {
     /// Before the group existed.
     Rendezvous,
-    /// In a collective.
     Collective,
     /// While leaving.
     Teardown,
@@ -79,6 +83,11 @@ impl DistError {
         detail: impl Into<String>,
     ) -> DistError {
         DistError { kind, phase, rank, world_size, collective: None, detail: detail.into(), hint: None }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn some(kind: DistErrorKind, phase: DistPhase, detail: &str) -> DistError {
+        DistError::new(kind, phase, (0, 2), detail)
     }
 
     /// The same error, of this collective.
@@ -140,6 +149,7 @@ impl DistError {
             }
             (DistErrorKind::Unsupported, _) => "use backend = \"tcp\"",
             (DistErrorKind::Device, _) => GPU_HINT,
+            (DistErrorKind::Memory, _) => GPU_FULL_HINT,
             (DistErrorKind::Failed, _) => "the message is the library's own; the rank's log may hold more",
         }
     }
@@ -172,7 +182,7 @@ pub(super) struct BackendError {
     pub kind: DistErrorKind,
     pub text: String,
     /// What helps, where the kind does not tell.
-    pub hint: Option<&'static str>,
+    pub hint: Option<String>,
 }
 
 impl BackendError {

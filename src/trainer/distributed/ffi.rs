@@ -50,6 +50,7 @@ unsafe extern "C" {
         error: *mut ErrorText,
     ) -> i32;
     fn rankdeck_set_grad(parameter: *mut c_void, gradient: *mut c_void, error: *mut ErrorText) -> i32;
+    fn rankdeck_backward(from: *mut c_void, gradient: *mut c_void, error: *mut ErrorText) -> i32;
     fn rankdeck_clear_grad(parameter: *mut c_void, error: *mut ErrorText) -> i32;
     fn rankdeck_upload(host: *mut c_void, index: i32, out: *mut c_void, error: *mut ErrorText) -> i32;
     fn rankdeck_fused_adam(
@@ -70,6 +71,7 @@ unsafe extern "C" {
     fn rankdeck_graph_end(graph: *mut RawGraph, error: *mut ErrorText) -> i32;
     fn rankdeck_graph_replay(graph: *mut RawGraph, error: *mut ErrorText) -> i32;
     fn rankdeck_graph_free(graph: *mut RawGraph);
+    fn rankdeck_cudnn(deterministic: i32, benchmark: i32) -> i32;
     fn rankdeck_torch_version() -> *const c_char;
 }
 
@@ -171,6 +173,13 @@ pub(super) fn set_grad(parameter: &mut Tensor, gradient: &mut Tensor) -> Result<
 pub(super) fn clear_grad(parameter: &mut Tensor) -> Result<(), BackendError> {
     // SAFETY: the tensor is alive.
     call(|error| unsafe { rankdeck_clear_grad(pointer(parameter), error) })
+}
+
+/// Goes on with a backward pass from `from`, whose gradient is known.
+pub(crate) fn backward(from: &mut Tensor, gradient: &mut Tensor) -> Result<(), tch::TchError> {
+    // SAFETY: both tensors are alive.
+    call(|error| unsafe { rankdeck_backward(pointer(from), pointer(gradient), error) })
+        .map_err(|failure| tch::TchError::Torch(failure.text))
 }
 
 /// A copy of a CPU tensor on a GPU; see the shim.
@@ -276,8 +285,28 @@ pub(crate) fn fused_adam(
     .map_err(|failure| tch::TchError::Torch(failure.text))
 }
 
+/// Whether cuDNN may only use algorithms that give the same bits each time, and whether it times those it may
+/// use wherever a shape is new (libtorch's defaults: neither). Returns what held before.
+pub(crate) fn cudnn(deterministic: bool, benchmark: bool) -> (bool, bool) {
+    // SAFETY: sets flags of libtorch.
+    let before = unsafe { rankdeck_cudnn(deterministic.into(), benchmark.into()) };
+    (before & 1 != 0, before & 2 != 0)
+}
+
 /// Version of libtorch that the shim was compiled against.
 pub(crate) fn torch_version() -> String {
     // SAFETY: the shim returns a static, zero-terminated text.
     unsafe { CStr::from_ptr(rankdeck_torch_version()) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cudnn_is_held_to_one_order_of_sums_until_that_is_taken_back() {
+        let (deterministic, benchmark) = cudnn(true, false);
+        assert_eq!(cudnn(false, true), (true, false));
+        assert_eq!(cudnn(deterministic, benchmark), (false, true));
+    }
 }

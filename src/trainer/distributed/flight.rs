@@ -14,7 +14,7 @@
 use super::bounded::within;
 use super::collective::CollectiveNote;
 use super::cuda::driver_failure;
-use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
+use super::error::{BackendError, DistError, DistErrorKind, DistPhase, NOT_FINISHED};
 use super::nccl_api::{Api, IN_PROGRESS, SUCCESS};
 use crate::page::Page;
 use cudarc::driver::{result, sys};
@@ -332,7 +332,7 @@ impl Flight {
         if let (None, Some((_, failure))) = (ended, &mut state.failure) {
             let text = format!("; {HELD}: ncclCommAbort has not returned within {} s", ABORT.as_secs());
             failure.text.push_str(&text);
-            failure.hint = Some(words::GPU_HINT);
+            failure.hint = Some(words::GPU_HINT.to_owned());
         }
         self.changed.notify_all();
     }
@@ -374,8 +374,7 @@ fn end_in_time(flight: &Weak<Flight>) {
             && since.elapsed() > limit + END
         {
             let text = format!(
-                "{} {:.1} s; {HELD}: no call into NCCL or the driver has returned within {} s after that",
-                words::NOT_FINISHED,
+                "{NOT_FINISHED} {:.1} s; {HELD}: no call into NCCL or the driver has returned within {} s after that",
                 limit.as_secs_f64(),
                 END.as_secs()
             );

@@ -8,7 +8,7 @@
 use super::alone::Alone;
 use super::check::compare;
 use super::collective::CollectiveNote;
-use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
+use super::error::{BackendError, DistError, DistErrorKind, DistPhase, NOT_FINISHED};
 use super::ffi::RawReduce;
 use super::fingerprint::{Hash, call_site};
 use super::rendezvous;
@@ -21,7 +21,6 @@ use crate::page::Page;
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::status_page;
 use rankdeck_proto::status_page::{Dtype, GroupId, Op, WORLD};
-use rankdeck_types::words;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use tch::{Kind, Tensor, no_grad};
@@ -354,9 +353,9 @@ impl ProcessGroup {
         let text = match failure.kind {
             DistErrorKind::Timeout => {
                 let bound = self.settings.timeout.as_secs_f64();
-                format!("{} {bound:.1} s: {}", words::NOT_FINISHED, failure.text)
+                format!("{NOT_FINISHED} {bound:.1} s: {}", failure.text)
             }
-            DistErrorKind::Connection => format!("{}: {}", words::LOST_RANK, failure.text),
+            DistErrorKind::Connection => format!("lost another rank: {}", failure.text),
             _ => failure.text,
         };
         let mut error =
@@ -368,17 +367,32 @@ impl ProcessGroup {
         error
     }
 
-    /// Begins an all-reduce where the group's device can do it by itself: libtorch's next operation on the
-    /// tensor waits for it there, and the host does not wait. Elsewhere this is [`ProcessGroup::all_reduce`].
-    /// [`ProcessGroup::settle`], and every other collective, waits for the end and tells of failures.
+    /// An all-reduce that the group's device does by itself: libtorch's next operation there waits for it,
+    /// and the host does not. Elsewhere this is [`ProcessGroup::all_reduce`]. [`ProcessGroup::settle`], and
+    /// every other collective, waits for the end and tells of failures.
     #[track_caller]
     pub fn all_reduce_queued(&self, tensor: &mut Tensor, op: ReduceOp, tag: &str) -> Result<(), DistError> {
-        let transport = self.transport.as_deref().filter(|transport| {
-            transport.queues() && transport.device() == Some(tensor.device()) && !self.check
-        });
-        let (Some(transport), ReduceOp::Sum | ReduceOp::Avg) = (transport, op) else {
+        let (Some(_), ReduceOp::Sum | ReduceOp::Avg) = (self.queue(tensor), op) else {
             return self.all_reduce(tensor, op, tag);
         };
+        self.all_reduce_begun(tensor, tag)?;
+        self.join(tag)?;
+        if op == ReduceOp::Avg {
+            let scaled = no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(drop));
+            scaled.map_err(|error| {
+                let call = self.call(Op::AllReduce, tag, tensor);
+                let failure = BackendError::new(DistErrorKind::Failed, error.to_string());
+                call.map_or_else(|refused| refused, |call| self.broke(&call, failure))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Begins a sum over all ranks. Until [`ProcessGroup::join`], libtorch's operations go on beside it: none
+    /// may touch the tensor. Where the device does not do it by itself, it is done at once.
+    #[track_caller]
+    pub fn all_reduce_begun(&self, tensor: &mut Tensor, tag: &str) -> Result<(), DistError> {
+        let Some(transport) = self.queue(tensor) else { return self.all_reduce(tensor, ReduceOp::Sum, tag) };
         let call = self.call(Op::AllReduce, tag, tensor)?;
         self.refuse_broken(&call)?;
         if inject::collective(self, call.op, call.tag, call.count)? == inject::CollectiveFate::Replaced {
@@ -390,14 +404,20 @@ impl ProcessGroup {
         let entry = self.entry(&call);
         let note = self.note(&call, self.last_seq.get() + 1);
         let begun = transport.begin_all_reduce(&note, (self.shown, entry), tensor, RawReduce::Sum);
-        begun.map_err(|failure| self.broke(&call, failure))?;
-        if op == ReduceOp::Avg {
-            let scaled = no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(drop));
-            scaled.map_err(|error| {
-                self.broke(&call, BackendError::new(DistErrorKind::Failed, error.to_string()))
-            })?;
-        }
-        Ok(())
+        begun.map_err(|failure| self.broke(&call, failure))
+    }
+
+    /// The transport, where it does by itself what is done with this tensor.
+    fn queue(&self, tensor: &Tensor) -> Option<&dyn CollectiveTransport> {
+        self.transport.as_deref().filter(|transport| {
+            transport.queues() && transport.device() == Some(tensor.device()) && !self.check
+        })
+    }
+
+    /// libtorch's operations from here on come after everything that was begun.
+    pub fn join(&self, tag: &str) -> Result<(), DistError> {
+        let joined = self.transport.as_deref().map_or(Ok(()), |transport| transport.join());
+        joined.map_err(|failure| self.broke_in(self.last_seq.get(), Op::AllReduce, tag, failure))
     }
 
     /// Waits until every collective that was begun is done, or has failed.

@@ -1,7 +1,7 @@
 //! Shared libraries opened at run time, so that one binary serves hosts with and without a GPU.
 //!
-//! Owner: `cuda` and `nccl`. Invariant: libraries are never closed, so their symbols stay valid for the life
-//! of the process.
+//! Owner: `cuda` and `nccl`. Invariant: libraries of which a symbol was looked up are never closed, so that
+//! it stays valid for the life of the process.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -34,6 +34,15 @@ impl Library {
         NonNull::new(unsafe { libc::dlopen(text.as_ptr(), flags) }).map(Library).ok_or_else(last_error)
     }
 
+    /// The file that is opened for a name; the library does not stay.
+    pub(super) fn path_of(name: &Path) -> Option<PathBuf> {
+        let library = Library::with_flags(name, libc::RTLD_LAZY | libc::RTLD_LOCAL).ok()?;
+        let path = mapped(&name.to_string_lossy());
+        // SAFETY: nothing of it was looked up.
+        unsafe { libc::dlclose(library.0.as_ptr()) };
+        path
+    }
+
     /// The address of a symbol.
     pub(super) fn symbol(self, name: &CStr) -> Result<NonNull<c_void>, String> {
         // SAFETY: the handle is open for the life of the process.
@@ -41,13 +50,18 @@ impl Library {
     }
 }
 
-/// The folder of this process's libtorch.
-pub(super) fn torch_folder() -> Option<PathBuf> {
+/// The file of this name that this process has mapped.
+fn mapped(name: &str) -> Option<PathBuf> {
     // Paths may be any bytes, those of other files, too.
     let maps = std::fs::read("/proc/self/maps").ok()?;
     let maps = String::from_utf8_lossy(&maps);
-    let line = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so"))?;
-    Path::new(&line[line.find('/')?..]).parent().map(Path::to_path_buf)
+    let paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
+    paths.into_iter().find(|path| path.file_name().is_some_and(|file| file == name)).map(Path::to_path_buf)
+}
+
+/// The folder of this process's libtorch.
+pub(super) fn torch_folder() -> Option<PathBuf> {
+    mapped("libtorch_cpu.so")?.parent().map(Path::to_path_buf)
 }
 
 #[cfg(test)]

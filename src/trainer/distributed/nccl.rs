@@ -6,7 +6,7 @@
 //! Invariants:
 //! - Every wait is bounded: connecting happens on a thread of its own, and everything later is in the flight.
 //! - An operation starts after everything that libtorch put on its stream before, and what libtorch puts
-//!   there afterwards starts after the operation: streams wait for streams.
+//!   there after a join starts after the operation: streams wait for streams.
 
 use super::bounded::within;
 use super::collective::CollectiveNote;
@@ -22,7 +22,7 @@ use crate::page::Page;
 use cudarc::driver::{result, sys};
 use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclUniqueId};
 use rankdeck_proto::status_page::{Entry, GroupId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +44,8 @@ pub(super) struct Nccl {
     device: Device,
     timeout: Duration,
     token: RefCell<Option<Tensor>>,
+    /// The end of the operation put on the stream last.
+    last: Cell<Option<sys::CUevent>>,
 }
 
 // SAFETY: NCCL and the driver API may be called from any thread once the context is current there (`enter`
@@ -157,10 +159,11 @@ impl Nccl {
             device: Device::Cuda(index as usize),
             timeout: settings.timeout,
             token: RefCell::new(None),
+            last: Cell::new(None),
         })
     }
 
-    /// Puts one operation on the stream, between what libtorch did before and what it will do.
+    /// Puts one operation on the stream, after what libtorch did before.
     fn begin(
         &self,
         note: &CollectiveNote,
@@ -193,10 +196,9 @@ impl Nccl {
             return Err(self.api.explain("cannot start", status, comm));
         }
         // SAFETY: as above.
-        unsafe {
-            result::event::record(events.done, self.stream).map_err(&event)?;
-            result::stream::wait_event(result::stream::null(), events.done, flags).map_err(&event)
-        }
+        unsafe { result::event::record(events.done, self.stream).map_err(&event)? };
+        self.last.set(Some(events.done));
+        Ok(())
     }
 
     /// One operation, from libtorch's stream to done.
@@ -206,6 +208,12 @@ impl Nccl {
         start: impl FnOnce(ncclComm_t, cudaStream_t) -> NcclStatus,
     ) -> Result<(), BackendError> {
         self.begin(note, None, start)?;
+        self.done()
+    }
+
+    /// Waits for what was begun, on the device and here.
+    fn done(&self) -> Result<(), BackendError> {
+        self.join()?;
         self.flight.settle().map_err(|(_, failure)| failure)
     }
 
@@ -254,7 +262,7 @@ impl CollectiveTransport for Nccl {
         _limit_ms: i64,
     ) -> Result<(), BackendError> {
         self.reduce(note, None, tensor, op)?;
-        self.flight.settle().map_err(|(_, failure)| failure)
+        self.done()
     }
 
     fn queues(&self) -> bool {
@@ -269,6 +277,16 @@ impl CollectiveTransport for Nccl {
         op: RawReduce,
     ) -> Result<(), BackendError> {
         self.reduce(note, Some(shown), tensor, op)
+    }
+
+    /// Operations are done in order, so the last one stands for all. Its event is not used again before the
+    /// next one is begun.
+    fn join(&self) -> Result<(), BackendError> {
+        let Some(done) = self.last.take() else { return Ok(()) };
+        self.context.enter()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: as in `launch`.
+        unsafe { result::stream::wait_event(result::stream::null(), done, flags) }.map_err(cuda("event"))
     }
 
     fn settle(&self) -> Result<(), (CollectiveNote, BackendError)> {

@@ -6,6 +6,7 @@
 
 use super::error::{BackendError, DistErrorKind};
 use super::library::{Library, torch_folder};
+use super::loading;
 use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclUniqueId};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ pub(super) const REMOTE_ERROR: NcclStatus = 6;
 pub(super) const IN_PROGRESS: NcclStatus = 7;
 
 const LIBRARY: &str = "libnccl.so.2";
+/// The first that has `ncclConfig_t`, as its version says it.
+const OLDEST: c_int = 21_400;
 /// Where the wheel `nvidia-nccl-cu13` puts it, seen from `torch/lib`.
 const BESIDE_TORCH: &str = "../../nvidia/nccl/lib/libnccl.so.2";
 
@@ -33,8 +36,8 @@ macro_rules! api {
                 Ok(Api {
                     $($field: {
                         let address = library.symbol($symbol)?;
-                        // SAFETY: the symbol is NCCL's, with the signature of nccl.h since 2.14 (checked by
-                        // the caller's version test).
+                        // SAFETY: the symbol is NCCL's, with the signature of nccl.h since 2.14, and an older
+                        // one is refused.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(
                                 address.as_ptr(),
@@ -74,10 +77,14 @@ impl Api {
 
     /// `2.28.9`.
     pub(super) fn version(&self) -> String {
+        words(self.number())
+    }
+
+    fn number(&self) -> c_int {
         let mut version = 0;
         // SAFETY: writes one integer.
         unsafe { (self.get_version)(&mut version) };
-        format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+        version
     }
 
     /// What NCCL says about a status, with its last error on this communicator.
@@ -98,16 +105,28 @@ impl Api {
     }
 }
 
+fn words(version: c_int) -> String {
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+}
+
 fn open() -> Result<Api, BackendError> {
     let beside = torch_folder().map(|folder| folder.join(BESIDE_TORCH));
     let mut tried = Vec::new();
     for path in std::iter::once(PathBuf::from(LIBRARY)).chain(beside) {
         match Library::open(&path).and_then(Api::from) {
+            Ok(api) if api.number() < OLDEST => {
+                return Err(loading::too_old(LIBRARY, "NCCL", &api.version(), &words(OLDEST)).error(""));
+            }
             Ok(api) => return Ok(api),
-            Err(error) => tried.push(error),
+            Err(error) => tried.push(loading::explain(&error)),
         }
     }
-    Err(BackendError::new(DistErrorKind::Unsupported, format!("nccl cannot be loaded: {}", tried.join("; "))))
+    // A library that is there tells more than a place where there is none.
+    let found = tried.iter().position(|tried| !tried.text.ends_with("is not there")).unwrap_or(0);
+    match tried.into_iter().nth(found) {
+        Some(tried) => Err(tried.error("NCCL cannot be loaded")),
+        None => Err(BackendError::new(DistErrorKind::Unsupported, "NCCL cannot be loaded")),
+    }
 }
 
 #[cfg(test)]

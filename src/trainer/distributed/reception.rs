@@ -4,7 +4,8 @@
 //!
 //! Invariant RECEPTION-1: strangers cost a bounded number of descriptors and bytes, for a bounded time, and
 //! never keep a rank out: beyond [`SPARE`] callers more than there are ranks, the one that has waited longest
-//! goes, and a rank that loses its place calls again.
+//! goes, and a rank that loses its place calls again. Where the process may open few files, strangers get a
+//! part of what is left only: checkpoints and environments need descriptors, too.
 
 use super::channel::subject;
 use super::greeting::{Credentials, Greeting, GreetingStep, Guest};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Callers that are greeted at a time, besides one for each rank.
 const SPARE: usize = 128;
+/// They get one of so many unused descriptors.
+const STRANGERS_PART: usize = 4;
 /// Most that are accepted before those already here are looked at again.
 const BATCH: usize = 32;
 /// How long nobody is accepted after the process ran out of descriptors.
@@ -47,7 +50,7 @@ impl Reception {
         listener.set_nonblocking(true)?;
         let strangers = Strangers { rank, count: 0, told: 0, last: None, told_at: None };
         let greetings = VecDeque::new();
-        let most = SPARE + world_size as usize;
+        let most = (unused_descriptors() / STRANGERS_PART).min(SPARE) + world_size as usize;
         Ok(Reception { listener, credentials, rank, greetings, most, strangers, pause: None })
     }
 
@@ -121,6 +124,12 @@ impl Reception {
             self.strangers.add(oldest.stream.peer_addr().ok().map(|address| address.ip()));
         }
     }
+}
+
+/// How many more files this process may open.
+fn unused_descriptors() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    usize::try_from(crate::open_files()).unwrap_or(usize::MAX).saturating_sub(open)
 }
 
 /// How many connections were refused; said once at first, then at most once a minute, and at the end.

@@ -36,7 +36,6 @@ impl BackendKind {
 /// What a rank needs to know to join.
 #[derive(Debug, Clone)]
 pub struct GroupSettings {
-    /// This rank.
     pub rank: u32,
     /// Ranks in all.
     pub world_size: u32,

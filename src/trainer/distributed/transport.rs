@@ -53,7 +53,8 @@ pub(super) trait CollectiveTransport: Send {
         false
     }
 
-    /// Begins an all-reduce and shows it on the status page while it lasts. Only where it
+    /// Begins an all-reduce and shows it on the status page while it lasts; what is put on the device later
+    /// goes on beside it until [`CollectiveTransport::join`]. Only where it
     /// [queues](CollectiveTransport::queues).
     fn begin_all_reduce(
         &self,
@@ -63,6 +64,11 @@ pub(super) trait CollectiveTransport: Send {
         _op: RawReduce,
     ) -> Result<(), BackendError> {
         Err(BackendError::new(DistErrorKind::Usage, "collectives of this backend cannot be queued"))
+    }
+
+    /// What is put on the device from here on waits there for all that was begun.
+    fn join(&self) -> Result<(), BackendError> {
+        Ok(())
     }
 
     /// Waits for the end of all that was begun.

@@ -6,9 +6,11 @@
 use super::distribution::Distribution;
 pub use super::layout::{Layer, Layout};
 use super::parameters::Parameters;
+use super::seam::Seam;
+use super::trunk;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::experiment::Activation;
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 /// Actor and critic.
 pub struct ActorCritic {
@@ -98,6 +100,16 @@ impl ActorCritic {
 
     /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels.
     pub fn forward(&self, observations: &Tensor, pass: Pass) -> Result<PolicyOutput, TchError> {
+        self.forward_cut(observations, pass, false).map(|(output, _)| output)
+    }
+
+    /// The same, `cut` behind the convolutions.
+    pub fn forward_cut(
+        &self,
+        observations: &Tensor,
+        pass: Pass,
+        cut: bool,
+    ) -> Result<(PolicyOutput, Option<Seam>), TchError> {
         let mut at = 0;
         let mut take = |count: usize| {
             let taken = &self.parameters.tensors()[at..at + count];
@@ -108,10 +120,16 @@ impl ActorCritic {
             Some(trunk) => trunk.forward(take(trunk.parameters()), observations)?,
             None => observations.shallow_clone(),
         };
+        let mut seam = None;
+        if cut && self.layout.trunk.is_some() {
+            let (after, made) = Seam::cut(value)?;
+            (value, seam) = (after, Some(made));
+        }
         for _ in &self.layout.shared {
             let pair = take(2);
-            value = self.activate(&value.f_linear(&pair[0], Some(&pair[1]))?)?;
+            value = self.activate(&trunk::linear(&value, pair)?)?;
         }
+        let value = trunk::as_kind(&value, Kind::Float)?;
         let seen_by_critic = if pass.detached { value.f_detach()? } else { value.shallow_clone() };
         let critic = take(2 * self.layout.critic.len());
         let values = self.last(critic, &self.hidden(critic, &seen_by_critic)?)?.f_view([-1])?;
@@ -126,7 +144,7 @@ impl ActorCritic {
             Some(_) if pass.aux => Some(self.last(take(2), &hidden)?.f_view([-1])?),
             _ => None,
         };
-        Ok(PolicyOutput { distribution, values, aux })
+        Ok((PolicyOutput { distribution, values, aux }, seam))
     }
 
     fn activate(&self, value: &Tensor) -> Result<Tensor, TchError> {
@@ -159,7 +177,6 @@ mod tests {
     use super::*;
     use crate::env::Spec;
     use rankdeck_types::experiment::Policy;
-    use tch::Kind;
 
     #[test]
     fn an_auxiliary_head_takes_part_only_when_asked_and_a_detached_critic_spares_the_shared_layers() {

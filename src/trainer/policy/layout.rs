@@ -16,6 +16,7 @@ use crate::env::{ActionSpace, Spec};
 use crate::error::TrainerError;
 use crate::page;
 pub use rankdeck_kernel::mlp::Layer;
+use rankdeck_kernel::orthogonal::orthonormal;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_types::experiment::{Activation, Network, Policy};
 
@@ -30,7 +31,6 @@ pub struct ParameterEntry {
     pub offset: usize,
     /// Elements.
     pub len: usize,
-    /// Its initial values.
     pub start: InitialValues,
 }
 
@@ -243,15 +243,7 @@ pub fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) 
     let mut basis: Vec<Vec<f64>> = Vec::with_capacity(count);
     while basis.len() < count {
         let mut vector: Vec<f64> = (0..len).map(|_| normal()).collect();
-        for _ in 0..2 {
-            for other in &basis {
-                let dot: f64 = vector.iter().zip(other).map(|(a, b)| a * b).sum();
-                vector.iter_mut().zip(other).for_each(|(a, b)| *a -= dot * b);
-            }
-        }
-        let norm = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
-        if norm > 1e-6 {
-            vector.iter_mut().for_each(|a| *a /= norm);
+        if orthonormal(&basis, &mut vector) {
             basis.push(vector);
             // Of a wide layer it takes seconds.
             page::moved();

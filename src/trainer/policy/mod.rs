@@ -12,6 +12,7 @@ pub(crate) mod q_fast;
 pub mod q_layout;
 pub(crate) mod q_network;
 pub mod sac_networks;
+pub(crate) mod seam;
 pub(crate) mod trunk;
 
 pub use acting::Acting;

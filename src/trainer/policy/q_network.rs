@@ -6,6 +6,8 @@
 use super::layout::initial;
 use super::parameters::Parameters;
 use super::q_layout::QLayout;
+use super::seam::Seam;
+use super::trunk;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::experiment::Activation;
 use tch::{Device, Kind, TchError, Tensor};
@@ -41,6 +43,16 @@ impl QNetwork {
         forward(&self.layout, parameters, observations)
     }
 
+    /// The same, `cut` behind the convolutions.
+    pub fn forward_cut(
+        &self,
+        parameters: &[Tensor],
+        observations: &Tensor,
+        cut: bool,
+    ) -> Result<(Tensor, Option<Seam>), TchError> {
+        forward_cut(&self.layout, parameters, observations, cut)
+    }
+
     /// Moves the target by this share towards the online network; 1 copies it.
     pub fn follow(&mut self, share: f64) -> Result<(), TchError> {
         follow(self.online.flat(), self.target.flat(), share)
@@ -60,6 +72,15 @@ pub(crate) fn follow(online: &Tensor, target: &Tensor, share: f64) -> Result<(),
 
 /// [`QNetwork::forward`] without a network.
 pub fn forward(layout: &QLayout, parameters: &[Tensor], observations: &Tensor) -> Result<Tensor, TchError> {
+    forward_cut(layout, parameters, observations, false).map(|(q, _)| q)
+}
+
+fn forward_cut(
+    layout: &QLayout,
+    parameters: &[Tensor],
+    observations: &Tensor,
+    cut: bool,
+) -> Result<(Tensor, Option<Seam>), TchError> {
     let mut at = 0;
     let mut take = |count: usize| {
         let taken = &parameters[at..at + count];
@@ -70,25 +91,32 @@ pub fn forward(layout: &QLayout, parameters: &[Tensor], observations: &Tensor) -
         Some(trunk) => trunk.forward(take(trunk.parameters()), observations)?,
         None => observations.shallow_clone(),
     };
+    let mut seam = None;
+    if cut && layout.trunk.is_some() {
+        let (after, made) = Seam::cut(value)?;
+        (value, seam) = (after, Some(made));
+    }
     for i in 0..layout.shared.len() {
         let pair = take(2);
-        value = value.f_linear(&pair[0], Some(&pair[1]))?;
+        value = trunk::linear(&value, pair)?;
         if !(layout.linear_end && i + 1 == layout.shared.len()) {
             value = activate(layout.activation, &value)?;
         }
     }
+    let value = trunk::as_kind(&value, Kind::Float)?;
     let states = layout
         .is_dueling()
         .then(|| dense(layout.activation, take(2 * layout.value.len()), &value))
         .transpose()?;
     let head = dense(layout.activation, take(2 * layout.head.len()), &value)?;
-    match states {
-        None => Ok(head),
+    let q = match states {
+        None => head,
         Some(states) => {
             let mean = head.f_mean_dim(-1_i64, true, None::<Kind>)?;
-            states.f_add(&head.f_sub(&mean)?)
+            states.f_add(&head.f_sub(&mean)?)?
         }
-    }
+    };
+    Ok((q, seam))
 }
 
 fn activate(activation: Activation, value: &Tensor) -> Result<Tensor, TchError> {

@@ -105,7 +105,6 @@ impl SacLayout {
 /// The networks.
 pub struct SacNetworks {
     layout: SacLayout,
-    /// The actor.
     pub actor: Parameters,
     /// Both critics.
     pub critics: Parameters,

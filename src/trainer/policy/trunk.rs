@@ -6,11 +6,14 @@
 //! Invariants:
 //! - TRUNK-1: pixels are scaled to 0..1 here, by the weights of the first convolution and not pixel by pixel.
 //!   That saves a pass over the largest tensor; results differ from scaled pixels by rounding only.
-//! - TRUNK-2: on CPUs images are laid out colours last, which libtorch's convolutions are a quarter faster
-//!   with; shapes stay `[rows, channels, height, width]`, and so does the order of the numbers that come out.
+//! - TRUNK-2: on CPUs, and with `policy.channels_last` on GPUs too, images are laid out colours last, which
+//!   libtorch's convolutions are a quarter faster with on CPUs; shapes stay `[rows, channels, height,
+//!   width]`, and so does the order of the numbers that come out.
+//! - TRUNK-3: with `policy.precision = "bf16"` images, weights and what lies between them are rounded to bf16
+//!   where they are used. Parameters and their gradients are f32, and so is what the last layers get.
 
 use crate::error::TrainerError;
-use rankdeck_types::experiment::{Network, Policy};
+use rankdeck_types::experiment::{Network, Policy, Precision};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// One convolution: weight `[outputs, inputs, kernel, kernel]`, then bias `[outputs]`.
@@ -36,20 +39,15 @@ impl Convolution {
         [self.outputs, self.inputs, self.kernel, self.kernel].map(|side| side as i64).to_vec()
     }
 
-    fn run(&self, pair: &[Tensor], input: &Tensor) -> Result<Tensor, TchError> {
-        let (weight, bias) = (&pair[0], Some(&pair[1]));
+    fn run(&self, pair: &[Tensor], input: &Tensor, kind: Kind) -> Result<Tensor, TchError> {
+        let weight = match input.kind() {
+            Kind::Uint8 => pair[0].f_mul_scalar(1.0 / 255.0)?,
+            _ => pair[0].shallow_clone(),
+        };
+        let (input, weight, bias) =
+            (as_kind(input, kind)?, as_kind(&weight, kind)?, as_kind(&pair[1], kind)?);
         let square = |side| [side, side];
-        match input.kind() {
-            Kind::Uint8 => input.f_to_kind(Kind::Float)?.f_conv2d(
-                &weight.f_mul_scalar(1.0 / 255.0)?,
-                bias,
-                square(self.stride),
-                square(self.padding),
-                [1, 1],
-                1,
-            ),
-            _ => input.f_conv2d(weight, bias, square(self.stride), square(self.padding), [1, 1], 1),
-        }
+        input.f_conv2d(&weight, Some(&bias), square(self.stride), square(self.padding), [1, 1], 1)
     }
 }
 
@@ -67,6 +65,8 @@ pub struct Trunk {
     /// In the order of their parameters.
     pub convolutions: Vec<Convolution>,
     residual: bool,
+    rows: Rows,
+    precision: Precision,
     /// Numbers that come out per image.
     pub outputs: usize,
     /// Index of the layer that follows, in the names of a `torch.nn.Sequential`.
@@ -79,12 +79,12 @@ impl Trunk {
     pub fn new(shape: &[usize], policy: &Policy) -> Result<Option<Trunk>, TrainerError> {
         match policy.network {
             Network::Mlp => Ok(None),
-            Network::Nature => Trunk::nature(shape, &channels(policy, &NATURE_CHANNELS)?).map(Some),
-            Network::Impala => Trunk::impala(shape, &channels(policy, &IMPALA_CHANNELS)?).map(Some),
+            Network::Nature => Trunk::nature(shape, &channels(policy, &NATURE_CHANNELS)?, policy).map(Some),
+            Network::Impala => Trunk::impala(shape, &channels(policy, &IMPALA_CHANNELS)?, policy).map(Some),
         }
     }
 
-    fn nature(shape: &[usize], channels: &[u32]) -> Result<Trunk, TrainerError> {
+    fn nature(shape: &[usize], channels: &[u32], policy: &Policy) -> Result<Trunk, TrainerError> {
         if channels.len() != NATURE.len() {
             return Err(TrainerError::usage(
                 format!("policy.channels = {channels:?} is not a list of {} counts", NATURE.len()),
@@ -111,10 +111,17 @@ impl Trunk {
         }
         // Activations and the flattening take indices too.
         let next_index = 2 * convolutions.len() + 1;
-        Ok(Trunk { convolutions, residual: false, outputs: inputs * height * width, next_index })
+        Ok(Trunk {
+            convolutions,
+            residual: false,
+            rows: Rows::of(policy),
+            precision: policy.precision,
+            outputs: inputs * height * width,
+            next_index,
+        })
     }
 
-    fn impala(shape: &[usize], channels: &[u32]) -> Result<Trunk, TrainerError> {
+    fn impala(shape: &[usize], channels: &[u32], policy: &Policy) -> Result<Trunk, TrainerError> {
         let [mut inputs, mut height, mut width] = *shape else { return Err(refused(shape, "impala", 2)) };
         if height < 2 || width < 2 {
             return Err(refused(shape, "impala", 2));
@@ -135,7 +142,14 @@ impl Trunk {
         }
         // The flattening and the activation take indices too.
         let next_index = channels.len() + 2;
-        Ok(Trunk { convolutions, residual: true, outputs: inputs * height * width, next_index })
+        Ok(Trunk {
+            convolutions,
+            residual: true,
+            rows: Rows::of(policy),
+            precision: policy.precision,
+            outputs: inputs * height * width,
+            next_index,
+        })
     }
 
     /// Parameter tensors: a weight and a bias per convolution.
@@ -155,23 +169,27 @@ impl Trunk {
     }
 
     /// Numbers `[rows, outputs]` of images `[rows, channels, height, width]`, f32 or u8 pixels, with
-    /// gradients.
+    /// gradients, in what the network computes in: [`linear`] goes on with it (TRUNK-3).
     pub fn forward(&self, parameters: &[Tensor], images: &Tensor) -> Result<Tensor, TchError> {
-        let mut value = arranged(images)?;
+        let mut value = self.rows.lay_out(images)?;
+        let kind = match self.precision {
+            Precision::F32 => Kind::Float,
+            Precision::Bf16 => Kind::BFloat16,
+        };
         let pairs = self.convolutions.iter().zip(parameters.chunks_exact(2));
         if !self.residual {
             for (convolution, pair) in pairs {
-                value = convolution.run(pair, &value)?.f_relu_()?;
+                value = convolution.run(pair, &value, kind)?.f_relu_()?;
             }
             return value.f_flatten(1, -1);
         }
         let layers: Vec<_> = pairs.collect();
         for sequence in layers.chunks_exact(SEQUENCE) {
-            value = sequence[0].0.run(sequence[0].1, &value)?;
+            value = sequence[0].0.run(sequence[0].1, &value, kind)?;
             value = value.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?;
             for block in sequence[1..].chunks_exact(2) {
-                let inner = block[0].0.run(block[0].1, &value.f_relu()?)?.f_relu_()?;
-                value = block[1].0.run(block[1].1, &inner)?.f_add_(&value)?;
+                let inner = block[0].0.run(block[0].1, &value.f_relu()?, kind)?.f_relu_()?;
+                value = block[1].0.run(block[1].1, &inner, kind)?.f_add_(&value)?;
             }
         }
         value.f_flatten(1, -1)?.f_relu_()
@@ -198,29 +216,58 @@ fn channels(policy: &Policy, own: &[u32]) -> Result<Vec<u32>, TrainerError> {
     Ok(channels)
 }
 
-/// Images in the layout that convolutions are fastest with (TRUNK-2); the same tensor where it has that
-/// layout.
-fn arranged(images: &Tensor) -> Result<Tensor, TchError> {
-    match images.device() {
-        Device::Cpu => from_rows(&to_rows(images)?),
-        _ => Ok(images.shallow_clone()),
+/// The same tensor where it is of this kind.
+pub fn as_kind(tensor: &Tensor, kind: Kind) -> Result<Tensor, TchError> {
+    if tensor.kind() == kind { Ok(tensor.shallow_clone()) } else { tensor.f_to_kind(kind) }
+}
+
+/// A dense layer of weight and bias, in what its input is in (TRUNK-3).
+pub fn linear(input: &Tensor, pair: &[Tensor]) -> Result<Tensor, TchError> {
+    match input.kind() {
+        Kind::Float => input.f_linear(&pair[0], Some(&pair[1])),
+        kind => input.f_linear(&as_kind(&pair[0], kind)?, Some(&as_kind(&pair[1], kind)?)),
     }
 }
 
-/// Observations in a layout from which rows are quickly picked and quickly convolved: images `[rows, height,
-/// width, channels]` on CPUs, anything else as it is.
-pub fn to_rows(observations: &Tensor) -> Result<Tensor, TchError> {
-    match (observations.device(), observations.dim()) {
-        (Device::Cpu, 4) => observations.f_permute([0, 2, 3, 1])?.f_contiguous(),
-        _ => Ok(observations.shallow_clone()),
-    }
+/// The layout from which rows of observations are quickly picked and quickly convolved (TRUNK-2): images
+/// `[rows, height, width, channels]` where colours are last, anything else as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Also on a GPU.
+    colours_last: bool,
 }
 
-/// The shape that they had before [`to_rows`].
-pub fn from_rows(rows: &Tensor) -> Result<Tensor, TchError> {
-    match (rows.device(), rows.dim()) {
-        (Device::Cpu, 4) => rows.f_permute([0, 3, 1, 2]),
-        _ => Ok(rows.shallow_clone()),
+impl Rows {
+    /// What `policy` asks for.
+    pub fn of(policy: &Policy) -> Rows {
+        Rows { colours_last: policy.channels_last }
+    }
+
+    fn turns(self, observations: &Tensor) -> bool {
+        observations.dim() == 4 && (self.colours_last || observations.device() == Device::Cpu)
+    }
+
+    /// It is another one than observations come in.
+    pub fn turn(self, device: Device) -> bool {
+        self.colours_last || device == Device::Cpu
+    }
+
+    /// Observations in that layout.
+    pub fn to(self, observations: &Tensor) -> Result<Tensor, TchError> {
+        match self.turns(observations) {
+            true => observations.f_permute([0, 2, 3, 1])?.f_contiguous(),
+            false => Ok(observations.shallow_clone()),
+        }
+    }
+
+    /// The shape that they had before [`Rows::to`].
+    pub fn from(self, rows: &Tensor) -> Result<Tensor, TchError> {
+        if self.turns(rows) { rows.f_permute([0, 3, 1, 2]) } else { Ok(rows.shallow_clone()) }
+    }
+
+    /// Images in the layout that convolutions are fastest with; the same tensor where it has that layout.
+    fn lay_out(self, images: &Tensor) -> Result<Tensor, TchError> {
+        self.from(&self.to(images)?)
     }
 }
 

@@ -1,6 +1,9 @@
 use super::*;
 use crate::env::{ActionSpace, ObservationType, Spec};
 use crate::policy::actor_critic::{ActorCritic, Layout, Pass};
+use crate::policy::q_layout::QLayout;
+use crate::policy::q_network::QNetwork;
+use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::Seeds;
 
 fn images(shape: [usize; 3], n: usize) -> Spec {
@@ -23,6 +26,12 @@ fn net(network: Network, spec: &Spec, hidden: u32) -> ActorCritic {
 fn pixels(rows: i64, [channels, height, width]: [usize; 3]) -> Tensor {
     let count = rows as usize * channels * height * width;
     let values: Vec<u8> = (0..count).map(|i| (i * 7 % 251) as u8).collect();
+    Tensor::from_slice(&values).view([rows, channels as i64, height as i64, width as i64])
+}
+
+fn noisy(rows: i64, [channels, height, width]: [usize; 3], mut random: Generator) -> Tensor {
+    let count = rows as usize * channels * height * width;
+    let values: Vec<u8> = (0..count).map(|_| random.below(256) as u8).collect();
     Tensor::from_slice(&values).view([rows, channels as i64, height as i64, width as i64])
 }
 
@@ -141,12 +150,86 @@ fn colours_last_change_neither_results_nor_gradients() {
 #[test]
 fn rows_come_back_as_they_went() {
     let images = pixels(4, [3, 5, 6]);
-    let rows = to_rows(&images).unwrap();
+    let layout = Rows::of(&Policy::default());
+    let rows = layout.to(&images).unwrap();
     assert_eq!((rows.size().as_slice(), rows.is_contiguous()), ([4, 5, 6, 3].as_slice(), true));
-    let picked = from_rows(&rows.index_select(0, &Tensor::from_slice(&[2_i64, 0]))).unwrap();
+    let picked = layout.from(&rows.index_select(0, &Tensor::from_slice(&[2_i64, 0]))).unwrap();
     assert_eq!(picked, images.index_select(0, &Tensor::from_slice(&[2_i64, 0])));
     let flat = Tensor::from_slice(&[1.0_f32, 2.0]).view([2, 1]);
-    assert_eq!(from_rows(&to_rows(&flat).unwrap()).unwrap(), flat);
+    assert_eq!(layout.from(&layout.to(&flat).unwrap()).unwrap(), flat);
+}
+
+/// SEAM-1. Also of the networks of DQN, which have two heads.
+#[test]
+fn seam_1_backward_in_two_parts_gives_the_gradients_of_one_pass() {
+    let shape = [4, 44, 40];
+    let (spec, pixels) = (images(shape, 4), pixels(3, shape));
+    let actor_critic = || net(Network::Nature, &spec, 16);
+    let q = || {
+        let layout = QLayout::new(&spec, &policy(Network::Nature, 16), true).unwrap();
+        QNetwork::new(layout, &Seeds::new(0), Device::Cpu).unwrap()
+    };
+    let gradients = |parameters: &[Tensor]| -> Vec<Vec<f32>> {
+        let filled = |parameter: &Tensor| {
+            let gradient = parameter.grad();
+            if gradient.defined() { Vec::try_from(gradient.flatten(0, -1)).unwrap() } else { Vec::new() }
+        };
+        parameters.iter().map(filled).collect()
+    };
+    let run = |cut: bool| {
+        let (policy, q) = (actor_critic(), q());
+        let (output, first) = policy.forward_cut(&pixels, Pass::PLAIN, cut).unwrap();
+        (&output.values * 2.0 + output.distribution.entropy().unwrap()).sum(Kind::Float).backward();
+        let (values, second) = q.forward_cut(q.online.tensors(), &pixels, cut).unwrap();
+        values.square().sum(Kind::Float).backward();
+        let all = || [gradients(policy.parameters()), gradients(q.online.tensors())];
+        let before = all();
+        assert_eq!((first.is_some(), second.is_some()), (cut, cut));
+        first.into_iter().chain(second).for_each(|seam| seam.backward().unwrap());
+        (before, all())
+    };
+    let ((_, whole), (before, parts)) = (run(false), run(true));
+    assert_eq!(whole, parts);
+    for (before, after) in before.iter().zip(&parts) {
+        assert!(before[..6].iter().all(Vec::is_empty), "backward has not come to the convolutions");
+        assert_eq!(before[6..], after[6..], "the dense layers are done");
+    }
+}
+
+/// TRUNK-3. Two digits and a half, and gradients that are those of f32 but for that. With few images or
+/// units a rounded activation that changes its sign is a large part of a gradient.
+#[test]
+fn in_bf16_results_are_rounded_and_parameters_and_gradients_are_f32() {
+    for (network, shape) in [(Network::Nature, [4, 44, 40]), (Network::Impala, [3, 21, 18])] {
+        let spec = images(shape, 4);
+        let noise = Generator::from_words(&[7, 0, 0, 0, 0, 0]);
+        let pixels = noisy(32, shape, noise);
+        let learnt = |precision| {
+            let layout = Layout::new(&spec, &Policy { precision, ..policy(network, 64) }, false).unwrap();
+            let net = ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap();
+            let output = net.forward(&pixels, Pass::PLAIN).unwrap();
+            assert_eq!(output.values.kind(), Kind::Float);
+            output.values.sum(Kind::Float).backward();
+            let gradients: Vec<_> =
+                net.parameters().iter().map(Tensor::grad).filter(Tensor::defined).collect();
+            (output.values, gradients)
+        };
+        let ((own, gradients), (theirs, wanted)) = (learnt(Precision::Bf16), learnt(Precision::F32));
+        let apart = largest(&own, &theirs);
+        let size = theirs.abs().max().double_value(&[]);
+        assert!(apart > 0.0 && apart < 0.05 * size.max(1.0), "{network:?}: {apart} of {size}");
+        assert_eq!(gradients.len(), wanted.len());
+        for (own, wanted) in gradients.iter().zip(&wanted) {
+            assert_eq!(own.kind(), Kind::Float);
+            // Rounding adds up over fifteen layers, and turns and stretches a gradient a little: one that is
+            // wrong points elsewhere, or has another scale.
+            let norm = |tensor: &Tensor| tensor.norm().double_value(&[]);
+            let (one, other) = (norm(own), norm(wanted));
+            let along = (own * wanted).sum(Kind::Double).double_value(&[]) / (one * other).max(1e-12);
+            assert!(along > 0.99, "{network:?} {:?}: {along}", own.size());
+            assert!((0.95..1.05).contains(&(one / other)), "{network:?} {:?}: {one} {other}", own.size());
+        }
+    }
 }
 
 #[test]

@@ -107,7 +107,6 @@ impl Shape {
 /// A sampled batch, overwritten by every [`Replay::sample`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReplayBatch {
-    /// Rows.
     pub rows: usize,
     /// `[rows][observation]`, when observations are numbers.
     pub numbers: Pair<f32>,

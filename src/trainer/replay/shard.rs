@@ -277,10 +277,14 @@ pub fn replace_shard(
         save(&path)
     })
     .map_err(|error| {
-        TrainerError::failure(
+        let told = TrainerError::failure(
             format!("rank {} cannot write {}: {error}", mark.rank, path.display()),
             "make room there, or set checkpoint.replay = false",
-        )
+        );
+        match &error {
+            ShardError::Io(error) => told.of_io(error),
+            ShardError::Content(_) => told,
+        }
     })
 }
 

@@ -124,15 +124,18 @@ struct Attending<'a, 'b> {
 impl Onlooker for Attending<'_, '_> {
     fn goes_on(&mut self, played: Played) -> Result<Next, TrainerError> {
         self.page.lock().amount(played.episodes as u64, u64::from(self.episodes));
-        let now = Instant::now();
-        Ok(match self.beat.goes_on(played, now)? {
+        Ok(match self.beat.goes_on(played, Instant::now())? {
             false => Next::BreakOff,
-            true if self.live.is_due(now) => Next::Show,
+            true if self.live.is_wanted() => Next::Show,
             true => Next::Play,
         })
     }
 
     fn see(&mut self, step: ShownStep, ended: usize) {
         self.live.show(step, ended);
+    }
+
+    fn over(&mut self, returns: &[f64]) {
+        self.live.returns(returns);
     }
 }

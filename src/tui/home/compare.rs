@@ -89,6 +89,7 @@ pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, vie
             broken: Vec::new(),
             style: style(pen, at),
             single: false,
+            letter: Some(letter(at)),
         })
         .collect();
     let axes = Axes { scale: looks.scale(), log: looks.log, ..Axes::steps(reach(&curves)) };

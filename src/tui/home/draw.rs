@@ -3,15 +3,17 @@
 use super::model::{Home, Life};
 use super::pen::Pen;
 use super::state::{HomeView, Overlay, Page};
-use super::{compare, experiments, fleet, keys, overlays, runs};
+use super::{compare, experiments, fleet, keys, overlays, processes, runs};
+use crate::target::{Targets, hinted};
 use crate::text;
 use crate::theme::{Role, Theme};
 use crate::widgets::put;
+use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words::{clean, plural};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+use ratatui::layout::{Position, Rect};
 use ratatui::text::{Line, Span};
 
 /// Smallest screen.
@@ -41,6 +43,7 @@ pub fn layout(home: &Home, view: &mut HomeView, area: Rect) {
         Page::Fleet => (fleet::list_area(page), fleet::row_of_selected(home, view), 2),
         Page::Compare => (compare::list_area(page, home), view.list(home).1, 3),
     };
+    view.area = area;
     view.rows = usize::from(list.height);
     view.list_y = list.y;
     let at = at.unwrap_or(0);
@@ -57,7 +60,7 @@ pub fn layout(home: &Home, view: &mut HomeView, area: Rect) {
 /// Draws home. Pure.
 pub fn view(home: &Home, view: &HomeView, theme: &Theme, now: Timestamp, frame: &mut Frame<'_>) {
     let area = frame.area();
-    let pen = Pen { theme, now };
+    let pen = Pen { theme, now, targets: Targets::default() };
     let buf = frame.buffer_mut();
     if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
         put(
@@ -140,6 +143,16 @@ fn tabs(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeVie
     put(buf, area, 0, Line::from(spans));
 }
 
+/// The key that a place of the footer or of what lies over the page stands for; `None` beside all of it.
+pub(super) fn key_at(home: &Home, view: &HomeView, at: Position) -> Option<Option<KeyEvent>> {
+    let theme = Theme::mono();
+    let pen = Pen { theme: &theme, now: Timestamp(0), targets: Targets::default() };
+    let buf = &mut Buffer::empty(view.area);
+    footer(&pen, buf, places(view.area).footer, home, view);
+    overlays::draw(&pen, buf, view.area, home, view);
+    pen.targets.at(at).map(|(_, key)| key)
+}
+
 /// The page whose tab is in this column.
 pub(super) fn tab_at(home: &Home, column: u16) -> Option<Page> {
     let mut end = 1;
@@ -192,10 +205,15 @@ fn footer(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeV
         }
         Some(Overlay::Input(_)) => Some(" enter goes on   esc goes back"),
         Some(Overlay::Confirm { .. }) => Some(" y does it   n or esc goes back"),
+        Some(Overlay::Processes { .. }) => Some(processes::KEYS),
         Some(Overlay::Help(_) | Overlay::Said(_)) => Some(" j/k scroll   esc closes"),
         None => None,
     };
     if let Some(hint) = hint {
+        for (x, width, key) in hinted(hint) {
+            let place = Rect { x: area.x.saturating_add(x), width, ..area };
+            pen.targets.put(place.intersection(area), Some(key));
+        }
         put(buf, area, 0, Line::from(pen.s(hint, Role::Dim)));
         return;
     }
@@ -207,12 +225,14 @@ fn footer(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeV
         if (binding.disabled)(home, view).is_some() {
             continue;
         }
-        let Some(key) = binding.keys.first() else { continue };
-        let key = crate::keys::name(*key, pen.theme.glyphs);
+        let Some(event) = binding.keys.first() else { continue };
+        let key = crate::keys::name(*event, pen.theme.glyphs);
         let wide = text::width(&key) + binding.short.len() + 3;
         if used + wide > room {
             continue;
         }
+        let x = area.x + used as u16;
+        pen.targets.put(Rect { x, width: wide as u16 - 2, ..area }, Some(*event));
         used += wide;
         spans.push(pen.s(key, Role::Accent));
         spans.push(pen.s(format!(" {}  ", binding.short), Role::Dim));
@@ -220,5 +240,7 @@ fn footer(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeV
     put(buf, area, 0, Line::from(spans));
     let x = area.right().saturating_sub(HELP.len() as u16);
     let help = Line::from(vec![pen.s("?", Role::Accent), pen.s(" help ", Role::Dim)]);
-    put(buf, Rect { x, width: HELP.len() as u16, ..area }, 0, help);
+    let place = Rect { x, width: HELP.len() as u16, ..area };
+    pen.targets.put(place, Some(KeyEvent::from(KeyCode::Char('?'))));
+    put(buf, place, 0, help);
 }

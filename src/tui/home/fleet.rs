@@ -6,8 +6,9 @@ use super::state::HomeView;
 use crate::text::{self, NONE};
 use crate::theme::Role;
 use crate::widgets::{meter, put};
-use rankdeck_proto::fleet::{GpuUser, HostLook};
+use rankdeck_proto::fleet::HostLook;
 use rankdeck_proto::message::GpuSample;
+use rankdeck_proto::process::GpuUser;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -83,6 +84,8 @@ pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, vie
             )
         }));
         lines.extend(host.gpus.iter().map(|track| gpu_line(pen, host, track, usize::from(page.width))));
+        let lines: Vec<Line<'static>> =
+            lines.into_iter().map(|line| whole(pen, line, usize::from(page.width))).collect();
         for (at, line) in lines.into_iter().enumerate() {
             if rows.contains(&row) {
                 pen.row(buf, list, row - rows.start, line, selected && at == 0);
@@ -90,6 +93,17 @@ pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, vie
             row += 1;
         }
     }
+}
+
+/// A line whose last part says that it is cut where it does not fit.
+fn whole(pen: &Pen<'_>, mut line: Line<'static>, cells: usize) -> Line<'static> {
+    if line.width() > cells
+        && let Some(last) = line.spans.pop()
+    {
+        let room = cells.saturating_sub(line.width());
+        line.spans.push(Span::styled(pen.cut(&last.content, room), last.style));
+    }
+    line
 }
 
 /// It said when it would be heard again, and was not.
@@ -167,7 +181,11 @@ fn gpu_line(pen: &Pen<'_>, host: &FleetHost, track: &GpuTrack, cells: usize) -> 
     let told = |value: Option<String>| value.unwrap_or_else(|| NONE.into());
     let percent = told(gpu.utilization.map(|percent| format!("{percent}%")));
     spans.push(pen.s(format!(" {percent:>4}"), role(Role::Text)));
-    let memory = format!("{} of {}", words::bytes(gpu.memory_used), words::bytes(gpu.memory_total));
+    let memory = match gpu.memory_total {
+        // The driver does not tell.
+        0 => NONE.to_owned(),
+        total => format!("{} of {}", words::bytes(gpu.memory_used), words::bytes(total)),
+    };
     spans.push(pen.s(format!(" {}", pen.right(&memory, 20)), role(Role::Text)));
     let power = told(gpu.power_w.map(|watts| format!("{watts:.0}W")));
     let degrees = pen.theme.glyphs.pick("°C", "C");

@@ -2,12 +2,14 @@
 
 use super::keys::{self, Command};
 use super::model::{Home, Life, RunRow};
+use super::processes;
 use super::state::{HomeAction, HomeView, Input, Launch, Overlay, Page, left_out};
 use crate::chart_view::Axis;
 use crate::theme::Role;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words::plural;
+use ratatui::layout::Position;
 
 /// Longest text that can be typed.
 const TYPED: usize = 2000;
@@ -55,10 +57,11 @@ pub fn on_paste(view: &mut HomeView, text: &str) {
     }
 }
 
-/// A click selects a row, another one opens it; the wheel moves.
+/// A click selects a row, another one opens it; keys of the footer can be pressed; the wheel moves.
 pub fn on_mouse(home: &Home, view: &mut HomeView, mouse: MouseEvent, now: Timestamp) -> Vec<HomeAction> {
+    let at = Position { x: mouse.column, y: mouse.row };
     if view.overlay.is_some() {
-        return Vec::new();
+        return over(home, view, mouse.kind, at, now);
     }
     match mouse.kind {
         MouseEventKind::ScrollDown => step(home, view, isize::from(WHEEL)),
@@ -69,11 +72,14 @@ pub fn on_mouse(home: &Home, view: &mut HomeView, mouse: MouseEvent, now: Timest
             }
         }
         MouseEventKind::Down(MouseButton::Left) => {
+            if let Some(Some(key)) = super::draw::key_at(home, view, at) {
+                return on_key(home, view, key, now);
+            }
             let Some(row) = super::draw::name_at(home, view, mouse.row) else { return Vec::new() };
             let (_, at) = view.list(home);
             let again = at.and_then(|at| view.list(home).0.get(at).cloned()) == Some(row.clone());
             view.select(Some(row));
-            if again && view.page == Page::Runs {
+            if again && view.page != Page::Compare {
                 return carry_out(home, view, Command::Open, now);
             }
             return drafted(home, view);
@@ -81,6 +87,34 @@ pub fn on_mouse(home: &Home, view: &mut HomeView, mouse: MouseEvent, now: Timest
         _ => {}
     }
     drafted(home, view)
+}
+
+/// The mouse while something lies over the page: answers and hints are pressed, and beside what is only read
+/// a click closes it.
+fn over(
+    home: &Home,
+    view: &mut HomeView,
+    kind: MouseEventKind,
+    at: Position,
+    now: Timestamp,
+) -> Vec<HomeAction> {
+    let read = matches!(view.overlay, Some(Overlay::Help(_) | Overlay::Said(_)));
+    let turned = match kind {
+        MouseEventKind::ScrollDown => Some(KeyCode::Down),
+        MouseEventKind::ScrollUp => Some(KeyCode::Up),
+        _ => None,
+    };
+    if let Some(code) = turned.filter(|_| read) {
+        return (0..WHEEL).flat_map(|_| on_key(home, view, KeyEvent::from(code), now)).collect();
+    }
+    match (kind, super::draw::key_at(home, view, at)) {
+        (MouseEventKind::Down(MouseButton::Left), Some(Some(key))) => on_key(home, view, key, now),
+        (MouseEventKind::Down(MouseButton::Left), None) if read => {
+            view.overlay = None;
+            Vec::new()
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn edit(text: &mut String, key: KeyEvent) {
@@ -130,6 +164,9 @@ fn in_overlay(
             KeyCode::Char('n' | 'q') | KeyCode::Enter => {}
             _ => view.overlay = Some(Overlay::Confirm { lines, yes, then }),
         },
+        Overlay::Processes { host, selected } => {
+            return processes::on_key(home, view, (host, selected), key, now);
+        }
         Overlay::Input(mut input) => match key.code {
             KeyCode::Enter if input.typed.trim().is_empty() => {}
             KeyCode::Enter => {
@@ -254,6 +291,10 @@ fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp)
                 args: vec!["prune".into(), "--older-than".into()],
             }));
         }
+        Command::Processes => {
+            let host = view.host.clone().unwrap_or_default();
+            view.overlay = Some(Overlay::Processes { host, selected: None });
+        }
         Command::Launch => return prepare(home, view),
         Command::Compare => return compare(home, view, run),
         Command::Axis => {
@@ -270,6 +311,7 @@ fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp)
             let Some(path) = view.experiment.clone() else { return Vec::new() };
             return vec![beside(format!("check {path}"), &["check", &path])];
         }
+        Command::Edit => return view.experiment.clone().map(HomeAction::Edit).into_iter().collect(),
         Command::Filter => view.filtering = true,
         Command::Answer => return on_terminal(&["ps"], true),
         Command::Said => view.overlay = Some(Overlay::Said(0)),

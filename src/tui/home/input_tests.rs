@@ -74,7 +74,7 @@ fn the_mouse_selects_opens_scrolls_and_changes_the_page() {
     assert_eq!(args(&mouse(&mut view, left, 10, second)[0]), "attach old", "another one opens");
     mouse(&mut view, MouseEventKind::ScrollDown, 10, second);
     assert_eq!(view.selected_run(&home).map(|row| row.run.as_str()), Some("kept"));
-    assert!(mouse(&mut view, left, 10, 29).is_empty(), "below the list is nothing");
+    assert!(mouse(&mut view, left, 10, 28).is_empty(), "below the list is nothing");
     let tab = (0..100).find(|x| super::super::draw::tab_at(&home, *x) == Some(Page::Fleet)).unwrap();
     mouse(&mut view, left, tab, 1);
     assert_eq!(view.page, Page::Fleet);
@@ -165,4 +165,85 @@ fn marked_runs_are_compared_in_the_order_of_the_list() {
     press(&home, &mut view, "xyts");
     assert!(view.looks.log && view.looks.apart && view.looks.axis == Axis::Time && view.looks.weight > 0.0);
     assert!(press(&home, &mut view, "e").is_empty(), "nothing was read yet");
+}
+
+/// Where a text stands on the screen.
+fn place(home: &Home, view: &mut HomeView, needle: &str) -> (u16, u16) {
+    use ratatui::{Terminal, backend::TestBackend};
+    let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
+    terminal
+        .draw(|frame| {
+            super::super::layout(home, view, frame.area());
+            super::super::view(home, view, &crate::Theme::dark(), NOW, frame);
+        })
+        .unwrap();
+    let buffer = terminal.backend().buffer();
+    let row = |y| (0..100).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    let found = (0..30).map(row).enumerate().find(|(_, line)| line.contains(needle));
+    let (y, line) = found.unwrap_or_else(|| panic!("no {needle}"));
+    (line[..line.find(needle).unwrap()].chars().count() as u16 + 1, y as u16)
+}
+
+fn click(home: &Home, view: &mut HomeView, needle: &str) -> Vec<HomeAction> {
+    let (column, row) = place(home, view, needle);
+    let kind = MouseEventKind::Down(MouseButton::Left);
+    on_mouse(home, view, MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }, NOW)
+}
+
+#[test]
+fn keys_of_the_footer_answers_and_hints_can_be_pressed() {
+    let (home, mut view) = (home(), HomeView::default());
+    assert_eq!(args(&click(&home, &mut view, "enter attach")[0]), "attach new");
+    click(&home, &mut view, "x stop");
+    assert!(matches!(view.overlay, Some(Overlay::Confirm { .. })));
+    assert_eq!(click(&home, &mut view.clone(), "y stop it"), press(&home, &mut view.clone(), "y"));
+    assert!(click(&home, &mut view, "n go back").is_empty() && view.overlay.is_none());
+    click(&home, &mut view, "? help");
+    assert!(matches!(view.overlay, Some(Overlay::Help(0))));
+    let wheel =
+        MouseEvent { kind: MouseEventKind::ScrollDown, column: 50, row: 9, modifiers: KeyModifiers::NONE };
+    on_mouse(&home, &mut view, wheel, NOW);
+    assert!(matches!(view.overlay, Some(Overlay::Help(3))), "{:?}", view.overlay);
+    click(&home, &mut view, "keys on runs");
+    assert!(view.overlay.is_some(), "on the box itself nothing happens");
+    click(&home, &mut view, "rankdeck");
+    assert!(view.overlay.is_none(), "beside it, it closes");
+    click(&home, &mut view, "2 experiments");
+    click(&home, &mut view, "configs/b.toml");
+    click(&home, &mut view, "configs/b.toml");
+    assert!(matches!(view.overlay, Some(Overlay::Launch(_))), "a click on the selected one prepares it");
+    let launched = click(&home, &mut view, "enter launches");
+    assert_eq!(args(&launched[0]), "run configs/b.toml");
+}
+
+#[test]
+fn processes_on_gpus_are_reached_where_they_are_ones_own() {
+    use crate::home::HomeEvent;
+    use rankdeck_proto::fleet::HostLook;
+    use rankdeck_proto::process::{GpuUser, ProcessName, Wish};
+    let (mut home, mut view) = (home(), HomeView::default());
+    let user = |pid: u32, user: &str, own: bool| GpuUser {
+        pid,
+        start: 9,
+        own,
+        user: user.into(),
+        command: "python train.py".into(),
+        run: None,
+    };
+    let users = vec![user(7, "eve", false), user(8, "me", true)];
+    let look = Box::new(HostLook { users, ..HostLook::default() });
+    home.update(HomeEvent::Looked { host: 1, look }, NOW);
+    let own = ProcessName { rank: None, pid: 8, start: 9 };
+    let reach = |wish| HomeAction::Reach { host: "gpu-b".into(), process: own, wish };
+    assert!(press(&home, &mut view, "3jp").is_empty());
+    assert!(press(&home, &mut view, "K").is_empty());
+    assert!(view.toast.as_ref().unwrap().0.contains("belongs to eve"), "{:?}", view.toast);
+    assert_eq!(press(&home, &mut view, "pje"), [reach(Wish::Environment)]);
+    assert!(press(&home, &mut view, "pjT").is_empty(), "it is asked first");
+    let Some(Overlay::Confirm { lines, .. }) = &view.overlay else { panic!("{:?}", view.overlay) };
+    assert!(lines[0].contains("pid 8 on gpu-b: python train.py"), "{lines:?}");
+    assert_eq!(press(&home, &mut view, "y"), [reach(Wish::Signal { signal: 15 })]);
+    view.read_only = true;
+    assert!(press(&home, &mut view, "pjK").is_empty() && view.overlay.is_none());
+    assert!(view.toast.as_ref().unwrap().0.contains("read-only"), "{:?}", view.toast);
 }

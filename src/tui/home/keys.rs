@@ -13,7 +13,6 @@ pub enum Command {
     Help,
     /// Leave.
     Quit,
-    /// To a page.
     Go(Page),
     NextPage,
     PreviousPage,
@@ -41,6 +40,8 @@ pub enum Command {
     Remove,
     /// Remove old runs.
     Prune,
+    /// Processes on the GPUs of the host.
+    Processes,
     /// Prepare a launch.
     Launch,
     /// Put runs beside each other.
@@ -57,6 +58,8 @@ pub enum Command {
     Export,
     /// Check the hosts for the experiment.
     Check,
+    /// Edit the experiment.
+    Edit,
     /// Type a filter.
     Filter,
     /// Ask all hosts now.
@@ -177,6 +180,14 @@ fn check(home: &Home, _: &HomeView) -> Option<&'static str> {
     home.experiments.is_empty().then_some("no experiment in configs/ or here; `rankdeck init` writes one")
 }
 
+fn edit(home: &Home, view: &HomeView) -> Option<&'static str> {
+    if view.read_only { Some(READ_ONLY) } else { check(home, view) }
+}
+
+fn no_host(home: &Home, view: &HomeView) -> Option<&'static str> {
+    view.selected_host(home).is_none().then_some("no host is selected")
+}
+
 fn said(home: &Home, _: &HomeView) -> Option<&'static str> {
     if home.said.is_some() { None } else { Some("no command has said anything yet") }
 }
@@ -217,8 +228,10 @@ pub const TABLE: &[Binding] = table![
     Command::Smooth(-1), [c('S')], COMPARE, "", "smooth less", never;
     Command::Apart, [c('t')], COMPARE, "seeds", "seeds as a mean with a band, or every run for itself", never;
     Command::Export, [c('e')], COMPARE, "export", "write all charts as CSV and SVG", compared;
+    Command::Processes, [c('p')], FLEET, "processes", "who is on its GPUs: environment of, and signals to, processes of one's own", no_host;
     Command::Launch, [c('n')], RUNS_AND_FLEET, "launch", "prepare a launch; on the fleet page: on the chosen hosts", launch;
     Command::Check, [c('c')], EXPERIMENTS, "check", "check the hosts for this experiment; starts nothing", check;
+    Command::Edit, [c('e')], EXPERIMENTS, "edit", "the file in your editor ($VISUAL, $EDITOR)", edit;
     Command::Report, [c('v')], RUNS, "report", "write a report of a recorded run as HTML", recorded;
     Command::Replay, [c('p')], RUNS, "replay", "show the record of the run", recorded;
     Command::Remove, [c('d')], RUNS, "remove", "remove the run, or the marked ones, after a question", remove;

@@ -7,6 +7,7 @@
 //! state     what the user has selected, typed and opened
 //! keys      the table of keys: dispatch, footer and help
 //! input     keys and the mouse
+//! processes who is on a host's GPUs
 //! pen       what pages are drawn with
 //! draw      the pages; runs, experiments, fleet and compare in files of their own
 //! ```
@@ -20,6 +21,7 @@ mod keys;
 mod model;
 mod overlays;
 mod pen;
+mod processes;
 mod runs;
 mod state;
 

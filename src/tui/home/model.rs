@@ -43,7 +43,6 @@ pub struct Home {
 /// Runs beside each other.
 #[derive(Debug, Clone, Default)]
 pub struct Compared {
-    /// The runs.
     pub runs: Vec<ComparedRun>,
     /// Those that differ in nothing but the seed.
     pub groups: Vec<Group>,
@@ -60,7 +59,6 @@ pub struct Compared {
 pub struct FleetHost {
     /// Its name in the hosts file.
     pub name: String,
-    /// Where it is.
     pub address: String,
     /// The latest look, without its list of runs.
     pub look: Option<HostLook>,
@@ -103,7 +101,6 @@ pub enum Life {
     Running,
     /// Processes are left, but no agent.
     Orphaned,
-    /// It is over.
     #[default]
     Over,
     /// Only a record of it lies here.
@@ -130,7 +127,6 @@ pub struct RunRow {
 /// An experiment file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Experiment {
-    /// Its path.
     pub path: String,
     /// `run.name`.
     pub name: String,
@@ -202,7 +198,6 @@ pub enum HomeEvent {
     Ended {
         /// Its number.
         job: u64,
-        /// What it said.
         said: Said,
     },
 }

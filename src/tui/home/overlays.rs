@@ -1,14 +1,14 @@
 //! What lies over a page: keys, questions, a launch, what a command said.
 
 use super::model::Home;
-use super::pen::{Pen, paragraph};
+use super::pen::{Pen, paragraph, popup};
 use super::state::left_out;
 use super::state::{HomeView, Launch, Overlay};
-use super::{experiments, keys};
+use super::{experiments, keys, processes};
 use crate::text;
 use crate::theme::Role;
-use crate::widgets::frame::boxed;
 use crate::widgets::put;
+use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_types::words::clean;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -24,9 +24,12 @@ pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, screen: Rect, home: &Home, v
         Overlay::Confirm { lines, yes, .. } => confirm(pen, buf, screen, lines, yes),
         Overlay::Launch(launch) => draw_launch(pen, buf, screen, (home, view), launch),
         Overlay::Input(wanted) => {
-            let inner = boxed(pen.theme, screen, buf, (70, 3), Role::Accent, &wanted.title, "");
+            let inner = popup(pen, screen, buf, (70, 3), Role::Accent, &wanted.title);
             put(buf, inner, 0, typed(pen, &wanted.typed, inner.width));
             put(buf, inner, 2, Line::from(pen.s(wanted.hint.clone(), Role::Dim)));
+        }
+        Overlay::Processes { host, selected } => {
+            processes::draw(pen, buf, screen, home, (host, *selected));
         }
         Overlay::Said(at) => said(pen, buf, screen, home, *at),
     }
@@ -49,7 +52,7 @@ fn help(pen: &Pen<'_>, buf: &mut Buffer, screen: Rect, view: &HomeView, at: usiz
     let bindings: Vec<_> = keys::of(view.page).collect();
     let size = (76, bindings.len() as u16);
     let title = format!("keys on {}", view.page.name());
-    let inner = boxed(pen.theme, screen, buf, size, Role::Text, &title, "");
+    let inner = popup(pen, screen, buf, size, Role::Text, &title);
     let at = at.min(bindings.len().saturating_sub(inner.height.into()));
     for (row, binding) in bindings.iter().skip(at).enumerate() {
         let keys: Vec<String> =
@@ -70,8 +73,16 @@ fn confirm(pen: &Pen<'_>, buf: &mut Buffer, screen: Rect, lines: &[String], yes:
         .map(|line| (line, Role::Text))
         .collect();
     let size = (cells as u16, lines.len() as u16 + 2);
-    let inner = boxed(pen.theme, screen, buf, size, Role::Warn, &format!("{yes}?"), "");
+    let inner = popup(pen, screen, buf, size, Role::Warn, &format!("{yes}?"));
     paragraph(pen, buf, inner, &lines, 0);
+    const BACK: u16 = "n go back".len() as u16;
+    let y = inner.bottom().saturating_sub(1);
+    let no = Rect { x: inner.right().saturating_sub(BACK), y, width: BACK, height: 1 };
+    let wide = text::width(yes) as u16 + 2;
+    let yes_at = Rect { x: no.x.saturating_sub(wide + 3), width: wide, ..no };
+    for (place, key) in [(yes_at, 'y'), (no, 'n')] {
+        pen.targets.put(place.intersection(inner), Some(KeyEvent::from(KeyCode::Char(key))));
+    }
     let answer = Line::from(vec![
         pen.s("y ", Role::Accent),
         pen.s(format!("{yes}   "), Role::Text),
@@ -89,7 +100,7 @@ fn draw_launch(
     launch: &Launch,
 ) {
     let size = (screen.width.saturating_sub(8), screen.height.saturating_sub(4));
-    let inner = boxed(pen.theme, screen, buf, size, Role::Accent, &format!("launch {}", launch.path), "");
+    let inner = popup(pen, screen, buf, size, Role::Accent, &format!("launch {}", launch.path));
     put(
         buf,
         inner,
@@ -147,7 +158,7 @@ fn said(pen: &Pen<'_>, buf: &mut Buffer, screen: Rect, home: &Home, at: usize) {
         .flat_map(|line| text::wrap(&clean(line), cells.into()).into_iter().map(|part| (part, tone(line))))
         .collect();
     let role = if said.well { Role::Good } else { Role::Bad };
-    let inner = boxed(pen.theme, screen, buf, (cells, lines.len().max(1) as u16), role, &said.title, "");
+    let inner = popup(pen, screen, buf, (cells, lines.len().max(1) as u16), role, &said.title);
     let at = at.min(lines.len().saturating_sub(inner.height.into()));
     rows(pen, buf, inner, &lines, at);
 }

@@ -1,8 +1,11 @@
 //! What drawing needs besides the data, and the parts that pages share.
 
+use crate::target::Targets;
 use crate::text;
 use crate::theme::{Role, Theme};
+use crate::widgets::frame::boxed;
 use crate::widgets::put;
+use crossterm::event::KeyEvent;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words::clean;
 use ratatui::buffer::Buffer;
@@ -13,6 +16,8 @@ use ratatui::text::{Line, Span};
 pub(super) struct Pen<'a> {
     pub theme: &'a Theme,
     pub now: Timestamp,
+    /// What can be pressed, as far as it was drawn; `None`: nothing, nor what lies below.
+    pub targets: Targets<Option<KeyEvent>>,
 }
 
 impl Pen<'_> {
@@ -80,4 +85,21 @@ pub(super) fn paragraph(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, lines: &[(S
     for (row, (part, role)) in wrapped.skip(skip).take(area.height.into()).enumerate() {
         put(buf, area, row, Line::from(pen.s(part, role)));
     }
+}
+
+/// A box in the middle of the screen; returns what is inside.
+pub(super) fn popup(
+    pen: &Pen<'_>,
+    screen: Rect,
+    buf: &mut Buffer,
+    size: (u16, u16),
+    role: Role,
+    title: &str,
+) -> Rect {
+    let inner = boxed(pen.theme, screen, buf, size, role, title, "");
+    if !inner.is_empty() {
+        let (x, y) = (inner.x.saturating_sub(2), inner.y.saturating_sub(1));
+        pen.targets.put(Rect { x, y, width: inner.width + 4, height: inner.height + 2 }, None);
+    }
+    inner
 }

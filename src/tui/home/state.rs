@@ -3,7 +3,9 @@
 use super::model::{FleetHost, Home, RunRow};
 use crate::compare::Looks;
 use crate::theme::Role;
+use rankdeck_proto::process::{ProcessName, Wish};
 use rankdeck_types::ids::Timestamp;
+use ratatui::layout::Rect;
 use std::collections::BTreeSet;
 
 /// How long a short message stays, milliseconds.
@@ -63,8 +65,17 @@ pub enum HomeAction {
         /// Its last words are read before home comes back.
         pause: bool,
     },
+    /// Give the terminal to the user's editor with this file, and come back when it has ended.
+    Edit(String),
     /// Read the records of these runs.
     Compare(Vec<String>),
+    /// Ask for something of one process of a host.
+    Reach {
+        /// Name of the host.
+        host: String,
+        process: ProcessName,
+        wish: Wish,
+    },
     /// Run a command beside the screen, and show what it said.
     Beside {
         /// What it is for.
@@ -86,7 +97,6 @@ pub struct Launch {
 /// A text that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// What for.
     pub title: String,
     /// What can be typed.
     pub hint: String,
@@ -112,6 +122,13 @@ pub enum Overlay {
     },
     /// A launch that is being prepared.
     Launch(Launch),
+    /// The processes on a host's GPUs.
+    Processes {
+        /// Name of the host.
+        host: String,
+        /// `None`: the first.
+        selected: Option<ProcessName>,
+    },
     /// A text.
     Input(Input),
     /// What the latest command said; lines scrolled.
@@ -121,7 +138,6 @@ pub enum Overlay {
 /// Selections are names, never rows.
 #[derive(Debug, Clone, Default)]
 pub struct HomeView {
-    /// The page.
     pub page: Page,
     /// The selected run.
     pub run: Option<String>,
@@ -151,6 +167,8 @@ pub struct HomeView {
     pub rows: usize,
     /// The row of the screen on which the list begins.
     pub list_y: u16,
+    /// The whole screen.
+    pub area: Rect,
     /// No key stops, removes or launches anything.
     pub read_only: bool,
 }

@@ -11,6 +11,7 @@ fn filter_line(view: &mut ViewState) -> Option<&mut String> {
     match view.editing {
         Some(Pane::Log) => Some(&mut view.log.filter),
         Some(Pane::Events) => Some(&mut view.events.filter),
+        Some(Pane::Charts) => Some(&mut view.series.filter),
         Some(_) => Some(&mut view.ranks.filter),
         None => None,
     }

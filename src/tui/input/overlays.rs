@@ -2,19 +2,27 @@
 
 use super::line::edit;
 use crate::commands;
+use crate::glossary;
 use crate::keys::{self, Command, with_ctrl};
 use crate::overlays;
+use crate::overlays::pictures;
 use crate::palette;
 use crate::ranks;
-use crate::state::{Action, Ask, Confirm, Overlay, Pane, Typing, ViewState};
+use crate::reach;
+use crate::restart_draft::RestartDraft;
+use crate::state::{Action, Ask, Confirm, Overlay, Pane, PictureChoice, Typing, ViewState};
 use crate::theme::{Glyphs, Role};
 use crate::time::{self, TimeMove};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
-use rankdeck_types::ids::Timestamp;
+use rankdeck_proto::process::ProcessName;
+use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::Prompt;
 use std::collections::BTreeSet;
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
 
 pub(super) fn answer_confirm(view: &mut ViewState, mut confirm: Confirm, key: KeyEvent) -> Vec<Action> {
     let last = confirm.choices.len().saturating_sub(1);
@@ -28,7 +36,7 @@ pub(super) fn answer_confirm(view: &mut ViewState, mut confirm: Confirm, key: Ke
         view.overlays.pop();
         if index > 0 {
             // The order is given: what was typed for it is done with.
-            view.overlays.retain(|overlay| !matches!(overlay, Overlay::Restart(_)));
+            view.overlays.retain(|overlay| !matches!(overlay, Overlay::Restart(_) | Overlay::Hosts { .. }));
         }
         return confirm.choices.get(index).and_then(|choice| choice.action.clone()).into_iter().collect();
     }
@@ -126,9 +134,10 @@ pub(super) fn in_help(
 ) -> Vec<Action> {
     // Key names in the filter are matched in one spelling, whatever the theme's arrows look like.
     let entries = keys::help(view, &filter, Glyphs::Ascii);
-    let last = entries.len().saturating_sub(1);
+    let last = (entries.len() + glossary::matching(&filter).len()).saturating_sub(1);
     match key.code {
         KeyCode::Enter => {
+            // A word does nothing.
             let Some(binding) = entries.get(selected.min(last)) else { return Vec::new() };
             if let Some(reason) = (binding.disabled)(model, view) {
                 view.toast(format!("{}: {reason}", binding.short), Role::Warn, now);
@@ -222,6 +231,13 @@ pub(super) fn in_hosts(
                 }
             };
         }
+        KeyCode::Char('R') => {
+            let hosts = overlays::hosts::others(model, view, &changed);
+            let draft = RestartDraft::on_hosts(model, hosts, view.steering.changer);
+            // The hosts stay below, for the way back.
+            view.open(Overlay::Restart(Box::new(draft)));
+            return Vec::new();
+        }
         KeyCode::Char(' ' | 'x') => {
             if let Some(row) = rows.get(selected)
                 && !changed.remove(&row.name)
@@ -237,6 +253,58 @@ pub(super) fn in_hosts(
     }
     view.open(Overlay::Hosts { changed, selected });
     Vec::new()
+}
+
+pub(super) fn in_processes(
+    model: &Model,
+    view: &mut ViewState,
+    (node, selected): (NodeRank, Option<ProcessName>),
+    key: KeyEvent,
+    now: Timestamp,
+) -> Vec<Action> {
+    let all = reach::of_host(model, node);
+    let at = overlays::processes::row_of(&all, selected);
+    let to = match key.code {
+        KeyCode::Char('q' | 'p') => {
+            view.overlays.pop();
+            return Vec::new();
+        }
+        KeyCode::Up | KeyCode::Char('k') => at.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => at + 1,
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => usize::MAX,
+        _ => at,
+    };
+    let to = all.get(to.min(all.len().saturating_sub(1)));
+    view.open(Overlay::Processes { node, selected: to.map(|process| process.name) });
+    let Some(process) = to else { return Vec::new() };
+    let done = match key.code {
+        KeyCode::Enter | KeyCode::Char('e') => reach::environment(view, process),
+        KeyCode::Char('T') => reach::signal(model, view, process, SIGTERM),
+        KeyCode::Char('K') => reach::signal(model, view, process, SIGKILL),
+        KeyCode::Char('s') => {
+            let line = format!("signal {} ", reach::typed_as(process));
+            view.open(Overlay::Palette(Typing { line, recalled: None }));
+            Ok(Vec::new())
+        }
+        _ => Ok(Vec::new()),
+    };
+    done.unwrap_or_else(|why| {
+        view.toast(why, Role::Warn, now);
+        Vec::new()
+    })
+}
+
+/// The rank that the open card is about.
+fn concerned(model: &Model, view: &ViewState) -> Option<Rank> {
+    match view.overlay()? {
+        Overlay::Evidence { about, .. } => about.1,
+        Overlay::Event { number, .. } => {
+            overlays::event::find(model, *number).and_then(overlays::event::rank_of)
+        }
+        Overlay::Inspect { rank, .. } => Some(*rank),
+        _ => None,
+    }
 }
 
 /// Keys while a card (inspector, evidence) is open: it scrolls, closes, and stop, kill, restart and quit
@@ -277,22 +345,18 @@ pub(super) fn in_card(model: &Model, view: &mut ViewState, key: KeyEvent, now: T
         Command::NextPane => commands::other_rank(model, view, 1),
         Command::PreviousPane => commands::other_rank(model, view, -1),
         Command::RankLog => {
-            let blamed = match view.overlay() {
-                Some(Overlay::Evidence { about, .. }) => about.1,
-                Some(Overlay::Event { number, .. }) => {
-                    overlays::event::find(model, *number).and_then(overlays::event::rank_of)
-                }
-                _ => inspecting,
-            };
-            view.ranks.selected = blamed.or(view.ranks.selected);
+            view.ranks.selected = concerned(model, view).or(view.ranks.selected);
             view.overlays.clear();
             commands::open_rank_log(view);
         }
-        Command::LogThere => {
-            if let Err(why) = commands::log_there(model, view) {
-                view.toast(why, Role::Warn, now);
-            }
+        Command::Stack | Command::Continue | Command::Shell | Command::Environment => {
+            view.ranks.selected = concerned(model, view).or(view.ranks.selected);
+            return super::command(model, view, key, now);
         }
+        Command::LogThere => match commands::log_there(model, view) {
+            Ok(wanted) => return commands::asked_of_hosts(view, wanted),
+            Err(why) => view.toast(why, Role::Warn, now),
+        },
         Command::Quit
         | Command::Stop
         | Command::Kill
@@ -311,5 +375,50 @@ pub(super) fn in_card(model: &Model, view: &mut ViewState, key: KeyEvent, now: T
         }
         _ => {}
     }
+    Vec::new()
+}
+
+/// Keys while a logged picture is shown: others by step and name, and everything that leads elsewhere.
+pub(super) fn in_pictures(
+    model: &Model,
+    view: &mut ViewState,
+    choice: &PictureChoice,
+    key: KeyEvent,
+    now: Timestamp,
+) -> Vec<Action> {
+    // What charts do along their axis and in their list.
+    let Some(binding) = keys::find_in(view, Pane::Charts, key) else { return Vec::new() };
+    let (command, shown) = (binding.command, view.shown(model));
+    let next = match command {
+        Command::Back | Command::Pictures => {
+            view.overlays.pop();
+            return Vec::new();
+        }
+        Command::Pan(by) | Command::Cursor(by) => pictures::step(shown, choice, by.into()),
+        Command::Move(by) => pictures::other(shown, choice, by.into()),
+        Command::NextPane => pictures::other(shown, choice, 1),
+        Command::PreviousPane => pictures::other(shown, choice, -1),
+        Command::First => pictures::step(shown, choice, i64::MIN),
+        Command::Last => pictures::step(shown, choice, i64::from(i32::MAX)),
+        Command::ExportCharts => return pictures::export(shown, choice).into_iter().collect(),
+        Command::Go(_) => {
+            view.overlays.clear();
+            return commands::perform(model, view, command, now);
+        }
+        Command::Time(_)
+        | Command::TypeTime
+        | Command::Freeze
+        | Command::Quit
+        | Command::Stop
+        | Command::Kill
+        | Command::Detach
+        | Command::Restart
+        | Command::RestartWith
+        | Command::Help
+        | Command::Palette
+        | Command::Copy => return super::command(model, view, key, now),
+        _ => return Vec::new(),
+    };
+    view.open(Overlay::Pictures(next));
     Vec::new()
 }

@@ -121,11 +121,13 @@ fn nearest(meant: &str) -> String {
     names.sort();
     names.dedup();
     let head = meant.get(..2).unwrap_or(meant);
-    let near: Vec<&str> = names
-        .iter()
-        .filter(|name| name.contains(meant) || meant.contains(name.as_str()) || name.starts_with(head))
-        .map(String::as_str)
-        .collect();
+    let of = |is_near: &dyn Fn(&str) -> bool| -> Vec<&str> {
+        names.iter().map(String::as_str).filter(|name| is_near(name)).collect()
+    };
+    let mut near = of(&|name| name.contains(meant) || meant.contains(name));
+    if near.is_empty() {
+        near = of(&|name| name.starts_with(head));
+    }
     match near.is_empty() {
         true => format!("there are {}", names.join(", ")),
         false => format!("did you mean {}?", near.join(" or ")),

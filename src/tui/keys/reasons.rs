@@ -20,10 +20,19 @@ const SHOWN_ONLY: &str = "this console is read-only";
 const PAST: &str = "only in the present; esc goes there";
 
 /// Why nothing can be ordered from what is shown.
-fn barred(view: &ViewState) -> Option<&'static str> {
+pub fn no_order(view: &ViewState) -> Option<&'static str> {
     match &view.moment.cursor {
         _ if view.steering.replay => Some(RECORDED),
         _ if view.steering.read_only => Some(SHOWN_ONLY),
+        Some(_) => Some(PAST),
+        None => None,
+    }
+}
+
+/// Why no agent can be asked anything from what is shown.
+pub fn no_question(view: &ViewState) -> Option<&'static str> {
+    match view.moment.cursor {
+        _ if view.steering.replay => Some(RECORDED),
         Some(_) => Some(PAST),
         None => None,
     }
@@ -57,7 +66,7 @@ pub fn runs(model: &Model) -> bool {
 }
 
 pub(super) fn no_stop(model: &Model, view: &ViewState) -> Option<&'static str> {
-    if let Some(reason) = barred(view) {
+    if let Some(reason) = no_order(view) {
         return Some(reason);
     }
     match model.run.state {
@@ -71,7 +80,7 @@ pub(super) fn no_stop(model: &Model, view: &ViewState) -> Option<&'static str> {
 }
 
 pub(super) fn no_kill(model: &Model, view: &ViewState) -> Option<&'static str> {
-    if let Some(reason) = barred(view) {
+    if let Some(reason) = no_order(view) {
         return Some(reason);
     }
     match model.run.state {
@@ -83,14 +92,14 @@ pub(super) fn no_kill(model: &Model, view: &ViewState) -> Option<&'static str> {
 }
 
 pub(super) fn no_detach(model: &Model, view: &ViewState) -> Option<&'static str> {
-    if let Some(reason) = barred(view) {
+    if let Some(reason) = no_order(view) {
         return Some(reason);
     }
     (!runs(model)).then_some("nothing runs; q leaves")
 }
 
 pub(super) fn no_restart(model: &Model, view: &ViewState) -> Option<&'static str> {
-    if let Some(reason) = barred(view) {
+    if let Some(reason) = no_order(view) {
         return Some(reason);
     }
     match model.run.state {
@@ -102,7 +111,7 @@ pub(super) fn no_restart(model: &Model, view: &ViewState) -> Option<&'static str
 }
 
 pub(super) fn no_rehost(model: &Model, view: &ViewState) -> Option<&'static str> {
-    if let Some(reason) = barred(view) {
+    if let Some(reason) = no_order(view) {
         return Some(reason);
     }
     match model.run.state {
@@ -153,6 +162,12 @@ pub(super) fn no_host(model: &Model, _: &ViewState) -> Option<&'static str> {
     model.hosts.is_empty().then_some("no hosts")
 }
 
+/// Why a host shows no ranks yet.
+pub(super) fn no_ranks_there(model: &Model, view: &ViewState) -> Option<&'static str> {
+    let waits = view.geometry.connecting.then_some("no rank has been started yet");
+    no_host(model, view).or(waits)
+}
+
 pub(super) fn no_rank(model: &Model, view: &ViewState) -> Option<&'static str> {
     match model.ranks.is_empty() {
         true => Some("no ranks yet"),
@@ -160,8 +175,46 @@ pub(super) fn no_rank(model: &Model, view: &ViewState) -> Option<&'static str> {
     }
 }
 
+pub(super) fn no_look(model: &Model, view: &ViewState) -> Option<&'static str> {
+    let alive = || ranks::selected(model, view).is_some_and(ranks::alive);
+    no_question(view).or_else(|| (!alive()).then_some("this rank has no process"))
+}
+
+pub(super) fn no_continue(model: &Model, view: &ViewState) -> Option<&'static str> {
+    if let Some(reason) = no_order(view) {
+        return Some(reason);
+    }
+    let state = ranks::selected(model, view).and_then(|rank| rank.sample.as_ref()).map(|sample| sample.state);
+    (state != Some('T')).then_some("no signal has stopped this rank")
+}
+
+pub(super) fn no_processes(model: &Model, view: &ViewState) -> Option<&'static str> {
+    no_question(view).or_else(|| no_host(model, view))
+}
+
+pub(super) fn no_waits(model: &Model, view: &ViewState) -> Option<&'static str> {
+    let told = model.ranks.len() > 1 && model.ranks.iter().any(|rank| rank.track.iteration().is_some());
+    (!told && !view.ranks.waits).then_some("no two ranks have told how long they wait")
+}
+
+pub(super) fn no_shell(model: &Model, view: &ViewState) -> Option<&'static str> {
+    no_order(view).or_else(|| model.hosts.is_empty().then_some("no hosts"))
+}
+
 pub(super) fn no_series(model: &Model, _: &ViewState) -> Option<&'static str> {
     model.charts().next().is_none().then_some("no values yet")
+}
+
+pub(super) fn no_picture(model: &Model, view: &ViewState) -> Option<&'static str> {
+    view.shown(model).gallery.is_empty().then_some("the program has logged no pictures")
+}
+
+pub(super) fn no_histogram(model: &Model, view: &ViewState) -> Option<&'static str> {
+    match view.chart.cursor {
+        _ if model.histograms.is_empty() => Some("the program has logged no histograms"),
+        None => Some("no cursor; [ and ] move one"),
+        Some(_) => None,
+    }
 }
 
 pub(super) fn no_cursor(_: &Model, view: &ViewState) -> Option<&'static str> {
@@ -176,17 +229,30 @@ pub(super) fn no_pattern(_: &Model, view: &ViewState) -> Option<&'static str> {
     view.log.filter.is_empty().then_some("type what to look for first: /")
 }
 
+pub(super) fn broken(_: &Model, view: &ViewState) -> Option<&'static str> {
+    view.log.wrap.then_some("long lines are whole already; w cuts them")
+}
+
+pub(super) fn at_begin(_: &Model, view: &ViewState) -> Option<&'static str> {
+    (view.log.wrap || view.log.shift == 0).then_some("lines are shown from their begin")
+}
+
 pub(super) fn merged(_: &Model, view: &ViewState) -> Option<&'static str> {
     (view.log.scope == LogScope::Merged).then_some("lines of all ranks are shown; m shows one rank")
 }
 
 pub(super) fn following(_: &Model, view: &ViewState) -> Option<&'static str> {
-    view.log.at.is_none().then_some("the newest line is shown")
+    let follows = view.log.at.is_none() && view.log.files.is_none() && view.log.back.is_none();
+    follows.then_some("the newest line is shown")
 }
 
 pub(super) fn one_pane(_: &Model, view: &ViewState) -> Option<&'static str> {
     let several = view.tab == Tab::Overview && view.geometry.panes().len() > 1;
     (!several).then_some("this page has one pane")
+}
+
+pub(super) fn no_sizes(_: &Model, view: &ViewState) -> Option<&'static str> {
+    (view.sizes == Default::default()).then_some("panes have their usual sizes")
 }
 
 pub(super) fn no_zoom(model: &Model, view: &ViewState) -> Option<&'static str> {

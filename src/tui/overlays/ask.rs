@@ -1,13 +1,20 @@
 //! A link's question: an unknown host key, a passphrase, a password. What is typed is never shown.
 
 use crate::state::Ask;
+use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, frame, put};
+use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_types::link_state::Prompt;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+
+/// Answers about a host key.
+const NO: &str = "no, refuse";
+const YES: &str = "yes, remember it";
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, ask: &Ask) {
     let host = ctx.live.hosts.get(ask.node.index()).map_or("?", |host| host.name.as_str());
@@ -59,6 +66,17 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, ask: &Ask) {
     let inner = frame::popup(ctx, buf, size, Role::Warn, &title, keys);
     // The answer stays visible on a screen that is too low for the whole question.
     let skip = lines.len().saturating_sub(usize::from(inner.height));
+    let y = inner.y + (lines.len() - skip).saturating_sub(1) as u16;
+    if matches!(ask.prompt, Prompt::UnknownHostKey { .. }) {
+        let mut x = inner.right();
+        for (key, label) in [('y', YES), ('n', NO)] {
+            let wide = label.len() as u16 + 4;
+            x = x.saturating_sub(wide);
+            let place = Rect { x, y, width: wide, height: 1 }.intersection(inner);
+            ctx.target(place, Target::Key(KeyEvent::from(KeyCode::Char(key))));
+            x = x.saturating_sub(2);
+        }
+    }
     for (row, line) in lines.into_iter().skip(skip).enumerate() {
         put(buf, inner, row, line);
     }
@@ -72,8 +90,7 @@ fn answers(ctx: &Ctx<'_>, yes: bool) -> Line<'static> {
             ctx.s(format!(" {key} {label} "), Role::Text)
         }
     };
-    Line::from(vec![option("n", "no, refuse", !yes), Span::raw("  "), option("y", "yes, remember it", yes)])
-        .right_aligned()
+    Line::from(vec![option("n", NO, !yes), Span::raw("  "), option("y", YES, yes)]).right_aligned()
 }
 
 /// A dot per character, the newest at the right when there are many.

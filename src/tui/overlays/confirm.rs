@@ -1,10 +1,13 @@
 //! A question of ours: targets, effect, answers; the marked answer is reversed and bracketed.
 
 use crate::state::{Confirm, ConfirmKind};
+use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, frame, put, width};
+use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, confirm: &Confirm) {
@@ -18,7 +21,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, confirm: &Confirm) {
     let wide = lines.iter().map(Line::width).max().unwrap_or(0).max(width(&answers)).min(cells);
     let role = match confirm.kind {
         ConfirmKind::Kill => Role::Bad,
-        ConfirmKind::Quit | ConfirmKind::Stop | ConfirmKind::Restart => Role::Warn,
+        ConfirmKind::Quit | ConfirmKind::Stop | ConfirmKind::Restart | ConfirmKind::Signal => Role::Warn,
     };
     let size = (wide as u16, lines.len() as u16 + 2);
     let inner = frame::popup(ctx, buf, size, role, &confirm.title, "");
@@ -26,7 +29,15 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, confirm: &Confirm) {
     for (row, line) in lines.into_iter().take(text).enumerate() {
         put(buf, inner, row, line);
     }
-    put(buf, inner, usize::from(inner.height).saturating_sub(1), Line::from(answers).right_aligned());
+    let row = inner.height.saturating_sub(1);
+    let mut x = inner.right().saturating_sub(width(&answers) as u16);
+    for choice in &confirm.choices {
+        let wide = text::width(&choice.label) as u16 + 4;
+        let place = Rect { x, y: inner.y + row, width: wide, height: 1 }.intersection(inner);
+        ctx.target(place, Target::Key(KeyEvent::from(KeyCode::Char(choice.key))));
+        x = x.saturating_add(wide + 2);
+    }
+    put(buf, inner, usize::from(row), Line::from(answers).right_aligned());
 }
 
 /// The answers in one line: `[n no, go back]  y yes, stop`.

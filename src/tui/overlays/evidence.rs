@@ -158,7 +158,7 @@ fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Pl
     }
     lines.push(Vec::new());
     for (i, (item, role)) in items.iter().enumerate() {
-        let parts = text::wrap(&words::clean(item), cells.saturating_sub(LABEL));
+        let parts = text::wrap_point(&words::clean(item), cells.saturating_sub(LABEL));
         for (j, part) in parts.into_iter().enumerate() {
             let label = if i == 0 && j == 0 { label } else { "" };
             lines.push(vec![(format!("{label:<LABEL$}"), Role::Dim), (part, *role)]);

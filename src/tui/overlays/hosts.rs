@@ -1,19 +1,24 @@
 //! The hosts of the next generation: who takes part, who will, and what that makes of the sizes, before
 //! anything is stopped.
 
+use crate::restart_draft::{NOT_ASKED, OtherHosts};
 use crate::state::{Action, ViewState};
+use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, frame, put};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_types::host::Host;
-use rankdeck_types::plan::{Plan, PlanDraft, PlanError, replan};
-use rankdeck_types::probe::Probe;
+use rankdeck_types::plan::{Plan, PlanError};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::text::Line;
 use std::collections::BTreeSet;
+
+/// Where keys of the experiment change.
+const CHANGES: &str = "R changes keys for these hosts";
 
 /// One host that can be picked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,47 +54,44 @@ fn typed(model: &Model, view: &ViewState, name: &str) -> Option<Host> {
     view.steering.spares.iter().find(|host| host.name == name).or(known).cloned()
 }
 
-fn split(model: &Model, view: &ViewState, changed: &BTreeSet<String>) -> (Vec<String>, Vec<Host>) {
+/// Whose part changes.
+pub fn others(model: &Model, view: &ViewState, changed: &BTreeSet<String>) -> OtherHosts {
     let rows = rows(model, view);
     let picked = |row: &&Row| changed.contains(&row.name);
     let exclude =
         rows.iter().filter(picked).filter(|row| row.takes_part).map(|row| row.name.clone()).collect();
     let add = rows.iter().filter(picked).filter(|row| !row.takes_part);
-    (exclude, add.filter_map(|row| typed(model, view, &row.name)).collect())
+    OtherHosts { exclude, add: add.filter_map(|row| typed(model, view, &row.name)).collect() }
 }
 
 /// What Enter orders, or why nothing.
 pub fn order(model: &Model, view: &ViewState, changed: &BTreeSet<String>) -> Result<Action, String> {
-    let (exclude, add) = split(model, view, changed);
-    if exclude.is_empty() && add.is_empty() {
+    let hosts = others(model, view, changed);
+    if hosts == OtherHosts::default() {
         return Err("other hosts: space changes a host's part first".into());
     }
-    if let Some(Err(error)) = preview(model, view, changed) {
-        return Err(error.cause.with_hint());
+    if let Some(Err(error)) = preview(model, &hosts) {
+        return Err(format!("{}; {CHANGES}", error.cause.with_hint()));
     }
     let from = (!model.checkpoints.is_empty()).then(|| "latest".to_string());
     // The overlay shows what the next generation runs.
     let shown = model.run.launch.clone();
+    let OtherHosts { exclude, add } = hosts;
     Ok(Action::Tell(Event::RestartRequested { from, exclude, add, experiment: None, shown }))
 }
 
 /// The plan that the changes make, `None` as long as only a new host itself can tell.
-fn preview(model: &Model, view: &ViewState, changed: &BTreeSet<String>) -> Option<Result<Plan, PlanError>> {
-    let (exclude, add) = split(model, view, changed);
-    let unknown =
-        |host: &Host| host.gpus.is_some() && !model.hosts.iter().any(|known| known.name == host.name);
-    if add.iter().any(unknown) {
-        return None;
+fn preview(model: &Model, hosts: &OtherHosts) -> Option<Result<Plan, PlanError>> {
+    let plan = model.plan.as_ref().filter(|_| !hosts.is_open(model))?;
+    Some(hosts.plan(model, plan))
+}
+
+/// The rows of a list from `first` on can be clicked.
+pub fn target_rows(ctx: &Ctx<'_>, inner: Rect, first: usize, shown: usize) {
+    for row in 0..shown {
+        let place = Rect { y: inner.y + row as u16, height: 1, ..inner }.intersection(inner);
+        ctx.target(place, Target::Row(first + row));
     }
-    let probe = |host: &rankdeck_core::model::HostModel| host.probe.clone().unwrap_or_default();
-    let mut probes: Vec<Probe> = model.hosts.iter().map(probe).collect();
-    probes.resize(model.hosts.len() + add.len(), Probe::default());
-    for probe in &mut probes {
-        // Whether there is a trainer shows when the host is connected.
-        probe.trainer.get_or_insert_default();
-    }
-    let exclude = exclude.into_iter().collect();
-    model.plan.as_ref().map(|plan| replan(plan, &exclude, &add, &probes, PlanDraft::resolve))
 }
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selected: usize) {
@@ -97,8 +99,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selecte
     let rows = rows(ctx.live, ctx.view);
     let glyphs = ctx.glyphs();
     let mut lines: Vec<Line<'static>> = Vec::new();
-    let (outcome, role) = match preview(ctx.live, ctx.view, changed) {
-        None => ("the new host is asked for its GPUs first".to_string(), Role::Dim),
+    let (outcome, role) = match preview(ctx.live, &others(ctx.live, ctx.view, changed)) {
+        None => (NOT_ASKED.to_string(), Role::Dim),
         Some(Ok(plan)) => {
             let sizes: Vec<String> = plan
                 .sizes
@@ -112,7 +114,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selecte
             (format!("{ranks} (now {now}){sizes}"), Role::Good)
         }
         Some(Err(error)) => {
-            (format!("{} (key {}): {}", error.cause.error, error.key, error.cause.hint), Role::Bad)
+            let hint = &error.cause.hint;
+            (format!("{} (key {}): {hint}; {CHANGES}", error.cause.error, error.key), Role::Bad)
         }
     };
     let outcome = text::wrap(&outcome, cells);
@@ -130,10 +133,12 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selecte
     lines.extend(outcome.into_iter().map(|line| Line::from(ctx.s(line, role))));
     let size = (cells as u16, lines.len() as u16);
     let keys = match ctx.live.checkpoints.is_empty() {
-        true => "space changes, enter restarts afresh, esc goes back",
-        false => "space changes, enter restarts from the latest checkpoint, esc back",
+        true => "space changes, enter restarts afresh, R with keys, esc back",
+        false => "space changes, enter restarts from the latest, R with keys, esc back",
     };
     let inner = frame::popup(ctx, buf, size, Role::Warn, "hosts of the next generation", keys);
+    let shown = rows.len().saturating_sub(first).min(height);
+    target_rows(ctx, inner, first, shown);
     for (row, line) in lines.into_iter().enumerate() {
         put(buf, inner, row, line);
     }

@@ -7,7 +7,7 @@ use crate::ranks;
 use crate::text;
 use crate::theme::{Glyphs, Role};
 use crate::widgets::{Ctx, meter};
-use rankdeck_core::model::{Model, RankModel};
+use rankdeck_core::model::{Look, Model, RankModel};
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -42,6 +42,9 @@ fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec
     ));
     list.push(("device", device(model, rank), Role::Text));
     process(rank, now, &mut list);
+    if let Some(look) = &rank.look {
+        stack(look, now, &mut list);
+    }
     page(rank, &mut list);
     counters(model, rank, &mut list);
     list
@@ -119,6 +122,18 @@ fn process(rank: &RankModel, now: Timestamp, list: &mut Vec<Fact>) {
         let role = if age > fresh::UNHEARD_MS { Role::Warn } else { Role::Dim };
         list.push(("sampled", format!("{} ago", words::duration_ms(age)), role));
     }
+}
+
+/// What its agent saw when it looked closely.
+fn stack(look: &Look, now: Timestamp, list: &mut Vec<Fact>) {
+    let side = &look.side;
+    let age = format!("seen {} ago", words::duration_ms(now.since(look.at)));
+    let blocked =
+        if side.blocked_on.is_empty() { age } else { format!("{age}, blocked on {}", side.blocked_on) };
+    list.push(("stack", words::clean(&blocked), Role::Strong));
+    list.extend(side.stack.iter().map(|frame| ("", words::clean(frame), Role::Text)));
+    list.extend(look.notes.iter().map(|note| ("", words::clean(note), Role::Dim)));
+    list.extend(side.children.iter().map(|child| ("child", words::clean(child), Role::Text)));
 }
 
 fn page(rank: &RankModel, list: &mut Vec<Fact>) {
@@ -205,10 +220,26 @@ fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
     }
 }
 
+/// Its latest iterations: how long they took, and how long it waited for others; the last as text.
+fn paces(rank: &RankModel) -> Vec<(&'static str, Vec<f64>, String)> {
+    let latest = rank.track.latest_iterations();
+    let Some((seconds, share)) = latest.last() else { return Vec::new() };
+    let told = [words::duration(*seconds), format!("{:.0}%", share * 100.0)];
+    let (seconds, shares) = latest.iter().copied().unzip();
+    let [seconds_told, share_told] = told;
+    vec![("iterations", seconds, seconds_told), ("waits", shares, share_told)]
+}
+
+fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::MIN_POSITIVE, f64::max)
+}
+
 /// Rows of the card at this width.
 pub fn rows(model: &Model, rank: Rank, cells: usize) -> usize {
     ranks::find(model, rank).map_or(0, |rank| {
-        let trends = usize::from(!rank.cpu_history.is_empty()) + usize::from(!rank.gpu_history.is_empty());
+        let trends = usize::from(!rank.cpu_history.is_empty())
+            + usize::from(!rank.gpu_history.is_empty())
+            + paces(rank).len();
         let facts = facts(model, rank, Timestamp::default(), Glyphs::Ascii);
         overlays::fact_rows(&facts, cells) + trends + 2 + rank.log.lines.len().min(LOG_LINES)
     })
@@ -229,6 +260,15 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
                 ctx.s(format!(" {last:.0}%"), Role::Text),
             ]));
         }
+    }
+    for (label, values, last) in paces(rank) {
+        let top = if label == "waits" { 1.0 } else { most(&values) };
+        let spark = meter::spark(values.iter().copied(), room, 0.0, top, ctx.glyphs());
+        lines.push(Line::from(vec![
+            ctx.s(format!("{label:<12}"), Role::Dim),
+            ctx.s(spark, Role::Accent),
+            ctx.s(format!(" {last}"), Role::Text),
+        ]));
     }
     lines.push(Line::default());
     let held = rank.log.lines.len();

@@ -2,13 +2,16 @@
 
 pub mod ask;
 pub mod confirm;
+pub mod environment;
 pub mod event;
 pub mod evidence;
 pub mod help;
 pub mod hosts;
 pub mod inspect;
 pub mod palette;
+pub mod pictures;
 pub mod policy;
+pub mod processes;
 pub mod restart;
 pub mod time;
 pub mod toast;
@@ -36,7 +39,10 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
             Overlay::Inspect { rank, top } => inspect::draw(ctx, buf, *rank, *top),
             Overlay::Evidence { about, top } => evidence::draw(ctx, buf, about, *top),
             Overlay::Event { number, top } => event::draw(ctx, buf, *number, *top),
+            Overlay::Processes { node, selected } => processes::draw(ctx, buf, *node, *selected),
+            Overlay::Environment { node, process, top } => environment::draw(ctx, buf, *node, *process, *top),
             Overlay::Policy => policy::draw(ctx, buf),
+            Overlay::Pictures(choice) => pictures::draw(ctx, buf, choice),
             Overlay::Time { input } => time::draw(ctx, buf, input),
         }
     }
@@ -45,15 +51,19 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
 
 /// Scrolls the card on top; down is positive. Its end is found by [`clamp`].
 pub fn scroll(view: &mut ViewState, rows: i64) {
-    if let Some(Overlay::Inspect { top, .. } | Overlay::Evidence { top, .. } | Overlay::Event { top, .. }) =
-        view.overlays.last_mut()
+    if let Some(
+        Overlay::Inspect { top, .. }
+        | Overlay::Evidence { top, .. }
+        | Overlay::Event { top, .. }
+        | Overlay::Environment { top, .. },
+    ) = view.overlays.last_mut()
     {
         *top = (*top as i64).saturating_add(rows).clamp(0, LINES as i64) as usize;
     }
 }
 
 /// Most lines of a card.
-pub const LINES: usize = 400;
+pub const LINES: usize = 8000;
 
 /// A card: lines in a box, scrolled by `top` as far as there is more.
 pub fn card(
@@ -98,7 +108,7 @@ pub fn card_cells(screen: Rect, most: usize) -> usize {
 pub fn fact_lines(ctx: &Ctx<'_>, facts: &[Fact], cells: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for (label, text, role) in facts {
-        for (i, part) in text::wrap(text, cells.saturating_sub(LABEL)).into_iter().enumerate() {
+        for (i, part) in text::wrap_point(text, cells.saturating_sub(LABEL)).into_iter().enumerate() {
             let label = if i == 0 { label } else { "" };
             lines.push(Line::from(vec![ctx.s(format!("{label:<LABEL$}"), Role::Dim), ctx.s(part, *role)]));
         }
@@ -108,7 +118,7 @@ pub fn fact_lines(ctx: &Ctx<'_>, facts: &[Fact], cells: usize) -> Vec<Line<'stat
 
 /// Lines that [`fact_lines`] makes.
 pub fn fact_rows(facts: &[Fact], cells: usize) -> usize {
-    facts.iter().map(|fact| text::wrap(&fact.1, cells.saturating_sub(LABEL)).len()).sum()
+    facts.iter().map(|fact| text::wrap_point(&fact.1, cells.saturating_sub(LABEL)).len()).sum()
 }
 
 /// Keeps the scroll of cards inside them (evidence is of the present, facts are of the moment shown), so that
@@ -128,13 +138,19 @@ pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
             Overlay::Event { number, top } => {
                 (top, event::rows(shown, keymap, *number, card_cells(screen, EVIDENCE_CELLS)))
             }
+            Overlay::Environment { node, process, top } => {
+                let cells = card_cells(screen, environment::CELLS);
+                (top, environment::lines(live, *node, *process, cells).len())
+            }
             Overlay::Help { .. }
             | Overlay::Palette(_)
             | Overlay::Confirm(_)
             | Overlay::Ask(_)
+            | Overlay::Processes { .. }
             | Overlay::Hosts { .. }
             | Overlay::Restart(_)
             | Overlay::Policy
+            | Overlay::Pictures(_)
             | Overlay::Time { .. } => continue,
         };
         *top = (*top).min(rows.saturating_sub(height));

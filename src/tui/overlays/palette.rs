@@ -2,10 +2,12 @@
 
 use crate::palette::{SHOWN, suggestions};
 use crate::state::Typing;
+use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, frame, put};
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, typing: &Typing) {
@@ -34,6 +36,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, typing: &Typing) {
             ctx.s(" ", Role::Dim),
             ctx.s(ctx.cut(&suggestion.about, room), Role::Text),
         ];
+        let below = Rect { y: inner.y + row as u16 + 1, height: 1, ..inner };
+        ctx.target(below.intersection(inner), Target::Row(row));
         put(buf, inner, row + 1, Line::from(spans));
     }
     if more > 0 {

@@ -1,7 +1,8 @@
 //! A restart with changed keys: checkpoints to begin from, the keys as they are typed, and the plan that they
 //! make.
 
-use crate::restart_draft::{Origin, RestartDraft, origins};
+use crate::overlays::hosts::target_rows;
+use crate::restart_draft::{Origin, OtherHosts, RestartDraft, origins};
 use crate::state::ViewState;
 use crate::text;
 use crate::theme::Role;
@@ -35,6 +36,11 @@ pub fn order(model: &Model, view: &ViewState, draft: &RestartDraft) -> Result<(V
             told(model, origin, view.chart.utc_offset_s)
         ),
     }];
+    let OtherHosts { exclude, add } = draft.hosts.clone();
+    let hosts = draft.hosts.told();
+    if !hosts.is_empty() {
+        text.push(format!("hosts: {hosts}"));
+    }
     let changed = draft.outcome.changed.as_ref();
     for (key, was, is) in changed.iter().flat_map(|changed| &changed.differences) {
         text.push(format!("{key}: {was} becomes {is}"));
@@ -42,8 +48,8 @@ pub fn order(model: &Model, view: &ViewState, draft: &RestartDraft) -> Result<(V
     text.push(format!("plan: {}", draft.outcome.plan));
     let event = Event::RestartRequested {
         from: origin.from.clone(),
-        exclude: Vec::new(),
-        add: Vec::new(),
+        exclude,
+        add,
         experiment: changed.map(|changed| changed.experiment.clone()),
         shown: model.run.launch.clone(),
     };
@@ -88,6 +94,11 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
     if below > 0 {
         lines.push(Line::from(ctx.s(format!("{:<10}{below} more {}", "", glyphs.pick("↓", "v")), Role::Dim)));
     }
+    let hosts = draft.hosts.told();
+    if !hosts.is_empty() {
+        let told = ctx.cut(&hosts, cells.saturating_sub(10));
+        lines.push(Line::from(vec![ctx.s(format!("{:<10}", "hosts"), Role::Dim), ctx.s(told, Role::Accent)]));
+    }
     lines.push(Line::default());
     let cursor = glyphs.pick("▏", "_");
     let typed = text::wrap(&format!("{}{cursor}", words::clean(&draft.line)), cells.saturating_sub(8));
@@ -129,6 +140,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
     let size = (cells as u16, lines.len() as u16);
     let keys = format!("{} checkpoint, tab completes, enter asks, esc back", glyphs.pick("↑↓", "up down"));
     let inner = frame::popup(ctx, buf, size, Role::Warn, "restart with changes", &keys);
+    target_rows(ctx, inner, first, origins.len().saturating_sub(first).min(height));
     for (row, line) in lines.into_iter().enumerate() {
         put(buf, inner, row, line);
     }

@@ -157,14 +157,16 @@ fn hint(actions: &[Advice], keymap: &Keymap, cells: usize) -> String {
 /// The keys of this screen that do what a command does.
 pub fn key_of(advice: &Advice, keymap: &Keymap) -> Option<String> {
     let mut words = advice.command.split_whitespace();
-    if words.next() != Some("rankdeck") {
-        return None;
-    }
     let key = |command| keymap.shown(command, Glyphs::Ascii);
+    let on_card = |command| format!("{} {}", key(Command::Explain), key(command));
     match words.next()? {
-        "logs" if advice.command.contains("--rank") => {
-            Some(format!("{} {}", key(Command::Explain), key(Command::RankLog)))
-        }
+        "rankdeck" => {}
+        "kill" if words.next() == Some("-CONT") => return Some(on_card(Command::Continue)),
+        "ssh" => return Some(on_card(Command::Shell)),
+        _ => return None,
+    }
+    match words.next()? {
+        "logs" if advice.command.contains("--rank") => Some(on_card(Command::RankLog)),
         "logs" => Some(key(Command::Go(Tab::Logs))),
         "restart" => Some(key(Command::Restart)),
         "stop" => Some(key(Command::Stop)),

@@ -1,13 +1,18 @@
 //! Charts: three at a glance on the overview, any on their own page.
 
-use crate::chart_view::value_at;
+mod histogram;
+mod lines;
+
+use crate::chart_view::letter;
 use crate::fresh;
 use crate::layout::columns;
 use crate::state::{Pane, Tab, ViewState};
+use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::plot::{Axes, Flag, Trace, plot};
 use crate::widgets::{Ctx, fit, frame, put, width};
+use lines::{readout, traces};
 use rankdeck_core::model::{MarkKind, Model};
 use rankdeck_core::report::Severity;
 use rankdeck_core::series::Series;
@@ -18,6 +23,12 @@ use ratatui::text::{Line, Span};
 
 /// Cells per evaluation from which on they are drawn as dots.
 const DOT_CELLS: usize = 4;
+/// Fewest cells of the list of series.
+const LIST_LEAST: u16 = 22;
+/// Most cells of it.
+const LIST_MOST: u16 = 40;
+/// Cells beside a name in it.
+const NAME_ROOM: u16 = 6;
 /// Returns of training episodes.
 const RETURN: &str = "charts/episodic_return";
 /// Mean returns of evaluations.
@@ -34,7 +45,8 @@ pub fn usual(model: &Model) -> Vec<&str> {
         .or_else(|| names().find(|name| name.starts_with("losses/") || name.contains("loss")));
     let speed = names().find(|name| *name == SPEED);
     let usual: Vec<&str> = [first, loss, speed].into_iter().flatten().collect();
-    if usual.is_empty() { names().take(1).collect() } else { usual }
+    let first = || names().chain(model.histograms.keys().map(String::as_str)).next();
+    if usual.is_empty() { first().into_iter().collect() } else { usual }
 }
 
 /// A series as people call it.
@@ -94,7 +106,7 @@ fn glance(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str]) {
 
 /// One framed chart; the return has the evaluations as points on it.
 fn single(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour: usize) {
-    let Some(series) = ctx.model.scalars.get(name) else { return };
+    let Some(series) = ctx.model.chart(name) else { return };
     let mut title = frame::title(ctx, Pane::Charts, label(name), "");
     title.extend(newest(ctx, series, ctx.theme.series[colour % 6]));
     let evals = if name == RETURN { ctx.model.scalars.get(EVAL) } else { None };
@@ -105,6 +117,11 @@ fn single(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour: usize
     }
     let inner = frame::pane(ctx, buf, area, Pane::Charts, title, info);
     let axes = axes(ctx, false);
+    if let Some(histogram) = ctx.model.histograms.get(name) {
+        ctx.target(area, Target::Series(name.to_owned()));
+        histogram::draw(ctx, buf, inner, histogram, &axes);
+        return;
+    }
     let weight = ctx.view.chart.weight();
     let line = Trace::line(series, &axes.scale, weight, ctx.theme.series[colour % 6]);
     let mut traces = Vec::new();
@@ -117,6 +134,7 @@ fn single(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour: usize
         traces.push(line);
     }
     let inner = Rect { width: inner.width.saturating_sub(u16::from(!ctx.geo.boxed)), ..inner };
+    ctx.target(area, Target::Series(name.to_owned()));
     plot(ctx.theme, buf, inner, &traces, &axes);
 }
 
@@ -173,10 +191,41 @@ fn newest(ctx: &Ctx<'_>, series: &Series, style: Style) -> Vec<Span<'static>> {
     }
 }
 
-/// The list of series, and the charts beside it.
-fn parts(area: Rect) -> [Rect; 2] {
-    let list = (area.width / 4).clamp(22, 40);
+/// The list of series, as wide as its names where that is not too much, and the charts beside it.
+fn parts(model: &Model, area: Rect) -> [Rect; 2] {
+    let names = model.charts().map(|(name, _)| text::width(label(name)) as u16 + NAME_ROOM);
+    let most = (area.width / 3).clamp(LIST_LEAST, LIST_MOST);
+    let list = names.max().unwrap_or(0).max(area.width / 4).clamp(LIST_LEAST, most);
     [Rect { width: list, ..area }, Rect { x: area.x + list, width: area.width.saturating_sub(list), ..area }]
+}
+
+/// Where the page's charts are: beside the list, above the line of settings.
+fn beside_list(ctx: &Ctx<'_>) -> Rect {
+    let area = parts(ctx.model, ctx.geo.pane(Pane::Charts))[1];
+    Rect { height: area.height - u16::from(area.height >= 8), ..area }
+}
+
+/// A series is shown beside the selected one.
+fn is_shown(ctx: &Ctx<'_>, name: &str) -> bool {
+    match &ctx.view.series.shown {
+        Some(shown) => shown.contains(name),
+        None => usual(ctx.model).contains(&name),
+    }
+}
+
+/// The series of the page's charts, in order.
+fn chosen<'a>(ctx: &'a Ctx<'_>) -> Vec<&'a str> {
+    let model = ctx.model;
+    let mut names: Vec<&str> =
+        model.charts().map(|(name, _)| name.as_str()).filter(|name| is_shown(ctx, name)).collect();
+    if let Some(selected) = ctx.view.series.selected.as_deref()
+        && model.chart(selected).is_some()
+    {
+        // The selected one first, shown or not: moving through the list is looking at it.
+        names.retain(|name| *name != selected);
+        names.insert(0, selected);
+    }
+    names
 }
 
 /// The series at a place of the list on the page.
@@ -184,24 +233,37 @@ pub fn series_at(model: &Model, view: &ViewState, at: Position) -> Option<String
     if view.tab != Tab::Charts {
         return None;
     }
-    let inner = view.geometry.inside(parts(view.geometry.pane(Pane::Charts))[0]);
+    let inner = view.geometry.inside(parts(model, view.geometry.pane(Pane::Charts))[0]);
     let row = inner.contains(at).then(|| usize::from(at.y - inner.y))?;
-    model.charts().nth(view.series.top + row).map(|(name, _)| name.clone())
+    listed(model, view).nth(view.series.top + row).map(|(name, _)| name.clone())
+}
+
+/// The series of the list: those that the filter shows.
+pub fn listed<'a>(model: &'a Model, view: &'a ViewState) -> impl Iterator<Item = (&'a String, &'a Series)> {
+    let filter = view.series.filter.as_str();
+    let (wanted, text) = match filter.strip_prefix('!') {
+        Some(text) => (false, text),
+        None => (true, filter),
+    };
+    model.charts().filter(move |(name, _)| {
+        let has = name.contains(text) || label(name).contains(text);
+        text.is_empty() || has == wanted
+    })
 }
 
 fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     let model = ctx.model;
-    let parts = parts(area);
-    let usual = usual(model);
-    let is_shown = |name: &str| match &ctx.view.series.shown {
-        Some(shown) => shown.contains(name),
-        None => usual.contains(&name),
-    };
-    let info = Vec::new();
-    let title = frame::title(ctx, Pane::Charts, "series", model.charts().count().to_string());
+    let parts = parts(model, area);
+    let is_shown = |name: &str| is_shown(ctx, name);
+    let mut info = Vec::new();
+    if !ctx.view.series.filter.is_empty() || ctx.view.editing == Some(Pane::Charts) {
+        let cursor = if ctx.view.editing == Some(Pane::Charts) { ctx.glyphs().pick("▏", "_") } else { "" };
+        info.push(ctx.s(format!("/{}{cursor}", ctx.cut(&ctx.view.series.filter, 16)), Role::Accent));
+    }
+    let title = frame::title(ctx, Pane::Charts, "series", listed(model, ctx.view).count().to_string());
     let inner = frame::pane(ctx, buf, parts[0], Pane::Charts, title, info);
     let height = usize::from(inner.height);
-    for (row, (name, series)) in model.charts().skip(ctx.view.series.top).take(height).enumerate() {
+    for (row, (name, series)) in listed(model, ctx.view).skip(ctx.view.series.top).take(height).enumerate() {
         let selected = Some(name) == ctx.view.series.selected.as_ref();
         let shown = is_shown(name);
         let mark = if selected { ctx.glyphs().pick("▸", ">") } else { " " };
@@ -236,20 +298,11 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
             ]),
         );
     }
-    let mut names: Vec<&str> =
-        model.charts().map(|(name, _)| name.as_str()).filter(|name| is_shown(name)).collect();
-    if let Some(selected) = ctx.view.series.selected.as_deref()
-        && model.chart(selected).is_some()
-    {
-        // The selected one first, shown or not: moving through the list is looking at it.
-        names.retain(|name| *name != selected);
-        names.insert(0, selected);
-    }
-    let mut area = parts[1];
-    if area.height >= 8 {
-        let row = usize::from(area.height - 1);
-        put(buf, area, row, Line::from(settings(ctx, usize::from(area.width))));
-        area.height -= 1;
+    let names = chosen(ctx);
+    let area = beside_list(ctx);
+    if area.height < parts[1].height {
+        let row = usize::from(area.height);
+        put(buf, parts[1], row, Line::from(settings(ctx, usize::from(area.width))));
     }
     if ctx.view.chart.together && names.len() > 1 {
         together(ctx, buf, area, &names, &is_shown);
@@ -281,6 +334,11 @@ fn settings(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
         }
         groups.push(group);
     }
+    if !view.beside.is_empty() {
+        let names =
+            view.beside.iter().enumerate().map(|(at, run)| format!("{} {}", letter(at + 1), run.name));
+        groups.push(setting("beside", names.collect::<Vec<_>>().join(", "), ":compare"));
+    }
     groups.push(setting("x", view.axis.name().into(), "a"));
     if view.window.zoom > 0 {
         let [from, to] = scale.labels([view.window(ctx.model).0, view.window(ctx.model).1]);
@@ -293,6 +351,11 @@ fn settings(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
     if view.together {
         groups.push(setting("one chart", "on".into(), "o"));
     }
+    let withheld = ctx.model.drops.withheld;
+    if withheld > 0 && !ctx.model.histograms.is_empty() {
+        let text = format!("{} histograms or pictures not passed on", text::count_in(withheld, 7));
+        groups.push(vec![ctx.s(text, Role::Dim)]);
+    }
     fit(ctx, groups, cells)
 }
 
@@ -302,21 +365,35 @@ fn together(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_show
     let title =
         frame::title(ctx, Pane::Charts, "charts", format!("{} over {}", names.len(), axes.scale.axis.name()));
     let inner = frame::pane(ctx, buf, area, Pane::Charts, title, Vec::new());
+    let rows = legend(ctx, names, usize::from(inner.width), inner.height);
+    let below = rows.len() as u16;
+    for (i, row) in rows.into_iter().enumerate() {
+        put(buf, inner, i, Line::from(row));
+    }
+    // The first one is the selected one: it is drawn last, over the others.
     let style = |name: &str| colour(ctx, name, is_shown).unwrap_or(ctx.theme.series[0]);
-    let entries: Vec<Vec<Span<'static>>> = names
-        .iter()
-        .filter_map(|name| {
-            let series = ctx.model.chart(name)?;
-            let sign = ctx.glyphs().pick("●", "*");
-            let mut entry = vec![Span::styled(format!("{sign} {}", label(name)), style(name))];
-            entry.extend(newest(ctx, series, ctx.theme.style(Role::Text)));
-            Some(entry)
-        })
-        .collect();
+    let traces: Vec<Trace> =
+        names.iter().rev().flat_map(|name| traces(ctx, name, &axes, style(name))).collect();
+    let canvas = Rect { y: inner.y + below, height: inner.height - below, ..inner };
+    let canvas = plot(ctx.theme, buf, canvas, &traces, &axes);
+    ctx.target(canvas, Target::Plot(axes.x.0, axes.x.1));
+}
+
+/// Which colour is which series, in as many lines as there is room for.
+fn legend(ctx: &Ctx<'_>, names: &[&str], cells: usize, height: u16) -> Vec<Vec<Span<'static>>> {
+    let is_shown = |name: &str| is_shown(ctx, name);
+    let entries = names.iter().filter_map(|name| {
+        let series = ctx.model.chart(name)?;
+        let sign = ctx.glyphs().pick("●", "*");
+        let style = colour(ctx, name, &is_shown).unwrap_or(ctx.theme.series[0]);
+        let mut entry = vec![Span::styled(format!("{sign} {}", label(name)), style)];
+        entry.extend(newest(ctx, series, ctx.theme.style(Role::Text)));
+        Some(entry)
+    });
     let mut rows: Vec<Vec<Span<'static>>> = vec![Vec::new()];
     for entry in entries {
         let last = rows.last().map_or(0, |row| width(row));
-        if last > 0 && last + 3 + width(&entry) > usize::from(inner.width) {
+        if last > 0 && last + 3 + width(&entry) > cells {
             rows.push(Vec::new());
         }
         if let Some(row) = rows.last_mut() {
@@ -326,21 +403,8 @@ fn together(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_show
             row.extend(entry);
         }
     }
-    rows.truncate(usize::from(inner.height / 3).max(1));
-    let legend = rows.len() as u16;
-    for (i, row) in rows.into_iter().enumerate() {
-        put(buf, inner, i, Line::from(row));
-    }
-    let weight = ctx.view.chart.weight();
-    // The first one is the selected one: it is drawn last, over the others.
-    let traces: Vec<Trace> = names
-        .iter()
-        .rev()
-        .filter_map(|name| Some(Trace::line(ctx.model.chart(name)?, &axes.scale, weight, style(name))))
-        .collect();
-    let legend = legend.min(inner.height);
-    let canvas = Rect { y: inner.y + legend, height: inner.height - legend, ..inner };
-    plot(ctx.theme, buf, canvas, &traces, &axes);
+    rows.truncate(usize::from(height / 3).max(1).min(usize::from(height)));
+    rows
 }
 
 /// Each series keeps its colour while others come and go: by its place among those shown.
@@ -350,27 +414,32 @@ fn colour(ctx: &Ctx<'_>, name: &str, is_shown: &impl Fn(&str) -> bool) -> Option
 }
 
 /// The first chart large, the others below it side by side.
-fn grid(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_shown: &impl Fn(&str) -> bool) {
-    let Some(first) = names.first() else {
-        let title = frame::title(ctx, Pane::Charts, "charts", "over env_step");
-        let inner = frame::pane(ctx, buf, area, Pane::Charts, title, Vec::new());
-        put(buf, inner, usize::from(inner.height / 2), Line::from(ctx.s(empty(ctx), Role::Dim)).centered());
-        return;
-    };
-    let rest = &names[1..];
+fn cells<'a>(area: Rect, names: &[&'a str]) -> Vec<(&'a str, Rect)> {
+    let Some((first, rest)) = names.split_first() else { return Vec::new() };
     let across = usize::from(area.width / 26).max(1);
     let rows = rest.len().div_ceil(across).min(usize::from(area.height / 9));
     let large =
         if rows == 0 { area.height } else { area.height - area.height * rows as u16 / (rows as u16 + 1) };
-    named(ctx, buf, Rect { height: large, ..area }, first, is_shown);
+    let mut all = vec![(*first, Rect { height: large, ..area })];
     let mut y = area.y + large;
     for (row, names) in rest.chunks(across).take(rows).enumerate() {
         let height = (area.bottom() - y) / (rows - row) as u16;
         let line = Rect { y, height, ..area };
-        for (name, part) in names.iter().zip(columns(line, &vec![1; names.len()])) {
-            named(ctx, buf, part, name, is_shown);
-        }
+        all.extend(names.iter().copied().zip(columns(line, &vec![1; names.len()])));
         y += height;
+    }
+    all
+}
+
+fn grid(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_shown: &impl Fn(&str) -> bool) {
+    if names.is_empty() {
+        let title = frame::title(ctx, Pane::Charts, "charts", "over env_step");
+        let inner = frame::pane(ctx, buf, area, Pane::Charts, title, Vec::new());
+        put(buf, inner, usize::from(inner.height / 2), Line::from(ctx.s(empty(ctx), Role::Dim)).centered());
+        return;
+    }
+    for (name, part) in cells(area, names) {
+        named(ctx, buf, part, name, is_shown);
     }
 }
 
@@ -393,27 +462,21 @@ fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &imp
     if series.not_finite() > 0 {
         info.push(ctx.s(format!("{} not numbers  ", text::count_in(series.not_finite(), 7)), Role::Bad));
     }
-    if let Some(readout) = readout(ctx, series) {
+    let histogram = ctx.model.histograms.get(name);
+    let told = match histogram {
+        Some(histogram) => histogram::readout(ctx, histogram, &axes),
+        None => readout(ctx, name, series),
+    };
+    if let Some(readout) = told {
         info.extend(readout);
     } else if low.is_finite() && (info.is_empty() || area.width >= 60) {
         info.push(ctx.s(format!("min {}  max {}", text::si(low), text::si(high)), Role::Dim));
     }
     let inner = frame::pane(ctx, buf, area, Pane::Charts, title, info);
-    let weight = ctx.view.chart.weight();
-    plot(ctx.theme, buf, inner, &[Trace::line(series, &axes.scale, weight, style)], &axes);
-}
-
-/// The value at the cursor, and its difference from the one at the pin.
-fn readout(ctx: &Ctx<'_>, series: &Series) -> Option<Vec<Span<'static>>> {
-    let view = &ctx.view.chart;
-    let scale = view.scale(ctx.model);
-    let (at, value) = value_at(series, &scale, view.cursor?)?;
-    let mut spans =
-        vec![ctx.s(format!("at {} ", scale.label(at)), Role::Dim), ctx.s(text::value(value), Role::Strong)];
-    if let Some((_, before)) = view.pin.and_then(|pin| value_at(series, &scale, pin)) {
-        let sign = if value >= before { "+" } else { "" };
-        let delta = ctx.glyphs().pick("Δ", "diff");
-        spans.push(ctx.s(format!(" {delta} {sign}{}", text::value(value - before)), Role::Accent));
-    }
-    Some(spans)
+    let canvas = match histogram {
+        Some(histogram) => histogram::draw(ctx, buf, inner, histogram, &axes),
+        None => plot(ctx.theme, buf, inner, &traces(ctx, name, &axes, style), &axes),
+    };
+    ctx.target(area, Target::Series(name.to_owned()));
+    ctx.target(canvas, Target::Plot(axes.x.0, axes.x.1));
 }

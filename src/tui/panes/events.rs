@@ -2,6 +2,7 @@
 
 use crate::log_filter::LogFilter;
 use crate::state::{Pane, Tab, ViewState};
+use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crate::time::time_of_day;
@@ -9,6 +10,7 @@ use crate::widgets::{Ctx, frame, put};
 use rankdeck_core::model::{HistoryLine, Model, Tone};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
@@ -128,7 +130,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let chosen = selected(ctx.model, ctx.view).filter(|_| ctx.view.pane() == Pane::Events);
     let room = room(ctx.view, usize::from(inner.width));
     let indent = " ".repeat(indent(ctx.view));
-    let mut rows: Vec<Line<'static>> = Vec::new();
+    let mut rows: Vec<(u64, Line<'static>)> = Vec::new();
     for line in lines.iter().take(end).rev() {
         if rows.len() >= height {
             break;
@@ -144,7 +146,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let text = words::clean(&line.text);
         let mut parts = if whole { text::wrap(&text, room) } else { vec![ctx.cut(&text, room)] };
         for part in parts.drain(1..).rev() {
-            rows.push(Line::from(vec![Span::raw(indent.clone()), Span::styled(part, style)]));
+            let spans = vec![Span::raw(indent.clone()), Span::styled(part, style)];
+            rows.push((line.number, Line::from(spans)));
         }
         let mut spans = Vec::new();
         if whole {
@@ -157,10 +160,11 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         spans.push(ctx.s(ctx.glyphs().tone(role), role));
         spans.push(Span::raw(" "));
         spans.push(Span::styled(parts.pop().unwrap_or_default(), style));
-        rows.push(Line::from(spans));
+        rows.push((line.number, Line::from(spans)));
     }
     rows.truncate(height);
-    for (row, line) in rows.into_iter().rev().enumerate() {
+    for (row, (number, line)) in rows.into_iter().rev().enumerate() {
+        ctx.target(Rect { y: inner.y + row as u16, height: 1, ..inner }, Target::Event(number));
         put(buf, inner, row, line);
     }
 }

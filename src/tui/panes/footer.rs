@@ -3,6 +3,7 @@
 use crate::keys;
 use crate::keys::{Binding, Command};
 use crate::state::{Overlay, Pane, ViewState};
+use crate::target::{Target, hinted};
 use crate::text;
 use crate::theme::{Glyphs, Role};
 use crate::widgets::Ctx;
@@ -21,7 +22,7 @@ fn items(
     width: u16,
     glyphs: Glyphs,
 ) -> Vec<(u16, String, &'static Binding)> {
-    let room = usize::from(width).saturating_sub(HELP.len() + 1);
+    let room = usize::from(width).saturating_sub(HELP.len() + 2);
     let mut x = 1;
     let mut list = Vec::new();
     for binding in keys::footer(model, view) {
@@ -40,6 +41,10 @@ fn items(
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.footer;
     if let Some(hint) = hint(ctx) {
+        for (x, width, key) in hinted(&hint) {
+            let place = Rect { x: area.x.saturating_add(x), width, ..area };
+            ctx.target(place.intersection(area), Target::Key(key));
+        }
         put(buf, area, 0, Line::from(ctx.s(hint, Role::Dim)));
         return;
     }
@@ -66,7 +71,13 @@ fn hint(ctx: &Ctx<'_>) -> Option<String> {
     let plain = match (ctx.view.overlay(), ctx.view.editing) {
         (Some(Overlay::Palette(_)), _) => "tab completes   enter runs   esc closes",
         (Some(Overlay::Help { .. }), _) => "type to filter   up/down move   enter runs   esc closes",
-        (Some(Overlay::Hosts { .. }), _) => "j/k move   space changes   enter restarts   esc closes",
+        (Some(Overlay::Hosts { .. }), _) => {
+            "j/k move   space changes   enter restarts   R with other keys   esc closes"
+        }
+        (Some(Overlay::Processes { .. }), _) => {
+            "e environment   T SIGTERM   K SIGKILL   s other signals   esc closes"
+        }
+        (Some(Overlay::Environment { .. }), _) => "j/k scroll   esc closes",
         (Some(Overlay::Restart(_)), _) => {
             "up/down checkpoint   type key=value   tab completes   enter asks   esc closes"
         }
@@ -81,13 +92,34 @@ fn hint(ctx: &Ctx<'_>) -> Option<String> {
             let key = |command| keymap.shown(command, ctx.glyphs());
             return Some(format!(" {} copy   {} or esc closes", key(Command::Copy), key(Command::Policy)));
         }
+        (Some(Overlay::Pictures(_)), _) => {
+            let key = |command| keymap.shown(command, ctx.glyphs());
+            return Some(format!(
+                " {} earlier   {} later   {} next name   {} save   {} copy   {} or esc closes",
+                key(Command::Pan(-1)),
+                key(Command::Pan(1)),
+                key(Command::Move(1)),
+                key(Command::ExportCharts),
+                key(Command::Copy),
+                key(Command::Pictures)
+            ));
+        }
         (Some(Overlay::Inspect { .. }), _) => {
-            let own =
-                [(Command::NextPane, "next rank"), (Command::Explain, "why"), (Command::RankLog, "log")];
+            let own = [
+                (Command::NextPane, "next rank"),
+                (Command::Explain, "why"),
+                (Command::RankLog, "log"),
+                (Command::Stack, "stack"),
+            ];
             return Some(card(&own));
         }
         (Some(Overlay::Evidence { .. }), _) => {
-            return Some(card(&[(Command::Explain, "next verdict"), (Command::Restart, "restart")]));
+            let own = [
+                (Command::Explain, "next verdict"),
+                (Command::Restart, "restart"),
+                (Command::Stack, "stack"),
+            ];
+            return Some(card(&own));
         }
         (None, Some(Pane::Log | Pane::Events)) => "type to filter, !text inverts   enter keeps   esc clears",
         (None, Some(_)) => "host: rank: state: phase: or text, !text inverts   enter keeps   esc clears",

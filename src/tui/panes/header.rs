@@ -51,6 +51,11 @@ pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
 /// Milliseconds since the launch, until the end.
 pub fn elapsed(ctx: &Ctx<'_>) -> Option<u64> {
     let run = &ctx.live.run;
+    // A console that came later has not seen how long it took: the agents say so.
+    let read = run.launched.zip(run.ended_time).filter(|_| run.adopted && run.state == RunState::Over);
+    if let Some((launched, ended)) = read {
+        return Some(((ended - launched).max(0.0) * 1000.0) as u64);
+    }
     run.started.map(|started| run.head_start_ms + run.ended.unwrap_or(ctx.live_now).since(started))
 }
 

@@ -191,7 +191,7 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
         lines.push(Line::from(ctx.s(format!("      {}", ctx.cut(&text, cells.saturating_sub(6))), role)));
     }
     for gpu in host.sample.iter().flat_map(|sample| &sample.gpus) {
-        lines.push(Line::from(faded(ctx, gpu_line(ctx, gpu, cells, start), unheard)));
+        lines.push(Line::from(faded(ctx, gpu_line(ctx, host, gpu, cells, start), unheard)));
         let notes = notes(ctx.model, host, gpu);
         if !notes.is_empty() {
             let groups = notes.into_iter().map(|(text, role)| vec![ctx.s(text, role)]).collect();
@@ -340,17 +340,26 @@ fn notes(model: &Model, host: &HostModel, gpu: &GpuSample) -> Vec<(String, Role)
     let mut others: Vec<(u32, u64)> =
         gpu.processes.iter().filter(|(pid, _)| !ours.contains(pid)).copied().collect();
     others.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
-    let shown = others.iter().take(OTHERS);
-    notes.extend(
-        shown.map(|(pid, bytes)| (format!("pid {pid}, no rank: {}", words::bytes(*bytes)), Role::Warn)),
-    );
+    let users = host.sample.iter().flat_map(|sample| &sample.users);
+    let users: Vec<_> = users.filter(|user| !user.user.is_empty()).collect();
+    notes.extend(others.iter().take(OTHERS).map(|(pid, bytes)| {
+        let whose = users.iter().find(|user| user.pid == *pid);
+        let whose = whose.map_or(String::new(), |user| format!(" of {}", words::clean(&user.user)));
+        (format!("pid {pid}{whose}, no rank: {}", words::bytes(*bytes)), Role::Warn)
+    }));
     if others.len() > OTHERS {
         notes.push((format!("{} more", words::plural(others.len() - OTHERS, "process")), Role::Warn));
     }
     notes
 }
 
-fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<Span<'static>> {
+fn gpu_line(
+    ctx: &Ctx<'_>,
+    host: &HostModel,
+    gpu: &GpuSample,
+    cells: usize,
+    start: usize,
+) -> Vec<Span<'static>> {
     let wide = meter_cells(cells);
     let name = gpu.name.trim_start_matches("NVIDIA ").to_string();
     let label = format!("      gpu {:<2} ", gpu.index);
@@ -362,7 +371,15 @@ fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<S
         ctx.s(text::left(&name, room, ctx.glyphs()), Role::Text),
         Span::raw(" "),
     ];
-    spans.extend(meter::bar(ctx.theme, busy, wide, ctx.theme.fill));
+    // Use over time says more than a bar of now, of which the number tells as much.
+    match host.gpu_history.get(&gpu.index).filter(|history| history.len() > 1) {
+        Some(history) => {
+            let values = history.iter().map(|percent| f64::from(*percent));
+            let spark = meter::spark(values, wide, 0.0, 100.0, ctx.glyphs());
+            spans.push(ctx.s(text::left(&spark, wide, ctx.glyphs()), Role::Accent));
+        }
+        None => spans.extend(meter::bar(ctx.theme, busy, wide, ctx.theme.fill)),
+    }
     let percent = gpu.utilization.map_or(text::NONE.to_string(), |percent| format!("{percent}%"));
     spans.push(ctx.s(format!(" {percent:>4}"), Role::Text));
     let left = cells.saturating_sub(width(&spans));

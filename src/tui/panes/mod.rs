@@ -8,6 +8,7 @@ pub mod end;
 pub mod evals;
 pub mod events;
 pub mod footer;
+mod found;
 pub mod header;
 pub mod hosts;
 pub mod logs;

@@ -7,7 +7,7 @@
 use crate::column::Column;
 use crate::fresh;
 use crate::panes::strip;
-use crate::panes::strip::Strip;
+use crate::panes::strip::{Awaited, Strip};
 use crate::ranks;
 use crate::ranks::RankState;
 use crate::state::{Pane, Sort, ViewState};
@@ -285,7 +285,12 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     let strip = Strip::new(model, ctx.view, ctx.geo.inside(area).width, usize::from(ctx.geo.strip));
     if ctx.geo.strip > 0 && strip.fold > 1 {
-        info.push(ctx.s(format!("  {} ranks per letter, the worst shows", strip.fold), Role::Dim));
+        let what = if ctx.view.ranks.waits { "cell, who waits least" } else { "letter, the worst" };
+        info.push(ctx.s(format!("  {} ranks per {what} shows", strip.fold), Role::Dim));
+    }
+    if let Some(awaited) = ctx.view.ranks.waits.then(|| Awaited::of(model)).flatten() {
+        let role = if awaited.is_slow() { Role::Warn } else { Role::Dim };
+        info.push(ctx.s(format!("  {}", awaited.words()), role));
     }
     let inner = frame::pane(ctx, buf, area, Pane::Ranks, frame::title(ctx, Pane::Ranks, "ranks", more), info);
     let chosen = ranks::selected(model, ctx.view).map(|rank| rank.rank);

@@ -109,10 +109,80 @@ fn grade(state: &RankState) -> u8 {
 }
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, strip: &Strip, chosen: Option<Rank>) {
+    let awaited = if ctx.view.ranks.waits { Some(Awaited::of(ctx.model)) } else { None };
     for (row, line) in strip.lines.iter().take(usize::from(area.height)).enumerate() {
-        let spans: Vec<Span<'static>> = line.iter().map(|cell| letter(ctx, cell, chosen)).collect();
+        let spans: Vec<Span<'static>> = line
+            .iter()
+            .map(|cell| match &awaited {
+                Some(awaited) => wait(ctx, cell, chosen, awaited.as_ref()),
+                None => letter(ctx, cell, chosen),
+            })
+            .collect();
         put(buf, area, row, Line::from(spans));
     }
+}
+
+/// Share of the ranks' time from which waiting for one of them matters.
+const LOST: f64 = 0.1;
+
+/// Whom the others wait for: in a gang, the rank that waits least.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Awaited {
+    pub rank: Rank,
+    /// Share of its time that it waits itself.
+    pub own: f64,
+    /// Mean share of the other ranks' time.
+    pub others: f64,
+}
+
+impl Awaited {
+    /// As the latest iterations show it; `None` where fewer than two ranks tell.
+    pub fn of(model: &Model) -> Option<Awaited> {
+        let told = model.ranks.iter().filter_map(|rank| Some((rank.rank, rank.track.iteration()?.1)));
+        let told: Vec<(Rank, f64)> = told.collect();
+        let (rank, own) = *told.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let others = told.len().checked_sub(1).filter(|others| *others > 0)?;
+        let sum: f64 = told.iter().map(|(_, share)| share).sum();
+        Some(Awaited { rank, own, others: (sum - own) / others as f64 })
+    }
+
+    /// It matters.
+    pub fn is_slow(&self) -> bool {
+        self.others - self.own >= LOST
+    }
+
+    /// In a few words.
+    pub fn words(&self) -> String {
+        let (rank, own, others) = (self.rank, self.own * 100.0, self.others * 100.0);
+        match self.is_slow() {
+            true => format!("waiting {others:.0} %, for rank {rank} ({own:.0} %)"),
+            false => format!("waiting {others:.0} %"),
+        }
+    }
+}
+
+/// How long the rank of a cell waits that waits least, as the height of a block.
+fn wait(ctx: &Ctx<'_>, cell: &[usize], chosen: Option<Rank>, awaited: Option<&Awaited>) -> Span<'static> {
+    if cell.is_empty() {
+        return Span::raw(" ");
+    }
+    let ranks = || cell.iter().filter_map(|i| ctx.model.ranks.get(*i));
+    let shares = ranks().filter_map(|rank| Some((rank.rank, rank.track.iteration()?.1)));
+    let least = shares.min_by(|a, b| a.1.total_cmp(&b.1));
+    let (sign, role) = match least {
+        Some((rank, share)) => {
+            let slow = awaited.is_some_and(|awaited| awaited.rank == rank && awaited.is_slow());
+            let ramp = ctx.glyphs().ramp();
+            let height = ((share.clamp(0.0, 1.0) * ramp.len() as f64) as usize).min(ramp.len() - 1);
+            (ramp[height], if slow { Role::Warn } else { Role::Accent })
+        }
+        None => (ctx.glyphs().pick("·", "."), Role::Dim),
+    };
+    let mut style = ctx.theme.style(role);
+    if ranks().any(|rank| Some(rank.rank) == chosen) {
+        style = style.add_modifier(Modifier::REVERSED);
+    }
+    Span::styled(sign, style)
 }
 
 fn letter(ctx: &Ctx<'_>, cell: &[usize], chosen: Option<Rank>) -> Span<'static> {

@@ -1,6 +1,7 @@
 //! The bar of the time cursor: which moment is shown, what comes next, and where that is in the record.
 
 use crate::state::ViewState;
+use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crate::time::{TimeCursor, time_of_day};
@@ -9,6 +10,7 @@ use rankdeck_core::model::Tone;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
@@ -61,7 +63,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     put(buf, area, 0, Line::from(left));
     put_right(buf, area, 0, taken, vec![ctx.s(keys, Role::Dim)]);
     if area.height > 1 {
-        put(buf, area, 1, Line::from(line(ctx, cursor, usize::from(area.width))));
+        let below = Rect { y: area.y + 1, height: 1, ..area };
+        put(buf, below, 0, Line::from(line(ctx, cursor, below)));
     }
 }
 
@@ -93,13 +96,17 @@ fn near(ctx: &Ctx<'_>, cursor: &TimeCursor, cells: usize) -> Vec<Span<'static>> 
 }
 
 /// The record as a line, with what happened and the moment shown.
-fn line(ctx: &Ctx<'_>, cursor: &TimeCursor, cells: usize) -> Vec<Span<'static>> {
+fn line(ctx: &Ctx<'_>, cursor: &TimeCursor, area: Rect) -> Vec<Span<'static>> {
+    let cells = usize::from(area.width);
     let glyphs = ctx.glyphs();
     let clock = |at| time_of_day(cursor.wall_time(at), ctx.view.chart.utc_offset_s);
     let length = words::duration_ms(cursor.end.since(cursor.start));
     let (begin, end) =
         (format!(" {} ", clock(cursor.start)), format!(" {}  record {length} ", clock(cursor.end)));
     let wide = cells.saturating_sub(begin.len() + end.len() + 2).max(1);
+    let x = area.x + begin.len() as u16 + 1;
+    let bar = Rect { x, width: wide as u16, ..area }.intersection(area);
+    ctx.target(bar, Target::Record(cursor.start, cursor.end));
     let whole = cursor.end.since(cursor.start).max(1) as f64;
     let place = |at: Timestamp| {
         let share = at.since(cursor.start) as f64 / whole;

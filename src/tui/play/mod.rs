@@ -37,7 +37,6 @@ const MEMORY: usize = 48 << 20;
 /// What one frame shows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Moment {
-    /// A step.
     Step(ShownStep),
     /// The end of an episode.
     End(ShownEnd),

@@ -3,6 +3,7 @@
 use crate::time::TimeMove;
 use rankdeck_core::event::{Event, StopSource};
 use rankdeck_proto::message::StopMode;
+use rankdeck_types::ids::NodeRank;
 use std::fmt;
 
 /// What the shell is to do after an input.
@@ -22,6 +23,10 @@ pub enum Action {
     SaveScreen,
     /// Leave, and prepare the launch of a run like this one.
     Again,
+    /// Draw these recorded runs over the charts; none: only the run itself.
+    Beside(Vec<String>),
+    /// Give the terminal to a shell on this host.
+    Shell(NodeRank),
     /// Take the mouse, or leave it to the terminal.
     Mouse(bool),
     /// Write files into the console's run directory, each under this word and the next free number.
@@ -41,6 +46,8 @@ impl fmt::Debug for Action {
             Action::Copy(text) => write!(f, "Copy({text:?})"),
             Action::Time(to) => write!(f, "Time({to:?})"),
             Action::Again => f.write_str("Again"),
+            Action::Beside(runs) => write!(f, "Beside({runs:?})"),
+            Action::Shell(node) => write!(f, "Shell({node})"),
             Action::Mouse(on) => write!(f, "Mouse({on})"),
             Action::SaveScreen => f.write_str("SaveScreen"),
             Action::SaveFiles(files) => write!(f, "SaveFiles({} files)", files.len()),

@@ -21,6 +21,8 @@ pub struct RankTable {
     pub reverse: bool,
     /// The text that rows must have.
     pub filter: String,
+    /// The strip shows how long ranks wait for each other, instead of letters.
+    pub waits: bool,
     /// Columns to show before others (true) or never (false).
     pub columns: BTreeMap<Column, bool>,
 }
@@ -50,6 +52,8 @@ pub struct EventList {
 pub struct SeriesList {
     /// The series that is selected.
     pub selected: Option<String>,
+    /// The text that names in the list must have.
+    pub filter: String,
     /// Series shown besides the selected one; `None`: the usual ones.
     pub shown: Option<BTreeSet<String>>,
     /// The first row shown.

@@ -3,6 +3,7 @@
 use super::action::Action;
 use crate::restart_draft::RestartDraft;
 use rankdeck_core::report::VerdictKind;
+use rankdeck_proto::process::ProcessName;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::link_state::Prompt;
 use std::collections::BTreeSet;
@@ -42,20 +43,33 @@ pub enum Overlay {
     },
     /// Why the watch says what it says.
     Evidence {
-        /// Which verdict.
         about: VerdictId,
         /// First line shown.
         top: usize,
     },
     /// One event, whole.
     Event {
-        /// Its number.
         number: u64,
+        /// First line shown.
+        top: usize,
+    },
+    /// The processes of a host.
+    Processes {
+        node: NodeRank,
+        /// `None`: the first.
+        selected: Option<ProcessName>,
+    },
+    /// The environment of a process.
+    Environment {
+        node: NodeRank,
+        process: ProcessName,
         /// First line shown.
         top: usize,
     },
     /// The policy at play in rank 0's evaluation.
     Policy,
+    /// Pictures that the program has logged.
+    Pictures(PictureChoice),
     /// A time is being typed.
     Time {
         /// So far.
@@ -76,10 +90,22 @@ impl fmt::Debug for Overlay {
             Overlay::Inspect { rank, top } => write!(f, "Inspect({rank}, {top})"),
             Overlay::Evidence { about, top } => write!(f, "Evidence({about:?}, {top})"),
             Overlay::Event { number, top } => write!(f, "Event({number}, {top})"),
+            Overlay::Processes { node, selected } => write!(f, "Processes({node}, {selected:?})"),
+            Overlay::Environment { node, process, top } => write!(f, "Environment({node}, {process}, {top})"),
             Overlay::Policy => f.write_str("Policy"),
+            Overlay::Pictures(choice) => write!(f, "Pictures({choice:?})"),
             Overlay::Time { input } => write!(f, "Time({input:?})"),
         }
     }
+}
+
+/// Which picture is looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PictureChoice {
+    /// Its name; `None`: the first.
+    pub name: Option<String>,
+    /// Its number; `None`: the newest of the name.
+    pub number: Option<u64>,
 }
 
 /// A line of the palette.
@@ -120,6 +146,8 @@ pub enum ConfirmKind {
     Kill,
     /// Begin a new generation.
     Restart,
+    /// Send a signal to a process.
+    Signal,
 }
 
 /// One answer of a [`Confirm`].

@@ -3,14 +3,12 @@
 /// Column that the rank table is sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// Rank.
     #[default]
     Rank,
     /// Host, then rank.
     Host,
     /// GPU or CPU use.
     Use,
-    /// Memory.
     Memory,
     /// Own environment steps.
     EnvStep,

@@ -21,6 +21,8 @@ pub struct Steering {
     pub again: bool,
     /// A recorded run is shown: nothing can be ordered.
     pub replay: bool,
+    /// Runs of which a record lies here, the latest first.
+    pub recorded: Vec<String>,
     /// The mouse is left to the terminal.
     pub mouse_off: bool,
     /// The user's own keys.
@@ -36,4 +38,6 @@ pub struct Style {
     pub glyphs: Option<Glyphs>,
     /// The colours that the terminal has, for pictures.
     pub colours: Colours,
+    /// Logged pictures are drawn by somebody else, into [`crate::picture_apart`].
+    pub drawn_apart: bool,
 }

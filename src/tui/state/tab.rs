@@ -8,7 +8,6 @@ pub enum Tab {
     Overview,
     /// Charts, one or many.
     Charts,
-    /// Evaluations.
     Evals,
     /// Logs, merged or of one rank.
     Logs,

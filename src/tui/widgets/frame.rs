@@ -2,6 +2,7 @@
 
 use super::{Ctx, put, width};
 use crate::state::{Pane, Tab};
+use crate::target::Target;
 use crate::text;
 use crate::theme::{Role, Theme};
 use ratatui::buffer::Buffer;
@@ -53,7 +54,7 @@ fn captions(
     left.push(Span::raw(" "));
     let taken = width(&left).min(room);
     put(buf, Rect { x: area.x + 1, width: room as u16, ..area }, 0, Line::from(left));
-    if info.is_empty() {
+    if width(&info) == 0 {
         return;
     }
     let wide = width(&info) + 2;
@@ -80,7 +81,12 @@ pub fn title(ctx: &Ctx<'_>, which: Pane, word: &str, more: impl Into<String>) ->
 
 /// A [`boxed`] part of the run's screen.
 pub fn popup(ctx: &Ctx<'_>, buf: &mut Buffer, size: (u16, u16), role: Role, title: &str, keys: &str) -> Rect {
-    boxed(ctx.theme, ctx.geo.area, buf, size, role, title, keys)
+    let inner = boxed(ctx.theme, ctx.geo.area, buf, size, role, title, keys);
+    if !inner.is_empty() {
+        let (x, y) = (inner.x.saturating_sub(2), inner.y.saturating_sub(1));
+        ctx.target(Rect { x, y, width: inner.width + 4, height: inner.height + 2 }, Target::Nothing);
+    }
+    inner
 }
 
 /// Clears the middle of the screen and draws a box there, as large as asked for and possible. Returns what is
@@ -94,14 +100,8 @@ pub fn boxed(
     title: &str,
     keys: &str,
 ) -> Rect {
-    let wide = size.0.saturating_add(4).min(screen.width.saturating_sub(2));
-    let high = size.1.saturating_add(2).min(screen.height.saturating_sub(2));
-    let area = Rect {
-        x: screen.x + (screen.width - wide) / 2,
-        y: screen.y + (screen.height - high) / 2,
-        width: wide,
-        height: high,
-    };
+    let area = middle(screen, size);
+    let (wide, high) = (area.width, area.height);
     if wide < 4 || high < 3 {
         return Rect::default();
     }
@@ -129,5 +129,23 @@ pub fn boxed(
         let row = usize::from(high - 1);
         put(buf, Rect { x: area.x + 2, width: room as u16, ..area }, row, Line::from(foot));
     }
-    Rect { x: area.x + 2, y: area.y + 1, width: wide - 4, height: high - 2 }
+    inside(area)
+}
+
+/// Where a box of this size is.
+fn middle(screen: Rect, size: (u16, u16)) -> Rect {
+    let wide = size.0.saturating_add(4).min(screen.width.saturating_sub(2));
+    let high = size.1.saturating_add(2).min(screen.height.saturating_sub(2));
+    let (x, y) = (screen.x + (screen.width - wide) / 2, screen.y + (screen.height - high) / 2);
+    Rect { x, y, width: wide, height: high }
+}
+
+fn inside(area: Rect) -> Rect {
+    let (width, height) = (area.width.saturating_sub(4), area.height.saturating_sub(2));
+    Rect { x: area.x + 2, y: area.y + 1, width, height }
+}
+
+/// What is inside of a box of this size, with a margin.
+pub fn popup_inside(screen: Rect, size: (u16, u16)) -> Rect {
+    inside(middle(screen, size))
 }

@@ -1,11 +1,13 @@
-//! Parts that panes share: frames, meters, sparklines, plots.
+//! Parts that panes share: frames, meters, sparklines, plots, heat maps.
 
 pub mod frame;
+pub mod heat;
 pub mod meter;
 pub mod plot;
 
 use crate::geometry::Geometry;
 use crate::state::ViewState;
+use crate::target::{Target, Targets};
 use crate::text;
 use crate::theme::{Glyphs, Role, Theme};
 use rankdeck_core::model::Model;
@@ -31,12 +33,19 @@ pub struct Ctx<'a> {
     pub live_now: Timestamp,
     /// Where everything is.
     pub geo: Geometry,
+    /// What can be clicked, as far as it was drawn.
+    pub targets: Targets<Target>,
 }
 
 impl Ctx<'_> {
     /// Text with a meaning.
     pub fn s(&self, text: impl Into<String>, role: Role) -> Span<'static> {
         Span::styled(text.into(), self.theme.style(role))
+    }
+
+    /// A click there means this.
+    pub fn target(&self, place: Rect, target: Target) {
+        self.targets.put(place, target);
     }
 
     /// Which characters may be used.
@@ -58,6 +67,14 @@ impl Ctx<'_> {
     pub fn cut(&self, text: &str, cells: usize) -> String {
         text::cut(text, cells, self.glyphs())
     }
+}
+
+/// What is drawn at `now`, in no particular colours.
+pub fn plain<T>(model: &Model, view: &ViewState, now: Timestamp, look: impl FnOnce(&Ctx<'_>) -> T) -> T {
+    let theme = Theme::mono().with_glyphs(view.style.glyphs.unwrap_or(Glyphs::Braille));
+    let shown = view.shown(model);
+    let (geo, targets) = (view.geometry.clone(), Targets::default());
+    look(&Ctx { live: model, model: shown, view, theme: &theme, now, live_now: now, geo, targets })
 }
 
 /// Draws a line in the row `row` of `area`; nothing outside of it.

@@ -39,13 +39,15 @@ pub struct Trace {
     pub style: Style,
     /// Single points rather than a line.
     pub single: bool,
+    /// Stands at its newest point, where colours do not tell lines apart.
+    pub letter: Option<char>,
 }
 
 impl Trace {
     /// Points that are values themselves.
     pub fn plain(points: impl IntoIterator<Item = (f64, f64)>, style: Style, single: bool) -> Trace {
         let dot = |(x, y)| Dot { x, y, low: y, high: y, count: 1 };
-        Trace { dots: points.into_iter().map(dot).collect(), broken: Vec::new(), style, single }
+        Trace { dots: points.into_iter().map(dot).collect(), broken: Vec::new(), style, single, letter: None }
     }
 
     /// A line through a series, smoothed by a weight of the past.
@@ -57,7 +59,7 @@ impl Trace {
             Dot { x, y, low, high, count: point.count }
         });
         let broken = series.marks().iter().map(|place| scale.of(*place));
-        Trace { dots: dots.collect(), broken: broken.collect(), style, single: false }
+        Trace { dots: dots.collect(), broken: broken.collect(), style, single: false, letter: None }
     }
 }
 
@@ -98,8 +100,8 @@ impl Axes {
     }
 }
 
-/// Draws traces with axis labels into `area`.
-pub fn plot(theme: &Theme, buf: &mut Buffer, area: Rect, traces: &[Trace], axes: &Axes) {
+/// Draws traces with axis labels into `area`; returns where the traces themselves are.
+pub fn plot(theme: &Theme, buf: &mut Buffer, area: Rect, traces: &[Trace], axes: &Axes) -> Rect {
     let cells = usize::from(area.width.saturating_sub(8));
     let traces: Vec<Trace> = traces.iter().map(|trace| calm(trace, axes, cells)).collect();
     let traces = traces.as_slice();
@@ -107,21 +109,11 @@ pub fn plot(theme: &Theme, buf: &mut Buffer, area: Rect, traces: &[Trace], axes:
         let row = usize::from(area.height / 2);
         let text = if axes.log { "no values above 0" } else { "no values yet" };
         put(buf, area, row, Line::from(spanned(theme, text, Role::Dim)).centered());
-        return;
+        return Rect::default();
     };
-    if area.height < 2 || area.width < 8 {
-        return;
-    }
-    let told = |y: f64| if axes.log { 10f64.powf(y) } else { y };
-    let labels = text::apart([told(high), told((low + high) / 2.0), told(low)]);
-    let gutter =
-        labels.iter().map(|label| text::width(label)).max().unwrap_or(0).min(usize::from(area.width / 2));
-    let canvas = Rect {
-        x: area.x + gutter as u16 + 2,
-        width: area.width.saturating_sub(gutter as u16 + 2),
-        height: area.height - 1,
-        ..area
-    };
+    let labels = y_labels((low, high), axes);
+    let Some(canvas) = canvas(area, &labels) else { return Rect::default() };
+    let gutter = usize::from(canvas.x - area.x).saturating_sub(2);
     draw_axes(theme, buf, area, canvas, &labels, gutter, axes);
     let window = Window { x: axes.x, y: (low, high), area: canvas };
     for x in axes.cursors.iter().filter(|x| inside(**x, axes.x)) {
@@ -142,6 +134,54 @@ pub fn plot(theme: &Theme, buf: &mut Buffer, area: Rect, traces: &[Trace], axes:
         }
     }
     traces.iter().for_each(|trace| broken(theme, buf, &window, trace));
+    traces.iter().filter(visible).for_each(|trace| lettered(buf, &window, trace));
+    name_flags(buf, &window, &axes.flags);
+    canvas
+}
+
+/// Labels of the y axis: top, middle, bottom.
+pub(super) fn y_labels((low, high): (f64, f64), axes: &Axes) -> [String; 3] {
+    let told = |y: f64| if axes.log { 10f64.powf(y) } else { y };
+    text::apart([told(high), told((low + high) / 2.0), told(low)])
+}
+
+/// Where lines are drawn, beside the labels and above those of the x axis.
+pub(super) fn canvas(area: Rect, labels: &[String; 3]) -> Option<Rect> {
+    if area.height < 2 || area.width < 8 {
+        return None;
+    }
+    let gutter =
+        labels.iter().map(|label| text::width(label)).max().unwrap_or(0).min(usize::from(area.width / 2));
+    let left = gutter as u16 + 2;
+    Some(Rect { x: area.x + left, width: area.width.saturating_sub(left), height: area.height - 1, ..area })
+}
+
+/// The letter of a line at its newest point.
+fn lettered(buf: &mut Buffer, window: &Window, trace: &Trace) {
+    let newest = trace.dots.iter().rev().find(|dot| inside(dot.x, window.x));
+    if let (Some(letter), Some(dot)) = (trace.letter, newest) {
+        let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
+        let (x, y) = window.place((dot.x, dot.y), w, h);
+        set(buf, window.area, x, usize::try_from(y).unwrap_or(0), letter, trace.style);
+    }
+}
+
+/// Says what happened beside its sign, over what is drawn there, where that is no other flag.
+pub(super) fn name_flags(buf: &mut Buffer, window: &Window, flags: &[Flag]) {
+    let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
+    let seen = |flag: &&Flag| inside(flag.x, window.x) && !flag.low;
+    let column = |flag: &Flag| usize::try_from(window.place((flag.x, window.y.0), w, h).0).unwrap_or(0);
+    let mut columns: Vec<(usize, &Flag)> =
+        flags.iter().filter(seen).map(|flag| (column(flag), flag)).collect();
+    columns.sort_by_key(|(x, _)| *x);
+    let ends = columns.iter().skip(1).map(|(x, _)| *x).chain([w]);
+    for ((x, flag), end) in columns.iter().zip(ends) {
+        let room = end.saturating_sub(x + 1);
+        if !flag.text.is_empty() && text::width(&flag.text) <= room {
+            let from = Rect { x: window.area.x + *x as u16 + 1, width: room as u16, ..window.area };
+            put(buf, from, 0, Line::from(Span::styled(flag.text.clone(), flag.style)));
+        }
+    }
 }
 
 /// Text with a meaning.
@@ -149,7 +189,7 @@ fn spanned(theme: &Theme, text: impl Into<String>, role: Role) -> Span<'static> 
     Span::styled(text.into(), theme.style(role))
 }
 
-fn draw_axes(
+pub(super) fn draw_axes(
     theme: &Theme,
     buf: &mut Buffer,
     area: Rect,
@@ -221,7 +261,7 @@ fn calm(trace: &Trace, axes: &Axes, cells: usize) -> Trace {
     Trace { dots: bins.into_iter().flatten().collect(), ..trace.clone() }
 }
 
-fn inside(value: f64, range: (f64, f64)) -> bool {
+pub(super) fn inside(value: f64, range: (f64, f64)) -> bool {
     value >= range.0 && value <= range.1
 }
 
@@ -243,15 +283,15 @@ fn bounds(traces: &[Trace], x: (f64, f64)) -> Option<(f64, f64)> {
     }
 }
 
-struct Window {
-    x: (f64, f64),
-    y: (f64, f64),
-    area: Rect,
+pub(super) struct Window {
+    pub x: (f64, f64),
+    pub y: (f64, f64),
+    pub area: Rect,
 }
 
 impl Window {
     /// The grid position of a point on `w` x `h` positions; may lie outside in x, never in y.
-    fn place(&self, point: (f64, f64), w: usize, h: usize) -> (i64, i64) {
+    pub fn place(&self, point: (f64, f64), w: usize, h: usize) -> (i64, i64) {
         let span = (self.x.1 - self.x.0).max(f64::MIN_POSITIVE);
         let x = (point.0 - self.x.0) / span * (w.saturating_sub(1)) as f64;
         let rise = (point.1 - self.y.0) / (self.y.1 - self.y.0);
@@ -294,7 +334,7 @@ fn broken(theme: &Theme, buf: &mut Buffer, window: &Window, trace: &Trace) {
     }
 }
 
-fn draw_flag(theme: &Theme, buf: &mut Buffer, window: &Window, flag: &Flag) {
+pub(super) fn draw_flag(theme: &Theme, buf: &mut Buffer, window: &Window, flag: &Flag) {
     if !inside(flag.x, window.x) {
         return;
     }
@@ -303,11 +343,6 @@ fn draw_flag(theme: &Theme, buf: &mut Buffer, window: &Window, flag: &Flag) {
     if !flag.text.is_empty() {
         let line = theme.glyphs.pick("┊", ":").chars().next().unwrap_or(':');
         (0..h).for_each(|row| set(buf, window.area, x, row, line, theme.border));
-        let room = w.saturating_sub(usize::try_from(x).unwrap_or(0) + 1);
-        if text::width(&flag.text) <= room {
-            let from = Rect { x: window.area.x + x as u16 + 1, width: room as u16, ..window.area };
-            put(buf, from, 0, Line::from(Span::styled(flag.text.clone(), flag.style)));
-        }
     }
     set(buf, window.area, x, if flag.low { h.saturating_sub(1) } else { 0 }, flag.sign, flag.style);
 }
@@ -404,7 +439,7 @@ fn line(a: (i64, i64), b: (i64, i64), dot: &mut impl FnMut(i64, i64)) {
     }
 }
 
-fn set(buf: &mut Buffer, area: Rect, x: i64, y: usize, symbol: char, style: Style) {
+pub(super) fn set(buf: &mut Buffer, area: Rect, x: i64, y: usize, symbol: char, style: Style) {
     let (Ok(x), Ok(y)) = (u16::try_from(x), u16::try_from(y)) else { return };
     if x < area.width
         && y < area.height

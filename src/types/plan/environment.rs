@@ -2,7 +2,7 @@
 
 use super::{Plan, PlannedHost, PlannedRank};
 use crate::ids::{Generation, LocalRank, RunId};
-use crate::variables::{self, is_identity};
+use crate::variables;
 use std::collections::BTreeMap;
 
 /// What the user set for the ranks of a host: the experiment's `env`, then the host's own, without the
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub fn user_environment(plan: &Plan, planned: &PlannedHost) -> BTreeMap<String, String> {
     let mut env = plan.experiment.launch.env.clone();
     env.extend(planned.host.env.clone());
-    env.retain(|name, _| !is_identity(name));
+    env.retain(|name, _| variables::reserved(name).is_none());
     env.into_iter().filter_map(|(name, value)| Some((name, variables::plain(&value)?))).collect()
 }
 

@@ -4,7 +4,7 @@
 //! Where only the environment itself can tell (its spaces), the ranks find it.
 
 use super::PlanError;
-use crate::experiment::{BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, Network, Policy};
+use crate::experiment::{BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, Network, Policy, Precision};
 use crate::learn::Learn;
 
 /// Environments of [`BUILTIN_ENVS`] whose actions are continuous.
@@ -64,7 +64,9 @@ fn idle(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
     let off_policy = learn.on_policy().is_none();
     let dense = policy.network == Network::Mlp;
     let of = |others: &str| format!("`{name}` does not use it; {others} do");
-    let rows: [(bool, &str, String); 11] = [
+    let for_images = || "it is for networks of images, and `policy.network` is `mlp`".to_owned();
+    let builtin = env.worker != EnvWorker::Python && BUILTIN_ENVS.contains(&env.id.as_str());
+    let rows: [(bool, &str, String); 16] = [
         (off_policy && collect.normalise_observations, "collect.normalise_observations", of(ON)),
         (off_policy && collect.normalise_rewards, "collect.normalise_rewards", of(ON)),
         (
@@ -85,6 +87,15 @@ fn idle(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
         (off_policy && policy.shared, "policy.shared", of(ON)),
         (off_policy && policy.log_std != 0.0, "policy.log_std", of(ON)),
         (dense && policy.channels.is_some(), "policy.channels", "`policy.network` is `mlp`".into()),
+        (dense && policy.channels_last, "policy.channels_last", for_images()),
+        (dense && policy.precision != Precision::F32, "policy.precision", for_images()),
+        (dense && policy.cudnn_benchmark, "policy.cudnn_benchmark", for_images()),
+        (off_policy && collect.double_buffer, "collect.double_buffer", of(ON)),
+        (
+            !off_policy && builtin && collect.double_buffer,
+            "collect.double_buffer",
+            format!("`{}` is computed in the trainer; `env.worker = \"python\"` takes Gymnasium's", env.id),
+        ),
         (
             !off_policy && !matches!(learn, Learn::Ppg(_)) && checkpoint.replay,
             "checkpoint.replay",
@@ -176,6 +187,11 @@ mod tests {
             ("ppo", "collect", "clip_rewards = 5.0"),
             ("ppo", "collect", "clip_observations = 5.0"),
             ("ppg", "policy", "kernel = 'native'"),
+            ("ppo", "policy", "channels_last = true"),
+            ("dqn", "policy", "precision = 'bf16'"),
+            ("ppo", "policy", "cudnn_benchmark = true"),
+            ("ppo", "collect", "double_buffer = true"),
+            ("dqn", "collect", "double_buffer = true"),
         ] {
             let key = format!("{table}.{}", setting.split(' ').next().unwrap());
             assert_eq!(
@@ -197,6 +213,13 @@ mod tests {
             ("PongNoFrameskip-v4", "dqn", "[policy]\nnetwork = 'nature'\n[distributed]\ndata_parallel = 2\n"),
             ("module:Anything-v0", "dqn", "[policy]\nnetwork = 'nature'\n"),
             ("PongNoFrameskip-v4", "ppo", "worker_threads = 8\n"),
+            ("PongNoFrameskip-v4", "ppg", "[collect]\ndouble_buffer = true\n"),
+            ("CartPole-v1", "a2c", "worker = 'python'\n[collect]\ndouble_buffer = true\n"),
+            (
+                "PongNoFrameskip-v4",
+                "dqn",
+                "[policy]\nnetwork = 'nature'\nchannels_last = true\nprecision = 'bf16'\ncudnn_benchmark = true\n",
+            ),
         ] {
             assert!(keys(id, algorithm, rest).is_empty(), "{id} {algorithm} {rest}");
         }

@@ -45,6 +45,14 @@ pub fn size_problem(experiment: &Experiment, world: u64) -> Option<PlanError> {
         );
     }
     let local_envs = envs / world;
+    if experiment.collect.double_buffer && !local_envs.is_multiple_of(2) {
+        let whole = 2 * world;
+        return problem(
+            format!("{local_envs} environments of each rank cannot be split into two halves"),
+            format!("set `env.num_envs` to a multiple of {whole}, such as {}", multiples(envs, whole)),
+            "env.num_envs",
+        );
+    }
     let own = match learn {
         Learn::Dqn(dqn) => replay_problem(u64::from(dqn.batch_size), dqn.buffer_size, local_envs, world),
         Learn::Sac(sac) => replay_problem(u64::from(sac.batch_size), sac.buffer_size, local_envs, world),
@@ -187,6 +195,8 @@ mod tests {
                 Some("learn.aux_num_minibatches"),
             ),
             ("ppg", 4, "policy_iterations = 2\naux_num_minibatches = 4", 2, None),
+            ("ppo", 6, "[collect]\ndouble_buffer = true", 2, Some("env.num_envs")),
+            ("ppo", 8, "[collect]\ndouble_buffer = true", 2, None),
         ] {
             assert_eq!(key(algorithm, envs, rest, world).as_deref(), wanted, "{algorithm} {rest} on {world}");
         }

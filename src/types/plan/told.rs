@@ -66,8 +66,11 @@ impl Plan {
                 return Some(format!("two hosts are called {name}"));
             }
         }
+        let mut last = NodeRank(0);
         let misplaced = self.ranks.iter().enumerate().find(|(index, planned)| {
-            planned.rank.index() != *index || planned.node_rank.index() >= self.hosts.len()
+            // Ranks are in the order of their hosts (PLAN-1).
+            let falls = planned.node_rank < std::mem::replace(&mut last, planned.node_rank);
+            falls || planned.rank.index() != *index || planned.node_rank.index() >= self.hosts.len()
         });
         misplaced.map(|(index, _)| format!("rank {index} has no place"))
     }
@@ -104,12 +107,17 @@ mod tests {
     fn plan_6_a_plan_with_a_flaw_is_named() {
         assert_eq!(plan().flaw(), None);
         type Flaw = (fn(&mut Plan), &'static str);
-        let flaws: [Flaw; 6] = [
+        let flaws: [Flaw; 8] = [
             (|plan| plan.hosts[1].node_rank = NodeRank(7), "host 1 says that it is node 7"),
             (|plan| plan.hosts[0].host.name = "../x".into(), "the name of host 0"),
             (|plan| plan.hosts[1].host.name = "a".into(), "two hosts are called a"),
             (|plan| plan.ranks[0].node_rank = NodeRank(u32::MAX), "rank 0 has no place"),
             (|plan| plan.ranks[0].rank = Rank(9), "rank 0 has no place"),
+            (|plan| plan.ranks.swap(0, 1), "rank 0 has no place"),
+            (
+                |plan| (plan.ranks[0].node_rank, plan.ranks[1].node_rank) = (NodeRank(1), NodeRank(0)),
+                "rank 1 has no place",
+            ),
             (|plan| plan.ranks = vec![plan.ranks[0].clone(); MAX_RANKS + 1], "65537 ranks"),
         ];
         for (break_it, expected) in flaws {

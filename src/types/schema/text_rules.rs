@@ -67,6 +67,8 @@ fn name(text: &str) -> Result<(), Refusal> {
         return refuse(format!("has {} characters, 64 are allowed", text.chars().count()), hint);
     }
     if let Some(bad) = text.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.".contains(*c))) {
+        // `node[01-04]`, as Slurm writes several.
+        let hint = if bad == '[' { "one name, not a range of them; write each by itself" } else { hint };
         return refuse(format!("holds the character `{}`", bad.escape_default()), hint);
     }
     if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {

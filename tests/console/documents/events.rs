@@ -3,6 +3,7 @@
 use super::{read, repository};
 use crate::support::{Bench, Console};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 #[test]
 fn the_example_reports_counters_and_evaluations() {
@@ -37,6 +38,7 @@ fn the_variables_of_a_rank_are_those_of_the_document() {
     let mut set: std::collections::BTreeSet<String> =
         code.iter().flat_map(|code| variables(code.split("#[cfg(test)]").next().unwrap())).collect();
     set.insert(rankdeck_proto::secret::GroupSecret::VARIABLE.to_owned());
+    set.insert(rankdeck_proto::process::HIDDEN.to_owned());
     let text = read("docs/EVENTS.md");
     let table = text.split("## Environment of a rank").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows: String = table
@@ -89,7 +91,7 @@ fn every_variable_that_is_read_is_documented() {
 fn the_functions_of_the_client_are_those_of_the_document() {
     let client = rankdeck_agent::client::SOURCE;
     let text = read("docs/EVENTS.md");
-    for function in ["report", "eval", "checkpoint", "should_stop", "lost"] {
+    for function in ["report", "eval", "checkpoint", "histogram", "image", "should_stop", "lost"] {
         assert!(client.contains(&format!("\ndef {function}(")), "{function}");
         assert!(text.contains(&format!("| `{function}(")), "docs/EVENTS.md lacks {function}");
     }
@@ -160,26 +162,35 @@ fn the_document_shows_the_example_as_it_is() {
 
 #[test]
 fn every_kind_of_event_and_its_fields_are_listed() {
-    use rankdeck_proto::message::{Counters, Evaluation, Exception, FinishReason, RankEvent};
+    use rankdeck_proto::message::{
+        Counters, Evaluation, Exception, FailureKind, FinishReason, LoggedHistogram, LoggedImage, RankEvent,
+    };
     use rankdeck_types::ids::{Generation, Rank};
     let text = read("docs/EVENTS.md");
     let events = [
         RankEvent::Hello { rank: Rank(0), generation: Generation(0) },
         RankEvent::Joined { world_size: 1, backend: String::new(), device: String::new() },
         RankEvent::Counters(Counters { sum: true, ..Counters::default() }),
-        RankEvent::Totals(Counters::default()),
+        RankEvent::Totals(Counters { sum: true, ..Counters::default() }),
         RankEvent::Scalars {
             train_iter: 0,
             env_step: 0,
             values: Default::default(),
             not_finite: [("loss".into(), 1)].into(),
         },
+        RankEvent::Histogram(LoggedHistogram { skipped: 1, ..LoggedHistogram::default() }),
+        RankEvent::Image(LoggedImage { skipped: 1, ..LoggedImage::default() }),
         RankEvent::Eval(Evaluation::default()),
         RankEvent::Checkpoint { path: String::new(), env_step: 0, train_iter: 0, reason: String::new() },
         RankEvent::Fingerprint { train_iter: 0, update: 0, values: Vec::new(), equal: true },
         RankEvent::Frame(Box::default()),
-        RankEvent::Error { message: String::new(), hint: String::new(), usage: false },
-        RankEvent::Exception(Exception::default()),
+        RankEvent::Error {
+            message: String::new(),
+            hint: String::new(),
+            usage: false,
+            failure: Some(FailureKind::Other),
+        },
+        RankEvent::Exception(Exception { failure: Some(FailureKind::Other), ..Exception::default() }),
         RankEvent::Finished { reason: FinishReason::Budget },
     ];
     for event in &events {
@@ -190,6 +201,8 @@ fn every_kind_of_event_and_its_fields_are_listed() {
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
             | RankEvent::Scalars { .. }
+            | RankEvent::Histogram(_)
+            | RankEvent::Image(_)
             | RankEvent::Eval(_)
             | RankEvent::Checkpoint { .. }
             | RankEvent::Fingerprint { .. }
@@ -201,11 +214,72 @@ fn every_kind_of_event_and_its_fields_are_listed() {
         }
         let event = serde_json::to_value(event).unwrap();
         let kind = event["kind"].as_str().unwrap().to_string();
-        assert!(text.contains(&format!("| `{kind}` |")), "docs/EVENTS.md lacks the kind {kind}");
-        for field in event.as_object().unwrap().keys() {
-            assert!(text.contains(&format!("`{field}`")), "docs/EVENTS.md lacks the field {field} of {kind}");
+        let mut fields: BTreeSet<String> =
+            event.as_object().unwrap().keys().filter(|name| *name != "kind").cloned().collect();
+        let begin = format!("| `{kind}` | ");
+        let row = text.lines().find_map(|line| line.strip_prefix(&begin));
+        let row = row.unwrap_or_else(|| panic!("docs/EVENTS.md lacks the kind {kind}"));
+        let told = match row.split(" | ").next().unwrap() {
+            counters if counters.contains("the counters below") => {
+                let table =
+                    text.split("\nCounters are cumulative").nth(1).unwrap().split("\n\n").nth(1).unwrap();
+                table
+                    .lines()
+                    .filter_map(|row| Some(row.strip_prefix("| `")?.split('`').next()?.to_owned()))
+                    .collect()
+            }
+            evaluation if evaluation.contains("an evaluation below") => {
+                quoted(text.split("\nAn evaluation has ").nth(1).unwrap().split("`. ").next().unwrap())
+            }
+            cell => quoted(cell),
+        };
+        if let RankEvent::Finished { .. } = serde_json::from_value(event.clone()).unwrap() {
+            fields.extend(["stop_value", "budget", "stopped"].map(str::to_owned));
+        }
+        assert_eq!(told, fields, "docs/EVENTS.md, {kind}: left is what it says");
+    }
+}
+
+/// What stands between backticks, but not in brackets.
+fn quoted(text: &str) -> BTreeSet<String> {
+    let mut depth = 0;
+    let bare: String = text
+        .chars()
+        .filter(|c| {
+            depth += i32::from(*c == '(') - i32::from(*c == ')');
+            depth == 0
+        })
+        .collect();
+    bare.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_kind_of_failure_is_listed() {
+    use rankdeck_proto::message::FailureKind;
+    let text = read("docs/EVENTS.md");
+    let table = text.split("| `failure` |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let told = table.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next());
+    let told: Vec<FailureKind> = told.map(|word| serde_json::from_value(json!(word)).unwrap()).collect();
+    // Words that no build knows are read as `other`, too, so the last one stands for itself.
+    let (last, rest) = told.split_last().unwrap();
+    assert!(*last == FailureKind::Other && !rest.contains(last), "{told:?}");
+    for kind in &told {
+        // A new kind does not compile until it stands here.
+        match kind {
+            FailureKind::Connection
+            | FailureKind::Mismatch
+            | FailureKind::Rendezvous
+            | FailureKind::PortTaken
+            | FailureKind::DiskFull
+            | FailureKind::OutOfMemory
+            | FailureKind::GpuFailed
+            | FailureKind::Environment
+            | FailureKind::Configuration
+            | FailureKind::Diverged
+            | FailureKind::Other => {}
         }
     }
+    assert_eq!(told.len(), 11);
 }
 
 #[test]

@@ -247,6 +247,8 @@ fn every_kind_and_every_field_is_explained() {
         ReportBody::Log { .. } => "log",
         ReportBody::RunFinished { .. } => "run_finished",
         ReportBody::Metrics { .. } => "metrics",
+        ReportBody::Histogram { .. } => "histogram",
+        ReportBody::Image { .. } => "image",
         ReportBody::Restart { .. } => "restart",
     };
     let mut section = String::new();

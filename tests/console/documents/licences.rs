@@ -93,6 +93,27 @@ fn every_crate_has_a_licence_of_the_list() {
     assert!(unmet.is_empty(), "not in deny.toml: {unmet:#?}");
 }
 
+/// What `cargo deny check sources` would say, which is not everywhere.
+#[test]
+fn every_crate_comes_from_the_registry_or_from_this_repository() {
+    let lock: toml::Table = read("Cargo.lock").parse().unwrap();
+    let members: BTreeSet<String> = packages()
+        .iter()
+        .filter(|package| package["source"].is_null())
+        .map(|package| package["name"].as_str().unwrap().to_owned())
+        .collect();
+    for package in lock["package"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap();
+        match package.get("source").and_then(toml::Value::as_str) {
+            None => assert!(members.contains(name), "{name} has no source and is no crate of ours"),
+            Some(source) => {
+                assert_eq!(source, "registry+https://github.com/rust-lang/crates.io-index", "{name}");
+                assert!(package.get("checksum").is_some(), "{name} has no checksum");
+            }
+        }
+    }
+}
+
 /// C libraries that come with a crate have licences of their own.
 #[test]
 fn libraries_that_are_linked_statically_are_named() {

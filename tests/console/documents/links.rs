@@ -58,19 +58,19 @@ fn every_path_that_a_document_names_exists() {
 
 #[test]
 fn every_test_that_the_findings_name_exists() {
-    let page = read("docs/lab/findings.md");
+    let pages = ["docs/lab/findings.md", "docs/lab/peers.md", "docs/lab/screen.md"].map(read);
     let sources: String = files(&["tests", "src"], ".rs")
         .into_iter()
         .map(|path| std::fs::read_to_string(path).unwrap())
         .collect();
     let cases = read("benches/lab/cases.py");
     let mut missing = Vec::new();
-    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let rows = pages.iter().flat_map(|page| page.lines()).filter(|line| line.starts_with('|'));
     let names: Vec<&str> = rows
         .filter_map(|row| row.trim_end_matches(['|', ' ']).rsplit_once('|'))
         .flat_map(|(_, cell)| cell.split('`').skip(1).step_by(2))
         .collect();
-    assert!(names.len() > 60, "{names:?}");
+    assert!(names.len() > 160, "{names:?}");
     for name in names {
         let there = match name.strip_prefix("lab: ") {
             Some(case) => cases.contains(&format!("\"{case}\"")),
@@ -81,6 +81,24 @@ fn every_test_that_the_findings_name_exists() {
         }
     }
     assert!(missing.is_empty(), "tests that are not there: {missing:#?}");
+}
+
+/// `make gpu-test` filters by that word.
+#[test]
+fn every_test_that_needs_a_gpu_is_run_by_make_gpu_test() {
+    let script = read("tests/setup/gpu_test.sh");
+    assert!(script.contains("-- --ignored gpu") && script.contains("[ \"$passed\" -eq \"$wanted\" ]"));
+    let mut found = Vec::new();
+    for path in files(&["tests", "src"], ".rs") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for rest in text.split("#[ignore = \"GPU").skip(1) {
+            let name =
+                rest.split_once("fn ").and_then(|(_, rest)| rest.split_once('(')).map(|(name, _)| name);
+            // A test of tests, such as this one, names none.
+            found.extend(name.filter(|_| !path.ends_with("links.rs")).map(str::to_owned));
+        }
+    }
+    assert!(found.len() >= 4 && found.iter().all(|name| name.contains("gpu")), "{found:?}");
 }
 
 #[test]

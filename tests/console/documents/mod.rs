@@ -3,6 +3,7 @@
 
 mod architecture;
 mod circles;
+mod doc_comments;
 mod events;
 mod json;
 mod licences;

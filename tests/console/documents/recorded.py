@@ -5,6 +5,9 @@ import signal
 import socket
 import time
 
+# A PNG of one pixel.
+PICTURE = ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==")
+
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 generation = int(os.environ["RANKDECK_GENERATION"])
 agent = socket.socket(socket.AF_UNIX)
@@ -31,6 +34,8 @@ for i in range(1, 11):
         folder = os.environ["RANKDECK_RUN_DIR"]
         tell("eval", train_iter=i, env_step=1024 * i, episodes=20, return_mean=487.5, return_std=21.25, return_min=402.0,
              return_max=500.0, length_mean=487.5, duration_s=0.25, stop=False)
+        tell("histogram", name="actions", train_iter=i, env_step=1024 * i, edges=[-0.5, 0.5, 1.5], counts=[310, 202])
+        tell("image", name="seen", train_iter=i, env_step=1024 * i, data=PICTURE)
         tell("evaluation", train_iter=i)  # no such kind
         tell("checkpoint", path=f"{folder}/checkpoints/best", env_step=1024 * i, train_iter=i, reason="best")
     if rank == 1 and generation == 0 and i == 8:

@@ -30,6 +30,27 @@ fn stop_kill_and_restart_ask_first_and_default_to_no() {
     assert_eq!(press(&model, &mut view, "\n"), [Action::stop(StopMode::Clean)]);
 }
 
+/// A stop that cannot end as it should says so before it is asked for.
+#[test]
+fn a_stop_names_hosts_that_do_not_answer_and_ranks_that_no_longer_move() {
+    let mut model = four();
+    let asked = |model: &Model| {
+        let mut view = ViewState::new();
+        press(model, &mut view, "x");
+        screen(model, &mut view)
+    };
+    let calm = asked(&model);
+    assert!(!calm.contains("NOT VERIFIED") && !calm.contains("no longer"), "{calm}");
+    model.hosts[1].link = LinkState::Connecting { attempt: 3 };
+    let silent = asked(&model);
+    assert!(silent.contains("No answer from node-b: the stop is NOT VERIFIED there until"), "{silent}");
+    assert!(silent.contains("Probably no checkpoint can be written."), "{silent}");
+    let mut held = four();
+    held.verdicts.push(verdict(2, "node-b", VerdictKind::Frozen, "stopped by a signal"));
+    let held = asked(&held);
+    assert!(held.contains("Rank 2 no longer moves: SIGKILL ends it after its grace."), "{held}");
+}
+
 #[test]
 fn quit_asks_while_ranks_run_and_leaves_at_once_when_the_run_is_over() {
     let model = four();
@@ -189,8 +210,57 @@ fn another_run_like_it_is_offered_once_it_is_over_and_its_file_is_known() {
     assert_eq!(press(&model, &mut view, "n"), []);
     assert!(view.toasts.last().unwrap().text.contains("no experiment file"), "{:?}", view.toasts);
     view.steering.again = true;
-    assert!(screen(&model, &mut view).contains("n  a new run like this one"));
+    assert!(screen(&model, &mut view).contains("n new run like this"));
     assert_eq!(press(&model, &mut view, "n"), [Action::Again]);
     view.steering.read_only = true;
     assert_eq!(press(&model, &mut view, "n"), []);
+}
+
+#[test]
+fn a_run_that_does_not_learn_goes_back_to_the_checkpoint_before_the_trouble() {
+    let (mut model, mut view) = (four(), ViewState::new());
+    let all = [("good.ckpt", 600_000), ("broken.ckpt", 1_200_000)];
+    model.checkpoints = all
+        .map(|(path, env_step)| CheckpointModel {
+            path: format!("checkpoints/{path}"),
+            env_step,
+            train_iter: env_step / 2048,
+            reason: "interval".into(),
+        })
+        .into();
+    let mut learning =
+        verdict(0, "node-a", VerdictKind::Learning, "losses/value_loss is not a number since step 900,000");
+    learning.card.actions = vec![rankdeck_core::card::Advice {
+        text: "go back to the last checkpoint before it, at step 600,000".into(),
+        command: "rankdeck restart ppo --from checkpoints/good.ckpt".into(),
+    }];
+    model.verdicts = vec![learning];
+    assert!(
+        screen(&model, &mut view).contains("r: go back to the last checkpoint"),
+        "{}",
+        screen(&model, &mut view)
+    );
+    // From the page, and from its card.
+    for keys in ["r", "dr"] {
+        view.overlays.clear();
+        press(&model, &mut view, keys);
+        let asked = screen(&model, &mut view);
+        for text in
+            ["go back: env_step 600,000", "the last one before the trouble", "after the trouble began"]
+        {
+            let joined = asked.split_whitespace().collect::<Vec<_>>().join(" ").replace("│ │ ", "");
+            assert!(joined.contains(text), "{text}\n{asked}");
+        }
+        let back = press(&model, &mut view, "g");
+        assert_eq!(back, [Action::Tell(Event::restart(Some("checkpoints/good.ckpt".into())))]);
+    }
+    view.overlays.clear();
+    press(&model, &mut view, "R");
+    let Some(Overlay::Restart(draft)) = view.overlay() else { panic!("{:?}", view.overlay()) };
+    let origins = rankdeck_tui::restart_draft::origins(&model);
+    assert_eq!(origins[draft.selected].from.as_deref(), Some("checkpoints/good.ckpt"));
+    view.overlays.clear();
+    model.verdicts.clear();
+    press(&model, &mut view, "r");
+    assert!(!screen(&model, &mut view).contains("go back:"), "nothing to go back from");
 }

@@ -91,6 +91,35 @@ fn the_past_is_shown_on_every_page_and_nothing_is_ordered_there() {
     assert!(view.overlays.is_empty());
 }
 
+/// Whatever orders something is listed with the reason why it cannot be used.
+#[test]
+fn the_help_page_of_a_replay_offers_no_order() {
+    let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
+    view.steering.replay = true;
+    view.moment.cursor = Some(TimeCursor { at: NOW, end: NOW, zero: 1000.0, ..TimeCursor::default() });
+    for (key, word) in [
+        ("x", "stop the run"),
+        ("X", "kill every"),
+        ("r", "from a checkpoint or afresh"),
+        ("R", "from any"),
+        ("H", "leave hosts"),
+    ] {
+        let binding = BINDINGS.iter().find(|binding| binding.long.contains(word)).unwrap();
+        assert!((binding.disabled)(&model, &view).is_some(), "{key}");
+        assert_eq!(press(&model, &mut view, key), [], "{key}");
+        assert!(view.overlays.is_empty(), "{key}");
+    }
+    press(&model, &mut view, "?stop the run");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("this is a recorded run"), "{shown}");
+    // Keys of the pages are theirs: charts are zoomed, and a space marks a rank.
+    view.overlays.clear();
+    press(&model, &mut view, "2+");
+    assert_eq!(view.chart.window.zoom, 1);
+    press(&model, &mut view, "1 ");
+    assert_eq!(view.ranks.marked.len(), 1);
+}
+
 #[test]
 fn the_end_is_a_page_with_the_cause_and_what_to_do() {
     let (mut model, mut view) = (dead(), ViewState::new());
@@ -110,12 +139,67 @@ fn the_end_is_a_page_with_the_cause_and_what_to_do() {
     }
     let before = press(&model, &mut view, "s");
     assert!(matches!(before[..], [Action::Time(TimeMove::To(at))] if at < NOW), "{before:?}");
+    assert_eq!(view.tab, Tab::Overview, "where those minutes are to be seen");
+    press(&model, &mut view, "7");
     let report = press(&model, &mut view, "y");
     assert!(matches!(&report[..], [Action::Copy(text)] if text.starts_with("# ppo-")), "{report:?}");
+    let Action::Copy(text) = &report[0] else { unreachable!() };
+    assert!(text.lines().any(|line| line.ends_with("are lost: checkpoints/latest-550.ckpt")), "{text}");
+    // Also on the usual small screen the last minute is told, and all that can be done is offered.
+    for n in 0..6 {
+        let at = Timestamp(NOW.0 - 1000 + n);
+        model.history.push_back(HistoryLine::new(10 + n, at, Tone::Bad, format!("event {n} of the end")));
+    }
+    let shown = screen(&model, &mut view);
+    assert!(shown.matches("of the end").count() >= 4, "{shown}");
+    for offer in ["log of rank", "evidence", "restart", "restart with changes", "copy a report", "leave"] {
+        assert!(shown.contains(offer), "{offer}: {shown}");
+    }
     press(&model, &mut view, "1");
     screen(&model, &mut view);
     assert_eq!(view.tab, Tab::Overview, "once");
     let mut late = ViewState::new();
     screen(&model, &mut late);
     assert_eq!(late.tab, Tab::Overview, "who comes later is not led there");
+}
+
+#[test]
+fn the_end_scrolls_where_it_is_small_and_says_how_much_more_there_is() {
+    let (mut model, mut view) = (dead(), ViewState::new());
+    model.run.state = RunState::Over;
+    model.run.outcome = Some(Outcome::Failed);
+    model.run.reason = "rank 1 on node-b was killed by SIGKILL, which a console sent; rank 0 followed".into();
+    model.run.ended = Some(NOW);
+    for n in 0..8 {
+        let at = Timestamp(NOW.0 - 1000 + n);
+        model.history.push_back(HistoryLine::new(90 + n, at, Tone::Bad, format!("event {n} of the end")));
+    }
+    press(&model, &mut view, "7");
+    for (width, height) in [(60, 16), (72, 20), (80, 24)] {
+        let area = Rect { x: 0, y: 0, width, height };
+        view.end_top = None;
+        let mut seen = String::new();
+        for _ in 0..40 {
+            seen += &draw(&model, &mut view, &Theme::dark(), area);
+            rankdeck_tui::on_key(&model, &mut view, KeyEvent::from(KeyCode::Char('k')), NOW);
+        }
+        let top = draw(&model, &mut view, &Theme::dark(), area);
+        assert!(top.contains("failed: rank 1") && !top.contains("more ↑"), "{top}");
+        if !top.contains("event 7 of the end") {
+            assert!(top.contains("more ↓"), "what is cut is said, and how to see it\n{top}");
+        }
+        for _ in 0..40 {
+            seen += &draw(&model, &mut view, &Theme::dark(), area);
+            rankdeck_tui::on_key(&model, &mut view, KeyEvent::from(KeyCode::Char('j')), NOW);
+        }
+        let end = draw(&model, &mut view, &Theme::dark(), area);
+        assert!(end.contains("event 7 of the end") && !end.contains("more ↓"), "{end}");
+        for text in ["totals:", "last checkpoint", "event 0 of the end", "leave", "copy a report"] {
+            assert!(seen.contains(text), "{text} is never seen at {width}x{height}\n{end}");
+        }
+    }
+    let small = Rect { x: 0, y: 0, width: 60, height: 16 };
+    view.end_top = None;
+    let first = draw(&model, &mut view, &Theme::dark(), small);
+    assert!(first.contains("failed: rank 1"), "the cause comes first where not both have room\n{first}");
 }

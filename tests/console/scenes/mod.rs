@@ -111,7 +111,7 @@ pub fn connecting(machines: &[Machine]) -> Model {
     Model { plan: Some(plan), run, hosts, ..Model::default() }
 }
 
-fn ago(ms: u64) -> Timestamp {
+pub fn ago(ms: u64) -> Timestamp {
     Timestamp(NOW.0 - ms)
 }
 

@@ -40,6 +40,7 @@ pub fn key_code(c: char) -> KeyCode {
         '\n' => KeyCode::Enter,
         '\t' => KeyCode::Tab,
         '\x1b' => KeyCode::Esc,
+        '\u{8}' => KeyCode::Backspace,
         '↑' => KeyCode::Up,
         '↓' => KeyCode::Down,
         c => KeyCode::Char(c),

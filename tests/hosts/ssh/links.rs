@@ -166,7 +166,8 @@ fn a_command_that_does_not_begin_is_given_up_in_words() {
     assert!(error.cause.hint.contains(".bashrc"), "{}", error.cause.hint);
     let output = run("echo noise; sleep 2; echo BEGUN; echo END of it", Duration::from_secs(60)).unwrap();
     assert_eq!((output.after("END").as_deref(), output.status), (Some("of it"), Some(0)));
-    assert!(output.opened.unwrap() >= Duration::from_secs(2), "{:?}", output.opened);
+    // The shell begins a moment before its time is taken here.
+    assert!(output.opened.unwrap() >= Duration::from_millis(1500), "{:?}", output.opened);
 }
 
 #[test]

@@ -7,4 +7,6 @@ mod frames;
 mod inspecting;
 mod lives;
 mod orphans;
+mod reaching;
+mod searching;
 mod security;

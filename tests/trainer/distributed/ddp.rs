@@ -1,7 +1,7 @@
 //! Data-parallel training equals training alone.
 
 use super::harness::{Me, World, error_value};
-use rankdeck_trainer::distributed::{Averaging, Ddp};
+use rankdeck_trainer::distributed::{Averaging, Ddp, Part};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::nn::{self, Module, OptimizerConfig};
@@ -53,6 +53,10 @@ pub fn rank(me: &Me) -> Value {
     )
     .unwrap();
     assert_eq!(statistics.int64_value(&[0]), 5, "buffers come from rank 0");
+    let parts: Vec<Part> = match std::env::var("DIST_CUT").map(|text| text.parse().unwrap()) {
+        Ok(parameter) if ddp.cut_at(parameter) => vec![Part::Late, Part::Early],
+        _ => vec![Part::Whole],
+    };
     let start = ddp.compare(&group).unwrap();
     assert!(start.iter().all(|print| *print == start[0]), "equal before the first update: {start:x?}");
 
@@ -75,8 +79,8 @@ pub fn rank(me: &Me) -> Value {
             ddp.zero_grad()
         }
         loss.backward();
-        if synchronise {
-            ddp.reduce(&group).unwrap();
+        for part in parts.iter().filter(|_| synchronise) {
+            ddp.reduce_part(*part, &group).unwrap();
         }
         norms.push(ddp.clip_grad_norm(0.5).double_value(&[]));
         optimizer.step();
@@ -87,6 +91,7 @@ pub fn rank(me: &Me) -> Value {
         "norms": norms,
         "replaced": ddp.replaced(),
         "buckets": ddp.bucket_count(),
+        "parts": parts.len(),
     });
     group.destroy(Duration::from_secs(30)).unwrap();
     result
@@ -236,6 +241,32 @@ fn buckets_and_foreign_zero_grad_change_nothing() {
     assert_eq!(whole["fingerprints"], cut["fingerprints"]);
     let foreign = World::new("ddp", 2).env("DIST_FOREIGN_ZERO", 1).start().results().remove(0);
     assert_eq!(whole["fingerprints"], foreign["fingerprints"]);
+}
+
+#[test]
+fn ddp_5_gradients_averaged_in_two_parts_are_those_averaged_at_once() {
+    let of = |bucket: u64, cut: u64| {
+        let mut results =
+            World::new("ddp", 2).env("DIST_BUCKET", bucket).env("DIST_CUT", cut).start().results();
+        assert!(results.iter().all(equal_prints));
+        results.remove(0)
+    };
+    // Biases and weights of 16, 96, 2 and 32 numbers.
+    let whole = World::new("ddp", 2).start().results().remove(0);
+    for (bucket, cut, parts, buckets) in [
+        (1 << 20, 2, 1, 1),
+        (64, 0, 1, 4),
+        (64, 4, 1, 4),
+        (64, 2, 2, 4),
+        (300, 2, 2, 3),
+        (500, 1, 2, 3),
+        (500, 3, 2, 2),
+    ] {
+        let result = of(bucket, cut);
+        let found = (&result["parts"], &result["buckets"]);
+        assert_eq!(found, (&json!(parts), &json!(buckets)), "bucket {bucket}, cut at {cut}");
+        assert_eq!(result["fingerprints"], whole["fingerprints"], "bucket {bucket}, cut at {cut}");
+    }
 }
 
 #[test]

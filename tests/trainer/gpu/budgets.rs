@@ -5,8 +5,10 @@
 //! `UPDATE_EXPECTED=1` writes the table of `benches/gpu/COUNTS.md`.
 
 use super::train;
-use rankdeck_testkit::fake_cuda::Counts;
+use rankdeck_testkit::fake_cuda::{Counts, FakeCuda};
+use serde_json::Value;
 use std::fmt::Write;
+use std::process::Command;
 
 /// Counts of one thing that is done again and again.
 struct Each {
@@ -31,6 +33,13 @@ impl Each {
             down: each(&["bytes_down"]),
             up: each(&["bytes_up"]),
         }
+    }
+
+    /// What `benches/gpu/cleanrl.py` prints of an update.
+    fn told(value: &Value) -> Each {
+        let of = |name: &str| value[name].as_f64().unwrap();
+        let (launches, calls, waits) = (of("launches"), of("calls"), of("waits"));
+        Each { launches, calls, waits, down: of("down"), up: of("up") }
     }
 
     fn row(&self, name: &str, before: &str) -> String {
@@ -149,6 +158,28 @@ fn a_ppo_update_of_two_ranks_waits_for_no_collective() {
     }
 }
 
+/// What an update sums, norms and losses, is cut into the same parts whatever the number of multiprocessors,
+/// so that ranks on GPUs of two models clip alike. What cuBLAS and cuDNN choose is theirs.
+#[test]
+fn an_update_is_launched_in_the_same_shapes_whatever_the_model_of_the_gpu() {
+    let of = |epochs, multiprocessors| {
+        let wide = format!(
+            "[run]\nname = 'test'\nseed = 1\ntotal_steps = 64\n[env]\nid = 'CartPole-v1'\nnum_envs = 4\n\
+             [policy]\nhidden = [256, 256]\ncuda_graphs = false\n[collect]\nnum_steps = 16\n\
+             [learn]\nalgorithm = 'ppo'\nupdate_epochs = {epochs}\n[eval]\nevery = 0\n"
+        );
+        count(&wide, &[("multiprocessors", multiprocessors)], &[])
+    };
+    let updates = |multiprocessors| {
+        let [less, more] = [of(1, multiprocessors)?, of(3, multiprocessors)?];
+        let more_of = |name: &str| more[name].wrapping_sub(less[name]);
+        Some((more_of("launches"), more_of("launch_shapes")))
+    };
+    let (Some(small), Some(large)) = (updates("1"), updates("132")) else { return };
+    assert!(small.0 > 8 * 100, "{small:?}");
+    assert_eq!(small, large, "launches of 8 updates, and their shapes");
+}
+
 /// RECORDING-2.
 #[test]
 fn a_capture_that_fails_is_said_and_training_goes_on_call_by_call() {
@@ -161,6 +192,23 @@ fn a_capture_that_fails_is_said_and_training_goes_on_call_by_call() {
         // 8 iterations of 2 epochs of 4 updates.
         assert!(counts["launches"] > 64 * 100, "{counts:?}");
     }
+}
+
+/// CleanRL's updates, counted in the same way.
+fn cleanrl() -> Option<Value> {
+    let python = rankdeck_testkit::python("numpy, sympy, typing_extensions")?;
+    let folder = tempfile::tempdir().unwrap();
+    let fake = FakeCuda::new(folder.path(), &[])?;
+    let mut command = Command::new(python);
+    fake.apply(command.arg(rankdeck_testkit::repository("benches/gpu/cleanrl.py")).arg(fake.built()));
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("No module named 'torch._C'") {
+        rankdeck_testkit::skipped("libtorch's wheel is of another Python than the tests'");
+        return None;
+    }
+    assert!(output.status.success(), "{errors}");
+    Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
 /// The budget of an update, in launches, and of what goes to the device, in bytes.
@@ -184,10 +232,14 @@ fn updates_and_steps_stay_within_their_budgets_and_the_table_shows_them() {
          Counted on fake GPUs (`tests/fake_cuda`), where kernels do nothing: numbers of calls, no times. Made by\n\
          `UPDATE_EXPECTED=1 cargo nextest run --test trainer budgets`.\n\n\
          Launches of kernels + calls of cuBLAS and cuDNN, waits of the host, bytes from and to the device. Before: at\n\
-         83513db, the same experiments.\n\n\
+         83513db, the same experiments. CleanRL's are the updates of its ppo.py, ppo_atari.py, dqn.py and\n\
+         sac_continuous_action.py in eager PyTorch, with the widths and batches of our rows\n\
+         (`benches/gpu/cleanrl.py`). The programs themselves, at fe8d8a0, were counted once in the same way, and\n\
+         agree: Pong's has one hidden layer, and 176 + 17.\n\n\
          | what | before: launches, waits, bytes down | launches | waits | bytes down | bytes up |\n\
          |---|---|---|---|---|---|\n",
     );
+    let Some(theirs) = cleanrl() else { return };
     for (road, words) in [(Road::Stepwise, "call by call"), (Road::Graphs, "CUDA graphs")] {
         let Some(alone) = ppo_update(road) else { return };
         let Some(dqn) = off_policy_update("dqn", "CartPole-v1", "batch_size = 32", road) else { return };
@@ -212,12 +264,18 @@ fn updates_and_steps_stay_within_their_budgets_and_the_table_shows_them() {
         ] {
             let (launches, bytes_up) = budget(name, road);
             within(&format!("{name}, {words}"), &each, launches, bytes_up);
+            let waits = Each::told(&theirs[name]).waits;
+            assert!(each.waits < waits, "{name}: CleanRL's waits {waits} times");
             let _ = write!(table, "{}", each.row(&format!("{name}, an update, {words}"), before));
             if name == "PPO, Pong" {
                 let name = format!("{name}, a step of the rollout, {words}");
                 let _ = write!(table, "{}", step.row(&name, "12 + 7, 2, 56; 112,960 up"));
             }
         }
+    }
+    for name in ["PPO, CartPole", "PPO, Pong", "DQN, CartPole", "SAC, Pendulum"] {
+        let each = Each::told(&theirs[name]);
+        let _ = write!(table, "{}", each.row(&format!("{name}, an update, CleanRL's in eager PyTorch"), ""));
     }
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
         std::fs::write(&path, &table).unwrap();

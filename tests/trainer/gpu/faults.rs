@@ -62,6 +62,26 @@ fn a_gpu_that_fails_in_training_is_told_in_a_sentence_and_the_checkpoint_goes_on
     }
 }
 
+/// Where ranks compare notes, before NCCL mixes up what differs.
+#[cfg(feature = "inject")]
+#[test]
+fn collectives_that_differ_over_nccl_are_named_at_the_first_difference() {
+    for (fault, words) in
+        [("mismatch-op@1:3", "broadcast"), ("mismatch-count@1:3", "9156 f32"), ("mismatch-dtype@1:3", "f64")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(fake) = FakeCuda::new(folder.path(), &[("gpus", "2")]) else { return };
+        let args = ["--spawn", "2", "--inject", fault];
+        let mut run = Run::start_by(&experiment(40_000_000, "", "[eval]\nevery = 0"), &args, |command| {
+            fake.apply(command.env("RANKDECK_CHECK_COLLECTIVES", "1"));
+        });
+        run.end_with(1);
+        let told = told(&run);
+        let named = told.iter().any(|(_, message, _)| message.contains(words) && message.contains("rank 1"));
+        assert!(named, "{fault}: {told:?}\n{}", run.logs());
+    }
+}
+
 /// FLIGHT-3.
 #[test]
 fn a_rank_whose_abort_never_returns_ends_in_bounded_time_and_says_so() {

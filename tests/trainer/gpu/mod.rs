@@ -7,6 +7,7 @@ mod budgets;
 mod devices;
 mod faults;
 pub mod groups;
+mod overlap;
 
 use crate::harness::Run;
 use rankdeck_testkit::fake_cuda::FakeCuda;

@@ -59,6 +59,41 @@ fn a_file_lock_is_named_with_its_path_and_holder() {
     }
 }
 
+/// A worker of the program wants a lock that somebody else holds: the program waits for its worker, in vain.
+#[test]
+fn what_a_worker_is_blocked_on_is_named_for_the_program_that_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.lock");
+    let lock = "import fcntl, multiprocessing, sys, time\nf = open(sys.argv[1], 'w')";
+    let hold = format!("{lock}\nfcntl.flock(f, fcntl.LOCK_EX)\nprint('held', flush=True)\ntime.sleep(1000)");
+    let mut holder = python(&hold, &[&path]);
+    holder.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    let ask = format!(
+        "{lock}\nours, theirs = multiprocessing.Pipe()\nfork = multiprocessing.get_context('fork')\n\
+         fork.Process(target=fcntl.flock, args=(f, fcntl.LOCK_EX), daemon=True).start()\nours.recv()"
+    );
+    let asker = python(&ask, &[&path]);
+    let stat = proc::stat(asker.0.id()).unwrap();
+    let subject = crate::inspect::Subject {
+        ident: Some(proc::Ident { pid: stat.pid, start: stat.start }),
+        ..Default::default()
+    };
+    let begun = Instant::now();
+    loop {
+        let found = crate::inspect::inspect(vec![subject.clone()]).remove(0);
+        if let Some(Obstacle::FileLock { path: named, holders }) = &found.obstacle {
+            assert_eq!(Path::new(named), path);
+            assert_eq!(holders.iter().map(|one| one.pid).collect::<Vec<_>>(), [holder.0.id()], "{found:?}");
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "not within 60 s: {:?}", found.obstacle);
+    }
+    for child in proc::descendants(asker.0.id()) {
+        let start = proc::stat(child).map_or(0, |stat| stat.start);
+        crate::supervise::groups::signal(child, start, libc::SIGKILL);
+    }
+}
+
 #[test]
 fn a_fifo_that_nobody_opens_is_named_with_its_path() {
     let folder = tempfile::tempdir().unwrap();

@@ -105,7 +105,7 @@ fn log_4_what_cannot_be_read_is_told_once_and_told_when_it_is_over() {
     // Beside it, times cannot be written.
     std::fs::remove_file(folder.path().join("rank0.log.times")).unwrap();
     std::fs::create_dir(folder.path().join("rank0.log.times")).unwrap();
-    tail.times.begins_at(0);
+    tail.times.begins_at(0, 0);
     let told = round(&mut tail);
     assert!(told.len() == 1 && told[0].contains("times of lines of "), "{told:?}");
     assert_eq!(lines, ["line"]);

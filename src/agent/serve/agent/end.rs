@@ -52,7 +52,7 @@ impl Agent {
         let Some(step) = self.step.as_ref().filter(|_| !self.asked_cause) else { return };
         self.asked_cause = true;
         self.cause_by = Some(Instant::now() + slurm_step::CAUSE);
-        let (cause, outcomes) = (step.cause(), self.supervisor.outcomes());
+        let (cause, outcomes) = (step.cause(self.supervisor.helpers()), self.supervisor.outcomes());
         tokio::task::spawn_blocking(move || outcomes.blocking_send(Outcome::JobEnd(cause())));
     }
 

@@ -7,6 +7,7 @@ use crate::manifest::{self, Manifest};
 use crate::observe::gpu;
 use crate::observe::starvation::Starvation;
 use crate::proc::{self, Ident};
+use crate::serve::calls::Calls;
 use crate::serve::console::{ConsoleContext, Identity, Order};
 use crate::serve::consoles::Consoles;
 use crate::serve::daemon::Started;
@@ -18,6 +19,7 @@ use crate::serve::slurm_step::SlurmStep;
 use crate::serve::{sockets, spool};
 use crate::supervise::groups;
 use crate::supervise::guard;
+use crate::supervise::helpers::Helpers;
 use crate::supervise::launch_prep::HostFacts;
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::lifecycle::Lifecycle;
@@ -28,6 +30,7 @@ use rankdeck_types::error::HintedError;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -65,15 +68,17 @@ impl Agent {
             note: settings.note(),
             left,
         };
+        let helpers = Helpers::default();
+        let calls = Calls::new(settings.run.clone(), settings.host.clone(), helpers.clone());
         let (supervisor, outcomes) =
-            Supervisor::new(duties, lifecycle.clone(), gpus.clone()).map_err(thread)?;
+            Supervisor::new(duties, lifecycle.clone(), gpus.clone(), helpers).map_err(thread)?;
         let (observers, observed) = Observers::new(timing, gpus).map_err(thread)?;
         let mut agent = Agent {
             timing,
             own,
             build: identity::build(),
             started: former.map_or_else(wall_time, |manifest| manifest.started),
-            journal: Journal::new(lifecycle.clone(), spool.clone(), settings.paths.spool()),
+            journal: Journal::new(lifecycle.clone(), spool.clone(), settings.paths.spool(), calls),
             supervisor,
             observers,
             consoles: Consoles::new(timing),
@@ -118,6 +123,7 @@ impl Agent {
             lines: self.observers.lines(),
             frames: self.observers.events().frames.subscribe(),
             attached: self.consoles.attached(),
+            searches: Arc::default(),
             orders: orders_in,
             reserved: Rc::default(),
             bye: self.consoles.goodbye(),

@@ -4,6 +4,7 @@
 use super::{Action, Lifecycle, Stage};
 use crate::proc::Ident;
 use rankdeck_proto::message::{LaunchSpec, RecordEvent, StopMode, Survivor};
+use rankdeck_types::ids::Rank;
 
 /// How long ranks may take to vanish after SIGKILL before the survivors are reported.
 pub(super) const KILL_PATIENCE_MS: u64 = 10_000;
@@ -87,6 +88,18 @@ impl Lifecycle {
                 actions
             }
         }
+    }
+
+    /// Continues ranks that a signal has stopped; a record says who asked for it.
+    pub fn resume(&self, ranks: &[Rank]) -> Vec<Action> {
+        let wanted = self.ranks.iter().filter(|life| life.lives() && ranks.contains(&life.rank));
+        let (names, idents): (Vec<String>, Vec<Ident>) =
+            wanted.filter_map(|life| Some((life.rank.to_string(), life.ident?))).unzip();
+        if idents.is_empty() {
+            return Vec::new();
+        }
+        let text = format!("rank {} gets SIGCONT: a console asks for it", names.join(", "));
+        vec![Action::Record(RecordEvent::Notice { text }), Action::SignalRanks(idents, libc::SIGCONT)]
     }
 
     /// What an iteration under way needs, where that is more than `grace` (LIFE-6).

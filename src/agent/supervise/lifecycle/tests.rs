@@ -82,6 +82,18 @@ fn life_1_a_natural_end_is_proved_too() {
 }
 
 #[test]
+fn ranks_that_were_stopped_are_continued_and_a_record_says_so() {
+    let mut lifecycle = running(2);
+    let actions = lifecycle.resume(&[Rank(1), Rank(7)]);
+    assert_eq!(actions[1], Action::SignalRanks(vec![ident(1)], libc::SIGCONT));
+    assert!(
+        matches!(&actions[0], Action::Record(RecordEvent::Notice { text }) if text.contains("rank 1 gets SIGCONT"))
+    );
+    lifecycle.reaped(101, Exit::Code { code: 0 }, 10);
+    assert_eq!(lifecycle.resume(&[Rank(1)]), [], "it is gone");
+}
+
+#[test]
 fn a_clean_stop_asks_the_ranks_and_then_kills() {
     let mut lifecycle = running(2);
     let actions = lifecycle.stop(StopMode::Clean, 1000, "console", 100);

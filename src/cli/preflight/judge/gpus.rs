@@ -4,7 +4,7 @@ use crate::cli::preflight::Cell;
 use rankdeck_proto::examination::{Findings, GpuFinding, GpuProcess};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Gpus, Host};
-use rankdeck_types::words::bytes;
+use rankdeck_types::words::{bytes, plural};
 
 pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) -> Cell {
     let there = found.probe.gpu_count;
@@ -50,41 +50,45 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
             key("gpus"),
         );
     }
-    for gpu in found.gpus.iter().filter(used) {
-        let free = gpu.memory_total.saturating_sub(gpu.memory_used);
-        let full = gpu.memory_total > 0 && free < gpu.memory_total / 10;
-        let Some(first) = gpu.processes.first() else {
-            if full {
-                let text = format!(
-                    "GPU {}: {} of {} in use, by processes that cannot be seen",
-                    gpu.index,
-                    bytes(gpu.memory_used),
-                    bytes(gpu.memory_total)
-                );
-                return Cell::failed(
-                    text,
-                    "another container or user holds it; choose other `gpus`",
-                    key("gpus"),
-                );
-            }
-            continue;
-        };
-        let who = who(first);
-        let text = format!("GPU {} is in use: {who} holds {}", gpu.index, bytes(first.bytes));
-        let hint = match &first.run {
-            Some(run) => format!("`rankdeck stop {run}` ends it; or choose other `gpus`"),
-            None => "end it, or choose other `gpus`".to_owned(),
-        };
-        return if full {
-            Cell::failed(text, hint, key("gpus"))
-        } else {
-            Cell::warning(text, hint, key("gpus"))
-        };
+    if let Some(taken) = found.gpus.iter().filter(used).find_map(|gpu| taken(gpu, key)) {
+        return taken;
     }
     if let Some(Err(HintedError { error, hint })) = &found.gpu_check {
         return Cell::failed(format!("the trainer cannot use them: {error}"), hint.clone(), key("libtorch"));
     }
+    if let Some(ranks) = host.nproc.filter(|ranks| !wanted.is_empty() && *ranks as usize > wanted.len()) {
+        return Cell::warning(
+            format!("{ranks} ranks share {}", plural(wanted.len(), "GPU")),
+            "ranks on one GPU take turns, in collectives, too: leave `nproc` out for one rank per GPU",
+            key("nproc"),
+        );
+    }
     Cell::passed(format!("{there} there"))
+}
+
+/// What to say of a GPU that somebody uses, or that has hardly any memory left.
+fn taken(gpu: &GpuFinding, key: &dyn Fn(&str) -> String) -> Option<Cell> {
+    let free = gpu.memory_total.saturating_sub(gpu.memory_used);
+    let full = gpu.memory_total > 0 && free < gpu.memory_total / 10;
+    let Some(first) = gpu.processes.first() else {
+        let text = format!(
+            "GPU {}: {} of {} in use, by processes that cannot be seen",
+            gpu.index,
+            bytes(gpu.memory_used),
+            bytes(gpu.memory_total)
+        );
+        let hint = "another container or user holds it; choose other `gpus`";
+        return full.then(|| Cell::failed(text, hint, key("gpus")));
+    };
+    let text = format!("GPU {} is in use: {} holds {}", gpu.index, who(first), bytes(first.bytes));
+    let hint = match &first.run {
+        Some(run) => format!("`rankdeck stop {run}` ends it; or choose other `gpus`"),
+        None => "end it, or choose other `gpus`".to_owned(),
+    };
+    Some(match full {
+        true => Cell::failed(text, hint, key("gpus")),
+        false => Cell::warning(text, hint, key("gpus")),
+    })
 }
 
 /// A process on a GPU, in words.

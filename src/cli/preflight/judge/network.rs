@@ -3,6 +3,7 @@
 use crate::cli::preflight::{Cell, Subject};
 use rankdeck_proto::examination::Findings;
 use rankdeck_types::host::Host;
+use rankdeck_types::words::plural;
 
 /// Interfaces that lead to containers and virtual machines of the same host.
 const VIRTUAL: [&str; 6] = ["docker", "br-", "virbr", "veth", "cni", "flannel"];
@@ -86,9 +87,9 @@ pub(super) fn port(
         None => {
             let port = found.listened.as_ref().map_or(0, |listened| listened.port);
             match launch.master_port {
-                0 => Cell::passed(format!("{} hosts reached", found.reached.len())),
+                0 => Cell::passed(plural(found.reached.len(), "host") + " reached"),
                 _ if node == 0 => Cell::passed(format!("{port} is free")),
-                _ => Cell::passed(format!("{} hosts reached", found.reached.len())),
+                _ => Cell::passed(plural(found.reached.len(), "host") + " reached"),
             }
         }
         Some(to) => {

@@ -16,13 +16,7 @@ pub(super) fn program(
         let which = host.setup.deciding_key();
         return Cell::failed(
             format!("what comes before the ranks fails there: {error}"),
-            match which {
-                "prelude" => {
-                    "every command of `prelude` must succeed; `venv`, `conda` and `modules` need no shell line, and \
-                     `|| true` lets a command fail"
-                }
-                _ => "try the same in a shell on that host",
-            },
+            setup_hint(which),
             key(which),
         );
     }
@@ -78,6 +72,28 @@ pub(super) fn program(
             None if program.later.is_some() => program.later.clone().unwrap_or_default(),
             None => program.path.clone().unwrap_or_default(),
         }),
+    }
+}
+
+/// What helps against a failure of what comes before the ranks, by the key that decides it.
+fn setup_hint(key: &str) -> &'static str {
+    match key {
+        "prelude" => {
+            "every command of `prelude` must succeed; `venv`, `conda` and `modules` need no shell line, and \
+                     `|| true` lets a command fail"
+        }
+        "venv" => {
+            "make it there by `python3 -m venv FOLDER`, or correct `venv`; relative paths begin at `workdir`"
+        }
+        "conda" => "`conda env list` there names the environments; `venv` or `prelude` do without conda",
+        "uv" => "install uv there (`pip install uv`), or name an environment that is there: `venv`",
+        "modules" => {
+            "`module avail` in a login shell there lists them; `prelude` brings the command where it is missing"
+        }
+        "container" => {
+            "give the same words to that tool in a shell there: it must be installed, and have the image"
+        }
+        _ => "try the same in a shell on that host",
     }
 }
 
@@ -155,6 +171,12 @@ pub(super) fn environment(subject: &Subject<'_>, found: &Findings) -> Option<Cel
 }
 
 pub(super) fn versions(subject: &Subject<'_>, found: &Findings, key: &dyn Fn(&str) -> String) -> Cell {
+    // The hook brings rankdeck.py to every rank.
+    let is_brought = |name: &str| name == "rankdeck" && subject.draft.experiment.watch.python_hook;
+    let python = found.program.as_ref().and_then(|program| program.python.as_ref());
+    let missing: Vec<&str> = python
+        .map(|python| python.missing.iter().map(String::as_str).filter(|name| !is_brought(name)).collect())
+        .unwrap_or_default();
     match (&found.libtorch, &found.program) {
         (Some(Err(failure)), _) => Cell::failed(failure.error.clone(), failure.hint.clone(), key("libtorch")),
         (Some(Ok(_)), _) => match &found.libtorch_version {
@@ -166,25 +188,22 @@ pub(super) fn versions(subject: &Subject<'_>, found: &Findings, key: &dyn Fn(&st
             Some(version) => Cell::passed(format!("libtorch {version}")),
             None => Cell::passed("libtorch"),
         },
-        (None, Some(program)) if program.python.as_ref().is_some_and(|python| !python.missing.is_empty()) => {
-            let python = program.python.clone().unwrap_or_default();
-            Cell::warning(
-                format!(
-                    "{} has no {}, which the script imports",
-                    python.executable,
-                    python.missing.join(", ")
-                ),
-                "install it there, or say where Python comes from: `venv`, `conda` or `uv` of that host",
-                key("venv"),
-            )
-        }
+        (None, Some(_)) if !missing.is_empty() => Cell::warning(
+            format!(
+                "{} has no {}, which the script imports",
+                python.map_or("python", |python| python.executable.as_str()),
+                missing.join(", ")
+            ),
+            match missing.as_slice() {
+                ["rankdeck"] => "`rankdeck client > rankdeck.py` writes it; put it beside the script",
+                _ => "install it there, or say where Python comes from: `venv`, `conda` or `uv` of that host",
+            },
+            key("venv"),
+        ),
         (None, Some(program)) => match program.python.as_ref().and_then(|python| python.torch.as_ref()) {
             Some(torch) => Cell::passed(format!("torch {torch}")),
             None => Cell::passed("no torch"),
         },
-        (None, None) => {
-            let _ = subject;
-            Cell::passed("not needed")
-        }
+        (None, None) => Cell::passed("not needed"),
     }
 }

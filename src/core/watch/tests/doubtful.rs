@@ -118,6 +118,34 @@ fn waits() -> Vec<(&'static str, Reason, Shows)> {
     ]
 }
 
+/// On a full host nearly everything looks overloaded at first.
+#[test]
+fn an_overloaded_host_is_told_when_it_has_lasted_and_never_before_a_cause() {
+    type Cause = fn(&mut RankSample);
+    let causes: [(Reason, Cause); 3] = [
+        (Reason::Stopped, |sample| sample.state = 'T'),
+        (Reason::CgroupFrozen, |sample| {
+            sample.signals.cgroup = Some(CgroupSample { frozen: true, ..CgroupSample::default() });
+        }),
+        (Reason::EnvWorkerDied, |sample| {
+            sample.wchan = "anon_pipe_read".into();
+            sample.signals.children = vec![child(77, 'Z')];
+        }),
+    ];
+    for (reason, cause) in causes {
+        let c = script(FULL, 12_000, &|_, sample, look| {
+            cause(sample);
+            look.lacks_cores = true;
+        });
+        let told: Vec<Reason> = verdicts(&c).iter().map(|told| told.reason_code).collect();
+        assert_eq!(told.first(), Some(&reason), "{told:?}");
+        assert!(!told.contains(&Reason::HostOverloaded), "{told:?}");
+    }
+    let c = script(FULL, 19_000, &|_, _, look| look.lacks_cores = true);
+    let told: Vec<_> = verdicts(&c).iter().map(|told| (told.reason_code, told.severity)).collect();
+    assert_eq!(told, [(Reason::HostOverloaded, Severity::Amber)], "once, and it stays");
+}
+
 #[test]
 fn whatever_a_rank_waits_in_is_amber_at_most_while_something_of_it_wants_a_core() {
     for (wchan, reason, looks) in waits() {
@@ -186,8 +214,76 @@ fn a_group_that_has_used_up_its_share_of_the_cores_is_short_of_them_too() {
         sample.signals.cgroup = Some(cgroup);
         look.lacks_cores = true;
     };
-    quiet(&script(FREE, 19_000, &does));
+    let c = script(FREE, 19_000, &does);
+    quiet(&c);
+    let told = verdicts(&c);
+    assert_eq!((told[0].reason_code, told[0].severity), (Reason::Throttled, Severity::Amber));
+    assert!(told[0].reason.contains("its CPU quota is used up"), "its host has cores: {}", told[0].reason);
     red(&script(FREE, 40_000, &does), Reason::Lock);
+}
+
+/// What an amber that might be red rests on stands on its card.
+#[test]
+fn a_card_of_a_rank_that_gets_no_core_says_where_it_is_and_that_its_host_has_none() {
+    let c = script(FULL, 15_000, &|at, sample, look| {
+        (sample.state, sample.wchan) = ('R', String::new());
+        sample.signals.cpu_ms = 1 + at * 3 / 100;
+        sample.signals.delay_ms = at * 9 / 10;
+        // At another line of its own at every look, so that it is not seen to spin.
+        look.threads[0].frames[1].function = format!("step_{at}");
+        look.lacks_cores = true;
+        sample.signals.main.as_mut().unwrap().cpu_us += at * 30;
+    });
+    quiet(&c);
+    let told = c.model().verdicts.iter().find(|told| told.reason_code == Reason::HostOverloaded);
+    let told = told.unwrap_or_else(|| panic!("{:?}", c.verdicts()));
+    assert!(told.reason.contains("train.py:55"), "{}", told.reason);
+    let evidence = told.card.evidence().join("\n");
+    for part in [
+        "no core is free on its host: 10 % busy, tasks wait for one 95 % of the time, 4.0 tasks for each core",
+        "it had a core 3 % of the time, and was ready and had none 90 %",
+        "may be silent 4 times as long",
+    ] {
+        assert!(evidence.contains(part), "{part}: {evidence}");
+    }
+}
+
+/// A signal has stopped the worker: no core would make it answer, and how long it usually takes says nothing.
+#[test]
+fn a_worker_that_is_stopped_is_told_in_time_where_answers_take_long_and_no_core_is_free() {
+    for shows in ["before", "late"] {
+        let mut c = script(FULL, 0, &|_, _, _| {});
+        // Answers take four seconds.
+        let mut seq = c.now.0 / 250;
+        for _ in 0..30 {
+            let since = c.now.0;
+            drive(&mut c, 4_000, |_, now, sample| sample.page = Some(hooked(seq, seq, now - since)));
+            seq += 1;
+        }
+        let since = c.now.0;
+        let (mut look, known) = (look_at(1, "step", "train.py", 55), c.told.len());
+        look.awaits = vec![77];
+        look.lacks_cores = true;
+        if shows == "late" {
+            // Nobody could read a stack.
+            look.threads.clear();
+            look.obstacle = Some(Obstacle::Pipe { ends: vec![holder(77, "simulator")], reads: true });
+        } else {
+            look.threads = python(&["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"]);
+        }
+        c.agents[0].inspections.insert(1, look);
+        drive(&mut c, 12_000, |rank, now, sample| {
+            sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
+            if rank == 1 {
+                sample.wchan = "anon_pipe_read".into();
+                sample.signals.children = vec![child(77, 'T')];
+            }
+        });
+        assert!(c.told.len() > known, "nothing was told");
+        let told = verdicts(&c).pop().unwrap();
+        assert_eq!((told.rank, told.severity), (Some(Rank(1)), Severity::Red), "{shows}: {:?}", c.verdicts());
+        assert!(told.latency_s <= 7.0, "{shows}: {told:?}");
+    }
 }
 
 #[test]

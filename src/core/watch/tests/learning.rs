@@ -128,6 +128,16 @@ fn a_value_that_is_no_number_is_red_at_once_with_its_step_and_the_checkpoint_bef
     );
     let advice = &verdict.card.actions[0];
     assert!(advice.command.ends_with("--from runs/x/00015000.ckpt"), "{advice:?}");
+    assert_eq!(advice.checkpoint(), Some("runs/x/00015000.ckpt"));
+    assert!(advice.text.ends_with("the last checkpoint before it, at step 15,000"), "{advice:?}");
+    // A checkpoint that is written after it began changes nothing.
+    let (path, reason) = ("runs/x/00021000.ckpt".to_string(), "interval".to_string());
+    c.rank_said(0, RankEvent::Checkpoint { path, env_step: 21_000, train_iter: 21, reason });
+    trained(&mut c, 20..21, |i| with(i, "losses/value_loss", f64::NAN));
+    let [verdict] = learnt(&c)[..] else { panic!("{:?}", named(&c)) };
+    let told: Vec<Option<&str>> = verdict.card.actions.iter().map(|advice| advice.checkpoint()).collect();
+    assert_eq!(told[0], Some("runs/x/00015000.ckpt"), "never one that has the trouble in it");
+    assert!(verdict.card.actions.iter().all(|advice| !advice.command.contains("latest")), "{told:?}");
     c.pass(700_000);
     c.event(Event::Ticked);
     assert!(c.stops(0).is_empty(), "no policy acts on it");
@@ -205,6 +215,32 @@ fn evaluations_that_fall_for_good_are_told_and_those_that_waver_are_not() {
     assert_eq!(run(&[20.0, 150.0, 400.0, 500.0, 90.0, 80.0, 100.0]), [Reason::EvalRegressed]);
     assert_eq!(run(&[20.0, 150.0, 85.0, 400.0, 120.0, 480.0, 90.0]), []);
     assert_eq!(run(&[20.0, 22.0, 30.0, 25.0, 21.0, 20.0, 22.0]), [], "noise");
+}
+
+/// Where a run begins at what it can reach (a checkpoint, an easy task), and long after it has learnt, when
+/// its first evaluations are kept no longer.
+#[test]
+fn evaluations_that_waver_about_what_is_reached_alarm_nobody() {
+    for (first, unwatched) in [(500.0, 0), (20.0, 10_100)] {
+        let mut c = ready();
+        let mut chance = 1_u64;
+        for n in 0..unwatched + 500 {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let share = (chance >> 33) as f64 / (1_u64 << 31) as f64;
+            let evaluation = Evaluation {
+                env_step: (n + 1) * 1_000,
+                return_mean: if n == 0 { first } else { 500.0 - 15.0 * share },
+                return_std: 2.0,
+                episodes: 10,
+                ..Evaluation::default()
+            };
+            c.rank_said(0, RankEvent::Eval(evaluation));
+            if n >= unwatched {
+                c.event(Event::Ticked);
+                assert!(named(&c).is_empty(), "after {n} evaluations: {:?}", learnt(&c));
+            }
+        }
+    }
 }
 
 #[test]

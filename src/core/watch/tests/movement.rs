@@ -1,10 +1,11 @@
 //! What is progress of a script, and what merely runs beside it.
 
+use super::super::cause;
 use super::lab::*;
 use crate::reason::{OnVerdict, Reason, reasons};
 use crate::report::{Confidence, Severity};
 use crate::testkit::*;
-use rankdeck_proto::inspection::{Inspection, OsState};
+use rankdeck_proto::inspection::{Frame, How, Inspection, OsState, ThreadStack};
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
 
@@ -134,6 +135,107 @@ fn answers_that_come_over_the_network_are_progress_of_the_one_who_reads_them() {
     only_expected(&script(0, 60_000, None, &loads));
 }
 
+/// A library uploads in threads of its own while the main thread waits for them, over a slow line.
+#[test]
+fn a_stream_in_threads_beside_a_main_thread_that_waits_is_progress_and_a_trickle_is_not() {
+    let carries = |bytes_per_ms: u64| {
+        // The agent looks at connections twice a second.
+        move |at: u64, sample: &mut RankSample| main(sample).net_bytes = Some(at / 500 * 500 * bytes_per_ms)
+    };
+    only_expected(&script(0, 60_000, None, &carries(300)));
+    red_in_time(&script(0, 12_000, None, &carries(20)), 0, Reason::Lock);
+    // A tracker sends what it has gathered.
+    let gathered = |at: u64, sample: &mut RankSample| main(sample).net_bytes = Some(at / 10_000 * 300_000);
+    red_in_time(&script(0, 12_000, None, &gathered), 0, Reason::Lock);
+}
+
+/// A tracker's service sends the files of a run; it was there before, and the main thread waits for a lock.
+#[test]
+fn a_helper_that_moves_far_more_than_before_works_for_the_program() {
+    let moves = |bytes_per_ms: u64| {
+        move |at: u64, sample: &mut RankSample| sample.signals.children[0].io_bytes += at * bytes_per_ms
+    };
+    only_expected(&script(0, 60_000, None, &moves(500)));
+    red_in_time(&script(0, 12_000, None, &moves(15)), 0, Reason::Lock);
+}
+
+/// It talks to a simulator by datagrams or a local socket, of which nothing counts the bytes.
+#[test]
+fn a_main_thread_that_converses_is_not_one_that_polls_a_queue() {
+    let talks = |turns: u64, cpu_us: u64, wchan: &'static str| {
+        move |at: u64, sample: &mut RankSample| {
+            sample.wchan = wchan.into();
+            main(sample).turns = 70 + at * turns / 1_000;
+            main(sample).cpu_us += at * cpu_us / 1_000;
+        }
+    };
+    only_expected(&script(0, 60_000, None, &talks(60, 25_000, "__skb_wait_for_more_packets")));
+    for wait in
+        [talks(2, 1_000, "do_sys_poll"), talks(60, 1_000, "do_sys_poll"), talks(60, 25_000, "futex_do_wait")]
+    {
+        assert_eq!(reds(&script(0, 12_000, None, &wait)).len(), 1);
+    }
+}
+
+/// An evaluation on the GPU whose main thread sleeps until the GPU is ready.
+#[test]
+fn a_gpu_that_works_for_a_rank_is_its_progress() {
+    let runs = |utilization: u32, processes: Vec<(u32, u64)>, share: Option<u32>| {
+        let mut c = trained(2);
+        let gpu = GpuSample { utilization: Some(utilization), processes, ..GpuSample::default() };
+        c.agents[0].gpus = vec![gpu];
+        c.with_gpu(0);
+        drive(&mut c, 10_000, |_, now, sample| {
+            let cpu_us = now * 500;
+            sample.signals.main = Some(MainThread { cpu_us, turns: 70, io_bytes: 9, net_bytes: None });
+            sample.page = Some(hooked(now / 250, now / 250, 10));
+        });
+        let (seq, since) = (c.now.0 / 250, c.now.0);
+        drive(&mut c, 20_000, |rank, now, sample| {
+            sample.wchan = "poll_schedule_timeout".into();
+            sample.page = Some(hooked(if rank == 0 { seq } else { seq + 1 }, seq, now - since));
+            sample.gpu_share = share.filter(|_| rank == 0);
+        });
+        c
+    };
+    let (own, both) = (vec![(1000, 1)], vec![(1000, 1), (4000, 1)]);
+    for c in [runs(90, own.clone(), None), runs(90, vec![], None), runs(90, both.clone(), Some(30))] {
+        assert_eq!(reds(&c), [], "{:?}", c.verdicts());
+    }
+    // It does nothing, or somebody else's works.
+    for c in [runs(0, own, None), runs(90, both.clone(), None), runs(90, both, Some(0))] {
+        assert_eq!(reds(&c).len(), 1, "{:?}", c.verdicts());
+    }
+}
+
+/// Saved to a file server that takes a minute: the thread is blocked in the kernel, and only the server
+/// moves.
+#[test]
+fn p9_storage_that_is_slow_is_waited_for_and_storage_that_is_dead_is_not() {
+    let saves = |moves: bool, ms: u64| {
+        let mut c = trained(2);
+        let since = c.now.0;
+        let mut samples = 0;
+        c.hang(0, |sample| {
+            sample.state = 'D';
+            sample.wchan = "nfs_wait_bit_killable".into();
+            sample.page.as_mut().unwrap().phase = Phase::Checkpoint;
+        });
+        while c.now.0 < since + ms {
+            samples += 1;
+            let storage_bytes = Some(1_000_000 + if moves { samples * 500 } else { 0 });
+            let look = Inspection { storage_bytes, ..look_at(0, "save", "train.py", 70) };
+            c.agents[0].inspections.insert(0, look);
+            c.pass(250);
+        }
+        c
+    };
+    let c = saves(true, 60_000);
+    assert_eq!(reds(&c), [], "{:?}", c.verdicts());
+    assert!(verdicts(&c).iter().all(|told| told.reason_code == Reason::ExpectedWait), "{:?}", verdicts(&c));
+    assert_eq!(reds(&saves(false, 8_000)), [(Some(0), Reason::Storage)]);
+}
+
 #[test]
 fn a_sleep_that_ends_within_the_budget_is_expected() {
     let look = |left| Inspection {
@@ -224,10 +326,15 @@ fn a_budget_that_is_used_up_ends_all_patience() {
 fn watch_3_the_policy_acts_on_what_is_certain_and_on_silence_after_its_budget() {
     for row in reasons() {
         let sure = |found, lasted_ms| row.policy.confidence(found, lasted_ms, 600_000) == Confidence::Certain;
-        let (at_once, likely) = (sure(Confidence::Certain, 5_000), sure(Confidence::Likely, 599_999));
+        let (at_once, likely) = (sure(Confidence::Certain, 5_000), sure(Confidence::Likely, 59_999));
         assert!(!likely, "{}", row.name);
         match row.policy {
             OnVerdict::AtOnce => assert!(at_once && sure(Confidence::Likely, 600_000), "{}", row.name),
+            OnVerdict::Held => {
+                assert!(!at_once && !sure(Confidence::Certain, 59_999), "{}", row.name);
+                assert!(sure(Confidence::Certain, 60_000), "{}", row.name);
+                assert!(row.policy.confidence(Confidence::Certain, 9_000, 8_000) == Confidence::Certain);
+            }
             OnVerdict::Lasting => assert!(!at_once && sure(Confidence::Likely, 600_000), "{}", row.name),
             OnVerdict::Never => assert!(!sure(Confidence::Likely, 600_000), "{}", row.name),
         }
@@ -247,4 +354,25 @@ fn watch_3_a_lock_becomes_certain_when_it_has_lasted() {
     c.pass(15_000);
     assert!(sure(&c));
     assert_eq!(reds(&c).len(), 2, "told once more: {:?}", c.verdicts());
+}
+
+/// What an idle writer of events waits in says nothing about the rank.
+#[test]
+fn native_frames_are_those_of_the_main_thread_or_none() {
+    let of = |main: &[(&str, &str)]| {
+        let mut look = look_at(0, "write_lines", "src/trainer/report.rs", 147);
+        let frame = |(function, file): &(&str, &str)| Frame {
+            function: (*function).into(),
+            file: Some((*file).into()),
+            line: Some(7),
+        };
+        let frames = main.iter().map(frame).collect();
+        look.threads.push(ThreadStack { tid: 999, name: "main".into(), how: How::Native, frames });
+        look.pid = Some(999);
+        cause::user_frame(&look)
+    };
+    let poll = ("clock_nanosleep", "/usr/lib/libc.so.6");
+    assert_eq!(of(&[poll]), None);
+    let site = of(&[poll, ("reduce", "src/trainer/algo/on_policy.rs")]);
+    assert_eq!(site.as_deref(), Some("src/trainer/algo/on_policy.rs:7 in reduce"));
 }

@@ -74,6 +74,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         longest_pause_ms: 0,
         ended_before: &NOBODY,
         usual_helpers: 0.0,
+        usual_io: 0.0,
         moved: Movement::default(),
         threshold: Threshold { suspect: 1_000, stuck: 5_000 },
         groups: rank_view::groups(sample),
@@ -82,6 +83,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         look: None,
         look_age_ms: 0,
         function_before: None,
+        storage_before: None,
         sockets_before: &[],
     }
 }

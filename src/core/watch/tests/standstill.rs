@@ -4,7 +4,7 @@ use super::lab::*;
 use crate::reason::Reason;
 use crate::report::{Severity, VerdictReport};
 use crate::testkit::*;
-use rankdeck_proto::inspection::{Inspection, Socket};
+use rankdeck_proto::inspection::{Holder, Inspection, Obstacle, Socket};
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
 
@@ -57,6 +57,41 @@ fn a_lock_that_all_ranks_want_is_one_verdict_with_its_cause() {
     assert!(verdicts(&c)[0].latency_s < 13.0 && verdict.latency_s < 35.0, "{:?}", c.verdicts());
     drive(&mut c, 1_000, |_, now, sample| moving(sample, now, true));
     assert_eq!(told(&c).last().unwrap().1, Severity::Cleared);
+}
+
+/// Storage that hangs, a name server, an environment server: whatever all of them wait for is named.
+#[test]
+fn a_stall_of_all_ranks_is_named_by_what_all_of_them_wait_for() {
+    let connection = |owner| Obstacle::Connection { peer: "10.0.0.9:6000".into(), owner };
+    let server = Holder { pid: 7, name: "env_server".into(), state: 'T', ours: true, ..Holder::default() };
+    let asked = Obstacle::NameServer { server: "10.0.0.53".into(), name: "store.lan".into() };
+    let poll = "several descriptors at once (poll)";
+    for (state, wchan, blocked_on, obstacle, words) in [
+        ('D', "nfs_wait_bit_killable", "write on /shared/a.pt", None, "the kernel: write on /shared/a.pt"),
+        ('D', "folio_wait_bit", "", None, "storage that does not answer"),
+        ('S', "do_sys_poll", poll, Some(asked), "the name server 10.0.0.53 about store.lan"),
+        ('S', "wait_woken", "read on a socket", Some(connection(None)), "10.0.0.9:6000 to answer"),
+        ('S', "wait_woken", "read on a socket", Some(connection(Some(server))), "pid 7 (env_server)"),
+    ] {
+        for hook in [true, false] {
+            let mut c = trained(2);
+            let seq = script(&mut c, hook);
+            for rank in 0..4 {
+                let mut look = look_at(rank, "step", "train.py", 70);
+                look.blocked_on = Some(blocked_on.to_owned()).filter(|words| !words.is_empty());
+                look.obstacle = obstacle.clone();
+                c.agents[rank as usize / 2].inspections.insert(rank, look);
+            }
+            let since = c.now.0;
+            drive(&mut c, 45_000, |_, now, sample| {
+                sample.page = hook.then(|| hooked(seq, seq, now - since));
+                (sample.state, sample.wchan) = (state, wchan.into());
+            });
+            assert_eq!(reds(&c), [(None, Reason::Standstill)], "{words}");
+            let reason = verdicts(&c).pop().unwrap().reason;
+            assert!(reason.contains(words) && reason.contains("train.py:70 in step"), "{words}: {reason}");
+        }
+    }
 }
 
 #[test]

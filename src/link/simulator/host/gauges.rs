@@ -34,8 +34,10 @@ impl SimHost {
             load1: ranks.len() as f32 + noise(61),
             gpus: if self.scene().gpus { self.gpus(&ranks, noise(62)) } else { Vec::new() },
             ranks,
+            users: Vec::new(),
             dropped: 0,
             malformed: 0,
+            withheld: 0,
             signals: HostSignals::default(),
         }
     }

@@ -20,6 +20,38 @@ pub(super) struct Flat {
     pub(super) slots: Vec<GradientSlot>,
     /// Views of the flat buffer, cut between parameters; the last has the flags.
     pub(super) buckets: Vec<Tensor>,
+    /// Buckets in front of the [cut](super::Ddp::cut_at).
+    pub(super) early: usize,
+}
+
+impl Flat {
+    /// Cuts the buckets anew, with a cut in front of the slot of this number.
+    pub(super) fn cut_at(&mut self, slot: usize, bucket_bytes: usize) {
+        let length = |slots: &[GradientSlot]| slots.iter().map(|slot| slot.gradient.numel()).sum::<usize>();
+        let (front, behind) = self.slots.split_at(slot.min(self.slots.len()));
+        let per_bucket = (bucket_bytes / self.gradients.kind().elt_size_in_bytes()).max(1);
+        let buckets = |slots: &[GradientSlot], mut start: usize| {
+            let (mut buckets, first) = (Vec::new(), start);
+            let mut bucket_start = first;
+            let part = |from: usize, to: usize| self.gradients.narrow(0, from as i64, (to - from) as i64);
+            for slot in slots {
+                let length = slot.gradient.numel();
+                if start > bucket_start && start + length - bucket_start > per_bucket {
+                    buckets.push(part(bucket_start, start));
+                    bucket_start = start;
+                }
+                start += length;
+            }
+            if start > bucket_start {
+                buckets.push(part(bucket_start, start));
+            }
+            buckets
+        };
+        let (mut early, late) = (buckets(front, 0), buckets(behind, length(front)));
+        self.early = early.len();
+        early.extend(late);
+        self.buckets = early;
+    }
 }
 
 /// A parameter and its part of the flat buffer.
@@ -81,7 +113,7 @@ fn flat(
     if start > bucket_start {
         buckets.push(part(bucket_start, start + flag_count));
     }
-    Ok(Flat { gradients, padded, flags, slots, buckets })
+    Ok(Flat { gradients, padded, flags, slots, buckets, early: 0 })
 }
 
 pub(super) fn attached(slot: &GradientSlot) -> bool {

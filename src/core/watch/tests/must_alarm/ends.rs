@@ -75,8 +75,12 @@ fn p17_both_ends_of_a_lane_end_and_the_one_that_differs_is_guilty() {
             instead(&mut c, 1, 101, |call| call.count = 65);
             c.pass(before);
             (0..2).for_each(|node| c.sample(node));
-            exits(&mut c, first, Exit::Code { code: 1 }, &text(1 - first));
-            exits(&mut c, 1 - first, Exit::Code { code: 1 }, &text(first));
+            for (rank, other) in [(first, 1 - first), (1 - first, first)] {
+                let failure = Some(FailureKind::Mismatch);
+                let (message, hint) = (text(other), String::new());
+                c.rank_said(rank, RankEvent::Error { message, hint, usage: false, failure });
+                exits(&mut c, rank, Exit::Code { code: 1 }, "");
+            }
             [2, 3]
                 .into_iter()
                 .for_each(|rank| exits(&mut c, rank, Exit::Code { code: 1 }, "Connection reset by peer"));
@@ -229,7 +233,8 @@ fn p28_a_second_failure_is_a_victim_of_the_first() {
         c.hang(1, |sample| sample.state = 'T');
         expect(&alarm(&mut c, 2_000), Some(1), Reason::Stopped);
         if !told.is_empty() {
-            let said = RankEvent::Error { message: told.into(), hint: String::new(), usage: false };
+            let failure = Some(FailureKind::Connection);
+            let said = RankEvent::Error { message: told.into(), hint: String::new(), usage: false, failure };
             c.rank_said(2, said);
         }
         exits(&mut c, 2, Exit::Code { code: 1 }, line);

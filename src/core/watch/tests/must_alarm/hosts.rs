@@ -104,6 +104,8 @@ fn p26_p27_a_host_that_says_nothing_and_a_link_that_only_the_console_has_lost() 
     let verdict = alarm(&mut c, 6_000);
     expect(&verdict, None, Reason::HostSilent);
     assert_eq!(verdict.host.as_deref(), Some("bee"));
+    let commands: Vec<&str> = verdict.card.actions.iter().map(|action| action.command.as_str()).collect();
+    assert!(commands.contains(&"ssh bee"), "advice names the host: {commands:?}");
 
     let mut c = trained(2);
     c.lose(1);

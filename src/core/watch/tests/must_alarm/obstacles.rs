@@ -187,3 +187,15 @@ fn a_group_at_its_limit_of_memory_thrashes_and_does_not_spin() {
         assert_eq!(verdict.reason_code, Reason::Thrashing, "{}", verdict.reason);
     }
 }
+
+/// Paths of the machine that built the program help nobody.
+#[test]
+fn frames_of_rusts_own_library_are_on_no_card() {
+    let files =
+        ["/rustc/5980/library/core/src/slice/mod.rs", "/rustc/5980/library/core/src/iter.rs", "/w/reduce.rs"];
+    let look = Inspection { threads: vec![stack(1, &files)], ..Inspection::default() };
+    let verdict = told("poll_schedule_timeout", look);
+    let stack = &verdict.card.guilty.as_ref().expect("somebody is blamed").stack;
+    assert!(stack.iter().any(|frame| frame.contains("/w/reduce.rs:9")), "{stack:?}");
+    assert!(!stack.iter().any(|frame| frame.contains("/rustc/")), "{stack:?}");
+}

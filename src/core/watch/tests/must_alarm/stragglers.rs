@@ -49,6 +49,140 @@ fn p22_a_rank_that_its_quota_stops_inside_collectives_too_waits_as_long_as_the_o
     }
 }
 
+/// A run on a full machine: iterations are few and of uneven length, and agents come late, each at its own
+/// moments.
+struct Crowded {
+    c: Cluster,
+    /// When each iteration began.
+    begun: Vec<u64>,
+    seed: u64,
+}
+
+impl Crowded {
+    /// It has trained for a few iterations of a fifth of a second.
+    fn new() -> Crowded {
+        let mut c = trained(2);
+        for agent in &mut c.agents {
+            agent.signals.pressure = Some(Pressure { cpu: 90.0, ..Pressure::default() });
+            agent.load1 = 22.0;
+        }
+        let now = c.now.0;
+        Crowded { c, begun: (0..4).map(|place| now + 200 * (place + 1)).collect(), seed: 4_711 }
+    }
+
+    fn chance(&mut self, below: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % below
+    }
+
+    /// So long, with iterations of `long` ms and up to a half more, of which rank `r` waits `waits[r]`
+    /// percent, all of it at the end. `each` adds what the kernel shows.
+    fn go(&mut self, ms: u64, long: u64, waits: [u64; 4], each: impl Fn(u32, u64, &mut RankSample)) {
+        let since = self.c.now.0;
+        let mut heard = [since; 2];
+        for _ in 0..ms / 250 {
+            self.c.now = self.c.now.plus(250);
+            let now = self.c.now.0;
+            if now >= self.begun.last().copied().unwrap_or(0) {
+                let next = now + long + self.chance(long / 2);
+                self.begun.push(next);
+            }
+            let past: Vec<u64> = self.begun.iter().copied().filter(|at| *at <= now).collect();
+            let next = self.begun.iter().copied().find(|at| *at > now).unwrap_or(now);
+            for (node, heard) in heard.iter_mut().enumerate() {
+                // Every one to two and a half seconds.
+                if now < *heard {
+                    continue;
+                }
+                *heard = now + 1_000 + self.chance(1_500);
+                for (rank, sample) in &mut self.c.agents[node].samples {
+                    let share = waits[*rank as usize];
+                    let waited = |at: u64| at.saturating_sub(since) * share / 100;
+                    let begins = past.last().copied().unwrap_or(now);
+                    let waits_from = next - (next - begins) * share / 100;
+                    let page = sample.page.as_mut().unwrap();
+                    let iteration = past.len() as u64;
+                    (page.train_iter, page.updates, page.heartbeat_age_ms) = (iteration, iteration * 4, 20);
+                    page.phase = Phase::Rollout;
+                    page.collective.left = iteration * 6;
+                    page.collective.entered = iteration * 6 + u64::from(now >= waits_from);
+                    page.collective.age_ms = now.saturating_sub(waits_from);
+                    let first = past.len().saturating_sub(8);
+                    page.iterations = (first..past.len())
+                        .map(|place| IterationSample {
+                            train_iter: place as u64 + 1,
+                            seq: place as u64 * 6,
+                            chain: place as u64 * 31,
+                            age_ms: now - past[place],
+                            wait_us: waited(past[place]) * 1_000,
+                        })
+                        .collect();
+                    each(*rank, now - since, sample);
+                }
+                self.c.sample(node);
+            }
+            self.c.event(crate::event::Event::Ticked);
+        }
+    }
+}
+
+/// What a quota of a hundredth of a core shows: the kernel has held the group for `held` percent of the time,
+/// and in `periods` percent of the periods in which anything of it ran.
+fn quota(at: u64, ran: u64, periods: u64, held: u64) -> Option<CgroupSample> {
+    Some(CgroupSample {
+        periods: at * ran / 100 / 100,
+        throttled: at * ran * periods / 100 / 100 / 100,
+        throttled_ms: at * held / 100,
+        ..CgroupSample::default()
+    })
+}
+
+#[test]
+fn p22_a_quota_is_told_by_the_kernel_where_iterations_are_few_and_agents_come_late() {
+    // Whether it is seen last, or is stopped inside its collectives and waits as long as the others.
+    for own in [2, 70] {
+        let mut run = Crowded::new();
+        run.go(1_000, 200, [10; 4], |_, _, _| {});
+        run.go(60_000, 9_000, [80, 75, own, 70], |rank, at, sample| {
+            sample.signals.cgroup = if rank == 2 { quota(at, 100, 97, 90) } else { None };
+        });
+        let told = verdicts(&run.c);
+        let first = told.iter().find(|told| told.reason_code == Reason::Throttled);
+        let first = first.unwrap_or_else(|| panic!("waits {own} %: {told:?}"));
+        expect(first, Some(2), Reason::Throttled);
+        assert_eq!(first.severity, Severity::Amber);
+        let evidence = first.card.evidence().join("\n");
+        assert!(evidence.contains("the kernel held it back for"), "{evidence}");
+        assert!(
+            told.iter().all(|told| told.rank == Some(Rank(2)) && told.severity != Severity::Red),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn p22_a_quota_that_holds_nobody_up_is_no_reason() {
+    type Shows = fn(u32, u64) -> Option<CgroupSample>;
+    let cases: [([u64; 4], Shows); 4] = [
+        // Rank 0 evaluates; rank 2 spins in its wait, and its quota stops it there.
+        ([1, 80, 80, 75], |rank, at| if rank == 2 { quota(at, 100, 95, 90) } else { None }),
+        // In most of the few periods in which it runs it is held, for a moment each.
+        ([80, 75, 60, 70], |rank, at| if rank == 2 { quota(at, 20, 90, 4) } else { None }),
+        // It is held, and nobody waits for it.
+        ([8, 9, 6, 10], |rank, at| if rank == 2 { quota(at, 100, 95, 90) } else { None }),
+        // On a full machine all wait for each other; nobody has a quota.
+        ([60, 55, 58, 62], |_, _| None),
+    ];
+    for (waits, shows) in cases {
+        let mut run = Crowded::new();
+        run.go(3_000, 200, [10; 4], |_, _, _| {});
+        run.go(60_000, 4_000, waits, |rank, at, sample| sample.signals.cgroup = shows(rank, at));
+        let told = verdicts(&run.c);
+        assert!(!told.iter().any(|told| told.reason_code == Reason::Throttled), "{waits:?}: {told:?}");
+        assert_eq!(reds(&run.c), [], "{waits:?}");
+    }
+}
+
 #[test]
 fn p23_a_rank_that_computes_longer() {
     let mut c = trained(2);

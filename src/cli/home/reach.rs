@@ -1,0 +1,60 @@
+//! A process of a host that the user asks for: its environment, or a signal to it. One command over the
+//! session that the host's looks use, or over another one of the same login.
+
+use super::hosts::{News, Refuser};
+use crate::cli::roster::{decode, own_binary};
+use rankdeck_link::{AgentCommand, Links};
+use rankdeck_proto::process::{Environment, ProcessName, Reached, Wish};
+use rankdeck_tui::Role;
+use rankdeck_tui::home::Said;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Host;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Asks, and has the answer among the news.
+pub(super) async fn ask(host: Host, process: ProcessName, wish: Wish, news: mpsc::Sender<News>) {
+    let outcome = match asked(&host, process, wish).await {
+        Ok(outcome) => outcome,
+        Err(error) => Reached::Refused(error),
+    };
+    let _ = news.send(News::Reached(host.name, process, wish, outcome)).await;
+}
+
+async fn asked(host: &Host, process: ProcessName, wish: Wish) -> Result<Reached, HintedError> {
+    let binary = own_binary().map_err(|failure| failure.cause)?;
+    let mut args = vec!["reach".to_owned(), "--process".into(), format!("{}-{}", process.pid, process.start)];
+    if let Wish::Signal { signal } = wish {
+        args.extend(["--signal".to_owned(), signal.to_string()]);
+    }
+    let command = AgentCommand { args, ..AgentCommand::default() };
+    let reply = Links::from_environment().call(host, &binary, command, Arc::<Refuser>::default()).await?;
+    decode(host, &reply.text)
+}
+
+/// What an answer becomes: something to read, or a word in the footer.
+pub(super) enum Told {
+    Page(Said),
+    Word(String, Role),
+}
+
+pub(super) fn told(host: &str, process: ProcessName, wish: Wish, outcome: Reached) -> Told {
+    match outcome {
+        Reached::Environment(found) => {
+            let title = format!("environment of {process} on {host}, as it was started");
+            Told::Page(Said { title, well: true, lines: lines(&found) })
+        }
+        Reached::Signalled { .. } => Told::Word(format!("{process} on {host} was sent {wish}"), Role::Good),
+        Reached::Refused(error) => {
+            Told::Word(format!("{wish} of {process}: {}", error.with_hint()), Role::Bad)
+        }
+        Reached::Unknown => Told::Word(format!("{host} runs another rankdeck"), Role::Warn),
+    }
+}
+
+fn lines(found: &Environment) -> Vec<String> {
+    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "(hidden)".into());
+    let each = found.variables.iter().map(|variable| format!("{}={}", variable.name, value(&variable.value)));
+    let more = (found.left_out > 0).then(|| format!("warning: {} more found no room", found.left_out));
+    each.chain(more).collect()
+}

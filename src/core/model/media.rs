@@ -1,0 +1,217 @@
+//! Histograms and pictures that the program logs, as far as they are kept.
+//!
+//! - CORE-4: a series of histograms has at most [`COLUMNS`] columns, neighbours are put together as points of
+//!   charts are; pictures keep the latest [`EACH`] of a name and [`BYTES`] in all, the oldest go first.
+
+use crate::series::{Place, Series};
+use rankdeck_proto::media::{Histogram, PictureHead};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most columns of one series of histograms.
+pub const COLUMNS: usize = 128;
+/// Most series of histograms, and most names of pictures.
+pub const NAMES: usize = 32;
+/// Most pictures of one name.
+pub const EACH: usize = 16;
+/// Most bytes of all pictures, as base64.
+pub const BYTES: usize = 3 << 20;
+
+/// Values at one step, or at neighbours that were put together.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Column {
+    /// Of the newest histogram behind it.
+    pub place: Place,
+    /// Their values.
+    pub bins: Histogram,
+    /// How many histograms they are.
+    pub behind: u32,
+}
+
+/// Histograms of one name over steps and time.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HistogramSeries {
+    columns: Vec<Column>,
+    /// Histograms per column: doubles when neighbours are put together.
+    per_column: u32,
+    newest: Option<Column>,
+    summary: Series,
+}
+
+impl HistogramSeries {
+    /// Adds a histogram; one with a smaller step than the last is ignored (a restarted generation repeats
+    /// steps).
+    pub fn push(&mut self, place: Place, bins: Histogram) {
+        if self.columns.last().is_some_and(|last| place.step < last.place.step) {
+            return;
+        }
+        let (low, high) = bins.range();
+        self.summary.push_spread(place, bins.mean(), low, high);
+        let column = Column { place, bins, behind: 1 };
+        self.newest = Some(column.clone());
+        self.per_column = self.per_column.max(1);
+        if let Some(last) = self.columns.last_mut()
+            && last.behind < self.per_column
+        {
+            *last = both(last, &column);
+            return;
+        }
+        if self.columns.len() == COLUMNS {
+            self.per_column = self.per_column.saturating_mul(2);
+            let halves = self.columns.chunks(2);
+            self.columns = halves
+                .map(|pair| pair.iter().skip(1).fold(pair[0].clone(), |all, next| both(&all, next)))
+                .collect();
+        }
+        self.columns.push(column);
+    }
+
+    /// The columns, oldest first.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// The newest histogram, by itself.
+    pub fn newest(&self) -> Option<&Column> {
+        self.newest.as_ref()
+    }
+
+    /// The mean of the values with their range, for charts of lines.
+    pub fn summary(&self) -> &Series {
+        &self.summary
+    }
+}
+
+fn both(before: &Column, next: &Column) -> Column {
+    let behind = before.behind.saturating_add(next.behind);
+    Column { place: next.place, bins: before.bins.plus(&next.bins), behind }
+}
+
+/// A picture that was logged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Picture {
+    /// Counts all pictures of the run, from 1.
+    pub number: u64,
+    pub place: Place,
+    /// Format and size.
+    pub head: PictureHead,
+    /// Its file in base64.
+    pub data: String,
+}
+
+/// The latest pictures of each name.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Gallery {
+    names: BTreeMap<String, VecDeque<Picture>>,
+    count: u64,
+    bytes: usize,
+}
+
+impl Gallery {
+    /// Adds a picture; false when there are too many names.
+    pub fn push(&mut self, name: String, place: Place, head: PictureHead, data: String) -> bool {
+        if self.names.len() >= NAMES && !self.names.contains_key(&name) {
+            return false;
+        }
+        self.count += 1;
+        self.bytes += data.len();
+        let all = self.names.entry(name).or_default();
+        all.push_back(Picture { number: self.count, place, head, data });
+        if all.len() > EACH
+            && let Some(gone) = all.pop_front()
+        {
+            self.bytes -= gone.data.len();
+        }
+        while self.bytes > BYTES && self.drop_oldest() {}
+        true
+    }
+
+    /// Lets the oldest picture go; the newest of a name stays as long as another name has several.
+    fn drop_oldest(&mut self) -> bool {
+        let several = self.names.values().any(|all| all.len() > 1);
+        let oldest = self
+            .names
+            .iter()
+            .filter(|(_, all)| !several || all.len() > 1)
+            .filter_map(|(name, all)| Some((all.front()?.number, name.clone())))
+            .min();
+        let Some((_, name)) = oldest else { return false };
+        if let Some(all) = self.names.get_mut(&name) {
+            self.bytes -= all.pop_front().map_or(0, |gone| gone.data.len());
+            if all.is_empty() {
+                self.names.remove(&name);
+            }
+        }
+        true
+    }
+
+    /// Nothing was logged.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The names in order, with their pictures, oldest first.
+    pub fn names(&self) -> impl Iterator<Item = (&String, &VecDeque<Picture>)> {
+        self.names.iter()
+    }
+
+    /// The pictures of a name, oldest first.
+    pub fn of(&self, name: &str) -> Option<&VecDeque<Picture>> {
+        self.names.get(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_proto::media::PictureFormat;
+
+    fn at(step: usize) -> Place {
+        Place { step: step as f64, time: step as f64 / 10.0 }
+    }
+
+    /// CORE-4
+    #[test]
+    fn core_4_histograms_are_put_together_and_no_value_is_lost() {
+        let mut series = HistogramSeries::default();
+        let all = COLUMNS * 8 + 77;
+        for step in 0..all {
+            let low = (step % 5) as f64;
+            series
+                .push(at(step), Histogram { edges: vec![low, low + 1.0, low + 2.0], counts: vec![1.0, 2.0] });
+        }
+        let columns = series.columns();
+        assert!(columns.len() <= COLUMNS && columns.iter().all(|column| column.bins.check().is_ok()));
+        let values: f64 = columns.iter().map(|column| column.bins.total()).sum();
+        assert!((values - 3.0 * all as f64).abs() < 1e-6, "{values}");
+        assert_eq!(columns.iter().map(|column| column.behind as usize).sum::<usize>(), all);
+        assert!(columns[..columns.len() - 1].iter().all(|column| column.behind == 16), "one resolution");
+        let newest = series.newest().unwrap();
+        assert_eq!((newest.place, newest.bins.total()), (at(all - 1), 3.0), "the newest stays itself");
+        assert_eq!(series.summary().reach(), Some((all - 1) as f64));
+        series.push(at(3), Histogram { edges: vec![0.0, 1.0], counts: vec![1.0] });
+        assert_eq!(series.newest().unwrap().place, at(all - 1), "steps do not go back");
+    }
+
+    /// CORE-4
+    #[test]
+    fn core_4_the_latest_pictures_stay() {
+        let head = PictureHead { format: PictureFormat::Png, width: 1, height: 1 };
+        let mut gallery = Gallery::default();
+        for step in 0..100 {
+            assert!(gallery.push("a".into(), at(step), head, "x".repeat(10)));
+        }
+        let steps: Vec<f64> = gallery.of("a").unwrap().iter().map(|picture| picture.place.step).collect();
+        assert_eq!(steps, (84..100).map(f64::from).collect::<Vec<_>>());
+        for step in 0..20 {
+            gallery.push("b".into(), at(step), head, "x".repeat(BYTES / 8));
+        }
+        let kept = |name: &str| gallery.of(name).map_or(0, VecDeque::len);
+        assert_eq!((kept("a"), kept("b")), (1, 7), "the newest of a name stays");
+        assert!(gallery.bytes <= BYTES);
+        for name in 0..NAMES + 9 {
+            gallery.push(format!("name {name}"), at(0), head, String::new());
+        }
+        assert_eq!(gallery.names().count(), NAMES);
+    }
+}

@@ -1,0 +1,322 @@
+//! What an agent says is cut to what a true one says, before anything keeps it (CORE-2): a frame of 1 MiB may
+//! be one text, or a list of 300,000 empty elements, and the model keeps thousands of some.
+//!
+//! Launches are not cut: the console that sent them has made them, and there is one per host.
+
+use rankdeck_proto::inspection::{Frame, Holder, Inspection, Obstacle, PythonView};
+use rankdeck_proto::media::{MOST_BINS, PICTURE_BYTES};
+use rankdeck_proto::message::{
+    AgentMessage, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage, PageSample,
+    RankEvent, RankSample, RecordEvent,
+};
+use rankdeck_proto::process::{Reached, VARIABLES};
+use std::collections::BTreeMap;
+
+/// Bytes of a text that is a sentence or more.
+const TEXT: usize = 8 << 10;
+/// Bytes of a line of a log: agents cut at 4 KiB, and bytes that are no text become three each.
+const LINE: usize = 12 << 10;
+/// Bytes of a path: the kernel takes no longer one.
+const PATH: usize = 4 << 10;
+/// Bytes of a name.
+const NAME: usize = 512;
+/// Elements of a list.
+const LIST: usize = 1024;
+/// Elements of a list with one per rank, or per line of a log.
+const LONG: usize = 1 << 16;
+/// Lines of the end of a log.
+const LAST_LINES: usize = 32;
+
+/// Cuts, and how many texts and lists it has cut.
+#[derive(Debug, Default)]
+struct Cut(u64);
+
+/// Cuts a message; returns how many of its texts and lists were cut.
+pub(super) fn cut(message: &mut AgentMessage) -> u64 {
+    let mut cut = Cut::default();
+    match message {
+        AgentMessage::Hello { build, host, run_dir, .. } => {
+            cut.texts(NAME, [build, host]);
+            cut.text(PATH, run_dir);
+        }
+        AgentMessage::Snapshot { ranks, .. } => {
+            cut.list(LONG, ranks);
+            ranks.iter_mut().filter_map(|rank| rank.exit.as_mut()).for_each(|exit| cut.exit(exit));
+        }
+        AgentMessage::Record(record) => cut.record(&mut record.event),
+        AgentMessage::Sample(sample) => cut.sample(sample),
+        AgentMessage::Log { lines, times, .. } => {
+            cut.lines(LONG, lines);
+            times.truncate(lines.len());
+        }
+        AgentMessage::Inspected { inspections, .. } => {
+            cut.list(LIST, inspections);
+            inspections.iter_mut().for_each(|inspection| cut.inspection(inspection));
+        }
+        AgentMessage::Frame { frame, .. } => {
+            let (policy, step) = (&mut frame.policy, &mut frame.step);
+            cut.texts(NAME, [&mut policy.algorithm, &mut policy.env_id]);
+            cut.list(LIST, &mut policy.bounds);
+            cut.list(LIST, &mut step.seen);
+            cut.list(LIST, &mut step.action);
+            step.thought.iter_mut().for_each(|thought| cut.list(LIST, &mut thought.scores));
+        }
+        AgentMessage::Found { findings, .. } => {
+            cut.list(LONG, &mut findings.hits);
+            for hit in &mut findings.hits {
+                cut.text(LINE, &mut hit.text);
+                cut.lines(0, &mut hit.before);
+                cut.lines(0, &mut hit.after);
+            }
+            cut.text(TEXT, &mut findings.cut);
+        }
+        AgentMessage::Reached { outcome, .. } => match &mut **outcome {
+            Reached::Environment(found) => {
+                cut.list(VARIABLES, &mut found.variables);
+                for variable in &mut found.variables {
+                    cut.text(NAME, &mut variable.name);
+                    variable.value.iter_mut().for_each(|value| cut.text(TEXT, value));
+                }
+            }
+            Reached::Refused(error) => cut.texts(TEXT, [&mut error.error, &mut error.hint]),
+            Reached::Signalled { .. } | Reached::Unknown => {}
+        },
+        AgentMessage::Refused(error) => cut.texts(TEXT, [&mut error.error, &mut error.hint]),
+        AgentMessage::Bye { reason } => cut.text(TEXT, reason),
+        AgentMessage::PortReserved { .. } | AgentMessage::Pong { .. } | AgentMessage::Unknown => {}
+    }
+    cut.0
+}
+
+impl Cut {
+    fn text(&mut self, most: usize, text: &mut String) {
+        if text.len() > most {
+            let end = (0..=most).rev().find(|end| text.is_char_boundary(*end));
+            text.truncate(end.unwrap_or(0));
+            text.push('…');
+            text.shrink_to_fit();
+            self.0 += 1;
+        }
+    }
+
+    fn texts<const N: usize>(&mut self, most: usize, texts: [&mut String; N]) {
+        texts.into_iter().for_each(|text| self.text(most, text));
+    }
+
+    fn list<T>(&mut self, most: usize, list: &mut Vec<T>) {
+        if list.len() > most {
+            list.truncate(most);
+            self.0 += 1;
+        }
+        list.shrink_to_fit();
+    }
+
+    fn lines(&mut self, most: usize, lines: &mut Vec<String>) {
+        self.list(most, lines);
+        lines.iter_mut().for_each(|line| self.text(LINE, line));
+    }
+
+    fn names(&mut self, most: usize, names: &mut Vec<String>) {
+        self.list(most, names);
+        names.iter_mut().for_each(|name| self.text(NAME, name));
+    }
+
+    /// Values by name; a name is not cut, since it would then be another one's.
+    fn values<T>(&mut self, values: &mut BTreeMap<String, T>) {
+        let before = values.len();
+        let mut left = LIST;
+        values.retain(|name, _| {
+            let keeps = left > 0 && name.len() <= NAME;
+            left -= usize::from(keeps);
+            keeps
+        });
+        self.0 += (before - values.len()) as u64;
+    }
+
+    fn exit(&mut self, exit: &mut Exit) {
+        match exit {
+            Exit::NotStarted { error } => self.text(TEXT, error),
+            Exit::Code { .. } | Exit::Signal { .. } => {}
+        }
+    }
+
+    fn record(&mut self, event: &mut RecordEvent) {
+        match event {
+            RecordEvent::RankExited { exit, last_lines, .. } => {
+                self.exit(exit);
+                self.lines(LAST_LINES, last_lines);
+            }
+            RecordEvent::StopOrdered { by, .. } => self.text(NAME, by),
+            RecordEvent::Stopped { survivors, gpus_free, .. } => {
+                self.list(LIST, survivors);
+                survivors.iter_mut().for_each(|left| self.text(NAME, &mut left.command));
+                self.list(LIST, gpus_free);
+            }
+            RecordEvent::Ended { ending } => {
+                self.text(TEXT, &mut ending.reason);
+                ending.first_failure.iter_mut().for_each(|text| self.text(TEXT, text));
+            }
+            RecordEvent::Rank { said, .. } => self.said(said),
+            RecordEvent::Metrics { source, values, not_finite, spread, .. } => {
+                self.text(NAME, source);
+                self.values(values);
+                self.values(not_finite);
+                self.values(spread);
+            }
+            RecordEvent::Notice { text } => self.text(TEXT, text),
+            RecordEvent::Launched { .. }
+            | RecordEvent::RankSpawned { .. }
+            | RecordEvent::Signalled { .. }
+            | RecordEvent::Omitted { .. }
+            | RecordEvent::Unknown => {}
+        }
+    }
+
+    fn said(&mut self, said: &mut RankEvent) {
+        match said {
+            RankEvent::Joined { backend, device, .. } => self.texts(NAME, [backend, device]),
+            RankEvent::Scalars { values, not_finite, .. } => {
+                self.values(values);
+                self.values(not_finite);
+            }
+            RankEvent::Checkpoint { path, reason, .. } => {
+                self.text(PATH, path);
+                self.text(NAME, reason);
+            }
+            // One that is cut is none.
+            RankEvent::Histogram(LoggedHistogram { name, edges, counts, .. }) => {
+                self.text(NAME, name);
+                self.list(MOST_BINS + 1, edges);
+                self.list(MOST_BINS + 1, counts);
+            }
+            RankEvent::Image(LoggedImage { name, data, .. }) => {
+                self.text(NAME, name);
+                self.text(PICTURE_BYTES.div_ceil(3) * 4, data);
+            }
+            RankEvent::Fingerprint { values, .. } => self.names(LONG, values),
+            RankEvent::Error { message, hint, .. } => self.texts(TEXT, [message, hint]),
+            RankEvent::Exception(exception) => {
+                let Exception { class, bases, message, at, thread, errno: _, failure: _ } = exception;
+                self.texts(NAME, [class, thread]);
+                self.names(LAST_LINES, bases);
+                self.texts(TEXT, [message, at]);
+            }
+            RankEvent::Hello { .. }
+            | RankEvent::Counters(_)
+            | RankEvent::Totals(_)
+            | RankEvent::Eval(_)
+            | RankEvent::Finished { .. }
+            | RankEvent::Frame(_)
+            | RankEvent::Unknown => {}
+        }
+    }
+
+    fn sample(&mut self, sample: &mut HostSample) {
+        self.list(LONG, &mut sample.ranks);
+        sample.ranks.iter_mut().for_each(|rank| self.rank(rank));
+        self.list(LIST, &mut sample.gpus);
+        for gpu in &mut sample.gpus {
+            self.texts(NAME, [&mut gpu.name, &mut gpu.uuid]);
+            self.names(LIST, &mut gpu.throttle);
+            self.list(LIST, &mut gpu.processes);
+            self.list(LIST, &mut gpu.shares);
+            self.list(LIST, &mut gpu.xids);
+        }
+        sample.signals.link.iter_mut().for_each(|link| self.text(NAME, &mut link.name));
+    }
+
+    fn rank(&mut self, rank: &mut RankSample) {
+        self.text(NAME, &mut rank.wchan);
+        let signals = &mut rank.signals;
+        self.list(LIST, &mut signals.children);
+        signals.children.iter_mut().for_each(|child| self.text(NAME, &mut child.name));
+        signals.cgroup.iter_mut().for_each(|cgroup| self.text(PATH, &mut cgroup.path));
+        rank.page.iter_mut().for_each(|page| self.page(page));
+    }
+
+    fn page(&mut self, page: &mut PageSample) {
+        self.call(&mut page.collective.call);
+        self.list(LIST, &mut page.groups);
+        page.groups.iter_mut().for_each(|group| self.text(NAME, &mut group.name));
+        self.list(LIST, &mut page.iterations);
+        self.list(LIST, &mut page.fingerprints);
+        self.list(LIST, &mut page.own_ms);
+        self.list(LIST, &mut page.recent);
+        page.recent.iter_mut().for_each(|recent| self.call(&mut recent.call));
+    }
+
+    fn call(&mut self, call: &mut CollectiveCall) {
+        let CollectiveCall { op, tag, group, dtype, site, count: _, bytes: _, root: _ } = call;
+        self.texts(NAME, [op, tag, group, dtype]);
+        self.text(PATH, site);
+    }
+
+    fn inspection(&mut self, look: &mut Inspection) {
+        let os = &mut look.os;
+        self.text(TEXT, &mut os.words);
+        let words =
+            [&mut os.wchan, &mut os.syscall, &mut look.blocked_on, &mut look.last_line, &mut look.gpu];
+        words.into_iter().flatten().for_each(|text| self.text(TEXT, text));
+        look.obstacle.iter_mut().for_each(|obstacle| self.obstacle(obstacle));
+        self.list(LIST, &mut look.awaits);
+        self.list(LIST, &mut look.threads);
+        for thread in &mut look.threads {
+            self.text(NAME, &mut thread.name);
+            self.list(LIST, &mut thread.frames);
+            for Frame { function, file, line: _ } in &mut thread.frames {
+                self.text(NAME, function);
+                file.iter_mut().for_each(|file| self.text(PATH, file));
+            }
+        }
+        self.list(LIST, &mut look.children);
+        look.children.iter_mut().for_each(|child| self.text(NAME, &mut child.name));
+        self.list(LIST, &mut look.sockets);
+        for socket in &mut look.sockets {
+            self.texts(NAME, [&mut socket.peer, &mut socket.local, &mut socket.state]);
+        }
+        look.python.iter_mut().for_each(|python| self.python(python));
+        self.lines(LIST, &mut look.ras);
+        self.lines(LIST, &mut look.notes);
+    }
+
+    fn python(&mut self, python: &mut PythonView) {
+        self.texts(NAME, [&mut python.source, &mut python.torch]);
+        self.list(LIST, &mut python.groups);
+        for group in &mut python.groups {
+            self.text(NAME, &mut group.name);
+            self.list(LONG, &mut group.ranks);
+            self.call(&mut group.call);
+        }
+        self.list(LIST, &mut python.recent);
+        for recent in &mut python.recent {
+            self.text(NAME, &mut recent.state);
+            self.call(&mut recent.call);
+        }
+    }
+
+    fn obstacle(&mut self, obstacle: &mut Obstacle) {
+        match obstacle {
+            Obstacle::FileLock { path, holders } => {
+                self.text(PATH, path);
+                self.holders(holders);
+            }
+            Obstacle::Fifo { path, .. } => self.text(PATH, path),
+            Obstacle::NameServer { server, name } => self.texts(NAME, [server, name]),
+            Obstacle::Connection { peer, owner } => {
+                self.text(NAME, peer);
+                owner.iter_mut().for_each(|holder| self.holder(holder));
+            }
+            Obstacle::Pipe { ends, .. } => self.holders(ends),
+            Obstacle::Child { process } => self.holder(process),
+        }
+    }
+
+    fn holders(&mut self, holders: &mut Vec<Holder>) {
+        self.list(LIST, holders);
+        holders.iter_mut().for_each(|holder| self.holder(holder));
+    }
+
+    fn holder(&mut self, holder: &mut Holder) {
+        self.texts(NAME, [&mut holder.name, &mut holder.does]);
+    }
+}

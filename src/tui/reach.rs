@@ -1,0 +1,173 @@
+//! Processes that keys and words reach: ranks, and what else is on a host's GPUs.
+
+use crate::confirm;
+use crate::keys;
+use crate::ranks;
+use crate::state::{Action, Overlay, ViewState};
+use crate::theme::Role;
+use rankdeck_core::event::Event;
+use rankdeck_core::model::{Model, RankModel};
+use rankdeck_proto::process::{GpuUser, ProcessName, Reached, Wish};
+use rankdeck_types::ids::{NodeRank, Rank};
+use rankdeck_types::words;
+
+/// A process of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub node: NodeRank,
+    pub name: ProcessName,
+    /// Whose it is, where it is no rank.
+    pub user: String,
+    /// It belongs to the user of the agent.
+    pub own: bool,
+    /// What it runs.
+    pub command: String,
+    /// Its GPUs on that host, and its memory there, bytes.
+    pub gpus: Vec<u32>,
+    pub memory: u64,
+}
+
+/// What is typed for a process: `3` is rank 3, `pid:77` another process, `pid:77@b` that on host b.
+pub const TARGET: &str = "RANK|pid:PID[@HOST]";
+
+fn of_rank(model: &Model, rank: &RankModel) -> Option<Process> {
+    let pid = rank.pid.filter(|_| ranks::alive(rank))?;
+    let name = ProcessName { rank: Some(rank.rank), pid, start: 0 };
+    let children = rank.sample.iter().flat_map(|sample| &sample.signals.children).map(|child| child.pid);
+    let pids: Vec<u32> = children.chain([pid]).collect();
+    let (gpus, memory) = on_gpus(model, rank.node, &pids);
+    let (user, command) = (String::new(), format!("rank {}", rank.rank));
+    Some(Process { node: rank.node, name, user, own: true, command, gpus, memory })
+}
+
+fn of_user(model: &Model, node: NodeRank, user: &GpuUser) -> Process {
+    let (gpus, memory) = on_gpus(model, node, &[user.pid]);
+    let whose = user.run.as_ref().map_or(String::new(), |run| format!("{}: ", words::clean(run)));
+    Process {
+        node,
+        name: ProcessName::of(user),
+        user: words::clean(&user.user),
+        own: user.own,
+        command: whose + &words::clean(&user.command),
+        gpus,
+        memory,
+    }
+}
+
+fn on_gpus(model: &Model, node: NodeRank, pids: &[u32]) -> (Vec<u32>, u64) {
+    let sample = model.hosts.get(node.index()).and_then(|host| host.sample.as_ref());
+    let (mut gpus, mut memory) = (Vec::new(), 0_u64);
+    for gpu in sample.iter().flat_map(|sample| &sample.gpus) {
+        let mut ours = gpu.processes.iter().filter(|(pid, _)| pids.contains(pid)).peekable();
+        if ours.peek().is_some() {
+            gpus.push(gpu.index);
+        }
+        memory = ours.fold(memory, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    }
+    (gpus, memory)
+}
+
+/// Ranks of a host that live, then other processes on its GPUs.
+pub fn of_host(model: &Model, node: NodeRank) -> Vec<Process> {
+    let ranks = model.ranks.iter().filter(|rank| rank.node == node);
+    let sample = model.hosts.get(node.index()).and_then(|host| host.sample.as_ref());
+    let users = sample.iter().flat_map(|sample| &sample.users).map(|user| of_user(model, node, user));
+    ranks.filter_map(|rank| of_rank(model, rank)).chain(users).collect()
+}
+
+/// The process of a rank.
+pub fn rank(model: &Model, rank: Rank) -> Result<Process, String> {
+    let found = ranks::find(model, rank).and_then(|found| of_rank(model, found));
+    found.ok_or_else(|| format!("rank {rank} has no process"))
+}
+
+/// The process that was typed.
+pub fn typed(model: &Model, typed: &str) -> Result<Process, String> {
+    let Some(rest) = typed.strip_prefix("pid:") else {
+        let number = typed.parse().map_err(|_| format!("`{typed}` is neither a rank nor pid:PID"))?;
+        return rank(model, Rank(number));
+    };
+    let (pid, host) = rest.split_once('@').map_or((rest, None), |(pid, host)| (pid, Some(host)));
+    let pid: u32 = pid.parse().map_err(|_| format!("`{typed}`: pid:PID, as pid:4242"))?;
+    let hosts = model.hosts.iter().filter(|found| host.is_none_or(|host| found.name == host));
+    let all = hosts.flat_map(|host| of_host(model, host.node_rank)).filter(|found| found.name.pid == pid);
+    match all.collect::<Vec<_>>().as_slice() {
+        [] => Err(format!("no process {pid} is known there; p on the hosts page lists them")),
+        [one] => Ok(one.clone()),
+        [..] => Err(format!("several hosts have a process {pid}: pid:{pid}@HOST")),
+    }
+}
+
+/// Processes for completion.
+pub fn processes(model: &Model, _: &ViewState) -> Vec<String> {
+    let all = model.hosts.iter().flat_map(|host| of_host(model, host.node_rank));
+    all.map(|process| typed_as(&process)).collect()
+}
+
+/// Processes and signals for completion.
+pub fn names(model: &Model, view: &ViewState) -> Vec<String> {
+    let signals = words::SIGNALS_TYPED.iter().map(|name| (*name).to_owned());
+    processes(model, view).into_iter().chain(signals).collect()
+}
+
+/// A process as it is typed.
+pub fn typed_as(process: &Process) -> String {
+    process.name.rank.map_or_else(|| format!("pid:{}", process.name.pid), |rank| rank.to_string())
+}
+
+/// `rank 3 (pid 812) on b: rank 3`.
+fn where_is(model: &Model, process: &Process) -> String {
+    let host = model.hosts.get(process.node.index()).map_or("", |host| host.name.as_str());
+    let what = if process.name.rank.is_some() { String::new() } else { format!(": {}", process.command) };
+    format!("{} on {host}{what}", process.name)
+}
+
+/// Asks for the environment and shows it.
+pub fn environment(view: &mut ViewState, process: &Process) -> Result<Vec<Action>, String> {
+    if !process.own {
+        return Err(format!("{} belongs to {}: only one's own are shown", process.name, process.user));
+    }
+    let Process { node, name, .. } = *process;
+    view.open(Overlay::Environment { node, process: name, top: 0 });
+    Ok(vec![Action::Tell(Event::ReachRequested { node, process: name, wish: Wish::Environment })])
+}
+
+/// Sends a signal, after a question where it may end or stop the process.
+pub fn signal(
+    model: &Model,
+    view: &mut ViewState,
+    process: &Process,
+    signal: i32,
+) -> Result<Vec<Action>, String> {
+    if let Some(why) = keys::no_order(view) {
+        return Err(format!("signal: {why}"));
+    }
+    if !process.own {
+        return Err(format!("{} belongs to {}: only one's own get signals", process.name, process.user));
+    }
+    let Process { node, name, .. } = *process;
+    let send = Action::Tell(Event::ReachRequested { node, process: name, wish: Wish::Signal { signal } });
+    if words::signal_is_harmless(signal) {
+        return Ok(vec![send]);
+    }
+    view.open(Overlay::Confirm(confirm::signal(
+        &where_is(model, process),
+        name.rank.is_some(),
+        signal,
+        send,
+    )));
+    Ok(Vec::new())
+}
+
+/// What a screen says of an answer; `None`: it is shown elsewhere.
+pub fn told(process: ProcessName, wish: Wish, outcome: &Reached) -> Option<(String, Role)> {
+    match outcome {
+        Reached::Environment(_) => None,
+        Reached::Signalled { signal } => {
+            Some((format!("{process} was sent {}", words::signal_name(*signal)), Role::Good))
+        }
+        Reached::Refused(_) if wish == Wish::Environment => None,
+        Reached::Refused(error) => Some((format!("{wish} to {process}: {}", error.with_hint()), Role::Bad)),
+        Reached::Unknown => Some((format!("{process}: its agent is of another rankdeck"), Role::Warn)),
+    }
+}
