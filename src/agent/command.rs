@@ -33,7 +33,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-const USAGE: &str = "agent start|hold|relay|list|fleet|reach|probe|examine|unpack|sweep|checkpoints|search|files|read|measure|remove; these commands are used by the console itself";
+const USAGE: &str = "agent start|hold|relay|list|fleet|reach|probe|examine|unpack|sweep|traces|checkpoints|search|files|read|measure|remove; these commands are used by the console itself";
 /// Options without a value.
 const FLAGS: [&str; 2] = ["existing", "lines"];
 
@@ -54,6 +54,7 @@ enum Command {
     Examine,
     Unpack(String, PathBuf),
     Sweep(String, PathBuf),
+    Traces(String, PathBuf),
     Checkpoints(String, PathBuf),
     Checkpoint(String, PathBuf),
     Search(String, PathBuf, String),
@@ -125,6 +126,9 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             }
             let swept = RunId::parse(&run).map(|run| Swept { survivors: entries::clean(&run, &workdir) });
             answer("RANKDECK-SWEEP", swept)
+        }
+        Command::Traces(run, workdir) => {
+            answer("RANKDECK-TRACES", RunId::parse(&run).map(|run| entries::traces(&run, &workdir)))
         }
         Command::Search(run, workdir, wanted) => {
             let found = RunId::parse(&run).and_then(|run| {
@@ -305,6 +309,7 @@ fn command(options: &mut Options<'_>) -> Result<Command, HintedError> {
         "checkpoints" => Command::Checkpoints(options.take("run")?, options.workdir()?),
         "checkpoint" => Command::Checkpoint(options.take("path")?, options.workdir()?),
         "sweep" => Command::Sweep(options.take("run")?, options.workdir()?),
+        "traces" => Command::Traces(options.take("run")?, options.workdir()?),
         "search" => Command::Search(options.take("run")?, options.workdir()?, options.take("wanted")?),
         verb => return Err(usage(format!("agent has no command `{verb}`"))),
     })

@@ -1,18 +1,21 @@
-//! `agent list` and `agent sweep`: what there is and what runs under a working folder, with or without
-//! agents.
+//! `agent list`, `agent sweep` and `agent traces`: what there is and what runs under a working folder, with or
+//! without agents.
 //!
 //! Owner: one-shot commands; they change nothing but what `sweep` is told to end, and the digests of runs. A
 //! folder that several machines share is seen by each of them, and each tells only what is its own.
 
 use crate::digest;
 use crate::manifest::Manifest;
-use crate::paths::RunPaths;
+use crate::paths::{self, RunPaths};
+use crate::proc;
 use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::sweep;
 use rankdeck_proto::message::Survivor;
-use rankdeck_proto::run_entry::{RunEntry, RunState};
-use rankdeck_types::ids::{NodeRank, RunId};
+use rankdeck_proto::run_entry::{RunEntry, RunState, Traces};
+use rankdeck_types::ids::{NodeRank, Rank, RunId};
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -74,6 +77,56 @@ pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
             Leftovers::find(&paths, Some(&manifest), &groups).end(run, &paths, PATIENCE)
         })
         .collect()
+}
+
+/// What lives of `run` on this machine. Under `workdir`, that is what nodes and their agents lead to; anywhere
+/// else, what names the run itself: a folder that was removed, or another `workdir`, hides nothing.
+pub fn traces(run: &RunId, workdir: &Path) -> Traces {
+    let groups = cgroup::all();
+    let nodes = nodes(workdir, Some(run));
+    let entries = nodes.iter().map(|(paths, manifest)| entry(paths, manifest, &groups));
+    let mut pids: BTreeSet<u32> = entries
+        .filter(|entry| entry.state != RunState::Finished)
+        .flat_map(|entry| if entry.pids.is_empty() { vec![entry.agent_pid] } else { entry.pids })
+        .collect();
+    pids.extend(named(run, nodes.is_empty()));
+    let alive = pids.into_iter().filter_map(proc::stat).filter(|stat| !stat.is_gone());
+    Traces { known: !nodes.is_empty(), alive: alive.map(|stat| survivor(&stat)).collect() }
+}
+
+fn survivor(stat: &proc::Stat) -> Survivor {
+    let environ = proc::environ(stat.pid).unwrap_or_default();
+    let rank = proc::variable(&environ, "RANKDECK_RANK").and_then(|text| std::str::from_utf8(text).ok());
+    Survivor {
+        pid: stat.pid,
+        rank: rank.and_then(|text| text.parse().ok()).map(Rank),
+        state: stat.state,
+        command: proc::command(stat),
+    }
+}
+
+/// This user's processes that name the run: in their environment, and where `agents`, its agent and its guard
+/// by their command lines. Whoever asks is not among them, even from a shell inside the run.
+fn named(run: &RunId, agents: bool) -> Vec<u32> {
+    let asking: BTreeSet<u32> = proc::ancestors(std::process::id()).collect();
+    let own = |pid: u32| {
+        std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|facts| facts.uid() == paths::own_uid())
+    };
+    let marked = |pid: u32| {
+        let environ = proc::environ(pid).unwrap_or_default();
+        proc::variable(&environ, "RANKDECK_RUN") == Some(run.0.as_bytes())
+    };
+    let all = proc::all().into_iter().map(|stat| stat.pid);
+    all.filter(|pid| !asking.contains(pid) && own(*pid))
+        .filter(|pid| marked(*pid) || agents && serves(run, &proc::arguments(*pid)))
+        .collect()
+}
+
+/// A command line of an agent of `run`, or of its guard.
+fn serves(run: &RunId, arguments: &[String]) -> bool {
+    let ours = arguments.get(1).is_some_and(|word| word == "agent")
+        && arguments.get(2).is_some_and(|verb| verb == "serve" || verb == "guard");
+    ours && arguments.windows(2).any(|pair| pair[0] == "--run" && pair[1] == run.0)
 }
 
 /// The folders of a run's nodes on this machine.

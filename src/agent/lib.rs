@@ -10,7 +10,7 @@
 //! examine     `agent examine` and `agent probe`: what a preflight asks about a host
 //! reach       one process: its environment, a signal to it
 //! fleet       `agent fleet`: gauges and runs of this host, again and again
-//! entries     `agent list` and `agent sweep`
+//! entries     `agent list`, `agent sweep` and `agent traces`
 //! files       files of runs: told, read, removed
 //! digest      what a node's records say of its run as a whole
 //! supervise   starting ranks, watching them end, stopping them and verifying that nothing is left

@@ -203,6 +203,21 @@ pub fn user_name(uid: u32) -> String {
     own.and_then(|line| line.split(':').next()).map_or(number, str::to_owned)
 }
 
+/// The arguments that a process was started with; none when it is another user's or a kernel thread.
+pub fn arguments(pid: u32) -> Vec<String> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
+        let _ = file.take(ENVIRON_BYTES).read_to_end(&mut bytes);
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    text.split_terminator('\0').map(str::to_owned).collect()
+}
+
+/// A process, its parent, that one's parent, and so on.
+pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(pid), |pid| stat(*pid).map(|stat| stat.ppid)).take_while(|pid| *pid > 0)
+}
+
 /// The start of a command line, arguments separated by spaces; the name in brackets when there is none.
 pub fn command(stat: &Stat) -> String {
     let mut bytes = Vec::new();

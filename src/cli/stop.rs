@@ -1,8 +1,8 @@
 //! `rankdeck stop`: stops a run and says `stopped` only when every host has verified it (CLI-3).
 
-use super::args::StopArgs;
+use super::args::{HostKeyArgs, StopArgs};
 use super::join::Target;
-use super::roster::{Roster, State, decode, exec_on_all, list, roster};
+use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
 use super::{Failure, code, print};
 use crate::shell::driver::End;
 use crate::shell::objective::Objective;
@@ -10,23 +10,23 @@ use crate::shell::{stderr, summary};
 use rankdeck_config::HostsSource;
 use rankdeck_core::report::ReportBody;
 use rankdeck_proto::message::{StopMode, Survivor};
-use rankdeck_proto::run_entry::{RunEntry, RunState};
+use rankdeck_proto::run_entry::Traces;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::words::{clean, plural};
-use serde::Deserialize;
 use std::collections::BTreeSet;
 
 /// Runs `rankdeck stop`: stops a run and verifies that no process is left.
 pub async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failure> {
     let roster = roster(hosts_from, &args.host_keys).await?;
-    let found = roster
-        .pick_or_ask(args.run.as_deref(), false)
-        .map_err(|failure| unanswered(&roster, args.run.as_deref(), failure))?;
+    let found = match roster.pick_or_ask(args.run.as_deref(), false) {
+        Ok(found) => found,
+        Err(failure) => return Err(unlisted(&roster, &args, failure).await?),
+    };
     let target = Target::whole(&roster, &found)?;
     let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
-    let mut check = StopCheck::new(&target);
+    let mut check = StopCheck::new(&target, &found);
     if found.state == State::Running {
         stderr::line(&format!("stopping run {} on {}", target.run, plural(target.hosts.len(), "host")));
         let end = target.pursue(Objective::stop(mode), &args.host_keys).await?;
@@ -42,6 +42,34 @@ pub async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failur
         check.swept(name, Err(HintedError::new("the hosts file does not list it", "`--hosts FILE`")));
     }
     check.print(&target.run)
+}
+
+/// CLI-3. A run that no host lists may go on all the same, where its folders were removed or `workdir` is another
+/// one: what lives of it is told as of every stop.
+async fn unlisted(roster: &Roster, args: &StopArgs, failure: Failure) -> Result<Failure, Failure> {
+    let Some(run) = args.run.as_deref().and_then(|name| RunId::parse(name).ok()) else {
+        return Ok(unanswered(roster, None, failure));
+    };
+    let silent = |index: &usize| roster.silent.iter().any(|(other, _)| other == index);
+    let asked: Vec<Host> = (0..roster.hosts.len())
+        .filter(|index| !silent(index))
+        .map(|index| roster.hosts[index].clone())
+        .collect();
+    let told = traces(&run, &asked, &args.host_keys).await?;
+    let mut lines = Vec::new();
+    for (host, told) in asked.iter().zip(told) {
+        let alive = told.map(|told| told.alive).unwrap_or_default();
+        lines.extend(alive.iter().map(|survivor| living(&host.name, survivor)));
+    }
+    if lines.is_empty() {
+        return Ok(unanswered(roster, Some(&run.0), failure));
+    }
+    print::stdout(&clean(&format!("{}: run {run}: no host has its folder", summary::NOT_VERIFIED)));
+    lines.iter().for_each(|line| {
+        print::stdout(&clean(line));
+    });
+    Ok(Failure::failed(format!("could not verify that run {run} has stopped"))
+        .hint("give the hosts file the `workdir` of its launch, or end those processes on the host"))
 }
 
 /// CLI-3. Where hosts are silent and no other one knows the run, it may go on: that is told as of every stop.
@@ -73,15 +101,27 @@ struct StopCheck {
     /// Hosts without a proof.
     open: BTreeSet<String>,
     swept: bool,
+    /// Ranks of it have been launched.
+    launched: bool,
     lines: Vec<String>,
     unreachable: bool,
 }
 
+/// Why a host that answers proves nothing.
+const UNKNOWN: &str =
+    "it has no folder of this run; its `workdir`, or the host itself, may be another than at the launch";
+
+fn living(host: &str, survivor: &Survivor) -> String {
+    let Survivor { pid, command, state, .. } = survivor;
+    format!("  still running: {host}:{pid} {command} (state {state})")
+}
+
 impl StopCheck {
     /// Nothing is proved.
-    fn new(target: &Target) -> StopCheck {
+    fn new(target: &Target, found: &Found) -> StopCheck {
         let open: BTreeSet<String> = target.hosts.iter().map(|host| host.name.clone()).collect();
-        StopCheck { hosts: open.len(), open, ..StopCheck::default() }
+        let launched = found.parts.iter().any(|(_, part)| part.world_size > 0);
+        StopCheck { hosts: open.len(), open, launched, ..StopCheck::default() }
     }
 
     /// What the agents have proved.
@@ -107,18 +147,20 @@ impl StopCheck {
         self.open.contains(host)
     }
 
-    /// A sweep of a host that no agent answered for.
-    fn swept(&mut self, host: &str, left: Result<Vec<Survivor>, HintedError>) {
-        match left {
-            Ok(left) => {
+    /// A sweep of a host that no agent answered for. A host that does not know a run that was launched there
+    /// proves nothing: its folder, or the host itself, is another one now.
+    fn swept(&mut self, host: &str, told: Told) {
+        match told {
+            Ok(told) => {
                 self.swept = true;
-                if left.is_empty() {
+                let known = told.known || !self.launched;
+                if told.alive.is_empty() && known {
                     self.open.remove(host);
                 }
-                self.lines.extend(left.iter().map(|survivor| {
-                    let Survivor { pid, command, state, .. } = survivor;
-                    format!("  still running: {host}:{pid} {command} (state {state})")
-                }));
+                if !known {
+                    self.lines.push(format!("{}: {UNKNOWN}", summary::unverified(host)));
+                }
+                self.lines.extend(told.alive.iter().map(|survivor| living(host, survivor)));
             }
             Err(error) => {
                 self.open.insert(host.to_owned());
@@ -159,44 +201,29 @@ fn answered(end: &End, name: &str) -> bool {
     end.model.hosts.iter().any(|host| host.name == name && host.agent.is_some())
 }
 
-#[derive(Debug, Deserialize)]
-struct Swept {
-    survivors: Vec<Survivor>,
-}
-
-type Left = Result<Vec<Survivor>, HintedError>;
+/// What a host tells of the run once nothing that a dead agent has left is there any more.
+type Told = Result<Traces, HintedError>;
 
 /// Sweeps hosts on which no agent has proved the stop, and then asks each what it knows of the run: processes
 /// that a living agent looks after are not swept.
-async fn sweep(run: &RunId, hosts: &[Host], args: &StopArgs) -> Result<Vec<(String, Left)>, Failure> {
+async fn sweep(run: &RunId, hosts: &[Host], args: &StopArgs) -> Result<Vec<(String, Told)>, Failure> {
     if hosts.is_empty() {
         return Ok(Vec::new());
     }
-    let answers = exec_on_all(hosts, &args.host_keys, |host| {
-        ["sweep", "--run", &run.0, "--workdir", &host.workdir].map(str::to_owned).to_vec()
-    })
-    .await?;
-    let lists = list(hosts, &args.host_keys).await?;
-    let left = hosts.iter().zip(answers).zip(lists).map(|((host, answer), list)| {
-        let swept = answer.and_then(|text| decode::<Swept>(host, &text)).map(|swept| swept.survivors);
-        (host.name.clone(), swept.and_then(|survivors| Ok(with_attended(run, survivors, list?))))
-    });
-    Ok(left.collect())
+    let swept = exec_on_all(hosts, &args.host_keys, |host| command("sweep", run, host)).await?;
+    let told = traces(run, hosts, &args.host_keys).await?;
+    let both = hosts.iter().zip(swept).zip(told);
+    Ok(both.map(|((host, swept), told)| (host.name.clone(), swept.and(told))).collect())
 }
 
-/// The survivors of a sweep, and what a living agent or nobody looks after.
-fn with_attended(run: &RunId, mut survivors: Vec<Survivor>, list: Vec<RunEntry>) -> Vec<Survivor> {
-    for entry in list.into_iter().filter(|entry| entry.run == *run && entry.state != RunState::Finished) {
-        let pids = if entry.pids.is_empty() { vec![entry.agent_pid] } else { entry.pids };
-        let known: Vec<u32> = survivors.iter().map(|survivor| survivor.pid).collect();
-        survivors.extend(pids.into_iter().filter(|pid| !known.contains(pid)).map(|pid| Survivor {
-            pid,
-            rank: None,
-            state: '?',
-            command: format!("of node {}", entry.node_rank),
-        }));
-    }
-    survivors
+/// What each host knows of the run, in host order.
+async fn traces(run: &RunId, hosts: &[Host], host_keys: &HostKeyArgs) -> Result<Vec<Told>, Failure> {
+    let answers = exec_on_all(hosts, host_keys, |host| command("traces", run, host)).await?;
+    Ok(hosts.iter().zip(answers).map(|(host, answer)| answer.and_then(|text| decode(host, &text))).collect())
+}
+
+fn command(verb: &str, run: &RunId, host: &Host) -> Vec<String> {
+    [verb, "--run", &run.0, "--workdir", &host.workdir].map(str::to_owned).to_vec()
 }
 
 #[cfg(test)]
@@ -211,38 +238,41 @@ mod tests {
         StopCheck { hosts: 2, open: ["a".to_string(), "b".to_string()].into(), ..StopCheck::default() }
     }
 
+    fn told(alive: Vec<Survivor>) -> Told {
+        Ok(Traces { known: true, alive })
+    }
+
     #[test]
     fn cli_3_stopped_needs_every_host() {
         let run = RunId("r".into());
-        let clear = |name: &str, check: &mut StopCheck| check.swept(name, Ok(Vec::new()));
+        let clear = |name: &str, check: &mut StopCheck| check.swept(name, told(Vec::new()));
         let mut all = check();
         ["a", "b"].iter().for_each(|name| clear(name, &mut all));
         assert_eq!(all.print(&run), Ok(0));
         let mut left = check();
         clear("a", &mut left);
-        left.swept("b", Ok(vec![survivor()]));
+        left.swept("b", told(vec![survivor()]));
         assert_eq!(left.print(&run).unwrap_err().code, 1);
-        let mut unknown = check();
-        clear("a", &mut unknown);
-        unknown.swept("b", Err(HintedError { error: "gone".into(), hint: String::new() }));
-        assert_eq!(unknown.print(&run).unwrap_err().code, 3);
+        let mut silent = check();
+        clear("a", &mut silent);
+        silent.swept("b", Err(HintedError { error: "gone".into(), hint: String::new() }));
+        assert_eq!(silent.print(&run).unwrap_err().code, 3);
         let mut unasked = check();
         clear("a", &mut unasked);
         assert_eq!(unasked.print(&run).unwrap_err().code, 1, "nobody spoke for b");
     }
 
     #[test]
-    fn cli_3_what_a_living_agent_looks_after_is_left() {
+    fn cli_3_a_host_that_does_not_know_the_run_proves_nothing() {
         let run = RunId("r".into());
-        let entry = |run: &str, state| RunEntry {
-            run: RunId(run.into()),
-            state,
-            pids: vec![7, 8],
-            ..crate::cli::roster::sample_entry()
+        let of = |launched, traces: Traces| {
+            let mut check = StopCheck { launched, ..check() };
+            check.swept("a", told(Vec::new()));
+            check.swept("b", Ok(traces));
+            check.print(&run).map_err(|failure| failure.code)
         };
-        let list = vec![entry("other", RunState::Running), entry("r", RunState::Finished)];
-        assert_eq!(with_attended(&run, vec![survivor()], list), [survivor()]);
-        let left = with_attended(&run, vec![survivor()], vec![entry("r", RunState::Running)]);
-        assert_eq!(left.iter().map(|survivor| survivor.pid).collect::<Vec<_>>(), [7, 8]);
+        assert_eq!(of(true, Traces::default()), Err(1));
+        assert_eq!(of(false, Traces::default()), Ok(0), "no rank was launched anywhere");
+        assert_eq!(of(false, Traces { known: false, alive: vec![survivor()] }), Err(1));
     }
 }

@@ -1,6 +1,6 @@
 //! Runs that a host knows, as `agent list` tells them.
 
-use crate::message::{Counters, Ending, Evaluation, FinishReason};
+use crate::message::{Counters, Ending, Evaluation, FinishReason, Survivor};
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -125,6 +125,17 @@ pub struct RankFailure {
     pub text: String,
     /// It named a mistake in the configuration.
     pub usage: bool,
+}
+
+/// What a host tells of one run, as `agent traces` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Traces {
+    /// A node of the run has its folder here. Without one, no survivor does not mean that none is left: the
+    /// folder, or the machine, may be another one than that of the launch.
+    pub known: bool,
+    /// What lives of the run on this host, wherever its folder is.
+    pub alive: Vec<Survivor>,
 }
 
 /// State of a run on one host.

@@ -366,3 +366,47 @@ fn left_1_what_nothing_leads_to_is_found_after_agent_and_guard_were_killed() {
         assert!(said.contains("verified"), "{said}");
     }
 }
+
+/// CLI-3. A host that has lost a run's folder, or whose `workdir` is another one now, proves nothing: not even when
+/// every other host does.
+#[test]
+fn a_host_that_has_forgotten_a_run_that_goes_on_is_not_called_clear() {
+    let bench = Bench::new();
+    let hosts = |name: &str, workdirs: [&str; 2]| {
+        let host = |(node, workdir): (usize, &&str)| {
+            let workdir = bench.path().join(workdir);
+            std::fs::create_dir_all(&workdir).unwrap();
+            format!(
+                "[[host]]\nname = \"local{node}\"\ntransport = \"local\"\nnproc = 1\nworkdir = {workdir:?}\n"
+            )
+        };
+        let text = workdirs.iter().enumerate().map(host).collect::<String>();
+        bench.write(name, &text).to_str().unwrap().to_owned()
+    };
+    let launched = hosts("hosts.toml", ["a", "b"]);
+    let experiment = bench.program(&["--iters", "1000000", "--pause", "0.02"]);
+    let mut console = Console::start(&["run", experiment.to_str().unwrap(), "--hosts", &launched]);
+    let run = console.wait_kind("run_started", 60)["run"].as_str().unwrap().to_owned();
+    console.wait_kind("progress", 60);
+    kill(console.pid(), libc::SIGKILL);
+    let stop = |hosts: &str| {
+        let output = rankdeck().args(["stop", &run, "--hosts", hosts]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    // Nobody lists it.
+    let (code, said) = stop(&hosts("moved.toml", ["c", "d"]));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("NOT VERIFIED") && said.contains("still running: local0:"), "{said}");
+    assert_eq!(bench.rank_processes().len(), 2, "nothing was ended");
+    // One of two lists it.
+    let (code, said) = stop(&hosts("half.toml", ["a", "d"]));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("all processes exited on local1"), "{said}");
+    assert!(said.contains("it has no folder of this run"), "{said}");
+    // The folder of the other is gone.
+    std::fs::remove_dir_all(bench.path().join("b/runs")).unwrap();
+    let (code, said) = stop(&launched);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("it has no folder of this run"), "{said}");
+    drop(console);
+}
