@@ -5,13 +5,13 @@
     python3 benches/chaos.py [--sequences 200] [--seed 1] [--only SEED] [--console PATH] [--json FILE]
 
 Each sequence launches a run of four ranks, does two to five random things to it (exclude a host, restart, kill or add a console, cut a
-cable, lag, lose packets, kill a rank, stop half of it), and then asks `rankdeck stop`. The processes of the run are looked up on the hosts
-themselves. Where a host could not be reached, the network is mended and a second stop must end everything.
+cable, lag, lose packets, kill or suspend a rank, an agent, or an agent with its guard, take away a host's folder of it, stop half of it), and then asks `rankdeck stop`. The processes of the run are looked up on the hosts
+themselves. Where a host could not be reached or had lost its folder, that is mended and a second stop must end everything.
 
 An end is one of
 
     verified-true       called verified, and no process is left
-    not-verified-true   called NOT VERIFIED: a host could not be asked, or a process is left
+    not-verified-true   called NOT VERIFIED: a host could not be asked or has lost the run's folder, or a process is left
     needless            called NOT VERIFIED although every host could be asked and nothing is left
     false               called verified, and a process is left; or an end in which neither is said
     endless             no end within the bound
@@ -109,7 +109,7 @@ class Sequence:
 
     def __init__(self, hosts, seed):
         self.hosts, self.seed, self.random = hosts, seed, random.Random(seed)
-        self.consoles, self.done, self.broken = [], [], set()
+        self.consoles, self.done, self.broken, self.forgotten = [], [], set(), set()
         self.run, self.spawned = None, 0
 
     def launch(self):
@@ -159,6 +159,34 @@ class Sequence:
         for node in self.broken:
             self.hosts.call("fault", node, "clear", check=False)
         self.broken.clear()
+        for node in self.forgotten:
+            self.hosts.call("exec", node, "sh", "-c", "mv /home/tb/work/aside/* /home/tb/work/runs/", check=False)
+        self.forgotten.clear()
+
+    def forget(self, node):
+        """A host's folder of the run is moved away, as `rm -r`, a wiped scratch disk or another `workdir` do it."""
+        self.hosts.call("exec", node, "sh", "-c", f"mkdir -p /home/tb/work/aside && mv /home/tb/work/runs/{self.run} /home/tb/work/aside/", check=False)
+        self.forgotten.add(node)
+
+    def agents(self, node, verbs):
+        look = f"pgrep -f 'agent ({verbs}) --run {self.run}( |$)'"
+        return self.hosts.call("exec", node, "sh", "-c", look, check=False).stdout.split()
+
+    def kill_agent(self, node):
+        if pids := self.agents(node, "serve"):
+            self.hosts.call("exec", node, "kill", "-9", *pids, check=False)
+
+    def kill_agent_and_guard(self, node):
+        if pids := self.agents(node, "serve|guard"):
+            self.hosts.call("exec", node, "kill", "-9", *pids, check=False)
+
+    def suspend_agent(self, node):
+        if pids := self.agents(node, "serve"):
+            self.hosts.call("exec", node, "kill", "-STOP", *pids, check=False)
+
+    def suspend_rank(self, node):
+        if pids := self.hosts.left(self.run).get(node, []):
+            self.hosts.call("exec", node, "kill", "-STOP", *pids, check=False)
 
     def lag(self, node):
         self.hosts.call("fault", node, "lag", "150", check=False)
@@ -181,7 +209,8 @@ class Sequence:
     def wait(self, _):
         time.sleep(self.random.uniform(0.2, 6))
 
-    OPS = [exclude, exclude, restart, kill_console, kill_console, attach, cut, cut, mend, lag, lag, loss, kill_rank, kill_rank, early_stop, wait]
+    OPS = [exclude, exclude, restart, kill_console, kill_console, attach, cut, cut, mend, lag, lag, loss, kill_rank, kill_rank, early_stop, wait,
+           kill_agent, kill_agent, kill_agent_and_guard, suspend_agent, suspend_rank, forget, forget]
 
     def act(self):
         for _ in range(self.random.randint(2, 5)):
@@ -206,7 +235,7 @@ class Sequence:
         elif not denied:
             kind = "false"
         else:
-            kind = "not-verified-true" if left or self.broken else "needless"
+            kind = "not-verified-true" if left or self.broken or self.forgotten else "needless"
         return kind, took, left, said
 
     def close(self):
