@@ -3,7 +3,7 @@
 use super::*;
 use crate::cli::preflight::{Grade, PushedCode};
 use rankdeck_proto::examination::{
-    GpuFinding, GpuProcess, Interface, Limits, Listened, Program, Reached, Route,
+    GpuFinding, GpuHealth, GpuProcess, Interface, Limits, Listened, Program, Reached, Route,
 };
 use rankdeck_types::host::{Gpus, Transport};
 use rankdeck_types::ids::RunId;
@@ -100,6 +100,7 @@ fn every_check_sees_its_fault_and_names_the_key() {
             memory_used: used,
             memory_total: 100,
             processes,
+            health: GpuHealth::default(),
         }];
     };
     let process = GpuProcess { pid: 7, bytes: 1, command: "python".into(), run: None };
@@ -118,6 +119,24 @@ fn every_check_sees_its_fault_and_names_the_key() {
         with_gpu(e, 50, vec![process.clone()])
     });
     case("gpus", Failed, "cannot be seen", "host.1.gpus", &gpus, &|e| with_gpu(e, 95, vec![]));
+    let refused = "the trainer cannot use them: no kernel; GPU 0 is in use: process 7 (python)";
+    case("gpus", Failed, refused, "host.1.libtorch", &gpus, &|e| {
+        with_gpu(e, 50, vec![process.clone()]);
+        e.findings.gpu_check = Some(Err(HintedError::new("no kernel", "another libtorch")));
+    });
+    let ill = |health: GpuHealth| {
+        move |e: &mut Examined| {
+            with_gpu(e, 0, vec![]);
+            e.findings.gpus[0].health = health;
+        }
+    };
+    let none = GpuHealth::default();
+    let errors = ill(GpuHealth { uncorrected: 2, ..none });
+    case("gpus", Warning, "GPU 0: 2 memory errors not corrected", "host.1.gpus", &gpus, &errors);
+    let pending = ill(GpuHealth { reset_pending: true, ..none });
+    case("gpus", Warning, "replaced at the next reset only", "host.1.gpus", &gpus, &pending);
+    let worn = ill(GpuHealth { remap_failed: true, ..none });
+    case("gpus", Failed, "no spare rows", "host.1.gpus", &gpus, &worn);
     case("leftovers", Warning, "pids [5]", "", &two, &|e| {
         let entry = crate::cli::roster::sample_entry();
         e.findings.runs =
