@@ -42,8 +42,16 @@ pub fn count() -> u32 {
 pub fn visible(all: &[GpuSample]) -> Vec<Option<Given>> {
     match std::env::var("CUDA_VISIBLE_DEVICES") {
         Ok(list) => listed(&list, all),
-        Err(_) => all.iter().map(|gpu| Some(Given::whole(gpu))).collect(),
+        Err(_) => together(all.iter().map(|gpu| Some(Given::whole(gpu))).collect()),
     }
+}
+
+/// Those that one process can use: an instance alone, or whole GPUs.
+fn together(mut given: Vec<Option<Given>>) -> Vec<Option<Given>> {
+    let is_whole = |one: &Option<Given>| one.as_ref().is_some_and(|given| given.instance.is_none());
+    let whole = given.iter().take_while(|one| is_whole(one)).count();
+    given.truncate(whole.max(1));
+    given
 }
 
 /// What the GPU of this index in a plan is here. The agent gives ranks the same: an index beyond the list
@@ -59,7 +67,8 @@ fn among(index: u32, mut visible: Vec<Option<Given>>, all: &[GpuSample]) -> Opti
     all.iter().find(|gpu| gpu.index == index).map(Given::whole)
 }
 
-/// As CUDA reads the list: an entry that is no GPU hides itself and all that follow.
+/// As CUDA reads the list: an entry that is no GPU hides itself and all that follow. Of instances that are
+/// named one by one, the agent gives each rank its own.
 fn listed(list: &str, all: &[GpuSample]) -> Vec<Option<Given>> {
     let entry = |entry: &str| match entry.parse::<u32>() {
         Ok(index) => all.iter().find(|gpu| gpu.index == index).map(|gpu| Some(Given::whole(gpu))),
@@ -69,7 +78,8 @@ fn listed(list: &str, all: &[GpuSample]) -> Vec<Option<Given>> {
         }
         Err(_) => None,
     };
-    list.split(',').map(str::trim).map_while(entry).collect()
+    let given = list.split(',').map(str::trim).map_while(entry).collect();
+    if list.contains("MIG-") { given } else { together(given) }
 }
 
 /// The instance of this name. Names of old drivers, `MIG-GPU-.../1/0`, tell its GPU only.
@@ -113,6 +123,8 @@ mod tests {
         assert_eq!(of("MIG-5"), [None]);
         assert_eq!(of("MIG-3b,MIG-3a"), [given(3, Some("MIG-3b")), given(3, Some("MIG-3a"))]);
         assert_eq!(of("3"), [given(3, Some("MIG-3a"))], "CUDA takes the first instance");
+        assert_eq!(of("3,1"), [given(3, Some("MIG-3a"))], "and then nothing else");
+        assert_eq!(of("1,3,2"), [given(1, None)], "or whole GPUs only");
         assert_eq!(of("MIG-GPU-33ab/2/0"), [given(3, None)]);
         assert!(of("").is_empty() && of("-1").is_empty());
     }
