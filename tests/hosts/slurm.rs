@@ -54,7 +54,7 @@ fn an_allocation_gives_hosts_ranks_and_a_proved_end() {
     wait_until("the job has ended, holders included", 30, || slurm.ask("squeue", &["-h"]).is_empty());
 }
 
-/// Another job has the first two GPUs of each node, so that Slurm's numbers are not those of the plan.
+/// Another job has the first two GPUs of the node, so that Slurm's numbers are not those of the plan.
 #[test]
 fn ranks_have_the_gpus_that_slurm_gives() {
     let Some(slurm) = Slurm::start_with_gpus(4) else { return };
@@ -62,7 +62,7 @@ fn ranks_have_the_gpus_that_slurm_gives() {
     let gpus = bench.path().join("gpus-of-the-test");
     std::fs::create_dir(&gpus).unwrap();
     let Some(fake) = FakeCuda::new(&gpus, &[("gpus", "4")]) else { return };
-    let ask = ["--nodes=2", "--gpus-per-node=2", "--quiet"];
+    let ask = ["--nodelist=n0", "--gpus-per-node=2", "--quiet"];
     let mut other = slurm.command("salloc").args(ask).args(["sleep", "600"]).spawn().unwrap();
     wait_until("the other job runs", 60, || {
         slurm.ask("squeue", &["-h", "-t", "running"]).lines().count() == 1
@@ -73,11 +73,11 @@ fn ranks_have_the_gpus_that_slurm_gives() {
     command.args(["--headless", "--json"]).current_dir(bench.path());
     let mut console = Console::spawn(command);
     let started = console.wait_kind("run_started", 60);
-    assert_eq!((&started["world_size"], &started["nnodes"]), (&Value::from(4), &Value::from(2)));
+    assert_eq!((&started["world_size"], &started["nnodes"]), (&Value::from(2), &Value::from(1)));
     // GPU n of the fake shows 50 + 10 n.
     console.wait_for("figures of the GPUs that are given", 90, |line| {
         let of = |rank: usize| line["per_rank"][rank]["gpu_percent"].as_u64();
-        line["kind"] == "progress" && [0, 1, 2, 3].map(of) == [Some(70), Some(80), Some(70), Some(80)]
+        line["kind"] == "progress" && [0, 1].map(of) == [Some(70), Some(80)]
     });
     let ranks = bench.rank_processes();
     let environ = |pid: &u32| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
