@@ -2,7 +2,7 @@
 
     python3 cleanrl.py FAKE        (FAKE: the folder that tests/fake_cuda/build.py has made)
 
-The updates of ppo.py, ppo_atari.py, dqn.py and sac_continuous_action.py in eager PyTorch, operation by operation what they ask
+The updates of ppo.py, ppo_atari.py, dqn.py, dqn_atari.py and sac_continuous_action.py in eager PyTorch, operation by operation what they ask
 of torch, with the widths and batches of our rows. Prints, for each, means over UPDATES updates as JSON."""
 
 import json
@@ -127,11 +127,26 @@ def drawn(batch, *columns):
     return [torch.tensor(np.zeros((batch, width), dtype), device=CUDA) for width, dtype in columns]
 
 
+class PixelValues(nn.Module):
+    """The network of dqn_atari.py, with the hidden layers of our row."""
+
+    def __init__(self, actions):
+        super().__init__()
+        convolutions = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU()]
+        self.layers = nn.Sequential(*convolutions, nn.Flatten(), *dense([3136, HIDDEN, HIDDEN], nn.ReLU), nn.Linear(HIDDEN, actions))
+
+    def forward(self, seen):
+        return self.layers(seen.view(-1, 4, 84, 84) / 255.0)
+
+
 def dqn(observation, actions, batch):
-    make = lambda: nn.Sequential(*dense([observation, HIDDEN, HIDDEN], nn.ReLU), nn.Linear(HIDDEN, actions)).to(CUDA)
+    small = lambda: nn.Sequential(*dense([observation, HIDDEN, HIDDEN], nn.ReLU), nn.Linear(HIDDEN, actions))
+    pixels = observation == 4 * 84 * 84
+    make = lambda: (PixelValues(actions) if pixels else small()).to(CUDA)
     network, target = make(), make()
     adam = torch.optim.Adam(network.parameters(), lr=2.5e-4)
-    columns = [(observation, np.float32), (1, np.int64), (observation, np.float32), (1, np.float32), (1, np.float32)]
+    of = np.uint8 if pixels else np.float32
+    columns = [(observation, of), (1, np.int64), (observation, of), (1, np.float32), (1, np.float32)]
 
     def update():
         seen, taken, after, done, reward = drawn(batch, *columns)
@@ -224,5 +239,6 @@ print(json.dumps({
     "PPO, CartPole": counted(ppo(Separate(4, 2), [4], 512, 128, 0.2)),
     "PPO, Pong": counted(ppo(Pixels(6), [4, 84, 84], 32, 8, 0.1)),
     "DQN, CartPole": counted(dqn(4, 2, 32)),
+    "DQN, Pong": counted(dqn(4 * 84 * 84, 6, 32)),
     "SAC, Pendulum": counted(sac(3, 1, 32)),
 }))

@@ -5,9 +5,11 @@
 //! may: after a look, and after a list of runs, it rests as many times as long as [`SHARE`] says.
 
 use crate::entries;
-use crate::observe::gpu::{self, Gpus, History};
+use crate::observe::gpu::{Gpus, History};
 use crate::observe::gpu_users::GpuUsers;
+use crate::observe::nvml;
 use crate::observe::sample::Sampler;
+use crate::observe::shares::Shares;
 use nvml_wrapper::Nvml;
 use rankdeck_proto::fleet::{HostLook, LOOK, SHARE};
 use rankdeck_types::error::HintedError;
@@ -37,7 +39,7 @@ pub struct Told {
 /// Tells this host, and the runs under `workdir`, for so long, or until nobody reads.
 pub fn tell(workdir: &Path, within: Duration) -> Result<Told, HintedError> {
     let begun = Instant::now();
-    let nvml = gpu::load();
+    let nvml = nvml::load();
     let mut looker = Looker::default();
     let (mut looks, mut list_at) = (0, begun);
     // The use of CPUs is a difference.
@@ -86,13 +88,15 @@ fn cpu_time() -> Duration {
 struct Looker {
     sampler: Sampler,
     gpus: History,
+    shares: Shares,
     users: GpuUsers,
 }
 
 impl Looker {
     fn look(&mut self, nvml: Option<&Nvml>) -> HostLook {
         let mut sample = self.sampler.look(Generation::default(), &[], &Gpus::default());
-        sample.gpus = self.gpus.complete(nvml.map(gpu::look).unwrap_or_default());
+        let seen = nvml.map(|nvml| nvml::look(nvml, &mut self.shares));
+        sample.gpus = self.gpus.complete(seen.unwrap_or_default());
         let users = self.users.look(&sample.gpus, &BTreeSet::new());
         HostLook { sample, users, ..HostLook::default() }
     }

@@ -171,6 +171,21 @@ pub struct GpuFinding {
     pub memory_total: u64,
     /// Compute processes on it.
     pub processes: Vec<GpuProcess>,
+    /// How its memory is.
+    #[serde(default)]
+    pub health: GpuHealth,
+}
+
+/// Faults of a GPU's memory that its driver knows of before a run meets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuHealth {
+    /// Errors since the driver was loaded that could not be corrected.
+    pub uncorrected: u64,
+    /// Rows of memory are replaced, or pages retired, at the next reset only.
+    pub reset_pending: bool,
+    /// No rows are left to replace bad ones with.
+    pub remap_failed: bool,
 }
 
 /// A process on a GPU.

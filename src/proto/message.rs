@@ -36,8 +36,8 @@ pub use rank_event::{
 pub use rankdeck_types::exit::Exit;
 pub use record::{Record, RecordEvent, Survivor};
 pub use sample::{
-    CgroupSample, ChildSample, GpuSample, HostSample, HostSignals, LinkSample, MainThread, RankSample,
-    RankSignals,
+    CgroupSample, ChildSample, GpuInstance, GpuSample, HostSample, HostSignals, LinkSample, MainThread,
+    RankSample, RankSignals,
 };
 
 /// Version of this vocabulary; `attach` and `hello` carry it, and a mismatch ends the connection with a clear

@@ -452,6 +452,7 @@ fn gpu_words(host: &str, gpu: &GpuSample) -> String {
     told.extend(gpu.power_w.map(|watts| format!("{watts:.0} W")));
     told.extend(gpu.temperature_c.map(|degrees| format!("{degrees} degrees")));
     told.extend((!gpu.throttle.is_empty()).then(|| format!("held back: {}", gpu.throttle.join(", "))));
+    told.extend(hosts::instances(gpu));
     format!("GPU {} of {host}: {}", gpu.index, told.join(", "))
 }
 

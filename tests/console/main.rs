@@ -9,6 +9,8 @@
     reason = "a test that cannot go on must fail"
 )]
 
+rankdeck_testkit::hide_gpus!();
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -100,11 +100,26 @@ long fake_knob(const char* name, long otherwise) {
 
 int fake_gpus(void) { return (int)fake_knob("gpus", 1); }
 
+// Of instances of MIG, a process sees one. A divided GPU that is named as a whole is its first instance.
+static int instance_of(const char* list) {
+  int each = (int)fake_knob("mig_instances", 0);
+  if (!fake_knob("mig", 0) || !each) return -1;
+  if (!list || strncmp(list, "MIG-", 4)) return 0;
+  int number = (int)strtol(list + strcspn(list, ",") - 2, 0, 16);
+  return number % 16 < each && number / 16 < fake_gpus() ? number % 16 : -1;
+}
+
+int fake_instance(void) { return instance_of(getenv("CUDA_VISIBLE_DEVICES")); }
+
 // Entry `seen` of CUDA_VISIBLE_DEVICES: an index, or GPU-... with the index in its last two digits, as NVML
-// gives it here.
+// gives it here, or MIG-... likewise.
 static int visible(int seen, int* count) {
   const char* list = getenv("CUDA_VISIBLE_DEVICES");
   int gpus = fake_gpus(), result = -1, n = 0;
+  if (list && strncmp(list, "MIG-", 4) == 0) {
+    *count = instance_of(list) >= 0;
+    return *count && seen == 0 ? (int)strtol(list + strcspn(list, ",") - 2, 0, 16) / 16 : -1;
+  }
   if (!list) {
     *count = gpus;
     return seen < gpus ? seen : -1;
@@ -185,7 +200,7 @@ int fake_take(int seen, long bytes) {
   snprintf(path, sizeof path, "%s/gpus/%d/%d", fake_folder(), fake_real(seen), getpid());
   FILE* file = fopen(path, "we");
   if (file) {
-    fprintf(file, "%ld\n", used[seen]);
+    fprintf(file, "%ld %d\n", used[seen], fake_instance());
     fclose(file);
   }
   return 1;

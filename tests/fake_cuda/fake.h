@@ -10,11 +10,16 @@
 //   (143771) multiprocessors (132) driver (13000, as cuDriverGetVersion says it) driver_name (580.95.05)
 //   hang_at (never): the collective of this number, counted from 0, never ends; abort_hangs (0):
 //   ncclCommAbort neither hang_holds (0): and from then on no call on the GPU
+//   network_dies (never): from the collective of this number on, the network card is dead;
 //   init_hangs (0): ncclCommInitRankConfig never returns ras (0): ports are not served;
 //   NCCL's RAS is not faked utilization (50) process_utilization (20) their value may be `unsupported`
 //   capture_refused (0): no capture of a CUDA graph begins; capture_fails (0): none ends well
-//   mig (0) lost (none): index of a GPU that has fallen off the bus: NVML has lost it, and every call on it
-//   fails xid (none): `INDEX NUMBER`, reported once per process
+//   mig (0): GPUs are divided; mig_instances (0): into so many instances each, MIG-... with the GPU's and the
+//   instance's number as its last two digits; hide_pids (0): NVML tells pids of another namespace; idle (0):
+//   processes that were there before get no new samples of their use
+//   lost (none): index of a GPU that has fallen off the bus: NVML has lost it, and every call on it
+//   fails; renumbers (0): NVML then counts the others anew; row_remap (none): PENDING FAILED, as NVML tells
+//   them; retired_pending (0); xid (none): `INDEX NUMBER`, reported once per process
 //   ecc_corrected ecc_uncorrected nvlink_errors (0) pcie_rx pcie_tx (0, KB/s) nvlink_rx nvlink_tx (0, KiB/s):
 //   their value may be `unsupported`; throttle (0): NVML's bits
 //   without (none): `LIBRARY:SYMBOL`, which that library does not have; the test kit builds one for it
@@ -46,6 +51,8 @@ int fake_gpus(void);
 int fake_seen(void);
 // The GPU of this machine that the process sees under this number, or -1.
 int fake_real(int seen);
+// The instance of MIG that this process has, or -1.
+int fake_instance(void);
 void fake_model(int real, char* out, size_t size);
 // The device of the calling thread, as the process sees it.
 int fake_device(void);

@@ -22,7 +22,15 @@ typedef struct ProcessSample {
   unsigned sm, memory, encoder, decoder;
 } ProcessSample;
 
-static int index_of(Device device) { return (int)(intptr_t)device - 1; }
+// Handles: a GPU's index + 1, and from INSTANCES on, 16 for each GPU and one for each of its instances.
+enum { INSTANCES = 1024 };
+static int instance_of(Device device) { return (intptr_t)device < INSTANCES ? -1 : (int)((intptr_t)device % 16); }
+static int index_of(Device device) {
+  return instance_of(device) < 0 ? (int)(intptr_t)device - 1 : (int)(((intptr_t)device - INSTANCES) / 16);
+}
+static int instances(void) { return fake_knob("mig", 0) ? (int)fake_knob("mig_instances", 0) : 0; }
+// The GPU that NVML does not count any more, or -1.
+static int gone(void) { return fake_knob("renumbers", 0) ? (int)fake_knob("lost", -1) : -1; }
 static int lost(Device device) { return fake_knob("lost", -1) == index_of(device); }
 
 // A knob that may be `unsupported`, with a value for each GPU: `NAME.INDEX` is not distinguished, so GPU n
@@ -48,10 +56,11 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   return SUCCESS;
 }
 int nvmlDeviceGetCount_v2(unsigned* count) {
-  *count = (unsigned)fake_gpus();
+  *count = (unsigned)(fake_gpus() - (gone() >= 0));
   return SUCCESS;
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* out) {
+  if (gone() >= 0 && (int)index >= gone()) index++;
   if ((int)index >= fake_gpus()) return INVALID_ARGUMENT;
   *out = (Device)(intptr_t)(index + 1);
   return lost(*out) ? LOST : SUCCESS;
@@ -65,14 +74,18 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, Device* out) {
 int nvmlDeviceGetNvLinkRemoteDeviceType(Device device, unsigned link, int* out) { return NOT_SUPPORTED; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned link, void* out) { return NOT_SUPPORTED; }
 int nvmlDeviceGetIndex(Device device, unsigned* out) {
-  *out = (unsigned)index_of(device);
-  return SUCCESS;
+  *out = (unsigned)(index_of(device) - (gone() >= 0 && index_of(device) > gone()));
+  return lost(device) ? LOST : SUCCESS;
 }
 int nvmlDeviceGetName(Device device, char* out, unsigned size) {
   fake_model(index_of(device), out, size);
+  if (instance_of(device) >= 0) strncat(out, " MIG 1g", size - strlen(out) - 1);
   return SUCCESS;
 }
 int nvmlDeviceGetUUID(Device device, char* out, unsigned size) {
+  if (instance_of(device) >= 0)
+    snprintf(out, size, "MIG-00000000-0000-0000-0000-0000000000%x%x", index_of(device), instance_of(device));
+  else
   snprintf(out, size, "GPU-00000000-0000-0000-0000-0000000000%02x", index_of(device));
   return SUCCESS;
 }
@@ -80,26 +93,45 @@ int nvmlDeviceGetMigMode(Device device, unsigned* now, unsigned* later) {
   *now = *later = (unsigned)fake_knob("mig", 0);
   return SUCCESS;
 }
+int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned* count) {
+  *count = 7;
+  return SUCCESS;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device* out) {
+  if ((int)index >= instances()) return NOT_FOUND;
+  *out = (Device)(intptr_t)(INSTANCES + 16 * index_of(device) + (int)index);
+  return SUCCESS;
+}
+int nvmlDeviceGetRemappedRows(Device device, unsigned* corrected, unsigned* uncorrected, unsigned* pending, unsigned* failed) {
+  char text[64];
+  *corrected = *uncorrected = *pending = *failed = 0;
+  fake_text("row_remap", "0 0", text, sizeof text);
+  sscanf(text, "%u %u", pending, failed);
+  return SUCCESS;
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(Device device, int* pending) {
+  *pending = (int)fake_knob("retired_pending", 0);
+  return SUCCESS;
+}
 
 static int processes(Device device, ProcessInfo* out, unsigned room) {
   char path[4096];
-  int count = 0;
+  int count = 0, hidden = fake_knob("hide_pids", 0) ? 5000000 : 0;
   snprintf(path, sizeof path, "%s/gpus/%d", fake_folder(), index_of(device));
   DIR* folder = opendir(path);
   if (!folder) return 0;
   for (struct dirent* entry; (entry = readdir(folder));) {
-    int pid = atoi(entry->d_name);
+    int pid = atoi(entry->d_name), instance = -1;
+    unsigned long long used = 0;
     if (pid <= 0 || (kill(pid, 0) && errno == ESRCH)) continue;
-    if (out && (unsigned)count < room) {
-      snprintf(path, sizeof path, "%s/gpus/%d/%d", fake_folder(), index_of(device), pid);
-      FILE* file = fopen(path, "re");
-      unsigned long long used = 0;
-      if (file) {
-        if (fscanf(file, "%llu", &used) != 1) used = 0;
-        fclose(file);
-      }
-      out[count] = (ProcessInfo){(unsigned)pid, used, ~0u, ~0u};
+    snprintf(path, sizeof path, "%s/gpus/%d/%d", fake_folder(), index_of(device), pid);
+    FILE* file = fopen(path, "re");
+    if (file) {
+      if (fscanf(file, "%llu %d", &used, &instance) < 1) used = 0;
+      fclose(file);
     }
+    if (instance_of(device) >= 0 && instance != instance_of(device)) continue;
+    if (out && (unsigned)count < room) out[count] = (ProcessInfo){(unsigned)(pid + hidden), used, (unsigned)instance, ~0u};
     count++;
   }
   closedir(folder);
@@ -124,8 +156,11 @@ int nvmlDeviceGetProcessUtilization(Device device, ProcessSample* out, unsigned*
   if (there == 0) return NOT_FOUND;
   *count = (unsigned)there;
   if (!out || room < (unsigned)there) return TOO_SMALL;
-  // Each process uses one more per cent than the one before.
-  for (int i = 0; i < there; i++) out[i] = (ProcessSample){found[i].pid, since + 1, each + (unsigned)i, 1, 0, 0};
+  // Each process uses one more per cent than the one before. The driver takes samples all the time.
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  unsigned long long time = fake_knob("idle", 0) ? 1 : now.tv_sec * 1000000ull + now.tv_nsec / 1000;
+  for (int i = 0; i < there; i++) out[i] = (ProcessSample){found[i].pid, time, each + (unsigned)i, 1, 0, 0};
   return SUCCESS;
 }
 // { total, free, used }
@@ -134,6 +169,7 @@ int nvmlDeviceGetMemoryInfo(Device device, unsigned long long* out) {
   if (lost(device)) return LOST;
   int count = processes(device, found, 256);
   out[0] = (unsigned long long)fake_knob("memory_mib", 143771) << 20;
+  if (instance_of(device) >= 0) out[0] /= (unsigned)instances();
   out[2] = (unsigned long long)fake_knob("reserved_mib", 0) << 20;
   for (int i = 0; i < count && i < 256; i++) out[2] += found[i].used;
   out[1] = out[0] - out[2];

@@ -8,6 +8,8 @@
     reason = "a test that fails should say so loudly"
 )]
 
+rankdeck_testkit::hide_gpus!();
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -6,6 +6,7 @@
 use crate::support::slurm::Slurm;
 use crate::support::{Bench, Console, trainer, wait_until};
 use rankdeck_proto::message::{Exit, Record, RecordEvent};
+use rankdeck_testkit::fake_cuda::FakeCuda;
 use rankdeck_testkit::python;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,44 @@ fn an_allocation_gives_hosts_ranks_and_a_proved_end() {
     assert_eq!((&last["consistent"], &last["env_step"]), (&Value::from(true), &Value::from(20 * 8 * 4)));
     assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
     wait_until("the job has ended, holders included", 30, || slurm.ask("squeue", &["-h"]).is_empty());
+}
+
+/// Another job has the first two GPUs of the node, so that Slurm's numbers are not those of the plan.
+#[test]
+fn ranks_have_the_gpus_that_slurm_gives() {
+    let Some(slurm) = Slurm::start_with_gpus(4) else { return };
+    let bench = bench(&["--iters", "1000000"]);
+    let gpus = bench.path().join("gpus-of-the-test");
+    std::fs::create_dir(&gpus).unwrap();
+    let Some(fake) = FakeCuda::new(&gpus, &[("gpus", "4")]) else { return };
+    let ask = ["--nodelist=n0", "--gpus-per-node=2", "--quiet"];
+    let mut other = slurm.command("salloc").args(ask).args(["sleep", "600"]).spawn().unwrap();
+    wait_until("the other job runs", 60, || {
+        slurm.ask("squeue", &["-h", "-t", "running"]).lines().count() == 1
+    });
+    let mut command = slurm.command("salloc");
+    fake.apply(&mut command);
+    command.args(ask).args([env!("CARGO_BIN_EXE_rankdeck"), "--slurm", "run", "experiment.toml"]);
+    command.args(["--headless", "--json"]).current_dir(bench.path());
+    let mut console = Console::spawn(command);
+    let started = console.wait_kind("run_started", 60);
+    assert_eq!((&started["world_size"], &started["nnodes"]), (&Value::from(2), &Value::from(1)));
+    // GPU n of the fake shows 50 + 10 n.
+    console.wait_for("figures of the GPUs that are given", 90, |line| {
+        let of = |rank: usize| line["per_rank"][rank]["gpu_percent"].as_u64();
+        line["kind"] == "progress" && [0, 1].map(of) == [Some(70), Some(80)]
+    });
+    let ranks = bench.rank_processes();
+    let environ = |pid: &u32| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let named = |(pid, _): &(u32, String)| {
+        let text = String::from_utf8_lossy(&environ(pid)).replace('\0', " ");
+        text.contains("RANKDECK_DEVICE=cuda:1") && text.contains(" CUDA_VISIBLE_DEVICES=2,3 ")
+    };
+    assert!(ranks.iter().any(named), "{ranks:?}");
+    console.signal(libc::SIGINT);
+    console.finish(120);
+    other.kill().unwrap();
+    other.wait().unwrap();
 }
 
 #[test]

@@ -3,6 +3,9 @@
 use crate::gpus::{Machine, machine};
 use crate::support::Console;
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
 
 /// A rank's words in a line of the console, whatever its kind.
 fn says(line: &Value, words: &str) -> bool {
@@ -165,4 +168,59 @@ fn ranks_that_their_gpus_hold_end_by_themselves_and_say_so() {
     let verdict = console.all("verdict").into_iter().find(|line| says(line, "does not let go of it"));
     assert!(verdict.is_some(), "{:#?}", console.all("verdict"));
     assert!(has_checkpoint(&machine));
+}
+
+/// Both ranks compute; what connects them does not answer any more, which NCCL says of every communicator.
+#[test]
+fn a_network_card_that_dies_under_nccl_is_told_as_that() {
+    let Some(mut machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
+    let mut console = trained(&machine, "");
+    machine.fake.set("network_dies", "0");
+    let verdict = console.wait_for("a rank says what NCCL says", 60, |line| {
+        line["kind"] == "verdict" && says(line, "network error")
+    });
+    assert!(says(&verdict, "got completion from peer with status=12"), "{verdict}");
+    assert_eq!(verdict["reason_code"], "connection_lost", "{verdict}");
+    assert_eq!(console.finish(120).code(), Some(1), "{}", console.told());
+    assert!(has_checkpoint(&machine));
+}
+
+/// This build's console beside a trainer that orders a fault of itself; `None` has been noted as a skip.
+fn faulty(machine: &Machine, fault: &str) -> Option<PathBuf> {
+    let trainer = crate::support::trainer()?;
+    let help = Command::new(&trainer).arg("--help").output().unwrap();
+    if !String::from_utf8_lossy(&help.stdout).contains("--inject") {
+        rankdeck_testkit::skipped("the trainer is built without its feature `inject`");
+        return None;
+    }
+    let folder = machine.bench.path().join("bin");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_rankdeck"), folder.join("rankdeck")).unwrap();
+    let script = format!("#!/bin/sh\nexec '{}' --inject {fault} \"$@\"\n", trainer.display());
+    let wrapper = machine.bench.write("bin/rankdeck-trainer", &script);
+    std::fs::set_permissions(&wrapper, PermissionsExt::from_mode(0o755)).unwrap();
+    Some(folder.join("rankdeck"))
+}
+
+/// Where ranks compare their calls, NCCL never sees those that differ. Of two ranks that differ, nobody can say
+/// which is wrong: both calls are told.
+#[test]
+fn calls_over_nccl_that_differ_end_a_run_with_both_named() {
+    for (fault, theirs) in [("mismatch-op@1:3", "broadcast \\\"grad\\\""), ("mismatch-count@1:3", "9156 f32")]
+    {
+        let Some(machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
+        let Some(program) = faulty(&machine, fault) else { return };
+        let text = std::fs::read_to_string(&machine.experiment).unwrap();
+        std::fs::write(&machine.experiment, format!("{text}[watch]\ncheck_collectives = true\n")).unwrap();
+        let ours = machine.command(&["run", "--headless", "--json"], &[]);
+        let mut command = Command::new(program);
+        command.args(ours.get_args()).current_dir(machine.folder());
+        machine.fake.apply(&mut command);
+        let mut console = Console::spawn(command);
+        let verdict = console.wait_for("the calls are compared", 120, |line| {
+            line["kind"] == "verdict" && line["reason_code"] == "mismatch_abort"
+        });
+        assert!(says(&verdict, "rank 1 in collective") && says(&verdict, theirs), "{verdict}");
+        assert_eq!(console.finish(120).code(), Some(1), "{}", console.told());
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::support::{Bench, Console, rankdeck, trainer};
 use rankdeck_testkit::fake_cuda::FakeCuda;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -57,15 +58,30 @@ impl Machine {
 
 #[test]
 fn figures_are_those_of_the_gpus_that_the_user_gave() {
-    let Some(machine) = machine(&[("gpus", "4")], "gpus = 'all'") else { return };
-    let command = machine.command(&["run", "--headless", "--json"], &[("CUDA_VISIBLE_DEVICES", "2,3")]);
+    figures_under("2,3", "0");
+}
+
+/// In a container, NVML tells pids that are those of no rank.
+#[test]
+fn figures_are_those_of_the_given_gpus_where_pids_are_hidden() {
+    figures_under("2,3", "1");
+    let named = |index: u32| format!("GPU-00000000-0000-0000-0000-0000000000{index:02x}");
+    figures_under(&format!("{},{}", named(2), named(3)), "1");
+}
+
+fn figures_under(given: &str, hide_pids: &str) {
+    let Some(machine) = machine(&[("gpus", "4"), ("hide_pids", hide_pids)], "gpus = 'all'") else { return };
+    let command = machine.command(&["run", "--headless", "--json"], &[("CUDA_VISIBLE_DEVICES", given)]);
     let mut console = Console::spawn(command);
+    let memory = |line: &serde_json::Value| line["per_rank"][1]["gpu_memory"].as_u64();
     let progress = console.wait_for("figures of both GPUs", 90, |line| {
         let figure = |rank: usize| line["per_rank"][rank]["gpu_percent"].as_u64();
         // GPU n of the fake shows 50 + 10 n.
-        line["kind"] == "progress" && figure(0) == Some(70) && figure(1) == Some(80)
+        line["kind"] == "progress"
+            && (figure(0), figure(1)) == (Some(70), Some(80))
+            && (hide_pids == "1" || memory(line).is_some_and(|bytes| bytes > 0))
     });
-    assert!(progress["per_rank"][1]["gpu_memory"].as_u64().unwrap() > 0, "{progress}");
+    assert_eq!(memory(&progress).is_none(), hide_pids == "1", "{progress}");
     assert_eq!(progress["per_rank"].as_array().unwrap().len(), 2, "{progress}");
     console.signal(libc::SIGINT);
     console.finish(60);
@@ -212,9 +228,84 @@ fn ranks_that_will_share_gpus_are_told_before_the_launch() {
     assert!(!said.contains("share"), "{said}");
 }
 
+/// Each rank sees the instance that is its own, and its memory there is what is shown; of use, nothing.
+#[test]
+fn ranks_on_instances_of_mig_show_memory_and_no_use() {
+    for hide_pids in ["0", "1"] {
+        let knobs = [("gpus", "2"), ("mig", "1"), ("mig_instances", "2"), ("hide_pids", hide_pids)];
+        let Some(machine) = machine(&knobs, "gpus = 'all'") else { return };
+        let named = |last: &str| format!("MIG-00000000-0000-0000-0000-0000000000{last}");
+        let given = format!("{},{}", named("01"), named("10"));
+        let env = [("CUDA_VISIBLE_DEVICES", given.as_str())];
+        let output = machine.command(&["check"], &env).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.contains("ranks 0=gpu0 1=gpu1"), "{said}");
+        let mut console = Console::spawn(machine.command(&["run", "--headless", "--json"], &env));
+        let memory = |line: &serde_json::Value, rank: usize| line["per_rank"][rank]["gpu_memory"].as_u64();
+        let progress = console.wait_for("memory of both", 120, |line| {
+            let both = [0, 1].map(|rank| memory(line, rank).is_some_and(|bytes| bytes > 0));
+            line["kind"] == "progress" && both == [true, true]
+        });
+        for (rank, gpu) in [(0, 0), (1, 1)] {
+            assert!(progress["per_rank"][rank]["gpu_percent"].is_null(), "{progress}");
+            assert_eq!(progress["per_rank"][rank]["gpu"]["index"], gpu, "{progress}");
+        }
+        console.signal(libc::SIGINT);
+        console.finish(120);
+        let placed = std::fs::read_dir(machine.bench.path().join("gpus-of-the-test/gpus/1")).unwrap();
+        assert!(placed.count() > 0, "the second rank was on its own GPU");
+    }
+}
+
+#[test]
+fn a_gpu_with_bad_memory_is_told_before_the_launch() {
+    for (knob, words, code) in [
+        (("row_remap", "1 0"), "bad memory is replaced at the next reset only", 0),
+        (("retired_pending", "1"), "bad memory is replaced at the next reset only", 0),
+        (("ecc_uncorrected", "2"), "2 memory errors not corrected", 0),
+        (("row_remap", "0 1"), "no spare rows are left", 3),
+    ] {
+        let Some(machine) = machine(&[knob], "gpus = 'all'") else { return };
+        let output = machine.command(&["check"], &[]).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.code() == Some(code) && said.contains(words), "{said}");
+    }
+}
+
+/// The driver then counts the others anew.
+#[test]
+fn a_lost_gpu_leaves_the_others_their_figures() {
+    let Some(mut machine) = machine(&[("gpus", "3"), ("renumbers", "1")], "gpus = 'all'") else { return };
+    let mut command = rankdeck();
+    machine.fake.apply(&mut command);
+    command.args(["agent", "fleet", "--workdir"]).arg(machine.folder()).args(["--seconds", "60"]);
+    let mut fleet = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut seen = Vec::new();
+    for line in BufReader::new(fleet.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        let Some(json) = line.split_once(' ').and_then(|(_, json)| serde_json::from_str(json).ok()) else {
+            continue;
+        };
+        let look: serde_json::Value = json;
+        let gpus = look["sample"]["gpus"].as_array().unwrap().clone();
+        let of =
+            |gpu: &serde_json::Value| (gpu["index"].clone(), gpu["utilization"].clone(), gpu["lost"] == true);
+        seen.push(gpus.iter().map(of).collect::<Vec<_>>());
+        machine.fake.set("lost", "1");
+        if seen.len() == 3 {
+            break;
+        }
+    }
+    fleet.kill().unwrap();
+    fleet.wait().unwrap();
+    let of = |index: u32, percent: serde_json::Value, lost: bool| (index.into(), percent, lost);
+    assert_eq!(seen[0], [of(0, 50.into(), false), of(1, 60.into(), false), of(2, 70.into(), false)]);
+    let none = serde_json::Value::Null;
+    assert_eq!(seen[2], [of(0, 50.into(), false), of(1, none, true), of(2, 70.into(), false)], "{seen:?}");
+}
+
 #[test]
 fn ranks_that_share_a_gpu_show_what_each_of_them_uses() {
-    let Some(machine) = machine(&[], "gpus = 'all'\nnproc = 2") else { return };
+    let Some(mut machine) = machine(&[], "gpus = 'all'\nnproc = 2") else { return };
     let mut console = Console::spawn(machine.command(&["run", "--headless", "--json"], &[]));
     let percent = |line: &serde_json::Value| {
         let mut of = [0, 1].map(|rank| line["per_rank"][rank]["gpu_percent"].as_u64());
@@ -224,6 +315,11 @@ fn ranks_that_share_a_gpu_show_what_each_of_them_uses() {
     // The fake's GPU is busy for 50 %; its processes use 20 % and 21 % of it.
     console.wait_for("the share of each", 120, |line| {
         line["kind"] == "progress" && percent(line) == [Some(20), Some(21)]
+    });
+    // The driver keeps what it told last of processes that do nothing any more.
+    machine.fake.set("idle", "1");
+    console.wait_for("no share of either", 60, |line| {
+        line["kind"] == "progress" && percent(line) == [Some(50), Some(50)]
     });
     console.signal(libc::SIGINT);
     console.finish(120);

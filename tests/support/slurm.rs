@@ -59,16 +59,22 @@ fn daemon(name: &str) -> Command {
 impl Slurm {
     /// Two nodes `n0` and `n1` that are idle; `None` has been noted as a skip.
     pub fn start() -> Option<Slurm> {
-        Slurm::start_with("")
+        Slurm::start_with("", 0)
+    }
+
+    /// The same, each with so many GPUs, at most 4. Slurm takes any device for one, and names them by number
+    /// in `CUDA_VISIBLE_DEVICES`.
+    pub fn start_with_gpus(gpus: usize) -> Option<Slurm> {
+        Slurm::start_with("", gpus)
     }
 
     /// The same where a job that is requeued waits for seconds, not for two minutes: until no credential of
     /// its former steps is valid.
     pub fn start_requeueing() -> Option<Slurm> {
-        Slurm::start_with(",cred_expire=15")
+        Slurm::start_with(",cred_expire=15", 0)
     }
 
-    fn start_with(auth: &str) -> Option<Slurm> {
+    fn start_with(auth: &str, gpus: usize) -> Option<Slurm> {
         if let Some(why) = missing() {
             skipped(&why);
             return None;
@@ -88,15 +94,20 @@ impl Slurm {
         std::fs::write(dir.join("key"), key).unwrap();
         std::fs::set_permissions(dir.join("key"), PermissionsExt::from_mode(0o400)).unwrap();
         let d = dir.display();
+        let devices = ["null", "zero", "full", "random"].into_iter().take(gpus);
+        let gres: String =
+            devices.map(|device| format!("NodeName=n[0-1] Name=gpu File=/dev/{device}\n")).collect();
+        std::fs::write(dir.join("gres.conf"), gres).unwrap();
+        let of_node = if gpus > 0 { format!("Gres=gpu:{gpus}") } else { String::new() };
         let text = format!(
             "ClusterName=rankdeck\nSlurmctldHost=localhost\nSlurmctldPort={ctl}\nSlurmUser={user}\nSlurmdUser={user}\n\
              AuthType=auth/munge\nAuthInfo=socket={d}/munge/sock{auth}\nStateSaveLocation={d}/state\nSlurmdSpoolDir={d}/%n.spool\n\
              SlurmctldPidFile={d}/ctl.pid\nSlurmdPidFile={d}/%n.pid\nSlurmctldLogFile={d}/ctl.log\nSlurmdLogFile={d}/%n.log\n\
              MailProg=/bin/true\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
              SelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nReturnToService=2\nMpiDefault=none\n\
-             KillWait=60\nSlurmdTimeout=30\nInactiveLimit=0\n\
-             NodeName=n0 NodeHostname=localhost NodeAddr=127.0.0.1 Port={p0} CPUs=8 RealMemory=1000 State=UNKNOWN\n\
-             NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={p1} CPUs=8 RealMemory=1000 State=UNKNOWN\n\
+             KillWait=60\nSlurmdTimeout=30\nInactiveLimit=0\nGresTypes=gpu\n\
+             NodeName=n0 NodeHostname=localhost NodeAddr=127.0.0.1 Port={p0} CPUs=8 RealMemory=1000 {of_node} State=UNKNOWN\n\
+             NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={p1} CPUs=8 RealMemory=1000 {of_node} State=UNKNOWN\n\
              PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n",
             ctl = port[0],
             p0 = port[1],

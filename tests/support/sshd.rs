@@ -108,11 +108,11 @@ impl Sshd {
 
     fn config(&self, port: u16) -> String {
         let folder = self.folder.display();
-        // SHLVL keeps bash from reading the start files of whoever runs the tests.
+        // SHLVL keeps bash from reading the start files of whoever runs the tests. Real GPUs stay hidden.
         format!(
             "{}\nListenAddress 127.0.0.1\nPort {port}\nHostKey {folder}/host_ed25519\nPidFile none\nAuthorizedKeysFile {folder}/authorized_keys\n\
              StrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
-             LogLevel VERBOSE\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv RANKDECK_CACHE={folder}/cache SHLVL=2\n",
+             LogLevel VERBOSE\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv RANKDECK_CACHE={folder}/cache SHLVL=2 CUDA_VISIBLE_DEVICES=\n",
             self.extra
         )
     }

@@ -31,6 +31,27 @@ macro_rules! end_without_destructors {
     };
 }
 
+/// For a test binary whose programs are not to find the GPUs of this machine: what they would say of those
+/// depends on the machine. A test with GPUs gives them itself ([`fake_cuda::FakeCuda::apply`]).
+#[macro_export]
+macro_rules! hide_gpus {
+    () => {
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static HIDE_GPUS: extern "C" fn() = $crate::hide_gpus;
+    };
+}
+
+/// What [`hide_gpus!`] runs at the start of a process: its environment is that of whatever it starts.
+pub extern "C" fn hide_gpus() {
+    use std::ffi::{c_char, c_int};
+    unsafe extern "C" {
+        fn setenv(name: *const c_char, value: *const c_char, overwrite: c_int) -> c_int;
+    }
+    // SAFETY: both strings end in NUL, and no other thread runs yet.
+    unsafe { setenv(c"CUDA_VISIBLE_DEVICES".as_ptr(), c"".as_ptr(), 1) };
+}
+
 /// What [`end_without_destructors!`] runs at the start of a process.
 pub extern "C" fn end_without_destructors() {
     use std::ffi::{c_int, c_void};

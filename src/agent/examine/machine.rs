@@ -4,13 +4,16 @@
 //! Owner: one preflight; readers only, but for a file of a few bytes that is written to learn whether one can
 //! be.
 
-use crate::observe::gpu;
+use crate::observe::nvml;
+use crate::observe::shares::Shares;
+use crate::observe::visible::visible;
 use crate::proc;
 
 use super::program::nearest;
 use rankdeck_proto::examination::{
     Disk, GpuFinding, GpuProcess, Interface, Limits, Names, Question, Route, Session,
 };
+use rankdeck_proto::message::GpuInstance;
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
@@ -18,27 +21,31 @@ use std::path::{Path, PathBuf};
 
 /// The driver's version, and its GPUs.
 pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {
-    let Some(nvml) = gpu::load() else { return (None, Vec::new()) };
-    let all = gpu::look(&nvml);
-    let visible = gpu::visible(&all);
+    let Some(nvml) = nvml::load() else { return (None, Vec::new()) };
+    let all = nvml::look(&nvml, &mut Shares::default());
     // Counted as the plan counts. A GPU that the user's list names twice is there twice.
-    let seen = |(place, index): (usize, &Option<u32>)| {
-        let index = (*index)?;
-        Some((place as u32, all.iter().find(|gpu| gpu.index == index)?))
-    };
-    let found = visible
-        .iter()
-        .enumerate()
-        .filter_map(seen)
-        .map(|(place, gpu)| GpuFinding {
-            index: place,
-            name: gpu.name.clone(),
+    let found = visible(&all).into_iter().zip(0..).filter_map(|(given, place)| {
+        let given = given?;
+        let gpu = given.gpu(&all)?;
+        let whole = GpuInstance {
             uuid: gpu.uuid.clone(),
+            name: gpu.name.clone(),
             memory_used: gpu.memory_used,
             memory_total: gpu.memory_total,
-            processes: gpu.processes.iter().map(|(pid, bytes)| process(*pid, *bytes)).collect(),
+            processes: gpu.processes.clone(),
+        };
+        let part = given.instance(gpu).cloned().unwrap_or(whole);
+        Some(GpuFinding {
+            index: place,
+            name: part.name,
+            uuid: part.uuid,
+            memory_used: part.memory_used,
+            memory_total: part.memory_total,
+            processes: part.processes.iter().map(|(pid, bytes)| process(*pid, *bytes)).collect(),
+            health: nvml::health(&nvml, gpu),
         })
-        .collect();
+    });
+    let found = found.collect();
     (nvml.sys_driver_version().ok(), found)
 }
 

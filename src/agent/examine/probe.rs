@@ -1,6 +1,6 @@
 //! What a host offers: cores, GPUs, the built-in trainer, libtorch.
 
-use crate::observe::gpu;
+use crate::observe::visible;
 use crate::proc;
 use crate::supervise::libtorch;
 use rankdeck_proto::folders;
@@ -12,7 +12,7 @@ pub(crate) fn probe() -> Probe {
     Probe {
         hostname: proc::hostname(),
         cpu_count: proc::cpu_count(),
-        gpu_count: gpu::count(),
+        gpu_count: visible::count(),
         home: folders::home().display().to_string(),
         trainer: libtorch::trainer().map(|path| path.display().to_string()),
         libtorch: libtorch::find(None, &here).ok().flatten().map(|path| path.display().to_string()),

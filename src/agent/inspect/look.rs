@@ -340,6 +340,7 @@ pub fn gpu_words(gpu: &GpuSample) -> String {
     words.extend(gpu.utilization.map(|percent| format!("busy {percent} %")));
     words.extend(gpu.power_w.map(|watts| format!("{watts:.0} W")));
     words.extend(gpu.sm_clock_mhz.map(|clock| format!("{clock} MHz")));
+    words.extend((!gpu.instances.is_empty()).then(|| "its use is not told: it is divided (MIG)".to_owned()));
     words.extend(gpu.temperature_c.map(|degrees| format!("{degrees} C")));
     format!("GPU {}: {}", gpu.index, words.join(", "))
 }

@@ -1,20 +1,19 @@
 //! GPUs as NVML shows them.
 //!
 //! Owner: one thread that asks once a second and publishes what it last heard: a driver in trouble may keep a
-//! call for many seconds, and nothing else may wait for that. The library is loaded at run time; without it
-//! there are no GPUs.
+//! call for many seconds, and nothing else may wait for that.
+//!
+//! Invariant: a GPU keeps the index under which it was seen first. A driver that has lost one counts the
+//! others anew, and what is known of a GPU must not pass to another.
 
+use super::nvml::{load, look};
+use super::shares::Shares;
 use super::traffic::Traffic;
-use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
-use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::event::XidError;
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
-use nvml_wrapper::{EventSet, Nvml};
+use nvml_wrapper::{Device, EventSet, Nvml};
 use rankdeck_proto::message::GpuSample;
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,37 +25,38 @@ const STALE: Duration = Duration::from_secs(10);
 /// Error reports kept of one GPU.
 const XIDS: usize = 8;
 
-const THROTTLES: [(ThrottleReasons, &str); 6] = [
-    (ThrottleReasons::SW_POWER_CAP, "power cap"),
-    (ThrottleReasons::HW_SLOWDOWN, "hardware slowdown"),
-    (ThrottleReasons::SW_THERMAL_SLOWDOWN, "software thermal slowdown"),
-    (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hardware thermal slowdown"),
-    (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "power brake"),
-    (ThrottleReasons::SYNC_BOOST, "sync boost"),
-];
-
 /// What is asked of a driver; a test has one of its own.
 pub trait Driver {
     /// Every GPU that it shows now; `None` when it does not answer.
     fn gpus(&mut self) -> Option<Vec<GpuSample>>;
 
-    /// Waits for at most that long and gives the first error report of that time: index of the GPU and Xid
-    /// number.
-    fn error_within(&mut self, time: Duration) -> Option<(u32, u64)>;
+    /// Waits for at most that long and gives the first error report of that time: unique name of the GPU and
+    /// Xid number.
+    fn error_within(&mut self, time: Duration) -> Option<(String, u64)>;
 }
 
 struct Nvidia<'a> {
     nvml: &'a Nvml,
     events: Option<EventSet<'a>>,
+    /// Handles with the unique names of their GPUs: of one that is lost, the driver tells no name any more.
+    names: Vec<(usize, String)>,
     traffic: Traffic,
+    shares: Shares,
+}
+
+fn handle(device: &Device<'_>) -> usize {
+    // SAFETY: it is compared only.
+    unsafe { device.handle() as usize }
 }
 
 impl<'a> Nvidia<'a> {
     fn new(nvml: &'a Nvml) -> Nvidia<'a> {
-        let listening = || {
+        let mut names = Vec::new();
+        let mut listening = || {
             let mut set = nvml.create_event_set().ok()?;
             for index in 0..nvml.device_count().ok()? {
                 let Ok(device) = nvml.device_by_index(index) else { continue };
+                names.push((handle(&device), device.uuid().unwrap_or_default()));
                 let wanted = EventTypes::CRITICAL_XID_ERROR;
                 if device.supported_event_types().is_ok_and(|types| types.contains(wanted)) {
                     set = device.register_events(wanted, set).ok()?;
@@ -64,21 +64,22 @@ impl<'a> Nvidia<'a> {
             }
             Some(set)
         };
-        Nvidia { nvml, events: listening(), traffic: Traffic::default() }
+        let events = listening();
+        Nvidia { nvml, events, names, traffic: Traffic::default(), shares: Shares::default() }
     }
 }
 
 impl Driver for Nvidia<'_> {
     fn gpus(&mut self) -> Option<Vec<GpuSample>> {
         self.nvml.device_count().ok()?;
-        let mut gpus = look(self.nvml);
+        let mut gpus = look(self.nvml, &mut self.shares);
         for gpu in &mut gpus {
             self.traffic.complete(self.nvml, gpu);
         }
         Some(gpus)
     }
 
-    fn error_within(&mut self, time: Duration) -> Option<(u32, u64)> {
+    fn error_within(&mut self, time: Duration) -> Option<(String, u64)> {
         let begun = Instant::now();
         let heard = self.events.as_ref().and_then(|events| events.wait(time.as_millis() as u32).ok());
         let error = heard.and_then(|event| {
@@ -86,7 +87,9 @@ impl Driver for Nvidia<'_> {
                 XidError::Value(number) => number,
                 XidError::Unknown => 999,
             };
-            Some((event.device.index().ok()?, number))
+            let of = handle(&event.device);
+            let (_, name) = self.names.iter().find(|(known, _)| *known == of)?;
+            Some((name.clone(), number))
         });
         if error.is_none() {
             // Without events, or woken by something else, the round still takes its time.
@@ -100,30 +103,44 @@ impl Driver for Nvidia<'_> {
 #[derive(Debug, Default)]
 pub struct History {
     known: BTreeMap<u32, GpuSample>,
-    xids: BTreeMap<u32, VecDeque<u64>>,
+    /// By unique name.
+    xids: BTreeMap<String, VecDeque<u64>>,
 }
 
 impl History {
-    /// Remembers an error report.
-    pub fn report(&mut self, index: u32, xid: u64) {
-        let kept = self.xids.entry(index).or_default();
+    /// Remembers an error report of the GPU with this unique name.
+    pub fn report(&mut self, uuid: &str, xid: u64) {
+        let kept = self.xids.entry(uuid.to_owned()).or_default();
         kept.push_back(xid);
         if kept.len() > XIDS {
             kept.pop_front();
         }
     }
 
+    /// The index under which this GPU was seen first; of one that is new, its own unless that is another's.
+    fn index(&self, gpu: &GpuSample) -> u32 {
+        let is_free = |index: &u32| !self.known.contains_key(index);
+        let same = |known: &&GpuSample| known.uuid == gpu.uuid;
+        match self.known.values().find(|known| !gpu.uuid.is_empty() && same(known)) {
+            Some(known) => known.index,
+            None if self.known.get(&gpu.index).as_ref().is_none_or(same) => gpu.index,
+            None => (0..).find(is_free).unwrap_or(gpu.index),
+        }
+    }
+
     /// What the driver shows now, with past errors, and with GPUs that it showed before and has lost.
     pub fn complete(&mut self, mut seen: Vec<GpuSample>) -> Vec<GpuSample> {
-        for gpu in &seen {
+        for gpu in &mut seen {
+            gpu.index = self.index(gpu);
             self.known.insert(gpu.index, gpu.clone());
         }
         for (index, known) in &self.known {
             if !seen.iter().any(|gpu| gpu.index == *index) {
-                let GpuSample { name, memory_total, .. } = known.clone();
+                let GpuSample { name, uuid, memory_total, .. } = known.clone();
                 seen.push(GpuSample {
                     index: *index,
                     name,
+                    uuid,
                     memory_total,
                     lost: true,
                     ..GpuSample::default()
@@ -132,95 +149,10 @@ impl History {
         }
         seen.sort_by_key(|gpu| gpu.index);
         for gpu in &mut seen {
-            gpu.xids = self.xids.get(&gpu.index).into_iter().flatten().copied().collect();
+            gpu.xids = self.xids.get(&gpu.uuid).into_iter().flatten().copied().collect();
         }
         seen
     }
-}
-
-/// The driver's library, when there is one that works.
-pub fn load() -> Option<Nvml> {
-    Nvml::init().ok().or_else(|| Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init().ok())
-}
-
-/// GPUs that programs see here, 0 without a driver.
-pub fn count() -> u32 {
-    load().map_or(0, |nvml| visible(&look(&nvml)).len() as u32)
-}
-
-/// Indices of the GPUs that programs of this user see, in the order in which they count them: all, or those
-/// that `CUDA_VISIBLE_DEVICES` names. An instance of MIG has none.
-pub fn visible(all: &[GpuSample]) -> Vec<Option<u32>> {
-    match std::env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(list) => listed(&list, all),
-        Err(_) => all.iter().map(|gpu| Some(gpu.index)).collect(),
-    }
-}
-
-/// As CUDA reads the list: an entry that is no GPU hides itself and all that follow.
-fn listed(list: &str, all: &[GpuSample]) -> Vec<Option<u32>> {
-    let index = |entry: &str| match entry.parse::<u32>() {
-        Ok(index) => all.iter().find(|gpu| gpu.index == index).map(|gpu| Some(gpu.index)),
-        Err(_) if entry.starts_with("MIG-") => Some(None),
-        Err(_) if entry.starts_with("GPU-") => {
-            all.iter().find(|gpu| gpu.uuid.starts_with(entry)).map(|gpu| Some(gpu.index))
-        }
-        Err(_) => None,
-    };
-    list.split(',').map(str::trim).map_while(index).collect()
-}
-
-/// Asks for everything once.
-pub fn look(nvml: &Nvml) -> Vec<GpuSample> {
-    let count = nvml.device_count().unwrap_or(0);
-    (0..count).filter_map(|index| one(nvml, index)).collect()
-}
-
-fn one(nvml: &Nvml, index: u32) -> Option<GpuSample> {
-    let device = nvml.device_by_index(index).ok()?;
-    let memory = device.memory_info().ok();
-    let watts = |milliwatts: u32| milliwatts as f32 / 1000.0;
-    let mut processes: Vec<(u32, u64)> = Vec::new();
-    for ProcessInfo { pid, used_gpu_memory, .. } in device.running_compute_processes().unwrap_or_default() {
-        let bytes = match used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => bytes,
-            UsedGpuMemory::Unavailable => 0,
-        };
-        processes.push((pid, bytes));
-    }
-    let shares = device.process_utilization_stats(None).unwrap_or_default();
-    let errors = |kind| device.total_ecc_errors(kind, EccCounter::Volatile).ok();
-    let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::NONE);
-    Some(GpuSample {
-        index,
-        name: device.name().unwrap_or_default(),
-        uuid: device.uuid().unwrap_or_default(),
-        utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
-        memory_used: memory.as_ref().map_or(0, |memory| memory.used),
-        memory_total: memory.as_ref().map_or(0, |memory| memory.total),
-        power_w: device.power_usage().ok().map(watts),
-        power_limit_w: device.enforced_power_limit().ok().map(watts),
-        temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
-        sm_clock_mhz: device.clock_info(Clock::SM).ok(),
-        memory_clock_mhz: device.clock_info(Clock::Memory).ok(),
-        throttle: THROTTLES
-            .iter()
-            .filter(|(reason, _)| reasons.contains(*reason))
-            .map(|(_, name)| (*name).to_owned())
-            .collect(),
-        ecc_corrected: errors(MemoryError::Corrected),
-        ecc_uncorrected: errors(MemoryError::Uncorrected),
-        processes,
-        shares: latest_shares(shares.into_iter().map(|s| (s.pid, s.timestamp, s.sm_util)).collect()),
-        ..GpuSample::default()
-    })
-}
-
-/// The latest share of each process: (pid, time, percent).
-fn latest_shares(mut samples: Vec<(u32, u64, u32)>) -> Vec<(u32, u32)> {
-    samples.sort_unstable();
-    let latest: BTreeMap<u32, u32> = samples.into_iter().map(|(pid, _, percent)| (pid, percent)).collect();
-    latest.into_iter().collect()
 }
 
 #[derive(Debug, Default)]
@@ -257,8 +189,8 @@ impl Gpus {
                 *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
                     Seen { at: Some(Instant::now()), gpus };
             }
-            if let Some((index, xid)) = driver.error_within(ROUND) {
-                history.report(index, xid);
+            if let Some((uuid, xid)) = driver.error_within(ROUND) {
+                history.report(&uuid, xid);
             }
         }
     }
@@ -283,6 +215,10 @@ mod tests {
     /// Indices of the GPUs that are there, and the error that follows.
     type Moment = (Vec<u32>, Option<(u32, u64)>);
 
+    fn uuid(index: u32) -> String {
+        format!("GPU-{index}")
+    }
+
     /// A driver that plays moments: what it shows, and the error that follows. It lets go of the watcher's
     /// other half at the end.
     struct Fake {
@@ -298,19 +234,20 @@ mod tests {
             let gpu = |index: &u32| GpuSample {
                 index: *index,
                 name: "fake".into(),
+                uuid: uuid(*index),
                 throttle: throttle.clone(),
                 ..GpuSample::default()
             };
             Some(indices.iter().map(gpu).collect())
         }
 
-        fn error_within(&mut self, _: Duration) -> Option<(u32, u64)> {
+        fn error_within(&mut self, _: Duration) -> Option<(String, u64)> {
             self.shown.extend(self.outside.as_ref().map(Gpus::latest));
             let (_, error) = self.moments.pop_front()?;
             if self.moments.is_empty() {
                 self.outside = None;
             }
-            error
+            error.map(|(index, xid)| (uuid(index), xid))
         }
     }
 
@@ -330,28 +267,41 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_visible_devices_is_read_as_cuda_reads_it() {
-        let gpu =
-            |index: u32| GpuSample { index, uuid: format!("GPU-{index}{index}ab"), ..GpuSample::default() };
-        let all = [gpu(0), gpu(1), gpu(2), gpu(3)];
-        let of = |list| listed(list, &all);
-        assert_eq!(of("2,3"), [Some(2), Some(3)]);
-        assert_eq!(of("GPU-33, 0"), [Some(3), Some(0)]);
-        assert_eq!(of("1,9,2"), [Some(1)]);
-        assert_eq!(of("MIG-5"), [None]);
-        assert!(of("").is_empty() && of("-1").is_empty());
-    }
-
-    #[test]
-    fn the_latest_share_of_a_process_counts() {
-        assert_eq!(latest_shares(vec![(7, 20, 4), (7, 10, 90), (8, 5, 1)]), [(7, 4), (8, 1)]);
+    fn a_lost_gpu_does_not_pass_its_index_to_another() {
+        let gpu = |index: u32, letter: char, used: u64| GpuSample {
+            index,
+            uuid: format!("GPU-{letter}"),
+            memory_used: used,
+            ..GpuSample::default()
+        };
+        let mut history = History::default();
+        history.complete(vec![gpu(0, 'a', 1), gpu(1, 'b', 2), gpu(2, 'c', 3)]);
+        history.report("GPU-b", 79);
+        let figures = |gpus: Vec<GpuSample>| -> Vec<(u32, String, u64, bool, usize)> {
+            gpus.into_iter()
+                .map(|gpu| (gpu.index, gpu.uuid, gpu.memory_used, gpu.lost, gpu.xids.len()))
+                .collect()
+        };
+        let lost = figures(history.complete(vec![gpu(0, 'a', 10), gpu(1, 'c', 30)]));
+        let of = |index, name: &str, used, lost, xids| (index, name.to_owned(), used, lost, xids);
+        let others = [of(0, "GPU-a", 10, false, 0), of(1, "GPU-b", 0, true, 1), of(2, "GPU-c", 30, false, 0)];
+        assert_eq!(lost, others);
+        // One that is put in its place is another one, and the old one may come back.
+        let new = history.complete(vec![gpu(0, 'a', 0), gpu(1, 'd', 0), gpu(2, 'c', 0)]);
+        assert_eq!(
+            new.iter().map(|gpu| gpu.uuid.as_str()).collect::<Vec<_>>(),
+            ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+        );
+        assert!(new[1].lost && !new[3].lost);
+        let back = history.complete(vec![gpu(0, 'a', 0), gpu(1, 'b', 5), gpu(2, 'c', 0), gpu(3, 'd', 0)]);
+        assert!(!back[1].lost && back[1].xids == [79], "{back:?}");
     }
 
     #[test]
     fn old_errors_make_room() {
         let mut history = History::default();
         for xid in 0..20 {
-            history.report(0, xid);
+            history.report("", xid);
         }
         let seen = history.complete(vec![GpuSample::default()]);
         assert_eq!(seen[0].xids, (12..20).collect::<Vec<u64>>());

@@ -6,7 +6,11 @@
 //! process_tree   the processes of one rank between two looks
 //! cgroup_stat    whether a cgroup is frozen, throttled or out of memory
 //! host_signals   pressure, network interface, suspension
-//! gpu            NVML
+//! gpu            GPUs as they are now, and those that were lost
+//! nvml           what the driver tells of each
+//! shares         what each process uses of a GPU
+//! traffic        what goes over a GPU's connections
+//! visible        the GPUs that programs of this user see
 //! gpu_users      who uses the GPUs
 //! logs           tails the ranks' log files
 //! line_times     when the bytes of a log file were read
@@ -22,7 +26,10 @@ pub(crate) mod host_signals;
 pub(crate) mod line_times;
 pub(crate) mod logs;
 pub(crate) mod metrics;
+pub(crate) mod nvml;
 pub(crate) mod process_tree;
 pub(crate) mod sample;
+pub(crate) mod shares;
 pub(crate) mod starvation;
 mod traffic;
+pub(crate) mod visible;

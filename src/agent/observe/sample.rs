@@ -10,6 +10,7 @@ use crate::observe::{
     gpu::Gpus,
     host_signals::HostWatch,
     process_tree::{Depth, HostCache, ProcessTree},
+    visible::{self, Given},
 };
 use crate::proc::{self, Ident};
 use crate::timing::Timing;
@@ -222,11 +223,9 @@ impl Sampler {
         let watched = self.ranks.entry(target.ident).or_insert_with(|| Watched::of(target.ident));
         let depth = Depth { thorough: thoroughly, connections: !watched.gives_signs };
         let seen = watched.tree.look(cache, depth);
-        let gpu = gpu_of(gpus, &seen.pids, target.gpu);
-        let gpu_memory = gpu.map(|gpu| {
-            let ours = |(pid, _): &&(u32, u64)| seen.pids.contains(pid);
-            gpu.processes.iter().filter(ours).map(|(_, bytes)| bytes).sum()
-        });
+        let planned = target.gpu.and_then(|index| visible::planned(index, gpus));
+        let gpu = gpu_of(gpus, &seen.pids, planned.as_ref());
+        let gpu_memory = gpu.and_then(|gpu| memory_of(gpu, &seen.pids, planned.as_ref()));
         let gpu_share = gpu.and_then(|gpu| {
             let others = gpu.processes.iter().any(|(pid, _)| !seen.pids.contains(pid));
             let ours = gpu.shares.iter().filter(|(pid, _)| seen.pids.contains(pid));
@@ -253,7 +252,8 @@ impl Sampler {
             rss: seen.rss,
             children: seen.children,
             wchan,
-            gpu: gpu.map(|gpu| gpu.index).or(target.gpu),
+            // Without a driver nothing else is known of it.
+            gpu: gpu.map(|gpu| gpu.index).or(target.gpu.filter(|_| gpus.is_empty())),
             gpu_memory,
             gpu_share,
             page,
@@ -263,10 +263,20 @@ impl Sampler {
 }
 
 /// The GPU of a rank: the one on which its processes are. Before it uses one, and where the driver does not
-/// show processes (in containers), that of the plan, which a scheduler may have mapped to another.
-pub fn gpu_of<'a>(gpus: &'a [GpuSample], pids: &[u32], planned: Option<u32>) -> Option<&'a GpuSample> {
+/// show processes (in containers), that of the plan among those that this user sees.
+pub fn gpu_of<'a>(gpus: &'a [GpuSample], pids: &[u32], planned: Option<&Given>) -> Option<&'a GpuSample> {
     let used = |gpu: &&GpuSample| gpu.processes.iter().any(|(pid, _)| pids.contains(pid));
-    gpus.iter().find(used).or_else(|| gpus.iter().find(|gpu| Some(gpu.index) == planned))
+    gpus.iter().find(used).or_else(|| planned?.gpu(gpus))
+}
+
+/// What a rank's processes have on its GPU. Where the driver does not show them, all that is used of their
+/// own instance; of a whole GPU nobody knows whose it is.
+fn memory_of(gpu: &GpuSample, pids: &[u32], planned: Option<&Given>) -> Option<u64> {
+    let ours = |(pid, _): &&(u32, u64)| pids.contains(pid);
+    let sum = || gpu.processes.iter().filter(ours).map(|(_, bytes)| bytes).sum();
+    let is_shown = gpu.processes.iter().any(|process| ours(&process));
+    let instance = || Some(planned?.instance(gpu)?.memory_used);
+    if is_shown { Some(sum()) } else { instance() }
 }
 
 /// What the main thread does besides is no news: the program tells its phase, or has just given a sign.
@@ -302,6 +312,7 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_proto::message::GpuInstance;
 
     #[test]
     fn only_a_host_whose_ranks_all_move_is_looked_at_less_often() {
@@ -359,10 +370,26 @@ mod tests {
             ..GpuSample::default()
         };
         let gpus = [gpu(0, &[7]), gpu(2, &[40, 41])];
-        let of = |pid, planned| gpu_of(&gpus, &[pid], planned).map(|gpu| gpu.index);
+        let of = |pid, planned: Option<u32>| {
+            let planned = planned.map(|index| Given { index, instance: None });
+            gpu_of(&gpus, &[pid], planned.as_ref()).map(|gpu| gpu.index)
+        };
         assert_eq!(of(41, Some(0)), Some(2), "Slurm gave it another one than the plan");
         assert_eq!(of(99, Some(0)), Some(0), "it uses none yet");
         assert_eq!(of(99, None), None);
+    }
+
+    #[test]
+    fn memory_is_that_of_the_ranks_processes_or_of_their_instance() {
+        let instance =
+            |name: &str, used| GpuInstance { uuid: name.into(), memory_used: used, ..Default::default() };
+        let instances = vec![instance("MIG-a", 3), instance("MIG-b", 5)];
+        let divided = GpuSample { instances, processes: vec![(7, 2)], ..GpuSample::default() };
+        let given = Given { index: 0, instance: Some("MIG-b".into()) };
+        assert_eq!(memory_of(&divided, &[7], Some(&given)), Some(2));
+        assert_eq!(memory_of(&divided, &[8], Some(&given)), Some(5), "its pid is hidden");
+        let whole = GpuSample { memory_used: 9, ..GpuSample::default() };
+        assert_eq!(memory_of(&whole, &[8], Some(&Given { index: 0, instance: None })), None);
     }
 
     /// Ends with the test.

@@ -35,10 +35,10 @@ struct Field {
     value: u64,
 }
 
-/// Counters of the last round, in KiB: received and sent.
+/// Counters of the last round, in KiB, by the GPU's unique name: received and sent.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
-    before: BTreeMap<u32, (Instant, [u64; 2])>,
+    before: BTreeMap<String, (Instant, [u64; 2])>,
 }
 
 impl Traffic {
@@ -51,14 +51,14 @@ impl Traffic {
         let Some([received, sent, errors]) = links(nvml, &device) else { return };
         gpu.nvlink_errors = errors;
         if let (Some(received), Some(sent)) = (received, sent) {
-            let rates = self.rates(gpu.index, Instant::now(), [received, sent]);
+            let rates = self.rates(&gpu.uuid, Instant::now(), [received, sent]);
             (gpu.nvlink_rx, gpu.nvlink_tx) = (rates.map(|rates| rates[0]), rates.map(|rates| rates[1]));
         }
     }
 
     /// Bytes per second since the last round; `None` in the first one, and when counters began anew.
-    fn rates(&mut self, index: u32, now: Instant, kib: [u64; 2]) -> Option<[u64; 2]> {
-        let (then, before) = self.before.insert(index, (now, kib))?;
+    fn rates(&mut self, gpu: &str, now: Instant, kib: [u64; 2]) -> Option<[u64; 2]> {
+        let (then, before) = self.before.insert(gpu.to_owned(), (now, kib))?;
         let seconds = now.saturating_duration_since(then).as_secs_f64();
         let rate = |way: usize| {
             let moved = kib.get(way)?.checked_sub(*before.get(way)?)?;
@@ -94,11 +94,11 @@ mod tests {
     #[test]
     fn a_rate_is_what_came_between_two_rounds() {
         let (mut traffic, start) = (Traffic::default(), Instant::now());
-        assert_eq!(traffic.rates(0, start, [100, 200]), None);
+        assert_eq!(traffic.rates("a", start, [100, 200]), None);
         let later = start + Duration::from_secs(2);
-        assert_eq!(traffic.rates(0, later, [300, 200]), Some([100 * 1024, 0]));
-        assert_eq!(traffic.rates(1, later, [300, 200]), None, "another GPU");
+        assert_eq!(traffic.rates("a", later, [300, 200]), Some([100 * 1024, 0]));
+        assert_eq!(traffic.rates("b", later, [300, 200]), None, "another GPU");
         let last = later + Duration::from_secs(1);
-        assert_eq!(traffic.rates(0, last, [10, 0]), None, "the driver was loaded anew");
+        assert_eq!(traffic.rates("a", last, [10, 0]), None, "the driver was loaded anew");
     }
 }

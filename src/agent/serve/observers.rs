@@ -7,6 +7,7 @@ use crate::observe::gpu::Gpus;
 use crate::observe::logs::{self, Batch, Logs};
 use crate::observe::metrics::{Follower, Picker, SILENCE};
 use crate::observe::sample::{self, Meeting, Numbered, Target, Targets, gpu_of};
+use crate::observe::visible;
 use crate::paths::RunPaths;
 use crate::paths::expand_in;
 use crate::serve::console::Order;
@@ -276,7 +277,10 @@ impl Observers {
                 ident: life.ident.filter(|ident| ident.start > 0 && life.exit.is_none()),
                 page: paths.page(lifecycle.generation(), life.rank),
                 last_line: lines.last(life.rank),
-                gpu: gpu_of(&gpus, &[life.ident.map_or(0, |ident| ident.pid)], life.gpu).cloned(),
+                gpu: {
+                    let planned = life.gpu.and_then(|index| visible::planned(index, &gpus));
+                    gpu_of(&gpus, &[life.ident.map_or(0, |ident| ident.pid)], planned.as_ref()).cloned()
+                },
                 ras: ras(life.rank),
             })
             .collect()

@@ -129,8 +129,12 @@ impl PreparedHost {
         // among those.
         let given = env.get(&OsString::from("CUDA_VISIBLE_DEVICES")).filter(|list| !list.is_empty()).cloned();
         env.extend(planned.iter().map(|(name, value)| (name.into(), value.into())));
-        if let (Some(given), Some(planned)) = (given, planned.get("CUDA_VISIBLE_DEVICES")) {
-            env.insert("CUDA_VISIBLE_DEVICES".into(), among(planned, &given.to_string_lossy()).into());
+        if let (Some(given), Some(indices)) = (given, planned.get("CUDA_VISIBLE_DEVICES")) {
+            let named = among(indices, &given.to_string_lossy());
+            let device = planned.get("RANKDECK_DEVICE").map_or("", String::as_str);
+            let own = format!("{}-{}-{}", spec.plan.run, rank.node_rank, rank.local_rank);
+            let named = devices(&named, device, own);
+            env.extend(named.into_iter().map(|(name, value)| (name.into(), value.into())));
         }
         let users = user_environment(&spec.plan, &self.host);
         env.extend(users.into_iter().map(|(name, value)| (name.into(), value.into())));
@@ -185,6 +189,23 @@ fn among(planned: &str, given: &str) -> String {
     let given: Vec<&str> = given.split(',').map(str::trim).collect();
     let name = |index: &str| index.parse::<usize>().ok().and_then(|index| given.get(index).copied());
     planned.split(',').map(|index| name(index).unwrap_or(index)).collect::<Vec<_>>().join(",")
+}
+
+/// Variables of a rank with `device` of those that are `named`. Of instances of MIG it sees its own alone: a
+/// process can use one only. `own` is a name that no other rank has.
+fn devices(named: &str, device: &str, own: String) -> Vec<(&'static str, String)> {
+    const LIST: &str = "CUDA_VISIBLE_DEVICES";
+    let place = device.strip_prefix("cuda:").and_then(|place| place.parse().ok());
+    let has_instances = named.split(',').any(|entry| entry.starts_with("MIG-"));
+    match place.and_then(|place| named.split(',').nth(place)).filter(|_| has_instances) {
+        None => vec![(LIST, named.to_owned())],
+        Some(instance) => vec![
+            (LIST, instance.to_owned()),
+            ("RANKDECK_DEVICE", "cuda:0".to_owned()),
+            // As for ranks that share a GPU: to NCCL, all instances on a GPU are that GPU.
+            ("NCCL_HOSTID", own),
+        ],
+    }
 }
 
 /// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
@@ -386,6 +407,11 @@ mod tests {
         assert_eq!(among("0,2", "4,5,6"), "4,6");
         assert_eq!(among("0", "GPU-8932f937"), "GPU-8932f937");
         assert_eq!(among("3", "4,5"), "3", "a plan that does not fit is the driver's to refuse");
+        let of = |named, device| devices(named, device, "own".into());
+        assert_eq!(of("4,6", "cuda:1"), [("CUDA_VISIBLE_DEVICES", "4,6".to_owned())]);
+        let second = of("MIG-a,MIG-b", "cuda:1");
+        assert_eq!(second[0], ("CUDA_VISIBLE_DEVICES", "MIG-b".to_owned()), "a process can use one instance");
+        assert_eq!(second[1], ("RANKDECK_DEVICE", "cuda:0".to_owned()));
     }
 
     #[test]

@@ -61,6 +61,12 @@ fn sample() -> HostSample {
         processes: vec![(1, 1)],
         shares: vec![(1, 1)],
         xids: vec![1],
+        instances: vec![GpuInstance {
+            name: some(),
+            uuid: some(),
+            processes: vec![(1, 1)],
+            ..Default::default()
+        }],
         ..GpuSample::default()
     };
     let link = LinkSample { name: some(), ..Default::default() };

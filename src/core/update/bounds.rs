@@ -221,6 +221,11 @@ impl Cut {
             self.list(LIST, &mut gpu.processes);
             self.list(LIST, &mut gpu.shares);
             self.list(LIST, &mut gpu.xids);
+            self.list(LIST, &mut gpu.instances);
+            for instance in &mut gpu.instances {
+                self.texts(NAME, [&mut instance.name, &mut instance.uuid]);
+                self.list(LIST, &mut instance.processes);
+            }
         }
         sample.signals.link.iter_mut().for_each(|link| self.text(NAME, &mut link.name));
     }

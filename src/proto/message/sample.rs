@@ -246,4 +246,23 @@ pub struct GpuSample {
     /// It was there before and the driver has lost it.
     #[serde(default)]
     pub lost: bool,
+    /// The instances of MIG into which it is divided; its use is then not told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<GpuInstance>,
+}
+
+/// An instance of MIG, a part of a GPU with memory of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuInstance {
+    /// Its unique name, `MIG-...`.
+    pub uuid: String,
+    /// Product name, with the profile.
+    pub name: String,
+    /// Memory in use, bytes.
+    pub memory_used: u64,
+    /// Bytes.
+    pub memory_total: u64,
+    /// Processes on it: (pid, bytes).
+    pub processes: Vec<(u32, u64)>,
 }

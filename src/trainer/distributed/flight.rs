@@ -31,7 +31,8 @@ const ABORT: Duration = Duration::from_secs(5);
 const END: Duration = Duration::from_secs(20);
 /// Looks of what ends it.
 const WATCH: Duration = Duration::from_millis(500);
-/// The follower's looks.
+/// The follower's looks: the first ones at an operation. While nothing changes, each pause is twice the one
+/// before, up to [`EARLY`].
 const LOOK: Duration = Duration::from_millis(2);
 /// Polls of the rank's thread: without a pause, then with a short one, then with a long one. Most operations
 /// are done within the first; a rank that waits for long leaves its core to others.
@@ -111,6 +112,8 @@ struct State {
     failure: Option<(CollectiveNote, BackendError)>,
     /// The communicator is being ended.
     aborting: bool,
+    /// The follower takes a long pause: what comes now ends it.
+    rests: bool,
 }
 
 /// The operations of a communicator.
@@ -149,6 +152,7 @@ impl Flight {
                 spare: Vec::new(),
                 failure: None,
                 aborting: false,
+                rests: false,
             }),
             changed: Condvar::new(),
             first: Mutex::new(None),
@@ -201,7 +205,10 @@ impl Flight {
             self.show(shown);
             self.mark_first(&state);
         }
-        self.changed.notify_one();
+        // In the midst of short pauses, waking it would cost more than it saves.
+        if first || state.rests {
+            self.changed.notify_one();
+        }
         Ok((state.comm.0, events))
     }
 
@@ -390,23 +397,54 @@ fn end_in_time(flight: &Weak<Flight>) {
     }
 }
 
+/// The follower's pause before its next look, given the one before.
+fn next_pause(before: Duration, moved: bool) -> Duration {
+    if moved { LOOK } else { (before * 2).min(EARLY) }
+}
+
 /// Looks after the operations until the flight is gone.
 fn follow(flight: &Weak<Flight>, context: Context) {
     if context.enter().is_err() {
         return;
     }
+    let (mut pause, mut seen) = (LOOK, None);
     while let Some(flight) = flight.upgrade() {
         let state = flight.lock();
-        let idle = state.operations.is_empty() || state.failure.is_some();
-        if idle {
+        if state.operations.is_empty() || state.failure.is_some() {
             // A bounded wait: while it lasts, the flight cannot be dropped.
             let waited = flight.changed.wait_timeout(state, EARLY);
             drop(waited);
+            (pause, seen) = (LOOK, None);
             continue;
         }
         drop(state);
         let _ = flight.advance();
-        drop(flight);
-        std::thread::sleep(LOOK);
+        let mut state = flight.lock();
+        let now = (state.since, state.operations.len());
+        pause = next_pause(pause, seen.replace(now) != Some(now));
+        state.rests = pause > LOOK;
+        if state.rests {
+            let waited = flight.changed.wait_timeout(state, pause);
+            waited.unwrap_or_else(PoisonError::into_inner).0.rests = false;
+        } else {
+            drop(state);
+            drop(flight);
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_follower_looks_less_often_while_nothing_changes() {
+        let mut pauses = vec![next_pause(EARLY, true)];
+        for _ in 0..7 {
+            pauses.push(next_pause(*pauses.last().unwrap(), false));
+        }
+        let all: Vec<u128> = pauses.iter().map(Duration::as_millis).collect();
+        assert_eq!(all, [2, 4, 8, 16, 32, 64, 100, 100]);
     }
 }

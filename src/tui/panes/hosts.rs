@@ -6,7 +6,7 @@ use crate::text;
 use crate::theme::{Glyphs, Role};
 use crate::widgets::{Ctx, fit, frame, meter, put, width};
 use rankdeck_core::model::{HostModel, Model};
-use rankdeck_proto::message::{GpuSample, HostSample};
+use rankdeck_proto::message::{GpuInstance, GpuSample, HostSample};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
@@ -306,6 +306,16 @@ fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
     spans
 }
 
+/// The memory of each instance of MIG, of which the driver tells no more; nothing of a GPU that is whole.
+pub fn instances(gpu: &GpuSample) -> Option<String> {
+    let memory = |instance: &GpuInstance| {
+        let (used, total) = (words::bytes(instance.memory_used), words::bytes(instance.memory_total));
+        format!("{used}/{total}")
+    };
+    let all: Vec<String> = gpu.instances.iter().map(memory).collect();
+    (!all.is_empty()).then(|| format!("MIG, use not told: {}", all.join(", ")))
+}
+
 /// What else is to be said of a GPU, the worst first: the driver's complaints, and who uses it beside the
 /// ranks.
 fn notes(model: &Model, host: &HostModel, gpu: &GpuSample) -> Vec<(String, Role)> {
@@ -326,6 +336,7 @@ fn notes(model: &Model, host: &HostModel, gpu: &GpuSample) -> Vec<(String, Role)
     if let Some(errors) = gpu.ecc_corrected.filter(|errors| *errors > 0) {
         notes.push((format!("{} corrected", words::plural(errors as usize, "memory error")), Role::Warn));
     }
+    notes.extend(instances(gpu).map(|words| (words, Role::Dim)));
     if let Some(errors) = gpu.nvlink_errors.filter(|errors| *errors > 0) {
         notes.push((words::plural(errors as usize, "NVLink error"), Role::Warn));
     }

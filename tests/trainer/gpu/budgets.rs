@@ -84,12 +84,12 @@ fn ppo_update(road: Road) -> Option<Each> {
     Some(Each::of(&more, &less, 8 * 2 * 4))
 }
 
-fn pong(python: &str, epochs: u32, num_steps: u32, road: Road) -> String {
+fn pong(python: &str, (epochs, num_steps, iterations): (u32, u32, u32), road: Road) -> String {
     format!(
         "[run]\nname = 'test'\nseed = 1\ntotal_steps = {}\n[env]\nid = 'PongNoFrameskip-v4'\nnum_envs = 2\n\
          worker = 'python'\npython = '{python}'\n[collect]\nnum_steps = {num_steps}\n{}network = 'nature'\n\
          [learn]\nalgorithm = 'ppo'\nupdate_epochs = {epochs}\n[eval]\nevery = 0\n",
-        3 * 2 * num_steps,
+        iterations * 2 * num_steps,
         road.table()
     )
 }
@@ -97,25 +97,95 @@ fn pong(python: &str, epochs: u32, num_steps: u32, road: Road) -> String {
 /// An update of PPO on pixels, and a step of its rollout.
 fn pong_counts(road: Road) -> Option<[Each; 2]> {
     let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
-    let of = |epochs, num_steps| count(&pong(&python, epochs, num_steps, road), &[], &[]);
+    let of = |epochs, num_steps| count(&pong(&python, (epochs, num_steps, 3), road), &[], &[]);
     let (less, steps, updates) = (of(1, 16)?, of(1, 32)?, of(3, 16)?);
     Some([Each::of(&updates, &less, 3 * 2 * 4), Each::of(&steps, &less, 3 * 16)])
 }
 
-fn off_policy(algorithm: &str, env: &str, rest: &str, (updates, road): (u32, Road)) -> String {
-    let policy = road.table();
-    format!(
-        "[run]\nname = 'test'\nseed = 1\ntotal_steps = 240\n[env]\nid = '{env}'\nnum_envs = 1\n\
-         [collect]\nnum_steps = 4\n[learn]\nalgorithm = '{algorithm}'\nlearning_starts = 80\nbuffer_size = 400\n\
-         updates_per_iteration = {updates}\n{rest}\n[eval]\nevery = 0\n{policy}"
-    )
+/// An experiment of DQN or SAC: 4 steps an iteration, of which 20 are before learning begins.
+struct OffPolicy {
+    algorithm: &'static str,
+    /// The table of the environment.
+    env: String,
+    /// More of the table of the policy.
+    policy: &'static str,
 }
 
-fn off_policy_update(algorithm: &str, env: &str, rest: &str, road: Road) -> Option<Each> {
-    let of = |updates| off_policy(algorithm, env, rest, (updates, road));
-    let [less, more] = counts(&of(2), &of(4), &[], &[])?;
-    // Learning begins after 20 of the 60 iterations.
-    Some(Each::of(&more, &less, 41 * 2))
+impl OffPolicy {
+    /// DQN and SAC on vectors.
+    fn small() -> [OffPolicy; 2] {
+        let of = |algorithm, id: &str| OffPolicy { algorithm, env: format!("id = '{id}'\n"), policy: "" };
+        [of("dqn", "CartPole-v1"), of("sac", "Pendulum-v1")]
+    }
+
+    /// DQN on pixels; `None` has been noted as a skip.
+    fn pong() -> Option<OffPolicy> {
+        let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
+        let env = format!("id = 'PongNoFrameskip-v4'\nworker = 'python'\npython = '{python}'\n");
+        Some(OffPolicy { algorithm: "dqn", env, policy: "network = 'nature'\n" })
+    }
+
+    fn text(&self, iterations: u64, updates: u32, road: Road) -> String {
+        let OffPolicy { algorithm, env, policy } = self;
+        format!(
+            "[run]\nname = 'test'\nseed = 1\ntotal_steps = {}\n[env]\n{env}num_envs = 1\n\
+             [collect]\nnum_steps = 4\n[learn]\nalgorithm = '{algorithm}'\nlearning_starts = 80\n\
+             buffer_size = 400\nupdates_per_iteration = {updates}\nbatch_size = 32\n[eval]\nevery = 0\n{}{policy}",
+            4 * iterations,
+            road.table()
+        )
+    }
+
+    fn update(&self, road: Road) -> Option<Each> {
+        let [less, more] = counts(&self.text(60, 2, road), &self.text(60, 4, road), &[], &[])?;
+        Some(Each::of(&more, &less, 41 * 2))
+    }
+
+    /// An iteration: 4 steps and 2 updates.
+    fn iteration(&self, road: Road) -> Option<Each> {
+        let [less, more] = counts(&self.text(40, 2, road), &self.text(60, 2, road), &[], &[])?;
+        Some(Each::of(&more, &less, 20))
+    }
+}
+
+/// Whole iterations on every road, with the number of steps and updates in each.
+fn iterations(road: Road) -> Option<Vec<(&'static str, u32, Each)>> {
+    let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
+    let [less, more] = counts(&ppo(1, 4096, road), &ppo(1, 8192, road), &[], &[])?;
+    let small = Each::of(&more, &less, 8);
+    let of = |iterations| pong(&python, (1, 16, iterations), road);
+    let [less, more] = counts(&of(3), &of(6), &[], &[])?;
+    let pixels = Each::of(&more, &less, 3);
+    let [dqn, sac] = OffPolicy::small();
+    Some(vec![
+        ("PPO, CartPole: 128 steps, 4 updates", 128, small),
+        ("PPO, Pong: 16 steps, 4 updates", 16, pixels),
+        ("DQN, CartPole: 4 steps, 2 updates", 4, dqn.iteration(road)?),
+        ("DQN, Pong: 4 steps, 2 updates", 4, OffPolicy::pong()?.iteration(road)?),
+        ("SAC, Pendulum: 4 steps, 2 updates", 4, sac.iteration(road)?),
+    ])
+}
+
+/// The rows of [`iterations`], each of which waits for its steps' actions, and for what is read at its end.
+fn iteration_rows() -> Option<String> {
+    let mut table = String::from(
+        "\n# What an iteration costs\n\n\
+         Everything from one iteration to the next: its steps, its updates, and what is read at its end; counted as\n\
+         the difference between runs of more and of fewer iterations, on the same fakes.\n\n\
+         | an iteration | launches | waits | bytes down | bytes up |\n|---|---|---|---|---|\n",
+    );
+    for (road, words) in [(Road::Stepwise, "call by call"), (Road::Graphs, "CUDA graphs")] {
+        for (name, steps, each) in iterations(road)? {
+            let most = f64::from(steps) + 4.0;
+            assert!(each.waits <= most, "{name}, {words}: {} waits of the host", each.waits);
+            let Each { launches, calls, waits, down, up } = each;
+            let _ = writeln!(
+                table,
+                "| {name}, {words} | {launches:.0} + {calls:.0} | {waits:.1} | {down:.0} | {up:.0} |"
+            );
+        }
+    }
+    Some(table)
 }
 
 fn within(name: &str, each: &Each, launches: f64, bytes_up: f64) {
@@ -217,6 +287,8 @@ fn budget(name: &str, road: Road) -> (f64, f64) {
         "PPO, CartPole" => (160.0, 1.5, 1600.0),
         "PPO, Pong" => (170.0, 1.5, 400.0),
         "DQN, CartPole" => (60.0, 1.0, 3000.0),
+        // The replay is on the host: 32 observations and those after them go up.
+        "DQN, Pong" => (70.0, 1.0, 32.0 * 2.0 * 4.0 * 84.0 * 84.0 + 3000.0),
         _ => (240.0, 1.0, 3000.0),
     };
     (if road == Road::Graphs { graphs } else { stepwise }, bytes_up)
@@ -232,18 +304,22 @@ fn updates_and_steps_stay_within_their_budgets_and_the_table_shows_them() {
          Counted on fake GPUs (`tests/fake_cuda`), where kernels do nothing: numbers of calls, no times. Made by\n\
          `UPDATE_EXPECTED=1 cargo nextest run --test trainer budgets`.\n\n\
          Launches of kernels + calls of cuBLAS and cuDNN, waits of the host, bytes from and to the device. Before: at\n\
-         83513db, the same experiments. CleanRL's are the updates of its ppo.py, ppo_atari.py, dqn.py and\n\
-         sac_continuous_action.py in eager PyTorch, with the widths and batches of our rows\n\
+         83513db, the same experiments. CleanRL's are the updates of its ppo.py, ppo_atari.py, dqn.py,\n\
+         dqn_atari.py and sac_continuous_action.py in eager PyTorch, with the widths and batches of our rows\n\
          (`benches/gpu/cleanrl.py`). The programs themselves, at fe8d8a0, were counted once in the same way, and\n\
          agree: Pong's has one hidden layer, and 176 + 17.\n\n\
          | what | before: launches, waits, bytes down | launches | waits | bytes down | bytes up |\n\
          |---|---|---|---|---|---|\n",
     );
     let Some(theirs) = cleanrl() else { return };
+    let [dqn, sac] = OffPolicy::small();
+    let Some(pixels) = OffPolicy::pong() else { return };
     for (road, words) in [(Road::Stepwise, "call by call"), (Road::Graphs, "CUDA graphs")] {
         let Some(alone) = ppo_update(road) else { return };
-        let Some(dqn) = off_policy_update("dqn", "CartPole-v1", "batch_size = 32", road) else { return };
-        let Some(sac) = off_policy_update("sac", "Pendulum-v1", "batch_size = 32", road) else { return };
+        let (Some(dqn), Some(sac), Some(pixels)) = (dqn.update(road), sac.update(road), pixels.update(road))
+        else {
+            return;
+        };
         let Some([pong, step]) = pong_counts(road) else { return };
         // Each observation goes up once, and one action comes back.
         let observations = 2.0 * 4.0 * 84.0 * 84.0;
@@ -260,6 +336,7 @@ fn updates_and_steps_stay_within_their_budgets_and_the_table_shows_them() {
             ("PPO, CartPole", "272 + 16, 13, 36,624", alone),
             ("PPO, Pong", "306 + 20, 15, 1,133,472", pong),
             ("DQN, CartPole", "96 + 11, 13, 36,884", dqn),
+            ("DQN, Pong", "", pixels),
             ("SAC, Pendulum", "442 + 53, 36, 90,920", sac),
         ] {
             let (launches, bytes_up) = budget(name, road);
@@ -273,10 +350,12 @@ fn updates_and_steps_stay_within_their_budgets_and_the_table_shows_them() {
             }
         }
     }
-    for name in ["PPO, CartPole", "PPO, Pong", "DQN, CartPole", "SAC, Pendulum"] {
+    for name in ["PPO, CartPole", "PPO, Pong", "DQN, CartPole", "DQN, Pong", "SAC, Pendulum"] {
         let each = Each::told(&theirs[name]);
         let _ = write!(table, "{}", each.row(&format!("{name}, an update, CleanRL's in eager PyTorch"), ""));
     }
+    let Some(rows) = iteration_rows() else { return };
+    table += &rows;
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
         std::fs::write(&path, &table).unwrap();
     }

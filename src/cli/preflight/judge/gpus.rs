@@ -1,7 +1,7 @@
 //! The GPUs of a host against those that the run wants.
 
 use crate::cli::preflight::Cell;
-use rankdeck_proto::examination::{Findings, GpuFinding, GpuProcess};
+use rankdeck_proto::examination::{Findings, GpuFinding, GpuHealth, GpuProcess};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Gpus, Host};
 use rankdeck_types::words::{bytes, plural};
@@ -50,11 +50,18 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
             key("gpus"),
         );
     }
-    if let Some(taken) = found.gpus.iter().filter(used).find_map(|gpu| taken(gpu, key)) {
-        return taken;
-    }
-    if let Some(Err(HintedError { error, hint })) = &found.gpu_check {
-        return Cell::failed(format!("the trainer cannot use them: {error}"), hint.clone(), key("libtorch"));
+    let check = match &found.gpu_check {
+        Some(Err(HintedError { error, hint })) => {
+            Some(Cell::failed(format!("the trainer cannot use them: {error}"), hint.clone(), key("libtorch")))
+        }
+        _ => None,
+    };
+    // Often one of these is why another is there: all that are found are told.
+    let told = || found.gpus.iter().filter(used);
+    let ill = told().find_map(|gpu| ill(gpu, key));
+    let taken = told().find_map(|gpu| taken(gpu, key));
+    if let Some(cell) = check.into_iter().chain(ill).chain(taken).reduce(both) {
+        return cell;
     }
     if let Some(ranks) = host.nproc.filter(|ranks| !wanted.is_empty() && *ranks as usize > wanted.len()) {
         return Cell::warning(
@@ -64,6 +71,29 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
         );
     }
     Cell::passed(format!("{there} there"))
+}
+
+/// Two complaints as one, the worse first.
+fn both(first: Cell, second: Cell) -> Cell {
+    let (first, second) = if second.grade > first.grade { (second, first) } else { (first, second) };
+    let text = format!("{}; {}", first.text, second.text);
+    let hint = format!("{}; {}", first.hint, second.hint);
+    Cell { text, hint, ..first }
+}
+
+/// What to say of a GPU whose memory has faults.
+fn ill(gpu: &GpuFinding, key: &dyn Fn(&str) -> String) -> Option<Cell> {
+    let GpuHealth { uncorrected, reset_pending, remap_failed } = gpu.health;
+    let reset = "`nvidia-smi --gpu-reset` (or a reboot) puts spare memory in; or choose other `gpus`";
+    if remap_failed {
+        let text = format!("GPU {}: bad memory, and no spare rows are left for it", gpu.index);
+        return Some(Cell::failed(text, "the GPU has to be replaced; choose other `gpus`", key("gpus")));
+    }
+    let pending = reset_pending.then(|| "bad memory is replaced at the next reset only".to_owned());
+    let errors = || format!("{} not corrected", plural(uncorrected as usize, "memory error"));
+    let said: Vec<String> = pending.into_iter().chain((uncorrected > 0).then(errors)).collect();
+    let text = format!("GPU {}: {}", gpu.index, said.join(", "));
+    (!said.is_empty()).then(|| Cell::warning(text, reset, key("gpus")))
 }
 
 /// What to say of a GPU that somebody uses, or that has hardly any memory left.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cli::preflight::{Grade, PushedCode};
 use rankdeck_proto::examination::{
-    GpuFinding, GpuProcess, Interface, Limits, Listened, Program, Reached, Route,
+    GpuFinding, GpuHealth, GpuProcess, Interface, Limits, Listened, Program, Reached, Route,
 };
 use rankdeck_types::host::{Gpus, Transport};
 use rankdeck_types::ids::RunId;
@@ -86,23 +86,59 @@ fn a_good_host_passes_every_check() {
     assert_eq!(cells.len(), CHECKS.len());
 }
 
+/// The host has one GPU, of whose 100 bytes `used` are taken.
+fn with_gpu(examined: &mut Examined, used: u64, processes: Vec<GpuProcess>) {
+    examined.findings.probe.gpu_count = 1;
+    examined.findings.gpus = vec![GpuFinding {
+        index: 0,
+        name: "g".into(),
+        uuid: String::new(),
+        memory_used: used,
+        memory_total: 100,
+        processes,
+        health: GpuHealth::default(),
+    }];
+}
+
+fn python() -> GpuProcess {
+    GpuProcess { pid: 7, bytes: 1, command: "python".into(), run: None }
+}
+
+#[test]
+fn a_gpu_that_is_ill_or_refused_is_told_with_all_that_is_known() {
+    use Grade::{Failed, Warning};
+    let mut gpus = draft(2);
+    gpus.hosts[1].gpus = Some(Gpus::Count(1));
+    let of = |change: &dyn Fn(&mut Examined)| {
+        let (name, grade, text, key) = only(&gpus, 1, change);
+        assert_eq!(name, "gpus", "{text}");
+        (grade, text, key)
+    };
+    let refused = of(&|e| {
+        with_gpu(e, 50, vec![python()]);
+        e.findings.gpu_check = Some(Err(HintedError::new("no kernel", "another libtorch")));
+    });
+    let words = "the trainer cannot use them: no kernel; GPU 0 is in use: process 7 (python) holds 1B";
+    assert_eq!(refused, (Failed, words.to_owned(), "host.1.libtorch".to_owned()));
+    let none = GpuHealth::default();
+    for (health, grade, words) in [
+        (GpuHealth { uncorrected: 2, ..none }, Warning, "GPU 0: 2 memory errors not corrected"),
+        (GpuHealth { reset_pending: true, ..none }, Warning, "replaced at the next reset only"),
+        (GpuHealth { remap_failed: true, ..none }, Failed, "no spare rows"),
+    ] {
+        let found = of(&|e| {
+            with_gpu(e, 0, vec![]);
+            e.findings.gpus[0].health = health;
+        });
+        assert!(found.0 == grade && found.1.contains(words) && found.2 == "host.1.gpus", "{found:?}");
+    }
+}
+
 #[test]
 fn every_check_sees_its_fault_and_names_the_key() {
     let two = draft(2);
     let mut gpus = draft(2);
     gpus.hosts[1].gpus = Some(Gpus::Count(1));
-    let with_gpu = |examined: &mut Examined, used: u64, processes: Vec<GpuProcess>| {
-        examined.findings.probe.gpu_count = 1;
-        examined.findings.gpus = vec![GpuFinding {
-            index: 0,
-            name: "g".into(),
-            uuid: String::new(),
-            memory_used: used,
-            memory_total: 100,
-            processes,
-        }];
-    };
-    let process = GpuProcess { pid: 7, bytes: 1, command: "python".into(), run: None };
     let case =
         |name: &str, grade, word: &str, key: &str, draft: &PlanDraft, change: &dyn Fn(&mut Examined)| {
             let found = only(draft, 1, change);
@@ -114,9 +150,7 @@ fn every_check_sees_its_fault_and_names_the_key() {
     case("ranks", Warning, "1 ranks on 0 cores", "host.1.nproc", &two, &|e| e.findings.probe.cpu_count = 0);
     case("ranks", Failed, "already", "run.name", &two, &|e| e.findings.run_exists = true);
     case("gpus", Failed, "GPU 0 is wanted", "host.1.gpus", &gpus, &|_| {});
-    case("gpus", Warning, "process 7 (python)", "host.1.gpus", &gpus, &|e| {
-        with_gpu(e, 50, vec![process.clone()])
-    });
+    case("gpus", Warning, "process 7 (python)", "host.1.gpus", &gpus, &|e| with_gpu(e, 50, vec![python()]));
     case("gpus", Failed, "cannot be seen", "host.1.gpus", &gpus, &|e| with_gpu(e, 95, vec![]));
     case("leftovers", Warning, "pids [5]", "", &two, &|e| {
         let entry = crate::cli::roster::sample_entry();
