@@ -3,6 +3,7 @@
 use super::diagnostic::{Diagnostic, Diagnostics, Source};
 use super::document::{self, Node};
 use super::{hosts, slurm};
+use rankdeck_types::experiment::Metrics;
 use rankdeck_types::host::{Gpus, Host};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -168,7 +169,7 @@ fn destination(text: &str) -> Result<String, String> {
 }
 
 /// Where the experiment comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ExperimentSource {
     /// An experiment file.
     File(PathBuf),
@@ -178,6 +179,8 @@ pub enum ExperimentSource {
         words: Vec<String>,
         /// The working folder goes to the hosts as the code.
         ships: bool,
+        /// What is picked from what it prints and writes.
+        metrics: Metrics,
     },
 }
 
@@ -195,7 +198,7 @@ impl ExperimentSource {
                 let missing = "experiments are TOML files, such as `configs/cartpole_ppo.toml`";
                 document::read(path, "experiment file", missing)
             }
-            ExperimentSource::Command { words, ships } => {
+            ExperimentSource::Command { words, ships, metrics } => {
                 let mut launch = toml::Table::new();
                 launch.insert("command".into(), words.clone().into());
                 if *ships {
@@ -206,6 +209,11 @@ impl ExperimentSource {
                 let mut text = toml::Table::new();
                 text.insert("run".into(), run.into());
                 text.insert("launch".into(), launch.into());
+                if let Ok(picked) = toml::Table::try_from(metrics)
+                    && !picked.is_empty()
+                {
+                    text.insert("metrics".into(), picked.into());
+                }
                 Ok(Arc::new(Source::new(COMMAND_LINE, text.to_string())))
             }
         }

@@ -249,6 +249,29 @@ fn init_writes_files_that_work_and_writes_over_none() {
     assert!(code == 0 && err.contains("stays as it is"), "{err}");
     assert_eq!(told(folder.path(), &["init", "--script", "nope.py"]).0, 2);
     assert_eq!(told(folder.path(), &["init", "a b"]).0, 2);
+    assert_eq!(told(folder.path(), &["init", "nope.py"]).0, 2);
+    std::fs::remove_file(folder.path().join("hosts.toml")).unwrap();
+    std::fs::rename(folder.path().join("train.py"), folder.path().join("other.py")).unwrap();
+    let (code, out, err) = told(folder.path(), &["init", "other.py"]);
+    assert!(code == 0 && out.contains("wrote hosts.toml") && out.contains("wrote other.toml"), "{out}{err}");
+    let hosts = std::fs::read_to_string(folder.path().join("hosts.toml")).unwrap();
+    assert!(hosts.contains("transport = \"local\"") && !hosts.contains("other.py"), "{hosts}");
+}
+
+#[test]
+fn a_script_without_a_file_shows_its_numbers_and_where_its_output_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "for step in range(3):\n    print('step', step, 'loss:', 1 / (step + 1))\n";
+    std::fs::write(folder.path().join("x.py"), script).unwrap();
+    let command = ["--", "python3", "x.py"];
+    let (code, out, err) = told(folder.path(), &[&["run", "--headless"][..], &command].concat());
+    assert!(code == 0 && out.contains("step 2  loss 0.3333"), "{out}{err}");
+    let told_once = err.matches("`rankdeck logs x-").count() == 1 && err.contains("`--logs`");
+    assert!(told_once, "{out}{err}");
+    for option in ["--logs", "--quiet"] {
+        let (code, out, err) = told(folder.path(), &[&["run", "--headless", option][..], &command].concat());
+        assert!(code == 0 && !err.contains("rankdeck logs"), "{option}: {out}{err}");
+    }
 }
 
 #[test]
