@@ -139,7 +139,7 @@ async fn cleared(
         if chosen == OutputChoice::Lines(Form::Json) {
             preflight::refuse(&report, locator, &draft.run, &failure);
         }
-        return Err(failure);
+        return Err(preflight::shortly(&report, failure));
     }
     if let Some(packed) = &packed {
         let codes =

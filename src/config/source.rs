@@ -2,7 +2,7 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Source};
 use super::document::{self, Node};
-use super::{hosts, slurm};
+use super::{hidden, hosts, slurm};
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::host::{Gpus, Host};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl HostsSource {
                 text += &match name.as_str() {
                     "local" | "localhost" => format!("[[host]]\nname = \"{name}\"\n{local}"),
                     name => destination(name).map_err(|why| {
-                        let error = format!("`{name}` is no destination: {why}");
+                        let error = format!("`{}` is no destination: {why}", hidden::line(name));
                         Diagnostics::from(Diagnostic::about_file(HOSTS_OPTION, error).hint(
                             "write `--hosts a,b` with names that `ssh` knows, `user@host:port`, or the path of a hosts \
                              file",
@@ -148,6 +148,9 @@ fn destination(text: &str) -> Result<String, String> {
         (None, Some((address, port))) if !address.contains(':') => (address, Some(port)),
         _ => (rest, None),
     };
+    if user.is_some_and(|user| user.contains(':')) {
+        return Err("no password is kept: `ssh-copy-id` puts a key there, or an agent has it".to_owned());
+    }
     let (address_rule, user_rule) =
         (&rankdeck_types::schema::text_rules::ADDRESS, &rankdeck_types::schema::text_rules::USER);
     (address_rule.test)(address).map_err(|(why, _)| format!("its host {why}"))?;
@@ -185,7 +188,7 @@ pub enum ExperimentSource {
 }
 
 /// What the user calls a command without a file.
-const COMMAND_LINE: &str = "command line";
+pub(super) const COMMAND_LINE: &str = "command line";
 
 impl ExperimentSource {
     /// The text with its name.
