@@ -112,6 +112,10 @@ fn a_file_of_a_hundred_thousand_mistakes_is_read_in_bounded_time_and_told_in_par
 fn suggested(hint: &str) -> Vec<String> {
     let told = hint.split_once("write `").or_else(|| hint.split_once("did you mean `"));
     let Some((_, mut rest)) = told else { return Vec::new() };
+    // Something else helps as well, or this is for another line.
+    if hint.starts_with("remove") {
+        return Vec::new();
+    }
     let mut items = Vec::new();
     while let Some((item, behind)) = rest.split_once('`') {
         items.push(item.to_owned());
@@ -125,7 +129,10 @@ fn suggested(hint: &str) -> Vec<String> {
     // Forms: a word for each of several, what goes elsewhere, a part of a value.
     let is_form =
         [" for ", ", once per", " in `[", " twice", ": CPU"].iter().any(|form| rest.starts_with(form));
-    if is_form || items.iter().any(|item| item.contains("...") || item == "key = value") {
+    let is_blank = |item: &String| {
+        item.contains("...") || ["key = value", "user@host:port", "python:PATH"].contains(&item.as_str())
+    };
+    if is_form || items.iter().any(is_blank) {
         return Vec::new();
     }
     items
@@ -141,13 +148,19 @@ fn applied(text: &str, items: &[String], mistake: &rankdeck_config::Diagnostic) 
             .is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)))
     };
     let is_heading = line.trim_start().starts_with('[');
+    let letters: Vec<char> = line.chars().collect();
+    let (begin, len) = (span.column as usize - 1, span.len as usize);
+    let part = |range: std::ops::Range<usize>| letters[range].iter().collect::<String>();
+    // A key within braces ends at the next comma.
+    if items.iter().all(is_line) && part(0..begin).contains('{') {
+        let end = (begin..letters.len()).find(|at| ",}".contains(letters[*at])).unwrap_or(letters.len());
+        *line = format!("{}{}{}", part(0..begin), items.join(", "), part(end..letters.len()));
+        return Some((lines.join("\n") + "\n", 1));
+    }
     if items.iter().all(is_line) || is_heading {
         *line = items.join("\n");
         return Some((lines.join("\n") + "\n", items.len()));
     }
-    let letters: Vec<char> = line.chars().collect();
-    let (begin, len) = (span.column as usize - 1, span.len as usize);
-    let part = |range: std::ops::Range<usize>| letters[range].iter().collect::<String>();
     *line = format!(
         "{}{}{}",
         part(0..begin),
@@ -218,7 +231,11 @@ fn every_suggested_line_is_accepted_when_it_is_written() {
                     let inside = |line: u32| line >= first && line < first + lines as u32;
                     one.file.ends_with(&place) && one.span.is_some_and(|span| inside(span.line))
                 };
-                for left in found(kind, &now).0.iter().filter(is_there) {
+                let others = |one: &&rankdeck_config::Diagnostic| {
+                    one.message == mistake.message
+                        || before.0.iter().all(|known| known.message != one.message)
+                };
+                for left in found(kind, &now).0.iter().filter(is_there).filter(others) {
                     wrong
                         .push(format!("{name}: `{}` was suggested, and then:\n{left}\n", items.join("`, `")));
                 }
