@@ -1,5 +1,7 @@
 //! What `--seeds` and `--sweep` name. Pure.
 
+use std::collections::BTreeSet;
+
 /// Most cells of a sweep.
 pub const CELLS: usize = 10_000;
 
@@ -24,7 +26,11 @@ pub fn parse_seeds(text: &str) -> Result<Seeds, String> {
         }
         seeds.extend(first..=last);
     }
-    Ok(Seeds(seeds))
+    let mut seen = BTreeSet::new();
+    match seeds.iter().find(|seed| !seen.insert(**seed)) {
+        Some(twice) => Err(format!("seed {twice} is named twice; a run with it would be the same again")),
+        None => Ok(Seeds(seeds)),
+    }
 }
 
 /// `KEY=VALUE,VALUE,...`: a key and its values. Commas within brackets, braces and quotes separate nothing.
@@ -64,7 +70,7 @@ mod tests {
     fn seeds_and_values_are_read_and_nonsense_is_refused() {
         assert_eq!(parse_seeds("1..3"), Ok(Seeds(vec![1, 2, 3])));
         assert_eq!(parse_seeds("1-2,7"), Ok(Seeds(vec![1, 2, 7])));
-        for wrong in ["", "x", "3..1", "1..", "-1", "0..99999999"] {
+        for wrong in ["", "x", "3..1", "1..", "-1", "0..99999999", "1,1", "1..3,2"] {
             assert!(parse_seeds(wrong).is_err(), "{wrong}");
         }
         assert_eq!(parse_axis("a.b=1, 2"), Ok(Axis(vec!["a.b=1".into(), "a.b=2".into()])));

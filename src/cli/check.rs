@@ -64,7 +64,7 @@ pub async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Fail
             ));
         }
     }
-    preflight::verdict(&report, &locator)?;
+    preflight::verdict(&report, &locator).map_err(|failure| preflight::shortly(&report, failure))?;
     Ok(report.code())
 }
 

@@ -27,7 +27,7 @@ pub fn compare(args: &CompareArgs) -> Result<u8, Failure> {
             Some((name, runs)) if runs.is_empty() => {
                 return Err(Failure::usage(format!("no run of {name} has begun")).hint("`rankdeck queue`"));
             }
-            Some((_, runs)) => named.extend(runs),
+            Some((name, runs)) => named.extend(recorded(&name, runs)?),
             None => named.push(run.clone()),
         }
     }
@@ -71,6 +71,20 @@ pub fn compare(args: &CompareArgs) -> Result<u8, Failure> {
         });
     }
     Ok(code::SUCCESS)
+}
+
+/// The runs of a sweep of which a record is left.
+fn recorded(sweep: &str, runs: Vec<String>) -> Result<Vec<String>, Failure> {
+    let (kept, gone): (Vec<String>, Vec<String>) =
+        runs.into_iter().partition(|run| past::find(Some(run)).is_ok());
+    if kept.is_empty() {
+        return Err(Failure::usage(format!("no run of {sweep} has a record here"))
+            .hint(format!("`rankdeck queue {sweep}` shows what they came to")));
+    }
+    if !gone.is_empty() {
+        stderr::line(&format!("note: without {}, of which no record is left", gone.join(", ")));
+    }
+    Ok(kept)
 }
 
 /// A run from its record here.

@@ -171,10 +171,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "init",
         &[
-            (
-                "rankdeck init gpu-a gpu-b --script train.py",
-                "look at two hosts; write hosts.toml and train.toml",
-            ),
+            ("rankdeck init train.py", "this machine and that script; write hosts.toml and train.toml"),
+            ("rankdeck init gpu-a gpu-b train.py", "look at two hosts; write the same for them"),
             ("rankdeck init", "this machine, and the script of this folder"),
         ],
     ),

@@ -5,13 +5,14 @@
 use super::args::InitArgs;
 use super::prompt;
 use super::roster::{self, own_binary};
-use super::{Failure, code, print};
+use super::{Failure, code, guess, print};
 use crate::shell::stderr;
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, Links, Prompter};
 use rankdeck_proto::examination::{Findings, Question};
 use rankdeck_proto::folders;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::Metrics;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::words::{bytes, clean};
 use std::fmt::Write as _;
@@ -21,22 +22,22 @@ use std::sync::Arc;
 const HOSTS: &str = "hosts.toml";
 /// Most aliases of the user's SSH configuration that are listed.
 const ALIASES: usize = 20;
-/// Most bytes of a script that are read.
-const SCRIPT: u64 = 1 << 20;
 
 /// Runs `rankdeck init`.
 pub async fn init(args: InitArgs) -> Result<u8, Failure> {
-    let script = match &args.script {
+    let (given, names) = sorted(&args)?;
+    let script = match given {
         Some(path) if !path.is_file() => {
             return Err(Failure::usage(format!("there is no script {}", path.display()))
-                .hint("give the path of your training script, such as `--script train.py`"));
+                .hint("give the path of your training script, such as `rankdeck init train.py`"));
         }
-        Some(path) => Some(path.clone()),
-        None => guess(Path::new(".")),
+        Some(path) => Some(path),
+        None => look_around(Path::new(".")),
     };
-    let source = match args.hosts.is_empty() {
+    let command = script.as_deref().map(command_of).transpose()?;
+    let source = match names.is_empty() {
         true => HostsSource::Here,
-        false => HostsSource::Named(args.hosts.clone()),
+        false => HostsSource::Named(names),
     };
     let hosts = rankdeck_config::load_hosts(&source)?;
     let answers = ask(&hosts, &args).await?;
@@ -50,15 +51,16 @@ pub async fn init(args: InitArgs) -> Result<u8, Failure> {
             Err(error) => print::error(error),
         }
     }
-    let Some(script) = script else {
-        stderr::line(
-            "hint: no Python script was found here; `rankdeck init --script train.py` writes its experiment",
-        );
+    let (Some(script), Some(command)) = (script, command) else {
+        stderr::line("hint: no Python script was found here; `rankdeck init train.py` writes its experiment");
         return Ok(exit(&answers));
     };
     let name = script.with_extension("toml");
-    let name = PathBuf::from(name.file_name().unwrap_or(name.as_os_str()));
-    write(&name, &experiment_file(&script), args.force)?;
+    let name = match name.file_name() {
+        Some(name) if name != HOSTS => PathBuf::from(name),
+        _ => PathBuf::from("experiment.toml"),
+    };
+    write(&name, &experiment_file(&script, &command), args.force)?;
     let file = name.display();
     print::stdout(&format!("next: `rankdeck check {file}`, then `rankdeck run {file}`"));
     Ok(exit(&answers))
@@ -185,8 +187,55 @@ fn aliases(config: &Path) -> Vec<String> {
     found
 }
 
+/// Ends of the names of scripts.
+const ENDS: [&str; 3] = ["py", "sh", "bash"];
+
+/// The script and the hosts among what was given: a file that is there, or is called like a script, is the
+/// script; what else is given is a host.
+fn sorted(args: &InitArgs) -> Result<(Option<PathBuf>, Vec<String>), Failure> {
+    let is_script = |text: &&String| {
+        let path = Path::new(text.as_str());
+        path.is_file() || path.extension().is_some_and(|end| ENDS.iter().any(|one| end == *one))
+    };
+    let (scripts, hosts): (Vec<&String>, Vec<&String>) = args.given.iter().partition(is_script);
+    let mut scripts: Vec<PathBuf> = scripts.into_iter().map(PathBuf::from).collect();
+    scripts.extend(args.script.clone());
+    if let [first, second, ..] = scripts.as_slice() {
+        let error = format!("{} and {} are two scripts", first.display(), second.display());
+        return Err(Failure::usage(error)
+            .hint("give one of them; another `rankdeck init SCRIPT` writes the experiment of the other"));
+    }
+    Ok((scripts.pop(), hosts.into_iter().cloned().collect()))
+}
+
+/// How a script is started: by the end of its name, else as a program of its own.
+fn command_of(script: &Path) -> Result<Vec<String>, Failure> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = script.display().to_string();
+    let with =
+        |words: &[&str]| Ok(words.iter().map(|word| (*word).to_owned()).chain([path.clone()]).collect());
+    match script.extension().and_then(|end| end.to_str()) {
+        Some("py") => return with(&["python3", "-u"]),
+        Some("sh" | "bash") => return with(&["bash"]),
+        Some("toml") => {
+            return Err(Failure::usage(format!("{path} is no script"))
+                .hint("give the script itself, and hosts by their names"));
+        }
+        _ => {}
+    }
+    let mode = std::fs::metadata(script).map_or(0, |metadata| metadata.permissions().mode());
+    let first = guess::read(script).lines().next().unwrap_or_default().to_owned();
+    match first.starts_with("#!") && first.contains("python") {
+        true => with(&["python3", "-u"]),
+        false if mode & 0o111 != 0 && path.contains('/') => with(&[]),
+        false if mode & 0o111 != 0 => Ok(vec![format!("./{path}")]),
+        false => Err(Failure::usage(format!("{path} is neither a Python script nor a program"))
+            .hint(format!("`chmod +x {path}`, if it is one"))),
+    }
+}
+
 /// The script of a folder: `train.py` or `main.py`, else the only one that looks like a program.
-fn guess(folder: &Path) -> Option<PathBuf> {
+fn look_around(folder: &Path) -> Option<PathBuf> {
     for name in ["train.py", "main.py", "run.py"] {
         if folder.join(name).is_file() {
             return Some(name.into());
@@ -195,30 +244,23 @@ fn guess(folder: &Path) -> Option<PathBuf> {
     let scripts = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let mut programs = scripts
         .filter(|path| path.extension().is_some_and(|end| end == "py"))
-        .filter(|path| read(path).contains("__main__"));
+        .filter(|path| guess::read(path).contains("__main__"));
     match (programs.next(), programs.next()) {
         (Some(only), None) => Some(PathBuf::from(only.file_name()?)),
         _ => None,
     }
 }
 
-fn read(path: &Path) -> String {
-    use std::io::Read;
-    let mut text = String::new();
-    let _ = std::fs::File::open(path).map(|file| file.take(SCRIPT).read_to_string(&mut text));
-    text
-}
-
-fn experiment_file(script: &Path) -> String {
-    let words = ["python3", "-u", &script.display().to_string()].map(str::to_owned);
-    let source = ExperimentSource::Command { words: words.to_vec(), ships: true };
+fn experiment_file(script: &Path, words: &[String]) -> String {
+    let source =
+        ExperimentSource::Command { words: words.to_vec(), ships: true, metrics: Metrics::default() };
     let name = rankdeck_config::load_experiment(&source, &[])
         .map_or("mine".into(), |experiment| experiment.run.name);
     let mut text = format!(
         "# Every key: docs/CONFIG.md, or `rankdeck schema experiment`.\n\n[run]\nname = {name:?}\n\n[launch]\ncommand = {words:?}\n\
          code = \".\"                          # copied to every host; what git ignores stays behind\n"
     );
-    let source = read(script);
+    let source = guess::read(script);
     let keys: Vec<&str> = ["WANDB_API_KEY", "HF_TOKEN"]
         .into_iter()
         .filter(|key| source.contains(key) || *key == "WANDB_API_KEY" && source.contains("import wandb"))
@@ -232,18 +274,15 @@ fn experiment_file(script: &Path) -> String {
 
 /// `[metrics]` as the source of a script suggests it.
 fn metrics(source: &str) -> String {
+    let found = guess::metrics(source);
     let mut lines = Vec::new();
-    if source.contains("SummaryWriter(") {
-        lines.push(format!("tensorboard = {:?}", tensorboard(source)));
+    lines.extend(found.tensorboard.map(|folder| format!("tensorboard = {folder:?}")));
+    if !found.presets.is_empty() {
+        lines.push(format!("presets = {:?}", found.presets));
     }
-    if source.contains("global_step=") && source.contains("episodic_return") {
-        lines.push("presets = [\"cleanrl\"]".to_owned());
-    } else {
-        let patterns = printed(source);
-        if !patterns.is_empty() {
-            let quoted: Vec<String> = patterns.iter().map(|pattern| format!("    '{pattern}',")).collect();
-            lines.push(format!("stdout = [\n{}\n]", quoted.join("\n")));
-        }
+    if !found.stdout.is_empty() {
+        let quoted: Vec<String> = found.stdout.iter().map(|pattern| format!("    '{pattern}',")).collect();
+        lines.push(format!("stdout = [\n{}\n]", quoted.join("\n")));
     }
     match lines.is_empty() {
         true => "\n# [metrics]                         # charts from what the script prints\n# stdout = ['loss[=: ]+(?P<loss>[-+0-9.eE]+)']\n"
@@ -252,71 +291,57 @@ fn metrics(source: &str) -> String {
     }
 }
 
-/// The folder of `SummaryWriter("runs/...")`, up to its first variable part.
-fn tensorboard(source: &str) -> String {
-    let inside = source.split("SummaryWriter(").nth(1).unwrap_or_default();
-    let inside = inside.split(')').next().unwrap_or_default();
-    let text = inside.split(['"', '\'']).nth(1).unwrap_or_default();
-    let fixed = text.split('{').next().unwrap_or_default();
-    let folder = match fixed.len() < text.len() {
-        true => fixed.rsplit_once('/').map_or("", |(folder, _)| folder),
-        false => fixed,
-    };
-    let plain = folder.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
-    if folder.is_empty() || !plain { "runs".to_owned() } else { folder.to_owned() }
-}
-
-/// Patterns for `print(f"... name={value} ...")` and `name: {value}`: one per name.
-fn printed(source: &str) -> Vec<String> {
-    let mut found: Vec<(String, String)> = Vec::new();
-    for line in source.lines().filter(|line| line.contains("print(f") || line.contains(".info(f")) {
-        let mut rest = line;
-        while let Some(at) = rest.find('{') {
-            let before = rest[..at].trim_end();
-            let value = rest[at + 1..].split('}').next().unwrap_or_default();
-            let label = before.strip_suffix(['=', ':']).unwrap_or(before);
-            let joins = before.ends_with(['=', ':']) || rest[..at].ends_with(' ');
-            let name: String = label
-                .chars()
-                .rev()
-                .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
-                .collect::<Vec<_>>()
-                .into_iter()
-                .rev()
-                .collect();
-            let is_word =
-                name.starts_with(|c: char| c.is_ascii_alphabetic()) && name != "f" && !value.is_empty();
-            if joins && is_word && found.len() < 8 && !found.iter().any(|(known, _)| *known == name) {
-                let group = if ["step", "global_step", "timestep", "env_step"].contains(&name.as_str()) {
-                    "env_step".to_owned()
-                } else {
-                    name.clone()
-                };
-                found.push((name.clone(), format!("{name}[=: ]+(?P<{group}>[-+0-9.eE_]+)")));
-            }
-            rest = &rest[at + 1..];
-        }
-    }
-    found.into_iter().map(|(_, pattern)| pattern).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn metrics_are_guessed_from_what_a_script_writes() {
-        assert!(metrics("print(f\"global_step={s}, episodic_return={r}\")").contains("cleanrl"));
-        let own = metrics(
-            "writer = SummaryWriter(f\"logs/tb/{name}\")\nprint(f\"step {i} loss={loss:.3f} acc: {a}\")",
-        );
-        assert!(own.contains("tensorboard = \"logs/tb\""), "{own}");
-        for part in ["(?P<env_step>", "loss[=: ]+(?P<loss>", "acc[=: ]+(?P<acc>"] {
-            assert!(own.contains(part), "{part} {own}");
-        }
+    fn metrics_of_a_script_are_written_as_toml_reads_them() {
+        let text = metrics("w = SummaryWriter('logs')\nprint(f\"step {i} loss={l:.3f}\")\nprint({'acc': a})");
+        let told: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!(told["metrics"]["tensorboard"].as_str(), Some("logs"));
+        assert_eq!(told["metrics"]["stdout"].as_array().map(Vec::len), Some(3), "{text}");
         assert!(metrics("x = 1").contains("# [metrics]"));
-        assert_eq!(tensorboard("SummaryWriter()"), "runs");
-        assert_eq!(tensorboard("SummaryWriter(log_dir='out/x')"), "out/x");
+    }
+
+    #[test]
+    fn a_script_is_told_from_hosts_and_started_as_its_kind_is() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let put = |name: &str, text: &str, mode: u32| {
+            std::fs::write(at(name), text).unwrap();
+            std::fs::set_permissions(at(name), std::fs::Permissions::from_mode(mode)).unwrap();
+            at(name)
+        };
+        let told = |given: &[&str], script: Option<&str>| {
+            let args = InitArgs {
+                given: given.iter().map(|one| (*one).to_owned()).collect(),
+                script: script.map(PathBuf::from),
+                force: false,
+                host_keys: Default::default(),
+            };
+            sorted(&args)
+                .map(|(script, hosts)| (script.map(|path| path.display().to_string()), hosts.join(" ")))
+        };
+        let plain = put("train", "#!/bin/sh\n", 0o755);
+        for script in ["train.py", "gone/x.sh", plain.as_str()] {
+            assert_eq!(
+                told(&["gpu-a", script, "gpu-b"], None).unwrap(),
+                (Some(script.into()), "gpu-a gpu-b".into())
+            );
+        }
+        assert_eq!(told(&["gpu-a"], Some("x.py")).unwrap(), (Some("x.py".into()), "gpu-a".into()));
+        assert!(told(&["a.py", "b.py"], None).is_err() && told(&["a.py"], Some("b.py")).is_err());
+        let words = |path: &str| command_of(Path::new(path)).map(|words| words.join(" "));
+        assert_eq!(words("a.py").unwrap(), "python3 -u a.py");
+        assert_eq!(words("d/a.sh").unwrap(), "bash d/a.sh");
+        assert_eq!(words(&plain).unwrap(), plain);
+        let python = put("tool", "#!/usr/bin/env python3\n", 0o644);
+        assert_eq!(words(&python).unwrap(), format!("python3 -u {python}"));
+        for odd in [put("notes", "words", 0o644), put("e.toml", "", 0o644)] {
+            assert!(words(&odd).is_err(), "{odd}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod export_metrics;
 mod failure;
 mod fetch;
 mod git;
+mod guess;
 mod help;
 mod home;
 mod init;

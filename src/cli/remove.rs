@@ -15,6 +15,7 @@ use rankdeck_types::host::Host;
 use rankdeck_types::words::{bytes, plural};
 use std::collections::BTreeSet;
 use std::path::Path;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Runs `rankdeck rm`.
 pub async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result<u8, Failure> {
@@ -49,7 +50,8 @@ pub async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Fail
         return Err(Failure::usage("which runs? every run that is over fits")
             .hint("`--older-than 30d`, `--keep 20`, or both"));
     }
-    Plan { chosen, sweeps: Vec::new(), args: &args.removal }.carry_out(&roster).await
+    let sweeps = sweep::emptied(&|run| chosen.iter().any(|found| found.run == run));
+    Plan { chosen, sweeps, args: &args.removal }.carry_out(&roster).await
 }
 
 /// Why a run may not go.
@@ -89,6 +91,19 @@ fn remove_here(name: &str) {
     }
 }
 
+/// Most names of runs that are left.
+const LISTED: usize = 20;
+
+/// How a removal ended that nothing has failed in.
+enum Ended {
+    /// Nothing is left.
+    All,
+    /// Somebody interrupted it between two runs.
+    Asked,
+    /// Somebody interrupted it twice, within a run.
+    Cut,
+}
+
 /// Runs that shall go.
 struct Plan<'a> {
     chosen: Vec<Found<'a>>,
@@ -111,7 +126,11 @@ impl Plan<'_> {
             sum.files += would.files;
             sum.bytes += would.bytes;
         }
-        let what = format!("{}, {}", plural(self.chosen.len(), "run"), bytes(sum.bytes));
+        let tables = match self.sweeps.as_slice() {
+            [] => String::new(),
+            sweeps => format!(", and what {} came to", sweeps.join(", ")),
+        };
+        let what = format!("{}, {}{tables}", plural(self.chosen.len(), "run"), bytes(sum.bytes));
         if self.chosen.is_empty() && self.sweeps.is_empty() || self.args.dry_run {
             print::stdout(&format!("would remove {what}"));
             return Ok(code::SUCCESS);
@@ -121,13 +140,70 @@ impl Plan<'_> {
             return Err(Failure::usage("nothing was removed: nobody said yes")
                 .hint("`--yes` removes without a question"));
         }
-        for found in &self.chosen {
-            self.on_hosts(roster, found, false).await?;
-            remove_here(found.run);
+        let (gone, freed, ended) = self.remove_all(roster).await?;
+        if gone == self.chosen.len() && matches!(ended, Ok(Ended::All)) {
+            self.sweeps.iter().for_each(|name| remove_here(name));
+            print::stdout(&format!("removed {what}"));
+            return Ok(code::SUCCESS);
         }
-        self.sweeps.iter().for_each(|name| remove_here(name));
-        print::stdout(&format!("removed {what}"));
-        Ok(code::SUCCESS)
+        let all = plural(self.chosen.len(), "run");
+        print::stdout(&format!("removed {gone} of {all}, {}", bytes(freed)));
+        let left: Vec<&str> = self.chosen.iter().skip(gone).map(|found| found.run).collect();
+        let more =
+            if left.len() > LISTED { format!(" and {} more", left.len() - LISTED) } else { String::new() };
+        let names = left.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+        if !left.is_empty() {
+            print::stdout(&format!("left: {names}{more}"));
+        }
+        match ended? {
+            Ended::Cut => {
+                stderr::line(&format!(
+                    "warning: of {} a part may be gone",
+                    left.first().copied().unwrap_or_default()
+                ));
+            }
+            Ended::All | Ended::Asked => {}
+        }
+        stderr::line("hint: the same command again removes what is left");
+        Ok(code::INTERRUPTED)
+    }
+
+    /// Removes one run after the other until all are gone, one fails, or somebody interrupts: how many are
+    /// gone, how many bytes those were, and how it ended. The first interrupt lets a run's removal end.
+    async fn remove_all(&self, roster: &Roster) -> Result<(usize, u64, Result<Ended, Failure>), Failure> {
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::no_thread)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(Failure::no_thread)?;
+        let (mut gone, mut freed, mut asked) = (0, 0, false);
+        for found in &self.chosen {
+            let mut work = std::pin::pin!(self.on_hosts(roster, found, false));
+            let removal = loop {
+                tokio::select! {
+                    biased;
+                    done = &mut work => break done,
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if asked {
+                    return Ok((gone, freed, Ok(Ended::Cut)));
+                }
+                asked = true;
+                stderr::line(&format!("interrupted: {} is removed whole, and then no more", found.run));
+            };
+            match removal {
+                Ok(removal) => freed += removal.bytes,
+                Err(failure) => return Ok((gone, freed, Err(failure))),
+            }
+            remove_here(found.run);
+            gone += 1;
+            if asked {
+                return Ok((
+                    gone,
+                    freed,
+                    Ok(if gone == self.chosen.len() { Ended::All } else { Ended::Asked }),
+                ));
+            }
+        }
+        Ok((gone, freed, Ok(Ended::All)))
     }
 
     async fn on_hosts(&self, roster: &Roster, found: &Found<'_>, dry: bool) -> Result<Removal, Failure> {

@@ -71,6 +71,11 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
     let objective = if args.detach { Objective::Detach } else { watching(&args.output) };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
+    if !builtin && !args.output.quiet && chosen == OutputChoice::Lines(Form::Plain { logs: false }) {
+        stderr::line(&format!(
+            "hint: `rankdeck logs {run} -f` shows what the ranks print; `--logs` prints it here"
+        ));
+    }
     let excluded = draft.excluded.clone();
     let goal = Goal::Launch(Box::new(draft));
     let options =
@@ -134,7 +139,7 @@ async fn cleared(
         if chosen == OutputChoice::Lines(Form::Json) {
             preflight::refuse(&report, locator, &draft.run, &failure);
         }
-        return Err(failure);
+        return Err(preflight::shortly(&report, failure));
     }
     if let Some(packed) = &packed {
         let codes =

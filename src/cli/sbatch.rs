@@ -9,6 +9,7 @@ use super::roster::own_binary;
 use super::{Failure, code, print, sources};
 use crate::shell::stderr;
 use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_types::experiment::Metrics;
 use rankdeck_types::quote;
 use std::io::Write;
 use std::path::Path;
@@ -22,7 +23,9 @@ pub fn sbatch(hosts: &HostsSource, args: &SbatchArgs) -> Result<u8, Failure> {
     let (options, command) = sources::split_rest(&args.rest, args.experiment.is_some())?;
     let source = match &args.experiment {
         Some(path) => ExperimentSource::File(path.clone()),
-        None => ExperimentSource::Command { words: command.clone(), ships: false },
+        None => {
+            ExperimentSource::Command { words: command.clone(), ships: false, metrics: Metrics::default() }
+        }
     };
     let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
     let binary = own_binary()?.display().to_string();
@@ -35,6 +38,8 @@ pub fn sbatch(hosts: &HostsSource, args: &SbatchArgs) -> Result<u8, Failure> {
         HostsSource::File(path) | HostsSource::Slurm { defaults: path } => path.as_path(),
         _ => Path::new(""),
     };
+    let own = args.time.iter().map(|time| format!("--time={time}"));
+    own.chain(joined(&options)).chain(args.option.iter().cloned()).try_for_each(|option| refuse(&option))?;
     let args =
         &SbatchArgs { option: args.option.iter().cloned().chain(joined(&options)).collect(), ..args.clone() };
     let script = script(args, &command, defaults, (&experiment.run.name, limit), &binary, &folder)?;
@@ -82,6 +87,50 @@ fn joined(words: &[String]) -> Vec<String> {
         }
     }
     options
+}
+
+/// Refuses an option that sbatch would refuse, or not see.
+fn refuse(option: &str) -> Result<(), Failure> {
+    let (name, value) =
+        option.split_once(['=', ' ']).map_or((option, None), |(name, value)| (name, Some(value)));
+    if !name.starts_with('-') {
+        return Err(Failure::usage(format!("`{option}` is no option of sbatch"))
+            .hint(format!("write `--{option}`; options begin with `-`, such as `--partition=gpu`")));
+    }
+    let Some(value) = value.map(str::trim) else { return Ok(()) };
+    let (fits, form) = match name {
+        "--time" | "-t" | "--time-min" => {
+            (is_time(value), "such as `8:00:00`, `90` (minutes) or `2-12:00` (days and hours)")
+        }
+        "--mem" | "--mem-per-cpu" | "--mem-per-gpu" => (is_memory(value), "such as `64G` or `8000M`"),
+        "--cpus-per-task" | "-c" | "--cpus-per-gpu" | "--ntasks" | "-n" | "--ntasks-per-node" => {
+            (value.parse::<u32>().is_ok_and(|count| count > 0), "such as `8`")
+        }
+        _ => (true, ""),
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(Failure::usage(format!("`{option}`: Slurm cannot read `{value}`"))
+            .hint(format!("write the value of `{name}` as Slurm has it, {form}"))),
+    }
+}
+
+/// Minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S`, or no limit.
+fn is_time(text: &str) -> bool {
+    let is_digits =
+        |part: &str| !part.is_empty() && part.len() < 10 && part.chars().all(|c| c.is_ascii_digit());
+    let (days, rest) = text.split_once('-').map_or((None, text), |(days, rest)| (Some(days), rest));
+    let parts: Vec<&str> = rest.split(':').collect();
+    let is_clock = parts.len() <= 3 && parts.iter().all(|part| is_digits(part));
+    days.is_none_or(is_digits) && is_clock
+        || ["UNLIMITED", "INFINITE"].contains(&text.to_uppercase().as_str())
+}
+
+/// A number of megabytes, or one with its unit.
+fn is_memory(text: &str) -> bool {
+    let upper = text.to_uppercase();
+    let digits = upper.strip_suffix('B').unwrap_or(&upper).trim_end_matches(['K', 'M', 'G', 'T']);
+    digits.parse::<u64>().is_ok() && upper.len() <= digits.len() + 2
 }
 
 fn script(
@@ -229,6 +278,37 @@ mod tests {
         );
         let evil = SbatchArgs { option: vec!["--x\nrm -rf /".into()], ..args() };
         assert!(script(&evil, &[], Path::new("h"), ("exp", 300.0), "r", Path::new("/")).is_err());
+    }
+
+    #[test]
+    fn what_slurm_cannot_read_is_refused_with_its_form() {
+        for good in [
+            "--time=8:00:00",
+            "--time 90",
+            "-t 2-12",
+            "-t 2-12:30:00",
+            "--time=UNLIMITED",
+            "--mem=64G",
+            "--mem 0",
+            "--mem-per-cpu=8000MB",
+            "-c 8",
+            "--exclusive",
+            "--partition=gpu",
+            "-p gpu",
+        ] {
+            assert_eq!(refuse(good), Ok(()), "{good}");
+        }
+        for (bad, form) in [
+            ("--time abc", "8:00:00"),
+            ("--time=8h", "8:00:00"),
+            ("-t 1:2:3:4", "8:00:00"),
+            ("--mem=lots", "64G"),
+            ("-c 0", "`8`"),
+            ("partition=gpu", "`--partition=gpu`"),
+        ] {
+            let failure = refuse(bad).unwrap_err();
+            assert!(failure.code == code::USAGE && failure.cause.hint.contains(form), "{bad}: {failure}");
+        }
     }
 
     /// The script with `console` in place of rankdeck, and a `scontrol` that writes down what it was told.

@@ -1,7 +1,7 @@
 //! What the command line says about hosts and experiment, as sources for the loaders.
 
-use super::Failure;
 use super::args::{Cli, SubjectArgs};
+use super::{Failure, guess};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_proto::folders;
 use rankdeck_types::host::Transport;
@@ -68,13 +68,15 @@ pub fn of(hosts: &HostsSource, subject: &SubjectArgs) -> (HostsSource, Experimen
     (hosts, experiment)
 }
 
-/// A program without a file. Its folder travels where hosts do not share it.
+/// A program without a file. Its folder travels where hosts do not share it; what its script prints says
+/// which numbers to pick.
 pub fn program(words: &[String], hosts: &HostsSource) -> ExperimentSource {
     // Hosts that cannot be read are told when the plan is made.
     let apart = rankdeck_config::load_hosts(hosts).is_ok_and(|hosts| {
         hosts.iter().any(|host| matches!(host.transport, Transport::Ssh | Transport::Openssh))
     });
-    ExperimentSource::Command { words: words.to_vec(), ships: apart && is_here(words, Path::new("")) }
+    let ships = apart && is_here(words, Path::new(""));
+    ExperimentSource::Command { words: words.to_vec(), ships, metrics: guess::of_command(words) }
 }
 
 /// The script, the module or the program lies in `folder`.

@@ -29,6 +29,7 @@ use rankdeck_types::words::{NONE, clean, count, plural};
 use serde::{Deserialize, Serialize};
 use slots::{Finder, Slot};
 use std::collections::VecDeque;
+use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -189,11 +190,48 @@ pub fn named(name: &str) -> Result<Option<(String, Vec<String>)>, Failure> {
     }
 }
 
+/// Sweeps of `runs/` that nobody goes on with, and that have no run left when those that are `gone` are.
+pub fn emptied(gone: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let is_emptied = |sweep: &Sweep| {
+        let runs: Vec<&str> = sweep.cells.iter().filter_map(|cell| cell.run.as_deref()).collect();
+        let all = runs.iter().all(|run| gone(run) || !Path::new(RUNS).join(run).exists());
+        all && runs.iter().any(|run| gone(run)) && !is_held(&sweep.folder())
+    };
+    found(Path::new(RUNS)).into_iter().filter(is_emptied).map(|sweep| sweep.name).collect()
+}
+
+/// The file that the process of a sweep holds a lock on.
+fn lock_of(folder: &Path) -> std::io::Result<std::fs::File> {
+    std::fs::OpenOptions::new().create(true).append(true).open(folder.join("lock"))
+}
+
+/// A process goes on with the sweep of this folder.
+fn is_held(folder: &Path) -> bool {
+    lock_of(folder).is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Takes a sweep for this process; two would begin each run twice.
+fn hold(sweep: &Sweep) -> Result<std::fs::File, Failure> {
+    let lock = lock_of(&sweep.folder()).map_err(|error| {
+        Failure::failed(format!("failed to lock {}: {error}", sweep.folder().display()))
+            .hint("run it in a folder that you may write to")
+    })?;
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            Err(Failure::usage(format!("{} goes on in another process", sweep.name))
+                .hint("`rankdeck queue` shows how far it is; ctrl-c there stops it"))
+        }
+        // Some network file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(lock),
+    }
+}
+
 /// Begins what waits, as far as there are free slots, until all is over or somebody stops it.
 async fn carry_on(mut sweep: Sweep, mut finder: Option<Finder>) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| {
         Failure::failed(format!("failed to run the sweep: {error}")).hint("try again")
     };
+    let _lock = hold(&sweep)?;
     let binary = own_binary()?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -350,7 +388,10 @@ impl Sweep {
             .filter(|state| of(*state) > 0)
             .map(|state| format!("{} {}", of(state), state.name()))
             .collect();
-        print::stdout(&format!("{}: {}", self.name, told.join(", ")));
+        // Nobody looks at runs whose sweep was killed.
+        let lost = of(CellState::Running) > 0 && !is_held(&self.folder());
+        let note = if lost { "; no process goes on with it: `--resume` does" } else { "" };
+        print::stdout(&format!("{}: {}{note}", self.name, told.join(", ")));
         let mut variants: Vec<String> = Vec::new();
         for cell in &self.cells {
             let variant = cell.variant();
@@ -385,6 +426,18 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_processes_do_not_go_on_with_one_sweep() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_held(folder.path()));
+        // The lock is that of the open file, not of the process.
+        let lock = lock_of(folder.path()).unwrap();
+        lock.try_lock().unwrap();
+        assert!(is_held(folder.path()));
+        drop(lock);
+        assert!(!is_held(folder.path()) && !is_held(&folder.path().join("none")));
+    }
 
     #[test]
     fn a_run_that_goes_on_waits_for_its_own_slot() {

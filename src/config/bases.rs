@@ -5,8 +5,10 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Node, Table, Value};
+use super::mistakes;
 use super::source::ExperimentSource;
 use super::suggest;
+use rankdeck_types::experiment::Experiment;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -43,7 +45,7 @@ fn layers(
     wanted: Option<Node>,
     depth: usize,
 ) -> Result<(Node, Table), Diagnostics> {
-    let mut root = document::parse(source)?;
+    let mut root = mistakes::parse(source, Experiment::KEYS)?;
     let Value::Table(table) = &mut root.value else { return Ok((root, Table::new())) };
     let (base, listed, own) = (table.remove("base"), table.remove("use"), table.remove("section"));
     let (mut values, mut sections) = match base {

@@ -2,13 +2,17 @@
 //! the first.
 
 mod instead;
+pub mod meant;
 mod numbers;
 mod texts;
 mod unknown;
 
+pub use texts::in_a_shell;
+
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{Entry, Node, Table, Value};
 use super::suggest::closest;
+use instead::{wrong_type, wrong_value};
 use numbers::{check_integers, check_number};
 use rankdeck_types::schema::{self, Key, Keys, Kind, Variant};
 use std::collections::BTreeSet;
@@ -39,15 +43,19 @@ fn check_table(
     scope: &Scope,
     found: &mut Diagnostics,
 ) {
+    let mut misspelt = BTreeSet::new();
     for (name, entry) in table {
         match keys.clone().find(|key| key.name == name) {
             Some(key) => check_value(key, &entry.node, &entry.key, scope, found),
-            None => found.push(unknown(name, entry, keys.clone(), scope)),
+            None => {
+                misspelt.extend(closest(name, keys.clone().map(|key| key.name)));
+                found.push(unknown(name, entry, keys.clone(), scope));
+            }
         }
     }
     for key in keys.filter(|key| key.is_required() && !table.contains_key(key.name)) {
-        // A document without any host has an error of its own.
-        if !matches!(key.kind, Kind::Tables(_)) {
+        // A document without any host has an error of its own, and so has a name that is misspelt.
+        if !matches!(key.kind, Kind::Tables(_)) && !misspelt.contains(key.name) {
             found.push(missing(key, scope));
         }
     }
@@ -138,35 +146,24 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
         (Kind::Integers(range), value) => check_integers(key, value, range, node, found),
         (Kind::Environment, Value::Table(table)) => check_environment(path, table, found),
         (Kind::Names(what), Value::Table(table)) => check_names(path, what, table, found),
-        (Kind::Gpus, value) => check_gpus(value, node, found),
-        (Kind::Text(_), value) => found.push(wrong_type(path, value, "a string", &node.place)),
-        (kind, value) => found.push(wrong_type(path, value, &kind.expected(), &node.place)),
+        (Kind::Gpus, value) => check_gpus(key, value, node, found),
+        (Kind::Text(_), _) => found.push(wrong_value(key, node, "a string")),
+        (kind, _) => found.push(wrong_value(key, node, &kind.expected())),
     }
 }
 
-fn wrong_type(path: &str, value: &Value, expected: &str, at: &Place) -> Diagnostic {
-    let kind = value.type_name();
-    let diagnostic = Diagnostic::at(at, format!("`{path}` is {kind}, expected {expected}")).label(kind);
-    match (instead::instead(path, value, expected), value) {
-        (Some(hint), _) => diagnostic.hint(hint),
-        (None, Value::Table(_)) if !expected.contains("table") => diagnostic,
-        (None, _) => diagnostic.hint(format!("write {expected}")),
-    }
-}
-
-fn check_gpus(value: &Value, node: &Node, found: &mut Diagnostics) {
+fn check_gpus(key: &Key, value: &Value, node: &Node, found: &mut Diagnostics) {
     let expected = Kind::Gpus.expected();
     match value {
         Value::String(word) if word == "all" || word == "auto" => {}
         Value::String(word) => found.push(
-            Diagnostic::at(&node.place, format!("`gpus` is `\"{word}\"`, expected {expected}")).hint(match (
-                word.parse::<u32>(),
-                word.contains(',') && word.chars().all(|c| ", ".contains(c) || c.is_ascii_digit()),
-            ) {
-                (Ok(count), _) => format!("write `gpus = {count}` without quotes"),
-                (_, true) => format!("write `gpus = [{word}]`"),
-                _ => "the words are `\"all\"`, and `\"auto\"`: all there are, or none".to_owned(),
-            }),
+            Diagnostic::at(&node.place, format!("`gpus` is `\"{word}\"`, expected {expected}")).hint(
+                match meant::value(key, word) {
+                    Some(value) if value == *word => format!("write `gpus = {value}` without quotes"),
+                    Some(value) => format!("write `gpus = {value}`"),
+                    None => "the words are `\"all\"`, and `\"auto\"`: all there are, or none".to_owned(),
+                },
+            ),
         ),
         Value::Integer(count) if (0..=1024).contains(count) => {}
         Value::Integer(count) => found.push(

@@ -5,6 +5,7 @@
 //! - What is printed holds no control character of the file it quotes, so a file cannot drive the terminal.
 //! - Carets stand under the text they mean, also after tabs and wide characters.
 
+use super::hidden;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -124,9 +125,14 @@ impl Diagnostic {
     pub fn located(mut self) -> Diagnostic {
         if let (Some(place), None) = (&self.place, &self.span) {
             let (span, line) = locate(&place.source, &place.range);
-            (self.span, self.source_line) = (Some(span), Some(line));
+            (self.span, self.source_line) = (Some(span), Some(hidden::line(&line)));
         }
         self
+    }
+
+    /// Where, in bytes of its text.
+    pub(super) fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
     }
 
     fn order(&self) -> (&str, Option<usize>) {

@@ -115,6 +115,14 @@ fn plain(error: &std::io::Error) -> String {
     short
 }
 
+/// Begins the message of a syntax error.
+const NO_TOML: &str = "not valid TOML: ";
+
+/// It says that a text is no TOML.
+pub fn is_syntax(diagnostic: &Diagnostic) -> bool {
+    diagnostic.message.starts_with(NO_TOML)
+}
+
 /// Parses a text; all syntax errors at once.
 pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
     let (table, errors) = DeTable::parse_recoverable(&source.text);
@@ -139,9 +147,9 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
             Some(range) => {
                 let place = Place { source: source.clone(), range };
                 let hint = syntax::hint(&message, line_at(&source.text, place.range.start));
-                Diagnostic::at(&place, format!("not valid TOML: {message}")).hint(hint)
+                Diagnostic::at(&place, format!("{NO_TOML}{message}")).hint(hint)
             }
-            None => Diagnostic::about_file(source.name.clone(), format!("not valid TOML: {message}")),
+            None => Diagnostic::about_file(source.name.clone(), format!("{NO_TOML}{message}")),
         });
     }
     all.or(Node { place: Place { source: source.clone(), range: 0..0 }, value: Value::Table(Table::new()) })
@@ -149,7 +157,7 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
 
 /// The line that a byte is on; empty for one so long that looking at it for each of its mistakes would take
 /// minutes.
-fn line_at(text: &str, at: usize) -> &str {
+pub fn line_at(text: &str, at: usize) -> &str {
     const MOST: usize = 512;
     let near = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let (first, at, last) = (near(at.saturating_sub(MOST)), near(at), near(at + MOST));

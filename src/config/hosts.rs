@@ -7,6 +7,7 @@
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Node};
+use super::mistakes;
 use rankdeck_types::host::{Host, HostTable, Hosts, Transport};
 use rankdeck_types::schema::text_rules::{ADDRESS, NAME};
 use rankdeck_types::setup::ENVIRONMENTS;
@@ -26,7 +27,7 @@ pub(super) fn read(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
 
 /// The same from its text.
 pub(super) fn read_source(source: &Arc<Source>) -> Result<(Vec<Host>, Node), Diagnostics> {
-    let root = document::parse(source)?;
+    let root = mistakes::parse(source, Hosts::KEYS)?;
     if root.entry("host").is_none() && root.entry("run").is_some() {
         return Err(Diagnostic::about_file(source.name.clone(), "this is an experiment, and a hosts file is wanted")
             .hint("`--hosts` names a file with `[[host]]` and `name = \"node0\"` for each host, or the hosts: `--hosts a,b`")
@@ -44,7 +45,7 @@ pub(super) fn read_source(source: &Arc<Source>) -> Result<(Vec<Host>, Node), Dia
 /// The `[defaults]` alone; what stands under `[[host]]` is not looked at.
 pub(super) fn read_defaults(path: &Path) -> Result<(HostTable, Node), Diagnostics> {
     let source = document::read(path, "hosts file", "")?;
-    let root = document::parse(&source)?;
+    let root = mistakes::parse(&source, Hosts::KEYS)?;
     let mut found = Diagnostics::new();
     check(&root, Hosts::KEYS, &mut found);
     found.or(())?;
@@ -121,8 +122,28 @@ fn check_hosts(root: &Node, found: &mut Diagnostics) {
         }
         check_host(host, defaults, found);
     }
+    check_own_addresses(hosts, defaults, found);
     check_identity(defaults, found);
     check_environments(defaults, found);
+}
+
+/// Where all hosts are this machine, an address of another one would be where rank 0 is looked for.
+fn check_own_addresses(hosts: &[Node], defaults: Option<&Node>, found: &mut Diagnostics) {
+    let is_local =
+        |host: &Node| text(Some(host), "transport").or_else(|| text(defaults, "transport")) == Some("local");
+    if !hosts.iter().all(is_local) {
+        return;
+    }
+    for table in hosts.iter().chain(defaults) {
+        let Some(address) = text(Some(table), "address") else { continue };
+        let is_own = ["localhost", "::1", "0.0.0.0"].contains(&address) || address.starts_with("127.");
+        if !is_own && let Some(entry) = table.entry("address") {
+            let message = "`address` has no meaning here: the transport of every host is `local`";
+            found.push(
+                Diagnostic::at(entry.key, message).hint("remove `address`, or write `transport = \"ssh\"`"),
+            );
+        }
+    }
 }
 
 /// Python comes from one place.

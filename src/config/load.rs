@@ -6,7 +6,7 @@ use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Node, Value};
 use super::source::ExperimentSource;
-use super::{overrides, suggest};
+use super::{ids, overrides};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::BUILTIN_ENVS;
 use rankdeck_types::experiment::Experiment;
@@ -102,9 +102,10 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
         && (worker == "rust" || worker == "auto" && !id.contains([':', '/']))
     {
         // Python may know any other id; one that is nearly a known one is a typing mistake.
-        let hint = match (suggest::closest(id, BUILTIN_ENVS), worker) {
+        let is_known = |close: &String| worker != "rust" || BUILTIN_ENVS.contains(&close.as_str());
+        let hint = match (ids::meant(id).filter(is_known), worker) {
             (Some(close), _) => {
-                format!("did you mean `{close}`? (`env.worker = \"python\"` asks Gymnasium for `{id}`)")
+                format!("write `\"{close}\"` (`env.worker = \"python\"` asks Gymnasium for `{id}`)")
             }
             (None, "rust") => {
                 let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");

@@ -3,7 +3,8 @@
 use super::diagnostic::Diagnostic;
 use super::document::Node;
 use super::load::nearest;
-use super::source::{ExperimentSource, HostsSource};
+use super::source::{COMMAND_LINE, ExperimentSource, HostsSource};
+use rankdeck_types::quote;
 
 /// The texts of a hosts file and of an experiment.
 #[derive(Debug)]
@@ -39,6 +40,14 @@ impl Locator {
         match written.map(|root| nearest(root, &paths).line()) {
             Some(line) => format!("{name}:{line}"),
             None => name.to_owned(),
+        }
+    }
+
+    /// What follows a command that takes this experiment.
+    pub fn subject(&self) -> String {
+        match self.experiment_name == COMMAND_LINE {
+            true => "-- COMMAND".to_owned(),
+            false => quote::word(&self.experiment_name),
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Source};
 use super::document::{self, Node};
-use super::{hosts, slurm};
+use super::{hidden, hosts, slurm};
+use rankdeck_types::experiment::Metrics;
 use rankdeck_types::host::{Gpus, Host};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,7 +71,7 @@ impl HostsSource {
                 text += &match name.as_str() {
                     "local" | "localhost" => format!("[[host]]\nname = \"{name}\"\n{local}"),
                     name => destination(name).map_err(|why| {
-                        let error = format!("`{name}` is no destination: {why}");
+                        let error = format!("`{}` is no destination: {why}", hidden::line(name));
                         Diagnostics::from(Diagnostic::about_file(HOSTS_OPTION, error).hint(
                             "write `--hosts a,b` with names that `ssh` knows, `user@host:port`, or the path of a hosts \
                              file",
@@ -147,6 +148,9 @@ fn destination(text: &str) -> Result<String, String> {
         (None, Some((address, port))) if !address.contains(':') => (address, Some(port)),
         _ => (rest, None),
     };
+    if user.is_some_and(|user| user.contains(':')) {
+        return Err("no password is kept: `ssh-copy-id` puts a key there, or an agent has it".to_owned());
+    }
     let (address_rule, user_rule) =
         (&rankdeck_types::schema::text_rules::ADDRESS, &rankdeck_types::schema::text_rules::USER);
     (address_rule.test)(address).map_err(|(why, _)| format!("its host {why}"))?;
@@ -168,7 +172,7 @@ fn destination(text: &str) -> Result<String, String> {
 }
 
 /// Where the experiment comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ExperimentSource {
     /// An experiment file.
     File(PathBuf),
@@ -178,11 +182,13 @@ pub enum ExperimentSource {
         words: Vec<String>,
         /// The working folder goes to the hosts as the code.
         ships: bool,
+        /// What is picked from what it prints and writes.
+        metrics: Metrics,
     },
 }
 
 /// What the user calls a command without a file.
-const COMMAND_LINE: &str = "command line";
+pub(super) const COMMAND_LINE: &str = "command line";
 
 impl ExperimentSource {
     /// The text with its name.
@@ -195,7 +201,7 @@ impl ExperimentSource {
                 let missing = "experiments are TOML files, such as `configs/cartpole_ppo.toml`";
                 document::read(path, "experiment file", missing)
             }
-            ExperimentSource::Command { words, ships } => {
+            ExperimentSource::Command { words, ships, metrics } => {
                 let mut launch = toml::Table::new();
                 launch.insert("command".into(), words.clone().into());
                 if *ships {
@@ -206,6 +212,11 @@ impl ExperimentSource {
                 let mut text = toml::Table::new();
                 text.insert("run".into(), run.into());
                 text.insert("launch".into(), launch.into());
+                if let Ok(picked) = toml::Table::try_from(metrics)
+                    && !picked.is_empty()
+                {
+                    text.insert("metrics".into(), picked.into());
+                }
                 Ok(Arc::new(Source::new(COMMAND_LINE, text.to_string())))
             }
         }

@@ -15,18 +15,18 @@ pub fn hint(message: &str, line: &str) -> String {
     }
     let told = match message {
         text if text.contains("string") => {
-            "a string ends on its line with the quote that it begins with: `name = \"ppo\"`"
+            "a string ends on its line with the quote that it begins with: `name = \"a\"`"
         }
         text if text.contains("recurs") => "no value here has as many brackets",
-        text if text.contains("array") => "an array ends with `]`: `hidden = [64, 64]`",
+        text if text.contains("array") => "an array has commas between its items and ends with `]`: `[0, 1]`",
         text if text.contains("expected newline") => "write one `key = value` per line",
-        _ => "write `key = value`, such as `name = \"ppo\"`",
+        _ => "write `key = value`, such as `name = \"a\"`",
     };
     told.into()
 }
 
 /// A line's key and value; with a colon, as YAML has it, too.
-fn assignment(line: &str) -> Option<(&str, &str)> {
+pub fn assignment(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=').or_else(|| line.split_once(": "))?;
     let key = key.trim();
     let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
@@ -45,8 +45,8 @@ fn meant(key: &str, value: &str, message: &str) -> Option<String> {
             Word::Nothing => Some(format!("leave `{key}` out: TOML has no null")),
         };
     }
-    if let Some(number) = number(value) {
-        return write(&number);
+    if let Some(number) = number(value).filter(|number| number.fract() == 0.0 && number.abs() < 1e15) {
+        return write(&format!("{number:.0}"));
     }
     if value.contains(CURLY) {
         return write(&value.replace(CURLY, "\""));
@@ -58,7 +58,8 @@ fn meant(key: &str, value: &str, message: &str) -> Option<String> {
             false => write(&value.replace('"', "'")),
         };
     }
-    let is_plain = |text: &str| !text.is_empty() && !text.contains(['"', '\'', '[', ']', '{', '}', '=']);
+    let is_plain =
+        |text: &str| !text.is_empty() && !text.contains(['"', '\'', '[', ']', '{', '}', '(', ')', '=']);
     let inner = value.trim_matches(['"', '\'']);
     let is_bare = inner == value && (message.contains("quoted") || message.contains("key with no value"));
     let is_open = value.starts_with(['"', '\'']) && value.len() == inner.len() + 1;
@@ -95,27 +96,162 @@ pub fn word(text: &str) -> Option<Word> {
     })
 }
 
-/// `10k`, `1M` and `1,000,000` as digits; `None` for a number that TOML reads, and for what is none.
-pub fn number(text: &str) -> Option<String> {
-    let mut parts = text.split(',');
+/// A number as people write it: `10k`, `1M`, `1,000,000`, `1e6`, `0,99`, `10^6`, `64*64`, `3/4`, `50%`.
+/// `None` for what is none, and for a list such as `64,128`.
+pub fn number(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let value = simple(text).or_else(|| {
+        let (base, power) = text.split_once("**").or_else(|| text.split_once('^'))?;
+        let power: i32 = power.trim().parse().ok().filter(|power| (0..=64).contains(power))?;
+        Some(simple(base.trim())?.powi(power))
+    });
+    let value = value
+        .or_else(|| {
+            text.split('*').map(|part| simple(part.trim())).try_fold(1.0, |all, one| Some(all * one?))
+        })
+        .or_else(|| {
+            let (above, below) = text.split_once('/')?;
+            Some(simple(above.trim())? / simple(below.trim()).filter(|below| *below != 0.0)?)
+        });
+    value.filter(|value| value.is_finite())
+}
+
+/// One number, without signs of arithmetic.
+fn simple(text: &str) -> Option<f64> {
     let is_digits = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
-    let (first, rest): (_, Vec<&str>) = (parts.next()?, parts.collect());
-    // `64,128` is a list; a part such as `000` is not a number of its own.
-    let grouped = rest.iter().all(|part| part.len() == 3 && is_digits(part))
-        && rest.iter().any(|part| part.starts_with('0'));
-    if grouped && is_digits(first) && first.len() <= 3 {
-        return Some(format!("{first}{}", rest.concat()));
+    let is_plain = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    if is_plain(text)
+        && let Ok(value) = text.replace('_', "").parse::<f64>()
+    {
+        return Some(value);
     }
-    let scale = match text.chars().last()? {
-        'k' | 'K' => 1e3,
-        'm' | 'M' => 1e6,
-        'g' | 'G' | 'b' | 'B' => 1e9,
+    for sign in [',', ' ', '\''] {
+        let mut parts = text.split(sign);
+        let (first, rest): (_, Vec<&str>) = (parts.next()?, parts.collect());
+        // `64,128` is a list; a part such as `000` is not a number of its own.
+        let grouped = !rest.is_empty()
+            && rest.iter().all(|part| part.len() == 3 && is_digits(part))
+            && (sign != ',' || rest.iter().any(|part| part.starts_with('0')));
+        if grouped && is_digits(first) && first.len() <= 3 && !first.starts_with('0') {
+            return format!("{first}{}", rest.concat()).parse().ok();
+        }
+        // `0,99` as half of Europe writes it.
+        if let (',', [fraction]) = (sign, rest.as_slice())
+            && first.trim_start_matches('-') == "0"
+            && is_digits(fraction)
+        {
+            return format!("{first}.{fraction}").parse().ok();
+        }
+    }
+    let (digits, scale) = match text.chars().last()? {
+        '%' => (&text[..text.len() - 1], 0.01),
+        'k' | 'K' => (&text[..text.len() - 1], 1e3),
+        'm' | 'M' => (&text[..text.len() - 1], 1e6),
+        'g' | 'G' | 'b' | 'B' => (&text[..text.len() - 1], 1e9),
         _ => return None,
     };
-    let digits = &text[..text.len() - 1];
+    let digits = digits.trim_end();
     let is_number = digits.chars().all(|c| c.is_ascii_digit() || c == '.');
     let value = digits.parse::<f64>().ok().filter(|_| is_number)? * scale;
-    (value.fract() == 0.0 && value < 1e15).then(|| format!("{value}"))
+    // A hundredth is no binary fraction.
+    Some(if scale < 1.0 { (value * 1e12).round() / 1e12 } else { value })
+}
+
+/// `10m`, `1h30m`, `90 s`, `500ms` and `1:30:00` in seconds.
+pub fn seconds(text: &str) -> Option<f64> {
+    let parts: Vec<&str> = text.split(':').collect();
+    if let [_, _] | [_, _, _] = parts.as_slice() {
+        let numbers: Option<Vec<u32>> = parts.iter().map(|part| part.trim().parse().ok()).collect();
+        return Some(numbers?.into_iter().fold(0.0, |all, part| all * 60.0 + f64::from(part)));
+    }
+    let (mut rest, mut all) = (text.trim(), None);
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
+        let (digits, behind) = rest.split_at(end);
+        let behind = behind.trim_start();
+        let end = behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(end);
+        let scale = match unit.to_lowercase().as_str() {
+            "ms" => 0.001,
+            "s" | "sec" | "secs" | "second" | "seconds" => 1.0,
+            "m" | "min" | "mins" | "minute" | "minutes" => 60.0,
+            "h" | "hr" | "hrs" | "hour" | "hours" => 3600.0,
+            "d" | "day" | "days" => 86_400.0,
+            _ => return None,
+        };
+        all = Some(all.unwrap_or(0.0) + digits.parse::<f64>().ok()? * scale);
+        rest = behind.trim_start_matches([' ', ',']);
+    }
+    all
+}
+
+/// `25MB`, `25 MiB` and `1G` in MiB.
+pub fn mebibytes(text: &str) -> Option<f64> {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
+    let (digits, unit) = text.split_at(end);
+    let scale = match unit.trim().to_lowercase().as_str() {
+        "m" | "mb" | "mib" => 1.0,
+        "g" | "gb" | "gib" => 1024.0,
+        "k" | "kb" | "kib" => 1.0 / 1024.0,
+        _ => return None,
+    };
+    Some(digits.parse::<f64>().ok()? * scale)
+}
+
+/// TOML reads this text as a number.
+pub fn is_toml_number(text: &str) -> bool {
+    let is_float = |text: &str| {
+        text.parse::<toml::Table>().is_ok_and(|table| table["a"].is_integer() || table["a"].is_float())
+    };
+    !text.contains(['\n', '#']) && is_float(&format!("a={text}"))
+}
+
+/// The words of a line as a shell splits them; `None` for quotes without an end, and for what only a shell
+/// does.
+pub fn words(line: &str) -> Option<Vec<String>> {
+    let (mut all, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, quote) {
+            (letter, Some(open)) if letter == open => quote = None,
+            ('\\', None | Some('"')) => word.get_or_insert_default().push(letters.next()?),
+            ('$' | '`', None | Some('"')) => return None,
+            (letter, Some(_)) => word.get_or_insert_default().push(letter),
+            ('"' | '\'', None) => {
+                word.get_or_insert_default();
+                quote = Some(letter);
+            }
+            ('&' | '|' | ';' | '<' | '>', None) => return None,
+            (letter, None) if letter.is_whitespace() => all.extend(word.take()),
+            (letter, None) => word.get_or_insert_default().push(letter),
+        }
+    }
+    all.extend(word);
+    quote.is_none().then_some(all)
+}
+
+/// The variables of `A=1 B=2`, of lines of `export A=1`, and of those with commas or semicolons between.
+pub fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let words = words(&text.replace(';', " "))?;
+    let words = words.iter().filter(|word| *word != "export").map(|word| word.trim_end_matches(','));
+    let pairs: Option<Vec<(String, String)>> = words
+        .filter(|word| !word.is_empty())
+        .flat_map(|word| {
+            // `A=1,B=2` are two; `A=1,2` is one.
+            let parts: Vec<&str> = word.split(',').collect();
+            let apart = parts.iter().all(|part| part.split_once('=').is_some_and(|(name, _)| is_name(name)));
+            if apart { parts } else { vec![word] }
+        })
+        .map(|word| {
+            let (name, value) = word.split_once('=').filter(|(name, _)| is_name(name))?;
+            Some((name.to_owned(), value.to_owned()))
+        })
+        .collect();
+    pairs.filter(|pairs| !pairs.is_empty())
 }
 
 #[cfg(test)]
@@ -124,18 +260,34 @@ mod tests {
 
     #[test]
     fn numbers_with_suffixes_and_commas_are_told_in_digits() {
-        for (text, digits) in [
-            ("1M", "1000000"),
-            ("2.5k", "2500"),
-            ("1,000,000", "1000000"),
-            ("1,050", "1050"),
-            ("3b", "3000000000"),
+        for (text, value) in [
+            ("1M", 1e6),
+            ("2.5k", 2500.0),
+            ("1,000,000", 1e6),
+            ("1,050", 1050.0),
+            ("3b", 3e9),
+            ("1000", 1000.0),
+            ("0,5", 0.5),
         ] {
-            assert_eq!(number(text).as_deref(), Some(digits), "{text}");
+            assert_eq!(number(text), Some(value), "{text}");
         }
-        for text in
-            ["64,128", "128,256,512", "1000", "k", "M1", "1.00001k", "infk", "-1k", "", "1e3k", "9999999999M"]
-        {
+        for text in [
+            "64,128",
+            "128,256,512",
+            "k",
+            "M1",
+            "infk",
+            "-1k",
+            "",
+            "1e3k",
+            "inf",
+            "nan",
+            "1e999",
+            "9^9999",
+            "1/0",
+            "1,5",
+            "é",
+        ] {
             assert_eq!(number(text), None, "{text}");
         }
     }
@@ -159,7 +311,7 @@ mod tests {
                 "write one `key = value` per line",
             ),
             ("extra `=`", "a = = 2", "write `a = 2`"),
-            ("invalid key", "", "write `key = value`, such as `name = \"ppo\"`"),
+            ("invalid key", "", "write `key = value`, such as `name = \"a\"`"),
         ] {
             assert_eq!(hint(message, line), told, "{message}: {line}");
         }

@@ -3,6 +3,7 @@
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{self, Node, Value};
+use super::mistakes;
 use rankdeck_types::ui::Ui;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,7 @@ pub fn load(
         return Ok(Ui::default());
     }
     let source = document::read(path, "console's settings", "")?;
-    let root = document::parse(&source)?;
+    let root = mistakes::parse(&source, Ui::KEYS)?;
     let mut found = Diagnostics::new();
     check(&root, Ui::KEYS, &mut found);
     found.or(())?;

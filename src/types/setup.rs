@@ -1,6 +1,6 @@
 //! What comes before a rank on its host: modules, a Python environment, a shell line, a container. Pure.
 
-use crate::schema::text_rules::{PATH, Refusal, TextRule};
+use crate::schema::text_rules::{PATH, PLAIN, Refusal, TextRule};
 use crate::schema::{KeyType, Kind};
 use serde::{Deserialize, Serialize};
 
@@ -116,7 +116,7 @@ impl Setup {
 }
 
 fn container(text: &str) -> Result<(), Refusal> {
-    (PATH.test)(text)?;
+    (PLAIN.test)(text)?;
     let hint = "write as on a command line: `\"docker IMAGE\"`, `\"podman --shm-size 8g IMAGE\"` or \
                 `\"apptainer IMAGE.sif\"`";
     let first = text.split_whitespace().next().unwrap_or_default();

@@ -249,6 +249,53 @@ fn init_writes_files_that_work_and_writes_over_none() {
     assert!(code == 0 && err.contains("stays as it is"), "{err}");
     assert_eq!(told(folder.path(), &["init", "--script", "nope.py"]).0, 2);
     assert_eq!(told(folder.path(), &["init", "a b"]).0, 2);
+    assert_eq!(told(folder.path(), &["init", "nope.py"]).0, 2);
+    std::fs::remove_file(folder.path().join("hosts.toml")).unwrap();
+    std::fs::rename(folder.path().join("train.py"), folder.path().join("other.py")).unwrap();
+    let (code, out, err) = told(folder.path(), &["init", "other.py"]);
+    assert!(code == 0 && out.contains("wrote hosts.toml") && out.contains("wrote other.toml"), "{out}{err}");
+    let hosts = std::fs::read_to_string(folder.path().join("hosts.toml")).unwrap();
+    assert!(hosts.contains("transport = \"local\"") && !hosts.contains("other.py"), "{hosts}");
+}
+
+/// SECRET-2: a value that a rank prints is in no output and in no file of the run.
+#[test]
+fn a_passed_value_that_a_rank_prints_is_kept_nowhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "import os\nprint('key', os.environ['MY_API_KEY'], 'and', os.environ['LONG_NAME'], flush=True)\n\
+                  raise SystemExit('failed with ' + os.environ['MY_API_KEY'])\n";
+    std::fs::write(folder.path().join("x.py"), script).unwrap();
+    for form in [&["--headless", "--logs"][..], &["--json"]] {
+        let mut command =
+            rankdeck(folder.path(), &["run", "--set", "launch.pass_env=[\"MY_API_KEY\", \"LONG_NAME\"]"]);
+        command.args(form).args(["--", "python3", "x.py"]);
+        let output =
+            command.env("MY_API_KEY", "s3cret-value").env("LONG_NAME", "passed-value").output().unwrap();
+        let (code, out, err) = text(&output);
+        assert!(code == 1 && out.contains("key ************ and ************"), "{out}{err}");
+        assert!(!format!("{out}{err}").contains("s3cret-value"), "{out}{err}");
+    }
+    let (code, out, err) = told(folder.path(), &["logs", "x-", "--grep", "key"]);
+    assert!(code == 0 || code == 2, "{out}{err}");
+    let found =
+        Command::new("grep").args(["-rl", "s3cret-value", "."]).current_dir(folder.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "", "a file holds it");
+}
+
+#[test]
+fn a_script_without_a_file_shows_its_numbers_and_where_its_output_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "for step in range(3):\n    print('step', step, 'loss:', 1 / (step + 1))\n";
+    std::fs::write(folder.path().join("x.py"), script).unwrap();
+    let command = ["--", "python3", "x.py"];
+    let (code, out, err) = told(folder.path(), &[&["run", "--headless"][..], &command].concat());
+    assert!(code == 0 && out.contains("step 2  loss 0.3333"), "{out}{err}");
+    let told_once = err.matches("`rankdeck logs x-").count() == 1 && err.contains("`--logs`");
+    assert!(told_once, "{out}{err}");
+    for option in ["--logs", "--quiet"] {
+        let (code, out, err) = told(folder.path(), &[&["run", "--headless", option][..], &command].concat());
+        assert!(code == 0 && !err.contains("rankdeck logs"), "{option}: {out}{err}");
+    }
 }
 
 #[test]

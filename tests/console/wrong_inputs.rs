@@ -107,3 +107,172 @@ fn a_file_of_a_hundred_thousand_mistakes_is_read_in_bounded_time_and_told_in_par
         }
     }
 }
+
+/// What a hint says to write, alone or together; empty where it shows a form and no line.
+fn suggested(hint: &str) -> Vec<String> {
+    let told = hint.split_once("write `").or_else(|| hint.split_once("did you mean `"));
+    let Some((_, mut rest)) = told else { return Vec::new() };
+    // Something else helps as well, or this is for another line.
+    if hint.starts_with("remove") {
+        return Vec::new();
+    }
+    let mut items = Vec::new();
+    while let Some((item, behind)) = rest.split_once('`') {
+        items.push(item.to_owned());
+        rest = behind;
+        let next = [", `", " and `", " or `"].iter().find_map(|between| rest.strip_prefix(between));
+        match next {
+            Some(next) => rest = next,
+            None => break,
+        }
+    }
+    // Forms: a word for each of several, what goes elsewhere, a part of a value.
+    let is_form =
+        [" for ", ", once per", " in `[", " twice", ": CPU"].iter().any(|form| rest.starts_with(form));
+    let is_blank = |item: &String| {
+        item.contains("...") || ["key = value", "user@host:port", "python:PATH"].contains(&item.as_str())
+    };
+    if is_form || items.iter().any(is_blank) {
+        return Vec::new();
+    }
+    items
+}
+
+/// The text with a mistake's line, or its value, replaced; and how many lines that are.
+fn applied(text: &str, items: &[String], mistake: &rankdeck_config::Diagnostic) -> Option<(String, usize)> {
+    let span = mistake.span?;
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let line = lines.get_mut(span.line as usize - 1)?;
+    let is_line = |item: &String| {
+        item.split_once(" = ")
+            .is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)))
+    };
+    let is_heading = line.trim_start().starts_with('[');
+    let letters: Vec<char> = line.chars().collect();
+    let (begin, len) = (span.column as usize - 1, span.len as usize);
+    let part = |range: std::ops::Range<usize>| letters[range].iter().collect::<String>();
+    // A key within braces ends at the next comma.
+    if items.iter().all(is_line) && part(0..begin).contains('{') {
+        let end = (begin..letters.len()).find(|at| ",}".contains(letters[*at])).unwrap_or(letters.len());
+        *line = format!("{}{}{}", part(0..begin), items.join(", "), part(end..letters.len()));
+        return Some((lines.join("\n") + "\n", 1));
+    }
+    if items.iter().all(is_line) || is_heading {
+        *line = items.join("\n");
+        return Some((lines.join("\n") + "\n", items.len()));
+    }
+    *line = format!(
+        "{}{}{}",
+        part(0..begin),
+        items.first()?,
+        part((begin + len).min(letters.len())..letters.len())
+    );
+    Some((lines.join("\n") + "\n", 1))
+}
+
+/// Every line that a hint says to write is accepted when it is written: nothing is wrong there any more.
+#[test]
+fn every_suggested_line_is_accepted_when_it_is_written() {
+    use rankdeck_config::{Diagnostics, ExperimentSource, HostsSource, load_experiment, load_hosts};
+    let folder = tempfile::tempdir().unwrap();
+    let found = |kind: &str, text: &str| -> Diagnostics {
+        let file = folder.path().join(format!("{kind}.toml"));
+        let given = if kind == "set" { EXPERIMENT } else { text };
+        std::fs::write(&file, given).unwrap();
+        let sets = if kind == "set" { vec![text.trim_end().to_owned()] } else { Vec::new() };
+        match kind {
+            "hosts" => load_hosts(&HostsSource::File(file)).err(),
+            _ => load_experiment(&ExperimentSource::File(file), &sets).err(),
+        }
+        .unwrap_or_default()
+    };
+    let text = std::fs::read_to_string(repository("tests/data/wrong_inputs.txt")).unwrap();
+    let mut inputs: Vec<(String, String, String)> = Vec::new();
+    for block in text.split("#### ").skip(1) {
+        let (head, rest) = block.split_once('\n').unwrap();
+        let input = rest.split_once("---- says\n").unwrap().0;
+        inputs.push((head.split_once(':').unwrap().0.to_owned(), head.to_owned(), input.to_owned()));
+    }
+    for entry in std::fs::read_dir(repository("tests/configs/invalid")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.ends_with(".toml") {
+            let kind = if name.starts_with("hosts") { "hosts" } else { "experiment" };
+            inputs.push((kind.to_owned(), name, std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    let (mut count, mut wrong) = (0, Vec::new());
+    for (kind, name, text) in &inputs {
+        let before = found(kind, text);
+        for mistake in &before.0 {
+            let items = suggested(&mistake.hint);
+            if items.is_empty() {
+                continue;
+            }
+            // Values of which one is to be chosen are tried each by itself.
+            let is_choice = mistake.hint.contains("` or `");
+            let ways: Vec<Vec<String>> =
+                if is_choice { items.iter().map(|item| vec![item.clone()]).collect() } else { vec![items] };
+            for items in ways {
+                let option = items[0].strip_prefix("--set ").filter(|_| kind == "set");
+                let (now, lines) = match option {
+                    Some(option) => (option.to_owned(), 1),
+                    // An override has a key before its value, and no lines.
+                    None if kind == "set" && items[0].contains(" = ") => continue,
+                    None => match applied(text, &items, mistake) {
+                        Some(applied) => applied,
+                        None => continue,
+                    },
+                };
+                count += 1;
+                let first = mistake.span.map_or(1, |span| span.line);
+                let place = if kind == "set" { "--set".to_owned() } else { format!("{kind}.toml") };
+                let is_there = |one: &&rankdeck_config::Diagnostic| {
+                    let inside = |line: u32| line >= first && line < first + lines as u32;
+                    one.file.ends_with(&place) && one.span.is_some_and(|span| inside(span.line))
+                };
+                let others = |one: &&rankdeck_config::Diagnostic| {
+                    one.message == mistake.message
+                        || before.0.iter().all(|known| known.message != one.message)
+                };
+                for left in found(kind, &now).0.iter().filter(is_there).filter(others) {
+                    wrong
+                        .push(format!("{name}: `{}` was suggested, and then:\n{left}\n", items.join("`, `")));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count >= 60, "only {count} lines were suggested");
+}
+
+/// A password that stands in a file, or on the command line, is in nothing that is said of it.
+#[test]
+fn a_password_is_never_printed() {
+    let bench = Bench::new();
+    bench.write("experiment.toml", EXPERIMENT);
+    for (line, option) in [
+        ("address = \"me:s3cret@h\"", None),
+        ("address = \"ssh://me:s3cret@h:22\"", None),
+        ("proxy_jump = \"me:s3cret@h\"", None),
+        ("password = \"s3cret\"", None),
+        ("env = { API_KEY = s3cret }", None),
+        ("env = { \"API KEY\" = \"s3cret\" }", None),
+        ("port = 22", Some("me:s3cret@h,b")),
+    ] {
+        bench.write("hosts.toml", &format!("[[host]]\nname = \"a\"\n{line}\n"));
+        for command in ["check", "run"] {
+            for form in [&[][..], &["--json"]] {
+                let mut told = rankdeck();
+                told.args([command, "experiment.toml", "--hosts", option.unwrap_or("hosts.toml")]).args(form);
+                let output = told.current_dir(bench.path()).output().unwrap();
+                let text = [output.stdout, output.stderr].concat();
+                let text = String::from_utf8_lossy(&text);
+                assert!(
+                    output.status.code() == Some(2) && !text.contains("cret"),
+                    "{line} {command}: {text}"
+                );
+            }
+        }
+    }
+}

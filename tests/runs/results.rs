@@ -448,3 +448,50 @@ fn an_interrupted_sweep_goes_on() {
     assert!(listed(&hosts).is_empty());
     assert!(told(&bench, &["queue"]).1.contains("no sweeps"));
 }
+
+#[test]
+fn an_interrupted_prune_says_what_is_gone_and_what_is_left() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let experiment = bench.program(&["--iters", "3"]);
+    let common = ["run", path(&experiment), "--hosts", path(&hosts), "--runs-per-host", "4"];
+    for given in [["--seeds", "1,1"], ["--seeds", "1..2"]] {
+        let set = ["--set", "run.seed=1"];
+        let (code, text) = told(&bench, &[&common[..], &given, &set].concat());
+        let says = text.contains("named twice") || text.contains("given by --set");
+        assert!(code == Some(2) && says && !text.contains("sweep sweep-"), "{text}");
+    }
+    let (code, text) = told(&bench, &[&common[..], &["--seeds", "1..4"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    let runs: Vec<String> =
+        listed(&hosts).iter().map(|line| line["run"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(runs.len(), 4);
+    wait_until("the runs to be over", 60, || listed(&hosts).iter().all(|line| line["state"] == "finished"));
+    let prune = ["prune", "--older-than", "0s", "--yes", "--hosts", path(&hosts)];
+    let left = || runs.iter().filter(|run| bench.path().join("runs").join(run).exists()).collect::<Vec<_>>();
+    let child = rankdeck()
+        .args(prune)
+        .current_dir(bench.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the first run to be gone", 60, || left().len() < 4);
+    kill(child.id(), libc::SIGINT);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let gone = 4 - left().len();
+    // A machine that was busy may have removed all of them before the signal came.
+    if gone < 4 {
+        assert_eq!(output.status.code(), Some(130), "{text}");
+        assert!(text.contains(&format!("removed {gone} of 4 runs")) && text.contains("left: "), "{text}");
+        assert!(left().iter().all(|run| text.contains(run.as_str())) && text.contains("hint: "), "{text}");
+        assert!(told(&bench, &["queue"]).1.contains("sweep-program"), "its table stays with its runs");
+    }
+    // A sweep goes with the last of its runs.
+    let (code, text) = told(&bench, &prune);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(left().is_empty() && listed(&hosts).is_empty());
+    assert!(gone == 4 || text.contains("sweep-program"), "{text}");
+    assert!(told(&bench, &["queue"]).1.contains("no sweeps"));
+}

@@ -13,6 +13,7 @@
 //! - LOG-4: what cannot be read or kept is told, once when it begins and once when it is over.
 
 use super::line_times::{self, LineTimes};
+use super::secrets::Secrets;
 use crate::trouble::Trouble;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::LinesRead;
@@ -106,7 +107,7 @@ impl Splitter {
 }
 
 enum Order {
-    Follow { rank: Rank, generation: Generation, path: PathBuf },
+    Follow { rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<Secrets> },
     Finish { rank: Rank, answer: Box<dyn FnOnce(Vec<String>) + Send> },
 }
 
@@ -130,8 +131,8 @@ impl Logs {
     }
 
     /// Follows a file from its begin; the rank's former file is forgotten.
-    pub fn follow(&self, rank: Rank, generation: Generation, path: PathBuf) {
-        let _ = self.orders.send(Order::Follow { rank, generation, path });
+    pub fn follow(&self, rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<Secrets>) {
+        let _ = self.orders.send(Order::Follow { rank, generation, path, secrets });
     }
 
     /// The rank has ended: reads to the end, then hands over the last lines.
@@ -150,9 +151,10 @@ fn run(
     let mut pause = ROUND;
     loop {
         match inbox.recv_timeout(pause) {
-            Ok(Order::Follow { rank, generation, path }) => {
+            Ok(Order::Follow { rank, generation, path, secrets }) => {
                 tails.retain(|tail| tail.rank != rank && tail.generation == generation);
-                tails.push(Tail::new(rank, generation, path, lost.clone()));
+                let tail = Tail::new(rank, generation, path, lost.clone());
+                tails.push(Tail { secrets, ..tail });
             }
             Ok(Order::Finish { rank, answer }) => {
                 let tail = tails.iter_mut().find(|tail| tail.rank == rank);
@@ -182,6 +184,10 @@ struct Tail {
     last: VecDeque<String>,
     limit: u64,
     lost: Arc<AtomicU64>,
+    /// SECRET-2.
+    secrets: Arc<Secrets>,
+    /// The rank has ended: what it has begun to write is all.
+    over: bool,
     times: LineTimes,
     /// Bytes that were cut off the front of the file so far.
     cut: u64,
@@ -207,6 +213,8 @@ impl Tail {
             last: VecDeque::new(),
             limit: FILE_BYTES,
             lost,
+            secrets: Arc::default(),
+            over: false,
             reading: Trouble::default(),
             keeping: Trouble::default(),
             timing: Trouble::default(),
@@ -242,6 +250,7 @@ impl Tail {
     }
 
     fn finish(&mut self, deliver: &mut impl FnMut(Batch)) -> Vec<String> {
+        self.over = true;
         self.read_on(deliver);
         if let Some(line) = self.splitter.finish() {
             self.send(vec![line], deliver);
@@ -274,9 +283,14 @@ impl Tail {
             if read == 0 {
                 break;
             }
-            self.offset += read as u64;
-            self.splitter.push(&chunk[..read], |line| lines.push(line));
+            let is_last = self.offset + read as u64 >= length;
+            let whole = self.hide(self.offset, &mut chunk[..read], is_last && self.over);
+            self.offset += whole as u64;
+            self.splitter.push(&chunk[..whole], |line| lines.push(line));
             self.send(std::mem::take(&mut lines), deliver);
+            if is_last && whole < read {
+                break;
+            }
         }
         if self.offset > begun {
             self.times.read(self.cut + self.offset, wall_ms());
@@ -290,6 +304,17 @@ impl Tail {
         file.read_at(&mut chunk[..want], offset)
     }
 
+    /// SECRET-2. Hides secrets in what lies at `offset` of the file, there as well; how many bytes may be
+    /// passed on. What may be the beginning of a secret waits for the rest of it, unless that never comes.
+    fn hide(&self, offset: u64, bytes: &mut [u8], is_all: bool) -> usize {
+        for range in self.secrets.hide(bytes) {
+            let place = offset + range.start as u64;
+            // Where it cannot be written it is still in no line.
+            let _ = self.file.as_ref().map(|file| file.write_all_at(&bytes[range], place));
+        }
+        bytes.len() - if is_all { 0 } else { self.secrets.open_end(bytes) }
+    }
+
     /// LOG-1. Counts the lines that end before `end`, and goes on behind the last of them. A line that is
     /// longer than all that is cut short as every long line.
     fn skip(&mut self, end: u64, chunk: &mut [u8]) -> io::Result<()> {
@@ -299,6 +324,10 @@ impl Tail {
             if read == 0 {
                 break;
             }
+            let read = match self.hide(at, &mut chunk[..read], false) {
+                0 => read,
+                whole => whole,
+            };
             for (place, _) in chunk[..read].iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
                 count += 1;
                 behind = at + place as u64 + 1;

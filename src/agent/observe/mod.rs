@@ -13,6 +13,7 @@
 //! visible        the GPUs that programs of this user see
 //! gpu_users      who uses the GPUs
 //! logs           tails the ranks' log files
+//! secrets        values that only the console knows, kept out of those logs
 //! line_times     when the bytes of a log file were read
 //! gate           how many histograms and pictures are passed on
 //! metrics        values from the output and event files of programs that know nothing of rankdeck
@@ -29,6 +30,7 @@ pub(crate) mod metrics;
 pub(crate) mod nvml;
 pub(crate) mod process_tree;
 pub(crate) mod sample;
+pub(crate) mod secrets;
 pub(crate) mod shares;
 pub(crate) mod starvation;
 mod traffic;

@@ -9,6 +9,7 @@ mod start;
 
 use crate::manifest::{Manifest, ManifestRank};
 use crate::observe::sample;
+use crate::observe::secrets::Secrets;
 use crate::observe::starvation::Starvation;
 use crate::proc::{self, Ident};
 use crate::serve::console::Order;
@@ -282,7 +283,8 @@ impl Agent {
             self.consoles.begin();
             self.journal.calls.borrow_mut().begin(private.away.take());
             let ranks: Vec<Rank> = self.lifecycle.borrow().ranks().iter().map(|life| life.rank).collect();
-            if let Some(text) = self.observers.begin(&spec, ranks, paths, &self.settings.workdir) {
+            let secrets = Secrets::of(&spec, &private);
+            if let Some(text) = self.observers.begin(&spec, ranks, paths, &self.settings.workdir, secrets) {
                 self.journal.notice(text);
             }
             self.supervisor.prepare(spec, private);

@@ -7,6 +7,7 @@ use crate::observe::gpu::Gpus;
 use crate::observe::logs::{self, Batch, Logs};
 use crate::observe::metrics::{Follower, Picker, SILENCE};
 use crate::observe::sample::{self, Meeting, Numbered, Target, Targets, gpu_of};
+use crate::observe::secrets::Secrets;
 use crate::observe::visible;
 use crate::paths::RunPaths;
 use crate::paths::expand_in;
@@ -126,10 +127,13 @@ impl Observers {
         ranks: Vec<Rank>,
         paths: &RunPaths,
         workdir: &Path,
+        secrets: Secrets,
     ) -> Option<String> {
         self.lines.borrow_mut().clear();
+        let secrets = Arc::new(secrets);
         for rank in &ranks {
-            self.logs.follow(*rank, spec.generation, paths.rank_log(spec.generation, *rank));
+            let path = paths.rank_log(spec.generation, *rank);
+            self.logs.follow(*rank, spec.generation, path, secrets.clone());
         }
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
         self.events.gate.begin();

@@ -152,10 +152,11 @@ pub struct PushArgs {
 /// `init`.
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// SSH destinations, such as `gpu-a` or `me@10.0.0.1:2222`; default: this machine.
-    #[arg(value_name = "HOST")]
-    pub hosts: Vec<String>,
-    /// The script; default: the one in this folder that looks like it.
+    /// Hosts as SSH destinations, such as `gpu-a` or `me@10.0.0.1:2222`; default: this machine. What is a
+    /// file, or ends in `.py` or `.sh`, is the script; default: the one in this folder that looks like it.
+    #[arg(value_name = "HOST|SCRIPT")]
+    pub given: Vec<String>,
+    /// The script, where its name could be that of a host.
     #[arg(long, value_name = "FILE")]
     pub script: Option<PathBuf>,
     /// Write over files that are there.

@@ -240,6 +240,26 @@ pub fn interfaces(report: &Report) -> Vec<Option<String>> {
     report.answers.iter().map(route).collect()
 }
 
+/// The same for people, who have just read what failed and why.
+pub fn shortly(report: &Report, failure: Failure) -> Failure {
+    let failed = |column: &Vec<Cell>| column.iter().any(|cell| cell.grade == Grade::Failed);
+    let hosts = report.hosts.iter().zip(&report.columns).filter(|(_, column)| failed(column));
+    let hosts: Vec<&str> = hosts.map(|(host, _)| host.as_str()).collect();
+    let where_to = match hosts.as_slice() {
+        [] => return failure,
+        [host] => format!("host {host}"),
+        [first, .., last] if hosts.len() > 4 => format!("{} hosts ({first} ... {last})", hosts.len()),
+        hosts => format!("hosts {}", hosts.join(" ")),
+    };
+    Failure {
+        cause: HintedError::new(
+            format!("nothing was started: preflight failed on {where_to}"),
+            failure.cause.hint,
+        ),
+        ..failure
+    }
+}
+
 /// Stops here when something failed; the complaints have been printed by then.
 pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
     let hosts = report.hosts.iter().zip(&report.columns);
@@ -254,7 +274,7 @@ pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
             more => format!(" (and {more} more)"),
         };
         return Err(Failure::host(format!("preflight: {first}{others}; nothing was started"))
-            .hint("`rankdeck check EXPERIMENT.toml` repeats the checks and starts nothing"));
+            .hint(format!("`rankdeck check {}` repeats the checks and starts nothing", locator.subject())));
     }
     match &report.plan {
         Some(Err(error)) => {

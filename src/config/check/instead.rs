@@ -1,65 +1,71 @@
 //! Values of another type than is expected.
 
-use crate::document::Value;
+use super::meant;
+use crate::diagnostic::{Diagnostic, Place};
+use crate::document::{Node, Value};
 use crate::syntax::{self, Word};
+use rankdeck_types::schema::{Key, Kind};
 
-/// What to write instead of a value of another type than is expected.
-pub(super) fn instead(path: &str, value: &Value, expected: &str) -> Option<String> {
-    let Value::String(text) = value else {
-        return match value {
-            Value::Integer(number) if expected == "a string" => Some(format!("write `\"{number}\"`")),
-            Value::Array(items) if path == "env" && items.iter().all(|item| matches!(item.value, Value::String(_))) => {
-                Some("values are `env = { KEY = \"value\" }`; names of this console's variables go into `launch.pass_env`".into())
-            }
-            Value::Array(_) if expected == "a table" => Some(format!("write `[{path}]`, once")),
-            Value::Array(items) => match items.as_slice() {
-                [one] if expected == "a string" => match &one.value {
-                    Value::String(text) => Some(format!("write `\"{text}\"`")),
-                    _ => None,
-                },
-                _ => None,
-            },
-            _ => None,
-        };
-    };
-    let wants_number = expected.contains("integer") || expected.contains("number");
-    let text = text.trim();
-    let plain = text.trim_start_matches('=').trim();
-    match syntax::word(text) {
-        Some(Word::Nothing) => {
-            return Some(format!("leave `{path}` out; `--set ~TABLE.{path}` takes it out of a file"));
+/// A value of another type, with what to write instead, as far as the type alone tells it.
+pub(super) fn wrong_type(path: &str, value: &Value, expected: &str, at: &Place) -> Diagnostic {
+    let kind = value.type_name();
+    let diagnostic = Diagnostic::at(at, format!("`{path}` is {kind}, expected {expected}")).label(kind);
+    let written = at.source.text.get(at.range.clone()).unwrap_or_default();
+    let hint = match value {
+        Value::Array(_) if expected == "a table" => Some(format!("write `[{path}]`, once")),
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_)
+            if ["a string", "strings only"].contains(&expected) =>
+        {
+            Some(format!("write `{}`", meant::quote(written)))
         }
-        Some(Word::Flag(flag)) if expected.contains("`true`") => return Some(format!("write `{flag}`")),
-        _ => {}
+        Value::String(text) if expected == "integers only" => syntax::number(text)
+            .filter(|number| number.fract() == 0.0 && (0.0..1e15).contains(number))
+            .map(|number| format!("write `{number:.0}`")),
+        _ => None,
+    };
+    match (hint, value) {
+        (Some(hint), _) => diagnostic.hint(hint),
+        (None, Value::Table(_)) if !expected.contains("table") => diagnostic,
+        (None, _) => diagnostic.hint(format!("write {expected}")),
     }
-    if wants_number && !expected.contains("array") && plain.parse::<f64>().is_ok() {
-        return Some(match plain == text {
-            true => format!("write `{text}` without quotes"),
-            false => format!("write `{plain}`, behind one `=`"),
-        });
+}
+
+/// The same of the value of a key, which may tell more.
+pub(super) fn wrong_value(key: &Key, node: &Node, expected: &str) -> Diagnostic {
+    let wrong = wrong_type(key.name, &node.value, expected, &node.place);
+    let text = match &node.value {
+        Value::String(text) => text.trim(),
+        _ => "",
+    };
+    if syntax::word(text) == Some(Word::Nothing) {
+        let path = key.name;
+        return wrong.hint(format!("leave `{path}` out; `--set ~TABLE.{path}` takes it out of a file"));
     }
-    if wants_number
-        && !expected.contains("array")
-        && let Some(number) = syntax::number(text)
-    {
-        return Some(format!("write `{number}`"));
+    match meant::instead_of(key, node) {
+        Some(value) if matches!(key.kind, Kind::Environment) => {
+            wrong.hint(format!("write `{} = {value}`", key.name))
+        }
+        Some(value) if value == text => wrong.hint(format!("write `{value}` without quotes")),
+        Some(value) if text.starts_with('=') => wrong.hint(format!("write `{value}`, behind one `=`")),
+        Some(value) => wrong.hint(format!("write `{value}`")),
+        None => match general(key, node) {
+            Some(hint) => wrong.hint(hint),
+            None => wrong,
+        },
     }
-    if text.parse::<bool>().is_ok() && expected.contains("true") {
-        return Some(format!("write `{text}` without quotes"));
+}
+
+/// What helps where no value can be told.
+fn general(key: &Key, node: &Node) -> Option<String> {
+    match (&key.kind, &node.value) {
+        (Kind::Environment, Value::Array(_)) => Some(
+            "values are `env = { KEY = \"value\" }`; names of this console's variables go into `launch.pass_env`"
+                .into(),
+        ),
+        (Kind::Environment, _) => Some(format!("write `{} = {{ KEY = \"value\" }}`", key.name)),
+        (Kind::Texts(_), Value::String(line)) if key.name == "command" => {
+            Some(format!("write `[\"sh\", \"-c\", {}]`: a shell runs the line", meant::quote(line)))
+        }
+        _ => None,
     }
-    if expected == "a table of strings" {
-        let (name, value) = text.split_once('=').unwrap_or(("KEY", "value"));
-        return Some(format!("write `{path} = {{ {name} = \"{value}\" }}`"));
-    }
-    if expected.contains("an array of strings") {
-        return Some("write `[\"program\", \"argument\", ...]`, one string per argument".into());
-    }
-    if expected.starts_with("an array of patterns") {
-        return Some(format!("write `['{text}']`"));
-    }
-    if expected.starts_with("an array of ") && !wants_number && !text.is_empty() {
-        let items: Vec<String> = text.split(',').map(|item| format!("{:?}", item.trim())).collect();
-        return Some(format!("write `[{}]`", items.join(", ")));
-    }
-    None
 }

@@ -1,6 +1,6 @@
 //! Keys that hold a number, or several.
 
-use super::{Scope, wrong_type};
+use super::{Scope, meant, wrong_type, wrong_value};
 use crate::diagnostic::{Diagnostic, Diagnostics, Place};
 use crate::document::{Node, Value};
 use crate::syntax;
@@ -9,15 +9,19 @@ use std::ops::RangeInclusive;
 
 /// A key that holds one number.
 pub(super) fn check_number(key: &Key, node: &Node, scope: &Scope, found: &mut Diagnostics) {
-    let wrong = || wrong_type(key.name, &node.value, &key.kind.expected(), &node.place);
+    let wrong = || wrong_value(key, node, &key.kind.expected());
     match (&key.kind, &node.value) {
         (Kind::Integer(range), Value::Integer(number)) => {
             if !range.contains(number) {
                 found.push(out_of_range(key, &number.to_string(), &node.place));
             }
         }
-        (Kind::Integer(_), Value::Float(number)) if number.fract() == 0.0 && number.abs() < 1e15 => {
-            found.push(wrong().hint(format!("write `{}` without a fraction or exponent", *number as i64)));
+        (Kind::Integer(range), Value::Float(number)) if number.fract() == 0.0 && number.abs() < 1e15 => {
+            let whole = *number as i64;
+            found.push(match range.contains(&i128::from(whole)) {
+                true => wrong().hint(format!("write `{whole}` without a fraction or exponent")),
+                false => out_of_range(key, &whole.to_string(), &node.place),
+            });
         }
         (Kind::Number { min, max, open }, Value::Integer(_) | Value::Float(_)) => {
             let number = match node.value {
@@ -32,8 +36,10 @@ pub(super) fn check_number(key: &Key, node: &Node, scope: &Scope, found: &mut Di
             }
         }
         (_, value) => match several(value) {
-            Some(values) => found.push(wrong().hint(one_each(key, &values, scope))),
-            None => found.push(wrong()),
+            Some(values) if meant::instead_of(key, node).is_none() => {
+                found.push(wrong().hint(one_each(key, &values, scope)))
+            }
+            _ => found.push(wrong()),
         },
     }
 }
@@ -42,7 +48,7 @@ pub(super) fn check_number(key: &Key, node: &Node, scope: &Scope, found: &mut Di
 fn one_each(key: &Key, values: &str, scope: &Scope) -> String {
     match key.name {
         "seed" => {
-            format!("a run has one; `rankdeck run EXPERIMENT.toml --seeds {values}` makes a run for each")
+            format!("a run has one; `--seeds {values}` makes a run for each")
         }
         path => {
             let table = scope.title.trim_matches(['[', ']']);
@@ -104,14 +110,8 @@ pub(super) fn check_integers(
     node: &Node,
     found: &mut Diagnostics,
 ) {
-    let wrong = || wrong_type(key.name, value, &key.kind.expected(), &node.place);
-    let items = match value {
-        Value::Array(items) => items,
-        Value::String(text) => match numbers(text) {
-            Some(numbers) => return found.push(wrong().hint(format!("write `[{numbers}]`"))),
-            None => return found.push(wrong()),
-        },
-        _ => return found.push(wrong()),
+    let Value::Array(items) = value else {
+        return found.push(wrong_value(key, node, &key.kind.expected()));
     };
     if items.is_empty() {
         found.push(

@@ -29,6 +29,9 @@ pub(super) fn unknown(
     let hint = match typing {
         Some(near) => match keys.clone().find(|key| key.name == near).map(|key| &key.kind) {
             Some(Kind::Tables(_)) => format!("write `[[{near}]]`, once per {near}"),
+            Some(Kind::Table(_) | Kind::Tagged { .. }) if entry.node.table().is_some() => {
+                format!("write `[{near}]`")
+            }
             _ => format!("did you mean `{near}`?"),
         },
         None => meant(name, entry, scope).unwrap_or_else(|| match near {

@@ -21,7 +21,7 @@ pub static NAME: TextRule = TextRule { expected: "a name of letters, digits, `-`
 /// Any text that is not empty.
 pub static PLAIN: TextRule = TextRule { expected: "a string, not empty", test: plain };
 /// A file or a folder.
-pub static PATH: TextRule = TextRule { expected: "a path", test: plain };
+pub static PATH: TextRule = TextRule { expected: "a path", test: path };
 /// A line for the shell.
 pub static SHELL: TextRule = TextRule { expected: "a shell line", test: plain };
 /// An environment id.
@@ -41,6 +41,9 @@ pub static INTERFACE: TextRule = TextRule { expected: "the name of a network int
 /// Where a web server is asked.
 pub static URL: TextRule = TextRule { expected: "an address that begins with `https://`", test: url };
 
+/// What helps where a password is written.
+const NO_PASSWORD: &str = "no password is kept: `ssh-copy-id` puts a key there, or an agent has it";
+
 fn url(text: &str) -> Result<(), Refusal> {
     match text.starts_with("https://") || text.starts_with("http://") {
         true => plain(text),
@@ -56,6 +59,27 @@ fn plain(text: &str) -> Result<(), Refusal> {
         return refuse("holds a NUL character", "no program or file can be called that");
     }
     Ok(())
+}
+
+fn path(text: &str) -> Result<(), Refusal> {
+    plain(text)?;
+    let Some(name) = variable_in(text) else { return Ok(()) };
+    let home = ["$HOME", "${HOME}"].iter().find_map(|home| text.strip_prefix(home));
+    let hint = match home.filter(|rest| rest.starts_with('/') && variable_in(rest).is_none()) {
+        Some(rest) => format!("write `\"~{rest}\"`"),
+        None => "write the path itself; `~/` begins at the home folder".to_owned(),
+    };
+    refuse(format!("holds `${name}`, which no shell expands here"), hint)
+}
+
+/// The name behind the first `$NAME` or `${NAME}` of a text.
+pub fn variable_in(text: &str) -> Option<&str> {
+    text.match_indices('$').find_map(|(at, _)| {
+        let after = text[at + 1..].trim_start_matches('{');
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let name = &after[..after.find(|c| !is_part(c)).unwrap_or(after.len())];
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_').then_some(name)
+    })
 }
 
 fn name(text: &str) -> Result<(), Refusal> {
@@ -81,7 +105,16 @@ fn address(text: &str) -> Result<(), Refusal> {
     plain(text)?;
     // `ssh://` is an error of its own where nothing else is wrong.
     let bare = text.split_once("://").map_or(text, |(_, rest)| rest.trim_end_matches('/'));
-    if let Some((user, host)) = bare.split_once('@') {
+    if let Some((login, host)) = bare.rsplit_once('@') {
+        // A password is said nowhere.
+        if let Some((user, _)) = login.split_once(':') {
+            let host = host.split_once(':').map_or(host, |(host, _)| host);
+            return refuse(
+                "holds a password",
+                format!("{NO_PASSWORD}; write `address = \"{host}\"` and `user = \"{user}\"`"),
+            );
+        }
+        let user = login;
         return match host.split_once(':') {
             Some((host, port)) if !port.contains(':') => refuse(
                 "holds a user name and a port",
@@ -137,13 +170,16 @@ fn jump(text: &str) -> Result<(), Refusal> {
     let hint = "write `user@host:port`, or several separated by commas; user and port may be left out";
     for hop in text.split(',') {
         let hop = hop.trim();
-        let (login, host) = hop.split_once('@').map_or((None, hop), |(login, host)| (Some(login), host));
+        let (login, host) = hop.rsplit_once('@').map_or((None, hop), |(login, host)| (Some(login), host));
         let bracketed = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let (host, port) = match (bracketed, host.split_once(':')) {
             (Some((host, rest)), _) => (host, rest.strip_prefix(':')),
             (None, Some((host, port))) => (host, Some(port)),
             (None, None) => (host, None),
         };
+        if login.is_some_and(|login| login.contains(':')) {
+            return refuse("holds a password", NO_PASSWORD);
+        }
         if host.is_empty() || login == Some("") {
             return refuse("has a hop without a host or user", hint);
         }
@@ -193,6 +229,33 @@ mod tests {
         }
         for bad in ["", " ", "a b", "root@a", "a:22", "6841231", "-oProxyCommand=x", "a;b", "$(x)"] {
             assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_shell_expands_is_no_path() {
+        for good in ["a", "~/x", "/a b", "a$", "$1", "x$-y"] {
+            assert_eq!(path(good), Ok(()), "{good}");
+        }
+        for (bad, hint) in
+            [("$HOME/x", "`\"~/x\"`"), ("${HOME}/x", "`\"~/x\"`"), ("a/$USER", "the path itself")]
+        {
+            let (why, told) = path(bad).unwrap_err();
+            assert!(why.contains("no shell") && told.contains(hint), "{bad}: {why}, {told}");
+        }
+        assert!(path("").is_err());
+    }
+
+    #[test]
+    fn a_password_is_refused_and_not_repeated() {
+        for (test, text) in [
+            (address as fn(&str) -> _, "me:s3cret@h"),
+            (address, "ssh://me:s3cret@h:22/"),
+            (address, "me:s3@cret@h"),
+            (jump, "me:s3cret@h,b"),
+        ] {
+            let (why, hint) = test(text).unwrap_err();
+            assert!(why == "holds a password" && !hint.contains("cret"), "{text}: {why}, {hint}");
         }
     }
 

@@ -162,3 +162,28 @@ fn log_3_a_file_over_the_bound_begins_anew() {
     assert!(std::fs::metadata(&path).unwrap().len() <= 1010);
     assert!(folder.path().join("rank0.log.1").exists());
 }
+
+/// SECRET-2: in one write or in several, in what is passed on and in the file.
+#[test]
+fn secret_2_a_secret_leaves_the_file_and_is_in_no_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rank0.log");
+    let secrets = Arc::new(Secrets::new(["s3cret-value".to_owned()].into_iter()));
+    let mut tail = Tail { secrets, ..tail_of(&path) };
+    let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+    let mut lines = Vec::new();
+    for part in ["key=s3cret-value\nhalf s3cr", "et-value end\n", "s3cret-", "other\nlast s3cret-val"] {
+        file.write_all(part.as_bytes()).unwrap();
+        tail.round(&mut |batch: Batch| lines.extend(batch.lines));
+    }
+    // More than one round takes in is counted only, and hidden all the same.
+    let flood = "x s3cret-value\n".repeat(600_000);
+    file.write_all(b"\n").unwrap();
+    file.write_all(flood.as_bytes()).unwrap();
+    tail.round(&mut |batch: Batch| lines.extend(batch.lines));
+    tail.finish(&mut |batch: Batch| lines.extend(batch.lines));
+    assert_eq!(lines[..3], ["key=************", "half ************ end", "s3cret-other"]);
+    assert!(lines.iter().all(|line| !line.contains("s3cret-value")));
+    let left = std::fs::read_to_string(&path).unwrap();
+    assert_eq!((left.matches("s3cret-value").count(), left.len()), (0, 68 + flood.len()), "{}", &left[..80]);
+}

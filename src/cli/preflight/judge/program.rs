@@ -1,10 +1,12 @@
 //! What runs on a host: the program, its environment and the versions of both.
 
 use crate::cli::preflight::{Cell, Subject};
+use rankdeck_config::check::in_a_shell;
 use rankdeck_proto::examination::Findings;
 use rankdeck_proto::libtorch::FITTING;
 use rankdeck_types::experiment::{Experiment, Learn};
 use rankdeck_types::host::Host;
+use rankdeck_types::schema::text_rules::variable_in;
 
 pub(super) fn program(
     subject: &Subject<'_>,
@@ -59,6 +61,16 @@ pub(super) fn program(
                 "launch.command",
             )
         }
+        _ if unexpanded(&subject.draft.experiment.launch.command).is_some() => {
+            let command = &subject.draft.experiment.launch.command;
+            let word = unexpanded(command).unwrap_or_default();
+            let line: Vec<&str> = ["exec"].into_iter().chain(command.iter().map(String::as_str)).collect();
+            Cell::warning(
+                format!("the program gets `{word}` as it is written: no shell expands it"),
+                format!("write the value itself, or have a shell run the line: `{}`", in_a_shell(&line)),
+                "launch.command",
+            )
+        }
         _ if !unused(&subject.draft.experiment).is_empty() => {
             let tables = unused(&subject.draft.experiment);
             Cell::warning(
@@ -109,6 +121,21 @@ fn launcher(command: &[String]) -> Option<&str> {
     ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"]
         .contains(&module.as_str())
         .then_some(module)
+}
+
+/// An argument that a shell would change: `~/data`, `$HOME/data`. A program may know both by itself.
+fn unexpanded(command: &[String]) -> Option<&str> {
+    let is_text = |at: usize| ["-c", "-e", "-lc", "-ic", "-ec"].contains(&command[at - 1].as_str());
+    let is_own = |name: &str| name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    let found = (1..command.len()).find(|at| {
+        let word = command[*at].as_str();
+        let home = word == "~" || word.starts_with("~/") || word.contains("=~/");
+        !is_text(*at) && (home || variable_in(word).is_some_and(is_own))
+    })?;
+    // What follows `sh -c TEXT` are parameters of that text.
+    let is_shell = command.first().is_some_and(|first| first.ends_with("sh"));
+    (!(is_shell && command.iter().any(|word| word.ends_with('c') && word.starts_with('-'))))
+        .then_some(command[found].as_str())
 }
 
 /// Tables that a program of the user's never sees.
@@ -205,5 +232,32 @@ pub(super) fn versions(subject: &Subject<'_>, found: &Findings, key: &dyn Fn(&st
             None => Cell::passed("no torch"),
         },
         (None, None) => Cell::passed("not needed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_a_shell_expands_is_told() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for (line, word) in [
+            ("python x.py ~/data", "~/data"),
+            ("python x.py --data=~/data", "--data=~/data"),
+            ("python x.py $HOME/data", "$HOME/data"),
+            ("./x --out=${SCRATCH}/a", "--out=${SCRATCH}/a"),
+        ] {
+            assert_eq!(unexpanded(&words(line)), Some(word), "{line}");
+        }
+        for line in [
+            "python -c $HOME",
+            "sh -c x $HOME",
+            "bash -lc ~/x",
+            "python x.py a~b ^a$ ${now:%Y} ${seed}",
+            "$HOME/x",
+        ] {
+            assert_eq!(unexpanded(&words(line)), None, "{line}");
+        }
     }
 }
