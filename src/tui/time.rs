@@ -24,10 +24,23 @@ pub struct TimeCursor {
     pub speed: Option<f64>,
     /// There is a present behind it, in which orders are possible.
     pub live: bool,
-    /// What the present has to say: how many verdicts stand, or how the run ended.
-    pub behind: String,
+    /// The run is over by now: nothing follows the end.
+    pub over: bool,
+    /// What the present has to say.
+    pub behind: Option<Behind>,
     /// What happened, oldest first, bounded.
     pub marks: Vec<Mark>,
+}
+
+/// What the present has to say while the past is shown: its worst verdict, or how the run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Behind {
+    /// How grave.
+    pub tone: Tone,
+    /// In a few words: `rank 3 dead`, `failed`.
+    pub label: String,
+    /// How many verdicts stand besides.
+    pub more: usize,
 }
 
 /// Something that happened.

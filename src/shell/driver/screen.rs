@@ -214,9 +214,7 @@ impl Driver {
     fn show_cursor(&mut self, now: Timestamp) {
         let (Some(cursor), Output::Screen(screen)) = (&mut self.cursor, &mut self.output) else { return };
         cursor.advance(now);
-        let mut shown = cursor.shown(Some(self.core.model()));
-        // In whole seconds: nobody reads more, and nothing is drawn for less.
-        shown.end = Timestamp(now.0 / 1000 * 1000).max(shown.at);
+        let shown = cursor.shown(Some((self.core.model(), now)));
         if screen.view.moment.cursor.as_ref() != Some(&shown) {
             screen.view.moment.cursor = Some(shown);
             screen.want(Want::Data);

@@ -91,6 +91,43 @@ fn the_past_is_shown_on_every_page_and_nothing_is_ordered_there() {
     assert!(view.overlays.is_empty());
 }
 
+/// The present, as a past 5 s before it has it behind it.
+fn past_of(behind: Option<Behind>) -> TimeCursor {
+    let at = Timestamp(NOW.0 - 5_000);
+    TimeCursor { at, end: NOW, zero: 1000.0, live: true, behind, ..TimeCursor::default() }
+}
+
+#[test]
+fn what_is_wrong_now_is_said_beside_the_past_at_every_width() {
+    let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
+    let behind = Behind { tone: Tone::Bad, label: "rank 3 dead".into(), more: 2 };
+    view.moment.cursor = Some(past_of(Some(behind)));
+    for (width, height) in [(60, 16), (72, 20), (80, 24), (100, 30), (120, 40), (200, 60)] {
+        let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, height, ..AREA });
+        let bar = shown.lines().find(|line| line.contains("now ")).unwrap_or_default();
+        assert!(bar.contains("rank 3 dead +2") && bar.contains("esc live"), "{width}\n{shown}");
+    }
+    for (width, height) in [(50, 12), (30, 8)] {
+        let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, height, ..AREA });
+        for part in ["45:49", "rank 3 dead", "esc live"] {
+            assert!(shown.contains(part), "{part} {width}\n{shown}");
+        }
+        assert!(!shown.contains("stop"), "nothing is ordered in the past\n{shown}");
+    }
+}
+
+#[test]
+fn nothing_goes_on_behind_a_run_that_is_over() {
+    let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
+    let behind = Behind { tone: Tone::Bad, label: "failed".into(), more: 0 };
+    view.moment.cursor = Some(TimeCursor { over: true, ..past_of(Some(behind)) });
+    for width in [80, 120] {
+        let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, ..AREA });
+        assert!(shown.contains("5.0s before the end") && shown.contains("failed"), "{width}\n{shown}");
+        assert!(!shown.contains("ahead") && !shown.contains("esc live"), "{width}\n{shown}");
+    }
+}
+
 /// Whatever orders something is listed with the reason why it cannot be used.
 #[test]
 fn the_help_page_of_a_replay_offers_no_order() {
