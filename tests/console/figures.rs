@@ -149,6 +149,15 @@ fn what_no_longer_runs_has_no_speed_and_its_last_figures_are_of_the_past() {
 }
 
 #[test]
+fn ranks_that_were_ended_by_the_stop_are_not_among_those_that_failed() {
+    let mut model = over_with_survivors();
+    assert!(!page(&model, "7", (100, 40)).contains("did not end well"), "rank 3 got our SIGTERM");
+    model.ranks[2].life = RankLife::Exited(rankdeck_proto::message::Exit::Code { code: 3 });
+    let drawn = page(&model, "7", (100, 40));
+    assert!(drawn.contains("ranks that did not end well: 1-2"), "{drawn}");
+}
+
+#[test]
 fn the_smallest_face_tells_the_end_without_a_speed_and_offers_what_can_be_done() {
     for (width, height) in [(50, 12), (30, 8)] {
         let drawn = page(&over_with_survivors(), "", (width, height));
