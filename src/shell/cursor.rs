@@ -2,7 +2,7 @@
 
 use super::player::Player;
 use super::record::reader::{Record, RecordError};
-use rankdeck_core::model::{Model, RunState, Tone};
+use rankdeck_core::model::{HistoryLine, Model, RunState, Subject, Tone};
 use rankdeck_core::report::{Outcome, Severity};
 use rankdeck_tui::ranks;
 use rankdeck_tui::time::{Behind, Mark, TimeCursor, TimeMove, neighbour};
@@ -26,11 +26,18 @@ pub struct Cursor {
     marks: Vec<Mark>,
 }
 
-/// What happened, as far as a run remembers it.
+/// What happened, as far as a run remembers it: of routine, evaluations and checkpoints, not the comings and
+/// goings of ranks.
 fn marks(model: &Model) -> Vec<Mark> {
-    let lines = model.history.iter().filter(|line| !line.routine);
-    let mut marks: Vec<Mark> =
-        lines.map(|line| Mark { at: line.at, tone: line.tone, text: line.text.clone() }).collect();
+    let of_rank = |line: &HistoryLine| matches!(line.subject, Some(Subject::Rank(_)));
+    let lines = model.history.iter().filter(|line| !line.routine || !of_rank(line));
+    let mark = |line: &HistoryLine| Mark {
+        at: line.at,
+        tone: line.tone,
+        text: line.text.clone(),
+        routine: line.routine,
+    };
+    let mut marks: Vec<Mark> = lines.map(mark).collect();
     marks.sort_by_key(|mark| mark.at);
     marks
 }
@@ -180,8 +187,22 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_core::model::HistoryLine;
     use rankdeck_core::report::{VerdictKind, VerdictReport};
+
+    #[test]
+    fn checkpoints_and_evaluations_are_gone_to_and_the_goings_of_ranks_are_not() {
+        let mut model = Model::default();
+        let line = |number: u64, subject| HistoryLine {
+            routine: number > 1,
+            subject,
+            ..HistoryLine::new(number, Timestamp(number), Tone::Good, number.to_string())
+        };
+        let saved = Subject::Checkpoint("a.ckpt".into());
+        let left = Subject::Rank(rankdeck_types::ids::Rank(0));
+        model.history = [line(1, None), line(2, None), line(3, Some(saved)), line(4, Some(left))].into();
+        let found: Vec<(u64, bool)> = marks(&model).iter().map(|mark| (mark.at.0, mark.routine)).collect();
+        assert_eq!(found, [(1, false), (2, true), (3, true)]);
+    }
 
     #[test]
     fn the_present_behind_the_past_says_its_worst_and_ends_with_its_run() {

@@ -52,6 +52,8 @@ pub struct Mark {
     pub tone: Tone,
     /// In one sentence.
     pub text: String,
+    /// It comes again and again: gone to, and not drawn on the record.
+    pub routine: bool,
 }
 
 /// A move of the time cursor.
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn events_are_found_before_and_after_a_moment() {
-        let mark = |at| Mark { at: Timestamp(at), tone: Tone::Info, text: at.to_string() };
+        let mark = |at| Mark { at: Timestamp(at), tone: Tone::Info, text: at.to_string(), routine: false };
         let marks = [mark(1), mark(5), mark(5), mark(9)];
         let at = |at, step| neighbour(&marks, Timestamp(at), step).map(|mark| mark.at.0);
         assert_eq!((at(5, -1), at(5, 1), at(1, -1), at(9, 1)), (Some(1), Some(9), None, None));

@@ -204,7 +204,11 @@ impl Driver {
         };
         match (ready, &mut self.cursor) {
             (Ok(()), Some(cursor)) => cursor.go(to, now),
-            (Err(error), _) => screen.view.toast(format!("the record: {error}"), Role::Warn, now),
+            (Err(error), _) => {
+                // There is nowhere to go: a line for a time would go nowhere, too.
+                screen.view.overlays.retain(|open| !matches!(open, Overlay::Time { .. }));
+                screen.view.toast(format!("the record: {error}"), Role::Warn, now);
+            }
             (Ok(()), None) => {}
         }
         screen.want(Want::Input);

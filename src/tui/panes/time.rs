@@ -4,7 +4,7 @@ use crate::state::ViewState;
 use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
-use crate::time::{TimeCursor, time_of_day};
+use crate::time::{Mark, TimeCursor, time_of_day};
 use crate::widgets::{Ctx, put, put_right, width};
 use rankdeck_core::model::Tone;
 use rankdeck_types::ids::Timestamp;
@@ -116,8 +116,10 @@ pub fn present(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
 
 /// What happened last, or comes next when that is nearer.
 fn near(ctx: &Ctx<'_>, cursor: &TimeCursor, cells: usize) -> Vec<Span<'static>> {
-    let at_it = cursor.marks.iter().rev().find(|mark| mark.at <= cursor.at);
-    let next = cursor.mark(1);
+    // Routine is told where one has gone to it.
+    let told = |mark: &&Mark| !mark.routine || mark.at == cursor.at;
+    let at_it = cursor.marks.iter().rev().filter(told).find(|mark| mark.at <= cursor.at);
+    let next = cursor.marks.iter().filter(told).find(|mark| mark.at > cursor.at);
     let (mark, word) = match (at_it, next) {
         (Some(last), Some(next)) if cursor.at.since(last.at) > next.at.since(cursor.at) => (next, "before"),
         (Some(last), _) => (last, "after"),
@@ -160,7 +162,7 @@ fn line(ctx: &Ctx<'_>, cursor: &TimeCursor, area: Rect) -> Vec<Span<'static>> {
     };
     let mut row: Vec<(&'static str, Role)> = vec![(glyphs.pick("─", "-"), Role::Dim); wide];
     let mut rank = vec![0; wide];
-    for mark in &cursor.marks {
+    for mark in cursor.marks.iter().filter(|mark| !mark.routine) {
         let grave = match mark.tone {
             Tone::Info => continue,
             Tone::Good => 1,

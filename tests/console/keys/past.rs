@@ -70,7 +70,12 @@ fn the_past_is_shown_on_every_page_and_nothing_is_ordered_there() {
     let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
     assert_eq!(press(&model, &mut view, ","), [Action::Time(TimeMove::Step(-1000))]);
     let at = Timestamp(NOW.0 - 5_000);
-    let marks = vec![Mark { at: Timestamp(at.0 + 2_000), tone: Tone::Bad, text: "rank 3 dead".into() }];
+    let marks = vec![Mark {
+        at: Timestamp(at.0 + 2_000),
+        tone: Tone::Bad,
+        text: "rank 3 dead".into(),
+        routine: false,
+    }];
     view.moment.cursor =
         Some(TimeCursor { at, end: NOW, zero: 1000.0, live: true, marks, ..TimeCursor::default() });
     for page in "123456".chars() {
@@ -125,6 +130,20 @@ fn nothing_goes_on_behind_a_run_that_is_over() {
         let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, ..AREA });
         assert!(shown.contains("5.0s before the end") && shown.contains("failed"), "{width}\n{shown}");
         assert!(!shown.contains("ahead") && !shown.contains("esc live"), "{width}\n{shown}");
+    }
+}
+
+#[test]
+fn without_a_record_there_is_no_line_for_a_time_and_that_is_said() {
+    let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
+    view.steering.unrecorded = true;
+    for keys in ["T", ",", "<", "(", ":time -5m\n"] {
+        view.toasts.clear();
+        assert_eq!(press(&model, &mut view, keys), [], "{keys}");
+        assert!(!view.overlays.iter().any(|open| matches!(open, Overlay::Time { .. })), "{keys}");
+        let shown = screen(&model, &mut view);
+        assert!(shown.contains("keeps no record"), "{keys}\n{shown}");
+        view.overlays.clear();
     }
 }
 
