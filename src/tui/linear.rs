@@ -27,7 +27,7 @@ use rankdeck_proto::process::{Environment, ProcessName};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
-use vocabulary::{WORDS, help};
+use vocabulary::{WORDS, help, in_words};
 
 /// Lines of a log, unless more are asked for.
 const LINES: usize = 10;
@@ -79,7 +79,7 @@ impl Linear {
             "status" => status(model, now),
             "ranks" => all_ranks(model, &rest.join(" "), now),
             "rank" => match rank(model, rest.first()) {
-                Ok(rank) => lines_of(&inspect::plain(model, rank, now)),
+                Ok(rank) => in_words(model, lines_of(&inspect::plain(model, rank, now))),
                 Err(why) => vec![why],
             },
             "waits" => waits(model),
@@ -88,7 +88,7 @@ impl Linear {
                 return self.reach(model, command, rest.first(), now);
             }
             "env" | "signal" => return self.process(model, name, &rest),
-            "why" => why(model),
+            "why" => in_words(model, why(model)),
             "log" => log(model, &rest),
             "find" => find(model, &rest.join(" ")),
             "checkpoints" => checkpoints(model),

@@ -1,8 +1,8 @@
 //! Everything known about one rank, from one list of facts: drawn as a card, copied as text.
 
 use crate::fresh;
-use crate::overlays;
-use crate::overlays::{Fact, INSPECT_CELLS};
+use crate::keys::Keymap;
+use crate::overlays::{self, Fact, INSPECT_CELLS, evidence};
 use crate::ranks;
 use crate::text;
 use crate::theme::{Glyphs, Role};
@@ -17,7 +17,14 @@ use ratatui::text::Line;
 /// Lines of the log on the card.
 const LOG_LINES: usize = 12;
 
-fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec<Fact> {
+/// `keymap`: what helps is told by its keys; as commands without one.
+fn facts(
+    model: &Model,
+    rank: &RankModel,
+    now: Timestamp,
+    glyphs: Glyphs,
+    keymap: Option<&Keymap>,
+) -> Vec<Fact> {
     let state = ranks::state_at(model, rank, glyphs, now);
     let was = fresh::was(model, rank, now);
     let mut list: Vec<Fact> =
@@ -28,7 +35,14 @@ fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec
             list.push(("", format!("{} {}", glyphs.pick("•", "-"), words::clean(&evidence)), Role::Text));
         }
         if !verdict.card.actions.is_empty() {
-            list.push(("hint", words::clean(&verdict.card.hint()), Role::Accent));
+            let hint = match keymap {
+                Some(keymap) => {
+                    let best = verdict.card.actions.iter().take(2);
+                    best.map(|advice| evidence::advised(advice, keymap)).collect::<Vec<_>>().join("; ")
+                }
+                None => verdict.card.hint(),
+            };
+            list.push(("hint", words::clean(&hint), Role::Accent));
         }
     }
     if let Some((error, hint)) = &rank.error {
@@ -245,12 +259,12 @@ fn most(values: &[f64]) -> f64 {
 }
 
 /// Rows of the card at this width.
-pub fn rows(model: &Model, rank: Rank, cells: usize, now: Timestamp) -> usize {
+pub fn rows(model: &Model, rank: Rank, cells: usize, now: Timestamp, keymap: &Keymap) -> usize {
     ranks::find(model, rank).map_or(0, |rank| {
         let trends = usize::from(!rank.cpu_history.is_empty())
             + usize::from(!rank.gpu_history.is_empty())
             + paces(rank).len();
-        let facts = facts(model, rank, now, Glyphs::Ascii);
+        let facts = facts(model, rank, now, Glyphs::Ascii, Some(keymap));
         overlays::fact_rows(&facts, cells) + trends + 2 + rank.log.lines.len().min(LOG_LINES)
     })
 }
@@ -258,7 +272,9 @@ pub fn rows(model: &Model, rank: Rank, cells: usize, now: Timestamp) -> usize {
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
     let Some(rank) = ranks::find(ctx.model, rank) else { return };
     let cells = overlays::card_cells(ctx.geo.area, INSPECT_CELLS);
-    let mut lines = overlays::fact_lines(ctx, &facts(ctx.model, rank, ctx.now, ctx.glyphs()), cells);
+    let keymap = Some(&ctx.view.steering.keymap);
+    let told = facts(ctx.model, rank, ctx.now, ctx.glyphs(), keymap);
+    let mut lines = overlays::fact_lines(ctx, &told, cells);
     let before = if fresh::was(ctx.model, rank, ctx.now).is_some() { " was" } else { "" };
     let room = cells.saturating_sub(18 + before.len()).min(60);
     for (label, history) in [("cpu", &rank.cpu_history), ("gpu", &rank.gpu_history)] {
@@ -301,7 +317,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
 pub fn plain(model: &Model, rank: Rank, now: Timestamp) -> String {
     let Some(rank) = ranks::find(model, rank) else { return String::new() };
     let mut lines = vec![format!("rank {} on {}", rank.rank, rank.host)];
-    for (label, text, _) in facts(model, rank, now, Glyphs::Ascii) {
+    for (label, text, _) in facts(model, rank, now, Glyphs::Ascii, None) {
         lines.push(format!("{label:<12}{text}"));
     }
     lines.join("\n")

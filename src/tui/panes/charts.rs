@@ -277,13 +277,17 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     let title = frame::title(ctx, Pane::Charts, "series", listed(model, ctx.view).count().to_string());
     let inner = frame::pane(ctx, buf, parts[0], Pane::Charts, title, info);
     let height = usize::from(inner.height);
+    let stalled = fresh::figures(model, ctx.now).is_some_and(|figures| figures.stalled);
     for (row, (name, series)) in listed(model, ctx.view).skip(ctx.view.series.top).take(height).enumerate() {
         let selected = Some(name) == ctx.view.series.selected.as_ref();
         let shown = is_shown(name);
         let mark = if selected { ctx.glyphs().pick("▸", ">") } else { " " };
         let sign = if shown { ctx.glyphs().pick("●", "*") } else { ctx.glyphs().pick("○", "o") };
-        let last = series.last().filter(|_| !(is_speed(name) && fresh::is_over(model)));
-        let last = last.map_or(text::NONE.to_string(), text::si);
+        let last = match series.last() {
+            Some(_) if is_speed(name) && fresh::is_over(model) => text::NONE.to_string(),
+            Some(_) if is_speed(name) && stalled => "0".to_string(),
+            last => last.map_or(text::NONE.to_string(), text::si),
+        };
         let short = label(name);
         let unique = model.charts().filter(|(other, _)| label(other) == short).count() == 1;
         let called = if unique { short } else { name.as_str() };
