@@ -99,7 +99,7 @@ pub async fn home(
     choose::stay_at_home();
     let (hosts, trouble) = match rankdeck_config::load_hosts(source) {
         Ok(hosts) => (hosts, None),
-        Err(error) => (Vec::new(), Some(Failure::from(error).cause)),
+        Err(error) => (Vec::new(), Some(Failure::from(error).in_short())),
     };
     let mut home = Home::new(hosts.iter().map(|host| (host.name.clone(), host.address.clone())));
     home.trouble = trouble;
