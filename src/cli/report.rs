@@ -57,8 +57,8 @@ fn differences(experiment: &Experiment) -> Vec<(String, String, String)> {
     found
 }
 
-/// What a key is where nothing sets it, everything else being as it is: defaults depend on the algorithm. None
-/// of a key that has to be set.
+/// What a key is where nothing sets it, everything else being as it is: defaults depend on the algorithm.
+/// None of a key that has to be set.
 fn default_of(own: &toml::Table, section: &str, key: &str) -> Option<toml::Value> {
     let mut without = own.clone();
     without.get_mut(section)?.as_table_mut()?.remove(key);
