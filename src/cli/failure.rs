@@ -144,6 +144,22 @@ impl From<Diagnostics> for Failure {
     }
 }
 
+impl Failure {
+    /// In a sentence with its place, where a file is at fault, and what helps: where an excerpt has no room.
+    pub fn in_short(self) -> HintedError {
+        let more = match self.faults.len() {
+            0 | 1 => String::new(),
+            all => format!(" (and {} more)", all - 1),
+        };
+        match self.faults.into_iter().next() {
+            Some(first) => {
+                HintedError { error: format!("{}: {}{more}", first.place, first.error), hint: first.hint }
+            }
+            None => self.cause,
+        }
+    }
+}
+
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         Failure::usage(error.cause.error).hint(error.cause.hint)
@@ -166,6 +182,21 @@ mod tests {
         assert_eq!(failure.to_string(), "error: nothing to stop\nhint: `rankdeck ps`\nhint: `--hosts FILE`");
         let excerpt = Failure::usage("error: bad key").detail(" --> a:1:2");
         assert_eq!(excerpt.to_string(), "error: bad key\n --> a:1:2");
+    }
+
+    #[test]
+    fn a_file_that_is_at_fault_is_named_with_its_line_in_short_too() {
+        let fault = |line: u32| Fault {
+            error: "unknown key `link`".into(),
+            hint: "known keys here: `name`".into(),
+            place: format!("hosts.toml:{line}:1"),
+        };
+        let mut failure = Failure::usage("error: unknown key `link`");
+        failure.faults = vec![fault(4), fault(9)];
+        let short = failure.in_short();
+        assert_eq!(short.error, "hosts.toml:4:1: unknown key `link` (and 1 more)");
+        assert_eq!(short.hint, "known keys here: `name`");
+        assert_eq!(Failure::usage("x").hint("y").in_short().hint, "y");
     }
 
     /// TERM-2: what a host says stays in its line.

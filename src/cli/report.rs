@@ -40,23 +40,48 @@ fn sources(model: &Model) -> Sources {
     Sources { utc_offset_s: utc_offset_s(), experiment: text, differences }
 }
 
+/// Keys that were set to something else than they are without being set.
 fn differences(experiment: &Experiment) -> Vec<(String, String, String)> {
-    let (Ok(own), Ok(usual)) =
-        (toml::Table::try_from(experiment), toml::Table::try_from(Experiment::default()))
-    else {
-        return Vec::new();
-    };
+    let Ok(own) = toml::Table::try_from(experiment) else { return Vec::new() };
     let mut found = Vec::new();
     for (section, values) in &own {
         let Some(values) = values.as_table() else { continue };
-        let usual = usual.get(section).and_then(toml::Value::as_table);
         for (key, value) in values {
-            let before = usual.and_then(|usual| usual.get(key));
-            if before != Some(value) {
-                let before = before.map_or_else(|| "-".to_owned(), ToString::to_string);
-                found.push((format!("{section}.{key}"), value.to_string(), before));
+            let usual = default_of(&own, section, key);
+            if usual.as_ref() != Some(value) {
+                let usual = usual.map_or_else(|| "-".to_owned(), |usual| usual.to_string());
+                found.push((format!("{section}.{key}"), value.to_string(), usual));
             }
         }
     }
     found
+}
+
+/// What a key is where nothing sets it, everything else being as it is: defaults depend on the algorithm.
+/// None of a key that has to be set.
+fn default_of(own: &toml::Table, section: &str, key: &str) -> Option<toml::Value> {
+    let mut without = own.clone();
+    without.get_mut(section)?.as_table_mut()?.remove(key);
+    let read: Experiment = without.try_into().ok()?;
+    toml::Table::try_from(&read).ok()?.get(section)?.as_table()?.get(key).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_no_default_is_listed_as_set() {
+        let text = "[run]\nname = \"x\"\ntotal_steps = 1000\n[env]\nid = \"CartPole-v1\"\n\
+                    num_envs = 12\n[learn]\nalgorithm = \"ppo\"\ngamma = 0.5\n";
+        let experiment: Experiment = toml::from_str(text).unwrap();
+        let found = differences(&experiment);
+        let keys: Vec<&str> = found.iter().map(|(key, ..)| key.as_str()).collect();
+        for key in ["run.name", "learn.gamma", "env.num_envs"] {
+            assert!(keys.contains(&key), "{key}: {found:?}");
+        }
+        for key in ["learn.learning_rate", "learn.clip_coef", "eval.episodes"] {
+            assert!(!keys.contains(&key), "{key}: {found:?}");
+        }
+    }
 }

@@ -2,8 +2,10 @@
 
 use super::player::Player;
 use super::record::reader::{Record, RecordError};
-use rankdeck_core::model::Model;
-use rankdeck_tui::time::{Mark, TimeCursor, TimeMove, neighbour};
+use rankdeck_core::model::{HistoryLine, Model, RunState, Subject, Tone};
+use rankdeck_core::report::{Outcome, Severity};
+use rankdeck_tui::ranks;
+use rankdeck_tui::time::{Behind, Mark, TimeCursor, TimeMove, neighbour};
 use rankdeck_types::ids::Timestamp;
 use std::path::Path;
 
@@ -24,13 +26,51 @@ pub struct Cursor {
     marks: Vec<Mark>,
 }
 
-/// What happened, as far as a run remembers it.
+/// What happened, as far as a run remembers it: of routine, evaluations and checkpoints, not the comings and
+/// goings of ranks.
 fn marks(model: &Model) -> Vec<Mark> {
-    let lines = model.history.iter().filter(|line| !line.routine);
-    let mut marks: Vec<Mark> =
-        lines.map(|line| Mark { at: line.at, tone: line.tone, text: line.text.clone() }).collect();
+    let of_rank = |line: &HistoryLine| matches!(line.subject, Some(Subject::Rank(_)));
+    let lines = model.history.iter().filter(|line| !line.routine || !of_rank(line));
+    let mark = |line: &HistoryLine| Mark {
+        at: line.at,
+        tone: line.tone,
+        text: line.text.clone(),
+        routine: line.routine,
+    };
+    let mut marks: Vec<Mark> = lines.map(mark).collect();
     marks.sort_by_key(|mark| mark.at);
     marks
+}
+
+/// The latest moment with something to show: the end of a run that is over, or what was heard after it; else
+/// `now`.
+fn latest(model: &Model, now: Timestamp) -> Timestamp {
+    match model.run.ended.filter(|_| model.run.state == RunState::Over) {
+        Some(ended) => model.history.iter().map(|line| line.at).fold(ended, Timestamp::max).min(now),
+        None => now,
+    }
+}
+
+/// What a present has to say to who looks at its past: the worst verdict, else an end that was not wanted.
+fn behind(model: &Model) -> Option<Behind> {
+    let mut verdicts = ranks::live_verdicts(model);
+    if let Some(worst) = verdicts.next() {
+        let tone = if worst.severity == Severity::Red { Tone::Bad } else { Tone::Warn };
+        let who = match (worst.rank, &worst.host) {
+            (Some(rank), _) => format!("rank {rank} "),
+            (None, Some(host)) => format!("{host} "),
+            (None, None) => String::new(),
+        };
+        let label = format!("{who}{}", worst.verdict.name());
+        return Some(Behind { tone, label, more: verdicts.count() });
+    }
+    let (tone, label) = match model.run.outcome.filter(|_| model.run.state == RunState::Over)? {
+        Outcome::Succeeded => (Tone::Good, "succeeded"),
+        Outcome::Stopped => (Tone::Warn, "stopped"),
+        Outcome::Failed => (Tone::Bad, "failed"),
+        Outcome::Stuck => (Tone::Bad, "stuck"),
+    };
+    Some(Behind { tone, label: label.into(), more: 0 })
 }
 
 impl Cursor {
@@ -50,7 +90,7 @@ impl Cursor {
     /// # Errors
     /// No segment of it can be read.
     pub fn live(folder: &Path, now: Timestamp, model: &Model) -> Result<Cursor, RecordError> {
-        let mut player = Player::new(Record::open(folder)?, now)?;
+        let mut player = Player::new(Record::open(folder)?, latest(model, now))?;
         player.seek(now);
         Ok(Cursor { player, live: true, speed: USUAL, moving: None, marks: marks(model) })
     }
@@ -61,7 +101,7 @@ impl Cursor {
     /// No segment of it can be read.
     pub fn extend(&mut self, now: Timestamp, model: &Model) -> Result<(), RecordError> {
         self.marks = marks(model);
-        self.player.extend(now)
+        self.player.extend(latest(model, now))
     }
 
     /// The run as it was.
@@ -125,23 +165,71 @@ impl Cursor {
         self.moving.map(|_| now.plus(STEP_MS))
     }
 
-    /// As the screen shows it; `present` is what stands behind it.
-    pub fn shown(&self, present: Option<&Model>) -> TimeCursor {
+    /// As the screen shows it; `present` is the run now, and the clock.
+    pub fn shown(&self, present: Option<(&Model, Timestamp)>) -> TimeCursor {
         let at = self.player.at();
-        let behind = match present.map(|model| model.verdicts.len()) {
-            Some(1) => ", with a verdict".to_owned(),
-            Some(some) if some > 1 => format!(", with {some} verdicts"),
-            Some(_) | None => String::new(),
-        };
+        // In whole seconds: nobody reads more, and nothing is drawn for less.
+        let end = present.map(|(model, now)| Timestamp(latest(model, now).0 / 1000 * 1000));
         TimeCursor {
             at,
             start: self.player.start(),
-            end: self.player.end(),
+            end: end.unwrap_or(self.player.end()).max(at),
             zero: self.player.wall_time() - at.0 as f64 / 1000.0,
             speed: self.moving.and_then(|_| SPEEDS.get(self.speed).copied()),
             live: self.live,
-            behind,
+            over: present.is_some_and(|(model, _)| model.run.state == RunState::Over),
+            behind: present.and_then(|(model, _)| behind(model)),
             marks: self.marks.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_core::report::{VerdictKind, VerdictReport};
+
+    #[test]
+    fn checkpoints_and_evaluations_are_gone_to_and_the_goings_of_ranks_are_not() {
+        let mut model = Model::default();
+        let line = |number: u64, subject| HistoryLine {
+            routine: number > 1,
+            subject,
+            ..HistoryLine::new(number, Timestamp(number), Tone::Good, number.to_string())
+        };
+        let saved = Subject::Checkpoint("a.ckpt".into());
+        let left = Subject::Rank(rankdeck_types::ids::Rank(0));
+        model.history = [line(1, None), line(2, None), line(3, Some(saved)), line(4, Some(left))].into();
+        let found: Vec<(u64, bool)> = marks(&model).iter().map(|mark| (mark.at.0, mark.routine)).collect();
+        assert_eq!(found, [(1, false), (2, true), (3, true)]);
+    }
+
+    #[test]
+    fn the_present_behind_the_past_says_its_worst_and_ends_with_its_run() {
+        let mut model = Model::default();
+        assert_eq!((behind(&model), latest(&model, Timestamp(90))), (None, Timestamp(90)));
+        model.run.state = RunState::Over;
+        model.run.outcome = Some(Outcome::Failed);
+        model.run.ended = Some(Timestamp(50));
+        model.history.push_back(HistoryLine::new(1, Timestamp(60), Tone::Info, "a late word"));
+        assert_eq!(latest(&model, Timestamp(90_000)), Timestamp(60), "a run that is over grows no more");
+        assert_eq!(behind(&model).map(|behind| behind.label).as_deref(), Some("failed"));
+        model.run.state = RunState::Running;
+        for (severity, rank) in [(Severity::Red, 3), (Severity::Amber, 1), (Severity::Cleared, 2)] {
+            model.verdicts.push(VerdictReport {
+                rank: Some(rankdeck_types::ids::Rank(rank)),
+                host: None,
+                verdict: VerdictKind::Dead,
+                severity,
+                confidence: rankdeck_core::report::Confidence::Certain,
+                reason_code: Default::default(),
+                card: Box::default(),
+                reason: String::new(),
+                latency_s: 0.0,
+                first_s: 0.0,
+            });
+        }
+        let wanted = Behind { tone: Tone::Bad, label: "rank 3 dead".into(), more: 1 };
+        assert_eq!(behind(&model), Some(wanted));
     }
 }

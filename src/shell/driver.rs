@@ -197,6 +197,7 @@ impl Driver {
         if let Output::Screen(screen) = &mut output {
             screen.view.steering.spares = session.spares;
             screen.view.steering.changer = Some(super::changer::change);
+            screen.view.steering.unrecorded = session.recorder.is_none();
             let own = core.model().run.id.as_ref().map(|run| run.0.clone()).unwrap_or_default();
             screen.view.steering.recorded = session
                 .recorder

@@ -157,8 +157,12 @@ fn draw(panel: &Panel, scale: &Scale, x: (f64, f64), log: bool) -> Vec<Shape> {
     if low > high {
         return out;
     }
-    let margin = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
-    let (low, high) = if high > low { (low, high) } else { (low - margin, high + margin) };
+    let (low, high) = match low {
+        low if high > low => (low, high),
+        // A constant 0 is no more negative than it is positive: its axis begins at it.
+        0.0 => (0.0, 1.0),
+        low => (low - low.abs() * 0.1, high + low.abs() * 0.1),
+    };
     let px = |at: f64| left + (at - x.0) / (x.1 - x.0).max(f64::MIN_POSITIVE) * w;
     // In halves, since the span of the greatest numbers is none.
     let rise = |y: f64| (y / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);

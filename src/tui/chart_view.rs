@@ -99,10 +99,21 @@ impl Scale {
         })
     }
 
-    /// One position.
+    /// One position: a time to the second, with its day where that is not the one on which the run began.
     pub fn label(&self, at: f64) -> String {
-        let [label] = self.labels([at]);
-        label
+        if self.axis != Axis::Wall {
+            let [label] = self.labels([at]);
+            return label;
+        }
+        let local = |seconds: f64| seconds + self.utc_offset_s as f64;
+        let day = |seconds: f64| (local(seconds) / 86_400.0).floor();
+        let clock = clock_time(local(at), 0, false);
+        if day(at) == day(self.origin) {
+            return clock;
+        }
+        let date = clock_time(local(at), 0, true);
+        let date = date.split_once(' ').map_or("", |(date, _)| date);
+        format!("{date} {clock}").trim_start().to_owned()
     }
 }
 
@@ -250,9 +261,13 @@ impl ChartView {
 
     /// First and last position of all series, those of other runs included.
     fn ends(&self, model: &Model) -> Option<(f64, f64)> {
+        self.ends_with(model, &self.beside)
+    }
+
+    fn ends_with(&self, model: &Model, beside: &[Beside]) -> Option<(f64, f64)> {
         let scale = self.scale(model);
         let own = model.charts().flat_map(|(_, series)| outermost(series)).map(|place| scale.of(place));
-        let others = self.beside.iter().flat_map(|run| {
+        let others = beside.iter().flat_map(|run| {
             let scale = run.scale(&scale);
             run.series.values().flat_map(outermost).map(move |place| scale.of(place))
         });
@@ -266,10 +281,19 @@ impl ChartView {
 
     /// The window: the whole run, or a part of it.
     pub fn window(&self, model: &Model) -> (f64, f64) {
+        self.window_of(self.ends(model))
+    }
+
+    /// The same of this run alone, where no other is drawn.
+    pub fn own_window(&self, model: &Model) -> (f64, f64) {
+        self.window_of(self.ends_with(model, &[]))
+    }
+
+    fn window_of(&self, ends: Option<(f64, f64)>) -> (f64, f64) {
         if let Some(held) = self.window.held {
             return held;
         }
-        let Some((low, high)) = self.ends(model) else { return (0.0, 1.0) };
+        let Some((low, high)) = ends else { return (0.0, 1.0) };
         let span = (high - low).max(1.0) / 2f64.powi(i32::from(self.window.zoom));
         let end = high.max(low + span);
         (end - span, end)
@@ -407,6 +431,15 @@ mod tests {
     }
 
     #[test]
+    fn a_longer_run_beside_does_not_stretch_the_window_of_the_run_alone() {
+        let (short, long) = (model(100), model(400));
+        let beside =
+            Beside::new(ComparedRun { run: "long".into(), series: long.scalars, ..Default::default() });
+        let view = ChartView { beside: vec![beside], ..ChartView::default() };
+        assert_eq!((view.window(&short).1, view.own_window(&short).1), (39_900.0, 9_900.0));
+    }
+
+    #[test]
     fn another_axis_shows_the_same_part_of_the_run() {
         let model = model(100);
         let mut view = ChartView { cursor: Some(4000.0), ..ChartView::default() };
@@ -432,6 +465,10 @@ mod tests {
         assert_eq!([a.as_str(), &b], ["12:00:00", "12:01:00"]);
         let [a, b] = scale(Axis::Wall).labels([1_767_268_800.0, 1_767_528_000.0]);
         assert_eq!([a.as_str(), &b], ["01-01 12:00", "01-04 12:00"]);
+        let wall = Scale { origin: 1_767_268_800.0, ..scale(Axis::Wall) };
+        assert_eq!(wall.label(1_767_268_803.7), "12:00:03", "a single one keeps its seconds");
+        assert_eq!(wall.label(1_767_355_203.0), "01-02 12:00:03");
+        assert_eq!(scale(Axis::Time).label(63.0), "1m 3s");
         let [a, b] = scale(Axis::Steps).labels([1_020_000.0, 1_020_400.0]);
         assert_ne!(a, b);
         for day in 0..200_000 {

@@ -6,6 +6,7 @@
 
 use rankdeck_core::model::{HostModel, Model, Progress, RankLife, RankModel, RunState};
 use rankdeck_types::ids::Timestamp;
+use rankdeck_types::words;
 
 /// A host that has said nothing for so long is unheard, ms: two samples, which come at least once a second.
 pub const UNHEARD_MS: u64 = 2_000;
@@ -34,16 +35,47 @@ pub fn figures(model: &Model, now: Timestamp) -> Option<Figures> {
         (None, Some(progress)) => (progress.totals.env_step, progress.steps_per_s, progress.at, 0),
         (None, None) => return None,
     };
-    let goes_on = matches!(model.run.state, RunState::Running);
-    let late_ms = Some(now.since(at)).filter(|age| goes_on && *age > due(gap_ms));
+    let goes_on = model.run.state == RunState::Running;
+    let late_ms = Some(now.since(at)).filter(|age| !is_over(model) && *age > due(gap_ms));
     let left = model.run.total_steps.map(|goal| goal.saturating_sub(env_step) as f64);
     Some(Figures {
         env_step,
         steps_per_s,
         eta_s: left.filter(|_| steps_per_s > 0.0).map(|left| left / steps_per_s),
         late_ms,
-        stalled: late_ms.is_some() && !moves(model, now),
+        stalled: late_ms.is_some() && goes_on && !moves(model, now),
     })
+}
+
+/// Nothing of it runs any more: its speeds are history.
+pub fn is_over(model: &Model) -> bool {
+    model.run.state == RunState::Over
+}
+
+/// What is known of a rank is not the present: it is gone, unheard, or the run is over.
+pub fn is_past(model: &Model, rank: &RankModel, now: Timestamp) -> bool {
+    let gone = is_over(model) || matches!(rank.life, RankLife::Exited(_));
+    gone || unheard_rank(model, rank, now).is_some()
+}
+
+/// When what is known of a rank was so; `None` while it is the present.
+pub fn was(model: &Model, rank: &RankModel, now: Timestamp) -> Option<String> {
+    let sampled = rank.sampled.filter(|_| is_past(model, rank, now))?;
+    Some(match model.run.ended.filter(|_| is_over(model)).map(|ended| ended.since(sampled)) {
+        Some(0) => "at the end".into(),
+        Some(ms) => format!("{} before the end", words::duration_ms(ms)),
+        None => format!("{} ago", words::duration_ms(now.since(sampled))),
+    })
+}
+
+/// Steps a second that a rank makes now: none of one that is gone, unheard or not yet measured.
+pub fn speed(model: &Model, rank: &RankModel, now: Timestamp) -> Option<f64> {
+    if rank.steps_per_s <= 0.0 || is_past(model, rank, now) {
+        return None;
+    }
+    // What is smoothed falls slowly; a rank that stands still makes no steps.
+    let still = silence(rank, now).is_some_and(|ms| ms > STILL_MS);
+    Some(if still { 0.0 } else { rank.steps_per_s })
 }
 
 /// Milliseconds since the newest value of the charts, once one is due; 0 where none is.
@@ -99,6 +131,11 @@ pub fn unheard(model: &Model, host: &HostModel, now: Timestamp) -> Option<u64> {
     Some(now.since(at)).filter(|age| *age > UNHEARD_MS)
 }
 
+/// Its gauges are of the present.
+pub fn is_heard(model: &Model, host: &HostModel, now: Timestamp) -> bool {
+    !is_over(model) && host.stopped.is_none() && unheard(model, host, now).is_none()
+}
+
 /// When a host was heard last, if it must go on speaking.
 fn expected(model: &Model, host: &HostModel) -> Option<Timestamp> {
     let speaks = match model.run.state {
@@ -120,7 +157,7 @@ pub fn unheard_rank(model: &Model, rank: &RankModel, now: Timestamp) -> Option<u
 pub fn next_change(model: &Model, now: Timestamp) -> Option<Timestamp> {
     let hosts = model.hosts.iter().filter_map(|host| Some((expected(model, host)?, UNHEARD_MS)));
     let figures = model.latest.as_ref().map(|latest| (latest.at, due(latest.gap_ms)));
-    let figures = figures.filter(|_| model.run.state == RunState::Running);
+    let figures = figures.filter(|_| !is_over(model));
     hosts.chain(figures).map(|(at, due)| grows(now.since(at), due).map_or(now, |ms| at.plus(ms))).min()
 }
 

@@ -27,7 +27,7 @@ use rankdeck_proto::process::{Environment, ProcessName};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
-use vocabulary::{WORDS, help};
+use vocabulary::{WORDS, help, in_words};
 
 /// Lines of a log, unless more are asked for.
 const LINES: usize = 10;
@@ -79,7 +79,7 @@ impl Linear {
             "status" => status(model, now),
             "ranks" => all_ranks(model, &rest.join(" "), now),
             "rank" => match rank(model, rest.first()) {
-                Ok(rank) => lines_of(&inspect::plain(model, rank, now)),
+                Ok(rank) => in_words(model, lines_of(&inspect::plain(model, rank, now))),
                 Err(why) => vec![why],
             },
             "waits" => waits(model),
@@ -88,7 +88,7 @@ impl Linear {
                 return self.reach(model, command, rest.first(), now);
             }
             "env" | "signal" => return self.process(model, name, &rest),
-            "why" => why(model),
+            "why" => in_words(model, why(model)),
             "log" => log(model, &rest),
             "find" => find(model, &rest.join(" ")),
             "checkpoints" => checkpoints(model),
@@ -276,16 +276,18 @@ fn status(model: &Model, now: Timestamp) -> Vec<String> {
         let goal = model.run.total_steps.filter(|goal| *goal > 0);
         let goal = goal.map_or(String::new(), |goal| format!(" of {}", words::count(goal)));
         let speed = match figures.late_ms {
-            Some(age) if figures.stalled => format!("stalled for {}", words::duration_ms(age)),
+            _ if fresh::is_over(model) => String::new(),
+            Some(age) if figures.stalled => format!(", stalled for {}", words::duration_ms(age)),
             Some(age) => format!(
-                "{} steps a second, {} ago",
+                ", {} steps a second, {} ago",
                 words::rate(figures.steps_per_s),
                 words::duration_ms(age)
             ),
-            None => format!("{} steps a second", words::rate(figures.steps_per_s)),
+            None => format!(", {} steps a second", words::rate(figures.steps_per_s)),
         };
-        let left = figures.eta_s.map_or(String::new(), |eta| format!(", {} to go", words::duration(eta)));
-        lines.push(format!("step {}{goal}, {speed}{left}", words::count(figures.env_step)));
+        let left = figures.eta_s.filter(|_| figures.late_ms.is_none() && !fresh::is_over(model));
+        let left = left.map_or(String::new(), |eta| format!(", {} to go", words::duration(eta)));
+        lines.push(format!("step {}{goal}{speed}{left}", words::count(figures.env_step)));
     }
     if let Some(last) = model.evals.back() {
         lines.push(format!(
@@ -325,12 +327,14 @@ fn all_ranks(model: &Model, wanted: &str, now: Timestamp) -> Vec<String> {
     let told = model.ranks.iter().map(|rank| {
         let state = ranks::state_at(model, rank, Glyphs::Ascii, now).word;
         let phase = ranks::phase(rank);
-        let phase = if phase == text::NONE { String::new() } else { format!(", {phase}") };
+        let was = if fresh::was(model, rank, now).is_some() { "was in " } else { "" };
+        let phase = if phase == text::NONE { String::new() } else { format!(", {was}{phase}") };
         let steps =
             ranks::env_step(rank).map_or(String::new(), |step| format!(", step {}", words::count(step)));
         let inside = ranks::page(rank).filter(|page| ranks::inside(&page.collective));
         let inside = inside.map_or(String::new(), |page| {
-            format!(", in collective {}", words::count(page.collective.entered))
+            let was = if was.is_empty() { "" } else { "was " };
+            format!(", {was}in collective {}", words::count(page.collective.entered))
         });
         format!("rank {} on {}: {state}{phase}{steps}{inside}", rank.rank, rank.host)
     });
@@ -436,7 +440,8 @@ fn evals(model: &Model, count: usize) -> Vec<String> {
 
 fn newest(model: &Model) -> Vec<String> {
     let told = model.charts().map(|(name, series)| {
-        let last = series.last().map_or(text::NONE.to_owned(), text::value);
+        let last = series.last().filter(|_| !(charts::is_speed(name) && fresh::is_over(model)));
+        let last = last.map_or(text::NONE.to_owned(), text::value);
         format!("{}: {last}", charts::label(name))
     });
     or_none(told.take(MOST).collect(), "no values yet")
@@ -459,12 +464,14 @@ fn gpu_words(host: &str, gpu: &GpuSample) -> String {
 fn all_hosts(model: &Model, now: Timestamp) -> Vec<String> {
     let told = model.hosts.iter().flat_map(|host| {
         let word = hosts::word(host, now);
-        let load = host.sample.as_ref().map_or(String::new(), |sample| {
+        // Gauges of a host that is not heard any more are of the past.
+        let sample = host.sample.as_ref().filter(|_| fresh::is_heard(model, host, now));
+        let load = sample.map_or(String::new(), |sample| {
             let used = words::bytes(sample.memory_used);
             let total = words::bytes(sample.memory_total);
             format!(", CPU {:.0} %, memory {used} of {total}", sample.cpu_percent)
         });
-        let gpus = host.sample.iter().flat_map(|sample| &sample.gpus).map(|gpu| gpu_words(&host.name, gpu));
+        let gpus = sample.iter().flat_map(|sample| &sample.gpus).map(|gpu| gpu_words(&host.name, gpu));
         std::iter::once(format!("host {}: {word}{load}", host.name)).chain(gpus).collect::<Vec<_>>()
     });
     or_none(told.take(MOST).collect(), "no hosts")

@@ -297,7 +297,10 @@ fn set(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
 }
 
 /// In the present, which has no cursor to count from, the line for a time opens with what was typed.
-fn moment(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn moment(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+    if let Some(reason) = barred(model, view, keys::Command::TypeTime) {
+        return Err(format!("time: {reason}"));
+    }
     let to = match (arguments, &view.moment.cursor) {
         (["now"], _) => TimeMove::Present,
         ([typed], Some(cursor)) => TimeMove::To(time::parse(typed, cursor, view.chart.utc_offset_s)?),

@@ -5,6 +5,7 @@ use crate::chart_file::document;
 use crate::chart_view::Scale;
 use crate::heat_file;
 use crate::panes::end;
+use crate::text;
 use crate::time::time_of_day;
 use rankdeck_core::model::{HistoryLine, Model, Subject, Tone};
 use rankdeck_core::report::VerdictReport;
@@ -133,7 +134,8 @@ fn media(model: &Model, all: &mut Vec<Piece>) {
             let (bins, step) = (&column.bins, column.place.step);
             let (low, high) = bins.range();
             let total = words::count(bins.total().round() as u64);
-            format!("at step {step:.0} {total} values from {low:.4} to {high:.4}, mean {:.4}", bins.mean())
+            let [low, high, mean] = [low, high, bins.mean()].map(text::value);
+            format!("at step {step:.0} {total} values from {low} to {high}, mean {mean}")
         });
         all.push(Piece::Map(name.clone(), drawn, newest));
     }
@@ -219,7 +221,7 @@ pub fn markdown(model: &Model, sources: &Sources) -> String {
             }
             Piece::Code(text) => writeln!(out, "\n```toml\n{}\n```", text.trim_end().replace("```", "'''")),
             Piece::Chart(name, series) => {
-                let last = series.last().map_or("-".into(), |value| format!("{value:.4}"));
+                let last = series.last().map_or("-".into(), text::value);
                 writeln!(out, "- `{}`: {last}", words::clean(&name))
             }
             Piece::Map(name, _, said) | Piece::Picture(name, said, ..) => {
@@ -321,9 +323,13 @@ fn chart(name: &str, series: &Series) -> String {
             )
         })
         .collect();
-    let newest = series.last().map_or("-".into(), |value| format!("{value:.4}"));
+    let newest = series.last().map_or("-".into(), text::value);
+    let reach = match (low, high) {
+        (low, high) if low < high => format!("{} to {}", text::value(low), text::value(high)),
+        (low, _) => format!("always {}", text::value(low)),
+    };
     format!(
-        "<figure><figcaption>{} <b>{newest}</b> ({low:.4} to {high:.4})</figcaption>\
+        "<figure><figcaption>{} <b>{newest}</b> ({reach})</figcaption>\
          <svg viewBox=\"0 0 {WIDE} {HIGH}\" width=\"{WIDE}\" height=\"{HIGH}\" role=\"img\">\
          <rect width=\"{WIDE}\" height=\"{HIGH}\" fill=\"#fafafa\"/><polygon points=\"{band}\" fill=\"#cfe0f5\"/>\
          <polyline points=\"{line}\" fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"1.5\"/>{broken}</svg>\
@@ -365,6 +371,18 @@ mod tests {
     }
 
     #[test]
+    fn small_numbers_keep_their_digits_and_a_constant_is_called_one() {
+        let mut model = Model::default();
+        for (name, value) in [("charts/learning_rate", 2.5e-4), ("losses/clip", 0.0)] {
+            let series = model.scalars.entry(name.into()).or_default();
+            (0..9).for_each(|x| series.push(place(x), value));
+        }
+        let (page, text) = (html(&model, &Sources::default()), markdown(&model, &Sources::default()));
+        assert!(page.contains("2.5e-4") && page.contains("always 0)"), "{page}");
+        assert!(text.contains("`charts/learning_rate`: 2.5e-4"), "{text}");
+    }
+
+    #[test]
     fn a_report_is_bounded_and_nothing_in_it_is_markup_of_others() {
         let sources = Sources {
             experiment: "[run]\nname = \"</pre><script>\"".into(),
@@ -375,7 +393,7 @@ mod tests {
         assert!(page.contains("<svg") && page.contains("cart-1") && page.ends_with("</html>\n"), "{page}");
         assert!(!page.contains("<script>") && !page.contains("<i>") && !page.contains('\u{1b}'));
         assert!(page.len() < 700_000 + PICTURES, "{} bytes", page.len());
-        assert!(page.contains("at step 199 204 values from 0.0000 to 2.0000"));
+        assert!(page.contains("at step 199 204 values from 0 to 2.000"));
         let pictures = page.matches(" src=\"data:image/png;base64,AAAA").count();
         assert_eq!((pictures, page.matches("src=").count()), (6, 6), "nothing else is loaded");
         assert!(page.contains("3 pictures more did not fit"));

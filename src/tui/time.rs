@@ -24,10 +24,23 @@ pub struct TimeCursor {
     pub speed: Option<f64>,
     /// There is a present behind it, in which orders are possible.
     pub live: bool,
-    /// What the present has to say: how many verdicts stand, or how the run ended.
-    pub behind: String,
+    /// The run is over by now: nothing follows the end.
+    pub over: bool,
+    /// What the present has to say.
+    pub behind: Option<Behind>,
     /// What happened, oldest first, bounded.
     pub marks: Vec<Mark>,
+}
+
+/// What the present has to say while the past is shown: its worst verdict, or how the run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Behind {
+    /// How grave.
+    pub tone: Tone,
+    /// In a few words: `rank 3 dead`, `failed`.
+    pub label: String,
+    /// How many verdicts stand besides.
+    pub more: usize,
 }
 
 /// Something that happened.
@@ -39,6 +52,8 @@ pub struct Mark {
     pub tone: Tone,
     /// In one sentence.
     pub text: String,
+    /// It comes again and again: gone to, and not drawn on the record.
+    pub routine: bool,
 }
 
 /// A move of the time cursor.
@@ -193,7 +208,7 @@ mod tests {
 
     #[test]
     fn events_are_found_before_and_after_a_moment() {
-        let mark = |at| Mark { at: Timestamp(at), tone: Tone::Info, text: at.to_string() };
+        let mark = |at| Mark { at: Timestamp(at), tone: Tone::Info, text: at.to_string(), routine: false };
         let marks = [mark(1), mark(5), mark(5), mark(9)];
         let at = |at, step| neighbour(&marks, Timestamp(at), step).map(|mark| mark.at.0);
         assert_eq!((at(5, -1), at(5, 1), at(1, -1), at(9, 1)), (Some(1), Some(9), None, None));

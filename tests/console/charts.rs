@@ -385,3 +385,40 @@ fn the_list_of_series_is_filtered_by_name_and_the_keys_act_on_what_it_shows() {
     press(&model, &mut view, "\x1b");
     assert!(view.series.filter.is_empty());
 }
+
+#[test]
+fn values_at_the_cursor_and_the_pin_are_told_in_one_chart_and_at_80_columns() {
+    let model = two();
+    for size in [(80, 24), (120, 40)] {
+        let mut view = ViewState::new();
+        press_at(&model, &mut view, "2{{m{", size);
+        view.toasts.clear();
+        let apart = rows(&cells(&model, &mut view, &Theme::dark(), size, NOW));
+        assert!(apart.contains('Δ'), "{size:?}\n{apart}");
+        press_at(&model, &mut view, "o", size);
+        view.toasts.clear();
+        let together = rows(&cells(&model, &mut view, &Theme::dark(), size, NOW));
+        assert!(together.matches('Δ').count() >= 3, "{size:?}\n{together}");
+        assert!(together.contains("─ at "), "where the cursor is\n{together}");
+    }
+}
+
+#[test]
+fn a_longer_run_beside_does_not_squeeze_the_overview_and_is_named_at_80_columns() {
+    let model = two();
+    let series = model.scalars.iter().map(|(name, series)| {
+        let mut long = series.clone();
+        long.push(place(40_000_000.0), 1.0);
+        (name.clone(), long)
+    });
+    let name = "ppo-cartpole-20260101-130000".to_owned();
+    let run = ComparedRun { run: name, series: series.collect(), ..ComparedRun::default() };
+    let mut view = ViewState::new();
+    let alone = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
+    view.chart.beside = vec![Beside::new(run)];
+    let beside = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
+    assert_eq!(alone, beside, "it is drawn on the page of charts only");
+    press_at(&model, &mut view, "2[", (80, 24));
+    let page = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
+    assert!(page.contains("beside b ppo") && page.contains("0000"), "{page}");
+}

@@ -125,6 +125,50 @@ fn memory_that_a_driver_does_not_tell_is_no_figure() {
 }
 
 #[test]
+fn what_no_longer_runs_has_no_speed_and_its_last_figures_are_of_the_past() {
+    let card = page(&dead(), "j\n", (100, 40));
+    for wanted in ["was R (running)", "last 300ms ago", "speed       -", "at last"] {
+        assert!(card.contains(wanted), "{wanted}\n{card}");
+    }
+    let mut unheard = unreachable();
+    unheard.ranks[1].sampled = Some(ago(598_000));
+    let card = page(&unheard, "j\n", (100, 40));
+    assert!(card.contains("last 9m 58s ago") && card.contains("speed       -"), "{card}");
+    let over = over();
+    for size in SIZES {
+        let card = page(&over, "\n", size);
+        assert!(size.1 < 30 || card.contains("was R (running)"), "{size:?}\n{card}");
+        for keys in ["1", "2", "2o"] {
+            let drawn = page(&over, keys, size);
+            assert!(!drawn.contains("steps/s 1"), "{size:?} {keys}\n{drawn}");
+        }
+    }
+    let charts = page(&over, "2", (120, 40));
+    let row = charts.lines().find(|line| line.contains("steps/s")).unwrap();
+    assert!(row.contains("steps/s") && row.contains(" -"), "{charts}");
+}
+
+#[test]
+fn ranks_that_were_ended_by_the_stop_are_not_among_those_that_failed() {
+    let mut model = over_with_survivors();
+    assert!(!page(&model, "7", (100, 40)).contains("did not end well"), "rank 3 got our SIGTERM");
+    model.ranks[2].life = RankLife::Exited(rankdeck_proto::message::Exit::Code { code: 3 });
+    let drawn = page(&model, "7", (100, 40));
+    assert!(drawn.contains("ranks that did not end well: 1-2"), "{drawn}");
+}
+
+#[test]
+fn the_smallest_face_tells_the_end_without_a_speed_and_offers_what_can_be_done() {
+    for (width, height) in [(50, 12), (30, 8)] {
+        let drawn = page(&over_with_survivors(), "", (width, height));
+        for wanted in ["failed", "rank 1", "q quit", "r restart"] {
+            assert!(drawn.contains(wanted), "{wanted}\n{drawn}");
+        }
+        assert!(!drawn.contains("/s") && !drawn.contains("x stop"), "{drawn}");
+    }
+}
+
+#[test]
 fn an_end_that_was_read_is_told_at_the_time_of_the_agents() {
     let mut model = over();
     model.history.clear();

@@ -234,6 +234,25 @@ fn ascii_draws_nothing_else() {
 }
 
 #[test]
+fn a_run_of_which_only_a_record_is_here_has_its_outcome_and_steps() {
+    let mut home = Home::new([("gpu-a".to_owned(), "a".to_owned())].into_iter());
+    let kept = row("laptop-20261101-080000", Life::Recorded, Some(Outcome::Failed));
+    home.update(HomeEvent::Runs(vec![kept]), NOW);
+    let mut shown = HomeView::default();
+    let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
+    terminal
+        .draw(|frame| {
+            layout(&home, &mut shown, frame.area());
+            view(&home, &shown, &Theme::dark(), NOW, frame);
+        })
+        .unwrap();
+    let cells: String = terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
+    for wanted in ["failed (1)", "41.2M", "82%", "iteration 402", "enter replays its record"] {
+        assert!(cells.contains(wanted), "{wanted}\n{cells}");
+    }
+}
+
+#[test]
 fn no_size_is_too_small_to_be_drawn() {
     for page in Page::ALL {
         for size in [(1, 1), (5, 3), (39, 7), (40, 8), (41, 9), (60, 12), (300, 9), (45, 90)] {

@@ -50,7 +50,12 @@ fn words_tell_what_pages_show_and_the_point_comes_first() {
     let status = said(&behind, "status");
     assert!(status.lines().any(|line| line.starts_with("behind: rank")), "{status}");
     assert!(said(&behind, "why").contains("evidence") || said(&behind, "why").len() > status.len());
+    let why = said(&behind_closely(), "why");
+    assert!(why.contains("log 3") && why.contains("restart") && !why.contains("rankdeck logs"), "{why}");
     let over = over();
+    assert!(!said(&over, "status").contains("steps a second"), "{}", said(&over, "status"));
+    assert!(said(&over, "charts").contains("steps/s: -"), "{}", said(&over, "charts"));
+    assert!(said(&over, "ranks").contains("was in learn") && !said(&over, "hosts").contains("CPU"));
     assert!(said(&over, "end").contains("last checkpoint") && said(&model, "end").contains("not over"));
 }
 

@@ -145,7 +145,7 @@ fn other_hosts_with_sizes_that_do_not_divide_lead_to_the_keys() {
     assert_eq!(press(&model, &mut view.clone(), "\n"), []);
     press(&model, &mut view, "R");
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("hosts     with node-c") && shown.contains("cannot be split over 6"), "{shown}");
+    assert!(shown.contains("hosts   with node-c") && shown.contains("cannot be split over 6"), "{shown}");
     press(&model, &mut view, "env.num_envs=18");
     let shown = screen(&model, &mut view);
     assert!(shown.contains("plan") && shown.contains("6 ranks on 3 hosts"), "{shown}");
@@ -160,4 +160,21 @@ fn other_hosts_with_sizes_that_do_not_divide_lead_to_the_keys() {
     assert_eq!((from.as_deref(), exclude.len(), add.len()), (Some("latest"), 0, 1));
     assert_eq!(experiment.as_ref().unwrap().env.as_ref().unwrap().num_envs, 18);
     assert!(view.overlays.is_empty());
+}
+
+#[test]
+fn no_word_is_cut_at_80_columns() {
+    let (model, mut view) = scene();
+    let shown = |view: &mut ViewState| rows(&cells(&model, view, &Theme::dark(), (80, 24), NOW));
+    press_at(&model, &mut view, "R", (80, 24));
+    let empty = shown(&mut view);
+    assert!(
+        empty.contains("nothing typed changes") && empty.contains("the stop writes a newer one"),
+        "{empty}"
+    );
+    press_at(&model, &mut view, "learn.", (80, 24));
+    for shown in [empty, shown(&mut view)] {
+        let cut: Vec<&str> = shown.lines().filter(|line| line.contains('…')).collect();
+        assert!(cut.is_empty(), "{cut:?}\n{shown}");
+    }
 }

@@ -3,8 +3,10 @@
 //! Owner: [`Watch`], one task per host, ended with it. No host waits for another. A question of a host (key,
 //! passphrase) cannot be answered beside a screen: it counts as a failure that says how to answer it.
 
+use crate::cli::past::Past;
 use crate::cli::roster::own_binary;
 use rankdeck_core::compare::ComparedRun;
+use rankdeck_core::run_summary::RunSummary;
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
 use rankdeck_proto::fleet::{HostLook, LOOK};
 use rankdeck_proto::process::{ProcessName, Reached, Wish};
@@ -40,6 +42,10 @@ pub(super) enum News {
     Drafted(Draft),
     /// What became of a question about a process of a host.
     Reached(String, ProcessName, Wish, Reached),
+    /// What a record tells of a run that no host has.
+    Recorded(Past, Box<RunSummary>),
+    /// All such records are read.
+    AllRecorded,
     /// Records were read, and why others could not be.
     Compared(Vec<ComparedRun>, Vec<String>),
 }

@@ -10,6 +10,7 @@ mod editor;
 mod experiments;
 mod hosts;
 mod reach;
+mod recorded;
 mod runs;
 
 use super::again;
@@ -98,7 +99,7 @@ pub async fn home(
     choose::stay_at_home();
     let (hosts, trouble) = match rankdeck_config::load_hosts(source) {
         Ok(hosts) => (hosts, None),
-        Err(error) => (Vec::new(), Some(Failure::from(error).cause)),
+        Err(error) => (Vec::new(), Some(Failure::from(error).in_short())),
     };
     let mut home = Home::new(hosts.iter().map(|host| (host.name.clone(), host.address.clone())));
     home.trouble = trouble;
@@ -263,6 +264,14 @@ impl Inhabitant {
                 }
                 Told::Word(text, role) => self.view.say(text, role, self.clock.now()),
             },
+            News::Recorded(past, summary) => {
+                self.lists.learnt(&past, *summary);
+                self.show_runs();
+            }
+            News::AllRecorded => {
+                self.lists.read_all();
+                self.retell_runs();
+            }
             News::Compared(runs, missing) => self.tell(HomeEvent::Compared(runs, missing)),
             News::Drafted(draft) => {
                 if self.drafting.as_ref() == Some(&(draft.path.clone(), draft.typed.clone())) {
@@ -272,9 +281,28 @@ impl Inhabitant {
         }
     }
 
-    fn retell_runs(&mut self) {
+    fn show_runs(&mut self) {
         let rows = self.lists.rows(&self.home);
         self.tell(HomeEvent::Runs(rows));
+    }
+
+    /// Tells the runs, and has records read, elsewhere, that tell of runs which no host has.
+    fn retell_runs(&mut self) {
+        self.show_runs();
+        let unread = self.lists.unread(&self.home.runs);
+        if unread.is_empty() {
+            return;
+        }
+        let news = self.watch.sender();
+        tokio::task::spawn_blocking(move || {
+            for past in unread {
+                let summary = Box::new(recorded::read(&past));
+                if news.blocking_send(News::Recorded(past, summary)).is_err() {
+                    return;
+                }
+            }
+            let _ = news.blocking_send(News::AllRecorded);
+        });
     }
 
     /// Makes a plan, elsewhere: sources of hosts may have to be asked.

@@ -4,15 +4,20 @@
 use crate::cli::past;
 use crate::cli::roster::{Roster, State};
 use crate::cli::run_id::RUNS;
+use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::run_entry::RunEntry;
 use rankdeck_tui::home::{Home, Life, RunRow};
 use rankdeck_types::host::Host;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long what lies in the folder is taken as known.
 const FRESH: Duration = Duration::from_secs(10);
+
+/// Most records that are read for the list, the latest first.
+const READ: usize = 200;
 
 /// The latest list of each host.
 pub(super) struct Lists {
@@ -20,13 +25,18 @@ pub(super) struct Lists {
     told: Vec<Vec<RunEntry>>,
     records: Vec<past::Past>,
     looked: Option<Instant>,
+    /// What records tell, and when they were written then.
+    known: BTreeMap<String, (SystemTime, RunSummary)>,
+    /// They are being read.
+    reading: bool,
 }
 
 impl Lists {
     /// Of hosts that have told nothing yet.
     pub fn new(hosts: Vec<Host>) -> Lists {
         let told = vec![Vec::new(); hosts.len()];
-        Lists { hosts, told, records: Vec::new(), looked: None }
+        let (records, known) = (Vec::new(), BTreeMap::new());
+        Lists { hosts, told, records, looked: None, known, reading: false }
     }
 
     /// A host has told its runs.
@@ -34,6 +44,33 @@ impl Lists {
         if let Some(told) = self.told.get_mut(host) {
             *told = runs;
         }
+    }
+
+    /// Records of these runs that nobody has read since they were written. They count as being read until
+    /// [`Lists::read_all`].
+    pub fn unread(&mut self, rows: &[RunRow]) -> Vec<past::Past> {
+        let alone: BTreeSet<&str> =
+            rows.iter().filter(|row| row.life == Life::Recorded).map(|row| row.run.as_str()).collect();
+        let wanted = self.records.iter().filter(|past| alone.contains(past.name.as_str())).take(READ);
+        let is_old = |past: &&past::Past| {
+            self.known.get(&past.name).is_none_or(|(written, _)| *written != past.written)
+        };
+        let unread: Vec<past::Past> = wanted.filter(is_old).cloned().collect();
+        if self.reading || unread.is_empty() {
+            return Vec::new();
+        }
+        self.reading = true;
+        unread
+    }
+
+    /// A record tells this.
+    pub fn learnt(&mut self, past: &past::Past, summary: RunSummary) {
+        self.known.insert(past.name.clone(), (past.written, summary));
+    }
+
+    /// Those that were wanted are read.
+    pub fn read_all(&mut self) {
+        self.reading = false;
     }
 
     /// All runs, newest first; records of runs that no host has come last.
@@ -74,12 +111,17 @@ impl Lists {
             .collect();
         let known: Vec<String> = rows.iter().map(|row| row.run.clone()).collect();
         let alone = self.records.iter().filter(|past| !known.contains(&past.name));
-        rows.extend(alone.map(|past| RunRow {
-            run: past.name.clone(),
-            life: Life::Recorded,
-            age_s: past.written.elapsed().ok().map(|age| age.as_secs_f64()),
-            recorded: true,
-            ..RunRow::default()
+        rows.extend(alone.map(|past| {
+            let summary = self.known.get(&past.name).map(|(_, summary)| summary.clone()).unwrap_or_default();
+            let written = past.written.elapsed().ok().map(|age| age.as_secs_f64());
+            RunRow {
+                run: past.name.clone(),
+                life: Life::Recorded,
+                age_s: summary.started.map(|started| (now - started).max(0.0)).or(written),
+                recorded: true,
+                summary,
+                ..RunRow::default()
+            }
         }));
         rows
     }

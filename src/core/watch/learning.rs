@@ -13,6 +13,7 @@ use crate::series::{Place, Point, Series};
 use rankdeck_proto::message::Evaluation;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
+use std::borrow::Cow;
 
 /// Values that must agree before anything is said of the latest.
 const LATEST: usize = 5;
@@ -39,6 +40,8 @@ const RETURNS: u64 = 60;
 const GOAL_SHARE: f64 = 0.5;
 
 const RETURN: &str = "charts/episodic_return";
+/// The last words of its name elsewhere: Stable-Baselines3, RLlib before and since its new API.
+const RETURNS_ELSEWHERE: [&str; 3] = ["ep_rew_mean", "episode_reward_mean", "episode_return_mean"];
 const EVAL: &str = "charts/eval_return";
 const SPEED: &str = "charts/SPS";
 
@@ -122,8 +125,25 @@ impl<'a> Run<'a> {
         all.filter(move |(_, points)| points.len() >= least)
     }
 
+    /// Returns of training: as the console counts them, else under the name that a library gives them.
     fn returns(&self) -> &'a [Point] {
-        self.model.scalars.get(RETURN).map_or(&[], |series| self.points(series))
+        let own = self.model.scalars.get(RETURN).map(|series| self.points(series));
+        let own = own.filter(|points| !points.is_empty());
+        own.or_else(|| {
+            self.named(|name| RETURNS_ELSEWHERE.contains(&name), 1).next().map(|(_, points)| points)
+        })
+        .unwrap_or(&[])
+    }
+
+    /// Entropies of policies. A loss of entropy that is never above 0 is an entropy with its sign turned.
+    fn entropies(&self) -> impl Iterator<Item = (&'a str, Cow<'a, [Point]>)> + use<'a, '_> {
+        let all = self.named(|name| name == "entropy" || name == "entropy_loss", LATEST + 1);
+        all.map(|(name, points)| {
+            let turned = name.ends_with("_loss") && points.iter().all(|point| point.high <= 0.0);
+            let turn =
+                |point: &Point| Point { mean: -point.mean, low: -point.high, high: -point.low, ..*point };
+            (name, if turned { points.iter().map(turn).collect() } else { Cow::Borrowed(points) })
+        })
     }
 
     fn not_a_number(&self) -> Option<Finding> {
@@ -205,7 +225,7 @@ impl<'a> Run<'a> {
     }
 
     fn entropy_collapse(&self) -> Option<Finding> {
-        let (name, points) = self.named(|name| name == "entropy", LATEST + 1).find(|(_, points)| {
+        let (name, points) = self.entropies().find(|(_, points)| {
             // That of a density may be negative, and falls below 0 while all is well.
             let discrete = points.iter().all(|point| point.low >= 0.0);
             let first = points.first().map_or(0.0, |point| point.mean);
@@ -221,11 +241,11 @@ impl<'a> Run<'a> {
         }
         let words = vec![
             ("series", name.into()),
-            ("now", number(middle(tail(points, LATEST)))),
+            ("now", number(middle(tail(&points, LATEST)))),
             ("before", number(points.first().map_or(0.0, |point| point.mean))),
             ("return", number(now)),
         ];
-        let since = tail(points, LATEST).first().map_or(0.0, |point| point.place.step);
+        let since = tail(&points, LATEST).first().map_or(0.0, |point| point.place.step);
         let facts = vec![format!("the best return so far: {}", number(high))];
         Some(Finding { reason: Reason::EntropyCollapse, words, since, rank: None, facts })
     }

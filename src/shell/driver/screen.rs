@@ -204,7 +204,11 @@ impl Driver {
         };
         match (ready, &mut self.cursor) {
             (Ok(()), Some(cursor)) => cursor.go(to, now),
-            (Err(error), _) => screen.view.toast(format!("the record: {error}"), Role::Warn, now),
+            (Err(error), _) => {
+                // There is nowhere to go: a line for a time would go nowhere, too.
+                screen.view.overlays.retain(|open| !matches!(open, Overlay::Time { .. }));
+                screen.view.toast(format!("the record: {error}"), Role::Warn, now);
+            }
             (Ok(()), None) => {}
         }
         screen.want(Want::Input);
@@ -214,9 +218,7 @@ impl Driver {
     fn show_cursor(&mut self, now: Timestamp) {
         let (Some(cursor), Output::Screen(screen)) = (&mut self.cursor, &mut self.output) else { return };
         cursor.advance(now);
-        let mut shown = cursor.shown(Some(self.core.model()));
-        // In whole seconds: nobody reads more, and nothing is drawn for less.
-        shown.end = Timestamp(now.0 / 1000 * 1000).max(shown.at);
+        let shown = cursor.shown(Some((self.core.model(), now)));
         if screen.view.moment.cursor.as_ref() != Some(&shown) {
             screen.view.moment.cursor = Some(shown);
             screen.want(Want::Data);

@@ -8,7 +8,8 @@ use crate::panes::{end, events};
 use crate::ranks;
 use crate::state::{Action, LogScope, Overlay, Pane, Tab, ViewState};
 use rankdeck_core::event::Event;
-use rankdeck_core::model::{Model, Subject};
+use rankdeck_core::model::{HistoryLine, Model, Subject};
+use rankdeck_core::report::VerdictReport;
 use rankdeck_proto::search::LogSearch;
 
 /// Characters by which long lines move at once.
@@ -78,16 +79,17 @@ pub fn log_there(model: &Model, view: &mut ViewState) -> Moved {
 
 fn show_log_there(shown: &Model, view: &mut ViewState) -> Moved {
     let rank = ranks::selected(shown, view).map(|rank| rank.rank);
-    let told_of = |rank| {
-        shown.history.iter().rev().find(
-            |line| matches!(&line.subject, Some(Subject::Verdict(verdict)) if Some(verdict.rank) == rank),
-        )
+    let told = |is: &dyn Fn(&VerdictReport) -> bool| {
+        let is_it = |line: &&HistoryLine| matches!(&line.subject, Some(Subject::Verdict(found)) if is(found));
+        shown.history.iter().rev().find(is_it)
     };
     let line = match view.overlay() {
         Some(Overlay::Event { number, .. }) => event::find(shown, *number),
-        Some(Overlay::Evidence { about, .. }) => told_of(Some(about.1)),
+        Some(Overlay::Evidence { about, .. }) => {
+            told(&|verdict| (verdict.rank, &verdict.host) == (about.1, &about.2))
+        }
         _ if view.pane() == Pane::Events => events::selected(shown, view),
-        _ => told_of(Some(rank)),
+        _ => told(&|verdict| rank.is_some() && verdict.rank == rank),
     };
     match line {
         Some(line) => {

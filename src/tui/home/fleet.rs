@@ -54,7 +54,9 @@ pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, vie
     if home.hosts.is_empty() {
         let trouble = home.trouble.clone();
         let (error, hint) = trouble.map_or(("no hosts".into(), String::new()), |t| (t.error, t.hint));
-        paragraph(pen, buf, Rect { x: page.x + 2, ..list }, &[(error, Role::Bad), (hint, Role::Dim)], 0);
+        let lines = [(error, Role::Bad), (hint, Role::Dim)];
+        let inside = Rect { x: list.x + 2, width: list.width.saturating_sub(4), ..list };
+        paragraph(pen, buf, inside, &lines, 0);
         return;
     }
     let name = home.hosts.iter().map(|host| text::width(&host.name)).max().unwrap_or(0).clamp(6, NAME);

@@ -90,8 +90,8 @@ pub(super) fn state(row: &RunRow, glyphs: Glyphs) -> (&'static str, String, Role
     match (row.life, row.summary.outcome) {
         (Life::Running, _) => (glyphs.pick("●", "o"), "running".into(), Role::Good),
         (Life::Orphaned, _) => (glyphs.tone(Role::Bad), "orphaned".into(), Role::Bad),
-        (Life::Recorded, _) => (glyphs.tone(Role::Dim), "record".into(), Role::Dim),
-        (Life::Over, outcome) => {
+        (Life::Recorded, None) => (glyphs.tone(Role::Dim), "record".into(), Role::Dim),
+        (Life::Over | Life::Recorded, outcome) => {
             let word = row.summary.outcome_text().unwrap_or_else(|| "over".into());
             let role = match outcome {
                 Some(Outcome::Succeeded) => Role::Good,
@@ -221,7 +221,7 @@ fn details(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &Home
         ));
     }
     let dot = pen.theme.glyphs.pick(" · ", " - ");
-    if row.life != Life::Recorded {
+    if row.life != Life::Recorded || summary.env_step.is_some() {
         lines.push((facts.join(dot), Role::Text));
     }
     let labelled = [

@@ -298,6 +298,10 @@ pub(super) fn in_processes(
 /// The rank that the open card is about.
 fn concerned(model: &Model, view: &ViewState) -> Option<Rank> {
     match view.overlay()? {
+        // A host is reached as its first rank is.
+        Overlay::Evidence { about: (_, None, Some(host)), .. } => {
+            model.ranks.iter().find(|rank| rank.host == *host).map(|rank| rank.rank)
+        }
         Overlay::Evidence { about, .. } => about.1,
         Overlay::Event { number, .. } => {
             overlays::event::find(model, *number).and_then(overlays::event::rank_of)
@@ -350,7 +354,11 @@ pub(super) fn in_card(model: &Model, view: &mut ViewState, key: KeyEvent, now: T
             commands::open_rank_log(view);
         }
         Command::Stack | Command::Continue | Command::Shell | Command::Environment => {
-            view.ranks.selected = concerned(model, view).or(view.ranks.selected);
+            let rank = concerned(model, view);
+            // On the page of hosts a shell goes to the host that is selected there.
+            let node = rank.and_then(|rank| ranks::find(model, rank)).map(|rank| rank.node);
+            view.hosts.selected = node.or(view.hosts.selected);
+            view.ranks.selected = rank.or(view.ranks.selected);
             return super::command(model, view, key, now);
         }
         Command::LogThere => match commands::log_there(model, view) {

@@ -19,6 +19,9 @@ const SHOWN_ONLY: &str = "this console is read-only";
 /// Why nothing can be ordered while the past is shown.
 const PAST: &str = "only in the present; esc goes there";
 
+/// Why there is no past.
+const UNRECORDED: &str = "this console keeps no record to go back in";
+
 /// Why nothing can be ordered from what is shown.
 pub fn no_order(view: &ViewState) -> Option<&'static str> {
     match &view.moment.cursor {
@@ -40,6 +43,10 @@ pub fn no_question(view: &ViewState) -> Option<&'static str> {
 
 pub(super) fn present(_: &Model, view: &ViewState) -> Option<&'static str> {
     view.moment.cursor.is_none().then_some("the present is shown; , and < go back")
+}
+
+pub(super) fn no_record(_: &Model, view: &ViewState) -> Option<&'static str> {
+    view.steering.unrecorded.then_some(UNRECORDED)
 }
 
 pub(super) fn past_stands(_: &Model, view: &ViewState) -> Option<&'static str> {
@@ -125,7 +132,8 @@ pub(super) fn no_sight(model: &Model, view: &ViewState) -> Option<&'static str> 
     match view.moment.cursor {
         _ if view.steering.replay => Some("a record has no pictures of the policy; `rankdeck play` shows it"),
         Some(_) => Some(PAST),
-        None if model.run.state == RunState::Over => {
+        // What was seen last stays to be looked at.
+        None if model.run.state == RunState::Over && model.policy.frame.is_none() => {
             Some("the run is over; `rankdeck play` shows its policy")
         }
         None => None,
@@ -146,12 +154,17 @@ pub(super) fn no_event(model: &Model, view: &ViewState) -> Option<&'static str> 
     crate::panes::events::selected(model, view).is_none().then_some("no event is shown")
 }
 
+pub(super) fn no_moment(model: &Model, view: &ViewState) -> Option<&'static str> {
+    no_event(model, view).or_else(|| no_record(model, view))
+}
+
 pub(super) fn at_newest(_: &Model, view: &ViewState) -> Option<&'static str> {
     view.events.selected.is_none().then_some("the newest event is shown")
 }
 
-pub(super) fn not_over(model: &Model, _: &ViewState) -> Option<&'static str> {
-    (model.run.state != RunState::Over).then_some("the run is not over")
+pub(super) fn not_over(model: &Model, view: &ViewState) -> Option<&'static str> {
+    let runs = (model.run.state != RunState::Over).then_some("the run is not over");
+    runs.or_else(|| no_record(model, view))
 }
 
 pub(super) fn nobody_blamed(model: &Model, _: &ViewState) -> Option<&'static str> {

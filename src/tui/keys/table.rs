@@ -2,9 +2,10 @@
 
 use super::reasons::{
     always, at_begin, at_newest, broken, following, merged, no_continue, no_cursor, no_detach, no_event,
-    no_histogram, no_kill, no_look, no_pattern, no_picture, no_processes, no_rank, no_ranks_there, no_rehost,
-    no_repeat, no_restart, no_series, no_shell, no_sight, no_sizes, no_stop, no_trouble, no_verdict,
-    no_waits, no_zoom, nobody_blamed, not_over, one_pane, past_stands, present, whole,
+    no_histogram, no_kill, no_look, no_moment, no_pattern, no_picture, no_processes, no_rank, no_ranks_there,
+    no_record, no_rehost, no_repeat, no_restart, no_series, no_shell, no_sight, no_sizes, no_stop,
+    no_trouble, no_verdict, no_waits, no_zoom, nobody_blamed, not_over, one_pane, past_stands, present,
+    whole,
 };
 use super::{Binding, Command, Scope};
 use crate::state::{Pane, Tab};
@@ -61,13 +62,13 @@ pub static BINDINGS: &[Binding] = bindings![
     Scope::Everywhere, Command::Go(Tab::Hosts), [c('5')], 0, "hosts", "links, agents, CPU, memory, GPUs", always;
     Scope::Everywhere, Command::Go(Tab::Events), [c('6')], 0, "events", "what happened, in order", always;
     Scope::Everywhere, Command::Go(Tab::End), [c('7')], 0, "end", "how the run ended, its last minute, what was lost", always;
-    Scope::Everywhere, Command::Time(TimeMove::Step(-STEP_MS)), [c(',')], 0, "second back", "show all pages as they were a second earlier; the run goes on", always;
+    Scope::Everywhere, Command::Time(TimeMove::Step(-STEP_MS)), [c(',')], 0, "second back", "show all pages as they were a second earlier; the run goes on", no_record;
     Scope::Everywhere, Command::Time(TimeMove::Step(STEP_MS)), [c('.')], 0, "second on", "a second later", present;
-    Scope::Everywhere, Command::Time(TimeMove::Step(-MINUTE_MS)), [c('(')], 0, "minute back", "show all pages as they were a minute earlier", always;
+    Scope::Everywhere, Command::Time(TimeMove::Step(-MINUTE_MS)), [c('(')], 0, "minute back", "show all pages as they were a minute earlier", no_record;
     Scope::Everywhere, Command::Time(TimeMove::Step(MINUTE_MS)), [c(')')], 0, "minute on", "a minute later", present;
-    Scope::Everywhere, Command::Time(TimeMove::Event(-1)), [c('<')], 12, "earlier event", "show all pages as they were at the event before", always;
+    Scope::Everywhere, Command::Time(TimeMove::Event(-1)), [c('<')], 12, "earlier event", "show all pages as they were at the event before", no_record;
     Scope::Everywhere, Command::Time(TimeMove::Event(1)), [c('>')], 0, "later event", "at the next event", present;
-    Scope::Everywhere, Command::TypeTime, [c('T')], 0, "time", "type the time that all pages show: 03:12, -5m", always;
+    Scope::Everywhere, Command::TypeTime, [c('T')], 0, "time", "type the time that all pages show: 03:12, -5m", no_record;
     Scope::Everywhere, Command::Time(TimeMove::Play), [c('P')], 0, "play", "let the time shown run, or hold it", present;
     Scope::Everywhere, Command::Time(TimeMove::Speed(1)), [c('}')], 0, "faster", "let it run twice as fast", present;
     Scope::Everywhere, Command::Time(TimeMove::Speed(-1)), [c('{')], 0, "slower", "let it run half as fast", present;
@@ -143,7 +144,7 @@ pub static BINDINGS: &[Binding] = bindings![
     EVENTS, Command::Inspect, [k(KeyCode::Enter)], 4, "open", "the selected event, whole, with its card", no_event;
     EVENTS, Command::Filter, [c('/')], 5, "filter", "show events with this text; !text shows those without", always;
     EVENTS, Command::LogThere, [c('L')], 6, "log there", "the log at the moment of the selected event", no_event;
-    EVENTS, Command::GoThere, [c('o')], 6, "go there", "show all pages as they were at the selected event", no_event;
+    EVENTS, Command::GoThere, [c('o')], 6, "go there", "show all pages as they were at the selected event", no_moment;
     EVENTS, Command::Follow, [c('F')], 8, "follow", "follow the newest event", at_newest;
     END, Command::GoThere, [c('s')], 3, "before", "show all pages as they were five minutes before the end", not_over;
     END, Command::RankLog, [c('l')], 4, "log", "the log of the rank that is blamed", nobody_blamed;

@@ -1,5 +1,8 @@
 //! The words that can be typed, for parsing and for help.
 
+use rankdeck_core::model::Model;
+use rankdeck_core::report::VerdictReport;
+
 /// A word that can be typed.
 pub(super) struct Word {
     pub name: &'static str,
@@ -38,6 +41,31 @@ pub(super) const WORDS: [Word; 25] = [
     word("play", "", "the policy in rank 0's evaluation, while it goes on"),
     word("quit", "", "leave; asks how while ranks run"),
 ];
+
+/// Lines that advise commands of a shell, with the words that do the same here.
+pub(super) fn in_words(model: &Model, lines: Vec<String>) -> Vec<String> {
+    let advised = model.verdicts.iter().flat_map(|verdict| {
+        let found = verdict.card.actions.iter();
+        found.filter_map(move |advice| Some((advice.command.as_str(), word_for(verdict, &advice.command)?)))
+    });
+    let mut advised: Vec<(&str, String)> = advised.collect();
+    // One command may be the beginning of another.
+    advised.sort_by_key(|(command, _)| std::cmp::Reverse(command.len()));
+    let told = |line: String| advised.iter().fold(line, |line, (from, to)| line.replace(from, to));
+    lines.into_iter().map(told).collect()
+}
+
+fn word_for(verdict: &VerdictReport, command: &str) -> Option<String> {
+    let rank = verdict.rank.map(|rank| rank.to_string());
+    let words: Vec<&str> = command.split_whitespace().collect();
+    match words.as_slice() {
+        ["rankdeck", "logs", ..] => rank.map(|rank| format!("log {rank}")),
+        ["rankdeck", "restart", ..] if !command.contains("--check-collectives") => Some("restart".into()),
+        ["rankdeck", "stop", ..] => Some("stop".into()),
+        ["kill", "-CONT", ..] => rank.map(|rank| format!("continue {rank}")),
+        _ => None,
+    }
+}
 
 pub(super) fn help() -> Vec<String> {
     let lines = WORDS.iter().map(|word| match word.arguments {

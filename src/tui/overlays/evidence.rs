@@ -167,10 +167,12 @@ fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Pl
 }
 
 /// Something to do: by its key where this screen has one.
-fn advised(advice: &Advice, keymap: &Keymap) -> String {
+pub fn advised(advice: &Advice, keymap: &Keymap) -> String {
     match alarm::key_of(advice, keymap) {
         // The card is open: the key that opens it is left out.
-        Some(keys) => format!("{}: {}", keys.rsplit(' ').next().unwrap_or(&keys), advice.text),
+        Some(keys) => {
+            format!("{}: {}", keys.rsplit(' ').next().unwrap_or(&keys), alarm::by_key(advice))
+        }
         None => advice.line(),
     }
 }

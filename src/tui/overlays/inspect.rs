@@ -1,13 +1,14 @@
 //! Everything known about one rank, from one list of facts: drawn as a card, copied as text.
 
 use crate::fresh;
-use crate::overlays;
-use crate::overlays::{Fact, INSPECT_CELLS};
+use crate::keys::Keymap;
+use crate::overlays::{self, Fact, INSPECT_CELLS, evidence};
 use crate::ranks;
 use crate::text;
 use crate::theme::{Glyphs, Role};
 use crate::widgets::{Ctx, meter};
 use rankdeck_core::model::{Look, Model, RankModel};
+use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -16,8 +17,16 @@ use ratatui::text::Line;
 /// Lines of the log on the card.
 const LOG_LINES: usize = 12;
 
-fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec<Fact> {
+/// `keymap`: what helps is told by its keys; as commands without one.
+fn facts(
+    model: &Model,
+    rank: &RankModel,
+    now: Timestamp,
+    glyphs: Glyphs,
+    keymap: Option<&Keymap>,
+) -> Vec<Fact> {
     let state = ranks::state_at(model, rank, glyphs, now);
+    let was = fresh::was(model, rank, now);
     let mut list: Vec<Fact> =
         vec![("state", format!("{} {} {}", state.letter, state.glyph, state.word), state.role)];
     if let Some(verdict) = ranks::verdict_of(model, rank.rank) {
@@ -26,7 +35,14 @@ fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec
             list.push(("", format!("{} {}", glyphs.pick("•", "-"), words::clean(&evidence)), Role::Text));
         }
         if !verdict.card.actions.is_empty() {
-            list.push(("hint", words::clean(&verdict.card.hint()), Role::Accent));
+            let hint = match keymap {
+                Some(keymap) => {
+                    let best = verdict.card.actions.iter().take(2);
+                    best.map(|advice| evidence::advised(advice, keymap)).collect::<Vec<_>>().join("; ")
+                }
+                None => verdict.card.hint(),
+            };
+            list.push(("hint", words::clean(&hint), Role::Accent));
         }
     }
     if let Some((error, hint)) = &rank.error {
@@ -40,17 +56,19 @@ fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec
         format!("node_rank {} ({}), local_rank {}", rank.node, rank.host, rank.local_rank),
         Role::Text,
     ));
-    list.push(("device", device(model, rank), Role::Text));
-    process(rank, now, &mut list);
+    list.push(("device", device(model, rank, was.is_none()), Role::Text));
+    process(rank, now, was.as_deref(), &mut list);
     if let Some(look) = &rank.look {
         stack(look, now, &mut list);
     }
-    page(rank, &mut list);
-    counters(model, rank, &mut list);
+    page(rank, was.as_deref(), &mut list);
+    counters(rank, was.as_deref(), &mut list);
+    speed(model, rank, now, &mut list);
     list
 }
 
-fn device(model: &Model, rank: &RankModel) -> String {
+/// What it computes on; `gauged`: with what that does now.
+fn device(model: &Model, rank: &RankModel, gauged: bool) -> String {
     let mut parts = Vec::new();
     if !rank.device.is_empty() {
         parts.push(rank.device.clone());
@@ -58,23 +76,8 @@ fn device(model: &Model, rank: &RankModel) -> String {
     match (rank.gpu, ranks::gpu(model, rank)) {
         (_, Some(gpu)) => {
             parts.push(format!("gpu {} {}", gpu.index, gpu.name));
-            if let Some(percent) = gpu.utilization {
-                parts.push(format!("{percent}%"));
-            }
-            if gpu.memory_total > 0 {
-                parts.push(format!("{}/{}", words::bytes(gpu.memory_used), words::bytes(gpu.memory_total)));
-            }
-            if let Some(watts) = gpu.power_w {
-                parts.push(format!("{watts:.0}W"));
-            }
-            if let Some(degrees) = gpu.temperature_c {
-                parts.push(format!("{degrees}C"));
-            }
-            if let Some(clock) = gpu.sm_clock_mhz {
-                parts.push(format!("{clock}MHz"));
-            }
-            if !gpu.throttle.is_empty() {
-                parts.push(format!("throttle: {}", gpu.throttle.join(", ")));
+            if gauged {
+                gauges(gpu, &mut parts);
             }
         }
         (Some(gpu), None) => parts.push(format!("gpu {gpu}")),
@@ -84,7 +87,21 @@ fn device(model: &Model, rank: &RankModel) -> String {
     parts.join(", ")
 }
 
-fn process(rank: &RankModel, now: Timestamp, list: &mut Vec<Fact>) {
+fn gauges(gpu: &GpuSample, parts: &mut Vec<String>) {
+    parts.extend(gpu.utilization.map(|percent| format!("{percent}%")));
+    if gpu.memory_total > 0 {
+        parts.push(format!("{}/{}", words::bytes(gpu.memory_used), words::bytes(gpu.memory_total)));
+    }
+    parts.extend(gpu.power_w.map(|watts| format!("{watts:.0}W")));
+    parts.extend(gpu.temperature_c.map(|degrees| format!("{degrees}C")));
+    parts.extend(gpu.sm_clock_mhz.map(|clock| format!("{clock}MHz")));
+    if !gpu.throttle.is_empty() {
+        parts.push(format!("throttle: {}", gpu.throttle.join(", ")));
+    }
+}
+
+/// `was`: what is known is of the past.
+fn process(rank: &RankModel, now: Timestamp, was: Option<&str>, list: &mut Vec<Fact>) {
     let Some(sample) = &rank.sample else {
         let pid = rank.pid.map_or("not started".into(), |pid| format!("pid {pid}, no sample yet"));
         list.push(("process", pid, Role::Dim));
@@ -105,19 +122,22 @@ fn process(rank: &RankModel, now: Timestamp, list: &mut Vec<Fact>) {
         1 => ", 1 child".into(),
         n => format!(", {n} children"),
     };
+    let before = if was.is_some() { "was " } else { "" };
     list.push((
         "process",
-        format!("pid {}, {} ({letter}){children}{wchan}", sample.pid, sample.state),
+        format!("pid {}, {before}{} ({letter}){children}{wchan}", sample.pid, sample.state),
         Role::Text,
     ));
     let gpu =
         sample.gpu_memory.map_or(String::new(), |bytes| format!(", on the GPU {}", words::bytes(bytes)));
     list.push((
         "use",
-        format!("{:.0}% of one core, resident {}{gpu}", sample.cpu_percent, words::bytes(sample.rss)),
+        format!("{before}{:.0}% of one core, resident {}{gpu}", sample.cpu_percent, words::bytes(sample.rss)),
         Role::Text,
     ));
-    if let Some(at) = rank.sampled {
+    if let Some(was) = was {
+        list.push(("sampled", format!("last {was}"), Role::Warn));
+    } else if let Some(at) = rank.sampled {
         let age = now.since(at);
         let role = if age > fresh::UNHEARD_MS { Role::Warn } else { Role::Dim };
         list.push(("sampled", format!("{} ago", words::duration_ms(age)), role));
@@ -136,33 +156,32 @@ fn stack(look: &Look, now: Timestamp, list: &mut Vec<Fact>) {
     list.extend(side.children.iter().map(|child| ("child", words::clean(child), Role::Text)));
 }
 
-fn page(rank: &RankModel, list: &mut Vec<Fact>) {
+fn page(rank: &RankModel, was: Option<&str>, list: &mut Vec<Fact>) {
     let Some(page) = ranks::page(rank) else {
         if rank.sample.is_some() {
             list.push(("phase", "unknown: this program writes no status page".into(), Role::Dim));
         }
         return;
     };
-    list.push((
-        "phase",
-        format!(
-            "{} for {}, progress {}, heartbeat {} ago",
-            page.phase.name(),
-            words::duration_ms(page.phase_age_ms),
-            words::count(page.phase_progress),
-            words::duration_ms(page.heartbeat_age_ms),
-        ),
-        Role::Text,
-    ));
+    let phase = format!("{} for {}", page.phase.name(), words::duration_ms(page.phase_age_ms));
+    let progress = format!("progress {}", words::count(page.phase_progress));
+    let beat = words::duration_ms(page.heartbeat_age_ms);
+    let told = match was {
+        Some(was) => format!("was {phase}, {progress}, {was}; heartbeat {beat} earlier"),
+        None => format!("{phase}, {progress}, heartbeat {beat} ago"),
+    };
+    list.push(("phase", told, Role::Text));
     let collective = &page.collective;
     let told = if collective.entered == 0 {
         "none yet".to_string()
     } else {
         let age = words::duration_ms(collective.age_ms);
-        let place = if ranks::inside(collective) {
-            format!("inside for {age}, last left #{}", words::count(collective.left))
-        } else {
-            format!("left {age} ago")
+        let left = words::count(collective.left);
+        let place = match (ranks::inside(collective), was) {
+            (true, None) => format!("inside for {age}, last left #{left}"),
+            (true, Some(was)) => format!("was inside for {age}, {was}; last left #{left}"),
+            (false, None) => format!("left {age} ago"),
+            (false, Some(_)) => format!("had left it for {age}"),
         };
         format!(
             "#{} {} \"{}\" {} {}, {place}",
@@ -176,7 +195,7 @@ fn page(rank: &RankModel, list: &mut Vec<Fact>) {
     list.push(("collective", told, Role::Text));
 }
 
-fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
+fn counters(rank: &RankModel, was: Option<&str>, list: &mut Vec<Fact>) {
     if let Some(page) = ranks::page(rank) {
         // The hook in a script sees steps of optimisers at most.
         let told = match (page.by_hook, page.iteration()) {
@@ -191,7 +210,7 @@ fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
             (true, Some(steps)) => format!("{} steps of optimisers", words::count(steps)),
             (true, None) => "no optimiser has made a step: collectives are all that is counted".into(),
         };
-        list.push(("now", told, Role::Text));
+        list.push((if was.is_some() { "at last" } else { "now" }, told, Role::Text));
     }
     if let Some(own) = rank.counters.back() {
         list.push((
@@ -207,17 +226,22 @@ fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
             Role::Text,
         ));
     }
-    if rank.steps_per_s > 0.0 {
-        let mut speeds: Vec<f64> = model.ranks.iter().map(|rank| rank.steps_per_s).collect();
-        speeds.sort_by(f64::total_cmp);
-        let median = speeds[speeds.len() / 2];
-        let beside = if model.ranks.len() > 1 {
-            format!(" (median of all ranks {})", text::si(median))
-        } else {
-            String::new()
-        };
-        list.push(("speed", format!("{} steps/s{beside}", text::si(rank.steps_per_s)), Role::Text));
-    }
+}
+
+fn speed(model: &Model, rank: &RankModel, now: Timestamp, list: &mut Vec<Fact>) {
+    let Some(own) = fresh::speed(model, rank, now) else {
+        if rank.steps_per_s > 0.0 {
+            list.push(("speed", text::NONE.into(), Role::Dim));
+        }
+        return;
+    };
+    let mut speeds: Vec<f64> = model.ranks.iter().filter_map(|rank| fresh::speed(model, rank, now)).collect();
+    speeds.sort_by(f64::total_cmp);
+    let beside = match speeds.get(speeds.len() / 2).filter(|_| model.ranks.len() > 1) {
+        Some(median) => format!(" (median of all ranks {})", text::si(*median)),
+        None => String::new(),
+    };
+    list.push(("speed", format!("{} steps/s{beside}", text::si(own)), Role::Text));
 }
 
 /// Its latest iterations: how long they took, and how long it waited for others; the last as text.
@@ -235,12 +259,12 @@ fn most(values: &[f64]) -> f64 {
 }
 
 /// Rows of the card at this width.
-pub fn rows(model: &Model, rank: Rank, cells: usize) -> usize {
+pub fn rows(model: &Model, rank: Rank, cells: usize, now: Timestamp, keymap: &Keymap) -> usize {
     ranks::find(model, rank).map_or(0, |rank| {
         let trends = usize::from(!rank.cpu_history.is_empty())
             + usize::from(!rank.gpu_history.is_empty())
             + paces(rank).len();
-        let facts = facts(model, rank, Timestamp::default(), Glyphs::Ascii);
+        let facts = facts(model, rank, now, Glyphs::Ascii, Some(keymap));
         overlays::fact_rows(&facts, cells) + trends + 2 + rank.log.lines.len().min(LOG_LINES)
     })
 }
@@ -248,8 +272,11 @@ pub fn rows(model: &Model, rank: Rank, cells: usize) -> usize {
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
     let Some(rank) = ranks::find(ctx.model, rank) else { return };
     let cells = overlays::card_cells(ctx.geo.area, INSPECT_CELLS);
-    let mut lines = overlays::fact_lines(ctx, &facts(ctx.model, rank, ctx.now, ctx.glyphs()), cells);
-    let room = cells.saturating_sub(18).min(60);
+    let keymap = Some(&ctx.view.steering.keymap);
+    let told = facts(ctx.model, rank, ctx.now, ctx.glyphs(), keymap);
+    let mut lines = overlays::fact_lines(ctx, &told, cells);
+    let before = if fresh::was(ctx.model, rank, ctx.now).is_some() { " was" } else { "" };
+    let room = cells.saturating_sub(18 + before.len()).min(60);
     for (label, history) in [("cpu", &rank.cpu_history), ("gpu", &rank.gpu_history)] {
         if let Some(last) = history.back() {
             let values = history.iter().map(|value| f64::from(*value));
@@ -257,7 +284,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
             lines.push(Line::from(vec![
                 ctx.s(format!("{:<12}", format!("{label} trend")), Role::Dim),
                 ctx.s(spark, Role::Accent),
-                ctx.s(format!(" {last:.0}%"), Role::Text),
+                ctx.s(format!("{before} {last:.0}%"), Role::Text),
             ]));
         }
     }
@@ -267,7 +294,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
         lines.push(Line::from(vec![
             ctx.s(format!("{label:<12}"), Role::Dim),
             ctx.s(spark, Role::Accent),
-            ctx.s(format!(" {last}"), Role::Text),
+            ctx.s(format!("{before} {last}"), Role::Text),
         ]));
     }
     lines.push(Line::default());
@@ -290,7 +317,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
 pub fn plain(model: &Model, rank: Rank, now: Timestamp) -> String {
     let Some(rank) = ranks::find(model, rank) else { return String::new() };
     let mut lines = vec![format!("rank {} on {}", rank.rank, rank.host)];
-    for (label, text, _) in facts(model, rank, now, Glyphs::Ascii) {
+    for (label, text, _) in facts(model, rank, now, Glyphs::Ascii, None) {
         lines.push(format!("{label:<12}{text}"));
     }
     lines.join("\n")

@@ -130,7 +130,8 @@ pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
     for overlay in &mut view.overlays {
         let (top, rows) = match overlay {
             Overlay::Inspect { rank, top } => {
-                (top, inspect::rows(shown, *rank, card_cells(screen, INSPECT_CELLS)))
+                let cells = card_cells(screen, INSPECT_CELLS);
+                (top, inspect::rows(shown, *rank, cells, view.moment.now, keymap))
             }
             Overlay::Evidence { about, top } => {
                 (top, evidence::rows(live, keymap, about, card_cells(screen, EVIDENCE_CELLS)))

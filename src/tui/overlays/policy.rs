@@ -1,6 +1,6 @@
 //! The policy at play in rank 0's evaluation, while it goes on.
 
-use crate::fresh::coarse;
+use crate::fresh::{self, coarse};
 use crate::play::{self, Colours, Play};
 use crate::text;
 use crate::theme::Role;
@@ -29,6 +29,11 @@ fn evaluates(model: &Model) -> bool {
 fn freshness(model: &Model, now: Timestamp) -> (String, Role) {
     let age = now.since(model.policy.at);
     match (&model.policy.frame, evaluates(model)) {
+        (None, _) if fresh::is_over(model) => ("the run is over; nothing plays any more".into(), Role::Dim),
+        (Some(_), _) if fresh::is_over(model) => {
+            let before = model.run.ended.unwrap_or(now).since(model.policy.at);
+            (format!("the last one, {} before the end", coarse(before)), Role::Dim)
+        }
         (None, true) => ("rank 0 evaluates; its first step is on its way".into(), Role::Dim),
         (None, false) => (absent(model), Role::Dim),
         (Some(_), _) if age < FRESH_MS => ("live".into(), Role::Good),

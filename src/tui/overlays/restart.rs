@@ -16,6 +16,8 @@ use ratatui::text::Line;
 
 /// Most rows of checkpoints at once.
 const ROWS: usize = 8;
+/// Cells of labels.
+const LABEL: usize = 8;
 /// Most completions at once.
 const SUGGESTED: usize = 4;
 
@@ -58,19 +60,45 @@ pub fn order(model: &Model, view: &ViewState, draft: &RestartDraft) -> Result<(V
 
 /// An origin in a line.
 fn told(model: &Model, origin: &Origin, utc_offset_s: i64) -> String {
-    let Some(checkpoint) = &origin.checkpoint else { return format!("{}: new weights, step 0", origin.name) };
+    forms(model, origin, utc_offset_s).swap_remove(0)
+}
+
+/// The same, and shorter ones: what goes first is what matters least.
+fn forms(model: &Model, origin: &Origin, utc_offset_s: i64) -> Vec<String> {
+    let Some(checkpoint) = &origin.checkpoint else {
+        return vec![format!("{}: new weights, step 0", origin.name)];
+    };
     let time = origin.time.map_or(String::new(), |time| format!("  {}", time_of_day(time, utc_offset_s)));
     let mean = origin.mean_return.map_or(String::new(), |mean| format!("  return {mean:.1}"));
     let newer = match origin.name.as_str() {
         "latest" if model.run.state != RunState::Over => "; the stop writes a newer one",
         _ => "",
     };
-    format!(
-        "{}: iteration {}, step {}{time}{mean}{newer}",
-        origin.name,
-        checkpoint.train_iter,
-        words::count(checkpoint.env_step)
-    )
+    let (iteration, step) = (checkpoint.train_iter, words::count(checkpoint.env_step));
+    let place = format!("{}: iteration {iteration}, step {step}", origin.name);
+    vec![
+        format!("{place}{time}{mean}{newer}"),
+        format!("{place}{mean}{newer}"),
+        format!("{}: step {step}{mean}{newer}", origin.name),
+        format!("{place}{mean}"),
+        place,
+        format!("{}: step {step}", origin.name),
+    ]
+}
+
+/// A text beside a label, in as many lines as it takes: no word is cut.
+fn wrapped(ctx: &Ctx<'_>, label: &str, text: &str, cells: usize, role: Role) -> Vec<Line<'static>> {
+    let parts = text::wrap(text, cells.saturating_sub(LABEL)).into_iter().enumerate();
+    let line = |(at, part): (usize, String)| {
+        let label = if at == 0 { label } else { "" };
+        Line::from(vec![ctx.s(format!("{label:<LABEL$}"), Role::Dim), ctx.s(part, role)])
+    };
+    parts.map(line).collect()
+}
+
+/// As many words of a text as fit.
+fn words_of(text: &str, cells: usize) -> String {
+    text::wrap(text, cells).into_iter().next().unwrap_or_default()
 }
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
@@ -84,10 +112,13 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
         let mark = if i == draft.selected { glyphs.pick("▸", ">") } else { " " };
         let label = if i == first { "from" } else { "" };
         let role = if i == draft.selected { Role::Accent } else { Role::Text };
-        let row = told(ctx.live, origin, ctx.view.chart.utc_offset_s);
+        let forms = forms(ctx.live, origin, ctx.view.chart.utc_offset_s);
+        let room = cells.saturating_sub(LABEL + 2);
+        let row = forms.iter().find(|form| text::width(form) <= room).or(forms.last());
+        let row = ctx.cut(row.map_or("", String::as_str), room);
         lines.push(Line::from(vec![
-            ctx.s(format!("{label:<8}"), Role::Dim),
-            ctx.s(ctx.cut(&format!("{mark} {row}"), cells.saturating_sub(8)), role),
+            ctx.s(format!("{label:<LABEL$}"), Role::Dim),
+            ctx.s(format!("{mark} {row}"), role),
         ]));
     }
     let below = origins.len().saturating_sub(first + height);
@@ -96,23 +127,19 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
     }
     let hosts = draft.hosts.told();
     if !hosts.is_empty() {
-        let told = ctx.cut(&hosts, cells.saturating_sub(10));
-        lines.push(Line::from(vec![ctx.s(format!("{:<10}", "hosts"), Role::Dim), ctx.s(told, Role::Accent)]));
+        lines.extend(wrapped(ctx, "hosts", &hosts, cells, Role::Accent));
     }
     lines.push(Line::default());
     let cursor = glyphs.pick("▏", "_");
-    let typed = text::wrap(&format!("{}{cursor}", words::clean(&draft.line)), cells.saturating_sub(8));
-    for (i, part) in typed.into_iter().enumerate() {
-        let label = if i == 0 { "change" } else { "" };
-        lines.push(Line::from(vec![ctx.s(format!("{label:<8}"), Role::Dim), ctx.s(part, Role::Strong)]));
-    }
+    let typed = format!("{}{cursor}", words::clean(&draft.line));
+    lines.extend(wrapped(ctx, "change", &typed, cells, Role::Strong));
     if draft.line.is_empty() {
         let hint = "key=value, as in learn.learning_rate=1e-4; nothing typed changes nothing";
-        lines.push(Line::from(ctx.s(format!("{:<8}{hint}", ""), Role::Dim)));
+        lines.extend(wrapped(ctx, "", hint, cells, Role::Dim));
     } else if !draft.line.ends_with(' ') {
         let all = draft.suggestions();
         for (path, about) in all.iter().take(SUGGESTED) {
-            let row = ctx.cut(&format!("{path}  {about}"), cells.saturating_sub(10));
+            let row = words_of(&format!("{path}  {about}"), cells.saturating_sub(10));
             lines.push(Line::from(ctx.s(format!("{:<10}{row}", ""), Role::Dim)));
         }
         if all.len() > SUGGESTED {
@@ -122,20 +149,15 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
     lines.push(Line::default());
     let changed = draft.outcome.changed.iter().flat_map(|changed| &changed.differences);
     for (key, was, is) in changed {
-        let row = ctx.cut(&format!("{key} = {is}  (was {was})"), cells.saturating_sub(8));
-        lines.push(Line::from(ctx.s(format!("{:<8}{row}", ""), Role::Accent)));
+        let row = format!("{key} = {is}  (was {was})");
+        lines.extend(wrapped(ctx, "", &row, cells, Role::Accent));
     }
     if draft.outcome.mistakes.is_empty() {
-        let row = ctx.cut(&draft.outcome.plan, cells.saturating_sub(10));
-        lines.push(Line::from(vec![
-            ctx.s(format!("{:<8}", "plan"), Role::Dim),
-            ctx.s(format!("{} {row}", glyphs.tone(Role::Good)), Role::Good),
-        ]));
+        let plan = format!("{} {}", glyphs.tone(Role::Good), draft.outcome.plan);
+        lines.extend(wrapped(ctx, "plan", &plan, cells, Role::Good));
     }
     for mistake in draft.outcome.mistakes.iter().take(3) {
-        for part in text::wrap(&words::clean(mistake), cells.saturating_sub(8)).into_iter().take(3) {
-            lines.push(Line::from(ctx.s(format!("{:<8}{part}", ""), Role::Bad)));
-        }
+        lines.extend(wrapped(ctx, "", &words::clean(mistake), cells, Role::Bad).into_iter().take(3));
     }
     let size = (cells as u16, lines.len() as u16);
     let keys = format!("{} checkpoint, tab completes, enter asks, esc back", glyphs.pick("↑↓", "up down"));

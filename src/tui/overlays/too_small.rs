@@ -2,8 +2,8 @@
 
 use crate::fresh;
 use crate::geometry::{MIN_HEIGHT, MIN_WIDTH};
-use crate::keys::Command;
-use crate::panes::header;
+use crate::keys::{BINDINGS, Command};
+use crate::panes::{header, time};
 use crate::ranks;
 use crate::state::Overlay;
 use crate::text;
@@ -17,9 +17,7 @@ use ratatui::text::{Line, Span};
 /// Draws the whole screen.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.area;
-    let key = |command| ctx.view.steering.keymap.shown(command, ctx.glyphs());
-    let (state, role) = header::state(ctx, &ctx.live.run);
-    let mut lines = vec![Line::from(vec![ctx.s("rankdeck ", Role::Accent), ctx.s(state, role)])];
+    let mut lines = moment(ctx);
     let verdict = ranks::live_verdicts(ctx.live).next().map(|verdict| {
         let who = verdict.rank.map_or_else(|| "run".to_string(), |rank| format!("rank {rank}"));
         let text = format!("{who}: {}", verdict.verdict.name());
@@ -52,12 +50,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
             if verdict.is_none() {
                 lines.extend(letters(ctx));
             }
-            lines.push(Line::from(vec![
-                ctx.s(key(Command::Quit), Role::Accent),
-                ctx.s(" quit  ", Role::Dim),
-                ctx.s(key(Command::Stop), Role::Accent),
-                ctx.s(" stop", Role::Dim),
-            ]));
+            lines.push(Line::from(keys(ctx)));
             let pages = format!("pages need {MIN_WIDTH}x{MIN_HEIGHT}");
             lines.push(Line::from(ctx.s(pages, Role::Dim)));
             // What matters most stands first.
@@ -72,6 +65,57 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
 }
 
+/// The state of the run at the moment shown; of the past, with what the present has to say.
+fn moment(ctx: &Ctx<'_>) -> Vec<Line<'static>> {
+    let (state, role) = header::state(ctx, &ctx.live.run);
+    let cells = usize::from(ctx.geo.area.width);
+    let Some(cursor) = &ctx.view.moment.cursor else {
+        let mut lines = vec![Line::from(vec![ctx.s("rankdeck ", Role::Accent), ctx.s(state, role)])];
+        if fresh::is_over(ctx.live) && !ctx.live.run.reason.is_empty() {
+            let reason = ctx.cut(&words::clean(&ctx.live.run.reason), cells);
+            lines.push(Line::from(ctx.s(reason, role)));
+        }
+        return lines;
+    };
+    let clock = time::clock(ctx, cursor);
+    let word = ctx.cut(&state, cells.saturating_sub(clock.width() + 1));
+    let mut lines = vec![Line::from(vec![clock, Span::raw(" "), ctx.s(word, role)])];
+    let present = time::present(ctx, cells);
+    if !present.is_empty() {
+        lines.push(Line::from(present));
+    }
+    lines
+}
+
+/// The keys that do something at the moment shown.
+fn keys(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
+    let key = |command| ctx.view.steering.keymap.shown(command, ctx.glyphs());
+    let mut keys = Vec::new();
+    match ctx.view.moment.cursor.as_ref().filter(|cursor| cursor.live) {
+        Some(cursor) => keys.push(("esc".to_owned(), if cursor.over { " now" } else { " live" })),
+        None => keys.push((key(Command::Quit), " quit")),
+    }
+    let usable = |command| {
+        let binding = BINDINGS.iter().find(|binding| binding.command == command);
+        binding.is_some_and(|binding| (binding.disabled)(ctx.live, ctx.view).is_none())
+    };
+    for (command, word) in
+        [(Command::Stop, " stop"), (Command::Kill, " kill"), (Command::Restart, " restart")]
+    {
+        let wanted = command != Command::Restart || fresh::is_over(ctx.live);
+        let wanted = wanted && (command != Command::Kill || !usable(Command::Stop));
+        if wanted && usable(command) {
+            keys.push((key(command), word));
+        }
+    }
+    let mut spans = Vec::new();
+    for (key, word) in keys {
+        let gap = if spans.is_empty() { "" } else { "  " };
+        spans.extend([Span::raw(gap), ctx.s(key, Role::Accent), ctx.s(word, Role::Dim)]);
+    }
+    spans
+}
+
 /// How far the run is, in as many words as fit.
 fn progress(ctx: &Ctx<'_>) -> Option<Line<'static>> {
     let figures = fresh::figures(ctx.live, ctx.live_now)?;
@@ -79,6 +123,7 @@ fn progress(ctx: &Ctx<'_>) -> Option<Line<'static>> {
     let goal = ctx.live.run.total_steps.filter(|goal| *goal > 0);
     let of = goal.map_or(String::new(), |goal| format!(" of {}", text::si(goal as f64)));
     let speed = match figures.late_ms.map(words::duration_ms) {
+        _ if fresh::is_over(ctx.live) => String::new(),
         Some(age) if figures.stalled => format!("stalled {age}"),
         Some(age) => format!("{}/s {age} ago", text::si(figures.steps_per_s)),
         None => format!("{}/s", text::si(figures.steps_per_s)),
@@ -86,8 +131,8 @@ fn progress(ctx: &Ctx<'_>) -> Option<Line<'static>> {
     let role = if figures.late_ms.is_some() { Role::Warn } else { Role::Text };
     let forms = [format!("{done}{of}  {speed}"), format!("{done}  {speed}"), speed];
     let room = usize::from(ctx.geo.area.width);
-    let fitting = forms.iter().find(|form| text::width(form) <= room)?;
-    Some(Line::from(ctx.s(fitting.clone(), role)))
+    let fitting = forms.iter().map(|form| form.trim()).find(|form| text::width(form) <= room)?;
+    (!fitting.is_empty()).then(|| Line::from(ctx.s(fitting, role)))
 }
 
 /// A letter for each rank, as far as they fit into a line; the worst are among them.

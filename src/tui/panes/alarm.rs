@@ -26,6 +26,9 @@ const BESIDE: usize = 16;
 /// Cells between a reason and the hint behind it.
 const GAP: usize = 3;
 
+/// How a command asks for collectives to be checked.
+const CHECKED: &str = "--check-collectives";
+
 /// What an alarm says.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Told {
@@ -141,7 +144,7 @@ fn pieces(reason: &str, beside: usize, below: usize) -> Vec<String> {
 fn hint(actions: &[Advice], keymap: &Keymap, cells: usize) -> String {
     let Some(best) = actions.first() else { return String::new() };
     let forms = match key_of(best, keymap) {
-        Some(key) => vec![format!("{key}: {}", best.text)],
+        Some(key) => vec![format!("{key}: {}", by_key(best))],
         None if best.command.is_empty() => vec![format!("hint: {}", best.text), best.text.clone()],
         None => vec![
             format!("hint: {}: {}", best.text, best.command),
@@ -152,6 +155,14 @@ fn hint(actions: &[Advice], keymap: &Keymap, cells: usize) -> String {
     let forms: Vec<String> = forms.iter().map(|form| words::clean(form)).collect();
     let fitting = forms.iter().find(|form| text::width(form) <= cells);
     fitting.or(forms.last()).cloned().unwrap_or_default()
+}
+
+/// What a key does for an advice; what has to be typed there with it.
+pub fn by_key(advice: &Advice) -> String {
+    match advice.command.contains(CHECKED) {
+        true => format!("{} (type watch.check_collectives=true)", advice.text),
+        false => advice.text.clone(),
+    }
 }
 
 /// The keys of this screen that do what a command does.
@@ -168,6 +179,7 @@ pub fn key_of(advice: &Advice, keymap: &Keymap) -> Option<String> {
     match words.next()? {
         "logs" if advice.command.contains("--rank") => Some(on_card(Command::RankLog)),
         "logs" => Some(key(Command::Go(Tab::Logs))),
+        "restart" if advice.command.contains(CHECKED) => Some(key(Command::RestartWith)),
         "restart" => Some(key(Command::Restart)),
         "stop" => Some(key(Command::Stop)),
         _ => None,

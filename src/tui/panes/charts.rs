@@ -2,8 +2,8 @@
 
 mod histogram;
 mod lines;
+mod settings;
 
-use crate::chart_view::letter;
 use crate::fresh;
 use crate::layout::columns;
 use crate::state::{Pane, Tab, ViewState};
@@ -11,8 +11,8 @@ use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::plot::{Axes, Flag, Trace, plot};
-use crate::widgets::{Ctx, fit, frame, put, width};
-use lines::{readout, traces};
+use crate::widgets::{Ctx, frame, put, width};
+use lines::{at_cursor, fitting, readouts, traces};
 use rankdeck_core::model::{MarkKind, Model};
 use rankdeck_core::report::Severity;
 use rankdeck_core::series::Series;
@@ -20,6 +20,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use settings::settings;
 
 /// Cells per evaluation from which on they are drawn as dots.
 const DOT_CELLS: usize = 4;
@@ -27,6 +28,8 @@ const DOT_CELLS: usize = 4;
 const LIST_LEAST: u16 = 22;
 /// Most cells of it.
 const LIST_MOST: u16 = 40;
+/// Cells that a chart keeps for its name beside what the cursor tells.
+const SHORT: usize = 8;
 /// Cells beside a name in it.
 const NAME_ROOM: u16 = 6;
 /// Returns of training episodes.
@@ -47,6 +50,11 @@ pub fn usual(model: &Model) -> Vec<&str> {
     let usual: Vec<&str> = [first, loss, speed].into_iter().flatten().collect();
     let first = || names().chain(model.histograms.keys().map(String::as_str)).next();
     if usual.is_empty() { first().into_iter().collect() } else { usual }
+}
+
+/// Its values are speeds: they say nothing of a run that is over.
+pub fn is_speed(name: &str) -> bool {
+    ["/SPS", "/fps", "steps_per_s"].iter().any(|end| name.ends_with(end))
 }
 
 /// A series as people call it.
@@ -108,7 +116,7 @@ fn glance(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str]) {
 fn single(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour: usize) {
     let Some(series) = ctx.model.chart(name) else { return };
     let mut title = frame::title(ctx, Pane::Charts, label(name), "");
-    title.extend(newest(ctx, series, ctx.theme.series[colour % 6]));
+    title.extend(newest(ctx, name, series, ctx.theme.series[colour % 6]));
     let evals = if name == RETURN { ctx.model.scalars.get(EVAL) } else { None };
     let mut info = Vec::new();
     if let Some(eval) = evals.and_then(|evals| evals.last()) {
@@ -146,7 +154,9 @@ fn axes(ctx: &Ctx<'_>, told: bool) -> Axes {
         true => (view.pin.into_iter().chain(view.cursor).collect(), flags(ctx, |place| scale.of(place))),
         false => (Vec::new(), Vec::new()),
     };
-    Axes { scale, x: view.window(ctx.model), log: view.log, cursors, flags }
+    // At a glance, only this run is drawn.
+    let x = if told { view.window(ctx.model) } else { view.own_window(ctx.model) };
+    Axes { scale, x, log: view.log, cursors, flags }
 }
 
 /// Restarts, verdicts and checkpoints.
@@ -178,8 +188,12 @@ fn flags(ctx: &Ctx<'_>, x: impl Fn(rankdeck_core::series::Place) -> f64) -> Vec<
     marks.into_iter().map(flag).collect()
 }
 
-/// The newest value, dim with its age once the run's figures are late, red when it is not a number.
-fn newest(ctx: &Ctx<'_>, series: &Series, style: Style) -> Vec<Span<'static>> {
+/// The newest value, dim with its age once the run's figures are late, red when it is not a number. A run
+/// that is over has no speed.
+fn newest(ctx: &Ctx<'_>, name: &str, series: &Series, style: Style) -> Vec<Span<'static>> {
+    if is_speed(name) && fresh::is_over(ctx.model) {
+        return vec![ctx.s(format!(" {}", text::NONE), Role::Dim)];
+    }
     let last = series.last().map_or(text::NONE.to_string(), text::value);
     let late = fresh::figures(ctx.model, ctx.now).and_then(|figures| figures.late_ms);
     match late {
@@ -263,12 +277,17 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     let title = frame::title(ctx, Pane::Charts, "series", listed(model, ctx.view).count().to_string());
     let inner = frame::pane(ctx, buf, parts[0], Pane::Charts, title, info);
     let height = usize::from(inner.height);
+    let stalled = fresh::figures(model, ctx.now).is_some_and(|figures| figures.stalled);
     for (row, (name, series)) in listed(model, ctx.view).skip(ctx.view.series.top).take(height).enumerate() {
         let selected = Some(name) == ctx.view.series.selected.as_ref();
         let shown = is_shown(name);
         let mark = if selected { ctx.glyphs().pick("▸", ">") } else { " " };
         let sign = if shown { ctx.glyphs().pick("●", "*") } else { ctx.glyphs().pick("○", "o") };
-        let last = series.last().map_or(text::NONE.to_string(), text::si);
+        let last = match series.last() {
+            Some(_) if is_speed(name) && fresh::is_over(model) => text::NONE.to_string(),
+            Some(_) if is_speed(name) && stalled => "0".to_string(),
+            last => last.map_or(text::NONE.to_string(), text::si),
+        };
         let short = label(name);
         let unique = model.charts().filter(|(other, _)| label(other) == short).count() == 1;
         let called = if unique { short } else { name.as_str() };
@@ -311,60 +330,13 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     }
 }
 
-/// How the charts are drawn, with the keys that change it.
-fn settings(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
-    let view = &ctx.view.chart;
-    let scale = view.scale(ctx.model);
-    let setting = |name: &str, value: String, key: &str| {
-        vec![
-            ctx.s(format!("{name} "), Role::Dim),
-            ctx.s(value, Role::Text),
-            ctx.s(format!(" {key}"), Role::Accent),
-        ]
-    };
-    let mut groups = Vec::new();
-    if let Some(cursor) = view.cursor {
-        let mut group = setting("cursor", scale.label(cursor), "[ ]");
-        if let Some(pin) = view.pin.filter(|pin| *pin != cursor) {
-            let apart = match view.axis {
-                crate::chart_view::Axis::Steps => text::si((cursor - pin).abs()),
-                _ => rankdeck_types::words::duration((cursor - pin).abs()),
-            };
-            group.push(ctx.s(format!(" {apart} from {}", scale.label(pin)), Role::Dim));
-        }
-        groups.push(group);
-    }
-    if !view.beside.is_empty() {
-        let names =
-            view.beside.iter().enumerate().map(|(at, run)| format!("{} {}", letter(at + 1), run.name));
-        groups.push(setting("beside", names.collect::<Vec<_>>().join(", "), ":compare"));
-    }
-    groups.push(setting("x", view.axis.name().into(), "a"));
-    if view.window.zoom > 0 {
-        let [from, to] = scale.labels([view.window(ctx.model).0, view.window(ctx.model).1]);
-        groups.push(setting("shown", format!("{from} to {to}"), "0"));
-    }
-    let weight = view.weight();
-    let smooth = if weight > 0.0 { weight.to_string() } else { "off".into() };
-    groups.push(setting("smooth", smooth, "s/S"));
-    groups.push(setting("y", if view.log { "log" } else { "linear" }.into(), "L"));
-    if view.together {
-        groups.push(setting("one chart", "on".into(), "o"));
-    }
-    let withheld = ctx.model.drops.withheld;
-    if withheld > 0 && !ctx.model.histograms.is_empty() {
-        let text = format!("{} histograms or pictures not passed on", text::count_in(withheld, 7));
-        groups.push(vec![ctx.s(text, Role::Dim)]);
-    }
-    fit(ctx, groups, cells)
-}
-
 /// All of them in one chart, with a legend.
 fn together(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_shown: &impl Fn(&str) -> bool) {
     let axes = axes(ctx, true);
     let title =
         frame::title(ctx, Pane::Charts, "charts", format!("{} over {}", names.len(), axes.scale.axis.name()));
-    let inner = frame::pane(ctx, buf, area, Pane::Charts, title, Vec::new());
+    let at = ctx.view.chart.cursor.map(|at| ctx.s(format!("at {}", axes.scale.label(at)), Role::Text));
+    let inner = frame::pane(ctx, buf, area, Pane::Charts, title, at.into_iter().collect());
     let rows = legend(ctx, names, usize::from(inner.width), inner.height);
     let below = rows.len() as u16;
     for (i, row) in rows.into_iter().enumerate() {
@@ -387,7 +359,10 @@ fn legend(ctx: &Ctx<'_>, names: &[&str], cells: usize, height: u16) -> Vec<Vec<S
         let sign = ctx.glyphs().pick("●", "*");
         let style = colour(ctx, name, &is_shown).unwrap_or(ctx.theme.series[0]);
         let mut entry = vec![Span::styled(format!("{sign} {}", label(name)), style)];
-        entry.extend(newest(ctx, series, ctx.theme.style(Role::Text)));
+        match at_cursor(ctx, series) {
+            Some(told) => entry.extend(std::iter::once(Span::raw(" ")).chain(told)),
+            None => entry.extend(newest(ctx, name, series, ctx.theme.style(Role::Text))),
+        }
         Some(entry)
     });
     let mut rows: Vec<Vec<Span<'static>>> = vec![Vec::new()];
@@ -446,28 +421,38 @@ fn grid(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_shown: &
 fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &impl Fn(&str) -> bool) {
     let Some(series) = ctx.model.chart(name) else { return };
     let style = colour(ctx, name, is_shown).unwrap_or(ctx.theme.series[0]);
-    let newest = newest(ctx, series, style);
     let axes = axes(ctx, true);
+    let histogram = ctx.model.histograms.get(name);
+    let told = match histogram {
+        Some(histogram) => histogram::readouts(ctx, histogram, &axes),
+        None => readouts(ctx, name, series),
+    };
     let seen = || {
         let points = series.points().iter();
         points.filter(|point| (axes.x.0..=axes.x.1).contains(&axes.scale.of(point.place)))
     };
     let low = seen().map(|point| point.low).fold(f64::INFINITY, f64::min);
     let high = seen().map(|point| point.high).fold(f64::NEG_INFINITY, f64::max);
-    let room = usize::from(area.width).saturating_sub(width(&newest) + 8);
-    let called = if text::width(name) + 22 <= room { name } else { label(name) };
+    let mut newest = newest(ctx, name, series, style);
+    let (cells, whole) =
+        (usize::from(area.width).saturating_sub(8), told.first().map_or(0, |told| width(told)));
+    if whole > 0 && text::width(label(name)) + width(&newest) + whole >= cells {
+        // Where not both have room, what is asked for comes first.
+        newest.clear();
+    }
+    let room = cells.saturating_sub(width(&newest));
+    let called = if text::width(name) + whole.max(22) <= room { name } else { label(name) };
+    let beside = room.saturating_sub(text::width(called).min(SHORT) + 1);
+    let least = fitting(&told, beside).map_or(0, |told| width(&told) + 1);
+    let room = room.saturating_sub(least);
     let mut title = vec![ctx.s(ctx.cut(called, room), Role::Strong)];
     title.extend(newest);
     let mut info = Vec::new();
     if series.not_finite() > 0 {
         info.push(ctx.s(format!("{} not numbers  ", text::count_in(series.not_finite(), 7)), Role::Bad));
     }
-    let histogram = ctx.model.histograms.get(name);
-    let told = match histogram {
-        Some(histogram) => histogram::readout(ctx, histogram, &axes),
-        None => readout(ctx, name, series),
-    };
-    if let Some(readout) = told {
+    let left = usize::from(area.width).saturating_sub(width(&title) + width(&info) + 9);
+    if let Some(readout) = fitting(&told, left) {
         info.extend(readout);
     } else if low.is_finite() && (info.is_empty() || area.width >= 60) {
         info.push(ctx.s(format!("min {}  max {}", text::si(low), text::si(high)), Role::Dim));

@@ -8,7 +8,7 @@ use crate::theme::Role;
 use crate::time::time_of_day;
 use crate::widgets::{Ctx, frame, put, width};
 use rankdeck_core::model::{HistoryLine, Model, RankLife, RunState, Tone};
-use rankdeck_core::report::Outcome;
+use rankdeck_core::report::{Outcome, VerdictKind};
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -62,6 +62,10 @@ pub fn headline(model: &Model) -> String {
     }
 }
 
+fn is_dead(model: &Model, rank: Rank) -> bool {
+    model.verdicts.iter().any(|found| found.verdict == VerdictKind::Dead && found.rank == Some(rank))
+}
+
 /// What the run came to, and what of it is lost.
 pub fn totals(model: &Model) -> Vec<String> {
     let mut lines = Vec::new();
@@ -103,8 +107,12 @@ pub fn totals(model: &Model) -> Vec<String> {
         }
         None => {}
     }
-    let dead =
-        model.ranks.iter().filter(|rank| matches!(&rank.life, RankLife::Exited(exit) if !exit.is_success()));
+    // SIGTERM and SIGKILL are how a run is ended: only who began it did not end well by them.
+    let blamed = |rank: Rank| Some(rank) == guilty(model) || is_dead(model, rank);
+    let dead = model.ranks.iter().filter(|rank| {
+        matches!(&rank.life, RankLife::Exited(exit)
+            if !exit.is_success() && (!exit.is_stop_signal() || blamed(rank.rank)))
+    });
     let dead: Vec<u32> = dead.map(|rank| rank.rank.0).collect();
     if failed(model) && dead.len() > 1 {
         lines.push(format!("ranks that did not end well: {}", words::ranges(&dead)));

@@ -179,7 +179,7 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
         Span::raw("  "),
     ];
     let start = width(&head) + 4;
-    let unheard = fresh::unheard(ctx.model, host, ctx.now).is_some();
+    let unheard = !fresh::is_heard(ctx.model, host, ctx.now);
     if let Some(sample) = &host.sample {
         head.extend(faded(ctx, machine(ctx, sample, cells, start), unheard));
     }

@@ -94,10 +94,9 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
     let left = |text: String, role| Cell { text, role, right: false };
     let page = ranks::page(rank);
     // Gauges of a process that is gone are history; what it did last is evidence and stays.
-    let gone = matches!(rank.life, RankLife::Exited(_));
-    let unheard = fresh::unheard_rank(ctx.model, rank, ctx.now).is_some();
+    let gone = matches!(rank.life, RankLife::Exited(_)) || fresh::is_over(ctx.model);
     match column {
-        Column::Use | Column::Cpu | Column::Memory | Column::Power | Column::Speed if gone => right(None),
+        Column::Use | Column::Cpu | Column::Memory | Column::Power if gone => right(None),
         Column::Rank => Cell { text: rank.rank.to_string(), role: Role::Strong, right: true },
         Column::Host => left(rank.host.clone(), Role::Text),
         Column::Device => left(device(rank), Role::Text),
@@ -112,10 +111,7 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
             right(page.and_then(PageSample::iteration).map(|iteration| text::count_in(iteration, 9)))
         }
         Column::EnvStep => right(ranks::env_step(rank).map(|steps| text::count_in(steps, 11))),
-        Column::Speed if unheard => right(None),
-        // What is smoothed falls slowly; a rank that stands still makes no steps.
-        Column::Speed if rank.steps_per_s > 0.0 && is_still(ctx, rank) => right(Some("0".into())),
-        Column::Speed => right((rank.steps_per_s > 0.0).then(|| text::si(rank.steps_per_s))),
+        Column::Speed => right(fresh::speed(ctx.model, rank, ctx.now).map(text::si)),
         Column::Collective => match page.filter(|page| page.collective.entered > 0) {
             Some(page) => {
                 let role = if ranks::inside(&page.collective) { Role::Text } else { Role::Dim };
@@ -136,10 +132,6 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
         }
         Column::Pid => right(rank.pid.map(|pid| pid.to_string())),
     }
-}
-
-fn is_still(ctx: &Ctx<'_>, rank: &RankModel) -> bool {
-    fresh::silence(rank, ctx.now).is_some_and(|ms| ms > fresh::STILL_MS)
 }
 
 /// Cells of the sparkline column.

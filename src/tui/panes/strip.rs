@@ -155,8 +155,8 @@ impl Awaited {
     pub fn words(&self) -> String {
         let (rank, own, others) = (self.rank, self.own * 100.0, self.others * 100.0);
         match self.is_slow() {
-            true => format!("waiting {others:.0} %, for rank {rank} ({own:.0} %)"),
-            false => format!("waiting {others:.0} %"),
+            true => format!("ranks wait {others:.0} % of the time for rank {rank}, which waits {own:.0} %"),
+            false => format!("ranks wait {others:.0} % of the time, for none of them in particular"),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::state::ViewState;
 use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
-use crate::time::{TimeCursor, time_of_day};
+use crate::time::{Mark, TimeCursor, time_of_day};
 use crate::widgets::{Ctx, put, put_right, width};
 use rankdeck_core::model::Tone;
 use rankdeck_types::ids::Timestamp;
@@ -13,6 +13,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
+
+/// Cells that the moment and its distance take at least, beside the keys.
+const APART: usize = 20;
 
 /// Rows that the bar takes on a screen of this height.
 pub fn height(view: &ViewState, rows: u16) -> u16 {
@@ -26,39 +29,22 @@ pub fn height(view: &ViewState, rows: u16) -> u16 {
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.time;
     let Some(cursor) = ctx.view.moment.cursor.as_ref().filter(|_| !area.is_empty()) else { return };
-    let glyphs = ctx.glyphs();
-    let sign = match cursor.speed {
-        Some(speed) => format!("{} {speed}x", glyphs.pick("▶", ">")),
-        None => glyphs.pick("⏸", "=").to_owned(),
-    };
-    let clock = time_of_day(cursor.wall_time(cursor.at), ctx.view.chart.utc_offset_s);
-    let style = ctx.theme.style(Role::Warn).add_modifier(Modifier::REVERSED | Modifier::BOLD);
-    let mut left = vec![Span::styled(format!(" {sign} {clock} "), style), Span::raw(" ")];
+    let mut left = vec![clock(ctx, cursor), Span::raw(" ")];
+    let cells = usize::from(area.width);
+    left.extend(present(ctx, cells.saturating_sub(width(&left))));
     let roomy = area.width >= 110;
-    let keys = match (cursor.live, roomy) {
-        (true, true) => ", . 1s  < > event  T time  esc live ",
-        (true, false) => ", . < > T  esc live ",
-        (false, true) => ", . 1s  < > event  T time  P play ",
-        (false, false) => ", . < > T  P play ",
-    };
-    let behind = match cursor.live {
-        true => {
-            let ahead = words::duration_ms(cursor.end.since(cursor.at));
-            match roomy {
-                true => format!("live is {ahead} ahead{}", cursor.behind),
-                false => format!("live {ahead} ahead"),
-            }
-        }
-        false if cursor.at >= cursor.end => "the end of the record".into(),
-        false => format!("{} before the end", words::duration_ms(cursor.end.since(cursor.at))),
-    };
-    let room = usize::from(area.width).saturating_sub(width(&left) + text::width(keys) + 3);
-    let near = near(ctx, cursor, room.saturating_sub(text::width(&behind) + 3));
+    let keys = keys(cursor, roomy, cells.saturating_sub(width(&left)));
+    let room = cells.saturating_sub(width(&left) + text::width(keys) + 3);
+    let apart = apart(cursor, roomy);
+    let near = near(ctx, cursor, room.saturating_sub(text::width(&apart) + 3));
     if !near.is_empty() {
         left.extend(near);
         left.push(Span::raw("   "));
     }
-    left.push(ctx.s(ctx.cut(&behind, room), Role::Dim));
+    // Half of a number would be another one.
+    if text::width(&apart) <= room {
+        left.push(ctx.s(apart, Role::Dim));
+    }
     let taken = width(&left);
     put(buf, area, 0, Line::from(left));
     put_right(buf, area, 0, taken, vec![ctx.s(keys, Role::Dim)]);
@@ -68,10 +54,72 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
 }
 
+/// The moment shown, and whether it moves by itself.
+pub fn clock(ctx: &Ctx<'_>, cursor: &TimeCursor) -> Span<'static> {
+    let glyphs = ctx.glyphs();
+    let sign = match cursor.speed {
+        Some(speed) => format!("{} {speed}x", glyphs.pick("▶", ">")),
+        None => glyphs.pick("⏸", "=").to_owned(),
+    };
+    let clock = time_of_day(cursor.wall_time(cursor.at), ctx.view.chart.utc_offset_s);
+    let style = ctx.theme.style(Role::Warn).add_modifier(Modifier::REVERSED | Modifier::BOLD);
+    Span::styled(format!(" {sign} {clock} "), style)
+}
+
+/// The keys, as many as leave room for a moment.
+fn keys(cursor: &TimeCursor, roomy: bool, cells: usize) -> &'static str {
+    let forms = match (cursor.live, cursor.over) {
+        (true, false) => {
+            [", . 1s  < > event  T time  esc live ", ", . < > T  esc live ", "< > T  esc live ", "esc live "]
+        }
+        (true, true) => {
+            [", . 1s  < > event  T time  esc now ", ", . < > T  esc now ", "< > T  esc now ", "esc now "]
+        }
+        (false, _) => {
+            [", . 1s  < > event  T time  P play ", ", . < > T  P play ", "< > T  P play ", "P play "]
+        }
+    };
+    let from = usize::from(!roomy);
+    let fits = forms[from..].iter().find(|form| text::width(form) + APART < cells);
+    fits.unwrap_or(&forms[forms.len() - 1])
+}
+
+/// How far the moment is from the present, or from the end.
+fn apart(cursor: &TimeCursor, roomy: bool) -> String {
+    let ahead = words::duration_ms(cursor.end.since(cursor.at));
+    match (cursor.live, cursor.over) {
+        (true, true) if cursor.at >= cursor.end => "the end of the run".into(),
+        (true, true) => format!("{ahead} before the end"),
+        (true, false) if roomy => format!("live is {ahead} ahead"),
+        (true, false) => format!("live {ahead} ahead"),
+        (false, _) if cursor.at >= cursor.end => "the end of the record".into(),
+        (false, _) => format!("{ahead} before the end"),
+    }
+}
+
+/// What the present has to say, in the longest form that fits: what is wrong now is not hidden by the past.
+pub fn present(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
+    let cursor = ctx.view.moment.cursor.as_ref();
+    let Some(behind) = cursor.and_then(|cursor| cursor.behind.as_ref()) else { return Vec::new() };
+    let role = super::events::role(behind.tone);
+    let style = match behind.tone {
+        Tone::Bad => ctx.theme.bad.add_modifier(Modifier::REVERSED),
+        Tone::Info | Tone::Good | Tone::Warn => ctx.theme.style(role),
+    };
+    let (sign, label) = (ctx.glyphs().tone(role), words::clean(&behind.label));
+    let more = if behind.more > 0 { format!(" +{}", behind.more) } else { String::new() };
+    let forms = [format!(" now {sign} {label}{more} "), format!(" now {sign} {label} ")];
+    let form = forms.iter().find(|form| text::width(form) <= cells);
+    let form = form.cloned().unwrap_or_else(|| ctx.cut(&forms[1], cells));
+    vec![Span::styled(form, style), Span::raw(" ")]
+}
+
 /// What happened last, or comes next when that is nearer.
 fn near(ctx: &Ctx<'_>, cursor: &TimeCursor, cells: usize) -> Vec<Span<'static>> {
-    let at_it = cursor.marks.iter().rev().find(|mark| mark.at <= cursor.at);
-    let next = cursor.mark(1);
+    // Routine is told where one has gone to it.
+    let told = |mark: &&Mark| !mark.routine || mark.at == cursor.at;
+    let at_it = cursor.marks.iter().rev().filter(told).find(|mark| mark.at <= cursor.at);
+    let next = cursor.marks.iter().filter(told).find(|mark| mark.at > cursor.at);
     let (mark, word) = match (at_it, next) {
         (Some(last), Some(next)) if cursor.at.since(last.at) > next.at.since(cursor.at) => (next, "before"),
         (Some(last), _) => (last, "after"),
@@ -114,7 +162,7 @@ fn line(ctx: &Ctx<'_>, cursor: &TimeCursor, area: Rect) -> Vec<Span<'static>> {
     };
     let mut row: Vec<(&'static str, Role)> = vec![(glyphs.pick("─", "-"), Role::Dim); wide];
     let mut rank = vec![0; wide];
-    for mark in &cursor.marks {
+    for mark in cursor.marks.iter().filter(|mark| !mark.routine) {
         let grave = match mark.tone {
             Tone::Info => continue,
             Tone::Good => 1,

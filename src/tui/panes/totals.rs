@@ -98,8 +98,9 @@ fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
     let number = |value: Option<f64>| value.map_or_else(|| text::NONE.to_string(), text::value);
     let step = own.env_step.map_or_else(|| text::NONE.to_string(), |step| text::count_in(step, 13));
     let mut row = vec![Span::raw(" ")];
+    let speed = own.steps_per_s.filter(|_| !fresh::is_over(ctx.model));
     for (label, value) in
-        [("env_step", step), ("return", number(own.return_mean)), ("steps/s", number(own.steps_per_s))]
+        [("env_step", step), ("return", number(own.return_mean)), ("steps/s", number(speed))]
     {
         row.extend(ctx.fact(label, value));
         row.push(Span::raw("  "));

@@ -21,6 +21,8 @@ pub struct Steering {
     pub again: bool,
     /// A recorded run is shown: nothing can be ordered.
     pub replay: bool,
+    /// No record is kept: there is no past to go to.
+    pub unrecorded: bool,
     /// Runs of which a record lies here, the latest first.
     pub recorded: Vec<String>,
     /// The mouse is left to the terminal.

@@ -46,7 +46,7 @@ fn captions(
     buf: &mut Buffer,
     area: Rect,
     title: Vec<Span<'static>>,
-    info: Vec<Span<'static>>,
+    mut info: Vec<Span<'static>>,
 ) {
     let room = usize::from(area.width.saturating_sub(4));
     let mut left = vec![Span::raw(" ")];
@@ -54,6 +54,10 @@ fn captions(
     left.push(Span::raw(" "));
     let taken = width(&left).min(room);
     put(buf, Rect { x: area.x + 1, width: room as u16, ..area }, 0, Line::from(left));
+    // What does not fit goes part by part, from the end: the first says most.
+    while width(&info) > 0 && taken + width(&info) + 2 >= room {
+        info.pop();
+    }
     if width(&info) == 0 {
         return;
     }

@@ -278,8 +278,9 @@ fn bounds(traces: &[Trace], x: (f64, f64)) -> Option<(f64, f64)> {
     if span.is_finite() && span > 0.0 {
         Some((low, high))
     } else {
-        let margin = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
-        Some((low - margin, low + margin))
+        // A constant 0 is no more negative than it is positive: its axis begins at it.
+        let (below, above) = if low == 0.0 { (0.0, 1.0) } else { (low.abs() * 0.1, low.abs() * 0.1) };
+        Some((low - below, low + above))
     }
 }
 

@@ -70,7 +70,12 @@ fn the_past_is_shown_on_every_page_and_nothing_is_ordered_there() {
     let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
     assert_eq!(press(&model, &mut view, ","), [Action::Time(TimeMove::Step(-1000))]);
     let at = Timestamp(NOW.0 - 5_000);
-    let marks = vec![Mark { at: Timestamp(at.0 + 2_000), tone: Tone::Bad, text: "rank 3 dead".into() }];
+    let marks = vec![Mark {
+        at: Timestamp(at.0 + 2_000),
+        tone: Tone::Bad,
+        text: "rank 3 dead".into(),
+        routine: false,
+    }];
     view.moment.cursor =
         Some(TimeCursor { at, end: NOW, zero: 1000.0, live: true, marks, ..TimeCursor::default() });
     for page in "123456".chars() {
@@ -89,6 +94,57 @@ fn the_past_is_shown_on_every_page_and_nothing_is_ordered_there() {
     press(&model, &mut view, "T");
     assert_eq!(press(&model, &mut view, "-3s\n"), [Action::Time(TimeMove::To(Timestamp(at.0 - 3_000)))]);
     assert!(view.overlays.is_empty());
+}
+
+/// The present, as a past 5 s before it has it behind it.
+fn past_of(behind: Option<Behind>) -> TimeCursor {
+    let at = Timestamp(NOW.0 - 5_000);
+    TimeCursor { at, end: NOW, zero: 1000.0, live: true, behind, ..TimeCursor::default() }
+}
+
+#[test]
+fn what_is_wrong_now_is_said_beside_the_past_at_every_width() {
+    let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
+    let behind = Behind { tone: Tone::Bad, label: "rank 3 dead".into(), more: 2 };
+    view.moment.cursor = Some(past_of(Some(behind)));
+    for (width, height) in [(60, 16), (72, 20), (80, 24), (100, 30), (120, 40), (200, 60)] {
+        let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, height, ..AREA });
+        let bar = shown.lines().find(|line| line.contains("now ")).unwrap_or_default();
+        assert!(bar.contains("rank 3 dead +2") && bar.contains("esc live"), "{width}\n{shown}");
+    }
+    for (width, height) in [(50, 12), (30, 8)] {
+        let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, height, ..AREA });
+        for part in ["45:49", "rank 3 dead", "esc live"] {
+            assert!(shown.contains(part), "{part} {width}\n{shown}");
+        }
+        assert!(!shown.contains("stop"), "nothing is ordered in the past\n{shown}");
+    }
+}
+
+#[test]
+fn nothing_goes_on_behind_a_run_that_is_over() {
+    let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
+    let behind = Behind { tone: Tone::Bad, label: "failed".into(), more: 0 };
+    view.moment.cursor = Some(TimeCursor { over: true, ..past_of(Some(behind)) });
+    for width in [80, 120] {
+        let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, ..AREA });
+        assert!(shown.contains("5.0s before the end") && shown.contains("failed"), "{width}\n{shown}");
+        assert!(!shown.contains("ahead") && !shown.contains("esc live"), "{width}\n{shown}");
+    }
+}
+
+#[test]
+fn without_a_record_there_is_no_line_for_a_time_and_that_is_said() {
+    let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
+    view.steering.unrecorded = true;
+    for keys in ["T", ",", "<", "(", ":time -5m\n"] {
+        view.toasts.clear();
+        assert_eq!(press(&model, &mut view, keys), [], "{keys}");
+        assert!(!view.overlays.iter().any(|open| matches!(open, Overlay::Time { .. })), "{keys}");
+        let shown = screen(&model, &mut view);
+        assert!(shown.contains("keeps no record"), "{keys}\n{shown}");
+        view.overlays.clear();
+    }
 }
 
 /// Whatever orders something is listed with the reason why it cannot be used.

@@ -1,6 +1,7 @@
 //! Keys that reach a rank or its host: its stack, SIGCONT, a shell; and who waits for whom.
 
 use super::*;
+use rankdeck_core::card::Advice;
 use rankdeck_core::card::Side;
 use serde_json::json;
 
@@ -79,15 +80,38 @@ fn who_waits_for_whom_is_a_picture_and_a_sentence() {
     let (model, mut view) = (uneven(), ViewState::new());
     press(&model, &mut view, "w");
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("waiting 33 %, for rank 2 (2 %)"), "{shown}");
+    assert!(shown.contains("ranks wait 33 % of the time for rank 2, which waits 2 %"), "{shown}");
     let strip = shown.lines().find(|line| line.contains('▃')).unwrap_or_else(|| panic!("{shown}"));
     assert!(strip.trim_start().starts_with("▃▃ ▁▃"), "rank 2 is the low one: {strip}");
     press(&model, &mut view, "w");
-    assert!(!screen(&model, &mut view).contains("waiting 33 %"));
+    assert!(!screen(&model, &mut view).contains("ranks wait 33 %"));
     press(&model, &mut view, "\n");
     let card = draw(&model, &mut view, &Theme::dark(), Rect { width: 120, height: 40, ..AREA });
     assert!(card.contains("iterations ") && card.contains("waits ") && card.contains(" 33%"), "{card}");
     let (quiet, mut view) = (four(), ViewState::new());
     press(&quiet, &mut view, "w");
     assert!(view.toasts.last().unwrap().text.contains("how long they wait"), "{:?}", view.toasts);
+}
+
+#[test]
+fn the_card_of_a_lost_host_reaches_that_host_and_advice_is_told_by_keys() {
+    let mut model = four();
+    let mut said = verdict(0, "node-b", VerdictKind::Lost, "nothing heard from node-b for 20 s");
+    said.rank = None;
+    let connect = Advice { text: "connect to it".into(), command: "ssh node-b".into() };
+    said.card.actions.push(connect);
+    model.verdicts.push(said);
+    let mut view = ViewState::new();
+    press(&model, &mut view, "d");
+    assert!(screen(&model, &mut view).contains("s: connect to it"));
+    assert_eq!(press(&model, &mut view, "s"), [Action::Shell(NodeRank(1))]);
+    // Also from the page of hosts, where another one is selected.
+    let mut view = ViewState::new();
+    press(&model, &mut view, "5d");
+    assert_eq!(press(&model, &mut view, "s"), [Action::Shell(NodeRank(1))]);
+    let behind = behind_closely();
+    let mut view = ViewState::new();
+    press(&behind, &mut view, "jjj\n");
+    let card = draw(&behind, &mut view, &Theme::dark(), Rect { width: 120, height: 50, ..AREA });
+    assert!(card.contains("l: look at its log") && !card.contains("rankdeck logs"), "{card}");
 }

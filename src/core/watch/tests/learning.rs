@@ -250,3 +250,39 @@ fn one_key_turns_it_off() {
     trained(&mut c, 0..20, |i| with(i, "losses/value_loss", f64::NAN));
     assert_eq!(named(&c), []);
 }
+
+/// What Stable-Baselines3 logs of an iteration: its mean return, and minus the entropy.
+fn logged(c: &mut Cluster, iterations: std::ops::Range<u64>, at: impl Fn(u64) -> (f64, f64)) {
+    for i in iterations {
+        let (value, entropy) = at(i);
+        let values = [("rollout/ep_rew_mean", value), ("train/entropy_loss", -entropy)];
+        c.rank_said(
+            0,
+            RankEvent::Scalars {
+                train_iter: i + 1,
+                env_step: (i + 1) * 1_000,
+                values: values.map(|(name, value)| (name.into(), value)).into_iter().collect(),
+                not_finite: BTreeMap::new(),
+            },
+        );
+    }
+    c.pass(1_000);
+    c.event(Event::Ticked);
+}
+
+#[test]
+fn the_names_of_stable_baselines_are_known() {
+    let mut c = ready();
+    logged(&mut c, 0..70, |i| if i > 8 { (9.4, 1e-12) } else { (20.0 + i as f64, 0.6) });
+    assert_eq!(named(&c), [Reason::EntropyCollapse]);
+    assert!(learnt(&c)[0].reason.contains("train/entropy_loss"), "{}", learnt(&c)[0].reason);
+    let mut c = ready();
+    logged(&mut c, 0..75, |i| (20.0 + (i % 5) as f64, 0.69));
+    assert_eq!(named(&c), [Reason::NoLearning]);
+    let mut c = ready();
+    logged(&mut c, 0..75, |i| (20.0 + 3.0 * i as f64, 0.69 * (-0.02 * i as f64).exp()));
+    assert_eq!(named(&c), [], "it learns");
+    let mut c = ready();
+    logged(&mut c, 0..75, |i| (20.0 + 3.0 * i as f64, 1.4 - 0.1 * i as f64));
+    assert_eq!(named(&c), [], "the entropy of a density falls below 0");
+}

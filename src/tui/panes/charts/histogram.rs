@@ -31,12 +31,15 @@ fn looked_at(column: &Column, height: Option<f64>, y: Option<(f64, f64)>) -> Opt
     }
 }
 
-/// The bin and its count at the cursor, of how many values, and how far the mean is from that at the pin.
-pub(super) fn readout(ctx: &Ctx<'_>, series: &HistogramSeries, axes: &Axes) -> Option<Vec<Span<'static>>> {
+/// The bin and its count at the cursor, of how many values, and how far the mean is from that at the pin;
+/// then the same in fewer cells. None where there is no cursor.
+pub(super) fn readouts(ctx: &Ctx<'_>, series: &HistogramSeries, axes: &Axes) -> Vec<Vec<Span<'static>>> {
     let view = &ctx.view.chart;
     let scale = &axes.scale;
-    let column = column_at(series, scale, view.cursor?)?;
-    let mut spans = vec![ctx.s(format!("at {} ", scale.label(scale.of(column.place))), Role::Dim)];
+    let Some(column) = view.cursor.and_then(|cursor| column_at(series, scale, cursor)) else {
+        return Vec::new();
+    };
+    let mut spans = Vec::new();
     let y = span(series, scale, axes.x);
     let of = words::count(column.bins.total().round() as u64);
     match looked_at(column, view.height, y) {
@@ -58,5 +61,9 @@ pub(super) fn readout(ctx: &Ctx<'_>, series: &HistogramSeries, axes: &Axes) -> O
         let delta = ctx.glyphs().pick("Δ", "diff");
         spans.push(ctx.s(format!(" mean {delta} {sign}{}", text::value(apart)), Role::Accent));
     }
-    Some(spans)
+    let place = ctx.s(format!("at {} ", scale.label(scale.of(column.place))), Role::Dim);
+    let whole = std::iter::once(place).chain(spans.clone()).collect();
+    // Of the bin alone, its place and its count.
+    let bin = spans.iter().take(2).cloned().collect();
+    vec![whole, spans, bin]
 }

@@ -3,8 +3,8 @@
 use crate::chart_view::{letter, value_at};
 use crate::text;
 use crate::theme::Role;
-use crate::widgets::Ctx;
 use crate::widgets::plot::{Axes, Trace};
+use crate::widgets::{Ctx, width};
 use rankdeck_core::series::Series;
 use ratatui::style::Style;
 use ratatui::text::Span;
@@ -40,22 +40,42 @@ fn other(ctx: &Ctx<'_>, own: Style, at: usize) -> Style {
     series[(taken + 1 + at) % series.len()]
 }
 
-/// The value at the cursor, its difference from the one at the pin, and those of other runs there.
-pub(super) fn readout(ctx: &Ctx<'_>, name: &str, series: &Series) -> Option<Vec<Span<'static>>> {
+/// The value of a series at the cursor, and its difference from the one at the pin.
+pub(super) fn at_cursor(ctx: &Ctx<'_>, series: &Series) -> Option<Vec<Span<'static>>> {
     let view = &ctx.view.chart;
     let scale = view.scale(ctx.model);
-    let (at, value) = value_at(series, &scale, view.cursor?)?;
-    let mut spans =
-        vec![ctx.s(format!("at {} ", scale.label(at)), Role::Dim), ctx.s(text::value(value), Role::Strong)];
+    let (_, value) = value_at(series, &scale, view.cursor?)?;
+    let mut spans = vec![ctx.s(text::value(value), Role::Strong)];
     if let Some((_, before)) = view.pin.and_then(|pin| value_at(series, &scale, pin)) {
         let sign = if value >= before { "+" } else { "" };
         let delta = ctx.glyphs().pick("Δ", "diff");
         spans.push(ctx.s(format!(" {delta} {sign}{}", text::value(value - before)), Role::Accent));
     }
+    Some(spans)
+}
+
+/// The same with where that is, and with the values of other runs there; then without, in fewer cells. None
+/// where there is no cursor.
+pub(super) fn readouts(ctx: &Ctx<'_>, name: &str, series: &Series) -> Vec<Vec<Span<'static>>> {
+    let view = &ctx.view.chart;
+    let scale = view.scale(ctx.model);
+    let found = view.cursor.and_then(|cursor| value_at(series, &scale, cursor));
+    let Some((at, short)) = found.and_then(|(at, _)| Some((at, at_cursor(ctx, series)?))) else {
+        return Vec::new();
+    };
+    let mut long = short.clone();
     for (nth, run) in view.beside.iter().enumerate() {
         let there = run.series.get(name).and_then(|series| value_at(series, &run.scale(&scale), at));
         let there = there.map_or(text::NONE.to_string(), |(_, value)| text::value(value));
-        spans.push(ctx.s(format!("  {} {there}", letter(nth + 1)), Role::Text));
+        long.push(ctx.s(format!("  {} {there}", letter(nth + 1)), Role::Text));
     }
-    Some(spans)
+    let place = ctx.s(format!("at {} ", scale.label(at)), Role::Dim);
+    let whole = std::iter::once(place).chain(long.clone()).collect();
+    let value = short.first().cloned().into_iter().collect();
+    vec![whole, long, short, value]
+}
+
+/// The first of some forms that fits.
+pub(super) fn fitting(forms: &[Vec<Span<'static>>], cells: usize) -> Option<Vec<Span<'static>>> {
+    forms.iter().find(|form| width(form) <= cells).or(forms.last()).cloned()
 }
