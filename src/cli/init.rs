@@ -187,8 +187,8 @@ fn aliases(config: &Path) -> Vec<String> {
     found
 }
 
-/// Ends of the names of scripts.
-const ENDS: [&str; 3] = ["py", "sh", "bash"];
+/// Ends of the names of scripts, and of what is given in the place of one.
+const ENDS: [&str; 4] = ["py", "sh", "bash", "toml"];
 
 /// The script and the hosts among what was given: a file that is there, or is called like a script, is the
 /// script; what else is given is a host.

@@ -355,8 +355,8 @@ pub fn finish(end: &End, output: &OutputArgs, run: &RunId) -> u8 {
         }
         _ => {}
     }
-    // On a terminal the summary has just been read on stdout.
-    let read = end.finished.is_some() && !output.json && io::stdout().is_terminal();
+    // On a terminal, or where both go into one file, the summary has just been said on stdout.
+    let read = end.finished.is_some() && !output.json && (io::stdout().is_terminal() || is_one_stream());
     if !read
         && end.why == Why::Done
         && !matches!(end.code, code::SUCCESS | code::INTERRUPTED)
@@ -365,6 +365,18 @@ pub fn finish(end: &End, output: &OutputArgs, run: &RunId) -> u8 {
         stderr::line(&format!("error: run {run}: {}", end.model.run.reason));
     }
     end.code
+}
+
+/// What goes to stdout and to stderr ends up in the same place.
+fn is_one_stream() -> bool {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+    let place = |stream: std::os::fd::BorrowedFd<'_>| {
+        let data = std::fs::File::from(stream.try_clone_to_owned().ok()?).metadata().ok()?;
+        Some((data.dev(), data.ino()))
+    };
+    let (out, err) = (place(io::stdout().as_fd()), place(io::stderr().as_fd()));
+    out.is_some() && out == err
 }
 
 /// The form of lines for commands that show nothing themselves.

@@ -38,6 +38,8 @@ impl Locator {
         let (root, name, paths) = self.candidates(key);
         let written = root.filter(|root| paths.iter().any(|path| root.entry(path).is_some()));
         match written.map(|root| nearest(root, &paths).line()) {
+            // Nobody sees that text.
+            Some(_) if name == COMMAND_LINE => name.to_owned(),
             Some(line) => format!("{name}:{line}"),
             None => name.to_owned(),
         }
