@@ -20,6 +20,8 @@ pub(crate) struct Limits {
     pub init: u64,
     /// Evaluation and checkpoint without progress.
     pub rank0: u64,
+    /// Silence that the user calls stuck.
+    pub silence: Option<u64>,
 }
 
 impl Limits {
@@ -37,6 +39,7 @@ impl Limits {
             behind: ms(watch.behind_after_s),
             init: ms(watch.init_budget_s),
             rank0: ms(watch.rank0_budget_s),
+            silence: watch.silence_is_stuck_s.map(ms),
         }
     }
 

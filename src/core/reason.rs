@@ -100,7 +100,7 @@ pub enum OnVerdict {
     AtOnce,
     /// When it has lasted for a minute: whoever has stopped a process for a look or a snapshot lets it go on.
     Held,
-    /// When it has lasted `watch.rank0_budget_s`: until then nothing makes it certain.
+    /// When it is proved and has lasted `watch.rank0_budget_s`. Silence is no proof, however long it lasts.
     Lasting,
     /// It does not: the run may be well, or `[restart]` is for it.
     Never,
@@ -112,22 +112,39 @@ impl OnVerdict {
         match self {
             OnVerdict::AtOnce => "at once",
             OnVerdict::Held => "after a minute",
-            OnVerdict::Lasting => "after `rank0_budget_s`",
+            OnVerdict::Lasting => "proved: after `rank0_budget_s`; silent: after `silence_is_stuck_s`",
             OnVerdict::Never => "never",
         }
     }
 
-    /// How sure a verdict is that has lasted for `lasted_ms`, of the `budget_ms` that a rank may be silent
-    /// for.
-    pub fn confidence(self, found: Confidence, lasted_ms: u64, budget_ms: u64) -> Confidence {
-        match self {
-            OnVerdict::Never => found,
-            OnVerdict::Held if lasted_ms >= HELD_MS => Confidence::Certain,
-            _ if lasted_ms >= budget_ms => Confidence::Certain,
-            OnVerdict::Lasting | OnVerdict::Held => found.min(Confidence::Likely),
-            OnVerdict::AtOnce => found,
+    /// How sure a verdict is that has lasted for `lasted_ms`. Time makes nothing certain that was not found to
+    /// be so: a healthy rank may be silent for as long as it likes, unless the user has set a limit to that.
+    pub fn confidence(self, found: Confidence, lasted_ms: u64, bounds: Bounds) -> Confidence {
+        let enough_ms = match self {
+            OnVerdict::Never => return found,
+            OnVerdict::AtOnce => 0,
+            OnVerdict::Held => HELD_MS.min(bounds.budget_ms),
+            OnVerdict::Lasting => bounds.budget_ms,
+        };
+        if bounds.silence_ms.is_some_and(|limit_ms| bounds.silent_ms.min(lasted_ms) >= limit_ms) {
+            Confidence::Certain
+        } else if lasted_ms >= enough_ms {
+            found
+        } else {
+            found.min(Confidence::Likely)
         }
     }
+}
+
+/// Times that decide how sure a verdict is, ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// For how long a rank may be silent without a word about it: `watch.rank0_budget_s`.
+    pub budget_ms: u64,
+    /// For how long it has been silent.
+    pub silent_ms: u64,
+    /// Silence that the user calls stuck: `watch.silence_is_stuck_s`.
+    pub silence_ms: Option<u64>,
 }
 
 /// The case that a sentence is for.

@@ -16,6 +16,7 @@ use rankdeck_proto::frame;
 use rankdeck_proto::frame::{Decoder, FrameError};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
 use rankdeck_types::error::HintedError;
+use rankdeck_types::link_state::LinkState;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -145,7 +146,7 @@ pub fn carry(pipe: &mut dyn Pipe, link_io: &mut LinkIo) -> End {
         }
         let quiet = heard.map(|heard| heard.elapsed());
         if quiet.is_some_and(|quiet| quiet >= silence) {
-            return End::Lost(format!("no sign of life from the agent for {} s", silence.as_secs()));
+            return End::Lost(format!("{} for {} s", LinkState::SILENT, silence.as_secs()));
         }
         let patience = quiet.map_or(Duration::from_secs(30), |quiet| silence.saturating_sub(quiet));
         let bell = Interest { fd: link_io.inbox.fd(), read: true, write: false };

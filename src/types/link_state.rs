@@ -51,6 +51,14 @@ pub enum LinkState {
 }
 
 impl LinkState {
+    /// How the reason of a loss begins where nothing broke: no sign of life came for too long.
+    pub const SILENT: &str = "no sign of life from the agent";
+
+    /// It was given up because nothing came over it. Nothing says that it broke.
+    pub fn fell_silent(&self) -> bool {
+        matches!(self, LinkState::Lost { reason, .. } if reason.starts_with(LinkState::SILENT))
+    }
+
     /// Why it cannot work.
     pub fn failure(&self) -> Option<&HintedError> {
         if let LinkState::Failed(failure) = self { Some(failure) } else { None }

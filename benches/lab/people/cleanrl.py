@@ -74,9 +74,11 @@ def main():
         from torch.utils.tensorboard import SummaryWriter
         writer = SummaryWriter("runs/cleanrl", flush_secs=1)
     happenings.beside()
-    torch.manual_seed(rank)
     envs = gymnasium.make_vec("CartPole-v1", num_envs=4, vectorization_mode="sync")
+    # Nobody sends the first weights around: they are equal because the seed is. What follows is each rank's own.
+    torch.manual_seed(1)
     agent = Agent()
+    torch.manual_seed(1 + rank)
     optimiser = torch.optim.Adam(agent.parameters(), lr=2.5e-4, eps=1e-5)
     observations = torch.tensor(envs.reset(seed=rank)[0], dtype=torch.float32)
     for iteration in range(1, int(os.environ.get("LAB_STEPS", "1000000")) + 1):

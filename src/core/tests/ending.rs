@@ -427,20 +427,23 @@ fn with_policy(policy: OnStuck) -> Cluster {
 }
 
 #[test]
-fn watch_3_the_policy_leaves_a_silent_rank_alone_until_its_budget_is_used_up() {
-    for policy in [OnStuck::Stop, OnStuck::Restart] {
+fn watch_3_the_policy_leaves_a_silent_rank_alone_unless_the_user_has_limited_that() {
+    let limited = Some(100.0);
+    for (policy, limit) in [(OnStuck::Stop, None), (OnStuck::Stop, limited), (OnStuck::Restart, limited)] {
         let mut draft = draft(2, Transport::Local);
         draft.experiment.watch.on_stuck = policy;
         draft.experiment.watch.rank0_budget_s = 60.0;
+        draft.experiment.watch.silence_is_stuck_s = limit;
         let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
         c.all_ready();
         c.pass(2_000);
         c.hang(3, |_| {});
-        c.pass(50_000);
+        c.pass(90_000);
         assert!(c.verdicts().contains(&(VerdictKind::Behind, Some(3), Severity::Red)));
         assert_eq!(c.stops(0), [], "likely is not certain");
-        c.pass(15_000);
-        assert_eq!(c.stops(0), [StopMode::Terminate]);
+        c.pass(if limit.is_some() { 15_000 } else { 7_200_000 });
+        let stopped: &[StopMode] = if limit.is_some() { &[StopMode::Terminate] } else { &[] };
+        assert_eq!(c.stops(0), stopped);
     }
 }
 

@@ -174,7 +174,9 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
     if rests_on_silence && !stopped && late.is_doubtful() {
         return amber(shortage::reason(view).unwrap_or(Reason::ExpectedWait));
     }
-    Some(judged)
+    // The kernel says that the only one who could end this wait is stopped.
+    let proved = late.stopped && late.waits_in != Wait::Poll && judged.severity == Severity::Red;
+    Some(Judgement { confidence: if proved { Confidence::Certain } else { judged.confidence }, ..judged })
 }
 
 /// What a rule says of a late rank. Outer `None`: the rule does not apply. Inner `None`: nothing should be

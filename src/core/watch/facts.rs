@@ -151,15 +151,26 @@ pub(super) fn replicas_differ(model: &Model, drift: &Drift) -> VerdictReport {
             Confidence::Possible,
             "other weights stay equal: these may be meant to differ, or nobody synchronises them",
         ),
+        Grounds::BeganApart if drift.differ_at == 0 => {
+            (Severity::Amber, Confidence::Likely, "they began with different ones, and never agreed")
+        }
+        Grounds::BeganApart => {
+            (Severity::Amber, Confidence::Likely, "they are changed by the same updates, and never agreed")
+        }
     };
     let odd = drift.odd();
     let rank = odd.first().copied();
     let (before, after, optimizer) = (drift.equal_at, drift.differ_at, drift.optimizer);
     let sides = drift.sides.iter().take(8).map(|side| format!("ranks {} agree", ranges(side)));
-    let mut facts = vec![
-        format!("optimiser {optimizer}: equal after step {before}, different after step {after}"),
-        why.to_owned(),
-    ];
+    let never = drift.grounds == Grounds::BeganApart;
+    let places = if never {
+        format!(
+            "optimiser {optimizer}: different at every step from {after} on, changed alike at each of them"
+        )
+    } else {
+        format!("optimiser {optimizer}: equal after step {before}, different after step {after}")
+    };
+    let mut facts = vec![places, why.to_owned()];
     facts.extend(sides.filter(|_| drift.sides.iter().any(|side| side.len() > 1)));
     let words = vec![
         ("who", rank.map(|rank| name(model, rank)).unwrap_or_default()),
@@ -173,7 +184,14 @@ pub(super) fn replicas_differ(model: &Model, drift: &Drift) -> VerdictReport {
     };
     let judged = Judgement { severity, confidence, reason: Reason::WeightsDiffer };
     let host = host_of(model, rank);
-    Draft { form, rank, host, facts, ..Draft::new(judged, words) }.verdict(model, &[])
+    let mut verdict = Draft { form, rank, host, facts, ..Draft::new(judged, words) }.verdict(model, &[]);
+    if never {
+        // Averaged gradients keep equal what is equal, and no more.
+        let text = "let rank 0 send its weights to the others before the first step, as DDP does, or seed all ranks \
+            equally until the model is built; load a checkpoint on every rank";
+        verdict.card.actions.insert(0, Advice { text: text.into(), command: String::new() });
+    }
+    verdict
 }
 
 /// The verdict about weights of a script that are no numbers any more.

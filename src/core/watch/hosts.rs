@@ -10,6 +10,7 @@ use crate::model::{HostModel, Model};
 use crate::reason::{Reason, Severity};
 use crate::report::{Confidence, VerdictReport};
 use rankdeck_types::ids::NodeRank;
+use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,8 +24,11 @@ pub(super) const ALIVE_MS: u64 = 2_000;
 
 /// When each host's agent looked: the clock of its latest sample, and of the latest that came late.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Beats {
     hosts: BTreeMap<NodeRank, (u64, Option<u64>)>,
+    /// Hosts whose agent alone is silent, and when it was heard of last.
+    silent: BTreeMap<NodeRank, u64>,
 }
 
 impl Beats {
@@ -37,13 +41,25 @@ impl Beats {
         *before = mono_ms;
     }
 
-    /// Its cores had more to do than they could, and its agent felt it: silence may be no more than that.
+    /// Looks at which connections stand while their agents say nothing. While one that was given up for its
+    /// silence is made anew, nothing shows yet that it is broken.
+    pub fn look(&mut self, host: &HostModel) {
+        if host.machine.is_connected() || host.link.fell_silent() {
+            self.silent.insert(host.node_rank, host.machine.heard);
+        } else if matches!(host.link, LinkState::Lost { .. } | LinkState::Failed(_) | LinkState::Closed) {
+            self.silent.remove(&host.node_rank);
+        }
+    }
+
+    /// Its cores had more to do than they could: silence may be no more than that where its agent felt it, or
+    /// where the host still answers.
     pub fn is_starved(&self, host: &HostModel) -> bool {
         let busy = host.sample.as_ref().is_some_and(|sample| HostView::of(sample).is_busy());
+        let answers = self.silent.get(&host.node_rank) == Some(&host.machine.heard);
         let late = self.hosts.get(&host.node_rank).is_some_and(|(latest, late)| {
             late.is_some_and(|late| latest.saturating_sub(late) < LATE_HOLD_MS)
         });
-        busy && late
+        busy && (late || answers)
     }
 }
 
@@ -81,7 +97,7 @@ pub(super) fn lost(
     let excused = starved && silence < limits.lost.saturating_mul(STARVED);
     let mut facts = vec![format!("last message {} ago", words::duration_ms(silence))];
     if starved {
-        facts.push("its cores had more to do than they could when it spoke last, and it came late".into());
+        facts.push("its cores had more to do than they could when it spoke last: it may get none".into());
     }
     facts.extend(gauges::link(&host.link));
     facts.push(if others {

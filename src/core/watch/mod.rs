@@ -20,7 +20,8 @@
 //! - A verdict is told when it appears or changes its severity or reason, once more when a close
 //!   look at its rank has come, and once more, `cleared`, when it is gone.
 //! - WATCH-3: detection never acts. The policy is applied by `update`, to red verdicts on living ranks that
-//!   are certain, as the row of their reason says.
+//!   are certain, as the row of their reason says. Certain is what the kernel or other ranks prove; silence
+//!   alone is `likely` for ever, unless `watch.silence_is_stuck_s` says otherwise.
 //! - Red needs two samples a second apart without any progress, except for hard facts and differing
 //!   calls.
 #![deny(clippy::wildcard_enum_match_arm)]
@@ -62,7 +63,7 @@ pub(crate) use looks::LookRequest;
 use crate::limits::Limits;
 use crate::model::{HostModel, Model, RankLife, RankModel};
 use crate::pace_history::PaceHistory;
-use crate::reason::Reason;
+use crate::reason::{Bounds, Reason};
 use crate::report::{Severity, VerdictKind, VerdictReport};
 use devices::Devices;
 use evidence::Snapshot;
@@ -230,6 +231,7 @@ impl Watch {
         let fresh: Vec<bool> = model.hosts.iter().map(|host| is_fresh(host, awake_ms, limits)).collect();
         let living = living(model);
         self.replicas.compare(&living);
+        model.hosts.iter().for_each(|host| self.beats.look(host));
         self.weights(model);
         let mut standstill = std::mem::take(&mut self.standstill);
         let views = self.views(model, &fresh, limits);
@@ -272,8 +274,10 @@ impl Watch {
             views.iter().filter(|view| cause::wants_look(view, limits)).map(|view| view.rank).collect();
         for verdict in found.values_mut() {
             let lasted_ms = (verdict.latency_s * 1000.0) as u64;
+            let silent_ms = verdict.card.guilty.as_ref().and_then(|side| side.silent_ms).unwrap_or(lasted_ms);
+            let bounds = Bounds { budget_ms: limits.rank0, silent_ms, silence_ms: limits.silence };
             let policy = verdict.reason_code.row().policy;
-            verdict.confidence = policy.confidence(verdict.confidence, lasted_ms, limits.rank0);
+            verdict.confidence = policy.confidence(verdict.confidence, lasted_ms, bounds);
         }
         self.slow = slow;
         self.standstill = standstill;
@@ -287,7 +291,7 @@ impl Watch {
         let odd = |ranks: &[Rank]| if let [rank] = ranks { Some(*rank) } else { None };
         if let Some(found) = self.replicas.not_finite().cloned() {
             self.incidents.only_fact(odd(&found.ranks), facts::not_finite(model, &found));
-        } else if let Some(drift) = self.replicas.drift().cloned() {
+        } else if let Some(drift) = self.replicas.drift() {
             self.incidents.only_fact(drift.odd().first().copied(), facts::replicas_differ(model, &drift));
         }
     }

@@ -223,8 +223,15 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { grace: 10_000, stop: 300_000, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
+    const LIMITS: Limits = Limits {
+        grace: 10_000,
+        stop: 300_000,
+        lost: 5_000,
+        behind: 5_000,
+        init: 120_000,
+        rank0: 600_000,
+        silence: None,
+    };
 
     fn place(phase: Phase) -> SilenceKind {
         SilenceKind { phase: Some(phase), first: false, cold: false }

@@ -6,10 +6,15 @@
 //! that is known of all of them belong together. What follows from a later difference depends on what was
 //! learnt:
 //!
-//! - a lane that changed and was still equal was kept equal by the program: a difference is an error;
+//! - a lane that changed and was still equal, time and again, was kept equal by the program: a difference is
+//!   an error. Once or twice is an accident: the first step of Adam goes as far for every gradient, and a part
+//!   of the model that each rank has for itself may go the same way;
 //! - weights that were all equal before the first step, and of which nothing is equal after it, were never
 //!   synchronised;
-//! - where some lanes stay equal and others do not, the others may be meant to differ.
+//! - where some lanes stay equal and others do not, the others may be meant to differ. So may an optimiser
+//!   that differs as a whole beside another one that does not;
+//! - weights that were never equal, and that the same amounts are added to on every rank, began differently:
+//!   ranks average gradients, and nobody has sent the first weights around.
 //!
 //! A program may average weights now and then instead of gradients (local SGD). Its replicas are equal behind
 //! a collective only, so it is looked at only there, and a difference counts once it has outlasted several
@@ -35,12 +40,26 @@ const OUTLASTED: u32 = 8;
 const ALONE: u64 = 2048;
 /// Difference of sums, relative to the sum of all magnitudes, up to which weights may differ by rounding.
 const ROUNDING: f64 = 1e-6;
+/// Steps compared at which a lane changed and was equal, after which the program keeps it so; where other
+/// lanes of the same ranks stay equal, the second: a sign of a single number is often the same by chance.
+const KEPT: u32 = 8;
+const KEPT_IN_PART: u32 = 64;
+/// Steps compared at which different weights were changed alike, after which they have begun apart, and how
+/// many more than those at which they were not.
+const ALIKE: u32 = 32;
+const ALIKE_TIMES: u32 = 8;
+/// Share of a change by which those of two ranks may differ, as by weight decay, and the least change that
+/// tells anything, relative to the sum of all magnitudes.
+const ALIKE_SHARE: f64 = 0.05;
+const LEAST_CHANGE: f64 = 5e-8;
 
 /// How sure it is that a difference is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Grounds {
     /// Other weights of the same model stay equal: these may be meant to differ.
     InPart,
+    /// They were never equal, and the same changes are made to them.
+    BeganApart,
     /// No more than rounding.
     Rounding,
     /// All weights were equal before the first step, and none is after it.
@@ -55,7 +74,8 @@ pub(super) struct Drift {
     pub grounds: Grounds,
     /// The optimiser's number, in the order of first steps.
     pub optimizer: u32,
-    /// The last step known at which they were equal, and the first at which they were not.
+    /// The last step known at which they were equal, and the first at which they were not; the same one where
+    /// they never were.
     pub equal_at: u64,
     pub differ_at: u64,
     /// Ranks in groups that agree, the largest first.
@@ -86,14 +106,31 @@ pub(super) struct NotFinite {
 
 /// Ranks that agree about a lane.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Replica {
     ranks: Vec<Rank>,
     value: u32,
-    /// It changed, and they still agreed.
-    kept: bool,
+    /// How many times it changed, and they still agreed.
+    kept: u32,
+}
+
+/// What was done to weights that differ.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Changes {
+    /// The sums at the step before, by rank.
+    sums: Vec<f64>,
+    /// The first step of all.
+    since: u64,
+    /// All weights were equal once.
+    agreed: bool,
+    /// Steps at which all ranks changed by the same amount, and at which they did not.
+    alike: u32,
+    unlike: u32,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Compared {
     upto: Option<u64>,
     /// Compared before any step was made.
@@ -107,8 +144,13 @@ struct Compared {
     apart: u32,
     /// The last step at which they were compared.
     compared: u64,
+    /// How many steps were compared with the one before.
+    steps: u64,
     lanes: [Vec<Replica>; LANES],
+    changes: Changes,
     drift: Option<Drift>,
+    /// What a difference by rounding is when it grows.
+    grown: Option<Grounds>,
     not_finite: Option<NotFinite>,
 }
 
@@ -131,8 +173,21 @@ impl Replicas {
     }
 
     /// The worst difference.
-    pub fn drift(&self) -> Option<&Drift> {
-        self.optimizers.values().filter_map(|known| known.drift.as_ref()).max_by_key(|drift| drift.grounds)
+    pub fn drift(&self) -> Option<Drift> {
+        let told = self.optimizers.iter().filter_map(|(number, known)| {
+            let drift = known.drift.clone()?;
+            if drift.grounds != Grounds::NeverEqual {
+                return Some(drift);
+            }
+            // A head of each rank's own may have an optimiser of its own, too.
+            let mut others = self.optimizers.iter().filter(|(other, _)| *other != number);
+            if others.clone().any(|(_, other)| other.agrees()) {
+                return Some(Drift { grounds: Grounds::InPart, ..drift });
+            }
+            let undecided = others.any(|(_, other)| other.upto.is_some() && other.steps == 0);
+            (!undecided).then_some(drift)
+        });
+        told.max_by_key(|drift| drift.grounds)
     }
 
     /// The first that were not finite.
@@ -199,36 +254,76 @@ impl Compared {
             return;
         }
         let before = std::mem::replace(&mut self.compared, step);
-        let mut split: Vec<(bool, Vec<Rank>)> = Vec::new();
-        let mut kept = false;
+        self.steps += 1;
+        let mut split: Vec<(u32, Vec<Rank>)> = Vec::new();
+        let mut together: Vec<Vec<Rank>> = Vec::new();
         for lane in 0..LANES {
             for replica in std::mem::take(&mut self.lanes[lane]) {
                 let (same, ended) = replica.follow(lane, at);
-                if let Some(ended) = ended {
-                    split.push((replica.kept, ended));
+                match ended {
+                    Some(ended) => split.push((replica.kept, ended)),
+                    None => {
+                        together.extend(same.iter().filter(|one| one.kept > 0).map(|one| one.ranks.clone()))
+                    }
                 }
-                kept |= same.iter().any(|replica| replica.kept);
                 self.lanes[lane].extend(same);
             }
         }
-        if let Some((_, ranks)) = split.iter().max_by_key(|(kept, ranks)| (*kept, ranks.len())) {
+        if let Some((kept, ranks)) = split.iter().max_by_key(|(kept, ranks)| (*kept, ranks.len())) {
             let sides = sides(ranks, at);
             let most = sides.first().map_or(0, Vec::len);
             // Pairs of equal ranks are several models.
             let apart = most == 1 || (most * 2 > ranks.len() && sides.len() == ranks.len() - most + 1);
-            let grounds = if split.iter().any(|(kept, _)| *kept) {
+            let in_part = together.iter().any(|others| ranks.iter().all(|rank| others.contains(rank)));
+            let grounds = if *kept >= if in_part { KEPT_IN_PART } else { KEPT } {
                 Grounds::KeptEqual
-            } else if self.from_start && !kept && *ranks == self.everybody && apart {
+            } else if self.from_start && together.is_empty() && *ranks == self.everybody && apart {
                 Grounds::NeverEqual
             } else {
                 Grounds::InPart
             };
-            let drift = Drift { grounds, optimizer, equal_at: before, differ_at: step, sides };
-            if self.drift.as_ref().is_none_or(|known| known.grounds < drift.grounds) {
-                self.drift = Some(drift);
-            }
+            self.found(Drift { grounds, optimizer, equal_at: before, differ_at: step, sides });
+        }
+        if self.changed_alike(at) {
+            let (since, sides) = (self.changes.since, sides(&self.everybody, at));
+            let grounds = Grounds::BeganApart;
+            self.found(Drift { grounds, optimizer, equal_at: since, differ_at: since, sides });
         }
         self.weigh(at);
+    }
+
+    fn found(&mut self, drift: Drift) {
+        if self.drift.as_ref().is_none_or(|known| known.grounds < drift.grounds) {
+            self.grown = Some(drift.grounds);
+            self.drift = Some(drift);
+        }
+    }
+
+    /// All ranks have some of these weights in common, and change them.
+    fn agrees(&self) -> bool {
+        let common = |replica: &Replica| replica.kept > 0 && replica.ranks == self.everybody;
+        self.lanes.iter().flatten().any(common)
+    }
+
+    /// The weights were never equal, and what is added to them is. Parts of a model, and models of each rank's
+    /// own, change each in its own way.
+    fn changed_alike(&mut self, at: &At<'_>) -> bool {
+        let before = self.changes.take(at);
+        let changes = &mut self.changes;
+        let synced = !self.local && at.iter().all(|(_, sample)| sample.synced);
+        if changes.agreed || !synced || before.len() != at.len() {
+            return false;
+        }
+        let moved = at.iter().zip(&before).map(|((_, sample), before)| sample.sum - before);
+        let (low, high) = moved.fold((f64::MAX, f64::MIN), |(low, high), by| (low.min(by), high.max(by)));
+        let most = low.abs().max(high.abs());
+        let scale = at.iter().map(|(_, sample)| sample.scale).fold(0.0, f64::max);
+        if most <= scale * LEAST_CHANGE {
+            return false;
+        }
+        let counter = if high - low <= most * ALIKE_SHARE { &mut changes.alike } else { &mut changes.unlike };
+        *counter = counter.saturating_add(1);
+        changes.alike >= ALIKE && changes.alike >= changes.unlike.saturating_mul(ALIKE_TIMES)
     }
 
     /// Nothing follows from this step: the program averages weights now and then, and this is not where it
@@ -260,8 +355,7 @@ impl Compared {
             self.lanes[lane] = alike
                 .into_iter()
                 .filter(|((_, value), ranks)| ranks.len() > 1 && used(*value))
-                // Equal after steps were made: somebody keeps them equal.
-                .map(|((_, value), ranks)| Replica { ranks, value, kept: step > 0 })
+                .map(|((_, value), ranks)| Replica { ranks, value, kept: 0 })
                 .collect();
         }
         let whole = |lane: usize| {
@@ -269,12 +363,14 @@ impl Compared {
             unused || self.lanes[lane].iter().any(|replica| replica.ranks == self.everybody)
         };
         self.from_start = step == 0 && (0..LANES).all(whole);
+        self.changes.since = step;
+        self.changes.take(at);
     }
 
     /// A difference that may be rounding is looked at again: an error grows.
     fn weigh(&mut self, at: &At<'_>) {
         let Some(drift) = &mut self.drift else { return };
-        if matches!(drift.grounds, Grounds::InPart) {
+        if matches!(drift.grounds, Grounds::InPart | Grounds::BeganApart) {
             return;
         }
         let of = |rank: &Rank| at.iter().find(|(other, _)| other == rank).map(|(_, sample)| *sample);
@@ -287,13 +383,26 @@ impl Compared {
         };
         let scale = samples.iter().map(|sample| sample.scale).fold(f64::MIN_POSITIVE, f64::max);
         let apart = extent(|sample| sample.sum).max(extent(|sample| sample.scale)) / scale;
-        let sure =
-            if self.from_start && drift.equal_at == 0 { Grounds::NeverEqual } else { Grounds::KeptEqual };
+        let sure = self.grown.unwrap_or(drift.grounds);
         if apart <= ROUNDING {
             drift.grounds = drift.grounds.min(Grounds::Rounding);
         } else if drift.grounds == Grounds::Rounding {
             drift.grounds = sure;
         }
+    }
+}
+
+impl Changes {
+    /// The weights at a step; returns the sums before.
+    fn take(&mut self, at: &At<'_>) -> Vec<f64> {
+        let of = |sample: &FingerprintSample| (sample.shapes, sample.lanes);
+        let mut all = at.iter().map(|(_, sample)| *sample);
+        let first = all.next();
+        let equal = first.is_some_and(|first| all.clone().all(|other| of(other) == of(first)));
+        // Other shapes are other models, which nobody expects to agree.
+        let alike = first.is_some_and(|first| all.all(|other| other.shapes == first.shapes));
+        self.agreed |= equal || !alike;
+        std::mem::replace(&mut self.sums, at.iter().map(|(_, sample)| sample.sum).collect())
     }
 }
 
@@ -306,8 +415,8 @@ impl Replica {
         }
         let ended = (alike.len() > 1).then(|| self.ranks.clone());
         let left = alike.into_iter().filter(|(_, ranks)| ranks.len() > 1).map(|(value, ranks)| {
-            let kept = self.kept || (ended.is_none() && value != self.value);
-            Replica { ranks, value, kept }
+            let changed = ended.is_none() && value != self.value;
+            Replica { ranks, value, kept: self.kept.saturating_add(u32::from(changed)) }
         });
         (left.collect(), ended)
     }

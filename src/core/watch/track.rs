@@ -418,7 +418,15 @@ mod tests {
 
     #[test]
     fn pauses_are_learnt_when_they_end_and_stops_are_not() {
-        let limits = Limits { grace: 0, stop: 0, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
+        let limits = Limits {
+            grace: 0,
+            stop: 0,
+            lost: 5_000,
+            behind: 5_000,
+            init: 120_000,
+            rank0: 600_000,
+            silence: None,
+        };
         let place = SilenceKind { phase: Some(Phase::Rollout), first: true, cold: false };
         let (mut track, mut pace) = (Track::default(), Pace::default());
         let mut clock = 0;

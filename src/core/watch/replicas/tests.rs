@@ -210,3 +210,155 @@ fn ranks_that_look_at_different_steps_are_compared_at_those_they_share() {
     });
     assert_eq!(grounds(&found), Some((Grounds::KeptEqual, 104, vec![3])));
 }
+
+/// How an optimiser moves a weight: by its gradient, its own two memories and the number of the step.
+type Rule = fn(f64, &mut [f64; 2], i32) -> f64;
+
+fn adam(gradient: f64, [mean, square]: &mut [f64; 2], step: i32) -> f64 {
+    *mean = 0.9 * *mean + 0.1 * gradient;
+    *square = 0.999 * *square + 0.001 * gradient * gradient;
+    let (mean, square) = (*mean / (1.0 - 0.9_f64.powi(step)), *square / (1.0 - 0.999_f64.powi(step)));
+    2.5e-4 * mean / (square.sqrt() + 1e-8)
+}
+
+fn sign(gradient: f64, _: &mut [f64; 2], _: i32) -> f64 {
+    1e-3 * gradient.signum()
+}
+
+fn plain(gradient: f64, _: &mut [f64; 2], _: i32) -> f64 {
+    1e-3 * gradient
+}
+
+/// A number between -1 and 1 that only these decide (SplitMix64).
+fn noise(of: [u64; 4]) -> f64 {
+    let mut x = of.iter().fold(7_u64, |x, part| x.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(part + 1));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+}
+
+/// How ranks train: weights and biases in turns, the latter zero at first.
+struct Training {
+    rule: Rule,
+    seed: u64,
+    /// All ranks begin with the same weights.
+    seeded: bool,
+    /// Lanes whose gradients nobody averages.
+    own: fn(u64) -> bool,
+}
+
+impl Training {
+    /// Fingerprints by rank and step.
+    fn run(&self, ranks: u32, steps: u64) -> Vec<Vec<FingerprintSample>> {
+        let gradient = |rank: u32, step, lane, at| {
+            // What a rank sees is noise around what there is to learn.
+            let seen = |rank: u32| noise([self.seed, u64::from(rank), step, lane * 64 + at]);
+            let common = noise([self.seed, 99, 0, lane * 64 + at]) * 0.3;
+            let mean = (0..ranks).map(seen).sum::<f64>() / f64::from(ranks);
+            common + if (self.own)(lane) { seen(rank) } else { mean }
+        };
+        let each = |rank: u32| {
+            let seed = if self.seeded { 50 } else { 50 + u64::from(rank) };
+            let first = |lane: u64, at| if lane % 2 == 1 { 0.0 } else { noise([seed, 1, lane, at]) as f32 };
+            let size = |lane: u64| if lane % 2 == 1 { 1 } else { 64 };
+            let mut weights: Vec<Vec<(f32, [f64; 2])>> = (0..LANES as u64)
+                .map(|lane| (0..size(lane)).map(|at| (first(lane, at), [0.0; 2])).collect())
+                .collect();
+            let mut taken = Vec::new();
+            for step in 0..steps {
+                taken.push(fingerprint(step, &weights));
+                for (lane, weights) in weights.iter_mut().enumerate() {
+                    for (at, (weight, memory)) in weights.iter_mut().enumerate() {
+                        let by = gradient(rank, step, lane as u64, at as u64);
+                        *weight -= (self.rule)(by, memory, step as i32 + 1) as f32;
+                    }
+                }
+            }
+            taken
+        };
+        (0..ranks).map(each).collect()
+    }
+
+    fn found(&self, ranks: u32, steps: u64) -> Replicas {
+        let all = self.run(ranks, steps);
+        run(ranks, steps, |rank, step| Some(all[rank as usize][step as usize]))
+    }
+}
+
+fn fingerprint(step: u64, weights: &[Vec<(f32, [f64; 2])>]) -> FingerprintSample {
+    let hash = |lane: &Vec<(f32, [f64; 2])>| {
+        let mix = |hash: u32, bits: u32| (hash ^ bits).wrapping_mul(0x0100_0193);
+        lane.iter().fold(0x811c_9dc5, |hash, (weight, _)| mix(hash, weight.to_bits())) | 1
+    };
+    let lanes: Vec<u32> = weights.iter().map(hash).collect();
+    let all = || weights.iter().flatten().map(|(weight, _)| f64::from(*weight));
+    FingerprintSample { scale: all().map(f64::abs).sum(), ..taken(step, &lanes, all().sum()) }
+}
+
+const RULES: [Rule; 3] = [adam, sign, plain];
+const NONE: fn(u64) -> bool = |_| false;
+const ALL: fn(u64) -> bool = |_| true;
+
+#[test]
+fn heads_of_each_ranks_own_are_never_red_whatever_the_optimiser() {
+    let heads: [fn(u64) -> bool; 3] = [|lane| lane == 7, |lane| lane >= 6, |lane| lane % 2 == 1];
+    for (rule, own, seed) in RULES
+        .iter()
+        .flat_map(|rule| heads.map(|own| (*rule, own)))
+        .flat_map(|(rule, own)| (0..20).map(move |seed| (rule, own, seed)))
+    {
+        for ranks in [2, 4] {
+            let found = Training { rule, seed, seeded: true, own }.found(ranks, 60);
+            let worst = grounds(&found).map(|found| found.0);
+            assert_eq!(worst, Some(Grounds::InPart), "seed {seed}: {:?}", found.drift());
+        }
+    }
+}
+
+#[test]
+fn a_head_with_an_optimiser_of_its_own_is_never_red_beside_one_that_stays_equal() {
+    for (rule, seed) in RULES.iter().flat_map(|rule| (0..10).map(move |seed| (*rule, seed))) {
+        for head in [0, 1] {
+            let shared = Training { rule, seed, seeded: true, own: NONE }.run(2, 40);
+            let own = Training { rule, seed, seeded: true, own: ALL }.run(2, 40);
+            for ticks in 1..80 {
+                let found = run(2, ticks, |rank, tick| {
+                    let (optimizer, step) = (tick as u32 % 2, tick as usize / 2);
+                    let taken = if optimizer == head { &own } else { &shared };
+                    Some(FingerprintSample { optimizer, ..taken[rank as usize][step] })
+                });
+                let worst = grounds(&found).map(|found| found.0);
+                assert!(worst.is_none_or(|worst| worst == Grounds::InPart), "{ticks}: {:?}", found.drift());
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_begin_differently_and_average_gradients_are_told_amber() {
+    for (rule, ranks) in RULES.iter().flat_map(|rule| [2, 4].map(|ranks| (*rule, ranks))) {
+        let apart = Training { rule, seed: 3, seeded: false, own: NONE };
+        let found = apart.found(ranks, 40);
+        assert_eq!(grounds(&found), Some((Grounds::BeganApart, 0, vec![])), "{:?}", found.drift());
+        assert_eq!(grounds(&apart.found(ranks, 20)), None, "not so soon");
+    }
+    // One rank alone has loaded a checkpoint.
+    let apart = Training { rule: adam, seed: 3, seeded: true, own: NONE }.run(4, 60);
+    let loaded = Training { rule: adam, seed: 3, seeded: false, own: NONE }.run(4, 60);
+    let found = run(4, 60, |rank, step| {
+        Some(if rank == 2 { loaded[2][step as usize] } else { apart[rank as usize][step as usize] })
+    });
+    assert_eq!(grounds(&found), Some((Grounds::BeganApart, 0, vec![2])), "{:?}", found.drift());
+}
+
+#[test]
+fn models_of_each_ranks_own_that_begin_differently_are_no_alarm() {
+    for (rule, seed) in RULES.iter().flat_map(|rule| (0..10).map(move |seed| (*rule, seed))) {
+        for ranks in [2, 4] {
+            // Shards, or members of a population.
+            let found = Training { rule, seed, seeded: false, own: ALL }.found(ranks, 200);
+            let worst = grounds(&found).map(|found| found.0);
+            assert!(worst.is_none_or(|worst| worst == Grounds::InPart), "seed {seed}: {:?}", found.drift());
+        }
+    }
+}

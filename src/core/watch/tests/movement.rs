@@ -2,7 +2,7 @@
 
 use super::super::cause;
 use super::lab::*;
-use crate::reason::{OnVerdict, Reason, reasons};
+use crate::reason::{Bounds, OnVerdict, Reason, reasons};
 use crate::report::{Confidence, Severity};
 use crate::testkit::*;
 use rankdeck_proto::inspection::{Frame, How, Inspection, OsState, ThreadStack};
@@ -323,33 +323,60 @@ fn a_budget_that_is_used_up_ends_all_patience() {
 }
 
 #[test]
-fn watch_3_the_policy_acts_on_what_is_certain_and_on_silence_after_its_budget() {
+fn watch_3_the_policy_acts_on_what_is_proved_and_never_on_silence_alone() {
+    let bounds = |silence_ms| Bounds { budget_ms: 600_000, silent_ms: u64::MAX, silence_ms };
     for row in reasons() {
-        let sure = |found, lasted_ms| row.policy.confidence(found, lasted_ms, 600_000) == Confidence::Certain;
-        let (at_once, likely) = (sure(Confidence::Certain, 5_000), sure(Confidence::Likely, 59_999));
-        assert!(!likely, "{}", row.name);
+        let after = |found, lasted_ms, silence_ms| {
+            row.policy.confidence(found, lasted_ms, bounds(silence_ms)) == Confidence::Certain
+        };
+        let sure = |found, lasted_ms| after(found, lasted_ms, None);
+        for hours in 0..100 {
+            assert!(!sure(Confidence::Likely, hours * 3_600_000), "{}", row.name);
+            assert!(!sure(Confidence::Possible, hours * 3_600_000), "{}", row.name);
+        }
+        let at_once = sure(Confidence::Certain, 5_000);
         match row.policy {
-            OnVerdict::AtOnce => assert!(at_once && sure(Confidence::Likely, 600_000), "{}", row.name),
+            OnVerdict::AtOnce => assert!(at_once, "{}", row.name),
             OnVerdict::Held => {
                 assert!(!at_once && !sure(Confidence::Certain, 59_999), "{}", row.name);
                 assert!(sure(Confidence::Certain, 60_000), "{}", row.name);
-                assert!(row.policy.confidence(Confidence::Certain, 9_000, 8_000) == Confidence::Certain);
+                let short = Bounds { budget_ms: 8_000, ..bounds(None) };
+                assert!(row.policy.confidence(Confidence::Certain, 9_000, short) == Confidence::Certain);
             }
-            OnVerdict::Lasting => assert!(!at_once && sure(Confidence::Likely, 600_000), "{}", row.name),
-            OnVerdict::Never => assert!(!sure(Confidence::Likely, 600_000), "{}", row.name),
+            OnVerdict::Lasting => assert!(!at_once && sure(Confidence::Certain, 600_000), "{}", row.name),
+            OnVerdict::Never => {}
         }
+        // The user's own limit.
+        let limited = row.policy != OnVerdict::Never;
+        assert!(!after(Confidence::Likely, 29_999, Some(30_000)), "{}", row.name);
+        assert_eq!(after(Confidence::Likely, 30_000, Some(30_000)), limited, "{}", row.name);
+        let moved = Bounds { silent_ms: 9_000, ..bounds(Some(30_000)) };
+        assert!(
+            row.policy.confidence(Confidence::Likely, 90_000, moved) < Confidence::Certain,
+            "{}",
+            row.name
+        );
         let mild = row.severity == Severity::Amber && row.reason != Reason::InsideCollective;
         assert!(!mild || row.policy == OnVerdict::Never, "{} is no reason to stop a run", row.name);
     }
 }
 
 #[test]
-fn watch_3_a_lock_becomes_certain_when_it_has_lasted() {
-    let mut c = trained(2);
-    c.hang(1, |_| {});
+fn watch_3_silence_of_hours_never_becomes_certain_by_itself() {
     let sure =
         |c: &Cluster| c.model().verdicts.iter().any(|verdict| verdict.confidence == Confidence::Certain);
-    c.pass(590_000);
+    let mut c = trained(2);
+    c.hang(1, |_| {});
+    for _ in 0..30 {
+        c.pass(500_000);
+        assert!(!sure(&c), "{:?}", c.verdicts());
+    }
+    assert_eq!(reds(&c).len(), 1, "{:?}", c.verdicts());
+
+    let mut c = trained(2);
+    c.core.model_mut().plan.as_mut().unwrap().experiment.watch.silence_is_stuck_s = Some(900.0);
+    c.hang(1, |_| {});
+    c.pass(890_000);
     assert!(!sure(&c) && reds(&c).len() == 1);
     c.pass(15_000);
     assert!(sure(&c));

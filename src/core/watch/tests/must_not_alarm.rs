@@ -8,6 +8,7 @@ use crate::testkit::*;
 use rankdeck_proto::inspection::{Inspection, OsState};
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::link_state::LinkState;
 
 /// xorshift64: the tests need numbers without pattern, not good ones.
 fn next(seed: &mut u64) -> f64 {
@@ -219,6 +220,40 @@ fn n7_an_agent_that_gets_no_core_is_amber_for_a_while() {
         assert_eq!(verdicts(&c)[0].severity, if late { Severity::Amber } else { Severity::Red });
         c.pass(15_000);
         assert_eq!(reds(&c).len(), 1, "not for ever");
+    }
+}
+
+/// Nothing broke: the agent of a full host says nothing. That its link is made anew, too, changes nothing.
+#[test]
+fn n7_an_agent_that_gets_no_core_is_amber_while_its_host_answers() {
+    let given_up =
+        || LinkState::Lost { reason: "no sign of life from the agent for 5 s".into(), retry_ms: 500 };
+    for (full, again) in [(true, None), (true, Some(true)), (true, Some(false)), (false, None)] {
+        let mut c = trained(2);
+        let cpu = if full { 90.0 } else { 5.0 };
+        c.agents[1].signals.pressure =
+            Some(rankdeck_proto::inspection::Pressure { cpu, ..Default::default() });
+        c.pass(1_000);
+        c.hang(9, |_| {});
+        c.agents[1].connected = false;
+        c.pass(5_500);
+        if let Some(answers) = again {
+            c.link(1, given_up());
+            c.pass(1_000);
+            c.link(1, LinkState::Connecting { attempt: 1 });
+            c.pass(1_000);
+            if !answers {
+                c.lose(1);
+                c.pass(1_000);
+            }
+        }
+        c.pass(4_000);
+        let amber = full && again != Some(false);
+        let told = verdicts(&c);
+        assert_eq!(reds(&c).len(), usize::from(!amber), "{full} {again:?}: {:?}", c.verdicts());
+        assert_eq!(told[0].severity, if amber { Severity::Amber } else { Severity::Red }, "{again:?}");
+        c.pass(15_000);
+        assert_eq!(reds(&c).len(), 1, "not for ever: {:?}", c.verdicts());
     }
 }
 
