@@ -33,7 +33,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-const USAGE: &str = "agent start|hold|relay|list|fleet|reach|probe|examine|unpack|sweep|traces|checkpoints|search|files|read|measure|remove; these commands are used by the console itself";
+const USAGE: &str = "agent start|hold|relay|list|fleet|reach|probe|examine|unpack|sweep|traces|checkpoints|header|search|files|read|measure|remove; these commands are used by the console itself";
 /// Options without a value.
 const FLAGS: [&str; 2] = ["existing", "lines"];
 
@@ -57,6 +57,8 @@ enum Command {
     Traces(String, PathBuf),
     Checkpoints(String, PathBuf),
     Checkpoint(String, PathBuf),
+    /// What a checkpoint tells of itself.
+    Header(String, PathBuf),
     Search(String, PathBuf, String),
     Files(String, PathBuf),
     Read {
@@ -112,6 +114,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             let found: Vec<String> = files::checkpoint(&workdir, &path).into_iter().collect();
             answer("RANKDECK-CHECKPOINT", Ok(found))
         }
+        Command::Header(path, workdir) => answer("RANKDECK-HEADER", files::header(&workdir, &path)),
         Command::Files(run, workdir) => answer("RANKDECK-FILES", files::list(&workdir, &run)),
         Command::Read { run, workdir, path, offset, bytes } => {
             answer("RANKDECK-PIECE", files::read(&workdir, &run, &path, offset, bytes))
@@ -308,6 +311,7 @@ fn command(options: &mut Options<'_>) -> Result<Command, HintedError> {
         },
         "checkpoints" => Command::Checkpoints(options.take("run")?, options.workdir()?),
         "checkpoint" => Command::Checkpoint(options.take("path")?, options.workdir()?),
+        "header" => Command::Header(options.take("path")?, options.workdir()?),
         "sweep" => Command::Sweep(options.take("run")?, options.workdir()?),
         "traces" => Command::Traces(options.take("run")?, options.workdir()?),
         "search" => Command::Search(options.take("run")?, options.workdir()?, options.take("wanted")?),

@@ -7,7 +7,10 @@
 
 use crate::entries;
 use crate::paths;
-use rankdeck_proto::files::{FileEntry, FilePiece, Removal, RunCheckpoints, RunFiles};
+use rankdeck_proto::files::{
+    CHECKPOINT_MAGIC, CHECKPOINT_PREFIX, CHECKPOINT_VERSION, CheckpointHeader, FileEntry, FilePiece, Removal,
+    RunCheckpoints, RunFiles,
+};
 use rankdeck_proto::run_entry::RunState;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::RunId;
@@ -24,6 +27,8 @@ const CHECKPOINTS: usize = 1000;
 const FILES: usize = 50_000;
 /// Deepest folder that is looked into.
 const DEPTH: usize = 24;
+/// Longest header of a checkpoint that is read.
+const HEADER: u64 = 16 << 20;
 /// Most bytes of a piece.
 pub const PIECE: u64 = 2 << 20;
 /// What the name of a run that is being removed begins with; lists of runs leave such names out.
@@ -64,6 +69,45 @@ pub fn checkpoints(workdir: &Path, start: &str) -> Vec<RunCheckpoints> {
 pub fn checkpoint(workdir: &Path, path: &str) -> Option<String> {
     let wanted = std::path::absolute(paths::expand_in(path, workdir)).ok()?;
     wanted.exists().then(|| wanted.to_str().map(str::to_owned)).flatten()
+}
+
+/// What a checkpoint of the built-in trainer tells of itself; its body is not read.
+pub fn header(workdir: &Path, path: &str) -> Result<CheckpointHeader, HintedError> {
+    let wanted = paths::expand_in(path, workdir);
+    let failed = |what: String| {
+        HintedError::new(
+            format!("checkpoint {} {what}", wanted.display()),
+            "name another checkpoint of the run, or begin afresh",
+        )
+    };
+    let open = || -> io::Result<std::fs::File> {
+        // A pipe would never answer.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&wanted)?;
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::Error::other("it is no regular file")),
+        }
+    };
+    let mut file = open().map_err(|error| failed(format!("cannot be read: {error}")))?;
+    let mut prefix = [0; CHECKPOINT_PREFIX];
+    let begun = file.read_exact(&mut prefix);
+    if begun.is_err() || !prefix.starts_with(CHECKPOINT_MAGIC) {
+        return Err(failed("is no checkpoint of rankdeck".into()));
+    }
+    let word = |at: usize| {
+        prefix.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes)
+    };
+    let version = word(8);
+    if version != CHECKPOINT_VERSION {
+        return Err(failed(format!("has format version {version}; this build reads {CHECKPOINT_VERSION}")));
+    }
+    let length = u64::from(word(12));
+    let mut text = Vec::new();
+    let read = file.take(length.min(HEADER)).read_to_end(&mut text);
+    if read.is_err() || text.len() as u64 != length {
+        return Err(failed("is cut off".into()));
+    }
+    serde_json::from_slice(&text).map_err(|error| failed(format!("has an unreadable header: {error}")))
 }
 
 fn told(path: String, data: &Metadata) -> FileEntry {
@@ -251,6 +295,37 @@ mod tests {
         assert_eq!(checkpoint(Path::new("/none"), file.to_str().unwrap()), found);
         assert!(checkpoint(folder.path(), "runs/r/checkpoints").is_some(), "a program's folder");
         assert_eq!(checkpoint(folder.path(), "runs/r/checkpoints/latest.ckpt"), None);
+    }
+
+    #[test]
+    fn a_checkpoint_tells_what_it_was_made_with_and_nothing_else_does() {
+        let folder = with(&[("r/text.ckpt", "no checkpoint at all"), ("r/short.ckpt", "RANK")]);
+        let write = |name: &str, version: u32, length: u32, text: &str| {
+            let mut bytes = CHECKPOINT_MAGIC.to_vec();
+            bytes.extend(version.to_le_bytes());
+            bytes.extend(length.to_le_bytes());
+            bytes.extend(text.as_bytes());
+            std::fs::write(folder.path().join("runs/r").join(name), bytes).unwrap();
+        };
+        let text = r#"{"algorithm":"ppo","about":{"experiment":{"run":{"name":"x"}},"versions":{}}}"#;
+        let length = text.len() as u32;
+        write("good.ckpt", CHECKPOINT_VERSION, length, &format!("{text}weights"));
+        write("cut.ckpt", CHECKPOINT_VERSION, u32::MAX, text);
+        write("odd.ckpt", CHECKPOINT_VERSION, 3, text);
+        write("old.ckpt", 1, length, text);
+        let header = |name: &str| header(folder.path(), &format!("runs/r/{name}.ckpt"));
+        assert_eq!(header("good").unwrap().about.experiment["run"]["name"], "x");
+        for (name, why) in [
+            ("text", "is no checkpoint"),
+            ("short", "is no checkpoint"),
+            ("cut", "is cut off"),
+            ("odd", "unreadable header"),
+            ("old", "format version 1"),
+            ("none", "cannot be read"),
+        ] {
+            let refused = header(name).unwrap_err();
+            assert!(refused.error.contains(why) && refused.error.contains(name), "{name}: {refused:?}");
+        }
     }
 
     #[test]

@@ -9,9 +9,12 @@ use super::checkpoint_source::{LATEST, Source};
 use super::roster::{decode, exec_on_all, roster};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::files::RunCheckpoints;
+use rankdeck_proto::files::{CheckpointHeader, RunCheckpoints};
+use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::weights;
 
 /// The path, on rank 0's host, of the checkpoint that is meant.
 pub async fn find(
@@ -49,6 +52,47 @@ pub async fn there(first: &Host, path: &str, host_keys: &HostKeyArgs) -> Result<
             "relative paths begin at the host's `workdir`; `RUN:latest`, `RUN:best` and `RUN:N` find those of a run",
         )
     })
+}
+
+/// Makes sure that the built-in trainer can begin from a checkpoint, as far as its header tells: a run that finds
+/// out by itself has failed by then. A program of the user knows its own files.
+pub async fn fits(
+    first: &Host,
+    path: &str,
+    experiment: &Experiment,
+    host_keys: &HostKeyArgs,
+) -> Result<(), Failure> {
+    if !experiment.launch.command.is_empty() {
+        return Ok(());
+    }
+    let header = header(first, path, host_keys).await?;
+    let refused = |HintedError { error, hint }| Err(Failure::usage(error).hint(hint));
+    match header {
+        Ok(header) => misfit(path, &header, experiment).map_or(Ok(()), refused),
+        Err(wrong) => refused(wrong),
+    }
+}
+
+/// What a checkpoint on a host tells of itself.
+///
+/// Errors: the host does not answer. Within: the file is no checkpoint of the built-in trainer, or of another
+/// version.
+pub async fn header(
+    first: &Host,
+    path: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<Result<CheckpointHeader, HintedError>, Failure> {
+    let args =
+        |host: &Host| ["header", "--workdir", &host.workdir, "--path", path].map(str::to_owned).to_vec();
+    let mut answers = exec_on_all(std::slice::from_ref(first), host_keys, args).await?;
+    let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no host was asked", "")))?;
+    Ok(decode(first, &answer))
+}
+
+/// Why nothing can begin from this checkpoint. Keys of another version say nothing: the trainer compares.
+pub fn misfit(path: &str, header: &CheckpointHeader, experiment: &Experiment) -> Option<HintedError> {
+    let there = serde_json::from_value(header.about.experiment.clone()).ok()?;
+    weights::refusal(path, &weights::misfits(&there, experiment))
 }
 
 /// A checkpoint of a run by the name of its file, on the host of its rank 0.
@@ -114,7 +158,8 @@ fn names<'a>(runs: impl Iterator<Item = &'a RunCheckpoints>) -> String {
     runs.take(5).map(|run| run.run.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn first_host(draft: &PlanDraft) -> Result<&Host, Failure> {
+/// Where rank 0 will be.
+pub fn first_host(draft: &PlanDraft) -> Result<&Host, Failure> {
     draft
         .hosts
         .iter()

@@ -49,12 +49,15 @@ pub fn ignored(folder: &Path) -> Ignored {
 }
 
 /// The state of a checkout.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Checkout {
     pub commit: String,
     /// The branch, when there is one.
     pub branch: Option<String>,
-    /// Files that differ from the commit, untracked ones too.
+    /// Something differs from the commit.
+    #[serde(default)]
+    pub dirty: bool,
+    /// Files that do, untracked ones too.
     pub changed: usize,
 }
 
@@ -79,11 +82,8 @@ pub fn checkout(folder: &Path) -> Option<Checkout> {
         let found = status.lines().find_map(|line| line.strip_prefix("# branch.")?.strip_prefix(name));
         found.map(|value| value.trim().to_owned()).filter(|value| !value.starts_with('('))
     };
-    Some(Checkout {
-        commit: told("oid ")?,
-        branch: told("head "),
-        changed: status.lines().filter(|line| !line.starts_with('#')).count(),
-    })
+    let changed = status.lines().filter(|line| !line.starts_with('#')).count();
+    Some(Checkout { commit: told("oid ")?, branch: told("head "), dirty: changed > 0, changed })
 }
 
 /// What differs from the commit below `folder`, at most [`DIFF`] bytes; empty when nothing does.
@@ -102,7 +102,7 @@ pub struct CodeState {
 impl CodeState {
     fn of(folder: &Path) -> CodeState {
         let checkout = checkout(folder);
-        let is_dirty = checkout.as_ref().is_some_and(|checkout| checkout.changed > 0);
+        let is_dirty = checkout.as_ref().is_some_and(|checkout| checkout.dirty);
         CodeState { checkout, changes: if is_dirty { difference(folder) } else { String::new() } }
     }
 }
@@ -208,7 +208,7 @@ mod tests {
         }
         fs::write(path.join("a.py"), "2").unwrap();
         let state = checkout(path).unwrap();
-        assert!(state.changed >= 2 && state.commit.len() == 40, "{state:?}");
+        assert!(state.dirty && state.changed >= 2 && state.commit.len() == 40, "{state:?}");
         let branch = state.branch.clone().expect("a new repository has a branch");
         let said = ask(path).answer();
         assert_eq!(said.checkout, Some(state));

@@ -3,6 +3,7 @@
 use super::again;
 use super::args::{AttachArgs, HostKeyArgs, RestartArgs};
 use super::begin_from;
+use super::checkpoint_source::LATEST;
 use super::choose::{self, OutputChoice, TerminalInfo};
 use super::roster::{Found, Roster, State, roster};
 use super::run::{self, LinkOptions, Links};
@@ -13,18 +14,20 @@ use crate::shell::driver::{End, Session, Why};
 use crate::shell::metrics::Endpoint;
 use crate::shell::objective::Objective;
 use crate::shell::output::Output;
-use crate::shell::secrets;
 use crate::shell::stderr;
 use rankdeck_config::HostsSource;
 use rankdeck_core::Goal;
-use rankdeck_core::model::Model;
+use rankdeck_core::model::{Model, RunState};
 use rankdeck_link::Opening;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::LaunchHash;
 use rankdeck_tui::restart_draft::Changed;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::Plan;
+use rankdeck_types::weights;
 use rankdeck_types::words::{count, plural};
 use std::path::Path;
 
@@ -87,6 +90,10 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
         Some(end) if !args.set.is_empty() => Some(changed(&target, &end.model, &args.set)?),
         _ => None,
     };
+    if let (Some(from), Some(end)) = (&from, &looked) {
+        let wanted = changed.as_ref().map(|changed| &*changed.experiment);
+        fits(&target, &end.model, from, wanted, &args.host_keys).await?;
+    }
     if over {
         stderr::line(&format!(
             "run {} is over; it begins again from {}",
@@ -178,18 +185,12 @@ async fn named_checkpoint(
     named: &str,
     host_keys: &HostKeyArgs,
 ) -> Result<String, Failure> {
-    let plan = model.plan.as_ref();
-    let node = plan.and_then(|plan| plan.ranks.first()).map(|rank| rank.node_rank);
-    let name = node.and_then(|node| model.hosts.get(node.index())).map(|host| host.name.as_str());
-    let Some(first) = target.hosts.iter().find(|host| Some(host.name.as_str()) == name) else {
-        return Err(Failure::host(format!("no host tells where rank 0 of run {} is", target.run))
-            .hint("`rankdeck ps` shows which hosts answer"));
-    };
+    let first = first_host(target, model)?;
     let stem = named.parse::<u64>().map_or_else(|_| named.to_owned(), |number| format!("iter-{number}"));
     if stem != "best" && stem == named {
         return begin_from::there(first, named, host_keys).await;
     }
-    if !plan.is_some_and(Plan::is_builtin) {
+    if !model.plan.as_ref().is_some_and(Plan::is_builtin) {
         return Err(Failure::usage(format!(
             "run {} runs a program of yours, whose checkpoints have no such names as {named}",
             target.run
@@ -197,6 +198,48 @@ async fn named_checkpoint(
         .hint("`--from PATH` names a file on rank 0's host"));
     }
     begin_from::of_run(first, &target.run.0, &stem, host_keys).await
+}
+
+/// The host of rank 0.
+fn first_host<'a>(target: &'a Target, model: &Model) -> Result<&'a Host, Failure> {
+    let node = model.plan.as_ref().and_then(|plan| plan.ranks.first()).map(|rank| rank.node_rank);
+    let name = node.and_then(|node| model.hosts.get(node.index())).map(|host| host.name.as_str());
+    target.hosts.iter().find(|host| Some(host.name.as_str()) == name).ok_or_else(|| {
+        Failure::host(format!("no host tells where rank 0 of run {} is", target.run))
+            .hint("`rankdeck ps` shows which hosts answer")
+    })
+}
+
+/// Makes sure that the run can begin again from `from`, with its experiment as it is or with another one,
+/// before anything ends or begins.
+async fn fits(
+    target: &Target,
+    model: &Model,
+    from: &str,
+    changed: Option<&Experiment>,
+    host_keys: &HostKeyArgs,
+) -> Result<(), Failure> {
+    let Some(plan) = model.plan.as_ref().filter(|plan| plan.is_builtin()) else { return Ok(()) };
+    let wanted = changed.unwrap_or(&plan.experiment);
+    let as_it_was = |failure: Failure| failure.hint(format!("run {} is as it was", target.run));
+    if from != LATEST {
+        let first = first_host(target, model)?;
+        return begin_from::fits(first, from, wanted, host_keys).await.map_err(as_it_was);
+    }
+    // A run that goes on writes it when it stops. The trainer goes back to an older one when it is damaged.
+    let mut refused = weights::refusal(LATEST, &weights::misfits(&plan.experiment, wanted));
+    if model.run.state == RunState::Over {
+        let first = first_host(target, model)?;
+        if let Ok(path) = begin_from::of_run(first, &target.run.0, LATEST, host_keys).await
+            && let Ok(header) = begin_from::header(first, &path, host_keys).await?
+        {
+            refused = begin_from::misfit(&path, &header, wanted);
+        }
+    }
+    match refused {
+        Some(HintedError { error, hint }) => Err(as_it_was(Failure::usage(error).hint(hint))),
+        None => Ok(()),
+    }
 }
 
 /// The run's experiment with changed keys.
@@ -221,13 +264,6 @@ fn agreed(target: &Target, end: &End) -> Result<LaunchHash, Failure> {
     };
     stderr::line(&format!("on {}:", plural(plan.members().count(), "host")));
     stderr::line(&format!("  {}", plan.command_line()));
-    let hosts = plan.hosts.iter().map(|planned| &planned.host);
-    let missing = secrets::missing(&plan.experiment.launch, hosts);
-    if !missing.is_empty() {
-        let names = missing.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(Failure::usage(format!("the run passes {names}, not set in this console's environment"))
-            .hint("`export` it in this shell first; `--yes` starts the ranks without"));
-    }
     match prompt::yes(&format!("start this again in run {}?", target.run)) {
         true => Ok(launch.clone()),
         false => Err(refusal("no restart: nobody said yes".into())),

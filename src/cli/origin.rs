@@ -39,8 +39,10 @@ pub struct Origin {
     changes: String,
 }
 
-/// Versions on one host.
-#[derive(Debug, Default, Serialize)]
+/// Versions on one host: of the interpreter of the ranks, or of the trainer's Python worker, and of what lies
+/// below them.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 struct Versions {
     #[serde(skip_serializing_if = "Option::is_none")]
     python: Option<String>,
@@ -48,6 +50,11 @@ struct Versions {
     prefix: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     torch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cuda: Option<String>,
+    /// Python packages.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    packages: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     libtorch: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,16 +78,73 @@ pub fn again(run: &RunId) -> Option<Again> {
     folders.iter().rev().find_map(kept).filter(|again| again.experiment.is_file())
 }
 
+impl Versions {
+    /// In a line; torch is told once.
+    fn line(&self) -> String {
+        let named = [
+            ("python", &self.python),
+            ("torch", &self.torch),
+            ("cuda", &self.cuda),
+            ("libtorch", &self.libtorch),
+            ("driver", &self.driver),
+        ];
+        let named = named.into_iter().filter_map(|(name, version)| Some((name, version.as_ref()?)));
+        let packages = self.packages.iter().filter(|(name, _)| *name != "torch");
+        let kernel = Some(("kernel", &self.kernel)).filter(|(_, kernel)| !kernel.is_empty());
+        let all = named.chain(packages.map(|(name, version)| (name.as_str(), version))).chain(kernel);
+        all.map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What a report says of where a run comes from, name and text; empty where no console of `run` has launched it.
+pub fn told(run: &Path) -> Vec<(String, String)> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Kept {
+        command_line: Vec<String>,
+        folder: PathBuf,
+        rankdeck: String,
+        git: Option<Checkout>,
+        code: Option<String>,
+        hosts: BTreeMap<String, Versions>,
+    }
+    let consoles = std::fs::read_dir(run).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = consoles.map(|entry| entry.path().join(FILE)).collect();
+    files.sort();
+    let kept = |file: &PathBuf| serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok();
+    let Some(kept): Option<Kept> = files.iter().find_map(kept) else { return Vec::new() };
+    let mut rows = vec![
+        ("command".to_owned(), kept.command_line.join(" ")),
+        ("folder".to_owned(), kept.folder.display().to_string()),
+        ("git".to_owned(), kept.git.as_ref().map_or_else(|| "no checkout".to_owned(), Checkout::shown)),
+        ("rankdeck".to_owned(), kept.rankdeck),
+    ];
+    rows.extend(kept.code.map(|code| ("code".to_owned(), code)));
+    let mut alike: Vec<(Vec<String>, Versions)> = Vec::new();
+    for (host, versions) in kept.hosts {
+        match alike.iter_mut().find(|(_, known)| *known == versions) {
+            Some((hosts, _)) => hosts.push(host),
+            None => alike.push((vec![host], versions)),
+        }
+    }
+    rows.extend(alike.into_iter().map(|(hosts, versions)| (hosts.join(", "), versions.line())));
+    rows
+}
+
 impl Origin {
     /// Of a run with this code.
     pub fn new(draft: &PlanDraft, report: &Report, code: CodeState, launch: Option<Again>) -> Origin {
         let versions = |(host, answer): (&String, &Result<super::preflight::Examined, _>)| {
             let found = &answer.as_ref().ok()?.findings;
             let python = found.program.as_ref().and_then(|program| program.python.clone());
+            let mut worker = found.environment.clone().map(|worker| worker.versions).unwrap_or_default();
+            let its_python = worker.remove("python");
             let versions = Versions {
-                python: python.as_ref().map(|python| python.version.clone()),
+                python: python.as_ref().map(|python| python.version.clone()).or(its_python),
                 prefix: python.as_ref().map(|python| python.prefix.clone()),
-                torch: python.and_then(|python| python.torch),
+                torch: python.as_ref().and_then(|python| python.torch.clone()),
+                cuda: python.as_ref().and_then(|python| python.cuda.clone()),
+                packages: python.map(|python| python.packages).unwrap_or(worker),
                 libtorch: found.libtorch_version.clone(),
                 driver: found.driver.clone(),
                 kernel: found.kernel.clone(),

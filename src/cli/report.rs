@@ -1,7 +1,7 @@
 //! `rankdeck report`: a recorded run as one file for people who were not there.
 
 use super::args::ReportArgs;
-use super::{Failure, code, past, print};
+use super::{Failure, code, origin, past, print};
 use crate::shell::clock::utc_offset_s;
 use crate::shell::stderr;
 use rankdeck_core::model::Model;
@@ -16,7 +16,9 @@ pub fn report(args: &ReportArgs) -> Result<u8, Failure> {
     let (model, _) = record.last().map_err(|error| {
         Failure::usage(error.to_string()).hint("another rankdeck may have written it: use that one")
     })?;
-    let sources = sources(&model);
+    // A record lies in the folder of its console, and that in the run's.
+    let run = past.record.ancestors().nth(2).map(origin::told).unwrap_or_default();
+    let sources = Sources { origin: run, ..sources(&model) };
     let to = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}.html", past.name)));
     if to == Path::new("-") {
         print::stdout(markdown(&model, &sources).trim_end());
@@ -37,7 +39,7 @@ fn sources(model: &Model) -> Sources {
     let experiment = model.plan.as_ref().map(|plan| &plan.experiment);
     let text = experiment.and_then(|experiment| toml::to_string(experiment).ok()).unwrap_or_default();
     let differences = experiment.map(differences).unwrap_or_default();
-    Sources { utc_offset_s: utc_offset_s(), experiment: text, differences }
+    Sources { utc_offset_s: utc_offset_s(), experiment: text, differences, ..Sources::default() }
 }
 
 /// Keys that were set to something else than they are without being set.

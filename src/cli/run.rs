@@ -62,6 +62,8 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
         None => None,
     };
     if let Some(path) = &draft.resume {
+        let first = begin_from::first_host(&draft)?;
+        begin_from::fits(first, path, &draft.experiment, &args.host_keys).await?;
         stderr::line(&format!("begins from {path}"));
     } else if args.carry_on {
         stderr::line("begins from the beginning: no earlier run of this name has a checkpoint");

@@ -86,6 +86,11 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shown: Option<LaunchHash>,
     },
+    /// A restart was asked for that this console cannot make.
+    RestartRefused {
+        /// One sentence, with what helps.
+        reason: String,
+    },
     /// The user looks at the policy at play, or no longer.
     Watched {
         /// They do.

@@ -121,7 +121,8 @@ mod tests {
             let event = RecordEvent::Launched { spec: spec.clone() };
             let record = Record { seq: u64::MAX, time: 1.7e9, generation: Generation(7), event };
             assert!(frame::encode(&AgentMessage::Record(record)).is_ok());
-            let snapshot = AgentMessage::Snapshot { spec: Some(spec.clone()), ranks, last_seq: u64::MAX };
+            let snapshot =
+                AgentMessage::Snapshot { spec: Some(spec.clone()), ranks, last_seq: u64::MAX, holds: vec![] };
             assert!(frame::encode(&snapshot).is_ok(), "{hosts} hosts of {nproc} ranks, {fits} bytes");
             let launch = ConsoleMessage::Launch { spec, private: Default::default() };
             assert!(frame::encode(&launch).is_ok());

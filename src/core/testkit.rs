@@ -260,7 +260,12 @@ impl Cluster {
                 let last_seq = agent.records.len() as u64;
                 self.said(
                     node,
-                    AgentMessage::Snapshot { spec: agent.spec.map(Box::new), ranks: vec![], last_seq },
+                    AgentMessage::Snapshot {
+                        spec: agent.spec.map(Box::new),
+                        ranks: vec![],
+                        last_seq,
+                        holds: vec![],
+                    },
                 );
                 for record in agent.records.into_iter().filter(|record| record.seq > after_seq) {
                     self.said(node, AgentMessage::Record(record));

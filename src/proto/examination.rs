@@ -91,6 +91,8 @@ pub struct EnvFindings {
     pub discrete: Option<bool>,
     /// Its observations are images.
     pub image: Option<bool>,
+    /// Versions of the interpreter (`python`) and of the packages that it needs.
+    pub versions: BTreeMap<String, String>,
 }
 
 /// What was found.
@@ -333,6 +335,9 @@ pub struct Python {
     pub torch: Option<String>,
     /// CUDA that torch was built for.
     pub cuda: Option<String>,
+    /// Versions of NumPy, Gymnasium and what the script imports, as far as packages of those names are there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub packages: BTreeMap<String, String>,
 }
 
 /// Hashes in hexadecimal, shortened to 16 digits.

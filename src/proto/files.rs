@@ -24,6 +24,28 @@ pub struct FileEntry {
     pub modified: WallTime,
 }
 
+/// What a checkpoint of the built-in trainer begins with: this, [`CHECKPOINT_VERSION`] and the length of its
+/// header (u32 each, little-endian), then the header, JSON.
+pub const CHECKPOINT_MAGIC: &[u8; 8] = b"RANKDECK";
+/// The layout that this build writes and reads.
+pub const CHECKPOINT_VERSION: u32 = 3;
+/// Bytes before the header.
+pub const CHECKPOINT_PREFIX: usize = 16;
+
+/// What a checkpoint of the built-in trainer tells of itself, as far as a console needs it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct CheckpointHeader {
+    /// What was trained.
+    pub about: CheckpointAbout,
+}
+
+/// The same part of the header as the trainer writes it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct CheckpointAbout {
+    /// The resolved experiment, as JSON: another version may have other keys.
+    pub experiment: serde_json::Value,
+}
+
 /// The files of one run on one host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunFiles {

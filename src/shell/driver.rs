@@ -245,6 +245,7 @@ impl Driver {
         let mut queue = VecDeque::from([event]);
         while let Some(event) = queue.pop_front() {
             let now = self.clock.now();
+            let event = Secrets::refusal(&event, self.core.model()).unwrap_or(event);
             if let Some(recorder) = &mut self.recorder
                 && event.is_recorded()
             {
@@ -266,9 +267,7 @@ impl Driver {
             for effect in effects {
                 self.carry_out(now, effect);
             }
-            if let Some(plan) = &self.core.model().plan
-                && let Some(line) = self.secrets.lacking(plan)
-            {
+            if let Some(line) = self.secrets.lacking(self.core.model()) {
                 if matches!(self.output, Output::Lines(_) | Output::Linear(_)) {
                     stderr::line(&format!("warning: {line}"));
                 }

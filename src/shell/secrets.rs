@@ -4,12 +4,14 @@
 //! Owner: the driver. The core says what is launched and knows neither, so the driver adds both to each
 //! launch that it sends.
 
+use rankdeck_core::event::Event;
+use rankdeck_core::model::{HostModel, Model};
 use rankdeck_proto::message::{Away, LaunchSpec, Private};
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::experiment::Launch;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::Generation;
-use rankdeck_types::plan::Plan;
+use rankdeck_types::plan::{Plan, PlannedHost};
 use rankdeck_types::ui::Notify;
 use rankdeck_types::variables::{Values, Wanted};
 use std::collections::BTreeSet;
@@ -60,30 +62,70 @@ impl Secrets {
         }
     }
 
-    /// Says once what the ranks would lack if this console started them.
-    pub fn lacking(&mut self, plan: &Plan) -> Option<String> {
-        if std::mem::replace(&mut self.compared, true) {
+    /// Says once what ranks would lack if this console started them, when all agents have told what they keep.
+    pub fn lacking(&mut self, model: &Model) -> Option<String> {
+        let plan = model.plan.as_ref().filter(|_| !self.compared)?;
+        let told =
+            |planned: &PlannedHost| host(model, &planned.host.name).is_some_and(|host| host.holds.is_some());
+        if !plan.members().all(told) {
             return None;
         }
-        let names = missing(&plan.experiment.launch, plan.hosts.iter().map(|planned| &planned.host));
+        self.compared = true;
+        let names = missing(model, plan, &Event::restart(None));
         (!names.is_empty()).then(|| {
-            let names = names.into_iter().collect::<Vec<_>>().join(", ");
             format!(
-                "not set in this console: {names}; a restart from here starts the ranks without; hint: set them \
-                 and attach again before you restart"
+                "not set in this console: {}; no restart is made from here; hint: `export` them and attach again \
+                 before you restart",
+                list(names)
             )
         })
     }
+
+    /// Why this console cannot make the restart that is asked for: neither it nor an agent that goes on has
+    /// what the ranks are to get.
+    pub fn refusal(event: &Event, model: &Model) -> Option<Event> {
+        if !matches!(event, Event::RestartRequested { .. } | Event::CheckedRestartRequested { .. }) {
+            return None;
+        }
+        let names = missing(model, model.plan.as_ref()?, event);
+        (!names.is_empty()).then(|| Event::RestartRefused {
+            reason: format!(
+                "the run passes {}, not set in this console's environment; hint: `export` it, then restart",
+                list(names)
+            ),
+        })
+    }
+}
+
+fn list(names: BTreeSet<String>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn host<'a>(model: &'a Model, name: &str) -> Option<&'a HostModel> {
+    model.hosts.iter().find(|host| host.name == name)
+}
+
+/// Names of variables that ranks would lack after this restart, by what this console has and agents keep.
+fn missing(model: &Model, plan: &Plan, event: &Event) -> BTreeSet<String> {
+    let (mut left, mut joined, mut next) = (&[][..], &[][..], &plan.experiment);
+    if let Event::RestartRequested { exclude, add, experiment, .. } = event {
+        (left, joined) = (exclude, add);
+        next = experiment.as_deref().unwrap_or(next);
+    }
+    let stay = plan.members().map(|planned| &planned.host).filter(|host| !left.contains(&host.name));
+    let mut lacking = BTreeSet::new();
+    for host in stay.chain(joined) {
+        let held = self::host(model, &host.name).and_then(|host| host.holds.as_deref()).unwrap_or_default();
+        let wanted =
+            Wanted::new(&next.launch, host).beyond(&Wanted::new(&plan.experiment.launch, host), held);
+        lacking.extend(wanted.fill(&|name| std::env::var(name).ok()).1);
+    }
+    lacking
 }
 
 /// The values for one host's ranks, and the names of variables that this console does not have as text.
 pub fn values(launch: &Launch, host: &Host) -> (Values, Vec<String>) {
     Wanted::new(launch, host).fill(&|name| std::env::var(name).ok())
-}
-
-/// Names of variables that this console lacks.
-pub fn missing<'a>(launch: &Launch, hosts: impl Iterator<Item = &'a Host>) -> BTreeSet<String> {
-    hosts.flat_map(|host| values(launch, host).1).collect()
 }
 
 #[cfg(test)]

@@ -24,6 +24,9 @@ use super::safetensors::{self, Entry};
 use super::state::{Array, MODEL, State, Words};
 use crate::inject::{self, SavePoint};
 use crate::normalise;
+use rankdeck_proto::files::{
+    CHECKPOINT_MAGIC as MAGIC, CHECKPOINT_PREFIX as PREFIX, CHECKPOINT_VERSION as VERSION,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -31,10 +34,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"RANKDECK";
-const VERSION: u32 = 3;
 const HASH: usize = 32;
-const PREFIX: usize = 16;
 /// How the name of a file ends that is being written; it begins with a dot.
 const UNFINISHED: &str = ".tmp";
 /// Bytes written between two updates of the progress.

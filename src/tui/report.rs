@@ -31,6 +31,8 @@ pub struct Sources {
     pub utc_offset_s: i64,
     /// The experiment as TOML; empty when unknown.
     pub experiment: String,
+    /// Where the run comes from: name and text.
+    pub origin: Vec<(String, String)>,
     /// Keys that differ from the defaults: name, value, default.
     pub differences: Vec<(String, String, String)>,
 }
@@ -105,6 +107,11 @@ fn pieces(model: &Model, sources: &Sources) -> Vec<Piece> {
     all.push(Piece::List(
         model.history.iter().skip(skip).map(|line| told(line, sources.utc_offset_s)).collect(),
     ));
+    if !sources.origin.is_empty() {
+        all.push(Piece::Head("Where it comes from".into()));
+        let rows = sources.origin.iter().map(|(what, text)| vec![words::clean(what), words::clean(text)]);
+        all.push(Piece::Table(vec!["what", "which"], rows.collect()));
+    }
     if !sources.differences.is_empty() {
         all.push(Piece::Head("Settings that differ from the defaults".into()));
         let rows = sources
@@ -386,6 +393,7 @@ mod tests {
     fn a_report_is_bounded_and_nothing_in_it_is_markup_of_others() {
         let sources = Sources {
             experiment: "[run]\nname = \"</pre><script>\"".into(),
+            origin: vec![("command".into(), "rankdeck run <script> a|b\u{1b}[2J".into())],
             differences: vec![("a|b".into(), "1".into(), "2".into())],
             ..Sources::default()
         };
@@ -402,6 +410,7 @@ mod tests {
         }
         let text = markdown(&model(), &sources);
         assert!(text.starts_with("# cart-1\n") && text.contains("a\\|b | 1 | 2"), "{text}");
+        assert!(text.contains("## Where it comes from") && text.contains("run <script> a\\|b"), "{text}");
         assert!(!text.contains('\u{1b}'));
     }
 }

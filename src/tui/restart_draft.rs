@@ -8,6 +8,7 @@ use rankdeck_types::ids::WallTime;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, replan};
 use rankdeck_types::probe::Probe;
 use rankdeck_types::schema::{Key, Keys, Kind};
+use rankdeck_types::weights;
 use rankdeck_types::words;
 use std::collections::BTreeSet;
 
@@ -230,6 +231,10 @@ impl RestartDraft {
                 }
             },
         };
+        if let Some(mistake) = self.misfit(model, plan, &wanted) {
+            self.outcome.mistakes.push(mistake);
+            return;
+        }
         if self.hosts.is_open(model) {
             self.outcome.plan = NOT_ASKED.into();
             return;
@@ -241,6 +246,18 @@ impl RestartDraft {
                 self.outcome.mistakes.push(format!("{} (key {})", error.cause.with_hint(), error.key));
             }
         }
+    }
+
+    /// Why the trainer could not begin from the origin that is picked with this experiment. Checkpoints of a run
+    /// are taken for what its present experiment makes.
+    fn misfit(&self, model: &Model, plan: &Plan, wanted: &Experiment) -> Option<String> {
+        let origins = origins(model);
+        let origin = origins.get(self.selected).or(origins.last())?;
+        if !plan.is_builtin() || origin.from.is_none() {
+            return None;
+        }
+        let refused = weights::refusal(&origin.name, &weights::misfits(&plan.experiment, wanted))?;
+        Some(format!("{}; hint: {}", refused.error, refused.hint))
     }
 
     /// Completes the word that is typed, as far as it is clear.

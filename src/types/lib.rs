@@ -20,4 +20,5 @@ pub mod setup;
 pub mod ui;
 pub mod variables;
 pub mod webhook;
+pub mod weights;
 pub mod words;

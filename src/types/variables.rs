@@ -208,6 +208,27 @@ impl Wanted {
         self.entries.keys().map(String::as_str)
     }
 
+    /// The variable is a console's own, as it is, under the same name.
+    pub fn passes(&self, name: &str) -> bool {
+        self.entries.get(name).is_some_and(|template| *template == format!("${{{name}}}"))
+    }
+
+    /// The variable is made of the same ones in both.
+    pub fn agrees(&self, other: &Wanted, name: &str) -> bool {
+        self.entries.get(name).is_some_and(|template| other.entries.get(name) == Some(template))
+    }
+
+    /// The same without those that a host has already, as `was` made them.
+    #[must_use]
+    pub fn beyond(mut self, was: &Wanted, held: &[String]) -> Wanted {
+        for name in held {
+            if self.agrees(was, name) {
+                self.entries.remove(name);
+            }
+        }
+        self
+    }
+
     /// Fills in what the console has; returns the values, and the names of variables that it lacks.
     pub fn fill(&self, console: &dyn Fn(&str) -> Option<String>) -> (Values, Vec<String>) {
         let (mut values, mut missing) = (BTreeMap::new(), Vec::new());
@@ -241,6 +262,18 @@ impl Values {
     /// No value.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// There is a value of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Takes over those of `other` that are wanted and not there.
+    pub fn complete(&mut self, other: &Values, wanted: impl Fn(&str) -> bool) {
+        for (name, value) in other.0.iter().filter(|(name, _)| wanted(name)) {
+            self.0.entry(name.clone()).or_insert_with(|| value.clone());
+        }
     }
 
     /// Bytes of names and values.

@@ -105,6 +105,24 @@ fn the_palette_takes_a_checkpoint_and_keys_and_nothing_changed_is_a_plain_restar
     assert_eq!(press(&model, &mut view, "\n"), []);
 }
 
+/// A checkpoint holds the networks of its experiment: other ones begin afresh, or nothing is asked.
+#[test]
+fn networks_that_no_checkpoint_holds_begin_afresh_only() {
+    let (model, mut view) = scene();
+    press(&model, &mut view, "Rpolicy.hidden=[32]");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("policy.hidden is [64, 64] there, [32] here"), "{shown}");
+    assert_eq!(press(&model, &mut view, "\n"), []);
+    assert!(matches!(view.overlay(), Some(Overlay::Restart(_))), "nothing is asked");
+    press(&model, &mut view, "↓↓↓↓");
+    assert!(!screen(&model, &mut view).contains("does not fit"));
+    assert!(matches!(view.overlay(), Some(Overlay::Restart(draft)) if draft.outcome.mistakes.is_empty()));
+    press(&model, &mut view, "↑");
+    assert!(screen(&model, &mut view).contains("does not fit"), "another one is looked at again");
+    press(&model, &mut view, "↓\n");
+    assert_eq!(order(press(&model, &mut view, "y")).0, None);
+}
+
 /// What ends of rows name a checkpoint.
 fn origins_of(model: &Model) -> Vec<String> {
     rankdeck_tui::restart_draft::origins(model).into_iter().map(|origin| origin.name).collect()

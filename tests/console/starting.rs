@@ -324,9 +324,16 @@ fn a_run_keeps_where_it_comes_from_and_what_git_ignores_stays() {
         serde_json::from_str(&std::fs::read_to_string(run.join("console/origin.json")).unwrap()).unwrap();
     assert_eq!(origin["command_line"][1], "run");
     assert_eq!(origin["git"]["commit"].as_str().map(str::len), Some(40));
+    assert_eq!((&origin["git"]["dirty"], &origin["git"]["changed"]), (&true.into(), &1.into()));
     assert!(origin["hosts"]["a"]["python"].is_string() && origin["code"].is_string(), "{origin}");
     let changes = std::fs::read_to_string(run.join("console/changes.diff")).unwrap();
     assert!(changes.contains("# changed"), "{changes}");
+    let (code, out, err) = told(folder.path(), &["report", "--output", "-"]);
+    assert!(
+        code == 0 && out.contains("## Where it comes from") && out.contains(", 1 file changed"),
+        "{out}{err}"
+    );
+    assert!(out.contains("| a | python 3.") && out.contains("run e.toml --headless --logs"), "{out}");
 }
 
 #[test]

@@ -84,18 +84,40 @@ fn a_value_of_the_console_is_in_the_ranks_environment_and_nowhere_else() {
         holders.iter().filter(|pid| !ranks.contains(pid) && **pid != console.pid()).collect();
     assert!(others.is_empty(), "agents, guards and servers have it in no environment: {others:?}");
 
-    // Another console, without the variable, says so.
+    // Another console, without the variable: the agents keep it for the ranks that follow.
     let run = console.all("run_started")[0]["run"].as_str().unwrap().to_owned();
     let mut other = hosts.console(&["attach", &run]);
     other.wait_kind("rank", 60);
+    let again = hosts.command(&["restart", &run, "--yes"]).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    for rank in 0..2 {
+        let line = format!("has {0} of {0}, $5 ", value.len());
+        other.wait_for("the next ranks have it", 60, |v| {
+            v["kind"] == "log" && v["generation"] == 1 && v["rank"] == rank && v["line"] == line
+        });
+    }
     // SIGKILL leaves whatever a crash leaves.
     crate::support::kill(console.pid(), libc::SIGKILL);
     other.signal(libc::SIGTERM);
     other.finish(60);
     wait_until("agents leave", 30, || hosts.bench.processes().is_empty());
     assert_eq!(files_with(&folders, &value), Vec::<PathBuf>::new(), "when it is over");
-    let warned = other.stderr();
-    assert!(warned.contains("not set in this console: EMPTY, TOKEN"), "{warned}");
-    let said = format!("{:?}{:?}", console.seen, other.seen) + &console.stderr() + &warned;
+    let told = other.stderr();
+    assert!(!told.contains("not set in this console"), "agents had it: {told}");
+
+    // With the agents it is gone, and nothing is started without it.
+    let refused = hosts.command(&["restart", &run, "--yes"]).output().unwrap();
+    let warned = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2)
+            && warned.contains("the run passes EMPTY, TOKEN, not set in this console's environment")
+            && warned.contains("`export` it"),
+        "{warned}"
+    );
+    let listed = text(&hosts.command(&["ps", "--json"]).output().unwrap().stdout);
+    let line: serde_json::Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
+    assert_eq!((&line["state"], &line["generation"]), (&"finished".into(), &1.into()), "{listed}");
+    let said = format!("{:?}{:?}", console.seen, other.seen) + &console.stderr() + &told + &warned;
     assert!(!said.contains(&value));
 }

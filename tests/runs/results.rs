@@ -206,7 +206,32 @@ fn a_training_that_is_over_goes_on_from_where_it_was() {
         let refused = told(&bench, &named);
         assert!(from == "77" || refused.1.contains(&said), "{}", refused.1);
     }
-    assert_eq!(listed(&hosts)[0]["generation"], 0, "{own} is as it was");
+    // Nor from a checkpoint that holds other networks, or none.
+    let narrow = ["--set", "policy.hidden=[32]"];
+    let there = bench.path().join("runs").join(&own).join("checkpoints/latest.safetensors");
+    let (file, whole) = (path(&there), there.with_extension("ckpt"));
+    for (words, said) in [
+        (&["restart", &own, "--yes", narrow[0], narrow[1]][..], "policy.hidden is [64, 64] there, [32] here"),
+        (
+            &["restart", &own, "--yes", "--from", path(&whole), narrow[0], narrow[1]],
+            "keep policy.hidden=[64,64]",
+        ),
+        (&["restart", &own, "--yes", "--from", file], "is no checkpoint of rankdeck"),
+        (
+            &["run", path(&experiment), "--from", &own, narrow[0], narrow[1]],
+            "policy.hidden is [64, 64] there",
+        ),
+        (&["run", path(&experiment), "--continue", narrow[0], narrow[1]], "keep policy.hidden=[64,64]"),
+    ] {
+        let refused = told(&bench, &[words, &["--hosts", path(&hosts)]].concat());
+        assert!(refused.0 == Some(2) && refused.1.contains(said), "{words:?}: {}", refused.1);
+    }
+    let all = listed(&hosts);
+    assert_eq!(
+        (&all[0]["run"], &all[0]["generation"]),
+        (&own.as_str().into(), &0.into()),
+        "{own} is as it was"
+    );
     let (code, text) = told(
         &bench,
         &["run", path(&experiment), "--hosts", path(&hosts), "--continue", "--set", &goal, "--json"],

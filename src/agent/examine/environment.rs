@@ -26,6 +26,11 @@ for package in ["numpy", "gymnasium"] + (["ale_py"] if atari else []):
         importlib.import_module(package)
     except ImportError as error:
         found["missing"].append(package)
+found["versions"] = {"python": sys.version.split()[0]}
+for package in ["numpy", "gymnasium"] + (["ale_py"] if atari else []):
+    version = getattr(sys.modules.get(package), "__version__", None)
+    if version:
+        found["versions"][package] = str(version)
 if found["missing"]:
     say()
 import gymnasium
@@ -90,7 +95,10 @@ mod tests {
         let python = python.to_string_lossy();
         let wrong = asked(&python, "Pong").error.unwrap_or_default();
         assert!(wrong.contains("Pong"), "{wrong}");
-        assert_eq!(asked(&python, "CartPole-v1").discrete, Some(true));
+        let found = asked(&python, "CartPole-v1");
+        assert_eq!(found.discrete, Some(true));
+        let names: Vec<&str> = found.versions.keys().map(String::as_str).collect();
+        assert_eq!(names, ["gymnasium", "numpy", "python"]);
         assert_eq!(asked(&python, "Pendulum-v1").discrete, Some(false));
     }
 }

@@ -47,12 +47,22 @@ def lacks(name):
         return importlib.util.find_spec(name) is None
     except Exception:
         return False
+packages = {}
+try:
+    from importlib.metadata import version as version_of
+    for name in ["numpy", "gymnasium"] + sys.argv[2:]:
+        try:
+            packages[name] = str(version_of(name))
+        except Exception:
+            pass
+except ImportError:
+    pass
 if sys.argv[1:]:
     sys.path.insert(0, sys.argv[1])
 print("RANKDECK-PYTHON", json.dumps({
     "missing": [name for name in sys.argv[2:] if lacks(name)],
     "executable": sys.executable or "", "prefix": sys.prefix, "version": sys.version.split()[0],
-    "torch": version, "cuda": cuda,
+    "torch": version, "cuda": cuda, "packages": packages,
 }))
 "#;
 

@@ -16,6 +16,7 @@ use crate::serve::console::Order;
 use crate::serve::consoles::Consoles;
 use crate::serve::events::Said;
 use crate::serve::journal::Journal;
+use crate::serve::kept::{self, Kept};
 use crate::serve::log::say;
 use crate::serve::observers::{Observed, Observers};
 use crate::serve::port;
@@ -52,6 +53,7 @@ pub(crate) struct Agent {
     /// When the run began here, seconds since the epoch.
     started: f64,
     lifecycle: Rc<RefCell<Lifecycle>>,
+    kept: Rc<RefCell<Kept>>,
     journal: Journal,
     supervisor: Supervisor,
     observers: Observers,
@@ -278,6 +280,7 @@ impl Agent {
         if self.quitting {
             return Err(HintedError::new("this agent is ending", "attach again in a moment"));
         }
+        self.kept.borrow_mut().complete(&spec, &mut private.variables, &kept::inherited)?;
         let actions = self.lifecycle.borrow_mut().launch(spec.clone())?;
         if !actions.is_empty() {
             self.consoles.begin();

@@ -11,6 +11,7 @@ use crate::observe::logs::Batch;
 use crate::observe::sample::Numbered;
 use crate::paths::{RunPaths, own_uid};
 use crate::serve::events::Shown;
+use crate::serve::kept::{self, Kept};
 use crate::serve::line_store::{LineStore, Queue};
 use crate::serve::searches::Searches;
 use crate::serve::{port::Reserved, spool::Spool, wire::Wire};
@@ -85,6 +86,8 @@ pub struct ConsoleContext {
     pub samples: watch::Receiver<Numbered>,
     /// State for snapshots.
     pub lifecycle: Rc<RefCell<Lifecycle>>,
+    /// Values of variables that it keeps.
+    pub kept: Rc<RefCell<Kept>>,
     /// Log lines.
     pub lines: Rc<RefCell<LineStore>>,
     /// Moments of rank 0's evaluation.
@@ -351,7 +354,13 @@ impl Feed<'_> {
         let snapshot = {
             let lifecycle = context.lifecycle.borrow();
             let spec = lifecycle.spec().cloned().map(Box::<LaunchSpec>::new);
-            AgentMessage::Snapshot { spec, ranks: lifecycle.snapshot(), last_seq }
+            let holds = spec.as_ref().map(|spec| context.kept.borrow().names(spec, &kept::inherited));
+            AgentMessage::Snapshot {
+                spec,
+                ranks: lifecycle.snapshot(),
+                last_seq,
+                holds: holds.unwrap_or_default(),
+            }
         };
         let tails = context.lines.borrow().tails(wants.log_tail);
         send(wire, &snapshot).await?;

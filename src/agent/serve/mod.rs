@@ -10,6 +10,7 @@
 //! line_store   the last log lines of each rank, and the queues of the consoles
 //! calls        calls to the user while no console looks on
 //! journal      records, notices and the agent's own log
+//! kept         values of a console's variables, for the next generation
 //! reach        a process that a console asks for
 //! spool        durable records with gap-free numbers
 //! compaction   which records of a long run are left out
@@ -33,6 +34,7 @@ mod event_lines;
 mod events;
 mod flusher;
 mod journal;
+mod kept;
 mod line_store;
 mod log;
 mod observers;

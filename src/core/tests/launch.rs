@@ -177,7 +177,7 @@ fn a_launch_that_got_lost_with_its_connection_is_sent_again_once() {
     // The link of node 1 breaks right after its snapshot: the launch goes nowhere.
     c.event(Event::LinkChanged { node: NodeRank(1), state: LinkState::Ready { probe: Probe::default() } });
     c.said(1, hello(1, c.wall_time(1)));
-    c.said(1, AgentMessage::Snapshot { spec: None, ranks: vec![], last_seq: 0 });
+    c.said(1, AgentMessage::Snapshot { spec: None, ranks: vec![], last_seq: 0, holds: vec![] });
     assert_eq!(c.model().run.state, RunState::Launching);
     assert!(c.launches(1).is_empty());
     c.lose(1);

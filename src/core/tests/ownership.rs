@@ -144,8 +144,10 @@ fn a_host_that_only_an_agent_names_is_looked_up_by_its_name_and_counts_for_a_sto
         Event::LinkChanged { node: NodeRank(0), state: LinkState::Ready { probe: Default::default() } };
     let mut effects = other.core.handle(other.now, event);
     let spec = other.agents[0].spec.clone().map(Box::new);
-    for message in [hello(0, other.wall_time(0)), AgentMessage::Snapshot { spec, ranks: vec![], last_seq: 0 }]
-    {
+    for message in [
+        hello(0, other.wall_time(0)),
+        AgentMessage::Snapshot { spec, ranks: vec![], last_seq: 0, holds: vec![] },
+    ] {
         let event = Event::AgentSaid { node: NodeRank(0), message: Box::new(message) };
         effects.extend(other.core.handle(other.now, event));
     }

@@ -184,6 +184,7 @@ fn message() -> impl Strategy<Value = AgentMessage> {
             spec: some.then(|| Box::new(LaunchSpec { generation: Generation(generation), ..spec() })),
             ranks: vec![RankSnapshot { rank: Rank(generation * 7), pid: Some(1), exit: None }],
             last_seq,
+            holds: vec![],
         }),
         16 => (0u64..12, 0u32..2, record()).prop_map(|(seq, generation, event)| {
             AgentMessage::Record(Record { seq, time: seq as f64, generation: Generation(generation), event })

@@ -369,9 +369,10 @@ fn another_console_links_to_hosts_that_joined() {
         other.agents[0].connected = true;
         let _ = other.core.handle(other.now, event);
         let spec = c.agents[0].spec.take().map(Box::new);
-        for message in
-            [hello(0, other.wall_time(0)), AgentMessage::Snapshot { spec, ranks: vec![], last_seq: 0 }]
-        {
+        for message in [
+            hello(0, other.wall_time(0)),
+            AgentMessage::Snapshot { spec, ranks: vec![], last_seq: 0, holds: vec![] },
+        ] {
             let event = Event::AgentSaid { node: NodeRank(0), message: Box::new(message) };
             connects.extend(other.core.handle(other.now, event).into_iter().filter_map(
                 |effect| match effect {

@@ -27,7 +27,10 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, mut message: AgentMessage)
             let greeting = Greeting { protocol, build, host, node_rank, run, pid, wall_time, run_dir };
             hello(ctx, node, greeting);
         }
-        AgentMessage::Snapshot { spec, ranks, last_seq } => snapshot(ctx, node, spec, &ranks, last_seq),
+        AgentMessage::Snapshot { spec, ranks, last_seq, holds } => {
+            ctx.host(node).holds = Some(holds);
+            snapshot(ctx, node, spec, &ranks, last_seq);
+        }
         AgentMessage::Record(record) => return records::apply(ctx, node, record),
         AgentMessage::Sample(sample) => samples::apply(ctx, node, *sample),
         AgentMessage::Log { rank, first, lines, times } => {

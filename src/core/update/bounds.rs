@@ -39,8 +39,10 @@ pub(super) fn cut(message: &mut AgentMessage) -> u64 {
             cut.texts(NAME, [build, host]);
             cut.text(PATH, run_dir);
         }
-        AgentMessage::Snapshot { ranks, .. } => {
+        AgentMessage::Snapshot { ranks, holds, .. } => {
             cut.list(LONG, ranks);
+            cut.list(LIST, holds);
+            holds.iter_mut().for_each(|name| cut.text(NAME, name));
             ranks.iter_mut().filter_map(|rank| rank.exit.as_mut()).for_each(|exit| cut.exit(exit));
         }
         AgentMessage::Record(record) => cut.record(&mut record.event),

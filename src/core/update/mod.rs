@@ -74,6 +74,10 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
             policy::change(ctx, from, exclude, add, experiment)
         }
         Event::CheckedRestartRequested { from, .. } => user::restart(ctx, from, true),
+        Event::RestartRefused { reason } => {
+            policy::refuse(ctx, reason);
+            true
+        }
         Event::Watched { on } => policy_view::watched(ctx, on),
         Event::LookRequested { rank } => user::look(ctx, rank),
         Event::ContinueRequested { rank } => user::resume(ctx, rank),

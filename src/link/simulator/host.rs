@@ -243,7 +243,8 @@ impl SimHost {
                 },
             })
             .collect();
-        let snapshot = AgentMessage::Snapshot { spec: self.spec.clone(), ranks, last_seq: self.seq };
+        let snapshot =
+            AgentMessage::Snapshot { spec: self.spec.clone(), ranks, last_seq: self.seq, holds: Vec::new() };
         let missed =
             self.spool.iter().filter(|record| record.seq > after_seq).cloned().map(AgentMessage::Record);
         let messages: Vec<AgentMessage> = [hello, snapshot].into_iter().chain(missed).collect();

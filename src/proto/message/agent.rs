@@ -40,6 +40,9 @@ pub enum AgentMessage {
         ranks: Vec<RankSnapshot>,
         /// Number of the newest record; those after `after_seq` follow.
         last_seq: u64,
+        /// Names of variables of a console that the next ranks here would have without one.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        holds: Vec<String>,
     },
     /// Something that must not be lost.
     Record(Record),

@@ -19,7 +19,7 @@ pub(super) fn in_restart(
     now: Timestamp,
 ) -> Vec<Action> {
     let last = origins(model).len().saturating_sub(1);
-    let before = draft.line.clone();
+    let before = (draft.line.clone(), draft.selected);
     match key.code {
         KeyCode::Esc => {
             view.overlays.pop();
@@ -41,7 +41,7 @@ pub(super) fn in_restart(
             edit(&mut draft.line, key, with);
         }
     }
-    if draft.line != before {
+    if (&draft.line, draft.selected) != (&before.0, before.1) {
         draft.look(model, view.steering.changer);
     }
     view.open(Overlay::Restart(Box::new(draft)));

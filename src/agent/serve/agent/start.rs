@@ -83,6 +83,7 @@ impl Agent {
             observers,
             consoles: Consoles::new(timing),
             lifecycle,
+            kept: Rc::default(),
             step: SlurmStep::of(settings.holder)
                 .map_err(|error| failed("the Slurm step that started this agent is over", error))?
                 .map(Rc::new),
@@ -120,6 +121,7 @@ impl Agent {
             spool,
             samples: observed.samples.clone(),
             lifecycle: self.lifecycle.clone(),
+            kept: self.kept.clone(),
             lines: self.observers.lines(),
             frames: self.observers.events().frames.subscribe(),
             attached: self.consoles.attached(),

@@ -312,7 +312,10 @@ impl World {
             exit: (!machine.alive).then_some(Exit::Code { code: 0 }),
         });
         let ranks = ranks.collect();
-        self.say(node, AgentMessage::Snapshot { spec, ranks, last_seq: machine.records.len() as u64 });
+        self.say(
+            node,
+            AgentMessage::Snapshot { spec, ranks, last_seq: machine.records.len() as u64, holds: vec![] },
+        );
         for record in machine.records.into_iter().filter(|record| record.seq > after_seq) {
             self.say(node, AgentMessage::Record(record));
         }
