@@ -361,7 +361,7 @@ reasons! {
         [COMPARE];
 
     /// Replicas have different weights.
-    WeightsDiffer = "weights_differ", Drift, Red, AtOnce,
+    WeightsDiffer = "weights_differ", Drift, Red, Never,
         [
             Usual "the weights of {who} differ from the others' at iteration {iteration}",
             Unnamed "the ranks' weights differ at iteration {iteration}",
@@ -372,7 +372,7 @@ reasons! {
             CHECK,
         ];
     /// Weights are infinite or no numbers.
-    WeightsNotFinite = "weights_not_finite", Drift, Red, AtOnce,
+    WeightsNotFinite = "weights_not_finite", Drift, Red, Never,
         [
             Usual "the weights of {who} are infinite or no numbers since step {step}",
             Unnamed "the weights of ranks {ranks} are infinite or no numbers since step {step}",
@@ -382,7 +382,7 @@ reasons! {
             LOG,
         ];
     /// Totals are not the sum of the ranks' own counters.
-    TotalsDiffer = "totals_differ", TotalsDiffer, Red, AtOnce,
+    TotalsDiffer = "totals_differ", TotalsDiffer, Red, Never,
         [Usual "all-reduced totals are not the sum of the ranks' own counters at iteration {iteration}"],
         [advice("do not trust step counts of this run; all ranks must report the same iterations", "")];
 

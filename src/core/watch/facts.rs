@@ -85,6 +85,9 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &Death<'_>) -> VerdictRepor
     let usual = Judgement::usual(Confidence::Certain, reason);
     let victim = match victim_of {
         Some(rank) => Some(format!("rank {rank} was in trouble first; this one lost its peer")),
+        None if reason == Reason::MismatchAbort => {
+            Some("another rank called something else: one of the two is wrong".into())
+        }
         None if usual.severity == Severity::Amber => {
             Some("its connection to another rank broke: that one was in trouble first".into())
         }
