@@ -27,7 +27,7 @@ impl Kept {
         values.complete(&self.values, |name| wanted.agrees(&self.wanted, name));
         let lacking: Vec<&str> = wanted
             .names()
-            .filter(|name| !values.has(name) && !(wanted.passes(name) && inherited(name)))
+            .filter(|name| !(values.has(name) || wanted.passes(name) && inherited(name)))
             .collect();
         if !lacking.is_empty() {
             return Err(HintedError::new(
