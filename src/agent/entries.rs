@@ -1,5 +1,5 @@
-//! `agent list`, `agent sweep` and `agent traces`: what there is and what runs under a working folder, with or
-//! without agents.
+//! `agent list`, `agent sweep` and `agent traces`: what there is and what runs under a working folder, with
+//! or without agents.
 //!
 //! Owner: one-shot commands; they change nothing but what `sweep` is told to end, and the digests of runs. A
 //! folder that several machines share is seen by each of them, and each tells only what is its own.
@@ -79,8 +79,9 @@ pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
         .collect()
 }
 
-/// What lives of `run` on this machine. Under `workdir`, that is what nodes and their agents lead to; anywhere
-/// else, what names the run itself: a folder that was removed, or another `workdir`, hides nothing.
+/// What lives of `run` on this machine. Under `workdir`, that is what nodes and their agents lead to;
+/// anywhere else, what names the run itself: a folder that was removed, or another `workdir`, hides
+/// nothing.
 pub fn traces(run: &RunId, workdir: &Path) -> Traces {
     let groups = cgroup::all();
     let nodes = nodes(workdir, Some(run));

@@ -54,8 +54,8 @@ pub async fn there(first: &Host, path: &str, host_keys: &HostKeyArgs) -> Result<
     })
 }
 
-/// Makes sure that the built-in trainer can begin from a checkpoint, as far as its header tells: a run that finds
-/// out by itself has failed by then. A program of the user knows its own files.
+/// Makes sure that the built-in trainer can begin from a checkpoint, as far as its header tells: a run that
+/// finds out by itself has failed by then. A program of the user knows its own files.
 pub async fn fits(
     first: &Host,
     path: &str,

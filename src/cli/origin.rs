@@ -96,7 +96,8 @@ impl Versions {
     }
 }
 
-/// What a report says of where a run comes from, name and text; empty where no console of `run` has launched it.
+/// What a report says of where a run comes from, name and text; empty where no console of `run` has
+/// launched it.
 pub fn told(run: &Path) -> Vec<(String, String)> {
     #[derive(Default, Deserialize)]
     #[serde(default)]

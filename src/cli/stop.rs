@@ -44,8 +44,8 @@ pub async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failur
     check.print(&target.run)
 }
 
-/// CLI-3. A run that no host lists may go on all the same, where its folders were removed or `workdir` is another
-/// one: what lives of it is told as of every stop.
+/// CLI-3. A run that no host lists may go on all the same, where its folders were removed or `workdir` is
+/// another one: what lives of it is told as of every stop.
 async fn unlisted(roster: &Roster, args: &StopArgs, failure: Failure) -> Result<Failure, Failure> {
     let Some(run) = args.run.as_deref().and_then(|name| RunId::parse(name).ok()) else {
         return Ok(unanswered(roster, None, failure));

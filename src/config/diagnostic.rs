@@ -375,10 +375,9 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_mistakes_take_no_longer_than_their_text_and_most_are_counted() {
+    fn a_hundred_thousand_mistakes_are_counted_and_the_first_hundred_kept() {
         for text in ["x\n".repeat(100_000), "x ".repeat(100_000)] {
             let source = Arc::new(Source::new("hosts.toml", text));
-            let began = std::time::Instant::now();
             let mut all = Diagnostics::new();
             for at in 0..100_000 {
                 let range = 2 * at..2 * at + 1;
@@ -387,7 +386,6 @@ mod tests {
             let all = all.or(()).unwrap_err();
             assert_eq!((all.0.len(), all.more()), (100, 99_900));
             assert!(all.to_string().ends_with("and 99900 more mistakes, which are not shown"));
-            assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
         }
     }
 

@@ -117,8 +117,9 @@ impl OnVerdict {
         }
     }
 
-    /// How sure a verdict is that has lasted for `lasted_ms`. Time makes nothing certain that was not found to
-    /// be so: a healthy rank may be silent for as long as it likes, unless the user has set a limit to that.
+    /// How sure a verdict is that has lasted for `lasted_ms`. Time makes nothing certain that was not found
+    /// to be so: a healthy rank may be silent for as long as it likes, unless the user has set a limit to
+    /// that.
     pub fn confidence(self, found: Confidence, lasted_ms: u64, bounds: Bounds) -> Confidence {
         let enough_ms = match self {
             OnVerdict::Never => return found,

@@ -257,16 +257,9 @@ impl Cluster {
             ConsoleMessage::Attach { after_seq, .. } => {
                 self.said(node, hello(node, self.wall_time(node)));
                 let agent = self.agents[node].clone();
-                let last_seq = agent.records.len() as u64;
-                self.said(
-                    node,
-                    AgentMessage::Snapshot {
-                        spec: agent.spec.map(Box::new),
-                        ranks: vec![],
-                        last_seq,
-                        holds: vec![],
-                    },
-                );
+                let (spec, last_seq) = (agent.spec.map(Box::new), agent.records.len() as u64);
+                let (ranks, holds) = (vec![], vec![]);
+                self.said(node, AgentMessage::Snapshot { spec, ranks, last_seq, holds });
                 for record in agent.records.into_iter().filter(|record| record.seq > after_seq) {
                     self.said(node, AgentMessage::Record(record));
                 }

@@ -62,7 +62,8 @@ impl Secrets {
         }
     }
 
-    /// Says once what ranks would lack if this console started them, when all agents have told what they keep.
+    /// Says once what ranks would lack if this console started them, when all agents have told what they
+    /// keep.
     pub fn lacking(&mut self, model: &Model) -> Option<String> {
         let plan = model.plan.as_ref().filter(|_| !self.compared)?;
         let told =

@@ -248,8 +248,8 @@ impl RestartDraft {
         }
     }
 
-    /// Why the trainer could not begin from the origin that is picked with this experiment. Checkpoints of a run
-    /// are taken for what its present experiment makes.
+    /// Why the trainer could not begin from the origin that is picked with this experiment. Checkpoints of
+    /// a run are taken for what its present experiment makes.
     fn misfit(&self, model: &Model, plan: &Plan, wanted: &Experiment) -> Option<String> {
         let origins = origins(model);
         let origin = origins.get(self.selected).or(origins.last())?;

@@ -358,7 +358,8 @@ keys! {
     #[serde(default)]
     pub struct Watch {
         /// What to do about a red verdict on a living rank that is certain: say so, stop (exit code 4), or
-        /// restart from the latest checkpoint. Silence alone is never certain, unless `silence_is_stuck_s` is set.
+        /// restart from the latest checkpoint. Silence alone is never certain, unless `silence_is_stuck_s`
+        /// is set.
         on_stuck: OnStuck = OnStuck::Report,
         /// Seconds without a sample after which a host is `lost`.
         lost_after_s: f64 [SECONDS] = 5.0,
@@ -370,9 +371,9 @@ keys! {
         /// Seconds allowed for an evaluation or a checkpoint that shows no progress, and for whatever a rank
         /// of a script does while others wait for it.
         rank0_budget_s: f64 [SECONDS] = 600.0,
-        /// Seconds of silence after which a rank that others wait for counts as stuck without any proof, so that
-        /// `on_stuck` acts on it. A healthy rank may be silent, too: choose more than any evaluation, download
-        /// or remote call of the run takes.
+        /// Seconds of silence after which a rank that others wait for counts as stuck without any proof, so
+        /// that `on_stuck` acts on it. A healthy rank may be silent, too: choose more than any evaluation,
+        /// download or remote call of the run takes.
         silence_is_stuck_s: Option<f64> [SECONDS] => "never",
         /// Ranks compare every collective before they begin it, so that the first difference is named at its
         /// call: slower; `rankdeck restart --check-collectives` does the same for one generation.

@@ -28,4 +28,5 @@ mod reaching;
 mod restarts;
 mod results;
 mod searching;
+mod sweeps;
 mod watching;

@@ -367,8 +367,8 @@ fn left_1_what_nothing_leads_to_is_found_after_agent_and_guard_were_killed() {
     }
 }
 
-/// CLI-3. A host that has lost a run's folder, or whose `workdir` is another one now, proves nothing: not even when
-/// every other host does.
+/// CLI-3. A host that has lost a run's folder, or whose `workdir` is another one now, proves nothing: not
+/// even when every other host does.
 #[test]
 fn a_host_that_has_forgotten_a_run_that_goes_on_is_not_called_clear() {
     let bench = Bench::new();

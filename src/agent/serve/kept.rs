@@ -1,5 +1,5 @@
-//! Values of a console's variables that ranks of this host were started with: the next generation has them too
-//! when the console that starts it does not. In memory only, as long as the agent lives (SECRET-1).
+//! Values of a console's variables that ranks of this host were started with: the next generation has them
+//! too when the console that starts it does not. In memory only, as long as the agent lives (SECRET-1).
 
 use rankdeck_proto::message::LaunchSpec;
 use rankdeck_types::error::HintedError;
@@ -13,8 +13,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Completes what a console hands over by what an earlier one did, and keeps it. `inherited`: variables that
-    /// ranks have from the agent.
+    /// Completes what a console hands over by what an earlier one did, and keeps it. `inherited`: variables
+    /// that ranks have from the agent.
     ///
     /// Errors: a rank would be started without a variable that the plan names.
     pub fn complete(

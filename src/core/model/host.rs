@@ -53,8 +53,8 @@ pub struct HostModel {
     pub run_dir: String,
     /// Milliseconds to the agent and back, at the latest heartbeat.
     pub rtt_ms: Option<u64>,
-    /// Names of variables of a console that the next ranks here would have without one; `None` until the agent
-    /// has told.
+    /// Names of variables of a console that the next ranks here would have without one; `None` until the
+    /// agent has told.
     #[serde(default)]
     pub holds: Option<Vec<String>>,
     /// State of the connection, for the reducer.

@@ -428,12 +428,11 @@ fn with_policy(policy: OnStuck) -> Cluster {
 
 #[test]
 fn watch_3_the_policy_leaves_a_silent_rank_alone_unless_the_user_has_limited_that() {
-    let limited = Some(100.0);
-    for (policy, limit) in [(OnStuck::Stop, None), (OnStuck::Stop, limited), (OnStuck::Restart, limited)] {
+    let policies = [OnStuck::Stop, OnStuck::Restart];
+    for (policy, limit) in policies.into_iter().flat_map(|policy| [(policy, None), (policy, Some(99.0))]) {
         let mut draft = draft(2, Transport::Local);
-        draft.experiment.watch.on_stuck = policy;
-        draft.experiment.watch.rank0_budget_s = 60.0;
-        draft.experiment.watch.silence_is_stuck_s = limit;
+        let watch = &mut draft.experiment.watch;
+        (watch.on_stuck, watch.rank0_budget_s, watch.silence_is_stuck_s) = (policy, 60.0, limit);
         let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
         c.all_ready();
         c.pass(2_000);
@@ -442,8 +441,7 @@ fn watch_3_the_policy_leaves_a_silent_rank_alone_unless_the_user_has_limited_tha
         assert!(c.verdicts().contains(&(VerdictKind::Behind, Some(3), Severity::Red)));
         assert_eq!(c.stops(0), [], "likely is not certain");
         c.pass(if limit.is_some() { 15_000 } else { 7_200_000 });
-        let stopped: &[StopMode] = if limit.is_some() { &[StopMode::Terminate] } else { &[] };
-        assert_eq!(c.stops(0), stopped);
+        assert_eq!(c.stops(0), limit.map_or(vec![], |_| vec![StopMode::Terminate]));
     }
 }
 
@@ -454,9 +452,7 @@ fn the_policy_for_stuck_ranks_reports_stops_with_4_or_restarts() {
 
     let mut c = with_policy(OnStuck::Stop);
     assert_eq!(c.stops(0), [StopMode::Terminate]);
-    for rank in 0..4 {
-        c.exit_of(rank, killed(), true);
-    }
+    (0..4).for_each(|rank| c.exit_of(rank, killed(), true));
     c.proof(0);
     c.proof(1);
     assert_eq!(outcome(&c), (Some(Outcome::Stuck), Some(4)));

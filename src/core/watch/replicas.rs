@@ -6,9 +6,9 @@
 //! that is known of all of them belong together. What follows from a later difference depends on what was
 //! learnt:
 //!
-//! - a lane that changed and was still equal, time and again, was kept equal by the program: a difference is
-//!   an error. Once or twice is an accident: the first step of Adam goes as far for every gradient, and a part
-//!   of the model that each rank has for itself may go the same way;
+//! - a lane that changed and was still equal, time and again, was kept equal by the program: a difference
+//!   is an error. Once or twice is an accident: the first step of Adam goes as far for every gradient, and
+//!   a part of the model that each rank has for itself may go the same way;
 //! - weights that were all equal before the first step, and of which nothing is equal after it, were never
 //!   synchronised;
 //! - where some lanes stay equal and others do not, the others may be meant to differ. So may an optimiser
@@ -40,8 +40,9 @@ const OUTLASTED: u32 = 8;
 const ALONE: u64 = 2048;
 /// Difference of sums, relative to the sum of all magnitudes, up to which weights may differ by rounding.
 const ROUNDING: f64 = 1e-6;
-/// Steps compared at which a lane changed and was equal, after which the program keeps it so; where other
-/// lanes of the same ranks stay equal, the second: a sign of a single number is often the same by chance.
+/// Steps compared at which a lane changed and was equal, after which the program keeps it so. The second
+/// holds where other lanes of the same ranks stay equal, or never were: a sign of a single number is often
+/// the same by chance.
 const KEPT: u32 = 8;
 const KEPT_IN_PART: u32 = 64;
 /// Steps compared at which different weights were changed alike, after which they have begun apart, and how
@@ -255,13 +256,13 @@ impl Compared {
         }
         let before = std::mem::replace(&mut self.compared, step);
         self.steps += 1;
-        let mut split: Vec<(u32, Vec<Rank>)> = Vec::new();
+        let mut split: Vec<(u32, usize, Vec<Rank>)> = Vec::new();
         let mut together: Vec<Vec<Rank>> = Vec::new();
         for lane in 0..LANES {
             for replica in std::mem::take(&mut self.lanes[lane]) {
                 let (same, ended) = replica.follow(lane, at);
                 match ended {
-                    Some(ended) => split.push((replica.kept, ended)),
+                    Some(ended) => split.push((replica.kept, lane, ended)),
                     None => {
                         together.extend(same.iter().filter(|one| one.kept > 0).map(|one| one.ranks.clone()))
                     }
@@ -269,12 +270,19 @@ impl Compared {
                 self.lanes[lane].extend(same);
             }
         }
-        if let Some((kept, ranks)) = split.iter().max_by_key(|(kept, ranks)| (*kept, ranks.len())) {
+        if let Some((kept, _, ranks)) = split.iter().max_by_key(|(kept, _, ranks)| (*kept, ranks.len())) {
             let sides = sides(ranks, at);
             let most = sides.first().map_or(0, Vec::len);
             // Pairs of equal ranks are several models.
             let apart = most == 1 || (most * 2 > ranks.len() && sides.len() == ranks.len() - most + 1);
-            let in_part = together.iter().any(|others| ranks.iter().all(|rank| others.contains(rank)));
+            let contains = |others: &[Rank]| ranks.iter().all(|rank| others.contains(rank));
+            // Of models of each rank's own, too, a small lane is the same for a while by chance.
+            let whole = (0..LANES).all(|lane| {
+                let ended = split.iter().any(|(_, other, ranks)| *other == lane && contains(ranks));
+                let unused = at.iter().all(|(_, sample)| sample.lanes[lane] == 0);
+                ended || unused || self.lanes[lane].iter().any(|replica| contains(&replica.ranks))
+            });
+            let in_part = !whole || together.iter().any(|others| contains(others));
             let grounds = if *kept >= if in_part { KEPT_IN_PART } else { KEPT } {
                 Grounds::KeptEqual
             } else if self.from_start && together.is_empty() && *ranks == self.everybody && apart {
@@ -305,8 +313,8 @@ impl Compared {
         self.lanes.iter().flatten().any(common)
     }
 
-    /// The weights were never equal, and what is added to them is. Parts of a model, and models of each rank's
-    /// own, change each in its own way.
+    /// The weights were never equal, and what is added to them is. Parts of a model, and models of each
+    /// rank's own, change each in its own way.
     fn changed_alike(&mut self, at: &At<'_>) -> bool {
         let before = self.changes.take(at);
         let changes = &mut self.changes;

@@ -251,7 +251,8 @@ fn n7_an_agent_that_gets_no_core_is_amber_while_its_host_answers() {
         let amber = full && again != Some(false);
         let told = verdicts(&c);
         assert_eq!(reds(&c).len(), usize::from(!amber), "{full} {again:?}: {:?}", c.verdicts());
-        assert_eq!(told[0].severity, if amber { Severity::Amber } else { Severity::Red }, "{again:?}");
+        let first = if full { Severity::Amber } else { Severity::Red };
+        assert_eq!(told[0].severity, first, "{again:?}");
         c.pass(15_000);
         assert_eq!(reds(&c).len(), 1, "not for ever: {:?}", c.verdicts());
     }
