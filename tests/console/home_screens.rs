@@ -235,7 +235,7 @@ fn ascii_draws_nothing_else() {
 
 #[test]
 fn a_run_of_which_only_a_record_is_here_has_its_outcome_and_steps() {
-    let mut home = Home::new([("gpu-a".to_owned(), "a".to_owned())].into_iter());
+    let mut home = Home::new([("gpu-a".to_owned(), "a".to_owned())]);
     let kept = row("laptop-20261101-080000", Life::Recorded, Some(Outcome::Failed));
     home.update(HomeEvent::Runs(vec![kept]), NOW);
     let mut shown = HomeView::default();
