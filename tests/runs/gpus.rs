@@ -78,6 +78,7 @@ fn figures_under(given: &str, hide_pids: &str) {
         let figure = |rank: usize| line["per_rank"][rank]["gpu_percent"].as_u64();
         // GPU n of the fake shows 50 + 10 n.
         line["kind"] == "progress"
+            && line["train_iter"].as_u64() > Some(20)
             && (figure(0), figure(1)) == (Some(70), Some(80))
             && (hide_pids == "1" || memory(line).is_some_and(|bytes| bytes > 0))
     });

@@ -226,11 +226,7 @@ impl Sampler {
         let planned = target.gpu.and_then(|index| visible::planned(index, gpus));
         let gpu = gpu_of(gpus, &seen.pids, planned.as_ref());
         let gpu_memory = gpu.and_then(|gpu| memory_of(gpu, &seen.pids, planned.as_ref()));
-        let gpu_share = gpu.and_then(|gpu| {
-            let others = gpu.processes.iter().any(|(pid, _)| !seen.pids.contains(pid));
-            let ours = gpu.shares.iter().filter(|(pid, _)| seen.pids.contains(pid));
-            (others && !gpu.shares.is_empty()).then(|| ours.map(|(_, percent)| percent).sum::<u32>().min(100))
-        });
+        let gpu_share = gpu.and_then(|gpu| share_of(gpu, &seen.pids, |pid| proc::stat(pid).is_some()));
         let state = seen.main.as_ref().map_or('X', |main| main.state);
         let ended = matches!(state, 'X' | 'Z');
         let page = watched.page(target, ended);
@@ -279,6 +275,17 @@ fn memory_of(gpu: &GpuSample, pids: &[u32], planned: Option<&Given>) -> Option<u
     if is_shown { Some(sum()) } else { instance() }
 }
 
+/// What a rank's processes use of a GPU that others are on, too, percent. Where the driver tells pids that are
+/// not those of this container, nobody knows whose share is whose.
+fn share_of(gpu: &GpuSample, pids: &[u32], is_here: impl Fn(u32) -> bool) -> Option<u32> {
+    let is_ours = |pid: &u32| pids.contains(pid);
+    let mut on_it = gpu.processes.iter().map(|(pid, _)| pid);
+    let others = on_it.clone().any(|pid| !is_ours(pid));
+    let known = on_it.any(is_ours) || gpu.processes.iter().all(|(pid, _)| is_here(*pid));
+    let ours = gpu.shares.iter().filter(|(pid, _)| is_ours(pid)).map(|(_, percent)| percent);
+    (others && known && !gpu.shares.is_empty()).then(|| ours.sum::<u32>().min(100))
+}
+
 /// What the main thread does besides is no news: the program tells its phase, or has just given a sign.
 fn gives_signs(page: &PageSample) -> bool {
     !page.by_hook || page.heartbeat_age_ms < SIGN_MS
@@ -321,6 +328,22 @@ mod tests {
         assert!(!calm(&[Some(0), Some(500)]), "one stands still");
         assert!(!calm(&[Some(0), None]), "one has no page");
         assert!(!calm(&[]), "nobody is there yet");
+    }
+
+    #[test]
+    fn a_share_of_a_gpu_is_told_only_where_pids_are() {
+        let gpu = |told: &[(u32, u32)]| GpuSample {
+            processes: told.iter().map(|(pid, _)| (*pid, 1)).collect(),
+            shares: told.to_vec(),
+            ..GpuSample::default()
+        };
+        let here = |pid: u32| pid < 100;
+        let of = |told: &[(u32, u32)]| share_of(&gpu(told), &[7, 8], here);
+        assert_eq!(of(&[(7, 30), (8, 20), (9, 40)]), Some(50));
+        assert_eq!(of(&[(9, 40)]), Some(0), "another's only, so far");
+        assert_eq!(of(&[(7, 30)]), None, "alone, the GPU's figure is its own");
+        assert_eq!(of(&[(5007, 30), (5009, 40)]), None, "a container hides whose they are");
+        assert_eq!(of(&[(7, 30), (5009, 40)]), Some(30), "that of a container beside ours");
     }
 
     #[test]

@@ -139,6 +139,12 @@ pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
             Overlay::Event { number, top } => {
                 (top, event::rows(shown, keymap, *number, card_cells(screen, EVIDENCE_CELLS)))
             }
+            // Keys that come before the answer count for it.
+            Overlay::Environment { node, process, .. }
+                if live.reaches.environment(*node, *process).is_none() =>
+            {
+                continue;
+            }
             Overlay::Environment { node, process, top } => {
                 let cells = card_cells(screen, environment::CELLS);
                 (top, environment::lines(live, *node, *process, cells).len())

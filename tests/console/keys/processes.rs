@@ -89,6 +89,21 @@ fn an_environment_of_many_variables_scrolls_to_its_end() {
 }
 
 #[test]
+fn a_key_that_comes_before_the_answer_counts_for_it() {
+    let (mut model, mut view) = (four(), ViewState::new());
+    press(&model, &mut view, "e");
+    assert!(screen(&model, &mut view).contains("its agent is asked"));
+    press(&model, &mut view, "G");
+    assert!(screen(&model, &mut view).contains("its agent is asked"));
+    let names: Vec<String> = (0..300).map(|i| format!("V{i:04}")).collect();
+    let pairs: Vec<(&str, Option<&str>)> = names.iter().map(|name| (name.as_str(), Some("x"))).collect();
+    answered(&mut model, 0, of_rank(0), Wish::Environment, environment(&pairs));
+    assert!(screen(&model, &mut view).contains("V0299=x"), "{}", screen(&model, &mut view));
+    press(&model, &mut view, "k");
+    assert!(!screen(&model, &mut view).contains("V0299=x"), "the first key back already moves");
+}
+
+#[test]
 fn a_signal_is_asked_about_where_it_may_end_or_stop_a_rank() {
     let (model, mut view) = (four(), ViewState::new());
     let signal = |signal| Wish::Signal { signal };
