@@ -14,9 +14,9 @@ def rate(machine, experiment, ranks, seconds):
     run = machine.start(experiment, ranks)
     # The first ones are slower. In a rehearsal it is enough that there are some.
     warm = 6 if machine.options.quick >= 1 else 1
-    run.wait(lambda: run.of("progress") and run.of("progress")[-1]["train_iter"] >= warm, 60)
+    run.wait(lambda: run.of("progress") and run.of("progress")[-1]["train_iter"] >= warm, 60 * machine.patience())
     time.sleep(max(0, min(seconds * machine.options.quick, machine.left() - 15)))
-    run.wait(lambda: run.steps_per_second(warm // 2) is not None, 30)
+    run.wait(lambda: run.steps_per_second(warm // 2) is not None, 30 * machine.patience())
     progress = run.of("progress")
     entry = {
         "steps_per_s": run.steps_per_second(warm // 2),

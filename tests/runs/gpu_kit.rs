@@ -80,7 +80,7 @@ impl Kit {
 
     /// What a stage has found, which ends well.
     fn drive(&self, stage: &str) -> Value {
-        let output = self.command(stage, "300").output().unwrap();
+        let output = self.command(stage, "1000").output().unwrap();
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success(), "{said}");
         let stage = self.stages()[stage].clone();

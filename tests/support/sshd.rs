@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Generous bound of everything that should happen at once; machines that run tests are busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until `holds`.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

@@ -19,7 +19,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A generous bound for anything that is expected to happen: two cores, shared with others.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until `done` gives a value.
 pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
