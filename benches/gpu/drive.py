@@ -29,11 +29,12 @@ def main():
     parser.add_argument("--programs", type=pathlib.Path, help="folder of console and trainer [default: those of the kit]")
     parser.add_argument("--torch", default="", help="folder of libtorch [default: that of this Python]")
     options = parser.parse_args()
-    machine = Machine(options)
     only = set(filter(None, options.only.split(",")))
     unknown = only - {name for name, _, _ in stages.STAGES}
     if unknown:
         parser.error(f"no stage {', '.join(sorted(unknown))}: " + ", ".join(name for name, _, _ in stages.STAGES))
+    machine = Machine(options)
+
     def stop(number, _):
         machine.abandon()
         raise Stopped(number)
