@@ -19,6 +19,7 @@
 //! manifest    which agent serves a node, and which processes belong to it
 //! hook        Python modules that show the process groups of Python ranks
 //! client      the Python module by which a program reports to its agent
+//! sockets     what lies beside an agent's sockets, and goes with it
 //! paths       names of files and sockets
 //! proc        readers of /proc
 //! timing      how long the agent waits for consoles and between samples
@@ -49,6 +50,7 @@ pub mod proc;
 mod reach;
 mod search;
 pub mod serve;
+mod sockets;
 mod supervise;
 mod timing;
 mod trouble;

@@ -93,7 +93,7 @@ impl Manifest {
 
     /// The file in which the agent's guard notes what it sees below the agent.
     pub fn note(&self) -> PathBuf {
-        Path::new(&self.socket).with_extension("below")
+        Path::new(&self.socket).with_extension(crate::sockets::NOTE)
     }
 
     /// Ranks whose processes live.

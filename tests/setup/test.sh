@@ -13,6 +13,9 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 status=0
 export RANKDECK_SKIPPED=$work/skipped
+# What runs keep beside their folders goes with the tests.
+mkdir -m 700 "$work/run"
+export XDG_RUNTIME_DIR=$work/run RANKDECK_CACHE=$work/cache
 
 stage() {
     echo "== $1"

@@ -11,13 +11,13 @@
 use crate::manifest::Manifest;
 use crate::paths::{self, RunPaths};
 use crate::proc::{self, Ident};
+use crate::sockets::StartLock;
 use crate::supervise::{groups, guard};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, RunId};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -91,7 +91,7 @@ fn start_held(start: &Start, holder: Option<Ident>) -> Result<Started, HintedErr
     let paths = RunPaths { run_dir: absolute(&run_dir)?, node: start.node };
     let workdir = absolute(&workdir)?;
     let folder = paths::private_folder(&paths)?;
-    let _lock = lock(&folder.join(format!("{}.lock", paths.socket_stem())))?;
+    let _lock = StartLock::take(&folder.join(paths.socket_stem()), LOCK_PATIENCE)?;
     claim(start, &paths)?;
     if let Some(manifest) = Manifest::load(&paths.manifest()) {
         if !manifest.is_of_this_machine() {
@@ -213,30 +213,6 @@ fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Hin
 }
 
 /// A lock that the kernel drops with this process.
-fn lock(path: &Path) -> Result<File, HintedError> {
-    let failed = |error: String| {
-        HintedError::new(format!("cannot lock {}: {error}", path.display()), "try again in a minute")
-    };
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| failed(error.to_string()))?;
-    let begun = Instant::now();
-    loop {
-        // SAFETY: flock takes a descriptor that `file` owns.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(file);
-        }
-        if begun.elapsed() > LOCK_PATIENCE {
-            return Err(failed("another start of the same run holds it".into()));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// An agent that is to be made.
 struct Making<'a> {
     start: &'a Start,

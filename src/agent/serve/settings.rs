@@ -2,6 +2,7 @@
 
 use crate::paths::RunPaths;
 use crate::proc::Ident;
+use crate::sockets;
 use rankdeck_types::ids::RunId;
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -27,17 +28,17 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub fn console_socket(&self) -> PathBuf {
-        self.socket("sock")
+        self.socket(sockets::CONSOLES)
     }
 
     /// Socket on which ranks report events.
     pub fn event_socket(&self) -> PathBuf {
-        self.socket("ev")
+        self.socket(sockets::EVENTS)
     }
 
     /// Where the guard notes what it sees below the agent.
     pub fn note(&self) -> PathBuf {
-        self.socket("below")
+        self.socket(sockets::NOTE)
     }
 
     fn socket(&self, ending: &str) -> PathBuf {

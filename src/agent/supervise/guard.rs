@@ -231,6 +231,7 @@ fn end(watch: &Watch, seen: &Seen, within: Duration) {
     let survivors = sweep::kill_all(&scope, Duration::ZERO, within);
     if !alive && survivors.is_empty() {
         let _ = std::fs::remove_file(&watch.note);
+        crate::sockets::remove(&watch.note);
     }
     for survivor in survivors {
         say(&format!(

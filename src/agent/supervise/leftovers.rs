@@ -143,6 +143,7 @@ impl Leftovers {
             && let Some(note) = &self.note
         {
             let _ = std::fs::remove_file(note);
+            crate::sockets::remove(note);
         }
         survivors
     }

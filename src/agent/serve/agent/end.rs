@@ -64,8 +64,9 @@ impl Agent {
         if !self.journal.flush() {
             say("not everything could be written to disk");
         }
+        // A console that comes now waits for the end of this process.
         let _ = std::fs::remove_file(self.settings.console_socket());
-        let _ = std::fs::remove_file(self.settings.event_socket());
+        crate::sockets::remove(&self.settings.event_socket());
         if unused {
             forget(&self.settings.paths);
         }
