@@ -9,6 +9,8 @@
 //! obstacle      what a thread is blocked on, where that has a name
 //! awaited       who is at the other end, and whether that sleeps or lacks a core
 //! descriptors   which process is at the other end of a descriptor
+//! listeners     sockets that listen
+//! locks         who holds the locks of files
 //! storage       how much the storage that a thread waits for has moved
 //! sockets       TCP_INFO and unix peers by netlink
 //! memory        maps and memory of another process
@@ -34,6 +36,8 @@ mod awaited;
 pub mod descriptors;
 #[cfg(target_arch = "x86_64")]
 mod elf;
+mod listeners;
+mod locks;
 mod look;
 mod mapped;
 pub mod memory;
