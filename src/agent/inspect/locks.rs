@@ -127,12 +127,12 @@ fn with_descriptor(lock: &Lock<'_>) -> Vec<u32> {
     let has = |pid: u32| {
         descriptors::numbers(pid).into_iter().take(DESCRIPTORS).any(|fd| {
             let text = proc::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
-            let taken = text.lines().filter_map(|line| parse(line.strip_prefix("lock:")?));
+            let mut taken = text.lines().filter_map(|line| parse(line.strip_prefix("lock:")?));
             let same = |taken: &Lock<'_>| {
                 (taken.file, taken.family, taken.writes, taken.pid)
                     == (lock.file, lock.family, lock.writes, lock.pid)
             };
-            taken.into_iter().any(|taken| same(&taken))
+            taken.any(|taken| same(&taken))
         })
     };
     proc::all().into_iter().map(|stat| stat.pid).take(SEARCHED).filter(|pid| has(*pid)).collect()
