@@ -1,5 +1,5 @@
 """What a rank of `script.py` may do instead of its work: block on something with a name, hold the interpreter lock in C code, or end."""
-import errno, fcntl, os, re, select, signal, socket, subprocess, sys, tempfile, time
+import errno, fcntl, os, re, select, signal, socket, sqlite3, subprocess, sys, tempfile, time
 
 # Warnings that have nothing to do with how a program ends.
 NOISE = ("warning: cannot write the cache: [Errno 28] No space left on device (ENOSPC)", "bind: Address already in use (EADDRINUSE)",
@@ -12,13 +12,51 @@ def fifo(mode):
     open(path, mode)
 
 
-def locked(lock):
-    """By a program that is not of this run: the mark of the run is taken out of its environment."""
-    path = os.path.join(tempfile.mkdtemp(), "index.lock")
-    code = f"import fcntl, os, sys, time\nos.setsid()\nf = open({path!r}, 'w')\nfcntl.{lock}(f, fcntl.LOCK_EX)\nprint('held', flush=True)\ntime.sleep(60)"
+def held(name, imports, hold):
+    """A file that a program locks which is not of this run: the mark of the run is taken out of its environment."""
+    path = os.path.join(tempfile.mkdtemp(), name)
+    code = f"import {imports}, os, sys, time\nos.setsid()\npath = {path!r}\n{hold}\nprint('held', flush=True)\ntime.sleep(60)"
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
     holder.stdout.readline()
+    return path
+
+
+def locked(lock):
+    path = held("index.lock", "fcntl", f"f = open(path, 'w')\nfcntl.{lock}(f, fcntl.LOCK_EX)")
     getattr(fcntl, lock)(open(path, "w"), fcntl.LOCK_EX)
+
+
+def tried():
+    """A lock file, as programs take it that do not want to wait in the kernel."""
+    with open(held("index.lock", "fcntl", "f = open(path, 'w')\nfcntl.flock(f, fcntl.LOCK_EX)"), "a") as file:
+        while True:
+            try:
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.25)
+
+
+def database():
+    path = held("study.db", "sqlite3", "c = sqlite3.connect(path, isolation_level=None)\nc.execute('BEGIN EXCLUSIVE')")
+    sqlite3.connect(path, timeout=1000).execute("CREATE TABLE trials (value)")
+
+
+def accept(family):
+    listener = socket.socket(family)
+    listener.bind(("127.0.0.1", 0) if family == socket.AF_INET else os.path.join(tempfile.mkdtemp(), "orders"))
+    listener.listen()
+    listener.accept()
+
+
+def child_server():
+    """A simulator that this rank has started, at a path: it takes the order and never answers."""
+    path = os.path.join(tempfile.mkdtemp(), "simulator")
+    code = f"import socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind({path!r})\ns.listen()\nprint('there', flush=True)\ns.accept()[0].recv(1)\ns.accept()"
+    subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE).stdout.readline()
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(path)
+    client.send(b"x")
+    client.recv(1)
 
 
 def server(timeout):
@@ -93,6 +131,11 @@ FAULTS = {
     "fifo-write": lambda: fifo("w"),
     "flock": lambda: locked("flock"),
     "lockf": lambda: locked("lockf"),
+    "tried": tried,
+    "database": database,
+    "accept": lambda: accept(socket.AF_INET),
+    "accept-path": lambda: accept(socket.AF_UNIX),
+    "child-server": child_server,
     "server": lambda: server(None),
     "server-poll": lambda: server(1000.0),
     "name-server": name_server,

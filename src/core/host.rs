@@ -73,6 +73,9 @@ pub struct HostMachine {
     pub(crate) ahead_bytes: usize,
     /// Its agent has sent a snapshot.
     pub(crate) answered: bool,
+    /// Its agent, which knows of no launch, has looked for what may be left of one, and found nothing.
+    #[serde(default)]
+    pub(crate) searched: bool,
     /// A plan of this run gave it ranks.
     pub(crate) took_part: bool,
     /// Hardest stop sent on this connection in this generation.
@@ -116,6 +119,19 @@ impl HostMachine {
         [self.launch_sent, self.generation].contains(&Some(generation))
     }
 
+    /// Its agent knows of no launch: nothing was launched there, or it has lost its records.
+    pub(crate) fn knows_nothing(&self) -> bool {
+        self.answered && self.generation.is_none() && self.launch_open.is_none()
+    }
+
+    /// The agent knows of no launch any more, or not yet.
+    pub(crate) fn forgets(&mut self) {
+        let was_over = self.searched || self.generation.is_some() && self.proved >= self.generation;
+        // A launch that may have arrived may have been forgotten, too.
+        self.searched = was_over && self.launch_open.is_none();
+        self.generation = None;
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         match self.generation.max(self.launch_open) {
             Some(latest) => self.proved >= Some(latest),
@@ -132,6 +148,7 @@ impl HostMachine {
         if is_new {
             self.generation = Some(generation);
             (self.proved, self.stop_sent, self.stop_told) = (None, None, false);
+            self.searched = false;
         }
         is_new
     }

@@ -213,6 +213,12 @@ impl Ctx<'_> {
         machine.took_part || machine.generation.is_some() || machine.launch_open.is_some() || !all_known
     }
 
+    /// Nothing of the run is left on a host of which the proof of a stop is needed. An agent that knows of no
+    /// launch may have lost its records: it has to have looked.
+    pub fn is_clear(&self, host: &HostModel) -> bool {
+        host.is_clear() && (!host.machine.knows_nothing() || host.machine.searched || !self.counts(host))
+    }
+
     /// Orders reach all hosts that take part.
     pub fn all_live(&self) -> bool {
         let mut members = self.members().peekable();

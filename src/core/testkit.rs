@@ -22,7 +22,7 @@ use rankdeck_types::probe::Probe;
 use std::collections::BTreeMap;
 
 pub(crate) const RUN: &str = "demo-20260101-000000";
-pub(crate) const NAMES: [&str; 3] = ["ant", "bee", "cow"];
+pub(crate) const NAMES: [&str; 5] = ["ant", "bee", "cow", "doe", "elk"];
 
 pub(crate) fn experiment() -> Experiment {
     Experiment {
@@ -247,7 +247,7 @@ impl Cluster {
         self.link(node, LinkState::Lost { reason: "broken pipe".into(), retry_ms: 500 });
     }
 
-    /// What a real agent does with an order; nothing for stops, which tests answer themselves.
+    /// What a real agent does with an order; nothing for stops of what runs, which tests answer themselves.
     fn order(&mut self, node: usize, message: ConsoleMessage) {
         if !self.agents[node].connected {
             return;
@@ -282,6 +282,9 @@ impl Cluster {
             }
             ConsoleMessage::Stop { mode, .. } => {
                 self.record(node, RecordEvent::StopOrdered { mode, by: "console".into() });
+                if self.agents[node].spec.is_none() {
+                    self.proof(node);
+                }
             }
             ConsoleMessage::Inspect { request, ranks } => {
                 let began_ms = self.mono_ms(node);

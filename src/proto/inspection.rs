@@ -97,14 +97,19 @@ pub enum Obstacle {
         /// The name that was asked for, empty when unknown.
         name: String,
     },
-    /// The other end of a TCP connection.
+    /// The other end of a connection.
     Connection {
-        /// Its address.
+        /// Its address; the path of a local socket.
         peer: String,
         /// The process that has it, when that is on this host.
         owner: Option<Holder>,
     },
-    /// The other end of a pipe or a local socket.
+    /// Somebody who connects.
+    Listener {
+        /// Where it listens: an address, a port of all addresses or the path of a local socket.
+        at: String,
+    },
+    /// The other end of a pipe, or of a pair of local sockets.
     Pipe {
         /// Who has it; empty when nobody else does.
         ends: Vec<Holder>,
@@ -168,6 +173,7 @@ impl Obstacle {
             Obstacle::Connection { peer, owner: Some(owner) } => {
                 format!("{peer} to answer: {}", owner.words())
             }
+            Obstacle::Listener { at } => format!("somebody to connect to {at}"),
             Obstacle::Pipe { ends, reads: true } if ends.is_empty() => {
                 "data from a pipe that nobody else has open".into()
             }

@@ -9,6 +9,7 @@ use crate::observe::host_signals::clock_ms;
 use crate::proc;
 use rankdeck_proto::inspection::Obstacle;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// Most processes that are named.
@@ -83,6 +84,10 @@ pub(super) fn sleep_ms(
 /// Both ends of the connection belong to the process.
 fn is_own(pid: u32, obstacle: Option<&Obstacle>, tcp: &[sockets::Tcp]) -> bool {
     let Some(Obstacle::Connection { peer, owner: None }) = obstacle else { return false };
+    if peer.parse::<SocketAddr>().is_err() {
+        let (own, all) = (descriptors::socket_inodes(pid), sockets::unix().unwrap_or_default());
+        return all.iter().any(|unix| unix.path.as_ref() == Some(peer) && own.contains(&unix.inode));
+    }
     let mut ends = tcp.iter().filter(|tcp| tcp.socket.local == *peer).peekable();
     ends.peek().is_some() && {
         let own = descriptors::socket_inodes(pid);

@@ -4,6 +4,7 @@
 //! Owner: nobody keeps state. Links in `/proc/PID/fd` are read, never followed: following one could wait for
 //! a file system that is stuck.
 
+use super::listeners;
 use super::sockets::{self, Tcp};
 use crate::paths;
 use crate::proc;
@@ -32,7 +33,11 @@ pub enum Target {
     Unix {
         /// As for pipes.
         peers: Vec<(u32, String, char)>,
+        /// Where they are reached; a pair of sockets has no such place.
+        path: Option<String>,
     },
+    /// A unix socket that listens at a path.
+    Listener { path: String },
     /// A TCP socket, by its inode.
     Inet { inode: u64 },
     /// A file, with type and source of its mount.
@@ -69,8 +74,13 @@ impl Target {
                 }
             }
             Target::Pipe { peers, .. } => format!("a pipe from {}", people(peers)),
-            Target::Unix { peers } if peers.is_empty() => "a unix socket".to_owned(),
-            Target::Unix { peers } => format!("a socket to {}", people(peers)),
+            Target::Unix { peers, path } => {
+                let to = if peers.is_empty() { String::new() } else { format!(" to {}", people(peers)) };
+                let at = path.as_ref().map_or_else(String::new, |path| format!(" at {path}"));
+                let a = if to.is_empty() { "a unix socket" } else { "a socket" };
+                format!("{a}{to}{at}")
+            }
+            Target::Listener { path } => format!("a socket that listens at {path}"),
             Target::Inet { inode } => match tcp.iter().find(|tcp| tcp.inode == *inode) {
                 None => "a network socket".to_owned(),
                 Some(tcp) => {
@@ -98,10 +108,11 @@ impl Target {
 /// The processes at the other end of a pipe or a unix socket.
 pub fn peers(pid: u32, fd: i32) -> Vec<u32> {
     match target(pid, fd) {
-        Some(Target::Pipe { peers, .. } | Target::Unix { peers }) => {
+        Some(Target::Pipe { peers, .. } | Target::Unix { peers, .. }) => {
             peers.into_iter().map(|(pid, _, _)| pid).collect()
         }
-        Some(Target::Inet { .. } | Target::File { .. } | Target::Other(_)) | None => Vec::new(),
+        Some(Target::Listener { .. } | Target::Inet { .. } | Target::File { .. } | Target::Other(_))
+        | None => Vec::new(),
     }
 }
 
@@ -115,16 +126,37 @@ pub fn target(pid: u32, fd: i32) -> Option<Target> {
         return Some(Target::Pipe { peers, searched_all });
     }
     if let Some(inode) = bracketed(&name, "socket:") {
-        let peers = sockets::unix_peers().unwrap_or_default();
-        return Some(match peers.iter().find(|(own, _)| *own == inode) {
-            Some((_, peer)) => Target::Unix { peers: holders(&format!("socket:[{peer}]"), pid, |_| true).0 },
-            None => Target::Inet { inode },
-        });
+        return Some(unix(pid, inode).unwrap_or(Target::Inet { inode }));
     }
     if name.starts_with('/') {
         return Some(Target::File { mount: mount_of(pid, &name), path: name });
     }
     Some(Target::Other(name))
+}
+
+fn unix(pid: u32, inode: u64) -> Option<Target> {
+    let all = sockets::unix().unwrap_or_default();
+    let own = all.iter().find(|socket| socket.inode == inode)?;
+    if own.listens {
+        return own.path.clone().map(|path| Target::Listener { path });
+    }
+    // Before it is accepted, its other end belongs to nobody but the one who listens.
+    let other = match own.peer? {
+        0 => all.iter().find(|socket| socket.waiting.contains(&inode)),
+        peer => all.iter().find(|socket| socket.inode == peer),
+    };
+    let peers = other.map(|other| holders(&format!("socket:[{}]", other.inode), pid, |_| true).0);
+    let path = other.and_then(|other| other.path.clone()).or_else(|| own.path.clone());
+    Some(Target::Unix { peers: peers.unwrap_or_default(), path })
+}
+
+/// Where a socket listens, in words.
+pub fn place(pid: u32, fd: i32) -> Option<String> {
+    match target(pid, fd)? {
+        Target::Listener { path } => Some(path),
+        Target::Inet { inode } => listeners::place(pid, inode),
+        Target::Pipe { .. } | Target::Unix { .. } | Target::File { .. } | Target::Other(_) => None,
+    }
 }
 
 /// Path of the file that a descriptor leads to, as the process sees it.
@@ -136,6 +168,12 @@ pub fn path(pid: u32, fd: i32) -> Option<String> {
 /// A process, other than `pid`, that has the socket of this inode.
 pub fn socket_owner(pid: u32, inode: u64) -> Option<u32> {
     holders(&format!("socket:[{inode}]"), pid, |_| true).0.first().map(|(owner, ..)| *owner)
+}
+
+/// The descriptors of a process.
+pub fn numbers(pid: u32) -> Vec<i32> {
+    let Ok(folder) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).take(DESCRIPTORS).collect()
 }
 
 /// Inodes of all sockets of a process.

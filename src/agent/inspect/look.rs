@@ -254,6 +254,7 @@ fn obstacle_beneath(pid: u32, obstacle: Option<&Obstacle>, tcp: &[sockets::Tcp])
     let below = proc::descendants(pid);
     let waited_for: Vec<u32> = match obstacle? {
         Obstacle::Pipe { ends, .. } => ends.iter().map(|end| end.pid).collect(),
+        Obstacle::Connection { owner: Some(owner), .. } => vec![owner.pid],
         Obstacle::Child { process } => vec![process.pid],
         _ => return None,
     };
@@ -263,7 +264,7 @@ fn obstacle_beneath(pid: u32, obstacle: Option<&Obstacle>, tcp: &[sockets::Tcp])
         let outside = match &named {
             Obstacle::FileLock { .. } | Obstacle::Fifo { .. } | Obstacle::NameServer { .. } => true,
             Obstacle::Connection { owner, .. } => owner.as_ref().is_none_or(|owner| owner.pid != pid),
-            Obstacle::Pipe { .. } | Obstacle::Child { .. } => false,
+            Obstacle::Listener { .. } | Obstacle::Pipe { .. } | Obstacle::Child { .. } => false,
         };
         outside.then_some(named)
     })

@@ -17,6 +17,8 @@ pub struct Mapping {
     pub offset: u64,
     /// Path as the process sees it.
     pub path: String,
+    /// The file is no longer there; what is in its place is another one.
+    pub gone: bool,
 }
 
 /// The executable file mappings of a process.
@@ -32,11 +34,13 @@ fn parse(maps: &str) -> Vec<Mapping> {
             let path = words.nth(2)?;
             let (start, end) = range.split_once('-')?;
             let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+            let (path, gone) = path.strip_suffix(" (deleted)").map_or((path, false), |path| (path, true));
             (mode.contains('x') && path.starts_with('/')).then_some(Mapping {
                 start: hex(start)?,
                 end: hex(end)?,
                 offset: hex(offset)?,
-                path: path.trim_end_matches(" (deleted)").to_owned(),
+                path: path.to_owned(),
+                gone,
             })
         })
         .collect()
@@ -90,6 +94,7 @@ mod tests {
         let code = parse(maps);
         assert_eq!(code.len(), 1);
         assert_eq!((code[0].start, code[0].offset, code[0].path.as_str()), (0x55d8, 0x1000, "/usr/bin/x y"));
+        assert!(code[0].gone);
     }
 
     #[test]

@@ -9,12 +9,16 @@
 //! obstacle      what a thread is blocked on, where that has a name
 //! awaited       who is at the other end, and whether that sleeps or lacks a core
 //! descriptors   which process is at the other end of a descriptor
+//! listeners     sockets that listen
+//! locks         who holds the locks of files
 //! storage       how much the storage that a thread waits for has moved
 //! sockets       TCP_INFO and unix peers by netlink
 //! memory        maps and memory of another process
 //! stacks        all stacks of a process
 //! native        native stacks from outside
-//! symbols       unwinding through mapped files, names
+//! elf           object files of the process, read by sections
+//! symbols       unwinding through them, names
+//! mapped        reading what a library maps, though somebody may cut it short
 //! python        Python stacks from outside
 //! recorder      PyTorch's Flight Recorder
 //! ras           NCCL's RAS subsystem
@@ -30,7 +34,12 @@
 
 mod awaited;
 pub mod descriptors;
+#[cfg(target_arch = "x86_64")]
+mod elf;
+mod listeners;
+mod locks;
 mod look;
+mod mapped;
 pub mod memory;
 #[cfg(target_arch = "x86_64")]
 pub mod native;
@@ -208,5 +217,6 @@ fn thread_name(pid: u32, tid: u32) -> String {
     crate::proc::text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default().trim().to_owned()
 }
 
-#[cfg(test)]
-mod tests;
+#[cfg(all(test, target_arch = "x86_64"))]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod cut_short_tests;

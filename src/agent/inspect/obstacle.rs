@@ -1,18 +1,19 @@
 //! What a thread is blocked on, where that has a name: a file lock and its holder, a FIFO, a name server, the
-//! other end of a pipe or connection, a child.
+//! other end of a pipe or connection, somebody who connects, a child.
 //!
 //! Owner: nobody keeps state. Sources: the arguments of the system call, `/proc/PID/fd` (links are read,
-//! never followed), `/proc/locks`, the socket tables of the kernel. Only [`in_memory`] reads the memory of
-//! the process.
+//! never followed), the kernel's lists of locks and sockets. Only [`in_memory`] reads the memory of the
+//! process.
 
 use super::descriptors::{self, Target};
-use super::memory;
-use super::question;
+use super::listeners::{self, hex_address};
+use super::locks::{self, Family};
 use super::sockets::Tcp;
 use super::syscall::{self, Call, Kind};
+use super::{awaited, memory, question};
 use crate::proc;
 use rankdeck_proto::inspection::{Holder, Obstacle};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Port of name servers.
 const DNS: u16 = 53;
@@ -20,6 +21,8 @@ const DNS: u16 = 53;
 const POLLED: usize = 16;
 /// Most processes that are named.
 const NAMED: usize = 4;
+/// A sleep up to this long may be the pause between two tries, ms.
+const PAUSE_MS: u64 = 2_000;
 /// Commands of fcntl(2) that wait for a lock.
 const WAITING_LOCKS: [u64; 2] = [libc::F_SETLKW as u64, libc::F_OFD_SETLKW as u64];
 
@@ -31,15 +34,19 @@ pub fn of(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
         number == libc::SYS_flock || (number == libc::SYS_fcntl && WAITING_LOCKS.contains(&call.args[1]));
     if waits_for_lock {
         let path = descriptors::path(pid, fd).unwrap_or_default();
-        let text = proc::text("/proc/locks").unwrap_or_default();
-        let holders = lock_holders(&text, pid).into_iter().filter_map(holder).take(NAMED).collect();
-        return Some(Obstacle::FileLock { path, holders });
+        let family = if number == libc::SYS_flock { Family::Whole } else { Family::Ranges };
+        return Some(lock(path, locks::awaited(pid, fd, family)));
     }
     match syscall::name(number).1 {
         kind @ (Kind::Read | Kind::Write | Kind::Connect) => on(pid, fd, kind != Kind::Write, tcp),
+        Kind::Accept => descriptors::place(pid, fd).map(|at| Obstacle::Listener { at }),
         Kind::Child => child(pid, fd),
         _ => None,
     }
+}
+
+fn lock(path: String, holders: Vec<u32>) -> Obstacle {
+    Obstacle::FileLock { path, holders: holders.into_iter().filter_map(holder).take(NAMED).collect() }
 }
 
 /// The same where arguments lie in its memory: several descriptors, a path that is being opened, and the name
@@ -55,6 +62,9 @@ pub fn in_memory(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
 
 fn waiting_for(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
     let number = call.number?;
+    if pauses(pid, call) {
+        return locks::contended(pid).map(|(path, holders)| lock(path, holders));
+    }
     match syscall::name(number) {
         (_, Kind::Read) => on(pid, call.args[0] as i32, true, tcp)
             .filter(|found| matches!(found, Obstacle::NameServer { .. })),
@@ -88,6 +98,14 @@ fn waiting_for(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
     }
 }
 
+/// It sleeps for so short a time that it may be about to try something again.
+fn pauses(pid: u32, call: &Call) -> bool {
+    let polls_nothing = call.number.is_some_and(|number| matches!(syscall::name(number).0, "poll"))
+        && call.args[1] == 0
+        && u64::try_from(call.args[2] as i32).is_ok_and(|ms| ms <= PAUSE_MS);
+    polls_nothing || awaited::sleep_left_ms(pid, call).is_some_and(|ms| ms <= PAUSE_MS)
+}
+
 fn below_its_folder(pid: u32, call: &Call, at: usize, path: &str) -> String {
     let folder = if at == 1 && call.args[0] as i32 != libc::AT_FDCWD {
         descriptors::path(pid, call.args[0] as i32)
@@ -104,10 +122,17 @@ fn on(pid: u32, fd: i32, reads: bool, tcp: &[Tcp]) -> Option<Obstacle> {
     };
     match descriptors::target(pid, fd)? {
         Target::Pipe { peers, .. } => Some(Obstacle::Pipe { ends: named(peers), reads }),
-        Target::Unix { peers } => Some(Obstacle::Pipe { ends: named(peers), reads }),
+        Target::Unix { peers, path: None } => Some(Obstacle::Pipe { ends: named(peers), reads }),
+        Target::Unix { peers, path: Some(peer) } => {
+            Some(Obstacle::Connection { peer, owner: named(peers).into_iter().next() })
+        }
+        Target::Listener { path } => Some(Obstacle::Listener { at: path }),
         Target::Inet { inode } => match tcp.iter().find(|tcp| tcp.inode == inode) {
             Some(found) => Some(connection(pid, &found.socket.peer, &found.socket.local, tcp)),
-            None => name_server(pid, inode),
+            None => {
+                let listens = listeners::place(pid, inode).map(|at| Obstacle::Listener { at });
+                listens.or_else(|| name_server(pid, inode))
+            }
         },
         Target::File { path, .. } => {
             let wchan = proc::wchan(pid);
@@ -132,19 +157,9 @@ fn connection(pid: u32, peer: &str, local: &str, tcp: &[Tcp]) -> Obstacle {
 /// Inode of the socket that listens at an address of this host.
 fn listener(pid: u32, address: &str) -> Option<u64> {
     let wanted: SocketAddr = address.parse().ok()?;
-    let tables = ["tcp", "tcp6"].iter().filter_map(|table| proc::text(format!("/proc/{pid}/net/{table}")));
     let here =
         |at: &SocketAddr| at.port() == wanted.port() && (at.ip().is_unspecified() || at.ip() == wanted.ip());
-    let found: Vec<(u64, SocketAddr)> =
-        tables.flat_map(|text| text.lines().skip(1).filter_map(listening).collect::<Vec<_>>()).collect();
-    found.into_iter().find(|(_, at)| here(at)).map(|(inode, _)| inode)
-}
-
-fn listening(line: &str) -> Option<(u64, SocketAddr)> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
-    (*state == "0A").then_some(())?;
-    Some((inode.parse().ok()?, hex_address(local)?))
+    listeners::all(pid).into_iter().find(|(_, at)| here(at)).map(|(inode, _)| inode)
 }
 
 /// A datagram socket that is connected to a name server.
@@ -161,22 +176,6 @@ fn name_server(pid: u32, inode: u64) -> Option<Obstacle> {
         }
     }
     None
-}
-
-/// `0100007F:0035`, as the kernel writes addresses: words in the machine's order.
-fn hex_address(text: &str) -> Option<SocketAddr> {
-    let (address, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word =
-        |at: usize| Some(u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes());
-    if address.len() == 8 {
-        return Some(SocketAddr::from((Ipv4Addr::from(word(0)?), port)));
-    }
-    let mut bytes = [0; 16];
-    for at in 0..4 {
-        bytes.get_mut(at * 4..at * 4 + 4)?.copy_from_slice(&word(at)?);
-    }
-    Some(SocketAddr::new(Ipv6Addr::from(bytes).to_canonical(), port))
 }
 
 fn port(address: &str) -> Option<u16> {
@@ -208,27 +207,6 @@ fn is_of_the_run(pid: u32) -> bool {
     let theirs = proc::environ(pid).and_then(|environ| mark(&environ));
     let below_us = || proc::descendants(std::process::id()).contains(&pid);
     (own.is_some() && theirs == own) || below_us()
-}
-
-/// Who holds the locks that a process waits for, from `/proc/locks`: a lock that is waited for stands under
-/// the number of the one that is held.
-fn lock_holders(text: &str, waiter: u32) -> Vec<u32> {
-    let mut holder: Option<(&str, u32)> = None;
-    let mut found = Vec::new();
-    for line in text.lines() {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let waits = fields.get(1) == Some(&"->");
-        let pid = fields.get(if waits { 5 } else { 4 }).and_then(|field| field.parse::<i64>().ok());
-        let (Some(number), Some(pid)) = (fields.first(), pid) else { continue };
-        match holder {
-            _ if !waits => holder = u32::try_from(pid).ok().filter(|pid| *pid > 0).map(|pid| (*number, pid)),
-            Some((held, by)) if held == *number && pid == i64::from(waiter) && !found.contains(&by) => {
-                found.push(by)
-            }
-            _ => {}
-        }
-    }
-    found
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Owner: a helper thread of one inspection. Method: py-spy's library in its non-blocking mode, which only
 //! reads memory: it works on a process that is stopped, frozen, inside native code or without its interpreter
 //! lock. A process that runs may move on while it is read; that shows as an error, and the read is repeated.
+//! The library maps the interpreter's files, which somebody may cut short meanwhile ([`super::mapped`]).
 
 use py_spy::config::{Config, LockingStrategy};
 use rankdeck_proto::inspection::{Frame, How, ThreadStack};
@@ -27,7 +28,7 @@ pub fn stacks(pid: u32) -> Result<(Vec<ThreadStack>, Option<u32>), String> {
     let config = Config { blocking: LockingStrategy::NonBlocking, native: false, ..Config::default() };
     let mut last = String::new();
     for _ in 0..TRIES {
-        match once(pid, &config) {
+        match super::mapped::reading(|| once(pid, &config)) {
             Ok(found) => return Ok(found),
             Err(error) => last = error,
         }

@@ -12,8 +12,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u16 = 2;
-const UDIAG_SHOW_PEER: u32 = 4;
+/// Names, other ends and those that wait to be accepted.
+const UDIAG_SHOW: u32 = 1 | 4 | 8;
+const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_PEER: u16 = 2;
+const UNIX_DIAG_ICONS: u16 = 3;
+/// State of a socket that listens.
+const LISTENS: u8 = 10;
 /// Everything but LISTEN (10) and TIME_WAIT (6).
 const LIVE_STATES: u32 = !((1 << 10) | (1 << 6));
 /// Most bytes of one answer.
@@ -44,23 +49,45 @@ pub fn tcp() -> io::Result<Vec<Tcp>> {
     Ok(found)
 }
 
-/// (inode, inode of the other end) of all connected unix sockets.
-pub fn unix_peers() -> io::Result<Vec<(u64, u64)>> {
+/// A unix socket.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unix {
+    /// Inode of the socket.
+    pub inode: u64,
+    /// Inode of its other end; 0 as long as nobody has accepted it.
+    pub peer: Option<u64>,
+    /// Its path, `@NAME` where it has a name and no file. What a listener accepts has the listener's.
+    pub path: Option<String>,
+    pub listens: bool,
+    /// Inodes of those that want to be accepted.
+    pub waiting: Vec<u64>,
+}
+
+/// All unix sockets of this network namespace.
+pub fn unix() -> io::Result<Vec<Unix>> {
     // struct unix_diag_req: family, protocol, pad, states, inode, show, cookie.
     let mut request = vec![libc::AF_UNIX as u8, 0, 0, 0];
     request.extend(u32::MAX.to_ne_bytes());
     request.extend(0u32.to_ne_bytes());
-    request.extend(UDIAG_SHOW_PEER.to_ne_bytes());
+    request.extend(UDIAG_SHOW.to_ne_bytes());
     request.extend([0; 8]);
     let mut found = Vec::new();
-    dump(&request, |message| {
-        // struct unix_diag_msg: family, type, state, pad, inode, cookie.
-        if let (Some(inode), Some(attributes)) = (u32_at(message, 4), message.get(16..)) {
-            let peer = attribute(attributes, UNIX_DIAG_PEER).and_then(|value| u32_at(value, 0));
-            found.extend(peer.map(|peer| (u64::from(inode), u64::from(peer))));
-        }
-    })?;
+    dump(&request, |message| found.extend(parse_unix(message)))?;
     Ok(found)
+}
+
+fn parse_unix(message: &[u8]) -> Option<Unix> {
+    // struct unix_diag_msg: family, type, state, pad, inode, cookie.
+    let (state, inode, attributes) = (*message.get(2)?, u32_at(message, 4)?, message.get(16..)?);
+    let path = attribute(attributes, UNIX_DIAG_NAME).and_then(|name| {
+        let (mark, name) = if name.first() == Some(&0) { ("@", &name[1..]) } else { ("", name) };
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        (end > 0).then(|| format!("{mark}{}", String::from_utf8_lossy(&name[..end])))
+    });
+    let peer = attribute(attributes, UNIX_DIAG_PEER).and_then(|value| u32_at(value, 0)).map(u64::from);
+    let waiting = attribute(attributes, UNIX_DIAG_ICONS).unwrap_or_default();
+    let waiting = waiting.chunks_exact(4).filter_map(|one| u32_at(one, 0)).map(u64::from).collect();
+    Some(Unix { inode: u64::from(inode), peer, path, listens: state == LISTENS, waiting })
 }
 
 fn dump(request: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
@@ -213,7 +240,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::fs::MetadataExt;
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     fn inode(fd: i32) -> u64 {
         std::fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().ino()
@@ -244,8 +271,24 @@ mod tests {
     #[test]
     fn unix_sockets_know_each_other() {
         let (a, b) = UnixStream::pair().unwrap();
-        let peers = unix_peers().unwrap();
-        assert!(peers.contains(&(inode(a.as_raw_fd()), inode(b.as_raw_fd()))));
+        let (a, b) = (inode(a.as_raw_fd()), inode(b.as_raw_fd()));
+        assert!(unix().unwrap().iter().any(|socket| socket.inode == a && socket.peer == Some(b)));
+    }
+
+    #[test]
+    fn a_unix_socket_that_nobody_has_accepted_stands_at_its_listener() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("orders");
+        let listener = UnixListener::bind(&path).unwrap();
+        let near = UnixStream::connect(&path).unwrap();
+        let of = |fd: i32| unix().unwrap().into_iter().find(|socket| socket.inode == inode(fd)).unwrap();
+        let path = Some(path.to_string_lossy().into_owned());
+        let (server, client) = (of(listener.as_raw_fd()), of(near.as_raw_fd()));
+        assert!(server.listens && server.path == path, "{server:?}");
+        assert_eq!((server.waiting, client.peer), (vec![client.inode], Some(0)));
+        let (far, _) = listener.accept().unwrap();
+        let (server, client, far) = (of(listener.as_raw_fd()), of(near.as_raw_fd()), of(far.as_raw_fd()));
+        assert_eq!((server.waiting, client.peer, far.path), (vec![], Some(far.inode), path));
     }
 
     #[test]
@@ -254,6 +297,7 @@ mod tests {
         for length in 0..64 {
             let _ = walk(&vec![1; length], &mut |_| seen += 1);
             assert_eq!(parse_tcp(&vec![2; length]), None);
+            let _ = parse_unix(&vec![0; length]);
             let _ = attribute(&vec![3; length], 1);
         }
         assert_eq!(attribute(&[0, 0, 2, 0], 2), None);

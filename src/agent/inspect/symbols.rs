@@ -1,42 +1,23 @@
-//! Mapped files of a process: unwinding through them, and names for addresses.
+//! Files with the code of a process: unwinding through them, and names for addresses.
 //!
-//! Owner: a helper thread of one inspection. Files are mapped, not read: of a library of hundreds of
-//! megabytes only the pages that are asked for come in. Function names come from symbol tables, files and
-//! lines from DWARF line tables where the file carries them.
+//! Owner: a helper thread of one inspection. Of a library of hundreds of megabytes only the sections that are
+//! asked for are read ([`super::elf`]), and code from the memory of the process. Function names come from
+//! symbol tables, files and lines from DWARF line tables where the file carries them.
 
+use super::elf::{Elf, Part, Symbol};
 use super::memory::{self, Mapping};
 use addr2line::gimli::{self, EndianSlice, LittleEndian};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
-use memmap2::Mmap;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
 use rankdeck_proto::inspection::Frame;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::ops::Deref;
-use std::sync::Arc;
+use std::path::Path;
 
 /// Debug information above this size is not read: making an index of it would take longer than an inspection
 /// may.
-const DWARF_BYTES: u64 = 512 << 20;
-
-/// Segments with code (ELF's PF_X).
-const EXECUTABLE: u32 = 1;
-
-/// Part of a mapped file.
-#[derive(Clone, Default)]
-struct Part {
-    map: Option<Arc<Mmap>>,
-    from: usize,
-    to: usize,
-}
-
-impl Deref for Part {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.map.as_ref().and_then(|map| map.get(self.from..self.to)).unwrap_or_default()
-    }
-}
+const DWARF_BYTES: u64 = 256 << 20;
+/// Bytes of code that are looked at before an address.
+const BEFORE: u64 = 7;
 
 struct Loaded {
     path: String,
@@ -44,10 +25,10 @@ struct Loaded {
     bias: u64,
     start: u64,
     end: u64,
-    /// Where in the file the mapping begins.
-    offset: u64,
-    map: Arc<Mmap>,
+    elf: Elf,
     unwinding: Unwinding,
+    /// Functions around addresses that were asked for.
+    functions: RefCell<BTreeMap<u64, Option<String>>>,
 }
 
 /// The call-frame information of a file, and the index of it, with their addresses in the file.
@@ -79,7 +60,7 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Maps the files; those that cannot be opened are left out.
+    /// Opens the files; those that cannot be read are left out.
     pub fn new(pid: u32, mappings: &[Mapping]) -> Modules {
         let mut modules = Modules {
             pid,
@@ -94,34 +75,26 @@ impl Modules {
     }
 
     fn load(&mut self, pid: u32, mapping: &Mapping) -> Option<()> {
-        // Through its root: it may live in a mount namespace of its own.
-        let file = File::open(format!("/proc/{pid}/root{}", mapping.path))
-            .or_else(|_| File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)))
-            .ok()?;
-        // SAFETY: mapped read-only and privately; a file that shrinks meanwhile would be a program
-        // overwritten while it runs, which the kernel refuses for executables (ETXTBSY), and loaders replace
-        // libraries by renaming.
-        let map = Arc::new(unsafe { Mmap::map(&file) }.ok()?);
-        let elf = object::File::parse(&map[..]).ok()?;
+        // Through its root: it may live in a mount namespace of its own. What is at the place of a file that
+        // was replaced is another one.
+        let there = Some(format!("/proc/{pid}/root{}", mapping.path)).filter(|_| !mapping.gone);
+        let mapped =
+            || Elf::open(Path::new(&format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)));
+        let elf = there.and_then(|path| Elf::open(Path::new(&path))).or_else(mapped)?;
         // Segments need not begin at a page: what lies before one on its first page belongs to another, which
         // is mapped elsewhere.
-        let segment = elf.segments().find(|segment| {
-            let (offset, size) = segment.file_range();
-            let executable =
-                matches!(segment.flags(), SegmentFlags::Elf { p_flags, .. } if p_flags.0 & EXECUTABLE != 0);
-            executable && (offset & !0xfff..offset + size.max(1)).contains(&mapping.offset)
+        let segment = elf.segments.iter().find(|segment| {
+            let end = segment.offset.saturating_add(segment.size.max(1));
+            segment.executable && (segment.offset & !0xfff..end).contains(&mapping.offset)
         })?;
-        let in_file = segment.address().wrapping_sub(segment.file_range().0).wrapping_add(mapping.offset);
+        let in_file = segment.address.wrapping_sub(segment.offset).wrapping_add(mapping.offset);
         let bias = mapping.start.wrapping_sub(in_file);
         let section = |name: &str| {
-            let section = elf.section_by_name(name)?;
-            let (from, size) = section.file_range()?;
-            let range = section.address()..section.address() + section.size();
-            Some((range, Part { map: Some(map.clone()), from: from as usize, to: (from + size) as usize }))
+            let section = elf.section(name)?;
+            Some((section.address..section.address.checked_add(section.size)?, elf.part(section)))
         };
         let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();
-        let (text_svma, text) = section(".text").unzip();
         let whole = |svma: &Option<std::ops::Range<u64>>, part: &Option<Part>| {
             (svma.as_ref().map_or(0, |range| range.start), part.clone().unwrap_or_default())
         };
@@ -131,8 +104,7 @@ impl Modules {
         };
         let info = ExplicitModuleSectionInfo {
             base_svma: 0,
-            text_svma,
-            text,
+            text_svma: section(".text").map(|(range, _)| range),
             eh_frame_svma,
             eh_frame,
             eh_frame_hdr_svma,
@@ -140,15 +112,16 @@ impl Modules {
             ..Default::default()
         };
         self.unwinder.add_module(Module::new(mapping.path.clone(), mapping.start..mapping.end, bias, info));
-        let Mapping { path, start, end, offset, .. } = mapping.clone();
-        self.loaded.push(Loaded { path, bias, start, end, offset, map: map.clone(), unwinding });
+        let Mapping { path, start, end, .. } = mapping.clone();
+        let functions = RefCell::default();
+        self.loaded.push(Loaded { path, bias, start, end, elf, unwinding, functions });
         Some(())
     }
 
     /// A call returns to this address: code of one of the files stands there, behind a call (Intel SDM volume
     /// 2, CALL: `E8` with 32 bits, or `FF /2` with 2 to 7 bytes in all).
     pub fn is_return(&self, address: u64) -> bool {
-        self.file(address).and_then(|loaded| loaded.before(address)).is_some_and(|before| {
+        self.before(address).is_some_and(|before| {
             let indirect = |pair: &[u8]| matches!(pair, [0xff, form] if form & 0x38 == 0x10);
             before[2] == 0xe8 || before.windows(2).any(indirect)
         })
@@ -162,7 +135,7 @@ impl Modules {
 
     /// `None`: it cannot be told. Calls through a register lead anywhere.
     fn is_stray(&self, inner: u64, back: u64) -> Option<bool> {
-        let target = match self.file(back)?.before(back)? {
+        let target = match self.before(back)? {
             [_, _, 0xe8, distance @ ..] => back.wrapping_add_signed(i64::from(i32::from_le_bytes(distance))),
             // Through a word beside the code, such as the linker's table of functions.
             [_, 0xff, 0x15, distance @ ..] => {
@@ -187,6 +160,14 @@ impl Modules {
         self.loaded.iter().find(|loaded| (loaded.start..loaded.end).contains(&address))
     }
 
+    /// The code before this address, where that is one of the files'.
+    fn before(&self, address: u64) -> Option<[u8; BEFORE as usize]> {
+        let from = address
+            .checked_sub(BEFORE)
+            .filter(|from| *from >= self.file(address).map_or(u64::MAX, |l| l.start))?;
+        memory::read(self.pid, from, BEFORE as usize).ok()?.try_into().ok()
+    }
+
     /// A thread begins here: the program's entry point, or the C library, which starts all other threads.
     ///
     /// Unwinding also ends in the middle of a stack, where a record that is none leads to an empty one.
@@ -196,11 +177,9 @@ impl Modules {
         const ENTRY_BYTES: u64 = 64;
         self.file(address).is_some_and(|loaded| {
             let file = loaded.path.rsplit('/').next().unwrap_or(&loaded.path);
-            let entry = || object::File::parse(&loaded.map[..]).map(|elf| elf.entry());
+            let entry = loaded.elf.entry..loaded.elf.entry.saturating_add(ENTRY_BYTES);
             C_LIBRARIES.iter().any(|name| file.starts_with(name))
-                || entry().is_ok_and(|entry| {
-                    (entry..entry + ENTRY_BYTES).contains(&address.wrapping_sub(loaded.bias))
-                })
+                || entry.contains(&address.wrapping_sub(loaded.bias))
         })
     }
 
@@ -250,16 +229,10 @@ impl Modules {
 }
 
 impl Loaded {
-    /// The bytes of the code before this address.
-    fn before(&self, address: u64) -> Option<[u8; 7]> {
-        let at = usize::try_from(address - self.start + self.offset).ok()?;
-        self.map.get(at.checked_sub(7)?..at)?.try_into().ok()
-    }
-
     fn names(&self, addresses: &[u64], lines: bool) -> BTreeMap<u64, Vec<Frame>> {
-        let Ok(elf) = object::File::parse(&self.map[..]) else { return BTreeMap::new() };
-        let symbols = self.functions(&elf, addresses);
-        let lines = if lines { line_tables(&elf) } else { None };
+        let symbols = self.functions(addresses);
+        let sections = lines.then(|| debug_information(&self.elf)).flatten();
+        let lines = sections.as_ref().and_then(line_tables);
         let library = self.path.rsplit('/').next().unwrap_or(&self.path);
         addresses
             .iter()
@@ -283,30 +256,39 @@ impl Loaded {
             .collect()
     }
 
-    /// One pass over the symbol tables: keeping an index of a library's hundreds of thousands would cost more
-    /// than it saves.
-    fn functions(&self, elf: &object::File<'_>, addresses: &[u64]) -> BTreeMap<u64, String> {
-        let mut found: BTreeMap<u64, (u64, String)> = BTreeMap::new();
+    /// The functions around addresses, in one pass over the symbol tables for those that are new: keeping an
+    /// index of a library's hundreds of thousands would cost more than it saves.
+    fn functions(&self, addresses: &[u64]) -> BTreeMap<u64, String> {
+        let mut known = self.functions.borrow_mut();
+        let new = addresses.iter().filter(|address| !known.contains_key(address));
         let mut wanted: Vec<(u64, u64)> =
-            addresses.iter().map(|address| (address.wrapping_sub(self.bias), *address)).collect();
+            new.map(|address| (address.wrapping_sub(self.bias), *address)).collect();
         wanted.sort_unstable();
-        for symbol in elf.symbols().chain(elf.dynamic_symbols()) {
-            let (start, size) = (symbol.address(), symbol.size());
-            if symbol.kind() != SymbolKind::Text || start == 0 {
-                continue;
-            }
+        if !wanted.is_empty() {
+            let found = self.symbols(&wanted);
+            let names = found.keys().copied().zip(self.elf.names(found.values()));
+            known.extend(wanted.iter().map(|(_, address)| (*address, None)));
+            known.extend(names.map(|(address, name)| (address, name.as_deref().map(demangle))));
+        }
+        let of = |address: &u64| Some((*address, known.get(address)?.clone()?));
+        addresses.iter().filter_map(of).collect()
+    }
+
+    /// The symbol that each address lies in, of `wanted`: addresses in the file, sorted, and in the process.
+    fn symbols(&self, wanted: &[(u64, u64)]) -> BTreeMap<u64, Symbol> {
+        let mut found: BTreeMap<u64, Symbol> = BTreeMap::new();
+        self.elf.functions(|symbol| {
             // A symbol without a size reaches as far as the next one: take the closest below.
-            let end = if size == 0 { start.saturating_add(1 << 16) } else { start.saturating_add(size) };
-            let from = wanted.partition_point(|(at, _)| *at < start);
-            for (at, address) in wanted[from..].iter().take_while(|(at, _)| *at < end) {
-                let _ = at;
-                let better = found.get(address).is_none_or(|(known, _)| start > *known);
-                if better && let Ok(name) = symbol.name() {
-                    found.insert(*address, (start, demangle(name)));
+            let size = if symbol.size == 0 { 1 << 16 } else { symbol.size };
+            let end = symbol.start.saturating_add(size);
+            let from = wanted.partition_point(|(at, _)| *at < symbol.start);
+            for (_, address) in wanted[from..].iter().take_while(|(at, _)| *at < end) {
+                if found.get(address).is_none_or(|known| symbol.start > known.start) {
+                    found.insert(*address, symbol);
                 }
             }
-        }
-        found.into_iter().map(|(address, (_, name))| (address, name)).collect()
+        });
+        found
     }
 }
 
@@ -324,16 +306,24 @@ fn demangle(name: &str) -> String {
 
 type Lines<'a> = addr2line::Context<EndianSlice<'a, LittleEndian>>;
 
-fn line_tables<'a>(elf: &object::File<'a>) -> Option<Lines<'a>> {
-    let size = |name: &str| elf.section_by_name(name).map(|section| section.size());
-    if size(".debug_info")? > DWARF_BYTES || size(".debug_line")? == 0 {
+/// The sections with line tables and what belongs to them, where a file has them and they are not too large.
+fn debug_information(elf: &Elf) -> Option<gimli::DwarfSections<Part>> {
+    let size = |name: &str| elf.section(name).map_or(0, |section| section.size);
+    if size(".debug_info") == 0 || size(".debug_line") == 0 {
         return None;
     }
-    let load = |id: gimli::SectionId| -> Result<EndianSlice<'a, LittleEndian>, gimli::Error> {
-        let data = elf.section_by_name(id.name()).and_then(|section| section.data().ok()).unwrap_or_default();
-        Ok(EndianSlice::new(data, LittleEndian))
+    let mut all = 0_u64;
+    let load = |id: gimli::SectionId| -> Result<Part, gimli::Error> {
+        let section = elf.section(id.name());
+        all = all.saturating_add(section.map_or(0, |section| section.size));
+        Ok(section.map(|section| elf.part(section)).unwrap_or_default())
     };
-    addr2line::Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
+    let sections = gimli::DwarfSections::load(load).ok()?;
+    (all <= DWARF_BYTES).then_some(sections)
+}
+
+fn line_tables(sections: &gimli::DwarfSections<Part>) -> Option<Lines<'_>> {
+    addr2line::Context::from_dwarf(sections.borrow(|part| EndianSlice::new(part, LittleEndian))).ok()
 }
 
 fn places(lines: &Lines<'_>, at: u64) -> Vec<Frame> {

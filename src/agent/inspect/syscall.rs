@@ -188,7 +188,10 @@ pub fn in_words(pid: u32, call: &Call, tcp: &[super::sockets::Tcp]) -> Option<St
             Some(target) => format!("a connection to come up: {}", at(&target)),
             None => "a connection to come up".to_owned(),
         },
-        Kind::Accept => "somebody to connect".to_owned(),
+        Kind::Accept => match descriptors::place(pid, fd) {
+            Some(place) => format!("somebody to connect to {place}"),
+            None => "somebody to connect".to_owned(),
+        },
         Kind::Lock => "a lock or a condition (futex)".to_owned(),
         Kind::Poll => "several descriptors at once (poll)".to_owned(),
         Kind::Sleep => "time to pass (sleep)".to_owned(),

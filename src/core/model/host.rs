@@ -69,7 +69,8 @@ impl HostModel {
 
     /// Nothing of the run is left on the host, whatever generation ran there last: its agent said so.
     pub(crate) fn is_clear(&self) -> bool {
-        self.machine.is_over() && self.stopped.as_ref().is_none_or(Vec::is_empty)
+        let replays = self.is_live() && !self.caught_up() && self.machine.knows_nothing();
+        self.machine.is_over() && !replays && self.stopped.as_ref().is_none_or(Vec::is_empty)
     }
 
     /// Why its link cannot work.

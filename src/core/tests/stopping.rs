@@ -23,6 +23,8 @@ enum Op {
     Add(usize),
     Stop,
     Console,
+    /// The agent dies; with or without its guard, and with or without the folder of the run.
+    Kill(usize, bool, bool),
 }
 
 fn shape() -> impl Strategy<Value = Shape> {
@@ -34,18 +36,13 @@ fn shape() -> impl Strategy<Value = Shape> {
         ]
     };
     let lag = || prop::sample::select(vec![0u64, 0, 50, 150, 700]);
-    (
-        [manners(), manners(), manners()],
-        [lag(), lag(), lag()],
-        any::<bool>(),
-        prop_oneof![3 => Just(None), 1 => (0..HOSTS).prop_map(Some)],
-    )
-        .prop_map(|(manners, lag_ms, lost_exclude, left_out)| Shape {
-            manners,
-            lag_ms,
-            lost_exclude,
-            left_out: left_out.into_iter().collect(),
-        })
+    let hosts = prop::collection::vec((manners(), lag()), 2..=HOSTS);
+    let left_out = prop_oneof![3 => Just(None), 1 => (0..HOSTS).prop_map(Some)];
+    (hosts, any::<bool>(), left_out, any::<bool>()).prop_map(|(hosts, lost_exclude, left_out, thorough)| {
+        let left_out = left_out.map(|node| node % hosts.len()).into_iter().collect();
+        let (manners, lag_ms) = hosts.into_iter().unzip();
+        Shape { manners, lag_ms, thorough, lost_exclude, left_out }
+    })
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -60,11 +57,13 @@ fn op() -> impl Strategy<Value = Op> {
         1 => node().prop_map(Op::Add),
         1 => Just(Op::Stop),
         2 => Just(Op::Console),
+        2 => (node(), any::<bool>(), any::<bool>())
+            .prop_map(|(node, guarded, forgets)| Op::Kill(node, guarded, forgets)),
     ]
 }
 
 fn act(world: &mut World, op: &Op) {
-    let shown = world.core.model().run.launch.clone();
+    let (shown, hosts) = (world.core.model().run.launch.clone(), world.hosts());
     let change = |exclude: Vec<String>, add| Event::RestartRequested {
         from: None,
         exclude,
@@ -74,14 +73,17 @@ fn act(world: &mut World, op: &Op) {
     };
     match op {
         Op::Pass(ms) => world.pass(*ms),
-        Op::Lose(node) => world.lose(*node),
-        Op::Mend(node) => world.mend(*node),
-        Op::Fail(node) => world.fail(*node),
+        Op::Lose(node) => world.lose(node % hosts),
+        Op::Mend(node) => world.mend(node % hosts),
+        Op::Fail(node) => world.fail(node % hosts),
         Op::Restart => world.event(Event::restart(None).having_shown(shown)),
-        Op::Exclude(node) => world.event(change(vec![NAMES[*node].into()], vec![])),
-        Op::Add(node) => world.event(change(vec![], vec![draft(HOSTS, Transport::Ssh).hosts.remove(*node)])),
+        Op::Exclude(node) => world.event(change(vec![NAMES[node % hosts].into()], vec![])),
+        Op::Add(node) => {
+            world.event(change(vec![], vec![draft(hosts, Transport::Ssh).hosts.remove(node % hosts)]));
+        }
         Op::Stop => world.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command }),
         Op::Console => world.another_console(),
+        Op::Kill(node, guarded, forgets) => world.kill_agent(node % hosts, *guarded, *forgets),
     }
 }
 
@@ -125,7 +127,7 @@ proptest! {
             world.another_console();
         }
         check(&mut world, "first stop")?;
-        for node in 0..HOSTS {
+        for node in 0..world.hosts() {
             world.mend(node);
         }
         world.another_console();
@@ -142,12 +144,17 @@ proptest! {
 
 #[test]
 fn run_2_a_stop_between_two_generations_ends_although_a_host_is_away() {
-    let shape =
-        |manners| Shape { manners, lag_ms: [0; HOSTS], lost_exclude: true, left_out: BTreeSet::new() };
+    let shape = |manners: Vec<Manners>| Shape {
+        lag_ms: vec![0; manners.len()],
+        manners,
+        thorough: true,
+        lost_exclude: true,
+        left_out: BTreeSet::new(),
+    };
     let polite = Manners::Polite(0);
     let histories = [
         (
-            [polite; HOSTS],
+            vec![polite; 3],
             vec![
                 Op::Fail(0),
                 Op::Pass(50),
@@ -159,7 +166,7 @@ fn run_2_a_stop_between_two_generations_ends_although_a_host_is_away() {
             ],
         ),
         (
-            [polite, Manners::Immortal, polite],
+            vec![polite, Manners::Immortal, polite],
             vec![Op::Exclude(1), Op::Pass(50), Op::Lose(0), Op::Pass(30_000)],
         ),
     ];

@@ -149,10 +149,10 @@ fn snapshot(
     host.last_seq = host.last_seq.min(last_seq);
     host.machine.stage = HostStage::Live { target: last_seq };
     host.machine.launch_sent = spec.as_ref().map(|spec| spec.generation);
-    (host.machine.launch_open, host.machine.answered) = (None, true);
     if spec.is_none() {
-        host.machine.generation = None;
+        host.machine.forgets();
     }
+    (host.machine.launch_open, host.machine.answered) = (None, true);
     if shrunk {
         let name = ctx.host_name(node);
         ctx.note(Tone::Warn, format!("{name}: the agent has fewer records than it had before"));

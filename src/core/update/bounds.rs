@@ -307,7 +307,7 @@ impl Cut {
                 self.text(PATH, path);
                 self.holders(holders);
             }
-            Obstacle::Fifo { path, .. } => self.text(PATH, path),
+            Obstacle::Fifo { path, .. } | Obstacle::Listener { at: path } => self.text(PATH, path),
             Obstacle::NameServer { server, name } => self.texts(NAME, [server, name]),
             Obstacle::Connection { peer, owner } => {
                 self.text(NAME, peer);

@@ -29,8 +29,11 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
         .filter(|host| is_awaited(ctx, host) && !is_done(ctx, host, began) && !given_up(ctx, host))
         .map(|host| host.node_rank)
         .collect();
-    for host in ctx.model.hosts.iter_mut().filter(|host| host.caught_up() && host.is_clear()) {
-        host.stopped.get_or_insert_default();
+    for node in ctx.nodes() {
+        let host = &ctx.model.hosts[node.index()];
+        if host.caught_up() && ctx.is_clear(host) {
+            ctx.host(node).stopped.get_or_insert_default();
+        }
     }
     if open.is_empty() {
         if !is_successor_expected(ctx) {
@@ -60,7 +63,7 @@ fn is_done(ctx: &Ctx<'_>, host: &HostModel, began: Timestamp) -> bool {
     let has_told = host.stopped.is_some() && (!run.facts.asked || host.machine.stop_sent.is_some());
     // The record after a proof may say how the run ended.
     let replays = host.is_live() && !host.caught_up();
-    is_late && !replays && (host.is_clear() || has_told)
+    is_late && !replays && (ctx.is_clear(host) || has_told)
 }
 
 /// The console that launched the run may make a next generation, by order or by policy.
@@ -101,6 +104,7 @@ fn stopping(ctx: &mut Ctx<'_>, open: &[NodeRank], stop: Stop) {
 /// The run ends by itself, without a stop. It is over unless hosts do not answer.
 fn leaving(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
     pass_on(ctx, open);
+    look_for_leftovers(ctx, open, began);
     let away_since = |node: &NodeRank| match ctx.host(*node).machine.stage {
         HostStage::Away { since } => Some(since),
         HostStage::Failed | HostStage::Closed => Some(began),
@@ -135,6 +139,17 @@ fn pass_on(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     }
 }
 
+/// Agents that know of no launch are asked to look for what may be left of one; by then, a launch of another
+/// console would have arrived.
+fn look_for_leftovers(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
+    if ctx.now.since(began) >= HALF_LAUNCHED_MS {
+        let silent =
+            open.iter().copied().filter(|node| ctx.model.hosts[node.index()].machine.knows_nothing());
+        let silent: Vec<NodeRank> = silent.collect();
+        send_stops(ctx, &silent, StopMode::Clean, 0);
+    }
+}
+
 /// The next generation excludes the host, and it does not answer: nobody waits for its proof (RESTART-4).
 fn given_up(ctx: &Ctx<'_>, host: &HostModel) -> bool {
     let excluded = ctx.session.run.next().is_some_and(|next| next.excludes(host.node_rank));
@@ -159,7 +174,7 @@ fn want_stop(ctx: &mut Ctx<'_>) {
     }
 }
 
-fn send_stops(ctx: &mut Ctx<'_>, open: &[NodeRank], mode: StopMode, grace_ms: u64) {
+pub(super) fn send_stops(ctx: &mut Ctx<'_>, open: &[NodeRank], mode: StopMode, grace_ms: u64) {
     let run = &ctx.session.run;
     let present = run.launch.as_ref().map(|launch| launch.generation);
     let asked = run.facts.asked;
@@ -185,7 +200,7 @@ fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     let leaves = |host: &HostModel| next.as_ref().is_some_and(|next| next.excludes(host.node_rank));
     let awaited = ctx.model.hosts.iter().filter(|host| is_awaited(ctx, host));
     let dirty: Vec<String> = awaited
-        .filter(|host| !leaves(host) && (open.contains(&host.node_rank) || !host.is_clear()))
+        .filter(|host| !leaves(host) && (open.contains(&host.node_rank) || !ctx.is_clear(host)))
         .map(|host| host.name.clone())
         .collect();
     if let Some(next) = next.filter(|_| dirty.is_empty()) {
@@ -205,8 +220,10 @@ fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
 
 /// A stop that is asked for again: it goes once more to every host that has not proved it.
 pub(super) fn repeat(ctx: &mut Ctx<'_>) -> bool {
-    for host in ctx.model.hosts.iter_mut().filter(|host| !host.is_clear()) {
-        host.machine.stop_sent = None;
+    for node in ctx.nodes() {
+        if !ctx.is_clear(&ctx.model.hosts[node.index()]) {
+            ctx.host(node).machine.stop_sent = None;
+        }
     }
     true
 }

@@ -3,7 +3,7 @@
 //! Orders are levels: each call compares what is wanted with what was sent on the present
 //! connection.
 
-use super::drain::draining;
+use super::drain::{self, draining};
 use super::transition::{self, finish};
 use super::{generation, ownership, policy, records};
 use crate::Goal;
@@ -12,7 +12,7 @@ use crate::model::{HostModel, RankLife, RunState, Tone};
 use crate::report::Outcome;
 use crate::run::{Cause, Launch, Role, Stage};
 use crate::session::Ctx;
-use rankdeck_proto::message::{ConsoleMessage, Ending, LaunchSpec};
+use rankdeck_proto::message::{ConsoleMessage, Ending, LaunchSpec, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
@@ -78,19 +78,8 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
             return finish(ctx, Ending::new(Outcome::Failed, 3, text));
         }
         Some(Cause::Requested { by }) => {
-            let late = ctx.session.run.facts.stop.is_some_and(|stop| ctx.now.since(stop.at) >= ANSWER_MS);
-            let open: Vec<&HostModel> =
-                ctx.model.hosts.iter().filter(|host| ctx.counts(host) && !host.is_clear()).collect();
-            if open.is_empty() {
-                let text = format!("stopped by {by} before anything was launched");
-                return finish(ctx, Ending::new(Outcome::Stopped, 130, text));
-            }
-            if settled || late {
-                let silent = open.iter().filter(|host| host.link_error().is_none());
-                let silent = silent.map(|host| format!("{}: no answer", host.name));
-                let text = failures.into_iter().chain(silent).collect::<Vec<_>>().join(" | ");
-                return finish(ctx, Ending::new(Outcome::Failed, 3, text));
-            }
+            let by = *by;
+            return stopping_early(ctx, &by.to_string(), failures, settled);
         }
         Some(_) | None => {}
     }
@@ -106,6 +95,33 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
     } else if launch && ctx.all_live() {
         let Goal::Launch(draft) = ctx.session.goal.clone() else { return };
         plan_launch(ctx, &draft);
+    }
+}
+
+/// A stop was asked for, and no host has told a launch. Agents that know of none look for what may be left.
+fn stopping_early(ctx: &mut Ctx<'_>, by: &str, failures: Vec<String>, settled: bool) {
+    let stop = ctx.session.run.facts.stop;
+    let open = |ctx: &Ctx<'_>| -> Vec<NodeRank> {
+        let hosts = ctx.model.hosts.iter().filter(|host| ctx.counts(host) && !ctx.is_clear(host));
+        hosts.map(|host| host.node_rank).collect()
+    };
+    let asked = open(ctx);
+    drain::send_stops(ctx, &asked, stop.map_or(StopMode::Clean, |stop| stop.mode), 0);
+    let open = open(ctx);
+    if open.is_empty() {
+        let text = format!("stopped by {by} before anything was launched");
+        return finish(ctx, Ending::new(Outcome::Stopped, 130, text));
+    }
+    let hosts = || open.iter().filter_map(|node| ctx.model.hosts.get(node.index()));
+    let has_told = |host: &&HostModel| host.machine.stop_sent.is_some() && host.stopped.is_some();
+    let late = stop.is_some_and(|stop| ctx.now.since(stop.at) >= ANSWER_MS);
+    if late || settled && hosts().all(|host| !host.is_live() || has_told(&host)) {
+        let silent = hosts().filter(|host| host.link_error().is_none()).map(|host| match has_told(&host) {
+            true => format!("{}: processes are left", host.name),
+            false => format!("{}: no answer", host.name),
+        });
+        let text = failures.into_iter().chain(silent).collect::<Vec<_>>().join(" | ");
+        finish(ctx, Ending::new(Outcome::Failed, 3, text));
     }
 }
 

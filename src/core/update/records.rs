@@ -136,8 +136,9 @@ fn stop_ordered(ctx: &mut Ctx<'_>, at: At, mode: StopMode, by: String) {
     ctx.note_at(at.time, Tone::Info, format!("{name}: stop ordered by {by} ({how})"));
     let host = ctx.host(at.node);
     host.machine.stop_told |= host.machine.generation == Some(at.generation);
+    let knows_nothing = host.machine.knows_nothing();
     let run = &mut ctx.session.run;
-    if !run.is_current(at.generation) {
+    if knows_nothing || !run.is_current(at.generation) {
         return;
     }
     run.facts.first_end.get_or_insert(ctx.now);
@@ -159,9 +160,10 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
     let host = ctx.host(at.node);
     if host.machine.generation.is_none_or(|latest| latest <= at.generation) {
         host.machine.proved = host.machine.generation.filter(|_| survivors.is_empty());
+        host.machine.searched = host.machine.generation.is_none() && survivors.is_empty();
         host.stopped = Some(survivors);
     }
-    if !ctx.session.run.is_current(at.generation) {
+    if host.machine.knows_nothing() || !ctx.session.run.is_current(at.generation) {
         return;
     }
     // By the agent's own clock: how old this proof was when the agent last greeted us.

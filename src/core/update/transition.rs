@@ -48,7 +48,7 @@ impl Proof {
         let mut proof = Proof { proved: true, ..Proof::default() };
         for host in ctx.model.hosts.iter().filter(|host| ctx.counts(host)) {
             proof.gpus_free.extend(host.gpus_free.iter().map(|gpu| format!("{}:{gpu}", host.name)));
-            if host.is_clear() {
+            if ctx.is_clear(host) {
                 continue;
             }
             proof.proved = false;
@@ -159,5 +159,5 @@ pub(super) fn disconnect(ctx: &mut Ctx<'_>) {
 
 /// Something of the run may be left on a host that counts.
 pub(super) fn has_open_host(ctx: &Ctx<'_>) -> bool {
-    ctx.model.hosts.iter().any(|host| ctx.counts(host) && !host.is_clear())
+    ctx.model.hosts.iter().any(|host| ctx.counts(host) && !ctx.is_clear(host))
 }

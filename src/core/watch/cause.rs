@@ -342,7 +342,8 @@ impl<'a> Lateness<'a> {
         if held && self.idles() && !program::wakes_by_itself(view, self.limits.rank0) {
             return Some(red(Confidence::Likely, Reason::GilHeld));
         }
-        let expected = if self.shown { amber(Reason::ExpectedWait) } else { None };
+        let why = if obstacle::tries_a_lock(view) { Reason::FileLock } else { Reason::ExpectedWait };
+        let expected = if self.shown { amber(why) } else { None };
         let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
         let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);
         // Progress of the program always renews the budget, a busy CPU alone three times.
@@ -372,7 +373,7 @@ impl<'a> Lateness<'a> {
             _ if view.waiting().is_some() => Reason::InsideEarlier,
             ('R', _) if never_sleeps(view) => Reason::Spinning,
             (_, Wait::Lock) if idle => Reason::Lock,
-            (_, Wait::Sleep) => Reason::Sleeping,
+            (_, Wait::Sleep) if obstacle::for_own(view) != Some(Reason::FileLock) => Reason::Sleeping,
             _ if idle && obstacle::for_own(view).is_some() => obstacle::for_own(view).unwrap_or_default(),
             (_, Wait::Net) => Reason::WaitsForPeer,
             _ => Reason::Unknown,

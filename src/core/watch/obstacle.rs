@@ -16,7 +16,10 @@ pub(super) fn for_others(view: &RankView<'_>) -> Option<Reason> {
         Obstacle::FileLock { .. } => Some(Reason::FileLock),
         Obstacle::Fifo { .. } => Some(Reason::Fifo),
         Obstacle::NameServer { .. } => Some(Reason::NameLookup),
-        Obstacle::Connection { .. } | Obstacle::Pipe { .. } | Obstacle::Child { .. } => None,
+        Obstacle::Connection { .. }
+        | Obstacle::Listener { .. }
+        | Obstacle::Pipe { .. }
+        | Obstacle::Child { .. } => None,
     }
 }
 
@@ -26,10 +29,17 @@ pub(super) fn for_own(view: &RankView<'_>) -> Option<Reason> {
         Obstacle::FileLock { .. } => Some(Reason::FileLock),
         Obstacle::Fifo { .. } => Some(Reason::Fifo),
         Obstacle::NameServer { .. } => Some(Reason::NameLookup),
-        Obstacle::Connection { .. } => Some(Reason::WaitsForPeer),
+        Obstacle::Connection { .. } | Obstacle::Listener { .. } => Some(Reason::WaitsForPeer),
         Obstacle::Pipe { .. } => Some(Reason::Pipe),
         Obstacle::Child { .. } => Some(Reason::ChildProcess),
     }
+}
+
+/// It tries again and again to take a lock on a file, and sleeps in between. Each try may read the file, so
+/// that the rank does something all the time.
+pub(super) fn tries_a_lock(view: &RankView<'_>) -> bool {
+    let lock = view.look.is_some_and(|look| matches!(look.obstacle, Some(Obstacle::FileLock { .. })));
+    lock && view.sample.wchan.contains("nanosleep")
 }
 
 /// The stack of the program's main thread.
@@ -53,6 +63,7 @@ pub(super) fn workers(view: &RankView<'_>) -> Option<Reason> {
         let waited_for: &[Holder] = match view.look.and_then(|look| look.obstacle.as_ref()) {
             Some(Obstacle::Pipe { ends, .. }) => ends,
             Some(Obstacle::Child { process }) => std::slice::from_ref(process),
+            Some(Obstacle::Connection { .. } | Obstacle::Listener { .. }) => return None,
             _ => &[],
         };
         let copies = waited_for.iter().all(|process| process.name.contains("python"));

@@ -277,7 +277,13 @@ impl SimHost {
     }
 
     fn order_stop(&mut self, mode: StopMode, grace_ms: u64, out: &mut Vec<LinkEvent>) {
-        if self.stopped || self.spec.is_none() || self.stop.is_some_and(|(old, ..)| old >= mode) {
+        if self.spec.is_none() {
+            // It looks, and finds nothing.
+            self.record(RecordEvent::StopOrdered { mode, by: "console".to_owned() }, out);
+            let found = RecordEvent::Stopped { survivors: Vec::new(), gpus_free: Vec::new(), took_ms: 0 };
+            return self.record(found, out);
+        }
+        if self.stopped || self.stop.is_some_and(|(old, ..)| old >= mode) {
             return;
         }
         let now = Instant::now();

@@ -130,6 +130,142 @@ fn a_server_of_this_host_is_named_with_its_process() {
     }
 }
 
+/// The rank is a server, or talks to one by a local socket.
+#[test]
+fn whoever_waits_to_be_connected_to_is_named_with_the_place() {
+    let bind = "import socket, sys\ns = socket.socket(getattr(socket, sys.argv[2]))\n\
+                s.bind(sys.argv[1] if sys.argv[2] == 'AF_UNIX' else ('127.0.0.1', 0))\ns.listen()\n\
+                print(str(s.getsockname()[1]).zfill(5) if sys.argv[2] == 'AF_INET' else 'there', flush=True)\n";
+    let folder = tempfile::tempdir().unwrap();
+    for (number, wait) in ["s.accept()", "s.settimeout(1000); s.accept()"].into_iter().enumerate() {
+        for family in ["AF_UNIX", "AF_INET"] {
+            let path = folder.path().join(format!("orders{number}"));
+            let mut server = python(&format!("{bind}{wait}"), &[&path, Path::new(family)]);
+            let mut said = [0; 5];
+            server.0.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+            let found = obstacle(&server, |found| matches!(found, Obstacle::Listener { .. }));
+            let port = String::from_utf8_lossy(&said).trim_start_matches('0').to_owned();
+            let place =
+                if family == "AF_UNIX" { path.display().to_string() } else { format!("127.0.0.1:{port}") };
+            assert_eq!(found.words(), format!("somebody to connect to {place}"));
+        }
+    }
+}
+
+/// Accepted or not, by a process of somebody else, and by one that the program has started.
+#[test]
+fn a_server_at_a_local_socket_is_named_with_its_process_and_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("orders");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let code = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+                s.settimeout(float(sys.argv[2]) or None)\ns.recv(1)";
+    for (patience, accepted) in [("0", false), ("1000", false), ("0", true), ("1000", true)] {
+        let client = python(code, &[&path, Path::new(patience)]);
+        let _stream = accepted.then(|| listener.accept().unwrap());
+        let found = obstacle(&client, |found| matches!(found, Obstacle::Connection { owner: Some(_), .. }));
+        let Obstacle::Connection { peer, owner: Some(owner) } = &found else { unreachable!() };
+        assert_eq!((Path::new(peer), owner.pid), (path.as_path(), std::process::id()), "{found:?}");
+    }
+    let code = "import os, socket, sys, time\nl = socket.socket(socket.AF_UNIX)\nl.bind(sys.argv[1])\nl.listen()\n\
+                if os.fork() == 0:\n    c, _ = l.accept()\n    time.sleep(1000)\nl.close()\n\
+                s = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\ns.recv(1)";
+    let parent = python(code, &[&folder.path().join("own")]);
+    let sleeps = |found: &Obstacle| match found {
+        Obstacle::Connection { owner: Some(owner), .. } => owner.does.contains("nanosleep"),
+        _ => false,
+    };
+    let found = obstacle(&parent, sleeps);
+    let Obstacle::Connection { owner: Some(owner), .. } = &found else { unreachable!() };
+    assert_eq!(proc::descendants(parent.0.id()), [owner.pid]);
+    assert!(found.words().contains("/own to answer: pid"), "{}", found.words());
+    crate::supervise::groups::signal(owner.pid, proc::stat(owner.pid).unwrap().start, libc::SIGKILL);
+}
+
+/// No list of the kernel shows who tries: as sqlite does, and programs that wait for a lock file.
+#[test]
+fn a_lock_that_is_tried_again_and_again_is_named_with_its_path_and_holder() {
+    if std::fs::read_to_string("/proc/self/fdinfo/0").is_ok_and(|text| !text.contains("ino:")) {
+        rankdeck_testkit::skip!("fdinfo tells no inode before Linux 5.14");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let begin =
+        "import sqlite3, sys, time\nc = sqlite3.connect(sys.argv[1], timeout=1000, isolation_level=None)\n";
+    let tries = "import fcntl, sys, time\nf = open(sys.argv[1], 'a')\n";
+    let [ofd, whole] = [
+        "import struct\ndef take(): fcntl.fcntl(f, 37, struct.pack('hhlli', fcntl.F_WRLCK, 0, 0, 0, 0))\n",
+        "def take(): fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+    ]
+    .map(|take| format!("{tries}{take}"));
+    let again = "while True:\n    try:\n        take()\n        break\n    except OSError:\n        time.sleep(0.5)\n";
+    let (held, stay) = ("print('held', flush=True)\n", "time.sleep(1000)");
+    for (name, hold, wait) in [
+        (
+            "study.db",
+            format!("{begin}c.execute('BEGIN EXCLUSIVE')\n{held}{stay}"),
+            format!("{begin}c.execute('BEGIN')\nc.execute('CREATE TABLE a (b)')"),
+        ),
+        (
+            "other.db",
+            format!("{begin}c.execute('BEGIN IMMEDIATE')\n{held}{stay}"),
+            format!("{begin}c.execute('BEGIN IMMEDIATE')"),
+        ),
+        ("whole.lock", format!("{whole}take()\n{held}{stay}"), format!("{whole}{again}")),
+        ("ofd.lock", format!("{ofd}take()\n{held}{stay}"), format!("{ofd}{again}")),
+        // Waited for in the kernel, which names no holder.
+        ("waits.lock", format!("{ofd}take()\n{held}{stay}"), format!("{tries}fcntl.lockf(f, fcntl.LOCK_EX)")),
+    ] {
+        let path = folder.path().join(name);
+        let mut holder = python(&hold, &[&path]);
+        holder.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+        let waiter = python(&wait, &[&path]);
+        let found = obstacle(&waiter, |found| matches!(found, Obstacle::FileLock { .. }));
+        let Obstacle::FileLock { path: named, holders } = &found else { unreachable!() };
+        assert_eq!(Path::new(named), path);
+        assert_eq!(
+            holders.iter().map(|one| one.pid).collect::<Vec<_>>(),
+            [holder.0.id()],
+            "{name}: {found:?}"
+        );
+        assert!(found.words().contains("clock_nanosleep"), "{}", found.words());
+    }
+}
+
+/// What others have locked explains no sleep that nobody ends but the clock, and no lock that is free again.
+#[test]
+fn a_program_that_sleeps_beside_a_locked_file_wants_no_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.lock");
+    let code = "import fcntl, sys, time\nf = open(sys.argv[1], 'a')\nfcntl.lockf(f, getattr(fcntl, sys.argv[2]))\n\
+                print('held', flush=True)\nwhile True: time.sleep(float(sys.argv[3]))";
+    let start = |lock: &str, pause: &str| {
+        let mut program = python(code, &[&path, Path::new(lock), Path::new(pause)]);
+        program.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+        program
+    };
+    // Both sleep shortly, and neither keeps the other out; one that is kept out sleeps for long.
+    let (reads, other) = (start("LOCK_UN", "0.5"), start("LOCK_UN", "0.5"));
+    let named = |program: &Program| {
+        let pid = program.0.id();
+        let call = syscall::call(pid, pid)?;
+        of(pid, &call, &[]).or_else(|| in_memory(pid, &call, &[]))
+    };
+    for _ in 0..20 {
+        assert_eq!((named(&reads), named(&other)), (None, None));
+    }
+    drop(other);
+    let _holder = start("LOCK_EX", "1000");
+    let code = "import sys, time\nf = open(sys.argv[1], 'a')\ntime.sleep(1000)";
+    let sleeper = python(code, &[&path]);
+    let begun = Instant::now();
+    let number = || syscall::call(sleeper.0.id(), sleeper.0.id())?.number;
+    while number() != Some(libc::SYS_clock_nanosleep) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it does not sleep");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(named(&sleeper), None);
+}
+
 #[test]
 fn children_and_pipes_are_named() {
     let parent = python("import subprocess; subprocess.Popen(['sleep', '1000']).wait()", &[]);
@@ -186,20 +322,4 @@ fn a_name_that_nobody_resolves_is_named() {
         obstacle(&child, |found| matches!(found, Obstacle::NameServer { name, .. } if !name.is_empty()));
     let (server, name) = ("127.0.53.9:53".into(), "simulator.example.org".into());
     assert_eq!(found, Obstacle::NameServer { server, name });
-}
-
-#[test]
-fn locks_are_read_from_the_kernels_list() {
-    let text = "1: POSIX  ADVISORY  WRITE 10 fd:01:5 0 EOF\n2: FLOCK  ADVISORY  WRITE 20 fd:01:7 0 EOF\n\
-                2: -> FLOCK  ADVISORY  WRITE 30 fd:01:7 0 EOF\n2: -> FLOCK  ADVISORY  WRITE 31 fd:01:7 0 EOF\n\
-                3: OFDLCK ADVISORY  WRITE -1 fd:01:9 0 EOF\n3: -> OFDLCK ADVISORY  WRITE 32 fd:01:9 0 EOF\n";
-    assert_eq!(lock_holders(text, 30), [20]);
-    assert_eq!(lock_holders(text, 31), [20]);
-    assert_eq!((lock_holders(text, 32), lock_holders(text, 10)), (vec![], vec![]));
-    for cut in 0..text.len() {
-        let _ = lock_holders(&text[..cut], 31);
-    }
-    assert_eq!(hex_address("0100007F:0035").unwrap().to_string(), "127.0.0.1:53");
-    assert_eq!(hex_address("00000000000000000000000001000000:0016").unwrap().to_string(), "[::1]:22");
-    assert_eq!((hex_address("01:35"), hex_address("x"), hex_address("zz00007F:0035")), (None, None, None));
 }

@@ -1,5 +1,5 @@
-//! A world of hosts with agents that behave like real ones, links with a lag that break and come back, and
-//! consoles that die half-way.
+//! A world of hosts with agents that behave like real ones, links with a lag that break and come back, agents
+//! and consoles that die half-way, and hosts that lose the folder of the run.
 
 use crate::effect::Effect;
 use crate::event::{Event, StopSource};
@@ -17,8 +17,8 @@ use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank}
 use rankdeck_types::probe::Probe;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Hosts of the world.
-pub(super) const HOSTS: usize = 3;
+/// Most hosts of a world.
+pub(super) const HOSTS: usize = NAMES.len();
 /// A stop is to end within this, milliseconds: reaching the hosts, the drain, and the kill.
 const BOUND_MS: u64 = 120_000;
 /// Milliseconds between two steps of the world.
@@ -27,8 +27,12 @@ const STEP_MS: u64 = 50;
 /// What the world is like before anything happens.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
-    pub(super) manners: [Manners; HOSTS],
-    pub(super) lag_ms: [u64; HOSTS],
+    /// Of each host.
+    pub(super) manners: Vec<Manners>,
+    pub(super) lag_ms: Vec<u64>,
+    /// An agent that takes over ends what the former one has left before it serves; else only when it is told
+    /// to stop.
+    pub(super) thorough: bool,
     pub(super) lost_exclude: bool,
     pub(super) left_out: BTreeSet<usize>,
 }
@@ -54,8 +58,12 @@ struct Machine {
     /// The console's link stands.
     linked: bool,
     attached: bool,
+    /// Its agent runs; the next connection starts another one.
+    agent: bool,
     spec: Option<LaunchSpec>,
     alive: bool,
+    /// What is alive belongs to the agent that runs now.
+    own: bool,
     /// When the ranks end, and whether a stop is the reason.
     ends_at: Option<Timestamp>,
     /// When survivors are told.
@@ -68,6 +76,7 @@ struct Machine {
 pub(super) struct World {
     pub(super) core: Core,
     machines: Vec<Machine>,
+    thorough: bool,
     now: Timestamp,
     pub(super) exit: Option<u8>,
     pub(super) finished: Vec<ReportBody>,
@@ -101,15 +110,16 @@ fn plan(draft: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
     Ok(Plan { run, experiment, hosts, ranks, backend: "tcp".into(), sizes: Vec::new() })
 }
 
-fn attach_goal() -> Goal {
-    let hosts = NAMES[..HOSTS].iter().map(|name| name.to_string()).collect();
+fn attach_goal(hosts: usize) -> Goal {
+    let hosts = NAMES[..hosts].iter().map(|name| name.to_string()).collect();
     Goal::Attach { run: RunId(RUN.into()), hosts }
 }
 
 impl World {
     /// A console launches; the links come up by and by.
     pub(super) fn launch(shape: &Shape) -> World {
-        let mut draft = draft(HOSTS, Transport::Ssh);
+        let hosts = shape.manners.len();
+        let mut draft = draft(hosts, Transport::Ssh);
         let lost_host = if shape.lost_exclude { LostHost::Exclude } else { LostHost::Stop };
         draft.experiment.restart =
             Restart { max_restarts: Some(5), backoff_s: 0.5, lost_host, ..Restart::default() };
@@ -120,8 +130,10 @@ impl World {
             up: true,
             linked: false,
             attached: false,
+            agent: true,
             spec: None,
             alive: false,
+            own: true,
             ends_at: None,
             gives_up_at: None,
             records: Vec::new(),
@@ -131,22 +143,27 @@ impl World {
         let goal = Goal::Launch(Box::new(draft));
         let mut world = World {
             core: Core::with_resolver(goal, vec![], Timestamp(0), plan),
-            machines: (0..HOSTS).map(machine).collect(),
+            machines: (0..hosts).map(machine).collect(),
+            thorough: shape.thorough,
             now: Timestamp(0),
             exit: None,
             finished: Vec::new(),
         };
-        for node in (0..HOSTS).filter(|node| !shape.left_out.contains(node)) {
+        for node in (0..hosts).filter(|node| !shape.left_out.contains(node)) {
             world.connect(node);
         }
         world
     }
 
+    pub(super) fn hosts(&self) -> usize {
+        self.machines.len()
+    }
+
     /// The console dies, and with it whatever was under way; another one attaches.
     pub(super) fn another_console(&mut self) {
-        self.core = Core::with_resolver(attach_goal(), vec![], self.now, plan);
+        self.core = Core::with_resolver(attach_goal(self.hosts()), vec![], self.now, plan);
         (self.exit, self.finished) = (None, Vec::new());
-        for node in 0..HOSTS {
+        for node in 0..self.hosts() {
             self.cut(node);
             self.connect(node);
         }
@@ -167,6 +184,9 @@ impl World {
             false => LinkState::Lost { reason: "no route".into(), retry_ms: 500 },
         };
         self.machines[node].linked = self.machines[node].up;
+        if self.machines[node].up && !self.machines[node].agent {
+            self.take_over(node);
+        }
         self.machines[node].to_console.push_back((at, Event::LinkChanged { node: node_rank, state }));
     }
 
@@ -176,6 +196,44 @@ impl World {
         self.machines[node].up = false;
         let state = LinkState::Lost { reason: "broken pipe".into(), retry_ms: 500 };
         self.event(Event::LinkChanged { node: NodeRank(node as u32), state });
+    }
+
+    /// The agent dies, and what it has started with it, unless its guard is dead, too. The link comes back by
+    /// itself, with another agent. `forgets`: the folder of the run is gone as well.
+    pub(super) fn kill_agent(&mut self, node: usize, guarded: bool, forgets: bool) {
+        let machine = &mut self.machines[node];
+        let was_up = machine.up;
+        (machine.agent, machine.own) = (false, false);
+        (machine.ends_at, machine.gives_up_at) = (None, None);
+        machine.alive &= !guarded || machine.manners == Manners::Immortal;
+        if forgets {
+            machine.spec = None;
+            machine.records.clear();
+        }
+        self.cut(node);
+        if was_up && self.exit.is_none() {
+            self.lose(node);
+            self.mend(node);
+        }
+    }
+
+    /// Another agent begins where one has died: with the records of that one, if they are there.
+    fn take_over(&mut self, node: usize) {
+        let (thorough, machine) = (self.thorough, &mut self.machines[node]);
+        machine.agent = true;
+        let known = machine.spec.is_some();
+        if !thorough && !known {
+            return;
+        }
+        machine.alive &= machine.manners == Manners::Immortal;
+        let survives = machine.alive;
+        let ended = matches!(machine.records.last(), Some(Record { event: RecordEvent::Stopped { .. }, .. }));
+        if survives {
+            let left = Survivor { pid: 7, rank: None, state: 'D', command: "dd".into() };
+            self.record(node, RecordEvent::Stopped { survivors: vec![left], gpus_free: vec![], took_ms: 0 });
+        } else if known && !ended {
+            self.die(node, false, Exit::Signal { signal: 9, out_of_memory: false });
+        }
     }
 
     /// It comes back.
@@ -211,7 +269,7 @@ impl World {
     pub(super) fn pass(&mut self, ms: u64) {
         for _ in 0..ms.div_ceil(STEP_MS) {
             self.now = self.now.plus(STEP_MS);
-            for node in 0..HOSTS {
+            for node in 0..self.hosts() {
                 self.step(node);
             }
             if self.now.0.is_multiple_of(250) && self.exit.is_none() {
@@ -282,7 +340,9 @@ impl World {
     pub(super) fn fail(&mut self, node: usize) {
         if self.machines[node].alive && self.machines[node].manners != Manners::Immortal {
             self.machines[node].alive = false;
-            self.die(node, false, Exit::Code { code: 1 });
+            if self.machines[node].own {
+                self.die(node, false, Exit::Code { code: 1 });
+            }
         }
     }
 
@@ -332,6 +392,7 @@ impl World {
             return;
         }
         (machine.spec, machine.alive) = (Some(spec.clone()), true);
+        machine.own = true;
         (machine.ends_at, machine.gives_up_at) = (None, None);
         self.record(node, RecordEvent::Launched { spec: Box::new(spec) });
         if let Some(rank) = self.rank_of(node) {
@@ -342,9 +403,14 @@ impl World {
     fn stop(&mut self, node: usize, mode: StopMode) {
         let (now, machine) = (self.now, &self.machines[node]);
         let order = RecordEvent::StopOrdered { mode, by: "console".into() };
-        if machine.spec.is_none() {
+        if machine.spec.is_none() || machine.alive && !machine.own {
+            // It looks for what former agents have left, and ends what can be ended.
+            let survives = machine.alive && machine.manners == Manners::Immortal;
+            let left = Survivor { pid: 7, rank: None, state: 'D', command: "dd".into() };
+            let survivors = if survives { vec![left] } else { vec![] };
+            self.machines[node].alive = survives;
             self.record(node, order);
-            self.record(node, RecordEvent::Stopped { survivors: vec![], gpus_free: vec![], took_ms: 1 });
+            self.record(node, RecordEvent::Stopped { survivors, gpus_free: vec![], took_ms: 1 });
             return;
         }
         if !machine.alive {
@@ -375,7 +441,7 @@ impl World {
     }
 
     pub(super) fn alive(&self) -> Vec<usize> {
-        (0..HOSTS).filter(|node| self.machines[*node].alive).collect()
+        (0..self.hosts()).filter(|node| self.machines[*node].alive).collect()
     }
 
     pub(super) fn is_verified(&self) -> bool {

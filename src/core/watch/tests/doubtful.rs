@@ -474,3 +474,23 @@ fn a_peer_that_reads_nothing_is_no_loss_of_the_network() {
         assert!(lost || verdicts(&c).iter().all(|told| told.severity != Severity::Red));
     }
 }
+
+/// Another rank holds it, and lets go by itself; that is worth a word, with its name.
+#[test]
+fn a_lock_that_is_tried_again_and_again_is_named_while_it_may_come() {
+    let told = |ms, name: &str| {
+        let c = script(FREE, ms, &|_, sample, look| {
+            sample.wchan = "hrtimer_nanosleep".into();
+            look.os.sleep_left_ms = Some(90);
+            look.obstacle =
+                Some(Obstacle::FileLock { path: "/w/study.db".into(), holders: vec![holder(77, name)] });
+        });
+        quiet(&c);
+        let last = verdicts(&c).into_iter().rfind(|told| told.rank == Some(Rank(1)));
+        last.map(|told| (told.reason_code, told.severity, told.reason))
+    };
+    assert_eq!(told(20_000, "python train.py"), None);
+    let (reason, severity, text) = told(40_000, "python train.py").unwrap();
+    assert_eq!((reason, severity), (Reason::FileLock, Severity::Amber), "{text}");
+    assert!(text.contains("/w/study.db, held by pid 77 (python train.py"), "{text}");
+}

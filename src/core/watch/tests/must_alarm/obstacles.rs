@@ -88,6 +88,27 @@ fn what_a_rank_is_blocked_on_is_named_with_its_line() {
             "10.0.0.9:7000",
         ),
         (
+            "unix_stream_read_generic",
+            Obstacle::Connection { peer: "/w/sim.sock".into(), owner: Some(holder("simulator", true)) },
+            Reason::WaitsForPeer,
+            "/w/sim.sock to answer: pid 77 (simulator",
+        ),
+        (
+            "inet_csk_accept",
+            Obstacle::Listener { at: "port 7000".into() },
+            Reason::WaitsForPeer,
+            "somebody to connect to port 7000",
+        ),
+        (
+            "hrtimer_nanosleep",
+            Obstacle::FileLock {
+                path: "/w/study.db".into(),
+                holders: vec![holder("sqlite3 study.db", false)],
+            },
+            Reason::FileLock,
+            "a lock on /w/study.db, held by pid 77 (sqlite3 study.db: clock_nanosleep), not of this run",
+        ),
+        (
             "do_wait",
             Obstacle::Child { process: holder("ffmpeg in.mp4", true) },
             Reason::ChildProcess,
