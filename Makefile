@@ -9,7 +9,7 @@ PACKAGES := sh tests/setup/packages.sh
 ENVIRONMENT = env $$(sh tests/setup/openssl.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build dist dist-libtorch dist-only dist-check libtorch test lint msrv audit screenshot captures gpu-test gpu-kit clean build-packages test-packages
+.PHONY: help demo build dist dist-libtorch dist-programs dist-only dist-twice dist-check libtorch test lint msrv audit screenshot captures gpu-test gpu-kit clean build-packages test-packages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,13 +42,20 @@ dist-libtorch: build-packages
 	@if [ "$(DIST_ARCH)" = "$(MACHINE)" ]; then $(MAKE) --no-print-directory libtorch; \
 	else $(PYTHON) tests/setup/fetch_libtorch.py .libtorch-$(DIST_ARCH) $(DIST_ARCH); fi
 
-# The same where libtorch and all packages are there already.
-dist-only:
+dist-programs:
 	sysroot=$$($(PYTHON) packaging/sysroot.py $(DIST_ARCH) $(DIST_TARGET)/sysroot-$(DIST_ARCH)) && \
 	env $$sysroot LIBTORCH="$(DIST_LIBTORCH)" OPENSSL_NO_VENDOR=0 RANKDECK_REMAP="$(REMAP)" \
 		RUSTFLAGS="$$(printf -- '--remap-path-prefix=%s ' $(REMAP))" \
 		$(CARGO) build --release --locked $(DIST_PROGRAMS) --target $(DIST_TRIPLE) --target-dir $(DIST_TARGET)
+
+# `make dist` where libtorch and all packages are there already.
+dist-only: dist-programs
 	$(PYTHON) packaging/dist.py $(DIST_TARGET)/$(DIST_TRIPLE)/release dist --released
+
+# TWICE: only these programs, and no packages.
+dist-twice: dist-libtorch ## the packages of HEAD from two checkouts, compared by their hashes; TWICE=rankdeck-launcher is quicker
+	DIST_ARCH="$(DIST_ARCH)" DIST_TRIPLE="$(DIST_TRIPLE)" DIST_TARGET="$(DIST_TARGET)-twice" DIST_LIBTORCH="$(DIST_LIBTORCH)" \
+		$(PYTHON) packaging/dist_twice.py $(TWICE)
 
 dist-check: ## the packages of DIST_ARCH in dist/, tried: by qemu-user-static where they are for another machine
 	$(PYTHON) packaging/check.py $(DIST_ARCH) dist "$(DIST_LIBTORCH)" --released

@@ -347,9 +347,29 @@ fn included(source: &Path) -> Vec<PathBuf> {
     paths.map(|path| source.parent().unwrap().join(path).canonicalize().unwrap()).collect()
 }
 
-/// A crate that is published without a file of its sources builds here and nowhere else.
+/// Whether a crate is to be packed with this file: a source, what sources and registries read, or a licence.
+fn belongs(path: &str) -> bool {
+    let papers = [
+        ".cargo_vcs_info.json",
+        "Cargo.lock",
+        "Cargo.toml",
+        "Cargo.toml.orig",
+        "CHANGELOG.md",
+        "LICENSE-APACHE",
+        "LICENSE-MIT",
+        "README.md",
+        "docs/JSON.md",
+        "docs/screen.svg",
+    ];
+    let is_source = [".rs", ".py", ".cpp"].iter().any(|end| path.ends_with(end));
+    let left_over = ["__pycache__", "data", "dist", "runs", "snapshots", "target"];
+    papers.contains(&path) || is_source && !path.split('/').any(|part| left_over.contains(&part))
+}
+
+/// A crate that is published without a file of its sources builds here and nowhere else. What no source needs is
+/// not published.
 #[test]
-fn every_published_crate_has_the_files_that_its_sources_include() {
+fn every_published_crate_has_the_files_that_its_sources_include_and_no_stray_ones() {
     let metadata = run(Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--offline", "--locked", "--no-deps"])
         .current_dir(repository("")));
@@ -362,6 +382,11 @@ fn every_published_crate_has_the_files_that_its_sources_include() {
             .args(["package", "--list", "--offline", "--allow-dirty", "--package", name])
             .current_dir(repository("")));
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let stray: Vec<&str> = listed.lines().filter(|path| !belongs(path)).collect();
+        assert!(
+            stray.is_empty(),
+            "{name} would be published with {stray:?}; `include` in its Cargo.toml says what it needs"
+        );
         let files: Vec<PathBuf> =
             listed.lines().filter_map(|path| folder.join(path).canonicalize().ok()).collect();
         // Tests are not built by who installs a crate.
