@@ -6,7 +6,7 @@
 CartPole is trained by two ranks on this machine in a folder that goes away. The console runs in a terminal of its own (a tmux server of
 its own), is sent keys as a user sends them, and what it shows is written to FOLDER/SIZE-THEME-PAGE.txt and .svg.
 """
-import argparse, html, os, pathlib, re, shutil, subprocess, sys, tempfile, time
+import argparse, html, os, pathlib, re, shutil, signal, subprocess, sys, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Until a page shows what it is about.
@@ -33,6 +33,9 @@ RUNNING = [
     ("quit", ["q"], "detach", ["Escape"]),
 ]
 OVER = [("end", ["7"], "the last minute", []), ("over", ["1"], "the run is over", [])]
+# A rank that is stopped by a signal, and a run whose rank was killed.
+FROZEN = [("frozen", ["1"], "frozen", []), ("frozen-why", ["d"], "process", ["Escape"]), ("frozen-charts", ["2"], "charts", []), ("frozen-hosts", ["5"], "node1", [])]
+KILLED = [("killed-end", ["7"], "the last minute", []), ("killed-ranks", ["1", "z"], "RANK", ["z"]), ("killed-charts", ["2"], "charts", [])]
 HOME = [
     ("home", ["1"], "cartpole", []),
     ("experiments", ["2"], "cartpole", []),
@@ -196,6 +199,32 @@ class Captures:
             self.written += 1
             terminal.keys(back)
 
+    def signal(self, run, rank, sent):
+        """Sends a signal to a rank of a run: the process itself, by the mark in its environment."""
+        for entry in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                marks = dict(word.split("=", 1) for word in entry.read_text(errors="replace").split("\0") if "=" in word)
+                ours = os.readlink(entry.parent / "cwd").startswith(str(self.folder.resolve()))
+            except OSError:
+                continue
+            if ours and marks.get("RANKDECK_RUN", "").startswith(run) and marks.get("RANK") == str(rank):
+                os.kill(int(entry.parent.name), sent)
+
+    def faults(self, train):
+        """Pages of a run with a frozen rank, and of its end when that is killed."""
+        if not any(self.args.pages in page[0] for page in [*FROZEN, *KILLED]):
+            return
+        endless = ["--set", "eval.stop_value=501", "--set", "run.total_steps=500_000_000", "--set", "learn.anneal_lr=false"]
+        self.console(*train, "--name", "broken", *endless, "--detach")
+        try:
+            time.sleep(3)
+            self.signal("broken", 1, signal.SIGSTOP)
+            self.pages(FROZEN, "frozen", "attach", "broken")
+            self.signal("broken", 1, signal.SIGKILL)
+            self.pages(KILLED, "the run is over", "attach", "broken")
+        finally:
+            self.console("stop", "broken", check=False)
+
     def run(self):
         shutil.copy(ROOT / "hosts.toml", self.folder)
         shutil.copytree(ROOT / "configs", self.folder / "configs")
@@ -207,6 +236,7 @@ class Captures:
         finally:
             self.console("stop", "second", check=False)
         self.pages(OVER, "the run is over", "attach", "second")
+        self.faults(train)
         self.pages(HOME, "second-", "home")
         self.pages([("play", [], "return", [])], "rankdeck play", "play", "second:latest")
 

@@ -243,7 +243,34 @@ impl Drops {
     }
 }
 
+/// What is left of a rank, where its life does not tell: its agent told no end of it, or told processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remains {
+    /// Its host has looked and found processes of it.
+    LeftOver,
+    /// The run is over, and its host has not said that nothing is left.
+    Unproved,
+    /// The run is over, and its host has found nothing of it.
+    Gone,
+}
+
 impl Model {
+    /// What is left of a rank as far as its life does not tell it.
+    pub fn remains(&self, rank: &RankModel) -> Option<Remains> {
+        let host = self.hosts.get(rank.node.index())?;
+        if host.stopped.iter().flatten().any(|survivor| survivor.rank == Some(rank.rank)) {
+            return Some(Remains::LeftOver);
+        }
+        if self.run.state != RunState::Over || matches!(rank.life, RankLife::Exited(_)) {
+            return None;
+        }
+        if self.run.unverified.contains(&host.name) {
+            return Some(Remains::Unproved);
+        }
+        // A rank that was never started has not gone, either.
+        (rank.life != RankLife::Pending).then_some(Remains::Gone)
+    }
+
     /// Every chart by name: what the run says, what its ranks do, and its histograms by their means.
     pub fn charts(&self) -> impl Iterator<Item = (&String, &Series)> {
         let histograms = self.histograms.iter().map(|(name, histogram)| (name, histogram.summary()));

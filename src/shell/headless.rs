@@ -4,9 +4,11 @@ use super::clock::time_of_day;
 use super::line_writer::LineWriter;
 use super::stderr;
 use rankdeck_core::model::Model;
-use rankdeck_core::report::{Report, ReportBody, RestartState, Severity, VerdictReport};
+use rankdeck_core::report::{
+    FirstFailure, Report, ReportBody, RestartState, Severity, VerdictKind, VerdictReport,
+};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::ids::Timestamp;
+use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words::{bytes, clean, clean_output, count, duration, plain_json, plural, rate};
 
@@ -282,7 +284,11 @@ fn restart(body: &ReportBody) -> Option<String> {
 fn finished(body: &ReportBody, model: &Model) -> Option<Vec<String>> {
     let ReportBody::RunFinished { reason, outcome, first_failure, .. } = body else { return None };
     let is_new = |text: &str| !model.verdicts.iter().any(|verdict| verdict.reason == text);
-    let first = first_failure.as_ref().map(|first| first.line.as_str());
+    let fell =
+        |rank: &Rank| model.verdicts.iter().any(|v| v.verdict == VerdictKind::Dead && v.rank == Some(*rank));
+    let is_told =
+        |first: &&FirstFailure| !is_new(&first.error) && first.certain && first.followed.iter().all(fell);
+    let first = first_failure.as_ref().filter(|first| !is_told(first)).map(|first| first.line.as_str());
     let first = first.filter(|line| line != reason && is_new(line));
     let mut end = format!("run finished: {}", format!("{outcome:?}").to_lowercase());
     if is_new(reason) {
@@ -353,8 +359,8 @@ mod tests {
     use super::*;
     use rankdeck_core::card::{Advice, Card};
     use rankdeck_core::model::HostModel;
-    use rankdeck_core::report::{Confidence, RankProgress, VerdictKind};
-    use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
+    use rankdeck_core::report::{Confidence, RankProgress};
+    use rankdeck_types::ids::{Generation, NodeRank, RunId};
 
     fn report(body: ReportBody) -> Report {
         Report { run: RunId("r".into()), generation: Generation(0), time: 0.0, body }
@@ -414,9 +420,8 @@ mod tests {
         assert!(texts(&report(body(false)), &Model::default())[0].contains("TOTALS DIFFER"));
     }
 
-    #[test]
-    fn a_verdict_names_the_rank_the_evidence_and_the_hint() {
-        let verdict = VerdictReport {
+    fn frozen() -> VerdictReport {
+        VerdictReport {
             rank: Some(Rank(2)),
             host: Some("b".into()),
             verdict: VerdictKind::Frozen,
@@ -431,7 +436,12 @@ mod tests {
             reason: "the process is stopped".into(),
             latency_s: 1.2,
             first_s: 1.2,
-        };
+        }
+    }
+
+    #[test]
+    fn a_verdict_names_the_rank_the_evidence_and_the_hint() {
+        let verdict = frozen();
         assert_eq!(
             texts(&report(ReportBody::Verdict(verdict.clone())), &Model::default()),
             [
@@ -445,6 +455,50 @@ mod tests {
             texts(&report(ReportBody::Verdict(cleared)), &Model::default()),
             ["cleared: rank 2 on b is no longer frozen"]
         );
+    }
+
+    #[test]
+    fn a_first_failure_that_the_verdicts_have_told_is_not_told_again() {
+        let said = "rank 1 on b was killed by SIGKILL";
+        let dead = |rank, reason: &str| VerdictReport {
+            verdict: VerdictKind::Dead,
+            rank: Some(Rank(rank)),
+            reason: reason.into(),
+            ..frozen()
+        };
+        let ends = |verdicts: Vec<VerdictReport>, together: Vec<Rank>| {
+            let first = FirstFailure {
+                rank: Rank(1),
+                host: "b".into(),
+                error: said.into(),
+                time: 0.0,
+                bound_s: 0.0,
+                certain: together.is_empty(),
+                last_lines: vec![],
+                followed: vec![Rank(0)],
+                together,
+                line: format!("first failure: {said}; rank 0 followed"),
+            };
+            let body = ReportBody::RunFinished {
+                outcome: rankdeck_core::report::Outcome::Failed,
+                exit_code: 1,
+                clean: false,
+                survivors: vec![],
+                unverified: vec![],
+                proved: true,
+                reason: said.into(),
+                stop_ms: 1,
+                gpus_free: vec![],
+                first_failure: Some(first),
+            };
+            texts(&report(body), &Model { verdicts, ..Model::default() }).len()
+        };
+        let both = || vec![dead(1, said), dead(0, "rank 0 on a exited with code 1")];
+        assert_eq!(ends(both(), vec![]), 1, "only that the run has ended");
+        for (verdicts, together) in [(vec![], vec![]), (vec![dead(1, said)], vec![]), (both(), vec![Rank(2)])]
+        {
+            assert_eq!(ends(verdicts, together), 2, "it says something that no verdict has said");
+        }
     }
 
     #[test]

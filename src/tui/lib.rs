@@ -47,6 +47,7 @@ pub mod ranks;
 mod reach;
 pub mod report;
 pub mod restart_draft;
+mod speeds;
 pub mod state;
 mod target;
 pub mod text;

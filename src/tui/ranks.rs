@@ -8,7 +8,7 @@
 use crate::fresh;
 use crate::state::{Sort, Tab, VerdictId, ViewState};
 use crate::theme::{Glyphs, Role};
-use rankdeck_core::model::{Model, RankLife, RankModel, RunState};
+use rankdeck_core::model::{Model, RankLife, RankModel, Remains, RunState};
 use rankdeck_core::report::{Severity, VerdictKind, VerdictReport};
 use rankdeck_proto::message::{CollectiveSample, Exit, PageSample};
 use rankdeck_types::ids::{Rank, Timestamp};
@@ -31,6 +31,7 @@ pub struct RankState {
 
 /// Letters of the strip and what they mean, for the help page.
 pub const LETTERS: &str = "R running  S spawned  P pending  F finished  E exited  X dead  L lost, unheard  Z frozen  \
+U unproved  \
 B behind  D desync  N network  G gpu  V env_stuck  T straggler  W drift";
 
 /// The worst verdict about a rank, cleared ones left out.
@@ -74,7 +75,11 @@ pub fn state_at(model: &Model, rank: &RankModel, glyphs: Glyphs, now: Timestamp)
 
 /// The state of a rank as it was heard last.
 pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
-    if let Some(verdict) = verdict_of(model, rank.rank) {
+    let remains = model.remains(rank);
+    let open = matches!(remains, Some(Remains::LeftOver | Remains::Unproved));
+    // What may still be there matters more than that the rank was slow.
+    let verdict = verdict_of(model, rank.rank).filter(|verdict| !open || verdict.severity == Severity::Red);
+    if let Some(verdict) = verdict {
         let red = verdict.severity == Severity::Red;
         return RankState {
             letter: verdict_letter(verdict.verdict),
@@ -94,6 +99,9 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
         role,
         trouble: false,
     };
+    if let Some(remains) = remains {
+        return left(remains, glyphs);
+    }
     match &rank.life {
         RankLife::Pending => plain('P', glyphs.pick("○", "o"), "pending", Role::Dim),
         RankLife::Spawned => plain('S', glyphs.pick("◐", "@"), "spawned", Role::Text),
@@ -111,6 +119,17 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
             }
         }
     }
+}
+
+/// The state of a rank whose life does not tell its end.
+fn left(remains: Remains, glyphs: Glyphs) -> RankState {
+    let (letter, glyph, word, role) = match remains {
+        Remains::LeftOver => ('U', glyphs.pick("✗", "x"), "left over", Role::Bad),
+        Remains::Unproved => ('U', "?", "unproved", Role::Warn),
+        Remains::Gone => ('E', glyphs.pick("·", "."), "gone", Role::Dim),
+    };
+    let trouble = remains != Remains::Gone;
+    RankState { letter, glyph, word: word.into(), role, trouble }
 }
 
 /// An end by SIGTERM or SIGKILL while the run is on its way out is what was asked for.

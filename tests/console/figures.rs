@@ -279,3 +279,54 @@ fn the_question_before_a_stop_says_what_ranks_get() {
     assert!(drawn.contains("Every rank gets SIGTERM, and SIGKILL 7.0s after its last sign"), "{drawn}");
     assert!(!drawn.contains("checkpoint"), "{drawn}");
 }
+
+#[test]
+fn a_rank_whose_end_is_not_proved_looks_so_wherever_the_screen_speaks_of_it() {
+    let mut model = over_with_survivors();
+    model.run.unverified = vec!["node-a".into(), "node-b".into()];
+    model.ranks[2].life = RankLife::Joined;
+    model.ranks[3].life = RankLife::Finished;
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let drawn = page(&model, "1z", size);
+        assert_eq!(drawn.matches(" unproved").count(), 2, "{size:?}\n{drawn}");
+        assert!(drawn.contains("dead") || drawn.contains("oom") || drawn.contains("left over"), "{drawn}");
+        for wrong in ["R ● running", "F ✓ finished"] {
+            assert!(!drawn.contains(wrong), "{size:?} {wrong}\n{drawn}");
+        }
+    }
+    let end = page(&model, "7", (120, 40));
+    assert!(end.contains("proved the stop: 2-3") && end.contains("processes are left: 1"), "{end}");
+    // What a host has found to be gone is no longer running, whatever was heard of it last.
+    model.run.unverified = vec!["node-a".into()];
+    model.hosts[1].stopped = Some(vec![]);
+    let drawn = page(&model, "1z", (120, 40));
+    assert_eq!((drawn.matches("E · gone").count(), drawn.matches("unproved").count()), (2, 0), "{drawn}");
+}
+
+#[test]
+fn an_age_that_does_not_fit_a_chart_s_title_is_not_cut() {
+    let mut model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
+    let at = rankdeck_types::ids::Timestamp(NOW.0 - 14_000);
+    model.latest = Some(LatestTotals { steps_per_s: 1632.0, at, gap_ms: 100, ..LatestTotals::default() });
+    for width in 60..130 {
+        for line in page(&model, "", (width, 24)).lines() {
+            let cut = ["14s a ", "14s ag", "14s ─", "14s-"]
+                .iter()
+                .any(|cut| line.contains(cut) && !line.contains("14s ago") && line.contains("loss"));
+            assert!(!cut, "{width}\n{line}");
+        }
+    }
+}
+
+#[test]
+fn a_run_without_a_goal_has_no_time_to_it_that_stalls() {
+    let mut model = running(&[cpu("node-a", 2)]);
+    let at = rankdeck_types::ids::Timestamp(NOW.0 - 14_000);
+    model.latest = Some(LatestTotals { steps_per_s: 1632.0, at, gap_ms: 100, ..LatestTotals::default() });
+    for rank in &mut model.ranks {
+        rank.sample.as_mut().unwrap().page.as_mut().unwrap().heartbeat_age_ms = 14_000;
+    }
+    assert!(page(&model, "", (120, 40)).contains("ETA stalled"), "with a goal it is told");
+    model.run.total_steps = None;
+    assert!(!page(&model, "", (120, 40)).contains("ETA"), "{}", page(&model, "", (120, 40)));
+}

@@ -5,7 +5,7 @@ use crate::Goal;
 use crate::effect::Effect;
 use crate::host::HostStage;
 use crate::model::{RunState, Tone};
-use crate::report::ReportBody;
+use crate::report::{Outcome, ReportBody};
 use crate::run::{Facts, Next, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::link::LinkCommand;
@@ -91,7 +91,12 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
         ..ending
     };
     tell_hosts(ctx, &ending);
-    let tone = if ending.exit_code == 0 { Tone::Good } else { Tone::Bad };
+    let tone = match ending.outcome {
+        Outcome::Succeeded => Tone::Good,
+        // Somebody asked for it.
+        Outcome::Stopped => Tone::Warn,
+        Outcome::Failed | Outcome::Stuck => Tone::Bad,
+    };
     ctx.note_at(time, tone, format!("the run is over: {}", ending.reason));
     let run = &mut ctx.model.run;
     run.ended_time = Some(time).filter(|time| *time > 0.0);

@@ -1,6 +1,6 @@
 //! The model as text for Prometheus: names with units, totals and ranks. Pure.
 
-use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState};
+use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, Remains, RunState};
 use rankdeck_core::report::Outcome;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::link_state::LinkState;
@@ -168,7 +168,13 @@ fn ranks(to: &mut Writer, model: &Model, now: Timestamp) {
     let gauge = |pick: fn(&rankdeck_proto::message::RankSample) -> Option<f64>| {
         each(&|rank: &RankModel| rank.sample.as_ref().filter(|_| fresh(rank)).and_then(pick))
     };
-    let up = each(&|rank| Some(f64::from(matches!(rank.life, RankLife::Spawned | RankLife::Joined))));
+    let up = each(&|rank| match model.remains(rank) {
+        Some(Remains::LeftOver) => Some(1.0),
+        // Nobody knows.
+        Some(Remains::Unproved) => None,
+        Some(Remains::Gone) => Some(0.0),
+        None => Some(f64::from(matches!(rank.life, RankLife::Spawned | RankLife::Joined))),
+    });
     to.family("rank_up", Gauge, "1 while the rank's process is there.", up);
     let steps = each(&|rank| rank.counters.back().map(|counters| counters.env_step as f64));
     to.family("rank_env_steps", Counter, "The rank's own environment steps.", steps);

@@ -5,7 +5,7 @@ use crate::ranks;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::Ctx;
-use rankdeck_core::model::{Model, RankLife, RankModel, RunState};
+use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState};
 use rankdeck_proto::message::{PageSample, Phase};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words;
@@ -48,7 +48,8 @@ fn changing(model: &Model) -> Option<(Role, String)> {
 }
 
 fn leaving(model: &Model) -> String {
-    let verified = model.hosts.iter().filter(|host| host.stopped.is_some()).count();
+    let is_clear = |host: &&HostModel| host.stopped.as_ref().is_some_and(Vec::is_empty);
+    let verified = model.hosts.iter().filter(is_clear).count();
     let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
     let hosts = words::plural(model.hosts.len(), "host");
     format!("ranks are leaving: {alive} still running; stop verified on {verified} of {hosts}")

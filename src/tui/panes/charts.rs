@@ -6,6 +6,7 @@ mod settings;
 
 use crate::fresh;
 use crate::layout::columns;
+use crate::speeds::is_speed;
 use crate::state::{Pane, Tab, ViewState};
 use crate::target::Target;
 use crate::text;
@@ -50,11 +51,6 @@ pub fn usual(model: &Model) -> Vec<&str> {
     let usual: Vec<&str> = [first, loss, speed].into_iter().flatten().collect();
     let first = || names().chain(model.histograms.keys().map(String::as_str)).next();
     if usual.is_empty() { first().into_iter().collect() } else { usual }
-}
-
-/// Its values are speeds: they say nothing of a run that is over.
-pub fn is_speed(name: &str) -> bool {
-    ["/SPS", "/fps", "steps_per_s"].iter().any(|end| name.ends_with(end))
 }
 
 /// A series as people call it.
@@ -116,7 +112,8 @@ fn glance(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str]) {
 fn single(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour: usize) {
     let Some(series) = ctx.model.chart(name) else { return };
     let mut title = frame::title(ctx, Pane::Charts, label(name), "");
-    title.extend(newest(ctx, name, series, ctx.theme.series[colour % 6]));
+    let room = frame::room(area).saturating_sub(width(&title));
+    title.extend(newest(ctx, name, series, ctx.theme.series[colour % 6], room));
     let evals = if name == RETURN { ctx.model.scalars.get(EVAL) } else { None };
     let mut info = Vec::new();
     if let Some(eval) = evals.and_then(|evals| evals.last()) {
@@ -189,8 +186,8 @@ fn flags(ctx: &Ctx<'_>, x: impl Fn(rankdeck_core::series::Place) -> f64) -> Vec<
 }
 
 /// The newest value, dim with its age once the run's figures are late, red when it is not a number. A run
-/// that is over has no speed.
-fn newest(ctx: &Ctx<'_>, name: &str, series: &Series, style: Style) -> Vec<Span<'static>> {
+/// that is over has no speed. An age that does not fit `room` is left out rather than cut.
+fn newest(ctx: &Ctx<'_>, name: &str, series: &Series, style: Style, room: usize) -> Vec<Span<'static>> {
     if is_speed(name) && fresh::is_over(ctx.model) {
         return vec![ctx.s(format!(" {}", text::NONE), Role::Dim)];
     }
@@ -200,7 +197,11 @@ fn newest(ctx: &Ctx<'_>, name: &str, series: &Series, style: Style) -> Vec<Span<
         _ if series.last().is_some_and(|last| !last.is_finite()) => {
             vec![ctx.s(format!(" {last}"), Role::Bad)]
         }
-        Some(age) => vec![ctx.s(format!(" {last} {} ago", fresh::coarse(age)), Role::Dim)],
+        Some(age) => {
+            let aged = format!(" {last} {} ago", fresh::coarse(age));
+            let told = if text::width(&aged) <= room { aged } else { format!(" {last}") };
+            vec![ctx.s(told, Role::Dim)]
+        }
         None => vec![Span::styled(format!(" {last}"), style)],
     }
 }
@@ -361,7 +362,7 @@ fn legend(ctx: &Ctx<'_>, names: &[&str], cells: usize, height: u16) -> Vec<Vec<S
         let mut entry = vec![Span::styled(format!("{sign} {}", label(name)), style)];
         match at_cursor(ctx, series) {
             Some(told) => entry.extend(std::iter::once(Span::raw(" ")).chain(told)),
-            None => entry.extend(newest(ctx, name, series, ctx.theme.style(Role::Text))),
+            None => entry.extend(newest(ctx, name, series, ctx.theme.style(Role::Text), cells)),
         }
         Some(entry)
     });
@@ -433,7 +434,7 @@ fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &imp
     };
     let low = seen().map(|point| point.low).fold(f64::INFINITY, f64::min);
     let high = seen().map(|point| point.high).fold(f64::NEG_INFINITY, f64::max);
-    let mut newest = newest(ctx, name, series, style);
+    let mut newest = newest(ctx, name, series, style, usize::from(area.width).saturating_sub(8));
     let (cells, whole) =
         (usize::from(area.width).saturating_sub(8), told.first().map_or(0, |told| width(told)));
     if whole > 0 && text::width(label(name)) + width(&newest) + whole >= cells {

@@ -7,7 +7,7 @@ use crate::text;
 use crate::theme::Role;
 use crate::time::time_of_day;
 use crate::widgets::{Ctx, frame, put, width};
-use rankdeck_core::model::{HistoryLine, Model, RankLife, RunState, Tone};
+use rankdeck_core::model::{HistoryLine, Model, RankLife, Remains, RunState, Tone};
 use rankdeck_core::report::{Outcome, VerdictKind};
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
@@ -106,6 +106,14 @@ pub fn totals(model: &Model) -> Vec<String> {
             lines.push("no checkpoint was written: all steps are lost".into());
         }
         None => {}
+    }
+    for (remains, what) in [
+        (Remains::LeftOver, "ranks of which processes are left"),
+        (Remains::Unproved, "ranks that may still run, for their host has not proved the stop"),
+    ] {
+        let those = model.ranks.iter().filter(|rank| model.remains(rank) == Some(remains));
+        let those: Vec<u32> = those.map(|rank| rank.rank.0).collect();
+        lines.extend((!those.is_empty()).then(|| format!("{what}: {}", words::ranges(&those))));
     }
     // SIGTERM and SIGKILL are how a run is ended: only who began it did not end well by them.
     let blamed = |rank: Rank| Some(rank) == guilty(model) || is_dead(model, rank);

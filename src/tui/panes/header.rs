@@ -182,10 +182,11 @@ fn speed(ctx: &Ctx<'_>, figures: &Figures) -> Vec<Vec<Span<'static>>> {
     };
     if figures.stalled {
         let before = ctx.s(format!(" ({known} {age} ago)"), Role::Dim);
-        return vec![
-            vec![ctx.s("0", Role::Warn), ctx.s(" steps/s", Role::Dim), before],
-            vec![ctx.s("ETA ", Role::Dim), ctx.s(format!("stalled {age}"), Role::Warn)],
-        ];
+        let mut groups = vec![vec![ctx.s("0", Role::Warn), ctx.s(" steps/s", Role::Dim), before]];
+        // Without a goal there is no time to it.
+        let eta = || vec![ctx.s("ETA ", Role::Dim), ctx.s(format!("stalled {age}"), Role::Warn)];
+        groups.extend(figures.eta_s.map(|_| eta()));
+        return groups;
     }
     vec![vec![ctx.s(format!("{known} steps/s {age} ago"), Role::Dim)]]
 }

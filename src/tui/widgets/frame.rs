@@ -41,6 +41,11 @@ pub fn rule(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, style: Style) {
     put(buf, area, 0, Line::from(Span::styled(dash.repeat(usize::from(area.width)), style)));
 }
 
+/// Cells of a title in the first row of `area`, between its blanks.
+pub fn room(area: Rect) -> usize {
+    usize::from(area.width.saturating_sub(6))
+}
+
 fn captions(
     ctx: &Ctx<'_>,
     buf: &mut Buffer,
