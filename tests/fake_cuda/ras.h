@@ -1,6 +1,7 @@
-// NCCL's RAS: one thread per process that answers questions about its communicators, over TCP at NCCL_RAS_ADDR.
-// It speaks as NCCL does: JSON from 2.28.7 on, in which a comma is missing up to 2.28.9, and text before. A
-// member answers by its own thread here, whatever its other threads do; one that is stopped does not.
+// NCCL's RAS: one thread per process that answers questions about its communicators, over TCP at
+// NCCL_RAS_ADDR. It speaks as NCCL does: JSON from 2.28.7 on, in which a comma is missing up to
+// 2.28.9, and text before. A member answers by its own thread here, whatever its other threads do;
+// one that is stopped does not.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>

@@ -35,8 +35,8 @@ pub fn look(nvml: &Nvml, shares: &mut Shares) -> Vec<GpuSample> {
 }
 
 fn one(nvml: &Nvml, index: u32, shares: &mut Shares) -> Option<GpuSample> {
-    // One that has fallen off the bus is counted as long as the driver is not loaded anew, and keeps its place
-    // among the others. Of one that this user may not use, nothing is told.
+    // One that has fallen off the bus is counted as long as the driver is not loaded anew, and keeps its
+    // place among the others. Of one that this user may not use, nothing is told.
     let lost = || GpuSample { index, lost: true, ..GpuSample::default() };
     let device = match nvml.device_by_index(index) {
         Ok(device) => device,

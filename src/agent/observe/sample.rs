@@ -275,8 +275,8 @@ fn memory_of(gpu: &GpuSample, pids: &[u32], planned: Option<&Given>) -> Option<u
     if is_shown { Some(sum()) } else { instance() }
 }
 
-/// What a rank's processes use of a GPU that others are on, too, percent. Where the driver tells pids that are
-/// not those of this container, nobody knows whose share is whose.
+/// What a rank's processes use of a GPU that others are on, too, percent. Where the driver tells pids that
+/// are not those of this container, nobody knows whose share is whose.
 fn share_of(gpu: &GpuSample, pids: &[u32], is_here: impl Fn(u32) -> bool) -> Option<u32> {
     let is_ours = |pid: &u32| pids.contains(pid);
     let mut on_it = gpu.processes.iter().map(|(pid, _)| pid);
