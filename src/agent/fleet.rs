@@ -10,8 +10,10 @@ use crate::observe::gpu_users::GpuUsers;
 use crate::observe::nvml;
 use crate::observe::sample::Sampler;
 use crate::observe::shares::Shares;
+use crate::observe::visible::{Given, visible};
 use nvml_wrapper::Nvml;
-use rankdeck_proto::fleet::{HostLook, LOOK, SHARE};
+use rankdeck_proto::fleet::{GivenGpu, HostLook, LOOK, SHARE};
+use rankdeck_proto::message::GpuSample;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Generation;
 use serde::Serialize;
@@ -95,11 +97,25 @@ struct Looker {
 impl Looker {
     fn look(&mut self, nvml: Option<&Nvml>) -> HostLook {
         let mut sample = self.sampler.look(Generation::default(), &[], &Gpus::default());
-        let seen = nvml.map(|nvml| nvml::look(nvml, &mut self.shares));
-        sample.gpus = self.gpus.complete(seen.unwrap_or_default());
+        let seen = nvml.map(|nvml| nvml::look(nvml, &mut self.shares)).unwrap_or_default();
+        // A plan counts what the driver shows now.
+        let given = visible(&seen).iter().map(|given| offer(given.as_ref(), &seen)).collect();
+        sample.gpus = self.gpus.complete(seen);
         let users = self.users.look(&sample.gpus, &BTreeSet::new());
-        HostLook { sample, users, ..HostLook::default() }
+        HostLook { sample, given, users, ..HostLook::default() }
     }
+}
+
+/// What a rank would get; `None` stands for an instance that the driver does not show.
+fn offer(given: Option<&Given>, all: &[GpuSample]) -> GivenGpu {
+    let Some((given, gpu)) = given.and_then(|given| Some((given, given.gpu(all)?))) else {
+        return GivenGpu { lost: true, ..GivenGpu::default() };
+    };
+    let (memory_used, memory_total, processes) = match given.instance(gpu) {
+        Some(part) => (part.memory_used, part.memory_total, part.processes.len()),
+        None => (gpu.memory_used, gpu.memory_total, gpu.processes.len()),
+    };
+    GivenGpu { memory_used, memory_total, processes: processes as u32, lost: gpu.lost }
 }
 
 #[cfg(test)]

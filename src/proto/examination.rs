@@ -176,6 +176,9 @@ pub struct GpuFinding {
     /// How its memory is.
     #[serde(default)]
     pub health: GpuHealth,
+    /// The driver counts it, and does not reach it any more.
+    #[serde(default)]
+    pub lost: bool,
 }
 
 /// Faults of a GPU's memory that its driver knows of before a run meets them.

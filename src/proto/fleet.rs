@@ -17,6 +17,8 @@ pub const SHARE: f64 = 0.005;
 pub struct HostLook {
     /// Gauges of the host and its GPUs; no ranks.
     pub sample: HostSample,
+    /// The GPUs, or instances of MIG, that programs of this user see there, as a plan counts them.
+    pub given: Vec<GivenGpu>,
     /// Processes on its GPUs.
     pub users: Vec<GpuUser>,
     /// Its runs; `None`: not asked again since they were last told.
@@ -25,4 +27,18 @@ pub struct HostLook {
     pub cost_ms: u64,
     /// Milliseconds until the next look.
     pub next_ms: u64,
+}
+
+/// What a rank could get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GivenGpu {
+    /// Bytes in use.
+    pub memory_used: u64,
+    /// Bytes in all; 0 where the driver does not tell.
+    pub memory_total: u64,
+    /// Compute processes on it.
+    pub processes: u32,
+    /// The driver does not show it, or not any more.
+    pub lost: bool,
 }

@@ -55,7 +55,8 @@ fn look(home: &mut Home, host: usize, gpus: &[GpuSample], cpu: f32, at: Timestam
         run: (pid == 4100).then(|| "breakout_ppo-20261123-031200".into()),
     };
     let users = gpus.iter().flat_map(|gpu| gpu.processes.iter().map(|(pid, _)| user(*pid))).collect();
-    let look = HostLook { sample, users, runs: Some(Vec::new()), cost_ms: 3, next_ms: 2000 };
+    let look =
+        HostLook { sample, users, runs: Some(Vec::new()), cost_ms: 3, next_ms: 2000, ..HostLook::default() };
     home.update(HomeEvent::Looked { host, look: Box::new(look) }, at);
 }
 

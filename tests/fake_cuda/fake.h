@@ -11,8 +11,9 @@
 //   hang_at (never): the collective of this number, counted from 0, never ends; abort_hangs (0):
 //   ncclCommAbort neither hang_holds (0): and from then on no call on the GPU
 //   network_dies (never): from the collective of this number on, the network card is dead;
-//   init_hangs (0): ncclCommInitRankConfig never returns ras (0): ports are not served;
-//   NCCL's RAS is not faked utilization (50) process_utilization (20) their value may be `unsupported`
+//   init_hangs (0): ncclCommInitRankConfig never returns
+//   ras (0): NCCL's RAS is not there; 1: it answers, as the version in `nccl` does; 2: it never answers
+//   utilization (50) process_utilization (20): their value may be `unsupported`
 //   capture_refused (0): no capture of a CUDA graph begins; capture_fails (0): none ends well
 //   mig (0): GPUs are divided; mig_instances (0): into so many instances each, MIG-... with the GPU's and the
 //   instance's number as its last two digits; hide_pids (0): NVML tells pids of another namespace; idle (0):

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "ras.h"
 
 enum { SUCCESS = 0, INVALID_USAGE = 5, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum { MAX_RANKS = 16, SLOT = 64 << 20, UNDEFINED = INT32_MIN };
@@ -23,6 +24,7 @@ typedef struct Shared {
   _Atomic int pid[MAX_RANKS];
   _Atomic int64_t step[MAX_RANKS];
   char place[MAX_RANKS][128];
+  Member members[MAX_RANKS];
 } Shared;
 typedef struct Job {
   enum What what;
@@ -202,6 +204,7 @@ static int joined(Comm* comm) {
       }
     }
   }
+  ras_know(comm->name, comm->ranks, comm->rank, comm->shared->members, comm->device, fake_real(comm->device));
   pthread_create(&comm->worker, 0, work, comm);
   return SUCCESS;
 }
@@ -250,6 +253,7 @@ static int begin(Comm* comm, Job wanted, void* stream) {
   job->stream = fake_stream(stream);
   job->before = fake_stream_mark(job->stream);
   job->ticket = fake_stream_begin(job->stream);
+  comm->shared->members[comm->rank].launched[wanted.what]++;
   put(comm, job);
   fake_collective_begun(job->stream);
   if (comm->blocking) return SUCCESS;
@@ -277,6 +281,7 @@ int ncclCommAbort(Comm* comm) {
   fake_count(ABORTS, 1);
   if (fake_knob("abort_hangs", 0)) pause();
   comm->aborted = 1;
+  if (comm->shared) comm->shared->members[comm->rank].aborted = 1;
   pthread_mutex_lock(&comm->lock);
   pthread_cond_broadcast(&comm->moved);
   pthread_mutex_unlock(&comm->lock);

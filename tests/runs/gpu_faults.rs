@@ -226,3 +226,60 @@ fn calls_over_nccl_that_differ_end_a_run_with_both_named() {
         assert_eq!(console.finish(120).code(), Some(1), "{}", console.told());
     }
 }
+
+/// A run of two ranks under a fault of the second, with NCCL's RAS as `ras` has it. What the console says of
+/// that rank once NCCL is on its card.
+fn asked_of_ras(ras: &str, nccl: &str, fault: &str, told: &str) -> Option<Value> {
+    let machine = machine(&[("gpus", "2"), ("ras", ras), ("nccl", nccl)], "gpus = 'all'")?;
+    let program = faulty(&machine, fault)?;
+    let ours = machine.command(&["run", "--headless", "--json"], &[]);
+    let mut command = Command::new(program);
+    command.args(ours.get_args()).current_dir(machine.folder());
+    machine.fake.apply(&mut command);
+    let mut console = Console::spawn(command);
+    let verdict = console.wait_for(&format!("{told}, on the card of rank 1"), 120, |line| {
+        line["kind"] == "verdict" && line["rank"] == 1 && says(&line["evidence"], told)
+    });
+    let blamed = console.all("verdict").into_iter().find(|line| line["rank"] == 0);
+    assert!(blamed.is_none(), "{blamed:#?}");
+    console.signal(libc::SIGINT);
+    console.signal(libc::SIGINT);
+    console.finish(120);
+    Some(verdict)
+}
+
+/// The second rank computes for ever, and its NCCL has launched one less: both witnesses name it.
+#[test]
+fn what_nccls_ras_says_of_a_rank_that_comes_to_no_collective_is_on_its_card() {
+    let told = "NCCL RAS: communicator 0x";
+    let Some(verdict) = asked_of_ras("1", "22809", "spin@1:300", told) else { return };
+    let evidence = verdict["evidence"].to_string();
+    assert!(evidence.contains("launched, but rank 1 has launched"), "{verdict:#}");
+    // A version that knows no JSON.
+    let Some(verdict) = asked_of_ras("1", "22605", "spin@1:300", "NCCL RAS: NCCL version 2.26.5") else {
+        return;
+    };
+    assert!(says(&verdict["evidence"], "NCCL RAS:   Rank 1 (pid "), "{verdict:#}");
+}
+
+/// A rank that is stopped does not answer, nor does its RAS: another rank's waits for it, and says so.
+#[test]
+fn nccls_ras_of_another_rank_says_that_a_stopped_one_does_not_answer() {
+    let told = " is unresponsive";
+    let Some(verdict) = asked_of_ras("1", "22809", "stop@1:300", told) else { return };
+    assert!(
+        says(&verdict["evidence"], "NCCL RAS: communicator 0x") && says(&verdict["evidence"], "rank 1 (pid ")
+    );
+    assert_eq!(verdict["verdict"], "frozen", "{verdict:#}");
+}
+
+/// Nobody waits for a RAS that is not there, or never answers; the look at the rank is whole without it.
+#[test]
+fn without_an_answer_of_nccls_ras_the_rank_is_named_all_the_same() {
+    for (ras, told) in [("0", "refused"), ("2", "no answer in time")] {
+        let Some(verdict) = asked_of_ras(ras, "22809", "spin@1:300", told) else { return };
+        assert!(says(&verdict["evidence"], "NCCL RAS at localhost:"), "{verdict:#}");
+        // Its stack, which the look read beside the question.
+        assert!(says(&verdict["card"]["guilty"]["stack"], "rankdeck"), "{verdict:#}");
+    }
+}

@@ -42,9 +42,7 @@ fn kit_with(packed: &str) -> Option<Kit> {
     let python = String::from_utf8(told.stdout).unwrap().trim().to_owned();
     let programs = trainer().unwrap().parent().unwrap().to_path_buf();
     let (folder, out) = (machine.bench.path().join("kit"), machine.bench.path().join("out"));
-    let mut pack = Command::new("sh");
-    pack.arg(rankdeck_testkit::repository("benches/gpu/pack.sh")).arg(&programs).arg(&folder);
-    let output = pack.env("WHEELS", "no").env("LEVEL", "-0").env("PROGRAMS", packed).output().unwrap();
+    let output = packing(&programs, &folder, packed, "no").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let programs = (packed == "no").then_some(programs);
     std::fs::create_dir(machine.bench.path().join("bin")).unwrap();
@@ -52,6 +50,14 @@ fn kit_with(packed: &str) -> Option<Kit> {
     let run = Command::new("chmod").arg("755").arg(&smi).status().unwrap();
     assert!(run.success());
     Some(Kit { machine, folder, programs, out, python })
+}
+
+/// The kit's own packing, with the programs and the wheels or without.
+fn packing(programs: &Path, folder: &Path, packed: &str, wheels: &str) -> Command {
+    let mut pack = Command::new("sh");
+    pack.arg(rankdeck_testkit::repository("benches/gpu/pack.sh")).arg(programs).arg(folder);
+    pack.env("WHEELS", wheels).env("LEVEL", "-0").env("PROGRAMS", packed);
+    pack
 }
 
 impl Kit {
@@ -218,6 +224,44 @@ fn the_gpu_kit_shows_gpus_beside_nvidia_smi_scripts_and_screens() {
     assert!(found["bytes"].as_u64().unwrap() > 4000, "{found:#}");
     let typescript = std::fs::read(kit.out.join("screens.typescript")).unwrap();
     assert!(String::from_utf8_lossy(&typescript).contains("screens"), "the name of the run is drawn");
+}
+
+/// Whole kits that are downloaded for this machine's Python. What the wheels need besides, the machine has
+/// with its torch.
+#[test]
+fn the_wheels_of_the_gpu_kit_fit_in_and_install_without_a_network() {
+    let Some(python) = rankdeck_testkit::python("venv, pip") else { return };
+    let ask = "import sys; print('%d.%d %s' % (*sys.version_info[:2], sys.executable))";
+    let told = Command::new(python).args(["-c", ask]).output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    let (version, python) = told.trim().split_once(' ').unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (kit, venv) = (folder.path().join("kit"), folder.path().join("venv"));
+    let programs = folder.path().join("bin");
+    let mut pack = packing(&programs, &kit, "no", "yes");
+    pack.env("VERSION", version).env("PYTHON", python);
+    let output = pack.env("PIP_RETRIES", "0").env("PIP_DEFAULT_TIMEOUT", "20").output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if !output.status.success() {
+        assert!(!said.contains("MiB is more than 60"), "{said}");
+        rankdeck_testkit::skipped(&format!("pip cannot fetch the wheels: {}", said.trim()));
+        return;
+    }
+    let size: u64 = said.split("kit, ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
+    assert!((2..=60).contains(&size), "{said}");
+    let pip = |args: &[&str]| {
+        let mut command = Command::new(venv.join("bin/python"));
+        command.args(["-m", "pip", "-q", "--isolated", "--disable-pip-version-check"]).args(args);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    assert!(Command::new(python).args(["-m", "venv"]).arg(&venv).status().unwrap().success());
+    let wheels = kit.join("wheels");
+    let names = ["ale-py", "gymnasium", "cloudpickle", "farama-notifications"];
+    let from = ["install", "--no-index", "--no-deps", "--find-links", wheels.to_str().unwrap()];
+    pip(&[from.as_slice(), &names].concat());
+    pip(&[["show"].as_slice(), &names].concat());
+    assert_eq!(std::fs::read_dir(&wheels).unwrap().count(), names.len(), "each wheel is of use");
 }
 
 /// A folder that some process has in its environment.

@@ -125,33 +125,79 @@ fn a_library_of_another_version_is_found_before_the_launch() {
     }
 }
 
-#[test]
-fn a_sweep_gives_each_run_a_free_gpu_of_its_own() {
-    let Some(machine) = machine(&[("gpus", "3")], "gpus = 'all'") else { return };
-    let script = "echo gpu=$CUDA_VISIBLE_DEVICES ranks=$WORLD_SIZE; sleep 1";
+/// What the first words of the logs of a sweep's runs say, one for each of `--seeds 1..RUNS` with a GPU, and
+/// what the sweep said.
+fn swept(machine: &Machine, runs: u32, env: &[(&str, &str)]) -> (Vec<String>, String) {
+    let script = "echo gpu=$CUDA_VISIBLE_DEVICES local=$LOCAL_RANK ranks=$WORLD_SIZE; sleep 1";
     let text = format!("[run]\nname = 'cells'\n[launch]\ncommand = ['/bin/sh', '-c', '{script}']\n");
     std::fs::write(&machine.experiment, text).unwrap();
-    let output = machine.command(&["run", "--seeds", "1..4", "--gpus-per-run", "1"], &[]).output().unwrap();
+    let seeds = format!("1..{runs}");
+    let args = ["run", "--seeds", seeds.as_str(), "--gpus-per-run", "1"];
+    let output = machine.command(&args, env).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("one: 3 of 3 GPUs free") && said.contains("4 runs, 3 at once"), "{said}");
     let folders = std::fs::read_dir(machine.bench.path().join("runs")).unwrap().flatten();
     let sweep = folders.map(|entry| entry.path()).find(|path| path.join("sweep.json").exists()).unwrap();
     let sweep = std::fs::read_to_string(sweep.join("sweep.json")).unwrap();
     let sweep: serde_json::Value = serde_json::from_str(&sweep).unwrap();
-    let gpu_of = |cell: &serde_json::Value| {
-        let slot = cell["slot"].as_u64().unwrap() as usize;
-        sweep["slots"][slot]["gpus"][0].as_u64().unwrap()
-    };
-    let mut used = std::collections::BTreeSet::new();
-    for cell in sweep["cells"].as_array().unwrap() {
+    let told = |cell: &serde_json::Value| {
         let run = cell["run"].as_str().unwrap();
         let log = machine.bench.path().join(format!("runs/{run}/node0/gen0/rank0.log"));
         let text = std::fs::read_to_string(&log).unwrap_or_else(|error| panic!("{log:?}: {error}"));
-        assert!(text.contains(&format!("gpu={} ranks=1", gpu_of(cell))), "{cell} {text}");
-        used.insert(gpu_of(cell));
+        let line = text.lines().find(|line| line.contains("gpu=")).unwrap_or_else(|| panic!("{text}"));
+        line[line.find("gpu=").unwrap()..].to_owned()
+    };
+    (sweep["cells"].as_array().unwrap().iter().map(told).collect(), said)
+}
+
+#[test]
+fn a_sweep_gives_each_run_a_free_gpu_of_its_own() {
+    let Some(machine) = machine(&[("gpus", "3")], "gpus = 'all'") else { return };
+    let (mut logs, said) = swept(&machine, 4, &[]);
+    assert!(said.contains("one: 3 of 3 GPUs free") && said.contains("4 runs, 3 at once"), "{said}");
+    logs.sort();
+    logs.dedup();
+    assert_eq!(logs, [0, 1, 2].map(|gpu| format!("gpu={gpu} local=0 ranks=1")), "all have had a run");
+}
+
+/// A plan counts among the GPUs that programs see.
+#[test]
+fn a_sweep_gives_its_runs_the_gpus_that_the_user_has_and_no_others() {
+    let Some(machine) = machine(&[("gpus", "4")], "gpus = 'all'") else { return };
+    let (mut logs, said) = swept(&machine, 2, &[("CUDA_VISIBLE_DEVICES", "2,3")]);
+    assert!(said.contains("one: 2 of 2 GPUs free") && said.contains("2 runs, 2 at once"), "{said}");
+    logs.sort();
+    assert_eq!(logs, [2, 3].map(|gpu| format!("gpu={gpu} local=0 ranks=1")));
+}
+
+#[test]
+fn a_sweep_gives_each_run_an_instance_of_mig_of_its_own() {
+    let knobs = [("gpus", "2"), ("mig", "1"), ("mig_instances", "2")];
+    let Some(machine) = machine(&knobs, "gpus = 'all'") else { return };
+    let named = ["00", "01", "10"].map(|last| format!("MIG-00000000-0000-0000-0000-0000000000{last}"));
+    let (mut logs, said) = swept(&machine, 3, &[("CUDA_VISIBLE_DEVICES", named.join(",").as_str())]);
+    assert!(said.contains("one: 3 of 3 GPUs free") && said.contains("3 runs, 3 at once"), "{said}");
+    logs.sort();
+    assert_eq!(logs, named.map(|name| format!("gpu={name} local=0 ranks=1")));
+}
+
+/// Of MIG, a process uses one instance, and calls it `cuda:0`; a script calls its GPU `cuda:LOCAL_RANK`.
+#[test]
+fn scripts_on_instances_of_mig_find_their_own_as_cuda_local_rank() {
+    let knobs = [("gpus", "1"), ("mig", "1"), ("mig_instances", "2")];
+    let Some(machine) = machine(&knobs, "gpus = 'all'") else { return };
+    let script = "echo rank=$RANK gpu=$CUDA_VISIBLE_DEVICES local=$LOCAL_RANK";
+    let text = format!("[run]\nname = 'mig'\n[launch]\ncommand = ['/bin/sh', '-c', '{script}']\n");
+    std::fs::write(&machine.experiment, text).unwrap();
+    let named = ["00", "01"].map(|last| format!("MIG-00000000-0000-0000-0000-0000000000{last}"));
+    let env = [("CUDA_VISIBLE_DEVICES", named.join(","))];
+    let env = env.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let output = machine.command(&["run", "--headless", "--logs"], &env).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}");
+    for (rank, name) in named.iter().enumerate() {
+        assert!(said.contains(&format!("rank={rank} gpu={name} local=0")), "{said}");
     }
-    assert_eq!(used.len(), 3, "all three GPUs have had a run");
 }
 
 /// The first run ends only when the second has run: both need the GPU that comes back.
@@ -271,6 +317,40 @@ fn a_gpu_with_bad_memory_is_told_before_the_launch() {
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.code() == Some(code) && said.contains(words), "{said}");
     }
+}
+
+/// Its environments can be split over one, two and three ranks.
+fn split_in_any_way(machine: &Machine) {
+    let text = std::fs::read_to_string(&machine.experiment).unwrap();
+    std::fs::write(&machine.experiment, text.replace("num_envs = 4", "num_envs = 12")).unwrap();
+}
+
+/// What the driver still counts, and what it counts no more. Nothing is started.
+#[test]
+fn a_gpu_that_has_fallen_off_before_the_launch_is_told_with_what_to_do() {
+    let counted = "GPU 1 has fallen off the bus: the driver does not reach it any more";
+    for (gpus, renumbers, words, help) in [
+        ("'all'", "0", counted, "CUDA_VISIBLE_DEVICES"),
+        ("[0, 1]", "0", counted, "reboot the host"),
+        ("[0, 2]", "1", "GPU 2 is wanted, and 2 are there: driver 580.95.05", "Xid 79"),
+        ("3", "1", "GPU 2 is wanted, and 2 are there: driver 580.95.05", "Xid 79"),
+    ] {
+        let knobs = [("gpus", "3"), ("lost", "1"), ("renumbers", renumbers)];
+        let Some(machine) = machine(&knobs, &format!("gpus = {gpus}")) else { return };
+        split_in_any_way(&machine);
+        for command in ["check", "run"] {
+            let output = machine.command(&[command], &[]).output().unwrap();
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            assert_eq!(output.status.code(), Some(3), "{command}: {said}");
+            assert!(said.contains(words) && said.contains(help), "{gpus}, {command}: {said}");
+        }
+        assert!(!machine.folder().join("runs").exists(), "nothing was started");
+    }
+    // As the hint says.
+    let Some(machine) = machine(&[("gpus", "3"), ("lost", "1")], "gpus = 'all'") else { return };
+    let output = machine.command(&["check"], &[("CUDA_VISIBLE_DEVICES", "0,2")]).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && said.contains("ranks 0=gpu0 1=gpu1"), "{said}");
 }
 
 /// The driver then counts the others anew.

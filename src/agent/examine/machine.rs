@@ -43,6 +43,7 @@ pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {
             memory_total: part.memory_total,
             processes: part.processes.iter().map(|(pid, bytes)| process(*pid, *bytes)).collect(),
             health: nvml::health(&nvml, gpu),
+            lost: gpu.lost,
         })
     });
     let found = found.collect();

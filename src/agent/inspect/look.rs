@@ -15,10 +15,13 @@ use rankdeck_proto::message::CollectiveCall;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// CPU times are compared over this long.
 const WINDOW: Duration = Duration::from_millis(250);
+/// NCCL's RAS has so much less time than a look: what it leaves out has to be told, too.
+const RAS_ENDS_BEFORE: Duration = Duration::from_millis(100);
 /// Most children listed.
 const CHILDREN: usize = 64;
 /// Most connections listed.
@@ -67,6 +70,7 @@ struct Seen<'a> {
 fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadline: Instant) {
     let pid = ident.pid;
     let (begun, cpu) = (Instant::now(), cpu_of_tree(pid));
+    let ras = ask_ras(subject, shared, deadline);
     let groups = cgroup_stat::Mounts::read().of(pid);
     let throttling = groups.as_ref().map(cgroup_stat::Groups::throttling).unwrap_or_default();
     shared.stage("the state of its main thread");
@@ -91,16 +95,29 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     }
     shared.stage("the Flight Recorder");
     recorder::add(subject, shared, deadline);
-    if !subject.ras.is_empty() {
-        shared.stage("NCCL's RAS");
-        let told = ras::ask_any(&subject.ras, deadline);
-        shared.found(|found| match told {
-            Ok(report) => found.ras = report.lines_about(subject.rank.0),
-            Err(error) => found.notes.push(format!("NCCL RAS at {error}")),
-        });
-    }
     shared.stage("CPU times");
     seen.cpu_times(shared, deadline);
+    if let Some(ras) = ras {
+        shared.stage("NCCL's RAS");
+        let _ = ras.join();
+    }
+}
+
+/// Asks NCCL's RAS beside the look, which it must not shorten: it waits a second for a rank that is missing.
+fn ask_ras(subject: &Subject, shared: &Shared, deadline: Instant) -> Option<JoinHandle<()>> {
+    if subject.ras.is_empty() {
+        return None;
+    }
+    let (addresses, rank, shared) = (subject.ras.clone(), subject.rank.0, shared.clone());
+    let ask = move || {
+        let told = ras::ask_any(&addresses, deadline.checked_sub(RAS_ENDS_BEFORE).unwrap_or(deadline));
+        shared.found(|found| match told {
+            Ok(report) => found.ras = report.lines_about(rank),
+            Err(error) => found.notes.push(format!("NCCL RAS at {error}")),
+        });
+    };
+    // Without a thread there is one witness less.
+    std::thread::Builder::new().name("ras".into()).spawn(ask).ok()
 }
 
 impl Seen<'_> {

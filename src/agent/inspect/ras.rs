@@ -25,6 +25,9 @@ const BYTES: usize = 16 << 20;
 const LINE: usize = 4096;
 /// Most lines of a textual report that are kept.
 const LINES: usize = 200;
+/// One that can answer greets within this: its thread does nothing else. A report takes a second and more
+/// where ranks are missing, for it waits for them.
+const GREETING: Duration = Duration::from_millis(300);
 
 /// What RAS said.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -111,14 +114,14 @@ struct Document {
     communicators: Vec<Communicator>,
 }
 
-/// Asks the first of these that answers; each gets its share of the time. An error says why there is no
-/// report.
+/// Asks the first of these that greets: that one has all the time that is left. An error says why there is
+/// no report.
 pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Report, String> {
     let mut why = "there is nobody to ask".to_owned();
     for (asked, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / (addresses.len() - asked).clamp(1, 2) as u32;
-        match ask(address, Instant::now() + share) {
+        match ask_within(address, share.min(GREETING), deadline) {
             Ok(report) => return Ok(report),
             Err(error) => why = format!("{address}: {error}"),
         }
@@ -131,9 +134,16 @@ pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Report, String
 
 /// Asks for a report; an error says in words why there is none.
 pub fn ask(address: &str, deadline: Instant) -> Result<Report, String> {
-    let mut talk = Talk::open(address, deadline)?;
+    ask_within(address, deadline.saturating_duration_since(Instant::now()), deadline)
+}
+
+/// The same of one that has to greet within this time.
+fn ask_within(address: &str, greeting: Duration, deadline: Instant) -> Result<Report, String> {
+    let mut talk = Talk::open(address, deadline.min(Instant::now() + greeting))?;
     talk.say("SET FORMAT json")?;
-    if talk.line()? == "OK" {
+    let greeted = talk.line()?;
+    talk.deadline = deadline;
+    if greeted == "OK" {
         // Otherwise the rank that answers waits 5 s for those that do not, which is longer than a look lasts.
         talk.say("TIMEOUT 1")?;
         talk.line()?;
@@ -264,9 +274,10 @@ impl Report {
             let Communicator { hash, size, ranks, missing_ranks } = communicator;
             for missing in missing_ranks {
                 let how = if missing.status.considered_dead { "considered dead" } else { "unresponsive" };
+                let pid = if missing.pid < 0 { String::new() } else { format!("pid {} ", missing.pid) };
                 lines.push(format!(
-                    "communicator {hash} of {size}: rank {} (pid {} on {}) is {how}",
-                    missing.rank, missing.pid, missing.host
+                    "communicator {hash} of {size}: rank {} ({pid}on {}) is {how}",
+                    missing.rank, missing.host
                 ));
             }
             for member in ranks {

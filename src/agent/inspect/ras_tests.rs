@@ -147,12 +147,40 @@ fn a_monitor_stream_may_be_cut_anywhere() {
 #[test]
 fn an_unknown_process_and_a_silent_rank_cost_no_report() {
     let unknown = MISSING.replace("\"pid\": 11,", "\"pid\": -1,");
-    assert_eq!(parse(&unknown).unwrap().communicators[0].missing_ranks[0].pid, -1);
+    let unknown = parse(&unknown).unwrap();
+    assert_eq!(unknown.communicators[0].missing_ranks[0].pid, -1);
+    let lines = unknown.lines_about(0);
+    assert!(lines.iter().any(|line| line.contains("rank 1 (on a) is unresponsive")), "{lines:?}");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let script = vec![vec![("SET FORMAT json", "OK\n"), ("TIMEOUT 1", "OK\n"), ("STATUS", MISSING)]];
     let (address, thread) = server(script);
     let deadline = Instant::now() + Duration::from_secs(4);
     let report = ask_any(&[silent.local_addr().unwrap().to_string(), address], deadline).unwrap();
     assert_eq!(report.version, "2.28.9");
+    thread.join().unwrap();
+}
+
+/// A report waits for ranks that are missing, longer than half a look: who has greeted is waited for.
+#[test]
+fn one_that_greets_has_all_the_time_that_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut got = [0; 64];
+        for answer in ["OK\n", "OK\n", MISSING] {
+            assert!(stream.read(&mut got).unwrap() > 0);
+            if answer == MISSING {
+                // Three quarters of the time that there is.
+                let _ = end.recv_timeout(Duration::from_millis(3000));
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let report = ask_any(&[address, refusing], Instant::now() + Duration::from_millis(4000)).unwrap();
+    assert_eq!(report.communicators[0].missing_ranks[0].rank, 1);
+    drop(ended);
     thread.join().unwrap();
 }

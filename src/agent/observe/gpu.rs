@@ -129,7 +129,9 @@ impl History {
     }
 
     /// What the driver shows now, with past errors, and with GPUs that it showed before and has lost.
-    pub fn complete(&mut self, mut seen: Vec<GpuSample>) -> Vec<GpuSample> {
+    pub fn complete(&mut self, seen: Vec<GpuSample>) -> Vec<GpuSample> {
+        // Of one that is lost, the driver tells its place only, which may be known by more.
+        let (lost, mut seen): (Vec<_>, Vec<_>) = seen.into_iter().partition(|gpu| gpu.lost);
         for gpu in &mut seen {
             gpu.index = self.index(gpu);
             self.known.insert(gpu.index, gpu.clone());
@@ -145,6 +147,11 @@ impl History {
                     lost: true,
                     ..GpuSample::default()
                 });
+            }
+        }
+        for gpu in lost {
+            if !seen.iter().any(|known| known.index == gpu.index) {
+                seen.push(gpu);
             }
         }
         seen.sort_by_key(|gpu| gpu.index);
@@ -295,6 +302,23 @@ mod tests {
         assert!(new[1].lost && !new[3].lost);
         let back = history.complete(vec![gpu(0, 'a', 0), gpu(1, 'b', 5), gpu(2, 'c', 0), gpu(3, 'd', 0)]);
         assert!(!back[1].lost && back[1].xids == [79], "{back:?}");
+    }
+
+    #[test]
+    fn a_gpu_that_is_lost_from_the_beginning_keeps_its_place() {
+        let gpu = |index: u32, name: &str| GpuSample { index, uuid: name.into(), ..GpuSample::default() };
+        let lost = |index: u32| GpuSample { index, lost: true, ..GpuSample::default() };
+        let told = |gpus: Vec<GpuSample>| -> Vec<(u32, String, bool)> {
+            gpus.into_iter().map(|gpu| (gpu.index, gpu.uuid, gpu.lost)).collect()
+        };
+        let of = |index, name: &str, lost| (index, name.to_owned(), lost);
+        let mut history = History::default();
+        let seen = told(history.complete(vec![gpu(0, "a"), lost(1), gpu(2, "c")]));
+        assert_eq!(seen, [of(0, "a", false), of(1, "", true), of(2, "c", false)]);
+        let back = told(history.complete(vec![gpu(0, "a"), gpu(1, "b"), gpu(2, "c")]));
+        assert_eq!(back, [of(0, "a", false), of(1, "b", false), of(2, "c", false)]);
+        let again = told(history.complete(vec![gpu(0, "a"), lost(1), gpu(2, "c")]));
+        assert_eq!(again, [of(0, "a", false), of(1, "b", true), of(2, "c", false)]);
     }
 
     #[test]

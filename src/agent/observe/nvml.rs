@@ -4,6 +4,7 @@ use super::shares::Shares;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 use rankdeck_proto::examination::GpuHealth;
@@ -34,8 +35,18 @@ pub fn look(nvml: &Nvml, shares: &mut Shares) -> Vec<GpuSample> {
 }
 
 fn one(nvml: &Nvml, index: u32, shares: &mut Shares) -> Option<GpuSample> {
-    let device = nvml.device_by_index(index).ok()?;
-    let memory = device.memory_info().ok();
+    // One that has fallen off the bus is counted as long as the driver is not loaded anew, and keeps its
+    // place among the others. Of one that this user may not use, nothing is told.
+    let lost = || GpuSample { index, lost: true, ..GpuSample::default() };
+    let device = match nvml.device_by_index(index) {
+        Ok(device) => device,
+        Err(NvmlError::GpuLost) => return Some(lost()),
+        Err(_) => return None,
+    };
+    let memory = match device.memory_info() {
+        Err(NvmlError::GpuLost) => return Some(lost()),
+        memory => memory.ok(),
+    };
     let watts = |milliwatts: u32| milliwatts as f32 / 1000.0;
     let divided = device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED);
     let instances = if divided { instances(&device) } else { Vec::new() };

@@ -202,6 +202,8 @@ fn devices(named: &str, device: &str, own: String) -> Vec<(&'static str, String)
         Some(instance) => vec![
             (LIST, instance.to_owned()),
             ("RANKDECK_DEVICE", "cuda:0".to_owned()),
+            // A script takes `cuda:LOCAL_RANK`.
+            ("LOCAL_RANK", "0".to_owned()),
             // As for ranks that share a GPU: to NCCL, all instances on a GPU are that GPU.
             ("NCCL_HOSTID", own),
         ],
@@ -412,6 +414,7 @@ mod tests {
         let second = of("MIG-a,MIG-b", "cuda:1");
         assert_eq!(second[0], ("CUDA_VISIBLE_DEVICES", "MIG-b".to_owned()), "a process can use one instance");
         assert_eq!(second[1], ("RANKDECK_DEVICE", "cuda:0".to_owned()));
+        assert_eq!(second[2], ("LOCAL_RANK", "0".to_owned()), "what a script calls its GPU");
     }
 
     #[test]

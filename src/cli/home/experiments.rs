@@ -66,11 +66,11 @@ fn read(path: &Path) -> Experiment {
 /// What is known of hosts that have told themselves.
 pub(super) fn probes(home: &Home) -> BTreeMap<String, Probe> {
     let known = home.hosts.iter().filter_map(|host| {
-        let sample = &host.look.as_ref()?.sample;
+        let look = host.look.as_ref()?;
         let probe = Probe {
             hostname: host.name.clone(),
-            cpu_count: sample.cpu_count,
-            gpu_count: sample.gpus.len() as u32,
+            cpu_count: look.sample.cpu_count,
+            gpu_count: look.given.len() as u32,
             ..Probe::default()
         };
         Some((host.name.clone(), probe))

@@ -6,8 +6,7 @@ use crate::cli::roster::own_binary;
 use crate::cli::{Failure, prompt};
 use crate::shell::stderr;
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
-use rankdeck_proto::fleet::{HostLook, LOOK};
-use rankdeck_proto::message::GpuSample;
+use rankdeck_proto::fleet::{GivenGpu, HostLook, LOOK};
 use rankdeck_types::host::{Gpus, Host};
 use rankdeck_types::words::plural;
 use serde::{Deserialize, Serialize};
@@ -29,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 pub(super) struct Slot {
     /// Names of its hosts.
     pub hosts: Vec<String>,
-    /// NVML indices of the GPUs that a run there gets; empty: as the hosts file says.
+    /// The GPUs that a run there gets, as a plan counts them; empty: as the hosts file says.
     #[serde(default)]
     pub gpus: Vec<u32>,
 }
@@ -70,21 +69,22 @@ fn of_gpus(hosts: &[Host], free: &[Vec<u32>], per_run: usize) -> Vec<Slot> {
     slots
 }
 
-/// Of the GPUs that the user gives on a host, those that nobody uses.
-fn free_of(host: &Host, gpus: &[GpuSample]) -> Vec<u32> {
-    let given = |place: usize, index: u32| match &host.gpus {
+/// Of the GPUs that the user gives on a host, those that nobody uses, as a plan counts them: among those that
+/// programs see there.
+fn free_of(host: &Host, there: &[GivenGpu]) -> Vec<u32> {
+    let given = |place: u32| match &host.gpus {
         None => false,
         Some(Gpus::Word(_)) => true,
-        Some(Gpus::Count(count)) => place < *count as usize,
-        Some(Gpus::List(list)) => list.contains(&index),
+        Some(Gpus::Count(count)) => place < *count,
+        Some(Gpus::List(list)) => list.contains(&place),
     };
-    let is_free = |gpu: &GpuSample| match gpu.memory_total {
+    let is_free = |gpu: &GivenGpu| match gpu.memory_total {
         // A driver that does not tell memory may tell processes.
-        0 => !gpu.lost && gpu.processes.is_empty(),
+        0 => !gpu.lost && gpu.processes == 0,
         total => !gpu.lost && (gpu.memory_used as f64) < FREE * total as f64,
     };
-    let given = gpus.iter().enumerate().filter(|(place, gpu)| given(*place, gpu.index));
-    given.filter(|(_, gpu)| is_free(gpu)).map(|(_, gpu)| gpu.index).collect()
+    let free = (0..).zip(there).filter(|(place, gpu)| given(*place) && is_free(gpu));
+    free.map(|(place, _)| place).collect()
 }
 
 /// The free GPUs of each host, in host order. A host that does not answer has none, and that is told.
@@ -112,8 +112,8 @@ async fn free_gpus(
             told(&format!("warning: {}: {}; no run goes there", host.name, error.error));
         }
         let look = look.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
-        let gpus = free_of(host, &look.sample.gpus);
-        told(&format!("{}: {} of {} free", host.name, gpus.len(), plural(look.sample.gpus.len(), "GPU")));
+        let gpus = free_of(host, &look.given);
+        told(&format!("{}: {} of {} free", host.name, gpus.len(), plural(look.given.len(), "GPU")));
         free.push(gpus);
     }
     Ok(free)
@@ -175,8 +175,8 @@ impl Finder {
 mod tests {
     use super::*;
 
-    fn gpu(index: u32, used: u64) -> GpuSample {
-        GpuSample { index, memory_used: used, memory_total: 100, ..GpuSample::default() }
+    fn gpu(used: u64) -> GivenGpu {
+        GivenGpu { memory_used: used, memory_total: 100, ..GivenGpu::default() }
     }
 
     fn host(name: &str, gpus: Option<Gpus>) -> Host {
@@ -185,16 +185,17 @@ mod tests {
 
     #[test]
     fn gpus_that_are_used_or_not_given_are_left_alone() {
-        let gpus = [gpu(0, 0), gpu(1, 90), gpu(2, 9), gpu(3, 0)];
+        let gpus = [gpu(0), gpu(90), gpu(9), gpu(0)];
         let free = |given| free_of(&host("a", given), &gpus);
         assert_eq!(free(Some(Gpus::Word("all".into()))), [0, 2, 3]);
         assert_eq!(free(Some(Gpus::Count(2))), [0]);
         assert_eq!(free(Some(Gpus::List(vec![1, 3]))), [3]);
         assert_eq!(free(None), [] as [u32; 0]);
-        let untold = |processes| GpuSample { processes, ..GpuSample::default() };
+        let untold = |processes| GivenGpu { processes, ..GivenGpu::default() };
         let all = host("a", Some(Gpus::Word("all".into())));
-        assert_eq!(free_of(&all, &[untold(vec![])]), [0]);
-        assert_eq!(free_of(&all, &[untold(vec![(7, 1)])]), [] as [u32; 0]);
+        assert_eq!(free_of(&all, &[untold(0)]), [0]);
+        assert_eq!(free_of(&all, &[untold(1)]), [] as [u32; 0]);
+        assert_eq!(free_of(&all, &[GivenGpu { lost: true, ..gpu(0) }, gpu(0)]), [1]);
     }
 
     #[test]

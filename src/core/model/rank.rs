@@ -101,7 +101,7 @@ pub struct Look {
     pub at: Timestamp,
     /// What it shows, as on a card.
     pub side: Side,
-    /// What could not be read, and why; bounded.
+    /// What NCCL says about the run, then what could not be read, and why; bounded.
     pub notes: Vec<String>,
 }
 

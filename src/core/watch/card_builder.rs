@@ -64,8 +64,9 @@ pub(super) fn side(rank: &RankModel, look: Option<&Inspection>) -> Side {
 
 /// What a close look at a rank shows.
 pub(crate) fn seen(rank: &RankModel, look: &Inspection, at: Timestamp) -> Look {
-    let notes = look.notes.iter().take(NOTES).map(|note| words::clip(note, 200)).collect();
-    Look { at, side: side(rank, Some(look)), notes }
+    let notes = look.notes.iter().take(NOTES).map(|note| words::clip(note, 200));
+    let said = look.ras.iter().take(NOTES).map(|line| format!("NCCL RAS: {}", words::clip(line, 200)));
+    Look { at, side: side(rank, Some(look)), notes: said.chain(notes).collect() }
 }
 
 /// The operating system's view, in words.

@@ -246,7 +246,7 @@ impl Snapshot<'_> {
         let mut observations = waiters(self.model, members);
         for rank in members.iter().take(NAMED) {
             observations.extend(self.side(*rank).iter().flat_map(Side::seen));
-            observations.extend(looked(self.view(*rank)));
+            add_new(&mut observations, looked(self.view(*rank)));
         }
         let judged =
             Judgement { severity, ..Judgement::usual(Confidence::Possible, Reason::InsideCollective) };
@@ -363,8 +363,18 @@ impl Snapshot<'_> {
 
 /// Who waits, and what looks at those ranks showed.
 fn waiters_and_looks(snapshot: &Snapshot<'_>, ranks: &[Rank]) -> Vec<String> {
-    let seen = ranks.iter().take(NAMED).flat_map(|rank| looked(snapshot.view(*rank)));
-    waiters(snapshot.model, ranks).into_iter().chain(seen).collect()
+    let mut told = waiters(snapshot.model, ranks);
+    add_new(&mut told, ranks.iter().take(NAMED).flat_map(|rank| looked(snapshot.view(*rank))));
+    told
+}
+
+/// Adds facts that are not there: what is said of the whole run, every look at a rank of it shows.
+fn add_new(told: &mut Vec<String>, facts: impl IntoIterator<Item = String>) {
+    for fact in facts {
+        if !told.contains(&fact) {
+            told.push(fact);
+        }
+    }
 }
 
 /// A late rank and those who wait for it.

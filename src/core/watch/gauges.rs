@@ -3,6 +3,7 @@
 use super::rank_view::{self, RankView};
 use crate::model::{Model, RankModel};
 use crate::xid::xid_words;
+use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::link_state::LinkState;
@@ -53,7 +54,15 @@ pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
         facts.push(format!("rank {rank}: the storage that it waits for moved {moved} while somebody looked"));
     }
     facts.extend(look.gpu.iter().map(|gpu| format!("rank {rank}: {}", words::clip(gpu, 200))));
+    facts.extend(ras(look));
     facts
+}
+
+/// What NCCL's RAS says; what hindered it, where it was asked and says nothing.
+fn ras(look: &Inspection) -> Vec<String> {
+    let said = look.ras.iter().take(NAMED).map(|line| format!("NCCL RAS: {}", words::clip(line, 200)));
+    let silent = look.notes.iter().find(|note| look.ras.is_empty() && note.starts_with("NCCL RAS"));
+    said.chain(silent.map(|note| words::clip(note, 200))).collect()
 }
 
 /// What the driver complains of about a GPU.

@@ -182,6 +182,10 @@ impl Watch {
     }
 
     fn views<'a>(&'a self, model: &'a Model, fresh: &[bool], limits: &Limits) -> Vec<RankView<'a>> {
+        let mut on_gpus: BTreeMap<(NodeRank, u32), usize> = BTreeMap::new();
+        for rank in &model.ranks {
+            rank.gpu.into_iter().for_each(|gpu| *on_gpus.entry((rank.node, gpu)).or_default() += 1);
+        }
         let view = |rank: &'a RankModel| {
             let track = &rank.track;
             let (left, died) = match &rank.life {
@@ -216,6 +220,7 @@ impl Watch {
                     ..HostView::of(host)
                 }),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
+                gpu_is_shared: rank.gpu.is_some_and(|gpu| on_gpus.get(&(rank.node, gpu)) > Some(&1)),
                 look: self.looks.latest(rank.rank),
                 look_age_ms: self.looks.began_ms(rank.rank).map_or(0, |at| track.mono_ms.saturating_sub(at)),
                 function_before: self.looks.function_before(rank.rank),

@@ -76,9 +76,9 @@ pub(super) fn moves(view: &RankView<'_>, budget_ms: u64) -> bool {
 }
 
 /// The GPU of the rank works for it while its main thread waits for that. Where others use it too, only the
-/// rank's own share counts.
+/// rank's own share counts. A driver that tells a container no processes tells nothing of other ranks there.
 fn gpu_works(view: &RankView<'_>) -> bool {
-    let alone = |gpu: &&GpuSample| gpu.processes.len() <= 1;
+    let alone = |gpu: &&GpuSample| gpu.processes.len() <= 1 && !view.gpu_is_shared;
     let own = view.sample.gpu_share.or_else(|| view.gpu.filter(alone)?.utilization);
     own.is_some_and(|percent| percent >= GPU)
 }

@@ -62,6 +62,8 @@ pub(super) struct RankView<'a> {
     pub host: HostView,
     /// The GPU that the rank uses.
     pub gpu: Option<&'a GpuSample>,
+    /// Another rank of the run uses it, too.
+    pub gpu_is_shared: bool,
     /// A close look at it, since it stands still.
     pub look: Option<&'a Inspection>,
     /// How long ago that look began, ms; 0 where the agent does not tell.

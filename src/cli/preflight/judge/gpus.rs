@@ -26,7 +26,8 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
         None => "there is no NVIDIA driver".to_owned(),
     };
     let wanted = wanted(host, found);
-    let repair = "run `nvidia-smi` there; or change `gpus`";
+    let repair = "one that has fallen off the bus is counted no more: look for `Xid 79` in `dmesg` there, and reboot; or \
+                  change `gpus`";
     if there == 0 && matches!(asked, Gpus::Word(_)) {
         let text = format!("gpus = \"all\", and there are none: {}", why());
         return Cell::failed(
@@ -50,6 +51,9 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
             key("gpus"),
         );
     }
+    if let Some(cell) = lost(found, &wanted, key) {
+        return cell;
+    }
     let check = match &found.gpu_check {
         Some(Err(HintedError { error, hint })) => {
             Some(Cell::failed(format!("the trainer cannot use them: {error}"), hint.clone(), key("libtorch")))
@@ -71,6 +75,24 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
         );
     }
     Cell::passed(format!("{there} there"))
+}
+
+/// What to say of GPUs that the run would use and that have fallen off the bus. Whatever else is wrong there
+/// comes from that.
+fn lost(found: &Findings, wanted: &[u32], key: &dyn Fn(&str) -> String) -> Option<Cell> {
+    let lost = found.gpus.iter().filter(|gpu| gpu.lost && wanted.contains(&gpu.index));
+    let lost: Vec<String> = lost.map(|gpu| gpu.index.to_string()).collect();
+    let text = match lost.as_slice() {
+        [] => return None,
+        [one] => format!("GPU {one} has fallen off the bus: the driver does not reach it any more"),
+        many => {
+            let many = many.join(", ");
+            format!("GPUs {many} have fallen off the bus: the driver does not reach them any more")
+        }
+    };
+    let hint = "reboot the host, or reset the GPU with `nvidia-smi --gpu-reset`; or name the others in \
+                `CUDA_VISIBLE_DEVICES` there";
+    Some(Cell::failed(text, hint, key("gpus")))
 }
 
 /// Two complaints as one, the worse first.

@@ -180,11 +180,11 @@ fn a_main_thread_that_converses_is_not_one_that_polls_a_queue() {
 /// An evaluation on the GPU whose main thread sleeps until the GPU is ready.
 #[test]
 fn a_gpu_that_works_for_a_rank_is_its_progress() {
-    let runs = |utilization: u32, processes: Vec<(u32, u64)>, share: Option<u32>| {
+    let runs_with = |utilization: u32, processes: Vec<(u32, u64)>, share: Option<u32>, ranks: usize| {
         let mut c = trained(2);
         let gpu = GpuSample { utilization: Some(utilization), processes, ..GpuSample::default() };
         c.agents[0].gpus = vec![gpu];
-        c.with_gpu(0);
+        (0..ranks).for_each(|rank| c.with_gpu(rank));
         drive(&mut c, 10_000, |_, now, sample| {
             let cpu_us = now * 500;
             sample.signals.main = Some(MainThread { cpu_us, turns: 70, io_bytes: 9, net_bytes: None });
@@ -198,12 +198,14 @@ fn a_gpu_that_works_for_a_rank_is_its_progress() {
         });
         c
     };
+    let runs = |utilization, processes, share| runs_with(utilization, processes, share, 1);
     let (own, both) = (vec![(1000, 1)], vec![(1000, 1), (4000, 1)]);
     for c in [runs(90, own.clone(), None), runs(90, vec![], None), runs(90, both.clone(), Some(30))] {
         assert_eq!(reds(&c), [], "{:?}", c.verdicts());
     }
-    // It does nothing, or somebody else's works.
-    for c in [runs(0, own, None), runs(90, both.clone(), None), runs(90, both, Some(0))] {
+    // It does nothing, or somebody else's works: where a container is told no processes, another rank's.
+    let others = runs_with(90, vec![], None, 2);
+    for c in [runs(0, own, None), runs(90, both.clone(), None), runs(90, both, Some(0)), others] {
         assert_eq!(reds(&c).len(), 1, "{:?}", c.verdicts());
     }
 }

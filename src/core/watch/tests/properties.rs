@@ -80,6 +80,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         groups: rank_view::groups(sample),
         host: HostView::default(),
         gpu: None,
+        gpu_is_shared: false,
         look: None,
         look_age_ms: 0,
         function_before: None,
