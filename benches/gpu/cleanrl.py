@@ -51,6 +51,7 @@ def counted(update):
         "waits": mean("stream_waits", "event_waits", "device_waits", "copy_waits"),
         "down": mean("bytes_down"),
         "up": mean("bytes_up"),
+        "host": mean("host_us") / 1000,
     }
 
 

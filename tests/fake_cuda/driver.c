@@ -23,7 +23,8 @@ static const char* const NAMES[COUNTS] = {
     "memsets",       "stream_waits",   "event_waits",   "device_waits",       "copy_waits",
     "event_records", "event_queries",  "events_made",   "streams_made",       "stream_dependencies",
     "device_allocations", "host_allocations", "collectives", "collective_threads", "collective_polls",
-    "aborts",        "launch_shapes",     "launches_beside",    "channels_last", "bf16_tensors"};
+    "aborts",        "launch_shapes",     "launches_beside",    "channels_last", "bf16_tensors",
+    "host_us"};
 static _Atomic uint64_t counts[COUNTS];
 typedef struct Line {
   char name[24];

@@ -5,9 +5,11 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 int cuInit(unsigned);
 int cuDriverGetVersion(int*);
@@ -162,6 +164,15 @@ cudaError_t cudaStreamGetCaptureInfo(
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) { return cudaSuccess; }
+// CPU time of the process from its first launch to its latest.
+static void count_host_time(void) {
+  static _Atomic uint64_t latest;
+  struct timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  uint64_t now = used.tv_sec * 1000000ull + used.tv_nsec / 1000, before = atomic_exchange(&latest, now);
+  if (before && now > before) fake_count(HOST_US, now - before);
+}
+
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t from, unsigned long long flags) {
   Graph* own = malloc(sizeof *own);
   *own = *(Graph*)from;
@@ -171,6 +182,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t from
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (fake_broken()) return (cudaError_t)fake_broken();
   fake_count(GRAPH_LAUNCHES, 1);
+  count_host_time();
   fake_launched();
   fake_count(GRAPH_NODES, ((Graph*)exec)->nodes);
   return cudaSuccess;
@@ -374,11 +386,28 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 // Launches.
 
-static cudaError_t launch(dim3 grid, dim3 block, size_t shared, void* stream) {
+// Kernels that put tensors one behind the other. They cut their work by the number of multiprocessors, and
+// compute nothing: their shapes do not count.
+static const void* joining[8192];
+static int joinings;
+void __cudaRegisterFunction(
+    void** handle, const char* host, char* device, const char* name, int threads, void* thread, void* block, void* blocks,
+    void* grid, int* words) {
+  if (strstr(name, "CatArrayBatchedCopy") && joinings < (int)(sizeof joining / sizeof *joining)) joining[joinings++] = host;
+}
+static int joins(const void* kernel) {
+  for (int i = 0; i < joinings; i++)
+    if (joining[i] == kernel) return 1;
+  return 0;
+}
+
+static cudaError_t launch(const void* kernel, dim3 grid, dim3 block, size_t shared, void* stream) {
   if (fake_broken()) return (cudaError_t)fake_broken();
   if (node(stream)) return cudaSuccess;
   fake_count(LAUNCHES, 1);
+  count_host_time();
   fake_launched();
+  if (joins(kernel)) return cudaSuccess;
   // A sum of hashes: which shapes there were, and how often each.
   uint64_t hash = shared;
   unsigned const sides[] = {grid.x, grid.y, grid.z, block.x, block.y, block.z};
@@ -387,17 +416,17 @@ static cudaError_t launch(dim3 grid, dim3 block, size_t shared, void* stream) {
   return cudaSuccess;
 }
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
-  return launch(grid, block, shared, stream);
+  return launch(kernel, grid, block, shared, stream);
 }
 cudaError_t __cudaLaunchKernel(void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
-  return launch(grid, block, shared, stream);
+  return launch(kernel, grid, block, shared, stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
-  return launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+  return launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
 }
 cudaError_t cudaLaunchCooperativeKernel(
     const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
-  return launch(grid, block, shared, stream);
+  return launch(kernel, grid, block, shared, stream);
 }
 cudaError_t __cudaGetKernel(void** out, const void* kernel) {
   *out = (void*)kernel;

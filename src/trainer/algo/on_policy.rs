@@ -229,8 +229,7 @@ impl OnPolicy {
     /// of the same work each time.
     pub fn backward(&mut self, loss: &Tensor) -> Result<(), TrainerError> {
         self.ledger.loss("the loss", loss, || self.collector.largest())?;
-        self.ddp.zero_grad();
-        Ok(loss.f_backward()?)
+        Ok(self.ddp.differentiate(loss)?)
     }
 
     /// Averages a part of it over the ranks.

@@ -92,7 +92,6 @@ struct Update<'a> {
 
 impl Recorded for Update<'_> {
     fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
-        self.learner.ddp.zero_grad();
         let (loss, taken, seam) = self.learner.gradient(&self.columns)?;
         let QLearner { settings, network, adam, ddp, ledger, .. } = self.learner;
         ledger.loss("losses/td_loss", &loss, || self.batch.largest())?;
@@ -377,7 +376,7 @@ impl QLearner {
 
     /// The gradient of the batch's loss with libtorch, up to the seam where there is one; returns the loss,
     /// and the Q-values of the actions taken.
-    fn gradient(&self, columns: &Columns) -> Result<(Tensor, Tensor, Option<Seam>), TchError> {
+    fn gradient(&mut self, columns: &Columns) -> Result<(Tensor, Tensor, Option<Seam>), TchError> {
         let Columns { now, next, choices, rewards, discounts } = columns;
         let targets = tch::no_grad(|| -> Result<Tensor, TchError> {
             let following = self.network.forward(self.network.target.tensors(), next)?;
@@ -400,7 +399,7 @@ impl QLearner {
             TdLoss::Squared => taken.f_sub(&targets)?.f_square()?.f_mean(None::<Kind>)?,
             TdLoss::Huber => taken.f_smooth_l1_loss(&targets, tch::Reduction::Mean, 1.0)?,
         };
-        loss.f_backward()?;
+        self.ddp.differentiate(&loss)?;
         Ok((loss.f_detach()?, taken.f_detach()?, seam))
     }
 

@@ -273,8 +273,7 @@ impl SacLearner {
         let loss = squares(&first)?.f_add(&squares(&second)?)?;
         self.ledger.loss("losses/qf_loss", &loss, seen)?;
         let Optimiser { adam, ddp } = &mut self.critics;
-        ddp.zero_grad();
-        loss.f_backward()?;
+        ddp.differentiate(&loss)?;
         cut.reduce(CRITICS, ddp)?;
         adam.launch(self.networks.critics.tensors())?;
         self.latest.critic_loss = Some(loss.f_detach()?);
@@ -298,8 +297,7 @@ impl SacLearner {
         let loss = drawn.log_probs.f_mul(&alpha)?.f_sub(&first.f_minimum(&second)?)?.f_mean(None::<Kind>)?;
         self.ledger.loss("losses/actor_loss", &loss, seen)?;
         let Optimiser { adam, ddp } = &mut self.actor;
-        ddp.zero_grad();
-        loss.f_backward()?;
+        ddp.differentiate(&loss)?;
         cut.reduce(ACTOR, ddp)?;
         adam.launch(self.networks.actor.tensors())?;
         self.latest.actor_loss = Some(loss.f_detach()?);
@@ -314,8 +312,7 @@ impl SacLearner {
         let loss = self.log_alpha.f_exp()?.f_mul(&lack)?.f_mean(None::<Kind>)?;
         self.ledger.loss("losses/alpha_loss", &loss, String::new)?;
         let Optimiser { adam, ddp } = &mut self.alpha;
-        ddp.zero_grad();
-        loss.f_backward()?;
+        ddp.differentiate(&loss)?;
         cut.reduce(ALPHA, ddp)?;
         adam.launch(std::slice::from_ref(&self.log_alpha))?;
         self.latest.alpha_loss = Some(loss.f_detach()?);

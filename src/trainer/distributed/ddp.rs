@@ -129,6 +129,18 @@ impl Ddp {
         }
     }
 
+    /// The gradients of a loss instead of those that were there. On a GPU one pass puts them there; autograd
+    /// takes one for each parameter, which it adds to zeros. In front of a cut, backward is still to come.
+    pub fn differentiate(&mut self, loss: &Tensor) -> Result<(), tch::TchError> {
+        match self.flats.as_mut_slice() {
+            [flat] if flat.padded.is_some() && flat.early == 0 => flat.take(loss),
+            _ => {
+                self.zero_grad();
+                loss.f_backward()
+            }
+        }
+    }
+
     /// The flat gradients of all parameters in their order, for hand-written backward passes, which add to
     /// them; `None` unless all are f32 on the CPU. The caller zeroes them.
     ///

@@ -17,6 +17,8 @@ struct Each {
     waits: f64,
     down: f64,
     up: f64,
+    /// CPU time of the host, ms: what this machine needs, which nothing asserts.
+    host: f64,
 }
 
 impl Each {
@@ -32,6 +34,7 @@ impl Each {
             waits: each(&["stream_waits", "event_waits", "device_waits", "copy_waits"]),
             down: each(&["bytes_down"]),
             up: each(&["bytes_up"]),
+            host: each(&["host_us"]) / 1000.0,
         }
     }
 
@@ -39,13 +42,25 @@ impl Each {
     fn told(value: &Value) -> Each {
         let of = |name: &str| value[name].as_f64().unwrap();
         let (launches, calls, waits) = (of("launches"), of("calls"), of("waits"));
-        Each { launches, calls, waits, down: of("down"), up: of("up") }
+        Each { launches, calls, waits, down: of("down"), up: of("up"), host: of("host") }
     }
 
     fn row(&self, name: &str, before: &str) -> String {
-        let Each { launches, calls, waits, down, up } = self;
-        format!("| {name} | {before} | {launches:.0} + {calls:.0} | {waits:.1} | {down:.0} | {up:.0} |\n")
+        let Each { launches, calls, waits, down, up, host } = self;
+        format!(
+            "| {name} | {before} | {launches:.0} + {calls:.0} | {waits:.1} | {down:.0} | {up:.0} |{TIME}{:.1} |\n",
+            host.max(0.0)
+        )
     }
+}
+
+/// What stands before a time in the table.
+const TIME: &str = " about ";
+
+/// The table without its times, which differ from machine to machine and from run to run.
+fn counts_of(table: &str) -> String {
+    let without = |line: &str| line.split(TIME).next().unwrap_or(line).to_owned() + "\n";
+    table.lines().map(without).collect()
 }
 
 /// Counts of two experiments; `None` has been noted as a skip.
@@ -178,7 +193,7 @@ fn iteration_rows() -> Option<String> {
         for (name, steps, each) in iterations(road)? {
             let most = f64::from(steps) + 4.0;
             assert!(each.waits <= most, "{name}, {words}: {} waits of the host", each.waits);
-            let Each { launches, calls, waits, down, up } = each;
+            let Each { launches, calls, waits, down, up, .. } = each;
             let _ = writeln!(
                 table,
                 "| {name}, {words} | {launches:.0} + {calls:.0} | {waits:.1} | {down:.0} | {up:.0} |"
@@ -229,7 +244,8 @@ fn a_ppo_update_of_two_ranks_waits_for_no_collective() {
 }
 
 /// What an update sums, norms and losses, is cut into the same parts whatever the number of multiprocessors,
-/// so that ranks on GPUs of two models clip alike. What cuBLAS and cuDNN choose is theirs.
+/// so that ranks on GPUs of two models clip alike. What cuBLAS and cuDNN choose is theirs, and how tensors are
+/// put one behind the other changes no number.
 #[test]
 fn an_update_is_launched_in_the_same_shapes_whatever_the_model_of_the_gpu() {
     let of = |epochs, multiprocessors| {
@@ -284,12 +300,12 @@ fn cleanrl() -> Option<Value> {
 /// The budget of an update, in launches, and of what goes to the device, in bytes.
 fn budget(name: &str, road: Road) -> (f64, f64) {
     let (stepwise, graphs, bytes_up) = match name {
-        "PPO, CartPole" => (160.0, 1.5, 1600.0),
-        "PPO, Pong" => (170.0, 1.5, 400.0),
-        "DQN, CartPole" => (60.0, 1.0, 3000.0),
+        "PPO, CartPole" => (135.0, 1.5, 1600.0),
+        "PPO, Pong" => (145.0, 1.5, 400.0),
+        "DQN, CartPole" => (31.0, 1.0, 3000.0),
         // The replay is on the host: 32 observations and those after them go up.
-        "DQN, Pong" => (70.0, 1.0, 32.0 * 2.0 * 4.0 * 84.0 * 84.0 + 3000.0),
-        _ => (240.0, 1.0, 3000.0),
+        "DQN, Pong" => (54.0, 1.0, 32.0 * 2.0 * 4.0 * 84.0 * 84.0 + 3000.0),
+        _ => (205.0, 1.0, 3000.0),
     };
     (if road == Road::Graphs { graphs } else { stepwise }, bytes_up)
 }
@@ -308,8 +324,10 @@ fn updates_and_steps_stay_within_their_budgets_and_the_table_shows_them() {
          dqn_atari.py and sac_continuous_action.py in eager PyTorch, with the widths and batches of our rows\n\
          (`benches/gpu/cleanrl.py`). The programs themselves, at fe8d8a0, were counted once in the same way, and\n\
          agree: Pong's has one hidden layer, and 176 + 17.\n\n\
-         | what | before: launches, waits, bytes down | launches | waits | bytes down | bytes up |\n\
-         |---|---|---|---|---|---|\n",
+         The CPU time of the host is that of the process between launches, with the fakes' own: what this machine\n\
+         needs to put an update on the GPU, to some tenths. It is shown and not asserted.\n\n\
+         | what | before: launches, waits, bytes down | launches | waits | bytes down | bytes up | host CPU, ms |\n\
+         |---|---|---|---|---|---|---|\n",
     );
     let Some(theirs) = cleanrl() else { return };
     let [dqn, sac] = OffPolicy::small();
@@ -360,5 +378,6 @@ fn updates_and_steps_stay_within_their_budgets_and_the_table_shows_them() {
         std::fs::write(&path, &table).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(committed, table, "UPDATE_EXPECTED=1 writes {}", path.display());
+    println!("{table}");
+    assert_eq!(counts_of(&committed), counts_of(&table), "UPDATE_EXPECTED=1 writes {}", path.display());
 }

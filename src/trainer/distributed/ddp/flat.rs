@@ -25,6 +25,24 @@ pub(super) struct Flat {
 }
 
 impl Flat {
+    /// Puts the gradients of a loss in the place of those that were there, in one pass. A parameter that the
+    /// loss does not use gets zeros.
+    pub(super) fn take(&mut self, loss: &Tensor) -> Result<(), tch::TchError> {
+        let parameters: Vec<&Tensor> = self.slots.iter().map(|slot| &slot.parameter).collect();
+        let gradients = Tensor::f_run_backward(&[loss], &parameters, false, false)?;
+        let flat = |(gradient, slot): (&Tensor, &GradientSlot)| match gradient.defined() {
+            true => gradient.f_reshape([-1]),
+            false => slot.gradient.f_zeros_like()?.f_reshape([-1]),
+        };
+        let parts: Vec<Tensor> = gradients.iter().zip(&self.slots).map(flat).collect::<Result<_, _>>()?;
+        let _ = no_grad(|| Tensor::f_cat_out(&self.gradients, &parts, 0))?;
+        self.slots.iter_mut().filter(|slot| !attached(slot)).for_each(|slot| {
+            // `reduce` reports a failure here as an error.
+            let _ = ffi::set_grad(&mut slot.parameter, &mut slot.gradient);
+        });
+        Ok(())
+    }
+
     /// Cuts the buckets anew, with a cut in front of the slot of this number.
     pub(super) fn cut_at(&mut self, slot: usize, bucket_bytes: usize) {
         let length = |slots: &[GradientSlot]| slots.iter().map(|slot| slot.gradient.numel()).sum::<usize>();

@@ -35,6 +35,35 @@ fn gradient(tensor: &Tensor) -> Vec<f32> {
     Vec::try_from(tensor.grad()).unwrap()
 }
 
+/// As on a GPU: gradients that are put in place in one pass are those that autograd adds to zeros.
+#[test]
+fn gradients_in_one_pass_are_the_same_bit_by_bit() {
+    let seen = Tensor::from_slice(&[0.3f32, -1.7, 2.5, 0.1]).view([2, 2]);
+    let make = || [parameter(&[0.5, -0.25, 1.5, 2.0]), parameter(&[0.125, -3.0]), parameter(&[7.0])];
+    let loss = |[weights, biases, _]: &[Tensor; 3]| {
+        // A transposed weight has a gradient of another layout; the last parameter is not used.
+        let out = seen.matmul(&weights.view([2, 2]).tr()) + biases;
+        (out.sin() * &seen).sum(Kind::Float)
+    };
+    let group = alone();
+    let (ours, theirs) = (make(), make());
+    let mut one = Ddp::new(named(&ours.each_ref()), Vec::new(), &group, 1024).unwrap();
+    let mut other = Ddp::new(named(&theirs.each_ref()), Vec::new(), &group, 1024).unwrap();
+    for _ in 0..2 {
+        // The second time, there is something to replace, and somebody has taken it away.
+        one.flats[0].take(&loss(&ours)).unwrap();
+        other.differentiate(&loss(&theirs)).unwrap();
+        let bits =
+            |all: &[Tensor; 3]| -> Vec<u32> { all.iter().flat_map(gradient).map(f32::to_bits).collect() };
+        assert_eq!(bits(&ours), bits(&theirs));
+        assert!(bits(&ours).iter().any(|bits| *bits != 0));
+        ffi::clear_grad(&mut one.flats[0].slots[0].parameter).unwrap();
+    }
+    one.flats[0].take(&loss(&ours)).unwrap();
+    one.reduce(&group).unwrap();
+    assert_eq!((one.replaced(), gradient(&ours[0])), (0, gradient(&theirs[0])), "they are views again");
+}
+
 /// DDP-4.
 #[test]
 fn a_gradient_that_was_replaced_is_taken_in() {
