@@ -97,6 +97,7 @@ fn with_gpu(examined: &mut Examined, used: u64, processes: Vec<GpuProcess>) {
         memory_total: 100,
         processes,
         health: GpuHealth::default(),
+        lost: false,
     }];
 }
 
