@@ -10,7 +10,8 @@ import argparse, json, pathlib, shutil, signal, subprocess, sys, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CARTPOLE = ["configs/cartpole_ppo.toml", "--set", "eval.stop_value=501", "--set", "learn.anneal_lr=false"]
-# Reports through the library, as a script of one's own does: the trainer itself refuses such a reward before it learns from it.
+# Reports through the library, as a script of one's own does: the trainer itself refuses such a reward before
+# it learns from it.
 NAN = """
 import rankdeck, time
 for step in range(1, 600):

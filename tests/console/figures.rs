@@ -288,19 +288,19 @@ fn a_rank_whose_end_is_not_proved_looks_so_wherever_the_screen_speaks_of_it() {
     model.ranks[3].life = RankLife::Finished;
     for size in [(80, 24), (120, 40), (200, 60)] {
         let drawn = page(&model, "1z", size);
-        assert_eq!(drawn.matches(" unproved").count(), 2, "{size:?}\n{drawn}");
-        assert!(drawn.contains("dead") || drawn.contains("oom") || drawn.contains("left over"), "{drawn}");
+        assert_eq!(drawn.matches("U ? unproved").count(), 3, "{size:?}\n{drawn}");
+        assert!(drawn.contains("X ✗ no memory"), "{drawn}");
         for wrong in ["R ● running", "F ✓ finished"] {
             assert!(!drawn.contains(wrong), "{size:?} {wrong}\n{drawn}");
         }
     }
     let end = page(&model, "7", (120, 40));
-    assert!(end.contains("proved the stop: 2-3") && end.contains("processes are left: 1"), "{end}");
+    assert!(end.contains("proved the stop: 0, 2-3") && end.contains("processes are left: 1"), "{end}");
     // What a host has found to be gone is no longer running, whatever was heard of it last.
     model.run.unverified = vec!["node-a".into()];
     model.hosts[1].stopped = Some(vec![]);
     let drawn = page(&model, "1z", (120, 40));
-    assert_eq!((drawn.matches("E · gone").count(), drawn.matches("unproved").count()), (2, 0), "{drawn}");
+    assert_eq!((drawn.matches("E · gone").count(), drawn.matches("U ? unproved").count()), (2, 1), "{drawn}");
 }
 
 #[test]

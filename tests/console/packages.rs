@@ -366,8 +366,8 @@ fn belongs(path: &str) -> bool {
     papers.contains(&path) || is_source && !path.split('/').any(|part| left_over.contains(&part))
 }
 
-/// A crate that is published without a file of its sources builds here and nowhere else. What no source needs is
-/// not published.
+/// A crate that is published without a file of its sources builds here and nowhere else. What no source needs
+/// is not published.
 #[test]
 fn every_published_crate_has_the_files_that_its_sources_include_and_no_stray_ones() {
     let metadata = run(Command::new(env!("CARGO"))

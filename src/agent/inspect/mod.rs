@@ -220,3 +220,5 @@ fn thread_name(pid: u32, tid: u32) -> String {
 #[cfg(all(test, target_arch = "x86_64"))]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod cut_short_tests;
+#[cfg(test)]
+mod tests;

@@ -244,8 +244,8 @@ fn a_ppo_update_of_two_ranks_waits_for_no_collective() {
 }
 
 /// What an update sums, norms and losses, is cut into the same parts whatever the number of multiprocessors,
-/// so that ranks on GPUs of two models clip alike. What cuBLAS and cuDNN choose is theirs, and how tensors are
-/// put one behind the other changes no number.
+/// so that ranks on GPUs of two models clip alike. What cuBLAS and cuDNN choose is theirs, and how tensors
+/// are put one behind the other changes no number.
 #[test]
 fn an_update_is_launched_in_the_same_shapes_whatever_the_model_of_the_gpu() {
     let of = |epochs, multiprocessors| {
