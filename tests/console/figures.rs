@@ -295,7 +295,7 @@ fn a_rank_whose_end_is_not_proved_looks_so_wherever_the_screen_speaks_of_it() {
         }
     }
     let end = page(&model, "7", (120, 40));
-    assert!(end.contains("proved the stop: 0, 2-3") && end.contains("processes are left: 1"), "{end}");
+    assert!(end.contains("proved the stop: 0,2-3") && end.contains("processes are left: 1"), "{end}");
     // What a host has found to be gone is no longer running, whatever was heard of it last.
     model.run.unverified = vec!["node-a".into()];
     model.hosts[1].stopped = Some(vec![]);
