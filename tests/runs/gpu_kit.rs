@@ -240,7 +240,7 @@ fn the_wheels_of_the_gpu_kit_fit_in_and_install_without_a_network() {
     let programs = folder.path().join("bin");
     let mut pack = packing(&programs, &kit, "no", "yes");
     pack.env("VERSION", version).env("PYTHON", python);
-    let output = pack.env("PIP_RETRIES", "0").env("PIP_DEFAULT_TIMEOUT", "20").output().unwrap();
+    let output = pack.env("PIP_RETRIES", "8").env("PIP_DEFAULT_TIMEOUT", "20").output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     if !output.status.success() {
         assert!(!said.contains("MiB is more than 60"), "{said}");
