@@ -5,8 +5,8 @@
 //! ends: the node goes to the next job with the old ranks on it. What the agent has instead is its *holder*,
 //! `agent hold`, the one process of the step. Slurm signals the holder before the end, and kills it at the
 //! end. That is cheaper and surer than asking the controller again and again: it works when the controller,
-//! the network or slurmd is gone, and costs nothing while the job lives. The controller is asked once, for
-//! the cause.
+//! the network or slurmd is gone, and costs nothing while the job lives. The controller is asked for the cause
+//! only then.
 //!
 //! - SLURM-1: when the step is told to end, the run is stopped cleanly; when the step is over after that, the
 //!   run is killed. A step that is over without a word (the job's `srun` may kill it before slurmd's signal
@@ -17,12 +17,15 @@ use crate::proc::{self, Ident};
 use crate::supervise::helpers::Helpers;
 use crate::supervise::{groups, libtorch};
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// How long the controller may take to tell the cause.
 pub(crate) const CAUSE: Duration = Duration::from_secs(5);
+
+/// How long the controller may have nothing to tell but that the job ends, and how often it is asked.
+const SETTLED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(200));
 
 /// Milliseconds for a clean stop once the step is over.
 pub(crate) const MOMENT_MS: u64 = 5_000;
@@ -69,11 +72,16 @@ impl SlurmStep {
                 let words = ["scontrol", "show", "job", "--oneliner", &job].map(Into::into);
                 libtorch::ask(&words, CAUSE, &helpers).ok()
             };
-            let said = job.and_then(ask).unwrap_or_default();
-            let down = nodes
-                .and_then(|nodes| nodes_down(nodes, &helpers))
-                .map_or(String::new(), |down| format!("; {down}"));
-            match state(&said) {
+            let asked = Instant::now();
+            let (state, down) = loop {
+                let state = job.clone().and_then(ask).as_deref().and_then(state);
+                let down = nodes.clone().and_then(|nodes| nodes_down(nodes, &helpers));
+                if down.is_some() || is_cause(state.as_deref()) || asked.elapsed() > SETTLED.0 {
+                    break (state, down.map_or(String::new(), |down| format!("; {down}")));
+                }
+                std::thread::sleep(SETTLED.1);
+            };
+            match state {
                 Some(state) => format!("{shown} ends here: {state}{down}"),
                 None => format!("{shown} ends here; Slurm does not say why{down}"),
             }
@@ -90,6 +98,11 @@ fn nodes_down(nodes: String, helpers: &Helpers) -> Option<String> {
     // Once for each partition.
     down.dedup();
     (!down.is_empty()).then(|| down.join(", "))
+}
+
+/// Whether a state says why the job ends: while its processes are ended, it is COMPLETING whatever the cause.
+fn is_cause(state: Option<&str>) -> bool {
+    state.is_some_and(|state| !["COMPLETING", "RUNNING"].contains(&state))
 }
 
 /// State and reason in the answer of `scontrol show job`.
@@ -110,5 +123,7 @@ mod tests {
         assert_eq!(state(said).as_deref(), Some("TIMEOUT (TimeLimit)"));
         assert_eq!(state("JobState=CANCELLED Reason=None").as_deref(), Some("CANCELLED"));
         assert_eq!(state(""), None);
+        assert!(is_cause(Some("TIMEOUT (TimeLimit)")) && is_cause(Some("COMPLETING (NodeFail)")));
+        assert!(!is_cause(Some("COMPLETING")) && !is_cause(None));
     }
 }
