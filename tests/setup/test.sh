@@ -9,7 +9,7 @@ set -u -o pipefail
 cd "$(dirname "$0")/../.."
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap '[ -z "${process:-}" ] || kill "$process" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 status=0
 export RANKDECK_SKIPPED=$work/skipped
@@ -34,14 +34,32 @@ if [ -z "${RANKDECK_TEST_DING:-}" ]; then
         export RANKDECK_TEST_DING=$interpreter
     fi
 fi
+features=(--workspace --features rankdeck-trainer/inject)
 if cargo nextest --version >/dev/null 2>&1; then
     runner=(cargo nextest run --no-fail-fast)
 else
     runner=(cargo test --no-fail-fast --lib --bins --tests)
 fi
 
+# The trainer's unit tests in one process, beside the others: nextest starts a process for each test, and each
+# would load libtorch, which costs more than all of these tests do.
+units() {
+    cargo nextest list "${features[@]}" --list-type binaries-only --message-format json 2>/dev/null |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["rust-binaries"]["rankdeck-trainer"]["binary-path"])'
+}
+
 # The programs first: tests of the console start the trainer, which another package builds. With the tests, so
 # that each crate is built once, with the features that its tests ask for.
-stage "building" cargo build --workspace --bins --tests --features rankdeck-trainer/inject
-stage "tests" "${runner[@]}" --workspace --features rankdeck-trainer/inject "$@"
+stage "building" cargo build "${features[@]}" --bins --tests
+others=("$@")
+if [ "${runner[1]}" = nextest ] && [ $# -eq 0 ] && units=$(units); then
+    others=(-E 'not (package(rankdeck-trainer) & kind(lib))')
+    env -C src/trainer timeout 600 "$units" >"$work/units" 2>&1 &
+    process=$!
+fi
+stage "tests" "${runner[@]}" "${features[@]}" "${others[@]}"
+if [ -n "${process:-}" ]; then
+    wait "$process" || status=1
+    stage "unit tests of the trainer" cat "$work/units"
+fi
 python3 tests/setup/summary.py "$work/log" "$work/skipped" "$status"
