@@ -33,8 +33,9 @@ RUNNING = [
     ("quit", ["q"], "detach", ["Escape"]),
 ]
 OVER = [("end", ["7"], "the last minute", []), ("over", ["1"], "the run is over", [])]
-# A rank that is stopped by a signal, and a run whose rank was killed.
+# A rank that is stopped by a signal, a host that is not heard any more, and a run whose rank was killed.
 FROZEN = [("frozen", ["1"], "frozen", []), ("frozen-why", ["d"], "process", ["Escape"]), ("frozen-charts", ["2"], "charts", []), ("frozen-hosts", ["5"], "node1", [])]
+LOST = [("lost", ["1"], "lost", []), ("lost-why", ["d"], "node1", ["Escape"]), ("lost-hosts", ["5"], "node1", []), ("lost-events", ["6"], "lost", [])]
 KILLED = [("killed-end", ["7"], "the last minute", []), ("killed-ranks", ["1", "z"], "RANK", ["z"]), ("killed-charts", ["2"], "charts", [])]
 HOME = [
     ("home", ["1"], "cartpole", []),
@@ -174,20 +175,24 @@ class Captures:
     def console(self, *words, check=True):
         return subprocess.run([self.binary, *words], cwd=self.folder, capture_output=True, text=True, check=check, stdin=subprocess.DEVNULL)
 
-    def pages(self, pages, ready, *words):
-        """Shows a command's pages at all sizes and in all themes, once the first has these words."""
+    def pages(self, pages, ready, *words, then=None, after=None):
+        """Shows a command's pages at all sizes and in all themes, once the first has these words and `then` was done."""
         pages = [page for page in pages if self.args.pages in page[0]]
         for size in self.args.sizes.split(",") if pages else []:
             for theme in self.args.themes.split(","):
                 chosen = [] if theme == "mono" else ["--theme", theme]
                 terminal = Terminal(self.folder, size, theme, [self.binary, *words, *chosen])
                 try:
-                    self.walk(terminal, pages, ready, size, theme)
+                    self.walk(terminal, pages, ready, size, theme, then)
                 finally:
                     terminal.end()
+                    if after:
+                        after()
 
-    def walk(self, terminal, pages, ready, size, theme):
+    def walk(self, terminal, pages, ready, size, theme, then):
         terminal.wait(ready)
+        if then:
+            then()
         for name, keys, words, back in pages:
             terminal.keys(keys)
             name = f"{size}-{theme}-{name}"
@@ -210,11 +215,34 @@ class Captures:
             if ours and marks.get("RANKDECK_RUN", "").startswith(run) and marks.get("RANK") == str(rank):
                 os.kill(int(entry.parent.name), sent)
 
-    def faults(self, train):
+    def watchers(self, run, verb, host, sent):
+        """Sends a signal to a host's agent or guard of a run."""
+        for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = entry.read_text(errors="replace").split("\0")
+            except OSError:
+                continue
+            if words[1:3] == ["agent", verb] and any(word.startswith(run + "-") for word in words) and host in words:
+                os.kill(int(entry.parent.name), sent)
+
+    def lost(self, train, endless):
+        """Pages of a run of which one host says nothing any more, while its ranks go on."""
+        if not any(self.args.pages in page[0] for page in LOST):
+            return
+        self.console(*train, "--name", "unheard", *endless, "--detach")
+        agent = lambda sent: self.watchers("unheard", "serve", "node1", sent)
+        try:
+            # A guard kills the ranks of an agent that stands still.
+            self.watchers("unheard", "guard", "1", signal.SIGSTOP)
+            self.pages(LOST, "all-reduced", "attach", "unheard", then=lambda: agent(signal.SIGSTOP), after=lambda: agent(signal.SIGCONT))
+        finally:
+            self.watchers("unheard", "guard", "1", signal.SIGCONT)
+            self.console("stop", "unheard", check=False)
+
+    def faults(self, train, endless):
         """Pages of a run with a frozen rank, and of its end when that is killed."""
         if not any(self.args.pages in page[0] for page in [*FROZEN, *KILLED]):
             return
-        endless = ["--set", "eval.stop_value=501", "--set", "run.total_steps=500_000_000", "--set", "learn.anneal_lr=false"]
         self.console(*train, "--name", "broken", *endless, "--detach")
         try:
             time.sleep(3)
@@ -230,13 +258,15 @@ class Captures:
         shutil.copytree(ROOT / "configs", self.folder / "configs")
         train = ["run", "configs/cartpole_ppo.toml", "--headless", "--set", "checkpoint.every=20"]
         self.console(*train, "--name", "first", "--until", "iters=60", check=False)
-        self.console(*train, "--name", "second", "--set", "eval.stop_value=501", "--set", "run.total_steps=500_000_000", "--set", "learn.anneal_lr=false", "--detach")
+        endless = ["--set", "eval.stop_value=501", "--set", "run.total_steps=500_000_000", "--set", "learn.anneal_lr=false"]
+        self.console(*train, "--name", "second", *endless, "--detach")
         try:
             self.pages(RUNNING, "all-reduced", "attach", "second")
         finally:
             self.console("stop", "second", check=False)
         self.pages(OVER, "the run is over", "attach", "second")
-        self.faults(train)
+        self.faults(train, endless)
+        self.lost(train, endless)
         self.pages(HOME, "second-", "home")
         self.pages([("play", [], "return", [])], "rankdeck play", "play", "second:latest")
 

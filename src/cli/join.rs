@@ -58,6 +58,7 @@ pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Fa
         record: Some((Path::new(RUNS), &goal.run)),
         origin: None,
         pace: choose::pace(&args.output),
+        simulated: false,
         demo: None,
     };
     again::offer(origin::again(&goal.run));
@@ -354,6 +355,7 @@ impl Target {
             recorder: None,
             accept_new_host_keys: host_keys.accept_new_host_keys,
             can_ask: prompt::can_ask(),
+            simulated: false,
             demo: None,
             notify: None,
             metrics,

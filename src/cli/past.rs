@@ -16,7 +16,7 @@ pub fn find(what: Option<&str>) -> Result<Past, Failure> {
         && let Some((record, written)) = record_of(path)
     {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        return Ok(Past { name, record, written });
+        return Ok(Past { name, record, written, path: Some(path.to_owned()) });
     }
     let all = list(Path::new(RUNS));
     let candidates = candidates(&all, what);

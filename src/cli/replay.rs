@@ -26,7 +26,7 @@ pub async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
                 return Ok(code::FAILED);
             };
             let runs = past.record.ancestors().nth(3).unwrap_or(Path::new(RUNS));
-            replay::on_screen(cursor, *screen, runs).await.map_err(|error| {
+            replay::on_screen(cursor, *screen, runs, &past.typed()).await.map_err(|error| {
                 Failure::failed(format!("the terminal failed: {error}"))
                     .hint("`--headless` prints the recorded run as lines")
             })?;

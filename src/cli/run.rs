@@ -94,6 +94,7 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
         record: Some((Path::new(RUNS), &run)),
         origin: Some(origin),
         pace: choose::pace(&args.output),
+        simulated: false,
         demo: None,
     };
     let end = console(goal, watching, links, &args.host_keys, chosen).await?;
@@ -267,6 +268,8 @@ pub struct ConsoleOptions<'a> {
     pub origin: Option<Origin>,
     /// How much is printed.
     pub pace: Pace,
+    /// The hosts are simulated.
+    pub simulated: bool,
     /// Keys of a demonstration.
     pub demo: Option<Demo>,
 }
@@ -279,7 +282,8 @@ pub async fn console(
     host_keys: &HostKeyArgs,
     chosen: OutputChoice,
 ) -> Result<End, Failure> {
-    let ConsoleOptions { until, objective, spares, listed, warnings, record, origin, pace, demo } = watching;
+    let ConsoleOptions { until, objective, spares, listed, warnings, record, origin, pace, simulated, demo } =
+        watching;
     let objective = match chosen {
         OutputChoice::Screen | OutputChoice::Linear { .. } => objective,
         OutputChoice::Lines(_) => objective.without_screen(),
@@ -299,6 +303,7 @@ pub async fn console(
         recorder,
         accept_new_host_keys: host_keys.accept_new_host_keys,
         can_ask: prompt::can_ask(),
+        simulated,
         demo,
         notify: Some(choose::notify()?),
         metrics: choose::endpoint().await?,

@@ -6,7 +6,9 @@ use super::run::{self, INBOX};
 use super::run_id::{RUNS, new_run_id};
 use super::{Failure, args::HostKeyArgs};
 use crate::shell::demo::Demo;
+use crate::shell::driver::Why;
 use crate::shell::objective::Objective;
+use crate::shell::stderr;
 use rankdeck_core::Goal;
 use rankdeck_link::simulator;
 use rankdeck_link::simulator::Scene;
@@ -82,10 +84,19 @@ async fn show(args: SimulateArgs, restart: Restart, keys: bool) -> Result<u8, Fa
         record,
         origin: None,
         pace: choose::pace(&args.output),
+        simulated: true,
         demo: keys.then(|| Demo::new(trouble)),
     };
     let links = run::Links { links, inbox, connector: None };
-    let end =
+    let mut end =
         run::console(Goal::Launch(Box::new(draft)), watching, links, &HostKeyArgs::default(), chosen).await?;
+    if end.why == Why::Detached {
+        stderr::line(&format!("left: the simulated run {run} has ended with its console"));
+        return Ok(end.code);
+    }
+    // What is gone with the demonstration is not named.
+    if passing.is_some() {
+        end.record = None;
+    }
     Ok(run::finish(&end, &args.output, &run))
 }

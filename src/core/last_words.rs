@@ -23,6 +23,9 @@ const EADDRINUSE: i32 = 98;
 const EDQUOT: i32 = 122;
 const SIGABRT: i32 = 6;
 
+/// Most signs of an exception's text that are compared.
+const GIST: usize = 400;
+
 /// Python's own subclasses of `OSError`: their names are all that a log tells.
 const OS_ERRORS: [&str; 20] = [
     "OSError",
@@ -165,6 +168,23 @@ impl LastWords {
     /// As a sentence shows them, empty where nothing was said.
     pub fn shown(&self) -> &str {
         &self.shown
+    }
+
+    /// What tells whether two programs ended alike: the exception or the error, numbers in it left out. Empty
+    /// where the program itself has said nothing.
+    pub fn gist(&self) -> String {
+        if matches!(self.voice, Voice::Nobody | Voice::LastLine) {
+            return String::new();
+        }
+        let mut gist = format!("{}: ", self.class);
+        let mut within = false;
+        for sign in self.text.chars().take(GIST) {
+            within = if within { sign.is_alphanumeric() } else { sign.is_ascii_digit() };
+            if !(within && gist.ends_with('#')) {
+                gist.push(if within { '#' } else { sign });
+            }
+        }
+        gist
     }
 
     /// Text counts only where no class and no number tells more.

@@ -283,7 +283,10 @@ pub struct FirstFailure {
     pub certain: bool,
     /// The end of its log, oldest line first.
     pub last_lines: Vec<String>,
-    /// Ranks that failed later, or because a peer was gone.
+    /// Ranks that failed by themselves with the same exception, or the same error, as this one.
+    #[serde(default)]
+    pub alike: Vec<Rank>,
+    /// Other ranks that failed later, or because a peer was gone.
     pub followed: Vec<Rank>,
     /// Ranks that failed by themselves so close to it that the clocks cannot tell who was first.
     pub together: Vec<Rank>,

@@ -130,6 +130,9 @@ pub(crate) struct Failure {
     /// How likely it is a victim rather than the culprit; the lowest is reported as the reason.
     pub weight: Weight,
     pub text: String,
+    /// What it said, to compare it with what others said; empty where it said nothing.
+    #[serde(default)]
+    pub gist: String,
     /// The rank named a mistake in the configuration.
     pub usage: bool,
 }
@@ -186,6 +189,9 @@ pub(crate) struct Facts {
     pub usage: BTreeSet<Rank>,
     /// Ranks that ended, while stopping, in a way that no stop causes.
     pub bad_exits: u32,
+    /// What those of them said that said anything.
+    #[serde(default)]
+    pub said_last: Vec<(Rank, String)>,
     /// Ranks that a stop ended by SIGKILL.
     pub killed: u32,
     /// The latest signal that a console had sent to a rank.
@@ -384,6 +390,17 @@ impl Facts {
     /// The failure to tell as the reason.
     pub fn culprit(&self) -> Option<&Failure> {
         self.failures.iter().min_by(|a, b| a.weight.cmp(&b.weight).then(a.time.total_cmp(&b.time)))
+    }
+
+    /// Ranks that said the same at their end as the culprit did: they failed by themselves, and alike.
+    pub fn alike(&self) -> Vec<Rank> {
+        let by_itself = |first: &&Failure| first.weight != Weight::Victim && !first.gist.is_empty();
+        let Some(first) = self.culprit().filter(by_itself) else { return Vec::new() };
+        let failures = self.failures.iter().map(|failure| (failure.rank, &failure.gist));
+        let all = failures.chain(self.said_last.iter().map(|(rank, gist)| (*rank, gist)));
+        let alike = all.filter(|(rank, gist)| *rank != first.rank && **gist == first.gist);
+        let ranks: BTreeSet<Rank> = alike.map(|(rank, _)| rank).collect();
+        ranks.into_iter().collect()
     }
 
     /// How the run is called, all hosts having proved their stop.

@@ -9,7 +9,7 @@ use crate::join::{Addition, Join, Rate};
 use crate::model::{HistoryLine, HostModel, Model, Subject, Tone};
 use crate::report::{Report, ReportBody};
 use crate::run::RunMachine;
-use crate::watch::Watch;
+use crate::watch::{Happened, Watch};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::ConsoleMessage;
 use rankdeck_types::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
@@ -240,4 +240,13 @@ pub(crate) struct At {
     pub generation: Generation,
     /// Wall clock of the agent.
     pub time: f64,
+    /// It was written before this connection began: what is measured now was not measured then.
+    pub past: bool,
+}
+
+impl At {
+    /// The same, for what is told of it.
+    pub fn happened(&self) -> Happened {
+        Happened { time: self.time, past: self.past }
+    }
 }

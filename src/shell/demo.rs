@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Key, word, fault, and how many seconds it lasts.
 const KEYS: [(u8, &str, FaultKind, Option<u64>); 6] = [
     (2, "freeze", FaultKind::Freeze, Some(15)),
-    (3, "slow", FaultKind::Slow, Some(30)),
+    (3, "slow", FaultKind::Slow, Some(60)),
     (4, "kill", FaultKind::Kill, None),
     (5, "drift", FaultKind::Drift, Some(10)),
     (6, "lose host", FaultKind::Lose, Some(10)),
@@ -52,18 +52,27 @@ impl Demo {
     }
 }
 
-/// As many keys as there is room for before those that every page has.
+/// Its keys before those that every page has: all of them, closer where it is narrow; else as many as fit.
 fn line(cells: usize) -> String {
-    const GENERAL: &str = "1-7 pages  ? help  q quit ";
-    let mut keys = String::from(" DEMO ");
+    let roomy = form(cells, "  ", "1-7 pages  ? help  q quit ");
+    let close = form(cells, " ", "? help q quit ");
+    if roomy.0 == KEYS.len() { roomy.1 } else { close.1 }
+}
+
+/// How many keys stand in a line, and the line.
+fn form(cells: usize, gap: &str, general: &str) -> (usize, String) {
+    let mut keys = String::from(" DEMO");
+    let mut count = 0;
     for (key, word, ..) in KEYS {
-        let more = format!(" F{key} {word} ");
-        if keys.len() + more.len() + GENERAL.len() < cells {
-            keys += &more;
+        let more = format!("{gap}F{key} {word}");
+        if keys.len() + more.len() + 1 + general.len() > cells {
+            break;
         }
+        keys += &more;
+        count += 1;
     }
-    let space = cells.saturating_sub(keys.len() + GENERAL.len());
-    format!("{keys}{}{GENERAL}", " ".repeat(space))
+    let space = cells.saturating_sub(keys.len() + general.len());
+    (count, format!("{keys}{}{general}", " ".repeat(space)))
 }
 
 /// Paints a line over the last one of the screen.
@@ -87,8 +96,10 @@ mod tests {
         for cells in 60..200 {
             let line = line(cells);
             assert_eq!(line.len(), cells);
-            assert!(line.starts_with(" DEMO  F2 freeze ") && line.ends_with("? help  q quit "), "{line}");
+            assert!(line.starts_with(" DEMO ") && line.contains("F2 freeze "), "{line}");
+            assert!(line.ends_with(" q quit "), "{line}");
+            assert!(cells < 80 || line.contains(" F7 hang env "), "{line}");
         }
-        assert!(line(120).contains("F7 hang env"));
+        assert!(line(120).contains("1-7 pages"));
     }
 }

@@ -77,6 +77,8 @@ pub struct Session {
     pub accept_new_host_keys: bool,
     /// There is somebody at a terminal who can be asked.
     pub can_ask: bool,
+    /// The hosts are simulated, and end with this console.
+    pub simulated: bool,
     /// Keys that let things go wrong, in a demonstration.
     pub demo: Option<Demo>,
     /// When to call the user, and how; `None`: never.
@@ -199,6 +201,10 @@ impl Driver {
             screen.view.steering.changer = Some(super::changer::change);
             screen.view.steering.unrecorded = session.recorder.is_none();
             let own = core.model().run.id.as_ref().map(|run| run.0.clone()).unwrap_or_default();
+            screen.view.steering.passing = session.simulated;
+            // Nothing of a demonstration is kept.
+            let stays = session.recorder.is_some() && session.demo.is_none();
+            screen.view.steering.report = stays.then(|| format!("rankdeck report {own}"));
             screen.view.steering.recorded = session
                 .recorder
                 .as_ref()

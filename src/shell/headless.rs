@@ -286,8 +286,9 @@ fn finished(body: &ReportBody, model: &Model) -> Option<Vec<String>> {
     let is_new = |text: &str| !model.verdicts.iter().any(|verdict| verdict.reason == text);
     let fell =
         |rank: &Rank| model.verdicts.iter().any(|v| v.verdict == VerdictKind::Dead && v.rank == Some(*rank));
-    let is_told =
-        |first: &&FirstFailure| !is_new(&first.error) && first.certain && first.followed.iter().all(fell);
+    let is_told = |first: &&FirstFailure| {
+        !is_new(&first.error) && first.certain && first.followed.iter().chain(&first.alike).all(fell)
+    };
     let first = first_failure.as_ref().filter(|first| !is_told(first)).map(|first| first.line.as_str());
     let first = first.filter(|line| line != reason && is_new(line));
     let mut end = format!("run finished: {}", format!("{outcome:?}").to_lowercase());

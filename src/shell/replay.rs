@@ -11,12 +11,14 @@ use rankdeck_tui::{Action, Role};
 use std::io;
 use std::path::Path;
 
-/// Plays on a screen until the user leaves; other runs are looked for in `runs`.
+/// Plays on a screen until the user leaves; other runs are looked for in `runs`. `what` names the record on a
+/// command line.
 ///
 /// # Errors
 /// When the terminal fails.
-pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path) -> io::Result<()> {
+pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what: &str) -> io::Result<()> {
     screen.view.steering.replay = true;
+    screen.view.steering.report = Some(format!("rankdeck report {what}"));
     screen.view.steering.recorded = beside::names(runs, "");
     let mut besides = Besides::default();
     let mut signals = Signals::new(true)?;

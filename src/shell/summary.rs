@@ -343,6 +343,7 @@ mod tests {
             return_mean: None,
             eta_s: None,
             at: rankdeck_types::ids::Timestamp(0),
+            age_ms: 0,
             per_rank: Vec::new(),
         };
         let model = Model { progress: Some(progress), ..model() };

@@ -205,7 +205,7 @@ fn quit(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action> {
     if view.steering.replay || view.steering.read_only || view.steering.at_home || !keys::runs(model) {
         return vec![Action::leave()];
     }
-    view.open(Overlay::Confirm(confirm::quit(model)));
+    view.open(Overlay::Confirm(confirm::quit(model, view.steering.passing)));
     Vec::new()
 }
 

@@ -44,13 +44,17 @@ fn latest(model: &Model) -> String {
     }
 }
 
-/// Leave the console while ranks run.
-pub fn quit(model: &Model) -> Confirm {
+/// Leave the console while ranks run; `passing`: they end with it.
+pub fn quit(model: &Model, passing: bool) -> Confirm {
     let leaving = model.run.stopping.is_some() || model.run.state == RunState::Draining;
     let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
     let mut text = vec![targets(model), format!("{} still running.", words::plural(alive, "rank"))];
-    let mut choices = vec![choice('d', "detach", Some(Action::leave()))];
-    if leaving {
+    let mut choices = vec![choice('d', if passing { "leave" } else { "detach" }, Some(Action::leave()))];
+    if passing {
+        text.push("leave: simulated hosts end with their console, and nothing of them stays.".into());
+        text.push("stop: what a real run does: all ranks leave together, and its end is shown.".into());
+        choices.push(choice('s', "stop", Some(Action::stop(StopMode::Clean))));
+    } else if leaving {
         text.push("detach: leave; the agents finish the stop that is on its way.".into());
         text.push("kill: SIGKILL to every process of the run, no checkpoint.".into());
         choices.push(choice('k', "kill", Some(Action::stop(StopMode::Kill))));

@@ -30,13 +30,13 @@ pub struct Figures {
 
 /// The run's figures at `now`: rank 0's latest totals, else the latest that all ranks have confirmed.
 pub fn figures(model: &Model, now: Timestamp) -> Option<Figures> {
-    let (env_step, steps_per_s, at, gap_ms) = match (&model.latest, &model.progress) {
-        (Some(latest), _) => (latest.counters.env_step, latest.steps_per_s, latest.at, latest.gap_ms),
-        (None, Some(progress)) => (progress.totals.env_step, progress.steps_per_s, progress.at, 0),
+    let (env_step, steps_per_s, age, gap_ms) = match (&model.latest, &model.progress) {
+        (Some(latest), _) => (latest.counters.env_step, latest.steps_per_s, latest.since(now), latest.gap_ms),
+        (None, Some(progress)) => (progress.totals.env_step, progress.steps_per_s, progress.since(now), 0),
         (None, None) => return None,
     };
     let goes_on = model.run.state == RunState::Running;
-    let late_ms = Some(now.since(at)).filter(|age| !is_over(model) && *age > due(gap_ms));
+    let late_ms = Some(age).filter(|age| !is_over(model) && *age > due(gap_ms));
     let left = model.run.total_steps.map(|goal| goal.saturating_sub(env_step) as f64);
     Some(Figures {
         env_step,
@@ -83,7 +83,7 @@ pub fn charts_late_ms(model: &Model, now: Timestamp) -> u64 {
     let own = model.own.as_ref().filter(|_| model.run.state == RunState::Running);
     let late = match figures(model, now) {
         Some(figures) => figures.late_ms,
-        None => own.map(|own| now.since(own.at)).filter(|age| *age > due(0)),
+        None => own.map(|own| own.since(now)).filter(|age| *age > due(0)),
     };
     late.unwrap_or(0)
 }
@@ -91,7 +91,7 @@ pub fn charts_late_ms(model: &Model, now: Timestamp) -> u64 {
 /// Age of the joined totals, in ms, when they are late or lag behind rank 0's latest ones.
 pub fn joined_late(model: &Model, progress: &Progress, now: Timestamp) -> Option<u64> {
     let gap_ms = model.latest.as_ref().map_or(0, |latest| latest.gap_ms);
-    Some(now.since(progress.at)).filter(|age| model.run.state == RunState::Running && *age > due(gap_ms))
+    Some(progress.since(now)).filter(|age| model.run.state == RunState::Running && *age > due(gap_ms))
 }
 
 /// Reports come with the iterations: twice the usual time between two of them is still on time.
@@ -155,10 +155,12 @@ pub fn unheard_rank(model: &Model, rank: &RankModel, now: Timestamp) -> Option<u
 
 /// When the screen changes next although nothing arrives: an age appears, or grows by a second.
 pub fn next_change(model: &Model, now: Timestamp) -> Option<Timestamp> {
-    let hosts = model.hosts.iter().filter_map(|host| Some((expected(model, host)?, UNHEARD_MS)));
-    let figures = model.latest.as_ref().map(|latest| (latest.at, due(latest.gap_ms)));
+    let ages = model.hosts.iter().filter_map(|host| Some((now.since(expected(model, host)?), UNHEARD_MS)));
+    let figures = model.latest.as_ref().map(|latest| (latest.since(now), due(latest.gap_ms)));
     let figures = figures.filter(|_| !is_over(model));
-    hosts.chain(figures).map(|(at, due)| grows(now.since(at), due).map_or(now, |ms| at.plus(ms))).min()
+    ages.chain(figures)
+        .map(|(age, due)| grows(age, due).map_or(now, |ms| now.plus(ms.saturating_sub(age))))
+        .min()
 }
 
 /// The next age, in ms, at which a figure that is `age` old looks different.
@@ -196,6 +198,15 @@ mod tests {
         assert_eq!(figures(&slow, Timestamp(60_000)).unwrap().late_ms, None);
         let late = figures(&slow, Timestamp(71_000)).unwrap();
         assert_eq!((late.late_ms, late.stalled), (Some(61_000), true));
+    }
+
+    #[test]
+    fn what_was_read_of_the_past_is_as_old_as_it_was_then() {
+        let mut read = model(10_000, 10_000, 100);
+        read.latest.as_mut().unwrap().age_ms = 15_000;
+        let first = figures(&read, Timestamp(10_000)).unwrap();
+        assert_eq!((first.late_ms, first.stalled), (Some(15_000), true));
+        assert_eq!(next_change(&read, Timestamp(10_400)), Some(Timestamp(11_000)));
     }
 
     #[test]

@@ -96,7 +96,7 @@ fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action>
     view.interrupts = view.interrupts.saturating_add(1);
     match view.interrupts {
         1 => {
-            view.open(Overlay::Confirm(confirm::quit(model)));
+            view.open(Overlay::Confirm(confirm::quit(model, view.steering.passing)));
             view.toast("ctrl-c again stops the run cleanly", Role::Warn, now);
             Vec::new()
         }

@@ -18,6 +18,7 @@ pub fn si(x: f64) -> String {
         return not_finite(x).into();
     }
     let (scaled, unit) = match size {
+        s if (s == 0.0 || (10.0..999.5).contains(&s)) && x.fract() == 0.0 => return format!("{x:.0}"),
         s if s < 999.5 => return value(x),
         s if s < 999.95e3 => (x / 1e3, "k"),
         s if s < 999.95e6 => (x / 1e6, "M"),
@@ -36,7 +37,13 @@ fn not_finite(x: f64) -> &'static str {
     }
 }
 
-/// A measurement: about four significant digits, thousands with separators.
+/// The newest of a series where there is little room: a [`value`], with a unit from a thousand on.
+pub fn short(x: f64) -> String {
+    if x.abs() < 999.5 { value(x) } else { si(x) }
+}
+
+/// A measurement: about four significant digits, thousands with separators. Its size alone decides about the
+/// decimals, so that values of a series have them or not, whole or not.
 pub fn value(x: f64) -> String {
     let size = x.abs();
     if !x.is_finite() {
@@ -50,7 +57,7 @@ pub fn value(x: f64) -> String {
     } else if size < 10.0 {
         format!("{x:.3}")
     } else if size < 1000.0 {
-        if x.fract() == 0.0 { format!("{x:.0}") } else { format!("{x:.1}") }
+        format!("{x:.1}")
     } else {
         let sign = if x < 0.0 { "-" } else { "" };
         format!("{sign}{}", words::count(size.round() as u64))
@@ -224,6 +231,8 @@ mod tests {
             ["0.0312", "212.4", "-1,632", "2.0e-5"]
         );
         assert_eq!([clock(12_000), clock(11_107_000)], ["+  0:12", "+3:05:07"]);
+        assert_eq!([value(500.0), value(499.7), short(500.0)], ["500.0", "499.7", "500.0"]);
+        assert_eq!([si(500.0), si(0.0), short(12_400.0)], ["500", "0", "12.4k"]);
         assert_eq!([value(f64::NAN), si(f64::NAN)], ["nan", "nan"]);
         assert_eq!([value(f64::INFINITY), si(f64::NEG_INFINITY)], ["inf", "-inf"]);
     }

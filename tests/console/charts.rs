@@ -114,6 +114,7 @@ fn a_stall_is_as_wide_as_it_is_long_on_the_axes_of_time() {
             counters,
             steps_per_s: 1632.0,
             at: rankdeck_types::ids::Timestamp(NOW.0 - ago),
+            age_ms: 0,
             gap_ms: 900,
         };
         model.latest = Some(totals(400));
@@ -137,6 +138,7 @@ fn a_stall_is_as_wide_as_it_is_long_on_the_axes_of_time() {
         return_mean: None,
         records: 1,
         at,
+        age_ms: 0,
     });
     assert_eq!(ends(&model, "2a") - fresh, 50.0);
 }

@@ -400,7 +400,8 @@ fn detach_leaves_once_it_runs() {
     let lines = json_lines(&out);
     let joined = of_kind(&lines, "rank").filter(|rank| rank["state"] == "joined").count();
     assert_eq!(joined, 4, "{out}");
-    assert!(err.contains("attach"), "{err}");
+    // Nobody could attach to simulated hosts.
+    assert!(err.contains("ended with its console") && !err.contains("attach"), "{err}");
 }
 
 #[test]

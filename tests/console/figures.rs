@@ -49,7 +49,7 @@ fn the_headline_of_training_is_the_mean_of_the_last_100_episodes_under_that_name
         assert!(!page(&model, "1", size).contains("of 100"), "{size:?}: it is not known yet");
     }
     let counters = Counters { return_last_100: Some(476.3), ..Counters::default() };
-    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: NOW, gap_ms: 900 });
+    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: NOW, age_ms: 0, gap_ms: 900 });
     for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
         let drawn = page(&model, "1", size);
         assert!(drawn.contains("100 476.3"), "{size:?}\n{drawn}");
@@ -229,11 +229,29 @@ fn the_end_names_the_first_of_the_best_evaluations_and_a_long_path_below_its_lin
     let path = format!("/{}/checkpoints/latest.ckpt", "long".repeat(15));
     model.checkpoints.back_mut().unwrap().path = path.clone();
     let drawn = page(&model, "7", (80, 24));
-    assert!(drawn.contains(&format!("500.00 at {} steps", words::count(first))), "{drawn}");
+    assert!(drawn.contains(&format!("500.0 at {} steps", words::count(first))), "{drawn}");
     let lines: Vec<&str> = drawn.lines().map(str::trim).collect();
     let at = lines.iter().position(|line| line.starts_with("last checkpoint")).unwrap();
     assert!(lines[at + 1].starts_with("/longlong"), "{drawn}");
     assert!(lines.iter().any(|line| line.ends_with("q leave")), "{drawn}");
+}
+
+/// What the page offers works as it stands there: a run without a record has no report.
+#[test]
+fn the_end_names_a_report_only_where_its_record_is_found_by_that_command() {
+    let model = over();
+    let offered = |command: Option<&str>, size: (u16, u16)| {
+        let mut view = ViewState::new();
+        view.steering.report = command.map(str::to_owned);
+        press_at(&model, &mut view, "7", size);
+        view.expire(NOW);
+        rows(&cells(&model, &mut view, &Theme::dark(), size, NOW))
+    };
+    assert!(!offered(None, (120, 40)).contains("rankdeck report"));
+    let elsewhere = format!("rankdeck report /data/{}/runs/cart-1", "long".repeat(7));
+    assert!(offered(Some(&elsewhere), (120, 40)).contains(&format!("`{elsewhere}` has charts")));
+    let narrow = offered(Some(&elsewhere), (90, 40));
+    assert!(!narrow.contains("rankdeck report") && narrow.contains("copy a report (Markdown)"), "{narrow}");
 }
 
 /// `collecting 6m 15s` beside an elapsed 12m 34s.

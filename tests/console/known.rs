@@ -42,7 +42,7 @@ fn pages(model: &mut Model, change: impl Fn(&mut RankSample)) {
 fn stalled(ms: u64, gap_ms: u64) -> Model {
     let mut model = two();
     let counters = Counters { env_step: 1_228_800, train_iter: 600, ..Counters::default() };
-    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: ago(ms), gap_ms });
+    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: ago(ms), age_ms: 0, gap_ms });
     model.progress.as_mut().unwrap().at = ago(ms);
     pages(&mut model, |sample| sample.page.as_mut().unwrap().heartbeat_age_ms = ms);
     model
@@ -73,7 +73,7 @@ fn figures_of_a_stall_fall_to_0_and_carry_their_age() {
 fn totals_that_lag_behind_carry_their_age_beside_newer_figures() {
     let mut model = two();
     let counters = Counters { env_step: 1_400_000, train_iter: 700, ..Counters::default() };
-    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: ago(300), gap_ms: 900 });
+    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: ago(300), age_ms: 0, gap_ms: 900 });
     model.progress.as_mut().unwrap().at = ago(22_000);
     for size in [(80, 24), (120, 40), (200, 60)] {
         let drawn = draw(&model, size);

@@ -340,4 +340,6 @@ fn a_demonstration_says_its_keys_and_breaks_what_they_name() {
     terminal.signal(libc::SIGTERM);
     assert_eq!(terminal.wait(), 130);
     terminal.assert_restored();
+    terminal.until("its summary", |t| t.text().contains("stopped: verified"));
+    assert!(!terminal.text().contains("rankdeck replay"), "no record of it stays");
 }

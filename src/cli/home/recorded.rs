@@ -78,8 +78,12 @@ mod tests {
         let over = summary(&model, Timestamp(61_000));
         assert_eq!(over.outcome_text().as_deref(), Some("failed (1)"));
         assert_eq!(over.reason, "rank 1 was killed");
-        let nothing =
-            Past { name: "x".into(), record: "nowhere".into(), written: std::time::SystemTime::UNIX_EPOCH };
+        let nothing = Past {
+            name: "x".into(),
+            record: "nowhere".into(),
+            written: std::time::SystemTime::UNIX_EPOCH,
+            path: None,
+        };
         assert_eq!(read(&nothing), RunSummary::default());
     }
 }

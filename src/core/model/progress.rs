@@ -15,6 +15,9 @@ pub struct LatestTotals {
     pub steps_per_s: f64,
     /// When they came.
     pub at: Timestamp,
+    /// How old they were by then, milliseconds: of a run that was found, they are read from records.
+    #[serde(default)]
+    pub age_ms: u64,
     /// Usual time between two reports, milliseconds: the longest of late.
     pub gap_ms: u64,
 }
@@ -26,11 +29,17 @@ impl LatestTotals {
         counters: Counters,
         steps_per_s: f64,
         at: Timestamp,
+        age_ms: u64,
     ) -> Self {
         let gap_ms = before
             .filter(|before| counters.train_iter > before.counters.train_iter)
-            .map_or(0, |before| at.since(before.at).max(before.gap_ms / 8 * 7));
-        LatestTotals { counters, steps_per_s, at, gap_ms }
+            .map_or(0, |before| before.since(at).saturating_sub(age_ms).max(before.gap_ms / 8 * 7));
+        LatestTotals { counters, steps_per_s, at, age_ms, gap_ms }
+    }
+
+    /// Milliseconds from when the ranks said them to `now`.
+    pub fn since(&self, now: Timestamp) -> u64 {
+        now.since(self.at).saturating_add(self.age_ms)
     }
 }
 
@@ -53,8 +62,18 @@ pub struct Progress {
     pub eta_s: Option<f64>,
     /// When it came.
     pub at: Timestamp,
+    /// How old it was by then, milliseconds.
+    #[serde(default)]
+    pub age_ms: u64,
     /// Per rank, same iteration.
     pub per_rank: Vec<RankProgress>,
+}
+
+impl Progress {
+    /// Milliseconds from when the ranks said it to `now`.
+    pub fn since(&self, now: Timestamp) -> u64 {
+        now.since(self.at).saturating_add(self.age_ms)
+    }
 }
 
 /// Latest values of a program's own output or event files: one rank's, not reduced over the ranks.
@@ -74,4 +93,14 @@ pub struct OwnMetrics {
     pub records: u64,
     /// When the latest came.
     pub at: Timestamp,
+    /// How old it was by then, milliseconds.
+    #[serde(default)]
+    pub age_ms: u64,
+}
+
+impl OwnMetrics {
+    /// Milliseconds from when the program said them to `now`.
+    pub fn since(&self, now: Timestamp) -> u64 {
+        now.since(self.at).saturating_add(self.age_ms)
+    }
 }

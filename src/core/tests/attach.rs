@@ -386,3 +386,85 @@ fn clocks_are_compared_when_the_shell_has_told_its_own() {
     assert!((c.model().hosts[0].clock_offset_s - 10.0).abs() < 1e-9);
     assert!(c.model().history.back().unwrap().time > 900.0);
 }
+
+/// A console that comes later, while the agents' clocks and its own have gone on.
+fn later(c: &Cluster) -> Cluster {
+    let mut other = c.attach();
+    other.agents.iter_mut().for_each(|agent| agent.wall_skew_s = c.now.0 as f64 / 1000.0);
+    other.event(Event::WallClock { time: 70_000.0 });
+    other
+}
+
+#[test]
+fn figures_of_a_run_that_is_found_are_as_old_as_their_records() {
+    let mut c = running();
+    c.pass(15_000);
+    let mut other = later(&c);
+    other.ready(1);
+    other.ready(0);
+    let (latest, progress) = (other.model().latest.clone().unwrap(), other.model().progress.clone().unwrap());
+    for age in [latest.since(other.now), progress.since(other.now)] {
+        assert!((15_900..=16_100).contains(&age), "{age}");
+    }
+    assert!((900..=1_100).contains(&latest.gap_ms), "the usual distance of reports: {}", latest.gap_ms);
+    other.iteration(6, 600);
+    let latest = other.model().latest.clone().unwrap();
+    assert_eq!(latest.since(other.now), 0, "what comes now is new");
+}
+
+/// An agent sends its newest gauges before its records.
+fn gauges_first(c: &mut Cluster, node: usize) {
+    let state = LinkState::Ready { probe: Default::default() };
+    c.event(Event::LinkChanged { node: rankdeck_types::ids::NodeRank(node as u32), state });
+    let agent = c.agents[node].clone();
+    let (spec, last_seq) = (agent.spec.map(Box::new), agent.records.len() as u64);
+    c.said(node, hello(node, c.wall_time(node)));
+    c.said(node, AgentMessage::Snapshot { spec, ranks: vec![], last_seq, holds: vec![] });
+    c.sample(node);
+    agent.records.into_iter().for_each(|record| c.said(node, AgentMessage::Record(record)));
+    c.agents[node].connected = true;
+}
+
+#[test]
+fn nothing_is_charted_of_a_past_that_nobody_has_measured() {
+    let mut c = running();
+    assert!(c.model().spreads.contains_key("ranks/cpu_percent"));
+    c.pass(1_000);
+    let mut other = later(&c);
+    for node in 0..2 {
+        gauges_first(&mut other, node);
+    }
+    assert!(other.model().progress.is_some() && other.model().spreads.is_empty());
+    let gauges: Vec<_> = other.model().progress.iter().flat_map(|progress| &progress.per_rank).collect();
+    assert!(gauges.iter().all(|rank| rank.cpu_percent.is_none()), "{gauges:?}");
+    other.pass(1_000);
+    other.iteration(6, 600);
+    assert!(other.model().spreads.contains_key("ranks/cpu_percent"));
+}
+
+#[test]
+fn a_death_that_was_read_stands_where_it_happened() {
+    use crate::model::MarkKind;
+    let mut c = Cluster::launch(2);
+    c.event(Event::WallClock { time: 70_000.0 });
+    c.all_ready();
+    history(&mut c);
+    c.pass(1_000);
+    c.exit_of(3, killed(), false);
+    c.pass(20_000);
+    let dead = |c: &Cluster| {
+        let mark = c.model().marks.iter().find(|mark| matches!(mark.kind, MarkKind::Verdict(..))).copied();
+        let told = c.model().history.iter().find(|line| line.text.starts_with("dead: "));
+        (mark.unwrap().place, told.unwrap().time)
+    };
+    let (seen, _) = dead(&c);
+    assert_eq!(seen.step, 2_000.0);
+    for first in [0, 1] {
+        let mut other = later(&c);
+        other.ready(first);
+        other.ready(1 - first);
+        let (read, told) = dead(&other);
+        assert_eq!((read.step, read.time), (seen.step, seen.time), "host {first} was read first");
+        assert_eq!(told, seen.time, "its line says when");
+    }
+}

@@ -3,6 +3,7 @@
 mod allocation;
 mod attach;
 mod ending;
+mod failing;
 mod figures;
 mod finding;
 mod history;

@@ -4,6 +4,7 @@ use crate::model::{Mark, MarkKind, Model, RankModel};
 use crate::run::Reach;
 use crate::series::{Place, Series};
 use crate::session::{At, Ctx};
+use crate::watch::Happened;
 use std::collections::BTreeMap;
 
 /// Different charts kept.
@@ -89,17 +90,41 @@ fn make_room(ctx: &mut Ctx<'_>, name: &str) {
     }
 }
 
-/// Something happened at the step that the run has reached, or at `step`.
-pub(super) fn mark(ctx: &mut Ctx<'_>, time: f64, step: Option<u64>, kind: MarkKind) {
-    let step = step.unwrap_or(ctx.session.run.tries.reached.env_step);
+/// Something happened at the step that the run had reached by then, or at `step`.
+pub(super) fn mark(ctx: &mut Ctx<'_>, happened: Happened, step: Option<u64>, kind: MarkKind) {
+    let Happened { time, past } = happened;
+    let step = step.map(|step| step as f64).unwrap_or_else(|| match past {
+        true => step_at(ctx.model, time),
+        false => ctx.session.run.tries.reached.env_step as f64,
+    });
     let generation = matches!(kind, MarkKind::Generation(_));
     if generation && ctx.model.marks.iter().any(|mark| mark.kind == kind) {
         return;
     }
-    ctx.model.marks.push_back(Mark { place: Place { step: step as f64, time }, kind });
+    ctx.model.marks.push_back(Mark { place: Place { step, time }, kind });
     if ctx.model.marks.len() > MARKS {
         ctx.model.marks.pop_front();
         ctx.model.drops.history += 1;
+    }
+}
+
+/// The step that the run had reached at a time, as far as has been read: hosts are read one after another.
+fn step_at(model: &Model, time: f64) -> f64 {
+    let before = |series: &Series| {
+        series.points().iter().rev().map(|point| point.place).find(|place| place.time <= time)
+    };
+    let steps = model.scalars.values().filter_map(before).map(|place| place.step);
+    steps.fold(0.0, f64::max)
+}
+
+/// The run had come to this step by then: what happened later, and was read earlier, stands no further back.
+pub(super) fn settle(ctx: &mut Ctx<'_>, at: At, env_step: u64) {
+    if !at.past {
+        return;
+    }
+    let later = |mark: &&mut Mark| mark.kind != MarkKind::Checkpoint && mark.place.time >= at.time;
+    for mark in ctx.model.marks.iter_mut().filter(later) {
+        mark.place.step = mark.place.step.max(env_step as f64);
     }
 }
 
@@ -110,7 +135,12 @@ pub(super) fn spread(model: &mut Model, place: Place) {
         ("ranks/SPS", |rank| rank.sample.as_ref()?.page.as_ref().map(|_| rank.steps_per_s)),
         ("ranks/iteration_s", |rank| rank.track.iteration().map(|iteration| iteration.0)),
         ("ranks/wait_share", |rank| rank.track.iteration().map(|iteration| iteration.1)),
-        ("ranks/cpu_percent", |rank| rank.sample.as_ref().map(|sample| f64::from(sample.cpu_percent))),
+        ("ranks/cpu_percent", |rank| {
+            rank.sample
+                .as_ref()
+                .filter(|sample| !sample.is_gone())
+                .map(|sample| f64::from(sample.cpu_percent))
+        }),
         ("ranks/gpu_percent", |rank| rank.gpu_history.back().map(|percent| f64::from(*percent))),
     ];
     if model.ranks.len() < 2 {

@@ -1,6 +1,6 @@
 //! The way out: stops are ordered, verified stops awaited within bounds, and the end is reported.
 
-use super::{clean_stop, policy, transition, verdicts};
+use super::{clean_stop, failure, policy, transition, verdicts};
 use crate::host::HostStage;
 use crate::limits::Limits;
 use crate::model::{HostModel, Tone};
@@ -206,7 +206,7 @@ fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     if let Some(next) = next.filter(|_| dirty.is_empty()) {
         return policy::proceed(ctx, next);
     }
-    let mut ending = clean_stop::told_apart(ctx, ctx.session.run.facts.ending());
+    let mut ending = clean_stop::told_apart(ctx, failure::ending(ctx));
     if !dirty.is_empty() {
         let code = if matches!(ending.exit_code, 0 | 130 | 137) { 1 } else { ending.exit_code };
         ending = Ending::new(

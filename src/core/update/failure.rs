@@ -6,7 +6,8 @@
 
 use crate::report::FirstFailure;
 use crate::run::Weight;
-use crate::session::Ctx;
+use crate::session::{At, Ctx};
+use rankdeck_proto::message::Ending;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 
@@ -46,6 +47,30 @@ pub(super) fn on_our_clock(ctx: &Ctx<'_>, node: NodeRank, time: f64) -> (f64, f6
     )
 }
 
+/// Milliseconds since a record of the past was written; 0 of one that has just been.
+pub(super) fn age_ms(ctx: &Ctx<'_>, at: At) -> u64 {
+    if !at.past || ctx.session.clock.wall.is_none() {
+        return 0;
+    }
+    let (written, _) = on_our_clock(ctx, at.node, at.time);
+    ((ctx.session.clock.wall_time(ctx.now) - written) * 1000.0).max(0.0) as u64
+}
+
+/// All ranks failed by themselves, and alike: that in one sentence, with what one of them said.
+fn all_alike(ctx: &Ctx<'_>) -> Option<String> {
+    let (facts, ranks) = (&ctx.session.run.facts, ctx.model.ranks.len());
+    let first = facts.culprit().filter(|_| ranks > 1 && facts.alike().len() + 1 == ranks)?;
+    Some(format!("all {ranks} ranks failed alike: {}", first.text))
+}
+
+/// How the run is called. Where no rank failed for another's sake, none is singled out.
+pub(super) fn ending(ctx: &Ctx<'_>) -> Ending {
+    let ending = ctx.session.run.facts.ending();
+    let first = ctx.session.run.facts.culprit().filter(|first| first.text == ending.reason);
+    let reason = first.and_then(|_| all_alike(ctx));
+    Ending { reason: reason.unwrap_or_else(|| ending.reason.clone()), ..ending }
+}
+
 /// The report about the present generation's failures, if there are any.
 pub(super) fn report(ctx: &Ctx<'_>) -> Option<FirstFailure> {
     let facts = &ctx.session.run.facts;
@@ -58,8 +83,10 @@ pub(super) fn report(ctx: &Ctx<'_>) -> Option<FirstFailure> {
             && other.time - first.time <= other.bound_s + first.bound_s
     };
     let together: Vec<Rank> = others.iter().filter(close).map(|other| other.rank).collect();
+    let alike = facts.alike();
+    let followed = others.iter().map(|other| other.rank);
     let followed: Vec<Rank> =
-        others.iter().map(|other| other.rank).filter(|rank| !together.contains(rank)).collect();
+        followed.filter(|rank| !together.contains(rank) && !alike.contains(rank)).collect();
     let from = first.last_lines.len().saturating_sub(LINES);
     let list = |ranks: &[Rank]| {
         let shown: Vec<String> = ranks.iter().take(16).map(Rank::to_string).collect();
@@ -68,12 +95,19 @@ pub(super) fn report(ctx: &Ctx<'_>) -> Option<FirstFailure> {
         format!("{}{dots}", shown.join(", "))
     };
     let plural = |ranks: &[Rank]| if ranks.len() == 1 { "rank" } else { "ranks" };
-    let mut line = format!("first failure: {}", first.text);
-    if !together.is_empty() {
+    let unlike: Vec<Rank> = together.iter().copied().filter(|rank| !alike.contains(rank)).collect();
+    let mut line = match all_alike(ctx) {
+        Some(text) => text,
+        None => format!("first failure: {}", first.text),
+    };
+    if !alike.is_empty() && all_alike(ctx).is_none() {
+        line.push_str(&format!("; {} {} failed alike", plural(&alike), list(&alike)));
+    }
+    if !unlike.is_empty() {
         line.push_str(&format!(
             "; {} {} failed at the same time as far as the clocks can tell (±{:.0} ms)",
-            plural(&together),
-            list(&together),
+            plural(&unlike),
+            list(&unlike),
             (first.bound_s * 1000.0).max(1.0)
         ));
     }
@@ -88,6 +122,7 @@ pub(super) fn report(ctx: &Ctx<'_>) -> Option<FirstFailure> {
         bound_s: first.bound_s,
         certain: together.is_empty(),
         last_lines: first.last_lines[from..].iter().map(|line| words::clip(line, 400)).collect(),
+        alike,
         followed,
         together,
         line: words::clip(&line, 1000),

@@ -1,6 +1,7 @@
 //! How far the training is, as ranks tell it: totals, rates, evaluations, weights, and charts of all of them.
 
 use super::charts::{self, EVAL, RETURN, SPS, Said};
+use super::failure::age_ms;
 use crate::join::Joined;
 use crate::model::{FingerprintModel, LatestTotals, OwnMetrics, Progress, RankModel, Tone};
 use crate::report::{GpuState, RankProgress, ReportBody, VerdictKind};
@@ -39,13 +40,14 @@ fn global_rate(ctx: &mut Ctx<'_>, at: At, totals: &Counters) -> f64 {
     }
     let steps_per_s = rates.global.update(at.time, totals.env_step);
     let place = charts::place(at, totals.env_step);
+    charts::settle(ctx, at, totals.env_step);
     charts::derived(ctx, SPS, place, steps_per_s);
     if totals.returns.count > 0 {
         charts::derived(ctx, RETURN, place, totals.returns.sum / totals.returns.count as f64);
     }
     if ctx.session.run.is_current(at.generation) {
-        let before = ctx.model.latest.as_ref();
-        ctx.model.latest = Some(LatestTotals::follow(before, *totals, steps_per_s, ctx.now));
+        let (before, age_ms) = (ctx.model.latest.as_ref(), age_ms(ctx, at));
+        ctx.model.latest = Some(LatestTotals::follow(before, *totals, steps_per_s, ctx.now, age_ms));
     }
     steps_per_s
 }
@@ -69,6 +71,7 @@ pub(super) fn measured(
         return_mean: values.get(RETURN).copied().or_else(|| known.and_then(|known| known.return_mean)),
         records: known.map_or(0, |known| known.records).saturating_add(1),
         at: ctx.now,
+        age_ms: age_ms(ctx, at),
     };
     // Without steps, only the order of arrival is known.
     let x = own.env_step.unwrap_or(own.records);
@@ -126,7 +129,7 @@ pub(super) fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, v
     } else {
         let (rank, verdict) = crate::watch::drift(ctx.model, train_iter, values);
         ctx.session.watch.take_back(VerdictKind::Drift);
-        ctx.session.watch.fact(rank, verdict);
+        ctx.session.watch.fact(rank, verdict, at.happened());
     }
 }
 
@@ -134,8 +137,8 @@ pub(super) fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, v
 pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
     ctx.model.drops.joins += ctx.session.join.take_dropped();
     let Some(joined) = joined else { return };
-    let per_rank: Vec<RankProgress> =
-        ctx.model.ranks.iter().zip(&joined.own).map(|(rank, own)| rank_progress(ctx, rank, own)).collect();
+    let ranks = ctx.model.ranks.iter().zip(&joined.own);
+    let per_rank: Vec<RankProgress> = ranks.map(|(rank, own)| rank_progress(ctx, at, rank, own)).collect();
     let Joined { totals, sum, consistent, steps_per_s, time, reduced, .. } = joined.clone();
     // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to
     // it.
@@ -167,21 +170,34 @@ pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
             per_rank: per_rank.clone(),
         },
     );
-    charts::spread(ctx.model, charts::place(at, totals.env_step));
-    let at = ctx.now;
-    ctx.model.progress =
-        Some(Progress { totals, sum, consistent, reduced, steps_per_s, return_mean, eta_s, at, per_rank });
+    if !at.past {
+        charts::spread(ctx.model, charts::place(at, totals.env_step));
+    }
+    let age_ms = age_ms(ctx, at);
+    ctx.model.progress = Some(Progress {
+        totals,
+        sum,
+        consistent,
+        reduced,
+        steps_per_s,
+        return_mean,
+        eta_s,
+        at: ctx.now,
+        age_ms,
+        per_rank,
+    });
     if consistent {
         ctx.session.watch.take_back(VerdictKind::TotalsDiffer);
     } else {
-        ctx.session.watch.fact(None, crate::watch::totals_differ(ctx.model, &joined));
+        ctx.session.watch.fact(None, crate::watch::totals_differ(ctx.model, &joined), at.happened());
     }
 }
 
-fn rank_progress(ctx: &Ctx<'_>, rank: &RankModel, own: &Counters) -> RankProgress {
-    let sample = rank.sample.as_ref();
+/// A rank's own counters, and its gauges of that time: of the past nobody has measured them.
+fn rank_progress(ctx: &Ctx<'_>, at: At, rank: &RankModel, own: &Counters) -> RankProgress {
+    let sample = rank.sample.as_ref().filter(|_| !at.past);
     let page = sample.and_then(|sample| sample.page.as_ref());
-    let gpu = rank.gpu.and_then(|index| {
+    let gpu = rank.gpu.filter(|_| !at.past).and_then(|index| {
         let host = ctx.model.hosts.get(rank.node.index())?.sample.as_ref()?;
         host.gpus.iter().find(|gpu| gpu.index == index)
     });
@@ -194,7 +210,7 @@ fn rank_progress(ctx: &Ctx<'_>, rank: &RankModel, own: &Counters) -> RankProgres
         duration_s: own.duration_s,
         phase: page.map(|page| page.phase.name().to_string()).unwrap_or_default(),
         collective_seq: page.map_or(0, |page| page.collective.entered),
-        cpu_percent: sample.map(|sample| sample.cpu_percent),
+        cpu_percent: sample.filter(|sample| !sample.is_gone()).map(|sample| sample.cpu_percent),
         gpu_percent: sample.and_then(|sample| sample.gpu_share).or(gpu.and_then(|gpu| gpu.utilization)),
         rss: sample.map(|sample| sample.rss),
         gpu_memory: sample.and_then(|sample| sample.gpu_memory),

@@ -11,7 +11,7 @@ use crate::model::{CheckpointModel, FingerprintModel, MarkKind, RankLife, RankMo
 use crate::report::ReportBody;
 use crate::run::{Cause, Failure, Reach, Weight, weigh};
 use crate::session::{At, Ctx};
-use crate::watch::Death;
+use crate::watch::{Death, Happened};
 use rankdeck_proto::message::{Exception, Exit, FailureKind, FinishReason, RankEvent};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
@@ -130,7 +130,10 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
         // Peers of a rank that a stop has already reached fail with connection errors before their own order
         // arrives.
         if !(end.stopping && end.exit.is_stop_effect()) {
-            ctx.session.run.facts.bad_exits += 1;
+            let facts = &mut ctx.session.run.facts;
+            facts.bad_exits += 1;
+            let gist = blame.said.gist();
+            facts.said_last.extend((!gist.is_empty()).then_some((rank, gist)));
         } else if end.exit.is_sigkill() {
             ctx.session.run.facts.killed += 1;
         }
@@ -226,19 +229,21 @@ fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
     let (last_lines, text) = (end.last_lines.to_vec(), verdict.reason.clone());
     let facts = &mut ctx.session.run.facts;
-    facts.failed(Failure { rank, host, time, bound_s, last_lines, weight, text, usage });
+    facts.failed(Failure { rank, host, time, bound_s, last_lines, weight, text, gist: said.gist(), usage });
     facts.blame(Cause::Failure);
-    ctx.session.watch.fact(Some(rank), verdict);
+    let happened = Happened { time: ended, past: at.past };
+    ctx.session.watch.fact(Some(rank), verdict, happened);
 }
 
 /// The rank that left early and thereby ended `victim`, if there is one: the run's failure is its failure.
 fn left_early(ctx: &mut Ctx<'_>, at: At, victim: Rank) -> Option<Rank> {
     let limits = Limits::of(ctx.model.plan.as_ref());
-    let (rank, text) = ctx.session.watch.left_early(ctx.model, victim, &limits)?;
+    let (rank, text) = ctx.session.watch.left_early(ctx.model, victim, &limits, at.happened())?;
     let host = ctx.model.ranks.get(rank.index()).map(|rank| rank.host.clone()).unwrap_or_default();
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, at.time);
     let (last_lines, weight) = (Vec::new(), Weight::Plain);
-    let failure = Failure { rank, host, time, bound_s, last_lines, weight, text, usage: false };
+    let gist = String::new();
+    let failure = Failure { rank, host, time, bound_s, last_lines, weight, text, gist, usage: false };
     ctx.session.run.facts.failed(failure);
     Some(rank)
 }
@@ -283,7 +288,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             );
             let reached = Reach { train_iter, checkpoint: train_iter.saturating_add(1), ..Reach::default() };
             ctx.session.run.tries.reached.advance(reached);
-            charts::mark(ctx, at.time, Some(env_step), MarkKind::Checkpoint);
+            charts::mark(ctx, at.happened(), Some(env_step), MarkKind::Checkpoint);
             ctx.model.checkpoints.push_back(CheckpointModel { path, env_step, train_iter, reason });
             if ctx.model.checkpoints.len() > CHECKPOINTS {
                 ctx.model.checkpoints.pop_front();

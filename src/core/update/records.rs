@@ -75,8 +75,9 @@ pub(super) fn catch_up(ctx: &mut Ctx<'_>) {
 }
 
 fn act_on(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) {
+    let past = matches!(ctx.host(node).machine.stage, HostStage::Live { target } if record.seq <= target);
     let Record { time, generation, event, .. } = record;
-    let at = At { node, generation, time };
+    let at = At { node, generation, time, past };
     match event {
         RecordEvent::Launched { spec } => launched(ctx, at, &spec),
         RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
@@ -125,7 +126,7 @@ fn launched(ctx: &mut Ctx<'_>, at: At, spec: &rankdeck_proto::message::LaunchSpe
     let name = ctx.host_name(at.node);
     let from = spec.resume.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
     if spec.generation > Generation(0) {
-        charts::mark(ctx, at.time, None, MarkKind::Generation(spec.generation));
+        charts::mark(ctx, at.happened(), None, MarkKind::Generation(spec.generation));
     }
     ctx.note_at(at.time, Tone::Info, format!("{name}: generation {} accepted{from}", spec.generation));
 }

@@ -35,7 +35,9 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, sample: HostSample) {
                 ctx.model.drops.misplaced += 1;
                 continue;
             };
-            push(&mut model.cpu_history, gauge.cpu_percent);
+            if !gauge.is_gone() {
+                push(&mut model.cpu_history, gauge.cpu_percent);
+            }
             // The host knows better than the plan: a scheduler may have given the rank another one.
             model.gpu = gauge.gpu.or(model.gpu);
             let gpu = sample.gpus.iter().find(|gpu| Some(gpu.index) == model.gpu);

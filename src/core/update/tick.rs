@@ -66,6 +66,7 @@ pub(super) fn last_words(ctx: &mut Ctx<'_>) {
             last_lines: Vec::new(),
             weight: Weight::Hard,
             text,
+            gist: String::new(),
             usage: false,
         });
     }

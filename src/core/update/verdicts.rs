@@ -5,6 +5,7 @@ use crate::model::{MarkKind, RunState, Subject, Tone};
 use crate::report::{ReportBody, Severity};
 use crate::run::Cause;
 use crate::session::Ctx;
+use crate::watch::Happened;
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::experiment::OnStuck;
 
@@ -19,10 +20,12 @@ pub(super) fn tell(ctx: &mut Ctx<'_>) {
             Severity::Cleared => (Tone::Good, "over: "),
         };
         let text = format!("{word}{}: {}", verdict.verdict.name(), verdict.reason);
-        let time = ctx.session.clock.wall_time(ctx.now);
+        let now = || Happened { time: ctx.session.clock.wall_time(ctx.now), past: false };
+        let happened = change.happened.unwrap_or_else(now);
+        let time = happened.time;
         ctx.note_about(time, tone, text, Some(Subject::Verdict(Box::new(verdict.clone()))));
         if verdict.severity != Severity::Cleared {
-            charts::mark(ctx, time, None, MarkKind::Verdict(verdict.verdict, verdict.severity));
+            charts::mark(ctx, happened, None, MarkKind::Verdict(verdict.verdict, verdict.severity));
         }
         if change.acts {
             act(ctx, &verdict.reason);

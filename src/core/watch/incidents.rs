@@ -3,7 +3,7 @@
 use super::SLOW_HOLD_MS;
 use crate::reason::{OnVerdict, Reason};
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
-use rankdeck_types::ids::{NodeRank, Rank};
+use rankdeck_types::ids::{NodeRank, Rank, WallTime};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,6 +23,17 @@ pub(crate) struct Change {
     pub verdict: VerdictReport,
     /// It is about a living rank and has become certain, so that the policy applies.
     pub acts: bool,
+    /// When it happened; `None`: now.
+    pub happened: Option<Happened>,
+}
+
+/// When something happened that a record tells.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Happened {
+    /// By the clock of its agent.
+    pub time: WallTime,
+    /// Before this console looked.
+    pub past: bool,
 }
 
 /// What of a verdict has been told.
@@ -36,6 +47,9 @@ struct Told {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Incidents {
     facts: BTreeMap<Key, VerdictReport>,
+    /// When those happened that records tell.
+    #[serde(default)]
+    happened: BTreeMap<Key, Happened>,
     conditions: BTreeMap<Key, VerdictReport>,
     told: BTreeMap<Key, Told>,
     doubts: Doubts,
@@ -50,11 +64,14 @@ impl Incidents {
     }
 
     /// A fact that stays until it is taken back.
-    pub fn fact(&mut self, rank: Option<Rank>, mut verdict: VerdictReport) {
+    pub fn fact(&mut self, rank: Option<Rank>, mut verdict: VerdictReport, happened: Option<Happened>) {
         if let Some(root) = self.root_of_deaths {
             follow(&mut verdict, rank, root);
         }
-        self.facts.insert((verdict.verdict, rank, None), verdict);
+        let key = (verdict.verdict, rank, None);
+        self.happened.remove(&key);
+        self.happened.extend(happened.map(|happened| (key, happened)));
+        self.facts.insert(key, verdict);
     }
 
     /// A fact of a kind of which there is one at most. It replaces the former when it says something else.
@@ -62,13 +79,19 @@ impl Incidents {
         let known = self.facts.get(&(verdict.verdict, rank, None));
         if known.is_none_or(|known| known.severity != verdict.severity || known.reason != verdict.reason) {
             self.take_back(verdict.verdict);
-            self.fact(rank, verdict);
+            self.fact(rank, verdict, None);
         }
     }
 
     /// Why there is a fact of this kind, if there is one.
     pub fn reason(&self, kind: VerdictKind) -> Option<Reason> {
         self.facts.iter().find(|(key, _)| key.0 == kind).map(|(_, fact)| fact.reason_code)
+    }
+
+    /// When the first rank died, of those that have.
+    pub fn first_death(&self) -> Option<Happened> {
+        let deaths = self.happened.iter().filter(|(key, _)| key.0 == VerdictKind::Dead);
+        deaths.map(|(_, happened)| *happened).min_by(|a, b| a.time.total_cmp(&b.time))
     }
 
     /// Takes a kind of fact back.
@@ -120,14 +143,15 @@ impl Incidents {
                     known.reason_code != verdict.reason_code || (is_seen(verdict) && !is_seen(known))
                 });
             if differs || acts {
-                changes.push(Change { verdict: verdict.clone(), acts });
+                let happened = self.happened.get(key).filter(|_| !now.condition).copied();
+                changes.push(Change { verdict: verdict.clone(), acts, happened });
             }
         }
         changes.sort_by_key(|change| Reverse(change.verdict.severity));
         for (key, told) in &self.told {
             if !present.contains_key(key) {
                 let verdict = VerdictReport { severity: Severity::Cleared, ..told.verdict.clone() };
-                changes.push(Change { verdict, acts: false });
+                changes.push(Change { verdict, acts: false, happened: None });
             }
         }
         self.told = present;

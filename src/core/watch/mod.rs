@@ -57,7 +57,7 @@ mod weigh;
 
 pub(crate) use card_builder::seen;
 pub(crate) use facts::{Death, dead, drift, totals_differ};
-pub(crate) use incidents::Change;
+pub(crate) use incidents::{Change, Happened};
 pub(crate) use looks::LookRequest;
 
 use crate::limits::Limits;
@@ -140,8 +140,8 @@ impl Watch {
     }
 
     /// A fact that stays until it is taken back.
-    pub fn fact(&mut self, rank: Option<Rank>, verdict: VerdictReport) {
-        self.incidents.fact(rank, verdict);
+    pub fn fact(&mut self, rank: Option<Rank>, verdict: VerdictReport, happened: Happened) {
+        self.incidents.fact(rank, verdict, Some(happened));
     }
 
     /// Looks at whether the run learns.
@@ -151,7 +151,7 @@ impl Watch {
         if self.incidents.reason(VerdictKind::Learning) != verdict.as_ref().map(|now| now.reason_code) {
             self.take_back(VerdictKind::Learning);
             if let Some(verdict) = verdict {
-                self.fact(verdict.rank, verdict);
+                self.incidents.fact(verdict.rank, verdict, None);
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::draft::Judgement;
 use super::evidence::{Late, Snapshot};
 use super::rank_view::RankView;
-use super::{Watch, disagree};
+use super::{Happened, Watch, disagree};
 use crate::limits::Limits;
 use crate::model::{Model, RankLife, RankModel};
 use crate::reason::Reason;
@@ -30,7 +30,13 @@ impl Watch {
     /// The rank that left with exit code 0 and took `victim`'s connection with it: the root of the victim's
     /// death. Its verdict becomes a fact. The counters tell which rank it was. Without counters, it is one of
     /// a few ranks that ended well, if the other ranks are at least as many.
-    pub fn left_early(&mut self, model: &Model, victim: Rank, limits: &Limits) -> Option<(Rank, String)> {
+    pub fn left_early(
+        &mut self,
+        model: &Model,
+        victim: Rank,
+        limits: &Limits,
+        happened: Happened,
+    ) -> Option<(Rank, String)> {
         let (rank, verdict) = {
             let views = self.views(model, &[], limits);
             let waits = views
@@ -54,7 +60,7 @@ impl Watch {
             (rank, Snapshot { model, views: &views }.behind(&late, judged))
         };
         let text = verdict.reason.clone();
-        self.fact(Some(rank), verdict);
+        self.incidents.fact(Some(rank), verdict, Some(happened));
         Some((rank, text))
     }
 
@@ -87,7 +93,8 @@ impl Watch {
         self.post_mortem = PostMortem::Found;
         self.incidents.deaths_follow_from(rank);
         let text = verdict.reason.clone();
-        self.fact(Some(rank), verdict);
+        let death = self.incidents.first_death();
+        self.incidents.fact(Some(rank), verdict, death);
         Some((rank, text))
     }
 }

@@ -9,7 +9,8 @@ use super::chance::{chance, mix};
 use super::fault::{Fault, FaultKind};
 use super::scene::{EVAL_EVERY, STEPS_PER_ITERATION, Scene};
 use rankdeck_proto::message::{
-    CollectiveCall, CollectiveSample, Counters, Evaluation, FinishReason, PageSample, Phase, Returns,
+    CollectiveCall, CollectiveSample, Counters, Evaluation, FinishReason, IterationSample, PageSample, Phase,
+    Returns,
 };
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use std::collections::BTreeSet;
@@ -22,6 +23,10 @@ const COLLECTIVES: u64 = GRADS + 2;
 /// Part of an iteration at which the rollout ends; a slow rank's.
 const ROLLOUT: f64 = 0.55;
 const SLOW_ROLLOUT: f64 = 0.85;
+/// Part of its speed that training loses to a slow rank.
+const SLOWED: f64 = 0.25;
+/// What a rank usually waits in the collectives of an iteration, microseconds.
+const USUAL_WAIT_US: u64 = 5_000;
 /// Part of an iteration at which a hanging fault catches its rank.
 const CAUGHT: f64 = 0.3;
 /// From the last launch to the moment when all ranks have joined.
@@ -110,6 +115,7 @@ impl Life {
         faults.sort_by_key(|fault| fault.at);
         // Time in which training stood still, and until when that has been counted: faults may overlap.
         let (mut lost, mut counted) = (Duration::ZERO, Duration::ZERO);
+        let mut stood: Vec<(Duration, Duration)> = Vec::new();
         let mut hang = None;
         for fault in faults {
             let caught_at =
@@ -117,16 +123,88 @@ impl Life {
             let Some(age) = since.checked_sub(caught_at) else { continue };
             let end = caught_at + fault.lasts.map_or(age, |lasts| age.min(lasts));
             lost += end.saturating_sub(counted.max(caught_at));
+            stood.push((counted.max(caught_at), end));
             counted = counted.max(end);
             if fault.lasts.is_none_or(|lasts| age < lasts) {
                 hang = hang.or(Some(Hang { rank: Rank(fault.target), kind: fault.kind, age }));
             }
         }
-        let trained = since.saturating_sub(lost).as_secs_f64() / period;
+        // Where training stands still, a slow rank costs nothing.
+        let slow: Duration =
+            self.slow(scene, since).iter().map(|(_, from, to)| outside(*from, *to, &stood)).sum();
+        let trained = since.saturating_sub(lost).saturating_sub(slow.mul_f64(SLOWED)).as_secs_f64() / period;
         let done = self.first_iter + trained as u64;
         let done = self.end.map_or(done, |(end, _)| done.min(end.max(self.first_iter)));
         Some(Moment { done, part: trained.fract(), hang })
     }
+}
+
+impl Life {
+    /// Ranks that were slow, from when to when, one after another.
+    fn slow(&self, scene: &Scene, since: Duration) -> Vec<(Rank, Duration, Duration)> {
+        let slows = |fault: &&Fault| {
+            fault.kind == FaultKind::Slow
+                && fault.target < scene.world_size()
+                && fault.generation == self.generation
+                && fault.at < since
+        };
+        let mut faults: Vec<&Fault> = self.faults.iter().filter(slows).collect();
+        faults.sort_by_key(|fault| fault.at);
+        let mut counted = Duration::ZERO;
+        let mut all = Vec::new();
+        for fault in faults {
+            let end = fault.lasts.map_or(since, |lasts| since.min(fault.at.saturating_add(lasts)));
+            let from = fault.at.max(counted);
+            if from < end {
+                all.push((Rank(fault.target), from, end));
+            }
+            counted = counted.max(end);
+        }
+        all
+    }
+
+    /// The rank that is slow now.
+    pub fn slow_rank(&self, scene: &Scene, now: Instant) -> Option<Rank> {
+        let since = now.checked_duration_since(self.joined?)?;
+        self.slow(scene, since).last().filter(|(_, _, to)| *to == since).map(|(rank, ..)| *rank)
+    }
+
+    /// How the present iteration began for a rank: who waits for a slow one waits longer.
+    pub fn began(&self, scene: &Scene, rank: Rank, moment: Moment, now: Instant) -> IterationSample {
+        let age = scene.iteration.mul_f64(moment.part);
+        let since = self.joined.and_then(|joined| now.checked_duration_since(joined)).unwrap_or_default();
+        let slow = self.slow(scene, since.saturating_sub(age));
+        let waited =
+            slow.iter().filter(|(slow, ..)| *slow != rank).map(|(_, from, to)| to.saturating_sub(*from));
+        let waited = waited.sum::<Duration>().mul_f64(SLOW_ROLLOUT - ROLLOUT);
+        IterationSample {
+            train_iter: moment.done,
+            seq: moment.done * COLLECTIVES,
+            chain: 0,
+            age_ms: age.as_millis() as u64,
+            wait_us: moment.done * USUAL_WAIT_US + waited.as_micros() as u64,
+        }
+    }
+}
+
+/// Milliseconds that a rank has computed so far, by phase: a slow one takes longer for its rollouts.
+pub fn own_ms(life: &Life, scene: &Scene, rank: Rank, moment: Moment, now: Instant) -> Vec<u64> {
+    let since = life.joined.and_then(|joined| now.checked_duration_since(joined)).unwrap_or_default();
+    let slow = life.slow(scene, since);
+    let slow = slow.iter().filter(|(slow, ..)| *slow == rank).map(|(_, from, to)| to.saturating_sub(*from));
+    let more = slow.sum::<Duration>().mul_f64(SLOW_ROLLOUT - ROLLOUT);
+    let rollouts = moment.done as f64 * ROLLOUT + moment.part.min(ROLLOUT);
+    let mut all = vec![0; Phase::Rollout as usize + 1];
+    if let Some(rollout) = all.last_mut() {
+        *rollout = (scene.iteration.mul_f64(rollouts) + more).as_millis() as u64;
+    }
+    all
+}
+
+/// How much of a time is in none of these, which do not overlap.
+fn outside(from: Duration, to: Duration, stood: &[(Duration, Duration)]) -> Duration {
+    let inside = stood.iter().map(|(a, b)| to.min(*b).saturating_sub(from.max(*a)));
+    to.saturating_sub(from).saturating_sub(inside.sum())
 }
 
 fn end_by_budget(scene: &Scene) -> Option<(u64, FinishReason)> {
@@ -220,8 +298,9 @@ fn skill(iter: u64) -> f64 {
     1.0 - (-(iter as f64) / 25.0).exp()
 }
 
-/// The status page of a rank; `None` before it has one.
-pub fn page(scene: &Scene, rank: Rank, moment: Option<Moment>, slow: bool) -> PageSample {
+/// The status page of a rank; `None` before it has one. The others wait for a slow rank in their first
+/// gradient all-reduce.
+pub fn page(scene: &Scene, rank: Rank, moment: Option<Moment>, slow: Option<Rank>) -> PageSample {
     let Some(moment) = moment else {
         return PageSample {
             phase: Phase::Rendezvous,
@@ -237,7 +316,8 @@ pub fn page(scene: &Scene, rank: Rank, moment: Option<Moment>, slow: bool) -> Pa
         };
     };
     let period_ms = scene.iteration.as_secs_f64() * 1000.0;
-    let rollout_end = if slow { SLOW_ROLLOUT } else { ROLLOUT };
+    let rollout_end = if slow == Some(rank) { SLOW_ROLLOUT } else { ROLLOUT };
+    let learn_from = if slow.is_some() { SLOW_ROLLOUT } else { ROLLOUT };
     let hung = moment.hang.filter(|hang| hang.rank == rank);
     let waits = moment.hang.filter(|hang| hang.rank != rank);
     let own = counters(scene, rank, moment.done);
@@ -252,10 +332,10 @@ pub fn page(scene: &Scene, rank: Rank, moment: Option<Moment>, slow: bool) -> Pa
         }
         _ => (moment.part, 0),
     };
-    let learn = (part - rollout_end) / (1.0 - rollout_end);
+    let learn = (part - learn_from) / (1.0 - learn_from);
     let (phase, entered, left) = if part < rollout_end {
         (Phase::Rollout, 0, 0)
-    } else if waits.is_some() {
+    } else if waits.is_some() || part < learn_from {
         (Phase::Learn, 1, 0)
     } else {
         let entered = ((learn * COLLECTIVES as f64) as u64 + 1).min(COLLECTIVES);
@@ -335,7 +415,7 @@ mod tests {
         let during = life.moment(&scene, joined + Duration::from_secs(60)).unwrap();
         assert_eq!(during.done, 6);
         let pages: Vec<PageSample> =
-            (0..4).map(|rank| page(&scene, Rank(rank), Some(during), false)).collect();
+            (0..4).map(|rank| page(&scene, Rank(rank), Some(during), None)).collect();
         assert_eq!(pages[2].collective.entered, pages[2].collective.left);
         for rank in [0, 1, 3] {
             let collective = &pages[rank].collective;
@@ -364,6 +444,31 @@ mod tests {
         let without = Life { faults: Vec::new(), ..life.clone() };
         let lost = without.moment(&scene, at).unwrap().done - life.moment(&scene, at).unwrap().done;
         assert_eq!(lost, 8, "4 s, 0.5 s each");
+        let mut before = 0;
+        for ms in (0..20_000).step_by(50) {
+            let now = life.moment(&scene, joined + Duration::from_millis(ms)).unwrap().done;
+            assert!(now >= before, "training never goes back");
+            before = now;
+        }
+    }
+
+    #[test]
+    fn a_slow_rank_costs_time_and_the_others_wait_for_it() {
+        let scene = scene(&["slow:2@3+8", "freeze:0@5+2", "slow:2@6+2"]);
+        let (life, joined) = joined(&scene);
+        let (during, at) = (joined + Duration::from_millis(4_300), joined + Duration::from_secs(20));
+        assert_eq!((life.slow_rank(&scene, during), life.slow_rank(&scene, at)), (Some(Rank(2)), None));
+        let moment = life.moment(&scene, during).unwrap();
+        let slow = page(&scene, Rank(2), Some(Moment { part: 0.7, ..moment }), Some(Rank(2)));
+        let other = page(&scene, Rank(1), Some(Moment { part: 0.7, ..moment }), Some(Rank(2)));
+        assert_eq!((slow.phase, other.phase), (Phase::Rollout, Phase::Learn));
+        assert_eq!(other.collective.entered, slow.collective.entered + 1);
+        let late = life.moment(&scene, at).unwrap();
+        let wait = |rank| life.began(&scene, Rank(rank), late, at).wait_us;
+        assert_eq!(wait(1) - wait(2), 2_400_000, "0.3 of 8 s");
+        let without = Life { faults: Vec::new(), ..life.clone() };
+        let lost = without.moment(&scene, at).unwrap().done - late.done;
+        assert_eq!(lost, 7, "2 s frozen, a quarter of the other 6 s");
         let mut before = 0;
         for ms in (0..20_000).step_by(50) {
             let now = life.moment(&scene, joined + Duration::from_millis(ms)).unwrap().done;

@@ -106,6 +106,13 @@ pub struct RankSample {
     pub signals: RankSignals,
 }
 
+impl RankSample {
+    /// Its process has ended: what it used is not measured any more.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.state, 'X' | 'Z')
+    }
+}
+
 /// Why a rank may be stuck or slow. Counters only grow while the process lives; readers take differences
 /// between samples.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

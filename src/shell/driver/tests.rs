@@ -61,6 +61,7 @@ fn driver(output: Output, objective: Objective) -> (Driver, mpsc::Sender<(NodeRa
         recorder: None,
         accept_new_host_keys: false,
         can_ask: false,
+        simulated: false,
         demo: None,
         notify: None,
         metrics: None,

@@ -119,6 +119,7 @@ fn a_first_failure_that_the_verdicts_have_told_is_not_told_again() {
             bound_s: 0.0,
             certain: together.is_empty(),
             last_lines: vec![],
+            alike: vec![],
             followed: vec![Rank(0)],
             together,
             line: format!("first failure: {said}; rank 0 followed"),

@@ -117,13 +117,12 @@ fn totals(to: &mut Writer, model: &Model, now: Timestamp) {
     let goal = run.total_steps.map(|goal| goal as f64);
     to.one("env_steps_goal", Gauge, "Environment steps that the run is to reach.", goal);
     // What stands still is not told as if it went on.
-    let moving =
-        progress.filter(|progress| now.since(progress.at) < STALE_MS && run.state == RunState::Running);
+    let moving = progress.filter(|progress| progress.since(now) < STALE_MS && run.state == RunState::Running);
     let speed = progress.map(|_| moving.map_or(0.0, |progress| progress.steps_per_s));
     to.one("env_steps_per_second", Gauge, "Steps per second of wall time; 0 when nothing moves.", speed);
     let eta = moving.and_then(|progress| progress.eta_s);
     to.one("eta_seconds", Gauge, "Seconds to the goal at this speed.", eta);
-    let age = progress.map(|progress| now.since(progress.at) as f64 / 1000.0);
+    let age = progress.map(|progress| progress.since(now) as f64 / 1000.0);
     to.one("progress_age_seconds", Gauge, "Seconds since ranks last told their totals.", age);
     let mean = counters.and_then(|all| all.return_last_100).or(progress.and_then(|all| all.return_mean));
     to.one("episode_return", Gauge, "Mean return of the last training episodes.", mean);

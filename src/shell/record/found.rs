@@ -1,6 +1,7 @@
 //! Runs of which a record lies in a folder of runs.
 
 use super::RECORD;
+use rankdeck_types::quote;
 use rankdeck_types::words::duration;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -13,9 +14,16 @@ pub struct Past {
     pub record: PathBuf,
     /// When that was last written.
     pub written: SystemTime,
+    /// What it was found by, where that is a path.
+    pub path: Option<PathBuf>,
 }
 
 impl Past {
+    /// How it is named on a command line.
+    pub fn typed(&self) -> String {
+        self.path.as_ref().map_or_else(|| self.name.clone(), |path| quote::word(&path.to_string_lossy()))
+    }
+
     /// For a list: its name, and how long ago it was written.
     pub fn line(&self) -> String {
         let ago = self.written.elapsed().unwrap_or_default().as_secs_f64();
@@ -44,7 +52,7 @@ pub fn list(runs: &Path) -> Vec<Past> {
     let mut found: Vec<Past> = entries
         .filter_map(|entry| {
             let (record, written) = record_of(&entry.path())?;
-            Some(Past { name: entry.file_name().into_string().ok()?, record, written })
+            Some(Past { name: entry.file_name().into_string().ok()?, record, written, path: None })
         })
         .collect();
     found.sort_by(|a, b| b.written.cmp(&a.written).then_with(|| a.name.cmp(&b.name)));
@@ -54,6 +62,19 @@ pub fn list(runs: &Path) -> Vec<Past> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_is_named_as_it_was_found() {
+        let past = |path: Option<&str>| Past {
+            name: "cart-1".into(),
+            record: PathBuf::new(),
+            written: SystemTime::UNIX_EPOCH,
+            path: path.map(PathBuf::from),
+        };
+        assert_eq!(past(None).typed(), "cart-1");
+        assert_eq!(past(Some("/tmp/runs/cart-1")).typed(), "/tmp/runs/cart-1");
+        assert_eq!(past(Some("my runs/cart-1")).typed(), "'my runs/cart-1'");
+    }
 
     #[test]
     fn of_several_consoles_the_one_that_was_written_last_is_shown() {

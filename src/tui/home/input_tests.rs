@@ -50,11 +50,14 @@ fn args(action: &HomeAction) -> String {
 
 #[test]
 fn enter_attaches_to_the_selected_run_and_replays_what_no_host_has() {
-    let (home, mut view) = (home(), HomeView::default());
+    let (mut home, mut view) = (home(), HomeView::default());
     assert_eq!(args(&press(&home, &mut view, "\n")[0]), "attach new");
     assert_eq!(args(&press(&home, &mut view, "j\n")[0]), "attach old");
     assert_eq!(args(&press(&home, &mut view, "a")[0]), "attach old");
     assert_eq!(args(&press(&home, &mut view, "G\n")[0]), "replay kept");
+    assert!(press(&home, &mut view, "A").is_empty(), "no host asks anything");
+    home.hosts[1].trouble =
+        Some(rankdeck_types::error::HintedError::new("a passphrase is asked for", "press A"));
     assert_eq!(args(&press(&home, &mut view, "A")[0]), "ps", "which asks what hosts ask");
 }
 

@@ -184,6 +184,10 @@ fn edit(home: &Home, view: &HomeView) -> Option<&'static str> {
     if view.read_only { Some(READ_ONLY) } else { check(home, view) }
 }
 
+fn answered(home: &Home, _: &HomeView) -> Option<&'static str> {
+    home.silent().next().is_none().then_some("no host asks anything")
+}
+
 fn no_host(home: &Home, view: &HomeView) -> Option<&'static str> {
     view.selected_host(home).is_none().then_some("no host is selected")
 }
@@ -236,12 +240,12 @@ pub const TABLE: &[Binding] = table![
     Command::Replay, [c('p')], RUNS, "replay", "show the record of the run", recorded;
     Command::Remove, [c('d')], RUNS, "remove", "remove the run, or the marked ones, after a question", remove;
     Command::Prune, [c('P')], RUNS, "", "remove old runs: how old, then a question", writes;
-    Command::Filter, [c('/')], RUNS, "filter", "only runs whose name, note, hosts, state or program has this; !text inverts", never;
+    Command::Filter, [c('/')], RUNS, "filter", "runs with this in name, note, host, state, program; ! inverts", never;
     Command::Go(Page::Runs), [c('1')], &[], "", "runs", never;
     Command::Go(Page::Experiments), [c('2')], &[], "", "experiments", never;
     Command::Go(Page::Fleet), [c('3'), c('f')], &[], "fleet", "hosts and their GPUs", never;
     Command::Go(Page::Compare), [c('4')], &[], "", "runs beside each other", never;
-    Command::Answer, [c('A')], &[], "", "log in to hosts that ask for a key, a passphrase or a password", never;
+    Command::Answer, [c('A')], &[], "", "log in to hosts that ask for a key, a passphrase or a password", answered;
     Command::Said, [c('o')], &[], "", "what the latest command said", said;
     Command::Refresh, [ctrl('r')], &[], "", "ask all hosts now", never;
     Command::Quit, [c('q'), ctrl('c')], &[], "quit", "leave; runs go on", never;

@@ -171,10 +171,11 @@ fn empty(pen: &Pen<'_>, buf: &mut Buffer, list: Rect, home: &Home, view: &HomeVi
         lines.push((format!("no run has `{}`; esc shows all", view.filter), Role::Dim));
     } else if asked {
         lines.push(("no runs yet".into(), Role::Strong));
-        lines.push((
-            "n prepares a launch from configs/; `rankdeck demo` shows a simulated cluster".into(),
-            Role::Dim,
-        ));
+        let how = match home.experiments.is_empty() {
+            true => "`rankdeck init` writes an experiment; `rankdeck demo` shows a simulated cluster",
+            false => "n prepares a launch; `rankdeck demo` shows a simulated cluster",
+        };
+        lines.push((how.into(), Role::Dim));
     } else {
         lines.push(("asking the hosts ...".into(), Role::Dim));
     }

@@ -102,7 +102,10 @@ pub(super) fn no_detach(model: &Model, view: &ViewState) -> Option<&'static str>
     if let Some(reason) = no_order(view) {
         return Some(reason);
     }
-    (!runs(model)).then_some("nothing runs; q leaves")
+    match runs(model) {
+        true => view.steering.passing.then_some("simulated hosts end with their console; q leaves"),
+        false => Some("nothing runs; q leaves"),
+    }
 }
 
 pub(super) fn no_restart(model: &Model, view: &ViewState) -> Option<&'static str> {

@@ -287,7 +287,7 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         let last = match series.last() {
             Some(_) if is_speed(name) && fresh::is_over(model) => text::NONE.to_string(),
             Some(_) if is_speed(name) && stalled => "0".to_string(),
-            last => last.map_or(text::NONE.to_string(), text::si),
+            last => last.map_or(text::NONE.to_string(), text::short),
         };
         let short = label(name);
         let unique = model.charts().filter(|(other, _)| label(other) == short).count() == 1;
@@ -456,7 +456,7 @@ fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &imp
     if let Some(readout) = fitting(&told, left) {
         info.extend(readout);
     } else if low.is_finite() && (info.is_empty() || area.width >= 60) {
-        info.push(ctx.s(format!("min {}  max {}", text::si(low), text::si(high)), Role::Dim));
+        info.push(ctx.s(format!("min {}  max {}", text::short(low), text::short(high)), Role::Dim));
     }
     let inner = frame::pane(ctx, buf, area, Pane::Charts, title, info);
     let canvas = match histogram {

@@ -26,6 +26,8 @@ const EVENTS: usize = 12;
 
 /// Rows from which on parts have a gap between them.
 const ROOMY: usize = 20;
+/// Cells of a key before what it does.
+const KEY: usize = 5;
 /// Rows that what is told has at least, whatever can be done.
 const LEAST: usize = 4;
 
@@ -86,8 +88,8 @@ pub fn totals(model: &Model) -> Vec<String> {
     let best = model.evals.iter().rev().filter(|eval| eval.return_mean.is_finite());
     if let Some(best) = best.max_by(|a, b| a.return_mean.total_cmp(&b.return_mean)) {
         lines.push(format!(
-            "best evaluation: {:.2} at {} steps",
-            best.return_mean,
+            "best evaluation: {} at {} steps",
+            text::value(best.return_mean),
             words::count(best.env_step)
         ));
     }
@@ -160,7 +162,7 @@ struct Offer {
     long: String,
 }
 
-fn offers(ctx: &Ctx<'_>) -> Vec<Offer> {
+fn offers(ctx: &Ctx<'_>, cells: usize) -> Vec<Offer> {
     let model = ctx.model;
     let (keymap, glyphs) = (&ctx.view.steering.keymap, ctx.glyphs());
     let mut all = Vec::new();
@@ -187,9 +189,11 @@ fn offers(ctx: &Ctx<'_>) -> Vec<Offer> {
         let long = "a new run like this one, with other keys if you like";
         offer(Command::Again, true, "new run like this", long.into());
     }
-    let id = model.run.id.as_ref();
-    let report = id.map_or(String::new(), |id| format!("; `rankdeck report {id}` has charts"));
-    offer(Command::Copy, false, "copy a report", format!("copy a report (Markdown){report}"));
+    // A command works as it stands here, or it is left out.
+    let copy = "copy a report (Markdown)";
+    let report = ctx.view.steering.report.as_ref().map(|command| format!("{copy}; `{command}` has charts"));
+    let report = report.filter(|text| text::width(text) + KEY <= cells);
+    offer(Command::Copy, false, "copy a report", report.unwrap_or_else(|| copy.to_owned()));
     offer(Command::Quit, false, "leave", String::new());
     all
 }
@@ -205,11 +209,11 @@ struct OfferLine {
 /// A line for each offer, or as many in a line as fit.
 fn offered(ctx: &Ctx<'_>, cells: usize, roomy: bool) -> Vec<OfferLine> {
     let mut lines: Vec<OfferLine> = Vec::new();
-    for offer in offers(ctx) {
+    for offer in offers(ctx, cells) {
         if roomy {
             let spans = vec![
                 ctx.s(format!("  {:<3}", offer.key), Role::Accent),
-                ctx.s(ctx.cut(&offer.long, cells.saturating_sub(5)), Role::Text),
+                ctx.s(ctx.cut(&offer.long, cells.saturating_sub(KEY)), Role::Text),
             ];
             lines.push(OfferLine { spans, places: vec![(0, cells as u16, offer.command)] });
             continue;

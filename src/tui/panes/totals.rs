@@ -106,7 +106,7 @@ fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
         row.push(Span::raw("  "));
     }
     put(buf, area, 0, Line::from(row));
-    let age = ctx.now.since(own.at);
+    let age = own.since(ctx.now);
     let age = if age > OWN_LATE_MS { format!("{} ago; ", words::duration_ms(age)) } else { String::new() };
     let word = format!(" {age}rank {}'s own, from its {}; not reduced over the ranks", own.rank, own.source);
     put(buf, area, 1, Line::from(ctx.s(word, Role::Warn)));

@@ -21,8 +21,12 @@ pub struct Steering {
     pub again: bool,
     /// A recorded run is shown: nothing can be ordered.
     pub replay: bool,
+    /// The command that writes a report of this run, as it is typed here; `None` where no record stays.
+    pub report: Option<String>,
     /// No record is kept: there is no past to go to.
     pub unrecorded: bool,
+    /// The hosts are simulated: nothing goes on without this console.
+    pub passing: bool,
     /// Runs of which a record lies here, the latest first.
     pub recorded: Vec<String>,
     /// The mouse is left to the terminal.

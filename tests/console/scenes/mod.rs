@@ -182,6 +182,7 @@ pub fn running(machines: &[Machine]) -> Model {
         return_mean: Some(212.4),
         eta_s: Some(472.0),
         at: ago(250),
+        age_ms: 0,
         per_rank: Vec::new(),
     });
     model.fingerprint =

@@ -4,7 +4,7 @@ use super::{Process, SimHost};
 use crate::simulator::chance::chance;
 use crate::simulator::fault::FaultKind;
 use crate::simulator::simulated_training::{self as training, Life, Moment};
-use rankdeck_proto::message::{GpuSample, HostSample, HostSignals, RankSample, RankSignals};
+use rankdeck_proto::message::{GpuSample, HostSample, HostSignals, PageSample, RankSample, RankSignals};
 use tokio::time::Instant;
 
 const GIB: u64 = 1 << 30;
@@ -51,7 +51,10 @@ impl SimHost {
         noise: f32,
     ) -> RankSample {
         let rank = self.rank(local);
-        let slow = training::in_force(life, FaultKind::Slow, rank.0, now).is_some();
+        let slow = life.slow_rank(self.scene(), now);
+        let began = moment.map(|moment| life.began(self.scene(), rank, moment, now));
+        let own_ms = moment.map(|moment| training::own_ms(life, self.scene(), rank, moment, now));
+        let page = training::page(self.scene(), rank, moment, slow);
         let kind =
             moment.and_then(|moment| moment.hang).filter(|hang| hang.rank == rank).map(|hang| hang.kind);
         let (state, cpu, wchan) = match kind {
@@ -71,7 +74,11 @@ impl SimHost {
             gpu: self.scene().gpus.then_some(local as u32),
             gpu_memory: self.scene().gpus.then_some(9 * GIB),
             gpu_share: None,
-            page: Some(training::page(self.scene(), rank, moment, slow)),
+            page: Some(PageSample {
+                iterations: began.into_iter().collect(),
+                own_ms: own_ms.unwrap_or_default(),
+                ..page
+            }),
             signals: RankSignals::default(),
         }
     }
