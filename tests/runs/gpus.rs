@@ -373,7 +373,7 @@ fn a_lost_gpu_that_the_plan_leaves_out_refuses_nothing() {
     }
 }
 
-/// A plan counts among the GPUs that were given, and so does what shows how many are free.
+/// A plan counts among the GPUs that were given, and so does a sweep that looks for free ones.
 #[test]
 fn a_look_at_a_host_tells_the_gpus_that_were_given() {
     let Some(machine) = machine(&[("gpus", "4"), ("lost", "3")], "gpus = 'all'") else { return };
