@@ -19,5 +19,9 @@ if [ "${WHEELS:-yes}" = yes ]; then
         ale-py==0.12.1 gymnasium==1.4.0 cloudpickle farama-notifications
 fi
 size=$(du -sm "$out" | cut -f1)
-[ "$size" -le 60 ] || { echo "gpu-kit: $size MiB is more than 60" >&2; exit 1; }
+if [ "$size" -gt 60 ]; then
+    echo "gpu-kit: $size MiB is more than 60:" >&2
+    (cd "$out" && du -m -- * | sort -rn | sed 's/^/gpu-kit:   /') >&2
+    exit 1
+fi
 echo "gpu-kit: $out, $size MiB; on the machine: python3 drive.py --out DIR --budget 560"

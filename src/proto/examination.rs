@@ -44,6 +44,9 @@ pub struct Question {
     /// GPUs are wanted here.
     #[serde(default)]
     pub gpus: bool,
+    /// Those, as a plan counts them; empty: all that are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub planned_gpus: Vec<u32>,
     /// Address of rank 0's store; `None` when one host is all.
     #[serde(default)]
     pub master: Option<String>,

@@ -29,7 +29,7 @@ fn check_gpu() -> Result<(), TrainerError> {
     for index in 0..count {
         compute(index).map_err(|mut error| {
             if count > 1 {
-                error.hinted.error = format!("GPU {index} of {count}: {}", error.hinted.error);
+                error.hinted.error = format!("GPU {}: {}", named(index), error.hinted.error);
             }
             error
         })?;
@@ -37,6 +37,13 @@ fn check_gpu() -> Result<(), TrainerError> {
     let nccl = cuda::nccl_version()?;
     say(&format!("{count} GPUs work with libtorch {} and NCCL {nccl}", torch_version()));
     Ok(())
+}
+
+/// What a user calls the GPU that is `index` here.
+fn named(index: usize) -> String {
+    let list = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let entry = list.split(',').nth(index).map(str::trim).filter(|entry| !entry.is_empty());
+    entry.map_or_else(|| index.to_string(), str::to_owned)
 }
 
 fn compute(index: usize) -> Result<(), TrainerError> {

@@ -264,6 +264,27 @@ fn the_wheels_of_the_gpu_kit_fit_in_and_install_without_a_network() {
     assert_eq!(std::fs::read_dir(&wheels).unwrap().count(), names.len(), "each wheel is of use");
 }
 
+/// Programs and wheels together, whatever is too large among them.
+#[test]
+fn a_gpu_kit_that_is_too_large_is_refused_with_its_sizes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (programs, kit) = (folder.path().join("bin"), folder.path().join("kit"));
+    std::fs::create_dir(&programs).unwrap();
+    // As good as random: xz makes nothing of it.
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32) as u32
+    };
+    let noise: Vec<u8> = (0..16 << 20).flat_map(|_| next().to_le_bytes()).collect();
+    std::fs::write(programs.join("rankdeck"), noise).unwrap();
+    std::fs::write(programs.join("rankdeck-trainer"), "").unwrap();
+    let output = packing(&programs, &kit, "yes", "no").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("MiB is more than 60:") && said.contains("programs.tar.xz"), "{said}");
+}
+
 /// A folder that some process has in its environment.
 fn is_used(folder: &Path) -> bool {
     let wanted = folder.to_str().unwrap();

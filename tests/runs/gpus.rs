@@ -353,6 +353,44 @@ fn a_gpu_that_has_fallen_off_before_the_launch_is_told_with_what_to_do() {
     assert!(output.status.success() && said.contains("ranks 0=gpu0 1=gpu1"), "{said}");
 }
 
+/// Neither what the driver says of it nor what the trainer finds when it tries.
+#[test]
+fn a_lost_gpu_that_the_plan_leaves_out_refuses_nothing() {
+    for (gpus, given, ranks) in [
+        ("[0, 2]", None, "ranks 0=gpu0 1=gpu2"),
+        ("1", None, "ranks 0=gpu0"),
+        ("2\nnproc = 1", None, "ranks 0=gpu0"),
+        ("[]\nnproc = 1", None, "ranks 0=cpu"),
+        ("[0, 1]", Some("2,0,1"), "ranks 0=gpu0 1=gpu1"),
+    ] {
+        let machine = machine(&[("gpus", "3"), ("lost", "1")], &format!("gpus = {gpus}"));
+        let Some(machine) = machine else { return };
+        split_in_any_way(&machine);
+        let given: Vec<_> = given.iter().map(|list| ("CUDA_VISIBLE_DEVICES", *list)).collect();
+        let output = machine.command(&["check"], &given).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.contains(ranks), "{gpus}: {said}");
+    }
+}
+
+/// A plan counts among the GPUs that were given, and so does a sweep that looks for free ones.
+#[test]
+fn a_look_at_a_host_tells_the_gpus_that_were_given() {
+    let Some(machine) = machine(&[("gpus", "4"), ("lost", "3")], "gpus = 'all'") else { return };
+    let mut command = rankdeck();
+    machine.fake.apply(&mut command);
+    command.env("CUDA_VISIBLE_DEVICES", "2,3");
+    command.args(["agent", "fleet", "--workdir"]).arg(machine.folder()).args(["--seconds", "1"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let look = said.lines().find_map(|line| line.split_once(' ')).expect("a look").1;
+    let look: serde_json::Value = serde_json::from_str(look).unwrap();
+    let given = look["given"].as_array().unwrap();
+    let lost: Vec<bool> = given.iter().map(|gpu| gpu["lost"] == true).collect();
+    assert_eq!(lost, [false, true], "{look:#}");
+    assert_eq!(look["sample"]["gpus"].as_array().unwrap().len(), 4, "all are shown: {look:#}");
+}
+
 /// The driver then counts the others anew.
 #[test]
 fn a_lost_gpu_leaves_the_others_their_figures() {

@@ -6,6 +6,7 @@
 
 use crate::paths;
 use crate::supervise::groups;
+use crate::supervise::launch_prep::among;
 use crate::supervise::libtorch;
 use crate::supervise::setup::{self, Container, Stage};
 use rankdeck_proto::examination::{Program, Question};
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long loading CUDA may take: seconds from a cold disk.
 const GPU_PATIENCE: Duration = Duration::from_secs(30);
+/// The list of GPUs that a process sees.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// Most output that is read.
 const MAX_OUTPUT: u64 = 1 << 20;
 /// Most lines and characters that are told of a set-up that fails.
@@ -231,7 +234,14 @@ pub(super) fn check_gpu(question: &Question, libtorch: &Path) -> Option<Result<S
         path.push(before);
     }
     let mut command = Command::new(trainer);
-    command.arg("--check-gpu").envs(&question.env).env("LD_LIBRARY_PATH", path);
+    command.arg("--check-gpu");
+    // As its ranks will see them: what is wrong with a GPU that the run does not use is no hindrance.
+    if !question.planned_gpus.is_empty() {
+        let indices: Vec<String> = question.planned_gpus.iter().map(u32::to_string).collect();
+        let given = std::env::var(VISIBLE).unwrap_or_default();
+        command.env(VISIBLE, among(&indices.join(","), &given));
+    }
+    command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID").envs(&question.env).env("LD_LIBRARY_PATH", path);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().ok()?;
     let (mut out, mut errors) = (child.stdout.take()?, child.stderr.take()?);

@@ -112,7 +112,9 @@ fn ask_ras(subject: &Subject, shared: &Shared, deadline: Instant) -> Option<Join
     let ask = move || {
         let told = ras::ask_any(&addresses, deadline.checked_sub(RAS_ENDS_BEFORE).unwrap_or(deadline));
         shared.found(|found| match told {
-            Ok(report) => found.ras = report.lines_about(rank),
+            Ok(Some(report)) => found.ras = report.lines_about(rank),
+            // Of an NCCL without RAS there is nothing to tell.
+            Ok(None) => {}
             Err(error) => found.notes.push(format!("NCCL RAS at {error}")),
         });
     };

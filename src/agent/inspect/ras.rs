@@ -28,6 +28,8 @@ const LINES: usize = 200;
 /// One that can answer greets within this: its thread does nothing else. A report takes a second and more
 /// where ranks are missing, for it waits for them.
 const GREETING: Duration = Duration::from_millis(300);
+/// What is said of an address at which nobody listens.
+const REFUSED: &str = "nobody listens there";
 
 /// What RAS said.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -114,22 +116,24 @@ struct Document {
     communicators: Vec<Communicator>,
 }
 
-/// Asks the first of these that greets: that one has all the time that is left. An error says why there is
-/// no report.
-pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Report, String> {
-    let mut why = "there is nobody to ask".to_owned();
+/// Asks the first of these that greets: that one has all the time that is left. `None`: nobody listens at any
+/// of them, as where NCCL has no RAS (it came with 2.24), or has it turned off. An error says why there is no
+/// report.
+pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Option<Report>, String> {
+    let mut why = None;
     for (asked, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / (addresses.len() - asked).clamp(1, 2) as u32;
         match ask_within(address, share.min(GREETING), deadline) {
-            Ok(report) => return Ok(report),
-            Err(error) => why = format!("{address}: {error}"),
+            Ok(report) => return Ok(Some(report)),
+            Err(error) if error == REFUSED => {}
+            Err(error) => why = Some(format!("{address}: {error}")),
         }
         if left.is_zero() {
             break;
         }
     }
-    Err(why)
+    why.map_or(Ok(None), Err)
 }
 
 /// Asks for a report; an error says in words why there is none.
@@ -169,7 +173,7 @@ impl Talk {
             let left = left(deadline)?;
             match TcpStream::connect_timeout(&target, left) {
                 Ok(stream) => return Ok(Talk { stream, deadline, ahead: Vec::new() }),
-                Err(error) => last = error.to_string(),
+                Err(error) => last = told(error),
             }
         }
         Err(last)
@@ -218,6 +222,7 @@ fn left(deadline: Instant) -> Result<Duration, String> {
 fn told(error: std::io::Error) -> String {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer in time".into(),
+        ErrorKind::ConnectionRefused => REFUSED.into(),
         _ => error.to_string(),
     }
 }

@@ -185,7 +185,7 @@ fn prepend(env: &mut BTreeMap<OsString, OsString>, name: &str, folder: &Path) {
 }
 
 /// Indices of a plan as names out of a list of visible devices: `0,2` of `4,5,6` is `4,6`.
-fn among(planned: &str, given: &str) -> String {
+pub(crate) fn among(planned: &str, given: &str) -> String {
     let given: Vec<&str> = given.split(',').map(str::trim).collect();
     let name = |index: &str| index.parse::<usize>().ok().and_then(|index| given.get(index).copied());
     planned.split(',').map(|index| name(index).unwrap_or(index)).collect::<Vec<_>>().join(",")

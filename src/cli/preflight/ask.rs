@@ -9,7 +9,7 @@ use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, random};
 use rankdeck_proto::examination::{EnvQuestion, Findings, Peer, Question};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{BUILTIN_ENVS, EnvWorker, Experiment};
-use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::host::{Gpus, Host, Transport};
 use rankdeck_types::variables;
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ const PATIENCE_MS: u64 = 3000;
 const PATIENCE_PER_HOST_MS: u64 = 150;
 /// Up to so many hosts connect to each other in all pairs; more would spend the time on connecting.
 const ALL_PAIRS: usize = 16;
+/// More than any host has: a number beyond is refused by the host's count.
+const MOST_GPUS: u32 = 1024;
 /// Ports that a host may take for the test.
 const PORTS: u64 = 3;
 
@@ -147,7 +149,8 @@ fn questions(subject: &Subject<'_>, dice: &mut dyn FnMut() -> u64) -> Vec<Questi
                 imports: subject.code.map(|code| code.imports.clone()).unwrap_or_default(),
                 environment: environment(&draft.experiment, subject.code.is_some()),
                 code: subject.code.map(|code| code.hash.clone()),
-                gpus: host.gpus.is_some(),
+                gpus: uses_gpus(host),
+                planned_gpus: planned(host),
                 master: master.clone(),
                 listen: if expect > 0 || fixed { ports[node].clone() } else { Vec::new() },
                 expect,
@@ -182,6 +185,21 @@ fn environment(experiment: &Experiment, has_code: bool) -> Option<EnvQuestion> {
         id: env.id.clone(),
         atari: env.looks_atari(),
     })
+}
+
+/// False where `gpus = []` says that CPUs are meant.
+fn uses_gpus(host: &Host) -> bool {
+    !matches!(&host.gpus, None | Some(Gpus::Count(0))) && host.gpus != Some(Gpus::List(Vec::new()))
+}
+
+/// The GPUs that the plan has by their number; empty where only the host knows how many there are.
+fn planned(host: &Host) -> Vec<u32> {
+    let most = host.nproc.unwrap_or(MOST_GPUS).min(MOST_GPUS) as usize;
+    match &host.gpus {
+        Some(Gpus::Count(count)) => (0..*count).take(most).collect(),
+        Some(Gpus::List(list)) => list.iter().copied().take(most).collect(),
+        Some(Gpus::Word(_)) | None => Vec::new(),
+    }
 }
 
 /// The folder as `agent start` gets it.

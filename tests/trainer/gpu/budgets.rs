@@ -7,8 +7,10 @@
 use super::train;
 use rankdeck_testkit::fake_cuda::{Counts, FakeCuda};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// Counts of one thing that is done again and again.
 struct Each {
@@ -68,9 +70,18 @@ fn counts(less: &str, more: &str, knobs: &[(&str, &str)], args: &[&str]) -> Opti
     Some([count(less, knobs, args)?, count(more, knobs, args)?])
 }
 
+/// Counts of one experiment, which is trained once for all that ask for it.
 fn count(experiment: &str, knobs: &[(&str, &str)], args: &[&str]) -> Option<Counts> {
+    static KNOWN: Mutex<BTreeMap<String, Counts>> = Mutex::new(BTreeMap::new());
+    let what = format!("{experiment} {knobs:?} {args:?}");
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(counts) = known().get(&what) {
+        return Some(counts.clone());
+    }
     let rank = if args.is_empty() { "-" } else { "0" };
-    Some(train(experiment, knobs, args)?.fake.counts(rank))
+    let counts = train(experiment, knobs, args)?.fake.counts(rank);
+    known().insert(what, counts.clone());
+    Some(counts)
 }
 
 /// How the same work is put on the GPU.

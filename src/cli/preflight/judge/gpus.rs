@@ -158,11 +158,14 @@ fn named_twice<'a>(found: &'a Findings, wanted: &[u32]) -> Option<&'a GpuFinding
     named().find(|gpu| named().any(|other| other.index < gpu.index && other.uuid == gpu.uuid))
 }
 
+/// The GPUs that the plan would use: fewer ranks than GPUs leave the last ones out.
 pub(in crate::cli::preflight) fn wanted(host: &Host, found: &Findings) -> Vec<u32> {
-    match &host.gpus {
+    let mut wanted = match &host.gpus {
         None => Vec::new(),
         Some(Gpus::Word(_)) => (0..found.probe.gpu_count).collect(),
         Some(Gpus::Count(count)) => (0..*count).collect(),
         Some(Gpus::List(list)) => list.clone(),
-    }
+    };
+    wanted.truncate(host.nproc.map_or(usize::MAX, |ranks| ranks as usize));
+    wanted
 }
