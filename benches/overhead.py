@@ -144,9 +144,11 @@ def trainer(args):
             name = next(said["run"] for _, said in run.lines if said.get("run"))
             watch = [run.process.pid] + [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit() and _is_agent(entry, name)]
             pids = run.pids()
-            pages = sorted(pathlib.Path(folder).glob("run/n*/runs/*/node*/gen0/rank*.page"), key=lambda page: page.stem)
+            # A page has no name once its agent has it open.
+            held = [file for pid in watch for file in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
+            pages = {int(found[1]): file for file in held if (found := re.search(r"/rank(\d+)\.page( \(deleted\))?$", os.readlink(file)))}
             ranks = []
-            for rank, file in enumerate(pages):
+            for rank, file in sorted(pages.items()):
                 with open(file, "rb") as page:
                     ranks.append(Watched(pids[rank], mmap.mmap(page.fileno(), 0, prot=mmap.PROT_READ)))
             pairs, both = [], {True: [0.0] * 6, False: [0.0] * 6}

@@ -70,6 +70,7 @@ def _case(name, matrix, reasons, **more):
 
 THREE = dict(nproc=(2, 1))
 SCRIPT = dict(program="script", **THREE, patience=40.0)
+TRIES = dict(SCRIPT, patience=55.0)
 REPLICAS = dict(program="replicas", **THREE, patience=40.0)
 PLAIN = dict(program="plain", **THREE, patience=40.0)
 # Scripts as people write them, alone on one host or on two hosts.
@@ -172,8 +173,9 @@ MUST_ALARM = [
     _case("script-fifo-write", "blocked", "fifo", group=SILENT, fault="fifo-write@{rank}:{step}", words=("faults.py:", "/orders"), **SCRIPT),
     _case("script-flock", "blocked", "file_lock", group=SILENT, fault="flock@{rank}:{step}", words=("index.lock", "held by pid"), **SCRIPT),
     _case("script-lockf", "blocked", "file_lock", group=SILENT, fault="lockf@{rank}:{step}", words=("index.lock", "held by pid"), **SCRIPT),
-    _case("script-tried", "blocked", "file_lock", group=SILENT, fault="tried@{rank}:{step}", words=("index.lock", "held by pid", "faults.py:"), **SCRIPT),
-    _case("script-database", "blocked", "file_lock", group=SILENT, fault="database@{rank}:{step}", words=("study.db", "held by pid", "faults.py:"), **SCRIPT),
+    # Each try may read the file: amber after half a minute, red after `watch.rank0_budget_s`.
+    _case("script-tried", "blocked", "file_lock", group=SLOW, severity="amber", fault="tried@{rank}:{step}", words=("index.lock", "held by pid", "faults.py:"), **TRIES),
+    _case("script-database", "blocked", "file_lock", group=SLOW, severity="amber", fault="database@{rank}:{step}", words=("study.db", "held by pid", "faults.py:"), **TRIES),
     _case("script-accept", "blocked", "waits_for_peer", group=SILENT, fault="accept@{rank}:{step}", words=("somebody to connect to 127.0.0.1:", "faults.py:"), **SCRIPT),
     _case("script-accept-path", "blocked", "waits_for_peer", group=SILENT, fault="accept-path@{rank}:{step}", words=("somebody to connect to /", "/orders", "faults.py:"), **SCRIPT),
     _case("script-child-server", "blocked", "waits_for_peer", group=SILENT, fault="child-server@{rank}:{step}", words=("/simulator to answer: pid", "faults.py:"), **SCRIPT),

@@ -15,7 +15,7 @@ def fifo(mode):
 def held(name, imports, hold):
     """A file that a program locks which is not of this run: the mark of the run is taken out of its environment."""
     path = os.path.join(tempfile.mkdtemp(), name)
-    code = f"import {imports}, os, sys, time\nos.setsid()\npath = {path!r}\n{hold}\nprint('held', flush=True)\ntime.sleep(60)"
+    code = f"import {imports}, os, sys, time\nos.setsid()\npath = {path!r}\n{hold}\nprint('held', flush=True)\ntime.sleep(120)"
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
     holder.stdout.readline()
     return path
@@ -51,7 +51,7 @@ def accept(family):
 def child_server():
     """A simulator that this rank has started, at a path: it takes the order and never answers."""
     path = os.path.join(tempfile.mkdtemp(), "simulator")
-    code = f"import socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind({path!r})\ns.listen()\nprint('there', flush=True)\ns.accept()[0].recv(1)\ns.accept()"
+    code = f"import socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind({path!r})\ns.listen()\nprint('there', flush=True)\nc = s.accept()[0]\nc.recv(1)\ntime.sleep(1000)"
     subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE).stdout.readline()
     client = socket.socket(socket.AF_UNIX)
     client.connect(path)

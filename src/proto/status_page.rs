@@ -1,8 +1,8 @@
 //! The status page: one memory-mapped file per rank, written by the rank, read by its agent.
 //!
-//! Owner: the rank (writer, one thread), which maps it; the agent reads the file. It stays readable when the
-//! rank is stopped, spins inside NCCL or is dead, and writing it costs no system call: this is what makes
-//! stuck-rank detection certain.
+//! Owner: the rank (writer, one thread), which maps it; the agent opens the file, takes its name away and
+//! reads it. It stays readable when the rank is stopped, spins inside NCCL or is dead, and writing it costs
+//! no system call: this is what makes stuck-rank detection certain.
 //!
 //! Layout, version 3: 64-bit little-endian words in a file of [`PAGE_BYTES`].
 //! ```text
@@ -22,12 +22,14 @@
 //!   and marked as torn).
 //! - PAGE-2: a full disk or a file that somebody cuts never kills who reads it, nor who creates it: blocks
 //!   are reserved before the file is mapped, and readers copy it with `pread`. A store into a file that is
-//!   cut while its rank has it mapped still ends that rank (SIGBUS): only processes of the same user can do
-//!   that.
+//!   cut while its rank has it mapped ends no rank of the built-in trainer ([`cut`]). It would end a script
+//!   (SIGBUS): the file has a name only until its agent has it open, and before that only processes of the
+//!   same user reach it.
 //! - Every word is an atomic; there is no undefined behaviour however reader and writer interleave.
 //! - Times are CLOCK_MONOTONIC nanoseconds of the host; only ages leave it.
 
 mod collective;
+mod cut;
 mod layout;
 mod reader;
 mod sample;

@@ -4,7 +4,7 @@
 //! Owner: nobody keeps state but [`Cores`], which compares two moments of one look.
 
 use super::syscall::{self, Call};
-use super::{descriptors, memory, sockets};
+use super::{descriptors, memory, polled, sockets};
 use crate::observe::host_signals::clock_ms;
 use crate::proc;
 use rankdeck_proto::inspection::Obstacle;
@@ -14,8 +14,6 @@ use std::time::Instant;
 
 /// Most processes that are named.
 const PROCESSES: usize = 64;
-/// Most descriptors of a poll that are looked at.
-const POLLED: u64 = 16;
 /// Most threads whose time on a core is compared.
 const THREADS: usize = 256;
 /// Share of the look from which a thread lacked a core.
@@ -25,15 +23,7 @@ const LACKS: f64 = 0.5;
 pub(super) fn processes(pid: u32, call: &Call) -> Vec<u32> {
     let polled = || -> Option<Vec<i32>> {
         let (name, _) = syscall::name(call.number?);
-        // struct pollfd: descriptor, events, returned events.
-        let count = matches!(name, "poll" | "ppoll").then_some(call.args[1].min(POLLED))?;
-        let bytes = memory::read(pid, call.args[0], count as usize * 8).ok()?;
-        Some(
-            bytes
-                .chunks_exact(8)
-                .filter_map(|one| Some(i32::from_ne_bytes(one.get(..4)?.try_into().ok()?)))
-                .collect(),
-        )
+        polled::of(pid, call).filter(|_| matches!(name, "poll" | "ppoll")).map(|polled| polled.fds)
     };
     let fds = syscall::descriptor(call).map(|fd| vec![fd]).or_else(polled).unwrap_or_default();
     let mut pids: Vec<u32> =
@@ -45,8 +35,12 @@ pub(super) fn processes(pid: u32, call: &Call) -> Vec<u32> {
 }
 
 /// Milliseconds until a thread that sleeps wakes by itself. A relative sleep counts in full: nothing tells
-/// how much of it has passed.
+/// how much of it has passed. An event loop that has nothing but timers sleeps, too.
 pub(super) fn sleep_left_ms(pid: u32, call: &Call) -> Option<u64> {
+    by_clock_ms(pid, call).or_else(|| polled::timer_ms(pid, call))
+}
+
+fn by_clock_ms(pid: u32, call: &Call) -> Option<u64> {
     let (at, clock) = match call.number? {
         libc::SYS_nanosleep => (call.args[0], None),
         libc::SYS_clock_nanosleep => {
@@ -78,7 +72,7 @@ pub(super) fn sleep_ms(
     let others = below.filter(|process| *process != pid).take(PROCESSES).map(|process| (process, process));
     let own = || threads(pid).into_iter().filter(|tid| *tid != pid).map(|tid| (pid, tid));
     let own: Vec<(u32, u32)> = if is_own(pid, obstacle, tcp) { own().collect() } else { Vec::new() };
-    others.chain(own).filter_map(|(pid, tid)| sleep_left_ms(pid, &syscall::call(pid, tid)?)).min()
+    others.chain(own).filter_map(|(pid, tid)| by_clock_ms(pid, &syscall::call(pid, tid)?)).min()
 }
 
 /// Both ends of the connection belong to the process.

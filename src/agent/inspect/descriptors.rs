@@ -116,6 +116,16 @@ pub fn peers(pid: u32, fd: i32) -> Vec<u32> {
     }
 }
 
+/// Both ends of a pipe or of a pair of sockets belong to the process, and to nobody else.
+pub fn is_own_wake_up(pid: u32, fd: i32) -> bool {
+    match target(pid, fd) {
+        Some(Target::Pipe { peers, searched_all: true }) => peers.is_empty(),
+        Some(Target::Unix { peers, path: None }) => peers.is_empty(),
+        Some(Target::Other(name)) => name.contains("[eventfd]"),
+        _ => false,
+    }
+}
+
 /// What a descriptor of a process leads to; `None` when it is closed or not ours to see.
 pub fn target(pid: u32, fd: i32) -> Option<Target> {
     let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;

@@ -8,12 +8,12 @@ use super::{
     Shared, Subject, Venture, awaited, descriptors, obstacle, ras, recorder, sockets, stacks, state_words,
     storage,
 };
-use crate::observe::{cgroup_stat, host_signals};
+use crate::observe::{cgroup_stat, host_signals, pages};
 use crate::proc::{self, Ident, Stat};
 use rankdeck_proto::inspection::{Child, GroupView, Obstacle, OsState, PythonView, Socket};
 use rankdeck_proto::message::CollectiveCall;
 use rankdeck_proto::message::GpuSample;
-use rankdeck_proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
+use rankdeck_proto::status_page::{Group, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
         found.pressure = host_signals::pressure();
         found.began_ms = monotonic_ns() / 1_000_000;
     });
-    let page = Reader::open(&subject.page).and_then(|reader| reader.view()).ok();
+    let page = pages::open(&subject.page).and_then(|reader| reader.view()).ok();
     let writer = page.filter(|view| view.rank == subject.rank.0).map(|view| view.pid);
     let program = |ident: Ident| writer.map_or(ident, |writer| proc::program(ident, writer));
     let alive = subject.ident.map(program).and_then(|ident| {
@@ -198,7 +198,7 @@ impl Seen<'_> {
 
 /// What a rank says of itself.
 fn status_page(subject: &Subject, shared: &Shared) {
-    let page = Reader::open(&subject.page).and_then(|reader| reader.view());
+    let page = pages::open(&subject.page).and_then(|reader| reader.view());
     let Some(view) = page.as_ref().ok().filter(|view| view.rank == subject.rank.0) else { return };
     let now = monotonic_ns();
     let groups = if view.by_hook { hook_groups(view, now) } else { Vec::new() };

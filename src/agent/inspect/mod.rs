@@ -6,6 +6,7 @@
 //! ```text
 //! look          the parts in their order
 //! syscall       what a thread waits for
+//! polled        what a call that waits for several descriptors waits for
 //! obstacle      what a thread is blocked on, where that has a name
 //! awaited       who is at the other end, and whether that sleeps or lacks a core
 //! descriptors   which process is at the other end of a descriptor
@@ -44,6 +45,7 @@ pub mod memory;
 #[cfg(target_arch = "x86_64")]
 pub mod native;
 pub mod obstacle;
+mod polled;
 pub mod python;
 mod question;
 pub mod ras;

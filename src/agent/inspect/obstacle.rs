@@ -10,15 +10,13 @@ use super::listeners::{self, hex_address};
 use super::locks::{self, Family};
 use super::sockets::Tcp;
 use super::syscall::{self, Call, Kind};
-use super::{awaited, memory, question};
+use super::{awaited, memory, polled, question};
 use crate::proc;
 use rankdeck_proto::inspection::{Holder, Obstacle};
 use std::net::SocketAddr;
 
 /// Port of name servers.
 const DNS: u16 = 53;
-/// Most descriptors of one poll that are looked at.
-const POLLED: usize = 16;
 /// Most processes that are named.
 const NAMED: usize = 4;
 /// A sleep up to this long may be the pause between two tries, ms.
@@ -68,20 +66,12 @@ fn waiting_for(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
     match syscall::name(number) {
         (_, Kind::Read) => on(pid, call.args[0] as i32, true, tcp)
             .filter(|found| matches!(found, Obstacle::NameServer { .. })),
-        ("poll" | "ppoll", _) => {
-            let count = (call.args[1] as usize).min(POLLED);
-            let bytes = memory::read(pid, call.args[0], count * 8).ok()?;
-            let fds = bytes
-                .chunks_exact(8)
-                .filter_map(|entry| Some(i32::from_ne_bytes(entry.get(..4)?.try_into().ok()?)));
-            fds.filter(|fd| *fd >= 0).find_map(|fd| on(pid, fd, true, tcp))
-        }
-        ("epoll_wait" | "epoll_pwait", _) => {
-            let text = proc::text(format!("/proc/{pid}/fdinfo/{}", call.args[0] as i32))?;
-            let fds = text
-                .lines()
-                .filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok());
-            fds.take(POLLED).find_map(|fd| on(pid, fd, true, tcp))
+        ("poll" | "ppoll" | "epoll_wait" | "epoll_pwait", _) => {
+            if polled::timer_ms(pid, call).is_some() {
+                return None;
+            }
+            let fds = polled::of(pid, call)?.fds;
+            fds.into_iter().filter_map(|fd| on(pid, fd, true, tcp)).min_by_key(says_little)
         }
         ("openat" | "open", _) => {
             let wchan = proc::wchan(pid);
@@ -95,6 +85,16 @@ fn waiting_for(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
             Some(Obstacle::Fifo { path, reads: flags & libc::O_ACCMODE == libc::O_RDONLY, opening: true })
         }
         _ => None,
+    }
+}
+
+/// How little one of several descriptors explains a wait: a server of the program's own waits for as long as
+/// it lives, and a pipe that only its own threads write to wakes its event loop.
+fn says_little(found: &Obstacle) -> u8 {
+    match found {
+        Obstacle::Pipe { ends, .. } if ends.is_empty() => 2,
+        Obstacle::Listener { .. } => 1,
+        _ => 0,
     }
 }
 

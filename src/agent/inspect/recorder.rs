@@ -7,9 +7,9 @@
 //! it is complete; numbers may come as text.
 
 use super::{Shared, Subject};
+use crate::observe::pages;
 use rankdeck_proto::inspection::{GroupView, PythonView, RecentCall};
 use rankdeck_proto::message::CollectiveCall;
-use rankdeck_proto::status_page::Reader;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const BYTES: u64 = 16 << 20;
 const RECENT: usize = 16;
 
 pub(super) fn add(subject: &Subject, shared: &Shared, deadline: Instant) {
-    let Ok(reader) = Reader::open(&subject.page) else { return };
+    let Ok(reader) = pages::open(&subject.page) else { return };
     if !reader.has_hook() {
         return;
     }

@@ -95,7 +95,7 @@ device server:/data mounted on /data with fstype nfs4 statvers=1.1
 
     #[test]
     fn a_thread_that_waits_for_no_file_has_no_storage() {
-        let call = |number: i64| Call { number: Some(number), args: [u64::MAX, 0, 0], sp: 0, pc: 0 };
+        let call = |number: i64| Call { number: Some(number), args: [u64::MAX, 0, 0, 0], sp: 0, pc: 0 };
         for number in [libc::SYS_futex, libc::SYS_fsync, libc::SYS_read] {
             assert_eq!(moved(std::process::id(), &call(number)), None);
         }

@@ -12,8 +12,8 @@ use crate::proc;
 pub struct Call {
     /// Number; `None` while it runs in user space.
     pub number: Option<i64>,
-    /// First three arguments.
-    pub args: [u64; 3],
+    /// First four arguments.
+    pub args: [u64; 4],
     /// Stack pointer, 0 while running.
     pub sp: u64,
     /// Program counter, 0 while running.
@@ -28,15 +28,15 @@ pub fn call(pid: u32, tid: u32) -> Option<Call> {
 fn parse(text: &str) -> Option<Call> {
     let text = text.trim();
     if text == "running" {
-        return Some(Call { number: None, args: [0; 3], sp: 0, pc: 0 });
+        return Some(Call { number: None, args: [0; 4], sp: 0, pc: 0 });
     }
     let words: Vec<&str> = text.split(' ').collect();
     let number: i64 = words.first()?.parse().ok()?;
     let hex = |word: &&str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
     let [.., sp, pc] = words.as_slice() else { return None };
     let (sp, pc) = (hex(sp)?, hex(pc)?);
-    let mut args = [0; 3];
-    if words.len() >= 6 {
+    let mut args = [0; 4];
+    if words.len() >= 7 {
         for (arg, word) in args.iter_mut().zip(&words[1..]) {
             *arg = hex(word)?;
         }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn lines_of_all_three_kinds_are_read() {
         let blocked = parse("202 0x7f01 0x189 0x0 0x0 0x0 0xffffffff 0x7ffd10 0x7f0a\n").unwrap();
-        assert_eq!((blocked.number, blocked.args), (Some(202), [0x7f01, 0x189, 0]));
+        assert_eq!((blocked.number, blocked.args), (Some(202), [0x7f01, 0x189, 0, 0]));
         assert_eq!((blocked.sp, blocked.pc), (0x7ffd10, 0x7f0a));
         assert_eq!(parse("running\n").unwrap().number, None);
         // Stopped in user space: no call, but registers.
@@ -232,7 +232,7 @@ mod tests {
     fn calls_have_their_names() {
         assert_eq!(name(libc::SYS_futex), ("futex", Kind::Lock));
         assert_eq!(name(9999).0, "");
-        let call = Call { number: Some(libc::SYS_read), args: [5, 0, 0], sp: 0, pc: 0 };
+        let call = Call { number: Some(libc::SYS_read), args: [5, 0, 0, 0], sp: 0, pc: 0 };
         assert_eq!(in_short(&call).as_deref(), Some("read(5)"));
         let unknown = Call { number: Some(9999), ..call };
         assert_eq!(in_short(&unknown).as_deref(), Some("system call 9999"));

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! sample         gauges of the host, its ranks and their status pages, in rounds
+//! pages          the ranks' status pages, held open
 //! starvation     whether ranks want a core and get none
 //! process_tree   the processes of one rank between two looks
 //! cgroup_stat    whether a cgroup is frozen, throttled or out of memory
@@ -28,6 +29,7 @@ pub(crate) mod line_times;
 pub(crate) mod logs;
 pub(crate) mod metrics;
 pub(crate) mod nvml;
+pub(crate) mod pages;
 pub(crate) mod process_tree;
 pub(crate) mod sample;
 pub(crate) mod secrets;

@@ -9,6 +9,7 @@ use crate::observe::{
     gate::Gate,
     gpu::Gpus,
     host_signals::HostWatch,
+    pages,
     process_tree::{Depth, HostCache, ProcessTree},
     visible::{self, Given},
 };
@@ -16,7 +17,7 @@ use crate::proc::{self, Ident};
 use crate::timing::Timing;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{GpuSample, HostSample, PageSample, RankSample};
-use rankdeck_proto::status_page::{Reader, monotonic_ns};
+use rankdeck_proto::status_page::monotonic_ns;
 use rankdeck_types::ids::{Generation, Rank};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -73,6 +74,7 @@ pub struct Targets {
 impl Targets {
     /// Replaces the list.
     pub fn set(&self, generation: Generation, meeting: Meeting, targets: Vec<Target>) {
+        pages::keep(|page| targets.iter().any(|target| target.page == page));
         let task = Arc::new(Task { generation, meeting, targets });
         *self.task.lock().unwrap_or_else(PoisonError::into_inner) = task;
     }
@@ -152,7 +154,6 @@ struct Watched {
     program: Option<ProcessTree>,
     /// What that process calls itself, when somebody has looked for it.
     writer: Option<u32>,
-    page: Option<Reader>,
     /// The program itself told at the latest look that it moves.
     gives_signs: bool,
 }
@@ -293,18 +294,11 @@ fn gives_signs(page: &PageSample) -> bool {
 
 impl Watched {
     fn of(root: Ident) -> Watched {
-        Watched { tree: ProcessTree::of(root), program: None, writer: None, page: None, gives_signs: false }
+        Watched { tree: ProcessTree::of(root), program: None, writer: None, gives_signs: false }
     }
 
     fn page(&mut self, target: &Target, ended: bool) -> Option<PageSample> {
-        if self.page.is_none() {
-            self.page = Reader::open(&target.page).ok();
-        }
-        let Ok(view) = self.page.as_ref()?.view() else {
-            // Cut or overwritten: what is there at the next round may be a page again.
-            self.page = None;
-            return None;
-        };
+        let view = pages::open(&target.page).ok()?.view().ok()?;
         let now_ns = monotonic_ns();
         let own = view.rank == target.rank.0;
         if own && !ended && self.writer != Some(view.pid) {

@@ -213,6 +213,17 @@ fn a_stop_asked_for_before_the_run_was_found_is_ordered_when_it_is() {
 }
 
 #[test]
+fn a_stop_of_a_run_that_no_host_knows_ends_with_the_last_answer() {
+    let mut other = Cluster::launch(2).attach();
+    other.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
+    other.ready(0);
+    assert_eq!(other.exit, None, "the second one has not looked");
+    other.ready(1);
+    assert_eq!((other.exit, other.now.0), (Some(130), 0));
+    assert_eq!((other.stops(0).len(), other.stops(1).len()), (1, 1), "each has looked");
+}
+
+#[test]
 fn another_console_sees_the_stop_waits_for_a_successor_and_follows_it() {
     let mut viewer = running();
     // Somebody else stops the run: the agents' records are all that this console sees.

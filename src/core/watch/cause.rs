@@ -374,6 +374,10 @@ impl<'a> Lateness<'a> {
             ('R', _) if never_sleeps(view) => Reason::Spinning,
             (_, Wait::Lock) if idle => Reason::Lock,
             (_, Wait::Sleep) if obstacle::for_own(view) != Some(Reason::FileLock) => Reason::Sleeping,
+            // An event loop with nothing but timers.
+            (_, Wait::Poll) if view.evidence().is_some_and(|look| look.os.sleep_left_ms.is_some()) => {
+                Reason::Sleeping
+            }
             _ if idle && obstacle::for_own(view).is_some() => obstacle::for_own(view).unwrap_or_default(),
             (_, Wait::Net) => Reason::WaitsForPeer,
             _ => Reason::Unknown,

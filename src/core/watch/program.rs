@@ -83,11 +83,13 @@ fn gpu_works(view: &RankView<'_>) -> bool {
     own.is_some_and(|percent| percent >= GPU)
 }
 
-/// It sleeps, and the sleep ends within its budget; or what it waits for does.
+/// It sleeps, and the sleep ends within its budget; or what it waits for does. Where it slept at the latest
+/// look, has done something since and sleeps again, it has just shown that it wakes. An event loop sleeps in a
+/// poll.
 pub(super) fn wakes_by_itself(view: &RankView<'_>, budget_ms: u64) -> bool {
-    let left = view.evidence().and_then(|look| look.os.sleep_left_ms);
-    let own = view.sample.wchan.contains("nanosleep")
-        && left.is_some_and(|left| view.silence_ms().saturating_add(left) < budget_ms);
+    let left = view.look.and_then(|look| look.os.sleep_left_ms);
+    let sleeps = ["nanosleep", "poll"].iter().any(|wait| view.sample.wchan.contains(wait));
+    let own = sleeps && left.is_some_and(|left| view.silence_ms().saturating_add(left) < budget_ms);
     own || awaits_a_sleeper(view, budget_ms)
 }
 

@@ -151,6 +151,48 @@ fn page_2_a_page_that_is_cut_is_an_error_until_it_is_whole_again() {
 }
 
 #[test]
+fn page_2_a_page_that_is_cut_under_its_writer_ends_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("page");
+    for length in [0, 80, 4096] {
+        let mut writer = Writer::create(&path, 4, 0).unwrap();
+        let mut other = Writer::create(&folder.path().join("other"), 5, 0).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+        for _ in 0..2 * RING {
+            writer.site(7, || "src/train.rs:7".into());
+            writer.enter(Op::Barrier, tag("x"), 0, 0, Dtype::U8, 7);
+            writer.leave();
+        }
+        assert_eq!(writer.body().left, 2 * RING as u64);
+        assert!(Reader::open(&path).is_err(), "what was cut to {length} is told as such");
+        other.update(|body| body.env_step = 3);
+        assert_eq!(Reader::open(&folder.path().join("other")).unwrap().view().unwrap().body.env_step, 3);
+    }
+}
+
+/// In a process of its own, since that is to end.
+#[test]
+fn page_2_a_fault_elsewhere_ends_the_process_as_ever() {
+    use std::os::unix::process::ExitStatusExt;
+    const OWN: &str = "RANKDECK_TEST_PAGE_FAULT";
+    if std::env::var_os(OWN).is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let _writer = Writer::create(&folder.path().join("page"), 4, 0).unwrap();
+        let file =
+            File::options().read(true).write(true).create_new(true).open(folder.path().join("x")).unwrap();
+        file.set_len(4096).unwrap();
+        // SAFETY: what happens to the file is the point of the test.
+        let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+        file.set_len(0).unwrap();
+        std::process::exit(i32::from(std::hint::black_box(map[0])));
+    }
+    let name = "status_page::tests::page_2_a_fault_elsewhere_ends_the_process_as_ever";
+    let mut own = std::process::Command::new("/proc/self/exe");
+    let ended = own.args(["--exact", name]).env(OWN, "1").output().unwrap();
+    assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{ended:?}");
+}
+
+#[test]
 fn page_2_no_block_of_a_page_is_a_hole() {
     use std::os::unix::fs::MetadataExt;
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! The rank's side of a status page.
 
+use super::cut::Guarded;
 use super::layout::{
     self, BODY, GROUP_WORDS, GROUPS_START, ITERATION_WORDS, ITERATIONS_START, RING_START, RING_WORDS,
     SITE_WORDS, SITES_START,
@@ -37,14 +38,18 @@ pub struct Entry {
 }
 
 /// A writable map of [`PAGE_BYTES`].
-pub(super) struct MappedPage(MmapRaw);
+pub(super) struct MappedPage {
+    /// Fields are dropped in their order.
+    _guarded: Option<Guarded>,
+    map: MmapRaw,
+}
 
 impl MappedPage {
     fn get(&self, index: usize) -> &AtomicU64 {
         assert!(index < PAGE_BYTES / 8, "word inside the page");
         // SAFETY: the map has PAGE_BYTES and is page-aligned, `index` was checked, and this process accesses
         // the page only as atomics.
-        unsafe { &*self.0.as_mut_ptr().cast::<AtomicU64>().add(index) }
+        unsafe { &*self.map.as_mut_ptr().cast::<AtomicU64>().add(index) }
     }
 
     pub(super) fn store(&self, start: usize, words: &[u64]) {
@@ -88,16 +93,18 @@ impl Writer {
         if reserved != 0 {
             return Err(io::Error::from_raw_os_error(reserved));
         }
-        Ok(Writer::start(MmapOptions::new().len(PAGE_BYTES).map_raw(&file)?, rank, generation))
+        let map = MmapOptions::new().len(PAGE_BYTES).map_raw(&file)?;
+        let guarded = Some(Guarded::new(map.as_ptr() as usize));
+        Ok(Writer::start(MappedPage { _guarded: guarded, map }, rank, generation))
     }
 
     /// A page that no agent sees, for a trainer started by hand.
     pub fn anonymous(rank: u32, generation: u32) -> io::Result<Writer> {
-        Ok(Writer::start(MmapOptions::new().len(PAGE_BYTES).map_anon()?.into(), rank, generation))
+        let map = MmapOptions::new().len(PAGE_BYTES).map_anon()?.into();
+        Ok(Writer::start(MappedPage { _guarded: None, map }, rank, generation))
     }
 
-    fn start(map: MmapRaw, rank: u32, generation: u32) -> Writer {
-        let words = MappedPage(map);
+    fn start(words: MappedPage, rank: u32, generation: u32) -> Writer {
         // A reader must not take what an earlier writer left for this writer's.
         words.get(0).store(0, Ordering::Release);
         words.store(1, &[0; PAGE_BYTES / 8 - 1]);

@@ -323,3 +323,37 @@ fn a_name_that_nobody_resolves_is_named() {
     let (server, name) = ("127.0.53.9:53".into(), "simulator.example.org".into());
     assert_eq!(found, Obstacle::NameServer { server, name });
 }
+
+/// An event loop has descriptors of its own, a server of the program may be among them: what it waits for is
+/// the rest. With nothing but timers it sleeps.
+#[test]
+fn an_event_loop_waits_for_the_others_and_with_none_it_sleeps() {
+    let program = |body: &str| {
+        let code = format!(
+            "import asyncio, sys\nasync def quiet(r, w): await asyncio.Event().wait()\nasync def go():\n{body}\nasyncio.run(go())"
+        );
+        python(&code, &[])
+    };
+    let timers = program("    while True: await asyncio.sleep(1.5)");
+    let (pid, begun) = (timers.0.id(), Instant::now());
+    loop {
+        let call = syscall::call(pid, pid);
+        let left = call.as_ref().and_then(|call| awaited::sleep_left_ms(pid, call));
+        if left.is_some_and(|left| (1_000..=1_600).contains(&left)) {
+            let found = in_memory(pid, call.as_ref().unwrap(), &[]);
+            assert_eq!(found, None);
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{call:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let child = program(
+        "    p = await asyncio.create_subprocess_exec('sleep', '1000', stdout=-1)\n    await p.stdout.read()",
+    );
+    obstacle(
+        &child,
+        |found| matches!(found, Obstacle::Pipe { ends, .. } if ends.iter().any(|end| end.name.contains("sleep"))),
+    );
+    let served = "    s = await asyncio.start_server(quiet, '127.0.0.1', 0)\n    r, _ = await asyncio.open_connection(*s.sockets[0].getsockname())\n    await r.read(1)";
+    obstacle(&program(served), |found| matches!(found, Obstacle::Connection { .. }));
+}

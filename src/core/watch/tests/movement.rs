@@ -245,9 +245,31 @@ fn a_sleep_that_ends_within_the_budget_is_expected() {
         os: OsState { sleep_left_ms: Some(left), ..OsState::default() },
         ..Inspection::default()
     };
-    let sleeps = |_: u64, sample: &mut RankSample| sample.wchan = "hrtimer_nanosleep".into();
-    only_expected(&script(0, 40_000, Some(look(55_000)), &sleeps));
-    red_in_time(&script(0, 12_000, Some(look(900_000)), &sleeps), 0, Reason::Sleeping);
+    // An event loop that has nothing but timers sleeps in a poll.
+    for wait in ["hrtimer_nanosleep", "ep_poll"] {
+        let sleeps = |_: u64, sample: &mut RankSample| sample.wchan = wait.into();
+        only_expected(&script(0, 40_000, Some(look(55_000)), &sleeps));
+        red_in_time(&script(0, 12_000, Some(look(900_000)), &sleeps), 0, Reason::Sleeping);
+    }
+}
+
+/// What a look has shown is old as soon as the sleeper wakes: until the next look it sleeps again.
+#[test]
+fn a_rank_that_sleeps_wakes_and_sleeps_again_is_never_red_between_two_looks() {
+    for wait in ["hrtimer_nanosleep", "ep_poll"] {
+        let look = Inspection {
+            rank: Rank(0),
+            os: OsState { sleep_left_ms: Some(500), ..OsState::default() },
+            ..Inspection::default()
+        };
+        let c = script(0, 60_000, Some(look), &|at, sample| {
+            sample.wchan = wait.into();
+            // Too little for work, and now and then enough to make the look old.
+            main(sample).turns += at / 500;
+            main(sample).io_bytes += at / 7_000;
+        });
+        only_expected(&c);
+    }
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! The status pages of this host's ranks, open for as long as somebody asks for them.
+//!
+//! Owner: the agent's process; sampling and close looks read the same open page. A rank has its page mapped,
+//! and a store into a file that somebody cuts short ends the rank (SIGBUS). So a page loses its name as soon
+//! as it is open here: what has no name is cut, copied over or tidied away by nobody. It goes with the last
+//! of its writer and this agent.
+
+use rankdeck_proto::status_page::Reader;
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+static OPEN: LazyLock<Mutex<HashMap<PathBuf, Arc<Reader>>>> = LazyLock::new(Mutex::default);
+
+fn pages() -> MutexGuard<'static, HashMap<PathBuf, Arc<Reader>>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The page that was made at `path` last.
+///
+/// Errors: there was none, or what is there is none (yet).
+pub(crate) fn open(path: &Path) -> io::Result<Arc<Reader>> {
+    // Nobody waits for the lock while a file system is slow.
+    match Reader::open(path) {
+        Ok(page) => {
+            let page = Arc::new(page);
+            pages().insert(path.to_owned(), page.clone());
+            // A folder that takes nothing away: the page keeps its name.
+            let _ = std::fs::remove_file(path);
+            Ok(page)
+        }
+        // A file that came later and is no page replaces none.
+        Err(error) => pages().get(path).cloned().ok_or(error),
+    }
+}
+
+/// Lets go of all pages but these.
+pub(crate) fn keep(wanted: impl Fn(&Path) -> bool) {
+    pages().retain(|path, _| wanted(path));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_proto::status_page::Writer;
+    use std::fs::File;
+
+    #[test]
+    fn page_2_whoever_cuts_the_file_of_a_page_reaches_no_rank() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank3.page");
+        assert!(open(&path).is_err());
+        let mut writer = Writer::create(&path, 3, 0).unwrap();
+        let mut step = 0;
+        for length in [0, 1, 4096, 1 << 20] {
+            open(&path).unwrap();
+            // As `truncate` and `>` do: where there is no file they make one.
+            File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+                .unwrap()
+                .set_len(length)
+                .unwrap();
+            step += 1;
+            writer.update(|body| body.env_step = step);
+            assert_eq!(open(&path).unwrap().view().unwrap().body.env_step, step, "cut to {length}");
+        }
+    }
+
+    #[test]
+    fn a_later_page_of_the_same_name_is_the_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.page");
+        let pid = |view: io::Result<Arc<Reader>>| view.unwrap().view().unwrap().generation;
+        let _first = Writer::create(&path, 0, 1).unwrap();
+        assert_eq!(pid(open(&path)), 1);
+        assert_eq!(pid(open(&path)), 1, "without a name");
+        let _second = Writer::create(&path, 0, 2).unwrap();
+        assert_eq!(pid(open(&path)), 2);
+        keep(|kept| !kept.starts_with(folder.path()));
+        assert!(open(&path).is_err());
+    }
+}
