@@ -160,7 +160,7 @@ fn an_unknown_process_and_a_silent_rank_cost_no_report() {
     let script = vec![vec![("SET FORMAT json", "OK\n"), ("TIMEOUT 1", "OK\n"), ("STATUS", MISSING)]];
     let (address, thread) = server(script);
     let deadline = Instant::now() + Duration::from_secs(4);
-    let report = ask_any(&[silent.local_addr().unwrap().to_string(), address], deadline).unwrap();
+    let report = ask_any(&[silent.local_addr().unwrap().to_string(), address], deadline).unwrap().unwrap();
     assert_eq!(report.version, "2.28.9");
     thread.join().unwrap();
 }
