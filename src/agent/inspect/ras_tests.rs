@@ -184,7 +184,8 @@ fn one_that_greets_has_all_the_time_that_is_left() {
         }
     });
     let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let report = ask_any(&[address, refusing], Instant::now() + Duration::from_millis(4000)).unwrap().unwrap();
+    let report =
+        ask_any(&[address, refusing], Instant::now() + Duration::from_millis(4000)).unwrap().unwrap();
     assert_eq!(report.communicators[0].missing_ranks[0].rank, 1);
     drop(ended);
     thread.join().unwrap();

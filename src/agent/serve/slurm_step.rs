@@ -5,8 +5,8 @@
 //! ends: the node goes to the next job with the old ranks on it. What the agent has instead is its *holder*,
 //! `agent hold`, the one process of the step. Slurm signals the holder before the end, and kills it at the
 //! end. That is cheaper and surer than asking the controller again and again: it works when the controller,
-//! the network or slurmd is gone, and costs nothing while the job lives. The controller is asked for the cause
-//! only then.
+//! the network or slurmd is gone, and costs nothing while the job lives. The controller is asked for the
+//! cause only then.
 //!
 //! - SLURM-1: when the step is told to end, the run is stopped cleanly; when the step is over after that, the
 //!   run is killed. A step that is over without a word (the job's `srun` may kill it before slurmd's signal

@@ -184,10 +184,12 @@ fn prepend(env: &mut BTreeMap<OsString, OsString>, name: &str, folder: &Path) {
     env.insert(name.into(), list);
 }
 
-/// Indices of a plan as names out of a list of visible devices: `0,2` of `4,5,6` is `4,6`.
+/// Indices of a plan as names out of a list of visible devices: `0,2` of `4,5,6` is `4,6`. Without a list
+/// they stay as they are.
 pub(crate) fn among(planned: &str, given: &str) -> String {
     let given: Vec<&str> = given.split(',').map(str::trim).collect();
-    let name = |index: &str| index.parse::<usize>().ok().and_then(|index| given.get(index).copied());
+    let entry = |index: usize| given.get(index).copied().filter(|name| !name.is_empty());
+    let name = |index: &str| index.parse().ok().and_then(entry);
     planned.split(',').map(|index| name(index).unwrap_or(index)).collect::<Vec<_>>().join(",")
 }
 
@@ -409,6 +411,7 @@ mod tests {
         assert_eq!(among("0,2", "4,5,6"), "4,6");
         assert_eq!(among("0", "GPU-8932f937"), "GPU-8932f937");
         assert_eq!(among("3", "4,5"), "3", "a plan that does not fit is the driver's to refuse");
+        assert_eq!(among("0,2", ""), "0,2", "there is no list");
         let of = |named, device| devices(named, device, "own".into());
         assert_eq!(of("4,6", "cuda:1"), [("CUDA_VISIBLE_DEVICES", "4,6".to_owned())]);
         let second = of("MIG-a,MIG-b", "cuda:1");

@@ -204,9 +204,12 @@ fn container_words(word: &str, tool: Tool, rest: &str, stage: &Stage<'_>) -> OsS
             }
         }
         Tool::Docker | Tool::Podman => {
-            words.extend(
-                ["run", "--rm", "--init", "--network=host", "--ipc=host", "--pid=host"].map(Into::into),
-            );
+            words.extend(["run", "--rm"].map(Into::into));
+            // Podman refuses it in the host's process name space, where nobody is process 1.
+            if tool == Tool::Docker {
+                words.push("--init".into());
+            }
+            words.extend(["--network=host", "--ipc=host", "--pid=host"].map(Into::into));
             if !needs.name.is_empty() {
                 words.extend(["--name".into(), OsString::from(&needs.name)]);
             }
@@ -230,7 +233,8 @@ fn container_words(word: &str, tool: Tool, rest: &str, stage: &Stage<'_>) -> OsS
     line.push(match tool {
         Tool::Apptainer => " ",
         Tool::Docker => " --user \"$(id -u):$(id -g)\" --env HOME=/tmp ",
-        Tool::Podman => " --userns=keep-id --env HOME=/tmp ",
+        // Root's containers have root's own user name space, and podman refuses to map it.
+        Tool::Podman => " $([ \"$(id -u)\" = 0 ] || echo --userns=keep-id) --env HOME=/tmp ",
     });
     line.push(rest);
     line

@@ -84,8 +84,8 @@ fn gpu_works(view: &RankView<'_>) -> bool {
 }
 
 /// It sleeps, and the sleep ends within its budget; or what it waits for does. Where it slept at the latest
-/// look, has done something since and sleeps again, it has just shown that it wakes. An event loop sleeps in a
-/// poll.
+/// look, has done something since and sleeps again, it has just shown that it wakes. An event loop sleeps in
+/// a poll.
 pub(super) fn wakes_by_itself(view: &RankView<'_>, budget_ms: u64) -> bool {
     let left = view.look.and_then(|look| look.os.sleep_left_ms);
     let sleeps = ["nanosleep", "poll"].iter().any(|wait| view.sample.wchan.contains(wait));

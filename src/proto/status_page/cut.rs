@@ -53,8 +53,8 @@ fn install() -> libc::sigaction {
 
 /// A store met what the file does not have any more.
 extern "C" fn missing(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel hands over a valid siginfo_t, whose si_addr it has set for this code of SIGBUS; only a
-    // mapping that is a page of this process is replaced, by one of the same size; the calls are safe in a
+    // SAFETY: the kernel hands over a valid siginfo_t, whose si_addr it has set for this code of SIGBUS; only
+    // a mapping that is a page of this process is replaced, by one of the same size; the calls are safe in a
     // handler, and errno is put back.
     unsafe {
         let errno = *libc::__errno_location();
