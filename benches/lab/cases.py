@@ -216,8 +216,9 @@ MUST_ALARM = [
     _case("all-lock", "people", "standstill", group=STALL, fault="lock@all:{step}", program="cleanrl", guilty="none", words=("happenings.py:",), nproc=(2, 1), patience=90.0),
     _case("all-flock", "people", "standstill", group=STALL, fault="flock@all:{step}", program="cleanrl", guilty="none", outside=outside.held_lock, environment={"LAB_LOCK": str(outside.LOCKED)}, words=("happenings.py:",), nproc=(2, 1), patience=90.0),
     _case("all-server", "people", "standstill", group=STALL, fault="server@all:{step}", program="cleanrl", guilty="none", words=("happenings.py:",), nproc=(2, 1), patience=90.0),
-    _case("alone-lock", "people", "standstill", group=STALL, fault="lock@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **ALONE),
-    _case("plain-lock", "people", "standstill", group=STALL, fault="lock@{rank}:{step}", program="cleanrl-plain", environment=TRACKER, words=("happenings.py:",), nproc=(2, 1), patience=90.0),
+    _case("alone-lock", "people", "standstill", group=STALL, fault="lock@{rank}:{step}", program="cleanrl", environment={**TRACKER, "LAB_PAST": "40"}, words=("happenings.py:",), **ALONE),
+    # Without the hook nothing shows that the loop has begun: the run needs a past.
+    _case("plain-lock", "people", "standstill", group=STALL, fault="lock@{rank}:{step}", program="cleanrl-plain", environment={**TRACKER, "LAB_PAST": "40"}, words=("happenings.py:",), nproc=(2, 1), patience=90.0),
     _case("remains", "people", "teardown_stall", group=STALL, fault="remains@{rank}:{step}", program="cleanrl", environment={"LAB_STEPS": "60"}, nproc=(2, 1), patience=60.0),
     _case("network-drop", "P10", "network_loss", group=SILENT, outside="drop_both", guilty="none", network=True, patience=40.0),
     _case("one-way", "P11", "one_way_loss", group=SILENT, outside="drop_one_way", guilty="none", network=True, patience=40.0),

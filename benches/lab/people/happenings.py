@@ -38,8 +38,16 @@ def beside():
         threading.Thread(target=write, daemon=True).start()
 
 
+BEGUN, LATER = time.monotonic(), 0
+
+
 def happens(step, rank):
-    """Called at every step, at the same place by all ranks."""
+    """Called at every step, at the same place by all ranks. LAB_PAST: seconds of training before it."""
+    if time.monotonic() - BEGUN < float(os.environ.get("LAB_PAST", "0")):
+        return
+    global LATER
+    LATER = LATER or max(step, 1) - 1 if "LAB_PAST" in os.environ else 0
+    step -= LATER
     names, _, target = os.environ.get("LAB_FAULT", "").partition("@")
     who, _, when = target.partition(":")
     at, _, every = when.partition("+")

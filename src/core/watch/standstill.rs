@@ -14,7 +14,7 @@ use crate::limits::Limits;
 use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::Confidence;
 use rankdeck_proto::inspection::{How, Inspection, Obstacle};
-use rankdeck_proto::message::Phase;
+use rankdeck_proto::message::{PageSample, Phase};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
@@ -24,8 +24,10 @@ const LONGER: u64 = 2;
 /// A stall is red after so many times that, and not before so long, ms.
 const RED: u64 = 3;
 const RED_MS: u64 = 30_000;
-/// A run that is younger has no past to speak of, ms.
+/// A run that is younger has no past to speak of, ms, unless all of its ranks train.
 const YOUNG_MS: u64 = 30_000;
+/// Iterations after which a rank trains: whatever it prepares for the first ones is there.
+const TRAINS: u64 = 2;
 
 /// What is remembered of the run as a whole. Times are on the awake clock.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -55,7 +57,8 @@ impl Standstill {
             self.moved = Some(awake_ms);
             return None;
         }
-        let young = moved.saturating_sub(begun) < YOUNG_MS || snapshot.views.iter().any(is_cold);
+        let new = moved.saturating_sub(begun) < YOUNG_MS || snapshot.views.iter().any(is_cold);
+        let young = new && !snapshot.views.iter().all(trains);
         let usual =
             snapshot.views.iter().filter(|view| view.phase().is_some()).map(|view| view.threshold.stuck);
         let own = limits.behind.max(self.longest_ms).saturating_mul(LONGER);
@@ -93,6 +96,11 @@ fn is_telling(snapshot: &Snapshot<'_>) -> bool {
 /// A script that has not come to its loop yet.
 fn is_cold(view: &RankView<'_>) -> bool {
     view.page().is_some_and(|page| page.by_hook && page.collective.entered <= 2 && page.train_iter == 0)
+}
+
+/// It has come to its loop and gone round, as its iterations or the steps of its optimisers tell.
+fn trains(view: &RankView<'_>) -> bool {
+    view.page().and_then(PageSample::iteration).is_some_and(|iteration| iteration >= TRAINS)
 }
 
 fn verdict(snapshot: &Snapshot<'_>, severity: Severity, still_ms: u64) -> crate::report::VerdictReport {

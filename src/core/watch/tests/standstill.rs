@@ -179,6 +179,24 @@ fn a_young_run_is_given_the_budget_of_a_start() {
     assert_eq!(reds(&c).len(), 1);
 }
 
+/// It trained from its first seconds on: what a start may take says nothing about it.
+#[test]
+fn a_young_run_that_trains_is_past_its_start() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    let page = |seq, age| PageSample { train_iter: seq, ..hooked(seq, seq, age) };
+    drive(&mut c, 5_000, |_, now, sample| {
+        moving(sample, now, true);
+        sample.page = Some(page(now / 250, 10));
+    });
+    let since = c.now.0;
+    drive(&mut c, 45_000, |_, now, sample| {
+        sample.page = Some(page(since / 250, now - since));
+        sample.wchan = "locks_lock_inode_wait".into();
+    });
+    assert_eq!(reds(&c), [(None, Reason::Standstill)]);
+}
+
 #[test]
 fn a_process_that_stays_after_its_training_is_told() {
     for (hook, phase) in [(true, Phase::Teardown), (true, Phase::Learn), (false, Phase::Init)] {
