@@ -12,6 +12,7 @@
 //! process       what is asked of one process of a host: its environment, a signal
 //! show          a policy that plays, step by step
 //! status_page   the mapped file in which a rank shows its state
+//! mapping       mapped files that somebody may cut short
 //! secret        what the ranks of one generation know each other by
 //! media         histograms and pictures that programs log
 //! lines         bytes as lines of text, for transports that carry nothing else
@@ -31,6 +32,7 @@ pub mod inspection;
 pub mod libtorch;
 pub mod lines;
 pub mod link;
+pub mod mapping;
 pub mod media;
 pub mod message;
 pub mod pack;

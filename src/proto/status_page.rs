@@ -29,7 +29,6 @@
 //! - Times are CLOCK_MONOTONIC nanoseconds of the host; only ages leave it.
 
 mod collective;
-mod cut;
 mod layout;
 mod reader;
 mod sample;

@@ -2,8 +2,8 @@
 
 use super::elf::Elf;
 use super::memory::{self, Mapping};
+use super::python;
 use super::symbols::Modules;
-use super::{mapped, python};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -132,5 +132,5 @@ fn an_interpreters_library_that_changes_while_it_is_read_is_no_trouble() {
     victim.read_while_it_changes(|| {
         let _ = python::stacks(victim.child.id());
     });
-    assert!(mapped::reading(|| python::is_interpreter(victim.child.id(), &[])));
+    assert!(rankdeck_proto::mapping::reading(|| python::is_interpreter(victim.child.id(), &[])));
 }

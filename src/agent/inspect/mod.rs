@@ -19,7 +19,6 @@
 //! native        native stacks from outside
 //! elf           object files of the process, read by sections
 //! symbols       unwinding through them, names
-//! mapped        reading what a library maps, though somebody may cut it short
 //! python        Python stacks from outside
 //! recorder      PyTorch's Flight Recorder
 //! ras           NCCL's RAS subsystem
@@ -40,7 +39,6 @@ mod elf;
 mod listeners;
 mod locks;
 mod look;
-mod mapped;
 pub mod memory;
 #[cfg(target_arch = "x86_64")]
 pub mod native;

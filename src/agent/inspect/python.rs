@@ -7,6 +7,7 @@
 
 use py_spy::config::{Config, LockingStrategy};
 use rankdeck_proto::inspection::{Frame, How, ThreadStack};
+use rankdeck_proto::mapping;
 
 /// Reads of one process before giving up.
 const TRIES: usize = 3;
@@ -28,7 +29,7 @@ pub fn stacks(pid: u32) -> Result<(Vec<ThreadStack>, Option<u32>), String> {
     let config = Config { blocking: LockingStrategy::NonBlocking, native: false, ..Config::default() };
     let mut last = String::new();
     for _ in 0..TRIES {
-        match super::mapped::reading(|| once(pid, &config)) {
+        match mapping::reading(|| once(pid, &config)) {
             Ok(found) => return Ok(found),
             Err(error) => last = error,
         }

@@ -9,6 +9,7 @@ use rankdeck_proto::status_page::Reader;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 static OPEN: LazyLock<Mutex<HashMap<PathBuf, Arc<Reader>>>> = LazyLock::new(Mutex::default);
@@ -24,15 +25,27 @@ pub(crate) fn open(path: &Path) -> io::Result<Arc<Reader>> {
     // Nobody waits for the lock while a file system is slow.
     match Reader::open(path) {
         Ok(page) => {
-            let page = Arc::new(page);
+            let page = Arc::new(without_name(path, page));
             pages().insert(path.to_owned(), page.clone());
-            // A folder that takes nothing away: the page keeps its name.
-            let _ = std::fs::remove_file(path);
             Ok(page)
         }
         // A file that came later and is no page replaces none.
         Err(error) => pages().get(path).cloned().ok_or(error),
     }
+}
+
+/// Takes away the name of the page that was opened at `path`, or of one that was made there since, which is
+/// then the one. In a folder where no name can be taken away the page keeps it.
+fn without_name(path: &Path, opened: Reader) -> Reader {
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    let number = TAKEN.fetch_add(1, Ordering::Relaxed);
+    let aside = path.with_extension(format!("taken{}-{number}", std::process::id()));
+    if std::fs::rename(path, &aside).is_err() {
+        return opened;
+    }
+    let latest = Reader::open(&aside);
+    let _ = std::fs::remove_file(&aside);
+    latest.unwrap_or(opened)
 }
 
 /// Lets go of all pages but these.
@@ -80,6 +93,12 @@ mod tests {
         assert_eq!(pid(open(&path)), 1, "without a name");
         let _second = Writer::create(&path, 0, 2).unwrap();
         assert_eq!(pid(open(&path)), 2);
+        // One that is made while the name of the one before is taken away.
+        let _third = Writer::create(&path, 0, 3).unwrap();
+        let third = Reader::open(&path).unwrap();
+        let _fourth = Writer::create(&path, 0, 4).unwrap();
+        assert_eq!(without_name(&path, third).view().unwrap().generation, 4);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "no name is left");
         keep(|kept| !kept.starts_with(folder.path()));
         assert!(open(&path).is_err());
     }

@@ -1,6 +1,5 @@
 //! The rank's side of a status page.
 
-use super::cut::Guarded;
 use super::layout::{
     self, BODY, GROUP_WORDS, GROUPS_START, ITERATION_WORDS, ITERATIONS_START, RING_START, RING_WORDS,
     SITE_WORDS, SITES_START,
@@ -9,6 +8,7 @@ use super::{
     Body, Collective, Dtype, GROUPS, Group, GroupId, ITERATIONS, Iteration, MAGIC, Op, PAGE_BYTES, RING,
     SEQLOCK, SITES, VERSION, WORLD, monotonic_ns, tag,
 };
+use crate::mapping::Written;
 use crate::message::{Activity, Phase};
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::OpenOptions;
@@ -40,7 +40,7 @@ pub struct Entry {
 /// A writable map of [`PAGE_BYTES`].
 pub(super) struct MappedPage {
     /// Fields are dropped in their order.
-    _guarded: Option<Guarded>,
+    _guarded: Option<Written>,
     map: MmapRaw,
 }
 
@@ -94,7 +94,7 @@ impl Writer {
             return Err(io::Error::from_raw_os_error(reserved));
         }
         let map = MmapOptions::new().len(PAGE_BYTES).map_raw(&file)?;
-        let guarded = Some(Guarded::new(map.as_ptr() as usize));
+        let guarded = Some(Written::new(map.as_ptr() as usize, PAGE_BYTES));
         Ok(Writer::start(MappedPage { _guarded: guarded, map }, rank, generation))
     }
 
