@@ -21,6 +21,7 @@
 //! client      the Python module by which a program reports to its agent
 //! sockets     what lies beside an agent's sockets, and goes with it
 //! paths       names of files and sockets
+//! containers  the program of a rank that a container's monitor started
 //! proc        readers of /proc
 //! timing      how long the agent waits for consoles and between samples
 //! identity    which build this is
@@ -35,6 +36,7 @@
 
 pub mod client;
 mod command;
+mod containers;
 mod digest;
 mod entries;
 pub mod examine;

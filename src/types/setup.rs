@@ -106,6 +106,11 @@ impl Setup {
         }
     }
 
+    /// The program is no child of the rank's own process: a monitor of the container's tool starts it.
+    pub fn starts_elsewhere(&self) -> bool {
+        self.container().is_some_and(|(_, tool, _)| tool != Tool::Apptainer)
+    }
+
     /// The container's tool as typed, what it is, and options and image as they stand on a command line.
     pub fn container(&self) -> Option<(&str, Tool, &str)> {
         let (word, rest) = self.container.as_deref()?.trim().split_once(char::is_whitespace)?;

@@ -8,6 +8,7 @@ use super::{
     Shared, Subject, Venture, awaited, descriptors, obstacle, ras, recorder, sockets, stacks, state_words,
     storage,
 };
+use crate::containers;
 use crate::observe::{cgroup_stat, host_signals, pages};
 use crate::proc::{self, Ident, Stat};
 use rankdeck_proto::inspection::{Child, GroupView, Obstacle, OsState, PythonView, Socket};
@@ -38,12 +39,20 @@ pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
     let page = pages::open(&subject.page).and_then(|reader| reader.view()).ok();
     let writer = page.filter(|view| view.rank == subject.rank.0).map(|view| view.pid);
     let program = |ident: Ident| writer.map_or(ident, |writer| proc::program(ident, writer));
-    let alive = subject.ident.map(program).and_then(|ident| {
+    let inside = |ident: Ident| if subject.elsewhere { containers::program(ident) } else { Some(ident) };
+    let client = subject.ident.filter(|_| subject.elsewhere);
+    let alive = subject.ident.and_then(inside).map(program).and_then(|ident| {
         proc::stat(ident.pid).filter(|stat| stat.start == ident.start).map(|stat| (ident, stat))
     });
-    match alive {
-        Some((ident, stat)) => process(subject, ident, &stat, shared, deadline),
-        None => shared.found(|found| {
+    match (alive, client.and_then(|client| proc::stat(client.pid))) {
+        (Some((ident, stat)), _) => process(subject, ident, &stat, shared, deadline),
+        (None, Some(client)) => shared.found(|found| {
+            let (pid, state) = (client.pid, client.state);
+            found.pid = Some(pid);
+            found.os = OsState { state, words: state_words(state).into(), ..OsState::default() };
+            found.notes.push("the program in its container cannot be seen".into());
+        }),
+        (None, None) => shared.found(|found| {
             found.os = OsState { state: 'X', words: state_words('X').into(), ..OsState::default() };
             found.notes.push("it has no process".into());
         }),

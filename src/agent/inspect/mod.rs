@@ -84,6 +84,8 @@ pub struct Subject {
     pub ident: Option<Ident>,
     /// Its status page.
     pub page: PathBuf,
+    /// Its program is no child of that process: a container's monitor starts it.
+    pub elsewhere: bool,
     /// The last line of its log.
     pub last_line: Option<String>,
     /// Its GPU, as NVML saw it last.

@@ -66,6 +66,11 @@ impl HostCache {
         self.carried = None;
     }
 
+    /// The last process that was made on this host.
+    pub fn newest(&self) -> Option<u32> {
+        self.newest
+    }
+
     /// Bytes that the open TCP connections of a process have carried; `None` where that cannot be read.
     fn net_bytes(&mut self, pid: u32) -> Option<u64> {
         let carried = match &mut self.carried {

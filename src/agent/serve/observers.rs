@@ -160,12 +160,14 @@ impl Observers {
     /// Tells the sampling thread which processes to look at.
     pub fn aim(&self, lifecycle: &Lifecycle, paths: &RunPaths) {
         let generation = lifecycle.generation();
+        let elsewhere = lifecycle.starts_elsewhere();
         let target = |life: &RankLife| {
             Some(Target {
                 rank: life.rank,
                 ident: life.ident.filter(|ident| ident.start > 0)?,
                 gpu: life.gpu,
                 page: paths.page(generation, life.rank),
+                elsewhere,
             })
         };
         let meeting = lifecycle.spec().map_or_else(Meeting::default, |spec| Meeting {
@@ -280,6 +282,7 @@ impl Observers {
                 rank: life.rank,
                 ident: life.ident.filter(|ident| ident.start > 0 && life.exit.is_none()),
                 page: paths.page(lifecycle.generation(), life.rank),
+                elsewhere: lifecycle.starts_elsewhere(),
                 last_line: lines.last(life.rank),
                 gpu: {
                     let planned = life.gpu.and_then(|index| visible::planned(index, &gpus));

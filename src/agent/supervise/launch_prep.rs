@@ -106,7 +106,7 @@ impl PreparedHost {
             }
         }
         Container {
-            name: format!("{}-gen{}-rank{}", spec.plan.run, spec.generation, rank.rank),
+            name: setup::container_name(&spec.plan.run, spec.generation, rank.rank),
             folders,
             variables: self.environment(spec, rank, std::iter::empty()).into_keys().collect(),
             gpu: rank.gpu.is_some(),

@@ -23,11 +23,14 @@ pub use rank_life::{RankLife, decode};
 pub use stop::grace_ms;
 
 use crate::proc::Ident;
+use crate::supervise::setup;
 use rank_life::planned_ranks;
 use rankdeck_proto::message::{Exit, LaunchSpec, RankSnapshot, RecordEvent, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, Rank};
+use rankdeck_types::setup::Setup;
 use rhythm::Rhythm;
+use std::ffi::OsString;
 use stop::Stop;
 
 /// What the loop is to do.
@@ -100,6 +103,25 @@ impl Lifecycle {
     /// The generation of the latest launch, 0 before the first.
     pub fn generation(&self) -> Generation {
         self.spec.as_ref().map_or(Generation(0), |spec| spec.generation)
+    }
+
+    /// What comes before a rank here.
+    fn setup(&self) -> Option<&Setup> {
+        let spec = self.spec()?;
+        let host = spec.plan.hosts.iter().find(|host| host.node_rank == spec.node_rank)?;
+        Some(&host.host.setup)
+    }
+
+    /// The program of a rank is no child of the rank's own process: a container's monitor starts it.
+    pub fn starts_elsewhere(&self) -> bool {
+        self.setup().is_some_and(Setup::starts_elsewhere)
+    }
+
+    /// The command that has a container's tool forget the containers of this generation.
+    pub fn containers_removal(&self) -> Option<Vec<OsString>> {
+        let run = &self.spec()?.plan.run;
+        let names = self.ranks.iter().map(|life| setup::container_name(run, self.generation(), life.rank));
+        setup::removal(self.setup()?, names.collect())
     }
 
     /// This host's ranks of that generation.

@@ -7,6 +7,7 @@
 //!   0.
 //! - SETUP-2: the words of the command reach the program unchanged, and no script before it sees them.
 
+use rankdeck_types::ids::{Generation, Rank, RunId};
 use rankdeck_types::quote;
 use rankdeck_types::setup::{Setup, Tool, Uv};
 use std::ffi::{OsStr, OsString};
@@ -238,6 +239,17 @@ fn container_words(word: &str, tool: Tool, rest: &str, stage: &Stage<'_>) -> OsS
     });
     line.push(rest);
     line
+}
+
+/// The name of a rank's container.
+pub(crate) fn container_name(run: &RunId, generation: Generation, rank: Rank) -> String {
+    format!("{run}-gen{generation}-rank{rank}")
+}
+
+/// What has docker or podman forget containers: where all of a run is killed, nobody is left who would.
+pub(crate) fn removal(setup: &Setup, names: Vec<String>) -> Option<Vec<OsString>> {
+    let (word, _, _) = setup.container().filter(|_| setup.starts_elsewhere() && !names.is_empty())?;
+    Some([word.to_owned(), "rm".into(), "--force".into()].into_iter().chain(names).map(Into::into).collect())
 }
 
 /// A name or a folder as a word; `~/` is left for the shell to expand.

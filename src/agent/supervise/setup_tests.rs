@@ -205,3 +205,15 @@ fn containers_are_run_as_their_tools_document() {
     );
     assert!(!line("docker a/b", false).contains("gpus"));
 }
+
+#[test]
+fn only_tools_with_monitors_of_their_own_are_told_to_forget() {
+    let of = |container: &str| {
+        let setup = Setup { container: Some(container.into()), ..Setup::default() };
+        let name = container_name(&RunId("r".into()), Generation(2), Rank(0));
+        removal(&setup, vec![name]).map(|words| words.join(OsStr::new(" ")))
+    };
+    assert_eq!(of("podman a/b").unwrap(), "podman rm --force r-gen2-rank0");
+    assert_eq!(of("/opt/docker --shm-size 8g a/b").unwrap(), "/opt/docker rm --force r-gen2-rank0");
+    assert_eq!(of("apptainer a.sif"), None);
+}

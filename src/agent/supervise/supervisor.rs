@@ -17,7 +17,7 @@ use crate::supervise::lifecycle::{self, Action, Lifecycle, RankLife};
 use crate::supervise::oom::OomWatch;
 use crate::supervise::spawn::{SpawnResult, Spawner};
 use crate::supervise::sweep::{self, Mark, Scope};
-use crate::supervise::{gpu_release, groups};
+use crate::supervise::{gpu_release, groups, libtorch};
 use rankdeck_proto::message::{LaunchSpec, Private, Survivor};
 use rankdeck_types::ids::{Rank, RunId};
 use std::cell::RefCell;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+/// How long a container's tool may take to forget what was killed.
+const REMOVAL: Duration = Duration::from_secs(5);
 /// How long a search keeps killing before it reports survivors.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long processes that a rank left behind may take to end by themselves after the rank returned 0.
@@ -271,9 +273,14 @@ impl Supervisor {
         let used: BTreeSet<u32> = lifecycle.ranks().iter().filter_map(|life| life.gpu).collect();
         let mut pids: BTreeSet<u32> =
             lifecycle.ranks().iter().filter_map(|life| Some(life.ident?.pid)).collect();
+        let (removal, helpers) = (lifecycle.containers_removal(), self.helpers());
         spawn_blocking(move || {
             pids.extend(sweep::find(&scope).iter().map(|found| found.ident.pid));
             let survivors = sweep::kill_all(&scope, Duration::ZERO, KILL_PATIENCE);
+            if let Some(removal) = removal {
+                // The proof is about processes; of a list that stays as it is nobody is the worse.
+                let _ = libtorch::ask(&removal, REMOVAL, &helpers);
+            }
             let free = gpu_release::wait(&gpus, &used, &pids);
             let _ = outcomes.blocking_send(Outcome::Searched(survivors, free));
         });

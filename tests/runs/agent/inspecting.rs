@@ -9,7 +9,7 @@ use rankdeck_types::ids::Rank;
 use std::time::{Duration, Instant};
 
 /// Asks until an answer fits, and returns it.
-fn look(console: &mut Console, rank: u32, what: &str, fits: impl Fn(&Inspection) -> bool) -> Inspection {
+pub fn look(console: &mut Console, rank: u32, what: &str, fits: impl Fn(&Inspection) -> bool) -> Inspection {
     let begun = Instant::now();
     for request in 1.. {
         let asked = Instant::now();

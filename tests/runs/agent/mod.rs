@@ -2,6 +2,7 @@
 
 mod bed;
 mod consoles;
+mod containers;
 mod disks;
 mod frames;
 mod inspecting;
