@@ -73,13 +73,18 @@ pub(super) fn contended(pid: u32) -> Option<(String, Vec<u32>)> {
     let own = |lock: &Lock<'_>| !lock.waits && lock.pid == Some(pid) && lock.writes;
     let wants: Vec<&str> = text.lines().filter_map(parse).filter(own).map(|lock| lock.file).collect();
     // One that reads keeps out only one that writes.
-    let others: Vec<Lock<'_>> =
+    let mut others: Vec<Lock<'_>> =
         held(&text, pid).filter(|lock| lock.writes || wants.contains(&lock.file)).collect();
     if others.is_empty() {
         return None;
     }
+    let numbers: Vec<i32> = descriptors::numbers(pid).into_iter().take(DESCRIPTORS).collect();
+    // What it has inherited with its descriptor, as from `flock FILE PROGRAM`, keeps others out.
+    let taken: Vec<String> = numbers.iter().flat_map(|fd| taken(pid, *fd)).collect();
+    let inherited: Vec<Lock<'_>> = taken.iter().filter_map(|line| parse(line)).collect();
+    others.retain(|lock| !inherited.iter().any(|own| is_same(own, lock)));
     let devices = devices(pid);
-    descriptors::numbers(pid).into_iter().take(DESCRIPTORS).find_map(|fd| {
+    numbers.into_iter().find_map(|fd| {
         let file = file(pid, &devices, fd)?;
         let locks: Vec<Lock<'_>> = others.iter().filter(|lock| lock.file == file).cloned().collect();
         let path = descriptors::path(pid, fd).filter(|_| !locks.is_empty())?;
@@ -125,17 +130,22 @@ fn holders(pid: u32, locks: &[Lock<'_>]) -> Vec<u32> {
 /// Processes with a descriptor through which this lock was taken.
 fn with_descriptor(lock: &Lock<'_>) -> Vec<u32> {
     let has = |pid: u32| {
-        descriptors::numbers(pid).into_iter().take(DESCRIPTORS).any(|fd| {
-            let text = proc::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
-            let mut taken = text.lines().filter_map(|line| parse(line.strip_prefix("lock:")?));
-            let same = |taken: &Lock<'_>| {
-                (taken.file, taken.family, taken.writes, taken.pid)
-                    == (lock.file, lock.family, lock.writes, lock.pid)
-            };
-            taken.any(|taken| same(&taken))
-        })
+        let numbers = descriptors::numbers(pid).into_iter().take(DESCRIPTORS);
+        let mut taken = numbers.flat_map(|fd| taken(pid, fd));
+        taken.any(|line| parse(&line).is_some_and(|taken| is_same(&taken, lock)))
     };
     proc::all().into_iter().map(|stat| stat.pid).take(SEARCHED).filter(|pid| has(*pid)).collect()
+}
+
+/// Lines about the locks that were taken through a descriptor.
+fn taken(pid: u32, fd: i32) -> Vec<String> {
+    let text = proc::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    text.lines().filter_map(|line| line.strip_prefix("lock:")).map(str::to_owned).collect()
+}
+
+/// Two lines are about one lock; each list numbers its own.
+fn is_same(one: &Lock<'_>, other: &Lock<'_>) -> bool {
+    (one.file, one.family, one.writes, one.pid) == (other.file, other.family, other.writes, other.pid)
 }
 
 /// Devices of the mounts that a process sees, as the list of locks writes them, by number.

@@ -67,6 +67,12 @@ pub enum Kind {
     Accept,
     /// For a driver.
     Device,
+    /// For a signal.
+    Signal,
+    /// For room in a message queue, or for a message.
+    Queue,
+    /// For a semaphore of System V; those of POSIX are locks.
+    Semaphore,
     /// Something else.
     Other,
 }
@@ -110,8 +116,14 @@ pub fn name(number: i64) -> (&'static str, Kind) {
         (libc::SYS_munmap, "munmap", Kind::Other),
         (libc::SYS_exit_group, "exit_group", Kind::Other),
         (libc::SYS_sched_yield, "sched_yield", Kind::Other),
-        (libc::SYS_rt_sigsuspend, "rt_sigsuspend", Kind::Other),
-        (libc::SYS_rt_sigtimedwait, "rt_sigtimedwait", Kind::Other),
+        (libc::SYS_rt_sigsuspend, "rt_sigsuspend", Kind::Signal),
+        (libc::SYS_rt_sigtimedwait, "rt_sigtimedwait", Kind::Signal),
+        (libc::SYS_msgrcv, "msgrcv", Kind::Queue),
+        (libc::SYS_msgsnd, "msgsnd", Kind::Queue),
+        (libc::SYS_mq_timedreceive, "mq_timedreceive", Kind::Queue),
+        (libc::SYS_mq_timedsend, "mq_timedsend", Kind::Queue),
+        (libc::SYS_semop, "semop", Kind::Semaphore),
+        (libc::SYS_semtimedop, "semtimedop", Kind::Semaphore),
         (libc::SYS_restart_syscall, "restart_syscall", Kind::Other),
         #[cfg(target_arch = "x86_64")]
         (libc::SYS_poll, "poll", Kind::Poll),
@@ -128,7 +140,7 @@ pub fn name(number: i64) -> (&'static str, Kind) {
         #[cfg(target_arch = "x86_64")]
         (libc::SYS_mkdir, "mkdir", Kind::Other),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_pause, "pause", Kind::Other),
+        (libc::SYS_pause, "pause", Kind::Signal),
     ];
     TABLE
         .iter()
@@ -205,6 +217,9 @@ pub fn in_words(pid: u32, call: &Call, tcp: &[super::sockets::Tcp]) -> Option<St
             }
             _ => "the end of a child".to_owned(),
         },
+        Kind::Signal => format!("a signal ({name})"),
+        Kind::Queue => format!("a message queue ({name})"),
+        Kind::Semaphore => format!("a semaphore ({name})"),
         Kind::Other if name.is_empty() => format!("system call {number}"),
         Kind::Other => name.to_owned(),
     })

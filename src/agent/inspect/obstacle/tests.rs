@@ -231,6 +231,30 @@ fn a_lock_that_is_tried_again_and_again_is_named_with_its_path_and_holder() {
     }
 }
 
+/// `flock FILE PROGRAM`, as in a crontab: the program has the descriptor through which the lock was taken.
+#[test]
+fn a_lock_that_a_program_was_started_under_keeps_others_out_and_not_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nightly.lock");
+    let code = "import fcntl, subprocess, sys, time\nf = open(sys.argv[1], 'a')\nfcntl.flock(f, fcntl.LOCK_EX)\n\
+                inner = 'import time\\nwhile True: time.sleep(0.5)'\n\
+                child = subprocess.Popen([sys.executable, '-c', inner], pass_fds=[f.fileno()])\n\
+                print(f'{child.pid:8}', flush=True)\nchild.wait()";
+    let mut parent = python(code, &[&path]);
+    let mut told = [0; 8];
+    parent.0.stdout.as_mut().unwrap().read_exact(&mut told).unwrap();
+    let pid: u32 = String::from_utf8_lossy(&told).trim().parse().unwrap();
+    let begun = Instant::now();
+    let call = loop {
+        match syscall::call(pid, pid).filter(|call| pauses(pid, call)) {
+            Some(call) => break call,
+            None => assert!(begun.elapsed() < Duration::from_secs(60), "it never slept"),
+        }
+    };
+    assert_eq!(in_memory(pid, &call, &[]), None);
+    crate::supervise::groups::signal(pid, proc::stat(pid).unwrap().start, libc::SIGKILL);
+}
+
 /// What others have locked explains no sleep that nobody ends but the clock, and no lock that is free again.
 #[test]
 fn a_program_that_sleeps_beside_a_locked_file_wants_no_lock() {
