@@ -1,6 +1,10 @@
 //! A new run like one that is over: its experiment and the keys that were changed, kept beside the record of
 //! the run for consoles that come later.
 
+use crate::shell::changer;
+use rankdeck_config::ExperimentSource;
+use rankdeck_tui::restart_draft::Edited;
+use rankdeck_types::experiment::Experiment;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,6 +16,14 @@ pub struct Again {
     pub experiment: PathBuf,
     /// `KEY=VALUE`s beside it.
     pub set: Vec<String>,
+    /// All keys that they came to then, as TOML.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<String>,
+}
+
+/// What has changed in the file of the run on the screen since its launch.
+pub fn edited() -> Option<Edited> {
+    offered().0.clone()?.edited()
 }
 
 /// What the run on the screen was launched from, and whether its user wants another one.
@@ -53,7 +65,26 @@ impl Again {
     /// Of a launch; `None` where there is no file to launch again.
     pub fn new(experiment: Option<&Path>, set: &[String]) -> Option<Again> {
         let experiment = std::path::absolute(experiment?).ok()?;
-        Some(Again { experiment, set: set.to_vec() })
+        let again = Again { experiment, set: set.to_vec(), read: None };
+        let read = again.read().and_then(|read| toml::to_string(&read).ok());
+        Some(Again { read, ..again })
+    }
+
+    /// The file as it is now.
+    fn read(&self) -> Option<Experiment> {
+        let source = ExperimentSource::File(self.experiment.clone());
+        let mut read = rankdeck_config::load_experiment(&source, &self.set).ok()?;
+        // Values of variables are kept nowhere.
+        read.launch.env.clear();
+        Some(read)
+    }
+
+    /// What has changed in the file since the launch: a restart keeps to the run's own keys, and its user may
+    /// think otherwise. `None` when nothing has.
+    pub fn edited(&self) -> Option<Edited> {
+        let was: Experiment = toml::from_str(self.read.as_deref()?).ok()?;
+        let differences = changer::differences(&was, &self.read()?);
+        (!differences.is_empty()).then(|| Edited { file: self.path(), differences })
     }
 
     /// As the user would name the file here.

@@ -176,6 +176,7 @@ pub fn open(chosen: OutputChoice, log: Option<File>, pace: Pace) -> Result<Outpu
                 Failure::failed(format!("failed to take the terminal: {error}")).hint("`--headless`")
             })?;
             screen.view.steering.again = again::is_offered();
+            screen.view.steering.edited = Some(again::edited);
             screen.view.steering.at_home = AT_HOME.load(Ordering::Relaxed);
             Ok(Output::Screen(Box::new(screen)))
         }

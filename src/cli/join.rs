@@ -95,6 +95,9 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
         let wanted = changed.as_ref().map(|changed| &*changed.experiment);
         fits(&target, &end.model, from, wanted, &args.host_keys).await?;
     }
+    if let Some(edited) = origin::again(&target.run).and_then(|again| again.edited()) {
+        stderr::line(&format!("note: {}; hint: `--set KEY=VALUE` takes one over", edited.told()));
+    }
     if over {
         stderr::line(&format!(
             "run {} is over; it begins again from {}",

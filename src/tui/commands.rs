@@ -291,7 +291,8 @@ fn look(model: &Model, view: &mut ViewState, command: Command) {
 
 /// Asks from which checkpoint, and with which keys, the next generation begins.
 pub fn restart_with(model: &Model, view: &mut ViewState, from: Option<&str>, line: &str) {
-    let draft = RestartDraft::new(model, from, line, view.steering.changer);
+    let mut draft = RestartDraft::new(model, from, line, view.steering.changer);
+    draft.edited = view.steering.edited.and_then(|look| look());
     view.open(Overlay::Restart(Box::new(draft)));
 }
 

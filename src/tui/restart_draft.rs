@@ -28,6 +28,32 @@ pub struct Changed {
     pub differences: Vec<(String, String, String)>,
 }
 
+/// An experiment's file that is not as it was when the run was launched.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Edited {
+    /// As its user would name it here.
+    pub file: String,
+    /// Keys that differ, as they were and as they are; at least one.
+    pub differences: Vec<(String, String, String)>,
+}
+
+impl Edited {
+    /// In a sentence: a restart keeps to what the run was launched with.
+    pub fn told(&self) -> String {
+        let shown = |(key, was, is): &(String, String, String)| format!("{key} {was} -> {is}");
+        let some: Vec<String> = self.differences.iter().take(3).map(shown).collect();
+        let more = match self.differences.len().saturating_sub(3) {
+            0 => String::new(),
+            more => format!(", {more} more"),
+        };
+        format!(
+            "{} has changed since the launch: {}{more}; a restart keeps the run's own",
+            self.file,
+            some.join(", ")
+        )
+    }
+}
+
 /// Reads `key=value` as `--set` does, or says all that is wrong.
 pub type Changer = fn(&Experiment, &[String]) -> Result<Changed, Vec<String>>;
 
@@ -57,6 +83,8 @@ pub struct RestartDraft {
     pub hosts: OtherHosts,
     /// What becomes of it.
     pub outcome: Outcome,
+    /// What has changed in the experiment's file.
+    pub edited: Option<Edited>,
 }
 
 /// Hosts whose part changes.

@@ -4,7 +4,7 @@ use crate::scenes::*;
 use rankdeck::shell::changer::change;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
-use rankdeck_tui::restart_draft::RestartDraft;
+use rankdeck_tui::restart_draft::{Edited, RestartDraft};
 use rankdeck_tui::state::{Overlay, Steering};
 use rankdeck_tui::{Action, Theme, ViewState};
 
@@ -41,6 +41,26 @@ fn order(actions: Vec<Action>) -> (Option<String>, Option<u32>) {
             (from.clone(), experiment.as_ref().map(|experiment| experiment.env.as_ref().unwrap().num_envs))
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// Who has edited the file since the launch may think that a restart reads it.
+#[test]
+fn a_file_that_has_changed_since_the_launch_is_told_before_a_restart() {
+    let (model, mut view) = scene();
+    view.steering.edited = Some(|| {
+        let change = |key: &str| (key.to_owned(), "1".to_owned(), "2".to_owned());
+        let differences = ["learn.gamma", "run.seed", "env.num_envs", "run.total_steps"].map(change).to_vec();
+        Some(Edited { file: "ppo.toml".into(), differences })
+    });
+    press(&model, &mut view, "R");
+    let shown = screen(&model, &mut view);
+    for part in ["ppo.toml has changed since the launch: learn.gamma 1 -> 2", "1 more", "key typed here"] {
+        assert!(
+            shown.contains(part),
+            "{part} in
+{shown}"
+        );
     }
 }
 

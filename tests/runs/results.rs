@@ -139,8 +139,13 @@ fn a_program_that_is_over_is_started_again_by_command() {
     let refused = told(&bench, &["restart", &run, "--yes", "--from", "latest", "--hosts", path(&hosts)]);
     assert_eq!(refused.0, Some(2), "{}", refused.1);
     assert!(refused.1.contains("has no checkpoint") && refused.1.contains("--from afresh"), "{}", refused.1);
+    let experiment = bench.path().join("experiment.toml");
+    let edited = std::fs::read_to_string(&experiment).unwrap().replace("grace_s = 3.0", "grace_s = 4.0");
+    std::fs::write(&experiment, edited).unwrap();
     let again = told(&bench, &["restart", &run, "--yes", "--hosts", path(&hosts)]);
     assert_eq!(again.0, Some(0), "{}", again.1);
+    let kept = "has changed since the launch: launch.stop_grace_s 3.0 -> 4.0; a restart keeps the run's own";
+    assert!(again.1.contains(kept), "{}", again.1);
     assert!(again.1.contains(&format!("restarted: run {run} generation 1")), "{}", again.1);
     wait_until("the second failure", 60, || listed(&hosts)[0]["state"] == "finished");
     let line = &listed(&hosts)[0];

@@ -134,6 +134,10 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
     let typed = format!("{}{cursor}", words::clean(&draft.line));
     lines.extend(wrapped(ctx, "change", &typed, cells, Role::Strong));
     if draft.line.is_empty() {
+        if let Some(edited) = &draft.edited {
+            let told = format!("{}; a key typed here takes it over", edited.told());
+            lines.extend(wrapped(ctx, "file", &told, cells, Role::Warn));
+        }
         let hint = "key=value, as in learn.learning_rate=1e-4; nothing typed changes nothing";
         lines.extend(wrapped(ctx, "", hint, cells, Role::Dim));
     } else if !draft.line.ends_with(' ') {

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod circles;
+mod commands;
 mod doc_comments;
 mod events;
 mod json;
