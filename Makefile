@@ -114,3 +114,4 @@ build-packages:
 test-packages:
 	@$(PACKAGES) build test
 	-@$(PACKAGES) slurm
+	-@$(PACKAGES) containers

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes sure that the system has what building (`build`) and testing (`test`) need. As root on Debian and its
 # like, missing packages are installed; otherwise one line says what to install. Usage: packages.sh build
-# [openssl] [test] [slurm]
+# [openssl] [test] [slurm] [containers]
 set -u
 
 missing=
@@ -50,8 +50,13 @@ for group in "$@"; do
         need slurm-client has srun
         need munge has munged
         ;;
+    containers)
+        # Real containers for tests/runs/agent/containers.rs.
+        need podman has podman
+        need runc has runc
+        ;;
     *)
-        echo "packages: unknown group \`$group\`; there are build, openssl, test and slurm" >&2
+        echo "packages: unknown group \`$group\`; there are build, openssl, test, slurm and containers" >&2
         exit 2
         ;;
     esac
