@@ -59,7 +59,7 @@ pub use failure::{Failure, code};
 use crate::shell::stderr;
 use args::{Cli, Command};
 use clap::FromArgMatches;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use rankdeck_config::HostsSource;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -89,10 +89,16 @@ fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
     let read = |argv: &[OsString]| {
         help::command().try_get_matches_from(argv).and_then(|found| Cli::from_arg_matches(&found))
     };
-    let error = match read(&argv) {
+    let mut error = match read(&argv) {
         Ok(cli) => return Ok(cli),
         Err(error) => error,
     };
+    let is_about = |what: &ContextValue| what.to_string().contains("COMMAND");
+    if error.kind() == ErrorKind::ArgumentConflict && error.context().any(|(_, what)| is_about(what)) {
+        let tip = "a program needs no experiment file: `rankdeck run -- python train.py`; in a file it stands as \
+                   `command = [\"python\", \"train.py\"]` in `[launch]`";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     let lacking = matches!(
         error.kind(),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand

@@ -58,7 +58,8 @@ pub fn pack_code(draft: &PlanDraft, experiment: &ExperimentSource) -> Result<Opt
         pack::make(&folder, &|path| !pack::matches(path, &exclude) && (!ignored.covers(path) || kept(path)))
             .map_err(|failure| Failure::usage(failure.error).hint(failure.hint))?;
     let script = rankdeck_agent::examine::script_of(&launch.command);
-    let has_script = script.is_none_or(|script| {
+    let program = launch.command.first().map(String::as_str).filter(|program| program.contains('/'));
+    let has_script = [script, program].into_iter().flatten().all(|script| {
         Path::new(script).is_absolute() || (folder.join(script).is_file() && !pack::matches(script, &exclude))
     });
     let imports = script.map(|script| imports(&folder, script)).unwrap_or_default();

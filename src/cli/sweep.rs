@@ -68,7 +68,11 @@ pub async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>,
     let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
     // A mistake in a value is told before anything runs.
     for cell in &cells {
-        rankdeck_config::load_experiment(&source, &[&args.set[..], cell].concat())?;
+        rankdeck_config::load_experiment(&source, &[&args.set[..], cell].concat()).map_err(|mut found| {
+            // What `--set` says has been read before.
+            found.0.iter_mut().filter(|one| one.file == "--set").for_each(|one| one.file = "--sweep".into());
+            found
+        })?;
     }
     let name = args.name.clone().unwrap_or_else(|| experiment.run.name.clone());
     let mut hosts = load_hosts(hosts_from)?;

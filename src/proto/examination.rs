@@ -310,8 +310,8 @@ pub struct Reached {
 pub struct Program {
     /// The program as an absolute path.
     pub path: Option<String>,
-    /// Why there is none.
-    pub error: Option<String>,
+    /// Why there is none that runs, and what helps.
+    pub error: Option<HintedError>,
     /// The script that an interpreter is told to run, absolute.
     pub script: Option<String>,
     /// The script is there.

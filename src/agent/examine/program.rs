@@ -14,6 +14,7 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::setup::Uv;
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -93,6 +94,12 @@ pub(super) fn look(question: &Question, workdir: &Path) -> Look {
         found.script_exists = script.is_file();
         found.script = Some(script.display().to_string());
     }
+    // The shell of a preflight may be in another folder, and finds what cannot be run.
+    if let Some(error) =
+        named_by_path(question).and_then(|path| refused(&workdir.join(path), &question.command))
+    {
+        return Look { program: Some(Program { error: Some(error), ..found }), setup: None };
+    }
     let is_python =
         Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
     let ask = if is_python { "exec \"$0\" -c \"$@\"" } else { "" };
@@ -111,13 +118,47 @@ pub(super) fn look(question: &Question, workdir: &Path) -> Look {
     let after = |marker: &str| said.lines().find_map(|line| line.strip_prefix(marker)).map(str::trim);
     found.path = after("RANKDECK-PROGRAM").filter(|path| !path.is_empty()).map(str::to_owned);
     if found.path.is_none() {
-        found.error = Some(format!("`{program}` is not found in a shell without login"));
+        found.error = Some(HintedError::new(
+            format!("`{program}` is not found in a shell without login"),
+            "write its full path, or say where it comes from: `venv`, `conda` or `prelude` in the hosts file",
+        ));
     }
     found.python = after("RANKDECK-PYTHON").and_then(|text| serde_json::from_str(text).ok());
     if is_python && found.path.is_some() && found.python.is_none() {
-        found.error = Some(format!("`{program}` does not run"));
+        found.error = Some(HintedError::new(
+            format!("`{program}` does not run"),
+            format!("try `{program} -c 1` in a shell on that host"),
+        ));
     }
     Look { program: Some(found), setup: None }
+}
+
+/// The program where it is named by a path of the host: no name that is looked for, nothing inside a
+/// container or in code that is brought.
+fn named_by_path(question: &Question) -> Option<&str> {
+    let path = question.command.first().filter(|path| path.contains('/') && !path.starts_with('~'))?;
+    let here = question.code.is_none() || Path::new(path).is_absolute();
+    (here && question.setup.container.is_none()).then_some(path)
+}
+
+/// Why a file cannot be started as a program, and what helps.
+fn refused(file: &Path, command: &[String]) -> Option<HintedError> {
+    let shown = file.display();
+    let Some(found) = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file) else {
+        let hint = "copy it there, change `workdir`, or let rankdeck bring it: `launch.code = \"DIR\"`";
+        return Some(HintedError::new(format!("there is no program {shown}"), hint));
+    };
+    if found.permissions().mode() & 0o111 != 0 {
+        return None;
+    }
+    let interpreter = match file.extension().and_then(|end| end.to_str()) {
+        Some("py") => Some("python"),
+        Some("sh") => Some("sh"),
+        _ => None,
+    };
+    let line = |name: &str| format!(", or name what runs it: `{name} {}`", command.join(" "));
+    let hint = format!("`chmod +x {shown}`{}", interpreter.map(line).unwrap_or_default());
+    Some(HintedError::new(format!("{shown} is not executable"), hint))
 }
 
 /// The folder whose modules the script finds beside it, and the packages that it imports: as the console
@@ -360,7 +401,22 @@ mod tests {
         let found = program("python3 train.py", Some("echo noise"));
         assert!(found.error.is_none() && found.script_exists && found.python.is_some(), "{found:?}");
         assert!(!program("python3 missing.py", None).script_exists);
-        assert!(program("no-such-program x", None).error.unwrap().contains("no-such-program"));
+        assert!(program("no-such-program x", None).error.unwrap().error.contains("no-such-program"));
+        // Named by its path: it has to be there, in that folder, and executable.
+        for absent in ["./missing.py --lr 1", "/nonexistent/python train.py", "../."] {
+            let error = program(absent, None).error.unwrap();
+            assert!(error.error.starts_with("there is no program /"), "{absent}: {error:?}");
+        }
+        let error = program("./train.py --lr 1", None).error.unwrap();
+        assert!(error.error.ends_with("train.py is not executable"), "{error:?}");
+        assert!(
+            error.hint.contains("chmod +x") && error.hint.ends_with("`python ./train.py --lr 1`"),
+            "{error:?}"
+        );
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder.path().join("train.py"), mode).unwrap();
+        let found = program("./train.py --lr 1", None);
+        assert!(found.error.is_none() && found.path.is_some(), "{found:?}");
         let failed = |prelude| look("python3 train.py", Some(prelude)).setup.unwrap();
         assert!(failed("PATH=/nonexistent; nothing").contains("nothing"), "{}", failed("PATH=/x; nothing"));
         assert!(failed("source /nope/activate").contains("/nope/activate"));

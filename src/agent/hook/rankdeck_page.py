@@ -29,7 +29,7 @@ def words_of(text, size):
 
 
 _NOWHERE = (None, None)
-_CPP = words_of("in C++", 16)
+_CPP = words_of("C++ collective", 16)
 
 
 class Page:

@@ -67,7 +67,7 @@ pub enum Kind {
     Accept,
     /// For a driver.
     Device,
-    /// For a signal.
+    /// For a signal, as long as it takes or up to a time.
     Signal,
     /// For room in a message queue, or for a message.
     Queue,

@@ -34,14 +34,10 @@ pub(super) fn program(
         };
     };
     if let Some(error) = &program.error {
-        return Cell::failed(
-            error.clone(),
-            "write its full path, or say where it comes from: `venv`, `conda` or `prelude` in the hosts file",
-            "launch.command",
-        );
+        return Cell::failed(error.error.clone(), error.hint.clone(), "launch.command");
     }
     match (&program.script, subject.code) {
-        (Some(_), Some(code)) if !code.has_script => Cell::failed(
+        (_, Some(code)) if !code.has_script => Cell::failed(
             "the script is not in the code that was pushed",
             "`launch.command` names it relative to `launch.code`",
             "launch.code",

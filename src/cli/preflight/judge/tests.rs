@@ -5,6 +5,7 @@ use crate::cli::preflight::{Grade, PushedCode};
 use rankdeck_proto::examination::{
     GpuFinding, GpuHealth, GpuProcess, Interface, Limits, Listened, Program, Reached, Route,
 };
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Gpus, Transport};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
@@ -169,7 +170,8 @@ fn every_check_sees_its_fault_and_names_the_key() {
         e.findings.route.as_mut().unwrap().error = Some("no such name".into());
     });
     case("program", Failed, "not found", "launch.command", &two, &|e| {
-        e.findings.program.as_mut().unwrap().error = Some("`python3` is not found".into());
+        e.findings.program.as_mut().unwrap().error =
+            Some(HintedError::new("`python3` is not found", "a path"));
     });
     case("program", Failed, "/w/train.py", "launch.command", &two, &|e| {
         e.findings.program.as_mut().unwrap().script_exists = false;
