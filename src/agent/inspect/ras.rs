@@ -28,8 +28,28 @@ const LINES: usize = 200;
 /// One that can answer greets within this: its thread does nothing else. A report takes a second and more
 /// where ranks are missing, for it waits for them.
 const GREETING: Duration = Duration::from_millis(300);
-/// What is said of an address at which nobody listens.
-const REFUSED: &str = "nobody listens there";
+
+/// Why there is no report.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum NoReport {
+    /// As where NCCL has no RAS, or has it turned off.
+    #[error("nobody listens there")]
+    NobodyListens,
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for NoReport {
+    fn from(text: String) -> NoReport {
+        NoReport::Other(text)
+    }
+}
+
+impl From<&str> for NoReport {
+    fn from(text: &str) -> NoReport {
+        NoReport::Other(text.to_owned())
+    }
+}
 
 /// What RAS said.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -126,7 +146,7 @@ pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Option<Report>
         let share = left / (addresses.len() - asked).clamp(1, 2) as u32;
         match ask_within(address, share.min(GREETING), deadline) {
             Ok(report) => return Ok(Some(report)),
-            Err(error) if error == REFUSED => {}
+            Err(NoReport::NobodyListens) => {}
             Err(error) => why = Some(format!("{address}: {error}")),
         }
         if left.is_zero() {
@@ -137,12 +157,12 @@ pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Option<Report>
 }
 
 /// Asks for a report; an error says in words why there is none.
-pub fn ask(address: &str, deadline: Instant) -> Result<Report, String> {
+pub fn ask(address: &str, deadline: Instant) -> Result<Report, NoReport> {
     ask_within(address, deadline.saturating_duration_since(Instant::now()), deadline)
 }
 
 /// The same of one that has to greet within this time.
-fn ask_within(address: &str, greeting: Duration, deadline: Instant) -> Result<Report, String> {
+fn ask_within(address: &str, greeting: Duration, deadline: Instant) -> Result<Report, NoReport> {
     let mut talk = Talk::open(address, deadline.min(Instant::now() + greeting))?;
     talk.say("SET FORMAT json")?;
     let greeted = talk.line()?;
@@ -152,12 +172,12 @@ fn ask_within(address: &str, greeting: Duration, deadline: Instant) -> Result<Re
         talk.say("TIMEOUT 1")?;
         talk.line()?;
         talk.say("STATUS")?;
-        return parse(&talk.rest()?);
+        return Ok(parse(&talk.rest()?)?);
     }
     // A version before 2.28.7. Whether it goes on after an error differs, so a new connection is made.
     let mut talk = Talk::open(address, deadline)?;
     talk.say("VERBOSE STATUS")?;
-    parse(&talk.rest()?)
+    Ok(parse(&talk.rest()?)?)
 }
 
 struct Talk {
@@ -167,9 +187,9 @@ struct Talk {
 }
 
 impl Talk {
-    fn open(address: &str, deadline: Instant) -> Result<Talk, String> {
-        let mut last = "the address is empty".to_owned();
-        for target in address.to_socket_addrs().map_err(|error| error.to_string())? {
+    fn open(address: &str, deadline: Instant) -> Result<Talk, NoReport> {
+        let mut last = NoReport::from("the address is empty");
+        for target in address.to_socket_addrs().map_err(told)? {
             let left = left(deadline)?;
             match TcpStream::connect_timeout(&target, left) {
                 Ok(stream) => return Ok(Talk { stream, deadline, ahead: Vec::new() }),
@@ -179,15 +199,15 @@ impl Talk {
         Err(last)
     }
 
-    fn say(&mut self, line: &str) -> Result<(), String> {
+    fn say(&mut self, line: &str) -> Result<(), NoReport> {
         let timeout = self.stream.set_write_timeout(Some(left(self.deadline)?));
         timeout.and_then(|()| self.stream.write_all(format!("{line}\n").as_bytes())).map_err(told)
     }
 
     /// Reads more; `false` at the end.
-    fn more(&mut self) -> Result<bool, String> {
+    fn more(&mut self) -> Result<bool, NoReport> {
         if self.ahead.len() > BYTES {
-            return Err(format!("it sent more than {} MiB", BYTES >> 20));
+            return Err(format!("it sent more than {} MiB", BYTES >> 20).into());
         }
         self.stream.set_read_timeout(Some(left(self.deadline)?)).map_err(told)?;
         let mut chunk = [0; 16 << 10];
@@ -196,7 +216,7 @@ impl Talk {
         Ok(got > 0)
     }
 
-    fn line(&mut self) -> Result<String, String> {
+    fn line(&mut self) -> Result<String, NoReport> {
         loop {
             if let Some(end) = self.ahead.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.ahead.drain(..=end).collect();
@@ -208,22 +228,22 @@ impl Talk {
         }
     }
 
-    fn rest(&mut self) -> Result<String, String> {
+    fn rest(&mut self) -> Result<String, NoReport> {
         while self.more()? {}
         Ok(String::from_utf8_lossy(&self.ahead).into_owned())
     }
 }
 
-fn left(deadline: Instant) -> Result<Duration, String> {
+fn left(deadline: Instant) -> Result<Duration, NoReport> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err("no answer in time".into()) } else { Ok(left) }
 }
 
-fn told(error: std::io::Error) -> String {
+fn told(error: std::io::Error) -> NoReport {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer in time".into(),
-        ErrorKind::ConnectionRefused => REFUSED.into(),
-        _ => error.to_string(),
+        ErrorKind::ConnectionRefused => NoReport::NobodyListens,
+        _ => error.to_string().into(),
     }
 }
 
