@@ -253,8 +253,8 @@ reasons! {
     /// Nothing moves on any rank, for longer than ever before in the run.
     Standstill = "standstill", Behind, Red, Lasting,
         [
-            Usual "{who} does not move{at}: {cause}; nothing in the run has moved for {waited}",
-            Unnamed "none of the {count} ranks moves{at}: {cause}; nothing has moved for {waited}",
+            Usual "{who} does not move: {cause}{at}; nothing in the run has moved for {waited}",
+            Unnamed "none of the {count} ranks moves: {cause}{at}; nothing has moved for {waited}",
         ],
         [LOGS, RESTART];
 
