@@ -252,11 +252,11 @@ fn asked_of_ras(ras: &str, nccl: &str, fault: &str, told: &str) -> Option<Value>
 #[test]
 fn what_nccls_ras_says_of_a_rank_that_comes_to_no_collective_is_on_its_card() {
     let told = "NCCL RAS: communicator 0x";
-    let Some(verdict) = asked_of_ras("1", "22809", "spin@1:300", told) else { return };
+    let Some(verdict) = asked_of_ras("1", "22809", "spin@1:60", told) else { return };
     let evidence = verdict["evidence"].to_string();
     assert!(evidence.contains("launched, but rank 1 has launched"), "{verdict:#}");
     // A version that knows no JSON.
-    let Some(verdict) = asked_of_ras("1", "22605", "spin@1:300", "NCCL RAS: NCCL version 2.26.5") else {
+    let Some(verdict) = asked_of_ras("1", "22605", "spin@1:60", "NCCL RAS: NCCL version 2.26.5") else {
         return;
     };
     assert!(says(&verdict["evidence"], "NCCL RAS:   Rank 1 (pid "), "{verdict:#}");
@@ -266,7 +266,7 @@ fn what_nccls_ras_says_of_a_rank_that_comes_to_no_collective_is_on_its_card() {
 #[test]
 fn nccls_ras_of_another_rank_says_that_a_stopped_one_does_not_answer() {
     let told = " is unresponsive";
-    let Some(verdict) = asked_of_ras("1", "22809", "stop@1:300", told) else { return };
+    let Some(verdict) = asked_of_ras("1", "22809", "stop@1:60", told) else { return };
     assert!(
         says(&verdict["evidence"], "NCCL RAS: communicator 0x") && says(&verdict["evidence"], "rank 1 (pid ")
     );
@@ -278,7 +278,7 @@ fn nccls_ras_of_another_rank_says_that_a_stopped_one_does_not_answer() {
 fn without_an_answer_of_nccls_ras_the_rank_is_named_all_the_same() {
     // Which a version before 2.24 has not: nothing is said of it.
     for (ras, nccl, told) in [("0", "22304", "rank 1"), ("2", "22809", "no answer in time")] {
-        let Some(verdict) = asked_of_ras(ras, nccl, "spin@1:300", told) else { return };
+        let Some(verdict) = asked_of_ras(ras, nccl, "spin@1:60", told) else { return };
         let silent = verdict["evidence"].to_string().contains("NCCL RAS at localhost:");
         assert_eq!(silent, ras == "2", "{verdict:#}");
         assert!(ras == "2" || !verdict.to_string().contains("NCCL RAS"), "{verdict:#}");

@@ -8,13 +8,15 @@ use rankdeck_testkit::fake_cuda::{Counts, FakeCuda};
 const CALL_BY_CALL: &str = "";
 const GRAPHS: &str = "cuda_graphs = true\n";
 
-/// Three iterations on Pong, with these epochs, rows of `[policy]`, and other tables.
-fn pong(epochs: u32, policy: &str, rest: &str) -> Option<String> {
+/// Three iterations of 16 steps on Pong, with so many environments and epochs, rows of `[policy]`, and other
+/// tables.
+fn pong(num_envs: u32, epochs: u32, policy: &str, rest: &str) -> Option<String> {
     let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
     Some(format!(
-        "[run]\nname = 'test'\nseed = 1\ntotal_steps = 192\n[env]\nid = 'PongNoFrameskip-v4'\nnum_envs = 4\n\
+        "[run]\nname = 'test'\nseed = 1\ntotal_steps = {}\n[env]\nid = 'PongNoFrameskip-v4'\nnum_envs = {num_envs}\n\
          worker = 'python'\npython = '{python}'\n[policy]\nnetwork = 'nature'\n{policy}\
-         [learn]\nalgorithm = 'ppo'\nupdate_epochs = {epochs}\n[eval]\nevery = 0\n[checkpoint]\nevery = 1\n{rest}"
+         [learn]\nalgorithm = 'ppo'\nupdate_epochs = {epochs}\n[eval]\nevery = 0\n[checkpoint]\nevery = 1\n{rest}",
+        48 * num_envs
     ))
 }
 
@@ -22,7 +24,7 @@ fn pong(epochs: u32, policy: &str, rest: &str) -> Option<String> {
 fn updates_of_two(policy: &str, bucket_mb: f64) -> Option<[Counts; 2]> {
     let of = |epochs| {
         let rest = format!("[collect]\nnum_steps = 16\n[distributed]\nbucket_mb = {bucket_mb}\n");
-        train(&pong(epochs, policy, &rest)?, &[("gpus", "2")], &["--spawn", "2"])
+        train(&pong(2, epochs, policy, &rest)?, &[("gpus", "2")], &["--spawn", "2"])
     };
     let (less, more) = (of(1)?, of(3)?);
     Some(["0", "1"].map(|rank| {
@@ -77,7 +79,7 @@ fn ddp_5_gradients_of_dqn_travel_while_backward_goes_on() {
 fn halves_of_the_environments_cost_a_launch_and_a_wait_each_and_play_the_same_games() {
     let run = |num_steps: u32, double_buffer: bool| {
         let rest = format!("[collect]\nnum_steps = {num_steps}\ndouble_buffer = {double_buffer}\n");
-        let text = pong(1, GRAPHS, &rest)?
+        let text = pong(4, 1, GRAPHS, &rest)?
             .replace("total_steps = 192", &format!("total_steps = {}", 12 * num_steps));
         // How many checkpoints are written depends on the clock.
         let text = text.replace("[checkpoint]\nevery = 1\n", "");
@@ -109,7 +111,7 @@ fn halves_of_the_environments_cost_a_launch_and_a_wait_each_and_play_the_same_ga
 #[test]
 fn trunk_3_cudnn_is_asked_for_colours_last_and_for_bf16_only_where_that_is_wanted() {
     let asked = |policy: &str| {
-        let counts = train(&pong(1, policy, "[collect]\nnum_steps = 16\n")?, &[], &[])?.fake.counts("-");
+        let counts = train(&pong(4, 1, policy, "[collect]\nnum_steps = 16\n")?, &[], &[])?.fake.counts("-");
         Some((counts["channels_last"] > 0, counts["bf16_tensors"] > 0, counts["convolutions"] > 0))
     };
     for (policy, wanted) in [
