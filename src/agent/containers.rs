@@ -35,7 +35,7 @@ pub fn program(client: Ident) -> Option<Ident> {
 
 /// The root folder of a process: device and inode.
 fn root(pid: &str) -> Option<(u64, u64)> {
-    let found = std::fs::metadata(format!("/proc/{pid}/root/.")).ok()?;
+    let found = std::fs::metadata(format!("/proc/{pid}/root")).ok()?;
     Some((found.dev(), found.ino()))
 }
 

@@ -102,6 +102,17 @@ fn usage_errors_are_2_and_help_is_0() {
 }
 
 #[test]
+fn a_file_and_a_program_together_are_refused_with_either_alone() {
+    let folder = here();
+    let (code, out, err) = text(&rankdeck(folder.path(), "run a.toml -- python train.py").output().unwrap());
+    assert!(code == 2 && out.is_empty(), "{code} {out}");
+    assert!(
+        err.contains("cannot be used with") && err.contains("`rankdeck run -- python train.py`"),
+        "{err}"
+    );
+}
+
+#[test]
 fn every_command_that_needs_hosts_says_which_file_is_missing() {
     let folder = here();
     std::fs::write(folder.path().join("e.toml"), "[run]\nname = \"x\"\n[launch]\ncommand = [\"true\"]\n")

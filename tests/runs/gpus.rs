@@ -360,6 +360,7 @@ fn a_lost_gpu_that_the_plan_leaves_out_refuses_nothing() {
         ("[0, 2]", None, "ranks 0=gpu0 1=gpu2"),
         ("1", None, "ranks 0=gpu0"),
         ("2\nnproc = 1", None, "ranks 0=gpu0"),
+        ("'all'\nnproc = 1", None, "ranks 0=gpu0"),
         ("[]\nnproc = 1", None, "one  ranks 0\n"),
         ("[0, 1]", Some("2,0,1"), "ranks 0=gpu0 1=gpu1"),
     ] {

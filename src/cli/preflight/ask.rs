@@ -198,7 +198,9 @@ fn planned(host: &Host) -> Vec<u32> {
     match &host.gpus {
         Some(Gpus::Count(count)) => (0..*count).take(most).collect(),
         Some(Gpus::List(list)) => list.iter().copied().take(most).collect(),
-        Some(Gpus::Word(_)) | None => Vec::new(),
+        // The first ranks take the first ones. What is not there is not seen.
+        Some(Gpus::Word(_)) => (0..host.nproc.unwrap_or(0).min(MOST_GPUS)).collect(),
+        None => Vec::new(),
     }
 }
 
