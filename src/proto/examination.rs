@@ -119,6 +119,9 @@ pub struct Findings {
     pub driver: Option<String>,
     /// GPUs with what runs on them.
     pub gpus: Vec<GpuFinding>,
+    /// Why nobody tells of GPUs though there is a driver, and what helps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untold_gpus: Option<HintedError>,
     /// The working folder.
     pub disk: Disk,
     /// Room on `/dev/shm`, which data loaders need.

@@ -44,8 +44,8 @@ static int figure(const char* name, long otherwise, Device device, unsigned* out
   return SUCCESS;
 }
 
-int nvmlInit_v2(void) { return SUCCESS; }
-int nvmlInitWithFlags(unsigned flags) { return SUCCESS; }
+int nvmlInit_v2(void) { return (int)fake_knob("nvml", SUCCESS); }
+int nvmlInitWithFlags(unsigned flags) { return (int)fake_knob("nvml", SUCCESS); }
 int nvmlShutdown(void) { return SUCCESS; }
 int nvmlSystemGetDriverVersion(char* out, unsigned size) {
   fake_text("driver_name", "580.95.05", out, size);

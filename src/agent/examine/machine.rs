@@ -10,18 +10,25 @@ use crate::observe::visible::visible;
 use crate::proc;
 
 use super::program::nearest;
+use nvml_wrapper::error::NvmlError;
 use rankdeck_proto::examination::{
     Disk, GpuFinding, GpuProcess, Interface, Limits, Names, Question, Route, Session,
 };
 use rankdeck_proto::message::GpuInstance;
+use rankdeck_types::error::HintedError;
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The driver's version, and its GPUs.
-pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {
-    let Some(nvml) = nvml::load() else { return (None, Vec::new()) };
+/// The driver's version, its GPUs, and why nobody tells of any though there is a driver.
+pub(super) type Gpus = (Option<String>, Vec<GpuFinding>, Option<HintedError>);
+
+pub(super) fn gpus() -> Gpus {
+    let nvml = match nvml::open() {
+        Ok(nvml) => nvml,
+        Err(error) => return (None, Vec::new(), untold(&error)),
+    };
     let all = nvml::look(&nvml, &mut Shares::default());
     // Counted as the plan counts. A GPU that the user's list names twice is there twice.
     let found = visible(&all).into_iter().zip(0..).filter_map(|(given, place)| {
@@ -47,7 +54,42 @@ pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {
         })
     });
     let found = found.collect();
-    (nvml.sys_driver_version().ok(), found)
+    (nvml.sys_driver_version().ok(), found, None)
+}
+
+/// Why NVML tells nothing of a driver that is there, and what helps.
+fn untold(error: &NvmlError) -> Option<HintedError> {
+    let (text, hint) = match error {
+        NvmlError::LibloadingError(_) if !has_cuda() => return None,
+        NvmlError::LibRmVersionMismatch => (
+            "the NVIDIA driver's module in the kernel and its libraries are of different versions".to_owned(),
+            "the driver was updated while it was loaded: reboot that host",
+        ),
+        NvmlError::DriverNotLoaded => (
+            "the NVIDIA driver is installed, and not loaded".to_owned(),
+            "`sudo modprobe nvidia` there; `dmesg | grep -i nvidia` says why it was not",
+        ),
+        NvmlError::NoPermission => {
+            ("this user may not use the NVIDIA driver".to_owned(), "`ls -l /dev/nvidia*` there shows who may")
+        }
+        error => (
+            format!("there is an NVIDIA driver, and its library NVML does not work: {error}"),
+            "install its libnvidia-ml.so.1; containers get it by `NVIDIA_DRIVER_CAPABILITIES=compute,utility`",
+        ),
+    };
+    Some(HintedError::new(text, hint))
+}
+
+/// The driver's library of CUDA is there.
+fn has_cuda() -> bool {
+    // SAFETY: the name ends in NUL; what the driver does when it is loaded is its own business, and it is
+    // asked for nothing.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) };
+    if !library.is_null() {
+        // SAFETY: it was opened above, and nothing of it is used.
+        unsafe { libc::dlclose(library) };
+    }
+    !library.is_null()
 }
 
 fn process(pid: u32, bytes: u64) -> GpuProcess {

@@ -93,7 +93,7 @@ pub fn examine(question: &Question) -> Findings {
         .and_then(|path| rankdeck_proto::libtorch::version(path.as_ref()));
     let route = question.master.as_deref().map(|master| machine::route(master, question));
     let (looked, code) = program.wait().unwrap_or_default();
-    let (driver, gpus) = gpus.wait().unwrap_or_default();
+    let (driver, gpus, untold_gpus) = gpus.wait().unwrap_or_default();
     let disk = disk.wait().unwrap_or_else(|| Disk {
         path: workdir.display().to_string(),
         error: Some(format!("no answer within {} s", DISK.as_secs())),
@@ -109,6 +109,7 @@ pub fn examine(question: &Question) -> Findings {
         run_exists: !question.run.is_empty() && workdir.join("runs").join(&question.run).exists(),
         driver,
         gpus,
+        untold_gpus,
         disk,
         shm: machine::space("/dev/shm".as_ref()),
         limits: machine::limits(),

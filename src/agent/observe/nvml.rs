@@ -25,7 +25,20 @@ const MIG_ENABLED: u32 = 1;
 
 /// The driver's library, when there is one that works.
 pub fn load() -> Option<Nvml> {
-    Nvml::init().ok().or_else(|| Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init().ok())
+    open().ok()
+}
+
+/// The same.
+///
+/// Errors: why there is none; that it lacks a file says less than anything else.
+pub fn open() -> Result<Nvml, NvmlError> {
+    Nvml::init().or_else(|first| {
+        let versioned = Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
+        versioned.map_err(|second| match second {
+            NvmlError::LibloadingError(_) => first,
+            _ => second,
+        })
+    })
 }
 
 /// Asks for everything once.

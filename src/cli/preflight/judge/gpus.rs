@@ -18,6 +18,12 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
             ),
         };
     };
+    if let Some(HintedError { error, hint }) = found.untold_gpus.as_ref().filter(|_| there == 0) {
+        return match asked.is_auto() {
+            true => Cell::warning(error.clone(), hint.clone(), key("gpus")),
+            false => Cell::failed(error.clone(), hint.clone(), key("gpus")),
+        };
+    }
     if there == 0 && asked.is_auto() {
         return Cell::passed("none there");
     }
