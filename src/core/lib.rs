@@ -58,6 +58,10 @@ const TICK_MS: u64 = 250;
 /// Milliseconds between two ticks while all is well. Gauges arrive twice a second then, and each arrival
 /// causes a tick. A faster clock would only interrupt the ranks that run on this machine.
 const CALM_TICK_MS: u64 = 750;
+/// Milliseconds between two ticks while more than so many ranks run and nothing is wrong: their hosts do not
+/// report together, so there is something new at any time, but of each host only twice a second.
+const BUSY_TICK_MS: u64 = 500;
+const MANY: usize = 256;
 
 /// What a console is for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -190,7 +194,12 @@ impl Core {
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let waits = self.session.run.stage != Stage::Over || update::is_waiting(&self.model);
         let alive = waits && !self.session.run.exited;
-        let pause = if self.is_calm() { CALM_TICK_MS } else { TICK_MS };
+        let many = self.model.ranks.len() > MANY && self.model.verdicts.is_empty();
+        let pause = match self.session.run.stage {
+            _ if self.is_calm() => CALM_TICK_MS,
+            Stage::Running if many => BUSY_TICK_MS,
+            _ => TICK_MS,
+        };
         alive.then(|| self.session.clock.tick.plus(pause))
     }
 

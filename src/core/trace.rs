@@ -17,7 +17,7 @@ use rankdeck_proto::message::AgentMessage;
 use rankdeck_types::ids::{Timestamp, WallTime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::Read;
+use std::io::{self, BufWriter, Read, Write};
 
 /// Version of the form.
 pub const VERSION: u32 = 2;
@@ -29,6 +29,8 @@ const LONGEST_ENTRY: u64 = 1 << 30;
 const MOST_LINES: u32 = 1 << 16;
 /// What stands for a log line that the record does not hold.
 const NOT_HELD: &str = "…";
+/// Bytes of a state that are written at once.
+const PART: usize = 1 << 16;
 const KIND: &str = "rankdeck-record";
 
 /// First line of a segment, as JSON: all that must be known to find the one with a moment.
@@ -143,9 +145,19 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The head of a segment: the state before its first event. Empty when the state cannot be written.
-    pub fn state(core: &Core) -> Vec<u8> {
-        encode(core)
+    /// Writes the head of a segment: the state before its first event. It may be long, and is never in memory
+    /// as a whole. Returns how many bytes it has.
+    ///
+    /// # Errors
+    /// What `to` says.
+    pub fn state(core: &Core, to: &mut impl Write) -> io::Result<u64> {
+        let mut length = Length(0);
+        write(core, &mut length)?;
+        to.write_all(&(length.0 as u32).to_le_bytes())?;
+        let mut parts = BufWriter::with_capacity(PART, to);
+        write(core, &mut parts)?;
+        parts.into_inner().map_err(io::IntoInnerError::into_error)?;
+        Ok(length.0 + 4)
     }
 
     /// The bytes of an event, and those of its lines where they lie apart.
@@ -168,11 +180,28 @@ impl Writer {
     }
 }
 
+/// Counts what is written.
+struct Length(u64);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write(value: &impl Serialize, to: impl Write) -> io::Result<()> {
+    value.serialize(&mut rmp_serde::Serializer::new(to).with_struct_map()).map_err(io::Error::other)
+}
+
 fn encode(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
-    let mut to = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
     // Only a type that has no form fails, and then for every value: tests would see it.
-    if value.serialize(&mut to).is_err() {
+    if write(value, &mut bytes).is_err() {
         return Vec::new();
     }
     let length = (bytes.len() - 4) as u32;
@@ -297,8 +326,15 @@ mod tests {
         Event::AgentSaid { node: NodeRank(0), message: Box::new(message) }
     }
 
+    fn head() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let length = Writer::state(&core(), &mut bytes).unwrap();
+        assert_eq!(length, bytes.len() as u64);
+        bytes
+    }
+
     fn written(events: &[(Timestamp, Event)]) -> (Vec<u8>, Vec<u8>) {
-        let (mut writer, mut bytes, mut bursts) = (Writer::default(), Writer::state(&core()), Vec::new());
+        let (mut writer, mut bytes, mut bursts) = (Writer::default(), head(), Vec::new());
         for (at, event) in events {
             let (entry, burst) = writer.event(*at, event);
             bytes.extend(entry);
@@ -344,7 +380,7 @@ mod tests {
         let events =
             [(Timestamp(8), event()), (Timestamp(9), log(&["a", "b"])), (Timestamp(9), Event::Ticked)];
         let (bytes, bursts) = written(&events);
-        let head = Writer::state(&core()).len();
+        let head = head().len();
         let mut seen = 0;
         for end in head..=bytes.len() {
             let events_read = read(&bytes[..end], Some(&bursts));

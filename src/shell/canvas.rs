@@ -10,7 +10,7 @@ use ratatui::Frame;
 use ratatui::layout::Size;
 use std::io;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the terminal sends.
 pub type Input = Pin<Box<dyn Stream<Item = io::Result<TermEvent>> + Send>>;
@@ -27,11 +27,14 @@ pub(super) struct Canvas {
     pub(super) repaint: bool,
     /// Somebody else has the terminal.
     pub(super) lent: bool,
+    /// When the present frame began.
+    begun: Instant,
 }
 
 impl Canvas {
     pub(super) fn new(surface: Box<dyn Surface>, input: Input) -> Canvas {
-        Canvas { surface, input: Some(input), pacer: Pacer::default(), repaint: false, lent: false }
+        let (pacer, begun) = (Pacer::default(), Instant::now());
+        Canvas { surface, input: Some(input), pacer, repaint: false, lent: false, begun }
     }
 
     /// The next input. Cancel-safe. `None` once: the terminal is gone; then never again.
@@ -51,6 +54,7 @@ impl Canvas {
         if self.lent || self.pacer.due().is_none_or(|due| due > now) {
             return Ok(None);
         }
+        self.begun = Instant::now();
         if std::mem::take(&mut self.repaint) {
             self.surface.clear()?;
         }
@@ -65,7 +69,7 @@ impl Canvas {
         draw: &mut dyn FnMut(&mut Frame),
     ) -> io::Result<()> {
         self.surface.draw(draw)?;
-        self.pacer.drawn(now, revision);
+        self.pacer.drawn(now, revision, self.begun.elapsed());
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! Owner: the driver. The keys are function keys, which the screen has no use for.
 
 use crossterm::event::{Event as TermEvent, KeyCode, KeyEventKind};
+use rankdeck_core::model::RunState;
 use rankdeck_link::simulator::{FaultKind, Trouble};
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -32,15 +33,28 @@ impl Demo {
         Demo { trouble }
     }
 
-    /// Whether it was one of the keys, which have no other meaning.
-    pub fn hear(&self, input: &TermEvent) -> bool {
-        let TermEvent::Key(key) = input else { return false };
-        let KeyCode::F(number) = key.code else { return false };
-        let Some((_, _, kind, lasts)) = KEYS.iter().find(|(key, ..)| *key == number) else { return false };
-        if key.kind == KeyEventKind::Press {
-            self.trouble.begin(*kind, lasts.map(Duration::from_secs));
+    /// `None` if it was none of the keys, which have no other meaning; what to say, where one does nothing.
+    /// `restart`: the key that begins the run again.
+    pub fn hear(&self, input: &TermEvent, state: RunState, restart: &str) -> Option<String> {
+        let TermEvent::Key(key) = input else { return None };
+        let KeyCode::F(number) = key.code else { return None };
+        let (_, word, kind, lasts) = KEYS.iter().find(|(key, ..)| *key == number)?;
+        if key.kind != KeyEventKind::Press {
+            return Some(String::new());
         }
-        true
+        let why = match state {
+            RunState::Over => format!("the run is over; {restart} begins it again"),
+            RunState::Draining => "the run is on its way out".to_owned(),
+            RunState::Connecting | RunState::Launching | RunState::Running | RunState::Restarting
+                if self.trouble.begin(*kind, lasts.map(Duration::from_secs)) =>
+            {
+                return Some(String::new());
+            }
+            RunState::Connecting | RunState::Launching | RunState::Running | RunState::Restarting => {
+                "not all ranks have joined yet".to_owned()
+            }
+        };
+        Some(format!("{word}: {why}"))
     }
 
     /// Draws the line, over the footer. Pages have one, from 60 x 16 on.

@@ -13,7 +13,7 @@ use crossterm::event::{
     Event as TermEvent, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind,
 };
 use rankdeck_core::model::Model;
-use rankdeck_tui::keys::Keymap;
+use rankdeck_tui::keys::{Command, Keymap};
 use rankdeck_tui::state::{PaneSizes, SavedFile};
 use rankdeck_tui::{Action, Role, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
@@ -92,6 +92,11 @@ impl Screen {
         let glyphs = self.view.style.glyphs.unwrap_or(self.theme.glyphs);
         let named = self.view.style.theme.and_then(Theme::named);
         named.unwrap_or_else(|| self.theme.clone()).with_glyphs(glyphs)
+    }
+
+    /// The key of a command, as the footer shows it.
+    pub fn key(&self, command: Command) -> String {
+        self.view.steering.keymap.shown(command, self.theme().glyphs)
     }
 
     /// A screen on any surface.

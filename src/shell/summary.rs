@@ -161,15 +161,17 @@ fn totals(model: &Model) -> Vec<String> {
     lines
 }
 
-/// The rank whose end began the end: the one that a `dead` verdict names, else one that said why, else one
-/// that failed by itself.
+/// The rank whose end began the end: the one that failed first, else one that a `dead` verdict names, else one
+/// that said why, else one that failed by itself.
 fn culprit(model: &Model) -> Option<&RankModel> {
+    let first = model.run.first_failure.as_ref().map(|first| first.rank);
     let blamed = model
         .verdicts
         .iter()
         .find(|v| v.severity == Severity::Red && v.verdict == VerdictKind::Dead)
         .or_else(|| model.verdicts.iter().find(|v| v.severity == Severity::Red))
         .and_then(|v| v.rank);
+    let blamed = first.or(blamed);
     let bad = |rank: &&RankModel| match &rank.life {
         RankLife::Exited(exit) => !exit.is_success() && !exit.is_stop_signal(),
         _ => false,
@@ -290,6 +292,7 @@ fn places(model: &Model, record: Option<&Kept>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_core::model::HeldLine;
     use rankdeck_proto::message::{Evaluation, Exit};
     use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
     use rankdeck_types::plan::PlannedRank;
@@ -368,6 +371,27 @@ mod tests {
             assert!(text.contains(part), "{part}\n{text}");
         }
         assert!(all.last().unwrap().ends_with("followed (exit code 0)"), "{text}");
+    }
+
+    #[test]
+    fn where_all_ranks_failed_alike_the_log_is_that_of_the_first() {
+        let one = |n: u32, text: &str| {
+            let mut rank = RankModel { rank: Rank(n), ..rank(RankLife::Exited(Exit::Code { code: 1 })) };
+            rank.log.lines.push_back(HeldLine::new(u64::from(n), text));
+            rank
+        };
+        let verdict = r#"{"rank": 0, "host": "a", "verdict": "dead", "severity": "red", "confidence": "certain",
+            "reason": "", "latency_s": 0.0, "card": {}}"#;
+        let first = r#"{"rank": 1, "host": "a", "error": "", "time": 0.0, "bound_s": 0.0, "certain": true,
+            "last_lines": [], "followed": [], "together": [], "line": ""}"#;
+        let mut model = Model {
+            ranks: vec![one(0, "of rank 0"), one(1, "of rank 1")],
+            verdicts: vec![serde_json::from_str(verdict).unwrap()],
+            ..model()
+        };
+        model.run.first_failure = Some(serde_json::from_str(first).unwrap());
+        let text = lines(&model, &finished(Outcome::Failed, true, &[]), None).join("\n");
+        assert!(text.contains("of rank 1") && !text.contains("of rank 0"), "{text}");
     }
 
     #[test]

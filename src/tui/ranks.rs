@@ -176,7 +176,7 @@ pub fn alive(rank: &RankModel) -> bool {
 
 /// Latest own environment steps: from the status page, else from its counters.
 pub fn env_step(rank: &RankModel) -> Option<u64> {
-    page(rank).map(|page| page.env_step).or(rank.counters.back().map(|counters| counters.env_step))
+    page(rank).map(|page| page.env_step).or(rank.own.map(|own| own.env_step))
 }
 
 /// Use of what it computes on, percent: its GPU when it has one, else one core.

@@ -4,7 +4,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_core::series::{Place, Series};
-use rankdeck_proto::fleet::HostLook;
+use rankdeck_proto::fleet::{GivenGpu, HostLook};
 use rankdeck_proto::message::{GpuSample, HostSample, Outcome};
 use rankdeck_proto::process::GpuUser;
 use rankdeck_tui::home::{
@@ -55,8 +55,15 @@ fn look(home: &mut Home, host: usize, gpus: &[GpuSample], cpu: f32, at: Timestam
         run: (pid == 4100).then(|| "breakout_ppo-20261123-031200".into()),
     };
     let users = gpus.iter().flat_map(|gpu| gpu.processes.iter().map(|(pid, _)| user(*pid))).collect();
-    let look =
-        HostLook { sample, users, runs: Some(Vec::new()), cost_ms: 3, next_ms: 2000, ..HostLook::default() };
+    let given = |gpu: &GpuSample| GivenGpu {
+        memory_used: gpu.memory_used,
+        memory_total: gpu.memory_total,
+        processes: gpu.processes.len() as u32,
+        lost: gpu.lost,
+    };
+    let given = gpus.iter().map(given).collect();
+    let runs = Some(Vec::new());
+    let look = HostLook { sample, given, users, runs, cost_ms: 3, next_ms: 2000 };
     home.update(HomeEvent::Looked { host, look: Box::new(look) }, at);
 }
 

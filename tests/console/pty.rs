@@ -328,6 +328,22 @@ fn a_recorded_run_is_shown_again_with_pause_and_jumps() {
 }
 
 #[test]
+fn a_key_of_a_demonstration_says_what_helps_when_its_run_is_over() {
+    let mut terminal = Terminal::start(RANKDECK, &["demo", "--nnodes", "1", "--ranks", "2"], &[]);
+    terminal.until("training", |t| t.text().contains("weights equal"));
+    terminal.send("x");
+    terminal.until("the question", |t| t.text().contains("stop"));
+    terminal.send("y");
+    terminal.until("the end", |t| t.text().contains("stopped by user"));
+    terminal.send("\x1bOQ");
+    terminal
+        .until("why nothing freezes", |t| t.text().contains("freeze: the run is over; r begins it again"));
+    terminal.send("q");
+    terminal.wait();
+    terminal.assert_restored();
+}
+
+#[test]
 fn a_demonstration_says_its_keys_and_breaks_what_they_name() {
     let mut terminal = Terminal::start(RANKDECK, &["demo", "--nnodes", "2", "--ranks", "2"], &[]);
     terminal.until_shows("F2 freeze");

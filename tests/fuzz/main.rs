@@ -70,7 +70,8 @@ fn segment() -> (Vec<u8>, Vec<u8>) {
     let head = lines.next().unwrap();
     let goal = serde_json::from_value(head["goal"].clone()).unwrap();
     let (mut writer, mut bursts) = (trace::Writer::default(), Vec::new());
-    let mut entries = trace::Writer::state(&Core::new(goal, Vec::new(), Timestamp(0)));
+    let mut entries = Vec::new();
+    trace::Writer::state(&Core::new(goal, Vec::new(), Timestamp(0)), &mut entries).unwrap();
     for line in lines.take(40) {
         let event = serde_json::from_value(line["event"].clone()).unwrap();
         let (entry, burst) = writer.event(Timestamp(line["at"].as_u64().unwrap()), &event);

@@ -111,7 +111,7 @@ pub const LOG_LINES: usize = 2000;
 /// Most bytes of them.
 pub const LOG_BYTES: usize = 1 << 20;
 /// Most lines and bytes of all ranks.
-const ALL: Room = Room { lines: 128 * LOG_LINES, bytes: 64 * LOG_BYTES };
+const ALL: Room = Room { lines: 64 * LOG_LINES, bytes: 64 * LOG_BYTES };
 /// What each rank has at least.
 const LEAST: Room = Room { lines: 128, bytes: 1 << 16 };
 /// Lines of each rank in a snapshot of a record.

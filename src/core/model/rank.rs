@@ -36,9 +36,9 @@ pub struct RankModel {
     pub sampled: Option<Timestamp>,
     /// Own environment steps per second, smoothed.
     pub steps_per_s: f64,
-    /// Own counters of the latest reporting iterations, newest last, bounded; joined with totals by
-    /// `train_iter`.
-    pub counters: VecDeque<Counters>,
+    /// Its own counters of the latest iteration that it has reported.
+    #[serde(default)]
+    pub own: Option<Counters>,
     /// Last error it reported before it ended.
     pub error: Option<(String, String)>,
     /// What kind of failure that was, as it said.
@@ -79,7 +79,7 @@ impl RankModel {
             sample: None,
             sampled: None,
             steps_per_s: 0.0,
-            counters: VecDeque::new(),
+            own: None,
             error: None,
             failure: None,
             exception: None,

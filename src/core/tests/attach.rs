@@ -87,7 +87,7 @@ fn differing_weights_name_the_odd_rank() {
 pub(super) fn essence(c: &Cluster) -> String {
     let m = c.model();
     let ranks: Vec<_> =
-        m.ranks.iter().map(|r| (r.rank, &r.life, r.pid, &r.device, &r.counters, &r.error)).collect();
+        m.ranks.iter().map(|r| (r.rank, &r.life, r.pid, &r.device, &r.own, &r.error)).collect();
     let hosts: Vec<_> = m.hosts.iter().map(|h| (h.last_seq, &h.stopped, &h.gpus_free)).collect();
     let progress = m.progress.as_ref().map(|p| (p.totals, p.sum, p.consistent, p.steps_per_s, p.return_mean));
     let verdicts: Vec<_> = m.verdicts.iter().map(|v| (v.verdict, v.rank, v.severity)).collect();

@@ -3,7 +3,8 @@
 //!
 //! Owner: [`crate::Core::handle`]. Invariants:
 //! - No part panics, whatever the event; indices from outside are checked.
-//! - What is decided depends on facts and time only, not on which event brought them.
+//! - What is decided depends on facts and time only, not on which event brought them. What only informs is
+//!   decided upon at the next tick: thousands of such events come each second in a large run.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod agent;
@@ -33,17 +34,71 @@ mod verdicts;
 pub(crate) use generation::install;
 
 use crate::event::Event;
-use crate::model::{Model, Tone};
+use crate::model::{HostModel, Model, Tone};
 use crate::session::Ctx;
+use rankdeck_proto::message::{AgentMessage, RankEvent, Record, RecordEvent};
 
 /// Hosts were asked something that somebody waits for.
 pub(crate) fn is_waiting(model: &Model) -> bool {
     finder::is_waiting(model) || model.reaches.is_waiting()
 }
 
+/// What may follow from an event at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Weight {
+    /// Gauges, output: nothing before the next tick.
+    Informs,
+    /// Counters: they may differ from the totals, which is told.
+    Tells,
+    /// Everything else.
+    Decides,
+}
+
+fn weight(ctx: &Ctx<'_>, event: &Event) -> Weight {
+    let Event::AgentSaid { node, message } = event else { return Weight::Decides };
+    // Counters may be what the run is to be stopped at, and the last record of the past.
+    let plain = || {
+        ctx.session.until.is_empty() && ctx.model.hosts.get(node.index()).is_some_and(HostModel::caught_up)
+    };
+    let counters = |record: &Record| {
+        matches!(record.event, RecordEvent::Rank { said: RankEvent::Counters(_), .. }) && plain()
+    };
+    match message.as_ref() {
+        AgentMessage::Sample(_) | AgentMessage::Log { .. } | AgentMessage::Pong { .. } => Weight::Informs,
+        AgentMessage::Record(record) if counters(record) => Weight::Tells,
+        AgentMessage::Hello { .. }
+        | AgentMessage::Snapshot { .. }
+        | AgentMessage::Record(_)
+        | AgentMessage::PortReserved { .. }
+        | AgentMessage::Frame { .. }
+        | AgentMessage::Found { .. }
+        | AgentMessage::Reached { .. }
+        | AgentMessage::Refused(_)
+        | AgentMessage::Bye { .. }
+        | AgentMessage::Inspected { .. }
+        | AgentMessage::Unknown => Weight::Decides,
+    }
+}
+
 /// Handles one event.
 pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
-    let counts = match event {
+    let weight = weight(ctx, &event);
+    let before = ctx.out.len();
+    let counts = apply(ctx, event);
+    if weight >= Weight::Tells {
+        verdicts::tell(ctx);
+    }
+    if weight >= Weight::Decides {
+        reconcile::reconcile(ctx);
+    }
+    if counts || ctx.out.len() > before {
+        ctx.model.revision += 1;
+    }
+}
+
+/// Changes the facts. Returns whether a screen could show it.
+fn apply(ctx: &mut Ctx<'_>, event: Event) -> bool {
+    match event {
         Event::Ticked => tick::ticked(ctx),
         Event::LinkChanged { node, .. }
         | Event::AgentSaid { node, .. }
@@ -98,11 +153,5 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
             ctx.session.clock.wall = Some((ctx.now, time));
             false
         }
-    };
-    let before = ctx.out.len();
-    verdicts::tell(ctx);
-    reconcile::reconcile(ctx);
-    if counts || ctx.out.len() > before {
-        ctx.model.revision += 1;
     }
 }

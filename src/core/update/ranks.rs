@@ -16,8 +16,6 @@ use rankdeck_proto::message::{Exception, Exit, FailureKind, FinishReason, RankEv
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 
-/// Own counters kept per rank.
-const COUNTERS: usize = 64;
 /// Checkpoints kept.
 const CHECKPOINTS: usize = 10_000;
 
@@ -255,10 +253,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
         RankEvent::Joined { world_size: _, backend, device } => joined(ctx, at, rank, &backend, device),
         RankEvent::Counters(counters) => {
             let Some(model) = mine(ctx, at, rank) else { return };
-            model.counters.push_back(counters);
-            if model.counters.len() > COUNTERS {
-                model.counters.pop_front();
-            }
+            model.own = Some(counters);
             if counters.sum {
                 let added = ctx.session.addition.own(rank, counters, at.time);
                 return progress::summed(ctx, at, added);

@@ -13,7 +13,7 @@ const GPU_HISTORY: usize = 60;
 const GPUS: usize = 64;
 
 /// Takes a host's gauges.
-pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, sample: HostSample) {
+pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, mut sample: HostSample) {
     if !ctx.host(node).is_live() {
         return;
     }
@@ -30,7 +30,8 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, sample: HostSample) {
     machine.withheld = sample.withheld;
     if ctx.session.run.is_current(sample.generation) {
         ctx.session.watch.observe(ctx.model, node, &sample);
-        for gauge in &sample.ranks {
+        // Each rank keeps its own.
+        for gauge in std::mem::take(&mut sample.ranks) {
             let Some(model) = ctx.model.ranks.get_mut(gauge.rank.index()).filter(|m| m.node == node) else {
                 ctx.model.drops.misplaced += 1;
                 continue;
@@ -47,10 +48,11 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, sample: HostSample) {
             if let Some(page) = &gauge.page {
                 model.steps_per_s = model.rate.update(sample.mono_ms as f64 / 1000.0, page.env_step);
             }
-            model.sample = Some(gauge.clone());
+            model.sample = Some(gauge);
             model.sampled = Some(ctx.now);
         }
     }
+    sample.ranks.clear();
     let histories = &mut ctx.host(node).gpu_history;
     histories.retain(|index, _| sample.gpus.iter().any(|gpu| gpu.index == *index));
     for gpu in sample.gpus.iter().take(GPUS) {

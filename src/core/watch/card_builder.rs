@@ -11,7 +11,7 @@ use rankdeck_proto::inspection::{Frame, How, Inspection};
 use rankdeck_proto::message::RankSample;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Frames on a card. The top ones are always there, the others only if they are the program's own.
 const FRAMES: usize = 12;
@@ -144,11 +144,20 @@ fn doing(rank: &RankModel) -> (String, u64) {
     }
 }
 
-fn others(model: &Model, shown: &[Rank]) -> Vec<Others> {
+/// Ranks whose host says nothing: what they do, nobody knows. After a death nobody asks which hosts answer.
+fn unheard(views: &[RankView<'_>], kind: VerdictKind) -> BTreeSet<Rank> {
+    let asked = kind == VerdictKind::Lost || views.iter().any(|view| view.fresh);
+    let silent = views.iter().filter(|view| asked && view.alive() && !view.fresh);
+    silent.map(|view| view.rank).collect()
+}
+
+/// What the other ranks do.
+fn others(model: &Model, silent: &BTreeSet<Rank>, shown: &[Rank]) -> Vec<Others> {
     let mut alike: BTreeMap<String, (Vec<Rank>, u64)> = BTreeMap::new();
     for rank in model.ranks.iter().filter(|rank| !shown.contains(&rank.rank)) {
         let (text, age) = match &rank.life {
             RankLife::Exited(exit) => (exit.predicate(), 0),
+            _ if silent.contains(&rank.rank) => (format!("not heard of, for {} is silent", rank.host), 0),
             RankLife::Pending | RankLife::Spawned | RankLife::Joined | RankLife::Finished => doing(rank),
         };
         let entry = alike.entry(text).or_default();
@@ -243,13 +252,13 @@ fn advice(model: &Model, draft: &Draft) -> Vec<Advice> {
 
 /// The card without its facts and observations.
 pub(super) fn card(model: &Model, views: &[RankView<'_>], draft: &Draft) -> Card {
-    let view = |rank: Rank| views.iter().find(|view| view.rank == rank);
+    let view = |rank: Rank| rank_view::of(views, rank);
     let draw = |rank: Rank| Some(side(model.ranks.get(rank.index())?, view(rank).and_then(|view| view.look)));
     let shown: Vec<Rank> = draft.rank.into_iter().chain(draft.waiter).collect();
     Card {
         guilty: draft.rank.and_then(draw),
         waiter: draft.waiter.and_then(draw),
-        others: others(model, &shown),
+        others: others(model, &unheard(views, draft.judged.reason.kind()), &shown),
         ruled_out: ruled_out(model, draft.rank.and_then(view), draft),
         actions: advice(model, draft),
         ..Card::default()

@@ -11,7 +11,7 @@ use super::track::{IterationStart, Track};
 use crate::reason::Reason;
 use rankdeck_proto::message::{CollectiveCall, PageSample, Phase, RecentCollective};
 use rankdeck_types::ids::Rank;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// Longest period of calls looked for in a rank's own history.
 const PERIOD: usize = 32;
@@ -267,17 +267,17 @@ fn left_pattern(steps: &BTreeMap<u64, MemberCall>, seq: u64) -> Option<bool> {
 /// Compares at which number of collectives the ranks began the same iterations.
 pub(super) fn iterations(tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
     let (_, base) = tracks.first().filter(|_| tracks.len() > 1)?;
-    let common = base.iterations.iter().filter_map(|started| {
-        let at: Option<Vec<(Rank, &IterationStart)>> = tracks
-            .iter()
-            .map(|(rank, track)| find(&track.iterations, started.train_iter).map(|found| (*rank, found)))
-            .collect();
-        at
-    });
-    let common: Vec<Vec<(Rank, &IterationStart)>> = common.collect();
+    let row = |started: &IterationStart| -> Option<Vec<(Rank, &IterationStart)>> {
+        tracks.iter().map(|(rank, track)| Some((*rank, track.started(started.train_iter)?))).collect()
+    };
     let same = |at: &[(Rank, &IterationStart)]| {
         at.iter().all(|(_, started)| at.first().is_some_and(|(_, first)| key(first) == key(started)))
     };
+    // What is the same at the newest one is no shift, whatever was before.
+    if base.iterations.iter().rev().find_map(row).is_none_or(|newest| same(&newest)) {
+        return None;
+    }
+    let common: Vec<Vec<(Rank, &IterationStart)>> = base.iterations.iter().filter_map(row).collect();
     // A resumed rank may count once elsewhere; a shift stays.
     let from = common.iter().rposition(|at| same(at)).map_or(0, |last| last + 1);
     let bad = common.get(from..).filter(|bad| bad.len() >= 2)?;
@@ -310,13 +310,16 @@ pub(super) fn iterations(tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
 /// A rank that goes on making the collectives of all and leaves out steps of its optimiser, which it made
 /// with the others before.
 pub(super) fn missed_steps(views: &[RankView<'_>], tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
-    let track_of = |rank: Rank| tracks.iter().find(|(other, _)| *other == rank).map(|(_, track)| *track);
+    let track_of = |rank: Rank| {
+        let at = tracks.binary_search_by_key(&rank, |(other, _)| *other).ok()?;
+        tracks.get(at).map(|(_, track)| *track)
+    };
     views.iter().filter(|view| view.fresh).find_map(|view| {
         let page = view.page().filter(|page| page.by_hook && page.updates > 0)?;
         let (mine, entered) = (track_of(view.rank)?, view.entered(rank_view::WORLD));
         let ahead = |rank: Rank, track: &Track| {
             let together = mine.iterations.iter().rev().find(|started| {
-                let theirs = find(&track.iterations, started.train_iter);
+                let theirs = track.started(started.train_iter);
                 theirs.is_some_and(|theirs| theirs.seq == started.seq)
             })?;
             // As far as this rank has come itself, and one iteration less.
@@ -345,11 +348,6 @@ pub(super) fn missed_steps(views: &[RankView<'_>], tracks: &[(Rank, &Track)]) ->
 
 fn key(started: &IterationStart) -> (u64, u64) {
     (started.seq, started.chain)
-}
-
-fn find(iterations: &VecDeque<IterationStart>, train_iter: u64) -> Option<&IterationStart> {
-    let place = iterations.binary_search_by_key(&train_iter, |started| started.train_iter).ok()?;
-    iterations.get(place)
 }
 
 /// Ranks whose number of collectives per iteration changed where they began to differ, if others kept theirs.

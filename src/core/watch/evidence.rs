@@ -29,8 +29,9 @@ impl Snapshot<'_> {
         self.views.iter().filter(|view| view.fresh && view.alive())
     }
 
-    fn view(&self, rank: Rank) -> Option<&RankView<'_>> {
-        self.views.iter().find(|view| view.rank == rank)
+    /// What is known of a rank.
+    pub fn view(&self, rank: Rank) -> Option<&RankView<'_>> {
+        rank_view::of(self.views, rank)
     }
 
     fn verdict(&self, draft: Draft) -> VerdictReport {

@@ -1,12 +1,13 @@
 //! Silent hosts. Pure.
 
 use super::draft::{Draft, Judgement};
+use super::evidence::Snapshot;
 use super::gauges;
 use super::rank_view::HostView;
 use super::shortage::STARVED;
 use crate::host::HostStage;
 use crate::limits::Limits;
-use crate::model::{HostModel, Model};
+use crate::model::HostModel;
 use crate::reason::{Reason, Severity};
 use crate::report::{Confidence, VerdictReport};
 use rankdeck_types::ids::NodeRank;
@@ -66,7 +67,7 @@ impl Beats {
 /// Is this host silent? `others`: ranks elsewhere make progress with their collectives, so its ranks must be
 /// alive. `starved`: its agent may get no core, and then says nothing either.
 pub(super) fn lost(
-    model: &Model,
+    snapshot: &Snapshot<'_>,
     host: &HostModel,
     awake_ms: u64,
     limits: &Limits,
@@ -115,5 +116,5 @@ pub(super) fn lost(
         latency_ms: silence,
         ..Draft::new(Judgement { severity, ..judged }, words)
     };
-    Some(draft.verdict(model, &[]))
+    Some(draft.verdict(snapshot.model, snapshot.views))
 }

@@ -319,7 +319,7 @@ impl Watch {
                     && !view.groups.is_empty()
             });
             let starved = self.beats.is_starved(host);
-            let verdict = hosts::lost(snapshot.model, host, awake_ms, limits, others, starved)?;
+            let verdict = hosts::lost(snapshot, host, awake_ms, limits, others, starved)?;
             Some(Detection { node: Some(host.node_rank), ..Detection::of(verdict) })
         })
     }
@@ -393,7 +393,7 @@ fn shifted(snapshot: &Snapshot<'_>, living: &[(Rank, &Track)]) -> impl Iterator<
 fn answering(snapshot: &Snapshot<'_>, suspects: &[Rank]) -> Vec<(NodeRank, Rank)> {
     let mut wanted: Vec<(NodeRank, Rank)> = Vec::new();
     for rank in suspects {
-        let view = snapshot.answering().find(|view| view.rank == *rank);
+        let view = snapshot.view(*rank).filter(|view| view.fresh && view.alive());
         if let Some(view) = view.filter(|view| !wanted.contains(&(view.node, view.rank))) {
             wanted.push((view.node, view.rank));
         }

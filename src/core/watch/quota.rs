@@ -52,6 +52,10 @@ impl QuotaHistory {
     pub fn count(&mut self, at_ms: u64, cgroup: Option<&CgroupSample>) {
         let CgroupSample { periods, throttled, throttled_ms, .. } = cgroup.cloned().unwrap_or_default();
         let now = Counted { at_ms, periods, throttled, throttled_ms };
+        if periods == 0 {
+            // No quota yet, or none any more: there is nothing to remember but that.
+            self.past.clear();
+        }
         let before = self.past.back().copied().unwrap_or_default();
         if periods < before.periods || throttled_ms < before.throttled_ms {
             // It was moved to another group.

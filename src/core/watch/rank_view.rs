@@ -203,6 +203,11 @@ impl RankView<'_> {
     }
 }
 
+/// The view of a rank, of all views in rank order.
+pub(super) fn of<'a, 'b>(views: &'b [RankView<'a>], rank: Rank) -> Option<&'b RankView<'a>> {
+    views.get(views.binary_search_by_key(&rank, |view| view.rank).ok()?)
+}
+
 /// The groups of a rank. A page that names no group counts in the group of all ranks.
 pub(super) fn groups(sample: &RankSample) -> Vec<Membership<'_>> {
     let Some(page) = &sample.page else { return Vec::new() };

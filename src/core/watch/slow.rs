@@ -9,12 +9,13 @@
 //! not.
 
 use super::quota::{self, Quota, THROTTLED};
-use super::rank_view::RankView;
+use super::rank_view::{self, RankView};
 use super::track::{IterationStart, Track};
 use crate::reason::Reason;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Intervals that are compared.
 const WINDOW: usize = 32;
@@ -45,22 +46,13 @@ pub(super) struct Straggler {
 /// Waits of all ranks in intervals between iterations that all have begun.
 fn intervals(tracks: &[(Rank, &Track)]) -> Vec<(Vec<u64>, u64)> {
     let Some((_, base)) = tracks.first() else { return Vec::new() };
-    let common: Vec<Vec<&IterationStart>> = base
-        .iterations
-        .iter()
-        .filter_map(|started| {
-            tracks
-                .iter()
-                .map(|(_, track)| {
-                    let at =
-                        track.iterations.binary_search_by_key(&started.train_iter, |s| s.train_iter).ok()?;
-                    track.iterations.get(at)
-                })
-                .collect()
-        })
-        .collect();
-    let from = common.len().saturating_sub(WINDOW + 1);
-    let window = common.get(from..).unwrap_or_default();
+    // From the newest on, no more than are looked at.
+    let row = |started: &IterationStart| -> Option<Vec<&IterationStart>> {
+        tracks.iter().map(|(_, track)| track.started(started.train_iter)).collect()
+    };
+    let mut window: Vec<Vec<&IterationStart>> =
+        base.iterations.iter().rev().filter_map(row).take(WINDOW + 1).collect();
+    window.reverse();
     window
         .windows(2)
         .filter_map(|pair| {
@@ -97,16 +89,18 @@ fn comes_last(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<Strag
     if intervals.len() < ENOUGH {
         return None;
     }
-    let share = |who: usize, part: &[(Vec<u64>, u64)]| {
-        let times = part.iter().filter(|(waits, _)| last(waits) == Some(who)).count();
-        times as f64 / part.len().max(1) as f64
+    let lasts: Vec<Option<usize>> = intervals.iter().map(|(waits, _)| last(waits)).collect();
+    let share = |who: usize, part: &[Option<usize>]| {
+        part.iter().filter(|last| **last == Some(who)).count() as f64 / part.len().max(1) as f64
     };
     let length: u64 = intervals.iter().map(|(_, length)| length).sum();
     // Well above the share that chance gives: 1 of N.
     let wanted = (1.0 / tracks.len() as f64 + 0.27).max(0.5);
-    let (first, second) = intervals.split_at(intervals.len() / 2);
-    let who = (0..tracks.len())
-        .find(|who| [first, second, &intervals].iter().all(|part| share(*who, part) > wanted))?;
+    let (first, second) = lasts.split_at(lasts.len() / 2);
+    let candidates: BTreeSet<usize> = lasts.iter().flatten().copied().collect();
+    let who = candidates
+        .into_iter()
+        .find(|who| [first, second, &lasts].iter().all(|part| share(*who, part) > wanted))?;
     // What the median of the others waited longer than this rank did, over the whole window.
     let lost_us: u64 = intervals
         .iter()
@@ -120,7 +114,7 @@ fn comes_last(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<Strag
         .sum();
     let lost = lost_us as f64 / 1000.0 / (length.max(1) as f64);
     let rank = tracks.get(who)?.0;
-    let view = views.iter().find(|view| view.rank == rank)?;
+    let view = rank_view::of(views, rank)?;
     if lost <= LOST {
         return None;
     }
@@ -128,7 +122,7 @@ fn comes_last(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<Strag
     if is_expected(view, views) || (reason == Reason::Late && is_hasty(rank, intervals.len())) {
         return None;
     }
-    let last = format!("it came last in {:.0} % of the latest iterations", share(who, &intervals) * 100.0);
+    let last = format!("it came last in {:.0} % of the latest iterations", share(who, &lasts) * 100.0);
     Some(Straggler { rank, lost, reason, facts: vec![last, fact], over_ms: length })
 }
 
@@ -165,7 +159,7 @@ fn held(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<Straggler> 
         return None;
     }
     let wait = |(rank, track): &(Rank, &Track)| {
-        let view = views.iter().find(|view| view.rank == *rank)?;
+        let view = rank_view::of(views, *rank)?;
         Some(waited(track, view, quota.over_ms))
     };
     let waits: Vec<f64> = tracks.iter().map(wait).collect::<Option<_>>()?;

@@ -132,6 +132,17 @@ impl Track {
         each.collect()
     }
 
+    /// The beginning of an iteration, if it is remembered.
+    pub(super) fn started(&self, train_iter: u64) -> Option<&IterationStart> {
+        // Most ranks tell each iteration: it stands as far from the newest as its number does.
+        let newest = self.iterations.back()?.train_iter;
+        let back = usize::try_from(newest.checked_sub(train_iter)?).ok()?;
+        let there = |at: usize| self.iterations.get(at).filter(|started| started.train_iter == train_iter);
+        let guessed = (self.iterations.len() - 1).checked_sub(back).and_then(there);
+        let search = || self.iterations.binary_search_by_key(&train_iter, |started| started.train_iter).ok();
+        guessed.or_else(|| there(search()?))
+    }
+
     /// Takes a sample; what it learns about usual silences goes to `pace`.
     pub(super) fn observe(&mut self, host: &HostSample, sample: &RankSample, pace: &mut Pace) {
         let mono_ms = host.mono_ms;

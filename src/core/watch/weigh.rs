@@ -21,7 +21,7 @@ pub(super) fn suspicious(snapshot: &Snapshot<'_>, finding: &Finding) -> Vec<Rank
     match finding {
         // The late rank waits too: what matters is between the ranks.
         Finding::Behind { rank, also, waiters, .. }
-            if snapshot.views.iter().any(|view| view.rank == *rank && view.waiting().is_some()) =>
+            if snapshot.view(*rank).is_some_and(|view| view.waiting().is_some()) =>
         {
             let all = std::iter::once(rank).chain(also).chain(waiters);
             all.copied().take(looks::MOST).collect()
@@ -50,7 +50,7 @@ pub(super) fn waiting(
         Finding::Behind { .. } | Finding::Ring { .. } | Finding::Inside { .. } if dead => None,
         Finding::Behind { rank, also, waiters, group, seq, waited_ms, ahead } => {
             let (waited_ms, seq, ahead) = (*waited_ms, *seq, *ahead);
-            let view = snapshot.views.iter().find(|view| view.rank == *rank)?;
+            let view = snapshot.view(*rank)?;
             let judged = cause::judge(view, waited_ms, limits)?;
             if judged.reason == Reason::InsideEarlier {
                 // It entered what the others have left: what they sent it may be lost on the way.
@@ -61,9 +61,7 @@ pub(super) fn waiting(
                 if let Some(place) = network::doubtful(snapshot.model, snapshot.views, &members) {
                     return Some(snapshot.losses(place, waiters, group, seq, waited_ms));
                 }
-                let looked = |member: &Rank| {
-                    snapshot.views.iter().any(|view| view.rank == *member && view.look.is_some())
-                };
+                let looked = |member: &Rank| snapshot.view(*member).is_some_and(|view| view.look.is_some());
                 // What the connections look like decides whether a rank is to blame at all.
                 let seen = looked(rank) && waiters.iter().any(looked);
                 if !seen && waited_ms < limits.behind.saturating_add(cause::LOOK_MS) {
@@ -113,7 +111,7 @@ pub(super) fn alone(
         return None;
     }
     let since = |rank: &Rank, track: &Track| {
-        let page = snapshot.views.iter().find(|view| view.rank == *rank && view.fresh)?.page()?;
+        let page = snapshot.view(*rank).filter(|view| view.fresh)?.page()?;
         // A script's optimiser may make as many steps as it likes.
         if page.by_hook {
             return None;

@@ -28,8 +28,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 const TICK: Duration = Duration::from_millis(50);
 const SAMPLE: Duration = Duration::from_millis(500);
-/// Records kept for a console that comes back.
+/// Records kept for a console that comes back, and while it is there: it gets each of them at once.
 const SPOOL: usize = 4_096;
+const RECENT: usize = 64;
 
 /// Serves until the link is closed or nobody listens.
 pub async fn serve(
@@ -160,7 +161,8 @@ impl SimHost {
         self.seq += 1;
         let generation = self.spec.as_ref().map_or(Generation(0), |spec| spec.generation);
         let record = Record { seq: self.seq, time: self.time(), generation, event };
-        if self.spool.len() == SPOOL {
+        let most = if self.attached { RECENT } else { SPOOL };
+        while self.spool.len() >= most {
             self.spool.pop_front();
         }
         self.spool.push_back(record.clone());

@@ -36,9 +36,9 @@ impl World {
 pub struct Trouble(pub(super) Arc<World>);
 
 impl Trouble {
-    /// Begins a fault now, of a rank in the middle or of the last host. Does nothing before all ranks have
-    /// joined.
-    pub fn begin(&self, kind: FaultKind, lasts: Option<Duration>) {
+    /// Begins a fault now, of a rank in the middle or of the last host. Returns whether it did: before all
+    /// ranks have joined, nothing can go wrong.
+    pub fn begin(&self, kind: FaultKind, lasts: Option<Duration>) -> bool {
         let scene = &self.0.scene;
         let target = match kind {
             FaultKind::Lose | FaultKind::Survive => scene.nnodes.saturating_sub(1),
@@ -46,9 +46,10 @@ impl Trouble {
         };
         let mut life = self.0.life();
         let Some(at) = life.joined.and_then(|joined| Instant::now().checked_duration_since(joined)) else {
-            return;
+            return false;
         };
         let generation = life.generation;
         life.faults.push(Fault { kind, target, at, lasts, generation });
+        true
     }
 }

@@ -11,6 +11,7 @@ use crate::shell::screen::Heard;
 use crate::shell::signals::Signals;
 use crossterm::event::Event as TermEvent;
 use rankdeck_core::event::Event;
+use rankdeck_tui::keys::Command;
 use rankdeck_tui::state::Overlay;
 use rankdeck_tui::time::TimeMove;
 use rankdeck_tui::{Action, Role};
@@ -66,8 +67,12 @@ impl Driver {
         }
         let Output::Screen(screen) = &mut self.output else { return Ok(()) };
         if let (Some(demo), Some(input)) = (&self.demo, &input)
-            && demo.hear(input)
+            && let Some(said) = demo.hear(input, self.core.model().run.state, &screen.key(Command::Restart))
         {
+            if !said.is_empty() {
+                screen.view.toast(said, Role::Warn, now);
+                screen.want(Want::Input);
+            }
             return Ok(());
         }
         let (model, at) = match &self.cursor {

@@ -175,7 +175,7 @@ fn ranks(to: &mut Writer, model: &Model, now: Timestamp) {
         None => Some(f64::from(matches!(rank.life, RankLife::Spawned | RankLife::Joined))),
     });
     to.family("rank_up", Gauge, "1 while the rank's process is there.", up);
-    let steps = each(&|rank| rank.counters.back().map(|counters| counters.env_step as f64));
+    let steps = each(&|rank| rank.own.map(|own| own.env_step as f64));
     to.family("rank_env_steps", Counter, "The rank's own environment steps.", steps);
     let speed = each(&|rank| Some(if fresh(rank) { rank.steps_per_s } else { 0.0 }));
     to.family("rank_env_steps_per_second", Gauge, "The rank's own steps per second.", speed);

@@ -205,7 +205,7 @@ fn footer(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeV
         }
         Some(Overlay::Input(_)) => Some(" enter goes on   esc goes back"),
         Some(Overlay::Confirm { .. }) => Some(" y does it   n or esc goes back"),
-        Some(Overlay::Processes { .. }) => Some(processes::KEYS),
+        Some(Overlay::Processes { host, .. }) => Some(processes::keys(home, host)),
         Some(Overlay::Help(_) | Overlay::Said(_)) => Some(" j/k scroll   esc closes"),
         None => None,
     };

@@ -170,8 +170,8 @@ fn marked_runs_are_compared_in_the_order_of_the_list() {
     assert!(press(&home, &mut view, "e").is_empty(), "nothing was read yet");
 }
 
-/// Where a text stands on the screen.
-fn place(home: &Home, view: &mut HomeView, needle: &str) -> (u16, u16) {
+/// The screen, row by row.
+fn rows(home: &Home, view: &mut HomeView) -> Vec<String> {
     use ratatui::{Terminal, backend::TestBackend};
     let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
     terminal
@@ -181,8 +181,12 @@ fn place(home: &Home, view: &mut HomeView, needle: &str) -> (u16, u16) {
         })
         .unwrap();
     let buffer = terminal.backend().buffer();
-    let row = |y| (0..100).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-    let found = (0..30).map(row).enumerate().find(|(_, line)| line.contains(needle));
+    (0..30).map(|y| (0..100).map(|x| buffer[(x, y)].symbol()).collect()).collect()
+}
+
+/// Where a text stands on the screen.
+fn place(home: &Home, view: &mut HomeView, needle: &str) -> (u16, u16) {
+    let found = rows(home, view).into_iter().enumerate().find(|(_, line)| line.contains(needle));
     let (y, line) = found.unwrap_or_else(|| panic!("no {needle}"));
     (line[..line.find(needle).unwrap()].chars().count() as u16 + 1, y as u16)
 }
@@ -249,4 +253,26 @@ fn processes_on_gpus_are_reached_where_they_are_ones_own() {
     view.read_only = true;
     assert!(press(&home, &mut view, "pjK").is_empty() && view.overlay.is_none());
     assert!(view.toast.as_ref().unwrap().0.contains("read-only"), "{:?}", view.toast);
+}
+
+#[test]
+fn where_no_process_is_on_a_gpu_nothing_is_offered_for_one() {
+    use crate::home::HomeEvent;
+    use rankdeck_proto::fleet::HostLook;
+    use rankdeck_proto::process::GpuUser;
+    let (mut home, mut view) = (home(), HomeView::default());
+    let looked = |home: &mut Home, users: Vec<GpuUser>| {
+        home.update(
+            HomeEvent::Looked { host: 1, look: Box::new(HostLook { users, ..HostLook::default() }) },
+            NOW,
+        );
+    };
+    looked(&mut home, Vec::new());
+    press(&home, &mut view, "3jp");
+    let shown = rows(&home, &mut view).join("\n");
+    assert!(shown.contains("no process is on a GPU here") && shown.contains("esc closes"), "{shown}");
+    assert!(!shown.contains("SIGTERM") && !shown.contains("environment"), "{shown}");
+    looked(&mut home, vec![GpuUser { pid: 8, own: true, ..GpuUser::default() }]);
+    let shown = rows(&home, &mut view).join("\n");
+    assert!(shown.contains("T SIGTERM"), "{shown}");
 }

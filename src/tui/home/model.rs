@@ -2,7 +2,7 @@
 
 use rankdeck_core::compare::{self, Changed, ComparedRun, Group};
 use rankdeck_core::run_summary::RunSummary;
-use rankdeck_proto::fleet::HostLook;
+use rankdeck_proto::fleet::{GivenGpu, HostLook};
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Timestamp;
@@ -285,9 +285,10 @@ impl FleetHost {
         (self.look, self.heard, self.trouble) = (Some(look), Some(now), None);
     }
 
-    /// GPUs that nobody uses, of how many.
+    /// GPUs that nobody uses, of how many: those that programs of this user are given, as a plan counts them.
     pub fn free(&self) -> (usize, usize) {
-        (self.gpus.iter().filter(|track| track.free.is_some()).count(), self.gpus.len())
+        let given = self.look.as_ref().map_or(&[][..], |look| &look.given);
+        (given.iter().filter(|gpu| is_free_for_ranks(gpu)).count(), given.len())
     }
 }
 
@@ -300,9 +301,18 @@ fn keep(history: &mut VecDeque<f32>, value: f32) {
 
 /// Nobody uses it: no process, hardly any memory, no work. In containers processes do not show, memory does.
 pub fn is_free(gpu: &GpuSample) -> bool {
-    let idle = (gpu.memory_total as f64 * IDLE_MEMORY.0) as u64 + IDLE_MEMORY.1;
     let works = gpu.utilization.is_some_and(|percent| percent > IDLE_USE);
-    !gpu.lost && gpu.processes.is_empty() && gpu.memory_used <= idle && !works
+    !gpu.lost && gpu.processes.is_empty() && is_empty(gpu.memory_used, gpu.memory_total) && !works
+}
+
+/// The same of one that a rank could get, which may be a part of a GPU: nobody tells how much that works.
+fn is_free_for_ranks(gpu: &GivenGpu) -> bool {
+    !gpu.lost && gpu.processes == 0 && is_empty(gpu.memory_used, gpu.memory_total)
+}
+
+/// No more is in use than a driver takes for itself.
+fn is_empty(used: u64, total: u64) -> bool {
+    used <= (total as f64 * IDLE_MEMORY.0) as u64 + IDLE_MEMORY.1
 }
 
 #[cfg(test)]
@@ -312,7 +322,13 @@ mod tests {
 
     fn look(gpus: &[GpuSample]) -> HomeEvent {
         let sample = HostSample { gpus: gpus.to_vec(), cpu_percent: 10.0, ..HostSample::default() };
-        HomeEvent::Looked { host: 0, look: Box::new(HostLook { sample, ..HostLook::default() }) }
+        let given = gpus.iter().map(given).collect();
+        HomeEvent::Looked { host: 0, look: Box::new(HostLook { sample, given, ..HostLook::default() }) }
+    }
+
+    fn given(gpu: &GpuSample) -> GivenGpu {
+        let GpuSample { memory_used, memory_total, lost, .. } = *gpu;
+        GivenGpu { memory_used, memory_total, lost, processes: gpu.processes.len() as u32 }
     }
 
     fn gpu(index: u32, busy: bool) -> GpuSample {
@@ -341,6 +357,24 @@ mod tests {
             (1, None),
             "a GPU that is gone is no free one"
         );
+    }
+
+    #[test]
+    fn only_gpus_that_ranks_are_given_count_as_free() {
+        let all = [gpu(0, false), gpu(1, false), gpu(2, true)];
+        let free = |given: Vec<GivenGpu>| {
+            let mut home = Home::new([("a".to_owned(), "a".to_owned())]);
+            let sample = HostSample { gpus: all.to_vec(), ..HostSample::default() };
+            let look = Box::new(HostLook { sample, given, ..HostLook::default() });
+            home.update(HomeEvent::Looked { host: 0, look }, Timestamp(0));
+            home.hosts[0].free()
+        };
+        assert_eq!(free(vec![given(&all[1]), given(&all[2])]), (1, 2), "CUDA_VISIBLE_DEVICES=1,2");
+        assert_eq!(free(Vec::new()), (0, 0), "none is visible");
+        let part = GivenGpu { memory_total: 10 << 30, ..GivenGpu::default() };
+        let lost = GivenGpu { lost: true, ..part };
+        let used = GivenGpu { memory_used: 4 << 30, ..part };
+        assert_eq!(free(vec![part, part, used, lost]), (2, 4), "instances of one GPU");
     }
 
     #[test]

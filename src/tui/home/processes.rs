@@ -15,8 +15,14 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-/// What the footer says meanwhile.
-pub(super) const KEYS: &str = " e environment   T SIGTERM   I SIGINT   U SIGUSR1   K SIGKILL   esc closes";
+/// What the footer says meanwhile: of what is not there, nothing is offered.
+pub(super) fn keys(home: &Home, host: &str) -> &'static str {
+    match users(home, host) {
+        [] => " esc closes",
+        _ => " e environment   T SIGTERM   I SIGINT   U SIGUSR1   K SIGKILL   esc closes",
+    }
+}
+
 /// Keys that send a signal.
 const SIGNALS: [(char, &str); 4] = [('T', "TERM"), ('I', "INT"), ('U', "USR1"), ('K', "KILL")];
 

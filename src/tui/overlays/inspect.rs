@@ -212,7 +212,7 @@ fn counters(rank: &RankModel, was: Option<&str>, list: &mut Vec<Fact>) {
         };
         list.push((if was.is_some() { "at last" } else { "now" }, told, Role::Text));
     }
-    if let Some(own) = rank.counters.back() {
+    if let Some(own) = &rank.own {
         list.push((
             "reported",
             format!(

@@ -356,7 +356,7 @@ fn rank_model(plan: &Plan, rank: &PlannedRank, hosts: &[HostModel], own: u64, it
         sample,
         sampled: Some(ago(300)),
         steps_per_s: 1632.0 / world as f64 + wobble(u64::from(rank.rank.0)),
-        counters: [counters(iteration, own)].into(),
+        own: Some(counters(iteration, own)),
         log,
         cpu_history: history(95.0),
         gpu_history: if rank.gpu.is_some() { history(84.0) } else { Default::default() },

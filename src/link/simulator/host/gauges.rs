@@ -4,10 +4,14 @@ use super::{Process, SimHost};
 use crate::simulator::chance::chance;
 use crate::simulator::fault::FaultKind;
 use crate::simulator::simulated_training::{self as training, Life, Moment};
-use rankdeck_proto::message::{GpuSample, HostSample, HostSignals, PageSample, RankSample, RankSignals};
+use rankdeck_proto::message::{
+    ChildSample, GpuSample, HostSample, HostSignals, PageSample, Phase, RankSample, RankSignals,
+};
 use tokio::time::Instant;
 
 const GIB: u64 = 1 << 30;
+/// Processes of each rank that compute its environments.
+const WORKERS: u32 = 2;
 
 impl SimHost {
     pub(super) fn sample(&self, life: &Life, now: Instant) -> HostSample {
@@ -54,6 +58,17 @@ impl SimHost {
         let slow = life.slow_rank(self.scene(), now);
         let began = moment.map(|moment| life.began(self.scene(), rank, moment, now));
         let own_ms = moment.map(|moment| training::own_ms(life, self.scene(), rank, moment, now));
+        let own_ms = own_ms.unwrap_or_default();
+        // They compute while their rank collects, and stand still with it.
+        let worker = |number: u32| ChildSample {
+            pid: self.pid(local) * 10 + number,
+            name: "python3".to_owned(),
+            state: 'S',
+            cpu_ms: own_ms.get(Phase::Rollout as usize).copied().unwrap_or(0),
+            parent: self.pid(local),
+            io_bytes: 0,
+        };
+        let children = (0..WORKERS).map(worker).collect();
         let page = training::page(self.scene(), rank, moment, slow);
         let kind =
             moment.and_then(|moment| moment.hang).filter(|hang| hang.rank == rank).map(|hang| hang.kind);
@@ -69,17 +84,13 @@ impl SimHost {
             state,
             cpu_percent: cpu,
             rss: 3 * GIB + (f64::from(noise) * 1e8) as u64,
-            children: 8,
+            children: WORKERS,
             wchan: wchan.to_owned(),
             gpu: self.scene().gpus.then_some(local as u32),
             gpu_memory: self.scene().gpus.then_some(9 * GIB),
             gpu_share: None,
-            page: Some(PageSample {
-                iterations: began.into_iter().collect(),
-                own_ms: own_ms.unwrap_or_default(),
-                ..page
-            }),
-            signals: RankSignals::default(),
+            page: Some(PageSample { iterations: began.into_iter().collect(), own_ms, ..page }),
+            signals: RankSignals { children, ..RankSignals::default() },
         }
     }
 
