@@ -6,6 +6,7 @@ use super::load::read_experiment;
 use super::locate::Locator;
 use super::source::{ExperimentSource, HostsSource};
 use rankdeck_types::experiment::Experiment;
+use rankdeck_types::host::{Gpus, Host};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::variables::{MOST_BYTES, Wanted};
@@ -35,6 +36,7 @@ pub fn load_draft(
                 found.push(locator.diagnostic(&problem.key, &problem.cause.error).hint(&problem.cause.hint));
             }
             missing_variables(&draft, &locator, &mut found);
+            gpus_for_all(&draft, &locator, &mut found);
             long_strings(&draft, &locator, &mut found);
             found.or(draft)
         }
@@ -74,6 +76,25 @@ fn long_strings(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
             most >> 10
         );
         found.push(locator.diagnostic(&key, &error).hint("put its content into a file on the hosts"));
+    }
+}
+
+/// The list of GPUs that a rank sees is its own: one for all ranks would put them on the same GPU.
+fn gpus_for_all(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
+    const LIST: &str = "CUDA_VISIBLE_DEVICES";
+    let launch = &draft.experiment.launch;
+    let none = Gpus::List(Vec::new());
+    let uses = |host: &&Host| host.gpus.as_ref().is_some_and(|gpus| *gpus != none && !gpus.is_auto());
+    let Some(node) = draft.hosts.iter().position(|host| uses(&host)) else { return };
+    let passed =
+        launch.pass_env.iter().position(|name| name == LIST).map(|at| format!("launch.pass_env.{at}"));
+    let set = launch.env.contains_key(LIST).then(|| format!("launch.env.{LIST}"));
+    let own = draft.hosts[node].env.contains_key(LIST).then(|| format!("host.{node}.env.{LIST}"));
+    if let Some(key) = passed.or(set).or(own) {
+        let text = format!("`{LIST}` would be the same for all ranks, and rankdeck gives each its own GPU");
+        let hint =
+            "`gpus = [2, 3]` of a host, or `--gpus 2,3`, says which to use; `gpus = []` leaves them to you";
+        found.push(locator.diagnostic(&key, &text).hint(hint));
     }
 }
 

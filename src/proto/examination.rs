@@ -122,6 +122,9 @@ pub struct Findings {
     /// Why nobody tells of GPUs though there is a driver, and what helps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub untold_gpus: Option<HintedError>,
+    /// The list of GPUs that programs see there, where the user or Slurm has set one: `CUDA_VISIBLE_DEVICES`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visible_gpus: Option<String>,
     /// The working folder.
     pub disk: Disk,
     /// Room on `/dev/shm`, which data loaders need.

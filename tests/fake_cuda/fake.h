@@ -18,7 +18,8 @@
 //   mig (0): GPUs are divided; mig_instances (0): into so many instances each, MIG-... with the GPU's and the
 //   instance's number as its last two digits; hide_pids (0): NVML tells pids of another namespace; idle (0):
 //   processes that were there before get no new samples of their use
-//   nvml (0): what NVML answers to the first call: 9 for no module in the kernel, 18 for one of another version
+//   nvml (0): what NVML answers to the first call: 9 for no module in the kernel, 18 for one of another
+//     version
 //   lost (none): index of a GPU that has fallen off the bus: NVML has lost it, and every call on it
 //   fails; renumbers (0): NVML then counts the others anew; row_remap (none): PENDING FAILED, as NVML tells
 //   them; retired_pending (0); xid (none): `INDEX NUMBER`, reported once per process

@@ -18,6 +18,7 @@ mod agent;
 mod e2e;
 mod gpu_faults;
 mod gpu_kit;
+mod gpu_preflight;
 mod gpus;
 mod joining;
 mod logged;

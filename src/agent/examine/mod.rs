@@ -110,6 +110,7 @@ pub fn examine(question: &Question) -> Findings {
         driver,
         gpus,
         untold_gpus,
+        visible_gpus: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         disk,
         shm: machine::space("/dev/shm".as_ref()),
         limits: machine::limits(),

@@ -27,18 +27,25 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
     if there == 0 && asked.is_auto() {
         return Cell::passed("none there");
     }
-    let why = || match &found.driver {
-        Some(version) => format!("driver {version}"),
-        None => "there is no NVIDIA driver".to_owned(),
+    let why = || match (&found.visible_gpus, &found.driver) {
+        (Some(list), _) => format!("CUDA_VISIBLE_DEVICES is `{list}` there"),
+        (None, Some(version)) => format!("driver {version}"),
+        (None, None) => "there is no NVIDIA driver".to_owned(),
     };
     let wanted = wanted(host, found);
-    let repair = "one that has fallen off the bus is counted no more: look for `Xid 79` in `dmesg` there, and reboot; or \
-                  change `gpus`";
+    let listed = "that list comes from the user's environment there, or from Slurm: correct it, or change `gpus`, which \
+                  counts among those that it names";
+    let lost = "one that has fallen off the bus is counted no more: look for `Xid 79` in `dmesg` there, and reboot; or \
+                change `gpus`";
+    let repair = if found.visible_gpus.is_some() { listed } else { lost };
     if there == 0 && matches!(asked, Gpus::Word(_)) {
         let text = format!("gpus = \"all\", and there are none: {}", why());
         return Cell::failed(
             text,
-            "run `nvidia-smi` there; or leave `gpus` out and set `nproc`",
+            match &found.visible_gpus {
+                Some(_) => listed,
+                None => "run `nvidia-smi` there; or leave `gpus` out and set `nproc`",
+            },
             key("gpus"),
         );
     }
@@ -57,7 +64,7 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
             key("gpus"),
         );
     }
-    if let Some(cell) = lost(found, &wanted, key) {
+    if let Some(cell) = lost_gpus(found, &wanted, key) {
         return cell;
     }
     let check = match &found.gpu_check {
@@ -85,7 +92,7 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
 
 /// What to say of GPUs that the run would use and that have fallen off the bus. Whatever else is wrong there
 /// comes from that.
-fn lost(found: &Findings, wanted: &[u32], key: &dyn Fn(&str) -> String) -> Option<Cell> {
+fn lost_gpus(found: &Findings, wanted: &[u32], key: &dyn Fn(&str) -> String) -> Option<Cell> {
     let lost = found.gpus.iter().filter(|gpu| gpu.lost && wanted.contains(&gpu.index));
     let lost: Vec<String> = lost.map(|gpu| gpu.index.to_string()).collect();
     let text = match lost.as_slice() {
