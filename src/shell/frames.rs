@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - FRAME-1: after a frame, the next is due only when something is wanted again.
-//! - FRAME-2: two frames for what the user did are at least [`INPUT_MS`] apart; such a frame waits for no other
-//!   one. A frame for data alone comes [`DATA_MS`] after the last frame at the earliest.
+//! - FRAME-2: two frames for what the user did are at least [`INPUT_MS`] apart; such a frame waits for no
+//!   other one. A frame for data alone comes [`DATA_MS`] after the last frame at the earliest.
 //! - FRAME-3: frames for data take no more than a [`SHARE`]th of the time, down to one in [`REST_MS`].
 
 use rankdeck_types::ids::Timestamp;

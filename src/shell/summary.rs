@@ -161,8 +161,8 @@ fn totals(model: &Model) -> Vec<String> {
     lines
 }
 
-/// The rank whose end began the end: the one that failed first, else one that a `dead` verdict names, else one
-/// that said why, else one that failed by itself.
+/// The rank whose end began the end: the one that failed first, else one that a `dead` verdict names, else
+/// one that said why, else one that failed by itself.
 fn culprit(model: &Model) -> Option<&RankModel> {
     let first = model.run.first_failure.as_ref().map(|first| first.rank);
     let blamed = model
