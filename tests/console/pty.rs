@@ -334,7 +334,7 @@ fn a_key_of_a_demonstration_says_what_helps_when_its_run_is_over() {
     terminal.send("x");
     terminal.until("the question", |t| t.text().contains("stop"));
     terminal.send("y");
-    terminal.until("the end", |t| t.text().contains("stopped by user"));
+    terminal.until("the end", |t| t.text().contains("the run is over after"));
     terminal.send("\x1bOQ");
     terminal
         .until("why nothing freezes", |t| t.text().contains("freeze: the run is over; r begins it again"));
