@@ -95,9 +95,7 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
         let wanted = changed.as_ref().map(|changed| &*changed.experiment);
         fits(&target, &end.model, from, wanted, &args.host_keys).await?;
     }
-    if let Some(edited) = origin::again(&target.run).and_then(|again| again.edited()) {
-        stderr::line(&format!("note: {}; hint: `--set KEY=VALUE` takes one over", edited.told()));
-    }
+    tell_edits(&target.run);
     if over {
         stderr::line(&format!(
             "run {} is over; it begins again from {}",
@@ -132,23 +130,26 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
         }
         .hint(format!("`rankdeck logs {}`", target.run)));
     }
+    let members = end.model.plan.iter().flat_map(|plan| plan.members());
+    let hosts: Vec<&str> = members.map(|planned| planned.host.name.as_str()).collect();
     print::stdout(&format!(
         "restarted: run {} generation {}, {} on {}",
         target.run,
         end.model.run.generation,
         plural(end.model.ranks.len(), "rank"),
-        end.model
-            .plan
-            .iter()
-            .flat_map(|plan| plan.members())
-            .map(|planned| planned.host.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ")
+        hosts.join(", ")
     ));
     for size in end.model.plan.iter().filter(|_| changes).flat_map(|plan| &plan.sizes) {
         print::stdout(&format!("  {}  {} per rank, {} in all", size.name, size.local, size.global));
     }
     Ok(code::SUCCESS)
+}
+
+/// Says what has changed in the experiment's file since the launch from here.
+fn tell_edits(run: &RunId) {
+    if let Some(edited) = origin::again(run).and_then(|again| again.edited()) {
+        stderr::line(&format!("note: {}; hint: `--set KEY=VALUE` takes one over", edited.told()));
+    }
 }
 
 /// Where a run that goes on begins again; on other hosts it goes on from where it is unless somebody says

@@ -25,6 +25,7 @@ use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::examination::{Disk, Findings, Question};
 use rankdeck_types::error::HintedError;
 use std::io::Read;
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -72,14 +73,7 @@ pub fn examine(question: &Question) -> Findings {
     });
     let mut probe = probe();
     let libtorch =
-        question.command.is_empty().then(|| match libtorch::find(question.libtorch.as_deref(), &workdir) {
-            Ok(Some(path)) => Ok(path.display().to_string()),
-            Ok(None) => Err(HintedError::new(
-                "no libtorch found",
-                "`pip install torch==2.11.0` there, or bring one with `rankdeck push --libtorch DIR`",
-            )),
-            Err(failure) => Err(failure),
-        });
+        question.command.is_empty().then(|| found_libtorch(question.libtorch.as_deref(), &workdir));
     if let Some(Ok(path)) = &libtorch {
         probe.libtorch = Some(path.clone());
     }
@@ -149,4 +143,13 @@ impl<T> Bounded<T> {
     fn wait(self) -> Option<T> {
         self.answer.recv_timeout(self.within).ok()
     }
+}
+/// The libtorch that the built-in trainer would load here.
+fn found_libtorch(named: Option<&str>, workdir: &Path) -> Result<String, HintedError> {
+    libtorch::find(named, workdir)?.map(|path| path.display().to_string()).ok_or_else(|| {
+        HintedError::new(
+            "no libtorch found",
+            "`pip install torch==2.11.0` there, or bring one with `rankdeck push --libtorch DIR`",
+        )
+    })
 }

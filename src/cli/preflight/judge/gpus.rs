@@ -19,10 +19,9 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
         };
     };
     if let Some(HintedError { error, hint }) = found.untold_gpus.as_ref().filter(|_| there == 0) {
-        return match asked.is_auto() {
-            true => Cell::warning(error.clone(), hint.clone(), key("gpus")),
-            false => Cell::failed(error.clone(), hint.clone(), key("gpus")),
-        };
+        let cell: fn(String, String, String) -> Cell =
+            if asked.is_auto() { Cell::warning } else { Cell::failed };
+        return cell(error.clone(), hint.clone(), key("gpus"));
     }
     if there == 0 && asked.is_auto() {
         return Cell::passed("none there");
@@ -39,15 +38,9 @@ pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) 
                 change `gpus`";
     let repair = if found.visible_gpus.is_some() { listed } else { lost };
     if there == 0 && matches!(asked, Gpus::Word(_)) {
-        let text = format!("gpus = \"all\", and there are none: {}", why());
-        return Cell::failed(
-            text,
-            match &found.visible_gpus {
-                Some(_) => listed,
-                None => "run `nvidia-smi` there; or leave `gpus` out and set `nproc`",
-            },
-            key("gpus"),
-        );
+        let look = "run `nvidia-smi` there; or leave `gpus` out and set `nproc`";
+        let hint = if found.visible_gpus.is_some() { listed } else { look };
+        return Cell::failed(format!("gpus = \"all\", and there are none: {}", why()), hint, key("gpus"));
     }
     if let Some(missing) = wanted.iter().find(|index| **index >= there) {
         return Cell::failed(
