@@ -20,7 +20,7 @@ HERE = "bookworm", "http://deb.debian.org/debian"
 HOSTS = '[defaults]\ntransport = "local"\nworkdir = "/root/work"\n[[host]]\nname = "here"\nnproc = 2\n'
 SIMULATED = "simulate --nnodes 1 --ranks 2 --iteration-ms 50 --steps 20480 --json"
 # In name spaces of its own: what it starts ends with it, and what it mounts is nobody else's.
-INSIDE = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t tmpfs tmp "$0/tmp" && exec chroot "$0" "$@"'
+INSIDE = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount --rbind /sys "$0/sys" && mount -t tmpfs tmp "$0/tmp" && exec chroot "$0" "$@"'
 
 
 class Root:

@@ -200,7 +200,9 @@ def archive(files, prefix, time):
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0, compresslevel=LEVEL) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         folders = {parent for path in files for parent in pathlib.PurePosixPath(prefix + path).parents} - {pathlib.PurePosixPath(".")}
-        entries = {str(folder): None for folder in folders} | {prefix + path: content for path, content in files.items()}
+        # dpkg makes no folder that has not come before what is in it: all begin alike, and are sorted.
+        dot = "./" if prefix.startswith("./") else ""
+        entries = {f"{dot}{folder}": None for folder in folders} | {prefix + path: content for path, content in files.items()}
         for path in sorted(entries):
             info = tarfile.TarInfo(path)
             info.mtime, info.uname, info.gname = time, "root", "root"

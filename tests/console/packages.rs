@@ -261,6 +261,13 @@ fn each_package_runs_where_nothing_else_is() {
         let root = folder.path().join("deb");
         run(Command::new("dpkg-deb").arg("-x").arg(of(".deb")).arg(&root));
         works(&root, "/usr/bin/rankdeck");
+        let listed = run(Command::new("dpkg-deb").arg("--contents").arg(of(".deb"))).stdout;
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
+        for (at, name) in names.iter().enumerate().filter(|(_, name)| **name != "./usr/") {
+            let folder = name.trim_end_matches('/').rsplit_once('/').unwrap().0.to_owned() + "/";
+            assert!(names[..at].contains(&folder.as_str()), "dpkg makes no folder of {name}: {names:#?}");
+        }
         let fields = run(Command::new("dpkg-deb").arg("-f").arg(of(".deb")).arg("Depends"));
         assert!(String::from_utf8_lossy(&fields.stdout).contains("libc6 (>= 2."));
     } else {
