@@ -332,7 +332,7 @@ fn a_key_of_a_demonstration_says_what_helps_when_its_run_is_over() {
     let mut terminal = Terminal::start(RANKDECK, &["demo", "--nnodes", "1", "--ranks", "2"], &[]);
     terminal.until("training", |t| t.text().contains("weights equal"));
     terminal.send("x");
-    terminal.until("the question", |t| t.text().contains("stop"));
+    terminal.until("the question", |t| t.text().contains("stop the run?"));
     terminal.send("y");
     terminal.until("the end", |t| t.text().contains("the run is over after"));
     terminal.send("\x1bOQ");
