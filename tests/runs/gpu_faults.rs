@@ -4,7 +4,6 @@ use crate::gpus::{Machine, machine};
 use crate::support::Console;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 /// A rank's words in a line of the console, whatever its kind.
@@ -114,11 +113,11 @@ fn memory_that_ends_in_the_middle_of_training_costs_no_checkpoint_and_what_helps
 
 #[test]
 fn an_xid_of_a_rank_that_hangs_names_rank_reason_and_line() {
-    let Some(mut machine) = machine(&[("gpus", "2"), ("hang_at", "2000")], "gpus = 'all'") else { return };
+    let Some(mut machine) = machine(&[("gpus", "2"), ("hang_at", "700")], "gpus = 'all'") else { return };
     let mut console = trained(&machine, "");
     // Both are in the collective that hangs.
     crate::support::wait_until("the hang", 120, || {
-        ["0", "1"].iter().all(|rank| machine.fake.counts(rank).get("collectives").is_some_and(|n| *n > 2000))
+        ["0", "1"].iter().all(|rank| machine.fake.counts(rank).get("collectives").is_some_and(|n| *n > 700))
     });
     machine.fake.set("xid", "1 94");
     let verdict = console.wait_for("rank 1 is named", 60, |line| {
@@ -159,7 +158,7 @@ fn a_rank_that_is_stopped_is_named_while_its_peer_waits_in_nccl() {
 /// FLIGHT-3, through the console.
 #[test]
 fn ranks_that_their_gpus_hold_end_by_themselves_and_say_so() {
-    let Some(machine) = machine(&[("gpus", "2"), ("hang_at", "2000"), ("hang_holds", "1")], "gpus = 'all'")
+    let Some(machine) = machine(&[("gpus", "2"), ("hang_at", "700"), ("hang_holds", "1")], "gpus = 'all'")
     else {
         return;
     };
@@ -185,8 +184,9 @@ fn a_network_card_that_dies_under_nccl_is_told_as_that() {
     assert!(has_checkpoint(&machine));
 }
 
-/// This build's console beside a trainer that orders a fault of itself; `None` has been noted as a skip.
-fn faulty(machine: &Machine, fault: &str) -> Option<PathBuf> {
+/// A run by this build's console beside a trainer that orders a fault of itself; `None` has been noted as a
+/// skip.
+fn faulty(machine: &Machine, fault: &str) -> Option<Console> {
     let trainer = crate::support::trainer()?;
     let help = Command::new(&trainer).arg("--help").output().unwrap();
     if !String::from_utf8_lossy(&help.stdout).contains("--inject") {
@@ -199,7 +199,16 @@ fn faulty(machine: &Machine, fault: &str) -> Option<PathBuf> {
     let script = format!("#!/bin/sh\nexec '{}' --inject {fault} \"$@\"\n", trainer.display());
     let wrapper = machine.bench.write("bin/rankdeck-trainer", &script);
     std::fs::set_permissions(&wrapper, PermissionsExt::from_mode(0o755)).unwrap();
-    Some(folder.join("rankdeck"))
+    let ours = machine.command(&["run", "--headless", "--json"], &[]);
+    let mut command = Command::new(folder.join("rankdeck"));
+    command.args(ours.get_args()).current_dir(machine.folder());
+    for (name, value) in ours.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    Some(Console::spawn(command))
 }
 
 /// Where ranks compare their calls, NCCL never sees those that differ. Of two ranks that differ, nobody can
@@ -209,14 +218,9 @@ fn calls_over_nccl_that_differ_end_a_run_with_both_named() {
     for (fault, theirs) in [("mismatch-op@1:3", "broadcast \\\"grad\\\""), ("mismatch-count@1:3", "9156 f32")]
     {
         let Some(machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
-        let Some(program) = faulty(&machine, fault) else { return };
         let text = std::fs::read_to_string(&machine.experiment).unwrap();
         std::fs::write(&machine.experiment, format!("{text}[watch]\ncheck_collectives = true\n")).unwrap();
-        let ours = machine.command(&["run", "--headless", "--json"], &[]);
-        let mut command = Command::new(program);
-        command.args(ours.get_args()).current_dir(machine.folder());
-        machine.fake.apply(&mut command);
-        let mut console = Console::spawn(command);
+        let Some(mut console) = faulty(&machine, fault) else { return };
         let verdict = console.wait_for("the calls are compared", 120, |line| {
             line["kind"] == "verdict" && line["reason_code"] == "mismatch_abort"
         });
@@ -227,16 +231,14 @@ fn calls_over_nccl_that_differ_end_a_run_with_both_named() {
     }
 }
 
+/// The second rank comes to no collective any more.
+const LEFT: &str = "pause=600@1:20";
+
 /// A run of two ranks under a fault of the second, with NCCL's RAS as `ras` has it. What the console says of
 /// that rank once NCCL is on its card.
 fn asked_of_ras(ras: &str, nccl: &str, fault: &str, told: &str) -> Option<Value> {
     let machine = machine(&[("gpus", "2"), ("ras", ras), ("nccl", nccl)], "gpus = 'all'")?;
-    let program = faulty(&machine, fault)?;
-    let ours = machine.command(&["run", "--headless", "--json"], &[]);
-    let mut command = Command::new(program);
-    command.args(ours.get_args()).current_dir(machine.folder());
-    machine.fake.apply(&mut command);
-    let mut console = Console::spawn(command);
+    let mut console = faulty(&machine, fault)?;
     let verdict = console.wait_for(&format!("{told}, on the card of rank 1"), 120, |line| {
         line["kind"] == "verdict" && line["rank"] == 1 && says(&line["evidence"], told)
     });
@@ -248,17 +250,20 @@ fn asked_of_ras(ras: &str, nccl: &str, fault: &str, told: &str) -> Option<Value>
     Some(verdict)
 }
 
-/// The second rank computes for ever, and its NCCL has launched one less: both witnesses name it.
+/// The second rank comes to no collective any more, and its NCCL has launched one less: both witnesses name
+/// it.
 #[test]
 fn what_nccls_ras_says_of_a_rank_that_comes_to_no_collective_is_on_its_card() {
     let told = "NCCL RAS: communicator 0x";
-    let Some(verdict) = asked_of_ras("1", "22809", "spin@1:60", told) else { return };
+    let Some(verdict) = asked_of_ras("1", "22809", LEFT, told) else { return };
     let evidence = verdict["evidence"].to_string();
     assert!(evidence.contains("launched, but rank 1 has launched"), "{verdict:#}");
-    // A version that knows no JSON.
-    let Some(verdict) = asked_of_ras("1", "22605", "spin@1:60", "NCCL RAS: NCCL version 2.26.5") else {
-        return;
-    };
+}
+
+/// As before 2.28.7.
+#[test]
+fn what_nccls_ras_says_in_text_is_on_the_card_too() {
+    let Some(verdict) = asked_of_ras("1", "22605", LEFT, "NCCL RAS: NCCL version 2.26.5") else { return };
     assert!(says(&verdict["evidence"], "NCCL RAS:   Rank 1 (pid "), "{verdict:#}");
 }
 
@@ -273,16 +278,23 @@ fn nccls_ras_of_another_rank_says_that_a_stopped_one_does_not_answer() {
     assert_eq!(verdict["verdict"], "frozen", "{verdict:#}");
 }
 
-/// Nobody waits for a RAS that is not there, or never answers; the look at the rank is whole without it.
+/// Its stack, which the look read beside the question to RAS.
+fn has_stack(verdict: &Value) -> bool {
+    says(&verdict["card"]["guilty"]["stack"], "rankdeck")
+}
+
+/// Which a version before 2.24 has not: nothing is said of it.
+#[test]
+fn without_nccls_ras_the_rank_is_named_all_the_same() {
+    let Some(verdict) = asked_of_ras("0", "22304", LEFT, "rank 1") else { return };
+    assert!(!says(&verdict, "NCCL RAS"), "{verdict:#}");
+    assert!(has_stack(&verdict), "{verdict:#}");
+}
+
+/// Nobody waits for a RAS that never answers; the look at the rank is whole without it.
 #[test]
 fn without_an_answer_of_nccls_ras_the_rank_is_named_all_the_same() {
-    // Which a version before 2.24 has not: nothing is said of it.
-    for (ras, nccl, told) in [("0", "22304", "rank 1"), ("2", "22809", "no answer in time")] {
-        let Some(verdict) = asked_of_ras(ras, nccl, "spin@1:60", told) else { return };
-        let silent = verdict["evidence"].to_string().contains("NCCL RAS at localhost:");
-        assert_eq!(silent, ras == "2", "{verdict:#}");
-        assert!(ras == "2" || !verdict.to_string().contains("NCCL RAS"), "{verdict:#}");
-        // Its stack, which the look read beside the question.
-        assert!(says(&verdict["card"]["guilty"]["stack"], "rankdeck"), "{verdict:#}");
-    }
+    let Some(verdict) = asked_of_ras("2", "22809", LEFT, "no answer in time") else { return };
+    assert!(says(&verdict["evidence"], "NCCL RAS at localhost:"), "{verdict:#}");
+    assert!(has_stack(&verdict), "{verdict:#}");
 }

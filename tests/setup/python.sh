@@ -26,6 +26,12 @@ for module in "$torch"/_C.cpython-3*.so; do
     ! command -v "python$version" >/dev/null 2>&1 || python=python$version
 done
 
+# Where PYTHONDONTWRITEBYTECODE is set, each `import torch` would compile two thousand files again.
+compiled=("$torch"/__pycache__/__init__.cpython-3*.pyc)
+if [ -f "$torch/__init__.py" ] && [ ! -f "${compiled[0]}" ]; then
+    "$python" -m compileall -q -j 0 "$torch" >&2 || true
+fi
+
 stamp="$("$python" -V) $torch $(cat "$0" ${requirements:+"$requirements"} | cksum)"
 if [ "$(cat "$folder/stamp" 2>/dev/null)" = "$stamp" ]; then
     echo "$folder/python"
