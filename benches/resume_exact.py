@@ -4,9 +4,9 @@
     cargo build --release --workspace
     python3 benches/resume_exact.py [--times 10] [--only ppo,dqn,sac,ppg] [--binary target/release/rankdeck]
 
-For each algorithm, one run of two local ranks goes through. Another of the same settings is stopped by `rankdeck stop` at a
-random moment and resumed by `rankdeck restart`, again and again, until it is through, too. Every array, counter and
-environment of their last checkpoints must be equal; time spent is not compared.
+For each algorithm, one run of two local ranks goes through. Another of the same settings is stopped by `rankdeck stop` after a
+random iteration, at whatever the ranks do then, and resumed by `rankdeck restart`, again and again, until it is through, too.
+Every array, counter and environment of their last checkpoints must be equal; time spent is not compared.
 """
 import argparse
 import contextlib
@@ -33,6 +33,8 @@ PROGRAMS = {
     "sac": ("Pendulum-v1", 8, f'algorithm = "sac"\n{OFF}{REPLAY}'),
     "ppg": ("CartPole-v1", 64, f'algorithm = "ppg"\npolicy_iterations = 8\naux_num_minibatches = 8\n{REPLAY}'),
 }
+# Whose iterations are over before they are told of has so many times as many of them.
+MORE = {"dqn": 4}
 
 
 def experiment(name, iterations):
@@ -63,6 +65,11 @@ class Place:
                 return told
             time.sleep(0.2)
 
+    def reach(self, iteration):
+        """Waits until so many iterations are done, or the run is over."""
+        while (told := self.run())["state"] != "finished" and (told["train_iter"] or 0) < iteration:
+            time.sleep(0.02)
+
     def begin(self):
         done = self.call("run", "exact.toml", "--detach")
         if done.returncode:
@@ -78,20 +85,20 @@ class Place:
 
 
 def compare(args, name):
+    iterations = args.iterations * MORE.get(name, 1)
     with tempfile.TemporaryDirectory(prefix="exact-") as one, tempfile.TemporaryDirectory(prefix="exact-") as other, \
             contextlib.ExitStack() as places:
-        whole, parts = (places.enter_context(contextlib.closing(Place(args.binary, folder, name, args.iterations)))
+        whole, parts = (places.enter_context(contextlib.closing(Place(args.binary, folder, name, iterations)))
                         for folder in (one, other))
-        begun = time.monotonic()
         whole.begin()
         end = whole.wait()
-        took = time.monotonic() - begun
         if end["outcome"] != "succeeded":
             sys.exit(f"{name}: the whole run ended otherwise: {end}")
         dice, times, at = random.Random(name), 0, []
         parts.begin()
         while times < args.times:
-            time.sleep(dice.uniform(0.1, 0.9) * took / (args.times + 1))
+            done = at[-1] if at else 0
+            parts.reach(done + dice.uniform(0.1, 0.9) * (iterations - done) / (args.times - times + 1))
             stopped = parts.call("stop")
             told = parts.wait()
             if told["outcome"] == "succeeded":
