@@ -175,7 +175,9 @@ impl Writer {
 /// in parts: each is given back when it is written.
 #[derive(Debug, Default)]
 pub struct State {
+    /// Full ones, and the one that is written to.
     parts: Vec<Vec<u8>>,
+    last: Vec<u8>,
     length: u64,
 }
 
@@ -201,22 +203,33 @@ impl State {
     /// What `to` says.
     pub fn write_to(self, to: &mut impl Write) -> io::Result<()> {
         to.write_all(&(self.length as u32).to_le_bytes())?;
-        self.parts.into_iter().try_for_each(|part| to.write_all(&part))
+        self.parts.into_iter().chain([self.last]).try_for_each(|part| to.write_all(&part))
     }
 }
 
+impl State {
+    #[cold]
+    fn begin_part(&mut self, least: usize) {
+        let full = std::mem::replace(&mut self.last, Vec::with_capacity(PART.max(least)));
+        self.parts.push(full);
+    }
+}
+
+/// Millions of numbers of a few bytes each come here.
 impl Write for State {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    #[inline]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.length += bytes.len() as u64;
-        match self.parts.last_mut() {
-            Some(part) if part.capacity() - part.len() >= bytes.len() => part.extend_from_slice(bytes),
-            _ => {
-                let mut part = Vec::with_capacity(PART.max(bytes.len()));
-                part.extend_from_slice(bytes);
-                self.parts.push(part);
-            }
+        if self.last.capacity() - self.last.len() < bytes.len() {
+            self.begin_part(bytes.len());
         }
-        Ok(bytes.len())
+        self.last.extend_from_slice(bytes);
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
