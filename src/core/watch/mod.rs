@@ -312,13 +312,14 @@ impl Watch {
         snapshot.model.hosts.iter().filter_map(move |host| {
             // The other ranks moved lately, and long after this host was heard last.
             let silence = awake_ms.saturating_sub(host.machine.heard);
-            let others = snapshot.views.iter().any(|view| {
+            let moves = |view: &RankView<'_>| {
                 view.node != host.node_rank
                     && view.fresh
                     && view.still_ms < limits.behind
                     && silence >= view.still_ms.saturating_add(hosts::ALIVE_MS)
                     && !view.groups.is_empty()
-            });
+            };
+            let others = silence >= hosts::ALIVE_MS && snapshot.views.iter().any(moves);
             let starved = self.beats.is_starved(host);
             let verdict = hosts::lost(snapshot, host, awake_ms, limits, others, starved)?;
             Some(Detection { node: Some(host.node_rank), ..Detection::of(verdict) })
