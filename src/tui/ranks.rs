@@ -11,7 +11,7 @@ use crate::theme::{Glyphs, Role};
 use rankdeck_core::model::{Model, RankLife, RankModel, Remains, RunState};
 use rankdeck_core::report::{Severity, VerdictKind, VerdictReport};
 use rankdeck_proto::message::{CollectiveSample, Exit, PageSample};
-use rankdeck_types::ids::{Rank, Timestamp};
+use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -153,6 +153,13 @@ fn verdict_letter(kind: VerdictKind) -> char {
         VerdictKind::Drift => 'W',
         VerdictKind::TotalsDiffer | VerdictKind::Learning => '?',
     }
+}
+
+/// The ranks of a host; ranks are ordered by their hosts (PLAN-1).
+pub fn on(model: &Model, node: NodeRank) -> &[RankModel] {
+    let begin = model.ranks.partition_point(|rank| rank.node < node);
+    let end = model.ranks.partition_point(|rank| rank.node <= node);
+    model.ranks.get(begin..end).unwrap_or_default()
 }
 
 /// The status page of a rank, when it writes one.
