@@ -3,8 +3,9 @@
 //! `learnt.json`: what the watch has learnt about the run's pace, for the next console. A second console on
 //! the same run uses `console-2/`, and so on.
 //!
-//! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A thread writes
-//! them ([`queue`]): the console never waits for a disk. One that fails costs the record, never the run.
+//! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A thread
+//! writes them (`queue`): the console never waits for a disk. One that fails costs the record, never the
+//! run.
 //!
 //! Invariant REC-1: all files are bounded and keep their end. The record is a ring (TRACE-2). A full
 //! `events.jsonl` becomes `events-old.jsonl`, whose own lines go; how many went is said.

@@ -43,8 +43,8 @@ pub(super) struct Straggler {
     pub over_ms: u64,
 }
 
-/// Waits of all ranks in intervals between the latest iterations that all have begun, oldest first, and how long
-/// each was; none where they are too few. Goes from rank to rank: what one remembers lies together in memory.
+/// Waits of all ranks in intervals between the latest iterations that all have begun, oldest first, and how
+/// long each was; none where they are too few. Goes from rank to rank: what one remembers lies together.
 fn intervals(tracks: &[(Rank, &Track)]) -> Vec<(Vec<u64>, u64)> {
     let Some((_, base)) = tracks.first() else { return Vec::new() };
     let mut common: Vec<u64> = base.iterations.iter().rev().map(|started| started.train_iter).collect();

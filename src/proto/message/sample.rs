@@ -73,7 +73,7 @@ pub struct LinkSample {
     pub carrier_changes: u64,
 }
 
-/// Most ranks have no reason to be stuck or slow: what is nothing is not written, thousands of times a second.
+/// Most ranks have no reason to be stuck or slow: what is nothing is left out of their many samples.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

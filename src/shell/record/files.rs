@@ -1,7 +1,6 @@
 //! The files of a record, as the thread that writes them has them: what is encoded already is compressed,
 //! written, and thrown away when it is old (TRACE-2).
 
-use super::segments::{Limits, path};
 use rankdeck_core::trace::{Header, State};
 use rankdeck_types::ids::WallTime;
 use std::collections::VecDeque;
@@ -10,6 +9,25 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use zstd::stream::write::Encoder;
 
+/// Sizes of a record.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of all segments on disk.
+    pub segments: u64,
+    /// Bytes of all log lines that lie apart, on disk.
+    pub logs: u64,
+    /// Bytes of one segment's events before they are compressed: a moment is found by going through one
+    /// segment.
+    pub events: u64,
+    /// They are at least so many times its state, so that states are a small part of the record.
+    pub states: u64,
+    /// Bytes of one segment's log lines before they are compressed.
+    pub lines: u64,
+}
+
+/// The bounds of every record.
+pub const LIMITS: Limits =
+    Limits { segments: 512 << 20, logs: 64 << 20, events: 4 << 20, states: 4, lines: 16 << 20 };
 /// The beginning of a segment.
 #[derive(Debug)]
 pub(super) struct Begin {
@@ -86,6 +104,11 @@ impl Packed {
     fn close(self) -> io::Result<u64> {
         Ok(self.encoder.finish()?.bytes)
     }
+}
+
+/// The file of one segment's events, or of its log lines.
+pub fn path(folder: &Path, number: u32, log: bool) -> PathBuf {
+    folder.join(format!("{number:06}.{}", if log { "log" } else { "seg" }))
 }
 
 impl Files {

@@ -258,7 +258,7 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
-    use super::super::segments::LIMITS;
+    use super::super::files::LIMITS;
     use super::*;
 
     #[test]

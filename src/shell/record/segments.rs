@@ -6,10 +6,12 @@
 //! killed loses no more than that, and what a slow disk has not taken yet.
 //!
 //! Owner: [`super::Recorder`]. The console encodes, and decides what belongs into which segment; a thread
-//! compresses and writes ([`super::queue`], `files`), in that order, and [`super::reader`] reads. Invariants:
+//! compresses and writes (`queue`, `files`), in that order, and [`super::reader`] reads. Invariants:
 //! - TRACE-2: segments and log lines have a bound each; the oldest go first, and the newest is always there.
 //! - A disk that fails, or is slower than the run, costs the record, never the run: a hole is told, and
 //!   another segment is tried later.
+
+pub use super::files::{LIMITS, Limits, path};
 
 use super::files::{Begin, Files};
 use super::journal::Journal;
@@ -21,25 +23,6 @@ use rankdeck_types::ids::{Timestamp, WallTime};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Sizes of a record.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Bytes of all segments on disk.
-    pub segments: u64,
-    /// Bytes of all log lines that lie apart, on disk.
-    pub logs: u64,
-    /// Bytes of one segment's events before they are compressed: a moment is found by going through one
-    /// segment.
-    pub events: u64,
-    /// They are at least so many times its state, so that states are a small part of the record.
-    pub states: u64,
-    /// Bytes of one segment's log lines before they are compressed.
-    pub lines: u64,
-}
-
-/// The bounds of every record.
-pub const LIMITS: Limits =
-    Limits { segments: 512 << 20, logs: 64 << 20, events: 4 << 20, states: 4, lines: 16 << 20 };
 /// After a failure of the disk, the next try comes after this.
 const AGAIN_MS: u64 = 30_000;
 /// A thousandth of a core for 32 ranks; more effort saves no more.
@@ -85,11 +68,6 @@ struct Segment {
 
 fn level(core: &Core) -> i32 {
     if core.model().ranks.len() < MANY.0 { LEVEL } else { MANY.1 }
-}
-
-/// The file of one segment's events, or of its log lines.
-pub fn path(folder: &Path, number: u32, log: bool) -> PathBuf {
-    folder.join(format!("{number:06}.{}", if log { "log" } else { "seg" }))
 }
 
 impl Ring {
