@@ -187,8 +187,9 @@ fn the_first_and_the_newest_line_are_a_key_away_however_many_are_held() {
     let first = model.ranks[0].clone();
     let log = |rank: u32| {
         let orders = (0..LOG_LINES as u64).map(|i| 1 + i * u64::from(RANKS) + u64::from(rank));
-        let lines = orders.map(|order| HeldLine::new(order, format!("line {order}."))).collect();
-        LogRing { lines, ..LogRing::default() }
+        let mut log = LogRing::default();
+        log.lines = orders.map(|order| HeldLine::new(order, format!("line {order}."))).collect();
+        log
     };
     let rank = |rank| RankModel { rank: rankdeck_types::ids::Rank(rank), log: log(rank), ..first.clone() };
     model.ranks = (0..RANKS).map(rank).collect();
