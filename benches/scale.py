@@ -5,7 +5,8 @@
     python3 benches/scale.py [--ranks 32,1024,4096] [--seconds 60] [--keys 200] [--binary target/release/rankdeck]
 
 `rankdeck demo` with eight simulated ranks per host (sixteen at 4,096), two reports of each host per second, in a terminal of 200 x 60. The
-simulated hosts are threads of the same process: the console's share of a core is that of the main thread, and the memory is that of both. Keys are pressed at random moments of each page in turn: j, k, G and g,
+simulated hosts are threads of the same process: the console's share of a core is that of the main thread and of the one that writes the record, and the
+memory is that of all. Keys are pressed at random moments of each page in turn: j, k, G and g,
 and the numbers of the pages. Measured is the time from the key's byte to the last byte of output before 5 ms of silence.
 """
 import argparse
@@ -30,6 +31,13 @@ def cpu(stat):
     """CPU seconds so far of a process or a thread."""
     fields = pathlib.Path(stat).read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def console(pid):
+    """CPU seconds so far of the threads of the console itself: the main one, and the one that writes the record."""
+    tasks = pathlib.Path(f"/proc/{pid}/task")
+    record = [task for task in tasks.iterdir() if (task / "comm").read_text().strip() == "record"]
+    return cpu(tasks / str(pid) / "stat"), sum(cpu(task / "stat") for task in record)
 
 
 def peak(pid):
@@ -68,10 +76,10 @@ def measure(binary, ranks, seconds, keys):
         os.execve(binary, [str(binary), "demo", "--nnodes", str(nodes), "--ranks", str(ranks // nodes)], env)
     try:
         read_for(terminal, 20)
-        stats = [f"/proc/{pid}/task/{pid}/stat", f"/proc/{pid}/stat"]
-        before, begun = list(map(cpu, stats)), time.monotonic()
+        used = lambda: (*console(pid), cpu(f"/proc/{pid}/stat"))
+        before, begun = used(), time.monotonic()
         read_for(terminal, seconds)
-        console, process = ((cpu(stat) - was) / (time.monotonic() - begun) * 100 for stat, was in zip(stats, before))
+        main, record, process = ((now - was) / (time.monotonic() - begun) * 100 for now, was in zip(used(), before))
         times, unanswered = [], 0
         for number in range(keys):
             if number % 20 == 0:
@@ -85,7 +93,7 @@ def measure(binary, ranks, seconds, keys):
         times.sort()
         p99 = times[min(len(times) - 1, int(len(times) * 0.99))]
         print(
-            f"{ranks:5} ranks: {console:5.2f} % of a core ({process:.2f} % with the hosts), {peak(pid):4.0f} MiB at most, key to frame p50 {statistics.median(times):.1f} ms,"
+            f"{ranks:5} ranks: {main + record:5.2f} % of a core ({main:.2f} % the loop, {record:.2f} % the record; {process:.2f} % with the hosts), {peak(pid):4.0f} MiB at most, key to frame p50 {statistics.median(times):.1f} ms,"
             f" p99 {p99:.1f} ms, {len(times)} keys, {unanswered} drew nothing; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )

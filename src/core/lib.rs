@@ -12,6 +12,7 @@
 //! - PURE-2: no event, in whatever order, panics.
 
 pub mod card;
+mod compact;
 pub mod compare;
 pub mod effect;
 pub mod event;

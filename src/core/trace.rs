@@ -17,7 +17,7 @@ use rankdeck_proto::message::AgentMessage;
 use rankdeck_types::ids::{Timestamp, WallTime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 
 /// Version of the form.
 pub const VERSION: u32 = 2;
@@ -29,7 +29,7 @@ const LONGEST_ENTRY: u64 = 1 << 30;
 const MOST_LINES: u32 = 1 << 16;
 /// What stands for a log line that the record does not hold.
 const NOT_HELD: &str = "…";
-/// Bytes of a state that are written at once.
+/// Bytes of one part of a state.
 const PART: usize = 1 << 16;
 const KIND: &str = "rankdeck-record";
 
@@ -130,12 +130,18 @@ struct EntryIn {
 }
 
 /// Log lines that lie apart from their event.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Burst {
     /// Index of their event in the segment, from 0.
     pub entry: u64,
     /// All lines of the event but the newest.
     pub lines: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct BurstOut<'a> {
+    entry: u64,
+    lines: &'a [String],
 }
 
 /// Writes the entries of one segment.
@@ -145,23 +151,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes the head of a segment: the state before its first event. It may be long, and is never in memory
-    /// as a whole. Returns how many bytes it has.
-    ///
-    /// # Errors
-    /// What `to` says.
-    pub fn state(core: &Core, to: &mut impl Write) -> io::Result<u64> {
-        let mut length = Length(0);
-        write(core, &mut length)?;
-        to.write_all(&(length.0 as u32).to_le_bytes())?;
-        let mut parts = BufWriter::with_capacity(PART, to);
-        write(core, &mut parts)?;
-        parts.into_inner().map_err(io::IntoInnerError::into_error)?;
-        Ok(length.0 + 4)
-    }
-
-    /// The bytes of an event, and those of its lines where they lie apart.
-    pub fn event(&mut self, at: Timestamp, event: &Event) -> (Vec<u8>, Option<Vec<u8>>) {
+    /// Appends an event to the entries of its segment, and those of its lines that lie apart to the bursts.
+    pub fn event(&mut self, at: Timestamp, event: &Event, entries: &mut Vec<u8>, bursts: &mut Vec<u8>) {
         let entry = self.entries;
         self.entries += 1;
         if let Event::AgentSaid { node, message } = event
@@ -172,21 +163,73 @@ impl Writer {
             let (lines, times) = (vec![newest.clone()], times.clone());
             let message = AgentMessage::Log { rank: *rank, first: *first, lines, times };
             let event = Event::AgentSaid { node: *node, message: Box::new(message) };
-            let short = EntryOut { at, event: &event, lines_apart: older.len() as u32 };
-            let burst = Burst { entry, lines: older.to_vec() };
-            return (encode(&short), Some(encode(&burst)));
+            encode(&EntryOut { at, event: &event, lines_apart: older.len() as u32 }, entries);
+            encode(&BurstOut { entry, lines: older }, bursts);
+        } else {
+            encode(&EntryOut { at, event, lines_apart: 0 }, entries);
         }
-        (encode(&EntryOut { at, event, lines_apart: 0 }), None)
     }
 }
 
-/// Counts what is written.
-struct Length(u64);
+/// The state of a console, as it stands at the head of a segment before its first event. It is long, and lies
+/// in parts: each is given back when it is written.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Full ones, and the one that is written to.
+    parts: Vec<Vec<u8>>,
+    last: Vec<u8>,
+    length: u64,
+}
 
-impl Write for Length {
+impl State {
+    /// The state of a console now.
+    ///
+    /// # Errors
+    /// Something in it has no form.
+    pub fn of(core: &Core) -> io::Result<State> {
+        let mut state = State::default();
+        write(core, &mut state)?;
+        Ok(state)
+    }
+
+    /// How many bytes [`State::write_to`] writes.
+    pub fn bytes(&self) -> u64 {
+        self.length + 4
+    }
+
+    /// Writes it out.
+    ///
+    /// # Errors
+    /// What `to` says.
+    pub fn write_to(self, to: &mut impl Write) -> io::Result<()> {
+        to.write_all(&(self.length as u32).to_le_bytes())?;
+        self.parts.into_iter().chain([self.last]).try_for_each(|part| to.write_all(&part))
+    }
+}
+
+impl State {
+    #[cold]
+    fn begin_part(&mut self, least: usize) {
+        let full = std::mem::replace(&mut self.last, Vec::with_capacity(PART.max(least)));
+        self.parts.push(full);
+    }
+}
+
+/// Millions of numbers of a few bytes each come here.
+impl Write for State {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len() as u64;
-        Ok(bytes.len())
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    #[inline]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.length += bytes.len() as u64;
+        if self.last.capacity() - self.last.len() < bytes.len() {
+            self.begin_part(bytes.len());
+        }
+        self.last.extend_from_slice(bytes);
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -198,15 +241,16 @@ fn write(value: &impl Serialize, to: impl Write) -> io::Result<()> {
     value.serialize(&mut rmp_serde::Serializer::new(to).with_struct_map()).map_err(io::Error::other)
 }
 
-fn encode(value: &impl Serialize) -> Vec<u8> {
-    let mut bytes = vec![0; 4];
+/// Appends a value behind its length.
+fn encode(value: &impl Serialize, to: &mut Vec<u8>) {
+    let begin = to.len();
+    to.extend([0; 4]);
     // Only a type that has no form fails, and then for every value: tests would see it.
-    if write(value, &mut bytes).is_err() {
-        return Vec::new();
+    if write(value, &mut *to).is_err() {
+        return to.truncate(begin);
     }
-    let length = (bytes.len() - 4) as u32;
-    bytes[..4].copy_from_slice(&length.to_le_bytes());
-    bytes
+    let length = (to.len() - begin - 4) as u32;
+    to[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
 }
 
 /// The next value, or what is wrong with it; `None` where the bytes end, be it in the middle of one.
@@ -328,7 +372,9 @@ mod tests {
 
     fn head() -> Vec<u8> {
         let mut bytes = Vec::new();
-        let length = Writer::state(&core(), &mut bytes).unwrap();
+        let state = State::of(&core()).unwrap();
+        let length = state.bytes();
+        state.write_to(&mut bytes).unwrap();
         assert_eq!(length, bytes.len() as u64);
         bytes
     }
@@ -336,9 +382,7 @@ mod tests {
     fn written(events: &[(Timestamp, Event)]) -> (Vec<u8>, Vec<u8>) {
         let (mut writer, mut bytes, mut bursts) = (Writer::default(), head(), Vec::new());
         for (at, event) in events {
-            let (entry, burst) = writer.event(*at, event);
-            bytes.extend(entry);
-            bursts.extend(burst.unwrap_or_default());
+            writer.event(*at, event, &mut bytes, &mut bursts);
         }
         (bytes, bursts)
     }
@@ -414,7 +458,8 @@ mod tests {
     #[test]
     fn trace_4_answers_are_not_recorded() {
         let event = Event::PromptAnswered { node: NodeRank(0), answer: Some("hunter2".into()) };
-        let (bytes, _) = Writer::default().event(Timestamp(1), &event);
+        let (mut bytes, mut bursts) = (Vec::new(), Vec::new());
+        Writer::default().event(Timestamp(1), &event, &mut bytes, &mut bursts);
         assert!(!bytes.windows(7).any(|window| window == b"hunter2"));
     }
 }

@@ -309,18 +309,18 @@ impl Driver {
             Effect::Find { node, name } => self.find(node, &name),
             Effect::Tell(mut report) => {
                 report.time = wall_time();
-                if let Some(recorder) = &mut self.recorder {
-                    recorder.report(now, &report);
-                }
                 self.output.report(now, &report, self.core.model());
                 if let Some(calls) = &mut self.calls {
                     calls.report(&report, &mut self.output);
                 }
-                match report.body {
-                    body @ ReportBody::RunFinished { .. } => self.leaving.finished = Some(body),
+                match &report.body {
+                    body @ ReportBody::RunFinished { .. } => self.leaving.finished = Some(body.clone()),
                     // It was over, and another generation has begun.
                     ReportBody::RunStarted { .. } => self.leaving.finished = None,
                     _ => {}
+                }
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.report(now, report);
                 }
             }
             Effect::Exit { code } => self.leaving.exit = Some(code),
@@ -390,8 +390,7 @@ impl Driver {
         if let Some(recorder) = &mut self.recorder {
             recorder.learnt(None, || self.core.learnt());
         }
-        let record = self.recorder.as_ref().map(Recorder::kept);
-        drop(self.recorder);
+        let record = self.recorder.map(Recorder::close);
         let code = self.leaving.code(why, self.core.model().run.exit_code);
         tracing::info!("console ends: {why:?}, exit code {code}, {} frames", self.drawn);
         End {

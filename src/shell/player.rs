@@ -146,7 +146,7 @@ mod tests {
         let goal = Goal::Attach { run: RunId("r".into()), hosts: vec!["a".into()] };
         let limits = Limits { segments: 1 << 20, logs: 1 << 20, events: 500, states: 0, lines: 500 };
         let mut core = Core::new(goal, Vec::new(), Timestamp(0));
-        let mut ring = Ring::new(folder.into(), limits, Timestamp(0), 100.0);
+        let mut ring = Ring::new(folder.into(), limits, Timestamp(0), 100.0).unwrap();
         for n in 0..seconds {
             let event = Event::Noticed { text: format!("{n} {}", "x".repeat(40)) };
             ring.event(Timestamp(n * 1000), &event, &core);
@@ -195,7 +195,7 @@ mod tests {
         let goal = Goal::Attach { run: RunId("r".into()), hosts: vec!["a".into()] };
         let limits = Limits { segments: 1 << 20, logs: 1 << 20, events: 500, states: 0, lines: 500 };
         let core = Core::new(goal, Vec::new(), Timestamp(0));
-        let mut ring = Ring::new(folder.path().into(), limits, Timestamp(0), 100.0);
+        let mut ring = Ring::new(folder.path().into(), limits, Timestamp(0), 100.0).unwrap();
         for (text, at) in [("a", 0), ("b", 9_000), ("c", 5_000), ("d", 5_000)] {
             ring.event(Timestamp(at), &Event::Noticed { text: text.into() }, &core);
         }

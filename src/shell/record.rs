@@ -3,37 +3,41 @@
 //! `learnt.json`: what the watch has learnt about the run's pace, for the next console. A second console on
 //! the same run uses `console-2/`, and so on.
 //!
-//! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that
-//! fails costs the record, never the run: the first error is kept and shown in the log, and writing ends.
+//! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A thread
+//! writes them (`queue`): the console never waits for a disk. One that fails costs the record, never the
+//! run.
 //!
 //! Invariant REC-1: all files are bounded and keep their end. The record is a ring (TRACE-2). A full
 //! `events.jsonl` becomes `events-old.jsonl`, whose own lines go; how many went is said.
 
+mod files;
 pub mod found;
+mod journal;
+mod queue;
 pub mod reader;
 pub mod segments;
 
+use journal::Journal;
+use queue::Job;
 use rankdeck_core::event::Event;
 use rankdeck_core::report::Report;
 use rankdeck_core::{Core, Goal, PaceHistory};
 use rankdeck_types::ids::{RunId, Timestamp, WallTime};
 use rankdeck_types::words;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of `events.jsonl`, and of `events-old.jsonl`.
-pub const EVENT_BYTES: u64 = 32 << 20;
 /// What was learnt is kept this often.
 pub const LEARNT_MS: u64 = 10_000;
-/// Where what was in `events.jsonl` goes when it is full.
-const OLD_EVENTS: &str = "events-old.jsonl";
 const LEARNT: &str = "learnt.json";
 /// Folder of the segments.
 pub const RECORD: &str = "record";
 /// Far more than 24 histograms need.
 const LEARNT_BYTES: u64 = 1 << 20;
+/// About the bytes of reports that are given to the thread at once.
+const REPORTS: u64 = 256 << 10;
 /// Written lines reach the file at the latest after this.
 pub const FLUSH_MS: u64 = 1000;
 
@@ -42,7 +46,11 @@ pub const FLUSH_MS: u64 = 1000;
 pub struct Recorder {
     folder: PathBuf,
     ring: segments::Ring,
-    events: Journal,
+    /// Those that were not given to the thread yet, and about their bytes.
+    reports: (Vec<Box<Report>>, u64),
+    /// Reports that no file has: those that a slow disk did not take, and how many of all were told.
+    refused: u64,
+    told: u64,
     dirty_since: Option<Timestamp>,
     learnt: PaceHistory,
     learnt_at: Timestamp,
@@ -56,21 +64,6 @@ pub struct Kept {
     pub since: Option<WallTime>,
     /// Bytes of the record on disk.
     pub bytes: u64,
-}
-
-#[derive(Debug)]
-struct Journal {
-    path: PathBuf,
-    file: BufWriter<File>,
-    bytes: u64,
-    lines: u64,
-    /// Lines of the older file.
-    old_lines: u64,
-    /// Lines that are in no file any more.
-    lost: u64,
-    /// So many of them were told.
-    told: u64,
-    failed: Option<String>,
 }
 
 /// Makes `RUNS/RUN/console/` (or the next free `console-N/`).
@@ -116,10 +109,13 @@ impl Recorder {
         }
         let segments = folder.join(RECORD);
         DirBuilder::new().mode(0o700).create(&segments)?;
+        let journal = Journal::new(&folder.join("events.jsonl"))?;
         Ok(Recorder {
             folder: folder.to_owned(),
-            ring: segments::Ring::new(segments, segments::LIMITS, Timestamp(0), time),
-            events: Journal::new(&folder.join("events.jsonl"))?,
+            ring: segments::Ring::beside(Some(journal), segments, segments::LIMITS, Timestamp(0), time)?,
+            reports: Default::default(),
+            refused: 0,
+            told: 0,
             dirty_since: None,
             learnt: PaceHistory::default(),
             learnt_at: Timestamp(0),
@@ -145,17 +141,24 @@ impl Recorder {
     /// What the user should know of the record, once.
     pub fn take_notices(&mut self) -> Vec<String> {
         let mut notices = self.ring.take_notices();
-        notices.extend(self.events.take_notice());
+        let lost = self.refused + self.ring.queue().status().reports_lost;
+        if lost > self.told {
+            self.told = lost;
+            notices.push(format!("events.jsonl: {} reports are not kept in it", words::count(lost)));
+        }
         notices
     }
 
     /// Writes everything out, for who reads it now.
     pub fn settle(&mut self, now: Timestamp) {
-        self.ring.flush(now);
+        self.send_reports(now);
+        self.ring.settle(now);
     }
 
-    /// What is kept so far.
-    pub fn kept(&self) -> Kept {
+    /// Ends it, and says what is kept.
+    pub fn close(mut self) -> Kept {
+        self.send_reports(self.learnt_at);
+        self.ring.finish();
         Kept { folder: self.folder.clone(), since: self.ring.since(), bytes: self.ring.bytes() }
     }
 
@@ -165,10 +168,20 @@ impl Recorder {
     }
 
     /// Keeps a report.
-    pub fn report(&mut self, now: Timestamp, report: &Report) {
-        if let Ok(line) = serde_json::to_string(report) {
-            self.events.write(&line, EVENT_BYTES);
-            self.dirty_since.get_or_insert(now);
+    pub fn report(&mut self, now: Timestamp, report: Box<Report>) {
+        self.reports.1 += queue::weight(&report);
+        self.reports.0.push(report);
+        self.dirty_since.get_or_insert(now);
+        if self.reports.1 >= REPORTS {
+            self.send_reports(now);
+        }
+    }
+
+    fn send_reports(&mut self, now: Timestamp) {
+        let (reports, _) = std::mem::take(&mut self.reports);
+        let count = reports.len() as u64;
+        if count > 0 && self.ring.queue().send(now, Job::Report(reports)).is_err() {
+            self.refused += count;
         }
     }
 
@@ -209,8 +222,9 @@ impl Recorder {
             (Some(_), None) => false,
         };
         if due {
-            self.ring.flush(now.unwrap_or(self.learnt_at));
-            self.events.flush();
+            let now = now.unwrap_or(self.learnt_at);
+            self.send_reports(now);
+            self.ring.flush(now);
             self.dirty_since = None;
         }
     }
@@ -218,71 +232,8 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        self.send_reports(self.learnt_at);
         self.ring.finish();
-        self.flush(None);
-    }
-}
-
-impl Journal {
-    fn new(path: &Path) -> io::Result<Journal> {
-        Ok(Journal {
-            path: path.to_owned(),
-            file: BufWriter::new(create(path)?),
-            bytes: 0,
-            lines: 0,
-            old_lines: 0,
-            lost: 0,
-            told: 0,
-            failed: None,
-        })
-    }
-
-    fn write(&mut self, line: &str, most: u64) {
-        if self.failed.is_some() {
-            self.lost += 1;
-            return;
-        }
-        if self.bytes > 0 && self.bytes + line.len() as u64 >= most {
-            let turned = self.turn();
-            self.keep(turned);
-        }
-        self.bytes += line.len() as u64 + 1;
-        self.lines += 1;
-        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.write_all(b"\n"));
-        self.keep(written);
-    }
-
-    /// Begins a new file; the full one takes the place of the older one.
-    fn turn(&mut self) -> io::Result<()> {
-        self.file.flush()?;
-        std::fs::rename(&self.path, self.path.with_file_name(OLD_EVENTS))?;
-        self.file = BufWriter::new(create(&self.path)?);
-        self.lost += self.old_lines;
-        (self.old_lines, self.lines, self.bytes) = (self.lines, 0, 0);
-        Ok(())
-    }
-
-    /// What fell out, when more did.
-    fn take_notice(&mut self) -> Option<String> {
-        let more = self.lost > self.told;
-        self.told = self.lost;
-        let said =
-            || format!("events.jsonl: the oldest {} reports are not kept any more", words::count(self.lost));
-        more.then(said)
-    }
-
-    fn flush(&mut self) {
-        let flushed = self.file.flush();
-        self.keep(flushed);
-    }
-
-    fn keep(&mut self, result: io::Result<()>) {
-        if let Err(error) = result
-            && self.failed.is_none()
-        {
-            tracing::error!("failed to record: {error}; recording ends here");
-            self.failed = Some(error.to_string());
-        }
     }
 }
 
@@ -318,9 +269,18 @@ mod tests {
         recorder.flush(Some(Timestamp(4)));
         assert!(recorder.poll_timeout().is_some(), "not yet");
         recorder.flush(Some(Timestamp(3 + FLUSH_MS)));
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let read =
+            || reader::Record::open(&folder.join(RECORD)).ok().filter(|record| record.events().count() > 0);
+        let record = loop {
+            if let Some(record) = read() {
+                break record;
+            }
+            assert!(std::time::Instant::now() < deadline, "nothing is written");
+            std::thread::yield_now();
+        };
         // The console may be killed now.
         std::mem::forget(recorder);
-        let record = reader::Record::open(&folder.join(RECORD)).unwrap();
         assert_eq!(record.events().collect::<Vec<_>>(), [(Timestamp(3), Event::Ticked)]);
         assert_eq!(record.since(), 7.003);
     }
@@ -339,25 +299,5 @@ mod tests {
         assert_eq!(recall(&first), None, "its own is not an earlier one's");
         std::fs::write(first.join(LEARNT), "{").unwrap();
         assert_eq!(recall(&second), None);
-    }
-
-    #[test]
-    fn rec_1_reports_keep_their_end_and_what_fell_out_is_said() {
-        let runs = tempfile::tempdir().unwrap();
-        let path = runs.path().join("events.jsonl");
-        let mut journal = Journal::new(&path).unwrap();
-        (0..100).for_each(|i| journal.write(&format!("report {i:03}"), 300));
-        journal.flush();
-        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-        let (old, new) = (read(&path.with_file_name(OLD_EVENTS)), read(&path));
-        assert!(old.len() <= 300 && new.len() <= 300 && !new.is_empty());
-        let kept: Vec<&str> = old.lines().chain(new.lines()).collect();
-        assert_eq!(kept.last(), Some(&"report 099"));
-        let lost = 100 - kept.len();
-        assert_eq!(kept[0], format!("report {lost:03}"), "no gap");
-        assert_eq!(journal.lost, lost as u64);
-        let said = journal.take_notice().unwrap();
-        assert!(said.contains(&format!("oldest {lost} reports")), "{said}");
-        assert_eq!(journal.take_notice(), None);
     }
 }

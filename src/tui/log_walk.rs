@@ -3,7 +3,7 @@
 
 use crate::log_filter::{Level, LogFilter};
 use crate::log_view::Files;
-use crate::logs::{LOOKED, Query, wanted_ranks};
+use crate::logs::{Query, wanted_ranks};
 use crate::state::{LogScope, ViewState};
 use rankdeck_core::model::{LogPlace, Model, Search};
 use rankdeck_proto::search::{LinePlace, LogSearch, Part};
@@ -46,7 +46,7 @@ fn middle(query: &Query<'_>, view: &ViewState, place: LogPlace) -> Option<LogPla
 /// Moves the cursor of the log by `rows` lines (down is positive); among matches, that is from one to
 /// another.
 pub fn scroll(model: &Model, view: &mut ViewState, rows: i64) {
-    let n = rows.unsigned_abs().min(LOOKED as u64) as usize;
+    let n = usize::try_from(rows.unsigned_abs()).unwrap_or(usize::MAX);
     let around = match view.log.found(model) {
         Some((files, search)) if !files.around => {
             let index = files.current(search).unwrap_or(0);
@@ -64,13 +64,15 @@ pub fn scroll(model: &Model, view: &mut ViewState, rows: i64) {
     if rows < 0 {
         // At the very top the cursor stays, so that the first page does not shrink to one line.
         let rows = view.geometry.log_rows;
-        let page = query.before(from, rows.saturating_add(n));
-        let room = page.len().saturating_sub(rows).min(n);
-        if room > 0
-            && let Some(line) = page.get(room)
-        {
-            view.log.at = Some(line.place);
-        }
+        let wanted = rows.saturating_add(n);
+        let place = if wanted >= query.held_before(from) {
+            query.first_page(from, rows)
+        } else {
+            let page = query.before(from, wanted);
+            let room = page.len().saturating_sub(rows).min(n);
+            page.get(room).filter(|_| room > 0).map(|line| line.place)
+        };
+        view.log.at = place.or(view.log.at);
     } else if let Some(at) = from {
         // One more than asked for must exist, else the newest is on screen and the log follows again.
         view.log.at = query.after(at, n).filter(|place| query.after(*place, 1).is_some());

@@ -215,9 +215,31 @@ impl<'a> Query<'a> {
         self.fold && text == line.text && generation == line.generation && !is_head(text)
     }
 
+    /// Lines held up to and including `at`, whether they are shown or not: no walk finds more.
+    pub fn held_before(&self, at: Option<LogPlace>) -> usize {
+        let until = |log: &LogRing| {
+            at.map_or(log.lines.len(), |at| log.lines.partition_point(|line| line.place() <= at))
+        };
+        self.sources.iter().map(|source| until(source.log)).sum()
+    }
+
+    /// The lowest line of the first page of so many rows, where that is above `from`. It is looked for from
+    /// the top: all that is held may be much.
+    pub fn first_page(&self, from: Option<LogPlace>, rows: usize) -> Option<LogPlace> {
+        let lowest = self.after(LogPlace::default(), rows.max(1))?;
+        let above = match from {
+            Some(from) => lowest < from,
+            None => self.after(lowest, 1).is_some(),
+        };
+        above.then_some(lowest)
+    }
+
     /// Place of the `n`th line that is shown after `at`; `None` when there are fewer, which is the way back
     /// to following.
     pub fn after(&self, at: LogPlace, n: usize) -> Option<LogPlace> {
+        if n > self.held_before(None).saturating_sub(self.held_before(Some(at))) {
+            return None;
+        }
         let mut left = n;
         let mut latest: Option<(LogPlace, &str, Generation)> = None;
         self.ahead(at, |rank, index, line| {

@@ -11,7 +11,8 @@ use crate::theme::{Glyphs, Role};
 use rankdeck_core::model::{Model, RankLife, RankModel, Remains, RunState};
 use rankdeck_core::report::{Severity, VerdictKind, VerdictReport};
 use rankdeck_proto::message::{CollectiveSample, Exit, PageSample};
-use rankdeck_types::ids::{Rank, Timestamp};
+use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 /// A rank's state in every form at once, so that no meaning hangs on colour alone.
@@ -22,7 +23,7 @@ pub struct RankState {
     /// A sign.
     pub glyph: &'static str,
     /// A word or two.
-    pub word: String,
+    pub word: Cow<'static, str>,
     /// How grave.
     pub role: Role,
     /// Failed or stuck: ignores filters.
@@ -65,7 +66,7 @@ pub fn state_at(model: &Model, rank: &RankModel, glyphs: Glyphs, now: Timestamp)
         Some(age) if !known.trouble => RankState {
             letter: 'L',
             glyph: "?",
-            word: format!("unheard {}", fresh::coarse(age)),
+            word: format!("unheard {}", fresh::coarse(age)).into(),
             role: Role::Dim,
             trouble: false,
         },
@@ -85,14 +86,14 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
             letter: verdict_letter(verdict.verdict),
             glyph: if red { glyphs.pick("✗", "x") } else { glyphs.pick("▲", "!") },
             word: match (&rank.life, verdict.verdict) {
-                (RankLife::Exited(exit), VerdictKind::Dead) => exit.short(),
+                (RankLife::Exited(exit), VerdictKind::Dead) => exit.short().into(),
                 (_, kind) => kind.name().into(),
             },
             role: severity_role(verdict.severity),
             trouble: red,
         };
     }
-    let plain = |letter, glyph, word: &str, role| RankState {
+    let plain = |letter, glyph, word: &'static str, role| RankState {
         letter,
         glyph,
         word: word.into(),
@@ -113,7 +114,7 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
             RankState {
                 letter: if ordered { 'E' } else { 'X' },
                 glyph: glyphs.pick("✗", "x"),
-                word: exit.short(),
+                word: exit.short().into(),
                 role: if ordered { Role::Warn } else { Role::Bad },
                 trouble: !ordered,
             }
@@ -152,6 +153,13 @@ fn verdict_letter(kind: VerdictKind) -> char {
         VerdictKind::Drift => 'W',
         VerdictKind::TotalsDiffer | VerdictKind::Learning => '?',
     }
+}
+
+/// The ranks of a host; ranks are ordered by their hosts (PLAN-1).
+pub fn on(model: &Model, node: NodeRank) -> &[RankModel] {
+    let begin = model.ranks.partition_point(|rank| rank.node < node);
+    let end = model.ranks.partition_point(|rank| rank.node <= node);
+    model.ranks.get(begin..end).unwrap_or_default()
 }
 
 /// The status page of a rank, when it writes one.

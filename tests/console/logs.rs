@@ -181,6 +181,32 @@ fn a_search_through_many_ranks_is_bounded() {
 }
 
 #[test]
+fn the_first_and_the_newest_line_are_a_key_away_however_many_are_held() {
+    const RANKS: u32 = 128;
+    let mut model = lines(&[]);
+    let first = model.ranks[0].clone();
+    let log = |rank: u32| {
+        let orders = (0..LOG_LINES as u64).map(|i| 1 + i * u64::from(RANKS) + u64::from(rank));
+        let mut log = LogRing::default();
+        log.lines = orders.map(|order| HeldLine::new(order, format!("line {order}."))).collect();
+        log
+    };
+    let rank = |rank| RankModel { rank: rankdeck_types::ids::Rank(rank), log: log(rank), ..first.clone() };
+    model.ranks = (0..RANKS).map(rank).collect();
+    let newest = format!("line {}.", LOG_LINES as u64 * u64::from(RANKS));
+    let mut view = ViewState::new();
+    assert!(press(&model, &mut view, "4").contains(&newest));
+    let top = press(&model, &mut view, "g");
+    assert!(rows(&top, &["line 1.", "line 2.", "line 3."]).is_sorted(), "{top}");
+    assert_eq!(press(&model, &mut view, "gk"), top, "it stays there");
+    let lower = press(&model, &mut view, "j");
+    assert!(!lower.contains("line 1.") && lower.contains("line 2."), "{lower}");
+    assert_eq!(press(&model, &mut view, "k"), top);
+    assert!(press(&model, &mut view, "G").contains(&newest));
+    assert_eq!(view.log.at, None, "it follows again");
+}
+
+#[test]
 fn long_lines_are_seen_to_their_end_without_breaking_them() {
     let long = format!("begin {} the very end", "x".repeat(150));
     let model = lines(&[(0, 1, "short"), (0, 2, &long)]);

@@ -71,12 +71,12 @@ fn segment() -> (Vec<u8>, Vec<u8>) {
     let goal = serde_json::from_value(head["goal"].clone()).unwrap();
     let (mut writer, mut bursts) = (trace::Writer::default(), Vec::new());
     let mut entries = Vec::new();
-    trace::Writer::state(&Core::new(goal, Vec::new(), Timestamp(0)), &mut entries).unwrap();
+    let core = Core::new(goal, Vec::new(), Timestamp(0));
+    trace::State::of(&core).unwrap().write_to(&mut entries).unwrap();
     for line in lines.take(40) {
         let event = serde_json::from_value(line["event"].clone()).unwrap();
-        let (entry, burst) = writer.event(Timestamp(line["at"].as_u64().unwrap()), &event);
-        entries.extend(entry);
-        bursts.extend(burst.unwrap_or_default());
+        let at = Timestamp(line["at"].as_u64().unwrap());
+        writer.event(at, &event, &mut entries, &mut bursts);
     }
     (entries, bursts)
 }

@@ -1,6 +1,7 @@
 //! The log lines of a rank that the console holds: a ring that is bounded in lines and in bytes, and where
 //! its lines stand among those of all ranks.
 
+use crate::compact::nameless;
 use rankdeck_proto::message::LinesRead;
 use rankdeck_proto::search::LinePlace;
 use rankdeck_types::ids::{Generation, Rank};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// A log line as the console holds it.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct HeldLine {
     /// Counts the lines of all ranks in the order in which they arrived.
@@ -22,6 +23,7 @@ pub struct HeldLine {
     /// Generation of the rank that wrote it.
     pub generation: Generation,
 }
+nameless!(HeldLine { order, text, time_ms, merge_ms, generation });
 
 impl HeldLine {
     /// A line of which no time is known.

@@ -55,8 +55,10 @@ pub struct RankModel {
     /// The end of its log.
     pub log: LogRing,
     /// CPU use over time, percent, for the sparkline.
+    #[serde(with = "crate::compact::floats")]
     pub cpu_history: VecDeque<f32>,
     /// GPU use over time, percent, for the sparkline.
+    #[serde(with = "crate::compact::floats")]
     pub gpu_history: VecDeque<f32>,
     /// What the watch remembers of this generation's samples.
     pub track: Track,

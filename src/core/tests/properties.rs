@@ -5,7 +5,7 @@ use crate::effect::Effect;
 use crate::event::Event;
 use crate::event::StopSource;
 use crate::testkit::*;
-use crate::trace::{Header, Reader, Writer};
+use crate::trace::{Header, Reader, State, Writer};
 use crate::{Core, Goal, PaceHistory};
 use proptest::prelude::*;
 use rankdeck_proto::message::*;
@@ -294,7 +294,7 @@ fn said() -> impl Strategy<Value = RankEvent> {
 /// Everything that a snapshot keeps of a console.
 fn state(core: &Core) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Writer::state(core, &mut bytes).unwrap();
+    State::of(core).unwrap().write_to(&mut bytes).unwrap();
     bytes
 }
 
@@ -345,9 +345,7 @@ fn pure_1_a_replay_from_any_snapshot_equals_a_replay_from_the_start() {
     let mut writer = Writer::default();
     let (mut entries, mut bursts) = (state(&core), Vec::new());
     for (at, event) in &events {
-        let (entry, burst) = writer.event(*at, event);
-        entries.extend(entry);
-        bursts.extend(burst.unwrap_or_default());
+        writer.event(*at, event, &mut entries, &mut bursts);
     }
     let header = Header::new(Timestamp(0), 0.0);
     let (mut replayed, mut reader) = Reader::open(&header, &entries[..], Some(&bursts[..])).unwrap();

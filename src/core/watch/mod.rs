@@ -72,7 +72,7 @@ use incidents::{Incidents, Key};
 use looks::Looks;
 use pace::Pace;
 use post_mortem::PostMortem;
-use rank_view::{HostView, RankView};
+use rank_view::{HostView, Lately, RankView};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::HostSample;
 use rankdeck_types::ids::{NodeRank, Rank};
@@ -186,6 +186,7 @@ impl Watch {
         for rank in &model.ranks {
             rank.gpu.into_iter().for_each(|gpu| *on_gpus.entry((rank.node, gpu)).or_default() += 1);
         }
+        let mut usual = self.pace.thresholds(limits);
         let view = |rank: &'a RankModel| {
             let track = &rank.track;
             let (left, died) = match &rank.life {
@@ -212,8 +213,8 @@ impl Watch {
                 ended_before: track.ended_before(),
                 usual_helpers: track.usual_helpers(),
                 usual_io: track.usual_io(),
-                moved: track.moved(),
-                threshold: self.pace.threshold(rank_view::silence_kind(sample), limits),
+                moved: Lately::of(track),
+                threshold: usual.of(rank_view::silence_kind(sample)),
                 groups: rank_view::groups(sample),
                 host: host.map_or(HostView::default(), |host| HostView {
                     flaps: self.devices.flaps(rank.node, host.mono_ms),
@@ -311,13 +312,14 @@ impl Watch {
         snapshot.model.hosts.iter().filter_map(move |host| {
             // The other ranks moved lately, and long after this host was heard last.
             let silence = awake_ms.saturating_sub(host.machine.heard);
-            let others = snapshot.views.iter().any(|view| {
+            let moves = |view: &RankView<'_>| {
                 view.node != host.node_rank
                     && view.fresh
                     && view.still_ms < limits.behind
                     && silence >= view.still_ms.saturating_add(hosts::ALIVE_MS)
                     && !view.groups.is_empty()
-            });
+            };
+            let others = silence >= hosts::ALIVE_MS && snapshot.views.iter().any(moves);
             let starved = self.beats.is_starved(host);
             let verdict = hosts::lost(snapshot, host, awake_ms, limits, others, starved)?;
             Some(Detection { node: Some(host.node_rank), ..Detection::of(verdict) })

@@ -1,6 +1,8 @@
 //! What moved between two samples of a rank. Pure.
 
+use crate::compact::nameless;
 use rankdeck_proto::message::{ChildSample, MainThread, RankSample};
+use serde::Deserialize;
 
 /// CPU share below which a rank is idle.
 pub(super) const IDLE: f64 = 0.05;
@@ -17,6 +19,60 @@ const STREAM: u64 = 128 << 10;
 /// runs. Whom it talks to by datagrams, local sockets or shared memory, no counter tells.
 const TURNS: f64 = 20.0;
 const TALKS: f64 = 0.005;
+
+/// A descendant of a rank, as far as its differences matter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Child {
+    pub pid: u32,
+    pub state: char,
+    pub cpu_ms: u64,
+    pub parent: u32,
+    pub io_bytes: u64,
+}
+nameless!(Child { pid, state, cpu_ms, parent, io_bytes });
+
+impl From<&ChildSample> for Child {
+    fn from(child: &ChildSample) -> Child {
+        let ChildSample { pid, name: _, state, cpu_ms, parent, io_bytes } = *child;
+        Child { pid, state, cpu_ms, parent, io_bytes }
+    }
+}
+
+/// Counters whose differences matter.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct Gauges {
+    pub at: u64,
+    pub cpu_ms: u64,
+    pub delay_ms: u64,
+    pub io_bytes: u64,
+    pub faults: u64,
+    pub periods: u64,
+    pub throttled: u64,
+    pub throttled_ms: u64,
+    pub oom_kills: u64,
+    pub memory_stall_ms: u64,
+    pub limit_hits: u64,
+    pub main: Option<MainThread>,
+    pub children: Vec<Child>,
+    pub own_ms: Vec<u64>,
+}
+nameless!(Gauges {
+    at,
+    cpu_ms,
+    delay_ms,
+    io_bytes,
+    faults,
+    periods,
+    throttled,
+    throttled_ms,
+    oom_kills,
+    memory_stall_ms,
+    limit_hits,
+    main,
+    children,
+    own_ms
+});
 
 /// The main thread did something between two samples, the later one `passed_ms` after the other: it ran, it
 /// moved bytes, or it converses. Being given a core for a moment is not enough: a thread that polls is given
@@ -56,7 +112,7 @@ pub(super) struct ChildMovement {
 
 impl ChildMovement {
     /// From two samples of it.
-    pub fn between(before: &ChildSample, now: &ChildSample, is_new: bool) -> ChildMovement {
+    pub fn between(before: &Child, now: &Child, is_new: bool) -> ChildMovement {
         ChildMovement {
             pid: now.pid,
             parent: now.parent,

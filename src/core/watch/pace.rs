@@ -196,6 +196,11 @@ impl Pace {
         }
     }
 
+    /// What is usual at all places now.
+    pub fn thresholds<'a>(&'a self, limits: &'a Limits) -> Thresholds<'a> {
+        Thresholds { pace: self, limits, known: Vec::new() }
+    }
+
     /// What is usual there.
     pub fn threshold(&self, place: SilenceKind, limits: &Limits) -> Threshold {
         let learnt = self.places.get(place.index()).filter(|histogram| histogram.total >= ENOUGH);
@@ -216,6 +221,25 @@ impl Pace {
         let suspect = (3.0 * histogram.quantile(0.999)).max(outlier) as u64;
         let stuck = stuck.max(floor);
         Threshold { suspect: suspect.max(SUSPECT_MS).min(stuck), stuck }
+    }
+}
+
+/// Thresholds of a moment: there are few, and very many ranks ask.
+pub(super) struct Thresholds<'a> {
+    pace: &'a Pace,
+    limits: &'a Limits,
+    known: Vec<(SilenceKind, Threshold)>,
+}
+
+impl Thresholds<'_> {
+    /// What is usual there.
+    pub fn of(&mut self, place: SilenceKind) -> Threshold {
+        if let Some((_, known)) = self.known.iter().find(|(known, _)| *known == place) {
+            return *known;
+        }
+        let threshold = self.pace.threshold(place, self.limits);
+        self.known.push((place, threshold));
+        threshold
     }
 }
 

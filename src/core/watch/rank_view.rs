@@ -6,13 +6,16 @@
 
 use super::movement::{self, Movement};
 use super::pace::{SilenceKind, Threshold};
+use super::track::Track;
 use crate::card::Call;
 use rankdeck_proto::inspection::{Inspection, Socket};
 use rankdeck_proto::message::{
     CollectiveCall, GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective,
 };
 use rankdeck_types::ids::{NodeRank, Rank};
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::ops::Deref;
 
 /// Name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
@@ -53,7 +56,7 @@ pub(super) struct RankView<'a> {
     /// Bytes per second that its children moved meanwhile.
     pub usual_io: f64,
     /// What moved lately.
-    pub moved: Movement,
+    pub moved: Lately<'a>,
     /// What is usual in its phase.
     pub threshold: Threshold,
     /// The process groups that the rank belongs to.
@@ -74,6 +77,27 @@ pub(super) struct RankView<'a> {
     pub storage_before: Option<u64>,
     /// Its connections at an earlier look.
     pub sockets_before: &'a [Socket],
+}
+
+/// What moved lately, found out when somebody asks: of most ranks nobody does.
+#[derive(Debug, Clone)]
+pub(super) struct Lately<'a> {
+    track: &'a Track,
+    known: OnceCell<Movement>,
+}
+
+impl<'a> Lately<'a> {
+    pub fn of(track: &'a Track) -> Lately<'a> {
+        Lately { track, known: OnceCell::new() }
+    }
+}
+
+impl Deref for Lately<'_> {
+    type Target = Movement;
+
+    fn deref(&self) -> &Movement {
+        self.known.get_or_init(|| self.track.moved())
+    }
 }
 
 /// What of a host explains its ranks.

@@ -10,7 +10,7 @@
 
 use super::quota::{self, Quota, THROTTLED};
 use super::rank_view::{self, RankView};
-use super::track::{IterationStart, Track};
+use super::track::Track;
 use crate::reason::Reason;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
@@ -43,25 +43,37 @@ pub(super) struct Straggler {
     pub over_ms: u64,
 }
 
-/// Waits of all ranks in intervals between iterations that all have begun.
+/// Waits of all ranks in intervals between the latest iterations that all have begun, oldest first, and how
+/// long each was; none where they are too few. Goes from rank to rank: what one remembers lies together.
 fn intervals(tracks: &[(Rank, &Track)]) -> Vec<(Vec<u64>, u64)> {
     let Some((_, base)) = tracks.first() else { return Vec::new() };
-    // From the newest on, no more than are looked at.
-    let row = |started: &IterationStart| -> Option<Vec<&IterationStart>> {
-        tracks.iter().map(|(_, track)| track.started(started.train_iter)).collect()
-    };
-    let mut window: Vec<Vec<&IterationStart>> =
-        base.iterations.iter().rev().filter_map(row).take(WINDOW + 1).collect();
-    window.reverse();
-    window
-        .windows(2)
-        .filter_map(|pair| {
-            let [before, after] = pair else { return None };
-            let waits = after.iter().zip(before).map(|(a, b)| a.wait_us.saturating_sub(b.wait_us)).collect();
-            let length = after.first()?.at_ms.saturating_sub(before.first()?.at_ms);
-            Some((waits, length))
-        })
-        .collect()
+    let mut common: Vec<u64> = base.iterations.iter().rev().map(|started| started.train_iter).collect();
+    for (_, track) in tracks {
+        let mut theirs = track.iterations.iter().rev().map(|started| started.train_iter).peekable();
+        common.retain(|wanted| {
+            while theirs.next_if(|newer| newer > wanted).is_some() {}
+            theirs.peek() == Some(wanted)
+        });
+        if common.len() <= ENOUGH {
+            return Vec::new();
+        }
+    }
+    common.truncate(WINDOW + 1);
+    let mut intervals = vec![(Vec::with_capacity(tracks.len()), 0); common.len().saturating_sub(1)];
+    for (_, track) in tracks {
+        let mut all = track.iterations.iter().rev();
+        let mut begun = common.iter().filter_map(|wanted| all.find(|started| started.train_iter == *wanted));
+        let mut after = begun.next();
+        for ((waits, length), before) in intervals.iter_mut().zip(begun) {
+            let Some(later) = after.replace(before) else { break };
+            if waits.is_empty() {
+                *length = later.at_ms.saturating_sub(before.at_ms);
+            }
+            waits.push(later.wait_us.saturating_sub(before.wait_us));
+        }
+    }
+    intervals.reverse();
+    intervals
 }
 
 fn last(waits: &[u64]) -> Option<usize> {

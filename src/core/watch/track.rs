@@ -1,11 +1,10 @@
 //! What is remembered of a rank between samples. All times are on the agent's monotonic clock.
 
-use super::movement::{self, ChildMovement, Movement};
+use super::movement::{self, Child, ChildMovement, Gauges, Movement};
 use super::pace::{Pace, SilenceKind};
 use super::quota::QuotaHistory;
-use rankdeck_proto::message::{
-    ChildSample, FingerprintSample, HostSample, IterationSample, MainThread, RankSample,
-};
+use crate::compact::nameless;
+use rankdeck_proto::message::{FingerprintSample, HostSample, IterationSample, MainThread, RankSample};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -71,7 +70,7 @@ pub struct Track {
 }
 
 /// The beginning of an iteration; `at_ms` is the agent's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) struct IterationStart {
     pub train_iter: u64,
     pub seq: u64,
@@ -79,24 +78,14 @@ pub(super) struct IterationStart {
     pub at_ms: u64,
     pub wait_us: u64,
 }
+nameless!(IterationStart { train_iter, seq, chain, at_ms, wait_us });
 
-/// Counters whose differences matter.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Gauges {
-    at: u64,
-    cpu_ms: u64,
-    delay_ms: u64,
-    io_bytes: u64,
-    faults: u64,
-    periods: u64,
-    throttled: u64,
-    throttled_ms: u64,
-    oom_kills: u64,
-    memory_stall_ms: u64,
-    limit_hits: u64,
-    main: Option<MainThread>,
-    children: Vec<ChildSample>,
-    own_ms: Vec<u64>,
+/// Makes `known` the set of these children; mostly it is already.
+fn remember_pids<'a>(known: &mut BTreeSet<u32>, children: impl Iterator<Item = &'a Child> + Clone) {
+    let pids = children.map(|child| child.pid);
+    if pids.clone().count() != known.len() || !pids.clone().all(|pid| known.contains(&pid)) {
+        *known = pids.collect();
+    }
 }
 
 /// Collectives entered and left.
@@ -147,6 +136,7 @@ impl Track {
     pub(super) fn observe(&mut self, host: &HostSample, sample: &RankSample, pace: &mut Pace) {
         let mono_ms = host.mono_ms;
         let counters = counters(sample);
+        let children: Vec<Child> = sample.signals.children.iter().take(CHILDREN).map(Child::from).collect();
         if mono_ms < self.mono_ms {
             // Another clock: a host that was booted anew.
             *self = Track::default();
@@ -155,7 +145,7 @@ impl Track {
             self.counters = counters;
             self.counters_since = mono_ms;
             self.longest_pause_ms = 0;
-            self.meet(&sample.signals.children);
+            self.meet(&children);
             self.at_collective = sample.page.as_ref().map_or((0, 0), |page| (page.train_iter, page.updates));
         }
         // One that had a core in between is seen anew.
@@ -171,7 +161,7 @@ impl Track {
         self.blocked_since = since(sample.state == 'D', self.blocked_since);
         self.listen(sample, pace);
         self.watch_main(mono_ms, sample);
-        self.remember(mono_ms, sample);
+        self.remember(mono_ms, sample, children);
         if let Some(page) = &sample.page {
             for iteration in &page.iterations {
                 self.begun(mono_ms, iteration);
@@ -200,10 +190,10 @@ impl Track {
     }
 
     /// The program moves: what its helpers do meanwhile is usual.
-    fn meet(&mut self, children: &[ChildSample]) {
+    fn meet(&mut self, children: &[Child]) {
         let ended = children.iter().filter(|child| matches!(child.state, 'Z' | 'X'));
-        self.ended = ended.take(CHILDREN).map(|child| child.pid).collect();
-        self.veterans = children.iter().take(CHILDREN).map(|child| child.pid).collect();
+        remember_pids(&mut self.ended, ended);
+        remember_pids(&mut self.veterans, children.iter());
         let moved = self.moved();
         self.usual_helpers += LATEST * (moved.helpers - self.usual_helpers);
         self.usual_io += LATEST * (moved.helpers_io - self.usual_io);
@@ -247,7 +237,7 @@ impl Track {
         self.streams >= STREAMS
     }
 
-    fn remember(&mut self, at: u64, sample: &RankSample) {
+    fn remember(&mut self, at: u64, sample: &RankSample, children: Vec<Child>) {
         // The newest sample is always kept. The next one replaces it while it is too close to the one before
         // it.
         let close = match (self.past.back(), self.past.iter().rev().nth(1)) {
@@ -273,7 +263,7 @@ impl Track {
             memory_stall_ms: cgroup.map_or(0, |cgroup| cgroup.memory_stall_ms),
             limit_hits: cgroup.map_or(0, |cgroup| cgroup.limit_hits),
             main: signals.main,
-            children: signals.children.iter().take(CHILDREN).cloned().collect(),
+            children,
             own_ms: sample.page.as_ref().map(|page| page.own_ms.clone()).unwrap_or_default(),
         });
         if self.past.len() > STEPS {
@@ -364,8 +354,8 @@ impl Track {
         }
         let periods = new.periods.saturating_sub(old.periods);
         let share = |ms: u64| ms as f64 / over_ms as f64;
-        let nothing = ChildSample::default();
-        let child = |now: &ChildSample| {
+        let nothing = Child::default();
+        let child = |now: &Child| {
             let is_new = !self.veterans.contains(&now.pid);
             let before = old.children.iter().find(|child| child.pid == now.pid);
             before.or(is_new.then_some(&nothing)).map(|before| ChildMovement::between(before, now, is_new))

@@ -1,5 +1,6 @@
 //! The status page of a rank as its agent tells it: phase, counters, collectives.
 
+use super::collective::is_zero;
 use super::{CollectiveSample, RecentCollective};
 use crate::status_page::LANES;
 use serde::{Deserialize, Serialize};
@@ -31,16 +32,16 @@ pub struct PageSample {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_hook: bool,
     /// What it does inside the phase.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Activity::is_none")]
     pub activity: Activity,
     /// Milliseconds since the activity began, 0 when there is none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub activity_age_ms: u64,
     /// How much of a phase of known length is done.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub done: u64,
     /// How much there is to do, 0 when unknown.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub total: u64,
     /// Groups (communicators), the group of all ranks first; empty on old pages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -166,6 +167,10 @@ impl Activity {
         Activity::Load,
         Activity::Compile,
     ];
+
+    fn is_none(&self) -> bool {
+        *self == Activity::None
+    }
 
     /// The name shown to people, empty for none.
     pub fn name(self) -> &'static str {

@@ -73,6 +73,11 @@ pub struct LinkSample {
     pub carrier_changes: u64,
 }
 
+/// Most ranks have no reason to be stuck or slow: what is nothing is left out of their many samples.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// One rank as the operating system and its status page show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankSample {
@@ -89,20 +94,23 @@ pub struct RankSample {
     /// Live descendants.
     pub children: u32,
     /// Kernel function it waits in, empty when unknown.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wchan: String,
     /// Index of its GPU on this host: the one on which its processes are, else that of the plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
     /// Its memory on that GPU, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<u64>,
     /// What its own processes use of a GPU that others use as well, percent; `None` where it has the GPU to
     /// itself, or the driver does not tell.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_share: Option<u32>,
     /// Its status page, `None` for programs that write none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub page: Option<PageSample>,
     /// Signals that tell why it may be stuck or slow.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub signals: RankSignals,
 }
 
@@ -119,17 +127,23 @@ impl RankSample {
 #[serde(default)]
 pub struct RankSignals {
     /// CPU time of all its own threads so far, ms; children not included.
+    #[serde(skip_serializing_if = "is_zero")]
     pub cpu_ms: u64,
     /// Time that its main thread was ready to run and did not get a core, so far, ms; 0 where the kernel does
     /// not tell.
+    #[serde(skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
     /// Page faults that needed the disk, so far.
+    #[serde(skip_serializing_if = "is_zero")]
     pub major_faults: u64,
     /// Bytes that it and its children have caused to be read from and written to storage so far.
+    #[serde(skip_serializing_if = "is_zero")]
     pub io_bytes: u64,
     /// Its descendants, at most 64; `RankSample::children` counts them all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<ChildSample>,
     /// Its cgroup; `None` where that cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<CgroupSample>,
     /// Its main thread: what trackers, writers and loaders beside it do is not in there. `None` where the
     /// kernel does not tell.
@@ -168,6 +182,7 @@ pub struct ChildSample {
     /// Its parent, 0 when unknown.
     pub parent: u32,
     /// Bytes that it has read and written so far.
+    #[serde(skip_serializing_if = "is_zero")]
     pub io_bytes: u64,
 }
 
@@ -177,18 +192,25 @@ pub struct ChildSample {
 pub struct CgroupSample {
     /// Path below the hierarchy's mount.
     pub path: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
     /// Periods of its CPU quota that have passed, 0 without a quota.
+    #[serde(skip_serializing_if = "is_zero")]
     pub periods: u64,
     /// Periods in which it was throttled.
+    #[serde(skip_serializing_if = "is_zero")]
     pub throttled: u64,
     /// Milliseconds for which it was throttled, on each core by itself; 0 where nobody tells.
+    #[serde(skip_serializing_if = "is_zero")]
     pub throttled_ms: u64,
     /// Processes of it that the out-of-memory killer has ended.
+    #[serde(skip_serializing_if = "is_zero")]
     pub oom_kills: u64,
     /// Milliseconds in which all that could run in it waited for memory; 0 with version 1.
+    #[serde(skip_serializing_if = "is_zero")]
     pub memory_stall_ms: u64,
     /// How often it has met its limit of memory.
+    #[serde(skip_serializing_if = "is_zero")]
     pub limit_hits: u64,
 }
 

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 /// How long links may take to end.
 const LINKS_END_WITHIN: Duration = Duration::from_secs(3);
-/// Link events applied before looking at anything else.
+/// Link events applied before looking at anything else, and about how long that may take: keys wait for it.
 const BURST: usize = 256;
+const BURST_MS: u64 = 5;
 
 impl Driver {
     /// Gives an order of the core to a link; a launch gets what stands in no record (SECRET-1).
@@ -72,8 +73,12 @@ impl Driver {
             self.inbox_open = false;
             return;
         };
+        let begun = self.clock.now();
         self.tell(first.into());
         for _ in 1..BURST {
+            if self.clock.now().since(begun) > BURST_MS {
+                break;
+            }
             let Ok(next) = self.inbox.try_recv() else { break };
             self.tell(next.into());
         }

@@ -1,11 +1,12 @@
 //! Hosts: link, agent, CPU, memory, GPUs, clock, and how long ago anything was heard.
 
 use crate::fresh;
+use crate::ranks;
 use crate::state::{Pane, ViewState};
 use crate::text;
 use crate::theme::{Glyphs, Role};
 use crate::widgets::{Ctx, fit, frame, meter, put, width};
-use rankdeck_core::model::{HostModel, Model};
+use rankdeck_core::model::{HostModel, Model, RankModel};
 use rankdeck_proto::message::{GpuInstance, GpuSample, HostSample};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
@@ -341,15 +342,13 @@ fn notes(model: &Model, host: &HostModel, gpu: &GpuSample) -> Vec<(String, Role)
         notes.push((words::plural(errors as usize, "NVLink error"), Role::Warn));
     }
     // What a rank has started uses its GPU for it.
-    let ours = model.ranks.iter().filter(|rank| rank.node == host.node_rank);
-    let ours: Vec<u32> = ours
-        .flat_map(|rank| {
-            let children = rank.sample.iter().flat_map(|sample| &sample.signals.children);
-            rank.pid.into_iter().chain(children.map(|child| child.pid))
-        })
-        .collect();
-    let mut others: Vec<(u32, u64)> =
-        gpu.processes.iter().filter(|(pid, _)| !ours.contains(pid)).copied().collect();
+    let is_of = |rank: &RankModel, pid: u32| {
+        let mut children = rank.sample.iter().flat_map(|sample| &sample.signals.children);
+        rank.pid == Some(pid) || children.any(|child| child.pid == pid)
+    };
+    let ours = ranks::on(model, host.node_rank);
+    let no_rank = |(pid, _): &&(u32, u64)| !ours.iter().any(|rank| is_of(rank, *pid));
+    let mut others: Vec<(u32, u64)> = gpu.processes.iter().filter(no_rank).copied().collect();
     others.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
     let users = host.sample.iter().flat_map(|sample| &sample.users);
     let users: Vec<_> = users.filter(|user| !user.user.is_empty()).collect();

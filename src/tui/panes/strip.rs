@@ -7,21 +7,23 @@ use crate::state::ViewState;
 use crate::theme::{Glyphs, Role};
 use crate::widgets::{Ctx, put};
 use rankdeck_core::model::Model;
-use rankdeck_types::ids::Rank;
-use rankdeck_types::ids::Timestamp;
+use rankdeck_types::ids::{Rank, Timestamp};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
+use std::ops::Range;
 
-/// One cell: indices of the ranks that it stands for, empty between hosts.
-pub type Cell = Vec<usize>;
+/// One cell: which of the ranks shown it stands for, empty between hosts.
+type Cell = Range<usize>;
 
 /// The cells of a strip, line by line.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Strip {
+    /// Indices of the ranks shown, in the order of the ranks.
+    shown: Vec<usize>,
     /// Lines of at most the cells asked for.
-    pub lines: Vec<Vec<Cell>>,
+    lines: Vec<Vec<Cell>>,
     /// Most ranks per cell.
     pub fold: usize,
 }
@@ -37,50 +39,61 @@ impl Strip {
             ranks::rows(model, view, false)
         };
         shown.sort_unstable();
-        let hosts: Vec<&[usize]> =
-            shown.chunk_by(|a, b| model.ranks[*a].node == model.ranks[*b].node).collect();
-        let most = hosts.iter().map(|host| host.len()).max().unwrap_or(0);
-        for fold in 1..=most {
+        let hosts: Vec<usize> =
+            shown.chunk_by(|a, b| model.ranks[*a].node == model.ranks[*b].node).map(<[usize]>::len).collect();
+        for fold in 1..=hosts.iter().copied().max().unwrap_or(0) {
             let lines = by_host(&hosts, fold, cells);
             if lines.len() <= height.max(1) {
-                return Strip { lines, fold };
+                return Strip { shown, lines, fold };
             }
         }
         // More hosts than cells: neighbours share one.
         let fold = shown.len().div_ceil(cells * height.max(1)).max(1);
-        let all: Vec<Cell> = shown.chunks(fold).map(<[usize]>::to_vec).collect();
-        Strip { lines: all.chunks(cells).map(<[Cell]>::to_vec).collect(), fold }
+        let all: Vec<Cell> = chunks(0..shown.len(), fold).collect();
+        Strip { shown, lines: all.chunks(cells).map(<[Cell]>::to_vec).collect(), fold }
+    }
+
+    fn ranks(&self, cell: &Cell) -> &[usize] {
+        self.shown.get(cell.clone()).unwrap_or_default()
     }
 
     /// The worst rank of a cell.
     pub fn rank_at(&self, model: &Model, now: Timestamp, row: usize, column: usize) -> Option<Rank> {
-        let (index, _) = worst(model, now, self.lines.get(row)?.get(column)?)?;
+        let (index, _) = worst(model, now, self.ranks(self.lines.get(row)?.get(column)?))?;
         model.ranks.get(index).map(|rank| rank.rank)
     }
 }
 
 /// Hosts beside each other with a gap between; a host stays on one line where it can.
-fn by_host(hosts: &[&[usize]], fold: usize, cells: usize) -> Vec<Vec<Cell>> {
+fn by_host(hosts: &[usize], fold: usize, cells: usize) -> Vec<Vec<Cell>> {
     let mut lines: Vec<Vec<Cell>> = vec![Vec::new()];
-    for host in hosts {
-        let wide = host.len().div_ceil(fold);
+    let mut begin = 0;
+    for ranks in hosts {
+        let wide = ranks.div_ceil(fold);
         let mut line = lines.pop().unwrap_or_default();
         if !line.is_empty() {
             if line.len() + 1 + wide.min(cells) > cells {
                 lines.push(std::mem::take(&mut line));
             } else {
-                line.push(Cell::new());
+                line.push(begin..begin);
             }
         }
-        for cell in host.chunks(fold) {
+        for cell in chunks(begin..begin + ranks, fold) {
             if line.len() == cells {
                 lines.push(std::mem::take(&mut line));
             }
-            line.push(cell.to_vec());
+            line.push(cell);
         }
         lines.push(line);
+        begin += ranks;
     }
     lines
+}
+
+/// A range in parts of so many; the last may be shorter.
+fn chunks(of: Range<usize>, fold: usize) -> impl Iterator<Item = Cell> {
+    let end = of.end;
+    of.step_by(fold).map(move |begin| begin..(begin + fold).min(end))
 }
 
 /// Lines that an unfolded strip takes.
@@ -113,6 +126,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, strip: &Strip, chosen: 
     for (row, line) in strip.lines.iter().take(usize::from(area.height)).enumerate() {
         let spans: Vec<Span<'static>> = line
             .iter()
+            .map(|cell| strip.ranks(cell))
             .map(|cell| match &awaited {
                 Some(awaited) => wait(ctx, cell, chosen, awaited.as_ref()),
                 None => letter(ctx, cell, chosen),

@@ -3,16 +3,17 @@
 
 use super::lab::*;
 use crate::testkit::*;
-use crate::watch::movement::Movement;
 use crate::watch::pace::Threshold;
 use crate::watch::rank_view;
-use crate::watch::rank_view::{HostView, RankView};
+use crate::watch::rank_view::{HostView, Lately, RankView};
+use crate::watch::track::Track;
 use crate::watch::waits;
 use crate::watch::waits::Finding;
 use proptest::prelude::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::{NodeRank, Rank};
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 fn verdict_keys(c: &Cluster) -> Vec<(String, Option<u32>, String, String)> {
     verdicts(c)
@@ -58,6 +59,7 @@ fn rank(rank: u32, world: u64, pair: u64, place: u8, silent: u64) -> RankSample 
 }
 
 static NOBODY: BTreeSet<u32> = BTreeSet::new();
+static STILL: LazyLock<Track> = LazyLock::new(Track::default);
 
 fn view(sample: &RankSample, node: u32) -> RankView<'_> {
     RankView {
@@ -75,7 +77,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         ended_before: &NOBODY,
         usual_helpers: 0.0,
         usual_io: 0.0,
-        moved: Movement::default(),
+        moved: Lately::of(&STILL),
         threshold: Threshold { suspect: 1_000, stuck: 5_000 },
         groups: rank_view::groups(sample),
         host: HostView::default(),
