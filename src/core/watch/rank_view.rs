@@ -55,7 +55,6 @@ pub(super) struct RankView<'a> {
     pub usual_helpers: f64,
     /// Bytes per second that its children moved meanwhile.
     pub usual_io: f64,
-    /// What moved lately.
     pub moved: Lately<'a>,
     /// What is usual in its phase.
     pub threshold: Threshold,
