@@ -2,12 +2,15 @@
 """Clean stops of shipped configurations: SIGINT to the console at a random moment, again and again.
 
     cargo build --release --workspace
-    python3 benches/clean_stop.py --python PYTHON [--rounds 20] [--only pong_ppo,...] [--within 120] [--binary target/release/rankdeck]
+    python3 benches/clean_stop.py --python PYTHON [--rounds 20] [--only pong_ppo,...] [--within 120] [--training]
+                                  [--binary target/release/rankdeck]
 
 Each round begins a run of two local ranks, waits until they have joined, then a random time up to --within seconds, and
-interrupts the console. Counted is a stop that is proved, of which a checkpoint is left that can be read to its end and is
-of the iteration that the run says. PYTHON needs Gymnasium and ale-py. A line per round, and a table at the end. A round
-that waits longer than --patience seconds for anything is bad, says what it waited for, and is killed.
+interrupts the console. With --training nothing is evaluated, and the time counts from the first iteration that is told: a
+first evaluation on a busy machine takes longer than anybody waits here. Counted is a stop that is proved, of which a
+checkpoint is left that can be read to its end and is of the iteration that the run says. PYTHON needs Gymnasium and
+ale-py. A line per round, and a table at the end. A round that waits longer than --patience seconds for anything is bad,
+says what it waited for, and is killed.
 """
 import argparse
 import contextlib
@@ -40,6 +43,10 @@ class Round:
         (folder / "hosts.toml").write_text(HOSTS.format(folder, RANKS))
         command = [str(args.binary), "run", str(ROOT / "configs" / f"{config}.toml"), "--hosts", "hosts.toml", "--json",
                    "--set", f"env.python={json.dumps(args.python)}", *args.more]
+        if args.training:
+            command += ["--set", "eval.every=0"]
+            if "stop_value" in (ROOT / "configs" / f"{config}.toml").read_text():
+                command += ["--set", "~eval.stop_value"]
         self.begun = time.monotonic()
         self.said = open(folder / "stderr", "w+")
         self.console = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=self.said, text=True)
@@ -96,6 +103,8 @@ def once(args, config, seed):
         with contextlib.closing(Round(args, config, folder)) as run:
             try:
                 joined = run.wait("two joined ranks", lambda: len(run.joined) == RANKS, args.patience)
+                if args.training:
+                    run.wait("iteration", lambda: run.iteration > 0, args.patience)
                 moment = dice.uniform(0, args.within)
                 with run.changed:
                     run.changed.wait_for(lambda: run.over, moment)
@@ -125,6 +134,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default=",".join(CONFIGS))
     parser.add_argument("--within", type=float, default=120.0)
+    parser.add_argument("--training", action="store_true", help="interrupt training rather than evaluations")
     parser.add_argument("--patience", type=float, default=600.0, help="most seconds that the ranks may take to join, and a stop to be proved")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", default="python3")
