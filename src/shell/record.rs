@@ -47,7 +47,7 @@ pub struct Recorder {
     folder: PathBuf,
     ring: segments::Ring,
     /// Those that were not given to the thread yet, and about their bytes.
-    reports: (Vec<Box<Report>>, u64),
+    reports: (Vec<Report>, u64),
     /// Reports that no file has: those that a slow disk did not take, and how many of all were told.
     refused: u64,
     told: u64,
@@ -170,7 +170,7 @@ impl Recorder {
     /// Keeps a report.
     pub fn report(&mut self, now: Timestamp, report: Box<Report>) {
         self.reports.1 += queue::weight(&report);
-        self.reports.0.push(report);
+        self.reports.0.push(*report);
         self.dirty_since.get_or_insert(now);
         if self.reports.1 >= REPORTS {
             self.send_reports(now);

@@ -10,9 +10,8 @@ use rankdeck_types::ids::{Timestamp, WallTime};
 use std::io;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Bytes that may be on their way, and the state of a console beside them.
@@ -20,6 +19,8 @@ const ROOM: u64 = 32 << 20;
 const JOBS: usize = 1024;
 /// How long a user waits for the thread.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of a console waits for a disk that does not answer.
+const PATIENCE_AT_END: Duration = Duration::from_secs(10);
 
 /// Something for the thread to do.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(super) enum Job {
     /// Entries of the segment that was begun last.
     Write(Batch),
     /// Lines of `events.jsonl`.
-    Report(Vec<Box<Report>>),
+    Report(Vec<Report>),
     /// What is held back goes to the files; then somebody is told.
     Flush(Option<Sender<()>>),
 }
@@ -70,7 +71,8 @@ pub(super) struct Status {
 #[derive(Debug)]
 pub(super) struct Queue {
     jobs: Option<SyncSender<(Timestamp, Job)>>,
-    thread: Option<JoinHandle<()>>,
+    /// Nobody holds its other end once the thread is over.
+    over: Receiver<()>,
     shared: Arc<Shared>,
 }
 
@@ -118,7 +120,7 @@ impl Job {
         match self {
             Job::Begin(begin) => begin.state.bytes(),
             Job::Write(batch) => batch.bytes() as u64,
-            Job::Report(reports) => reports.iter().map(|report| weight(report)).sum(),
+            Job::Report(reports) => reports.iter().map(weight).sum(),
             Job::Flush(_) => 0,
         }
     }
@@ -130,9 +132,12 @@ impl Queue {
         let (jobs, inbox) = sync_channel(JOBS);
         let shared = Arc::<Shared>::default();
         let worker = Worker { files, journal, shared: shared.clone() };
-        let thread =
-            std::thread::Builder::new().name("record".to_owned()).spawn(move || worker.work(&inbox))?;
-        Ok(Queue { jobs: Some(jobs), thread: Some(thread), shared })
+        let (works, over) = channel();
+        std::thread::Builder::new().name("record".to_owned()).spawn(move || {
+            worker.work(&inbox);
+            drop(works);
+        })?;
+        Ok(Queue { jobs: Some(jobs), over, shared })
     }
 
     /// More can be sent.
@@ -163,11 +168,15 @@ impl Queue {
         }
     }
 
-    /// Waits until everything is written.
+    /// Waits until everything is written, or a disk has not answered for so long that it may never.
     pub fn finish(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        self.finish_within(PATIENCE_AT_END);
+    }
+
+    fn finish_within(&mut self, patience: Duration) {
+        if self.jobs.take().is_some() && self.over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            let bytes = self.shared.waiting.load(Ordering::Relaxed);
+            tracing::error!("the record lacks its end: the disk has not taken {bytes} bytes in {patience:?}");
         }
     }
 
@@ -272,8 +281,9 @@ mod tests {
         let sent = (0..1000).take_while(|_| queue.send(Timestamp(1), batch()).is_ok()).count() as u64;
         assert_eq!(sent, ROOM >> 20);
         assert_eq!(queue.send(Timestamp(7), batch()), Err(Failure::slow(Timestamp(7))));
+        queue.finish_within(Duration::from_millis(50));
         drop(lock);
-        queue.finish();
+        assert_eq!(queue.over.recv(), Err(std::sync::mpsc::RecvError), "the thread ends by itself");
         assert!(queue.has_room());
     }
 }
