@@ -34,7 +34,7 @@ PROGRAMS = {
     "ppg": ("CartPole-v1", 64, f'algorithm = "ppg"\npolicy_iterations = 8\naux_num_minibatches = 8\n{REPLAY}'),
 }
 # Whose iterations are over before they are told of has so many times as many of them.
-MORE = {"dqn": 4}
+MORE = {"dqn": 16}
 
 
 def experiment(name, iterations):
