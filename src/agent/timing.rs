@@ -15,8 +15,8 @@ pub struct Timing {
     pub stuck: Duration,
     /// Between two samples of the host and its ranks.
     pub sample: Duration,
-    /// The same while every rank's status page moves.
-    pub calm_sample: Duration,
+    /// The same while every rank's status page moves; `None`: as the size of the world says.
+    pub calm_sample: Option<Duration>,
 }
 
 impl Default for Timing {
@@ -27,7 +27,7 @@ impl Default for Timing {
             silent: Duration::from_secs(15),
             stuck: Duration::from_secs(600),
             sample: Duration::from_millis(250),
-            calm_sample: Duration::from_millis(500),
+            calm_sample: None,
         }
     }
 }
@@ -48,7 +48,7 @@ impl Timing {
                 "unattended" => timing.unattended = time,
                 "silent" => timing.silent = time,
                 "stuck" => timing.stuck = time,
-                "sample" => (timing.sample, timing.calm_sample) = (time, time),
+                "sample" => (timing.sample, timing.calm_sample) = (time, Some(time)),
                 _ => {}
             }
         }

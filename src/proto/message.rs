@@ -37,7 +37,7 @@ pub use rankdeck_types::exit::Exit;
 pub use record::{Record, RecordEvent, Survivor};
 pub use sample::{
     CgroupSample, ChildSample, GpuInstance, GpuSample, HostSample, HostSignals, LinkSample, MainThread,
-    RankSample, RankSignals,
+    RankSample, RankSignals, calm_round,
 };
 
 /// Version of this vocabulary; `attach` and `hello` carry it, and a mismatch ends the connection with a clear

@@ -1,5 +1,6 @@
 //! Gauges: the host, its ranks with their process trees and status pages, its GPUs. A round is taken four
 //! times a second, and half as often while every rank's page moves: each round takes CPU time from the ranks.
+//! In a large world it is once a second then ([`calm_round`]).
 //!
 //! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest
 //! sample replaces the one before.
@@ -17,7 +18,7 @@ use crate::observe::{
 use crate::proc::{self, Ident};
 use crate::timing::Timing;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::message::{GpuSample, HostSample, PageSample, RankSample};
+use rankdeck_proto::message::{GpuSample, HostSample, PageSample, RankSample, calm_round};
 use rankdeck_proto::status_page::monotonic_ns;
 use rankdeck_types::ids::{Generation, Rank};
 use std::collections::BTreeMap;
@@ -64,6 +65,7 @@ pub struct Meeting {
 struct Task {
     generation: Generation,
     meeting: Meeting,
+    world_size: usize,
     targets: Vec<Target>,
 }
 
@@ -76,9 +78,9 @@ pub struct Targets {
 
 impl Targets {
     /// Replaces the list.
-    pub fn set(&self, generation: Generation, meeting: Meeting, targets: Vec<Target>) {
+    pub fn set(&self, generation: Generation, meeting: Meeting, world_size: usize, targets: Vec<Target>) {
         pages::keep(|page| targets.iter().any(|target| target.page == page));
-        let task = Arc::new(Task { generation, meeting, targets });
+        let task = Arc::new(Task { generation, meeting, world_size, targets });
         *self.task.lock().unwrap_or_else(PoisonError::into_inner) = task;
     }
 
@@ -119,8 +121,8 @@ pub fn start(
             number += 1;
             let heartbeats =
                 sample.ranks.iter().map(|rank| rank.page.as_ref().map(|page| page.heartbeat_age_ms));
-            let calm = is_calm(heartbeats, timing.calm_sample);
-            let pause = if calm { timing.calm_sample } else { timing.sample };
+            let round = timing.calm_sample.unwrap_or(calm_round(task.world_size));
+            let pause = if is_calm(heartbeats, round) { round } else { timing.sample };
             if sender.send((number, sample)).is_err() {
                 return;
             }

@@ -179,7 +179,9 @@ impl Observers {
                 .find(|host| host.node_rank == spec.node_rank)
                 .and_then(|host| host.interface.clone()),
         });
-        self.targets.set(generation, meeting, lifecycle.ranks().iter().filter_map(target).collect());
+        let world_size = lifecycle.spec().map_or(0, |spec| spec.plan.ranks.len());
+        let targets = lifecycle.ranks().iter().filter_map(target).collect();
+        self.targets.set(generation, meeting, world_size, targets);
     }
 
     /// Log lines of a rank have come.

@@ -12,7 +12,7 @@ use crate::{LinkCommand, LinkEvent};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::{
     AgentMessage, ConsoleMessage, Exit, FailureKind, FinishReason, LaunchSpec, PROTOCOL, RankEvent,
-    RankSnapshot, Record, RecordEvent, StopMode, Survivor,
+    RankSnapshot, Record, RecordEvent, StopMode, Survivor, calm_round,
 };
 use rankdeck_proto::process::Reached;
 use rankdeck_proto::search::LogFindings;
@@ -27,7 +27,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 const TICK: Duration = Duration::from_millis(50);
-const SAMPLE: Duration = Duration::from_millis(500);
 /// Records kept for a console that comes back, and while it is there: it gets each of them at once.
 const SPOOL: usize = 4_096;
 const RECENT: usize = 64;
@@ -305,7 +304,7 @@ impl SimHost {
             self.train(&life, moment, now, out);
             self.end_ranks(&life, moment, now, out);
         }
-        if self.sampled.is_none_or(|at| now - at >= SAMPLE) {
+        if self.sampled.is_none_or(|at| now - at >= calm_round(self.scene().world_size() as usize)) {
             self.sampled = Some(now);
             let sample = self.sample(&life, now);
             self.say(AgentMessage::Sample(Box::new(sample)), out);

@@ -6,6 +6,15 @@ use crate::inspection::Pressure;
 use crate::process::GpuUser;
 use rankdeck_types::ids::{Generation, Rank, WallTime};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Ranks of a world from which one console has hundreds of samples to read each second.
+const LARGE_WORLD: usize = 256;
+
+/// The least time between two samples of a host whose ranks all get on, in a world of so many ranks.
+pub const fn calm_round(world_size: usize) -> Duration {
+    Duration::from_millis(if world_size < LARGE_WORLD { 500 } else { 1000 })
+}
 
 /// Gauges of one host at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
