@@ -13,9 +13,12 @@
 mod files;
 pub mod found;
 mod journal;
+mod learnt;
 mod queue;
 pub mod reader;
 pub mod segments;
+
+pub use learnt::recall;
 
 use journal::Journal;
 use queue::Job;
@@ -25,17 +28,14 @@ use rankdeck_core::{Core, Goal, PaceHistory};
 use rankdeck_types::ids::{RunId, Timestamp, WallTime};
 use rankdeck_types::words;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What was learnt is kept this often.
 pub const LEARNT_MS: u64 = 10_000;
-const LEARNT: &str = "learnt.json";
 /// Folder of the segments.
 pub const RECORD: &str = "record";
-/// Far more than 24 histograms need.
-const LEARNT_BYTES: u64 = 1 << 20;
 /// About the bytes of reports that are given to the thread at once.
 const REPORTS: u64 = 256 << 10;
 /// Written lines reach the file at the latest after this.
@@ -86,17 +86,6 @@ pub fn make_folder(runs: &Path, run: &RunId) -> io::Result<PathBuf> {
 /// A private file that must not exist yet.
 pub fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-/// What the latest earlier console of the same run, whose folder lies beside `own`, has learnt.
-pub fn recall(own: &Path) -> Option<PaceHistory> {
-    let folders = std::fs::read_dir(own.parent()?).ok()?.flatten().map(|entry| entry.path());
-    let files = folders.filter(|folder| folder != own).map(|folder| folder.join(LEARNT));
-    let dated = files.filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)));
-    let (_, latest) = dated.max()?;
-    let mut text = String::new();
-    File::open(latest).ok()?.take(LEARNT_BYTES).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
 }
 
 impl Recorder {
@@ -190,8 +179,7 @@ impl Recorder {
         self.dirty_since.map(|since| since.plus(FLUSH_MS))
     }
 
-    /// Keeps what the watch has learnt, at most every [`LEARNT_MS`], or `now` is not given. A failure costs
-    /// the next console some minutes of learning, and is logged.
+    /// Keeps what the watch has learnt, at most every [`LEARNT_MS`], or `now` is not given.
     pub fn learnt(&mut self, now: Option<Timestamp>, learnt: impl FnOnce() -> PaceHistory) {
         if now.is_some_and(|now| now.since(self.learnt_at) < LEARNT_MS) {
             return;
@@ -201,16 +189,10 @@ impl Recorder {
         if learnt == self.learnt {
             return;
         }
-        let temporary = self.folder.join(format!("{LEARNT}.tmp"));
-        let written = serde_json::to_vec(&learnt).map_err(io::Error::other).and_then(|text| {
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(&text)?;
-            std::fs::rename(&temporary, self.folder.join(LEARNT))
-        });
-        match written {
-            Ok(()) => self.learnt = learnt,
-            Err(error) => tracing::warn!("failed to keep what was learnt: {error}"),
+        let at = now.unwrap_or(self.learnt_at);
+        let job = Job::Learnt(self.folder.clone(), learnt.clone());
+        if self.ring.queue().send(at, job).is_ok() {
+            self.learnt = learnt;
         }
     }
 
@@ -294,10 +276,11 @@ mod tests {
         let learnt = PaceHistory { places: vec![vec![(4, 7)]] };
         recorder.learnt(Some(Timestamp(5)), || panic!("not yet"));
         recorder.learnt(Some(Timestamp(LEARNT_MS)), || learnt.clone());
+        recorder.settle(Timestamp(LEARNT_MS));
         let second = make_folder(runs.path(), &run).unwrap();
         assert_eq!(recall(&second), Some(learnt));
         assert_eq!(recall(&first), None, "its own is not an earlier one's");
-        std::fs::write(first.join(LEARNT), "{").unwrap();
+        std::fs::write(first.join("learnt.json"), "{").unwrap();
         assert_eq!(recall(&second), None);
     }
 }

@@ -5,10 +5,13 @@
 
 use super::files::{Begin, Files};
 use super::journal::Journal;
+use super::learnt;
+use rankdeck_core::PaceHistory;
 use rankdeck_core::report::{RankProgress, Report, ReportBody};
 use rankdeck_types::ids::{Timestamp, WallTime};
 use std::io;
 use std::mem::size_of;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +20,8 @@ use std::time::Duration;
 /// Bytes that may be on their way, and the state of a console beside them.
 const ROOM: u64 = 32 << 20;
 const JOBS: usize = 1024;
+/// About the bytes of what the watch has learnt: 24 histograms.
+const LEARNT: u64 = 64 << 10;
 /// How long a user waits for the thread.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of a console waits for a disk that does not answer.
@@ -31,6 +36,8 @@ pub(super) enum Job {
     Write(Batch),
     /// Lines of `events.jsonl`.
     Report(Vec<Report>),
+    /// What the watch has learnt, into this folder.
+    Learnt(PathBuf, PaceHistory),
     /// What is held back goes to the files; then somebody is told.
     Flush(Option<Sender<()>>),
 }
@@ -121,6 +128,7 @@ impl Job {
             Job::Begin(begin) => begin.state.bytes(),
             Job::Write(batch) => batch.bytes() as u64,
             Job::Report(reports) => reports.iter().map(weight).sum(),
+            Job::Learnt(..) => LEARNT,
             Job::Flush(_) => 0,
         }
     }
@@ -239,6 +247,12 @@ impl Worker {
             Job::Report(reports) => {
                 if let Some(journal) = &mut self.journal {
                     reports.iter().for_each(|report| journal.report(report));
+                }
+                (Ok(None), None)
+            }
+            Job::Learnt(folder, learnt) => {
+                if let Err(error) = learnt::keep(&folder, &learnt) {
+                    tracing::warn!("failed to keep what was learnt: {error}");
                 }
                 (Ok(None), None)
             }
