@@ -218,7 +218,7 @@ fn ruled_out(model: &Model, view: Option<&RankView<'_>>, draft: &Draft) -> Vec<S
     {
         list.push("its host is short of neither CPU nor memory".into());
     }
-    if let Some(share) = view.moved.throttled
+    if let Some(share) = view.moved().throttled
         && share < 0.1
     {
         list.push("its CPU quota is not used up".into());

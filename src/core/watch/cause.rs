@@ -121,7 +121,7 @@ fn waits_for_the_stopped(view: &RankView<'_>) -> bool {
 
 /// Its program works in a phase of known length.
 fn progresses(view: &RankView<'_>) -> bool {
-    let moved = &view.moved;
+    let moved = view.moved();
     view.silence_ms() < SUSPECT_MS
         || moved.io_bytes > 0
         || children_work(view) == Some(true)
@@ -145,7 +145,7 @@ pub(super) fn wants_look(view: &RankView<'_>, limits: &Limits) -> bool {
 
 /// Its memory is paged in and out: its host's, or that of its own group at a limit.
 fn thrashes(view: &RankView<'_>) -> bool {
-    let moved = &view.moved;
+    let moved = view.moved();
     let at_limit = moved.memory_stalled > STALLED
         || (moved.limit_hits_per_s > LIMIT_HITS && moved.faults_per_s > LIMIT_FAULTS);
     let host = view.host.pressure.is_some_and(|(_, memory)| memory > MEMORY_FULL);
@@ -395,7 +395,7 @@ pub(super) fn judge_start(view: &RankView<'_>, waited_ms: u64, limits: &Limits) 
         return None;
     }
     let blocked = view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
-    let idle = view.moved.over_ms >= 1_000 && cpu(view) <= IDLE;
+    let idle = view.moved().over_ms >= 1_000 && cpu(view) <= IDLE;
     let slowly = shortage::gets_little(view);
     let still = view.idle_ms.is_none_or(|ms| ms >= RENDEZVOUS_MS);
     let nothing = idle && still && !slowly && storage_bytes(view) == 0 && children_work(view) != Some(true);

@@ -72,7 +72,7 @@ use incidents::{Incidents, Key};
 use looks::Looks;
 use pace::Pace;
 use post_mortem::PostMortem;
-use rank_view::{HostView, Lately, RankView};
+use rank_view::{HostView, RankView};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::HostSample;
 use rankdeck_types::ids::{NodeRank, Rank};
@@ -80,6 +80,7 @@ use replicas::Replicas;
 use serde::{Deserialize, Serialize};
 use slow::Straggler;
 use standstill::Standstill;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use track::Track;
 
@@ -213,7 +214,8 @@ impl Watch {
                 ended_before: track.ended_before(),
                 usual_helpers: track.usual_helpers(),
                 usual_io: track.usual_io(),
-                moved: Lately::of(track),
+                track,
+                movement: OnceCell::new(),
                 threshold: usual.of(rank_view::silence_kind(sample)),
                 groups: rank_view::groups(sample),
                 host: host.map_or(HostView::default(), |host| HostView {

@@ -27,23 +27,23 @@ const GPU: u32 = 5;
 /// CPU share of the main thread of a script; of the whole process where that is all that is known, and for
 /// the built-in trainer, which computes in several threads.
 pub(super) fn cpu(view: &RankView<'_>) -> f64 {
-    let main = view.moved.main_cpu.filter(|_| view.phase().is_none());
-    main.or(view.moved.cpu).unwrap_or(f64::from(view.sample.cpu_percent) / 100.0)
+    let main = view.moved().main_cpu.filter(|_| view.phase().is_none());
+    main.or(view.moved().cpu).unwrap_or(f64::from(view.sample.cpu_percent) / 100.0)
 }
 
 /// It never sleeps: time in which it was ready to run and got no core counts.
 pub(super) fn never_sleeps(view: &RankView<'_>) -> bool {
-    view.moved.over_ms > 0 && cpu(view) + view.moved.delayed >= BUSY
+    view.moved().over_ms > 0 && cpu(view) + view.moved().delayed >= BUSY
 }
 
 /// Bytes of storage that the program moved.
 pub(super) fn storage_bytes(view: &RankView<'_>) -> u64 {
-    if is_told_apart(view) { view.moved.main_io_bytes } else { view.moved.io_bytes }
+    if is_told_apart(view) { view.moved().main_io_bytes } else { view.moved().io_bytes }
 }
 
 /// Waits for its children, which `Some(true)` work, `Some(false)` do nothing.
 pub(super) fn children_work(view: &RankView<'_>) -> Option<bool> {
-    let moved = &view.moved;
+    let moved = view.moved();
     if moved.children.is_empty() || moved.over_ms == 0 {
         return None;
     }
@@ -61,7 +61,7 @@ pub(super) fn children_work(view: &RankView<'_>) -> Option<bool> {
 
 /// Something of the program moves, or will by itself.
 pub(super) fn moves(view: &RankView<'_>, budget_ms: u64) -> bool {
-    let moved = &view.moved;
+    let moved = view.moved();
     if view.quiet_ms() < SUSPECT_MS || view.sample.state == 'R' || cpu(view) > IDLE || never_sleeps(view) {
         return true;
     }
@@ -115,18 +115,18 @@ fn awaited<'a>(view: &'a RankView<'_>) -> Vec<&'a ChildMovement> {
     // A shell or another launcher waits for any child: all of the program is below it.
     let any = wanted.is_empty() && view.sample.wchan == "do_wait";
     let parents: BTreeMap<u32, u32> =
-        view.moved.children.iter().map(|child| (child.pid, child.parent)).collect();
+        view.moved().children.iter().map(|child| (child.pid, child.parent)).collect();
     let belongs = |child: &&ChildMovement| {
         let mut up = std::iter::successors(Some(child.pid), |pid| parents.get(pid).copied()).take(8);
         any || up.any(|pid| wanted.contains(&pid))
     };
-    view.moved.children.iter().filter(belongs).collect()
+    view.moved().children.iter().filter(belongs).collect()
 }
 
 /// Children and threads beside the main thread do clearly more than they did while the rank came to its
 /// collectives, or one that is new does anything.
 fn helpers_work(view: &RankView<'_>) -> bool {
-    let moved = &view.moved;
+    let moved = view.moved();
     let new = moved.children.iter().any(|child| child.is_new && child.moves(moved.over_ms));
     let io = moved.helpers_io >= view.usual_io * MORE_IO.0 + MORE_IO.1;
     new || io || moved.helpers >= HELP || moved.helpers >= view.usual_helpers * MORE.0 + MORE.1

@@ -15,7 +15,6 @@ use rankdeck_proto::message::{
 use rankdeck_types::ids::{NodeRank, Rank};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::ops::Deref;
 
 /// Name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
@@ -55,7 +54,9 @@ pub(super) struct RankView<'a> {
     pub usual_helpers: f64,
     /// Bytes per second that its children moved meanwhile.
     pub usual_io: f64,
-    pub moved: Lately<'a>,
+    /// What is remembered of it, and what moved lately once somebody has asked: of most ranks nobody does.
+    pub track: &'a Track,
+    pub movement: OnceCell<Movement>,
     /// What is usual in its phase.
     pub threshold: Threshold,
     /// The process groups that the rank belongs to.
@@ -76,27 +77,6 @@ pub(super) struct RankView<'a> {
     pub storage_before: Option<u64>,
     /// Its connections at an earlier look.
     pub sockets_before: &'a [Socket],
-}
-
-/// What moved lately, found out when somebody asks: of most ranks nobody does.
-#[derive(Debug, Clone)]
-pub(super) struct Lately<'a> {
-    track: &'a Track,
-    known: OnceCell<Movement>,
-}
-
-impl<'a> Lately<'a> {
-    pub fn of(track: &'a Track) -> Lately<'a> {
-        Lately { track, known: OnceCell::new() }
-    }
-}
-
-impl Deref for Lately<'_> {
-    type Target = Movement;
-
-    fn deref(&self) -> &Movement {
-        self.known.get_or_init(|| self.track.moved())
-    }
 }
 
 /// What of a host explains its ranks.
@@ -144,6 +124,11 @@ pub(super) struct Membership<'a> {
 }
 
 impl RankView<'_> {
+    /// What moved lately.
+    pub fn moved(&self) -> &Movement {
+        self.movement.get_or_init(|| self.track.moved())
+    }
+
     /// The rank's own status page, where it writes one.
     pub fn page(&self) -> Option<&PageSample> {
         self.sample.page.as_ref()

@@ -20,7 +20,7 @@ pub(super) const STARVED: u64 = 4;
 /// its host is.
 pub(super) fn starved(view: &RankView<'_>) -> bool {
     let busy = cores_are_short(view);
-    let moved = &view.moved;
+    let moved = view.moved();
     // What runs beside the main thread says nothing about it.
     let own = moved.main_cpu.or(moved.cpu);
     let waits = view.sample.state == 'R' || moved.delayed >= DELAYED || own.is_some_and(|cpu| cpu > IDLE);
@@ -29,7 +29,7 @@ pub(super) fn starved(view: &RankView<'_>) -> bool {
 
 /// Its host has no core to spare, or its group has used up its share of them.
 pub(super) fn cores_are_short(view: &RankView<'_>) -> bool {
-    view.host.is_busy() || view.moved.throttled.is_some_and(|share| share >= DELAYED)
+    view.host.is_busy() || view.moved().throttled.is_some_and(|share| share >= DELAYED)
 }
 
 /// Something of the rank wants a core and gets none: its main thread, another thread of it, or a child. Where
@@ -46,7 +46,7 @@ pub(super) fn stretch(view: &RankView<'_>) -> u64 {
 /// Cores are short, and the rank and its children get little CPU or wait for it, so that all they do takes
 /// long.
 pub(super) fn gets_little(view: &RankView<'_>) -> bool {
-    let moved = &view.moved;
+    let moved = view.moved();
     let children_ms: u64 = moved.children.iter().map(|child| child.cpu_ms).sum();
     let children = children_ms as f64 / moved.over_ms.max(1) as f64;
     let share = moved.cpu.unwrap_or(0.0) + children;
@@ -56,7 +56,7 @@ pub(super) fn gets_little(view: &RankView<'_>) -> bool {
 
 /// Why it gets none; `None` where cores are not short.
 pub(super) fn reason(view: &RankView<'_>) -> Option<Reason> {
-    let quota = view.moved.throttled.is_some_and(|share| share >= DELAYED);
+    let quota = view.moved().throttled.is_some_and(|share| share >= DELAYED);
     match (quota, view.host.is_busy()) {
         // On a full host, too, the kernel's own count is what is known for certain.
         (true, _) => Some(Reason::Throttled),
@@ -67,7 +67,7 @@ pub(super) fn reason(view: &RankView<'_>) -> Option<Reason> {
 
 /// What of this was seen, for the card of a rank whose silence is not red because of it.
 pub(super) fn facts(view: &RankView<'_>) -> Vec<String> {
-    let (host, moved) = (&view.host, &view.moved);
+    let (host, moved) = (&view.host, view.moved());
     let mut facts = Vec::new();
     if let Some(share) = moved.throttled.filter(|share| *share >= DELAYED) {
         facts.push(quota::used_up(share));

@@ -199,8 +199,8 @@ fn held(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<Straggler> 
 /// Its share of the time in a phase, and how much more that is than the others'.
 fn share_of(view: &RankView<'_>, views: &[RankView<'_>], phase: Phase) -> PhaseShare {
     let own = |view: &RankView<'_>| {
-        let spent = view.moved.own_ms.get(phase as usize).copied().unwrap_or(0) as f64;
-        spent / view.moved.over_ms.max(1) as f64
+        let spent = view.moved().own_ms.get(phase as usize).copied().unwrap_or(0) as f64;
+        spent / view.moved().over_ms.max(1) as f64
     };
     let mut others: Vec<f64> = views.iter().filter(|other| other.rank != view.rank).map(own).collect();
     others.sort_by(f64::total_cmp);
@@ -229,7 +229,7 @@ fn is_hasty(rank: Rank, intervals: usize) -> bool {
 
 /// Why it is slow: what differs from the others.
 fn cause(view: &RankView<'_>, views: &[RankView<'_>]) -> (Reason, String) {
-    let moved = &view.moved;
+    let moved = view.moved();
     if let Some(share) = moved.throttled.filter(|share| *share >= THROTTLED) {
         return (Reason::Throttled, quota::used_up(share));
     }

@@ -5,13 +5,14 @@ use super::lab::*;
 use crate::testkit::*;
 use crate::watch::pace::Threshold;
 use crate::watch::rank_view;
-use crate::watch::rank_view::{HostView, Lately, RankView};
+use crate::watch::rank_view::{HostView, RankView};
 use crate::watch::track::Track;
 use crate::watch::waits;
 use crate::watch::waits::Finding;
 use proptest::prelude::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::{NodeRank, Rank};
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
@@ -77,7 +78,8 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         ended_before: &NOBODY,
         usual_helpers: 0.0,
         usual_io: 0.0,
-        moved: Lately::of(&STILL),
+        track: &STILL,
+        movement: OnceCell::new(),
         threshold: Threshold { suspect: 1_000, stuck: 5_000 },
         groups: rank_view::groups(sample),
         host: HostView::default(),
