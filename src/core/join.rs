@@ -40,6 +40,9 @@ pub(crate) struct Joined {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Row {
     own: Vec<Option<Counters>>,
+    /// Ranks whose counters have not come.
+    #[serde(default)]
+    missing: usize,
     totals: Option<(Counters, WallTime, f64)>,
 }
 
@@ -66,7 +69,9 @@ impl Join {
     /// A rank's own counters.
     pub fn own(&mut self, rank: Rank, counters: Counters) -> Option<Joined> {
         let row = self.row(counters.train_iter)?;
-        *row.own.get_mut(rank.index())? = Some(counters);
+        if row.own.get_mut(rank.index())?.replace(counters).is_none() {
+            row.missing = row.missing.saturating_sub(1);
+        }
         self.complete(counters.train_iter)
     }
 
@@ -86,11 +91,15 @@ impl Join {
             self.dropped += 1;
         }
         let world_size = self.world_size;
-        Some(self.rows.entry(train_iter).or_insert_with(|| Row { own: vec![None; world_size], totals: None }))
+        Some(self.rows.entry(train_iter).or_insert_with(|| Row {
+            own: vec![None; world_size],
+            missing: world_size,
+            totals: None,
+        }))
     }
 
     fn complete(&mut self, train_iter: u64) -> Option<Joined> {
-        let row = self.rows.get(&train_iter)?;
+        let row = self.rows.get(&train_iter).filter(|row| row.missing == 0)?;
         let (totals, time, steps_per_s) = row.totals?;
         let own: Vec<Counters> = row.own.iter().copied().collect::<Option<_>>()?;
         let later = self.rows.split_off(&(train_iter.saturating_add(1)));
