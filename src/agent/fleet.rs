@@ -45,7 +45,7 @@ pub fn tell(workdir: &Path, within: Duration) -> Result<Told, HintedError> {
     let mut looker = Looker::default();
     let (mut looks, mut list_at) = (0, begun);
     // The use of CPUs is a difference.
-    looker.sampler.look(Generation::default(), &[], &Gpus::default());
+    looker.sampler.begin();
     std::thread::sleep(FIRST);
     loop {
         let before = cpu_time();
@@ -127,6 +127,17 @@ mod tests {
         assert_eq!(rest(Duration::from_millis(1), LOOKS), LOOKS);
         assert_eq!(rest(Duration::from_millis(20), LOOKS), Duration::from_secs(4));
         assert_eq!(rest(Duration::from_secs(9), LOOKS), LONGEST);
+    }
+
+    #[test]
+    fn the_first_look_tells_how_busy_the_host_is() {
+        let mut looker = Looker::default();
+        looker.sampler.begin();
+        let begun = cpu_time();
+        while cpu_time().saturating_sub(begun) < Duration::from_millis(100) {
+            std::hint::spin_loop();
+        }
+        assert!(looker.look(None).sample.cpu_percent > 0.0);
     }
 
     #[test]

@@ -179,6 +179,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
+    /// From here on the first look counts the use of CPUs.
+    pub fn begin(&mut self) {
+        self.cpu_percent();
+    }
+
     /// Looks once.
     pub fn look(&mut self, generation: Generation, targets: &[Target], gpus: &Gpus) -> HostSample {
         let gpus = gpus.latest();
