@@ -61,7 +61,7 @@ class Terminal:
             environment["NO_COLOR"] = "1"
         assigned = [f"{name}={value}" for name, value in environment.items()]
         size = ["-x", str(self.columns), "-y", str(self.rows)]
-        inner = ["env", "-u", "TMUX", *assigned, *command]
+        inner = ["env", "-u", "TMUX", "-u", "NO_COLOR", *assigned, *command]
         subprocess.run(["tmux", "-S", self.socket, "-f", "/dev/null", "new-session", "-d", *size, "-c", str(folder), *inner], check=True)
         self.tmux("set-option", "-g", "status", "off")
         self.tmux("resize-window", *size)

@@ -68,6 +68,8 @@ static STDERR: AtomicI32 = AtomicI32::new(-1);
 impl Tty {
     /// Takes the terminal; stderr goes to `log` while it is held.
     pub fn new(log: Option<File>) -> io::Result<Tty> {
+        // The theme knows NO_COLOR; left to itself, crossterm drops bold and reverse along with colours.
+        crossterm::style::force_color_output(true);
         let writer = BufWriter::with_capacity(1 << 16, io::stdout());
         let mut tty = Tty { terminal: Terminal::new(CrosstermBackend::new(writer))?, log };
         tty.enter()?;
