@@ -49,9 +49,7 @@ pub struct ComparedRun {
 impl ComparedRun {
     /// Of what is known of a run at `at`, by the clock of its model.
     pub fn of(run: &str, model: &Model, at: Timestamp) -> ComparedRun {
-        let end = model.run.ended.unwrap_or(at);
-        let own = model.run.started.map_or(0, |started| end.since(started));
-        let duration_s = (own + model.run.head_start_ms) as f64 / 1000.0;
+        let duration_s = model.run.elapsed_ms(at).unwrap_or(model.run.head_start_ms) as f64 / 1000.0;
         let totals = model.latest.as_ref().map(|latest| &latest.counters);
         let totals = totals.or(model.progress.as_ref().map(|progress| &progress.totals));
         let own_step = model.own.as_ref().and_then(|own| own.env_step);

@@ -146,6 +146,19 @@ pub struct RunModel {
     pub first_failure: Option<FirstFailure>,
 }
 
+impl RunModel {
+    /// Milliseconds since the launch, until the end.
+    pub fn elapsed_ms(&self, now: Timestamp) -> Option<u64> {
+        // A console that came later has not seen how long it took: the agents say so.
+        let read =
+            self.launched.zip(self.ended_time).filter(|_| self.adopted && self.state == RunState::Over);
+        if let Some((launched, ended)) = read {
+            return Some(((ended - launched).max(0.0) * 1000.0) as u64);
+        }
+        self.started.map(|started| self.head_start_ms + self.ended.unwrap_or(now).since(started))
+    }
+}
+
 /// The stage of a run, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum RunState {

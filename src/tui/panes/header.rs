@@ -48,17 +48,6 @@ pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
     (format!("{glyph} {word}"), role)
 }
 
-/// Milliseconds since the launch, until the end.
-pub fn elapsed(ctx: &Ctx<'_>) -> Option<u64> {
-    let run = &ctx.live.run;
-    // A console that came later has not seen how long it took: the agents say so.
-    let read = run.launched.zip(run.ended_time).filter(|_| run.adopted && run.state == RunState::Over);
-    if let Some((launched, ended)) = read {
-        return Some(((ended - launched).max(0.0) * 1000.0) as u64);
-    }
-    run.started.map(|started| run.head_start_ms + run.ended.unwrap_or(ctx.live_now).since(started))
-}
-
 fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.title;
     let run = &ctx.live.run;
@@ -87,7 +76,7 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
         right.push(ctx.dot());
         right.push(ctx.s(format!("stalled {}", words::duration_ms(age)), Role::Warn));
     }
-    if let Some(ms) = elapsed(ctx) {
+    if let Some(ms) = ctx.live.run.elapsed_ms(ctx.live_now) {
         right.push(ctx.s(format!("  {}", words::duration_ms(ms)), Role::Strong));
     }
     right.push(Span::raw(" "));

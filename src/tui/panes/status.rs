@@ -66,7 +66,11 @@ fn banner(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     }
     let left = survivors(model);
     let style = ctx.theme.style(role).add_modifier(Modifier::REVERSED | Modifier::BOLD);
-    let took = header::elapsed(ctx).map_or(String::new(), |ms| format!(" after {}", words::duration_ms(ms)));
+    let took = ctx
+        .live
+        .run
+        .elapsed_ms(ctx.live_now)
+        .map_or(String::new(), |ms| format!(" after {}", words::duration_ms(ms)));
     let head = vec![
         Span::styled(format!(" {word} "), style),
         ctx.s(format!(" the run is over{took}"), Role::Strong),
