@@ -119,7 +119,7 @@ fn tables(runs: &[ComparedRun]) -> Vec<String> {
     let row = |run: &ComparedRun| {
         vec![
             clean(&run.run),
-            run.outcome.map_or("running".to_owned(), |outcome| outcome.name().to_owned()),
+            run.outcome.map_or(NONE.to_owned(), |outcome| outcome.name().to_owned()),
             run.env_step.map_or(NONE.to_owned(), count),
             run.steps_per_s.map_or(NONE.to_owned(), |rate| count(rate.max(0.0) as u64)),
             duration(run.duration_s),

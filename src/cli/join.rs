@@ -140,7 +140,12 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
         hosts.join(", ")
     ));
     for size in end.model.plan.iter().filter(|_| changes).flat_map(|plan| &plan.sizes) {
-        print::stdout(&format!("  {}  {} per rank, {} in all", size.name, size.local, size.global));
+        print::stdout(&format!(
+            "  {}  {} per rank, {} in all",
+            size.name,
+            count(size.local),
+            count(size.global)
+        ));
     }
     Ok(code::SUCCESS)
 }

@@ -338,8 +338,10 @@ fn restart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
 pub struct Suggestion {
     /// What the line would be.
     pub line: String,
-    /// What follows, and what it does.
-    pub about: String,
+    /// What follows.
+    pub arguments: &'static str,
+    /// What it does.
+    pub about: &'static str,
 }
 
 /// What the typed line may become.
@@ -351,22 +353,18 @@ pub fn suggestions(model: &Model, view: &ViewState, typed: &str) -> Vec<Suggesti
         let before = if before.is_empty() { String::new() } else { format!("{before} ") };
         let matching = (word.complete)(model, view).into_iter().filter(|full| full.starts_with(last));
         return matching
-            .map(|full| Suggestion { line: format!("{name} {before}{full}"), about: String::new() })
+            .map(|full| Suggestion { line: format!("{name} {before}{full}"), arguments: "", about: "" })
             .collect();
     }
     let words = WORDS.iter().map(|word| Suggestion {
         line: word.name.to_string(),
-        about: format!(
-            "{}{}{}",
-            word.arguments,
-            if word.arguments.is_empty() { "" } else { "  " },
-            word.about
-        ),
+        arguments: word.arguments,
+        about: word.about,
     });
     let taken = |short: &str| WORDS.iter().any(|word| word.name == short);
     let commands = BINDINGS.iter().filter(|binding| !taken(binding.short) && keys::in_scope(binding, view));
     let commands =
-        commands.map(|binding| Suggestion { line: binding.short.into(), about: binding.long.into() });
+        commands.map(|binding| Suggestion { line: binding.short.into(), arguments: "", about: binding.long });
     words.chain(commands).filter(|suggestion| suggestion.line.starts_with(typed)).collect()
 }
 

@@ -5,7 +5,7 @@ use rankdeck_core::model::{CheckpointModel, HostModel, Model, RunState, Subject}
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::WallTime;
-use rankdeck_types::plan::{Plan, PlanDraft, PlanError, replan};
+use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedSize, replan};
 use rankdeck_types::probe::Probe;
 use rankdeck_types::schema::{Key, Keys, Kind};
 use rankdeck_types::weights;
@@ -370,8 +370,7 @@ fn split(line: &str) -> Vec<String> {
 
 /// What a plan comes to.
 fn shape(plan: &Plan) -> String {
-    let sizes: Vec<String> =
-        plan.sizes.iter().map(|size| format!("{} {} of {}", size.name, size.local, size.global)).collect();
+    let sizes: Vec<String> = plan.sizes.iter().map(PlannedSize::text).collect();
     let sizes = if sizes.is_empty() { String::new() } else { format!("; per rank: {}", sizes.join(", ")) };
     let hosts = words::plural(plan.members().count(), "host");
     format!("{} on {hosts}{sizes}", words::plural(plan.ranks.len(), "rank"))

@@ -139,6 +139,18 @@ pub struct PlannedSize {
     pub global: u64,
 }
 
+impl PlannedSize {
+    /// `batch 256 of 1,024`: per rank, and over all of them where that differs.
+    pub fn text(&self) -> String {
+        let (local, global) = (crate::words::count(self.local), crate::words::count(self.global));
+        if local == global {
+            format!("{} {local}", self.name)
+        } else {
+            format!("{} {local} of {global}", self.name)
+        }
+    }
+}
+
 impl PlannedHost {
     /// A host about which the plan decides nothing beyond what hosts.toml says.
     pub fn new(node_rank: NodeRank, host: Host) -> PlannedHost {

@@ -22,7 +22,7 @@ use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanError, replan};
 use rankdeck_types::probe::Probe;
-use rankdeck_types::words::plural;
+use rankdeck_types::words::{count, plural};
 use std::collections::BTreeSet;
 
 fn settings(ctx: &Ctx<'_>) -> Restart {
@@ -204,7 +204,7 @@ fn shape(ctx: &Ctx<'_>, other: Option<&Plan>) -> String {
     let sizes: Vec<String> = plan
         .sizes
         .iter()
-        .map(|size| format!("{} {} per rank of {}", size.name, size.local, size.global))
+        .map(|size| format!("{} {} per rank of {}", size.name, count(size.local), count(size.global)))
         .collect();
     let was = ctx.model.plan.as_ref().map_or(0, |plan| plan.ranks.len());
     let change = if was == plan.ranks.len() { String::new() } else { format!(" (now {was})") };

@@ -274,7 +274,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
         | RankEvent::Histogram(_)
         | RankEvent::Image(_) => ctx.model.drops.misplaced += 1,
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
-            let text = format!("checkpoint ({reason}) at step {}: {path}", words::count(env_step));
+            let text = format!("checkpoint ({reason}) at step {}: {}", words::count(env_step), in_run(&path));
             ctx.note_routine(at.time, Tone::Info, text, Some(Subject::Checkpoint(path.clone())));
             ctx.tell_at(
                 at.generation,
@@ -377,4 +377,9 @@ fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&E
         detail,
     };
     ctx.tell_at(at.generation, at.time, body);
+}
+
+/// A checkpoint's place in the folder of its run.
+fn in_run(path: &str) -> &str {
+    path.rfind("/checkpoints/").map_or(path, |at| &path[at + 1..])
 }

@@ -157,7 +157,7 @@ fn others(model: &Model, silent: &BTreeSet<Rank>, shown: &[Rank]) -> Vec<Others>
     for rank in model.ranks.iter().filter(|rank| !shown.contains(&rank.rank)) {
         let (text, age) = match &rank.life {
             RankLife::Exited(exit) => (exit.predicate(), 0),
-            _ if silent.contains(&rank.rank) => (format!("not heard of, for {} is silent", rank.host), 0),
+            _ if silent.contains(&rank.rank) => (format!("unheard: {} is silent", rank.host), 0),
             RankLife::Pending | RankLife::Spawned | RankLife::Joined | RankLife::Finished => doing(rank),
         };
         let entry = alike.entry(text).or_default();
@@ -171,7 +171,7 @@ fn others(model: &Model, silent: &BTreeSet<Rank>, shown: &[Rank]) -> Vec<Others>
         .into_iter()
         .take(OTHERS)
         .map(|(text, (ranks, age))| {
-            let text = if age > 0 { format!("{text} since {}", words::duration_ms(age)) } else { text };
+            let text = if age > 0 { format!("{text} for {}", words::duration_ms(age)) } else { text };
             Others { ranks, text }
         })
         .collect();

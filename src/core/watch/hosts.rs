@@ -16,7 +16,7 @@ use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Milliseconds between two samples, which come once a second at least, from which an agent came late, and for
+/// Milliseconds between two samples from which an agent came late (they come once a second at least), and for
 /// how long that is remembered.
 const LATE_MS: u64 = 1_750;
 const LATE_HOLD_MS: u64 = 30_000;

@@ -118,7 +118,7 @@ fn a_silent_host_is_lost_blames_no_rank_and_clears_itself() {
     assert_eq!(c.verdicts(), [(Lost, None, Red)], "no rank is blamed while its host is silent");
     assert_eq!(first(&c).host.as_deref(), Some("bee"));
     let others: Vec<String> = first(&c).card.others.iter().map(|others| others.line()).collect();
-    assert!(others.contains(&"ranks 2, 3: not heard of, for bee is silent".to_owned()), "{others:?}");
+    assert!(others.contains(&"ranks 2, 3: unheard: bee is silent".to_owned()), "{others:?}");
     assert!(others.iter().any(|line| line.starts_with("ranks 0, 1: waits in")), "{others:?}");
     c.release();
     c.ready(1);

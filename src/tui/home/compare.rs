@@ -1,14 +1,16 @@
 //! The page of runs beside each other: what they came to, what differs, one chart of all of them.
 
-use super::model::Home;
+use super::model::{Home, RunRow};
 use super::pen::{Pen, paragraph, rule};
+use super::runs;
 use super::state::HomeView;
 use crate::chart_view::Axis;
 use crate::compare::{curves, letter, reach};
 use crate::text::{self, NONE};
-use crate::theme::Role;
+use crate::theme::{Glyphs, Role};
 use crate::widgets::plot::{Axes, Trace, plot};
 use crate::widgets::put;
+use rankdeck_core::compare::ComparedRun;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -113,6 +115,13 @@ fn style(pen: &Pen<'_>, at: usize) -> Style {
     pen.theme.series[at % pen.theme.series.len()]
 }
 
+/// How it ended; what its hosts say where its record has no end.
+fn outcome(home: &Home, run: &ComparedRun) -> String {
+    let row = || home.runs.iter().find(|row| row.run == run.run);
+    let told = |row: &RunRow| runs::state(row, Glyphs::Ascii).1;
+    run.outcome.map_or_else(|| row().map_or("record".into(), told), |outcome| outcome.name().into())
+}
+
 fn tables(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeView) {
     let compared = &home.compared;
     let name = compared.runs.iter().map(|run| text::width(&run.run)).max().unwrap_or(0);
@@ -141,7 +150,7 @@ fn tables(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeV
         let cells = format!(
             "{} {} {} {} {} {} {}",
             pen.left(&run.run, name),
-            pen.left(run.outcome.map_or("running", |outcome| outcome.name()), 9),
+            pen.left(&outcome(home, run), 9),
             heading(&run.env_step.map_or(NONE.into(), |n| text::count_in(n, 7)), 8),
             heading(&run.steps_per_s.map_or(NONE.into(), text::si), 8),
             heading(&words::duration(run.duration_s), 8),

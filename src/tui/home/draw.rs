@@ -1,5 +1,6 @@
 //! The frame of home: header, tabs, the page, the footer.
 
+use super::keys::{Binding, Command};
 use super::model::{Home, Life};
 use super::pen::Pen;
 use super::state::{HomeView, Overlay, Page};
@@ -221,7 +222,9 @@ fn footer(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeV
     let room = usize::from(area.width).saturating_sub(HELP.len() + 1);
     let mut spans = vec![Span::raw(" ")];
     let mut used = 1;
-    for binding in keys::of(view.page).filter(|binding| !binding.short.is_empty()) {
+    // Nobody goes to the page that is there.
+    let offered = |binding: &&Binding| !binding.short.is_empty() && binding.command != Command::Go(view.page);
+    for binding in keys::of(view.page).filter(offered) {
         if (binding.disabled)(home, view).is_some() {
             continue;
         }

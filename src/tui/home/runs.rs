@@ -136,9 +136,11 @@ fn table(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, list: Rect, rows: &[&RunRo
             columns.push((column, column.cells));
         }
     }
-    // What is left goes to the last column of words.
-    if let Some((_, cells)) = columns.last_mut().filter(|(column, _)| !column.number) {
-        *cells += room;
+    // What is left goes to the columns of words, as far as they have more to say.
+    for (column, cells) in columns.iter_mut().filter(|(column, _)| !column.number) {
+        let longest = rows.iter().map(|row| text::width(&(column.text)(row))).max().unwrap_or(0);
+        let more = longest.saturating_sub(*cells).min(room);
+        (*cells, room) = (*cells + more, room - more);
     }
     let cell = |(column, cells): &(&Column, usize), text: &str| match column.number {
         true => format!(" {}", pen.right(text, *cells)),
@@ -216,7 +218,7 @@ fn details(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &Home
     }
     if let Some(best) = &summary.best {
         facts.push(format!(
-            "best evaluation {} at {}",
+            "best evaluation {} at {} steps",
             text::value(best.return_mean),
             words::count(best.env_step)
         ));

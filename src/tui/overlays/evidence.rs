@@ -97,7 +97,7 @@ fn summary(verdict: &VerdictReport) -> Plain {
     let after = said_after(verdict);
     vec![
         (severity.into(), ranks::severity_role(verdict.severity)),
-        (format!("  {confidence}; {after}; {reason}"), Role::Dim),
+        (format!("  {reason}; {confidence}; {after}"), Role::Dim),
     ]
 }
 
@@ -105,7 +105,7 @@ fn summary(verdict: &VerdictReport) -> Plain {
 fn said_after(verdict: &VerdictReport) -> String {
     let first = words::duration(verdict.first_s);
     match verdict.latency_s > verdict.first_s {
-        true => format!("said after {first}, {} by now", words::duration(verdict.latency_s)),
+        true => format!("said after {first}, seen for {}", words::duration(verdict.latency_s)),
         false => format!("said after {first}"),
     }
 }

@@ -10,7 +10,7 @@ use crate::widgets::{Ctx, frame, put};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_types::host::Host;
-use rankdeck_types::plan::{Plan, PlanError};
+use rankdeck_types::plan::{Plan, PlanError, PlannedSize};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -102,11 +102,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selecte
     let (outcome, role) = match preview(ctx.live, &others(ctx.live, ctx.view, changed)) {
         None => (NOT_ASKED.to_string(), Role::Dim),
         Some(Ok(plan)) => {
-            let sizes: Vec<String> = plan
-                .sizes
-                .iter()
-                .map(|size| format!("{} {} of {}", size.name, size.local, size.global))
-                .collect();
+            let sizes: Vec<String> = plan.sizes.iter().map(PlannedSize::text).collect();
             let now = ctx.live.ranks.len();
             let ranks = words::plural(plan.ranks.len(), "rank");
             let sizes =

@@ -1,6 +1,6 @@
 //! The palette: a line that is typed, and what it may become.
 
-use crate::palette::{SHOWN, suggestions};
+use crate::palette::{SHOWN, Suggestion, suggestions};
 use crate::state::Typing;
 use crate::target::Target;
 use crate::text;
@@ -27,14 +27,22 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, typing: &Typing) {
         put(buf, inner, 1, Line::from(ctx.s("nothing begins so", Role::Dim)));
     }
     let more = all.len().saturating_sub(SHOWN);
+    let wide = cells.saturating_sub(2);
+    let usage = |suggestion: &Suggestion| {
+        let gap = if suggestion.arguments.is_empty() { "" } else { " " };
+        text::width(&suggestion.line) + gap.len() + text::width(suggestion.arguments)
+    };
+    let longest = all.iter().take(SHOWN).map(usage).max().unwrap_or(0).min(wide);
     for (row, suggestion) in all.into_iter().take(SHOWN).enumerate() {
-        let wide = cells.saturating_sub(2);
-        let name = text::left(&suggestion.line, (wide / 3).max(text::width(&suggestion.line)), glyphs);
-        let room = wide.saturating_sub(text::width(&name) + 1);
+        let name = ctx.cut(&suggestion.line, wide);
+        let rest = longest.saturating_sub(text::width(&name));
+        let arguments = format!(" {}", suggestion.arguments);
+        let room = wide.saturating_sub(longest + 2);
         let spans = vec![
-            ctx.s(ctx.cut(&name, wide), Role::Accent),
-            ctx.s(" ", Role::Dim),
-            ctx.s(ctx.cut(&suggestion.about, room), Role::Text),
+            ctx.s(name, Role::Accent),
+            ctx.s(text::left(&arguments, rest, glyphs), Role::Dim),
+            ctx.s("  ", Role::Dim),
+            ctx.s(ctx.cut(suggestion.about, room), Role::Text),
         ];
         let below = Rect { y: inner.y + row as u16 + 1, height: 1, ..inner };
         ctx.target(below.intersection(inner), Target::Row(row));

@@ -67,7 +67,8 @@ fn point<'a>(reason: &'a str, verdict: &VerdictReport, who: &str) -> &'a str {
     let said = [Some(who.to_string()), rank, verdict.host.clone()];
     let cut =
         said.into_iter().flatten().find_map(|said| reason.strip_prefix(&said)?.strip_prefix([' ', ':', ',']));
-    cut.map_or(reason, str::trim_start)
+    let Some(cut) = cut.map(str::trim_start) else { return reason };
+    cut.strip_prefix("is ").unwrap_or(cut)
 }
 
 /// The keys at the right end of the first line.

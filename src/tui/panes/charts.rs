@@ -442,7 +442,7 @@ fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &imp
         newest.clear();
     }
     let room = cells.saturating_sub(width(&newest));
-    let called = if text::width(name) + whole.max(22) <= room { name } else { label(name) };
+    let called = label(name);
     let beside = room.saturating_sub(text::width(called).min(SHORT) + 1);
     let least = fitting(&told, beside).map_or(0, |told| width(&told) + 1);
     let room = room.saturating_sub(least);

@@ -111,9 +111,11 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     let older = ctx.model.drops.history;
     if older > 0 {
-        info.push(ctx.s(format!("  {} older not held", text::count_in(older, 7)), Role::Dim));
+        let gap = if info.is_empty() { "" } else { "  " };
+        info.push(ctx.s(format!("{gap}{} older not held", text::count_in(older, 7)), Role::Dim));
     }
-    let title = frame::title(ctx, Pane::Events, "events", history.len().to_string());
+    let happened = words::count(older.saturating_add(history.len() as u64));
+    let title = frame::title(ctx, Pane::Events, "events", happened);
     let inner = frame::pane(ctx, buf, area, Pane::Events, title, info);
     if lines.is_empty() {
         let text = if history.is_empty() {

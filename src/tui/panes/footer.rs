@@ -2,6 +2,7 @@
 
 use crate::keys;
 use crate::keys::{Binding, Command};
+use crate::overlays::evidence;
 use crate::state::{Overlay, Pane, ViewState};
 use crate::target::{Target, hinted};
 use crate::text;
@@ -113,13 +114,22 @@ fn hint(ctx: &Ctx<'_>) -> Option<String> {
             ];
             return Some(card(&own));
         }
-        (Some(Overlay::Evidence { .. }), _) => {
+        (Some(Overlay::Evidence { about, .. }), _) => {
+            let verdict = evidence::find(ctx.live, about);
+            let advised = |begin: &str| {
+                verdict.is_some_and(|told| {
+                    told.card.actions.iter().any(|advice| advice.command.starts_with(begin))
+                })
+            };
             let own = [
-                (Command::Explain, "next verdict"),
-                (Command::Restart, "restart"),
-                (Command::Stack, "stack"),
+                (Command::Continue, "continue it", advised("kill -CONT")),
+                (Command::Shell, "shell there", advised("ssh")),
+                (Command::Explain, "next verdict", ctx.live.verdicts.len() > 1),
+                (Command::Restart, "restart", true),
+                (Command::Stack, "stack", verdict.is_some_and(|told| told.rank.is_some())),
             ];
-            return Some(card(&own));
+            let useful = own.into_iter().filter(|(_, _, is_useful)| *is_useful);
+            return Some(card(&useful.map(|(command, what, _)| (command, what)).collect::<Vec<_>>()));
         }
         (None, Some(Pane::Log | Pane::Events)) => "type to filter, !text inverts   enter keeps   esc clears",
         (None, Some(_)) => "host: rank: state: phase: or text, !text inverts   enter keeps   esc clears",

@@ -49,7 +49,10 @@ pub(super) fn settings(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
     }
     let withheld = ctx.model.drops.withheld;
     if withheld > 0 && !ctx.model.histograms.is_empty() {
-        let text = format!("{} histograms or pictures not passed on", text::count_in(withheld, 7));
+        let text = format!(
+            "{} histograms or pictures left out by the agents: too many",
+            text::count_in(withheld, 7)
+        );
         groups.push(vec![ctx.s(text, Role::Dim)]);
     }
     fit(ctx, groups, cells)
