@@ -140,12 +140,7 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
         hosts.join(", ")
     ));
     for size in end.model.plan.iter().filter(|_| changes).flat_map(|plan| &plan.sizes) {
-        print::stdout(&format!(
-            "  {}  {} per rank, {} in all",
-            size.name,
-            count(size.local),
-            count(size.global)
-        ));
+        print::stdout(&format!("  {}", size.text()));
     }
     Ok(code::SUCCESS)
 }

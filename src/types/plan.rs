@@ -140,7 +140,7 @@ pub struct PlannedSize {
 }
 
 impl PlannedSize {
-    /// `batch 256 of 1,024`: per rank, and over all of them where that differs.
+    /// `batch 256 of 1,024`: of one rank, and of all of them where that differs.
     pub fn text(&self) -> String {
         let (local, global) = (crate::words::count(self.local), crate::words::count(self.global));
         if local == global {

@@ -248,7 +248,7 @@ fn an_alarm_has_its_point_first_and_names_the_key() {
         (
             VerdictKind::Frozen,
             "rank 3 on node-b is stopped by SIGSTOP",
-            "is stopped by SIGSTOP",
+            "stopped by SIGSTOP",
             advice("continue it, on node-b", "kill -CONT 1602345"),
             "d c: continue it, on node-b",
         ),

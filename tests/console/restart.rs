@@ -210,7 +210,7 @@ fn no_word_is_cut_at_80_columns() {
     press_at(&model, &mut view, "R", (80, 24));
     let empty = shown(&mut view);
     assert!(
-        empty.contains("leave it empty to change nothing") && empty.contains("the stop writes a newer one"),
+        empty.contains("empty changes nothing") && empty.contains("the stop writes a newer one"),
         "{empty}"
     );
     press_at(&model, &mut view, "learn.", (80, 24));

@@ -138,7 +138,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
             let told = format!("{}; a key typed here takes it over", edited.told());
             lines.extend(wrapped(ctx, "file", &told, cells, Role::Warn));
         }
-        let hint = "key=value, as in learn.learning_rate=1e-4; leave it empty to change nothing";
+        let hint = "key=value, as learn.learning_rate=1e-4; empty changes nothing";
         lines.extend(wrapped(ctx, "", hint, cells, Role::Dim));
     } else if !draft.line.ends_with(' ') {
         let all = draft.suggestions();

@@ -443,10 +443,14 @@ fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &imp
     }
     let room = cells.saturating_sub(width(&newest));
     let called = label(name);
-    let beside = room.saturating_sub(text::width(called).min(SHORT) + 1);
-    let least = fitting(&told, beside).map_or(0, |told| width(&told) + 1);
-    let room = room.saturating_sub(least);
-    let mut title = vec![ctx.s(ctx.cut(called, room), Role::Strong)];
+    // The name that files and `:compare` know, where there is room for it.
+    let full = format!(" {name}");
+    let both = called != name && text::width(called) + text::width(&full) + whole.max(22) <= room;
+    let full = if both { full } else { String::new() };
+    let shown = text::width(called).min(SHORT) + text::width(&full);
+    let least = fitting(&told, room.saturating_sub(shown + 1)).map_or(0, |told| width(&told) + 1);
+    let room = room.saturating_sub(least + text::width(&full));
+    let mut title = vec![ctx.s(ctx.cut(called, room), Role::Strong), ctx.s(full, Role::Dim)];
     title.extend(newest);
     let mut info = Vec::new();
     if series.not_finite() > 0 {

@@ -86,22 +86,17 @@ fn room(view: &ViewState, width: usize) -> usize {
     width.saturating_sub(indent(view)).max(1)
 }
 
-/// Draws the pane.
-pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.pane(Pane::Events);
-    if area.is_empty() {
-        return;
-    }
+/// What stands at the right of the title: the filter and how many match it, what is bad, what is not held.
+fn info(ctx: &Ctx<'_>, shown: usize) -> Vec<Span<'static>> {
     let history = &ctx.model.history;
     let bad = history.iter().filter(|line| line.tone == Tone::Bad).count();
-    let lines = shown(ctx.model, ctx.view);
     let mut info = Vec::new();
     if !ctx.view.events.filter.is_empty() || ctx.view.editing == Some(Pane::Events) {
         info.push(ctx.s(format!("/{}", ctx.cut(&ctx.view.events.filter, 24)), Role::Accent));
         if ctx.view.editing == Some(Pane::Events) {
             info.push(ctx.s(ctx.glyphs().pick("▏", "_"), Role::Accent));
         }
-        info.push(ctx.s(format!("  {} of {}  ", lines.len(), history.len()), Role::Text));
+        info.push(ctx.s(format!("  {} of {}  ", shown, history.len()), Role::Text));
     }
     if bad > 0 {
         info.push(ctx.s(format!("{bad} bad"), Role::Bad));
@@ -114,6 +109,19 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let gap = if info.is_empty() { "" } else { "  " };
         info.push(ctx.s(format!("{gap}{} older not held", text::count_in(older, 7)), Role::Dim));
     }
+    info
+}
+
+/// Draws the pane.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.pane(Pane::Events);
+    if area.is_empty() {
+        return;
+    }
+    let history = &ctx.model.history;
+    let lines = shown(ctx.model, ctx.view);
+    let info = info(ctx, lines.len());
+    let older = ctx.model.drops.history;
     let happened = words::count(older.saturating_add(history.len() as u64));
     let title = frame::title(ctx, Pane::Events, "events", happened);
     let inner = frame::pane(ctx, buf, area, Pane::Events, title, info);
