@@ -4,7 +4,8 @@
     make build
     python3 benches/scale.py [--ranks 32,1024,4096] [--seconds 60] [--keys 200] [--binary target/release/rankdeck]
 
-`rankdeck demo` with eight simulated ranks per host (sixteen at 4,096), two reports of each host per second, in a terminal of 200 x 60. The
+`rankdeck demo` with eight simulated ranks per host (sixteen at 4,096), two reports of each host per second (one from 256 ranks on, as agents
+give them), in a terminal of 200 x 60. The
 simulated hosts are threads of the same process: the console's share of a core is that of the main thread and of the one that writes the record, and the
 memory is that of all. Keys are pressed at random moments of each page in turn: j, k, G and g,
 and the numbers of the pages. Measured is the time from the key's byte to the last byte of output before 5 ms of silence.
