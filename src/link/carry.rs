@@ -23,9 +23,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// An agent speaks at least twice a second once it is attached to; silence for this long means that the
-/// connection is broken, unless the user's
-/// ssh configuration says otherwise.
+/// An agent speaks at least once a second once it is attached to; silence for this long means that the
+/// connection is broken, unless the user's ssh configuration says otherwise.
 pub const SILENCE: Duration = Duration::from_secs(5);
 
 /// A non-blocking byte stream to an agent.
