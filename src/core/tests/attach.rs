@@ -174,7 +174,6 @@ fn a_run_that_ended_long_ago_is_told_as_the_console_that_ended_it_said() {
 
 #[test]
 fn a_console_that_comes_later_dates_the_end_by_the_agents_clocks() {
-    // Its agents may still be there to greet it.
     [400.0, 4.0].into_iter().for_each(comes_later);
 }
 
@@ -192,6 +191,20 @@ fn comes_later(seconds: f64) {
     assert_eq!((run.launched, run.ended_time), (Some(launched), Some(stopped)));
     let end = other.model().history.iter().find(|line| line.text.starts_with("the run is over")).unwrap();
     assert_eq!(end.time, stopped);
+}
+
+#[test]
+fn an_end_that_waited_for_a_host_in_vain_is_not_dated_by_the_other_ones_proof() {
+    let mut other = running().attach();
+    other.event(Event::WallClock { time: 1000.0 });
+    other.all_ready();
+    other.lose(1);
+    other.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
+    other.host_ends(0, true);
+    let proof = other.agents[0].records.last().unwrap().time;
+    other.pass(120_000);
+    let run = &other.model().run;
+    assert!(!run.unverified.is_empty() && run.ended_time.unwrap() > proof + 5.0, "{run:?} {proof}");
 }
 
 #[test]

@@ -80,7 +80,9 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
     let facts = &ctx.session.run.facts;
     let stop_ms = facts.first_end.map_or(0, |first| ctx.now.since(first)).max(facts.took_ms);
     // What a console reads in the hosts' records has happened at their time, not when it was read.
-    let time = match ctx.model.run.adopted && facts.proof_time > 0.0 {
+    // Where a host was waited for in vain, no record has the end.
+    let is_told = ctx.model.run.adopted && facts.proof_time > 0.0;
+    let time = match is_told && (proof.proved || facts.live_proof.is_none()) {
         true => facts.proof_time,
         false => ctx.session.clock.wall_time(ctx.now),
     };
