@@ -41,7 +41,6 @@ pub(crate) struct Joined {
 struct Row {
     own: Vec<Option<Counters>>,
     /// Ranks whose counters have not come.
-    #[serde(default)]
     missing: usize,
     totals: Option<(Counters, WallTime, f64)>,
 }
