@@ -140,7 +140,7 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
         hosts.join(", ")
     ));
     for size in end.model.plan.iter().filter(|_| changes).flat_map(|plan| &plan.sizes) {
-        print::stdout(&format!("  {}", size.text()));
+        print::stdout(&format!("  per rank: {}", size.text()));
     }
     Ok(code::SUCCESS)
 }
