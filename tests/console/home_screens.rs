@@ -214,6 +214,21 @@ fn memory_that_a_driver_does_not_tell_is_no_figure_there_either() {
     assert!(drawn.contains("H100") && !drawn.contains("0B"), "{drawn}");
 }
 
+/// The record of a console that left before the end does not know it; the hosts do.
+#[test]
+fn a_comparison_says_of_a_run_without_an_end_what_its_hosts_say() {
+    let mut home = home();
+    let failed = "breakout_ppo-20261122-184415";
+    home.compared.runs = vec![
+        ComparedRun { outcome: None, ..compared(failed, "1", "0.1", 1.0) },
+        ComparedRun { outcome: None, ..compared("elsewhere", "1", "0.1", 1.0) },
+    ];
+    let drawn = shown(&home, "4", &Theme::dark(), (120, 40));
+    let of = |run: &str| drawn.lines().find(|line| line.contains(run)).unwrap().to_owned();
+    assert!(of(failed).contains("failed"), "{drawn}");
+    assert!(of("elsewhere").contains("record"), "{drawn}");
+}
+
 #[test]
 fn runs_beside_each_other() {
     shots("home_compare", "4");

@@ -296,6 +296,26 @@ fn an_alarm_has_its_point_first_and_names_the_key() {
 }
 
 #[test]
+fn a_card_offers_the_keys_that_its_advice_names_and_no_others() {
+    let mut model = two();
+    let mut frozen = verdict(3, "node-b", VerdictKind::Frozen, "rank 3 is stopped");
+    let (text, command) = ("continue it".into(), "kill -CONT 1602345".into());
+    frozen.card.actions = vec![Advice { text, command }];
+    model.verdicts.push(frozen);
+    let footer = |model: &Model| {
+        let mut view = ViewState::new();
+        press(model, &mut view, "d");
+        let drawn = draw_at(model, &mut view, (100, 30), NOW);
+        drawn.lines().rev().find(|line| line.contains("esc closes")).unwrap().to_owned()
+    };
+    let alone = footer(&model);
+    assert!(alone.contains("c continue it") && alone.contains("t stack"), "{alone}");
+    assert!(!alone.contains("next verdict") && !alone.contains("shell"), "{alone}");
+    model.verdicts.push(verdict(1, "node-a", VerdictKind::Straggler, "rank 1 is slow"));
+    assert!(footer(&model).contains("d next verdict"));
+}
+
+#[test]
 fn one_rank_in_trouble_is_seen_among_many() {
     let names: Vec<&'static str> = (0..512).map(|i| &*format!("h{i:03}").leak()).collect();
     for (hosts, each) in [(128, 8), (16, 64), (512, 8), (1, 1024)] {

@@ -35,6 +35,21 @@ fn it_draws_resizes_and_helps() {
     terminal.assert_restored();
 }
 
+/// Who names a theme wants its colours, whatever the environment says; who does not gets none.
+#[test]
+fn no_color_takes_nothing_from_a_theme_that_is_named() {
+    let drawn = |theme: &[&str]| {
+        let mut terminal = simulate(theme, &[("NO_COLOR", "1")]);
+        terminal.until("the ranks", |t| t.text().contains("sim-01") && t.text().contains("? help"));
+        terminal.signal(libc::SIGTERM);
+        terminal.wait();
+        terminal.written()
+    };
+    let colour = |text: &str| text.contains("\x1b[38;5;") || text.contains("\x1b[38;2;");
+    assert!(colour(&drawn(&["--theme", "dark"])));
+    assert!(!colour(&drawn(&[])));
+}
+
 #[test]
 fn sigterm_gives_the_terminal_back_and_stops_cleanly() {
     let mut terminal = simulate(&[], &[]);

@@ -121,8 +121,7 @@ pub fn start(
             number += 1;
             let heartbeats =
                 sample.ranks.iter().map(|rank| rank.page.as_ref().map(|page| page.heartbeat_age_ms));
-            let round = timing.calm_sample.unwrap_or(calm_round(task.world_size));
-            let pause = if is_calm(heartbeats, round) { round } else { timing.sample };
+            let pause = pause(heartbeats, task.world_size, timing);
             if sender.send((number, sample)).is_err() {
                 return;
             }
@@ -131,6 +130,12 @@ pub fn start(
     })?;
     let _ = looker.set(thread.thread().clone());
     Ok(receiver)
+}
+
+/// Until the next round; `heartbeats` as for [`is_calm`].
+fn pause(heartbeats: impl IntoIterator<Item = Option<u64>>, world_size: usize, timing: Timing) -> Duration {
+    let round = timing.calm_sample.unwrap_or(calm_round(world_size));
+    if is_calm(heartbeats, round) { round } else { timing.sample }
 }
 
 /// Every rank has written to its status page within the last `round`; `heartbeats` are their ages in

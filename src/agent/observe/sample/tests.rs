@@ -13,6 +13,18 @@ fn only_a_host_whose_ranks_all_move_is_looked_at_less_often() {
 }
 
 #[test]
+fn a_large_world_is_sampled_once_a_second_unless_a_rank_stands_still() {
+    let timing = Timing::default();
+    let moves = || [Some(0), Some(499)];
+    assert_eq!(pause(moves(), 8, timing), Duration::from_millis(500));
+    assert_eq!(pause(moves(), 1024, timing), Duration::from_secs(1));
+    assert_eq!(pause([Some(0), Some(1000)], 1024, timing), timing.sample);
+    let wanted = Duration::from_millis(50);
+    let timing = Timing { calm_sample: Some(wanted), ..timing };
+    assert_eq!(pause([Some(0)], 1024, timing), wanted, "as tests say");
+}
+
+#[test]
 fn a_share_of_a_gpu_is_told_only_where_pids_are() {
     let gpu = |told: &[(u32, u32)]| GpuSample {
         processes: told.iter().map(|(pid, _)| (*pid, 1)).collect(),
