@@ -13,9 +13,9 @@ use std::time::Duration;
 
 /// Most jumps on the way to one host.
 const MAX_JUMPS: usize = 8;
-/// Least and most of what `ServerAlive*` can allow. Agents speak once a second at least, so less than 2 s says
-/// nothing; and many set minutes to keep a NAT from forgetting them (Debian's ssh sets 300 s by itself with
-/// `BatchMode`), which must not hide a dead host for a quarter of an hour.
+/// Least and most of what `ServerAlive*` can allow. Agents speak once a second at least, so less than 2 s
+/// says nothing; and many set minutes to keep a NAT from forgetting them (Debian's ssh sets 300 s by itself
+/// with `BatchMode`), which must not hide a dead host for a quarter of an hour.
 pub const SILENCE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
