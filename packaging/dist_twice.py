@@ -4,7 +4,8 @@
 Both checkouts are clones of HEAD in folders of different names and lengths, and each build begins with nothing compiled. They
 use one DIST_TARGET, as all builders do, because OpenSSL keeps the path that it is built in. With PROGRAM (rankdeck,
 rankdeck-launcher, rankdeck-trainer) only these are built and compared, and no packages are made. Prints a hash a line, and
-ends with 1 where two differ. `make dist-twice` calls this with DIST_ARCH, DIST_TARGET, DIST_TRIPLE and DIST_LIBTORCH.
+ends with 1 where two differ; packages that are the same are left in dist/, ready to be tried and released. `make dist-twice`
+calls this with DIST_ARCH, DIST_TARGET, DIST_TRIPLE and DIST_LIBTORCH.
 """
 
 import hashlib
@@ -57,6 +58,8 @@ def main(programs):
     with tempfile.TemporaryDirectory(prefix="rankdeck-twice-") as folder:
         checkouts = [pathlib.Path(folder, name) for name in ("a", "another-folder")]
         first, second = (build(checkout, target, triple, programs) for checkout in checkouts)
+        if not programs and first == second:
+            shutil.copytree(checkouts[0] / "dist", ROOT / "dist", dirs_exist_ok=True)
     differ = [name for name in sorted(first | second) if first.get(name) != second.get(name)]
     for name in sorted(first | second):
         words = f"DIFFERS {second.get(name, 'missing')}" if name in differ else "the same"
