@@ -11,7 +11,8 @@ const FILES: [&str; 4] = ["iter-3.safetensors", "iter-3.ckpt", "latest.safetenso
 const POINTS: [&str; 4] = ["between-files", "first-bytes", "before-sync", "before-rename"];
 
 fn names(run: &Run) -> Vec<String> {
-    let entries = std::fs::read_dir(run.file("checkpoints")).unwrap();
+    let entries = std::fs::read_dir(run.file("checkpoints"));
+    let entries = entries.unwrap_or_else(|error| panic!("{error}: no checkpoint was begun: {}", run.logs()));
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
