@@ -171,7 +171,8 @@ impl<'a> Reporter<'a> {
 
     /// Reports a complete checkpoint; called on rank 0.
     pub fn checkpoint(&self, path: &Path, env_step: u64, train_iter: u64, reason: &str) {
-        say(&format!("checkpoint {} after iteration {train_iter} ({reason})", path.display()));
+        // The path comes last: it is long, and screens cut the ends of lines.
+        say(&format!("checkpoint after iteration {train_iter} ({reason}): {}", path.display()));
         let path = path.to_string_lossy().into_owned();
         self.events.send(&RankEvent::Checkpoint { path, env_step, train_iter, reason: reason.into() });
     }
