@@ -53,11 +53,16 @@ impl Beats {
         }
     }
 
+    /// Nothing shows that the way to it broke.
+    pub fn is_unbroken(&self, host: &HostModel) -> bool {
+        self.silent.get(&host.node_rank) == Some(&host.machine.heard)
+    }
+
     /// Its cores had more to do than they could: silence may be no more than that where its agent felt it, or
     /// where the host still answers.
     pub fn is_starved(&self, host: &HostModel) -> bool {
         let busy = host.sample.as_ref().is_some_and(|sample| HostView::of(sample).is_busy());
-        let answers = self.silent.get(&host.node_rank) == Some(&host.machine.heard);
+        let answers = self.is_unbroken(host);
         let late = self.hosts.get(&host.node_rank).is_some_and(|(latest, late)| {
             late.is_some_and(|late| latest.saturating_sub(late) < LATE_HOLD_MS)
         });
@@ -66,14 +71,14 @@ impl Beats {
 }
 
 /// Is this host silent? `others`: ranks elsewhere make progress with their collectives, so its ranks must be
-/// alive. `starved`: its agent may get no core, and then says nothing either.
+/// alive.
 pub(super) fn lost(
     snapshot: &Snapshot<'_>,
     host: &HostModel,
     awake_ms: u64,
     limits: &Limits,
     others: bool,
-    starved: bool,
+    beats: &Beats,
 ) -> Option<VerdictReport> {
     if host.stopped.is_some() {
         return None;
@@ -82,6 +87,9 @@ pub(super) fn lost(
     let (reason, why) = match host.machine.stage {
         HostStage::Linking | HostStage::Closed => return None,
         HostStage::Failed => (Reason::HostSilent, "it cannot be reached"),
+        HostStage::Away { .. } if silence >= limits.lost && beats.is_unbroken(host) => {
+            (Reason::HostSilent, "nothing came over its link; another one is being made")
+        }
         HostStage::Away { .. } if silence >= limits.lost => {
             (Reason::HostSilent, "the link is broken and is being mended")
         }
@@ -96,6 +104,7 @@ pub(super) fn lost(
         | HostStage::Away { .. } => return None,
     };
     let reason = if others && reason == Reason::HostSilent { Reason::LinkLost } else { reason };
+    let starved = beats.is_starved(host);
     let excused = starved && silence < limits.lost.saturating_mul(STARVED);
     let mut facts = vec![format!("last message {} ago", words::duration_ms(silence))];
     if starved {

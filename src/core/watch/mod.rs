@@ -322,8 +322,7 @@ impl Watch {
                     && !view.groups.is_empty()
             };
             let others = silence >= hosts::ALIVE_MS && snapshot.views.iter().any(moves);
-            let starved = self.beats.is_starved(host);
-            let verdict = hosts::lost(snapshot, host, awake_ms, limits, others, starved)?;
+            let verdict = hosts::lost(snapshot, host, awake_ms, limits, others, &self.beats)?;
             Some(Detection { node: Some(host.node_rank), ..Detection::of(verdict) })
         })
     }

@@ -7,6 +7,7 @@ use crate::watch::tests::lab::*;
 use rankdeck_proto::inspection::{Inspection, Socket};
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::link_state::LinkState;
 
 /// Everybody inside the same collective; host `bad` hears nothing.
 fn partition(c: &mut Cluster, bad: &[(u32, &str)]) {
@@ -113,6 +114,24 @@ fn p26_p27_a_host_that_says_nothing_and_a_link_that_only_the_console_has_lost() 
     let told = verdicts(&c).first().cloned().expect("a verdict");
     expect(&told, None, Reason::LinkLost);
     assert_eq!((told.severity, reds(&c)), (Severity::Amber, vec![]), "the run is well: no rank is blamed");
+}
+
+/// A console gives up a link over which nothing comes: that it broke, nobody has seen.
+#[test]
+fn a_host_whose_link_was_given_up_for_its_silence_is_not_said_to_have_a_broken_one() {
+    for (given_up, told) in [(true, "nothing came over its link"), (false, "the link is broken")] {
+        let mut c = trained(2);
+        c.hang(9, |_| {});
+        c.agents[1].connected = false;
+        c.pass(2_000);
+        let reason = if given_up { format!("{} for 5 s", LinkState::SILENT) } else { "broken pipe".into() };
+        c.link(1, LinkState::Lost { reason, retry_ms: 500 });
+        c.pass(500);
+        c.link(1, LinkState::Connecting { attempt: 1 });
+        let verdict = alarm(&mut c, 6_000);
+        expect(&verdict, None, Reason::HostSilent);
+        assert!(verdict.reason.contains(told), "{}", verdict.reason);
+    }
 }
 
 #[test]
