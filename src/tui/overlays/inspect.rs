@@ -6,12 +6,13 @@ use crate::overlays::{self, Fact, INSPECT_CELLS, evidence};
 use crate::ranks;
 use crate::text;
 use crate::theme::{Glyphs, Role};
-use crate::widgets::{Ctx, meter};
+use crate::widgets::{Ctx, meter, put};
 use rankdeck_core::model::{Look, Model, RankModel};
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 /// Lines of the log on the card.
@@ -269,9 +270,8 @@ pub fn rows(model: &Model, rank: Rank, cells: usize, now: Timestamp, keymap: &Ke
     })
 }
 
-pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
-    let Some(rank) = ranks::find(ctx.model, rank) else { return };
-    let cells = overlays::card_cells(ctx.geo.area, INSPECT_CELLS);
+/// What the card says, and the last lines of the log: as many as `log` allows.
+fn lines(ctx: &Ctx<'_>, rank: &RankModel, cells: usize, log: impl Fn(usize) -> usize) -> Vec<Line<'static>> {
     let keymap = Some(&ctx.view.steering.keymap);
     let told = facts(ctx.model, rank, ctx.now, ctx.glyphs(), keymap);
     let mut lines = overlays::fact_lines(ctx, &told, cells);
@@ -302,15 +302,48 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
     lines.push(Line::from(
         ctx.s(format!("log, last of {} lines", words::count(rank.log.next.max(held as u64))), Role::Dim),
     ));
-    for line in rank.log.lines.iter().skip(held.saturating_sub(LOG_LINES)) {
+    let most = log(lines.len());
+    for line in rank.log.lines.iter().skip(held.saturating_sub(most)) {
         lines.push(Line::from(
             ctx.s(format!("  {}", ctx.cut(&words::clean(&line.text), cells.saturating_sub(2))), Role::Text),
         ));
     }
+    lines
+}
+
+/// Whose card it is, and whether all is well with it.
+fn title(ctx: &Ctx<'_>, rank: &RankModel) -> (String, Role) {
     let state = ranks::state_at(ctx.model, rank, ctx.glyphs(), ctx.now);
     let role = if state.trouble { Role::Bad } else { Role::Accent };
-    let title = format!("rank {} on {}", rank.rank, rank.host);
-    overlays::card(ctx, buf, role, &title, lines, top, cells);
+    (format!("rank {} on {}", rank.rank, rank.host), role)
+}
+
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
+    let Some(rank) = ranks::find(ctx.model, rank) else { return };
+    let cells = overlays::card_cells(ctx.geo.area, INSPECT_CELLS);
+    let (title, role) = title(ctx, rank);
+    overlays::card(ctx, buf, role, &title, lines(ctx, rank, cells, |_| LOG_LINES), top, cells);
+}
+
+/// Below a table that leaves room: the card of its selected rank, with as much of the log as fits.
+pub fn below(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, rank: &RankModel) {
+    let area = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
+    let (title, role) = title(ctx, rank);
+    let dash = ctx.glyphs().border().horizontal_top;
+    let rest = usize::from(area.width).saturating_sub(text::width(&title) + 4);
+    let rule = [
+        ctx.s(dash.repeat(2), Role::Dim),
+        ctx.s(format!(" {title} "), role),
+        ctx.s(dash.repeat(rest), Role::Dim),
+    ];
+    put(buf, area, 0, Line::from(rule.to_vec()));
+    let cells = usize::from(area.width.saturating_sub(2));
+    let height = usize::from(area.height.saturating_sub(1));
+    let inner = Rect { x: area.x + 2, y: area.y + 1, width: cells as u16, height: height as u16 };
+    let lines = lines(ctx, rank, cells, |told| height.saturating_sub(told));
+    for (row, line) in lines.into_iter().take(height).enumerate() {
+        put(buf, inner, row, line);
+    }
 }
 
 /// As plain text, for the clipboard.

@@ -6,6 +6,7 @@
 
 use crate::column::Column;
 use crate::fresh;
+use crate::overlays::inspect;
 use crate::panes::strip;
 use crate::panes::strip::{Awaited, Strip};
 use crate::ranks;
@@ -134,6 +135,8 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
     }
 }
 
+/// Rows that a table alone on the page must leave for the selected rank's card below it.
+const DETAIL_LEAST: u16 = 10;
 /// Cells of the sparkline column.
 const HISTORY: usize = 16;
 /// Fewest cells of the collective column: its number and `in`.
@@ -301,6 +304,12 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     put(buf, table, 0, Line::from(headings(ctx, &columns, gap)));
     for (i, (rank, state)) in shown.iter().enumerate() {
         put(buf, table, i + 1, row(ctx, rank, state, &columns, gap, chosen));
+    }
+    let taken = (1 + shown.len() as u16).min(table.height);
+    let rest = Rect { y: table.y + taken, height: table.height - taken, ..table };
+    let of = ranks::selected(model, ctx.view).filter(|_| ctx.view.zoom && rest.height >= DETAIL_LEAST);
+    if let Some(rank) = of {
+        inspect::below(ctx, buf, rest, rank);
     }
 }
 
