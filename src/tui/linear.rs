@@ -441,7 +441,7 @@ fn evals(model: &Model, count: usize) -> Vec<String> {
 
 fn newest(model: &Model) -> Vec<String> {
     let told = model.charts().map(|(name, series)| {
-        let last = series.last().filter(|_| !(speeds::is_speed(name) && fresh::is_over(model)));
+        let last = series.last().filter(|_| !(speeds::is_of_now(name) && fresh::is_over(model)));
         let last = last.map_or(text::NONE.to_owned(), text::value);
         format!("{}: {last}", charts::label(name))
     });

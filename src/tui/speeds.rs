@@ -1,4 +1,4 @@
-//! Which series are speeds: they say nothing of a run that is over. Pure.
+//! Which series are speeds or gauges: they say nothing of a run that is over. Pure.
 //!
 //! Nobody declares it, so the name decides, by whole words: `sps` in `charts/SPS`, but no `ps` in `steps`.
 
@@ -20,6 +20,11 @@ pub fn is_speed(name: &str) -> bool {
         !of.is_empty() && SHORT.iter().any(|short| unit.trim().eq_ignore_ascii_case(short))
     });
     by_word || by_unit || by_sign
+}
+
+/// A series of this name says what is now: a speed, or a gauge of the ranks' devices.
+pub fn is_of_now(name: &str) -> bool {
+    is_speed(name) || matches!(name, "ranks/cpu_percent" | "ranks/gpu_percent")
 }
 
 /// `["samples", "per", "sec"]` of `samples_per_sec`, `samples/per-sec` and `samplesPerSec`.

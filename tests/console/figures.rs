@@ -134,7 +134,9 @@ fn what_no_longer_runs_has_no_speed_and_its_last_figures_are_of_the_past() {
     unheard.ranks[1].sampled = Some(ago(598_000));
     let card = page(&unheard, "j\n", (100, 40));
     assert!(card.contains("last 9m 58s ago") && card.contains("speed       -"), "{card}");
-    let over = over();
+    let mut over = over();
+    let gauge = over.scalars["charts/SPS"].clone();
+    over.scalars.insert("ranks/cpu_percent".into(), gauge);
     for size in SIZES {
         let card = page(&over, "\n", size);
         assert!(size.1 < 30 || card.contains("was R (running)"), "{size:?}\n{card}");
@@ -144,8 +146,11 @@ fn what_no_longer_runs_has_no_speed_and_its_last_figures_are_of_the_past() {
         }
     }
     let charts = page(&over, "2", (120, 40));
-    let row = charts.lines().find(|line| line.contains("steps/s")).unwrap();
-    assert!(row.contains("steps/s") && row.contains(" -"), "{charts}");
+    for gone in ["steps/s", "rank cpu %"] {
+        let row = charts.lines().find(|line| line.contains(gone)).unwrap();
+        let value = row.split(gone).nth(1).unwrap().split_whitespace().next();
+        assert_eq!(value, Some("-"), "{gone}\n{charts}");
+    }
 }
 
 #[test]
@@ -304,9 +309,13 @@ fn a_rank_whose_end_is_not_proved_looks_so_wherever_the_screen_speaks_of_it() {
     model.run.unverified = vec!["node-a".into(), "node-b".into()];
     model.ranks[2].life = RankLife::Joined;
     model.ranks[3].life = RankLife::Finished;
+    let ranks = |drawn: &str, word: &str| {
+        let rows = drawn.lines().filter(|line| line.contains(" node-"));
+        rows.filter(|row| row.contains(word)).count()
+    };
     for size in [(80, 24), (120, 40), (200, 60)] {
         let drawn = page(&model, "1z", size);
-        assert_eq!(drawn.matches("U ? unproved").count(), 3, "{size:?}\n{drawn}");
+        assert_eq!(ranks(&drawn, "U ? unproved"), 3, "{size:?}\n{drawn}");
         assert!(drawn.contains("X ✗ no memory"), "{drawn}");
         for wrong in ["R ● running", "F ✓ finished"] {
             assert!(!drawn.contains(wrong), "{size:?} {wrong}\n{drawn}");
@@ -318,7 +327,7 @@ fn a_rank_whose_end_is_not_proved_looks_so_wherever_the_screen_speaks_of_it() {
     model.run.unverified = vec!["node-a".into()];
     model.hosts[1].stopped = Some(vec![]);
     let drawn = page(&model, "1z", (120, 40));
-    assert_eq!((drawn.matches("E · gone").count(), drawn.matches("U ? unproved").count()), (2, 1), "{drawn}");
+    assert_eq!((ranks(&drawn, "E · gone"), ranks(&drawn, "U ? unproved")), (2, 1), "{drawn}");
 }
 
 #[test]
@@ -347,4 +356,44 @@ fn a_run_without_a_goal_has_no_time_to_it_that_stalls() {
     assert!(page(&model, "", (120, 40)).contains("ETA stalled"), "with a goal it is told");
     model.run.total_steps = None;
     assert!(!page(&model, "", (120, 40)).contains("ETA"), "{}", page(&model, "", (120, 40)));
+}
+
+/// The value of a chart is whole, whatever its series is called.
+#[test]
+fn a_long_name_of_a_chart_gives_way_to_its_value() {
+    let mut model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
+    let title = |drawn: &str, name: &str| drawn.lines().find(|line| line.contains(name)).unwrap().to_owned();
+    let whole = title(&page(&model, "", (160, 50)), " value_loss ");
+    let value = whole.split(" value_loss ").nth(1).unwrap().split_whitespace().next().unwrap();
+    let loss = model.scalars.remove("losses/value_loss").unwrap();
+    model.scalars.retain(|name, _| !name.contains("loss"));
+    model.scalars.insert("losses/loss_of_the_value_function_of_the_critic".into(), loss);
+    for width in 80..130 {
+        let title = title(&page(&model, "", (width, 30)), "loss_");
+        assert!(title.contains(&format!("{value} ")), "{width}: {value}\n{title}");
+    }
+}
+
+/// Nobody looks at an empty half of a large screen.
+#[test]
+fn below_ranks_alone_on_a_page_with_room_is_the_card_of_the_selected_one() {
+    let model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let drawn = page(&model, "jz", size);
+        assert!(drawn.contains(" rank 1 on node-a ") && drawn.contains("heartbeat"), "{size:?}\n{drawn}");
+        assert!(
+            page(&model, "jzj", size).contains(" rank 2 on node-b "),
+            "{size:?}: it follows the selection"
+        );
+        assert!(!page(&model, "j", size).contains(" rank 1 on node-a "), "{size:?}: others have the room");
+    }
+    let full = page(&running(&[cpu("node-a", 8), cpu("node-b", 8)]), "jz", (80, 24));
+    assert!(!full.contains("heartbeat"), "there is no room:\n{full}");
+}
+
+#[test]
+fn bars_of_evaluations_say_what_they_are_measured_by() {
+    let drawn = page(&gpus(), "3", (125, 40));
+    let heads = drawn.lines().find(|line| line.contains("ENV_STEP")).unwrap();
+    assert!(heads.contains("MEAN OF "), "{drawn}");
 }

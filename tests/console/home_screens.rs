@@ -230,6 +230,18 @@ fn a_comparison_says_of_a_run_without_an_end_what_its_hosts_say() {
 }
 
 #[test]
+fn a_comparison_of_more_runs_than_there_are_rows_says_so() {
+    let mut home = home();
+    home.compared.runs = (0..10).map(|at| compared(&format!("run-{at}"), "1", "0.1", 1.0)).collect();
+    for size in [(80, 24), (120, 40)] {
+        let drawn = shown(&home, "4", &Theme::dark(), size);
+        assert!(drawn.contains("and 2 more runs: `rankdeck compare`"), "{drawn}");
+    }
+    home.compared.runs.truncate(8);
+    assert!(!shown(&home, "4", &Theme::dark(), (120, 40)).contains(" more run"));
+}
+
+#[test]
 fn runs_beside_each_other() {
     shots("home_compare", "4");
 }

@@ -26,7 +26,8 @@ const WIDE: u16 = 70;
 
 /// Rows above the chart.
 fn head(home: &Home, page: Rect) -> u16 {
-    let runs = home.compared.runs.len().min(ROWS) + 1 + home.compared.missing.len().min(2);
+    let more = usize::from(home.compared.runs.len() > ROWS);
+    let runs = home.compared.runs.len().min(ROWS) + more + 1 + home.compared.missing.len().min(2);
     let keys = match home.compared.changed.len() {
         0 => 0,
         some => some.min(ROWS / 2) + 1,
@@ -159,6 +160,11 @@ fn tables(pen: &Pen<'_>, buf: &mut Buffer, area: Rect, home: &Home, view: &HomeV
         );
         let sign = Span::styled(format!("  {} ", letter(curve)), style(pen, curve));
         put(buf, area, row, Line::from(vec![sign, pen.s(cells, Role::Text)]));
+        row += 1;
+    }
+    if let Some(more @ 1..) = compared.runs.len().checked_sub(ROWS) {
+        let text = format!("    and {}: `rankdeck compare` lists all", words::plural(more, "more run"));
+        put(buf, area, row, Line::from(pen.s(pen.cut(&text, area.width.into()), Role::Dim)));
         row += 1;
     }
     for line in compared.missing.iter().take(2) {

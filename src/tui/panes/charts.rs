@@ -6,7 +6,7 @@ mod settings;
 
 use crate::fresh;
 use crate::layout::columns;
-use crate::speeds::is_speed;
+use crate::speeds::{is_of_now, is_speed};
 use crate::state::{Pane, Tab, ViewState};
 use crate::target::Target;
 use crate::text;
@@ -111,9 +111,13 @@ fn glance(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str]) {
 /// One framed chart; the return has the evaluations as points on it.
 fn single(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour: usize) {
     let Some(series) = ctx.model.chart(name) else { return };
-    let mut title = frame::title(ctx, Pane::Charts, label(name), "");
-    let room = frame::room(area).saturating_sub(width(&title));
-    title.extend(newest(ctx, name, series, ctx.theme.series[colour % 6], room));
+    let room = frame::room(area);
+    let beside = room.saturating_sub(text::width(label(name)));
+    let newest = newest(ctx, name, series, ctx.theme.series[colour % 6], beside);
+    // The newest value is what people look for: a long name gives way to it.
+    let called = ctx.cut(label(name), room.saturating_sub(width(&newest)));
+    let mut title = frame::title(ctx, Pane::Charts, &called, "");
+    title.extend(newest);
     let evals = if name == RETURN { ctx.model.scalars.get(EVAL) } else { None };
     let mut info = Vec::new();
     if let Some(eval) = evals.and_then(|evals| evals.last()) {
@@ -188,7 +192,7 @@ fn flags(ctx: &Ctx<'_>, x: impl Fn(rankdeck_core::series::Place) -> f64) -> Vec<
 /// The newest value, dim with its age once the run's figures are late, red when it is not a number. A run
 /// that is over has no speed. An age that does not fit `room` is left out rather than cut.
 fn newest(ctx: &Ctx<'_>, name: &str, series: &Series, style: Style, room: usize) -> Vec<Span<'static>> {
-    if is_speed(name) && fresh::is_over(ctx.model) {
+    if is_of_now(name) && fresh::is_over(ctx.model) {
         return vec![ctx.s(format!(" {}", text::NONE), Role::Dim)];
     }
     let last = series.last().map_or(text::NONE.to_string(), text::value);
@@ -285,7 +289,7 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         let mark = if selected { ctx.glyphs().pick("▸", ">") } else { " " };
         let sign = if shown { ctx.glyphs().pick("●", "*") } else { ctx.glyphs().pick("○", "o") };
         let last = match series.last() {
-            Some(_) if is_speed(name) && fresh::is_over(model) => text::NONE.to_string(),
+            Some(_) if is_of_now(name) && fresh::is_over(model) => text::NONE.to_string(),
             Some(_) if is_speed(name) && stalled => "0".to_string(),
             last => last.map_or(text::NONE.to_string(), text::short),
         };

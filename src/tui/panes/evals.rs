@@ -96,7 +96,13 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         head.push(Span::raw("  "));
     }
     put(buf, inner, 0, Line::from(head));
-    let used: usize = columns.iter().map(|(_, wide)| wide + 2).sum::<usize>() + 1;
+    // Behind the columns and the mark.
+    let used = columns.iter().map(|(_, wide)| wide + 2).sum::<usize>() + 10;
+    let most = best.max(goal.unwrap_or(best));
+    let heading = format!("MEAN OF {}", text::value(most));
+    if let Some(bars) = bars(inner, used, most).filter(|bars| usize::from(bars.width) >= heading.len()) {
+        put(buf, bars, 0, Line::from(ctx.s(heading, Role::Dim)));
+    }
     for (row, eval) in shown.iter().enumerate() {
         let mut spans = vec![Span::raw(" ")];
         for (column, wide) in &columns {
@@ -105,7 +111,11 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         }
         spans.extend(mark(ctx, eval, first.is_some_and(|first| std::ptr::eq(first, *eval)), page));
         put(buf, inner, row + 1, Line::from(spans));
-        bar(ctx, buf, inner, row + 1, used + 9, eval, best.max(goal.unwrap_or(best)));
+        if let Some(bars) = bars(inner, used, most) {
+            let share = eval.return_mean / most;
+            let bar = meter::bar(ctx.theme, share, usize::from(bars.width), ctx.theme.fill);
+            put(buf, bars, row + 1, Line::from(bar.to_vec()));
+        }
     }
 }
 
@@ -162,18 +172,8 @@ fn mark(ctx: &Ctx<'_>, eval: &Evaluation, best: bool, page: bool) -> Vec<Span<'s
     }
 }
 
-/// The mean as a bar, where there is room on the right.
-fn bar(ctx: &Ctx<'_>, buf: &mut Buffer, inner: Rect, row: usize, used: usize, eval: &Evaluation, most: f64) {
-    let cells = usize::from(inner.width).saturating_sub(used).min(40);
-    if cells < 10 || most <= 0.0 {
-        return;
-    }
-    let x = inner.x + used as u16;
-    let area = Rect { x, width: cells as u16, ..inner };
-    put(
-        buf,
-        area,
-        row,
-        Line::from(meter::bar(ctx.theme, eval.return_mean / most, cells, ctx.theme.fill).to_vec()),
-    );
+/// Where the means are bars: on the right, if there is room, and if `most` is one to measure them by.
+fn bars(inner: Rect, used: usize, most: f64) -> Option<Rect> {
+    let width = usize::from(inner.width).saturating_sub(used).min(40) as u16;
+    (width >= 10 && most > 0.0).then(|| Rect { x: inner.x + used as u16, width, ..inner })
 }
