@@ -4,9 +4,9 @@
 
 Runs that are broken on purpose, then every shipped configuration that needs neither an emulator nor Python. A row per run: the
 configuration, the first alarm with the steps at which it was told, the other alarms, and the false ones: all alarms of a shipped
-configuration. `--steps` bounds the shipped ones (default: as shipped), `--seconds` bounds each run.
+configuration. Of the runs that are steep, some collapse and some do not: their own entropies say which must be told. `--steps` bounds the shipped ones (default: as shipped), `--seconds` bounds each run.
 """
-import argparse, json, pathlib, shutil, signal, subprocess, sys, tempfile, time
+import argparse, csv, json, pathlib, shutil, signal, subprocess, sys, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CARTPOLE = ["configs/cartpole_ppo.toml", "--set", "eval.stop_value=501", "--set", "learn.anneal_lr=false"]
@@ -22,18 +22,28 @@ SHIPPED = ["cartpole_ppo", "cartpole_ppo_alf", "cartpole_ppg", "cartpole_dqn", "
 
 
 def cases(args, folder):
-    """Name, words of `rankdeck run`, and whether nothing is wrong with it."""
+    """Name, words of `rankdeck run`, and whether nothing is wrong with it; None: its metrics say."""
     bounded = ["--set", "run.total_steps=300_000"]
     yield "learning_rate=1e9", [*CARTPOLE, *bounded, "--set", "learn.learning_rate=1e9"], False
     yield "learning_rate=1e-1", [*CARTPOLE, *bounded, "--set", "learn.learning_rate=1e-1"], False
     command = json.dumps([sys.executable, "-c", NAN])
     (folder / "nan.toml").write_text(f"[run]\nname = 'nan'\n[launch]\ncommand = {command}\n")
     yield "reward of NaN", ["nan.toml"], False
-    collapse = ["learn.ent_coef=0", "learn.learning_rate=3e-2", "learn.max_grad_norm=100"]
-    yield "a policy that collapses", [*CARTPOLE, *bounded, *(word for key in collapse for word in ("--set", key))], False
+    steep = ["learn.ent_coef=0", "learn.learning_rate=3e-2", "learn.max_grad_norm=100"]
+    for seed in range(1, 5):
+        keys = [*steep, f"run.seed={seed}"]
+        yield f"steep, seed {seed}", [*CARTPOLE, *bounded, *(word for key in keys for word in ("--set", key))], None
     steps = ["--set", f"run.total_steps={args.steps}"] if args.steps else []
     for name in SHIPPED:
         yield f"{name} as shipped", [f"configs/{name}.toml", *steps], True
+
+
+def has_collapsed(folder):
+    """Does the newest run end with a policy that tries nothing?"""
+    metrics = max(folder.glob("runs/*/metrics.csv"), key=lambda path: path.stat().st_mtime)
+    with metrics.open() as file:
+        told = [float(row["losses/entropy"]) for row in csv.DictReader(file) if row["losses/entropy"]]
+    return max(told[-20:]) < 1e-4
 
 
 def run(args, folder, words):
@@ -75,6 +85,8 @@ def main():
             if args.only not in name or (args.faults and well):
                 continue
             alarms, ended, step = run(args, folder, words)
+            if well is None:
+                well = not has_collapsed(folder)
             code, at, severity = alarms[0] if alarms else ("none", step, "")
             false += len(alarms) if well else 0
             missed += not well and not alarms
