@@ -7,6 +7,7 @@ use crate::state::{Action, Overlay, ViewState};
 use crate::theme::Role;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{Model, RankModel};
+use rankdeck_proto::message::ChildSample;
 use rankdeck_proto::process::{GpuUser, ProcessName, Reached, Wish};
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
@@ -25,6 +26,25 @@ pub struct Process {
     /// Its GPUs on that host, and its memory there, bytes.
     pub gpus: Vec<u32>,
     pub memory: u64,
+    /// What it has started, in the order of a tree.
+    pub below: Vec<Descendant>,
+}
+
+/// A process below a rank's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descendant {
+    pub pid: u32,
+    /// From below the rank down to itself: which are the last of their siblings.
+    pub last: Vec<bool>,
+    /// Name of its program, as the kernel has it.
+    pub name: String,
+    /// State letter.
+    pub state: char,
+    /// CPU time so far, milliseconds.
+    pub cpu_ms: u64,
+    /// Its own GPUs, and its memory there, bytes.
+    pub gpus: Vec<u32>,
+    pub memory: u64,
 }
 
 /// What is typed for a process: `3` is rank 3, `pid:77` another process, `pid:77@b` that on host b.
@@ -37,7 +57,38 @@ fn of_rank(model: &Model, rank: &RankModel) -> Option<Process> {
     let pids: Vec<u32> = children.chain([pid]).collect();
     let (gpus, memory) = on_gpus(model, rank.node, &pids);
     let (user, command) = (String::new(), format!("rank {}", rank.rank));
-    Some(Process { node: rank.node, name, user, own: true, command, gpus, memory })
+    let below = descendants(model, rank, pid);
+    Some(Process { node: rank.node, name, user, own: true, command, gpus, memory, below })
+}
+
+/// The tree below the process of a rank, each followed by what it has started.
+fn descendants(model: &Model, rank: &RankModel, root: u32) -> Vec<Descendant> {
+    let all = rank.sample.as_ref().map_or(&[][..], |sample| &sample.signals.children);
+    // One whose parent has ended, or is not known, belongs to the rank.
+    let parent = |child: &ChildSample| match all.iter().any(|other| other.pid == child.parent) {
+        true if child.parent != child.pid => child.parent,
+        _ => root,
+    };
+    let mut tree = Vec::with_capacity(all.len());
+    let mut open: Vec<(&ChildSample, Vec<bool>)> = Vec::new();
+    let below = |pid: u32, last: &[bool]| {
+        let found: Vec<&ChildSample> = all.iter().filter(|child| parent(child) == pid).collect();
+        let count = found.len();
+        let each = found.into_iter().enumerate().map(|(at, child)| {
+            let lasts = last.iter().copied().chain([at + 1 == count]).collect::<Vec<bool>>();
+            (child, lasts)
+        });
+        each.rev().collect::<Vec<_>>()
+    };
+    open.extend(below(root, &[]));
+    // What a host says may be no tree: it is never more than what it has said.
+    while let Some((child, last)) = open.pop().filter(|_| tree.len() < all.len()) {
+        open.extend(below(child.pid, &last));
+        let (gpus, memory) = on_gpus(model, rank.node, &[child.pid]);
+        let (name, state, cpu_ms) = (words::clean(&child.name), child.state, child.cpu_ms);
+        tree.push(Descendant { pid: child.pid, last, name, state, cpu_ms, gpus, memory });
+    }
+    tree
 }
 
 fn of_user(model: &Model, node: NodeRank, user: &GpuUser) -> Process {
@@ -51,6 +102,7 @@ fn of_user(model: &Model, node: NodeRank, user: &GpuUser) -> Process {
         command: whose + &words::clean(&user.command),
         gpus,
         memory,
+        below: Vec::new(),
     }
 }
 

@@ -101,14 +101,9 @@ fn gauges(gpu: &GpuSample, parts: &mut Vec<String>) {
     }
 }
 
-/// `was`: what is known is of the past.
-fn process(rank: &RankModel, now: Timestamp, was: Option<&str>, list: &mut Vec<Fact>) {
-    let Some(sample) = &rank.sample else {
-        let pid = rank.pid.map_or("not started".into(), |pid| format!("pid {pid}, no sample yet"));
-        list.push(("process", pid, Role::Dim));
-        return;
-    };
-    let letter = match sample.state {
+/// What the letter of a process's state means.
+pub fn state_word(letter: char) -> &'static str {
+    match letter {
         'R' => "running",
         'S' => "sleeping",
         'D' => "in the kernel",
@@ -116,7 +111,17 @@ fn process(rank: &RankModel, now: Timestamp, was: Option<&str>, list: &mut Vec<F
         'Z' => "zombie",
         'X' => "gone",
         _ => "unknown",
+    }
+}
+
+/// `was`: what is known is of the past.
+fn process(rank: &RankModel, now: Timestamp, was: Option<&str>, list: &mut Vec<Fact>) {
+    let Some(sample) = &rank.sample else {
+        let pid = rank.pid.map_or("not started".into(), |pid| format!("pid {pid}, no sample yet"));
+        list.push(("process", pid, Role::Dim));
+        return;
     };
+    let letter = state_word(sample.state);
     let wchan = if sample.wchan.is_empty() { String::new() } else { format!(", waits in {}", sample.wchan) };
     let children = match sample.children {
         0 => String::new(),

@@ -190,3 +190,66 @@ fn the_processes_of_a_host_are_listed_with_their_users_and_only_ones_own_are_rea
     view.overlays.clear();
     assert_eq!(press(&model, &mut view, ":env pid:901@node-b\n"), [reach(own, 1, Wish::Environment)]);
 }
+
+/// As nvitop and htop show them: who has started whom, with the memory of each on GPUs.
+#[test]
+fn what_a_rank_has_started_is_a_tree_below_it() {
+    let mut model = shared();
+    let child = |pid: u32, parent: u32, name: &str, state: char| ChildSample {
+        pid,
+        parent,
+        name: name.into(),
+        state,
+        cpu_ms: 12_000,
+        ..ChildSample::default()
+    };
+    let of_rank_2 = &mut model.ranks[2].sample.as_mut().unwrap().signals.children;
+    *of_rank_2 = vec![
+        child(4310, 4302, "python3", 'S'),
+        child(4311, 4310, "pt_data_worker", 'R'),
+        child(4312, 4310, "ffmpeg", 'Z'),
+        child(4313, 4302, "wandb-core", 'S'),
+        child(4314, 1, "orphan", 'S'),
+    ];
+    model.hosts[1].sample.as_mut().unwrap().gpus[0].processes.push((4311, 2 << 30));
+    let mut view = ViewState::new();
+    press(&model, &mut view, "5jp");
+    let list = screen(&model, &mut view);
+    for row in [
+        "├─ python3, sleeping, 12s of CPU time",
+        "│  ├─ pt_data_worker, running",
+        "│  └─ ffmpeg, zombie",
+        "├─ wandb-core",
+        "└─ orphan",
+    ] {
+        assert!(list.contains(row), "{row}\n{list}");
+    }
+    let worker = list.lines().find(|line| line.contains("pt_data_worker")).unwrap();
+    assert!(worker.contains(" 4311 ") && worker.contains("2.0G"), "{worker}");
+    // Keys go from one process that can be reached to the next.
+    press(&model, &mut view, "j");
+    let marked = screen(&model, &mut view);
+    assert!(marked.lines().any(|line| line.contains("▸") && line.contains("rank 3")), "{marked}");
+}
+
+/// What a host says is not to be trusted: circles and doubles end.
+#[test]
+fn processes_that_are_no_tree_end() {
+    let mut model = shared();
+    let children = (0..64).map(|at| ChildSample {
+        pid: 5000 + at / 2,
+        parent: if at < 2 { 4302 } else { 5000 + at / 2 - 1 },
+        name: "double".into(),
+        ..ChildSample::default()
+    });
+    let circle = [(6000, 6001), (6001, 6000), (6002, 6002)].map(|(pid, parent)| ChildSample {
+        pid,
+        parent,
+        name: "circle".into(),
+        ..ChildSample::default()
+    });
+    model.ranks[2].sample.as_mut().unwrap().signals.children = children.chain(circle).collect();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "5jp");
+    assert!(screen(&model, &mut view).contains("double"));
+}
