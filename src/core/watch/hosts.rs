@@ -12,7 +12,7 @@ use crate::reason::{Reason, Severity};
 use crate::report::{Confidence, VerdictReport};
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words;
+use rankdeck_types::words::{self, clip};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -20,6 +20,9 @@ use std::collections::BTreeMap;
 /// how long that is remembered.
 const LATE_MS: u64 = 1_750;
 const LATE_HOLD_MS: u64 = 30_000;
+
+/// Most characters of why a link was lost.
+const REASON_CHARS: usize = 200;
 
 /// Progress of other ranks this long after a host's last message shows that its ranks are alive.
 pub(super) const ALIVE_MS: u64 = 2_000;
@@ -31,6 +34,8 @@ pub(super) struct Beats {
     hosts: BTreeMap<NodeRank, (u64, Option<u64>)>,
     /// Hosts whose agent alone is silent, and when it was heard of last.
     silent: BTreeMap<NodeRank, u64>,
+    /// Why the latest link to a host was lost, while no other one stands.
+    lost: BTreeMap<NodeRank, String>,
 }
 
 impl Beats {
@@ -46,6 +51,13 @@ impl Beats {
     /// Looks at which connections stand while their agents say nothing. While one that was given up for its
     /// silence is made anew, nothing shows yet that it is broken.
     pub fn look(&mut self, host: &HostModel) {
+        if host.machine.is_connected() {
+            self.lost.remove(&host.node_rank);
+        } else if let LinkState::Lost { reason, .. } = &host.link {
+            let own = format!("{}: ", host.name);
+            let reason = clip(reason.strip_prefix(&own).unwrap_or(reason), REASON_CHARS);
+            self.lost.insert(host.node_rank, reason);
+        }
         if host.machine.is_connected() || host.link.fell_silent() {
             self.silent.insert(host.node_rank, host.machine.heard);
         } else if matches!(host.link, LinkState::Lost { .. } | LinkState::Failed(_) | LinkState::Closed) {
@@ -53,8 +65,17 @@ impl Beats {
         }
     }
 
+    /// Why its link does not stand.
+    fn why_lost(&self, host: &HostModel) -> String {
+        match self.lost.get(&host.node_rank) {
+            _ if self.is_unbroken(host) => "nothing came over its link; another one is being made".into(),
+            Some(reason) => format!("{reason}; another link is being made"),
+            None => "the link is broken and is being mended".into(),
+        }
+    }
+
     /// Nothing shows that the way to it broke.
-    pub fn is_unbroken(&self, host: &HostModel) -> bool {
+    fn is_unbroken(&self, host: &HostModel) -> bool {
         self.silent.get(&host.node_rank) == Some(&host.machine.heard)
     }
 
@@ -86,17 +107,12 @@ pub(super) fn lost(
     let silence = awake_ms.saturating_sub(host.machine.heard);
     let (reason, why) = match host.machine.stage {
         HostStage::Linking | HostStage::Closed => return None,
-        HostStage::Failed => (Reason::HostSilent, "it cannot be reached"),
-        HostStage::Away { .. } if silence >= limits.lost && beats.is_unbroken(host) => {
-            (Reason::HostSilent, "nothing came over its link; another one is being made")
-        }
-        HostStage::Away { .. } if silence >= limits.lost => {
-            (Reason::HostSilent, "the link is broken and is being mended")
-        }
+        HostStage::Failed => (Reason::HostSilent, "it cannot be reached".to_owned()),
+        HostStage::Away { .. } if silence >= limits.lost => (Reason::HostSilent, beats.why_lost(host)),
         HostStage::Attaching { .. } | HostStage::Greeted { .. } | HostStage::Live { .. }
             if silence >= limits.lost =>
         {
-            (Reason::AgentSilent, "the link stands but its agent says nothing")
+            (Reason::AgentSilent, "the link stands but its agent says nothing".to_owned())
         }
         HostStage::Attaching { .. }
         | HostStage::Greeted { .. }
@@ -118,8 +134,7 @@ pub(super) fn lost(
     });
     let judged = Judgement::usual(Confidence::Certain, reason);
     let severity = if excused { Severity::Amber } else { judged.severity };
-    let words =
-        vec![("host", host.name.clone()), ("silence", words::duration_ms(silence)), ("why", why.to_string())];
+    let words = vec![("host", host.name.clone()), ("silence", words::duration_ms(silence)), ("why", why)];
     let draft = Draft {
         host: Some(host.name.clone()),
         facts,
