@@ -1,6 +1,7 @@
 """The machine as the stages see it: programs, folders, time left, the result so far."""
 
 import concurrent.futures
+import contextlib
 import glob
 import json
 import lzma
@@ -342,12 +343,15 @@ class Run:
         ]
 
     def stop(self):
-        if self.process.poll() is None:
+        # As a user at a terminal: each further interrupt is a harder stop. A console that is killed leaves its agents behind.
+        for _ in range(3):
+            if self.process.poll() is not None:
+                break
             self.process.send_signal(signal.SIGINT)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(15)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+        if self.process.poll() is None:
+            self.process.kill()
         for pid in self.pids.values():
             for number in (signal.SIGCONT, signal.SIGKILL):
                 try:
