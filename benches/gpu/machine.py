@@ -343,7 +343,8 @@ class Run:
         ]
 
     def stop(self):
-        # As a user at a terminal: each further interrupt is a harder stop. A console that is killed leaves its agents behind.
+        # As a user at a terminal: each further interrupt is a harder stop. A console that is killed leaves
+        # its agents behind.
         for _ in range(3):
             if self.process.poll() is not None:
                 break
