@@ -4,7 +4,8 @@
 
 Runs that are broken on purpose, then every shipped configuration that needs neither an emulator nor Python. A row per run: the
 configuration, the first alarm with the steps at which it was told, the other alarms, and the false ones: all alarms of a shipped
-configuration. Of the runs that are steep, some collapse and some do not: their own entropies say which must be told. `--steps` bounds the shipped ones (default: as shipped), `--seconds` bounds each run.
+configuration. Of the runs that are steep, some collapse and some do not: their own entropies say which must be told.
+`--steps` bounds the shipped ones (default: as shipped), `--seconds` bounds each run.
 """
 import argparse, csv, json, pathlib, shutil, signal, subprocess, sys, tempfile, time
 

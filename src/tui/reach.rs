@@ -11,6 +11,7 @@ use rankdeck_proto::message::ChildSample;
 use rankdeck_proto::process::{GpuUser, ProcessName, Reached, Wish};
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A process of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +48,9 @@ pub struct Descendant {
     pub memory: u64,
 }
 
+/// Most processes below a rank: as many as agents list.
+const DESCENDANTS: usize = 64;
+
 /// What is typed for a process: `3` is rank 3, `pid:77` another process, `pid:77@b` that on host b.
 pub const TARGET: &str = "RANK|pid:PID[@HOST]";
 
@@ -64,25 +68,25 @@ fn of_rank(model: &Model, rank: &RankModel) -> Option<Process> {
 /// The tree below the process of a rank, each followed by what it has started.
 fn descendants(model: &Model, rank: &RankModel, root: u32) -> Vec<Descendant> {
     let all = rank.sample.as_ref().map_or(&[][..], |sample| &sample.signals.children);
-    // One whose parent has ended, or is not known, belongs to the rank.
-    let parent = |child: &ChildSample| match all.iter().any(|other| other.pid == child.parent) {
-        true if child.parent != child.pid => child.parent,
-        _ => root,
-    };
-    let mut tree = Vec::with_capacity(all.len());
-    let mut open: Vec<(&ChildSample, Vec<bool>)> = Vec::new();
-    let below = |pid: u32, last: &[bool]| {
-        let found: Vec<&ChildSample> = all.iter().filter(|child| parent(child) == pid).collect();
-        let count = found.len();
-        let each = found.into_iter().enumerate().map(|(at, child)| {
-            let lasts = last.iter().copied().chain([at + 1 == count]).collect::<Vec<bool>>();
-            (child, lasts)
-        });
+    let all = &all[..all.len().min(DESCENDANTS)];
+    let known: BTreeSet<u32> = all.iter().map(|child| child.pid).collect();
+    let mut started: BTreeMap<u32, Vec<&ChildSample>> = BTreeMap::new();
+    for child in all {
+        // One whose parent has ended, or is not known, belongs to the rank.
+        let is_below = child.parent != child.pid && known.contains(&child.parent);
+        started.entry(if is_below { child.parent } else { root }).or_default().push(child);
+    }
+    // Each list is taken once: what a host says may be no tree.
+    let mut below = |pid: u32, last: &[bool]| {
+        let found = started.remove(&pid).unwrap_or_default();
+        let newest = found.len().saturating_sub(1);
+        let each = found.into_iter().enumerate();
+        let each = each.map(|(at, child)| (child, [last, &[at == newest]].concat()));
         each.rev().collect::<Vec<_>>()
     };
-    open.extend(below(root, &[]));
-    // What a host says may be no tree: it is never more than what it has said.
-    while let Some((child, last)) = open.pop().filter(|_| tree.len() < all.len()) {
+    let mut tree = Vec::with_capacity(all.len());
+    let mut open = below(root, &[]);
+    while let Some((child, last)) = open.pop() {
         open.extend(below(child.pid, &last));
         let (gpus, memory) = on_gpus(model, rank.node, &[child.pid]);
         let (name, state, cpu_ms) = (words::clean(&child.name), child.state, child.cpu_ms);
