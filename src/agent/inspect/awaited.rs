@@ -5,6 +5,7 @@
 
 use super::syscall::{self, Call};
 use super::{descriptors, memory, polled, sockets};
+use crate::observe::cgroup_stat::Mounts;
 use crate::observe::host_signals::clock_ms;
 use crate::proc;
 use rankdeck_proto::inspection::Obstacle;
@@ -72,7 +73,19 @@ pub(super) fn sleep_ms(
     let others = below.filter(|process| *process != pid).take(PROCESSES).map(|process| (process, process));
     let own = || threads(pid).into_iter().filter(|tid| *tid != pid).map(|tid| (pid, tid));
     let own: Vec<(u32, u32)> = if is_own(pid, obstacle, tcp) { own().collect() } else { Vec::new() };
-    others.chain(own).filter_map(|(pid, tid)| by_clock_ms(pid, &syscall::call(pid, tid)?)).min()
+    let mounts = Mounts::read();
+    let wakes_in = |(pid, tid)| {
+        let left = by_clock_ms(pid, &syscall::call(pid, tid)?)?;
+        (!is_held(&mounts, pid, tid)).then_some(left)
+    };
+    others.chain(own).filter_map(wakes_in).min()
+}
+
+/// A signal, a tracer or its control group keeps it from running: its sleep ends, and it does not wake.
+fn is_held(mounts: &Mounts, pid: u32, tid: u32) -> bool {
+    let stat = proc::text(format!("/proc/{pid}/task/{tid}/stat"));
+    let state = stat.and_then(|text| Some(proc::parse_stat(&text)?.state));
+    matches!(state, Some('T' | 't')) || mounts.of(pid).is_some_and(|groups| groups.is_frozen())
 }
 
 /// Both ends of the connection belong to the process.
@@ -196,6 +209,22 @@ mod tests {
             left.is_some()
         });
         assert!(left.is_some_and(|left| (400_000..=500_000).contains(&left)), "{left:?}");
+    }
+
+    /// Without the signal, this worker would be told as one that wakes by itself.
+    #[test]
+    fn the_sleep_of_a_worker_that_is_stopped_is_no_promise() {
+        let code = "import multiprocessing, time\nours, theirs = multiprocessing.Pipe()\n\
+            multiprocessing.Process(target=time.sleep, args=(500,), daemon=True).start()\nours.recv()";
+        let victim = Victim::start("python3", &["-c", code]);
+        victim
+            .until("it waits for its worker, which sleeps", || victim.looked_at().awaited_sleep_ms.is_some());
+        for child in proc::descendants(victim.0.id()) {
+            let start = proc::stat(child).map_or(0, |stat| stat.start);
+            crate::supervise::groups::signal(child, start, libc::SIGSTOP);
+        }
+        victim.until("its worker is stopped", || victim.looked_at().awaited_sleep_ms.is_none());
+        assert!(!victim.looked_at().awaits.is_empty(), "it waits for the worker all the same");
     }
 
     #[test]

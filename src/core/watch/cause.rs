@@ -7,7 +7,7 @@ use super::draft::Judgement;
 use super::movement::IDLE;
 use super::obstacle;
 use super::pace::SUSPECT_MS;
-use super::program::{self, children_work, cpu, never_sleeps, storage_bytes};
+use super::program::{self, children_work, cpu, never_sleeps, stopped_child, storage_bytes};
 use super::rank_view::RankView;
 use super::shortage::{self, cores_are_short, lacks_cores, starved, stretch};
 use crate::limits::Limits;
@@ -102,21 +102,6 @@ fn waits_for_the_dead(view: &RankView<'_>) -> bool {
     };
     let told = view.phase().is_some() || view.evidence().is_some();
     told && dead_child(view).is_some() && !view.evidence().is_some_and(|look| look.awaits.iter().any(lives))
-}
-
-/// A child that cannot answer: stopped by a signal or held by a debugger.
-pub(super) fn stopped_child(view: &RankView<'_>) -> Option<u32> {
-    view.sample.signals.children.iter().find(|child| matches!(child.state, 'T' | 't')).map(|child| child.pid)
-}
-
-/// What it waits for is stopped by a signal, as far as anybody knows: of a script only a look tells.
-fn waits_for_the_stopped(view: &RankView<'_>) -> bool {
-    let stopped = |pid: &u32| {
-        let children = &view.sample.signals.children;
-        children.iter().any(|child| child.pid == *pid && matches!(child.state, 'T' | 't'))
-    };
-    let known = view.phase().is_some() && stopped_child(view).is_some();
-    known || view.evidence().is_some_and(|look| look.awaits.iter().any(stopped))
 }
 
 /// Its program works in a phase of known length.
@@ -215,7 +200,7 @@ impl<'a> Lateness<'a> {
         let stuck = threshold.stuck.max(pause);
         let waits_in = wait(view);
         let stopped = matches!(waits_in, Wait::Pipe | Wait::Poll | Wait::Child)
-            && waits_for_the_stopped(view)
+            && program::waits_for_the_stopped(view)
             && silence.min(waited_ms) >= limits.behind;
         Lateness {
             view,

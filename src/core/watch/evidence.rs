@@ -5,6 +5,7 @@ use super::cause;
 use super::disagree::Disagreement;
 use super::draft::{Draft, Judgement};
 use super::gauges::{NAMED, complaint, find, host_of, looked, name, waiters, who};
+use super::program;
 use super::rank_view::{self, RankView};
 use super::shortage;
 use super::slow::Straggler;
@@ -125,7 +126,7 @@ impl Snapshot<'_> {
         let obstacle = obstacle
             .map_or_else(|| "something from the network".to_owned(), |found| words::clean(&found.words()));
         let child = view.and_then(cause::dead_child);
-        let stopped = view.and_then(cause::stopped_child);
+        let stopped = view.and_then(program::stopped_child);
         let goal = self.model.run.total_steps;
         let others = match late.waiters {
             [_] => "1 rank waits".to_string(),

@@ -187,6 +187,29 @@ fn a_worker_that_is_stopped_needs_no_core_to_be_told() {
     assert!(verdicts(&c)[0].latency_s <= 7.0, "{:?}", c.verdicts());
 }
 
+/// A look at it shows the sleep that it was stopped in, whose end comes and wakes nobody.
+#[test]
+fn a_worker_that_is_stopped_within_a_sleep_does_not_wake() {
+    for (wchan, reason, looks) in waits().into_iter().filter(|(_, reason, _)| {
+        use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe};
+        matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | ChildProcess)
+    }) {
+        for left in [0, 40_000] {
+            let does = |_: u64, sample: &mut RankSample, look: &mut Inspection| {
+                sample.wchan = wchan.into();
+                looks(sample, look);
+                let awaited = look.awaits.first().copied().unwrap_or(77);
+                look.awaits = vec![awaited];
+                sample.signals.children = vec![child(awaited, 'T')];
+                look.awaited_sleep_ms = Some(left);
+            };
+            let c = script(FREE, 12_000, &does);
+            red(&c, reason);
+            assert!(verdicts(&c)[0].latency_s <= 7.0, "{reason:?}: {:?}", c.verdicts());
+        }
+    }
+}
+
 #[test]
 fn p14_an_endless_loop_that_gets_little_of_a_core_is_amber_in_time() {
     for tenths in [9, 5, 3, 1] {
