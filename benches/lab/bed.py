@@ -81,6 +81,10 @@ class Bed:
         """What node0 sends to node1."""
         return self._rules(undo, ("input", f"ip saddr {FIRST}"))
 
+    def drop_output(self, run, undo):
+        """What node1 sends to node0, by a rule of its own: nothing leaves it."""
+        return self._rules(undo, ("output", f"ip daddr {FIRST}"))
+
     def link_down(self, run, undo):
         """The whole host, console included."""
         undo.callback(self.call, "fault", "node1", "link", "up", check=False)

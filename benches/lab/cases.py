@@ -222,6 +222,7 @@ MUST_ALARM = [
     _case("remains", "people", "teardown_stall", group=STALL, fault="remains@{rank}:{step}", program="cleanrl", environment={"LAB_STEPS": "60"}, nproc=(2, 1), patience=60.0),
     _case("network-drop", "P10", "network_loss", group=SILENT, outside="drop_both", guilty="none", network=True, patience=40.0),
     _case("one-way", "P11", "one_way_loss", group=SILENT, outside="drop_one_way", guilty="none", network=True, patience=40.0),
+    _case("firewall", "P11", "one_way_loss network_loss", group=SILENT, outside="drop_output", guilty="none", network=True, patience=40.0),
     _case("link-down", "P11", "link_down host_silent network_loss", group=SILENT, outside="link_down", guilty="none", network=True, patience=40.0),
     _case("frozen-host", "P26", "host_silent agent_silent", group=SILENT, outside="freeze", guilty="none", network=True, patience=40.0),
 ]

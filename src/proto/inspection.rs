@@ -297,6 +297,8 @@ pub struct Socket {
     pub backoff: u32,
     /// Segments that came in since the connection began, repeated ones included.
     pub segments_in: u32,
+    /// Bytes that have not left, although the other end has room for them.
+    pub unsent: u32,
 }
 
 /// Share of the last 10 s in which some task waited for a resource, percent.

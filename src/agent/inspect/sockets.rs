@@ -178,6 +178,8 @@ fn parse_tcp(message: &[u8]) -> Option<Tcp> {
         info.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
     };
     let byte = |at: usize| u32::from(info.get(at).copied().unwrap_or(0));
+    // A whole segment would fit into the window of the other end. Kernels before 5.5 do not tell the window.
+    let has_room = field(228) >= field(16).max(1);
     Some(Tcp {
         inode: u64::from(u32_at(message, 68)?),
         carried: wide(120).saturating_add(wide(128)),
@@ -193,6 +195,7 @@ fn parse_tcp(message: &[u8]) -> Option<Tcp> {
             retransmits: byte(2),
             backoff: byte(4),
             segments_in: field(140),
+            unsent: if has_room { field(144) } else { 0 },
         },
     })
 }

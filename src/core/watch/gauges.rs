@@ -1,5 +1,6 @@
 //! What is known of a rank, in words: its name, what a close look showed, and which ranks wait for it.
 
+use super::network;
 use super::rank_view::{self, RankView};
 use crate::model::{Model, RankModel};
 use crate::xid::xid_words;
@@ -42,9 +43,9 @@ pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
         look.sockets.iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
     facts.extend(lossy.map(|socket| {
         format!(
-            "rank {rank}: TCP to {}: {} segments unacknowledged, {} retransmissions, nothing received for {}",
+            "rank {rank}: TCP to {}: {}, {} retransmissions, nothing received for {}",
             socket.peer,
-            socket.unacked,
+            network::unanswered(socket),
             socket.retransmits,
             words::duration_ms(u64::from(socket.last_received_ms))
         )

@@ -2,10 +2,10 @@
 //!
 //! Looked at when all ranks are inside the same collective, or one in a collective that the others have left
 //! already, so that the program's order is not to blame: connections whose retransmission timer has doubled
-//! at least twice while data is unacknowledged are bad; the host common to all bad pairs is named, or the
-//! pair. A loss in one direction leaves data of both ends unacknowledged, since acknowledgements travel the
-//! other way; but what is sent again the good way arrives, and from one look to the next the other end counts
-//! it.
+//! at least twice while data is unacknowledged, or does not even leave, are bad; the host common to all bad
+//! pairs is named, or the pair. A loss in one direction leaves data of both ends unacknowledged, since
+//! acknowledgements travel the other way; but what is sent again the good way arrives, and from one look to
+//! the next the other end counts it.
 
 use super::evidence::Trouble;
 use super::rank_view::RankView;
@@ -27,6 +27,22 @@ fn address(end: &str) -> &str {
     end.rsplit_once(':').map_or(end, |(address, _)| address.trim_matches(['[', ']']))
 }
 
+/// Data of the connection is not answered for long. What this host drops itself, by a rule of its firewall or
+/// an interface's queue, counts as not sent. Where all is acknowledged and the other end has no room, that
+/// one does not read.
+fn is_stuck(socket: &Socket) -> bool {
+    socket.backoff >= BACKOFF && (socket.unacked > 0 || socket.unsent > 0)
+}
+
+/// What of a connection is not answered, in words.
+pub(super) fn unanswered(socket: &Socket) -> String {
+    if socket.unacked == 0 && socket.unsent > 0 {
+        format!("{} do not leave", words::bytes(u64::from(socket.unsent)))
+    } else {
+        format!("{} segments unacknowledged", socket.unacked)
+    }
+}
+
 /// Bad connections among members of a group that all wait inside of a collective.
 pub(super) fn sockets(
     model: &Model,
@@ -45,20 +61,18 @@ pub(super) fn sockets(
     let mut facts = Vec::new();
     for view in &inside {
         for socket in view.look.into_iter().flat_map(|look| &look.sockets) {
-            // Where all is acknowledged and nothing is taken, the other end has no room: it does not read.
-            let stuck = socket.backoff >= BACKOFF && socket.unacked > 0;
             let Some(peer) = hosts.get(address(&socket.peer)).copied().filter(|peer| *peer != view.node)
             else {
                 continue;
             };
-            if stuck {
+            if is_stuck(socket) {
                 bad.insert((view.node, peer));
                 if facts.len() < NAMED {
                     facts.push(format!(
-                        "rank {} to {}: {} segments unacknowledged, {} doublings of the timer, nothing received for {}",
+                        "rank {} to {}: {}, {} doublings of the timer, nothing received for {}",
                         view.rank,
                         socket.peer,
-                        socket.unacked,
+                        unanswered(socket),
                         socket.backoff,
                         words::duration_ms(u64::from(socket.last_received_ms))
                     ));
@@ -145,7 +159,7 @@ fn arrivals(inside: &[&RankView<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {
     let all: Vec<(NodeRank, Vec<Socket>, Vec<Socket>)> = inside.iter().map(sockets).collect();
     let mut found = BTreeSet::new();
     for (node, own, _) in &all {
-        for stuck in own.iter().filter(|socket| socket.backoff >= BACKOFF && socket.unacked > 0) {
+        for stuck in own.iter().filter(|socket| is_stuck(socket)) {
             let is_twin = |twin: &&Socket| twin.local == stuck.peer && twin.peer == stuck.local;
             for (other, now, before) in all.iter().filter(|(other, _, _)| other != node) {
                 if let (Some(now), Some(before)) = (now.iter().find(is_twin), before.iter().find(is_twin))

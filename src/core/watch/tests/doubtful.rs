@@ -474,18 +474,20 @@ fn a_run_of_which_something_wants_a_core_does_not_stand_still() {
 
 #[test]
 fn a_peer_that_reads_nothing_is_no_loss_of_the_network() {
-    for (unacked, lost) in [(0, false), (3, true)] {
+    // What has room at the other end and does not leave is dropped by its own host.
+    for (unacked, unsent, lost) in [(0, 0, false), (3, 0, true), (0, 90_000, true)] {
         let mut c = trained(2);
         stand(&mut c, 100);
         for (rank, own, other) in [(0u32, "10.0.0.1", "10.0.0.2"), (2, "10.0.0.2", "10.0.0.1")] {
             // Its window is closed: the kernel asks again and again, with growing gaps.
-            let stuck = if rank == 0 { (4, unacked, 90_000) } else { (0, 0, 0) };
+            let stuck = if rank == 0 { (4, unacked, 90_000, unsent) } else { (0, 0, 0, 0) };
             let socket = Socket {
                 local: format!("{own}:100{rank}"),
                 peer: format!("{other}:200"),
                 backoff: stuck.0,
                 unacked: stuck.1,
                 send_queue: stuck.2,
+                unsent: stuck.3,
                 ..Socket::default()
             };
             let look = Inspection { rank: Rank(rank), sockets: vec![socket], ..Inspection::default() };
