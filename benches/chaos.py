@@ -2,7 +2,7 @@
 """Stops under chaos: random sequences over four hosts with SSH servers of their own, and after each the printed end against the truth.
 
     cargo build --release --bin rankdeck
-    python3 benches/chaos.py [--sequences 200] [--seed 1] [--only SEED] [--console PATH] [--json FILE]
+    python3 benches/chaos.py [--sequences 200] [--seed 1] [--only SEED] [--do "OPERATION [HOST], ..."] [--console PATH] [--json FILE]
 
 Each sequence launches a run of four ranks, does two to five random things to it (exclude a host, restart, kill or add a console, cut a
 cable, lag, lose packets, kill or suspend a rank, an agent, or an agent with its guard, take away a host's folder of it, stop half of it), and then asks `rankdeck stop`. The processes of the run are looked up on the hosts
@@ -17,6 +17,9 @@ An end is one of
     endless             no end within the bound
 
 A run that does not begin is told and counted as `not begun`: nothing was there to stop.
+
+`--do "cut node1, kill_rank node0, wait 10, kill_console, mend"` does these things in every sequence, in the words in which sequences are printed;
+a host that does not come back is then excluded, which is left to chance otherwise.
 
 `false` and `endless` make this command fail, and so does a second stop that is not verified: the network is whole then. The seed of every sequence is printed: `--only SEED` repeats it.
 Needs root, for namespaces (tests/testbed).
@@ -107,13 +110,13 @@ def end(process):
 class Sequence:
     """One run and what is done to it."""
 
-    def __init__(self, hosts, seed):
-        self.hosts, self.seed, self.random = hosts, seed, random.Random(seed)
+    def __init__(self, hosts, seed, given):
+        self.hosts, self.seed, self.given, self.random = hosts, seed, given, random.Random(seed)
         self.consoles, self.done, self.broken, self.forgotten = [], [], set(), set()
         self.run, self.spawned = None, 0
 
     def launch(self):
-        lost_host = self.random.choice(["exclude", "stop"])
+        lost_host = "exclude" if self.given else self.random.choice(["exclude", "stop"])
         experiment = self.hosts.folder / "chaos.toml"
         experiment.write_text(EXPERIMENT.format(lost_host=lost_host))
         console = self.hosts.spawn("run", str(experiment), "--name", f"chaos{self.seed}", "--headless", "--json",
@@ -206,16 +209,27 @@ class Sequence:
             process.wait(self.random.uniform(0.3, 8))
         end(process)
 
-    def wait(self, _):
-        time.sleep(self.random.uniform(0.2, 6))
+    def whole_stop(self, _):
+        self.hosts.command("stop", self.run, bound_s=STOP_BOUND_S)
+
+    def wait(self, seconds):
+        time.sleep(float(seconds) if self.given else self.random.uniform(0.2, 6))
 
     OPS = [exclude, exclude, restart, kill_console, kill_console, attach, cut, cut, mend, lag, lag, loss, kill_rank, kill_rank, early_stop, wait,
            kill_agent, kill_agent, kill_agent_and_guard, suspend_agent, suspend_rank, forget, forget]
 
+    # Of these, the host does not matter.
+    EVERYWHERE = {restart, kill_console, attach, mend, early_stop, whole_stop, wait}
+
     def act(self):
+        for op, words in self.given:
+            self.done.append(" ".join([op.__name__, *words]))
+            op(self, words[0] if words else None)
+        if self.given:
+            return
         for _ in range(self.random.randint(2, 5)):
             op, node = self.random.choice(self.OPS), f"node{self.random.randrange(HOSTS)}"
-            self.done.append(op.__name__ + ("" if op.__name__ in ("restart", "kill_console", "attach", "mend", "early_stop", "wait") else f" {node}"))
+            self.done.append(op.__name__ + ("" if op in self.EVERYWHERE else f" {node}"))
             op(self, node)
         if self.random.random() < 0.3:
             self.done.append("mend")
@@ -246,8 +260,31 @@ class Sequence:
             self.hosts.command("stop", self.run, "--kill", bound_s=STOP_BOUND_S)
 
 
-def play(hosts, seed):
-    sequence = Sequence(hosts, seed)
+def operations(text):
+    """What `--do` names: operations, each with its words."""
+    known = {op.__name__: op for op in (*Sequence.OPS, Sequence.whole_stop)}
+    hosts = {f"node{node}" for node in range(HOSTS)}
+    given = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, *words = part.split()
+        op = known.get(name)
+        if op is None:
+            raise argparse.ArgumentTypeError(f"no operation `{name}`; there are {', '.join(sorted(known))}")
+        if op is Sequence.wait:
+            fits = len(words) == 1 and words[0].replace(".", "", 1).isdigit()
+        elif op in Sequence.EVERYWHERE:
+            fits = not words
+        else:
+            fits = len(words) == 1 and words[0] in hosts
+        if not fits:
+            wanted = "seconds" if op is Sequence.wait else "nothing" if op in Sequence.EVERYWHERE else "a host, node0 to node3,"
+            raise argparse.ArgumentTypeError(f"`{part}`: `{name}` wants {wanted} behind it")
+        given.append((op, words))
+    return given
+
+
+def play(hosts, seed, given):
+    sequence = Sequence(hosts, seed, given)
     result = dict(seed=seed, first=None, second=None)
     try:
         sequence.launch()
@@ -272,6 +309,7 @@ def main():
     parser.add_argument("--sequences", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the first sequence; the others follow it")
     parser.add_argument("--only", type=int, help="one sequence, by its seed")
+    parser.add_argument("--do", type=operations, default=[], metavar="OPERATIONS", help="what is done in every sequence, instead of random things")
     parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"), help="rankdeck's binary")
     parser.add_argument("--json", help="a file for all results")
     args = parser.parse_args()
@@ -286,7 +324,7 @@ def main():
         hosts = Hosts(folder, str(console))
         try:
             for seed in seeds:
-                result = play(hosts, seed)
+                result = play(hosts, seed, args.do)
                 results.append(result)
                 then = f", then {result['second']} ({result['second_took_s']} s)" if result["second"] else ""
                 print(f"seed {seed}: {result['first']} ({result['took_s']} s){then}: {', '.join(result['did'])}", flush=True)
