@@ -96,7 +96,7 @@ class Console:
         raise SystemExit(f"the console ended early: {self.process.stderr.read()}")
 
     def peak_mb(self):
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        text = Path(f"/proc/{self.process.pid}/status").read_text(errors="replace")
         return int(next(line for line in text.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
 
 
@@ -204,7 +204,7 @@ def beside_torchrun(binary, torchrun, folder, nproc, rounds):
 
 def alive(pid):
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(") ", 1)[1][0] not in "ZX"
     except OSError:
         return False
 

@@ -189,7 +189,7 @@ class Laboratory:
                 if self.args.json:
                     with open(self.args.json, "a") as file:
                         file.write(json.dumps(dict(kind="not made", name=case.name, case=case.matrix, why=str(missing))) + "\n")
-            if case.network:
+            if case.network and self.bed is None:
                 self.broken.add(case.name)
 
 

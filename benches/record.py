@@ -68,7 +68,7 @@ def seek(binary, folder, name, times):
         go("end", "the end of the record")
         go("-1m", "1m 00s before the end", "59s before the end")
         pid = subprocess.run([*tmux, "list-panes", "-F", "#{pane_pid}"], capture_output=True, text=True, check=True).stdout.strip()
-        peak = next(line for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+        peak = next(line for line in pathlib.Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines() if line.startswith("VmHWM"))
         return opened, took, int(peak.split()[1]) / 1024, screen()
     finally:
         subprocess.run([*tmux, "kill-server"], check=False, stderr=subprocess.DEVNULL)

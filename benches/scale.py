@@ -43,7 +43,7 @@ def console(pid):
 
 def peak(pid):
     """MiB at most."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    status = pathlib.Path(f"/proc/{pid}/status").read_text(errors="replace")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
 
 

@@ -47,8 +47,8 @@ SLEEPY = {
 }
 
 
-def slice_of(name, seconds, number, folder, console):
-    """One run; gives back what happened."""
+def slice_of(name, seconds, number, folder, console, over):
+    """One run, for so long or until `over`; gives back what happened."""
     config, nproc, sets = PROGRAMS.get(name) or (None, SLEEPY[name][1], [])
     if name in SLEEPY:
         text = programs.experiment("soak-sleepy", SLEEPY[name][0], sum(nproc), {}, SLEEPY[name][2])
@@ -59,7 +59,7 @@ def slice_of(name, seconds, number, folder, console):
     run = Run([console], folder / f"{name.replace(' ', '-')}-{number}", text, programs.hosts(nproc), more=[word for value in sets for word in ("--set", value)])
     begun = time.time()
     try:
-        run.pass_time(seconds)
+        run.pass_time(seconds, over)
         early = run.end()
     finally:
         # A machine that is busy with other things takes long to stop anything.
@@ -105,17 +105,20 @@ def main():
     for name, why in lacking.items():
         print(f"not made: {name}: {why}", flush=True)
     names = [name for name in names if name not in lacking]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    begun, until, slices = time.time(), time.time() + args.hours * 3600, []
-    numbers, lock = itertools.count(), threading.Lock()
+    begun, slices = time.time(), []
+    over, numbers, lock = threading.Event(), itertools.count(), threading.Lock()
+    until = begun + args.hours * 3600
+    # The runs that go on are stopped and counted.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
 
     def slot(folder):
         """One run after the other, until the time is over."""
-        while time.time() < until:
+        while time.time() < until and not over.is_set():
             with lock:
                 number = next(numbers)
             name = names[number % len(names)]
-            told = slice_of(name, min(args.slice, max(30.0, until - time.time())), number, pathlib.Path(folder), args.console)
+            told = slice_of(name, min(args.slice, max(30.0, until - time.time())), number, pathlib.Path(folder), args.console, over)
             with lock:
                 slices.append(told)
                 tell(told, args.json)

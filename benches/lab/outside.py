@@ -167,7 +167,7 @@ def frozen_disk(run, rank, chance, undo):
     # The wait begins when the rank is there.
     pid, deadline = run.pid(rank), time.time() + 30
     while time.time() < deadline:
-        states = [task.read_text().rsplit(")", 1)[1].split()[0] for task in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
+        states = [task.read_text(errors="replace").rsplit(")", 1)[1].split()[0] for task in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
         if "D" in states and states[0] == "D":
             return time.time()
         run.read(0.02)

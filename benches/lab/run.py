@@ -58,10 +58,10 @@ class Run:
             return bool(found) and int(found[1]) >= step
         return self.wait(reached, seconds) is not None
 
-    def pass_time(self, seconds):
-        """Reads on for so long; False when the console ended before."""
+    def pass_time(self, seconds, over=None):
+        """Reads on for so long, or until the event `over`; False when the console ended before."""
         deadline = time.time() + seconds
-        while time.time() < deadline:
+        while time.time() < deadline and not (over and over.is_set()):
             if not self.read(min(0.1, max(0.0, deadline - time.time()))):
                 return False
         return True
@@ -144,7 +144,8 @@ def children(pid):
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                # A name may be cut within a character.
+                words = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
             except (OSError, IndexError):
                 continue
             if int(words[1]) == pid:
