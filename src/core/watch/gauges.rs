@@ -1,10 +1,9 @@
 //! What is known of a rank, in words: its name, what a close look showed, and which ranks wait for it.
 
-use super::network;
 use super::rank_view::{self, RankView};
 use crate::model::{Model, RankModel};
 use crate::xid::xid_words;
-use rankdeck_proto::inspection::Inspection;
+use rankdeck_proto::inspection::{Inspection, Socket};
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::link_state::LinkState;
@@ -30,6 +29,15 @@ pub(super) fn host_of(model: &Model, rank: Option<Rank>) -> Option<String> {
     find(model, rank?).map(|rank| rank.host.clone())
 }
 
+/// What of a connection is not answered, in words.
+pub(super) fn unanswered(socket: &Socket) -> String {
+    if socket.unacked == 0 && socket.unsent > 0 {
+        format!("{} do not leave", words::bytes(u64::from(socket.unsent)))
+    } else {
+        format!("{} segments unacknowledged", socket.unacked)
+    }
+}
+
 /// What a close look shows that stands on no side of a card.
 pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
     let Some(look) = view.and_then(|view| view.look) else { return Vec::new() };
@@ -45,7 +53,7 @@ pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
         format!(
             "rank {rank}: TCP to {}: {}, {} retransmissions, nothing received for {}",
             socket.peer,
-            network::unanswered(socket),
+            unanswered(socket),
             socket.retransmits,
             words::duration_ms(u64::from(socket.last_received_ms))
         )

@@ -8,6 +8,7 @@
 //! the next the other end counts it.
 
 use super::evidence::Trouble;
+use super::gauges::unanswered;
 use super::rank_view::RankView;
 use crate::model::Model;
 use crate::reason::Reason;
@@ -32,15 +33,6 @@ fn address(end: &str) -> &str {
 /// one does not read.
 fn is_stuck(socket: &Socket) -> bool {
     socket.backoff >= BACKOFF && (socket.unacked > 0 || socket.unsent > 0)
-}
-
-/// What of a connection is not answered, in words.
-pub(super) fn unanswered(socket: &Socket) -> String {
-    if socket.unacked == 0 && socket.unsent > 0 {
-        format!("{} do not leave", words::bytes(u64::from(socket.unsent)))
-    } else {
-        format!("{} segments unacknowledged", socket.unacked)
-    }
 }
 
 /// Bad connections among members of a group that all wait inside of a collective.

@@ -8,6 +8,7 @@ mod must_alarm;
 mod must_not_alarm;
 mod properties;
 mod standstill;
+mod stopped;
 
 use crate::event::Event;
 use crate::event::StopSource;
