@@ -10,6 +10,7 @@
 use super::movement::{BULK, ChildMovement, IDLE};
 use super::pace::SUSPECT_MS;
 use super::rank_view::RankView;
+use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::GpuSample;
 use std::collections::BTreeMap;
 
@@ -94,10 +95,12 @@ pub(super) fn wakes_by_itself(view: &RankView<'_>, budget_ms: u64) -> bool {
 }
 
 /// What it waits for sleeps, and wakes within the budget. Some time later the rank goes on, or there was
-/// nothing in it for the rank. Who is stopped within a sleep does not wake.
+/// nothing in it for the rank. Who is stopped within a sleep does not wake, but another one may.
 pub(super) fn awaits_a_sleeper(view: &RankView<'_>, budget_ms: u64) -> bool {
-    let left = view.evidence().and_then(|look| look.awaited_sleep_ms);
-    left.filter(|_| !waits_for_the_stopped(view)).is_some_and(|left| {
+    let someone =
+        |look: &&Inspection| look.awaits.is_empty() || look.awaits.iter().any(|pid| !is_stopped(view, *pid));
+    let left = view.evidence().filter(someone).and_then(|look| look.awaited_sleep_ms);
+    left.is_some_and(|left| {
         let at_look_ms = view.silence_ms().saturating_sub(view.look_age_ms);
         at_look_ms.saturating_add(left) < budget_ms
             && view.look_age_ms < left.saturating_add(view.threshold.stuck)
@@ -111,12 +114,13 @@ pub(super) fn stopped_child(view: &RankView<'_>) -> Option<u32> {
 
 /// What it waits for is stopped by a signal, as far as anybody knows: of a script only a look tells.
 pub(super) fn waits_for_the_stopped(view: &RankView<'_>) -> bool {
-    let stopped = |pid: &u32| {
-        let children = &view.sample.signals.children;
-        children.iter().any(|child| child.pid == *pid && matches!(child.state, 'T' | 't'))
-    };
     let known = view.phase().is_some() && stopped_child(view).is_some();
-    known || view.evidence().is_some_and(|look| look.awaits.iter().any(stopped))
+    known || view.evidence().is_some_and(|look| look.awaits.iter().any(|pid| is_stopped(view, *pid)))
+}
+
+fn is_stopped(view: &RankView<'_>, pid: u32) -> bool {
+    let children = &view.sample.signals.children;
+    children.iter().any(|child| child.pid == pid && matches!(child.state, 'T' | 't'))
 }
 
 /// A main thread is known by itself, and the program is a script.

@@ -46,6 +46,25 @@ fn a_worker_that_is_stopped_within_a_sleep_does_not_wake() {
     }
 }
 
+/// It waits for whichever comes first.
+#[test]
+fn one_that_is_stopped_beside_one_that_sleeps_is_no_reason_for_an_alarm() {
+    let (wchan, reason, looks) =
+        waits().into_iter().find(|(_, reason, _)| *reason == Reason::EnvWorkerDeadlocked).unwrap();
+    let does = |other: char| {
+        move |at: u64, sample: &mut RankSample, look: &mut Inspection| {
+            sample.wchan = wchan.into();
+            looks(sample, look);
+            sample.signals.children = vec![child(77, 'T'), child(78, other)];
+            look.awaits = vec![77, 78];
+            look.awaited_sleep_ms = 60_000_u64.checked_sub(at);
+        }
+    };
+    let c = script(FREE, 40_000, &does('S'));
+    assert_eq!(reds(&c), [], "{:?}", c.verdicts());
+    red(&script(FREE, 12_000, &does('T')), reason);
+}
+
 /// A signal has stopped the worker: no core would make it answer, and how long it usually takes says nothing.
 #[test]
 fn a_worker_that_is_stopped_is_told_in_time_where_answers_take_long_and_no_core_is_free() {
