@@ -218,6 +218,13 @@ pub struct OsState {
     pub sleep_left_ms: Option<u64>,
 }
 
+impl OsState {
+    /// Its main thread ran at the moment of the look, or was ready to.
+    pub fn is_awake(&self) -> bool {
+        self.state == 'R'
+    }
+}
+
 /// The stack of one thread.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]

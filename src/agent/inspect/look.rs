@@ -3,7 +3,8 @@
 //! Owner: the helper thread of one inspection.
 
 use super::memory;
-use super::syscall::{self, Call, Kind};
+use super::syscall::{self, Call};
+use super::wait::Wait;
 use super::{
     Shared, Subject, Venture, awaited, descriptors, obstacle, ras, recorder, sockets, stacks, state_words,
     storage,
@@ -135,11 +136,17 @@ impl Seen<'_> {
     fn main_thread(&self, shared: &Shared) {
         let (pid, stat, groups) = (self.pid, self.stat, self.groups.as_ref());
         let frozen = groups.is_some_and(cgroup_stat::Groups::is_frozen);
+        // What it waits for is what its call says, which is a moment younger.
+        let state = match (stat.state, &self.call) {
+            ('R' | 'S', Some(call)) if call.is_awake() => 'R',
+            ('R' | 'S', Some(_)) => 'S',
+            (state, _) => state,
+        };
         shared.found(|found| {
             found.pid = Some(pid);
             found.os = OsState {
-                state: stat.state,
-                words: if frozen { "frozen by its cgroup" } else { state_words(stat.state) }.into(),
+                state,
+                words: if frozen { "frozen by its cgroup" } else { state_words(state) }.into(),
                 wchan: Some(proc::wchan(pid)).filter(|wchan| !wchan.is_empty()),
                 syscall: self.call.as_ref().and_then(syscall::in_short),
                 frozen_cgroup: frozen,
@@ -256,25 +263,41 @@ fn memory_parts(pid: u32, call: Option<&Call>, tcp: &[sockets::Tcp], shared: &Sh
             return;
         }
     };
-    let sleep_left_ms = call.and_then(|call| awaited::sleep_left_ms(pid, call));
-    let awaits = call.map(|call| awaited::processes(pid, call)).unwrap_or_default();
-    shared.found(|found| (found.os.sleep_left_ms, found.awaits) = (sleep_left_ms, awaits));
-    if let Some(path) = call.and_then(|call| path_argument(pid, call)) {
-        shared.found(|found| found.blocked_on = Some(path));
-    }
     shared.stage("what it is blocked on");
-    if let Some(named) = call.and_then(|call| obstacle::in_memory(pid, call, tcp)) {
-        let beneath = obstacle_beneath(pid, Some(&named), tcp);
-        shared.found(|found| {
-            // What was known without the memory lacks the name that was asked for.
-            let known = found.obstacle.take().filter(|known| !matches!(known, Obstacle::NameServer { .. }));
-            found.obstacle = known.or(beneath).or(Some(named));
-        });
+    if let Some(wait) = Wait::read(pid, tcp, deadline) {
+        tell(pid, wait, call, tcp, shared);
     }
     let (processes, obstacle) = shared.found(|found| (found.awaits.clone(), found.obstacle.clone()));
     let sleep_ms = awaited::sleep_ms(pid, &processes, obstacle.as_ref(), tcp);
     shared.found(|found| found.awaited_sleep_ms = sleep_ms);
     stacks::read(pid, &mappings, shared, deadline);
+}
+
+/// Tells a wait, which need not be the one that the look began with.
+fn tell(pid: u32, wait: Wait, first: Option<&Call>, tcp: &[sockets::Tcp], shared: &Shared) {
+    let is_between = wait.is_between();
+    let Wait { call, sleep_left_ms, awaits, path, obstacle: named, .. } = wait;
+    let is_other = first != Some(&call) && !call.is_awake();
+    let own = if is_other { obstacle::of(pid, &call, tcp) } else { None };
+    let own = obstacle_beneath(pid, own.as_ref(), tcp).or(own);
+    let beneath = obstacle_beneath(pid, named.as_ref(), tcp);
+    let words = if is_other { syscall::in_words(pid, &call, tcp) } else { None };
+    shared.found(|found| {
+        if is_between && matches!(found.os.state, 'R' | 'S') {
+            (found.os.state, found.os.words) = ('R', state_words('R').into());
+        }
+        if is_other {
+            found.os.syscall = syscall::in_short(&call);
+            (found.blocked_on, found.obstacle) = (words, own);
+        }
+        (found.os.sleep_left_ms, found.awaits) = (sleep_left_ms, awaits);
+        found.blocked_on = path.or(found.blocked_on.take());
+        if named.is_some() {
+            // What was known without the memory lacks the name that was asked for.
+            let known = found.obstacle.take().filter(|known| !matches!(known, Obstacle::NameServer { .. }));
+            found.obstacle = known.or(beneath).or(named);
+        }
+    });
 }
 
 /// A process that this one waits for may itself be blocked on something that neither of them can change.
@@ -296,20 +319,6 @@ fn obstacle_beneath(pid: u32, obstacle: Option<&Obstacle>, tcp: &[sockets::Tcp])
         };
         outside.then_some(named)
     })
-}
-
-/// The path that a call waits for, when it is one of its arguments.
-fn path_argument(pid: u32, call: &Call) -> Option<String> {
-    let number = call.number?;
-    let (name, kind) = syscall::name(number);
-    let at = match (name, kind) {
-        ("openat" | "unlinkat" | "renameat2", Kind::Other) => call.args[1],
-        ("open" | "stat" | "rename" | "mkdir", Kind::Other) => call.args[0],
-        _ => return None,
-    };
-    let path = memory::text(pid, at)?;
-    let mount = descriptors::mount_of(pid, &path).map_or_else(String::new, |mount| format!(" ({mount})"));
-    Some(format!("{name} of {path}{mount}"))
 }
 
 fn cpu_of_tree(pid: u32) -> BTreeMap<u32, u64> {

@@ -54,6 +54,7 @@ mod storage;
 #[cfg(target_arch = "x86_64")]
 pub mod symbols;
 pub mod syscall;
+mod wait;
 
 pub use look::gpu_words;
 

@@ -20,6 +20,13 @@ pub struct Call {
     pub pc: u64,
 }
 
+impl Call {
+    /// It runs, or is ready to: it waits for nothing but a core.
+    pub fn is_awake(&self) -> bool {
+        self.number.is_none() && self.pc == 0
+    }
+}
+
 /// The state of a thread, `None` when the kernel does not tell (gone, or another user's).
 pub fn call(pid: u32, tid: u32) -> Option<Call> {
     parse(&proc::text(format!("/proc/{pid}/task/{tid}/syscall"))?)
@@ -234,10 +241,12 @@ mod tests {
         let blocked = parse("202 0x7f01 0x189 0x0 0x0 0x0 0xffffffff 0x7ffd10 0x7f0a\n").unwrap();
         assert_eq!((blocked.number, blocked.args), (Some(202), [0x7f01, 0x189, 0, 0]));
         assert_eq!((blocked.sp, blocked.pc), (0x7ffd10, 0x7f0a));
-        assert_eq!(parse("running\n").unwrap().number, None);
+        let running = parse("running\n").unwrap();
+        assert_eq!(running.number, None);
         // Stopped in user space: no call, but registers.
         let stopped = parse("-1 0x7ffe98 0x401136").unwrap();
         assert_eq!((stopped.number, stopped.sp, stopped.pc), (None, 0x7ffe98, 0x401136));
+        assert!(running.is_awake() && !stopped.is_awake() && !blocked.is_awake());
         for bad in ["", "x", "1", "0 0xzz 1 2 3 4 5 6 7"] {
             assert_eq!(parse(bad), None, "{bad:?}");
         }

@@ -79,6 +79,14 @@ fn a_sleep_says_so() {
 }
 
 #[test]
+fn a_thread_that_is_ready_to_run_is_awake_and_one_that_waits_is_not() {
+    let spins = Victim::start("bash", &["-c", "while :; do :; done"]);
+    until(spins.ident(), "it spins", |found| found.os.is_awake() && found.os.words == "runs");
+    let sleeps = Victim::start("sleep", &["1000"]);
+    until(sleeps.ident(), "it sleeps", |found| found.os.syscall.is_some() && !found.os.is_awake());
+}
+
+#[test]
 fn a_stopped_process_shows_its_stack_and_stays_stopped() {
     let victim = Victim::start("sleep", &["1000"]);
     until(victim.ident(), "it sleeps", |found| found.os.syscall.is_some());

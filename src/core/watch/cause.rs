@@ -7,7 +7,7 @@ use super::draft::Judgement;
 use super::movement::IDLE;
 use super::obstacle;
 use super::pace::SUSPECT_MS;
-use super::program::{self, children_work, cpu, never_sleeps, stopped_child, storage_bytes};
+use super::program::{self, children_work, stopped_child, storage_bytes};
 use super::rank_view::RankView;
 use super::shortage::{self, cores_are_short, lacks_cores, starved, stretch};
 use crate::limits::Limits;
@@ -110,7 +110,7 @@ fn progresses(view: &RankView<'_>) -> bool {
     view.silence_ms() < SUSPECT_MS
         || moved.io_bytes > 0
         || children_work(view) == Some(true)
-        || never_sleeps(view)
+        || view.never_sleeps()
 }
 
 /// Two looks one after the other saw it in the same function of its own code.
@@ -220,7 +220,7 @@ impl<'a> Lateness<'a> {
 
     /// It uses no CPU although its time is over.
     fn idles(&self) -> bool {
-        self.overdue && cpu(self.view) <= IDLE
+        self.overdue && self.view.cpu_share() <= IDLE
     }
 
     /// It is a script that computes, or would if it had a core, in the same function at each look. Nothing
@@ -228,7 +228,7 @@ impl<'a> Lateness<'a> {
     fn spins(&self) -> bool {
         let view = self.view;
         let within = self.phase.is_none() && !self.spent;
-        within && self.signless && never_sleeps(view) && same_function(view)
+        within && self.signless && view.never_sleeps() && same_function(view)
     }
 
     /// Milliseconds for which it may be silent where cores are short.
@@ -333,7 +333,7 @@ impl<'a> Lateness<'a> {
         let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);
         // Progress of the program always renews the budget, a busy CPU alone three times.
         let stuck = view.threshold.stuck;
-        let silent_budget = stuck.saturating_mul(if never_sleeps(view) { 4 } else { 1 });
+        let silent_budget = stuck.saturating_mul(if view.never_sleeps() { 4 } else { 1 });
         if (long || compiling) && progresses(view) && self.silence < silent_budget {
             return Some(expected);
         }
@@ -353,10 +353,10 @@ impl<'a> Lateness<'a> {
     /// It is stuck: what its main thread waits in.
     fn by_its_wait(&self) -> Option<Judgement> {
         let view = self.view;
-        let idle = cpu(view) <= IDLE;
+        let idle = view.cpu_share() <= IDLE;
         let reason = match (view.sample.state, self.waits_in) {
             _ if view.waiting().is_some() => Reason::InsideEarlier,
-            ('R', _) if never_sleeps(view) => Reason::Spinning,
+            ('R', _) if view.never_sleeps() => Reason::Spinning,
             (_, Wait::Lock) if idle => Reason::Lock,
             (_, Wait::Sleep) if obstacle::for_own(view) != Some(Reason::FileLock) => Reason::Sleeping,
             // An event loop with nothing but timers.
@@ -380,7 +380,7 @@ pub(super) fn judge_start(view: &RankView<'_>, waited_ms: u64, limits: &Limits) 
         return None;
     }
     let blocked = view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
-    let idle = view.moved().over_ms >= 1_000 && cpu(view) <= IDLE;
+    let idle = view.moved().over_ms >= 1_000 && view.cpu_share() <= IDLE;
     let slowly = shortage::gets_little(view);
     let still = view.idle_ms.is_none_or(|ms| ms >= RENDEZVOUS_MS);
     let nothing = idle && still && !slowly && storage_bytes(view) == 0 && children_work(view) != Some(true);

@@ -4,6 +4,8 @@
 //! - LOOK-1: a rank is asked about at most every [`EVERY_MS`] while it stands still, with growing gaps, and
 //!   at most [`MOST`] ranks at a time. The gaps begin anew when what was seen is over.
 //! - LOOK-2: what a look showed counts only while the rank has not moved since.
+//! - LOOK-3: a look that catches a rank between two waits does not tell what it waits for. What an earlier
+//!   one told counts on.
 
 use super::cause::user_function;
 use rankdeck_proto::inspection::{Inspection, Socket};
@@ -23,6 +25,8 @@ struct LookHistory {
     at: Option<u64>,
     times: u32,
     answer: Option<Inspection>,
+    /// The latest one that saw it wait, where that answer did not.
+    waiting: Option<Inspection>,
     /// The function in which its own code was at the look before.
     function_before: Option<String>,
     /// What the storage that it waits for had moved at the look before.
@@ -79,6 +83,9 @@ impl Looks {
         if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
             asked.function_before = asked.answer.as_ref().and_then(user_function);
             asked.storage_before = asked.answer.as_ref().and_then(|look| look.storage_bytes);
+            let seen_waiting =
+                asked.answer.clone().filter(|look| !look.os.is_awake()).or(asked.waiting.take());
+            asked.waiting = seen_waiting.filter(|_| inspection.os.is_awake());
             // On a busy host a look may end before it has read a stack. An earlier stack still holds: the
             // rank has not moved since.
             let (known, before) =
@@ -98,15 +105,10 @@ impl Looks {
         }
     }
 
-    /// When the latest look at a rank began, on its host's clock; `None` where nobody tells.
-    pub fn began_ms(&self, rank: Rank) -> Option<u64> {
-        self.latest(rank).map(|look| look.began_ms).filter(|at| *at > 0)
-    }
-
     /// A rank moved: what was seen is over.
     pub fn moved(&mut self, rank: Rank) {
         if let Some(asked) = self.ranks.get_mut(&rank) {
-            asked.answer = None;
+            (asked.answer, asked.waiting) = (None, None);
             (asked.function_before, asked.storage_before) = (None, None);
             asked.before.clear();
         }
@@ -130,6 +132,11 @@ impl Looks {
     /// What the latest look at a rank showed.
     pub fn latest(&self, rank: Rank) -> Option<&Inspection> {
         self.ranks.get(&rank)?.answer.as_ref()
+    }
+
+    /// The look that saw it wait latest, where the latest look did not.
+    pub fn waiting(&self, rank: Rank) -> Option<&Inspection> {
+        self.ranks.get(&rank)?.waiting.as_ref()
     }
 }
 

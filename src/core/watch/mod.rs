@@ -199,7 +199,9 @@ impl Watch {
             let sample = rank.sample.as_ref()?;
             let host = model.hosts.get(rank.node.index()).and_then(|host| host.sample.as_ref());
             let gone = left || died;
-            Some(RankView {
+            let look = self.looks.latest(rank.rank);
+            let began_ms = look.map(|look| look.began_ms).filter(|at| *at > 0);
+            let view = RankView {
                 rank: rank.rank,
                 node: rank.node,
                 sample,
@@ -224,12 +226,13 @@ impl Watch {
                 }),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
                 gpu_is_shared: rank.gpu.is_some_and(|gpu| on_gpus.get(&(rank.node, gpu)) > Some(&1)),
-                look: self.looks.latest(rank.rank),
-                look_age_ms: self.looks.began_ms(rank.rank).map_or(0, |at| track.mono_ms.saturating_sub(at)),
+                look,
+                look_age_ms: began_ms.map_or(0, |at| track.mono_ms.saturating_sub(at)),
                 function_before: self.looks.function_before(rank.rank),
                 storage_before: self.looks.storage_before(rank.rank),
                 sockets_before: self.looks.before(rank.rank),
-            })
+            };
+            Some(view.or_earlier(self.looks.waiting(rank.rank)))
         };
         model.ranks.iter().filter_map(view).collect()
     }

@@ -14,8 +14,6 @@ use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::GpuSample;
 use std::collections::BTreeMap;
 
-/// CPU share from which a rank is busy.
-pub(super) const BUSY: f64 = 0.8;
 /// CPU share of all helpers together from which they work for the program, whatever they did before.
 const HELP: f64 = 0.5;
 /// How much more than before, as a factor and a share, helpers must do to work for the program.
@@ -24,18 +22,6 @@ const MORE: (f64, f64) = (2.0, 0.1);
 const MORE_IO: (f64, f64) = (2.0, (128 << 10) as f64);
 /// Share of its time that a GPU works, percent, from which its rank does.
 const GPU: u32 = 5;
-
-/// CPU share of the main thread of a script; of the whole process where that is all that is known, and for
-/// the built-in trainer, which computes in several threads.
-pub(super) fn cpu(view: &RankView<'_>) -> f64 {
-    let main = view.moved().main_cpu.filter(|_| view.phase().is_none());
-    main.or(view.moved().cpu).unwrap_or(f64::from(view.sample.cpu_percent) / 100.0)
-}
-
-/// It never sleeps: time in which it was ready to run and got no core counts.
-pub(super) fn never_sleeps(view: &RankView<'_>) -> bool {
-    view.moved().over_ms > 0 && cpu(view) + view.moved().delayed >= BUSY
-}
 
 /// Bytes of storage that the program moved.
 pub(super) fn storage_bytes(view: &RankView<'_>) -> u64 {
@@ -63,7 +49,11 @@ pub(super) fn children_work(view: &RankView<'_>) -> Option<bool> {
 /// Something of the program moves, or will by itself.
 pub(super) fn moves(view: &RankView<'_>, budget_ms: u64) -> bool {
     let moved = view.moved();
-    if view.quiet_ms() < SUSPECT_MS || view.sample.state == 'R' || cpu(view) > IDLE || never_sleeps(view) {
+    if view.quiet_ms() < SUSPECT_MS
+        || view.sample.state == 'R'
+        || view.cpu_share() > IDLE
+        || view.never_sleeps()
+    {
         return true;
     }
     if !is_told_apart(view) {

@@ -22,6 +22,9 @@ pub(super) const WORLD: &str = "world";
 /// Operations of PyTorch in which all members must bring the same number of elements.
 const SAME_SIZE: [&str; 3] = ["all_reduce", "broadcast", "barrier"];
 
+/// CPU share from which a rank is busy.
+const BUSY: f64 = 0.8;
+
 /// Each member sends a part to each other one.
 const EXCHANGE: &str = "all_to_all";
 
@@ -123,6 +126,20 @@ pub(super) struct Membership<'a> {
     pub chain: u64,
 }
 
+impl<'a> RankView<'a> {
+    /// Takes `waiting`, an earlier look that saw it wait, where the latest one did not and the rank has done
+    /// nothing since.
+    pub fn or_earlier(mut self, waiting: Option<&'a Inspection>) -> RankView<'a> {
+        let age_ms = |look: &Inspection| self.track.mono_ms.saturating_sub(look.began_ms);
+        let holds = |look: &&Inspection| look.began_ms > 0 && self.quiet_ms() >= age_ms(look);
+        if let Some(look) = waiting.filter(holds).filter(|_| self.was_awake()) {
+            self.look_age_ms = age_ms(look);
+            self.look = Some(look);
+        }
+        self
+    }
+}
+
 impl RankView<'_> {
     /// What moved lately.
     pub fn moved(&self) -> &Movement {
@@ -132,6 +149,18 @@ impl RankView<'_> {
     /// The rank's own status page, where it writes one.
     pub fn page(&self) -> Option<&PageSample> {
         self.sample.page.as_ref()
+    }
+
+    /// CPU share of the main thread of a script; of the whole process where that is all that is known, and
+    /// for the built-in trainer, which computes in several threads.
+    pub fn cpu_share(&self) -> f64 {
+        let main = self.moved().main_cpu.filter(|_| self.phase().is_none());
+        main.or(self.moved().cpu).unwrap_or(f64::from(self.sample.cpu_percent) / 100.0)
+    }
+
+    /// Time in which it was ready to run and got no core counts.
+    pub fn never_sleeps(&self) -> bool {
+        self.moved().over_ms > 0 && self.cpu_share() + self.moved().delayed >= BUSY
     }
 
     /// Its phase, when it tells one.
@@ -176,9 +205,14 @@ impl RankView<'_> {
         self.look.filter(|_| !self.look_is_old())
     }
 
-    /// The rank has done something since the latest look at it began.
+    /// The rank has done something since the latest look at it began, or was just about to.
     pub fn look_is_old(&self) -> bool {
-        self.look.is_some() && self.quiet_ms() < self.look_age_ms
+        self.look.is_some() && (self.quiet_ms() < self.look_age_ms || self.was_awake())
+    }
+
+    /// The look caught it between two waits: it polls, and wakes now and then to do so again.
+    fn was_awake(&self) -> bool {
+        self.look.is_some_and(|look| look.os.is_awake()) && self.sample.state != 'R' && !self.never_sleeps()
     }
 
     /// A look shows that the storage which it waits for gets on.

@@ -281,6 +281,41 @@ fn workers_and_servers_that_wake_by_themselves_are_waited_for() {
     }
 }
 
+/// Who polls wakes now and then to do so again, and on a busy host a look may come between.
+#[test]
+fn look_3_a_look_between_two_waits_does_not_tell_what_a_rank_waits_for() {
+    for (wchan, reason, looks) in waits() {
+        use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe, Sleeping, WaitsForPeer};
+        let sleeps = reason == Sleeping;
+        if !sleeps && !matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | WaitsForPeer | ChildProcess)
+        {
+            continue;
+        }
+        let does = |left: u64, shift: u64| {
+            move |at: u64, sample: &mut RankSample, look: &mut Inspection| {
+                sample.wchan = wchan.into();
+                looks(sample, look);
+                let left = Some(left.saturating_sub(at));
+                (look.os.sleep_left_ms, look.awaited_sleep_ms) =
+                    if sleeps { (left, None) } else { (None, left) };
+                look.os.state = 'S';
+                if (at / 500 + shift).is_multiple_of(5) {
+                    let (rank, threads) = (look.rank, std::mem::take(&mut look.threads));
+                    let os = OsState { state: 'R', ..OsState::default() };
+                    *look = Inspection { rank, pid: look.pid, threads, os, ..Inspection::default() };
+                }
+            }
+        };
+        for shift in 0..5 {
+            for cores in [FREE, FULL] {
+                quiet(&script(cores, 60_000, &does(60_000, shift)));
+            }
+            // Nothing comes.
+            red(&script(FREE, 15_000, &does(900_000, shift)), reason);
+        }
+    }
+}
+
 #[test]
 fn a_simulator_that_answers_ever_more_slowly_is_waited_for() {
     let answers = [3_000, 7_000, 14_000, 25_000, 40_000, 58_000];
