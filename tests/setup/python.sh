@@ -23,7 +23,8 @@ packages+=(onnx==1.23.2 onnxruntime==1.32.0)
 python=${PYTHON:-python3}
 for module in "$torch"/_C.cpython-3*.so; do
     version=${module##*/_C.cpython-3} version=3.${version%%-*}
-    ! command -v "python$version" >/dev/null 2>&1 || python=python$version
+    "$python" -c "import sys; sys.exit(sys.version_info[:2] != (3, ${version#3.}))" ||
+        ! command -v "python$version" >/dev/null 2>&1 || python=python$version
 done
 
 # Where PYTHONDONTWRITEBYTECODE is set, each `import torch` would compile two thousand files again.

@@ -184,6 +184,39 @@ fn a_scripts_own_sitecustomize_still_runs_and_the_hook_can_be_left_out() {
     console.wait_line(0, "wrapped False");
 }
 
+/// Static as Debian builds it, with a shared libpython as version managers build it, of a virtual
+/// environment: whichever there are.
+#[test]
+fn the_line_of_every_python_of_this_machine_is_read() {
+    const ASK: &str = "import os, sys; print(os.path.realpath(sys.executable))";
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let all: std::collections::BTreeSet<String> = std::env::split_paths(&folders)
+        .map(|folder| folder.join("python3"))
+        .chain(std::env::var_os("RANKDECK_TEST_PYTHON").map(Into::into))
+        .filter_map(|python| std::process::Command::new(python).args(["-c", ASK]).output().ok())
+        .filter(|output| output.status.success())
+        .map(|output| String::from_utf8(output.stdout).unwrap().trim().to_owned())
+        .collect();
+    assert!(!all.is_empty(), "no python3 in PATH");
+    let bed = Bed::new("pythons");
+    bed.script("pythons", &all.iter().map(|python| format!("{python}\n")).collect::<String>());
+    bed.script(
+        "train.py",
+        "import time\n\ndef wait_here():\n    print('ready', flush=True)\n    time.sleep(1000)\n\nwait_here()\n",
+    );
+    let mut console = Console::attach(&bed.start(), 0);
+    let start = "exec \"$(sed -n \"$((RANK + 1))p\" pythons)\" train.py";
+    console.launch(bed.spec(0, all.len() as u32, &["sh", "-c", start]));
+    for (rank, python) in (0..).zip(&all) {
+        console.wait_line(rank, "ready");
+        let found = look(&mut console, rank, python, |found| {
+            found.threads.iter().any(|stack| stack.how == How::Python && !stack.frames.is_empty())
+        });
+        let first = found.threads.iter().find(|stack| stack.how == How::Python).unwrap().frames[0].clone();
+        assert_eq!((first.function.as_str(), first.line), ("wait_here", Some(5)), "{python}: {first:?}");
+    }
+}
+
 const REAL: &str = r#"
 import os, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
