@@ -266,6 +266,29 @@ pub fn parse_io(text: &str) -> Option<Io> {
     Some(Io { calls: value("rchar:")?.saturating_add(value("wchar:")?), storage })
 }
 
+/// What a thread had of the cores so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// Nanoseconds on a core.
+    pub ran_ns: u64,
+    /// Nanoseconds that it was ready and had none.
+    pub delay_ns: u64,
+    /// How often it was given one.
+    pub turns: u64,
+}
+
+/// What a thread had of the cores; `None` when it is gone.
+pub fn schedule(pid: u32, tid: u32) -> Option<Schedule> {
+    parse_schedule(&text(format!("/proc/{pid}/task/{tid}/schedstat"))?)
+}
+
+/// From the text of a `schedstat` file (Documentation/scheduler/sched-stats.rst). Kernels without these
+/// statistics write zeros.
+pub fn parse_schedule(text: &str) -> Option<Schedule> {
+    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok());
+    Some(Schedule { ran_ns: fields.next()?, delay_ns: fields.next()?, turns: fields.next()? })
+}
+
 /// Busy and all clock ticks of all cores since boot.
 pub fn cpu_ticks() -> Option<(u64, u64)> {
     let text = text("/proc/stat")?;

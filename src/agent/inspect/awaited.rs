@@ -149,54 +149,16 @@ impl Cores {
 }
 
 fn times((pid, tid): (u32, u32)) -> Option<Times> {
-    let folder = format!("/proc/{pid}/task/{tid}");
-    let text = proc::text(format!("{folder}/schedstat"))?;
-    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok());
-    let state = proc::parse_stat(&proc::text(format!("{folder}/stat"))?)?.state;
-    Some(Times { ran: fields.next()?, delayed: fields.next()?, ready: state == 'R' })
+    let had = proc::schedule(pid, tid)?;
+    let state = proc::parse_stat(&proc::text(format!("/proc/{pid}/task/{tid}/stat"))?)?.state;
+    Some(Times { ran: had.ran_ns, delayed: had.delay_ns, ready: state == 'R' })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proc::Ident;
-    use std::process::{Child, Command, Stdio};
+    use crate::inspect::victim::Victim;
     use std::time::Duration;
-
-    struct Victim(Child);
-
-    impl Victim {
-        fn start(program: &str, args: &[&str]) -> Victim {
-            let mut command = Command::new(program);
-            command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            Victim(command.spawn().unwrap())
-        }
-
-        fn looked_at(&self) -> rankdeck_proto::inspection::Inspection {
-            let start = proc::stat(self.0.id()).unwrap().start;
-            let ident = Some(Ident { pid: self.0.id(), start });
-            crate::inspect::inspect(vec![crate::inspect::Subject { ident, ..Default::default() }]).remove(0)
-        }
-
-        fn until(&self, what: &str, mut fits: impl FnMut() -> bool) {
-            let begun = Instant::now();
-            while !fits() {
-                assert!(begun.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-    }
-
-    impl Drop for Victim {
-        fn drop(&mut self) {
-            for child in proc::descendants(self.0.id()) {
-                let start = proc::stat(child).map_or(0, |stat| stat.start);
-                crate::supervise::groups::signal(child, start, libc::SIGKILL);
-            }
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 
     #[test]
     fn the_sleep_of_a_worker_that_a_rank_waits_for_is_told() {

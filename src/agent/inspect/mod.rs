@@ -225,3 +225,6 @@ fn thread_name(pid: u32, tid: u32) -> String {
 mod cut_short_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod victim;

@@ -132,10 +132,7 @@ fn held(pid: u32, holder: u32, stacks: &[ThreadStack]) -> Held {
         let frame = stack.frames.first()?;
         Some((frame.file.clone(), frame.line, stack.frames.len()))
     };
-    let cpu = || {
-        let text = proc::text(format!("/proc/{pid}/task/{holder}/schedstat"))?;
-        text.split(' ').next()?.parse::<u64>().ok()
-    };
+    let cpu = || Some(proc::schedule(pid, holder)?.ran_ns);
     let state = || {
         let text = proc::text(format!("/proc/{pid}/task/{holder}/stat"))?;
         Some(proc::parse_stat(&text)?.state)

@@ -1,40 +1,8 @@
 //! Looking at real processes: blocked, stopped, spinning, gone.
 
+use super::victim::Victim;
 use super::*;
-use std::process::{Child, Command, Stdio};
-
-/// A process of a test, ended with it.
-struct Victim(Child);
-
-impl Victim {
-    fn start(program: &str, args: &[&str]) -> Victim {
-        let child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Victim(child)
-    }
-
-    fn ident(&self) -> Ident {
-        let stat = crate::proc::stat(self.0.id()).unwrap();
-        Ident { pid: stat.pid, start: stat.start }
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: kill takes integers; the child is ours and not reaped.
-        unsafe { libc::kill(self.0.id() as i32, signal) };
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use std::process::Command;
 
 fn subject(ident: Ident) -> Subject {
     Subject { rank: Rank(3), ident: Some(ident), page: "/nonexistent".into(), ..Subject::default() }

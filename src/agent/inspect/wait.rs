@@ -45,7 +45,8 @@ impl Wait {
     }
 
     fn once(pid: u32, tcp: &[sockets::Tcp]) -> Option<Wait> {
-        let before = turns(pid);
+        let turns = || proc::schedule(pid, pid).map(|had| had.turns);
+        let before = turns();
         let call = syscall::call(pid, pid)?;
         let wait = Wait {
             call,
@@ -55,7 +56,9 @@ impl Wait {
             obstacle: obstacle::in_memory(pid, &call, tcp),
             is_whole: false,
         };
-        Some(Wait { is_whole: !call.is_awake() && turns(pid) == before, ..wait })
+        // Where the kernel does not count turns, the call alone tells.
+        let is_same = turns() == before && syscall::call(pid, pid) == Some(call);
+        Some(Wait { is_whole: is_same && !call.is_awake(), ..wait })
     }
 
     /// It tells nothing, and need not be all.
@@ -63,11 +66,6 @@ impl Wait {
         let tells = self.sleep_left_ms.is_some() || self.path.is_some() || self.obstacle.is_some();
         !self.is_whole && !tells && self.awaits.is_empty()
     }
-}
-
-/// How often the main thread was given a core; `None` where the kernel does not count.
-fn turns(pid: u32) -> Option<u64> {
-    proc::text(format!("/proc/{pid}/task/{pid}/schedstat"))?.split_ascii_whitespace().nth(2)?.parse().ok()
 }
 
 /// The path that a call waits for, when it is one of its arguments.
@@ -88,42 +86,10 @@ fn path_argument(pid: u32, call: &Call) -> Option<String> {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use std::process::{Child, Command};
+    use crate::inspect::victim::Victim;
 
-    struct Program(Child);
-
-    impl Program {
-        fn start(code: &str) -> Program {
-            Program(Command::new("python3").args(["-c", code]).spawn().unwrap())
-        }
-
-        /// Reads until what is read fits.
-        fn until(&self, what: &str, fits: impl Fn(&Wait) -> bool) -> Wait {
-            let begun = Instant::now();
-            loop {
-                let wait = Wait::read(self.0.id(), &[], Instant::now() + Duration::from_secs(1));
-                match wait {
-                    Some(wait) if fits(&wait) => return wait,
-                    other => {
-                        assert!(
-                            begun.elapsed() < Duration::from_secs(60),
-                            "not within 60 s: {what}: {other:?}"
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    impl Drop for Program {
-        fn drop(&mut self) {
-            for child in proc::descendants(self.0.id()) {
-                let start = proc::stat(child).map_or(0, |stat| stat.start);
-                crate::supervise::groups::signal(child, start, libc::SIGKILL);
-            }
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
+    fn read(victim: &Victim) -> Option<Wait> {
+        Wait::read(victim.pid(), &[], Instant::now() + Duration::from_secs(1))
     }
 
     /// It polls two pipes in turn: whoever mixes two waits finds nobody at the other end.
@@ -135,11 +101,13 @@ mod tests {
             \x20   m.Process(target=time.sleep, args=(500,), daemon=True).start()\n\
             while True:\n\
             \x20   for r, w in ends: r.poll(0.02)";
-        let program = Program::start(code);
-        program.until("it polls", |wait| wait.is_whole && !wait.awaits.is_empty());
+        let program = Victim::start("python3", &["-c", code]);
+        program.until("it polls", || {
+            read(&program).is_some_and(|wait| wait.is_whole && !wait.awaits.is_empty())
+        });
         let mut whole = 0;
         for _ in 0..300 {
-            let wait = Wait::read(program.0.id(), &[], Instant::now() + Duration::from_secs(1)).unwrap();
+            let wait = read(&program).unwrap();
             if wait.is_whole {
                 assert!(!wait.call.is_awake() && !wait.awaits.is_empty(), "{wait:?}");
                 whole += 1;
@@ -152,7 +120,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_computes_is_between_two_waits() {
-        let program = Program::start("while True: pass");
-        program.until("it computes", |wait| wait.call.is_awake() && !wait.is_whole && wait.is_between());
+        let program = Victim::start("python3", &["-c", "while True: pass"]);
+        let computes = |wait: Wait| wait.call.is_awake() && !wait.is_whole && wait.is_between();
+        program.until("it computes", || read(&program).is_some_and(computes));
     }
 }

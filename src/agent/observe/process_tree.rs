@@ -7,7 +7,7 @@
 
 use crate::inspect::{descriptors, sockets};
 use crate::observe::cgroup_stat;
-use crate::proc::{self, Again, Ident, Stat};
+use crate::proc::{self, Again, Ident, Schedule, Stat};
 use rankdeck_proto::message::{CgroupSample, ChildSample, MainThread, RankSignals};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -161,13 +161,16 @@ impl ProcessTree {
             't' if !is_held_by_another(main.pid) => Stat { state: 'R', ..main },
             _ => main,
         };
-        let schedule = self.schedule.as_mut().and_then(Again::text).and_then(|text| parse_schedule(&text));
+        let schedule =
+            self.schedule.as_mut().and_then(Again::text).and_then(|text| proc::parse_schedule(&text));
+        // A kernel that keeps no such statistics tells nothing.
+        let schedule = schedule.filter(|schedule| schedule.ran_ns > 0);
         let slow = self.slow.get_or_insert_with(|| Slow::of(main.pid));
         let thoroughly = depth.thorough || slow.at.is_none();
         if thoroughly {
             slow.look(&main, schedule, depth, cache);
         }
-        let Schedule { ran_ns, delay_ms, turns } = schedule.unwrap_or_default();
+        let Schedule { ran_ns, delay_ns, turns } = schedule.unwrap_or_default();
         // Where a thread waits that has run meanwhile is a matter of the moment, and costs a walk over its
         // kernel stack.
         if thoroughly || self.waits.1 == ran_ns {
@@ -180,7 +183,7 @@ impl ProcessTree {
         let own_rss = if alive { main.rss } else { 0 };
         let signals = RankSignals {
             cpu_ms: milliseconds(main.cpu_ticks),
-            delay_ms,
+            delay_ms: delay_ns / 1_000_000,
             major_faults: main.major_faults,
             io_bytes: slow.io_bytes,
             children: slow.below.iter().take(CHILDREN).map(|stat| child(stat, &slow.io_below)).collect(),
@@ -294,22 +297,6 @@ fn is_held_by_another(pid: u32) -> bool {
     let tracer = proc::tracer(pid);
     let is_own = || std::path::Path::new(&format!("/proc/self/task/{tracer}")).exists();
     tracer > 0 && !is_own() && proc::tracer(pid) == tracer
-}
-
-/// Of a main thread: nanoseconds on a core, milliseconds that it waited for one, how often it was given one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Schedule {
-    ran_ns: u64,
-    delay_ms: u64,
-    turns: u64,
-}
-
-/// From `/proc/PID/schedstat` (Documentation/scheduler/sched-stats.rst): two times in nanoseconds and a
-/// number. Kernels without these statistics write zeros.
-fn parse_schedule(text: &str) -> Option<Schedule> {
-    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok());
-    let (ran_ns, delay_ns, turns) = (fields.next()?, fields.next()?, fields.next()?);
-    (ran_ns > 0).then_some(Schedule { ran_ns, delay_ms: delay_ns / 1_000_000, turns })
 }
 
 fn milliseconds(ticks: u64) -> u64 {

@@ -113,9 +113,9 @@ fn a_process_that_a_debugger_holds_is_shown_as_held() {
 
 #[test]
 fn the_time_without_a_core_is_the_second_number() {
-    let schedule = Schedule { ran_ns: 223_041_826, delay_ms: 58, turns: 969 };
-    assert_eq!(parse_schedule("223041826 58412202 969\n"), Some(schedule));
-    assert_eq!((parse_schedule(""), parse_schedule("1 x 2"), parse_schedule("0 0 0")), (None, None, None));
+    let schedule = Schedule { ran_ns: 223_041_826, delay_ns: 58_412_202, turns: 969 };
+    assert_eq!(proc::parse_schedule("223041826 58412202 969\n"), Some(schedule));
+    assert_eq!((proc::parse_schedule(""), proc::parse_schedule("1 x 2")), (None, None));
 }
 
 #[test]
