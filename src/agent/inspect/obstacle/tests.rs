@@ -1,29 +1,20 @@
 use super::*;
 use crate::inspect::sockets;
+use crate::inspect::victim::Victim;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A Python program that is killed at the end of its test.
-struct Program(Child);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn python(code: &str, words: &[&Path]) -> Program {
+fn python(code: &str, words: &[&Path]) -> Victim {
     let mut command = Command::new("python3");
     let child = command.arg("-c").arg(code).args(words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    Program(child.expect("python3"))
+    Victim(child.expect("python3"))
 }
 
 /// What the program's main thread is blocked on, as soon as that fits.
-fn obstacle(program: &Program, fits: impl Fn(&Obstacle) -> bool) -> Obstacle {
+fn obstacle(program: &Victim, fits: impl Fn(&Obstacle) -> bool) -> Obstacle {
     let (pid, begun) = (program.0.id(), Instant::now());
     let mut last = None;
     while begun.elapsed() < Duration::from_secs(20) {
@@ -269,7 +260,7 @@ fn a_program_that_sleeps_beside_a_locked_file_wants_no_lock() {
     };
     // Both sleep shortly, and neither keeps the other out; one that is kept out sleeps for long.
     let (reads, other) = (start("LOCK_UN", "0.5"), start("LOCK_UN", "0.5"));
-    let named = |program: &Program| {
+    let named = |program: &Victim| {
         let pid = program.0.id();
         let call = syscall::call(pid, pid)?;
         of(pid, &call, &[]).or_else(|| in_memory(pid, &call, &[]))
@@ -341,7 +332,7 @@ fn a_name_that_nobody_resolves_is_named() {
     if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
         rankdeck_testkit::skip!("no mount namespaces here");
     }
-    let child = Program(command.spawn().unwrap());
+    let child = Victim(command.spawn().unwrap());
     let found =
         obstacle(&child, |found| matches!(found, Obstacle::NameServer { name, .. } if !name.is_empty()));
     let (server, name) = ("127.0.53.9:53".into(), "simulator.example.org".into());
