@@ -205,11 +205,10 @@ fn ruled_out(model: &Model, view: Option<&RankView<'_>>, draft: &Draft) -> Vec<S
     {
         list.push("its GPU reports no error".into());
     }
-    if let Some(look) = view.look
-        && !look.sockets.is_empty()
-        && look.sockets.iter().all(|socket| socket.backoff < 2 && socket.retransmits < 2)
+    if !view.sockets().is_empty()
+        && view.sockets().iter().all(|socket| socket.backoff < 2 && socket.retransmits < 2)
     {
-        let count = look.sockets.len();
+        let count = view.sockets().len();
         list.push(format!("nothing is retransmitted on its {count} TCP connections"));
     }
     if let Some((cpu, memory)) = view.host.pressure

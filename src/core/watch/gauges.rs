@@ -40,7 +40,7 @@ pub(super) fn unanswered(socket: &Socket) -> String {
 
 /// What a close look shows that stands on no side of a card.
 pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
-    let Some(look) = view.and_then(|view| view.look) else { return Vec::new() };
+    let Some((view, look)) = view.and_then(|view| Some((view, view.look?))) else { return Vec::new() };
     let rank = look.rank;
     let mut facts = Vec::new();
     let ended = look.children.iter().filter(|child| child.state == 'Z').take(NAMED);
@@ -48,7 +48,7 @@ pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
         ended.map(|child| format!("rank {rank}: its child {} ({}) has ended", child.pid, child.name)),
     );
     let lossy =
-        look.sockets.iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
+        view.sockets().iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
     facts.extend(lossy.map(|socket| {
         format!(
             "rank {rank}: TCP to {}: {}, {} retransmissions, nothing received for {}",

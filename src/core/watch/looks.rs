@@ -5,7 +5,7 @@
 //!   at most [`MOST`] ranks at a time. The gaps begin anew when what was seen is over.
 //! - LOOK-2: what a look showed counts only while the rank has not moved since.
 //! - LOOK-3: a look that catches a rank between two waits does not tell what it waits for. What an earlier
-//!   one told counts on.
+//!   one told of that counts on; of its connections, the latest look tells.
 
 use super::cause::user_function;
 use rankdeck_proto::inspection::{Inspection, Socket};
@@ -29,7 +29,7 @@ struct LookHistory {
     waiting: Option<Inspection>,
     /// The function in which its own code was at the look before.
     function_before: Option<String>,
-    /// What the storage that it waits for had moved at the look before.
+    /// What the storage that it waits for had moved at the look before; 0 after one that saw it awake.
     storage_before: Option<u64>,
     /// Connections at the first look since the rank stands still, once there was another.
     before: Vec<Socket>,
@@ -82,9 +82,13 @@ impl Looks {
     pub fn answered(&mut self, inspection: Inspection) {
         if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
             asked.function_before = asked.answer.as_ref().and_then(user_function);
-            asked.storage_before = asked.answer.as_ref().and_then(|look| look.storage_bytes);
-            let seen_waiting =
-                asked.answer.clone().filter(|look| !look.os.is_awake()).or(asked.waiting.take());
+            let before = asked.answer.clone().filter(|look| !look.os.is_awake());
+            // Whatever it waited for before it was awake has ended.
+            let awake =
+                inspection.os.is_awake() || asked.answer.as_ref().is_some_and(|look| look.os.is_awake());
+            asked.storage_before =
+                if awake { Some(0) } else { before.as_ref().and_then(|look| look.storage_bytes) };
+            let seen_waiting = before.or(asked.waiting.take());
             asked.waiting = seen_waiting.filter(|_| inspection.os.is_awake());
             // On a busy host a look may end before it has read a stack. An earlier stack still holds: the
             // rank has not moved since.
@@ -119,7 +123,8 @@ impl Looks {
         self.ranks.get(&rank)?.function_before.as_deref()
     }
 
-    /// What the storage that the rank waits for had moved at the look before the latest.
+    /// What the storage that the rank waits for had moved at the look before the latest; 0 where one of them
+    /// saw it awake.
     pub fn storage_before(&self, rank: Rank) -> Option<u64> {
         self.ranks.get(&rank)?.storage_before
     }

@@ -230,6 +230,7 @@ impl Watch {
                 look_age_ms: began_ms.map_or(0, |at| track.mono_ms.saturating_sub(at)),
                 function_before: self.looks.function_before(rank.rank),
                 storage_before: self.looks.storage_before(rank.rank),
+                latest: look,
                 sockets_before: self.looks.before(rank.rank),
             };
             Some(view.or_earlier(self.looks.waiting(rank.rank)))

@@ -45,14 +45,14 @@ pub(super) fn sockets(
     let inside: Vec<&RankView> = views.iter().filter(|view| members.contains(&view.rank)).collect();
     let mut hosts: BTreeMap<&str, NodeRank> = BTreeMap::new();
     for view in &inside {
-        for socket in view.look.into_iter().flat_map(|look| &look.sockets) {
+        for socket in view.sockets() {
             hosts.insert(address(&socket.local), view.node);
         }
     }
     let mut bad: BTreeSet<(NodeRank, NodeRank)> = BTreeSet::new();
     let mut facts = Vec::new();
     for view in &inside {
-        for socket in view.look.into_iter().flat_map(|look| &look.sockets) {
+        for socket in view.sockets() {
             let Some(peer) = hosts.get(address(&socket.peer)).copied().filter(|peer| *peer != view.node)
             else {
                 continue;
@@ -127,15 +127,13 @@ pub(super) fn doubtful(model: &Model, views: &[RankView<'_>], members: &[Rank]) 
         return Some(format!("of {}, whose interface comes and goes,", name(view.node)));
     }
     let place = |address: &str| {
-        let owns = |view: &&&RankView| {
-            view.look
-                .is_some_and(|look| look.sockets.iter().any(|socket| self::address(&socket.local) == address))
-        };
+        let owns =
+            |view: &&&RankView| view.sockets().iter().any(|socket| self::address(&socket.local) == address);
         inside.iter().find(owns).map(|view| view.node)
     };
     inside.iter().find_map(|view| {
         let lossy = |socket: &&Socket| socket.backoff > 0 || socket.retransmits > 0;
-        let mut peers = view.look.into_iter().flat_map(|look| look.sockets.iter().filter(lossy));
+        let mut peers = view.sockets().iter().filter(lossy);
         let peer = peers.find_map(|socket| place(address(&socket.peer)).filter(|node| *node != view.node))?;
         Some(format!("between {} and {}", name(view.node), name(peer)))
     })
@@ -144,20 +142,15 @@ pub(super) fn doubtful(model: &Model, views: &[RankView<'_>], members: &[Rank]) 
 /// Directions between hosts in which segments still arrive at an end that is not answered: more of them than
 /// at an earlier look.
 fn arrivals(inside: &[&RankView<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {
-    let sockets = |view: &&RankView| {
-        let now = view.look.into_iter().flat_map(|look| &look.sockets).cloned();
-        (view.node, now.collect::<Vec<Socket>>(), view.sockets_before.to_vec())
-    };
-    let all: Vec<(NodeRank, Vec<Socket>, Vec<Socket>)> = inside.iter().map(sockets).collect();
     let mut found = BTreeSet::new();
-    for (node, own, _) in &all {
-        for stuck in own.iter().filter(|socket| is_stuck(socket)) {
+    for view in inside {
+        for stuck in view.sockets().iter().filter(|socket| is_stuck(socket)) {
             let is_twin = |twin: &&Socket| twin.local == stuck.peer && twin.peer == stuck.local;
-            for (other, now, before) in all.iter().filter(|(other, _, _)| other != node) {
-                if let (Some(now), Some(before)) = (now.iter().find(is_twin), before.iter().find(is_twin))
-                    && now.segments_in > before.segments_in
-                {
-                    found.insert((*node, *other));
+            for other in inside.iter().filter(|other| other.node != view.node) {
+                let (now, before) =
+                    (other.sockets().iter().find(is_twin), other.sockets_before.iter().find(is_twin));
+                if now.zip(before).is_some_and(|(now, before)| now.segments_in > before.segments_in) {
+                    found.insert((view.node, other.node));
                 }
             }
         }

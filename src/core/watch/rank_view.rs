@@ -76,8 +76,10 @@ pub(super) struct RankView<'a> {
     pub look_age_ms: u64,
     /// File and function of its own code at the look before that one.
     pub function_before: Option<&'a str>,
-    /// What the storage that it waits for had moved at the look before that one.
+    /// What the storage that it waits for had moved at the look before that one; 0 after one that saw it awake.
     pub storage_before: Option<u64>,
+    /// The latest look: this one, or one that saw it awake.
+    pub latest: Option<&'a Inspection>,
     /// Its connections at an earlier look.
     pub sockets_before: &'a [Socket],
 }
@@ -128,7 +130,7 @@ pub(super) struct Membership<'a> {
 
 impl<'a> RankView<'a> {
     /// Takes `waiting`, an earlier look that saw it wait, where the latest one did not and the rank has done
-    /// nothing since.
+    /// nothing since. Its connections stay those of the latest.
     pub fn or_earlier(mut self, waiting: Option<&'a Inspection>) -> RankView<'a> {
         let age_ms = |look: &Inspection| self.track.mono_ms.saturating_sub(look.began_ms);
         let holds = |look: &&Inspection| look.began_ms > 0 && self.quiet_ms() >= age_ms(look);
@@ -207,20 +209,27 @@ impl RankView<'_> {
 
     /// The rank has done something since the latest look at it began, or was just about to.
     pub fn look_is_old(&self) -> bool {
-        self.look.is_some() && (self.quiet_ms() < self.look_age_ms || self.was_awake())
+        let awake = |look: &Inspection| look.os.is_awake() && self.was_awake();
+        self.look.is_some_and(|look| self.quiet_ms() < self.look_age_ms || awake(look))
     }
 
-    /// The look caught it between two waits: it polls, and wakes now and then to do so again.
+    /// The latest look caught it between two waits: it polls, and wakes now and then to do so again.
     fn was_awake(&self) -> bool {
-        self.look.is_some_and(|look| look.os.is_awake()) && self.sample.state != 'R' && !self.never_sleeps()
+        self.latest.is_some_and(|look| look.os.is_awake()) && self.sample.state != 'R' && !self.never_sleeps()
+    }
+
+    /// Its connections at the latest look.
+    pub fn sockets(&self) -> &[Socket] {
+        self.latest.map(|look| look.sockets.as_slice()).unwrap_or_default()
     }
 
     /// A look shows that the storage which it waits for gets on.
     pub fn storage_answers(&self) -> bool {
-        self.evidence().is_some_and(|look| {
+        let moves = |look: &Inspection| {
             let since = look.storage_bytes.zip(self.storage_before).is_some_and(|(now, then)| now > then);
             look.storage_moved > 0 || since
-        })
+        };
+        self.was_awake() || self.evidence().is_some_and(moves)
     }
 
     /// Number of the collective that it entered last in a group.

@@ -214,7 +214,8 @@ fn a_gpu_that_works_for_a_rank_is_its_progress() {
 /// moves.
 #[test]
 fn p9_storage_that_is_slow_is_waited_for_and_storage_that_is_dead_is_not() {
-    let saves = |moves: bool, ms: u64| {
+    // Some looks come between two waits, and see it wait for nothing.
+    let saves = |moves: bool, ms: u64, between: Option<u64>| {
         let mut c = trained(2);
         let since = c.now.0;
         let mut samples = 0;
@@ -225,17 +226,24 @@ fn p9_storage_that_is_slow_is_waited_for_and_storage_that_is_dead_is_not() {
         });
         while c.now.0 < since + ms {
             samples += 1;
-            let storage_bytes = Some(1_000_000 + if moves { samples * 500 } else { 0 });
-            let look = Inspection { storage_bytes, ..look_at(0, "save", "train.py", 70) };
+            let mut look = look_at(0, "save", "train.py", 70);
+            if between.is_some_and(|shift| (samples / 2 + shift).is_multiple_of(5)) {
+                look.os.state = 'R';
+            } else {
+                look.storage_bytes = Some(1_000_000 + if moves { samples * 500 } else { 0 });
+            }
             c.agents[0].inspections.insert(0, look);
             c.pass(250);
         }
         c
     };
-    let c = saves(true, 60_000);
-    assert_eq!(reds(&c), [], "{:?}", c.verdicts());
-    assert!(verdicts(&c).iter().all(|told| told.reason_code == Reason::ExpectedWait), "{:?}", verdicts(&c));
-    assert_eq!(reds(&saves(false, 8_000)), [(Some(0), Reason::Storage)]);
+    for between in (0..5).map(Some).chain([None]) {
+        let c = saves(true, 60_000, between);
+        assert_eq!(reds(&c), [], "{between:?} {:?}", c.verdicts());
+        let expected = verdicts(&c).iter().all(|told| told.reason_code == Reason::ExpectedWait);
+        assert!(expected, "{between:?} {:?}", verdicts(&c));
+    }
+    assert_eq!(reds(&saves(false, 8_000, None)), [(Some(0), Reason::Storage)]);
 }
 
 #[test]

@@ -89,6 +89,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         look_age_ms: 0,
         function_before: None,
         storage_before: None,
+        latest: None,
         sockets_before: &[],
     }
 }

@@ -75,8 +75,8 @@ fn p11_a_link_that_is_down_and_a_loss_in_one_direction() {
     assert_eq!(verdict.host.as_deref(), Some("bee"));
 
     // Unacknowledged data alone does not tell the direction; that it arrives again and again does:
-    // acknowledgements from bee to ant are lost.
-    for arrives in [false, true] {
+    // acknowledgements from bee to ant are lost. A look between two waits tells of connections, too.
+    for (arrives, state) in [(false, 'S'), (true, 'S'), (true, 'R')] {
         let mut c = trained(2);
         partition(&mut c, &[]);
         let ends = ["10.0.0.1:5000", "10.0.0.2:4711"];
@@ -88,7 +88,8 @@ fn p11_a_link_that_is_down_and_a_loss_in_one_direction() {
         }
         c.pass(4_000);
         if arrives {
-            c.agents[1].inspections.get_mut(&2).unwrap().sockets[0].segments_in = 3;
+            let look = c.agents[1].inspections.get_mut(&2).unwrap();
+            (look.sockets[0].segments_in, look.os.state) = (3, state);
         }
         c.pass(8_000);
         let told = verdicts(&c).last().cloned().expect("a verdict");
