@@ -79,8 +79,8 @@ def script(machine, found):
     machine.save()
     run = start("stuck", 10 ** 6, 1, 20)
     begun = time.monotonic()
-    run.wait(lambda: run.of("verdict"), 75 * max(machine.options.quick, 0.2))
-    run.wait(lambda: any(line["rank"] == 1 for line in run.of("verdict")), 10)
+    run.wait(lambda: run.of("verdict"), 75 * machine.options.quick)
+    run.wait(lambda: any(line["rank"] == 1 for line in run.of("verdict")), 10 * machine.options.quick)
     found["a rank leaves one out"] = {"verdicts": run.verdicts(begun), "summary": run.summary()}
     run.stop()
 
@@ -116,7 +116,7 @@ def screens(machine, found):
 
         # The preflight takes its time; a pane that is drawn is a kilobyte and more, and then it lives for a
         # while.
-        alive = show(60, enough=4000) and show(4)
+        alive = show(60, enough=4000) and show(4 * max(machine.options.quick, 0.3))
         for key in (b"2", b"5", b"1", b"\r", b"\x1b"):
             if alive:
                 os.write(terminal, key)
