@@ -3,14 +3,15 @@
 
     cargo build --release --workspace
     RANKDECK_TEST_PYTHON=PYTHON python3 benches/soak.py [--hours 2] [--slice 300] [--only NAME,...] [--beside 1] [--json FILE]
+                                                [--keep FOLDER]
 
 With `--beside N`, N runs go on at the same time, and `--hours` are those of the clock: eight sleepy ones for an hour are eight hours of run time,
 `--hours 1 --beside 8 --only sleepy`. The sleepy scripts evaluate in a simulator elsewhere, save, compile, download, prepare data or sleep for
 a minute, on one rank while the others wait or on all, with a tracker's process, a TensorBoard writer's thread and workers of data loaders beside them.
 Each slice is a run of its own over two local hosts. The end of each must be proved, and nothing of it may be left. Ambers are listed with their
-reasons, and with what they said first. The interpreter needs PyTorch, Gymnasium and ale-py.
+reasons, and with what they said first. With --keep, the folders of runs with a red verdict stay there. The interpreter needs PyTorch, Gymnasium and ale-py.
 """
-import argparse, collections, concurrent.futures, itertools, json, os, pathlib, re, signal, sys, tempfile, threading, time
+import argparse, collections, concurrent.futures, itertools, json, os, pathlib, re, shutil, signal, sys, tempfile, threading, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from lab import programs  # noqa: E402
@@ -47,6 +48,11 @@ SLEEPY = {
 }
 
 
+def place(folder, name, number):
+    """The folder of one run."""
+    return folder / f"{name.replace(' ', '-')}-{number}"
+
+
 def slice_of(name, seconds, number, folder, console, over):
     """One run, for so long or until `over`; gives back what happened."""
     config, nproc, sets = PROGRAMS.get(name) or (None, SLEEPY[name][1], [])
@@ -56,7 +62,7 @@ def slice_of(name, seconds, number, folder, console, over):
         text = programs.experiment("soak-script", "script", sum(nproc), {}, {})
     else:
         text = (ROOT / "configs" / f"{config}.toml").read_text()
-    run = Run([console], folder / f"{name.replace(' ', '-')}-{number}", text, programs.hosts(nproc), more=[word for value in sets for word in ("--set", value)])
+    run = Run([console], place(folder, name, number), text, programs.hosts(nproc), more=[word for value in sets for word in ("--set", value)])
     begun = time.time()
     try:
         run.pass_time(seconds, over)
@@ -97,6 +103,7 @@ def main():
     parser.add_argument("--only", default="", help="names, or `sleepy` for all of those")
     parser.add_argument("--beside", type=int, default=1, help="runs at the same time")
     parser.add_argument("--json")
+    parser.add_argument("--keep")
     parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
     args = parser.parse_args()
     chosen = args.only.split(",")
@@ -119,6 +126,9 @@ def main():
                 number = next(numbers)
             name = names[number % len(names)]
             told = slice_of(name, min(args.slice, max(30.0, until - time.time())), number, pathlib.Path(folder), args.console, over)
+            if args.keep and any(verdict[1] == "red" for verdict in told["verdicts"]):
+                kept = place(pathlib.Path(folder), name, number)
+                shutil.copytree(kept, pathlib.Path(args.keep) / f"{kept.name}-{int(time.time())}", symlinks=True)
             with lock:
                 slices.append(told)
                 tell(told, args.json)

@@ -76,7 +76,8 @@ pub(super) struct RankView<'a> {
     pub look_age_ms: u64,
     /// File and function of its own code at the look before that one.
     pub function_before: Option<&'a str>,
-    /// What the storage that it waits for had moved at the look before that one; 0 after one that saw it awake.
+    /// What the storage that it waits for had moved at the look before that one; 0 after one that saw it
+    /// awake.
     pub storage_before: Option<u64>,
     /// The latest look: this one, or one that saw it awake.
     pub latest: Option<&'a Inspection>,
