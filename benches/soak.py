@@ -53,6 +53,11 @@ def place(folder, name, number):
     return folder / f"{name.replace(' ', '-')}-{number}"
 
 
+def special(folder, names):
+    """Sockets and pipes among them, which cannot be copied."""
+    return [name for name in names if not (path := pathlib.Path(folder, name)).is_symlink() and not path.is_file() and not path.is_dir()]
+
+
 def slice_of(name, seconds, number, folder, console, over):
     """One run, for so long or until `over`; gives back what happened."""
     config, nproc, sets = PROGRAMS.get(name) or (None, SLEEPY[name][1], [])
@@ -128,7 +133,7 @@ def main():
             told = slice_of(name, min(args.slice, max(30.0, until - time.time())), number, pathlib.Path(folder), args.console, over)
             if args.keep and any(verdict[1] == "red" for verdict in told["verdicts"]):
                 kept = place(pathlib.Path(folder), name, number)
-                shutil.copytree(kept, pathlib.Path(args.keep) / f"{kept.name}-{int(time.time())}", symlinks=True)
+                shutil.copytree(kept, pathlib.Path(args.keep) / f"{kept.name}-{int(time.time())}", symlinks=True, ignore=special)
             with lock:
                 slices.append(told)
                 tell(told, args.json)
