@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 /// Children are listed again after this time even where the kernel tells of no new process: some containers
 /// are shown a list of their own making.
 const LIST_ROUND: Duration = Duration::from_secs(5);
-/// Most children of a rank that are listed, and processes whose storage traffic is read.
+/// Most children of a rank that are listed, and whose traffic is read.
 const CHILDREN: usize = 64;
-const IO_PROCESSES: usize = 16;
 /// Share of a core from which a main thread is seen to work without a look at its connections.
 const RUNS: f32 = 0.05;
 
@@ -26,8 +25,9 @@ const RUNS: f32 = 0.05;
 pub struct Depth {
     /// Also what changes slowly. The first look does anyway.
     pub thorough: bool,
-    /// With that, what the connections of a main thread that hardly runs have carried: a walk over all
-    /// connections of the host. Nobody asks while the program itself gives signs of life.
+    /// With that, what the connections of a main thread that hardly runs have carried, and those of its
+    /// children: a walk over all connections of the host. Nobody asks while the program itself gives signs of
+    /// life.
     pub connections: bool,
 }
 
@@ -71,14 +71,26 @@ impl HostCache {
         self.newest
     }
 
-    /// Bytes that the open TCP connections of a process have carried; `None` where that cannot be read.
-    fn net_bytes(&mut self, pid: u32) -> Option<u64> {
+    /// Bytes that the open TCP connections of a process and of those below it have carried; `None` where
+    /// that cannot be read.
+    fn net_bytes(&mut self, root: u32, below: &[&Stat]) -> Option<NetBytes> {
         let carried = match &mut self.carried {
             Some(known) => known,
             none => none.insert(sockets::tcp().ok()?.iter().map(|tcp| (tcp.inode, tcp.carried)).collect()),
         };
-        let own = descriptors::socket_inodes(pid);
-        Some(own.iter().filter_map(|inode| carried.get(inode)).sum())
+        let pids = std::iter::once(root).chain(below.iter().map(|process| process.pid));
+        let sockets: BTreeMap<u32, Vec<u64>> =
+            pids.map(|pid| (pid, descriptors::socket_inodes(pid))).collect();
+        let of = |pid: &u32| sockets.get(pid).map(Vec::as_slice).unwrap_or_default();
+        let sum = |inodes: &mut dyn Iterator<Item = &u64>| {
+            inodes.filter_map(|inode| carried.get(inode)).sum::<u64>()
+        };
+        // Who is forked has the connections of its parent. What that does with them is none of its doing.
+        let own = |process: &&Stat| {
+            let mut own = of(&process.pid).iter().filter(|inode| !of(&process.ppid).contains(inode));
+            (process.pid, sum(&mut own))
+        };
+        Some(NetBytes { main: sum(&mut of(&root).iter()), below: below.iter().map(own).collect() })
     }
 
     /// Ranks mostly share their groups: each is looked at once per round.
@@ -90,6 +102,14 @@ impl HostCache {
         self.groups.push((groups.clone(), sample.clone()));
         sample
     }
+}
+
+/// Bytes that TCP connections have carried.
+#[derive(Debug)]
+struct NetBytes {
+    main: u64,
+    /// By process.
+    below: BTreeMap<u32, u64>,
 }
 
 /// What changes slowly or says nothing by its moment: children, cgroup and storage traffic.
@@ -111,6 +131,7 @@ struct Slow {
     cgroup: Option<CgroupSample>,
     io_bytes: u64,
     io_below: BTreeMap<u32, proc::Io>,
+    net_below: BTreeMap<u32, u64>,
 }
 
 /// A process tree at one moment.
@@ -186,7 +207,7 @@ impl ProcessTree {
             delay_ms: delay_ns / 1_000_000,
             major_faults: main.major_faults,
             io_bytes: slow.io_bytes,
-            children: slow.below.iter().take(CHILDREN).map(|stat| child(stat, &slow.io_below)).collect(),
+            children: slow.below.iter().take(CHILDREN).map(|stat| slow.child(stat)).collect(),
             cgroup: slow.cgroup.clone(),
             main: schedule.map(|_| MainThread { cpu_us: ran_ns / 1000, turns, ..slow.main }),
         };
@@ -219,11 +240,12 @@ impl Slow {
             cgroup: None,
             io_bytes: 0,
             io_below: BTreeMap::new(),
+            net_below: BTreeMap::new(),
         }
     }
 
-    /// What the main thread has done. Only where it has hardly run and moved nothing are its connections
-    /// counted.
+    /// What the main thread has done. Only where it has hardly run and moved nothing are connections counted,
+    /// its own and those of the processes below.
     fn look_at_main(
         &mut self,
         pid: u32,
@@ -242,8 +264,24 @@ impl Slow {
         let cpu_us = schedule.ran_ns / 1000;
         let ran = cpu_us.saturating_sub(self.main.cpu_us) as f32 / 1e6;
         let moves = io_bytes != self.main.io_bytes || ran >= seconds * RUNS;
-        let net_bytes = if connections && !moves { cache.net_bytes(pid) } else { None };
+        let live: Vec<&Stat> =
+            self.below.iter().filter(|process| !process.is_gone()).take(CHILDREN).collect();
+        let net = if connections && !moves { cache.net_bytes(pid, &live) } else { None };
+        let net_bytes = net.as_ref().map(|net| net.main);
         self.main = MainThread { cpu_us, turns: schedule.turns, io_bytes, net_bytes };
+        self.net_below = net.map(|net| net.below).unwrap_or_default();
+    }
+
+    fn child(&self, stat: &Stat) -> ChildSample {
+        ChildSample {
+            pid: stat.pid,
+            name: stat.comm.clone(),
+            state: stat.state,
+            cpu_ms: milliseconds(stat.cpu_ticks),
+            parent: stat.ppid,
+            io_bytes: self.io_below.get(&stat.pid).map_or(0, |io| io.calls.saturating_add(io.storage)),
+            net_bytes: self.net_below.get(&stat.pid).copied(),
+        }
     }
 
     /// The processes below, as known where nobody can have come or gone.
@@ -276,7 +314,7 @@ impl Slow {
         };
         let own =
             self.io.as_mut().and_then(Again::text).and_then(|text| proc::parse_io(&text)).unwrap_or_default();
-        let others = self.below.iter().filter(|process| !process.is_gone()).take(IO_PROCESSES);
+        let others = self.below.iter().filter(|process| !process.is_gone()).take(CHILDREN);
         let io_below: BTreeMap<u32, proc::Io> =
             others.filter_map(|process| Some((process.pid, proc::io(process.pid)?))).collect();
         self.io_bytes = own.storage + io_below.values().map(|io| io.storage).sum::<u64>();
@@ -301,17 +339,6 @@ fn is_held_by_another(pid: u32) -> bool {
 
 fn milliseconds(ticks: u64) -> u64 {
     ticks * 1000 / proc::ticks_per_second()
-}
-
-fn child(stat: &Stat, io: &BTreeMap<u32, proc::Io>) -> ChildSample {
-    ChildSample {
-        pid: stat.pid,
-        name: stat.comm.clone(),
-        state: stat.state,
-        cpu_ms: milliseconds(stat.cpu_ticks),
-        parent: stat.ppid,
-        io_bytes: io.get(&stat.pid).map_or(0, |io| io.calls.saturating_add(io.storage)),
-    }
 }
 
 #[cfg(test)]

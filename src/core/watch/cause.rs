@@ -8,7 +8,7 @@ use super::movement::IDLE;
 use super::obstacle;
 use super::pace::SUSPECT_MS;
 use super::program::{self, children_work, stopped_child, storage_bytes};
-use super::rank_view::RankView;
+use super::rank_view::{EarlierStorage, RankView};
 use super::shortage::{self, cores_are_short, lacks_cores, starved, stretch};
 use crate::limits::Limits;
 use crate::reason::{Reason, Severity};
@@ -281,7 +281,9 @@ impl<'a> Lateness<'a> {
             return if self.shown { amber(Reason::ExpectedWait) } else { None };
         }
         // Where somebody counts what it moves, two looks tell.
-        let seen = |look: &Inspection| look.storage_bytes.is_none() || view.storage_before.is_some();
+        let seen = |look: &Inspection| {
+            look.storage_bytes.is_none() || view.storage_before != EarlierStorage::Unknown
+        };
         let enough = view.threshold.suspect.max(self.limits.behind).saturating_add(LOOK_MS);
         let unseen = !view.evidence().is_some_and(seen) && self.silence < enough;
         if unseen { None } else { red(Confidence::Likely, Reason::Storage) }

@@ -8,6 +8,7 @@
 //!   one told of that counts on; of its connections, the latest look tells.
 
 use super::cause::user_function;
+use super::rank_view::EarlierStorage;
 use rankdeck_proto::inspection::{Inspection, Socket};
 use rankdeck_types::ids::{NodeRank, Rank};
 use serde::{Deserialize, Serialize};
@@ -29,8 +30,7 @@ struct LookHistory {
     waiting: Option<Inspection>,
     /// The function in which its own code was at the look before.
     function_before: Option<String>,
-    /// What the storage that it waits for had moved at the look before; 0 after one that saw it awake.
-    storage_before: Option<u64>,
+    storage_before: EarlierStorage,
     /// Connections at the first look since the rank stands still, once there was another.
     before: Vec<Socket>,
 }
@@ -83,11 +83,13 @@ impl Looks {
         if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
             asked.function_before = asked.answer.as_ref().and_then(user_function);
             let before = asked.answer.clone().filter(|look| !look.os.is_awake());
-            // Whatever it waited for before it was awake has ended.
             let awake =
                 inspection.os.is_awake() || asked.answer.as_ref().is_some_and(|look| look.os.is_awake());
-            asked.storage_before =
-                if awake { Some(0) } else { before.as_ref().and_then(|look| look.storage_bytes) };
+            asked.storage_before = match before.as_ref().and_then(|look| look.storage_bytes) {
+                _ if awake => EarlierStorage::Answered,
+                Some(bytes) => EarlierStorage::Moved(bytes),
+                None => EarlierStorage::Unknown,
+            };
             let seen_waiting = before.or(asked.waiting.take());
             asked.waiting = seen_waiting.filter(|_| inspection.os.is_awake());
             // On a busy host a look may end before it has read a stack. An earlier stack still holds: the
@@ -113,7 +115,7 @@ impl Looks {
     pub fn moved(&mut self, rank: Rank) {
         if let Some(asked) = self.ranks.get_mut(&rank) {
             (asked.answer, asked.waiting) = (None, None);
-            (asked.function_before, asked.storage_before) = (None, None);
+            (asked.function_before, asked.storage_before) = (None, EarlierStorage::Unknown);
             asked.before.clear();
         }
     }
@@ -123,10 +125,9 @@ impl Looks {
         self.ranks.get(&rank)?.function_before.as_deref()
     }
 
-    /// What the storage that the rank waits for had moved at the look before the latest; 0 where one of them
-    /// saw it awake.
-    pub fn storage_before(&self, rank: Rank) -> Option<u64> {
-        self.ranks.get(&rank)?.storage_before
+    /// What the look before the latest showed of the storage that the rank waits for.
+    pub fn storage_before(&self, rank: Rank) -> EarlierStorage {
+        self.ranks.get(&rank).map(|asked| asked.storage_before).unwrap_or_default()
     }
 
     /// The rank's connections at the first look since it stands still; empty while there was no other.

@@ -29,13 +29,14 @@ pub(super) struct Child {
     pub cpu_ms: u64,
     pub parent: u32,
     pub io_bytes: u64,
+    pub net_bytes: Option<u64>,
 }
-nameless!(Child { pid, state, cpu_ms, parent, io_bytes });
+nameless!(Child { pid, state, cpu_ms, parent, io_bytes, net_bytes });
 
 impl From<&ChildSample> for Child {
     fn from(child: &ChildSample) -> Child {
-        let ChildSample { pid, name: _, state, cpu_ms, parent, io_bytes } = *child;
-        Child { pid, state, cpu_ms, parent, io_bytes }
+        let ChildSample { pid, name: _, state, cpu_ms, parent, io_bytes, net_bytes } = *child;
+        Child { pid, state, cpu_ms, parent, io_bytes, net_bytes }
     }
 }
 
@@ -106,6 +107,8 @@ pub(super) struct ChildMovement {
     pub parent: u32,
     pub cpu_ms: u64,
     pub io_bytes: u64,
+    /// Bytes by which what its connections have carried differs; 0 where one of the samples does not tell.
+    pub net_bytes: u64,
     /// It was not there when the rank came to its last collective, or did anything where there are none.
     pub is_new: bool,
 }
@@ -118,12 +121,13 @@ impl ChildMovement {
             parent: now.parent,
             cpu_ms: now.cpu_ms.saturating_sub(before.cpu_ms),
             io_bytes: now.io_bytes.saturating_sub(before.io_bytes),
+            net_bytes: now.net_bytes.zip(before.net_bytes).map_or(0, |(now, then)| now.abs_diff(then)),
             is_new,
         }
     }
 
     pub fn moves(&self, over_ms: u64) -> bool {
-        self.io_bytes > 0 || self.cpu_ms as f64 >= WORKS * over_ms.max(1) as f64
+        self.io_bytes > 0 || self.net_bytes > 0 || self.cpu_ms as f64 >= WORKS * over_ms.max(1) as f64
     }
 }
 

@@ -13,6 +13,7 @@ use rankdeck_proto::message::{
     CollectiveCall, GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective,
 };
 use rankdeck_types::ids::{NodeRank, Rank};
+use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
@@ -76,13 +77,35 @@ pub(super) struct RankView<'a> {
     pub look_age_ms: u64,
     /// File and function of its own code at the look before that one.
     pub function_before: Option<&'a str>,
-    /// What the storage that it waits for had moved at the look before that one; 0 after one that saw it
-    /// awake.
-    pub storage_before: Option<u64>,
+    /// What the look before that one showed of the storage that it waits for.
+    pub storage_before: EarlierStorage,
     /// The latest look: this one, or one that saw it awake.
     pub latest: Option<&'a Inspection>,
     /// Its connections at an earlier look.
     pub sockets_before: &'a [Socket],
+}
+
+/// What the look before the latest showed of the storage that a rank waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) enum EarlierStorage {
+    /// There was no such look, or nobody counts.
+    #[default]
+    Unknown,
+    /// How much it had moved, bytes.
+    Moved(u64),
+    /// One of the two looks saw the rank awake: whatever that had waited for was over.
+    Answered,
+}
+
+impl EarlierStorage {
+    /// The storage has done something since; `now`: bytes that it has moved by the latest look.
+    pub fn has_moved_since(self, now: Option<u64>) -> bool {
+        match (self, now) {
+            (EarlierStorage::Unknown, _) | (_, None) => false,
+            (EarlierStorage::Moved(then), Some(now)) => now > then,
+            (EarlierStorage::Answered, Some(_)) => true,
+        }
+    }
 }
 
 /// What of a host explains its ranks.
@@ -227,8 +250,7 @@ impl RankView<'_> {
     /// A look shows that the storage which it waits for gets on.
     pub fn storage_answers(&self) -> bool {
         let moves = |look: &Inspection| {
-            let since = look.storage_bytes.zip(self.storage_before).is_some_and(|(now, then)| now > then);
-            look.storage_moved > 0 || since
+            look.storage_moved > 0 || self.storage_before.has_moved_since(look.storage_bytes)
         };
         self.was_awake() || self.evidence().is_some_and(moves)
     }

@@ -193,6 +193,10 @@ pub struct ChildSample {
     /// Bytes that it has read and written so far.
     #[serde(skip_serializing_if = "is_zero")]
     pub io_bytes: u64,
+    /// Bytes that TCP connections of its own carry and have carried, without those that its parent has, too;
+    /// `None` where [`MainThread::net_bytes`] is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net_bytes: Option<u64>,
 }
 
 /// The cgroup of a rank: version 1 or 2.

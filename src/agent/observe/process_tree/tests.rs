@@ -163,6 +163,45 @@ fn a_birth_and_a_death_are_seen_by_the_next_thorough_look() {
     assert!(!seen.pids.contains(&child.id()), "a child that is gone: {seen:?}");
 }
 
+/// Two forked children: one converses over a connection of its own, one has those of its parent and sleeps.
+#[test]
+fn what_connections_carry_is_told_of_the_process_that_has_made_them() {
+    let code = "import os, socket, threading, time\n\
+        server = socket.create_server(('127.0.0.1', 0))\n\
+        def converse():\n\
+        \x20   near = socket.create_connection(server.getsockname())\n\
+        \x20   return near, server.accept()[0]\n\
+        def talk(near, far):\n\
+        \x20   while True: near.send(bytes(100)), far.recv(100), time.sleep(0.1)\n\
+        if os.fork() == 0: talk(*converse())\n\
+        ends = converse()\n\
+        if os.fork() == 0: time.sleep(1000)\n\
+        threading.Thread(target=talk, args=ends).start()\n\
+        time.sleep(1000)";
+    let mut parent = Command::new("python3");
+    let parent = Parent(parent.args(["-c", code]).process_group(0).spawn().unwrap());
+    let stat = proc::stat(parent.0.id()).unwrap();
+    let mut tree = ProcessTree::of(Ident { pid: stat.pid, start: stat.start });
+    let mut cache = HostCache::read();
+    let mut carried = || {
+        cache.turn(proc::load().and_then(|load| load.newest));
+        let seen = tree.look(&mut cache, FULL);
+        let main = seen.signals.main?.net_bytes?;
+        let below: Option<Vec<u64>> = seen.signals.children.iter().map(|child| child.net_bytes).collect();
+        Some((main, below.filter(|below| below.len() == 2)?))
+    };
+    let pause = || std::thread::sleep(Duration::from_millis(50));
+    let first = soon(|| {
+        pause();
+        carried().filter(|(main, below)| *main > 0 && below.iter().any(|bytes| *bytes > 0))
+    });
+    let later = soon(|| {
+        pause();
+        carried().filter(|(main, below)| *main > first.0 && below.iter().max() > first.1.iter().max())
+    });
+    assert_eq!(later.1.iter().min(), Some(&0), "its connections are its parent's: {later:?}");
+}
+
 /// A shell that bears a sleeper for every line, in a group of its own, which goes with it.
 struct Parent(std::process::Child);
 

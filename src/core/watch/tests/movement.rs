@@ -34,6 +34,7 @@ fn script(late: u32, ms: u64, looks: Option<Inspection>, does: Does<'_>) -> Clus
             cpu_ms: 40 + passed / 15,
             parent: sample.pid,
             io_bytes: passed * 10,
+            net_bytes: None,
         }];
     };
     drive(&mut c, 10_000, |_, now, sample| {
@@ -105,6 +106,30 @@ fn a_worker_that_stands_still_is_not_hidden_by_a_tracker_that_works() {
         });
     });
     red_in_time(&c, 1, Reason::EnvWorkerDeadlocked);
+}
+
+/// It receives a little every second, by calls that count as no reading, and hardly runs.
+#[test]
+fn a_worker_that_downloads_slowly_is_waited_for() {
+    let look = Inspection {
+        rank: Rank(1),
+        awaits: vec![77],
+        blocked_on: Some("read on a pipe from pid 77 (python)".into()),
+        ..Inspection::default()
+    };
+    let waits_for = |net_bytes: &dyn Fn(u64) -> Option<u64>, ms| {
+        script(1, ms, Some(look.clone()), &|at, sample| {
+            sample.wchan = "anon_pipe_read".into();
+            let worker = ChildSample { pid: 77, state: 'S', cpu_ms: 5, ..ChildSample::default() };
+            sample.signals.children.push(ChildSample { net_bytes: net_bytes(at), ..worker });
+        })
+    };
+    let c = waits_for(&|at| Some(9_000 + at / 1_000 * 2_000), 60_000);
+    let told: Vec<_> = verdicts(&c).iter().map(|told| (told.severity, told.reason_code)).collect();
+    assert_eq!(told, [(Severity::Amber, Reason::SlowEnv)], "{:?}", c.verdicts());
+    for stands in [Some(9_000), None] {
+        red_in_time(&waits_for(&|_| stands, 12_000), 1, Reason::EnvWorkerDeadlocked);
+    }
 }
 
 #[test]
@@ -244,6 +269,32 @@ fn p9_storage_that_is_slow_is_waited_for_and_storage_that_is_dead_is_not() {
         assert!(expected, "{between:?} {:?}", verdicts(&c));
     }
     assert_eq!(reds(&saves(false, 8_000, None)), [(Some(0), Reason::Storage)]);
+}
+
+/// What the first look saw was over when the next one came: one that sees it wait for the same is needed.
+#[test]
+fn p9_storage_that_dies_after_a_look_that_saw_the_rank_awake_is_named_one_look_later() {
+    let mut c = trained(2);
+    let mut look = look_at(0, "save", "train.py", 70);
+    look.os.state = 'R';
+    c.agents[0].inspections.insert(0, look.clone());
+    c.hang(0, |sample| {
+        sample.state = 'D';
+        sample.wchan = "nfs_wait_bit_killable".into();
+        sample.page.as_mut().unwrap().phase = Phase::Checkpoint;
+    });
+    let since = c.now.0;
+    c.pass(4_000);
+    look.os.state = 'D';
+    look.storage_bytes = Some(1_000_000);
+    c.agents[0].inspections.insert(0, look);
+    c.pass(4_000);
+    assert_eq!(reds(&c), [], "{:?}", c.verdicts());
+    while reds(&c).is_empty() {
+        assert!(c.now.0 < since + 20_000, "{:?}", c.verdicts());
+        c.pass(250);
+    }
+    assert_eq!(reds(&c), [(Some(0), Reason::Storage)]);
 }
 
 #[test]

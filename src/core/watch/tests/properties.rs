@@ -5,7 +5,7 @@ use super::lab::*;
 use crate::testkit::*;
 use crate::watch::pace::Threshold;
 use crate::watch::rank_view;
-use crate::watch::rank_view::{HostView, RankView};
+use crate::watch::rank_view::{EarlierStorage, HostView, RankView};
 use crate::watch::track::Track;
 use crate::watch::waits;
 use crate::watch::waits::Finding;
@@ -88,7 +88,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         look: None,
         look_age_ms: 0,
         function_before: None,
-        storage_before: None,
+        storage_before: EarlierStorage::Unknown,
         latest: None,
         sockets_before: &[],
     }

@@ -66,7 +66,7 @@ impl SimHost {
             state: 'S',
             cpu_ms: own_ms.get(Phase::Rollout as usize).copied().unwrap_or(0),
             parent: self.pid(local),
-            io_bytes: 0,
+            ..ChildSample::default()
         };
         let children = (0..WORKERS).map(worker).collect();
         let page = training::page(self.scene(), rank, moment, slow);
