@@ -263,28 +263,55 @@ fn memory_parts(pid: u32, call: Option<&Call>, tcp: &[sockets::Tcp], shared: &Sh
             return;
         }
     };
+    let told = wait(pid, call, tcp, shared, deadline);
+    stacks::read(pid, &mappings, shared, deadline);
+    // Stacks take a while. One that has come to another wait meanwhile is seen once more, so that its stack
+    // and its call belong together.
+    let has_gone_on =
+        |told: &Call| syscall::call(pid, pid).is_some_and(|now| now != *told && !now.is_awake());
+    if told.as_ref().is_some_and(has_gone_on) && Instant::now() < deadline {
+        wait(pid, told.as_ref(), tcp, shared, deadline);
+        shared.stage("its stacks, once more");
+        let again = Shared::default();
+        stacks::read(pid, &mappings, &again, deadline);
+        let again = again.found(std::mem::take);
+        shared.found(|found| stacks::replace(found, again));
+    }
+}
+
+/// What its main thread waits for, and when that ends by itself; the call of that wait.
+fn wait(
+    pid: u32,
+    known: Option<&Call>,
+    tcp: &[sockets::Tcp],
+    shared: &Shared,
+    deadline: Instant,
+) -> Option<Call> {
     shared.stage("what it is blocked on");
-    if let Some(wait) = Wait::read(pid, tcp, deadline) {
-        tell(pid, wait, call, tcp, shared);
+    let wait = Wait::read(pid, tcp, deadline);
+    let call = wait.as_ref().map(|wait| wait.call);
+    if let Some(wait) = wait {
+        tell(pid, wait, known, tcp, shared);
     }
     let (processes, obstacle) = shared.found(|found| (found.awaits.clone(), found.obstacle.clone()));
     let sleep_ms = awaited::sleep_ms(pid, &processes, obstacle.as_ref(), tcp);
     shared.found(|found| found.awaited_sleep_ms = sleep_ms);
-    stacks::read(pid, &mappings, shared, deadline);
+    call
 }
 
-/// Tells a wait, which need not be the one that the look began with.
-fn tell(pid: u32, wait: Wait, first: Option<&Call>, tcp: &[sockets::Tcp], shared: &Shared) {
+/// Tells a wait, which need not be the one that was known.
+fn tell(pid: u32, wait: Wait, known: Option<&Call>, tcp: &[sockets::Tcp], shared: &Shared) {
     let is_between = wait.is_between();
     let Wait { call, sleep_left_ms, awaits, path, obstacle: named, .. } = wait;
-    let is_other = first != Some(&call) && !call.is_awake();
+    let is_other = known != Some(&call) && !call.is_awake();
     let own = if is_other { obstacle::of(pid, &call, tcp) } else { None };
     let own = obstacle_beneath(pid, own.as_ref(), tcp).or(own);
     let beneath = obstacle_beneath(pid, named.as_ref(), tcp);
     let words = if is_other { syscall::in_words(pid, &call, tcp) } else { None };
     shared.found(|found| {
-        if is_between && matches!(found.os.state, 'R' | 'S') {
-            (found.os.state, found.os.words) = ('R', state_words('R').into());
+        if matches!(found.os.state, 'R' | 'S') && (is_between || is_other) {
+            let state = if is_between { 'R' } else { 'S' };
+            (found.os.state, found.os.words) = (state, state_words(state).into());
         }
         if is_other {
             found.os.syscall = syscall::in_short(&call);

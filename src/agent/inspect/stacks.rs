@@ -3,7 +3,7 @@
 use super::memory::Mapping;
 use super::{Shared, python, syscall};
 use crate::proc;
-use rankdeck_proto::inspection::{Frame, HOLDS_GIL, How, ThreadStack};
+use rankdeck_proto::inspection::{Frame, HOLDS_GIL, How, Inspection, ThreadStack};
 use std::time::{Duration, Instant};
 
 /// Looks at the holder of the interpreter lock, and the time between them.
@@ -44,6 +44,21 @@ pub(super) fn read(pid: u32, mappings: &[Mapping], shared: &Shared, deadline: In
             let stack =
                 ThreadStack { tid: pid, name: super::thread_name(pid, pid), how: How::Kernel, frames };
             shared.found(|found| found.threads.push(stack));
+        }
+    }
+}
+
+/// Takes the stacks of a later look for those of an earlier one; both are of the same process.
+pub(super) fn replace(found: &mut Inspection, later: Inspection) {
+    if later.threads.is_empty() {
+        return;
+    }
+    found.threads = later.threads;
+    (found.computes_in_c, found.sleeps_in_c) = (later.computes_in_c, later.sleeps_in_c);
+    found.notes.retain(|note| !note.ends_with(HOLDS_GIL));
+    for note in later.notes {
+        if !found.notes.contains(&note) {
+            found.notes.push(note);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::victim::Victim;
 use super::*;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 fn subject(ident: Ident) -> Subject {
     Subject { rank: Rank(3), ident: Some(ident), page: "/nonexistent".into(), ..Subject::default() }
@@ -130,6 +130,37 @@ fn python_is_read_in_its_own_words_also_while_it_is_stopped() {
     until(victim.ident(), "a Python stack of a stopped process", |found| {
         found.os.state == 'T' && python(found)
     });
+}
+
+/// It comes to its second wait while it is looked at, often after its call was read and before its stack.
+#[test]
+fn a_stack_and_a_call_belong_to_the_same_wait() {
+    let code = "import select, sys, threading\n\
+        def first():\n\
+        \x20   sys.stdin.read()\n\
+        \x20   select.poll().poll(float(sys.argv[1]))\n\
+        def second():\n\
+        \x20   lock = threading.Lock()\n\
+        \x20   lock.acquire(), lock.acquire()\n\
+        first()\nsecond()";
+    for delay_ms in (1..120).step_by(5) {
+        let mut command = Command::new("python3");
+        command.args(["-c", code, &delay_ms.to_string()]).stdin(Stdio::piped());
+        let mut victim = Victim(command.spawn().unwrap());
+        victim.until("it waits for its input", || {
+            let call = syscall::call(victim.pid(), victim.pid());
+            call.is_some_and(|call| (call.number, call.args[0]) == (Some(libc::SYS_read), 0))
+        });
+        drop(victim.0.stdin.take());
+        let found = victim.looked_at();
+        let stands_in = |name: &str| {
+            let mut frames = found.threads.iter().flat_map(|stack| &stack.frames);
+            frames.any(|frame| frame.function == name)
+        };
+        let waits_for = |kind: &str| found.blocked_on.as_deref().is_some_and(|words| words.ends_with(kind));
+        assert!(!(stands_in("second") && waits_for("(poll)")), "{delay_ms}: {found:#?}");
+        assert!(!(stands_in("first") && waits_for("(futex)")), "{delay_ms}: {found:#?}");
+    }
 }
 
 #[test]
