@@ -41,7 +41,9 @@ fn look(run: &Run, rank: u32, what: &str, fits: impl Fn(&Inspection) -> bool) ->
 fn place(found: &Inspection, function: &str) -> Option<(String, u32)> {
     let stack =
         found.threads.iter().find(|stack| stack.how == How::Native && Some(stack.tid) == found.pid)?;
-    let frame = stack.frames.iter().find(|frame| frame.function.contains(function))?;
+    // Functions of the standard library have the names of closures among their parameters.
+    let is_meant = |name: &str| name.split('<').next().is_some_and(|name| name.contains(function));
+    let frame = stack.frames.iter().find(|frame| is_meant(&frame.function))?;
     Some((frame.file.clone()?, frame.line?))
 }
 
