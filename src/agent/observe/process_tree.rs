@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 const LIST_ROUND: Duration = Duration::from_secs(5);
 /// Most children of a rank that are listed, and whose traffic is read.
 const CHILDREN: usize = 64;
+/// Connections of children are counted so often, for that takes a walk over all their descriptors. What moves
+/// is judged over two seconds and more.
+const CONNECTIONS_ROUND: Duration = Duration::from_secs(1);
 /// Share of a core from which a main thread is seen to work without a look at its connections.
 const RUNS: f32 = 0.05;
 
@@ -71,26 +74,33 @@ impl HostCache {
         self.newest
     }
 
-    /// Bytes that the open TCP connections of a process and of those below it have carried; `None` where
-    /// that cannot be read.
-    fn net_bytes(&mut self, root: u32, below: &[&Stat]) -> Option<NetBytes> {
-        let carried = match &mut self.carried {
-            Some(known) => known,
-            none => none.insert(sockets::tcp().ok()?.iter().map(|tcp| (tcp.inode, tcp.carried)).collect()),
-        };
+    /// What each TCP socket of the host has carried, by inode; `None` where that cannot be read.
+    fn carried(&mut self) -> Option<&BTreeMap<u64, u64>> {
+        if self.carried.is_none() {
+            self.carried = Some(sockets::tcp().ok()?.iter().map(|tcp| (tcp.inode, tcp.carried)).collect());
+        }
+        self.carried.as_ref()
+    }
+
+    /// Bytes that the open TCP connections of a process have carried.
+    fn net_bytes(&mut self, pid: u32) -> Option<u64> {
+        let carried = self.carried()?;
+        Some(descriptors::socket_inodes(pid).iter().filter_map(|inode| carried.get(inode)).sum())
+    }
+
+    /// The same of each process below one, without the connections that its parent has, too: who is forked
+    /// has them, and what the parent does with them is none of its doing.
+    fn net_bytes_below(&mut self, root: u32, below: &[&Stat]) -> Option<BTreeMap<u32, u64>> {
+        let carried = self.carried()?;
         let pids = std::iter::once(root).chain(below.iter().map(|process| process.pid));
         let sockets: BTreeMap<u32, Vec<u64>> =
             pids.map(|pid| (pid, descriptors::socket_inodes(pid))).collect();
         let of = |pid: &u32| sockets.get(pid).map(Vec::as_slice).unwrap_or_default();
-        let sum = |inodes: &mut dyn Iterator<Item = &u64>| {
-            inodes.filter_map(|inode| carried.get(inode)).sum::<u64>()
-        };
-        // Who is forked has the connections of its parent. What that does with them is none of its doing.
         let own = |process: &&Stat| {
-            let mut own = of(&process.pid).iter().filter(|inode| !of(&process.ppid).contains(inode));
-            (process.pid, sum(&mut own))
+            let own = of(&process.pid).iter().filter(|inode| !of(&process.ppid).contains(inode));
+            (process.pid, own.filter_map(|inode| carried.get(inode)).sum())
         };
-        Some(NetBytes { main: sum(&mut of(&root).iter()), below: below.iter().map(own).collect() })
+        Some(below.iter().map(own).collect())
     }
 
     /// Ranks mostly share their groups: each is looked at once per round.
@@ -102,14 +112,6 @@ impl HostCache {
         self.groups.push((groups.clone(), sample.clone()));
         sample
     }
-}
-
-/// Bytes that TCP connections have carried.
-#[derive(Debug)]
-struct NetBytes {
-    main: u64,
-    /// By process.
-    below: BTreeMap<u32, u64>,
 }
 
 /// What changes slowly or says nothing by its moment: children, cgroup and storage traffic.
@@ -131,7 +133,8 @@ struct Slow {
     cgroup: Option<CgroupSample>,
     io_bytes: u64,
     io_below: BTreeMap<u32, proc::Io>,
-    net_below: BTreeMap<u32, u64>,
+    /// By process, and when.
+    net_below: Option<(Instant, BTreeMap<u32, u64>)>,
 }
 
 /// A process tree at one moment.
@@ -240,7 +243,7 @@ impl Slow {
             cgroup: None,
             io_bytes: 0,
             io_below: BTreeMap::new(),
-            net_below: BTreeMap::new(),
+            net_below: None,
         }
     }
 
@@ -264,12 +267,23 @@ impl Slow {
         let cpu_us = schedule.ran_ns / 1000;
         let ran = cpu_us.saturating_sub(self.main.cpu_us) as f32 / 1e6;
         let moves = io_bytes != self.main.io_bytes || ran >= seconds * RUNS;
-        let live: Vec<&Stat> =
-            self.below.iter().filter(|process| !process.is_gone()).take(CHILDREN).collect();
-        let net = if connections && !moves { cache.net_bytes(pid, &live) } else { None };
-        let net_bytes = net.as_ref().map(|net| net.main);
+        let asked = connections && !moves;
+        let net_bytes = if asked { cache.net_bytes(pid) } else { None };
         self.main = MainThread { cpu_us, turns: schedule.turns, io_bytes, net_bytes };
-        self.net_below = net.map(|net| net.below).unwrap_or_default();
+        self.look_at_connections(pid, asked, cache);
+    }
+
+    /// What connections of the processes below have carried; nothing while nobody asks.
+    fn look_at_connections(&mut self, root: u32, asked: bool, cache: &mut HostCache) {
+        let now = Instant::now();
+        let is_due = |at: Instant| now.duration_since(at) >= CONNECTIONS_ROUND;
+        if !asked {
+            self.net_below = None;
+        } else if self.net_below.as_ref().is_none_or(|(at, _)| is_due(*at)) {
+            let live: Vec<&Stat> =
+                self.below.iter().filter(|process| !process.is_gone()).take(CHILDREN).collect();
+            self.net_below = cache.net_bytes_below(root, &live).map(|carried| (now, carried));
+        }
     }
 
     fn child(&self, stat: &Stat) -> ChildSample {
@@ -280,7 +294,7 @@ impl Slow {
             cpu_ms: milliseconds(stat.cpu_ticks),
             parent: stat.ppid,
             io_bytes: self.io_below.get(&stat.pid).map_or(0, |io| io.calls.saturating_add(io.storage)),
-            net_bytes: self.net_below.get(&stat.pid).copied(),
+            net_bytes: self.net_below.as_ref().and_then(|(_, carried)| carried.get(&stat.pid).copied()),
         }
     }
 
