@@ -282,6 +282,17 @@ pub fn schedule(pid: u32, tid: u32) -> Option<Schedule> {
     parse_schedule(&text(format!("/proc/{pid}/task/{tid}/schedstat"))?)
 }
 
+/// CPU time that all threads of a process have used, ns; `None` when it is gone.
+pub fn cpu_ns(pid: u32) -> Option<u64> {
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: both point to values of their types for the duration of the calls.
+    let told = unsafe {
+        libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    told.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
 /// From the text of a `schedstat` file (Documentation/scheduler/sched-stats.rst). Kernels without these
 /// statistics write zeros.
 pub fn parse_schedule(text: &str) -> Option<Schedule> {

@@ -5,9 +5,12 @@
 //! over every thread of every process, so that it is done again only where somebody may have been born or has
 //! died; opening a file of `/proc` takes longer than reading it.
 
-use crate::inspect::{descriptors, sockets};
+mod connections;
+
+use crate::inspect::sockets;
 use crate::observe::cgroup_stat;
 use crate::proc::{self, Again, Ident, Schedule, Stat};
+use connections::{Connections, NetBytes};
 use rankdeck_proto::message::{CgroupSample, ChildSample, MainThread, RankSignals};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,9 +20,6 @@ use std::time::{Duration, Instant};
 const LIST_ROUND: Duration = Duration::from_secs(5);
 /// Most children of a rank that are listed, and whose traffic is read.
 const CHILDREN: usize = 64;
-/// Connections of children are counted so often, for that takes a walk over all their descriptors. What moves
-/// is judged over two seconds and more.
-const CONNECTIONS_ROUND: Duration = Duration::from_secs(1);
 /// Share of a core from which a main thread is seen to work without a look at its connections.
 const RUNS: f32 = 0.05;
 
@@ -82,27 +82,6 @@ impl HostCache {
         self.carried.as_ref()
     }
 
-    /// Bytes that the open TCP connections of a process have carried.
-    fn net_bytes(&mut self, pid: u32) -> Option<u64> {
-        let carried = self.carried()?;
-        Some(descriptors::socket_inodes(pid).iter().filter_map(|inode| carried.get(inode)).sum())
-    }
-
-    /// The same of each process below one, without the connections that its parent has, too: who is forked
-    /// has them, and what the parent does with them is none of its doing.
-    fn net_bytes_below(&mut self, root: u32, below: &[&Stat]) -> Option<BTreeMap<u32, u64>> {
-        let carried = self.carried()?;
-        let pids = std::iter::once(root).chain(below.iter().map(|process| process.pid));
-        let sockets: BTreeMap<u32, Vec<u64>> =
-            pids.map(|pid| (pid, descriptors::socket_inodes(pid))).collect();
-        let of = |pid: &u32| sockets.get(pid).map(Vec::as_slice).unwrap_or_default();
-        let own = |process: &&Stat| {
-            let own = of(&process.pid).iter().filter(|inode| !of(&process.ppid).contains(inode));
-            (process.pid, own.filter_map(|inode| carried.get(inode)).sum())
-        };
-        Some(below.iter().map(own).collect())
-    }
-
     /// Ranks mostly share their groups: each is looked at once per round.
     fn sample(&mut self, groups: &cgroup_stat::Groups) -> CgroupSample {
         if let Some((_, sample)) = self.groups.iter().find(|(seen, _)| seen == groups) {
@@ -133,8 +112,8 @@ struct Slow {
     cgroup: Option<CgroupSample>,
     io_bytes: u64,
     io_below: BTreeMap<u32, proc::Io>,
-    /// By process, and when.
-    net_below: Option<(Instant, BTreeMap<u32, u64>)>,
+    connections: Connections,
+    net_below: BTreeMap<u32, u64>,
 }
 
 /// A process tree at one moment.
@@ -243,7 +222,8 @@ impl Slow {
             cgroup: None,
             io_bytes: 0,
             io_below: BTreeMap::new(),
-            net_below: None,
+            connections: Connections::default(),
+            net_below: BTreeMap::new(),
         }
     }
 
@@ -251,7 +231,7 @@ impl Slow {
     /// its own and those of the processes below.
     fn look_at_main(
         &mut self,
-        pid: u32,
+        main: &Stat,
         schedule: Schedule,
         seconds: f32,
         connections: bool,
@@ -268,22 +248,17 @@ impl Slow {
         let ran = cpu_us.saturating_sub(self.main.cpu_us) as f32 / 1e6;
         let moves = io_bytes != self.main.io_bytes || ran >= seconds * RUNS;
         let asked = connections && !moves;
-        let net_bytes = if asked { cache.net_bytes(pid) } else { None };
+        let net = if asked { self.count_connections(main, cache) } else { None };
+        let net_bytes = net.as_ref().map(|net| net.main);
         self.main = MainThread { cpu_us, turns: schedule.turns, io_bytes, net_bytes };
-        self.look_at_connections(pid, asked, cache);
+        self.net_below = net.map(|net| net.below).unwrap_or_default();
     }
 
-    /// What connections of the processes below have carried; nothing while nobody asks.
-    fn look_at_connections(&mut self, root: u32, asked: bool, cache: &mut HostCache) {
-        let now = Instant::now();
-        let is_due = |at: Instant| now.duration_since(at) >= CONNECTIONS_ROUND;
-        if !asked {
-            self.net_below = None;
-        } else if self.net_below.as_ref().is_none_or(|(at, _)| is_due(*at)) {
-            let live: Vec<&Stat> =
-                self.below.iter().filter(|process| !process.is_gone()).take(CHILDREN).collect();
-            self.net_below = cache.net_bytes_below(root, &live).map(|carried| (now, carried));
-        }
+    fn count_connections(&mut self, main: &Stat, cache: &mut HostCache) -> Option<NetBytes> {
+        let carried = cache.carried()?;
+        let live: Vec<&Stat> =
+            self.below.iter().filter(|process| !process.is_gone()).take(CHILDREN).collect();
+        Some(self.connections.count(main, &live, carried))
     }
 
     fn child(&self, stat: &Stat) -> ChildSample {
@@ -294,7 +269,7 @@ impl Slow {
             cpu_ms: milliseconds(stat.cpu_ticks),
             parent: stat.ppid,
             io_bytes: self.io_below.get(&stat.pid).map_or(0, |io| io.calls.saturating_add(io.storage)),
-            net_bytes: self.net_below.as_ref().and_then(|(_, carried)| carried.get(&stat.pid).copied()),
+            net_bytes: self.net_below.get(&stat.pid).copied(),
         }
     }
 
@@ -335,7 +310,7 @@ impl Slow {
         self.io_below = io_below;
         self.ticks = ticks;
         let seconds = passed.unwrap_or(0.0);
-        self.look_at_main(main.pid, schedule.unwrap_or_default(), seconds, depth.connections, cache);
+        self.look_at_main(main, schedule.unwrap_or_default(), seconds, depth.connections, cache);
         // Containers and batch systems may move a process after it was made.
         let membership = self.membership.as_mut().and_then(Again::text);
         self.groups = membership.and_then(|text| cache.mounts.locate(&text)).or(self.groups.take());
