@@ -162,7 +162,7 @@ fn ranks_that_their_gpus_hold_end_by_themselves_and_say_so() {
     else {
         return;
     };
-    let mut console = trained(&machine, "[distributed]\ntimeout_s = 5.0\n");
+    let mut console = trained(&machine, "[distributed]\ntimeout_s = 10.0\n");
     console.finish(120);
     let verdict = console.all("verdict").into_iter().find(|line| says(line, "does not let go of it"));
     assert!(verdict.is_some(), "{:#?}", console.all("verdict"));

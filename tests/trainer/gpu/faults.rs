@@ -93,7 +93,7 @@ fn a_rank_whose_abort_never_returns_ends_in_bounded_time_and_says_so() {
         let Some(fake) = FakeCuda::new(folder.path(), &[("gpus", "2"), ("hang_at", "40"), knob]) else {
             return;
         };
-        let rest = "[eval]\nevery = 0\n[distributed]\ntimeout_s = 3.0";
+        let rest = "[eval]\nevery = 0\n[distributed]\ntimeout_s = 10.0";
         let begun = Instant::now();
         let mut run = Run::start_by(&experiment(40_000_000, "", rest), &["--spawn", "2"], |command| {
             fake.apply(command)
