@@ -88,11 +88,14 @@ pub fn main(flags: &Flags) -> u8 {
         });
     }
     if let Some(world_size) = flags.spawn {
-        let ended = identity::check_spawn(&env).and_then(|()| spawn::run(flags, world_size));
-        return ended.unwrap_or_else(|error| {
-            complain("rankdeck-trainer", &error);
-            error.exit_code()
-        });
+        match identity::check_spawn(&env).and_then(|()| spawn::run(world_size)) {
+            Ok(spawn::Side::Rank) => {}
+            Ok(spawn::Side::Parent(code)) => return code,
+            Err(error) => {
+                complain("rankdeck-trainer", &error);
+                return error.exit_code();
+            }
+        }
     }
     #[cfg(feature = "inject")]
     match flags.inject.iter().map(|text| text.parse()).collect() {

@@ -1,22 +1,24 @@
 //! `--spawn N`: N ranks on this host, without any other launcher.
 //!
-//! Owner: the parent, which only starts, forwards signals, waits and reaps.
+//! Owner: the parent, which only starts, forwards signals, waits and reaps. Ranks are forks of it: libtorch,
+//! which takes a quarter of a second to load, is loaded once for all of them, and what nobody writes to is in
+//! memory once.
 //!
 //! Invariants:
 //! - SPAWN-1: no rank outlives the parent (parent-death signal) and none is left when the parent returns.
+//! - SPAWN-2: the parent has one thread and uses neither libtorch nor a GPU, so that its forks may.
 //! - Each signal reaches each rank once: ranks are in a process group of their own, so that a
 //!   terminal's Ctrl-C goes to the parent only, which passes it on.
 //! - When a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;
 //!   the exit code is the worst.
 
-use super::distributed::BackendKind;
 use super::error::TrainerError;
 use super::events::warn;
-use super::identity::{self, Flags};
+use super::identity;
 use rankdeck_proto::secret::GroupSecret;
 use std::net::TcpListener;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 /// After the first failure: until SIGTERM, and until SIGKILL.
@@ -26,66 +28,83 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Signals that end the group, and the one that says a child ended.
 const STOPS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// Starts `world_size` ranks of this program and waits for them; the exit code to end with.
-pub fn run(flags: &Flags, world_size: u32) -> Result<u8, TrainerError> {
-    let blocked = block_signals();
+/// Who returns from [`run`].
+#[derive(Debug)]
+pub enum Side {
+    /// The parent, when every rank has ended: the exit code to end with.
+    Parent(u8),
+    /// One of the ranks, whose environment says which.
+    Rank,
+}
+
+/// Starts `world_size` ranks and waits for them. Returns in each of them, too.
+pub fn run(world_size: u32) -> Result<Side, TrainerError> {
+    let unblocked = block_signals();
     let port = free_port()?;
     let secret = secret()?;
-    let program = std::env::current_exe().map_err(|error| {
-        TrainerError::failure(format!("cannot find this program's own file: {error}"), "")
-    })?;
-    let mut ranks = Ranks { children: Vec::new() };
+    let parent = std::process::id();
+    let mut ranks = Ranks { pids: Vec::new() };
     for rank in 0..world_size {
-        let mut command = Command::new(&program);
-        arguments(&mut command, flags);
-        environment(&mut command, rank, world_size, port);
-        command.env(GroupSecret::VARIABLE, secret.to_hex());
-        let parent = std::process::id();
-        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid,
-        // pthread_sigmask, _exit.
-        unsafe {
-            command.process_group(0).pre_exec(move || {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // The parent may have died before the line above.
-                if libc::getppid() as u32 != parent {
-                    libc::_exit(1);
-                }
-                libc::pthread_sigmask(libc::SIG_UNBLOCK, &blocked, std::ptr::null_mut());
-                Ok(())
-            });
-        }
-        match command.spawn() {
-            Ok(child) => ranks.children.push(Some(child)),
-            Err(error) => {
-                return Err(TrainerError::failure(
-                    format!("cannot start rank {rank} ({}): {error}", program.display()),
-                    "",
-                ));
+        // SAFETY: this process has one thread (SPAWN-2), so that the child may do whatever the parent may.
+        match unsafe { libc::fork() } {
+            0 => {
+                // Its siblings are the parent's.
+                std::mem::forget(ranks);
+                leave_parent(parent, &unblocked);
+                environment(rank, world_size, port, parent);
+                // SAFETY: as above.
+                unsafe { std::env::set_var(GroupSecret::VARIABLE, secret.to_hex()) };
+                return Ok(Side::Rank);
+            }
+            pid if pid > 0 => {
+                // By both, so that neither has to wait for the other.
+                // SAFETY: setpgid of a child of this process, which has not been reaped.
+                unsafe { libc::setpgid(pid, pid) };
+                ranks.pids.push(Some(pid));
+            }
+            _ => {
+                let error = std::io::Error::last_os_error();
+                return Err(TrainerError::failure(format!("cannot start rank {rank}: {error}"), ""));
             }
         }
     }
-    Ok(wait(&mut ranks, &blocked))
+    Ok(Side::Parent(wait(&mut ranks, &unblocked)))
+}
+
+/// In a rank, first of all: it dies with its parent, and gets its own signals.
+fn leave_parent(parent: u32, unblocked: &libc::sigset_t) {
+    // SAFETY: calls of this process about itself; the set is initialised.
+    unsafe {
+        libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        // The parent may have died before the line above.
+        if libc::getppid() as u32 != parent {
+            libc::_exit(1);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, unblocked, std::ptr::null_mut());
+    }
 }
 
 /// The children; dropping kills and reaps what is left.
 struct Ranks {
-    children: Vec<Option<Child>>,
+    /// By rank; none once it has been reaped.
+    pids: Vec<Option<libc::pid_t>>,
 }
 
 impl Ranks {
     fn signal(&self, signal: libc::c_int) {
-        for child in self.children.iter().flatten() {
+        for pid in self.pids.iter().flatten() {
             // SAFETY: the child is not reaped yet, so its pid is still its own.
-            unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+            unsafe { libc::kill(*pid, signal) };
         }
     }
 
     /// Exits since the last call.
     fn reap(&mut self) -> Vec<(usize, ExitStatus)> {
         let mut ended = Vec::new();
-        for (rank, slot) in self.children.iter_mut().enumerate() {
-            if let Some(child) = slot
-                && let Ok(Some(status)) = child.try_wait()
+        for (rank, slot) in self.pids.iter_mut().enumerate() {
+            if let Some(pid) = *slot
+                && let Some(status) = waited(pid, libc::WNOHANG)
             {
                 *slot = None;
                 ended.push((rank, status));
@@ -97,9 +116,22 @@ impl Ranks {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        for child in self.children.iter_mut().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
+        self.signal(libc::SIGKILL);
+        for pid in self.pids.iter().flatten() {
+            waited(*pid, 0);
+        }
+    }
+}
+
+/// The end of a child, which is reaped with this.
+fn waited(pid: libc::pid_t, options: libc::c_int) -> Option<ExitStatus> {
+    let mut status = 0;
+    loop {
+        // SAFETY: the status is valid for the call; the child has not been reaped.
+        match unsafe { libc::waitpid(pid, &mut status, options) } {
+            ended if ended == pid => return Some(ExitStatus::from_raw(status)),
+            -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return None,
         }
     }
 }
@@ -117,7 +149,7 @@ fn wait(ranks: &mut Ranks, signals: &libc::sigset_t) -> u8 {
             }
             worst = worst.max(code);
         }
-        if ranks.children.iter().all(Option::is_none) {
+        if ranks.pids.iter().all(Option::is_none) {
             return worst;
         }
         if let Some(failed_at) = failed_at {
@@ -147,47 +179,39 @@ fn exit_code(status: ExitStatus) -> u8 {
     }
 }
 
-fn arguments(command: &mut Command, flags: &Flags) {
-    if let Some(largest) = flags.all_reduce {
-        command.arg("--all-reduce").arg(largest.to_string());
-    } else {
-        command.arg("--config").arg(&flags.config);
+/// What tells a rank its place: the variables of torchrun. For the rank that calls it.
+fn environment(rank: u32, world_size: u32, port: u16, parent: u32) {
+    let place = [
+        ("RANK", rank.to_string()),
+        ("LOCAL_RANK", rank.to_string()),
+        ("WORLD_SIZE", world_size.to_string()),
+        ("LOCAL_WORLD_SIZE", world_size.to_string()),
+        ("NODE_RANK", "0".into()),
+        ("GROUP_RANK", "0".into()),
+        ("GROUP_WORLD_SIZE", "1".into()),
+        ("MASTER_ADDR", "127.0.0.1".into()),
+        ("MASTER_PORT", port.to_string()),
+        // This process launches the ranks, even inside another launcher, and rank 0 serves the store.
+        ("TORCHELASTIC_RUN_ID", format!("spawn-{parent}")),
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
+    ];
+    let threads = std::env::var_os("OMP_NUM_THREADS").is_none();
+    // SAFETY: this process has one thread (SPAWN-2): nobody reads the environment meanwhile.
+    unsafe {
+        for (key, value) in place {
+            std::env::set_var(key, value);
+        }
+        if threads {
+            std::env::set_var("OMP_NUM_THREADS", "1");
+        }
+        // One page belongs to one rank.
+        if world_size > 1 {
+            std::env::remove_var("RANKDECK_STATUS_PAGE");
+        }
     }
-    #[cfg(feature = "inject")]
-    for fault in &flags.inject {
-        command.arg("--inject").arg(fault);
-    }
-    if let Some(run_dir) = &flags.run_dir {
-        command.arg("--run-dir").arg(run_dir);
-    }
-    if let Some(resume) = &flags.resume {
-        command.arg("--resume").arg(resume);
-    }
-    if let Some(backend) = flags.backend.and_then(BackendKind::named) {
-        command.arg("--backend").arg(backend.name());
-    }
-}
-
-fn environment(command: &mut Command, rank: u32, world_size: u32, port: u16) {
-    for key in ["RANK", "LOCAL_RANK"] {
-        command.env(key, rank.to_string());
-    }
-    for key in ["WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
-        command.env(key, world_size.to_string());
-    }
-    for key in ["NODE_RANK", "GROUP_RANK"] {
-        command.env(key, "0");
-    }
-    command.env("GROUP_WORLD_SIZE", "1").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    // This process launches the ranks, even inside another launcher, and rank 0 serves the store.
-    command.env("TORCHELASTIC_RUN_ID", format!("spawn-{}", std::process::id()));
-    command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
-    if std::env::var_os("OMP_NUM_THREADS").is_none() {
-        command.env("OMP_NUM_THREADS", "1");
-    }
-    // One page belongs to one rank.
-    if world_size > 1 {
-        command.env_remove("RANKDECK_STATUS_PAGE");
+    // The library has read the variable already.
+    if threads {
+        tch::set_num_threads(1);
     }
 }
 

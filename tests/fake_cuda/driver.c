@@ -42,7 +42,10 @@ static const char* rank(void) {
   return rank && *rank ? rank : "-";
 }
 
-__attribute__((constructor)) static void open_counters(void) {
+// When something is counted first: a process that is forked learns its rank after this library is loaded.
+static pthread_once_t opened = PTHREAD_ONCE_INIT;
+
+static void open_counters(void) {
   char path[4096];
   snprintf(path, sizeof path, "%s/counters", fake_folder());
   mkdir(path, 0777);
@@ -60,6 +63,7 @@ __attribute__((constructor)) static void open_counters(void) {
 }
 
 void fake_count(enum Count which, uint64_t by) {
+  pthread_once(&opened, open_counters);
   if (lines) atomic_fetch_add_explicit(&lines[which].value, by, memory_order_relaxed);
   else atomic_fetch_add_explicit(&counts[which], by, memory_order_relaxed);
 }

@@ -184,19 +184,22 @@ impl Run {
         .collect()
     }
 
-    /// Process id of a rank that `--spawn` starts. What a rank has started has the rank's environment, too.
+    /// Process id of a rank that `--spawn` starts: one after the other, as children of its own.
     pub fn rank_pid(&self, rank: u32) -> u32 {
-        let (wanted, parent) = (format!("RANK={rank}"), format!("PPid:\t{}", self.pid()));
-        let is_rank = |pid: &u32| {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            status.lines().any(|line| line == parent)
-                && environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+        let parent = self.pid().to_string();
+        // After the name in brackets: state, parent, and as the twentieth the time of its start.
+        let started = |pid: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let mut fields = stat.rsplit(") ").next()?.split(' ').skip(1);
+            (fields.next()? == parent).then_some(())?;
+            Some((fields.nth(17)?.parse::<u64>().ok()?, pid))
         };
         let deadline = Instant::now() + DEADLINE;
         loop {
-            if let Some(pid) = self.processes().into_iter().find(is_rank) {
-                return pid;
+            let mut ranks: Vec<(u64, u32)> = self.processes().into_iter().filter_map(started).collect();
+            ranks.sort();
+            if let Some((_, pid)) = ranks.get(rank as usize) {
+                return *pid;
             }
             assert!(Instant::now() < deadline, "rank {rank} is not started\n{}", self.logs());
             std::thread::sleep(Duration::from_millis(5));
