@@ -283,14 +283,14 @@ fn core_2_whatever_an_agent_says_and_however_often_takes_bounded_memory() {
                 serde_json::from_str::<AgentMessage>(&text)
             };
             // Where a field is of another type, this is no message.
-            if typed(0).is_err() {
-                continue;
-            }
+            let Ok(first) = typed(0) else { continue };
+            // Reading takes longer than taking in; a record gets its number below.
+            let differs = text.contains("@@") || matches!(first, AgentMessage::Log { .. });
             let (mut core, mut now) = (c.core.clone(), c.now);
             let last_seq = core.model().hosts[0].last_seq;
             let before = live();
             for n in 0..TIMES {
-                let mut said = typed(n).unwrap();
+                let mut said = if differs { typed(n).unwrap() } else { first.clone() };
                 if let AgentMessage::Record(record) = &mut said {
                     record.seq = last_seq + 1 + n;
                 }
