@@ -3,9 +3,9 @@
 /// Makes a vector orthogonal to those of `basis`, which are orthonormal and as long as it, and of length 1.
 /// `false` where next to nothing of it is left, which is no direction of its own.
 ///
-/// Modified Gram-Schmidt, a second time where most of the vector was in the span of the others and what is
-/// left is inaccurate (Daniel, Gragg, Kaufman, Stewart, "Reorthogonalization and stable algorithms for updating
-/// the Gram-Schmidt QR factorization", 1976, with their criterion).
+/// Modified Gram-Schmidt, a second time where much of the vector was in the span of the others and what is
+/// left is inaccurate, by the criterion of Daniel, Gragg, Kaufman and Stewart ("Reorthogonalization and
+/// stable algorithms for updating the Gram-Schmidt QR factorization", 1976).
 pub fn orthonormal(basis: &[Vec<f64>], vector: &mut [f64]) -> bool {
     let mut length = dot(vector, vector).sqrt();
     for _ in 0..2 {

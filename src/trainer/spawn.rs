@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - SPAWN-1: no rank outlives the parent (parent-death signal) and none is left when the parent returns.
-//! - SPAWN-2: the parent has one thread and uses neither libtorch nor a GPU, so that its forks may.
+//! - SPAWN-2: the parent has one thread and touches no GPU, so that its forks may do whatever it may.
 //! - Each signal reaches each rank once: ranks are in a process group of their own, so that a
 //!   terminal's Ctrl-C goes to the parent only, which passes it on.
 //! - When a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;

@@ -136,6 +136,17 @@ fn signal_2_two_signals_at_the_same_moment_are_one_request() {
 }
 
 #[test]
+fn spawn_2_the_parent_of_ranks_that_train_has_one_thread_and_none_of_a_gpus_libraries() {
+    let run = Run::start(&experiment(LONG, "", "[eval]\nevery = 0\n"), &["--spawn", "2"]);
+    training(&run);
+    let parent = format!("/proc/{}", run.pid());
+    assert_eq!(std::fs::read_dir(format!("{parent}/task")).unwrap().count(), 1);
+    let maps = std::fs::read_to_string(format!("{parent}/maps")).unwrap();
+    assert!(maps.contains("libtorch_cpu.so"), "loaded once for all");
+    assert!(!maps.contains("libtorch_cuda") && !maps.contains("libcuda.so"), "{maps}");
+}
+
+#[test]
 fn a_killed_rank_fails_the_group_and_nothing_is_left() {
     let mut run = Run::start(&experiment(LONG, "", ""), &["--spawn", "2"]);
     training(&run);

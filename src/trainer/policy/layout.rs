@@ -237,7 +237,7 @@ pub fn initial(entries: &[ParameterEntry], seeds: &Seeds) -> Vec<f32> {
 }
 
 /// A `rows` by `columns` matrix with orthonormal rows or columns, whichever are fewer, uniformly distributed
-/// (Gram and Schmidt on normal vectors, twice for accuracy), row by row.
+/// (Gram and Schmidt on normal vectors), row by row.
 pub fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) -> Vec<f64> {
     let (count, len) = (rows.min(columns), rows.max(columns));
     let mut basis: Vec<Vec<f64>> = Vec::with_capacity(count);
@@ -245,7 +245,7 @@ pub fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) 
         let mut vector: Vec<f64> = (0..len).map(|_| normal()).collect();
         if orthonormal(&basis, &mut vector) {
             basis.push(vector);
-            // Of a wide layer it takes seconds.
+            // Of the widest layers it takes seconds.
             page::moved();
         }
     }
