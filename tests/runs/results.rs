@@ -318,7 +318,9 @@ fn a_policy_is_watched_as_it_plays() {
         parser.process(event[2].as_str().unwrap().as_bytes());
     }
     let shown = parser.screen().contents();
-    assert!(shown.contains("1 episode played") && shown.contains("it is over"), "{shown}");
+    assert!(shown.contains("1 episode played"), "{shown}");
+    // How well it plays depends on how many iterations it got.
+    assert!(shown.contains("it is over") || shown.contains("the time limit"), "{shown}");
     assert!(shown.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)), "a line drawing: {shown}");
     let (code, text) = record("pole.gif", &[]);
     assert!(code == Some(0), "{text}");

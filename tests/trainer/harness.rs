@@ -277,7 +277,9 @@ pub fn totals(events: &[(u32, RankEvent)]) -> Vec<Counters> {
 
 /// Runs a Python program that needs packages; `None` has been noted as a skip.
 pub fn python(packages: &str, program: &[&std::ffi::OsStr]) -> Option<String> {
-    let output = Command::new(rankdeck_testkit::python(packages)?).args(program).output().unwrap();
+    let mut command = Command::new(rankdeck_testkit::python(packages)?);
+    // Threads of torch's that wait for each other spin, and take the cores from the other tests.
+    let output = command.args(program).env("OMP_NUM_THREADS", "1").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8(output.stdout).unwrap())
 }
