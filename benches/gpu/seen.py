@@ -87,7 +87,9 @@ def script(machine, found):
 
 @stage(30)
 def screens(machine, found):
-    """The console in a terminal of 140 columns and 40 rows, with four ranks; the bytes and their times are kept."""
+    """The console in a terminal of 140 columns and 40 rows, with four ranks (a rehearsal: two); the bytes and
+    their times are kept."""
+    hosts = str(machine.hosts(4 if machine.options.quick >= 1 else 2))
     pid, terminal = pty.fork()
     if pid == 0:
         # Before the program asks.
@@ -95,7 +97,7 @@ def screens(machine, found):
         env = dict(machine.env, TERM="xterm-256color", COLORTERM="truecolor")
         env.pop("NO_COLOR")
         os.chdir(machine.work)
-        command = [str(machine.console), "run", str(machine.cartpole("screens", 4_000_000, "nccl")), "--hosts", str(machine.hosts(4))]
+        command = [str(machine.console), "run", str(machine.cartpole("screens", 4_000_000, "nccl")), "--hosts", hosts, "--exit"]
         os.execve(command[0], command, env)
     times = []
     with open(machine.options.out / "screens.typescript", "wb") as record:
@@ -121,17 +123,16 @@ def screens(machine, found):
             if alive:
                 os.write(terminal, key)
                 alive = show(3 * max(machine.options.quick, 0.3))
-        for key in (b"q", b"y"):
+        # Leave, and of what may happen to the run: stop it.
+        for key in (b"q", b"s"):
             if alive:
                 os.write(terminal, key)
                 alive = show(2 if key == b"q" else 30)
     (machine.options.out / "screens.timing").write_text("".join(f"{at} {count}\n" for at, count in times))
     found["bytes"] = sum(count for _, count in times)
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except OSError:
-        pass
-    os.waitpid(pid, 0)
+    # One that has ended keeps its exit code.
+    os.kill(pid, signal.SIGKILL)
+    found["exit code"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     for run in glob.glob(str(machine.work / "work/runs/screens-*")):
-        stopped = machine.said([str(machine.console), "stop", os.path.basename(run), "--hosts", str(machine.hosts(4))], limit=30)
+        stopped = machine.said([str(machine.console), "stop", os.path.basename(run), "--hosts", hosts], limit=30)
         found[f"stop of {os.path.basename(run)}"] = stopped["code"]

@@ -40,7 +40,8 @@ fn kit_with(packed: &str) -> Option<Kit> {
     // The kit asks for the interpreter itself: a wrapper may set variables of its own.
     let told = Command::new(named).args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
     let python = String::from_utf8(told.stdout).unwrap().trim().to_owned();
-    let programs = trainer().unwrap().parent().unwrap().to_path_buf();
+    let built = trainer().unwrap().parent().unwrap().to_path_buf();
+    let programs = if packed == "yes" { stripped(&built, machine.bench.path()) } else { built };
     let (folder, out) = (machine.bench.path().join("kit"), machine.bench.path().join("out"));
     let output = packing(&programs, &folder, packed, "no").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -50,6 +51,17 @@ fn kit_with(packed: &str) -> Option<Kit> {
     let run = Command::new("chmod").arg("755").arg(&smi).status().unwrap();
     assert!(run.success());
     Some(Kit { machine, folder, programs, out, python })
+}
+
+/// Without symbols, which are most of what there is to pack and unpack.
+fn stripped(built: &Path, bench: &Path) -> PathBuf {
+    let folder = bench.join("stripped");
+    std::fs::create_dir(&folder).unwrap();
+    for name in ["rankdeck", "rankdeck-trainer"] {
+        let strip = Command::new("strip").arg("-o").arg(folder.join(name)).arg(built.join(name)).status();
+        assert!(strip.unwrap().success(), "{name}");
+    }
+    folder
 }
 
 /// The kit's own packing, with the programs and the wheels or without.
@@ -86,13 +98,22 @@ impl Kit {
 
     /// What a stage has found, which ends well.
     fn drive(&self, stage: &str) -> Value {
-        let output = self.command(stage, "1000").output().unwrap();
+        let [found] = self.drive_all([stage]);
+        found
+    }
+
+    /// The same of several, one after the other.
+    fn drive_all<const N: usize>(&self, names: [&str; N]) -> [Value; N] {
+        let output = self.command(&names.join(","), "1000").output().unwrap();
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success(), "{said}");
-        let stage = self.stages()[stage].clone();
         let errors = std::fs::read_to_string(self.out.join("rankdeck.err")).unwrap_or_default();
-        assert_eq!(stage["state"], "done", "{stage:#}\n{errors}");
-        stage["found"].clone()
+        let stages = self.stages();
+        names.map(|name| {
+            let stage = &stages[name];
+            assert_eq!(stage["state"], "done", "{stage:#}\n{errors}");
+            stage["found"].clone()
+        })
     }
 }
 
@@ -104,9 +125,8 @@ fn is_rate(found: &Value) -> bool {
 #[test]
 fn the_gpu_kit_tells_the_machine_and_whether_cuda_loads_and_keeps_its_result_whole() {
     let Some(kit) = kit_with("yes") else { return };
-    let found = kit.drive("environment");
-    assert!(found["smi"].as_str().unwrap().contains("580.95.05"), "{found}");
-    let found = kit.drive("load");
+    let [environment, found] = kit.drive_all(["environment", "load"]);
+    assert!(environment["smi"].as_str().unwrap().contains("580.95.05"), "{environment}");
     assert_eq!(found["check_gpu"]["code"], 0, "{found}");
     assert_eq!((&found["on_gpu"], &found["preflight"]["code"]), (&true.into(), &0.into()), "{found}");
     let output = kit.command("pong", "1").output().unwrap();
@@ -221,6 +241,7 @@ fn the_gpu_kit_shows_gpus_beside_nvidia_smi_scripts_and_screens() {
     // Who is named is for a real GPU to show: NCCL of the fake polls, which looks like work.
     assert_eq!(found["a rank leaves one out"]["summary"]["finished"], Value::Null, "{found:#}");
     let found = kit.drive("screens");
+    assert_eq!(found["exit code"], 130, "the run is stopped by keys, and the console leaves: {found:#}");
     assert!(found["bytes"].as_u64().unwrap() > 4000, "{found:#}");
     let typescript = std::fs::read(kit.out.join("screens.typescript")).unwrap();
     assert!(String::from_utf8_lossy(&typescript).contains("screens"), "the name of the run is drawn");
