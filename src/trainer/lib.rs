@@ -75,6 +75,7 @@ const FILES_EACH: u64 = 6;
 pub fn main(flags: &Flags) -> u8 {
     let env = |key: &str| std::env::var(key).ok();
     allow_all_open_files();
+    keep_ended_children();
     if flags.check_env.is_some() || flags.setup_env.is_some() || flags.check_gpu {
         return prepare::run(flags).map(|()| 0).unwrap_or_else(|error| {
             complain("rankdeck-trainer", &error);
@@ -138,6 +139,13 @@ fn allow_all_open_files() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
         }
     }
+}
+
+/// Some launchers ignore SIGCHLD, which a program inherits: the kernel then reaps its children before it
+/// learns how they ended.
+fn keep_ended_children() {
+    // SAFETY: the default action of a signal; no handler is installed.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 /// How many files this process may have open at once.

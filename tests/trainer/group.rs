@@ -147,6 +147,21 @@ fn spawn_2_the_parent_of_ranks_that_train_has_one_thread_and_none_of_a_gpus_libr
 }
 
 #[test]
+fn a_group_ends_whose_launcher_ignores_the_ends_of_children() {
+    let experiment = experiment(512, "", "[eval]\nevery = 0\n");
+    let mut run = Run::start_by(&experiment, &["--spawn", "2"], |command| {
+        // SAFETY: signal may be called between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+    });
+    run.end_with(0);
+}
+
+#[test]
 fn a_killed_rank_fails_the_group_and_nothing_is_left() {
     let mut run = Run::start(&experiment(LONG, "", ""), &["--spawn", "2"]);
     training(&run);
