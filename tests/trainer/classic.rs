@@ -1,10 +1,10 @@
 //! CLASSIC-1 and CLASSIC-2: classic control against Gymnasium, recorded and live.
 
 use crate::harness::python;
+use rankdeck_envs::{ActionSpace, Actions, EnvPurpose, StepOutcome, make_vector};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_testkit::repository;
-use rankdeck_trainer::env::{ActionSpace, Actions, EnvPurpose, StepOutcome, make_vector};
 use rankdeck_types::experiment::Env;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -143,7 +143,7 @@ fn classic_1_and_2_recorded_gymnasium_episodes() {
 #[test]
 fn classic_1_gymnasium_itself_when_it_is_there() {
     let program = repository("tests/trainer/gymnasium_classic.py");
-    for id in rankdeck_trainer::env::classic::KNOWN {
+    for id in rankdeck_envs::classic::KNOWN {
         let args = [program.as_os_str(), OsStr::new(id), "77".as_ref(), "6".as_ref(), "2".as_ref()];
         let Some(output) = python("gymnasium", &args) else { return };
         compare(&serde_json::from_str(&output).unwrap());

@@ -1,7 +1,7 @@
-//! The built-in trainer as a program: environments against Gymnasium, learning, groups of ranks, stopping,
-//! resuming.
+//! The built-in trainer as a program: environments against Gymnasium, learning, groups of ranks, GPUs.
 //!
-//! Needs libtorch. Comparisons with Python packages need an interpreter that has them:
+//! Nothing here calls the trainer's library (`tests/library` does), so that these tests start without
+//! libtorch, which takes longer to load than most of them take. The program needs libtorch. Comparisons with Python packages need an interpreter that has them:
 //! `RANKDECK_TEST_PYTHON`, or python3.
 
 #![allow(
@@ -16,25 +16,13 @@ rankdeck_testkit::end_without_destructors!();
 
 mod between;
 mod classic;
-mod distributed;
-mod double_buffer;
-mod equality;
 mod gpu;
 mod group;
 mod harness;
 #[cfg(feature = "inject")]
 mod inject;
 mod learning;
-mod leaving;
-mod live;
 mod measure;
-mod off_policy;
-mod phases;
 mod policies;
 mod refusals;
-mod resuming;
-#[cfg(feature = "inject")]
-mod saving;
-mod stopping;
-mod weights;
 mod workers;

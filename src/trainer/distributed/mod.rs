@@ -3,7 +3,7 @@
 //! Owner: the trainer. One [`ProcessGroup`] over our own TCP connections (CPU), NCCL (GPU) or nothing (one
 //! rank); [`Ddp`] on top of it.
 //!
-//! Invariants, cited by tests/trainer/distributed/mod.rs:
+//! Invariants, cited by tests/library/distributed/mod.rs:
 //! - DIST-1: every collective is numbered, tagged and on the status page before it can block, and left only
 //!   when it succeeded.
 //! - DIST-2: nothing here waits without a limit; when time is up, the error names the collective.

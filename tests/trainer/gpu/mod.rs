@@ -5,8 +5,6 @@
 
 mod budgets;
 mod devices;
-mod faults;
-pub mod groups;
 mod overlap;
 
 use crate::harness::Run;

@@ -1,6 +1,6 @@
 //! NCCL between ranks: sums, queues, deaths, hangs, aborts, GPUs that ranks share.
 
-use crate::distributed::harness::{Me, World, error_value, page_of, until};
+use super::harness::{Me, World, error_value, page_of, until};
 use rankdeck_proto::status_page::Reader;
 use rankdeck_testkit::fake_cuda::FakeCuda;
 use rankdeck_trainer::distributed::ReduceOp;

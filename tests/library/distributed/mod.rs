@@ -6,7 +6,8 @@
 mod collectives;
 mod ddp;
 mod faults;
-pub mod harness;
+mod gpu;
+mod harness;
 mod nccl;
 mod off_policy;
 
@@ -39,7 +40,7 @@ fn rank_process() {
         "nccl" => nccl::rank(&me),
         "nccl_collectives" => nccl::with_cuda(&me, collectives::rank),
         "nccl_killed" => nccl::with_cuda(&me, faults::killed),
-        "nccl_queued" => nccl::with_cuda(&me, crate::gpu::groups::queued),
+        "nccl_queued" => nccl::with_cuda(&me, gpu::queued),
         "nccl_join" => nccl::with_cuda(&me, faults::join),
         other => panic!("no role {other}"),
     };
