@@ -16,6 +16,7 @@
 
 pub mod classic;
 mod error;
+mod factory;
 mod fitted;
 pub mod log;
 mod outcome;
@@ -23,6 +24,7 @@ mod python;
 mod start;
 
 pub use error::EnvError;
+pub use factory::EnvFactory;
 pub use fitted::{BYTE_SCALE, fit};
 pub use outcome::{Episode, ObservationBuffer, StepOutcome};
 pub use start::{abandon_when, unstarted};
@@ -193,15 +195,6 @@ pub trait VectorEnv {
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError>;
 }
 
-/// Shapes of the environment that `env` names. Starts a Python process, and ends it, where the environment is
-/// one of Python's.
-pub fn spec_of(env: &Env) -> Result<Spec, EnvError> {
-    match in_rust(env)? {
-        true => classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id)),
-        false => python::spec_of(env),
-    }
-}
-
 /// `envs` environments, reset, with the streams of the global indices `first_env..first_env + envs`.
 /// `start_iteration` is the iteration at which they are made, 0 in a new run, so that environments that
 /// cannot be restored get new streams; an evaluation ignores it. Call it on a thread that lives as long as
@@ -217,7 +210,7 @@ pub fn make_vector(
     let streams = Streams { seeds: *seeds, first_env, start_iteration, purpose };
     match in_rust(env)? {
         true => classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id)),
-        false => Ok(Box::new(python::PythonVector::new(env, envs, streams)?)),
+        false => Ok(Box::new(python::PythonVector::new(env, envs, streams, None)?)),
     }
 }
 

@@ -6,7 +6,7 @@
 use super::algo::{self, Algorithm, BuildContext};
 use super::checkpoint::{Checkpoint, Header};
 use super::distributed::{BackendKind, GroupSettings, ProcessGroup};
-use super::env::{self, EnvPurpose, VectorEnv};
+use super::env::{self, EnvFactory, EnvPurpose, VectorEnv};
 use super::error::TrainerError;
 use super::evaluate::{self, Beat, Deciding, evaluate};
 use super::events::say;
@@ -177,6 +177,7 @@ impl Stage {
         let (env, _) = setup::parts(experiment)?;
         let network = experiment.policy.network;
         let seeds = Seeds::new(experiment.run.seed);
+        let factory = EnvFactory::open(env)?;
         let build = BuildContext {
             experiment,
             sizes: Sizes {
@@ -187,7 +188,8 @@ impl Stage {
                 batch: 1,
                 num_iterations: None,
             },
-            spec: env::spec_of(env)?.fitted(network),
+            envs: &factory,
+            spec: factory.spec().clone().fitted(network),
             seeds,
             device: Device::Cpu,
             group: &group,
@@ -201,7 +203,7 @@ impl Stage {
             words: checkpoint.words,
             ..RestoredState::default()
         })?;
-        let vector = env::fit(env::make_vector(env, envs, 0, &seeds, 0, purpose)?, network);
+        let vector = env::fit(factory.make(envs, 0, &seeds, 0, purpose)?, network);
         Ok(Stage { group, algorithm, vector })
     }
 }

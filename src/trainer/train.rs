@@ -10,7 +10,7 @@ use super::checkpoint::Header;
 use super::counters::{RankCounters, mean, push_bounded};
 use super::description::Description;
 use super::distributed::{ProcessGroup, ReduceOp, cudnn};
-use super::env::{self, VectorEnv};
+use super::env::{EnvFactory, VectorEnv};
 use super::error::TrainerError;
 use super::events::{Events, say, warn};
 use super::exchange::{Contribution, exchange, gather};
@@ -50,17 +50,17 @@ pub fn run(
     let page = setup::open_page(identity)?;
     page.own();
     let mut experiment = experiment::load(&identity.config)?;
-    let (env, _) = setup::parts(&experiment)?;
     let sizes = Sizes::resolve(&experiment, identity.rank, identity.world_size)?;
-    // Refused before this rank waits for the others.
-    let spec = env::spec_of(env)?;
-    let about = Description::new(&experiment, &spec);
-    let spec = spec.fitted(experiment.policy.network);
-    algo::check(&experiment, &spec, &sizes)?;
-    setup::set_threads(&experiment);
     if identity.world_size > 1 {
         setup::bound_workers(&mut experiment);
     }
+    let (env, _) = setup::parts(&experiment)?;
+    // Refused before this rank waits for the others.
+    let envs = EnvFactory::open(env)?;
+    let about = Description::new(&experiment, envs.spec());
+    let spec = envs.spec().clone().fitted(experiment.policy.network);
+    algo::check(&experiment, &spec, &sizes)?;
+    setup::set_threads(&experiment);
     let (backend, device) = setup::device(identity, &experiment)?;
     let policy = &experiment.policy;
     cudnn(policy.deterministic, policy.cudnn_benchmark);
@@ -77,6 +77,7 @@ pub fn run(
     let build = BuildContext {
         experiment: &experiment,
         sizes,
+        envs: &envs,
         spec,
         seeds: Seeds::new(experiment.run.seed),
         device,

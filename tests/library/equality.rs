@@ -15,7 +15,7 @@ use rankdeck_proto::status_page::Writer;
 use rankdeck_trainer::algo;
 use rankdeck_trainer::algo::{BuildContext, StepContext};
 use rankdeck_trainer::distributed::{BackendKind, GroupSettings, ProcessGroup};
-use rankdeck_trainer::env::spec_of;
+use rankdeck_trainer::env::EnvFactory;
 use rankdeck_trainer::page::Page;
 use rankdeck_trainer::setup::Sizes;
 use rankdeck_trainer::state::State;
@@ -133,13 +133,15 @@ impl Rank {
     fn train(self, text: &str, iterations: u64) -> EpisodeEnd {
         let experiment: Experiment = toml::from_str(text).unwrap();
         let sizes = Sizes::resolve(&experiment, self.rank, self.world_size).unwrap();
-        let spec = spec_of(experiment.env.as_ref().unwrap()).unwrap();
+        let envs = EnvFactory::open(experiment.env.as_ref().unwrap()).unwrap();
+        let spec = envs.spec().clone();
         algo::check(&experiment, &spec, &sizes).unwrap_or_else(|error| panic!("{error}"));
         let group = self.group();
         let page = Page::new(Writer::anonymous(self.rank, 0).unwrap());
         let build = BuildContext {
             experiment: &experiment,
             sizes,
+            envs: &envs,
             spec,
             seeds: Seeds::new(experiment.run.seed),
             device: Device::Cpu,

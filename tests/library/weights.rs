@@ -4,7 +4,7 @@
 use crate::harness::{Run, python};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_trainer::checkpoint::Checkpoint;
-use rankdeck_trainer::env::{ObservationType, Spec, spec_of};
+use rankdeck_trainer::env::{EnvFactory, ObservationType, Spec};
 use rankdeck_trainer::policy::ActorCritic;
 use rankdeck_trainer::policy::actor_critic::{Layout, Pass};
 use rankdeck_trainer::policy::distribution::Distribution;
@@ -108,7 +108,7 @@ fn check(id: &str, spec: &Spec) {
 #[test]
 fn pytorch_loads_the_weights_by_name() {
     for id in ["CartPole-v1", "Pendulum-v1"] {
-        check(id, &spec_of(&rankdeck_types::experiment::Env::new(id, 4)).unwrap());
+        check(id, EnvFactory::open(&rankdeck_types::experiment::Env::new(id, 4)).unwrap().spec());
     }
 }
 

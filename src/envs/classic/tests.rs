@@ -116,7 +116,7 @@ fn actions_and_buffers_that_do_not_fit_are_refused() {
 #[test]
 fn an_unknown_id_names_the_known_ones() {
     let env = Env { worker: EnvWorker::Rust, ..Env::new("CartPole-v7", 1) };
-    let error = super::super::spec_of(&env).unwrap_err();
+    let error = super::super::EnvFactory::open(&env).err().unwrap();
     assert!(
         error.to_string().contains("CartPole-v7") && error.to_string().contains("CartPole-v1"),
         "{error}"

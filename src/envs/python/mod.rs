@@ -25,7 +25,7 @@ use super::{
     ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType, Observations,
     Spec, StepOutcome, Streams, VectorEnv, Watcher,
 };
-use process::Worker;
+pub(super) use process::Worker;
 use rankdeck_proto::message::Activity;
 use rankdeck_proto::show::Picture;
 use rankdeck_types::experiment::Env;
@@ -95,13 +95,15 @@ impl Spaces {
     }
 }
 
-/// Spaces of `env`, from a worker that is started for it and ended.
-pub(super) fn spec_of(env: &Env) -> Result<Spec, EnvError> {
-    Ok(start(env, 1, None)?.1)
+/// Starts a worker with one environment, which is to be asked for more; returns it with its spaces.
+pub(super) fn open(env: &Env) -> Result<(Worker, Spec), EnvError> {
+    let mut worker = Worker::start(env)?;
+    let spec = make(&mut worker, env, 1, None)?;
+    Ok((worker, spec))
 }
 
-fn start(env: &Env, envs: usize, streams: Option<Streams>) -> Result<(Worker, Spec), EnvError> {
-    let mut worker = Worker::start(env)?;
+/// Lets the worker make `envs` environments in all.
+fn make(worker: &mut Worker, env: &Env, envs: usize, streams: Option<Streams>) -> Result<Spec, EnvError> {
     let seeds = |i: usize| streams.map_or([0; 6], |streams| streams.words(i));
     let small = |i: usize| streams.map_or(0, |streams| streams.small(i));
     let config = json!({
@@ -121,7 +123,7 @@ fn start(env: &Env, envs: usize, streams: Option<Streams>) -> Result<(Worker, Sp
     let spec = spaces.spec();
     match refusal(&spec) {
         Some(why) => Err(worker.refuse(why)),
-        None => Ok((worker, spec)),
+        None => Ok(spec),
     }
 }
 
@@ -137,9 +139,15 @@ fn refusal(spec: &Spec) -> Option<String> {
 }
 
 impl PythonVector {
-    /// Starts a worker with `envs` environments and resets them.
-    pub(super) fn new(env: &Env, envs: usize, streams: Streams) -> Result<PythonVector, EnvError> {
-        let (mut worker, spec) = start(env, envs, Some(streams))?;
+    /// `envs` environments, reset, in a worker that is [open](open) for this environment or in a new one.
+    pub(super) fn new(
+        env: &Env,
+        envs: usize,
+        streams: Streams,
+        worker: Option<Worker>,
+    ) -> Result<PythonVector, EnvError> {
+        let mut worker = worker.map_or_else(|| Worker::start(env), Ok)?;
+        let spec = make(&mut worker, env, envs, Some(streams))?;
         let shared = SharedMemory::new(worker.memory(), &spec, envs)
             .map_err(|error| worker.refuse(format!("its shared memory cannot be mapped: {error}")))?;
         worker.send(&shared.layout().to_string(), "its shared memory")?;

@@ -49,7 +49,7 @@ struct WorkerFailure {
 }
 
 /// A worker process; dropping ends it.
-pub(super) struct Worker {
+pub struct Worker {
     id: String,
     python: String,
     threads: u32,

@@ -1,4 +1,4 @@
-use super::super::{make_vector, spec_of};
+use super::super::{EnvFactory, make_vector};
 use super::*;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_testkit::{python, repository};
@@ -11,6 +11,11 @@ fn config(id: &str, python: &str) -> Env {
 
 fn vector(env: &Env, envs: usize, purpose: EnvPurpose) -> Result<Box<dyn VectorEnv>, EnvError> {
     make_vector(env, envs, 0, &Seeds::new(5), 0, purpose)
+}
+
+/// Why an environment cannot be made.
+fn refused(env: &Env) -> EnvError {
+    EnvFactory::open(env).err().unwrap()
 }
 
 fn gone(pid: u32) -> bool {
@@ -58,7 +63,7 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
         let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let seeds = Seeds::new(1);
         let streams = Streams { seeds, first_env: 7, start_iteration: 0, purpose: EnvPurpose::Train };
-        let mut vector = PythonVector::new(&env, 2, streams).unwrap();
+        let mut vector = PythonVector::new(&env, 2, streams, None).unwrap();
         // Only now: starting may take longer on a busy machine.
         vector.worker.set_timeout(Duration::from_secs(2));
         let pid = vector.worker.pid();
@@ -101,7 +106,7 @@ fn python_4_what_cannot_be_learnt_from_is_refused_where_it_arrives() {
         let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let streams =
             Streams { seeds: Seeds::new(1), first_env: 7, start_iteration: 0, purpose: EnvPurpose::Train };
-        let mut vector = PythonVector::new(&env, 2, streams).unwrap();
+        let mut vector = PythonVector::new(&env, 2, streams, None).unwrap();
         let mut outcome = StepOutcome::new(&vector.spec, 2);
         vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
         let error = vector.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap_err();
@@ -133,7 +138,7 @@ fn python_3_a_dropped_vector_leaves_no_process() {
     let Some(python) = python("gymnasium") else { return };
     let streams =
         Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
-    let vector = PythonVector::new(&config("CartPole-v1", &python), 2, streams).unwrap();
+    let vector = PythonVector::new(&config("CartPole-v1", &python), 2, streams, None).unwrap();
     let pid = vector.worker.pid();
     assert!(!gone(pid));
     drop(vector);
@@ -145,7 +150,7 @@ fn fake(id: &str) -> PythonVector {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
     let streams =
         Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
-    PythonVector::new(&config(id, python), 2, streams).unwrap()
+    PythonVector::new(&config(id, python), 2, streams, None).unwrap()
 }
 
 #[test]
@@ -213,7 +218,7 @@ fn python_2_and_3_a_worker_without_packages_fails_in_every_way() {
     }
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
     let silent = Env { worker_timeout_s: 0.2, ..config("fake-silent", python) };
-    let error = spec_of(&silent).unwrap_err().to_string();
+    let error = refused(&silent).to_string();
     assert!(error.contains("did not finish making the environments within 400ms"), "{error}");
 }
 
@@ -267,26 +272,26 @@ fn classic_control_in_python_is_classic_control_in_rust() {
 
 #[test]
 fn what_cannot_be_made_is_the_configurations_fault() {
-    let error = spec_of(&config("CartPole-v1", "/nonexistent/python")).unwrap_err();
+    let error = refused(&config("CartPole-v1", "/nonexistent/python"));
     assert!(error.is_usage() && error.to_string().contains("/nonexistent/python"), "{error}");
     assert!(error.hint().contains("env.python"));
     // `-S` and an empty path: a Python without any package.
     let folder = tempfile::tempdir().unwrap();
     let bare = faulty_python(folder.path(), "python3 -S -E");
-    let error = spec_of(&config("CartPole-v1", &bare)).unwrap_err();
+    let error = refused(&config("CartPole-v1", &bare));
     assert!(error.is_usage() && error.to_string().contains("has no gymnasium"), "{error}");
     assert!(error.hint().contains("-m pip install"), "{}", error.hint());
     // The id may not be meant for Python: the message lists what is built in.
     let auto = Env { worker: EnvWorker::Auto, ..config("CartPole-v7", &bare) };
-    assert!(spec_of(&auto).unwrap_err().hint().contains("Acrobot-v1"));
+    assert!(refused(&auto).hint().contains("Acrobot-v1"));
     // A program that is not Python at all.
-    let error = spec_of(&config("CartPole-v1", "/bin/cat")).unwrap_err();
+    let error = refused(&config("CartPole-v1", "/bin/cat"));
     assert!(error.to_string().contains("/bin/cat"), "{error}");
     let Some(python) = python("gymnasium") else { return };
     for (id, wanted) in
         [("NoSuchEnv-v3", "NoSuchEnv"), ("nosuchmodule:X-v0", "nosuchmodule"), ("CartPole-v9", "CartPole")]
     {
-        let error = spec_of(&config(id, &python)).unwrap_err();
+        let error = refused(&config(id, &python));
         assert!(
             error.is_usage() && error.to_string().contains(wanted) && !error.hint().is_empty(),
             "{error:?}"
@@ -300,15 +305,15 @@ fn what_cannot_be_made_is_the_configurations_fault() {
     std::fs::write(folder.path().join("needy.py"), module).unwrap();
     let search =
         faulty_python(folder.path(), &format!("env PYTHONPATH={} {python}", folder.path().display()));
-    let error = spec_of(&config("needy:Needy-v0", &search)).unwrap_err();
+    let error = refused(&config("needy:Needy-v0", &search));
     assert!(
         error.is_usage() && error.hint().contains(r#"pip install "swig" "gymnasium[box2d]""#),
         "{error:?}"
     );
     let atari = Env { frame_stack: Some(4), ..config("CartPole-v1", &python) };
-    let error = spec_of(&atari).unwrap_err();
+    let error = refused(&atari);
     assert!(error.is_usage() && error.to_string().contains("env.frame_stack"), "{error}");
-    let error = spec_of(&Env { worker: EnvWorker::Auto, ..atari }).unwrap_err();
+    let error = refused(&Env { worker: EnvWorker::Auto, ..atari });
     assert!(error.is_usage() && error.to_string().contains("env.frame_stack"), "{error}");
 }
 
@@ -349,10 +354,41 @@ fn atari_games_with_lives_clipped_rewards_and_whole_scores() {
     let (cuts, episodes) = scan(whole.as_mut());
     assert_eq!(cuts, episodes.len());
     assert!(episodes.len() >= 4 && episodes.iter().any(|episode| episode.episode_return > 0.0));
-    let error = spec_of(&config("ALE/Breakuot-v5", &python)).unwrap_err();
+    let error = refused(&config("ALE/Breakuot-v5", &python));
     assert!(error.is_usage() && error.hint().contains("ALE/Breakout-v5"), "{error:?}");
-    let error = spec_of(&config("Pong-v4", &python)).unwrap_err();
+    let error = refused(&config("Pong-v4", &python));
     assert!(error.is_usage() && error.hint().contains("PongNoFrameskip-v4"), "{error:?}");
+}
+
+/// It is imported once, and the environment that told the spaces is one of those that are stepped.
+#[test]
+fn the_worker_that_told_the_spaces_plays_the_games_of_a_new_one() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(python) = python("gymnasium, ale_py") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (script, starts) = (folder.path().join("python"), folder.path().join("starts"));
+    let text = format!("#!/bin/sh\necho >>{}\nexec {python} \"$@\"\n", starts.display());
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let started = || std::fs::read_to_string(&starts).unwrap_or_default().len();
+    for (id, envs) in [("CartPole-v1", 3), ("Blackjack-v1", 2), ("ALE/Pong-v5", 1), ("ALE/Pong-v5", 2)] {
+        let env = config(id, script.to_str().unwrap());
+        let factory = EnvFactory::open(&env).unwrap();
+        let before = started();
+        let mut taken = factory.make(envs, 4, &Seeds::new(5), 0, EnvPurpose::Train).unwrap();
+        assert_eq!(started(), before, "{id}: no other interpreter");
+        let mut new = factory.make(envs, 4, &Seeds::new(5), 0, EnvPurpose::Train).unwrap();
+        assert_eq!(started(), before + 1, "{id}");
+        let mut outcomes = [StepOutcome::new(factory.spec(), envs), StepOutcome::new(factory.spec(), envs)];
+        let actions: Vec<i64> = (0..envs as i64).map(|index| index % 2).collect();
+        for step in 0..60 {
+            assert!(taken.observations() == new.observations(), "{id}, step {step}");
+            for (vector, outcome) in [&mut taken, &mut new].into_iter().zip(&mut outcomes) {
+                vector.step(Actions::Discrete(&actions), outcome).unwrap();
+            }
+            assert_eq!(outcomes[0].rewards, outcomes[1].rewards, "{id}, step {step}");
+        }
+    }
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 Owner: the trainer that started it, which holds the other ends of its pipes; it ends when its standard input does.
 
-Protocol. Standard input: one JSON line (what to make), one JSON line (where in the shared memory everything is), then one byte per
-request: `s` step, `r` reset with the seeds of the beginning, `p` draw the first environment. Standard output: `S` + length (u32) + JSON
-with the spaces, then `k` per request that is done (`P` + length + width and height (u32) + bytes for a picture), or `E` + length + JSON
+Protocol. Standard input: JSON lines of what to make (the first asks for one environment, to learn its spaces, or for all; a second says
+how many, and with which seeds), one JSON line (where in the shared memory everything is), then one byte per request: `s` step, `r` reset
+with the seeds of the beginning, `p` draw the first environment. Standard output: `S` + length (u32) + JSON with the spaces for each line
+of what to make, then `k` per request that is done (`P` + length + width and height (u32) + bytes for a picture), or `E` + length + JSON
 about what failed, after which the worker ends. What environments print goes to standard error.
 """
 import faulthandler
@@ -90,12 +91,29 @@ class Atari:
 
     def __init__(self, config, game):
         import numpy
+
+        self.numpy = numpy
+        self.game = game
+        self.env = None
+        self.resize(config)
+        self.shape = self.env.single_observation_space.shape
+        self.type = "u8"
+        self.actions = {"n": int(self.env.single_action_space.n)}
+        self.lives = None
+
+    def resize(self, config):
+        """As many as there shall be, with their seeds."""
+        self.seeds = self.numpy.array(config["small_seeds"], dtype=self.numpy.int64)
+        if self.env is not None and self.env.num_envs == config["envs"]:
+            return
         from ale_py.vector_env import AtariVectorEnv
         from gymnasium.vector import AutoresetMode
 
         options = config["atari"]
+        # Their number is fixed when they are made.
+        self.env = None
         self.env = AtariVectorEnv(
-            game,
+            self.game,
             config["envs"],
             num_threads=min(config["threads"], config["envs"]),
             max_num_frames_per_episode=options["max_frames"],
@@ -108,12 +126,6 @@ class Atari:
             noop_max=options["noop_max"],
             reward_clipping=False,
         )
-        self.numpy = numpy
-        self.seeds = numpy.array(config["small_seeds"], dtype=numpy.int64)
-        self.shape = self.env.single_observation_space.shape
-        self.type = "u8"
-        self.actions = {"n": int(self.env.single_action_space.n)}
-        self.lives = None
 
     def reset(self, shared):
         shared.observations[...], info = self.env.reset(seed=self.seeds)
@@ -157,28 +169,13 @@ class Single:
         import numpy
 
         self.numpy = numpy
-        limit = {} if config["max_episode_steps"] is None else {"max_episode_steps": config["max_episode_steps"]}
         self.draws = config["show"]
-
-        def one():
-            if self.draws:
-                try:
-                    return gymnasium.make(config["id"], disable_env_checker=True, render_mode="rgb_array", **limit)
-                except Exception as error:  # It can be played without.
-                    sys.stderr.write("%s cannot be drawn: %s\n" % (config["id"], one_line(error)))
-                    self.draws = False
-            return gymnasium.make(config["id"], disable_env_checker=True, **limit)
-
-        self.envs = [one() for _ in range(config["envs"])]
+        self.envs = []
+        self.resize(config)
         spaces = gymnasium.spaces
-        if not isinstance(self.envs[0].observation_space, spaces.Box):
-            self.envs = [gymnasium.wrappers.FlattenObservation(env) for env in self.envs]
-        self.seeds = [sum(word << (32 * i) for i, word in enumerate(words)) for words in config["seeds"]]
-        self.small_seeds = config["small_seeds"]
         observation, action = self.envs[0].observation_space, self.envs[0].action_space
         self.type = "u8" if observation.dtype == numpy.uint8 else "f32"
         self.shape = observation.shape or (1,)
-        self.first_env = config["first_env"]
         # The environment that is being stepped or reset, counted over all ranks.
         self.current = None
         self.expected = observation.shape
@@ -203,6 +200,30 @@ class Single:
                 "its action space %s is neither discrete nor continuous" % (action,),
                 "choose another env.id, or register one whose wrapper has a Discrete or Box action space",
             )
+
+    def resize(self, config):
+        """As many as there shall be, with their seeds. Those that are there stay: some simulators cannot be started twice."""
+        self.envs += [self.one(config) for _ in range(config["envs"] - len(self.envs))]
+        self.seeds = [sum(word << (32 * i) for i, word in enumerate(words)) for words in config["seeds"]]
+        self.small_seeds = config["small_seeds"]
+        self.first_env = config["first_env"]
+
+    def one(self, config):
+        import gymnasium
+
+        options = {} if config["max_episode_steps"] is None else {"max_episode_steps": config["max_episode_steps"]}
+        env = None
+        if self.draws:
+            try:
+                env = gymnasium.make(config["id"], disable_env_checker=True, render_mode="rgb_array", **options)
+            except Exception as error:  # It can be played without.
+                sys.stderr.write("%s cannot be drawn: %s\n" % (config["id"], one_line(error)))
+                self.draws = False
+        if env is None:
+            env = gymnasium.make(config["id"], disable_env_checker=True, **options)
+        if not isinstance(env.observation_space, gymnasium.spaces.Box):
+            env = gymnasium.wrappers.FlattenObservation(env)
+        return env
 
     def put(self, row, seen):
         found = self.numpy.shape(seen)
@@ -388,9 +409,12 @@ def main(memory):
     doing, worker = "making the environments", None
     try:
         worker = make(config)
-        answer(b"S", {"shape": list(worker.shape), "type": worker.type, "actions": worker.actions})
-        layout = read_line()
-        shared = Shared(memory, layout, worker)
+        while "id" in config:
+            answer(b"S", {"shape": list(worker.shape), "type": worker.type, "actions": worker.actions})
+            config = read_line()
+            if "id" in config:
+                worker.resize(config)
+        shared = Shared(memory, config, worker)
         while True:
             request = REQUESTS.read(1)
             if request == b"s":

@@ -32,7 +32,7 @@ pub mod sac_learner;
 
 use super::collect::{Interval, RankCounters};
 use super::distributed::ProcessGroup;
-use super::env::{self, EnvError, EnvPurpose, Spec, VectorEnv, Watcher};
+use super::env::{self, EnvError, EnvFactory, EnvPurpose, Spec, VectorEnv, Watcher};
 use super::error::TrainerError;
 use super::evaluate::Greedy;
 use super::page::Page;
@@ -234,7 +234,9 @@ pub struct BuildContext<'a> {
     pub experiment: &'a Experiment,
     /// Sizes of this rank.
     pub sizes: Sizes,
-    /// Shapes of the environment.
+    /// Makes this rank's environments.
+    pub envs: &'a EnvFactory,
+    /// Their shapes, as the networks see them.
     pub spec: Spec,
     /// Random streams.
     pub seeds: Seeds,
@@ -267,16 +269,15 @@ fn groups(build: &BuildContext<'_>) -> Result<Vec<Box<dyn VectorEnv>>, TrainerEr
 
 /// `count` of this rank's environments, from its own index `from` on.
 fn vector(build: &BuildContext<'_>, from: u32, count: u32) -> Result<Box<dyn VectorEnv>, TrainerError> {
-    let BuildContext { experiment, sizes, spec, seeds, group, start_iteration, .. } = build;
-    let (env, _) = setup::parts(experiment)?;
-    let (first, envs) = (sizes.first_env + from, count as usize);
-    match env::make_vector(env, envs, first, seeds, *start_iteration, EnvPurpose::Train) {
+    let BuildContext { experiment, sizes, envs, spec, seeds, group, start_iteration, .. } = build;
+    let count = count as usize;
+    match envs.make(count, sizes.first_env + from, seeds, *start_iteration, EnvPurpose::Train) {
         Ok(vector) => {
             let mut vector = env::fit(vector, experiment.policy.network);
             vector.watch(shown(group.page()));
             Ok(vector)
         }
-        Err(EnvError::Abandoned) => Ok(env::unstarted(spec.clone(), envs)),
+        Err(EnvError::Abandoned) => Ok(env::unstarted(spec.clone(), count)),
         Err(error) => Err(error.into()),
     }
 }

@@ -139,10 +139,12 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
     let experiment: rankdeck_types::experiment::Experiment = toml::from_str(&text).unwrap();
     let (env, learn) = crate::setup::parts(&experiment).unwrap();
     let group = alone();
+    let envs = crate::env::EnvFactory::open(env).unwrap();
     let build = BuildContext {
         experiment: &experiment,
+        envs: &envs,
         sizes: crate::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
-        spec: crate::env::spec_of(env).unwrap(),
+        spec: envs.spec().clone(),
         seeds: Seeds::new(7),
         device: Device::Cpu,
         group: &group,
@@ -230,10 +232,12 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
         experiment.policy.kernel = kernel;
         let (env, learn) = crate::setup::parts(&experiment).unwrap();
         let group = alone();
+        let envs = crate::env::EnvFactory::open(env).unwrap();
         let build = BuildContext {
             experiment: &experiment,
+            envs: &envs,
             sizes: crate::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
-            spec: crate::env::spec_of(env).unwrap(),
+            spec: envs.spec().clone(),
             seeds: Seeds::new(1),
             device: Device::Cpu,
             group: &group,
