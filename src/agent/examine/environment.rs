@@ -52,7 +52,12 @@ pub(super) fn look(question: &Question, env: &EnvQuestion, workdir: &Path) -> En
     let folder = program::nearest(workdir);
     let mut command = Command::new(&env.python);
     let kind = if env.atari { "atari" } else { "any" };
-    command.args(["-c", SCRIPT, &env.id, kind]).envs(&question.env).envs(question.variables.reveal());
+    // NumPy's threads, one for each core, would only spin.
+    command
+        .args(["-c", SCRIPT, &env.id, kind])
+        .env("OMP_NUM_THREADS", "1")
+        .envs(&question.env)
+        .envs(question.variables.reveal());
     command.current_dir(&folder);
     match program::run(&mut command, PATIENCE) {
         Ok(Said { output, .. }) => {

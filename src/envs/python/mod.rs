@@ -20,6 +20,7 @@
 mod process;
 mod shared;
 mod tail;
+mod threads;
 
 use super::{
     ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType, Observations,

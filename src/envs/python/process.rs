@@ -8,6 +8,7 @@
 use super::super::{EnvError, classic, start};
 use super::Spaces;
 use super::tail::LogTail;
+use super::threads;
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::show::Picture;
 use rankdeck_types::error::HintedError;
@@ -77,7 +78,7 @@ impl Worker {
         let files = anonymous(c"rankdeck-env").and_then(|memory| Ok((memory, program()?)));
         let (memory, program) =
             files.map_err(|error| failed(format!("no memory to share: {error}"), "", false))?;
-        let threads = env.worker_threads.unwrap_or_else(|| default_threads(env.looks_atari()));
+        let threads = threads::of_worker(env);
         let mut command = interpreter(env, threads, [memory.as_raw_fd(), program.as_raw_fd()]);
         let mut child = command.spawn().map_err(|error| {
             failed(
@@ -417,29 +418,12 @@ fn program() -> io::Result<File> {
     Ok(file)
 }
 
-/// Threads of a worker: Atari emulators take this rank's share of the cores, since the trainer waits while
-/// they compute; others have what the rank has.
-fn default_threads(emulators: bool) -> u32 {
-    let number = |key: &str| std::env::var(key).ok()?.parse::<usize>().ok();
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    threads_of(emulators, cores, number)
-}
-
-fn threads_of(emulators: bool, cores: usize, number: impl Fn(&str) -> Option<usize>) -> u32 {
-    let threads = if emulators {
-        cores / number("LOCAL_WORLD_SIZE").unwrap_or(1).max(1)
-    } else {
-        number("OMP_NUM_THREADS").unwrap_or(1)
-    };
-    threads.clamp(1, 4096) as u32
-}
-
 /// The command of a worker that inherits shared memory and program, and dies with this thread.
 fn interpreter(env: &Env, threads: u32, inherited: [RawFd; 2]) -> Command {
     let mut command = Command::new(&env.python);
     command
         .args(["-c", BEGIN, &inherited[0].to_string(), &inherited[1].to_string(), &env.id])
-        .env("OMP_NUM_THREADS", threads.to_string())
+        .env("OMP_NUM_THREADS", threads::of_numpy(env, threads).to_string())
         // Environments are not ranks.
         .env_remove(GroupSecret::VARIABLE)
         .stdin(Stdio::piped())
@@ -474,24 +458,5 @@ fn anonymous(name: &std::ffi::CStr) -> io::Result<File> {
             -1 => Err(io::Error::last_os_error()),
             fd => Ok(File::from_raw_fd(fd)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn emulators_share_the_cores_of_the_host_with_those_of_its_other_ranks() {
-        let local = |ranks: Option<usize>| {
-            move |key: &str| match key {
-                "LOCAL_WORLD_SIZE" => ranks,
-                _ => Some(3),
-            }
-        };
-        assert_eq!(threads_of(true, 16, local(None)), 16);
-        assert_eq!(threads_of(true, 16, local(Some(4))), 4);
-        assert_eq!(threads_of(true, 2, local(Some(8))), 1);
-        assert_eq!(threads_of(false, 16, local(Some(1))), 3, "as many as the rank");
     }
 }
