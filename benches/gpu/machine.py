@@ -67,7 +67,7 @@ python = "{python}"
 {threads}
 [policy]
 network = "nature"
-hidden = [512]
+hidden = [{hidden}]
 {policy}
 [collect]
 {collect}
@@ -110,7 +110,7 @@ worker = "python"
 python = "{python}"
 [policy]
 network = "nature"
-hidden = [512]
+hidden = [{hidden}]
 {policy}
 [collect]
 num_steps = 4
@@ -236,16 +236,21 @@ class Machine:
         """Even, for halves. Emulators take seconds to start: a rehearsal has few."""
         return 2 * max(1, int(count * min(1, self.options.quick) / 2))
 
+    def hidden(self):
+        """Width of the layer behind the convolutions: CleanRL's, or one whose weights are drawn at once."""
+        return 512 if self.options.quick >= 1 else 32
+
     def pong(self, name, steps, envs=8, threads=0, policy="", collect=""):
         collect = f"num_steps = {self.steps()}\n{collect}"
         threads = f"worker_threads = {threads}" if threads else ""
-        return self.experiment(PONG, name, steps=steps, envs=self.envs(envs), threads=threads, policy=policy, collect=collect)
+        sizes = {"steps": steps, "envs": self.envs(envs), "threads": threads, "hidden": self.hidden()}
+        return self.experiment(PONG, name, policy=policy, collect=collect, **sizes)
 
     def sac(self, name, policy):
         return self.experiment(SAC, name, policy=policy)
 
     def dqn(self, name, policy):
-        return self.experiment(DQN, name, policy=policy)
+        return self.experiment(DQN, name, policy=policy, hidden=self.hidden())
 
     def ranks(self, command, count, limit=60):
         """Exit codes and outputs of as many ranks of a program of torch's, on one GPU."""

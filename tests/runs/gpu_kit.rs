@@ -83,7 +83,7 @@ impl Kit {
         // What the trainer of the tests would get from its launcher.
         command.env("OMP_NUM_THREADS", "1");
         command.arg(self.folder.join("drive.py")).arg("--out").arg(&self.out);
-        command.args(["--quick", "0.05", "--budget", budget, "--only", only]);
+        command.args(["--quick", "0.01", "--budget", budget, "--only", only]);
         command.arg("--torch").arg(self.machine.fake.libtorch());
         if let Some(programs) = &self.programs {
             command.arg("--programs").arg(programs);
