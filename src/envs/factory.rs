@@ -16,8 +16,8 @@ pub struct EnvFactory {
 }
 
 impl EnvFactory {
-    /// Learns the shapes of `env` from one. Call it on a thread that lives as long as the environments: a Python
-    /// worker dies with the thread that started it.
+    /// Learns the shapes of `env` from one. Call it on a thread that lives as long as the environments: a
+    /// Python worker dies with the thread that started it.
     pub fn open(env: &Env) -> Result<EnvFactory, EnvError> {
         let (worker, spec) = match in_rust(env)? {
             true => (None, classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id))?),

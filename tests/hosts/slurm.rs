@@ -228,7 +228,8 @@ fn slurm_1_a_job_at_its_time_limit_ends_agents_and_ranks_and_is_recorded_with_th
     }
 }
 
-/// The built-in trainer as a job that comes back.
+/// The built-in trainer as a job that comes back. Its environment sleeps: most of the test waits for Slurm,
+/// and other tests need the cores.
 struct Requeued {
     bench: Bench,
     job: String,
@@ -238,15 +239,20 @@ impl Requeued {
     /// Submits it, and waits for its first checkpoint.
     fn start(slurm: &Slurm) -> Option<Requeued> {
         let trainer = trainer()?;
+        let python = python("gymnasium")?;
         let bench = bench(&[]);
-        let text = "[run]\nname = 'x'\ntotal_steps = 100000000\n[env]\nid = 'CartPole-v1'\nnum_envs = 4\n\
-                    [learn]\nalgorithm = 'ppo'\n[eval]\nevery = 0\n[checkpoint]\nevery = 20\n";
-        let config = bench.write("train.toml", text);
+        let text = format!(
+            "[run]\nname = 'x'\ntotal_steps = 100000000\n[env]\nid = 'faulty_env:Slow-v0'\nnum_envs = 4\n\
+             python = '{python}'\n[learn]\nalgorithm = 'ppo'\n[eval]\nevery = 0\n[checkpoint]\nevery = 2\n"
+        );
+        let config = bench.write("train.toml", &text);
         let command = [trainer.display().to_string(), "--config".into(), config.display().to_string()];
         bench.write(
             "experiment.toml",
             &format!(
-                "[run]\nname = \"train\"\n[launch]\ncommand = {command:?}\nmaster_addr = \"127.0.0.1\"\n"
+                "[run]\nname = \"train\"\n[launch]\ncommand = {command:?}\nmaster_addr = \"127.0.0.1\"\n\
+                 [launch.env]\nFAULTY_SLEEP = \"0.002\"\nPYTHONPATH = {:?}\n",
+                rankdeck_testkit::repository("tests/programs")
             ),
         );
         let mut sbatch = slurm.command(env!("CARGO_BIN_EXE_rankdeck"));

@@ -1,5 +1,5 @@
-//! The built-in trainer by its library: collectives between ranks, networks beside PyTorch's, ranks that learn
-//! what one learns; and runs of the program whose checkpoints are read: stopping, saving, resuming.
+//! The built-in trainer by its library: collectives between ranks, networks beside PyTorch's, ranks that
+//! learn what one learns; and runs of the program whose checkpoints are read: stopping, saving, resuming.
 //!
 //! Needs libtorch. Comparisons with Python packages need an interpreter that has them:
 //! `RANKDECK_TEST_PYTHON`, or python3.

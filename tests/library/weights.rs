@@ -29,14 +29,18 @@ def load(path):
     return {name: torch.frombuffer(data, dtype=torch.float32, count=(e['data_offsets'][1] - e['data_offsets'][0]) // 4, offset=e['data_offsets'][0]).reshape(e['shape'])
             for name, e in header.items() if name != '__metadata__'}
 
-path, inputs, outputs, continuous = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == 'true'
-try:
-    from safetensors.torch import load_file
-    weights = load_file(path)
-    for name, tensor in load(path).items():
-        assert torch.equal(tensor, weights[name]), name
-except ImportError:
+inputs, outputs, continuous, *paths = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == 'true', *sys.argv[4:]
+
+def weights_in(path):
     weights = load(path)
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        return weights
+    theirs = load_file(path)
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, theirs[name]), name
+    return theirs
 
 def network(outputs):
     return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
@@ -51,12 +55,12 @@ class Agent(nn.Module):
         else:
             self.actor = network(outputs)
 
-agent = Agent()
-agent.load_state_dict(weights, strict=True)
 x = torch.arange(5 * inputs, dtype=torch.float32).reshape(5, inputs) / 10 - 0.5
-scores = agent.actor_mean(x) if continuous else torch.log_softmax(agent.actor(x), -1)
-for number in torch.cat([agent.critic(x), scores], 1).flatten().tolist():
-    print(number)
+for path in paths:
+    agent = Agent()
+    agent.load_state_dict(weights_in(path), strict=True)
+    scores = agent.actor_mean(x) if continuous else torch.log_softmax(agent.actor(x), -1)
+    print(*torch.cat([agent.critic(x), scores], 1).flatten().tolist())
 ";
 
 fn check(id: &str, spec: &Spec) {
@@ -65,27 +69,22 @@ fn check(id: &str, spec: &Spec) {
     );
     let mut run = Run::start(&experiment, &[]);
     run.end_with(0);
-    for name in ["iter-2", "latest"] {
-        let weights = run.file(&format!("checkpoints/{name}.safetensors"));
-        assert!(weights.is_file());
-        let (inputs, outputs) = (spec.observation_len().to_string(), spec.actions.width().to_string());
-        let layout = Layout::new(spec, &Policy::default(), false).unwrap();
-        let continuous = layout.log_std.is_some().to_string();
-        let args = [
-            OsStr::new("-c"),
-            OsStr::new(PROGRAM),
-            weights.as_os_str(),
-            OsStr::new(&inputs),
-            OsStr::new(&outputs),
-            OsStr::new(&continuous),
-        ];
-        let Some(output) = python("torch", &args) else { return };
-        let theirs: Vec<f64> = output.lines().map(|line| line.parse().unwrap()).collect();
+    let names = ["iter-2", "latest"];
+    let weights = names.map(|name| run.file(&format!("checkpoints/{name}.safetensors")));
+    let (inputs, outputs) = (spec.observation_len().to_string(), spec.actions.width().to_string());
+    let layout = Layout::new(spec, &Policy::default(), false).unwrap();
+    let continuous = layout.log_std.is_some().to_string();
+    let mut args = ["-c", PROGRAM, &inputs, &outputs, &continuous].map(OsStr::new).to_vec();
+    args.extend(weights.iter().map(|path| path.as_os_str()));
+    let Some(output) = python("torch", &args) else { return };
+    assert_eq!(output.lines().count(), names.len(), "{output}");
+    for (name, line) in names.into_iter().zip(output.lines()) {
+        let theirs: Vec<f64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
         let bytes = std::fs::read(run.file(&format!("checkpoints/{name}.ckpt"))).unwrap();
         let arrays = Checkpoint::decode(&bytes).unwrap().arrays;
         let flat: Vec<f32> =
             arrays.iter().filter(|a| a.name.starts_with("model.")).flat_map(|a| &a.values).copied().collect();
-        let mut policy = ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap();
+        let mut policy = ActorCritic::new(layout.clone(), &Seeds::new(0), Device::Cpu).unwrap();
         policy.copy_from(&flat).unwrap();
         let n = 5 * spec.observation_len();
         let x: Vec<f32> = (0..n).map(|i| i as f32 / 10.0 - 0.5).collect();

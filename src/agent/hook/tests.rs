@@ -234,7 +234,7 @@ for step in range(8):
 #[test]
 fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
     let Some(python) = rankdeck_testkit::python("torch") else { return };
-    for (until, fault, equal) in [("99", "", 8), ("4", "", 5), ("99", "nan", 6)] {
+    for (until, fault, equal) in [("4", "", 5), ("99", "nan", 6)] {
         let made = tempfile::tempdir().unwrap();
         install(made.path()).unwrap();
         std::fs::write(made.path().join("train.py"), AVERAGES).unwrap();
