@@ -28,11 +28,13 @@ dist.barrier()
 #[test]
 fn a_rank_that_dies_inside_init_process_group_is_named_with_its_cause() {
     let Some(python) = python("torch") else { return };
-    for (how, cause) in
-        [("kill", "SIGKILL"), ("exit", "exited with code 3"), ("raise", "ValueError: no such fabric")]
-    {
+    for (how, ranks, cause) in [
+        ("kill", 3, "SIGKILL"),
+        ("exit", 2, "exited with code 3"),
+        ("raise", 2, "ValueError: no such fabric"),
+    ] {
         let bench = Bench::new();
-        let hosts = bench.local_hosts(1, 3);
+        let hosts = bench.local_hosts(1, ranks);
         let script = bench.write("script.py", SCRIPT);
         let text = format!(
             "[run]\nname = \"joining\"\n[launch]\ncommand = {:?}\n[launch.env]\nHOW = \"{how}\"\n",

@@ -210,6 +210,15 @@ impl Slurm {
         let output = self.command(program).args(args).output().unwrap();
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
+
+    /// Ends the time of a job in so many seconds. Where that moment is over when the controller reads it, it is
+    /// refused.
+    pub fn end_in(&self, job: &str, seconds: u32) {
+        super::wait_until("the job's end is set", 30, || {
+            let words = ["update".to_owned(), format!("JobId={job}"), format!("EndTime=now+{seconds}")];
+            self.command("scontrol").args(words).output().unwrap().status.success()
+        });
+    }
 }
 
 impl Drop for Slurm {
