@@ -40,22 +40,22 @@ fn runs_with(python: &str, name: &str, args: &[&str]) {
 
 #[test]
 fn ppo_in_one_file() {
-    runs("ppo", "torch, gymnasium", &["--total-timesteps", "8192", "--eval-every", "4"]);
+    runs("ppo", "torch, gymnasium", &["--total-timesteps", "4096", "--eval-every", "2"]);
 }
 
 #[test]
 fn stable_baselines3() {
-    runs("sb3", "stable_baselines3", &["--timesteps", "2560", "--rounds", "2"]);
+    runs("sb3", "stable_baselines3", &["--timesteps", "512", "--rounds", "2"]);
 }
 
 #[test]
 fn lightning() {
-    runs("lightning", "pytorch_lightning, gymnasium", &["--epochs", "2", "--episodes", "10"]);
+    runs("lightning", "pytorch_lightning, gymnasium", &["--epochs", "2", "--episodes", "4"]);
 }
 
 /// It wants NumPy 1 and gym 0.25, so it has an interpreter of its own (`tests/setup/ding.txt`).
 #[test]
 fn di_engine() {
     let Some(python) = python_of("RANKDECK_TEST_DING", "torch, ding") else { return };
-    runs_with(&python, "ding_dqn", &["--steps", "800"]);
+    runs_with(&python, "ding_dqn", &["--steps", "400"]);
 }
