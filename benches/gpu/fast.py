@@ -51,6 +51,7 @@ GRAPHS = "cuda_graphs = true"
 @stage(190)
 def pong(machine, found):
     """Steps per second on pixels, beside CleanRL's update on the same emulator."""
+    rows = {}
     for name, envs, threads, ranks, seconds, policy, collect in (
         ("8 envs, call by call", 8, 0, 1, 12, "", ""),
         ("8 envs", 8, 0, 1, 16, GRAPHS, ""),
@@ -60,8 +61,12 @@ def pong(machine, found):
         ("64 envs, in halves", 64, 0, 1, 12, GRAPHS, "double_buffer = true"),
         ("8 envs, 2 ranks on one GPU", 8, 0, 2, 10, GRAPHS, ""),
     ):
-        experiment = machine.pong(f"pong{len(found)}", 10 ** 8, envs, threads, policy, collect)
-        found[name] = rate(machine, experiment, ranks, seconds)
+        # In a rehearsal, which has few environments, some are the same.
+        row = (machine.envs(envs), threads, ranks, policy, collect)
+        if row not in rows:
+            experiment = machine.pong(f"pong{len(found)}", 10 ** 8, envs, threads, policy, collect)
+            rows[row] = rate(machine, experiment, ranks, seconds)
+        found[name] = rows[row]
         machine.save()
     for mode, threads, envs, ranks in (("eager", 8, 8, 1), ("graph", 8, 8, 1), ("graph", 14, 64, 1), ("eager", 8, 4, 2)):
         command = [sys.executable, str(KIT / "baseline.py"), mode, str(14 * machine.options.quick), str(threads), str(machine.envs(envs))]
@@ -74,15 +79,16 @@ def pong(machine, found):
 @stage(40)
 def all_reduce(machine, found):
     """One all-reduce of two ranks on one GPU: rankdeck's, beside that of torch.distributed; one rank is NCCL's own cost."""
+    largest = str(32 << 20 if machine.options.quick >= 1 else 1 << 20)
     for ranks in (1, 2):
         group = [] if ranks == 1 else ["--spawn", str(ranks)]
         # A single rank of the trainer exchanges nothing.
         if ranks > 1:
-            done = machine.said([str(machine.trainer), "--all-reduce", "--backend", "nccl", *group], machine.rank_env, 60)
+            done = machine.said([str(machine.trainer), "--all-reduce", largest, "--backend", "nccl", *group], machine.rank_env, 60)
             lines = [line for line in done["out"].splitlines() if line.startswith("{")]
             found[f"rankdeck, {ranks} ranks"] = [json.loads(line) for line in lines] if done["code"] == 0 else done
             machine.save()
-        each = machine.ranks([sys.executable, str(KIT / "torch_reduce.py")], ranks, 60)
+        each = machine.ranks([sys.executable, str(KIT / "torch_reduce.py"), largest], ranks, 60)
         found[f"torch.distributed, {ranks} ranks"] = told(each[0])
         machine.save()
     ours, theirs = found["rankdeck, 2 ranks"], found["torch.distributed, 2 ranks"]

@@ -1,9 +1,10 @@
 """All-reduces of torch.distributed over NCCL, sizes and ways as `rankdeck-trainer --all-reduce` has them.
 
-One of the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name; rank 0 prints a JSON array."""
+python3 torch_reduce.py LARGEST, as one of the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name; rank 0 prints a JSON array."""
 
 import json
 import os
+import sys
 import time
 
 import torch
@@ -18,7 +19,7 @@ BYTES, LEAST = 128 << 20, 3
 def main():
     dist.init_process_group("nccl", device_id=torch.device("cuda:0"))
     found = []
-    for size in SIZES:
+    for size in (size for size in SIZES if size <= int(sys.argv[1])):
         values, most = torch.zeros(size // 4, device="cuda"), max(BYTES // size, LEAST)
         for _ in range(min(WARM, most)):
             dist.all_reduce(values)

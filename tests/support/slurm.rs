@@ -211,8 +211,8 @@ impl Slurm {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Ends the time of a job in so many seconds. Where that moment is over when the controller reads it, it is
-    /// refused.
+    /// Ends the time of a job in so many seconds. Where that moment is over when the controller reads it, it
+    /// is refused.
     pub fn end_in(&self, job: &str, seconds: u32) {
         super::wait_until("the job's end is set", 30, || {
             let words = ["update".to_owned(), format!("JobId={job}"), format!("EndTime=now+{seconds}")];
