@@ -14,8 +14,8 @@
 //!   [`EnvError::Worker`].
 //! - PYTHON-4: rewards and observations are finite numbers of the spaces' shapes, or the step is an error
 //!   that names the environment by its index over all ranks.
-//! - PYTHON-3: no worker outlives its [`PythonVector`], nor the thread that made it (parent-death signal, and
-//!   end of its input).
+//! - PYTHON-3: no worker outlives its [`PythonVector`], or the [factory](super::EnvFactory) that it waits in,
+//!   nor the thread that made it (parent-death signal, and end of its input).
 
 mod process;
 mod shared;

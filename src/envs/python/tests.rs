@@ -391,6 +391,26 @@ fn the_worker_that_told_the_spaces_plays_the_games_of_a_new_one() {
     }
 }
 
+/// As a rank that waits for the others would find it.
+#[test]
+fn python_2_and_3_a_worker_that_nobody_has_taken_over_dies_with_an_error_or_with_its_factory() {
+    let Some(python) = python("gymnasium") else { return };
+    let env = config("CartPole-v1", &python);
+    let (worker, _) = open(&env).unwrap();
+    let pid = worker.pid();
+    // SAFETY: plain system call; the process has not been reaped.
+    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+    let streams =
+        Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
+    let error = PythonVector::new(&env, 2, streams, Some(worker)).err().unwrap().to_string();
+    assert!(error.contains("was killed by SIGKILL"), "{error}");
+    assert!(gone(pid));
+    let (worker, _) = open(&env).unwrap();
+    let pid = worker.pid();
+    drop(worker);
+    assert!(gone(pid), "worker {pid} is left");
+}
+
 #[test]
 fn small_seeds_do_not_overlap() {
     let mut seen = std::collections::HashSet::new();
