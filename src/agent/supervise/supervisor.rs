@@ -15,6 +15,7 @@ use crate::supervise::launch_prep::{self, HostFacts, PreparedHost};
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::lifecycle::{self, Action, Lifecycle, RankLife};
 use crate::supervise::oom::OomWatch;
+use crate::supervise::searches::Searches;
 use crate::supervise::spawn::{SpawnResult, Spawner};
 use crate::supervise::sweep::{self, Mark, Scope};
 use crate::supervise::{gpu_release, groups, libtorch};
@@ -104,6 +105,8 @@ pub(crate) struct Supervisor {
     early_exits: BTreeMap<u32, i32>,
     /// Ranks that have left nothing behind.
     emptied: BTreeSet<Rank>,
+    /// Threads that kill what they find.
+    searches: Searches,
 }
 
 impl Supervisor {
@@ -138,6 +141,7 @@ impl Supervisor {
             spawning: 0,
             early_exits: BTreeMap::new(),
             emptied: BTreeSet::new(),
+            searches: Searches::default(),
         };
         Ok((supervisor, receiver))
     }
@@ -246,8 +250,11 @@ impl Supervisor {
         if let Some(cgroup) = self.cgroup.as_ref().filter(|_| signal == libc::SIGKILL) {
             cgroup.kill();
         }
-        let scope = self.scope();
-        spawn_blocking(move || sweep::signal_all(&scope, signal));
+        let (scope, search) = (self.scope(), self.searches.begin());
+        spawn_blocking(move || {
+            sweep::signal_all(&scope, signal);
+            drop(search);
+        });
     }
 
     /// Ends what a rank left behind; `polite` gives it time to end by itself.
@@ -257,18 +264,20 @@ impl Supervisor {
             spared: self.spared(),
             ..Scope::marked(mark(&self.duties.run, &self.duties.facts.paths, Some(rank)))
         };
-        let outcomes = self.outcomes.clone();
+        let (outcomes, search) = (self.outcomes.clone(), self.searches.begin());
         spawn_blocking(move || {
             let grace = if polite { ORPHAN_GRACE } else { Duration::ZERO };
             if sweep::kill_all(&scope, grace, KILL_PATIENCE).is_empty() {
                 let _ = outcomes.blocking_send(Outcome::OrphansGone(rank));
             }
+            drop(search);
         });
     }
 
     /// Kills and searches until nothing of the run is left on this host, or reports the survivors.
     pub fn verify_stop(&self) {
         let (scope, outcomes, gpus) = (self.scope(), self.outcomes.clone(), self.gpus.clone());
+        let searches = self.searches.clone();
         let lifecycle = self.lifecycle.borrow();
         let used: BTreeSet<u32> = lifecycle.ranks().iter().filter_map(|life| life.gpu).collect();
         let mut pids: BTreeSet<u32> =
@@ -277,6 +286,8 @@ impl Supervisor {
         spawn_blocking(move || {
             pids.extend(sweep::find(&scope).iter().map(|found| found.ident.pid));
             let survivors = sweep::kill_all(&scope, Duration::ZERO, KILL_PATIENCE);
+            // The next generation's ranks carry the same marks.
+            searches.wait();
             if let Some(removal) = removal {
                 // The proof is about processes; of a list that stays as it is nobody is the worse.
                 let _ = libtorch::ask(&removal, REMOVAL, &helpers);
