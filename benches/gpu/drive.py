@@ -12,12 +12,8 @@ import sys
 import time
 import traceback
 
-from machine import Machine
+from machine import Machine, Stopped
 import stages
-
-
-class Stopped(BaseException):
-    """By a signal."""
 
 
 def main():
@@ -34,14 +30,10 @@ def main():
     if unknown:
         parser.error(f"no stage {', '.join(sorted(unknown))}: " + ", ".join(name for name, _, _ in stages.STAGES))
     machine = Machine(options)
-
-    def stop(number, _):
-        machine.abandon()
-        raise Stopped(number)
-
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
+        signal.signal(number, machine.stop)
     try:
+        machine.prepare()
         run(machine, only)
     except Stopped as stopped:
         sys.exit(128 + stopped.args[0])

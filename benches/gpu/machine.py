@@ -124,23 +124,47 @@ every = 0
 """
 
 
+class Stopped(BaseException):
+    """By a signal."""
+
+
 def end(child):
-    """A process and its group, at once. What it has started ends with it: ranks by themselves, others are of its group."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except OSError:
-        pass
+    """A process that nobody has waited for yet, and its group, at once."""
+    if child.returncode is None:
+        with contextlib.suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def interrupt(console):
+    """As a user at a terminal: each further interrupt is a harder stop. A console that is killed leaves its agents
+    behind."""
+    for _ in range(3):
+        if console.poll() is not None:
+            return
+        console.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            console.wait(15)
+    console.kill()
+    console.wait()
 
 
 class Machine:
     def __init__(self, options):
-        self.options, self.begun, self.children = options, time.monotonic(), set()
-        self.runs = []
+        self.options, self.begun = options, time.monotonic()
+        # How each process that was started is ended.
+        self.children = {}
+        # The signal by which all this is to end.
+        self.told = None
+        self.thread = threading.local()
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="gpukit-"))
         for folder in ("home", "run", "work"):
             (self.work / folder).mkdir(mode=0o700)
         options.out.mkdir(parents=True, exist_ok=True)
         self.result = self.earlier()
+
+    def prepare(self):
+        """Unpacks the kit. It can be stopped in the middle of that."""
+        options = self.options
         programs = options.programs or self.work
         if not options.programs:
             with tarfile.open(fileobj=lzma.open(KIT / "programs.tar.xz")) as packed:
@@ -153,7 +177,7 @@ class Machine:
         if wheels:
             site = str(self.work / "site")
             install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--target", site]
-            subprocess.run(install + wheels, check=False)
+            self.said(install + wheels, os.environ, 120)
         library = ":".join(filter(None, [self.torch + "/lib", os.environ.get("LD_LIBRARY_PATH")]))
         self.env = dict(
             os.environ,
@@ -185,35 +209,80 @@ class Machine:
 
     def close(self):
         self.abandon()
+        deadline = time.monotonic() + 20
+        while (left := self.own()) and time.monotonic() < deadline:
+            self.kill(left)
+            time.sleep(0.02)
         self.save()
         shutil.rmtree(self.work, ignore_errors=True)
+
+    def own(self):
+        """Processes of all that was started here, by their environment."""
+        return [int(path.split("/")[2]) for path in glob.glob("/proc/[0-9]*/environ") if self.is_own(path)]
+
+    def is_own(self, environ):
+        try:
+            return os.fsencode(self.work) in pathlib.Path(environ).read_bytes()
+        except OSError:
+            return False
+
+    def kill(self, pids):
+        """Those that are still of this kit: a number may be somebody else's by now."""
+        for pid in pids:
+            if self.is_own(f"/proc/{pid}/environ"):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def stop(self, number, _):
+        """A signal. Only the first one is acted on, since all that follows is the end."""
+        if self.told is None:
+            self.told = number
+            self.obey()
+
+    def obey(self):
+        if self.told is not None and not getattr(self.thread, "starts", False):
+            # Other threads wait for what they have started.
+            self.abandon()
+            raise Stopped(self.told)
+
+    def begin(self, command, ending=end, **options):
+        """A process in a session of its own. A signal that comes while it starts is acted on as soon as it is known
+        here: nobody else would end it."""
+        self.thread.starts = True
+        try:
+            child = subprocess.Popen(command, start_new_session=True, cwd=self.work, **options)
+            self.children[child] = ending
+        finally:
+            self.thread.starts = False
+            self.obey()
+        return child
+
+    def forget(self, child):
+        self.children.pop(child, None)
 
     def said(self, command, env=None, limit=25):
         """Exit code and output of a short program; a string goes through a shell."""
         limit = max(1, min(limit * self.patience(), self.left()))
         try:
-            child = subprocess.Popen(
-                command, shell=isinstance(command, str), env=env or self.env, cwd=self.work, start_new_session=True,
+            child = self.begin(
+                command, shell=isinstance(command, str), env=env or self.env,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             )
         except OSError as error:
             return {"code": str(error), "out": ""}
-        self.children.add(child)
         try:
             out, code = child.communicate(timeout=limit)[0], child.returncode
         except subprocess.TimeoutExpired:
             end(child)
             out, code = child.communicate()[0], f"none within {limit:.0f} s"
         finally:
-            self.children.discard(child)
+            self.forget(child)
         return {"code": code, "out": out[-6000:]}
 
     def abandon(self):
         """Ends everything that was started here."""
-        for child in list(self.children):
-            end(child)
-        for run in list(self.runs):
-            run.stop()
+        for child, ending in list(self.children.items()):
+            ending(child)
 
     def experiment(self, text, name, **values):
         path = self.work / f"{name}.toml"
@@ -291,11 +360,9 @@ class Run:
         self.machine, self.lines, self.pids = machine, [], {}
         command = [str(machine.console), "run", str(experiment), "--hosts", str(hosts), "--headless", "--json"]
         self.errors = open(machine.options.out / "rankdeck.err", "a")
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env,
-            cwd=machine.work, start_new_session=True,
+        self.process = machine.begin(
+            command, interrupt, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env,
         )
-        machine.runs.append(self)
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
@@ -348,22 +415,7 @@ class Run:
         ]
 
     def stop(self):
-        # As a user at a terminal: each further interrupt is a harder stop. A console that is killed leaves
-        # its agents behind.
-        for _ in range(3):
-            if self.process.poll() is not None:
-                break
-            self.process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(15)
-        if self.process.poll() is None:
-            self.process.kill()
-        for pid in self.pids.values():
-            for number in (signal.SIGCONT, signal.SIGKILL):
-                try:
-                    os.kill(pid, number)
-                except OSError:
-                    pass
+        interrupt(self.process)
+        self.machine.forget(self.process)
+        self.machine.kill(self.pids.values())
         self.errors.close()
-        if self in self.machine.runs:
-            self.machine.runs.remove(self)

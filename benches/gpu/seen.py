@@ -6,14 +6,13 @@ import os
 import pty
 import select
 import shutil
-import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
 
-from machine import KIT, LEASE, stage
+from machine import KIT, LEASE, end, interrupt, stage
 
 SMI = "utilization.gpu,memory.used,power.draw,temperature.gpu,clocks.sm"
 
@@ -36,7 +35,7 @@ def nvml(machine, found):
     run, smi = machine.start(machine.pong("nvml", 10 ** 8), 2), None
     run.wait(lambda: len(run.of("progress")) > 4, 60)
     if shutil.which("nvidia-smi"):
-        smi = subprocess.Popen(
+        smi = machine.begin(
             ["nvidia-smi", "-i", "0", f"--query-gpu={SMI}", "--format=csv,noheader,nounits", "-lms", "500"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=machine.env,
         )
@@ -56,8 +55,9 @@ def nvml(machine, found):
     found["apps"] = machine.said("nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits")["out"]
     found["pids"] = dict(run.pids)
     if smi:
-        smi.terminate()
+        end(smi)
         rows = [[number(field.strip()) for field in line.split(",")] for line in smi.communicate()[0].splitlines() if line.strip()]
+        machine.forget(smi)
         found["nvidia-smi"] = {name: mean(row[at] for row in rows if len(row) > at) for at, name in enumerate(SMI.split(","))}
     found["summary"] = run.summary()
     run.stop()
@@ -90,15 +90,16 @@ def screens(machine, found):
     """The console in a terminal of 140 columns and 40 rows, with four ranks (a rehearsal: two); the bytes and
     their times are kept."""
     hosts = str(machine.hosts(4 if machine.options.quick >= 1 else 2))
-    pid, terminal = pty.fork()
-    if pid == 0:
-        # Before the program asks.
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
-        env = dict(machine.env, TERM="xterm-256color", COLORTERM="truecolor")
-        env.pop("NO_COLOR")
-        os.chdir(machine.work)
-        command = [str(machine.console), "run", str(machine.cartpole("screens", 4_000_000, "nccl")), "--hosts", hosts, "--exit"]
-        os.execve(command[0], command, env)
+    terminal, side = pty.openpty()
+    # Before the program asks.
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+    env = dict(machine.env, TERM="xterm-256color", COLORTERM="truecolor")
+    env.pop("NO_COLOR")
+    command = [str(machine.console), "run", str(machine.cartpole("screens", 4_000_000, "nccl")), "--hosts", hosts, "--exit"]
+    console = machine.begin(
+        command, interrupt, stdin=side, stdout=side, stderr=side, env=env, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(side)
     times = []
     with open(machine.options.out / "screens.typescript", "wb") as record:
 
@@ -131,8 +132,10 @@ def screens(machine, found):
     (machine.options.out / "screens.timing").write_text("".join(f"{at} {count}\n" for at, count in times))
     found["bytes"] = sum(count for _, count in times)
     # One that has ended keeps its exit code.
-    os.kill(pid, signal.SIGKILL)
-    found["exit code"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    console.kill()
+    found["exit code"] = console.wait()
+    machine.forget(console)
+    os.close(terminal)
     for run in glob.glob(str(machine.work / "work/runs/screens-*")):
         stopped = machine.said([str(machine.console), "stop", os.path.basename(run), "--hosts", hosts], limit=30)
         found[f"stop of {os.path.basename(run)}"] = stopped["code"]

@@ -6,8 +6,7 @@ use crate::gpus::{Machine, machine};
 use crate::support::{trainer, wait_until};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
 
 /// What stands in for nvidia-smi: it is asked for lists of fields, for processes, and by itself.
 const SMI: &str = r#"#!/bin/sh
@@ -74,6 +73,10 @@ fn packing(programs: &Path, folder: &Path, packed: &str, wheels: &str) -> Comman
 
 impl Kit {
     fn command(&self, only: &str, budget: &str) -> Command {
+        self.command_of(&self.folder.join("drive.py"), only, budget)
+    }
+
+    fn command_of(&self, program: &Path, only: &str, budget: &str) -> Command {
         let mut command = Command::new(&self.python);
         self.machine.fake.apply(&mut command);
         let path = std::env::var("PATH").unwrap_or_default();
@@ -82,7 +85,7 @@ impl Kit {
         command.env("PYTHONPATH", self.machine.fake.built().join("python"));
         // What the trainer of the tests would get from its launcher.
         command.env("OMP_NUM_THREADS", "1");
-        command.arg(self.folder.join("drive.py")).arg("--out").arg(&self.out);
+        command.arg(program).arg("--out").arg(&self.out);
         command.args(["--quick", "0.01", "--budget", budget, "--only", only]);
         command.arg("--torch").arg(self.machine.fake.libtorch());
         if let Some(programs) = &self.programs {
@@ -306,44 +309,76 @@ fn a_gpu_kit_that_is_too_large_is_refused_with_its_sizes() {
     assert!(said.contains("MiB is more than 1:") && said.contains("programs.tar.xz"), "{said}");
 }
 
-/// A folder that some process has in its environment.
-fn is_used(folder: &Path) -> bool {
+/// Command lines of processes that have a folder in their environment.
+fn users(folder: &Path) -> Vec<String> {
     let wanted = folder.to_str().unwrap();
-    let environs = std::fs::read_dir("/proc").unwrap().flatten();
-    let mut environs = environs.map(|entry| std::fs::read(entry.path().join("environ")).unwrap_or_default());
-    environs.any(|environ| String::from_utf8_lossy(&environ).contains(wanted))
+    let text = |path: PathBuf| {
+        String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).replace('\0', " ")
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let users = processes.filter(|path| text(path.join("environ")).contains(wanted));
+    users.map(|path| text(path.join("cmdline"))).collect()
 }
 
-/// Whatever moment it is stopped at: in a program that it waits for, and in a run.
+/// Waits for the end of a kit that was told to: its result is whole, and it has left no process and no file.
+fn ends(kit: &Kit, drive: &mut Child, stage: &str, temporary: &Path) {
+    assert_eq!(drive.wait().unwrap().code(), Some(128 + libc::SIGTERM), "{stage}");
+    assert_eq!(kit.stages()[stage]["state"], "stopped");
+    assert_eq!(users(temporary), [""; 0], "processes are left in {}", temporary.display());
+    assert_eq!(std::fs::read_dir(temporary).unwrap().count(), 0, "its folder is gone");
+}
+
+/// A folder for what a kit makes while it runs.
+fn temporary(kit: &Kit, stage: &str, command: &mut Command) -> PathBuf {
+    let temporary = kit.machine.bench.path().join(format!("tmp-{stage}"));
+    std::fs::create_dir(&temporary).unwrap();
+    command.env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(Stdio::null());
+    temporary
+}
+
+/// In a program that it waits for, and in a run.
 #[test]
 fn the_gpu_kit_that_is_stopped_leaves_its_result_and_no_process() {
     let Some(kit) = kit() else { return };
-    for (only, inside) in [("environment,small", "small"), ("environment,pong", "pong")] {
-        let mut command = kit.command(only, "300");
-        let temporary = kit.machine.bench.path().join(format!("tmp-{inside}"));
-        std::fs::create_dir(&temporary).unwrap();
-        command.env("TMPDIR", &temporary).arg("--quick").arg("1");
-        let mut drive = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        wait_until("the stage runs", 120, || {
-            kit.out.join("result.json").exists()
-                && kit.stages()[inside]["state"] == "running"
-                && kit.machine.fake.counts("-").get("launches").is_some_and(|count| *count > 0)
-                    | kit.machine.fake.counts("0").get("launches").is_some_and(|count| *count > 0)
-        });
+    // Ranks have a number where a console starts them.
+    for (stage, rank) in [("small", "-"), ("pong", "0")] {
+        let mut command = kit.command(&format!("environment,{stage}"), "300");
+        let temporary = temporary(&kit, stage, command.arg("--quick").arg("1"));
+        let mut drive = command.spawn().unwrap();
+        wait_until("the stage trains", 120, || kit.machine.fake.counts(rank).contains_key("launches"));
         // SAFETY: kill of a process of this test.
         unsafe { libc::kill(drive.id() as i32, libc::SIGTERM) };
-        let status = drive.wait().unwrap();
-        assert_eq!(status.code(), Some(128 + libc::SIGTERM));
-        let stages = kit.stages();
-        assert_eq!(
-            (&stages["environment"]["state"], &stages[inside]["state"]),
-            (&"done".into(), &"stopped".into())
-        );
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        while is_used(&temporary) {
-            assert!(std::time::Instant::now() < deadline, "a process is left in {}", temporary.display());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0, "its folder is gone");
+        ends(&kit, &mut drive, stage, &temporary);
+        assert_eq!(kit.stages()["environment"]["state"], "done");
+    }
+}
+
+/// The kit, told to end just when it has started a process, and once more while it ends that.
+const SIGNALLED: &str = r#"
+import os, pathlib, signal, subprocess, sys, time
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "kit"))
+import drive
+
+class Popen(subprocess.Popen):
+    def __init__(self, *command, **options):
+        super().__init__(*command, **options)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+    def wait(self, timeout=None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().wait(timeout)
+
+subprocess.Popen = Popen
+drive.main()
+"#;
+
+#[test]
+fn the_gpu_kit_that_is_stopped_while_it_starts_a_process_leaves_none() {
+    let Some(kit) = kit() else { return };
+    let signalled = kit.machine.bench.write("signalled.py", SIGNALLED);
+    for stage in ["small", "pong", "all_reduce"] {
+        let mut command = kit.command_of(&signalled, stage, "300");
+        let temporary = temporary(&kit, stage, command.arg("--quick").arg("1"));
+        ends(&kit, &mut command.spawn().unwrap(), stage, &temporary);
     }
 }
