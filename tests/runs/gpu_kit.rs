@@ -312,9 +312,8 @@ fn a_gpu_kit_that_is_too_large_is_refused_with_its_sizes() {
 /// Command lines of processes that have a folder in their environment.
 fn users(folder: &Path) -> Vec<String> {
     let wanted = folder.to_str().unwrap();
-    let text = |path: PathBuf| {
-        String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).replace('\0', " ")
-    };
+    let text =
+        |path: PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).replace('\0', " ");
     let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let users = processes.filter(|path| text(path.join("environ")).contains(wanted));
     users.map(|path| text(path.join("cmdline"))).collect()
