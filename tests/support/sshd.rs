@@ -23,7 +23,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Makes a key pair `path` and `path.pub`.
 pub fn keygen(path: &Path, kind: &str, passphrase: &str) {
     let status = Command::new("ssh-keygen")
-        .args(["-q", "-t", kind, "-N", passphrase, "-C", "test", "-f"])
+        .args(["-q", "-t", kind, "-a", "1", "-N", passphrase, "-C", "test", "-f"])
         .arg(path)
         .stdin(Stdio::null())
         .status()

@@ -1,17 +1,17 @@
-//! Starting, hearing and ending rank processes.
+//! A world of ranks: what each is to do, and what they answer.
 
+use super::process::{RankProcess, Variables};
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::status_page::Writer;
 use rankdeck_trainer::distributed::{BackendKind, DistError, GroupSettings, ProcessGroup};
 use rankdeck_trainer::page::Page;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use tch::Device;
 
@@ -143,72 +143,44 @@ impl World {
         // Rank 0 takes over a socket that is bound already: no other process can take the port in between.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = self.port.unwrap_or_else(|| listener.local_addr().unwrap().port());
-        let fd = listener.as_raw_fd();
-        let children = self
-            .ranks
-            .iter()
-            .map(|rank| {
-                let mut command = Command::new(std::env::current_exe().unwrap());
-                command
-                    .args([
-                        "--exact",
-                        "distributed::rank_process",
-                        "--ignored",
-                        "--nocapture",
-                        "--test-threads=1",
-                    ])
-                    .env("DIST_ROLE", self.role)
-                    .env("RANK", rank.to_string())
-                    .env("WORLD_SIZE", self.world_size.to_string())
-                    .env("MASTER_PORT", port.to_string())
-                    .env("DIST_TIMEOUT_MS", self.timeout.as_millis().to_string())
-                    .env("OMP_NUM_THREADS", "1")
-                    .env("RUST_BACKTRACE", "0")
-                    .env(GroupSecret::VARIABLE, "5e".repeat(32))
-                    // On a machine that has GPUs, those of the test that asks for some.
-                    .env("CUDA_VISIBLE_DEVICES", "")
-                    .env_remove("GLOO_SOCKET_IFNAME")
-                    .env_remove("TORCHELASTIC_USE_AGENT_STORE")
-                    .env_remove("RANKDECK_STORE_FD")
-                    .envs(&self.env)
-                    .envs(self.env_of.get(rank).into_iter().flatten())
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::piped())
-                    .stderr(Stdio::piped());
-                if let Some(folder) = &self.pages {
-                    command.env("DIST_PAGE", page_of(folder, *rank));
-                }
-                if *rank == 0 && self.port.is_none() {
-                    command.env("RANKDECK_STORE_FD", fd.to_string());
-                    // SAFETY: fcntl is async-signal-safe; the descriptor stays open until `start` returns.
-                    unsafe {
-                        command.pre_exec(move || match libc::fcntl(fd, libc::F_SETFD, 0) {
-                            0 => Ok(()),
-                            _ => Err(std::io::Error::last_os_error()),
-                        });
-                    }
-                }
-                // SAFETY: prctl is async-signal-safe. Ranks must not outlive a test that is killed.
-                unsafe {
-                    command.pre_exec(|| {
-                        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                        Ok(())
-                    });
-                }
-                (*rank, Rank::new(command.spawn().unwrap()))
-            })
-            .collect();
-        Ranks { children }
+        let children = self.ranks.iter().map(|rank| {
+            let store = (*rank == 0 && self.port.is_none()).then_some(listener.as_fd());
+            (*rank, RankProcess::start(&self.variables(*rank, port, store), store))
+        });
+        Ranks { children: children.collect() }
+    }
+
+    /// What the environment of a rank says, or does not.
+    fn variables(&self, rank: u32, port: u16, store: Option<BorrowedFd>) -> Variables {
+        let mut all = Variables::new();
+        let mut set = |name: &str, value: String| all.insert(name.into(), Some(value));
+        set("DIST_ROLE", self.role.into());
+        set("RANK", rank.to_string());
+        set("WORLD_SIZE", self.world_size.to_string());
+        set("MASTER_PORT", port.to_string());
+        set("DIST_TIMEOUT_MS", self.timeout.as_millis().to_string());
+        set("OMP_NUM_THREADS", "1".into());
+        set("RUST_BACKTRACE", "0".into());
+        set(GroupSecret::VARIABLE, "5e".repeat(32));
+        // On a machine that has GPUs, those of the test that asks for some.
+        set("CUDA_VISIBLE_DEVICES", String::new());
+        if let Some(folder) = &self.pages {
+            set("DIST_PAGE", page_of(folder, rank).to_str().unwrap().into());
+        }
+        let store = store.map(|store| store.as_raw_fd().to_string());
+        all.extend([
+            ("GLOO_SOCKET_IFNAME".into(), None),
+            ("TORCHELASTIC_USE_AGENT_STORE".into(), None),
+            ("RANKDECK_STORE_FD".into(), store),
+        ]);
+        let more = self.env.iter().chain(self.env_of.get(&rank).into_iter().flatten());
+        all.extend(more.map(|(name, value)| (name.clone(), Some(value.clone()))));
+        all
     }
 }
 
 pub fn page_of(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("rank{rank}.page"))
-}
-
-struct Rank {
-    child: Child,
-    readers: Option<[std::thread::JoinHandle<String>; 2]>,
 }
 
 /// How a rank ended.
@@ -219,30 +191,14 @@ pub struct End {
     pub result: Option<Value>,
 }
 
-fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = from.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
-
-impl Rank {
-    fn new(mut child: Child) -> Rank {
-        let out = drain(child.stdout.take().unwrap());
-        let err = drain(child.stderr.take().unwrap());
-        Rank { child, readers: Some([out, err]) }
-    }
-}
-
 /// Started rank processes; those that still live are killed when this goes.
 pub struct Ranks {
-    children: Vec<(u32, Rank)>,
+    children: Vec<(u32, RankProcess)>,
 }
 
 impl Ranks {
     pub fn pid(&self, rank: u32) -> i32 {
-        self.children.iter().find(|(r, _)| *r == rank).unwrap().1.child.id() as i32
+        self.children.iter().find(|(r, _)| *r == rank).unwrap().1.pid()
     }
 
     /// Waits for these ranks.
@@ -252,17 +208,7 @@ impl Ranks {
             .iter()
             .map(|wanted| {
                 let (_, rank) = self.children.iter_mut().find(|(r, _)| r == wanted).unwrap();
-                let status = loop {
-                    if let Some(status) = rank.child.try_wait().unwrap() {
-                        break status;
-                    }
-                    if started.elapsed() > DEADLINE {
-                        let _ = rank.child.kill();
-                        break rank.child.wait().unwrap();
-                    }
-                    std::thread::sleep(Duration::from_millis(5));
-                };
-                let [out, err] = rank.readers.take().unwrap().map(|reader| reader.join().unwrap());
+                let (status, [out, err]) = rank.end(started + DEADLINE);
                 let result = out
                     .lines()
                     .filter_map(|line| line.strip_prefix("RESULT "))
@@ -283,15 +229,6 @@ impl Ranks {
                 end.result.unwrap_or_else(|| panic!("rank {rank} gave no result\n{}", end.output))
             })
             .collect()
-    }
-}
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        for (_, rank) in &mut self.children {
-            let _ = rank.child.kill();
-            let _ = rank.child.wait();
-        }
     }
 }
 

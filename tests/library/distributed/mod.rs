@@ -1,6 +1,6 @@
-//! Real rank processes over TCP. Every test re-executes this binary, once per rank.
+//! Real rank processes over TCP. Every test makes a process of this binary for each rank.
 //!
-//! Each scenario's ranks run `rank_process` with a role; they print one `RESULT {json}` line, which the tests
+//! Each scenario's ranks run [`run_role`] with a role; they print one `RESULT {json}` line, which the tests
 //! judge.
 
 mod collectives;
@@ -10,11 +10,17 @@ mod gpu;
 mod harness;
 mod nccl;
 mod off_policy;
+mod process;
 
-/// What the re-executed binary runs; does nothing when started by hand.
+/// What a process that is not forked runs; does nothing when started by hand.
 #[test]
 #[ignore = "not a test: the rank processes that the other tests start"]
 fn rank_process() {
+    run_role();
+}
+
+/// What the environment says a rank is to do.
+fn run_role() {
     let Some(me) = harness::Me::from_environment() else { return };
     let result = match me.role.as_str() {
         "collectives" => collectives::rank(&me),
