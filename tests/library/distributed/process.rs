@@ -22,8 +22,8 @@ pub struct RankProcess {
 impl RankProcess {
     /// Runs [`super::run_role`] in a process with these variables, which may inherit a descriptor.
     ///
-    /// Where no other thread of this process does anything, it is forked: it takes a sixth of a second to load
-    /// libtorch. The loader of a new process reads `LD_LIBRARY_PATH`.
+    /// Where no other thread of this process does anything, it is forked, for it takes a sixth of a second to
+    /// load libtorch; but `LD_LIBRARY_PATH` is read by the loader of a new process only.
     pub fn start(variables: &Variables, inherited: Option<BorrowedFd>) -> RankProcess {
         let alone = std::env::var_os("NEXTEST").is_some();
         let ((out, to_out), (err, to_err)) = (pipe().unwrap(), pipe().unwrap());
