@@ -233,25 +233,29 @@ fn share(
     }
 }
 
-/// Shell functions of a look. `plain PATH`: only its owner, this user or root, can write it. `chain FOLDER`:
-/// nobody else can put another folder in the place of this one or of one above it; folders like `/tmp` are
-/// right, and so is what only the user's private group can write. In a user namespace root's folders look
-/// like nobody's. `right FILE SIZE HASH`: a program that is as it should be. A reason not to trust goes to
-/// `T`.
+/// Shell functions of a look. `all plain PATH...`: only their owner, this user or root, can write them.
+/// `all chain FOLDER...`: nobody else can put another folder in the place of one of these; folders like
+/// `/tmp` are right, and so is what only the user's private group can write. In a user namespace root's
+/// folders look like nobody's. Why not goes to `T`. `above FOLDER`: what leads to it, with `chain`.
+/// `right FILE HASH`: a program that is as it should be.
+///
+/// One `ls` tells all there is about some paths. A name in more than one line is more than one line, and so
+/// not trusted.
 const TRUST: &str = "U=$(id -u); T=; read x x W 2>/dev/null < /proc/self/uid_map; V=$U; \
-     test \"$W\" = 4294967295 || V=$(cat /proc/sys/fs/overflowuid 2>/dev/null); \
-     facts() { set -- $(ls -ldn \"$1\" 2>/dev/null); M=$1 O=$3 G=$4; }; \
-     ours() { case \"$O\" in \"$U\"|0) ;; *) return 1;; esac; }; \
-     plain() { facts \"$1\"; ours || { T=\"$1 belongs to user ${O:--}\"; return 1; }; \
-     case \"$M\" in ?????w*|????????w*) T=\"others can write $1\"; return 1;; esac; }; \
-     chain() { D=$1; while test \"$D\" != /; do D=${D%/*}; D=${D:-/}; facts \"$D\"; \
-     ours || test \"$O\" = \"$V\" || { T=\"$D belongs to user ${O:--}\"; return 1; }; \
-     case \"$M\" in ?????????[tT]*) ;; ????????w*) T=\"others can write $D\"; return 1;; \
-     ?????w*) test \"$G\" = \"$(id -g)\" && test \"$(id -gn)\" = \"$(id -un)\" || \
-     { T=\"a group can write $D\"; return 1; };; esac; done; }; \
-     right() { test -f \"$1\" && test -x \"$1\" && plain \"${1%/*}\" && \
-     test \"$(($(wc -c < \"$1\")))\" = \"$2\" || return 1; (plain \"$1\") || return 1; \
-     test \"$(hash_of \"$1\")\" = \"$3\"; }; \
+     test \"$W\" = 4294967295 || read V 2>/dev/null < /proc/sys/fs/overflowuid; \
+     all() { K=$1; shift; T=$(LC_ALL=C ls -ldn \"$@\" 2>/dev/null | { N=0; \
+     while read -r M x O G x; do D=/${x#*/}; N=$((N+1)); $K || exit; done; \
+     test $N = $# || echo \"$1 cannot be looked at\"; }); test -z \"$T\"; }; \
+     foreign() { echo \"$D belongs to user $O\"; return 1; }; \
+     shared() { echo \"$1 can write $D\"; return 1; }; \
+     plain() { case \"$O\" in \"$U\"|0) ;; *) foreign; return;; esac; \
+     case \"$M\" in ?????w*|????????w*) shared others;; esac; }; \
+     chain() { case \"$O\" in \"$U\"|\"$V\"|0) ;; *) foreign; return;; esac; \
+     case \"$M\" in ?????????[tT]*) ;; ????????w*) shared others;; \
+     ?????w*) test \"$G\" = \"$(id -g)\" && test \"$(id -gn)\" = \"$(id -un)\" || shared \"a group\";; esac; }; \
+     above() { D=$1; set --; while test \"$D\" != /; do D=${D%/*}; D=${D:-/}; set -- \"$@\" \"$D\"; done; \
+     all chain \"$@\"; }; \
+     right() { test -f \"$1\" && test -x \"$1\" && (all plain \"$1\") && test \"$(hash_of \"$1\")\" = \"$2\"; }; \
      told() { if \"$@\"; then echo yes; else echo no; fi; }";
 
 /// Asks for everything at once, and runs `remote` when nothing is missing: a round trip costs more than all
@@ -265,9 +269,7 @@ fn look(package: &Package, remote: &Script) -> Script {
         .set("trainer", format!("{folder}/{TRAINER}"))
         .set("system", system())
         .set("loader", package.agent.needs.loader.as_deref().unwrap_or_default())
-        .set("agent_size", package.agent.size)
         .set("agent_hash", &package.agent.sha256)
-        .set("trainer_size", trainer.map_or(String::new(), |trainer| trainer.size.to_string()))
         .set("trainer_hash", trainer.map_or("", |trainer| trainer.sha256.as_str()))
         .run(upload::HASH)
         .run(TRUST)
@@ -278,15 +280,14 @@ fn look(package: &Package, remote: &Script) -> Script {
              case \"$C\" in /*) \
              R=$(cd \"$C\" 2>/dev/null && pwd -P) && C=$R; esac; echo \"$C\"; \
              getconf GNU_LIBC_VERSION 2>/dev/null || echo -; \
-             if test -d \"$C\"; then plain \"$C\" && chain \"$C\"; \
+             a=no b=no t=no; if test \"${C#/}\" != \"$C\" && test -d \"$C\"; then set -- \"$C\"; \
+             for f in \"$alone\" \"$agent\"; do f=$C/${f%/*}; test -d \"$f\" && set -- \"$@\" \"$f\"; done; \
+             all plain \"$@\" && above \"$C\"; \
              can_hash || T=\"there is neither sha256sum nor openssl\"; fi; \
-             a=no b=no t=no; if test -z \"$T\"; then \
-             b=$(told right \"$C/$agent\" \"$agent_size\" \"$agent_hash\"); \
-             if test $b = yes; then a=yes; else \
-             a=$(told right \"$C/$alone\" \"$agent_size\" \"$agent_hash\"); fi; \
-             if test -n \"$trainer_size\"; then \
-             t=$(told right \"$C/$trainer\" \"$trainer_size\" \"$trainer_hash\"); else t=yes; fi; \
-             for f in \"$alone\" \"$agent\"; do test -d \"$C/${f%/*}\" && plain \"$C/${f%/*}\"; done; fi; \
+             if test -z \"$T\"; then b=$(told right \"$C/$agent\" \"$agent_hash\"); \
+             if test $b = yes; then a=yes; else a=$(told right \"$C/$alone\" \"$agent_hash\"); fi; \
+             if test -n \"$trainer_hash\"; then \
+             t=$(told right \"$C/$trainer\" \"$trainer_hash\"); else t=yes; fi; fi; \
              echo \"${T:--}\"; printf \"%s\\n\" $a $b $t; \
              if test \"$S$L$T$b$t\" = \"${system}yesyesyes\"; then echo RANKDECK-PRESENT; cd; A=\"$C/$agent\"",
         )
