@@ -87,7 +87,7 @@ fn a_password_is_asked_on_a_terminal() {
 /// AUTH-3: a key and a password.
 #[test]
 fn two_factors_are_asked_for_one_after_the_other() {
-    let Some(bed) = TestBed::start_as_root(1) else { return };
+    let Some(bed) = TestBed::start_as_root(1).map(TestBed::with_agent) else { return };
     bed.fault(0, &["sshd-opt", "k", "AuthenticationMethods publickey,keyboard-interactive"]);
     let hosts = bed.hosts(1, 1, "");
     let file = experiment(&bed, "10");
@@ -101,7 +101,7 @@ fn two_factors_are_asked_for_one_after_the_other() {
 
 #[test]
 fn without_a_terminal_a_password_is_a_refusal_with_the_command_that_helps() {
-    let Some(bed) = TestBed::start_as_root(1) else { return };
+    let Some(bed) = TestBed::start_as_root(1).map(TestBed::with_agent) else { return };
     bed.fault(0, &["keys", "none"]);
     let hosts = bed.hosts(1, 1, "");
     let file = experiment(&bed, "10");
@@ -123,7 +123,7 @@ fn without_a_terminal_a_password_is_a_refusal_with_the_command_that_helps() {
 /// A host that joins from the picker asks on the screen: it was not asked before.
 #[test]
 fn a_password_is_asked_on_the_screen() {
-    let Some(bed) = TestBed::start_as_root(2) else { return };
+    let Some(bed) = TestBed::start_as_root(2).map(TestBed::with_agent) else { return };
     bed.fault(1, &["keys", "none"]);
     let hosts = bed.hosts(2, 1, "");
     let file = experiment(&bed, "1000000");
@@ -156,7 +156,7 @@ fn a_password_is_asked_on_the_screen() {
 /// A server whose codes are valid once each: one launch asks each host once, whatever it does there.
 #[test]
 fn a_code_that_is_valid_once_is_asked_for_once_per_launch() {
-    let Some(bed) = TestBed::start_as_root(1) else { return };
+    let Some(bed) = TestBed::start_as_root(1).map(TestBed::with_agent) else { return };
     bed.fault(0, &["keys", "none"]);
     bed.on(
         0,

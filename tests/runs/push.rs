@@ -40,7 +40,7 @@ fn inside(folder: &Path) -> Vec<String> {
 
 #[test]
 fn code_goes_to_every_host_once_and_ranks_run_in_a_copy_of_their_own() {
-    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let experiment = code_folder(
         &hosts,
         "import os\nprint('here', sorted(os.listdir('.')), os.getcwd(), flush=True)\nimport model\nopen('out', 'w').write('x')\n",
@@ -93,7 +93,7 @@ fn code_goes_to_every_host_once_and_ranks_run_in_a_copy_of_their_own() {
 
 #[test]
 fn a_broken_push_goes_on_where_it_was() {
-    let Some(hosts) = Loopback::start(1, 1) else { return };
+    let Some(hosts) = Loopback::start(1, 1).map(Loopback::with_agent) else { return };
     let experiment = code_folder(&hosts, "print(1)\n");
     // Five pieces and a bit, which no compression and no equality of pieces shortens.
     let mut noise: u64 = 1;
@@ -129,7 +129,7 @@ fn a_broken_push_goes_on_where_it_was() {
 
 #[test]
 fn libtorch_is_installed_on_request_and_found_afterwards() {
-    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let torch = hosts.bench.path().join("torch");
     std::fs::create_dir_all(torch.join("lib")).unwrap();
     std::fs::create_dir_all(torch.join("include")).unwrap();
@@ -172,7 +172,7 @@ fn libtorch_is_installed_on_request_and_found_afterwards() {
 /// The environment of ranks holds tokens; command lines and logs can be read by more people than its owner.
 #[test]
 fn a_secret_of_the_environment_is_on_no_command_line_and_in_no_log() {
-    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let secret =
         format!("token-{}-{:x}", std::process::id(), std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos());
     let text = std::fs::read_to_string(&hosts.hosts).unwrap();

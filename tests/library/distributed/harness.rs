@@ -147,7 +147,9 @@ impl World {
             let store = (*rank == 0 && self.port.is_none()).then_some(listener.as_fd());
             (*rank, RankProcess::start(&self.variables(*rank, port, store), store))
         });
-        Ranks { children: children.collect() }
+        let mut children: Vec<(u32, RankProcess)> = children.collect();
+        children.iter_mut().for_each(|(_, rank)| rank.listen());
+        Ranks { children }
     }
 
     /// What the environment of a rank says, or does not.

@@ -16,6 +16,7 @@ pub type Variables = BTreeMap<String, Option<String>>;
 pub struct RankProcess {
     pid: i32,
     status: Option<ExitStatus>,
+    pipes: Option<[PipeReader; 2]>,
     output: Option<[JoinHandle<String>; 2]>,
 }
 
@@ -32,7 +33,13 @@ impl RankProcess {
         } else {
             execute(variables, inherited, [to_out, to_err])
         };
-        RankProcess { pid, status: None, output: Some([drain(out), drain(err)]) }
+        RankProcess { pid, status: None, pipes: Some([out, err]), output: None }
+    }
+
+    /// Hears its output, by threads. A thread that begins or ends holds locks of the loader, which a process
+    /// that is forked at that moment finds held for ever: ranks are heard when all of them are there.
+    pub fn listen(&mut self) {
+        self.output = self.pipes.take().map(|pipes| pipes.map(drain));
     }
 
     pub fn pid(&self) -> i32 {
