@@ -211,8 +211,9 @@ fn hook_5_whoever_else_watches_and_nobody_but_the_rank() {
     assert!(output.status.success());
 }
 
-/// Two ranks of a real process group that average the gradients of two networks by hand, one network after the
-/// other: the second rank turns some of the first one's round from step 4 on, and loses some of the other's.
+/// Two ranks of a real process group that average the gradients of two networks by hand, one network after
+/// the other: the second rank turns some of the first one's round from step 4 on, and loses some of the
+/// other's.
 const AVERAGES: &str = r#"
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")

@@ -102,6 +102,17 @@ fn deploy_1_a_cache_that_others_can_write_is_refused_whatever_lies_in_it() {
     assert!(look_at(&package, &cache).ends_with("RANKDECK-MISSING\n"), "its owner could write it");
 }
 
+/// Whatever leads to it is looked at, up to the root, which a relative path never comes to.
+#[test]
+fn deploy_1_a_cache_without_an_absolute_path_is_not_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = package(folder.path(), false);
+    let text = look_at(&package, Path::new("."));
+    let found = parse(&text).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!((found.right, found.distrust.as_deref()), ([false, false, true], None));
+    assert!(suits("n", &package, &found).unwrap_err().cause.error.contains("absolute"));
+}
+
 #[test]
 fn the_folder_depends_on_both_contents() {
     let folder = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ fn pong(num_envs: u32, epochs: u32, policy: &str, rest: &str) -> Option<String> 
 fn updates_of_two(policy: &str, bucket_mb: f64) -> Option<[Counts; 2]> {
     let of = |epochs| {
         let rest = format!("[collect]\nnum_steps = 16\n[distributed]\nbucket_mb = {bucket_mb}\n");
-        train(&pong(1, epochs, policy, &rest)?, &[("gpus", "2")], &["--spawn", "2"])
+        train(&pong(2, epochs, policy, &rest)?, &[("gpus", "2")], &["--spawn", "2"])
     };
     let (less, more) = (of(1)?, of(3)?);
     Some(["0", "1"].map(|rank| {
