@@ -3,7 +3,8 @@
 use super::*;
 use rankdeck_proto::message::{Exception, FailureKind, RankEvent};
 use rankdeck_proto::status_page::{Reader, Writer};
-use std::process::{Command, Output};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output};
 
 /// The hook finds what it wraps by name.
 const MODULE: &str = r#"
@@ -211,6 +212,25 @@ fn hook_5_whoever_else_watches_and_nobody_but_the_rank() {
     assert!(output.status.success());
 }
 
+/// Two ranks of a process group that run `script` with the hook, and their pages, in a folder.
+fn two_ranks(python: &str, folder: &Path, script: &str) -> [Child; 2] {
+    install(folder).unwrap();
+    std::fs::write(folder.join("train.py"), script).unwrap();
+    let port = rankdeck_testkit::free_port().to_string();
+    [0, 1].map(|rank: u32| {
+        let mut command = Command::new(python);
+        command.arg(folder.join("train.py"));
+        command.env("PYTHONPATH", folder.join("python")).env("RANK", rank.to_string());
+        command.env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.env("OMP_NUM_THREADS", "1");
+        command.env("RANKDECK_STATUS_PAGE", page_of(folder, rank)).spawn().unwrap()
+    })
+}
+
+fn page_of(folder: &Path, rank: u32) -> PathBuf {
+    folder.join(format!("rank{rank}.page"))
+}
+
 /// Two ranks of a real process group that average the gradients of two networks by hand, one network after
 /// the other: the second rank turns some of the first one's round from step 4 on, and loses some of the
 /// other's.
@@ -238,22 +258,12 @@ train(lambda step, grad: grad.fill_(float("nan")) if step == 5 else None)
 fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
     let Some(python) = rankdeck_testkit::python("torch") else { return };
     let made = tempfile::tempdir().unwrap();
-    install(made.path()).unwrap();
-    std::fs::write(made.path().join("train.py"), AVERAGES).unwrap();
-    let port = rankdeck_testkit::free_port().to_string();
-    let page = |rank: u32| made.path().join(format!("rank{rank}.page"));
-    let ranks = [0, 1].map(|rank: u32| {
-        let mut command = Command::new(&python);
-        command.arg(made.path().join("train.py"));
-        command.env("PYTHONPATH", made.path().join("python")).env("RANK", rank.to_string());
-        command.env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
-        command.env("OMP_NUM_THREADS", "1");
-        command.env("RANKDECK_STATUS_PAGE", page(rank)).spawn().unwrap()
-    });
+    let ranks = two_ranks(&python, made.path(), AVERAGES);
     for mut rank in ranks {
         assert!(rank.wait().unwrap().success());
     }
-    let taken = [0, 1].map(|rank| Reader::open(&page(rank)).unwrap().view().unwrap().fingerprints);
+    let taken =
+        [0, 1].map(|rank| Reader::open(&page_of(made.path(), rank)).unwrap().view().unwrap().fingerprints);
     for (network, equal, finite) in [(0, 5, 8), (1, 6, 6)] {
         let [first, second] = [&taken[0], &taken[1]].map(|taken| taken.chunks(8).nth(network).unwrap());
         assert_eq!((first.len(), second.len()), (8, 8), "before each step");
@@ -355,19 +365,8 @@ fn waits_for_its_peer(
 ) -> Option<rankdeck_proto::status_page::View> {
     let python = rankdeck_testkit::python("torch")?;
     let made = tempfile::tempdir().unwrap();
-    install(made.path()).unwrap();
-    std::fs::write(made.path().join("train.py"), script).unwrap();
-    let port = rankdeck_testkit::free_port().to_string();
-    let page = |rank: u32| made.path().join(format!("rank{rank}.page"));
-    let mut ranks = [0, 1].map(|rank: u32| {
-        let mut command = Command::new(&python);
-        command.arg(made.path().join("train.py"));
-        command.env("PYTHONPATH", made.path().join("python")).env("RANK", rank.to_string());
-        command.env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
-        command.env("OMP_NUM_THREADS", "1");
-        command.env("RANKDECK_STATUS_PAGE", page(rank)).spawn().unwrap()
-    });
-    let view = |rank: u32| Reader::open(&page(rank)).ok().and_then(|page| page.view().ok());
+    let mut ranks = two_ranks(&python, made.path(), script);
+    let view = |rank: u32| Reader::open(&page_of(made.path(), rank)).ok().and_then(|page| page.view().ok());
     let counts = |rank: u32| {
         let view = view(rank)?;
         let found = view.groups.iter().find(|found| found.name.starts_with(b"1>0"))?;
