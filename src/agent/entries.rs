@@ -10,7 +10,7 @@ use crate::paths::{self, RunPaths};
 use crate::proc;
 use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::leftovers::Leftovers;
-use crate::supervise::sweep;
+use crate::supervise::sweep::Processes;
 use rankdeck_proto::message::Survivor;
 use rankdeck_proto::run_entry::{RunEntry, RunState, Traces};
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
@@ -22,20 +22,34 @@ use std::time::Duration;
 /// How long `sweep` tries.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Every run under `workdir` that belongs to this machine.
+/// Every run under `workdir` that belongs to this machine. All of them are looked for in one look at the
+/// processes: a folder may keep hundreds of runs, and a host may have thousands of processes.
 pub fn list(workdir: &Path) -> Vec<RunEntry> {
-    let groups = cgroup::all();
-    let mut entries: Vec<RunEntry> =
-        nodes(workdir, None).into_iter().map(|(paths, manifest)| entry(&paths, &manifest, &groups)).collect();
+    let mut entries = entries(nodes(workdir, None));
     entries.sort_by(|a, b| (&a.run, a.node_rank).cmp(&(&b.run, b.node_rank)));
     entries
 }
 
-fn entry(paths: &RunPaths, manifest: &Manifest, groups: &[Cgroup]) -> RunEntry {
+fn entries(nodes: Vec<(RunPaths, Manifest)>) -> Vec<RunEntry> {
+    let groups = cgroup::all();
+    // Before the processes: what is there after its agent is gone is left over, and what was there before may
+    // have ended with it.
+    let agents: Vec<_> = nodes.iter().map(|(_, manifest)| manifest.agent()).collect();
+    let processes = Processes::look();
+    let asked = nodes.iter().zip(agents);
+    asked.map(|((paths, manifest), agent)| entry(paths, manifest, agent, &groups, &processes)).collect()
+}
+
+fn entry(
+    paths: &RunPaths,
+    manifest: &Manifest,
+    agent: Option<proc::Stat>,
+    groups: &[Cgroup],
+    processes: &Processes,
+) -> RunEntry {
     let (run, node_rank, generation) = manifest.identity();
-    let agent = manifest.agent();
     let scope = Leftovers::find(paths, Some(manifest), groups).scope(&run, paths);
-    let mut pids: Vec<u32> = sweep::find(&scope).iter().map(|found| found.ident.pid).collect();
+    let mut pids: Vec<u32> = processes.find(&scope).iter().map(|found| found.ident.pid).collect();
     let alive = manifest.ranks_alive();
     pids.extend(alive.iter().map(|(_, pid)| *pid));
     pids.sort_unstable();
@@ -83,16 +97,16 @@ pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
 /// anywhere else, what names the run itself: a folder that was removed, or another `workdir`, hides
 /// nothing.
 pub fn traces(run: &RunId, workdir: &Path) -> Traces {
-    let groups = cgroup::all();
-    let nodes = nodes(workdir, Some(run));
-    let entries = nodes.iter().map(|(paths, manifest)| entry(paths, manifest, &groups));
+    let entries = entries(nodes(workdir, Some(run)));
+    let known = !entries.is_empty();
     let mut pids: BTreeSet<u32> = entries
+        .into_iter()
         .filter(|entry| entry.state != RunState::Finished)
         .flat_map(|entry| if entry.pids.is_empty() { vec![entry.agent_pid] } else { entry.pids })
         .collect();
-    pids.extend(named(run, nodes.is_empty()));
+    pids.extend(named(run, !known));
     let alive = pids.into_iter().filter_map(proc::stat).filter(|stat| !stat.is_gone());
-    Traces { known: !nodes.is_empty(), alive: alive.map(|stat| survivor(&stat)).collect() }
+    Traces { known, alive: alive.map(|stat| survivor(&stat)).collect() }
 }
 
 fn survivor(stat: &proc::Stat) -> Survivor {
@@ -160,4 +174,56 @@ fn nodes(workdir: &Path, only: Option<&RunId>) -> Vec<(RunPaths, Manifest)> {
                 .collect::<Vec<_>>()
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest;
+
+    /// Calls of `read` by this thread so far.
+    fn reads() -> usize {
+        let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        counts.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
+    }
+
+    fn finished(workdir: &Path, runs: std::ops::Range<u32>) {
+        for run in runs {
+            let paths =
+                RunPaths { run_dir: workdir.join("runs").join(format!("r-{run}")), node: NodeRank(0) };
+            std::fs::create_dir_all(paths.node_dir()).unwrap();
+            let manifest = Manifest {
+                run: format!("r-{run}"),
+                hostname: proc::hostname(),
+                boot_id: proc::boot_id(),
+                ..Manifest::default()
+            };
+            manifest::write(&paths, &manifest.bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_finished_run_costs_a_list_no_look_at_the_processes() {
+        if !Path::new("/proc/thread-self/io").exists() {
+            return rankdeck_testkit::skipped("this kernel does not count what a thread reads");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let cost = |runs: usize| {
+            let before = reads();
+            assert_eq!(list(folder.path()).len(), runs);
+            reads() - before
+        };
+        let mut strangers: Vec<_> =
+            (0..64).map(|_| std::process::Command::new("sleep").arg("60").spawn().unwrap()).collect();
+        finished(folder.path(), 0..1);
+        // The first list writes the digest of a finished run.
+        let (_, one) = (cost(1), cost(1));
+        finished(folder.path(), 1..31);
+        let (_, all) = (cost(31), cost(31));
+        for stranger in &mut strangers {
+            stranger.kill().unwrap();
+            stranger.wait().unwrap();
+        }
+        assert!(all < one + 30 * 32, "{one} reads for one run, {all} for 31 beside 64 processes");
+    }
 }

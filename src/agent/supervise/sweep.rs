@@ -105,15 +105,42 @@ impl Found {
 /// Looks once.
 pub fn find(scope: &Scope) -> Vec<Found> {
     let processes = proc::all();
-    let inside = scope.groups.iter().flat_map(Cgroup::pids).collect();
-    choose(scope, &processes, &inside, proc::environ)
+    choose(scope, &processes, &inside(scope), proc::environ)
 }
 
-fn choose(
+/// Every process as it was at one moment, for whoever asks about many runs.
+pub struct Processes {
+    all: Vec<proc::Stat>,
+    /// Environments of those that belong to a run, whichever it is.
+    marked: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Processes {
+    /// Reads `/proc`, each environment once.
+    pub fn look() -> Processes {
+        let all = proc::all();
+        let marked = all.iter().filter(|process| !process.is_gone()).filter_map(|process| {
+            let environ = proc::environ(process.pid)?;
+            proc::variable(&environ, "RANKDECK_RUN").is_some().then_some((process.pid, environ))
+        });
+        Processes { marked: marked.collect(), all }
+    }
+
+    /// Those in scope.
+    pub fn find(&self, scope: &Scope) -> Vec<Found> {
+        choose(scope, &self.all, &inside(scope), |pid| self.marked.get(&pid))
+    }
+}
+
+fn inside(scope: &Scope) -> BTreeSet<u32> {
+    scope.groups.iter().flat_map(Cgroup::pids).collect()
+}
+
+fn choose<E: AsRef<[u8]>>(
     scope: &Scope,
     processes: &[proc::Stat],
     inside: &BTreeSet<u32>,
-    environ: impl Fn(u32) -> Option<Vec<u8>>,
+    environ: impl Fn(u32) -> Option<E>,
 ) -> Vec<Found> {
     // A leader's number may have gone to a stranger since; then the session of that number is a stranger's
     // too.
@@ -147,9 +174,9 @@ fn choose(
             && !process.is_gone()
             && chosen.get(&process.pid).is_none_or(|rank| rank.is_none())
             && let Some(environ) = environ(process.pid)
-            && mark.is_in(&environ)
+            && mark.is_in(environ.as_ref())
         {
-            let rank = proc::variable(&environ, "RANKDECK_RANK")
+            let rank = proc::variable(environ.as_ref(), "RANKDECK_RANK")
                 .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
                 .map(Rank);
             chosen.insert(process.pid, rank);
@@ -264,6 +291,10 @@ mod tests {
         }
     }
 
+    fn nothing(_: u32) -> Option<Vec<u8>> {
+        None
+    }
+
     fn pids(found: &[Found]) -> Vec<(u32, Option<u32>)> {
         found.iter().map(|found| (found.ident.pid, found.rank.map(|rank| rank.0))).collect()
     }
@@ -308,14 +339,14 @@ mod tests {
     #[test]
     fn a_reused_leader_number_makes_the_session_a_strangers() {
         let processes = [process(20, 1, 20, 77), process(21, 20, 20, 78)];
-        assert_eq!(choose(&scope(), &processes, &BTreeSet::new(), |_| None), []);
+        assert_eq!(choose(&scope(), &processes, &BTreeSet::new(), nothing), []);
     }
 
     #[test]
     fn sweep_2_zombies_are_no_survivors_but_their_children_are() {
         let mut dead = process(20, 10, 20, 5);
         dead.state = 'Z';
-        let found = choose(&scope(), &[dead, process(21, 20, 99, 6)], &BTreeSet::new(), |_| None);
+        let found = choose(&scope(), &[dead, process(21, 20, 99, 6)], &BTreeSet::new(), nothing);
         assert_eq!(pids(&found), [(21, Some(3))]);
     }
 
