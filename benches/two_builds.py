@@ -3,16 +3,18 @@
 the shortest runs.
 
     cargo build --release --workspace --features rankdeck-trainer/inject          # in both checkouts
-    python3 benches/two_builds.py --before FOLDER --after . [--rounds 5] [start agent ppo short]
+    python3 benches/two_builds.py --before FOLDER --after . [--rounds 5] [start agent ppo short list]
 
 Each round measures one build and then the other; the next round begins with the other one. A line gives the median of
 each build and the median of the ratios (after / before) with its quartiles, so that what slows the machine for minutes
 slows both. `start` and `agent` run each checkout's own `latency.py` and `overhead.py`; `ppo` runs each checkout's trainer
 alone on CartPole with the same settings and divides CPU time by environment steps, start-up left out. `short` is all
 start-up: one iteration of CartPole by four ranks of `--spawn`, and one of Pong by one rank (RANKDECK_TEST_PYTHON names a
-Python with gymnasium and ale_py).
+Python with gymnasium and ale_py). `list` is what every preflight asks of a host: its runs, in a folder of 100 that have
+ended, beside 300 processes.
 """
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -118,9 +120,31 @@ def short(build):
     }
 
 
+def listed(build):
+    """Milliseconds of `agent list`."""
+    sleepers = [subprocess.Popen(["sleep", "600"]) for _ in range(300)]
+    try:
+        with tempfile.TemporaryDirectory(prefix="rankdeck-bench-") as folder:
+            boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            for number in range(100):
+                node = pathlib.Path(folder) / f"runs/ended-{number}/node0"
+                node.mkdir(parents=True)
+                manifest = {"run": f"ended-{number}", "hostname": os.uname().nodename, "boot_id": boot}
+                (node / "manifest.json").write_text(json.dumps(manifest))
+            command = [build / "target/release/rankdeck", "agent", "list", "--workdir", folder]
+            assert output(command, folder).count("ended-99"), "the list has no such run"
+            begun = time.monotonic()
+            output(command, folder)
+            return {"runs of a host, 100 ended, 300 processes, ms": 1000 * (time.monotonic() - begun)}
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", metavar="start|agent|ppo|short", default=["start", "agent", "ppo"])
+    parser.add_argument("what", nargs="*", metavar="start|agent|ppo|short|list", default=["start", "agent", "ppo"])
     parser.add_argument("--before", type=pathlib.Path, required=True)
     parser.add_argument("--after", type=pathlib.Path, default=pathlib.Path("."))
     parser.add_argument("--rounds", type=int, default=5)
@@ -128,7 +152,7 @@ def main():
     builds = [args.before.resolve(), args.after.resolve()]
     print(f"{args.rounds} rounds, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{'median':48}{'before':>10}{'after':>10}   after / before (quartiles)")
-    for measure in [dict(start=start, agent=agent, ppo=ppo, short=short)[name] for name in args.what]:
+    for measure in [dict(start=start, agent=agent, ppo=ppo, short=short, list=listed)[name] for name in args.what]:
         pairs = {}
         for number in range(args.rounds):
             order = [0, 1] if number % 2 == 0 else [1, 0]

@@ -210,7 +210,7 @@ MUST_ALARM = [
     _case("tracker-server", "people", "waits_for_peer", group=SILENT, fault="server@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
     _case("sb3-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="sb3", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
     _case("lightning-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="lightning", environment=WRITER, words=("happenings.py:",), **PAIR),
-    _case("loader-lock", "people", "env_worker_deadlocked lock unknown", group=SILENT, fault="lock@{rank}:{step}", program="loader", **PEOPLE),
+    _case("loader-lock", "people", "data_loader env_worker_deadlocked lock unknown", group=SILENT, fault="lock@{rank}:{step}", program="loader", **PEOPLE),
     _case("wrapped-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="cleanrl-wrapped", environment=WRITER, words=("happenings.py:",), **PEOPLE),
     _case("wrapped-stop", "people", "stopped", outside=outside.stop_program, program="cleanrl-wrapped", **PEOPLE),
     _case("all-lock", "people", "standstill", group=STALL, fault="lock@all:{step}", program="cleanrl", guilty="none", words=("happenings.py:",), nproc=(2, 1), patience=90.0),
