@@ -15,7 +15,7 @@ use rankdeck_trainer::env::{
     VectorEnv, make_vector,
 };
 use rankdeck_trainer::error::TrainerError;
-use rankdeck_trainer::evaluate::{Greedy, Next, Onlooker, Played, evaluate};
+use rankdeck_trainer::evaluate::{EvalProgress, Greedy, Next, Onlooker, evaluate};
 use rankdeck_trainer::events::Events;
 use rankdeck_trainer::live::Live;
 use rankdeck_trainer::rollout::ActionBuffer;
@@ -114,7 +114,7 @@ struct Attending<'a> {
 }
 
 impl Onlooker for &mut Attending<'_> {
-    fn goes_on(&mut self, _: Played) -> Result<Next, TrainerError> {
+    fn goes_on(&mut self, _: EvalProgress) -> Result<Next, TrainerError> {
         Ok(if self.live.is_wanted() { Next::Show } else { Next::Play })
     }
     fn see(&mut self, step: ShownStep, ended: usize) {

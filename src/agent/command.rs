@@ -124,10 +124,11 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         }
         Command::Sweep(run, workdir) => {
             #[derive(Serialize)]
-            struct Swept {
+            struct SweepAnswer {
                 survivors: Vec<rankdeck_proto::message::Survivor>,
             }
-            let swept = RunId::parse(&run).map(|run| Swept { survivors: entries::clean(&run, &workdir) });
+            let swept =
+                RunId::parse(&run).map(|run| SweepAnswer { survivors: entries::clean(&run, &workdir) });
             answer("RANKDECK-SWEEP", swept)
         }
         Command::Traces(run, workdir) => {

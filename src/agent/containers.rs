@@ -45,21 +45,21 @@ mod tests {
     use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
-    struct Killed(Child);
+    struct ChildGuard(Child);
 
-    impl Drop for Killed {
+    impl Drop for ChildGuard {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
     }
 
-    fn marked(program: &str, arguments: &[&str], rank: &str) -> Killed {
+    fn marked(program: &str, arguments: &[&str], rank: &str) -> ChildGuard {
         let mark = MARK.map(|name| (name, if name == "RANKDECK_RANK" { rank } else { "containers-test" }));
-        Killed(Command::new(program).args(arguments).envs(mark).spawn().unwrap())
+        ChildGuard(Command::new(program).args(arguments).envs(mark).spawn().unwrap())
     }
 
-    fn ident(child: &Killed) -> Ident {
+    fn ident(child: &ChildGuard) -> Ident {
         Ident { pid: child.0.id(), start: proc::stat(child.0.id()).unwrap().start }
     }
 

@@ -29,7 +29,7 @@ const RETURN: &str = "charts/episodic_return";
 
 /// A digest, and the file of records that it is of.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct DigestFile {
     form: u32,
     build: String,
     length: u64,
@@ -44,9 +44,9 @@ pub fn of(paths: &RunPaths, over: bool) -> NodeDigest {
     let Ok(data) = file.metadata() else { return NodeDigest::default() };
     let (length, inode, modified) = (data.len(), data.ino(), (data.mtime(), data.mtime_nsec()));
     let path = paths.node_dir().join("digest.json");
-    let known = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok());
+    let known = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<DigestFile>(&bytes).ok());
     let build = crate::identity::build();
-    let fresh = |kept: &Kept| {
+    let fresh = |kept: &DigestFile| {
         (kept.form, kept.length, kept.inode, kept.modified) == (FORM, length, inode, modified)
             && kept.build == build
     };
@@ -57,13 +57,13 @@ pub fn of(paths: &RunPaths, over: bool) -> NodeDigest {
     records(BufReader::with_capacity(1 << 16, file), |record| fold.apply(record));
     let digest = fold.finish(over);
     if over {
-        keep(&path, &Kept { form: FORM, build, length, inode, modified, digest: digest.clone() });
+        keep(&path, &DigestFile { form: FORM, build, length, inode, modified, digest: digest.clone() });
     }
     digest
 }
 
 /// A list works without it, so nothing is said when it cannot be written.
-fn keep(path: &Path, kept: &Kept) {
+fn keep(path: &Path, kept: &DigestFile) {
     let temporary = path.with_extension(format!("json.{}", std::process::id()));
     let written = serde_json::to_vec(kept).ok().is_some_and(|bytes| {
         std::fs::write(&temporary, bytes).is_ok()

@@ -10,7 +10,7 @@ use crate::observe::gpu_users::GpuUsers;
 use crate::observe::nvml;
 use crate::observe::sample::Sampler;
 use crate::observe::shares::Shares;
-use crate::observe::visible::{Given, visible};
+use crate::observe::visible::{VisibleGpu, visible};
 use nvml_wrapper::Nvml;
 use rankdeck_proto::fleet::{GivenGpu, HostLook, LOOK, SHARE};
 use rankdeck_proto::message::GpuSample;
@@ -33,13 +33,13 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// The answer at the end.
 #[derive(Debug, Serialize)]
-pub struct Told {
+pub struct FleetEnd {
     looks: u64,
     cost_ms: u64,
 }
 
 /// Tells this host, and the runs under `workdir`, for so long, or until nobody reads.
-pub fn tell(workdir: &Path, within: Duration) -> Result<Told, HintedError> {
+pub fn tell(workdir: &Path, within: Duration) -> Result<FleetEnd, HintedError> {
     let begun = Instant::now();
     let nvml = nvml::load();
     let mut looker = Looker::default();
@@ -60,7 +60,7 @@ pub fn tell(workdir: &Path, within: Duration) -> Result<Told, HintedError> {
         looks += 1;
         let ending = begun.elapsed() + pause >= within;
         if !write(&look) || ending {
-            return Ok(Told { looks, cost_ms: look.cost_ms });
+            return Ok(FleetEnd { looks, cost_ms: look.cost_ms });
         }
         std::thread::sleep(pause);
     }
@@ -107,7 +107,7 @@ impl Looker {
 }
 
 /// What a rank would get; `None` stands for an instance that the driver does not show.
-fn offer(given: Option<&Given>, all: &[GpuSample]) -> GivenGpu {
+fn offer(given: Option<&VisibleGpu>, all: &[GpuSample]) -> GivenGpu {
     let Some((given, gpu)) = given.and_then(|given| Some((given, given.gpu(all)?))) else {
         return GivenGpu { lost: true, ..GivenGpu::default() };
     };

@@ -6,7 +6,9 @@
 use crate::paths::own_uid;
 use crate::proc::{self, Ident};
 use crate::supervise::groups;
-use rankdeck_proto::process::{ALL_BYTES, Environment, HIDDEN, Reached, VALUE_BYTES, VARIABLES, Variable};
+use rankdeck_proto::process::{
+    ALL_BYTES, Environment, HIDDEN, ReachOutcome, VALUE_BYTES, VARIABLES, Variable,
+};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::variables::{holds_password, names_secret};
 use rankdeck_types::words::{clip, signal_name};
@@ -44,13 +46,13 @@ pub fn check(meant: Ident) -> Result<(), HintedError> {
 ///
 /// # Errors
 /// The process is not to be reached, or the kernel refuses.
-pub fn signal(meant: Ident, signal: i32) -> Result<Reached, HintedError> {
+pub fn signal(meant: Ident, signal: i32) -> Result<ReachOutcome, HintedError> {
     check(meant)?;
     if !(1..32).contains(&signal) {
         return Err(HintedError::new(format!("{signal} is no signal"), "1 to 31, or a name such as TERM"));
     }
     match groups::signal(meant.pid, meant.start, signal) {
-        true => Ok(Reached::Signalled { signal }),
+        true => Ok(ReachOutcome::Signalled { signal }),
         false => Err(HintedError::new(
             format!("pid {} did not get {}: it has ended", meant.pid, signal_name(signal)),
             "",
@@ -63,7 +65,7 @@ pub fn signal(meant: Ident, signal: i32) -> Result<Reached, HintedError> {
 ///
 /// # Errors
 /// The process is not to be reached, or its environment cannot be read.
-pub fn environment(meant: Ident, hidden: &BTreeSet<String>) -> Result<Reached, HintedError> {
+pub fn environment(meant: Ident, hidden: &BTreeSet<String>) -> Result<ReachOutcome, HintedError> {
     check(meant)?;
     let bytes = proc::environ(meant.pid).ok_or_else(|| {
         let error = format!("the environment of pid {} cannot be read", meant.pid);
@@ -71,7 +73,7 @@ pub fn environment(meant: Ident, hidden: &BTreeSet<String>) -> Result<Reached, H
     })?;
     // Only of the process that was checked: read before, and checked again.
     check(meant)?;
-    Ok(Reached::Environment(told(&bytes, hidden)))
+    Ok(ReachOutcome::Environment(told(&bytes, hidden)))
 }
 
 fn told(bytes: &[u8], hidden: &BTreeSet<String>) -> Environment {
@@ -131,7 +133,7 @@ mod tests {
         (child, Ident { pid, start })
     }
 
-    fn error(result: Result<Reached, HintedError>) -> String {
+    fn error(result: Result<ReachOutcome, HintedError>) -> String {
         result.unwrap_err().error
     }
 
@@ -139,7 +141,9 @@ mod tests {
     fn reach_1_an_environment_is_told_without_its_secrets() {
         let (mut child, meant) = sleeper();
         let hidden = BTreeSet::from(["REACH_GIVEN".to_owned()]);
-        let Ok(Reached::Environment(found)) = environment(meant, &hidden) else { panic!("no environment") };
+        let Ok(ReachOutcome::Environment(found)) = environment(meant, &hidden) else {
+            panic!("no environment")
+        };
         child.kill().unwrap();
         child.wait().unwrap();
         let value = |name: &str| {
@@ -163,7 +167,7 @@ mod tests {
     #[test]
     fn reach_2_no_formatting_shows_an_environment() {
         let found = told(b"A=visible\0B=also", &BTreeSet::new());
-        assert!(!format!("{found:?} {:#?}", Reached::Environment(found.clone())).contains("visible"));
+        assert!(!format!("{found:?} {:#?}", ReachOutcome::Environment(found.clone())).contains("visible"));
     }
 
     #[test]
@@ -187,7 +191,7 @@ mod tests {
         );
         assert!(error(signal(meant, 77)).contains("no signal"));
         assert!(child.try_wait().unwrap().is_none(), "it goes on");
-        assert_eq!(signal(meant, libc::SIGTERM), Ok(Reached::Signalled { signal: libc::SIGTERM }));
+        assert_eq!(signal(meant, libc::SIGTERM), Ok(ReachOutcome::Signalled { signal: libc::SIGTERM }));
         let ended = child.wait().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGTERM));
         assert!(error(signal(meant, libc::SIGTERM)).contains("has ended"));

@@ -3,7 +3,7 @@
 
 use crate::shell::changer;
 use rankdeck_config::ExperimentSource;
-use rankdeck_tui::restart_draft::Edited;
+use rankdeck_tui::restart_draft::EditedFile;
 use rankdeck_types::experiment::Experiment;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Again {
 }
 
 /// What has changed in the file of the run on the screen since its launch.
-pub fn edited() -> Option<Edited> {
+pub fn edited() -> Option<EditedFile> {
     offered().0.clone()?.edited()
 }
 
@@ -81,10 +81,10 @@ impl Again {
 
     /// What has changed in the file since the launch: a restart keeps to the run's own keys, and its user may
     /// think otherwise. `None` when nothing has.
-    pub fn edited(&self) -> Option<Edited> {
+    pub fn edited(&self) -> Option<EditedFile> {
         let was: Experiment = toml::from_str(self.read.as_deref()?).ok()?;
         let differences = changer::differences(&was, &self.read()?);
-        (!differences.is_empty()).then(|| Edited { file: self.path(), differences })
+        (!differences.is_empty()).then(|| EditedFile { file: self.path(), differences })
     }
 
     /// As the user would name the file here.

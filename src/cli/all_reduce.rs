@@ -6,7 +6,7 @@
 
 use super::Failure;
 use super::args::CheckArgs;
-use super::preflight::{Cell, Examined, Report};
+use super::preflight::{Cell, HostAnswer, Report};
 use super::roster::own_binary;
 use crate::shell::stderr;
 use rankdeck_config::HostsSource;
@@ -110,7 +110,7 @@ fn shortened(draft: &PlanDraft, report: &Report) -> Option<(Experiment, Option<&
         return Some((experiment, Some("iters=1")));
     };
     let is_python =
-        |found: &Examined| found.findings.program.as_ref().is_some_and(|program| program.python.is_some());
+        |found: &HostAnswer| found.findings.program.as_ref().is_some_and(|program| program.python.is_some());
     if !report.answers.iter().all(|answer| answer.as_ref().is_ok_and(is_python)) {
         return None;
     }

@@ -3,7 +3,7 @@
 
 use super::args::CheckArgs;
 use super::preflight::{self, Grade, Subject};
-use super::provision::{self, Packed};
+use super::provision::{self, PackedCode};
 use super::roster::{own_binary, trainer_binary};
 use super::run_id::new_run_id;
 use super::{Failure, all_reduce, git, print, sources};
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 /// Runs `rankdeck check`: shows the plan and examines the hosts.
 pub async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Failure> {
     let (hosts_from, experiment) = sources::of(hosts_from, &args.subject);
-    let drafted = || -> Result<(PlanDraft, Option<Packed>), Failure> {
+    let drafted = || -> Result<(PlanDraft, Option<PackedCode>), Failure> {
         let draft = rankdeck_config::load_draft(&hosts_from, &experiment, &args.set, |experiment| {
             new_run_id(&experiment.run.name)
         })?;
@@ -69,14 +69,14 @@ pub async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Fail
 }
 
 /// What the ranks run and where, as part of the plan.
-fn told(draft: &PlanDraft, packed: Option<&provision::Packed>, folder: PathBuf) -> Vec<String> {
+fn told(draft: &PlanDraft, packed: Option<&provision::PackedCode>, folder: PathBuf) -> Vec<String> {
     let launch = &draft.experiment.launch;
     let mut lines = Vec::new();
     if !launch.command.is_empty() {
         lines.push(format!("  command  {}", quote::words(launch.command.iter().map(String::as_str))));
     }
     lines.push(match (packed, launch.command.is_empty()) {
-        (Some(Packed { pack, .. }), _) => {
+        (Some(PackedCode { pack, .. }), _) => {
             let folder = launch.code.as_deref().unwrap_or_default();
             format!(
                 "  code     `{folder}`, {}, {}: each host gets a copy",

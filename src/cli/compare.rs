@@ -157,7 +157,7 @@ fn tables(runs: &[ComparedRun]) -> Vec<String> {
                 text
             }
         };
-        let row = |one: &compare::Changed| {
+        let row = |one: &compare::ChangedKey| {
             std::iter::once(one.key.clone()).chain(one.values.iter().map(cell)).collect::<Vec<String>>()
         };
         lines.push(String::new());

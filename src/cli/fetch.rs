@@ -10,7 +10,7 @@
 //!   which state of the original they are of.
 
 use super::args::{FetchArgs, HostKeyArgs, TensorboardArgs};
-use super::roster::{Found, Roster, decode, exec_on_all, roster};
+use super::roster::{FoundRun, Roster, decode, exec_on_all, roster};
 use super::run_id::RUNS;
 use super::{Failure, code, print};
 use crate::shell::stderr;
@@ -36,7 +36,7 @@ const NOT_RESULTS: [&str; 2] = ["code-*", "run"];
 
 /// Runs `rankdeck fetch`.
 pub async fn fetch(hosts_from: &HostsSource, args: FetchArgs) -> Result<u8, Failure> {
-    let Copied { run, into, total } = copy(hosts_from, &args).await?;
+    let FetchedRun { run, into, total } = copy(hosts_from, &args).await?;
     if let Some(pattern) = args.pattern.as_deref().filter(|_| total.is_nothing()) {
         return Err(Failure::usage(format!("no file of run {run} is called `{pattern}`")).hint(format!(
             "`rankdeck fetch {run}` copies all; a pattern is a name such as '*.safetensors', or a path below the run's folder"
@@ -47,7 +47,7 @@ pub async fn fetch(hosts_from: &HostsSource, args: FetchArgs) -> Result<u8, Fail
 }
 
 /// What [`copy`] did.
-pub struct Copied {
+pub struct FetchedRun {
     /// The run's whole name.
     pub run: String,
     into: PathBuf,
@@ -55,7 +55,7 @@ pub struct Copied {
 }
 
 /// Copies what is asked for, and prints nothing but warnings.
-pub async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<Copied, Failure> {
+pub async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<FetchedRun, Failure> {
     let roster = roster(hosts_from, &args.host_keys).await?;
     let found = roster.pick(Some(&args.run))?;
     let into = args.into.clone().unwrap_or_else(|| Path::new(RUNS).join(found.run).join("hosts"));
@@ -83,7 +83,7 @@ pub async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<Copied, 
             copy.file(file, &mut total).await?;
         }
     }
-    Ok(Copied { run: found.run.to_owned(), into, total })
+    Ok(FetchedRun { run: found.run.to_owned(), into, total })
 }
 
 /// Runs `rankdeck tensorboard`: fetches event files, and starts TensorBoard on them.
@@ -117,7 +117,7 @@ pub async fn tensorboard(hosts_from: &HostsSource, args: TensorboardArgs) -> Res
 }
 
 /// The hosts of a run that the hosts file lists and that answered.
-fn hosts_of(roster: &Roster, found: &Found) -> Result<Vec<Host>, Failure> {
+fn hosts_of(roster: &Roster, found: &FoundRun) -> Result<Vec<Host>, Failure> {
     let names = found.hosts();
     let hosts: Vec<Host> = roster.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();
     match roster.silent.iter().find(|(index, _)| names.contains(&roster.hosts[*index].name)) {

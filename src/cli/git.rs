@@ -19,12 +19,12 @@ pub const DIFF: u64 = 1 << 20;
 
 /// Files and folders that git ignores, relative to a folder.
 #[derive(Debug, Default)]
-pub struct Ignored {
+pub struct IgnoredPaths {
     files: BTreeSet<String>,
     folders: BTreeSet<String>,
 }
 
-impl Ignored {
+impl IgnoredPaths {
     /// The file or folder is one of them. Folders are asked about before what lies in them.
     pub fn covers(&self, path: &str) -> bool {
         let above = || path.match_indices('/').map(|(at, _)| &path[..at]);
@@ -35,10 +35,10 @@ impl Ignored {
 }
 
 /// What `.gitignore` and its like leave out below `folder`.
-pub fn ignored(folder: &Path) -> Ignored {
+pub fn ignored(folder: &Path) -> IgnoredPaths {
     let args = ["ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"];
     let text = run(folder, &args, LIST).unwrap_or_default();
-    let mut found = Ignored::default();
+    let mut found = IgnoredPaths::default();
     for path in text.split('\0').filter(|path| !path.is_empty()) {
         match path.strip_suffix('/') {
             Some(path) => found.folders.insert(path.to_owned()),
@@ -109,20 +109,20 @@ impl CodeState {
 
 /// git at work beside whatever else a launch does.
 #[derive(Debug)]
-pub struct Asked {
+pub struct GitQuestion {
     folder: PathBuf,
     /// `None` where no thread could be had: git is then asked at the end.
     answer: Option<JoinHandle<CodeState>>,
 }
 
 /// Asks git about a folder, and waits for nothing.
-pub fn ask(folder: &Path) -> Asked {
+pub fn ask(folder: &Path) -> GitQuestion {
     let mine = folder.to_owned();
     let asking = std::thread::Builder::new().name("git".into()).spawn(move || CodeState::of(&mine));
-    Asked { folder: folder.to_owned(), answer: asking.ok() }
+    GitQuestion { folder: folder.to_owned(), answer: asking.ok() }
 }
 
-impl Asked {
+impl GitQuestion {
     /// What it says, all of it.
     pub fn answer(self) -> CodeState {
         let said = self.answer.and_then(|answer| answer.join().ok());

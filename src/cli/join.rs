@@ -5,7 +5,7 @@ use super::args::{AttachArgs, HostKeyArgs, RestartArgs};
 use super::begin_from;
 use super::checkpoint_source::LATEST;
 use super::choose::{self, OutputChoice, TerminalInfo};
-use super::roster::{Found, Roster, State, roster};
+use super::roster::{FoundRun, Roster, State, roster};
 use super::run::{self, LinkOptions, Links};
 use super::run_id::RUNS;
 use super::{Failure, code, origin, print, prompt};
@@ -21,7 +21,7 @@ use rankdeck_core::model::{Model, RunState};
 use rankdeck_link::Opening;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::LaunchHash;
-use rankdeck_tui::restart_draft::Changed;
+use rankdeck_tui::restart_draft::ChangedExperiment;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
@@ -159,7 +159,7 @@ fn from_middle(wanted: Option<&str>, changes: bool) -> Option<String> {
 }
 
 /// Where a run that is over begins again: where it was, unless somebody says otherwise.
-fn from_end(found: &Found, wanted: Option<&str>, changes: bool) -> Result<Option<String>, Failure> {
+fn from_end(found: &FoundRun, wanted: Option<&str>, changes: bool) -> Result<Option<String>, Failure> {
     let summary = found.summary(wall_time());
     match (wanted, &summary.checkpoint) {
         (Some("afresh"), _) | (None, None) => Ok(None),
@@ -248,7 +248,7 @@ async fn fits(
 }
 
 /// The run's experiment with changed keys.
-fn changed(target: &Target, model: &Model, sets: &[String]) -> Result<Changed, Failure> {
+fn changed(target: &Target, model: &Model, sets: &[String]) -> Result<ChangedExperiment, Failure> {
     let plan = model.plan.as_ref().ok_or_else(|| {
         Failure::host(format!("no host tells what run {} runs", target.run)).hint("`rankdeck ps`")
     })?;
@@ -288,7 +288,7 @@ pub struct Target {
 
 impl Target {
     /// The run that was found, with all hosts that anybody names.
-    pub fn whole(roster: &Roster, found: &Found) -> Result<Target, Failure> {
+    pub fn whole(roster: &Roster, found: &FoundRun) -> Result<Target, Failure> {
         let run = RunId::parse(found.run)?;
         let mut unlisted = Vec::new();
         let hosts = found.hosts().into_iter().map(|name| match roster.host(&name) {
@@ -303,7 +303,7 @@ impl Target {
     }
 
     /// The run that was found, all of whose hosts are listed.
-    pub fn new(roster: &Roster, found: &Found) -> Result<Target, Failure> {
+    pub fn new(roster: &Roster, found: &FoundRun) -> Result<Target, Failure> {
         let hosts = roster.hosts_of(found)?;
         Ok(Target {
             run: RunId::parse(found.run)?,

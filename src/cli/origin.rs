@@ -65,7 +65,7 @@ struct Versions {
 /// What a run was launched from that was launched from this folder earlier.
 pub fn again(run: &RunId) -> Option<Again> {
     #[derive(Deserialize)]
-    struct Kept {
+    struct OriginFile {
         launch: Option<Again>,
     }
     let consoles = std::fs::read_dir(Path::new(RUNS).join(&run.0)).ok()?;
@@ -73,7 +73,7 @@ pub fn again(run: &RunId) -> Option<Again> {
     folders.sort();
     let kept = |folder: &PathBuf| {
         let text = std::fs::read_to_string(folder.join(FILE)).ok()?;
-        serde_json::from_str::<Kept>(&text).ok()?.launch
+        serde_json::from_str::<OriginFile>(&text).ok()?.launch
     };
     folders.iter().rev().find_map(kept).filter(|again| again.experiment.is_file())
 }
@@ -101,7 +101,7 @@ impl Versions {
 pub fn told(run: &Path) -> Vec<(String, String)> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Kept {
+    struct OriginFile {
         command_line: Vec<String>,
         folder: PathBuf,
         rankdeck: String,
@@ -113,7 +113,7 @@ pub fn told(run: &Path) -> Vec<(String, String)> {
     let mut files: Vec<PathBuf> = consoles.map(|entry| entry.path().join(FILE)).collect();
     files.sort();
     let kept = |file: &PathBuf| serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok();
-    let Some(kept): Option<Kept> = files.iter().find_map(kept) else { return Vec::new() };
+    let Some(kept): Option<OriginFile> = files.iter().find_map(kept) else { return Vec::new() };
     let mut rows = vec![
         ("command".to_owned(), kept.command_line.join(" ")),
         ("folder".to_owned(), kept.folder.display().to_string()),
@@ -135,7 +135,7 @@ pub fn told(run: &Path) -> Vec<(String, String)> {
 impl Origin {
     /// Of a run with this code.
     pub fn new(draft: &PlanDraft, report: &Report, code: CodeState, launch: Option<Again>) -> Origin {
-        let versions = |(host, answer): (&String, &Result<super::preflight::Examined, _>)| {
+        let versions = |(host, answer): (&String, &Result<super::preflight::HostAnswer, _>)| {
             let found = &answer.as_ref().ok()?.findings;
             let python = found.program.as_ref().and_then(|program| program.python.clone());
             let mut worker = found.environment.clone().map(|worker| worker.versions).unwrap_or_default();

@@ -3,7 +3,7 @@
 use super::run_id::RUNS;
 use super::{Failure, pick};
 use crate::shell::record::found::record_of;
-pub use crate::shell::record::found::{Past, list};
+pub use crate::shell::record::found::{PastRun, list};
 use crate::shell::record::reader::Record;
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use std::path::Path;
 const LISTED: usize = 20;
 
 /// The record that is meant; of `None`, the only one.
-pub fn find(what: Option<&str>) -> Result<Past, Failure> {
+pub fn find(what: Option<&str>) -> Result<PastRun, Failure> {
     if let Some(path) = what.map(Path::new)
         && let Some((record, written)) = record_of(path)
     {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        return Ok(Past { name, record, written, path: Some(path.to_owned()) });
+        return Ok(PastRun { name, record, written, path: Some(path.to_owned()) });
     }
     let all = list(Path::new(RUNS));
     let candidates = candidates(&all, what);
@@ -32,14 +32,14 @@ pub fn find(what: Option<&str>) -> Result<Past, Failure> {
 }
 
 /// The runs that may be meant; one, when its whole name was given.
-fn candidates<'a>(all: &'a [Past], what: Option<&str>) -> Vec<&'a Past> {
+fn candidates<'a>(all: &'a [PastRun], what: Option<&str>) -> Vec<&'a PastRun> {
     match all.iter().find(|past| Some(past.name.as_str()) == what) {
         Some(exact) => vec![exact],
         None => all.iter().filter(|past| what.is_none_or(|start| past.name.starts_with(start))).collect(),
     }
 }
 
-fn choose(all: &[Past], what: Option<&str>) -> Result<Past, Failure> {
+fn choose(all: &[PastRun], what: Option<&str>) -> Result<PastRun, Failure> {
     match (candidates(all, what).as_slice(), what) {
         ([only], _) => Ok((*only).clone()),
         ([], Some(name)) => Err(Failure::usage(format!("there is no record of `{name}` here"))
@@ -57,7 +57,7 @@ fn choose(all: &[Past], what: Option<&str>) -> Result<Past, Failure> {
 }
 
 /// Opens the record of a run.
-pub fn open(past: &Past) -> Result<Record, Failure> {
+pub fn open(past: &PastRun) -> Result<Record, Failure> {
     Record::open(&past.record).map_err(|error| {
         Failure::usage(error.to_string()).hint("a record is `console/record/` in a run's folder")
     })
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::shell::record::RECORD;
 
-    fn runs(names: &[&str]) -> (tempfile::TempDir, Vec<Past>) {
+    fn runs(names: &[&str]) -> (tempfile::TempDir, Vec<PastRun>) {
         let folder = tempfile::tempdir().unwrap();
         for name in names {
             let record = folder.path().join(name).join("console").join(RECORD);

@@ -65,11 +65,11 @@ const SELDOM: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Progress {
     terminal: Arc<Terminal>,
-    shown: Mutex<Shown>,
+    shown: Mutex<ProgressState>,
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct ProgressState {
     /// Bytes sent and wanted, by host and file.
     files: BTreeMap<(String, String), (u64, u64)>,
     /// What each host is waited for, and since when.
@@ -112,13 +112,13 @@ impl Progress {
         }))
     }
 
-    fn shown(&self) -> std::sync::MutexGuard<'_, Shown> {
+    fn shown(&self) -> std::sync::MutexGuard<'_, ProgressState> {
         // A poisoned lock only means that another report ended badly.
         self.shown.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl Shown {
+impl ProgressState {
     /// Shows `text`, over what stands there.
     fn say(&mut self, text: &str) {
         let fancy = stderr::is_terminal();

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// Code that was packed here.
 #[derive(Debug)]
-pub struct Packed {
+pub struct PackedCode {
     /// Its pack, in this machine's cache.
     pub pack: Pack,
     /// What a preflight wants to know of it.
@@ -34,7 +34,7 @@ pub struct Packed {
 }
 
 /// Packs `launch.code`, when there is one.
-pub fn pack_code(draft: &PlanDraft, experiment: &ExperimentSource) -> Result<Option<Packed>, Failure> {
+pub fn pack_code(draft: &PlanDraft, experiment: &ExperimentSource) -> Result<Option<PackedCode>, Failure> {
     let launch = &draft.experiment.launch;
     let Some(folder) = &launch.code else { return Ok(None) };
     let folder = match folder.strip_prefix("~/").or((folder == "~").then_some("")) {
@@ -64,7 +64,7 @@ pub fn pack_code(draft: &PlanDraft, experiment: &ExperimentSource) -> Result<Opt
     });
     let imports = script.map(|script| imports(&folder, script)).unwrap_or_default();
     let code = PushedCode { hash: pack.hash.clone(), has_script, imports };
-    Ok(Some(Packed { pack, code }))
+    Ok(Some(PackedCode { pack, code }))
 }
 
 /// Packages that a script of `folder` imports and that do not lie in it.
@@ -82,7 +82,7 @@ fn imports(folder: &Path, script: &str) -> Vec<String> {
 }
 
 /// What agents are to find in the launch instead of a folder of this machine.
-pub fn by_hash(packed: &Packed) -> String {
+pub fn by_hash(packed: &PackedCode) -> String {
     format!("{BY_HASH}{}", packed.pack.hash)
 }
 
@@ -106,7 +106,11 @@ fn no_question() -> Vec<u8> {
 }
 
 /// Brings the code to the hosts that lack it, before a launch.
-pub async fn bring_code(hosts: &[&Host], packed: &Packed, host_keys: &HostKeyArgs) -> Result<(), Failure> {
+pub async fn bring_code(
+    hosts: &[&Host],
+    packed: &PackedCode,
+    host_keys: &HostKeyArgs,
+) -> Result<(), Failure> {
     if hosts.is_empty() {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! `rankdeck ps`: every run on every host, leftovers included.
 
 use super::args::PsArgs;
-use super::roster::{Found, Roster, State, roster};
+use super::roster::{FoundRun, Roster, State, roster};
 use super::{Failure, code, print};
 use crate::shell::stderr;
 use rankdeck_config::HostsSource;
@@ -31,9 +31,9 @@ pub async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Failure> {
     Ok(if roster.silent.is_empty() { code::SUCCESS } else { code::HOST })
 }
 
-fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
+fn print_table(roster: &Roster, runs: &[FoundRun], all: bool, now: f64) {
     let mut finished = 0;
-    let shown: Vec<&Found> = runs
+    let shown: Vec<&FoundRun> = runs
         .iter()
         .filter(|found| {
             finished += usize::from(found.state == State::Finished);
@@ -64,7 +64,7 @@ fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
 const HEADER: [&str; 12] =
     ["RUN", "STATE", "GEN", "RANKS", "GPUS", "STEPS", "RETURN", "BEST EVAL", "TIME", "AGE", "HOSTS", "NOTE"];
 
-fn row(found: &Found, now: f64) -> Vec<String> {
+fn row(found: &FoundRun, now: f64) -> Vec<String> {
     let summary = found.summary(now);
     let alive: u32 = found.parts.iter().map(|(_, part)| part.ranks_alive).sum();
     let state = match summary.outcome_text() {
@@ -90,7 +90,7 @@ fn row(found: &Found, now: f64) -> Vec<String> {
 }
 
 /// A run as a JSON line.
-pub fn as_json(roster: &Roster, found: &Found, now: f64) -> Value {
+pub fn as_json(roster: &Roster, found: &FoundRun, now: f64) -> Value {
     let parts: Vec<Value> = found
         .parts
         .iter()

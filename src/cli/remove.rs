@@ -3,7 +3,7 @@
 //! - A run goes only when all of its hosts have answered and none of them runs or holds anything of it.
 
 use super::args::{PruneArgs, RemovalArgs, RemoveArgs};
-use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
+use super::roster::{FoundRun, Roster, State, decode, exec_on_all, roster};
 use super::run_id::RUNS;
 use super::{Failure, code, print, prompt, sweep};
 use crate::shell::stderr;
@@ -38,13 +38,13 @@ pub async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result<u8, Fa
 pub async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Failure> {
     let roster = roster(hosts_from, &args.removal.host_keys).await?;
     let now = wall_time();
-    let over = |found: &Found| objection(&roster, found).is_none();
-    let old = |found: &Found| {
+    let over = |found: &FoundRun| objection(&roster, found).is_none();
+    let old = |found: &FoundRun| {
         let summary = found.summary(now);
         let ended = summary.ended.or(summary.started);
         args.older_than.is_none_or(|age| ended.is_some_and(|ended| now - ended > age))
     };
-    let chosen: Vec<Found> =
+    let chosen: Vec<FoundRun> =
         roster.runs().into_iter().filter(over).skip(args.keep.unwrap_or(0)).filter(old).collect();
     if args.older_than.is_none() && args.keep.is_none() {
         return Err(Failure::usage("which runs? every run that is over fits")
@@ -55,7 +55,7 @@ pub async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Fail
 }
 
 /// Why a run may not go.
-fn objection(roster: &Roster, found: &Found) -> Option<Failure> {
+fn objection(roster: &Roster, found: &FoundRun) -> Option<Failure> {
     let name = found.run;
     if found.state != State::Finished {
         return Some(
@@ -95,7 +95,7 @@ fn remove_here(name: &str) {
 const LISTED: usize = 20;
 
 /// How a removal ended that nothing has failed in.
-enum Ended {
+enum RemovalEnd {
     /// Nothing is left.
     All,
     /// Somebody interrupted it between two runs.
@@ -106,7 +106,7 @@ enum Ended {
 
 /// Runs that shall go.
 struct Plan<'a> {
-    chosen: Vec<Found<'a>>,
+    chosen: Vec<FoundRun<'a>>,
     /// Sweeps whose tables go with their runs.
     sweeps: Vec<String>,
     args: &'a RemovalArgs,
@@ -141,7 +141,7 @@ impl Plan<'_> {
                 .hint("`--yes` removes without a question"));
         }
         let (gone, freed, ended) = self.remove_all(roster).await?;
-        if gone == self.chosen.len() && matches!(ended, Ok(Ended::All)) {
+        if gone == self.chosen.len() && matches!(ended, Ok(RemovalEnd::All)) {
             self.sweeps.iter().for_each(|name| remove_here(name));
             print::stdout(&format!("removed {what}"));
             return Ok(code::SUCCESS);
@@ -156,13 +156,13 @@ impl Plan<'_> {
             print::stdout(&format!("left: {names}{more}"));
         }
         match ended? {
-            Ended::Cut => {
+            RemovalEnd::Cut => {
                 stderr::line(&format!(
                     "warning: of {} a part may be gone",
                     left.first().copied().unwrap_or_default()
                 ));
             }
-            Ended::All | Ended::Asked => {}
+            RemovalEnd::All | RemovalEnd::Asked => {}
         }
         stderr::line("hint: the same command again removes what is left");
         Ok(code::INTERRUPTED)
@@ -170,7 +170,10 @@ impl Plan<'_> {
 
     /// Removes one run after the other until all are gone, one fails, or somebody interrupts: how many are
     /// gone, how many bytes those were, and how it ended. The first interrupt lets a run's removal end.
-    async fn remove_all(&self, roster: &Roster) -> Result<(usize, u64, Result<Ended, Failure>), Failure> {
+    async fn remove_all(
+        &self,
+        roster: &Roster,
+    ) -> Result<(usize, u64, Result<RemovalEnd, Failure>), Failure> {
         let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::no_thread)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(Failure::no_thread)?;
         let (mut gone, mut freed, mut asked) = (0, 0, false);
@@ -184,7 +187,7 @@ impl Plan<'_> {
                     _ = terminate.recv() => {}
                 }
                 if asked {
-                    return Ok((gone, freed, Ok(Ended::Cut)));
+                    return Ok((gone, freed, Ok(RemovalEnd::Cut)));
                 }
                 asked = true;
                 stderr::line(&format!("interrupted: {} is removed whole, and then no more", found.run));
@@ -199,14 +202,14 @@ impl Plan<'_> {
                 return Ok((
                     gone,
                     freed,
-                    Ok(if gone == self.chosen.len() { Ended::All } else { Ended::Asked }),
+                    Ok(if gone == self.chosen.len() { RemovalEnd::All } else { RemovalEnd::Asked }),
                 ));
             }
         }
-        Ok((gone, freed, Ok(Ended::All)))
+        Ok((gone, freed, Ok(RemovalEnd::All)))
     }
 
-    async fn on_hosts(&self, roster: &Roster, found: &Found<'_>, dry: bool) -> Result<Removal, Failure> {
+    async fn on_hosts(&self, roster: &Roster, found: &FoundRun<'_>, dry: bool) -> Result<Removal, Failure> {
         let names = found.hosts();
         let hosts: Vec<Host> =
             roster.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();

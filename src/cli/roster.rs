@@ -58,7 +58,7 @@ impl State {
 
 /// One run over all hosts that reported it.
 #[derive(Debug, Clone)]
-pub struct Found<'a> {
+pub struct FoundRun<'a> {
     pub run: &'a str,
     /// Worst state over its hosts.
     pub state: State,
@@ -66,7 +66,7 @@ pub struct Found<'a> {
     pub parts: Vec<(usize, &'a RunEntry)>,
 }
 
-impl Found<'_> {
+impl FoundRun<'_> {
     /// Names of all hosts that any part of the run names, in node_rank order.
     pub fn hosts(&self) -> Vec<String> {
         run_summary::hosts(&self.entries())
@@ -175,8 +175,8 @@ impl Roster {
     }
 
     /// All runs, newest first.
-    pub fn runs(&self) -> Vec<Found<'_>> {
-        let mut runs: Vec<Found> = Vec::new();
+    pub fn runs(&self) -> Vec<FoundRun<'_>> {
+        let mut runs: Vec<FoundRun> = Vec::new();
         for (index, entry) in &self.entries {
             let state = State::of(entry.state);
             match runs.iter_mut().find(|found| found.run == entry.run.0) {
@@ -184,27 +184,27 @@ impl Roster {
                     found.state = found.state.max(state);
                     found.parts.push((*index, entry));
                 }
-                None => runs.push(Found { run: &entry.run.0, state, parts: vec![(*index, entry)] }),
+                None => runs.push(FoundRun { run: &entry.run.0, state, parts: vec![(*index, entry)] }),
             }
         }
         runs.iter_mut().for_each(|found| found.parts.sort_by_key(|(_, part)| part.node_rank));
-        let started = |found: &Found| found.parts.iter().map(|(_, part)| part.started).fold(0.0, f64::max);
+        let started = |found: &FoundRun| found.parts.iter().map(|(_, part)| part.started).fold(0.0, f64::max);
         runs.sort_by(|a, b| started(b).total_cmp(&started(a)).then_with(|| b.run.cmp(a.run)));
         runs
     }
 
     /// The run that is meant: by its full name, by the beginning of it when that is unique (among those that
     /// are not finished, if there are such), or the only one that is not finished.
-    pub fn pick(&self, wanted: Option<&str>) -> Result<Found<'_>, Failure> {
+    pub fn pick(&self, wanted: Option<&str>) -> Result<FoundRun<'_>, Failure> {
         let runs = self.runs();
         if let Some(found) = wanted.and_then(|name| runs.iter().find(|found| found.run == name)) {
             return Ok(found.clone());
         }
-        let candidates: Vec<&Found> = match wanted {
+        let candidates: Vec<&FoundRun> = match wanted {
             Some(start) => runs.iter().filter(|found| found.run.starts_with(start)).collect(),
             None => runs.iter().filter(|found| found.state != State::Finished).collect(),
         };
-        let live: Vec<&Found> =
+        let live: Vec<&FoundRun> =
             candidates.iter().copied().filter(|found| found.state != State::Finished).collect();
         match (candidates.as_slice(), wanted) {
             ([only], _) => Ok((*only).clone()),
@@ -224,7 +224,7 @@ impl Roster {
 
     /// As [`Roster::pick`]; where several are meant, or nothing runs, a list to pick from when somebody sits
     /// at the terminal. `finished`: runs that are over are of use, too.
-    pub fn pick_or_ask(&self, wanted: Option<&str>, finished: bool) -> Result<Found<'_>, Failure> {
+    pub fn pick_or_ask(&self, wanted: Option<&str>, finished: bool) -> Result<FoundRun<'_>, Failure> {
         let failure = match self.pick(wanted) {
             Err(failure) if pick::can_pick() => failure,
             picked => return picked,
@@ -255,7 +255,7 @@ impl Roster {
     }
 
     /// Hosts of a run in node_rank order.
-    pub fn hosts_of(&self, found: &Found) -> Result<Vec<Host>, Failure> {
+    pub fn hosts_of(&self, found: &FoundRun) -> Result<Vec<Host>, Failure> {
         found
             .hosts()
             .iter()

@@ -4,7 +4,7 @@ use super::again::{self, Again};
 use super::args::{HostKeyArgs, OutputArgs, RunArgs};
 use super::choose::{self, OutputChoice, TerminalInfo};
 use super::origin::Origin;
-use super::provision::Packed;
+use super::provision::PackedCode;
 use super::roster::{own_binary, trainer_binary};
 use super::run_id::{RUNS, claimed_run_id};
 use super::{Failure, begin_from, code, git, preflight, print, prompt, provision, sources, sweep};
@@ -42,7 +42,7 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
     sets.extend(args.note.as_ref().map(|note| format!("run.note={}", toml::Value::String(note.clone()))));
     let (hosts_from, experiment) = sources::of(hosts_from, &args.subject);
-    let drafted = || -> Result<(PlanDraft, Option<Packed>), Failure> {
+    let drafted = || -> Result<(PlanDraft, Option<PackedCode>), Failure> {
         let draft = rankdeck_config::load_draft(&hosts_from, &experiment, &sets, |experiment| {
             claimed_run_id(&experiment.run.name)
         })?;
@@ -69,7 +69,8 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
         stderr::line("begins from the beginning: no earlier run of this name has a checkpoint");
     }
     let at = experiment.folder().join(draft.experiment.launch.code.clone().unwrap_or_default());
-    let Cleared { draft, warnings, origin } = cleared(draft, packed, &locator, &args, chosen, &at).await?;
+    let ClearedDraft { draft, warnings, origin } =
+        cleared(draft, packed, &locator, &args, chosen, &at).await?;
     let objective = if args.detach { Objective::Detach } else { watching(&args.output) };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
@@ -107,7 +108,7 @@ pub fn watching(output: &OutputArgs) -> Objective {
 }
 
 /// A draft that the preflight has let through.
-struct Cleared {
+struct ClearedDraft {
     draft: PlanDraft,
     warnings: Vec<String>,
     origin: Origin,
@@ -117,12 +118,12 @@ struct Cleared {
 /// code on every host; and what it warned of.
 async fn cleared(
     mut draft: PlanDraft,
-    packed: Option<Packed>,
+    packed: Option<PackedCode>,
     locator: &Locator,
     args: &RunArgs,
     chosen: OutputChoice,
     code_folder: &Path,
-) -> Result<Cleared, Failure> {
+) -> Result<ClearedDraft, Failure> {
     let out = |host: &Host| draft.excluded.contains(&host.name);
     let (places, hosts): (Vec<usize>, Vec<Host>) =
         draft.hosts.iter().cloned().enumerate().filter(|(_, host)| !out(host)).unzip();
@@ -158,7 +159,7 @@ async fn cleared(
         }
     }
     let origin = Origin::new(&draft, &report, asked.answer(), again(args));
-    Ok(Cleared { draft, warnings: preflight::warnings(&report, locator), origin })
+    Ok(ClearedDraft { draft, warnings: preflight::warnings(&report, locator), origin })
 }
 
 /// What to launch for another run like this.

@@ -1,7 +1,7 @@
 //! `rankdeck status`: how far one run is, for status bars and scripts.
 
 use super::args::StatusArgs;
-use super::roster::{Found, Roster, State, roster};
+use super::roster::{FoundRun, Roster, State, roster};
 use super::{Failure, code, print, ps};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::RunSummary;
@@ -36,8 +36,8 @@ pub async fn status(hosts_from: &HostsSource, args: StatusArgs) -> Result<u8, Fa
 }
 
 /// The run that is meant; without a name the one that runs, else the newest.
-fn pick<'a>(roster: &'a Roster, wanted: Option<&str>) -> Result<Found<'a>, Failure> {
-    let newest = |found: &Found<'a>| found.summary(0.0).started.unwrap_or(0.0);
+fn pick<'a>(roster: &'a Roster, wanted: Option<&str>) -> Result<FoundRun<'a>, Failure> {
+    let newest = |found: &FoundRun<'a>| found.summary(0.0).started.unwrap_or(0.0);
     match (wanted, roster.pick(wanted)) {
         (None, Err(failure)) => {
             let runs = roster.runs();
@@ -93,7 +93,7 @@ fn short(number: u64) -> String {
     }
 }
 
-fn facts(found: &Found<'_>, summary: &RunSummary) -> Vec<(&'static str, String)> {
+fn facts(found: &FoundRun<'_>, summary: &RunSummary) -> Vec<(&'static str, String)> {
     let state = match summary.outcome_text() {
         Some(text) if found.state != State::Running => text,
         _ => found.state.name().to_owned(),

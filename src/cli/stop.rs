@@ -2,7 +2,7 @@
 
 use super::args::{HostKeyArgs, StopArgs};
 use super::join::Target;
-use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
+use super::roster::{FoundRun, Roster, State, decode, exec_on_all, roster};
 use super::{Failure, code, print};
 use crate::shell::driver::End;
 use crate::shell::objective::Objective;
@@ -118,7 +118,7 @@ fn living(host: &str, survivor: &Survivor) -> String {
 
 impl StopCheck {
     /// Nothing is proved.
-    fn new(target: &Target, found: &Found) -> StopCheck {
+    fn new(target: &Target, found: &FoundRun) -> StopCheck {
         let open: BTreeSet<String> = target.hosts.iter().map(|host| host.name.clone()).collect();
         let launched = found.parts.iter().any(|(_, part)| part.world_size > 0);
         StopCheck { hosts: open.len(), open, launched, ..StopCheck::default() }
@@ -149,7 +149,7 @@ impl StopCheck {
 
     /// A sweep of a host that no agent answered for. A host that does not know a run that was launched there
     /// proves nothing: its folder, or the host itself, is another one now.
-    fn swept(&mut self, host: &str, told: Told) {
+    fn swept(&mut self, host: &str, told: HostTraces) {
         match told {
             Ok(told) => {
                 self.swept = true;
@@ -202,11 +202,11 @@ fn answered(end: &End, name: &str) -> bool {
 }
 
 /// What a host tells of the run once nothing that a dead agent has left is there any more.
-type Told = Result<Traces, HintedError>;
+type HostTraces = Result<Traces, HintedError>;
 
 /// Sweeps hosts on which no agent has proved the stop, and then asks each what it knows of the run: processes
 /// that a living agent looks after are not swept.
-async fn sweep(run: &RunId, hosts: &[Host], args: &StopArgs) -> Result<Vec<(String, Told)>, Failure> {
+async fn sweep(run: &RunId, hosts: &[Host], args: &StopArgs) -> Result<Vec<(String, HostTraces)>, Failure> {
     if hosts.is_empty() {
         return Ok(Vec::new());
     }
@@ -217,7 +217,7 @@ async fn sweep(run: &RunId, hosts: &[Host], args: &StopArgs) -> Result<Vec<(Stri
 }
 
 /// What each host knows of the run, in host order.
-async fn traces(run: &RunId, hosts: &[Host], host_keys: &HostKeyArgs) -> Result<Vec<Told>, Failure> {
+async fn traces(run: &RunId, hosts: &[Host], host_keys: &HostKeyArgs) -> Result<Vec<HostTraces>, Failure> {
     let answers = exec_on_all(hosts, host_keys, |host| command("traces", run, host)).await?;
     Ok(hosts.iter().zip(answers).map(|(host, answer)| answer.and_then(|text| decode(host, &text))).collect())
 }
@@ -238,7 +238,7 @@ mod tests {
         StopCheck { hosts: 2, open: ["a".to_string(), "b".to_string()].into(), ..StopCheck::default() }
     }
 
-    fn told(alive: Vec<Survivor>) -> Told {
+    fn told(alive: Vec<Survivor>) -> HostTraces {
         Ok(Traces { known: true, alive })
     }
 

@@ -21,7 +21,7 @@ use super::{Failure, code, print};
 use crate::shell::signals::StopRequests;
 use crate::shell::stderr;
 use cell::{Cell, CellState};
-use console::Heard;
+use console::CellEvent;
 use grid::cells;
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::statistics::{bootstrap_interval, interquartile_mean};
@@ -257,8 +257,8 @@ async fn carry_on(mut sweep: Sweep, mut finder: Option<Finder>) -> Result<u8, Fa
         let stop = tokio::select! {
             Some(event) = heard.recv() => {
                 match event {
-                    Heard::Line(index, line) => sweep.cells[index].hear(&line),
-                    Heard::End(index, exit_code) => {
+                    CellEvent::Line(index, line) => sweep.cells[index].hear(&line),
+                    CellEvent::End(index, exit_code) => {
                         sweep.cells[index].end(exit_code);
                         sweep.tell(index);
                         if let Some(at) = busy.iter().position(|(cell, ..)| *cell == index) {

@@ -34,7 +34,7 @@ pub struct Entry {
 
 /// A value that was looked up.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Found<'a> {
+pub struct FoundValue<'a> {
     /// Where its key is written; for an item of an array, the item.
     pub key: &'a Place,
     /// The value and its place in the file.
@@ -265,12 +265,14 @@ impl Node {
     }
 
     /// What a dotted path names; numbers index arrays: `host.1.gpus`.
-    pub fn entry(&self, path: &str) -> Option<Found<'_>> {
-        let own = Found { key: &self.place, node: self };
+    pub fn entry(&self, path: &str) -> Option<FoundValue<'_>> {
+        let own = FoundValue { key: &self.place, node: self };
         path.split('.').try_fold(own, |at, part| match &at.node.value {
-            Value::Table(table) => table.get(part).map(|entry| Found { key: &entry.key, node: &entry.node }),
+            Value::Table(table) => {
+                table.get(part).map(|entry| FoundValue { key: &entry.key, node: &entry.node })
+            }
             Value::Array(items) => {
-                items.get(part.parse::<usize>().ok()?).map(|node| Found { key: &node.place, node })
+                items.get(part.parse::<usize>().ok()?).map(|node| FoundValue { key: &node.place, node })
             }
             _ => None,
         })

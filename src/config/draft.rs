@@ -9,7 +9,7 @@ use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::{Gpus, Host};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
-use rankdeck_types::variables::{MOST_BYTES, Wanted};
+use rankdeck_types::variables::{MOST_BYTES, WantedVariables};
 use std::collections::BTreeSet;
 
 /// Loads both files and checks them, together too; reports the mistakes of both at once.
@@ -104,7 +104,7 @@ fn missing_variables(draft: &PlanDraft, locator: &Locator, found: &mut Diagnosti
     let mut told = BTreeSet::new();
     let mut bytes = 0;
     for (node, host) in draft.hosts.iter().enumerate() {
-        let (values, missing) = Wanted::new(launch, host).fill(&|name| std::env::var(name).ok());
+        let (values, missing) = WantedVariables::new(launch, host).fill(&|name| std::env::var(name).ok());
         bytes = bytes.max(values.bytes());
         for name in missing.into_iter().filter(|name| told.insert(name.clone())) {
             let holds = |(_, value): &(&String, &String)| value.contains(&format!("${{{name}}}"));

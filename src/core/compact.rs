@@ -78,14 +78,14 @@ mod tests {
     nameless!(Row { a, b });
 
     #[derive(Debug, Serialize, Deserialize)]
-    struct Held {
+    struct HeldValues {
         #[serde(with = "floats")]
         values: VecDeque<f32>,
     }
 
     /// As an older build wrote it.
     #[derive(Serialize)]
-    struct Named {
+    struct NamedRow {
         a: u64,
         b: Option<String>,
         values: VecDeque<f32>,
@@ -98,18 +98,18 @@ mod tests {
         assert!(short.len() < 14, "{short:?}");
         assert_eq!(rmp_serde::from_slice::<Row>(&short).unwrap(), row);
         let values = VecDeque::from([0.5, f32::MIN_POSITIVE, f32::INFINITY]);
-        let named = Named { a: row.a, b: row.b.clone(), values: values.clone() };
+        let named = NamedRow { a: row.a, b: row.b.clone(), values: values.clone() };
         let long = rmp_serde::to_vec_named(&named).unwrap();
         assert_eq!(rmp_serde::from_slice::<Row>(&long).unwrap(), row);
-        assert_eq!(rmp_serde::from_slice::<Held>(&long).unwrap().values, values);
-        let mut held = Held { values };
+        assert_eq!(rmp_serde::from_slice::<HeldValues>(&long).unwrap().values, values);
+        let mut held = HeldValues { values };
         held.values.push_back(f32::NAN);
         let bytes = rmp_serde::to_vec_named(&held).unwrap();
-        let read = rmp_serde::from_slice::<Held>(&bytes).unwrap();
-        let bits = |held: &Held| held.values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        let read = rmp_serde::from_slice::<HeldValues>(&bytes).unwrap();
+        let bits = |held: &HeldValues| held.values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&read), bits(&held));
         assert_eq!(serde_json::to_string(&held.values).unwrap(), "[0.5,1.1754944e-38,null,null]");
         let odd = [&bytes[..bytes.len() - 1], &[]].concat();
-        assert!(rmp_serde::from_slice::<Held>(&odd).is_err());
+        assert!(rmp_serde::from_slice::<HeldValues>(&odd).is_err());
     }
 }

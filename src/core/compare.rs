@@ -109,7 +109,7 @@ fn flatten(key: &str, value: &Value, into: &mut BTreeMap<String, String>) {
 
 /// A key whose value is not the same in all runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Changed {
+pub struct ChangedKey {
     pub key: String,
     /// Its value in each run; `None` where it is not set.
     pub values: Vec<Option<String>>,
@@ -117,12 +117,12 @@ pub struct Changed {
 
 /// Keys that differ between runs, in the order of the runs; names and notes are left out. Nothing where the
 /// configuration of a run is unknown.
-pub fn changed(runs: &[ComparedRun]) -> Vec<Changed> {
+pub fn changed(runs: &[ComparedRun]) -> Vec<ChangedKey> {
     if runs.iter().all(|run| !run.settings.is_empty()) { differing(runs) } else { Vec::new() }
 }
 
 /// Keys that differ between the runs whose configuration is known.
-fn differing(runs: &[ComparedRun]) -> Vec<Changed> {
+fn differing(runs: &[ComparedRun]) -> Vec<ChangedKey> {
     let known = || runs.iter().filter(|run| !run.settings.is_empty());
     let keys: BTreeSet<&String> = known().flat_map(|run| run.settings.keys()).collect();
     let differs = |key: &&String| {
@@ -133,7 +133,7 @@ fn differing(runs: &[ComparedRun]) -> Vec<Changed> {
     keys.into_iter()
         .filter(|key| !NAMES.contains(&key.as_str()))
         .filter(differs)
-        .map(|key| Changed {
+        .map(|key| ChangedKey {
             key: key.clone(),
             values: runs.iter().map(|run| run.settings.get(key).cloned()).collect(),
         })
@@ -155,7 +155,7 @@ pub struct Group {
 
 /// Runs in groups, in the order of their first runs. A run whose configuration is unknown stands alone.
 pub fn groups(runs: &[ComparedRun]) -> Vec<Group> {
-    let differing: Vec<Changed> = differing(runs).into_iter().filter(|one| one.key != SEED).collect();
+    let differing: Vec<ChangedKey> = differing(runs).into_iter().filter(|one| one.key != SEED).collect();
     let mut found: Vec<Vec<usize>> = Vec::new();
     for (at, run) in runs.iter().enumerate() {
         let same = |group: &&mut Vec<usize>| {
@@ -186,7 +186,7 @@ pub fn groups(runs: &[ComparedRun]) -> Vec<Group> {
         .collect()
 }
 
-fn name(first: &ComparedRun, differing: &[Changed], at: usize, count: usize, several: bool) -> String {
+fn name(first: &ComparedRun, differing: &[ChangedKey], at: usize, count: usize, several: bool) -> String {
     if count == 1 {
         return first.run.clone();
     }

@@ -21,7 +21,7 @@ const SMOOTH_S: f64 = 3.0;
 
 /// A complete iteration.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Joined {
+pub(crate) struct JoinedIteration {
     pub totals: Counters,
     /// When rank 0's agent wrote them.
     pub time: WallTime,
@@ -66,7 +66,7 @@ impl Join {
     }
 
     /// A rank's own counters.
-    pub fn own(&mut self, rank: Rank, counters: Counters) -> Option<Joined> {
+    pub fn own(&mut self, rank: Rank, counters: Counters) -> Option<JoinedIteration> {
         let row = self.row(counters.train_iter)?;
         if row.own.get_mut(rank.index())?.replace(counters).is_none() {
             row.missing = row.missing.saturating_sub(1);
@@ -75,7 +75,7 @@ impl Join {
     }
 
     /// The all-reduced totals, with the global rate at that moment.
-    pub fn totals(&mut self, totals: Counters, time: WallTime, steps_per_s: f64) -> Option<Joined> {
+    pub fn totals(&mut self, totals: Counters, time: WallTime, steps_per_s: f64) -> Option<JoinedIteration> {
         self.row(totals.train_iter)?.totals = Some((totals, time, steps_per_s));
         self.complete(totals.train_iter)
     }
@@ -97,7 +97,7 @@ impl Join {
         }))
     }
 
-    fn complete(&mut self, train_iter: u64) -> Option<Joined> {
+    fn complete(&mut self, train_iter: u64) -> Option<JoinedIteration> {
         let row = self.rows.get(&train_iter).filter(|row| row.missing == 0)?;
         let (totals, time, steps_per_s) = row.totals?;
         let own: Vec<Counters> = row.own.iter().copied().collect::<Option<_>>()?;
@@ -107,7 +107,7 @@ impl Join {
         self.done = Some(train_iter);
         let sum = sum(train_iter, &own);
         let consistent = agree(&totals, &sum);
-        Some(Joined { totals, time, sum, own, consistent, steps_per_s, reduced: true })
+        Some(JoinedIteration { totals, time, sum, own, consistent, steps_per_s, reduced: true })
     }
 }
 

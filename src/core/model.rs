@@ -24,7 +24,7 @@ pub use log_ring::{Arrival, HeldLine, LOG_LINES, LogPlace, LogRing, RECORDED_LIN
 pub use media::{Column, Gallery, HistogramSeries, NAMES as MEDIA_NAMES, Picture};
 pub use progress::{LatestTotals, OwnMetrics, Progress};
 pub use rank::{Look, RankLife, RankModel};
-pub use reach::{Asked, Reaches, SentSignal};
+pub use reach::{ReachQuestion, Reaches, SentSignal};
 pub(crate) use search::theirs;
 pub use search::{Finder, Search, SearchState, SearchedHost};
 

@@ -413,7 +413,7 @@ mod content {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Serialize)]
-    struct Written<'a> {
+    struct CardForm<'a> {
         evidence: Vec<String>,
         hint: String,
         card: &'a Card,
@@ -425,7 +425,7 @@ mod content {
     }
 
     pub fn serialize<S: Serializer>(card: &Card, to: S) -> Result<S::Ok, S::Error> {
-        Written { evidence: card.evidence(), hint: card.hint(), card }.serialize(to)
+        CardForm { evidence: card.evidence(), hint: card.hint(), card }.serialize(to)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Box<Card>, D::Error> {

@@ -9,7 +9,7 @@ use crate::join::{Addition, Join, Rate};
 use crate::model::{HistoryLine, HostModel, Model, Subject, Tone};
 use crate::report::{Report, ReportBody};
 use crate::run::RunMachine;
-use crate::watch::{Happened, Watch};
+use crate::watch::{Occurrence, Watch};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::ConsoleMessage;
 use rankdeck_types::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
@@ -246,7 +246,7 @@ pub(crate) struct At {
 
 impl At {
     /// The same, for what is told of it.
-    pub fn happened(&self) -> Happened {
-        Happened { time: self.time, past: self.past }
+    pub fn happened(&self) -> Occurrence {
+        Occurrence { time: self.time, past: self.past }
     }
 }

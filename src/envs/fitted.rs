@@ -43,12 +43,12 @@ pub fn fit(inner: Box<dyn VectorEnv>, network: Network) -> Box<dyn VectorEnv> {
         now: vec![0.0; inner.len() * own.observation_len()],
         outcome: StepOutcome::new(&own, inner.len()),
     });
-    let mut fitted = Fitted { inner, spec, numbers };
+    let mut fitted = FittedEnv { inner, spec, numbers };
     fitted.convert();
     Box::new(fitted)
 }
 
-struct Fitted {
+struct FittedEnv {
     inner: Box<dyn VectorEnv>,
     spec: Spec,
     /// Where bytes become numbers.
@@ -67,7 +67,7 @@ fn scale(from: Observations<'_>, to: &mut [f32]) {
     }
 }
 
-impl Fitted {
+impl FittedEnv {
     fn convert(&mut self) {
         if let Some(numbers) = &mut self.numbers {
             scale(self.inner.observations(), &mut numbers.now);
@@ -75,7 +75,7 @@ impl Fitted {
     }
 }
 
-impl VectorEnv for Fitted {
+impl VectorEnv for FittedEnv {
     fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -159,13 +159,13 @@ mod tests {
     use crate::{ActionSpace, Episode};
 
     /// Two environments that show their count of steps in every byte, and end each episode after two.
-    struct Counting {
+    struct CountingEnv {
         spec: Spec,
         seen: Vec<u8>,
         steps: u8,
     }
 
-    impl VectorEnv for Counting {
+    impl VectorEnv for CountingEnv {
         fn spec(&self) -> &Spec {
             &self.spec
         }
@@ -209,7 +209,7 @@ mod tests {
             actions: ActionSpace::Discrete { n: 2 },
         };
         let seen = vec![0; 2 * spec.observation_len()];
-        Box::new(Counting { spec, seen, steps: 0 })
+        Box::new(CountingEnv { spec, seen, steps: 0 })
     }
 
     #[test]

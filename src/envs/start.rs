@@ -22,16 +22,16 @@ pub(super) fn is_abandoned() -> bool {
 
 /// In place of environments whose start was broken off.
 pub fn unstarted(spec: Spec, envs: usize) -> Box<dyn VectorEnv> {
-    Box::new(Unstarted { seen: ObservationBuffer::new(&spec, envs), spec, envs })
+    Box::new(UnstartedEnv { seen: ObservationBuffer::new(&spec, envs), spec, envs })
 }
 
-struct Unstarted {
+struct UnstartedEnv {
     spec: Spec,
     envs: usize,
     seen: ObservationBuffer,
 }
 
-impl VectorEnv for Unstarted {
+impl VectorEnv for UnstartedEnv {
     fn spec(&self) -> &Spec {
         &self.spec
     }

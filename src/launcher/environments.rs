@@ -25,7 +25,7 @@ const ENVS: usize = 4;
 
 /// What was checked: the experiment around the environment, when one was given, and the environment's shapes.
 #[derive(Debug)]
-pub struct Checked {
+pub struct CheckedEnvironment {
     /// As the file says, with the environment that was asked for.
     pub experiment: Option<Experiment>,
     /// Its shapes.
@@ -33,7 +33,7 @@ pub struct Checked {
 }
 
 /// Does what `--check-env` asks for.
-pub fn check(flags: &Flags) -> Result<Checked, LaunchError> {
+pub fn check(flags: &Flags) -> Result<CheckedEnvironment, LaunchError> {
     let experiment = match flags.config.as_os_str() == "-" {
         true => None,
         false => Some(experiment::load(&flags.config)?),
@@ -47,7 +47,10 @@ pub fn check(flags: &Flags) -> Result<Checked, LaunchError> {
         env.python.clone_from(python);
     }
     let spec = play(&env)?;
-    Ok(Checked { experiment: experiment.map(|experiment| Experiment { env: Some(env), ..experiment }), spec })
+    Ok(CheckedEnvironment {
+        experiment: experiment.map(|experiment| Experiment { env: Some(env), ..experiment }),
+        spec,
+    })
 }
 
 /// Plays `env` at random for a moment and says what it looks like; returns its shapes.

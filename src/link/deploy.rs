@@ -81,7 +81,7 @@ impl Package {
 
 /// Where things are on a host now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deployed {
+pub struct DeployedPrograms {
     /// Absolute path of the agent.
     pub agent: String,
     /// Absolute path of the trainer, when it was wanted.
@@ -94,7 +94,7 @@ pub struct Deployed {
 
 /// What a host answered when looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Found {
+struct DeployLook {
     system: String,
     /// The loader that the agent needs is there, or it needs none.
     loader: bool,
@@ -128,7 +128,7 @@ pub fn run(
     package: &Package,
     remote: &RemoteScript<'_>,
     operator: &mut dyn Operator,
-) -> Result<(Deployed, Output), SshError> {
+) -> Result<(DeployedPrograms, Output), SshError> {
     let label = session.label();
     let (found, output) = look_and_run(session, package, remote, operator)?;
     if output.after(PRESENT).is_some() {
@@ -147,9 +147,9 @@ pub fn run(
     ))
 }
 
-fn deployed(package: &Package, found: &Found) -> Deployed {
+fn deployed(package: &Package, found: &DeployLook) -> DeployedPrograms {
     let folder = format!("{}/{}", found.cache, package.folder());
-    Deployed {
+    DeployedPrograms {
         agent: format!("{folder}/{AGENT}"),
         trainer: package.trainer.as_ref().map(|_| format!("{folder}/{TRAINER}")),
         home: found.home.clone(),
@@ -163,7 +163,7 @@ fn look_and_run(
     package: &Package,
     remote: &RemoteScript<'_>,
     operator: &mut dyn Operator,
-) -> Result<(Found, Output), SshError> {
+) -> Result<(DeployLook, Output), SshError> {
     let command = look(package, remote.script).command();
     let enough = |bytes: &[u8]| {
         output::after(bytes, MISSING).is_some()
@@ -191,7 +191,7 @@ fn look_and_run(
 fn upload_missing(
     session: &dyn SshSession,
     package: &Package,
-    found: &Found,
+    found: &DeployLook,
     operator: &mut dyn Operator,
 ) -> Result<(), SshError> {
     let (cache, alone, folder) = (&found.cache, package.agent_folder(), package.folder());
@@ -295,7 +295,7 @@ fn look(package: &Package, remote: &Script) -> Script {
         .run("else echo RANKDECK-MISSING; fi")
 }
 
-fn parse(text: &str) -> Option<Found> {
+fn parse(text: &str) -> Option<DeployLook> {
     let mut lines = text.lines().skip_while(|line| *line != "RANKDECK-HOST").skip(1).map(str::trim);
     let mut line = || lines.next();
     let (system, loader, home) = (line()?.to_string(), line()? == "yes", line()?.to_string());
@@ -303,7 +303,7 @@ fn parse(text: &str) -> Option<Found> {
     let distrust = Some(line()?).filter(|reason| *reason != "-").map(str::to_owned);
     let right = [line()? == "yes", line()? == "yes", line()? == "yes"];
     let whole = [PRESENT, MISSING].contains(&line()?);
-    whole.then_some(Found { system, loader, home, cache, libc, distrust, right })
+    whole.then_some(DeployLook { system, loader, home, cache, libc, distrust, right })
 }
 
 /// `uname -sm` of hosts that can run this build.
@@ -312,7 +312,7 @@ fn system() -> String {
 }
 
 /// Refuses a host that cannot run this build.
-fn suits(label: &str, package: &Package, found: &Found) -> Result<(), SshError> {
+fn suits(label: &str, package: &Package, found: &DeployLook) -> Result<(), SshError> {
     let ours = system();
     if found.system != ours {
         return Err(SshError::lasting(

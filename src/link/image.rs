@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 /// What is known of files, by path, size and time of change.
-type Seen = HashMap<(PathBuf, u64, SystemTime), (String, Needs)>;
+type NeedsCache = HashMap<(PathBuf, u64, SystemTime), (String, Needs)>;
 
 /// One file to have on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Image {
 impl Image {
     /// Looks at a file; hashes of unchanged files are kept, since sixteen links want the same one.
     pub fn read(path: &Path) -> io::Result<Image> {
-        static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
+        static SEEN: Mutex<Option<NeedsCache>> = Mutex::new(None);
         let facts = fs::metadata(path)?;
         let key = (path.to_path_buf(), facts.len(), facts.modified()?);
         // Held while hashing: the other links wait for the one that does it.

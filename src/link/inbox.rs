@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 pub const LIMIT: usize = 256;
 
 #[derive(Debug, Default)]
-struct Shared {
+struct InboxState {
     queue: Mutex<VecDeque<LinkCommand>>,
     closing: AtomicBool,
     dropped: AtomicU64,
@@ -33,7 +33,7 @@ struct Shared {
 /// The thread's end.
 #[derive(Debug)]
 pub struct Inbox {
-    shared: Arc<Shared>,
+    shared: Arc<InboxState>,
     bell: UnixStream,
     // Dropped with the inbox, which ends the bridge and with it the driver's channel.
     _alive: Option<oneshot::Sender<()>>,
@@ -43,7 +43,7 @@ impl Inbox {
     /// Starts the bridge on the current runtime, or on a thread of its own where there is none.
     pub fn new(commands: mpsc::Receiver<LinkCommand>) -> io::Result<Inbox> {
         let (ringer, bell) = pair()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(InboxState::default());
         let (alive, gone) = oneshot::channel();
         let bridge = bridge(commands, shared.clone(), ringer, gone);
         match tokio::runtime::Handle::try_current() {
@@ -100,7 +100,7 @@ fn pair() -> io::Result<(UnixStream, UnixStream)> {
 
 async fn bridge(
     mut commands: mpsc::Receiver<LinkCommand>,
-    shared: Arc<Shared>,
+    shared: Arc<InboxState>,
     mut ringer: UnixStream,
     mut gone: oneshot::Receiver<()>,
 ) {

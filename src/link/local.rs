@@ -114,7 +114,7 @@ pub(super) fn answer_of(
         })?;
     }
     let sent = SystemTime::now();
-    let mut running = Running::start(&host.name, command, &call.input)?;
+    let mut running = RunningCommand::start(&host.name, command, &call.input)?;
     let lines = call.lines.reader();
     let done = |out: &[u8]| {
         lines.read(out);
@@ -155,9 +155,9 @@ fn copy(cache: &Path, file: &Upload, operator: &mut dyn Operator) -> io::Result<
 }
 
 /// Kills and reaps on drop what has not ended by itself.
-struct Owned(Option<Child>);
+struct OwnedChild(Option<Child>);
 
-impl Drop for Owned {
+impl Drop for OwnedChild {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0
             && !matches!(child.try_wait(), Ok(Some(_)))
@@ -180,19 +180,19 @@ fn run(
     let mut command = Command::new(program);
     command.args(arguments);
     let name = program.display().to_string();
-    Running::start(label, command, &[])?.until(label, &name, within, operator, done)
+    RunningCommand::start(label, command, &[])?.until(label, &name, within, operator, done)
 }
 
 /// A child whose output is read while it runs.
-pub(super) struct Running {
-    child: Owned,
+pub(super) struct RunningCommand {
+    child: OwnedChild,
     stdout: ChildStdout,
     stderr: ChildStderr,
 }
 
-impl Running {
+impl RunningCommand {
     /// Starts it with `input`, which is short, as its standard input.
-    pub(super) fn start(label: &str, mut command: Command, input: &[u8]) -> Result<Running, SshError> {
+    pub(super) fn start(label: &str, mut command: Command, input: &[u8]) -> Result<RunningCommand, SshError> {
         let name = command.get_program().display().to_string();
         let fault = |error: io::Error| {
             SshError::lasting(
@@ -206,7 +206,7 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(fault)?;
-        let mut child = Owned(Some(spawned));
+        let mut child = OwnedChild(Some(spawned));
         if let Some(mut stdin) = child.0.as_mut().and_then(|child| child.stdin.take()) {
             let bytes = input.to_vec();
             // Elsewhere, because a pipe is small; a child that ended early shows in its output.
@@ -219,7 +219,7 @@ impl Running {
         for fd in [stdout.as_raw_fd(), stderr.as_raw_fd()] {
             nonblocking(fd).map_err(fault)?;
         }
-        Ok(Running { child, stdout, stderr })
+        Ok(RunningCommand { child, stdout, stderr })
     }
 
     /// The child, which is not ended with this.
@@ -236,7 +236,7 @@ impl Running {
         operator: &mut dyn Operator,
         done: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Output, SshError> {
-        let Running { child, stdout, stderr } = self;
+        let RunningCommand { child, stdout, stderr } = self;
         let deadline = Instant::now() + within;
         let mut output = Output::default();
         let (mut open_out, mut open_err) = (true, true);
@@ -273,7 +273,7 @@ impl Running {
 }
 
 /// Exit code of a child that is about to end; `None` when it does not, or a signal ended it.
-fn ending(child: &mut Owned, deadline: Instant) -> Option<i32> {
+fn ending(child: &mut OwnedChild, deadline: Instant) -> Option<i32> {
     loop {
         match child.0.as_mut()?.try_wait() {
             Ok(Some(status)) => return status.code(),

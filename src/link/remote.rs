@@ -7,7 +7,7 @@
 use super::agent_command::{self, ONE_SHOT};
 use super::carry::{self, Pipe};
 use super::chunked_upload::Uploader;
-use super::deploy::{self, Deployed, Package, RemoteScript};
+use super::deploy::{self, DeployedPrograms, Package, RemoteScript};
 use super::image::Image;
 use super::link_io::LinkIo;
 use super::transport::AgentTransport;
@@ -94,7 +94,7 @@ fn session(links: &Links, host: &Host, operator: &mut dyn Operator) -> Result<Bo
 }
 
 /// What the agent found on the host, with what deployment knows where it said nothing.
-fn learn(deployed: &Deployed, output: &Output) -> Probe {
+fn learn(deployed: &DeployedPrograms, output: &Output) -> Probe {
     let mut probe = agent_command::read_probe(output.after("RANKDECK-PROBE"));
     if probe.home.is_empty() {
         probe.home = deployed.home.clone();

@@ -125,7 +125,7 @@ impl AgentTransport for SlurmTransport<'_> {
                 _ => Ok(()),
             });
         }
-        let mut running = local::Running::start(&host.name, command, &[])?;
+        let mut running = local::RunningCommand::start(&host.name, command, &[])?;
         let done = |out: &[u8]| output::after(out, "RANKDECK-AGENT").is_some();
         let said = running.until(&host.name, "srun", STARTING, link_io, &done);
         // Answered or not: the step is Slurm's from here on.
@@ -153,7 +153,7 @@ fn job_is_there(label: &str, operator: &mut dyn Operator) -> Result<(), SshError
     let Ok(job) = std::env::var("SLURM_JOB_ID") else { return Ok(()) };
     let mut command = Command::new("scontrol");
     command.args(["show", "job", "--oneliner", &job]);
-    let mut running = local::Running::start(label, command, &[])?;
+    let mut running = local::RunningCommand::start(label, command, &[])?;
     let Ok(said) = running.until(label, "scontrol", ASKING, operator, &|_| false) else { return Ok(()) };
     match end_of_job(&String::from_utf8_lossy(&said.stdout), &said.complaint()) {
         Some(end) => Err(SshError::lasting(

@@ -138,9 +138,9 @@ pub struct Findings {
     /// What names mean here.
     pub names: Names,
     /// The port that was listened on.
-    pub listened: Option<Listened>,
+    pub listened: Option<ListenResult>,
     /// Hosts that were connected to.
-    pub reached: Vec<Reached>,
+    pub reached: Vec<ConnectResult>,
     /// The environment that was asked about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvFindings>,
@@ -291,7 +291,7 @@ pub struct Peer {
 
 /// What came of listening.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Listened {
+pub struct ListenResult {
     /// The port; 0 when none is free.
     pub port: u16,
     /// Why none is free.
@@ -302,7 +302,7 @@ pub struct Listened {
 
 /// What came of connecting to one host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Reached {
+pub struct ConnectResult {
     /// Index of the host.
     pub node: u32,
     /// The address that was tried, resolved when possible.

@@ -2,8 +2,9 @@
 //! would end the process (SIGBUS). Memory of the process's own takes the place of what is missing.
 //!
 //! Owner: the one handler of SIGBUS of a process, installed by the first mapping that is looked after here.
-//! What a thread reads inside [`reading`] becomes zeros; what a process writes to a [`Written`] mapping goes
-//! to memory that nobody reads. Faults elsewhere go the way that they would have gone without it.
+//! What a thread reads inside [`reading`] becomes zeros; what a process writes to the mapping of a
+//! [`MappingGuard`] goes to memory that nobody reads. Faults elsewhere go the way that they would have gone
+//! without it.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -41,11 +42,11 @@ pub fn reading<T>(read: impl FnOnce() -> T) -> T {
 }
 
 /// A mapping that is written, looked after until this is dropped, which must be before it is unmapped.
-pub(crate) struct Written(Option<usize>);
+pub(crate) struct MappingGuard(Option<usize>);
 
-impl Written {
+impl MappingGuard {
     /// Looks after `bytes` from `address` on, the beginning of a page.
-    pub(crate) fn new(address: usize, bytes: usize) -> Written {
+    pub(crate) fn new(address: usize, bytes: usize) -> MappingGuard {
         BEFORE.get_or_init(install);
         let take = |slot: &usize| {
             BEGIN[*slot].compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -54,11 +55,11 @@ impl Written {
         if let Some(slot) = slot {
             BYTES[slot].store(bytes, Ordering::Release);
         }
-        Written(slot)
+        MappingGuard(slot)
     }
 }
 
-impl Drop for Written {
+impl Drop for MappingGuard {
     fn drop(&mut self) {
         if let Some(slot) = self.0 {
             BYTES[slot].store(0, Ordering::Release);

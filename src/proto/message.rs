@@ -26,7 +26,7 @@ mod sample;
 
 pub use agent::{AgentMessage, LinesRead, RankSnapshot};
 pub use collective::{CollectiveCall, CollectiveSample, RecentCollective};
-pub use console::{Away, ConsoleMessage, LaunchHash, LaunchSpec, Private, StopMode};
+pub use console::{AwayNotices, ConsoleMessage, LaunchHash, LaunchSpec, Private, StopMode};
 pub use ending::{Ending, Outcome};
 pub use page_sample::{Activity, FingerprintSample, GroupSample, IterationSample, PageSample, Phase};
 pub use rank_event::{

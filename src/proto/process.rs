@@ -72,7 +72,7 @@ impl fmt::Display for Wish {
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum Reached {
+pub enum ReachOutcome {
     Environment(Environment),
     /// It was given this signal.
     Signalled {

@@ -12,12 +12,12 @@ use tokio::task::JoinHandle;
 const OFFERED: usize = 200;
 
 /// What was read, or why it was not.
-pub type Loaded = Result<Vec<Beside>, String>;
+pub type LoadedRuns = Result<Vec<Beside>, String>;
 
 /// At most one request at a time; a newer one replaces an older one.
 #[derive(Debug, Default)]
 pub struct Besides {
-    reading: Option<JoinHandle<Loaded>>,
+    reading: Option<JoinHandle<LoadedRuns>>,
 }
 
 impl Besides {
@@ -31,7 +31,7 @@ impl Besides {
     }
 
     /// What was read. Cancel-safe; never ends while nothing was asked for.
-    pub async fn next(&mut self) -> Loaded {
+    pub async fn next(&mut self) -> LoadedRuns {
         let Some(reading) = &mut self.reading else { return std::future::pending().await };
         let done = reading.await;
         self.reading = None;

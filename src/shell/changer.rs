@@ -1,7 +1,7 @@
 //! Changed keys of a run's experiment, read as `--set` reads them.
 
 use rankdeck_config::change_experiment;
-use rankdeck_tui::restart_draft::Changed;
+use rankdeck_tui::restart_draft::ChangedExperiment;
 use rankdeck_types::experiment::Experiment;
 use toml::{Table, Value};
 
@@ -16,7 +16,7 @@ const FIXED: [(&str, &str); 3] = [
 ///
 /// # Errors
 /// All that is wrong with them, and with what they make of the rest.
-pub fn change(experiment: &Experiment, sets: &[String]) -> Result<Changed, Vec<String>> {
+pub fn change(experiment: &Experiment, sets: &[String]) -> Result<ChangedExperiment, Vec<String>> {
     let mut wrong = Vec::new();
     for set in sets {
         let path = set.trim_start_matches('~').split('=').next().unwrap_or_default().trim();
@@ -38,7 +38,7 @@ pub fn change(experiment: &Experiment, sets: &[String]) -> Result<Changed, Vec<S
         found.0.iter().map(told).collect::<Vec<_>>()
     })?;
     let differences = differences(experiment, &changed);
-    Ok(Changed { experiment: Box::new(changed), differences })
+    Ok(ChangedExperiment { experiment: Box::new(changed), differences })
 }
 
 /// Keys that differ, as they were and as they are.

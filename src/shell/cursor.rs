@@ -5,7 +5,7 @@ use super::record::reader::{Record, RecordError};
 use rankdeck_core::model::{HistoryLine, Model, RunState, Subject, Tone};
 use rankdeck_core::report::{Outcome, Severity};
 use rankdeck_tui::ranks;
-use rankdeck_tui::time::{Behind, Mark, TimeCursor, TimeMove, neighbour};
+use rankdeck_tui::time::{Mark, PresentNews, TimeCursor, TimeMove, neighbour};
 use rankdeck_types::ids::Timestamp;
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn latest(model: &Model, now: Timestamp) -> Timestamp {
 }
 
 /// What a present has to say to who looks at its past: the worst verdict, else an end that was not wanted.
-fn behind(model: &Model) -> Option<Behind> {
+fn behind(model: &Model) -> Option<PresentNews> {
     let mut verdicts = ranks::live_verdicts(model);
     if let Some(worst) = verdicts.next() {
         let tone = if worst.severity == Severity::Red { Tone::Bad } else { Tone::Warn };
@@ -62,7 +62,7 @@ fn behind(model: &Model) -> Option<Behind> {
             (None, None) => String::new(),
         };
         let label = format!("{who}{}", worst.verdict.name());
-        return Some(Behind { tone, label, more: verdicts.count() });
+        return Some(PresentNews { tone, label, more: verdicts.count() });
     }
     let (tone, label) = match model.run.outcome.filter(|_| model.run.state == RunState::Over)? {
         Outcome::Succeeded => (Tone::Good, "succeeded"),
@@ -70,7 +70,7 @@ fn behind(model: &Model) -> Option<Behind> {
         Outcome::Failed => (Tone::Bad, "failed"),
         Outcome::Stuck => (Tone::Bad, "stuck"),
     };
-    Some(Behind { tone, label: label.into(), more: 0 })
+    Some(PresentNews { tone, label: label.into(), more: 0 })
 }
 
 impl Cursor {
@@ -229,7 +229,7 @@ mod tests {
                 first_s: 0.0,
             });
         }
-        let wanted = Behind { tone: Tone::Bad, label: "rank 3 dead".into(), more: 1 };
+        let wanted = PresentNews { tone: Tone::Bad, label: "rank 3 dead".into(), more: 1 };
         assert_eq!(behind(&model), Some(wanted));
     }
 }

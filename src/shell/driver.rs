@@ -18,15 +18,15 @@ use super::clock::{Clock, earlier};
 use super::cursor::Cursor;
 use super::demo::Demo;
 use super::guest::Guest;
-use super::metrics::{self, Endpoint, Wanted};
+use super::metrics::{self, Endpoint, MetricsRequest};
 use super::objective::{Next, Objective};
 use super::output::Output;
-use super::record::{self, Kept, Recorder};
+use super::record::{self, KeptRecord, Recorder};
 use super::secrets::Secrets;
 use super::signals::Signals;
 use super::stderr;
 use calls::Calls;
-use leaving::Leaving;
+use leaving::ExitState;
 use questions::Questions;
 use rankdeck_core::effect::Effect;
 use rankdeck_core::event::Event;
@@ -99,7 +99,7 @@ pub struct End {
     /// The run's last report, when it was over.
     pub finished: Option<ReportBody>,
     /// What was kept.
-    pub record: Option<Kept>,
+    pub record: Option<KeptRecord>,
     /// The user wants to launch another run like this one.
     pub again: bool,
 }
@@ -156,7 +156,7 @@ pub async fn drive(session: Session, output: Output) -> io::Result<End> {
 }
 
 /// Prometheus asks. Cancel-safe.
-async fn asked(endpoint: &mut Option<Endpoint>) -> Wanted {
+async fn asked(endpoint: &mut Option<Endpoint>) -> MetricsRequest {
     match endpoint {
         Some(endpoint) => endpoint.asked().await,
         None => std::future::pending().await,
@@ -180,7 +180,7 @@ struct Driver {
     ticked_at: Timestamp,
     /// Events that effects have led to.
     later: Vec<Event>,
-    leaving: Leaving,
+    leaving: ExitState,
     drawn: u64,
     /// The past that is shown instead of the present.
     cursor: Option<Cursor>,
@@ -228,7 +228,7 @@ impl Driver {
             demo: session.demo,
             ticked_at: Timestamp(0),
             later: Vec::new(),
-            leaving: Leaving::default(),
+            leaving: ExitState::default(),
             drawn: 0,
             cursor: None,
             calls: session.notify.map(Calls::new),
@@ -344,7 +344,7 @@ impl Driver {
     }
 
     /// Answers Prometheus; one that no longer waits is none the worse.
-    fn measure(&self, wanted: Wanted) {
+    fn measure(&self, wanted: MetricsRequest) {
         let _ = wanted.answer.send(metrics::text(self.core.model(), self.clock.now(), wanted.form));
     }
 

@@ -102,13 +102,13 @@ mod tests {
     }
 
     /// Says that it has begun to write, and waits until it may.
-    struct Blocked {
+    struct BlockedSink {
         begun: Sender<()>,
         gate: Receiver<()>,
         sink: Sink,
     }
 
-    impl Write for Blocked {
+    impl Write for BlockedSink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.begun.send(());
             let _ = self.gate.recv();
@@ -134,7 +134,7 @@ mod tests {
     fn a_blocked_reader_costs_gauges_not_time() {
         let ((open, gate), (begun, begins)) = (channel(), channel());
         let sink = Sink::default();
-        let output = LineWriter::new(Blocked { begun, gate, sink: sink.clone() }).unwrap();
+        let output = LineWriter::new(BlockedSink { begun, gate, sink: sink.clone() }).unwrap();
         // Dropped before `output`, which waits for its thread, also when an assertion fails.
         let open = open;
         output.gauge("first".to_owned());
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn a_closed_reader_is_no_error() {
-        struct Closed;
-        impl Write for Closed {
+        struct ClosedSink;
+        impl Write for ClosedSink {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
                 Err(io::ErrorKind::BrokenPipe.into())
             }
@@ -158,7 +158,7 @@ mod tests {
                 Ok(())
             }
         }
-        let output = LineWriter::new(Closed).unwrap();
+        let output = LineWriter::new(ClosedSink).unwrap();
         (0..QUEUE * 2).for_each(|n| output.line(n.to_string()));
     }
 }

@@ -25,7 +25,7 @@ pub struct LinearScreen {
     printer: Printer,
     /// What is being asked.
     pub words: Linear,
-    typed: Option<Typed>,
+    typed: Option<TypedLines>,
     /// A link asks the user, who answers there.
     asked: bool,
 }
@@ -38,7 +38,7 @@ impl LinearScreen {
         words.view.steering.read_only = read_only;
         let printer = Printer::paced(Form::Plain { logs }, pace)?;
         printer.say("words: `status`, `ranks`, `log 0`, `stop`, `quit`; `help` lists them".to_owned());
-        Ok(LinearScreen { printer, words, typed: Typed::open().ok(), asked: false })
+        Ok(LinearScreen { printer, words, typed: TypedLines::open().ok(), asked: false })
     }
 
     /// Nobody can type any more.
@@ -77,17 +77,17 @@ impl LinearScreen {
 }
 
 /// Lines of stdin, as they come.
-struct Typed {
+struct TypedLines {
     input: AsyncFd<OwnedFd>,
     begun: Vec<u8>,
 }
 
-impl Typed {
-    fn open() -> io::Result<Typed> {
+impl TypedLines {
+    fn open() -> io::Result<TypedLines> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
         // SAFETY: the descriptor is owned by what is registered, so nobody closes it before that is undone.
         let input = unsafe { AsyncFd::register_with_interest(input, Interest::READABLE) };
-        Ok(Typed { input: input.map_err(|error| error.into_parts().1)?, begun: Vec::new() })
+        Ok(TypedLines { input: input.map_err(|error| error.into_parts().1)?, begun: Vec::new() })
     }
 
     /// The next line, `None` at the end. Cancel-safe.

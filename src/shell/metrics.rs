@@ -33,7 +33,7 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Who asks: in which form, and where to write the text to.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct MetricsRequest {
     pub form: Form,
     /// For the text.
     pub answer: oneshot::Sender<String>,
@@ -64,10 +64,10 @@ impl Textfile {
 /// Those who ask: an endpoint that is open, a file, or both.
 pub struct Endpoint {
     address: Option<SocketAddr>,
-    wanted: mpsc::Receiver<Wanted>,
+    wanted: mpsc::Receiver<MetricsRequest>,
     tasks: Vec<JoinHandle<()>>,
     /// For a receiver that never ends.
-    _asks: mpsc::Sender<Wanted>,
+    _asks: mpsc::Sender<MetricsRequest>,
 }
 
 /// Reads `9464`, `:9464`, `127.0.0.1:9464`, `[::]:9464`.
@@ -105,7 +105,7 @@ impl Endpoint {
     }
 
     /// Somebody asks. Cancel-safe; never ends.
-    pub async fn asked(&mut self) -> Wanted {
+    pub async fn asked(&mut self) -> MetricsRequest {
         match self.wanted.recv().await {
             Some(wanted) => wanted,
             None => std::future::pending().await,
@@ -120,11 +120,11 @@ impl Drop for Endpoint {
 }
 
 /// Writes the file anew, as often as it wants; a failure is said once, and what was there stays.
-async fn keep(file: Textfile, asks: mpsc::Sender<Wanted>) {
+async fn keep(file: Textfile, asks: mpsc::Sender<MetricsRequest>) {
     let mut said = false;
     loop {
         let (answer, text) = oneshot::channel();
-        if asks.send(Wanted { form: Form::Prometheus, answer }).await.is_err() {
+        if asks.send(MetricsRequest { form: Form::Prometheus, answer }).await.is_err() {
             return;
         }
         if let Ok(text) = text.await
@@ -137,7 +137,7 @@ async fn keep(file: Textfile, asks: mpsc::Sender<Wanted>) {
     }
 }
 
-async fn serve(listener: TcpListener, asks: mpsc::Sender<Wanted>) {
+async fn serve(listener: TcpListener, asks: mpsc::Sender<MetricsRequest>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut open = tokio::task::JoinSet::new();
     loop {
@@ -156,7 +156,7 @@ async fn serve(listener: TcpListener, asks: mpsc::Sender<Wanted>) {
     }
 }
 
-async fn answer(mut stream: TcpStream, asks: mpsc::Sender<Wanted>) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, asks: mpsc::Sender<MetricsRequest>) -> io::Result<()> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
     while !request.windows(4).any(|four| four == b"\r\n\r\n") {
@@ -179,7 +179,7 @@ async fn answer(mut stream: TcpStream, asks: mpsc::Sender<Wanted>) -> io::Result
     match (method, path) {
         ("GET", "/metrics") => {
             let (answer, text) = oneshot::channel();
-            let _ = asks.send(Wanted { form: Form::OpenMetrics, answer }).await;
+            let _ = asks.send(MetricsRequest { form: Form::OpenMetrics, answer }).await;
             match text.await {
                 Ok(text) => reply(&mut stream, "200 OK", CONTENT_TYPE, &text).await,
                 Err(_) => {

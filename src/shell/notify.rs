@@ -10,7 +10,7 @@
 
 mod terminal;
 
-pub use terminal::{Known, Progress, TITLE_BACK, TITLE_KEPT, state};
+pub use terminal::{Progress, TITLE_BACK, TITLE_KEPT, TerminalFacts, state};
 
 use rankdeck_core::report::{Report, ReportBody, Severity};
 use rankdeck_proto::message::Outcome;
@@ -129,7 +129,7 @@ impl Notifier {
     }
 
     /// What the terminal is sent for a call.
-    pub fn bytes(&self, call: &Call, known: &Known) -> Vec<u8> {
+    pub fn bytes(&self, call: &Call, known: &TerminalFacts) -> Vec<u8> {
         match self.settings.desktop {
             DesktopName::Off => Vec::new(),
             DesktopName::Bell => b"\x07".to_vec(),

@@ -3,7 +3,7 @@
 
 use super::play::graphics::Graphics;
 use super::terminal::Surface;
-use rankdeck_tui::Decoded;
+use rankdeck_tui::DecodedPicture;
 use rankdeck_tui::play::picture::scaled;
 use ratatui::layout::Rect;
 use std::io;
@@ -32,7 +32,11 @@ impl Pictures {
 
     /// A frame is about to be drawn with this picture: another one goes. Most terminals let it go with the
     /// cells beneath only, so that these are drawn anew.
-    pub fn before(&mut self, wanted: Option<(&Decoded, Rect)>, surface: &mut dyn Surface) -> io::Result<()> {
+    pub fn before(
+        &mut self,
+        wanted: Option<(&DecodedPicture, Rect)>,
+        surface: &mut dyn Surface,
+    ) -> io::Result<()> {
         let wanted = wanted.map(|(decoded, area)| (decoded.number, area));
         if self.drawn.is_some() && self.drawn != wanted {
             self.take_away(surface);
@@ -44,7 +48,7 @@ impl Pictures {
     }
 
     /// The frame is drawn: the picture goes over it.
-    pub fn draw(&mut self, wanted: Option<(&Decoded, Rect)>, surface: &mut dyn Surface) {
+    pub fn draw(&mut self, wanted: Option<(&DecodedPicture, Rect)>, surface: &mut dyn Surface) {
         let (Some(graphics), Some((decoded, area))) = (self.graphics, wanted) else { return };
         let Ok(pixels) = &decoded.pixels else { return };
         if self.drawn == Some((decoded.number, area)) {
@@ -88,9 +92,9 @@ mod tests {
 
     /// What was sent, and how often the surface was cleared.
     #[derive(Default)]
-    struct Told(String, usize);
+    struct SurfaceLog(String, usize);
 
-    impl Surface for Told {
+    impl Surface for SurfaceLog {
         fn size(&self) -> io::Result<Size> {
             Ok(Size::new(80, 24))
         }
@@ -111,21 +115,21 @@ mod tests {
         fn enter(&mut self) -> io::Result<()> {
             Ok(())
         }
-        fn copy(&mut self, _: &str) -> io::Result<super::super::terminal::Copied> {
-            Ok(super::super::terminal::Copied::Terminal)
+        fn copy(&mut self, _: &str) -> io::Result<super::super::terminal::CopyTarget> {
+            Ok(super::super::terminal::CopyTarget::Terminal)
         }
     }
 
-    fn decoded(number: u64, sides: (u32, u32)) -> Decoded {
+    fn decoded(number: u64, sides: (u32, u32)) -> DecodedPicture {
         let pixels = vec![[1, 2, 3]; (sides.0 * sides.1) as usize];
-        Decoded { number, sides, pixels: Ok(Arc::new(pixels)) }
+        DecodedPicture { number, sides, pixels: Ok(Arc::new(pixels)) }
     }
 
     #[test]
     fn a_picture_is_sent_once_and_goes_before_another_is_drawn() {
         for (graphics, clears) in [(Graphics::Kitty, 0), (Graphics::Sixel, 2)] {
             let mut pictures = Pictures { graphics: Some(graphics), drawn: None };
-            let (mut told, area) = (Told::default(), Rect::new(2, 3, 20, 10));
+            let (mut told, area) = (SurfaceLog::default(), Rect::new(2, 3, 20, 10));
             let (one, other) = (decoded(1, (8, 8)), decoded(2, (3000, 2)));
             for shown in [Some((&one, area)), Some((&one, area)), Some((&other, area)), None, None] {
                 pictures.before(shown, &mut told).unwrap();

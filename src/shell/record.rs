@@ -58,7 +58,7 @@ pub struct Recorder {
 
 /// What a console has kept, for its last words.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kept {
+pub struct KeptRecord {
     pub folder: PathBuf,
     /// Wall time of the first moment that can be gone back to.
     pub since: Option<WallTime>,
@@ -145,10 +145,10 @@ impl Recorder {
     }
 
     /// Ends it, and says what is kept.
-    pub fn close(mut self) -> Kept {
+    pub fn close(mut self) -> KeptRecord {
         self.send_reports(self.learnt_at);
         self.ring.finish();
-        Kept { folder: self.folder.clone(), since: self.ring.since(), bytes: self.ring.bytes() }
+        KeptRecord { folder: self.folder.clone(), since: self.ring.since(), bytes: self.ring.bytes() }
     }
 
     /// What happened, moment by moment.

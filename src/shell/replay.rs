@@ -4,8 +4,8 @@ use super::beside::{self, Besides};
 use super::clock::{Clock, earlier};
 use super::cursor::Cursor;
 use super::frames::Want;
-use super::screen::{Heard, Screen};
-use super::signals::{Signalled, Signals};
+use super::screen::{InputOutcome, Screen};
+use super::signals::{ConsoleSignal, Signals};
 use rankdeck_core::event::Event;
 use rankdeck_tui::{Action, Role};
 use std::io;
@@ -37,9 +37,9 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what
         let input = tokio::select! {
             signal = signals.next() => {
                 match signal {
-                    Signalled::Stop | Signalled::HangUp => break,
-                    Signalled::Suspend => screen.suspend(&mut signals).await?,
-                    Signalled::Continue => screen.redraw(),
+                    ConsoleSignal::Stop | ConsoleSignal::HangUp => break,
+                    ConsoleSignal::Suspend => screen.suspend(&mut signals).await?,
+                    ConsoleSignal::Continue => screen.redraw(),
                 }
                 continue;
             }
@@ -54,7 +54,7 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what
             input = screen.next_input() => input,
             () = clock.sleep_until(wake) => continue,
         };
-        let Heard::Actions(actions) = screen.hear(input, cursor.model(), cursor.at()) else { break };
+        let InputOutcome::Actions(actions) = screen.hear(input, cursor.model(), cursor.at()) else { break };
         for action in actions {
             match action {
                 Action::Tell(Event::DetachRequested) => {

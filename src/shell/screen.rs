@@ -8,7 +8,7 @@ use super::look;
 use super::pictures::Pictures;
 use super::play::screen::colours;
 use super::signals::Signals;
-use super::terminal::{self, Copied, Surface, Tty};
+use super::terminal::{self, CopyTarget, Surface, Tty};
 use crossterm::event::{
     Event as TermEvent, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind,
 };
@@ -47,7 +47,7 @@ pub struct Screen {
 
 /// What came of an input.
 #[derive(Debug, PartialEq)]
-pub enum Heard {
+pub enum InputOutcome {
     /// The user wants these.
     Actions(Vec<Action>),
     /// The terminal is gone.
@@ -119,14 +119,16 @@ impl Screen {
     }
 
     /// Applies an input to the view.
-    pub fn hear(&mut self, input: Option<TermEvent>, model: &Model, now: Timestamp) -> Heard {
-        let Some(input) = input else { return Heard::Gone };
+    pub fn hear(&mut self, input: Option<TermEvent>, model: &Model, now: Timestamp) -> InputOutcome {
+        let Some(input) = input else { return InputOutcome::Gone };
         let actions = match input {
-            TermEvent::Key(key) if key.kind == KeyEventKind::Release => return Heard::Actions(Vec::new()),
-            TermEvent::Key(key) if self.is_answer(key) => return Heard::Actions(Vec::new()),
+            TermEvent::Key(key) if key.kind == KeyEventKind::Release => {
+                return InputOutcome::Actions(Vec::new());
+            }
+            TermEvent::Key(key) if self.is_answer(key) => return InputOutcome::Actions(Vec::new()),
             TermEvent::Key(key) => rankdeck_tui::on_key(model, &mut self.view, key, now),
             TermEvent::Mouse(mouse) if mouse.kind == MouseEventKind::Moved => {
-                return Heard::Actions(Vec::new());
+                return InputOutcome::Actions(Vec::new());
             }
             TermEvent::Mouse(mouse) => rankdeck_tui::on_mouse(model, &mut self.view, mouse, now),
             TermEvent::Paste(text) => {
@@ -142,7 +144,7 @@ impl Screen {
             TermEvent::FocusGained | TermEvent::FocusLost => Vec::new(),
         };
         self.canvas.pacer.want(Want::Input);
-        Heard::Actions(actions)
+        InputOutcome::Actions(actions)
     }
 
     /// A terminal that is slow to tell its background sends `ESC ] 11 ; ... ESC \` while keys are read.
@@ -239,10 +241,10 @@ impl Screen {
         } else {
             let size = bytes(text.len() as u64);
             let said = match self.canvas.surface.copy(text)? {
-                Copied::Tmux => {
+                CopyTarget::Tmux => {
                     format!("copied {size}: tmux's paste buffer, and the clipboard where tmux may set it")
                 }
-                Copied::Terminal => {
+                CopyTarget::Terminal => {
                     format!("copied {size}: handed to the terminal (OSC 52), which may refuse it")
                 }
             };

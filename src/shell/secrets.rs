@@ -6,14 +6,14 @@
 
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{HostModel, Model};
-use rankdeck_proto::message::{Away, LaunchSpec, Private};
+use rankdeck_proto::message::{AwayNotices, LaunchSpec, Private};
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::experiment::Launch;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::Generation;
 use rankdeck_types::plan::{Plan, PlannedHost};
 use rankdeck_types::ui::Notify;
-use rankdeck_types::variables::{Values, Wanted};
+use rankdeck_types::variables::{Values, WantedVariables};
 use std::collections::BTreeSet;
 use std::io;
 
@@ -24,7 +24,7 @@ pub struct Secrets {
     /// A plan has been compared with this console's variables.
     compared: bool,
     /// How agents call the user while no console looks on.
-    away: Option<Away>,
+    away: Option<AwayNotices>,
 }
 
 impl Secrets {
@@ -32,7 +32,7 @@ impl Secrets {
     pub fn new(notify: Option<&Notify>) -> Secrets {
         let away = notify.and_then(|notify| {
             let webhook = if notify.away { notify.webhook.clone() } else { String::new() };
-            let away = Away { on: notify.on.clone(), webhook, command: notify.away_command.clone() };
+            let away = AwayNotices { on: notify.on.clone(), webhook, command: notify.away_command.clone() };
             (!away.webhook.is_empty() || !away.command.is_empty()).then_some(away)
         });
         Secrets { away, ..Secrets::default() }
@@ -117,8 +117,8 @@ fn missing(model: &Model, plan: &Plan, event: &Event) -> BTreeSet<String> {
     let mut lacking = BTreeSet::new();
     for host in stay.chain(joined) {
         let held = self::host(model, &host.name).and_then(|host| host.holds.as_deref()).unwrap_or_default();
-        let wanted =
-            Wanted::new(&next.launch, host).beyond(&Wanted::new(&plan.experiment.launch, host), held);
+        let wanted = WantedVariables::new(&next.launch, host)
+            .beyond(&WantedVariables::new(&plan.experiment.launch, host), held);
         lacking.extend(wanted.fill(&|name| std::env::var(name).ok()).1);
     }
     lacking
@@ -126,7 +126,7 @@ fn missing(model: &Model, plan: &Plan, event: &Event) -> BTreeSet<String> {
 
 /// The values for one host's ranks, and the names of variables that this console does not have as text.
 pub fn values(launch: &Launch, host: &Host) -> (Values, Vec<String>) {
-    Wanted::new(launch, host).fill(&|name| std::env::var(name).ok())
+    WantedVariables::new(launch, host).fill(&|name| std::env::var(name).ok())
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl StopRequests {
 
 /// A signal that the console acts upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signalled {
+pub enum ConsoleSignal {
     /// SIGINT or SIGTERM: stop the run; harder each time.
     Stop,
     /// SIGHUP: the terminal is gone; leave the run alone.
@@ -67,16 +67,16 @@ impl Signals {
     }
 
     /// The next one. Cancel-safe.
-    pub async fn next(&mut self) -> Signalled {
+    pub async fn next(&mut self) -> ConsoleSignal {
         loop {
             let signal = self.any().await;
-            if signal != Signalled::Stop || self.requests.is_new(Instant::now()) {
+            if signal != ConsoleSignal::Stop || self.requests.is_new(Instant::now()) {
                 return signal;
             }
         }
     }
 
-    async fn any(&mut self) -> Signalled {
+    async fn any(&mut self) -> ConsoleSignal {
         let suspend = async {
             match self.suspend.as_mut() {
                 Some(stream) => stream.recv().await,
@@ -84,11 +84,11 @@ impl Signals {
             }
         };
         tokio::select! {
-            Some(()) = self.interrupt.recv() => Signalled::Stop,
-            Some(()) = self.terminate.recv() => Signalled::Stop,
-            Some(()) = self.hang_up.recv() => Signalled::HangUp,
-            Some(()) = suspend => Signalled::Suspend,
-            Some(()) = self.resume.recv() => Signalled::Continue,
+            Some(()) = self.interrupt.recv() => ConsoleSignal::Stop,
+            Some(()) = self.terminate.recv() => ConsoleSignal::Stop,
+            Some(()) = self.hang_up.recv() => ConsoleSignal::HangUp,
+            Some(()) = suspend => ConsoleSignal::Suspend,
+            Some(()) = self.resume.recv() => ConsoleSignal::Continue,
             else => std::future::pending().await,
         }
     }

@@ -2,7 +2,7 @@
 //! and where to look. Pure.
 
 use super::clock::time_of_day;
-use super::record::Kept;
+use super::record::KeptRecord;
 use rankdeck_core::model::{HostModel, Model, RankLife, RankModel};
 use rankdeck_core::report::{Outcome, ReportBody, Severity, VerdictKind};
 use rankdeck_types::error::HintedError;
@@ -28,7 +28,7 @@ pub fn unverified(host: &str) -> String {
 }
 
 /// Everything after the end of a run, one line each. `finished` is the run's [`ReportBody::RunFinished`].
-pub fn lines(model: &Model, finished: &ReportBody, record: Option<&Kept>) -> Vec<String> {
+pub fn lines(model: &Model, finished: &ReportBody, record: Option<&KeptRecord>) -> Vec<String> {
     let ReportBody::RunFinished { outcome, exit_code, reason, .. } = finished else { return Vec::new() };
     let failed = matches!(outcome, Outcome::Failed | Outcome::Stuck);
     let mut lines = vec![String::new()];
@@ -271,7 +271,7 @@ pub fn differing(model: &Model) -> Option<String> {
     (!names.is_empty()).then(text)
 }
 
-fn places(model: &Model, record: Option<&Kept>) -> Vec<String> {
+fn places(model: &Model, record: Option<&KeptRecord>) -> Vec<String> {
     let checkpoint = model.checkpoints.back().map(|c| format!("checkpoint {}", c.path));
     let folder = model.hosts.first().filter(|host| !host.run_dir.is_empty());
     let folder = folder.map(|host| format!("run dir    {} on {}", host.run_dir, host.name));

@@ -37,7 +37,7 @@ pub trait Surface: Send {
     /// Forgets what is on the screen; the next frame is drawn in full.
     fn clear(&mut self) -> io::Result<()>;
     /// Puts text on the clipboard of the user's own machine.
-    fn copy(&mut self, text: &str) -> io::Result<Copied>;
+    fn copy(&mut self, text: &str) -> io::Result<CopyTarget>;
     /// Sends what is no part of a frame and moves nothing: a bell, a title.
     fn send(&mut self, _bytes: &[u8]) -> io::Result<()> {
         Ok(())
@@ -46,7 +46,7 @@ pub trait Surface: Send {
 
 /// Where a copied text went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Copied {
+pub enum CopyTarget {
     /// To tmux, which took it.
     Tmux,
     /// To the terminal (OSC 52), which does not say whether it took it.
@@ -115,20 +115,20 @@ impl Surface for Tty {
         self.terminal.resize(Rect::new(0, 0, size.width, size.height))
     }
 
-    fn copy(&mut self, text: &str) -> io::Result<Copied> {
+    fn copy(&mut self, text: &str) -> io::Result<CopyTarget> {
         use base64::Engine;
         let end = (0..=COPY_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         let text = &text[..end];
         // By default tmux refuses OSC 52 of programs; of its own commands it takes the text.
         let inside = std::env::var_os("TMUX").is_some_and(|socket| !socket.is_empty());
         if inside && (to_tmux(&["load-buffer", "-w", "-"], text) || to_tmux(&["load-buffer", "-"], text)) {
-            return Ok(Copied::Tmux);
+            return Ok(CopyTarget::Tmux);
         }
         let encoded = base64::engine::general_purpose::STANDARD.encode(text);
         let out = self.terminal.backend_mut();
         write!(out, "\x1b]52;c;{encoded}\x07")?;
         Write::flush(out)?;
-        Ok(Copied::Terminal)
+        Ok(CopyTarget::Terminal)
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {

@@ -16,7 +16,7 @@ pub use super::counters::{Interval, RankCounters};
 use super::env::{ActionSpace, EnvError, ObservationBuffer, Observations, Spec, StepOutcome, VectorEnv};
 use super::error::TrainerError;
 use super::normalise::RunningMoments;
-use super::policy::Acting;
+use super::policy::ActingPolicy;
 use super::policy::distribution::most_probable;
 use super::rollout::{ActionBuffer, Rollout};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
@@ -39,7 +39,7 @@ pub struct RewardConfig {
 /// A policy ready to act, with the logarithms of the deviations of continuous actions.
 pub struct Actor {
     /// The networks.
-    pub acting: Acting,
+    pub acting: ActingPolicy,
     /// Empty for discrete actions.
     pub log_std: Vec<f32>,
     /// The actions that the environment takes.

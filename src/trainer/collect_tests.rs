@@ -75,7 +75,7 @@ fn grouped(id: &str, counts: &[usize], first: u32, reward_config: RewardConfig) 
     let spec = vectors[0].spec().clone();
     let layout = Layout::new(&spec, &Policy { hidden: vec![16], ..Policy::default() }, false).unwrap();
     let policy = ActorCritic::new(layout, &seeds, Device::Cpu).unwrap();
-    let mut acting = Acting::new(&policy, &spec.observation_shape, false, &Policy::default());
+    let mut acting = ActingPolicy::new(&policy, &spec.observation_shape, false, &Policy::default());
     acting.load(&policy).unwrap();
     let log_std = match &spec.actions {
         ActionSpace::Discrete { .. } => Vec::new(),
@@ -222,7 +222,7 @@ fn only_cut_episodes_have_a_final_value_and_only_when_asked_for() {
         weights[right..right + 4].copy_from_slice(&[2.0, 10.0, 100.0, 50.0]);
         weights[layout.critic[0].bias] = 7.0;
         net.copy_from(&weights).unwrap();
-        actor.acting = Acting::new(&net, &[4], false, &Policy::default());
+        actor.acting = ActingPolicy::new(&net, &[4], false, &Policy::default());
         actor.acting.load(&net).unwrap();
         collector.collect(&mut actor, 0, |_| Ok(true)).unwrap();
         let rollout = collector.rollout();

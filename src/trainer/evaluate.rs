@@ -57,7 +57,7 @@ pub enum Next {
 /// Who looks on while an evaluation is played.
 pub trait Onlooker {
     /// Told after every step how far it is; decides what follows.
-    fn goes_on(&mut self, played: Played) -> Result<Next, TrainerError>;
+    fn goes_on(&mut self, played: EvalProgress) -> Result<Next, TrainerError>;
     /// A step that was asked for; `ended` episodes were over before it.
     fn see(&mut self, _step: ShownStep, _ended: usize) {}
     /// All episodes have ended, with these returns.
@@ -65,17 +65,17 @@ pub trait Onlooker {
 }
 
 /// One that sees nothing and decides whether it goes on.
-pub struct Deciding<F>(pub F);
+pub struct Decider<F>(pub F);
 
-impl<F: FnMut(Played) -> Result<bool, TrainerError>> Onlooker for Deciding<F> {
-    fn goes_on(&mut self, played: Played) -> Result<Next, TrainerError> {
+impl<F: FnMut(EvalProgress) -> Result<bool, TrainerError>> Onlooker for Decider<F> {
+    fn goes_on(&mut self, played: EvalProgress) -> Result<Next, TrainerError> {
         Ok(if self.0(played)? { Next::Play } else { Next::BreakOff })
     }
 }
 
 /// How far an evaluation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Played {
+pub struct EvalProgress {
     /// Episodes that have ended.
     pub episodes: usize,
     /// Steps of all environments.
@@ -102,7 +102,7 @@ pub fn evaluate(
     let mut score = Score::new(eval, env.len());
     let mut outcome = StepOutcome::new(env.spec(), env.len());
     let mut actions = ActionBuffer::new(&env.spec().actions, env.len());
-    let mut next = onlooker.goes_on(Played::default())?;
+    let mut next = onlooker.goes_on(EvalProgress::default())?;
     while next != Next::BreakOff && !score.is_over() {
         policy.act(env.observations(), &mut actions)?;
         let shown = if next == Next::Show { score.first_playing() } else { None };
@@ -117,7 +117,7 @@ pub fn evaluate(
         for done in score.add(&outcome) {
             env.retire(done);
         }
-        next = onlooker.goes_on(Played { episodes: score.returns.len(), steps: score.steps })?;
+        next = onlooker.goes_on(EvalProgress { episodes: score.returns.len(), steps: score.steps })?;
     }
     if next == Next::BreakOff {
         return Ok(None);
@@ -255,7 +255,7 @@ impl<'a> Beat<'a> {
     }
 
     /// Meets the others when it is time to; `false` once any rank was asked to stop.
-    pub fn goes_on(&mut self, played: Played, now: Instant) -> Result<bool, TrainerError> {
+    pub fn goes_on(&mut self, played: EvalProgress, now: Instant) -> Result<bool, TrainerError> {
         if now.duration_since(self.said) >= SAY_EVERY {
             self.said = now;
             say(&format!(
@@ -335,7 +335,7 @@ mod tests {
         let mut env = cartpoles(envs);
         let mut again = || {
             let mut moves = 0;
-            let onlooker = Deciding(|_| {
+            let onlooker = Decider(|_| {
                 moves += 1;
                 Ok(true)
             });
@@ -373,7 +373,7 @@ mod tests {
         let cut = play(4, &Eval { max_steps: 20, ..episodes(9) }, true);
         assert_eq!((cut.episodes, cut.return_mean, cut.length_mean), (4, 20.0, 20.0));
         let mut steps = 0;
-        let onlooker = Deciding(|played: Played| {
+        let onlooker = Decider(|played: EvalProgress| {
             steps = played.steps;
             Ok(played.steps < 30)
         });
@@ -386,7 +386,7 @@ mod tests {
     struct Everything(Vec<(ShownStep, usize)>);
 
     impl Onlooker for &mut Everything {
-        fn goes_on(&mut self, _: Played) -> Result<Next, TrainerError> {
+        fn goes_on(&mut self, _: EvalProgress) -> Result<Next, TrainerError> {
             Ok(Next::Show)
         }
         fn see(&mut self, step: ShownStep, ended: usize) {

@@ -8,7 +8,7 @@ use super::checkpoint::{Checkpoint, Header};
 use super::distributed::{BackendKind, GroupSettings, ProcessGroup};
 use super::env::{self, EnvFactory, EnvPurpose, VectorEnv};
 use super::error::TrainerError;
-use super::evaluate::{self, Beat, Deciding, evaluate};
+use super::evaluate::{self, Beat, Decider, evaluate};
 use super::events::say;
 use super::identity::Flags;
 use super::page::Page;
@@ -121,7 +121,7 @@ fn play(
     let eval = &experiment.eval;
     let mut stage = Stage::new(experiment, path, checkpoint, evaluate::num_envs(eval), EnvPurpose::Evaluate)?;
     let mut beat = Beat::new(&stage.group, eval.episodes);
-    let onlooker = Deciding(|played| beat.goes_on(played, Instant::now()));
+    let onlooker = Decider(|played| beat.goes_on(played, Instant::now()));
     evaluate(&mut *stage.vector, eval, stage.algorithm.greedy()?, onlooker)
 }
 

@@ -24,14 +24,14 @@ pub fn show(
 ) -> Result<(), TrainerError> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     match play(env, eval, greedy, &mut |line| print(&mut out, line), policy)? {
-        Heard::Yes => Ok(()),
-        Heard::No(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Heard::No(error) => Err(TrainerError::failure(format!("cannot print a step: {error}"), "")),
+        Audience::Yes => Ok(()),
+        Audience::No(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Audience::No(error) => Err(TrainerError::failure(format!("cannot print a step: {error}"), "")),
     }
 }
 
 /// Somebody reads the lines.
-enum Heard {
+enum Audience {
     Yes,
     No(io::Error),
 }
@@ -48,9 +48,9 @@ fn play(
     greedy: &mut dyn Greedy,
     print: &mut dyn FnMut(&ShowLine) -> io::Result<()>,
     policy: ShownPolicy,
-) -> Result<Heard, TrainerError> {
+) -> Result<Audience, TrainerError> {
     if let Err(error) = print(&ShowLine::Policy(policy)) {
-        return Ok(Heard::No(error));
+        return Ok(Audience::No(error));
     }
     env.reset()?;
     let spec = env.spec().clone();
@@ -93,7 +93,7 @@ fn play(
         });
         for line in [Some(ShowLine::Step(shown)), end].into_iter().flatten() {
             if let Err(error) = print(&line) {
-                return Ok(Heard::No(error));
+                return Ok(Audience::No(error));
             }
         }
         if let Some(end) = kind {
@@ -104,7 +104,7 @@ fn play(
             }
         }
     }
-    Ok(Heard::Yes)
+    Ok(Audience::Yes)
 }
 
 #[cfg(test)]
@@ -116,9 +116,9 @@ mod tests {
     use rankdeck_types::experiment::Env;
 
     /// Pushes to the left, with a thought that is not a number now and then.
-    struct Left(u32);
+    struct LeftPusher(u32);
 
-    impl Greedy for Left {
+    impl Greedy for LeftPusher {
         fn act(&mut self, _: Observations<'_>, _: &mut ActionBuffer) -> Result<(), TrainerError> {
             self.0 += 1;
             Ok(())
@@ -138,7 +138,7 @@ mod tests {
             lines.push(serde_json::from_str(&serde_json::to_string(line).unwrap()).unwrap());
             Ok(())
         };
-        play(&mut *env, eval, &mut Left(0), &mut keep, ShownPolicy::default()).unwrap();
+        play(&mut *env, eval, &mut LeftPusher(0), &mut keep, ShownPolicy::default()).unwrap();
         lines
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let env = Env::new("CartPole-v1", 1);
         let mut env = make_vector(&env, 1, 0, &Seeds::new(1), 0, EnvPurpose::Show).unwrap();
         let mut gone = |_: &ShowLine| Err(io::ErrorKind::BrokenPipe.into());
-        let heard = play(&mut *env, &Eval::default(), &mut Left(0), &mut gone, ShownPolicy::default());
-        assert!(matches!(heard.unwrap(), Heard::No(_)));
+        let heard = play(&mut *env, &Eval::default(), &mut LeftPusher(0), &mut gone, ShownPolicy::default());
+        assert!(matches!(heard.unwrap(), Audience::No(_)));
     }
 }

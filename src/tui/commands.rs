@@ -20,7 +20,7 @@ use crate::panes::{charts, end, events};
 use crate::ranks;
 use crate::reach;
 use crate::restart_draft::RestartDraft;
-use crate::state::{Action, Frozen, Overlay, Pane, PictureChoice, Tab, Typing, ViewState};
+use crate::state::{Action, FrozenMoment, Overlay, Pane, PictureChoice, Tab, TypedLine, ViewState};
 use crate::theme::{Glyphs, Role};
 use crate::time::TimeMove;
 use crate::widgets::plain;
@@ -122,7 +122,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
 fn overlay(command: Command) -> Overlay {
     match command {
         Command::PickHosts => Overlay::Hosts { changed: BTreeSet::new(), selected: 0 },
-        Command::Palette => Overlay::Palette(Typing::default()),
+        Command::Palette => Overlay::Palette(TypedLine::default()),
         Command::Help => Overlay::Help { filter: String::new(), selected: 0 },
         Command::Pictures => Overlay::Pictures(PictureChoice::default()),
         _ => Overlay::Policy,
@@ -315,7 +315,7 @@ fn focus(view: &mut ViewState, step: isize) {
 fn freeze(model: &Model, view: &mut ViewState, now: Timestamp) {
     view.moment.frozen = match view.moment.frozen.take() {
         Some(_) => None,
-        None => Some(Frozen { model: Box::new(model.clone()), at: now }),
+        None => Some(FrozenMoment { model: Box::new(model.clone()), at: now }),
     };
 }
 

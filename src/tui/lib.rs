@@ -59,7 +59,7 @@ pub use fresh::next_change;
 pub use input::{on_key, on_mouse, on_paste};
 pub use layout::layout;
 pub use overlays::pictures::apart as picture_apart;
-pub use picture_file::Decoded;
+pub use picture_file::DecodedPicture;
 pub use state::{Action, ViewState};
 pub use theme::{Glyphs, Role, Theme};
 

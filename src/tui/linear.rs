@@ -11,7 +11,7 @@ use crate::commands;
 use crate::fresh;
 use crate::keys::{BINDINGS, Command};
 use crate::overlays::{evidence, inspect, pictures};
-use crate::panes::strip::Awaited;
+use crate::panes::strip::AwaitedRank;
 use crate::panes::{calm, charts, end, hosts};
 use crate::ranks;
 use crate::reach;
@@ -349,7 +349,7 @@ fn all_ranks(model: &Model, wanted: &str, now: Timestamp) -> Vec<String> {
 }
 
 fn waits(model: &Model) -> Vec<String> {
-    let mut lines: Vec<String> = Awaited::of(model).map(|awaited| awaited.words()).into_iter().collect();
+    let mut lines: Vec<String> = AwaitedRank::of(model).map(|awaited| awaited.words()).into_iter().collect();
     lines.extend(model.ranks.iter().filter_map(|rank| {
         let (seconds, share) = rank.track.iteration()?;
         let took = words::duration(seconds);

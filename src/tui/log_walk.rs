@@ -16,7 +16,7 @@ const HITS: u32 = 500;
 const AROUND: u32 = 2_000;
 
 /// What a move led to: nothing more to do, or a search in the hosts' files.
-pub type Moved = Result<Option<LogSearch>, String>;
+pub type MoveResult = Result<Option<LogSearch>, String>;
 
 /// Which lines are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub fn scroll(model: &Model, view: &mut ViewState, rows: i64) {
 }
 
 /// Goes to the next line that matches what was typed, or to the one before.
-pub fn go_to_hit(model: &Model, view: &mut ViewState, step: i8) -> Moved {
+pub fn go_to_hit(model: &Model, view: &mut ViewState, step: i8) -> MoveResult {
     let inside = view.log.back.is_some();
     if let Some(back) = view.log.back.take() {
         view.log = *back;
@@ -102,7 +102,7 @@ pub fn go_to_hit(model: &Model, view: &mut ViewState, step: i8) -> Moved {
     if inside && asked.is_none() { around(model, view) } else { Ok(asked) }
 }
 
-fn step_in_files(model: &Model, view: &mut ViewState, files: Files, search: &Search, step: i8) -> Moved {
+fn step_in_files(model: &Model, view: &mut ViewState, files: Files, search: &Search, step: i8) -> MoveResult {
     if !search.is_over() {
         return Err("the hosts still look; esc calls it off".into());
     }
@@ -133,7 +133,7 @@ fn step_in_files(model: &Model, view: &mut ViewState, files: Files, search: &Sea
 }
 
 /// After the newest match of the files come those that have arrived since.
-fn back_to_held(model: &Model, view: &mut ViewState, place: LinePlace, search: &Search) -> Moved {
+fn back_to_held(model: &Model, view: &mut ViewState, place: LinePlace, search: &Search) -> MoveResult {
     /// A time out of a file is late by so much at most.
     const LATE_MS: u64 = 1500;
     let from = LogPlace { merge_ms: place.time_ms.saturating_sub(LATE_MS), order: 0 };
@@ -145,7 +145,7 @@ fn back_to_held(model: &Model, view: &mut ViewState, place: LinePlace, search: &
     Ok(None)
 }
 
-fn step_in_held(model: &Model, view: &mut ViewState, step: i8) -> Moved {
+fn step_in_held(model: &Model, view: &mut ViewState, step: i8) -> MoveResult {
     let query = Query::held(model, view);
     let from = view.log.hit.or(view.log.at);
     let hit = query.hit(from, step);
@@ -199,7 +199,7 @@ fn wanted(model: &Model, view: &ViewState, part: Part) -> LogSearch {
 }
 
 /// Shows the lines of all ranks around the match, or around the lowest line.
-pub fn around(model: &Model, view: &mut ViewState) -> Moved {
+pub fn around(model: &Model, view: &mut ViewState) -> MoveResult {
     if view.log.back.is_some() {
         return Err("these are the lines around it; esc goes back".into());
     }
@@ -245,7 +245,7 @@ pub fn show(model: &Model, view: &mut ViewState, place: LogPlace) {
 
 /// Goes to the last line that was written by a moment, ms by this console's clock; where not all lines of
 /// that time are held here, in the hosts' files.
-pub fn go_to_time(model: &Model, view: &mut ViewState, time_ms: u64) -> Moved {
+pub fn go_to_time(model: &Model, view: &mut ViewState, time_ms: u64) -> MoveResult {
     let query = Query::held(model, view).of_every_line();
     let found = query.before(Some(LogPlace { merge_ms: time_ms, order: u64::MAX }), 1);
     let place = found.first().map(|line| line.place);

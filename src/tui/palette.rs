@@ -23,7 +23,7 @@ pub const HISTORY: usize = 50;
 pub const SHOWN: usize = 8;
 
 /// What became of a typed line: actions for the shell, or why there are none.
-type Done = Result<Vec<Action>, String>;
+type LineResult = Result<Vec<Action>, String>;
 
 /// A word that takes arguments.
 pub struct Word {
@@ -35,7 +35,7 @@ pub struct Word {
     pub about: &'static str,
     /// What an argument may be.
     complete: fn(&Model, &ViewState) -> Vec<String>,
-    run: fn(&Model, &mut ViewState, &[&str]) -> Done,
+    run: fn(&Model, &mut ViewState, &[&str]) -> LineResult,
 }
 
 const fn word(
@@ -43,7 +43,7 @@ const fn word(
     arguments: &'static str,
     about: &'static str,
     complete: fn(&Model, &ViewState) -> Vec<String>,
-    run: fn(&Model, &mut ViewState, &[&str]) -> Done,
+    run: fn(&Model, &mut ViewState, &[&str]) -> LineResult,
 ) -> Word {
     Word { name, arguments, about, complete, run }
 }
@@ -197,7 +197,7 @@ fn number(model: &Model, text: &str) -> Result<Rank, String> {
     })
 }
 
-fn inspect(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn inspect(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let [name] = arguments else { return Err("rank N: which one?".into()) };
     let rank = number(model, name)?;
     view.ranks.selected = Some(rank);
@@ -205,7 +205,7 @@ fn inspect(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     Ok(Vec::new())
 }
 
-fn host(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn host(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let [name] = arguments else { return Err("host NAME: which one?".into()) };
     let host = model.hosts.iter().find(|host| host.name == *name);
     let host = host.ok_or_else(|| format!("there is no host `{name}` in this run"))?;
@@ -215,7 +215,7 @@ fn host(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     Ok(Vec::new())
 }
 
-fn sort(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn sort(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let (name, reverse) = match arguments {
         [name] | [name, "down"] => (name, false),
         [name, "up"] => (name, true),
@@ -228,7 +228,7 @@ fn sort(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     Ok(Vec::new())
 }
 
-fn cols(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn cols(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if arguments.is_empty() {
         view.ranks.columns.clear();
     }
@@ -240,7 +240,7 @@ fn sizes(_: &Model, view: &ViewState) -> Vec<String> {
     view.sizes.words()
 }
 
-fn panes(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn panes(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     view.sizes = PaneSizes::read(arguments.iter().copied())?;
     (view.tab, view.zoom) = (Tab::Overview, false);
     Ok(Vec::new())
@@ -261,7 +261,7 @@ pub fn set_columns<'a>(view: &mut ViewState, names: impl Iterator<Item = &'a str
     Ok(())
 }
 
-fn theme(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn theme(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let name = arguments.first().copied().unwrap_or_default();
     view.style.theme = match name {
         "auto" => None,
@@ -270,7 +270,7 @@ fn theme(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     Ok(Vec::new())
 }
 
-fn glyphs(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn glyphs(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let name = arguments.first().copied().unwrap_or_default();
     view.style.glyphs = match name {
         "auto" => None,
@@ -285,7 +285,7 @@ fn barred(model: &Model, view: &ViewState, command: keys::Command) -> Option<&'s
     (binding.disabled)(model, view)
 }
 
-fn set(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn set(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if let Some(reason) = barred(model, view, keys::Command::RestartWith) {
         return Err(format!("set: {reason}"));
     }
@@ -297,7 +297,7 @@ fn set(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
 }
 
 /// In the present, which has no cursor to count from, the line for a time opens with what was typed.
-fn moment(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn moment(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if let Some(reason) = barred(model, view, keys::Command::TypeTime) {
         return Err(format!("time: {reason}"));
     }
@@ -314,7 +314,7 @@ fn moment(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     Ok(vec![Action::Time(to)])
 }
 
-fn restart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+fn restart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if let Some(reason) = barred(model, view, keys::Command::Restart) {
         return Err(format!("restart: {reason}"));
     }
@@ -416,7 +416,7 @@ pub fn run(model: &Model, view: &mut ViewState, typed: &str, now: Timestamp) -> 
 }
 
 /// A command of the table of keys by its short name, or by the beginning of it when that is enough.
-fn command(model: &Model, view: &mut ViewState, typed: &str, now: Timestamp) -> Done {
+fn command(model: &Model, view: &mut ViewState, typed: &str, now: Timestamp) -> LineResult {
     let here = || BINDINGS.iter().filter(|binding| keys::in_scope(binding, view));
     let exact = here().find(|binding| binding.short == typed);
     let mut beginning = here().filter(|binding| binding.short.starts_with(typed));

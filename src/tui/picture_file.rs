@@ -9,7 +9,7 @@ const CODES: usize = 4096;
 
 /// The pixels of a picture, or why there are none.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decoded {
+pub struct DecodedPicture {
     /// Number of the picture.
     pub number: u64,
     pub sides: (u32, u32),
@@ -18,7 +18,7 @@ pub struct Decoded {
 }
 
 /// Reads a picture's file.
-pub fn decode(picture: &Picture) -> Decoded {
+pub fn decode(picture: &Picture) -> DecodedPicture {
     let read = media::decoded(&picture.data).and_then(|(head, file)| match head.format {
         PictureFormat::Png => png(&file),
         PictureFormat::Gif => gif(&file).ok_or_else(|| "its first frame cannot be read".into()),
@@ -27,7 +27,7 @@ pub fn decode(picture: &Picture) -> Decoded {
         Ok((sides, pixels)) => (sides, Ok(Arc::new(pixels))),
         Err(why) => ((picture.head.width, picture.head.height), Err(why)),
     };
-    Decoded { number: picture.number, sides, pixels }
+    DecodedPicture { number: picture.number, sides, pixels }
 }
 
 type Pixels = ((u32, u32), Vec<[u8; 3]>);

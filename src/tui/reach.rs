@@ -8,7 +8,7 @@ use crate::theme::Role;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{Model, RankModel};
 use rankdeck_proto::message::ChildSample;
-use rankdeck_proto::process::{GpuUser, ProcessName, Reached, Wish};
+use rankdeck_proto::process::{GpuUser, ProcessName, ReachOutcome, Wish};
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,14 +216,16 @@ pub fn signal(
 }
 
 /// What a screen says of an answer; `None`: it is shown elsewhere.
-pub fn told(process: ProcessName, wish: Wish, outcome: &Reached) -> Option<(String, Role)> {
+pub fn told(process: ProcessName, wish: Wish, outcome: &ReachOutcome) -> Option<(String, Role)> {
     match outcome {
-        Reached::Environment(_) => None,
-        Reached::Signalled { signal } => {
+        ReachOutcome::Environment(_) => None,
+        ReachOutcome::Signalled { signal } => {
             Some((format!("{process} was sent {}", words::signal_name(*signal)), Role::Good))
         }
-        Reached::Refused(_) if wish == Wish::Environment => None,
-        Reached::Refused(error) => Some((format!("{wish} to {process}: {}", error.with_hint()), Role::Bad)),
-        Reached::Unknown => Some((format!("{process}: its agent is of another rankdeck"), Role::Warn)),
+        ReachOutcome::Refused(_) if wish == Wish::Environment => None,
+        ReachOutcome::Refused(error) => {
+            Some((format!("{wish} to {process}: {}", error.with_hint()), Role::Bad))
+        }
+        ReachOutcome::Unknown => Some((format!("{process}: its agent is of another rankdeck"), Role::Warn)),
     }
 }

@@ -21,7 +21,7 @@ const MOST: usize = 200;
 
 /// An experiment with changed keys.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Changed {
+pub struct ChangedExperiment {
     /// As it is then.
     pub experiment: Box<Experiment>,
     /// Keys that differ, as they were and as they are.
@@ -30,14 +30,14 @@ pub struct Changed {
 
 /// An experiment's file that is not as it was when the run was launched.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Edited {
+pub struct EditedFile {
     /// As its user would name it here.
     pub file: String,
     /// Keys that differ, as they were and as they are; at least one.
     pub differences: Vec<(String, String, String)>,
 }
 
-impl Edited {
+impl EditedFile {
     /// In a sentence: a restart keeps to what the run was launched with.
     pub fn told(&self) -> String {
         let shown = |(key, was, is): &(String, String, String)| format!("{key} {was} -> {is}");
@@ -55,7 +55,7 @@ impl Edited {
 }
 
 /// Reads `key=value` as `--set` does, or says all that is wrong.
-pub type Changer = fn(&Experiment, &[String]) -> Result<Changed, Vec<String>>;
+pub type Changer = fn(&Experiment, &[String]) -> Result<ChangedExperiment, Vec<String>>;
 
 /// Where a generation can begin.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,7 +84,7 @@ pub struct RestartDraft {
     /// What becomes of it.
     pub outcome: Outcome,
     /// What has changed in the experiment's file.
-    pub edited: Option<Edited>,
+    pub edited: Option<EditedFile>,
 }
 
 /// Hosts whose part changes.
@@ -135,7 +135,7 @@ impl OtherHosts {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
     /// The experiment with its changed keys; `None`: nothing changes, or there is a mistake.
-    pub changed: Option<Changed>,
+    pub changed: Option<ChangedExperiment>,
     /// The plan in a line.
     pub plan: String,
     /// All that is wrong.

@@ -21,15 +21,15 @@ pub use crate::pane::Pane;
 pub use crate::pane_sizes::{Border, PaneSizes};
 pub use action::{Action, SavedFile};
 pub use lists::{EventList, HostList, RankTable, SeriesList};
-pub use moment::{Frozen, Moment};
-pub use overlay::{Ask, Choice, Confirm, ConfirmKind, Overlay, PictureChoice, Typing, VerdictId};
+pub use moment::{FrozenMoment, Moment};
+pub use overlay::{Ask, Choice, Confirm, ConfirmKind, Overlay, PictureChoice, TypedLine, VerdictId};
 pub use sort::Sort;
 pub use steering::{Steering, Style};
 pub use tab::Tab;
 
 use crate::chart_view::ChartView;
 use crate::geometry::Geometry;
-use crate::picture_file::Decoded;
+use crate::picture_file::DecodedPicture;
 use crate::theme::Role;
 use rankdeck_core::model::Model;
 use rankdeck_types::ids::{NodeRank, Timestamp};
@@ -108,7 +108,7 @@ pub struct ViewState {
     /// Which moment of the run is shown.
     pub moment: Moment,
     /// The picture that is looked at, read by the layout.
-    pub decoded: Option<Decoded>,
+    pub decoded: Option<DecodedPicture>,
 }
 
 impl ViewState {

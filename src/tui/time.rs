@@ -27,14 +27,14 @@ pub struct TimeCursor {
     /// The run is over by now: nothing follows the end.
     pub over: bool,
     /// What the present has to say.
-    pub behind: Option<Behind>,
+    pub behind: Option<PresentNews>,
     /// What happened, oldest first, bounded.
     pub marks: Vec<Mark>,
 }
 
 /// What the present has to say while the past is shown: its worst verdict, or how the run ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Behind {
+pub struct PresentNews {
     /// How grave.
     pub tone: Tone,
     /// In a few words: `rank 3 dead`, `failed`.

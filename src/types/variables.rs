@@ -98,7 +98,7 @@ enum Piece<'a> {
 
 /// Why a value of `env` cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Malformed {
+pub struct MalformedValue {
     /// What is wrong with it, after the key.
     pub error: String,
     /// What to write instead.
@@ -113,7 +113,7 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// `a${B}c$$D` as its pieces; `$$` before a name or a brace is a dollar sign.
-fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
+fn pieces(text: &str) -> Result<Vec<Piece<'_>>, MalformedValue> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -130,7 +130,7 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
         } else if let Some(inner) = after.strip_prefix('{') {
             let name = inner.split_once('}').map(|(name, _)| name).filter(|name| is_name(name));
             let Some(name) = name else {
-                return Err(Malformed {
+                return Err(MalformedValue {
                     error: "holds a `${` that names no variable".into(),
                     hint: "write `${NAME}` for a variable of this console, `$${` for the text itself".into(),
                 });
@@ -140,7 +140,7 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
         } else if begins(after) {
             let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(after.len());
             let name = &after[..end];
-            return Err(Malformed {
+            return Err(MalformedValue {
                 error: format!("holds `${name}`, which no shell expands here"),
                 hint: format!(
                     "write `${{{name}}}` for this console's value, `$${name}` for the text itself, or set it in \
@@ -157,7 +157,7 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
 }
 
 /// Checks a value of `env`.
-pub fn check(text: &str) -> Result<(), Malformed> {
+pub fn check(text: &str) -> Result<(), MalformedValue> {
     pieces(text).map(drop)
 }
 
@@ -176,14 +176,14 @@ pub fn plain(text: &str) -> Option<String> {
 
 /// Variables of a host's ranks whose values only a console knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedVariables {
     /// Name in the ranks, and the template that is filled in.
     entries: BTreeMap<String, String>,
 }
 
-impl Wanted {
+impl WantedVariables {
     /// By `launch.pass_env`, and by `env` of the experiment and of the host.
-    pub fn new(launch: &Launch, host: &Host) -> Wanted {
+    pub fn new(launch: &Launch, host: &Host) -> WantedVariables {
         let mut entries: BTreeMap<String, String> =
             launch.pass_env.iter().map(|name| (name.clone(), format!("${{{name}}}"))).collect();
         let env = launch.env.iter().chain(&host.env);
@@ -195,7 +195,7 @@ impl Wanted {
             };
         }
         entries.retain(|name, _| reserved(name).is_none());
-        Wanted { entries }
+        WantedVariables { entries }
     }
 
     /// Nothing is wanted.
@@ -214,13 +214,13 @@ impl Wanted {
     }
 
     /// The variable is made of the same ones in both.
-    pub fn agrees(&self, other: &Wanted, name: &str) -> bool {
+    pub fn agrees(&self, other: &WantedVariables, name: &str) -> bool {
         self.entries.get(name).is_some_and(|template| other.entries.get(name) == Some(template))
     }
 
     /// The same without those that a host has already, as `was` made them.
     #[must_use]
-    pub fn beyond(mut self, was: &Wanted, held: &[String]) -> Wanted {
+    pub fn beyond(mut self, was: &WantedVariables, held: &[String]) -> WantedVariables {
         for name in held {
             if self.agrees(was, name) {
                 self.entries.remove(name);
@@ -247,7 +247,7 @@ impl Wanted {
                 };
                 value = value.zip(text).map(|(value, text)| value + &text);
             }
-            values.extend(value.map(|value| (name.clone(), Hidden(value))));
+            values.extend(value.map(|value| (name.clone(), HiddenText(value))));
         }
         (Values(values), missing)
     }
@@ -256,7 +256,7 @@ impl Wanted {
 /// Names with values that nothing shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
-pub struct Values(BTreeMap<String, Hidden>);
+pub struct Values(BTreeMap<String, HiddenText>);
 
 impl Values {
     /// No value.
@@ -290,9 +290,9 @@ impl Values {
 /// A text that no formatting shows. Overwritten when dropped.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
-struct Hidden(String);
+struct HiddenText(String);
 
-impl Drop for Hidden {
+impl Drop for HiddenText {
     fn drop(&mut self) {
         let mut bytes = std::mem::take(&mut self.0).into_bytes();
         for byte in &mut bytes {
@@ -302,7 +302,7 @@ impl Drop for Hidden {
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for HiddenText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(hidden)")
     }
@@ -312,7 +312,7 @@ impl fmt::Debug for Hidden {
 mod tests {
     use super::*;
 
-    fn wanted(pass: &[&str], env: &[(&str, &str)], own: &[(&str, &str)]) -> Wanted {
+    fn wanted(pass: &[&str], env: &[(&str, &str)], own: &[(&str, &str)]) -> WantedVariables {
         let map = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
         };
@@ -321,7 +321,7 @@ mod tests {
             env: map(env),
             ..Launch::default()
         };
-        Wanted::new(&launch, &Host { env: map(own), ..Host::default() })
+        WantedVariables::new(&launch, &Host { env: map(own), ..Host::default() })
     }
 
     fn console(name: &str) -> Option<String> {
@@ -331,7 +331,7 @@ mod tests {
             .map(|(_, value)| value.to_string())
     }
 
-    fn filled(wanted: &Wanted) -> (Vec<String>, Vec<String>) {
+    fn filled(wanted: &WantedVariables) -> (Vec<String>, Vec<String>) {
         let (values, missing) = wanted.fill(&console);
         (values.reveal().map(|(name, value)| format!("{name}={value}")).collect(), missing)
     }

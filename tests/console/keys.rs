@@ -21,7 +21,7 @@ use rankdeck_core::report::{Outcome, Severity, VerdictKind};
 use rankdeck_proto::message::*;
 use rankdeck_tui::keys::BINDINGS;
 use rankdeck_tui::state::{INPUT_LIMIT, LogScope, Overlay, Pane, Sort, Tab};
-use rankdeck_tui::time::{Behind, Mark, TimeCursor, TimeMove};
+use rankdeck_tui::time::{Mark, PresentNews, TimeCursor, TimeMove};
 use rankdeck_tui::{Action, Glyphs, Role, Theme, ViewState};
 use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};

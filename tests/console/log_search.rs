@@ -44,10 +44,10 @@ fn asked(actions: &[Action]) -> Option<LogSearch> {
 }
 
 /// A line that was found: rank, seconds after seven, number, text.
-type Found<'a> = (u32, u64, u64, &'a str);
+type FoundLine<'a> = (u32, u64, u64, &'a str);
 
 /// The answer of both hosts, as the core merges it.
-fn answer(wanted: LogSearch, found: &[Found<'_>], older: u64, newer: u64) -> Search {
+fn answer(wanted: LogSearch, found: &[FoundLine<'_>], older: u64, newer: u64) -> Search {
     let mut search = Search::default();
     (search.wanted, search.older, search.newer) = (wanted, older, newer);
     for (order, (rank, second, line, text)) in (0..).zip(found) {
@@ -65,7 +65,7 @@ fn answer(wanted: LogSearch, found: &[Found<'_>], older: u64, newer: u64) -> Sea
     search
 }
 
-const MATCHES: [Found<'_>; 5] = [
+const MATCHES: [FoundLine<'_>; 5] = [
     (0, 10, 11, "step 10 loss nan"),
     (1, 20, 21, "step 20 loss nan"),
     (0, 30, 31, "step 30 loss nan"),
@@ -164,7 +164,7 @@ fn enter_shows_the_lines_of_all_ranks_around_a_match_and_escape_comes_back() {
         let Part::Around(at) = around.part else { panic!("{around:?}") };
         assert_eq!((at.rank, at.line, around.pattern.as_str()), (Rank(0), 31, ""));
         let texts: Vec<String> = (0..60).map(|i| format!("rank {} line {i}", i % 2)).collect();
-        let mut lines: Vec<Found<'_>> =
+        let mut lines: Vec<FoundLine<'_>> =
             (0..60).map(|i| (i as u32 % 2, i, i + 1, texts[i as usize].as_str())).collect();
         lines[30] = (0, 30, 31, "step 30 loss nan");
         page.model.finder.around = Some(answer(around, &lines, 1, 1));
@@ -272,7 +272,7 @@ fn the_search_is_for_what_the_page_shows_and_a_wrong_pattern_is_text() {
 fn ten_thousand_matches_are_drawn_at_once() {
     let mut page = Page::new(SIZES[1]);
     let wanted = page.ask();
-    let many: Vec<Found<'_>> = (0..10_000).map(|i| (i as u32 % 2, i / 10, i + 1, "loss nan")).collect();
+    let many: Vec<FoundLine<'_>> = (0..10_000).map(|i| (i as u32 % 2, i / 10, i + 1, "loss nan")).collect();
     page.model.finder.hits = Some(answer(wanted, &many, 0, 0));
     let began = Instant::now();
     page.shows(&["of 10,000 in"]);

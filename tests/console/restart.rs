@@ -4,7 +4,7 @@ use crate::scenes::*;
 use rankdeck::shell::changer::change;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
-use rankdeck_tui::restart_draft::{Edited, RestartDraft};
+use rankdeck_tui::restart_draft::{EditedFile, RestartDraft};
 use rankdeck_tui::state::{Overlay, Steering};
 use rankdeck_tui::{Action, Theme, ViewState};
 
@@ -51,7 +51,7 @@ fn a_file_that_has_changed_since_the_launch_is_told_before_a_restart() {
     view.steering.edited = Some(|| {
         let change = |key: &str| (key.to_owned(), "1".to_owned(), "2".to_owned());
         let differences = ["learn.gamma", "run.seed", "env.num_envs", "run.total_steps"].map(change).to_vec();
-        Some(Edited { file: "ppo.toml".into(), differences })
+        Some(EditedFile { file: "ppo.toml".into(), differences })
     });
     press(&model, &mut view, "R");
     let shown = screen(&model, &mut view);

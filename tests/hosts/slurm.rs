@@ -232,14 +232,14 @@ fn slurm_1_a_job_at_its_time_limit_ends_agents_and_ranks_and_is_recorded_with_th
 
 /// The built-in trainer as a job that comes back. Its environment sleeps: most of the test waits for Slurm,
 /// and other tests need the cores.
-struct Requeued {
+struct RequeuedJob {
     bench: Bench,
     job: String,
 }
 
-impl Requeued {
+impl RequeuedJob {
     /// Submits it, and waits for its first checkpoint.
-    fn start(slurm: &Slurm) -> Option<Requeued> {
+    fn start(slurm: &Slurm) -> Option<RequeuedJob> {
         let trainer = trainer()?;
         let python = python("gymnasium")?;
         let bench = bench(&[]);
@@ -263,7 +263,7 @@ impl Requeued {
         let submitted = sbatch.output().unwrap();
         let text = String::from_utf8_lossy(&submitted.stdout).into_owned();
         let job = text.trim().strip_prefix("submitted: job ").unwrap_or_else(|| panic!("{submitted:?}"));
-        let this = Requeued { job: job.to_owned(), bench };
+        let this = RequeuedJob { job: job.to_owned(), bench };
         this.wait("a checkpoint", 120, || this.said().contains("checkpoint (latest)"));
         Some(this)
     }
@@ -327,7 +327,7 @@ fn files_named(folder: &Path, name: &str) -> Vec<PathBuf> {
 #[test]
 fn a_job_that_reaches_its_time_limit_says_so_stops_with_proof_and_goes_on_in_the_next() {
     let Some(slurm) = Slurm::start_requeueing() else { return };
-    let Some(job) = Requeued::start(&slurm) else { return };
+    let Some(job) = RequeuedJob::start(&slurm) else { return };
     // Its warning comes a minute before.
     slurm.end_in(&job.job, 62);
     job.wait("it stops", 90, || job.said().contains("stopped: verified"));
@@ -349,7 +349,7 @@ fn a_job_that_reaches_its_time_limit_says_so_stops_with_proof_and_goes_on_in_the
 #[test]
 fn slurm_1_a_node_that_goes_down_ends_the_run_without_proof_and_the_requeued_job_goes_on() {
     let Some(mut slurm) = Slurm::start_requeueing() else { return };
-    let Some(job) = Requeued::start(&slurm) else { return };
+    let Some(job) = RequeuedJob::start(&slurm) else { return };
     slurm.node_down(1);
     let began = std::time::Instant::now();
     job.wait("an end", 90, || {

@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// An installed rankdeck: the launcher, and a stand-in for the trainer that says how it was started.
-struct Installed {
+struct Installation {
     prefix: tempfile::TempDir,
 }
 
-impl Installed {
-    fn new() -> Installed {
+impl Installation {
+    fn new() -> Installation {
         let prefix = tempfile::tempdir().unwrap();
         let place = |path: &str| {
             let path = prefix.path().join(path);
@@ -30,7 +30,7 @@ impl Installed {
         let trainer = place("libexec/rankdeck/rankdeck-trainer");
         std::fs::write(&trainer, "#!/bin/sh\necho \"$LD_LIBRARY_PATH|$*\"\nexit 7\n").unwrap();
         std::fs::set_permissions(&trainer, PermissionsExt::from_mode(0o755)).unwrap();
-        Installed { prefix }
+        Installation { prefix }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -61,7 +61,7 @@ fn words(output: &[u8]) -> String {
 
 #[test]
 fn it_helps_and_checks_environments_where_no_libtorch_is() {
-    let installed = Installed::new();
+    let installed = Installation::new();
     let help = installed.run(&["--help"], &[]);
     assert!(help.status.success() && words(&help.stdout).contains("--setup-env"), "{help:?}");
     let version = installed.run(&["--version"], &[]);
@@ -76,7 +76,7 @@ fn it_helps_and_checks_environments_where_no_libtorch_is() {
 
 #[test]
 fn an_experiment_is_checked_as_far_as_that_goes_without_libtorch() {
-    let installed = Installed::new();
+    let installed = Installation::new();
     let experiment = "[run]\nname = 'x'\ntotal_steps = 512\n[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n\
                       [learn]\nalgorithm = 'ppo'\n";
     std::fs::write(installed.path("x.toml"), experiment).unwrap();
@@ -87,7 +87,7 @@ fn an_experiment_is_checked_as_far_as_that_goes_without_libtorch() {
 
 #[test]
 fn a_rank_without_libtorch_is_refused_with_what_fetches_it() {
-    let installed = Installed::new();
+    let installed = Installation::new();
     let alone = installed.run(&["--config", "x.toml"], &[]);
     assert_eq!(alone.status.code(), Some(2), "{alone:?}");
     let said = words(&alone.stderr);
@@ -102,7 +102,7 @@ fn a_rank_without_libtorch_is_refused_with_what_fetches_it() {
 
 #[test]
 fn it_becomes_the_trainer_with_the_torch_of_the_active_environment() {
-    let installed = Installed::new();
+    let installed = Installation::new();
     for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         let lib = installed.torch("active", "2.11.0+cu128");
         let prefix = installed.path("active");
@@ -122,7 +122,7 @@ fn it_becomes_the_trainer_with_the_torch_of_the_active_environment() {
 /// An interpreter whose `-m venv` makes one that says how it was called, and installs nothing.
 #[test]
 fn a_torch_that_fits_is_fetched_on_request() {
-    let installed = Installed::new();
+    let installed = Installation::new();
     let python = installed.path("python3");
     let inner = "#!/bin/sh\\necho \"$@\"\\nexit 3\\n";
     let outer = format!(

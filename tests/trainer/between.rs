@@ -26,15 +26,15 @@ struct Passing {
 }
 
 /// What goes on instead of a record, and whether the connection ends then.
-type Passed = (Vec<Vec<u8>>, bool);
+type Forward = (Vec<Vec<u8>>, bool);
 
 /// What is done to one record.
-type Attack = fn(Passing) -> Passed;
+type Attack = fn(Passing) -> Forward;
 
 /// What is done to every record.
-type Tamper = dyn Fn(Passing) -> Passed + Send + Sync;
+type Tamper = dyn Fn(Passing) -> Forward + Send + Sync;
 
-fn untouched(record: Passing) -> Passed {
+fn untouched(record: Passing) -> Forward {
     (vec![record.bytes], false)
 }
 

@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 
 /// What `gymnasium_classic.py` prints.
 #[derive(Debug, Deserialize)]
-struct Recorded {
+struct RecordedTask {
     id: String,
     base: u64,
     envs: usize,
@@ -116,7 +116,7 @@ fn play(id: &str, base: u64, envs: usize, episodes: usize) -> Vec<String> {
     playing.into_iter().flat_map(|env| env.episodes.into_iter().take(episodes)).collect()
 }
 
-fn compare(recorded: &Recorded) {
+fn compare(recorded: &RecordedTask) {
     let episodes = recorded.episodes.len() / recorded.envs;
     let here = play(&recorded.id, recorded.base, recorded.envs, episodes);
     assert_eq!(here.len(), recorded.episodes.len());
@@ -129,7 +129,7 @@ fn compare(recorded: &Recorded) {
 #[test]
 fn classic_1_and_2_recorded_gymnasium_episodes() {
     let text = std::fs::read_to_string(repository("tests/data/classic.json")).unwrap();
-    let recorded: Vec<Recorded> = serde_json::from_str(&text).unwrap();
+    let recorded: Vec<RecordedTask> = serde_json::from_str(&text).unwrap();
     assert_eq!(recorded.len(), 6);
     recorded.iter().for_each(compare);
     // Both kinds of ends were met wherever there are both.

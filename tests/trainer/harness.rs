@@ -14,7 +14,7 @@ pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// What the ranks said, in order of arrival, with the rank that said it.
 #[derive(Default)]
-struct Heard {
+struct HeardEvents {
     events: Mutex<Vec<(u32, RankEvent)>>,
     changed: Condvar,
 }
@@ -24,7 +24,7 @@ pub struct Run {
     child: Child,
     mark: String,
     folder: tempfile::TempDir,
-    heard: Arc<Heard>,
+    heard: Arc<HeardEvents>,
     socket: PathBuf,
     acceptor: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -59,7 +59,7 @@ impl Run {
         std::fs::write(&config, experiment).unwrap();
         let socket = folder.path().join("events.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(HeardEvents::default());
         let theirs = Arc::clone(&heard);
         let acceptor = std::thread::spawn(move || accept(&listener, &theirs));
         let mark = format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -234,7 +234,7 @@ pub fn kill(pid: u32, signal: i32) {
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-fn accept(listener: &UnixListener, heard: &Arc<Heard>) {
+fn accept(listener: &UnixListener, heard: &Arc<HeardEvents>) {
     let mut readers = Vec::new();
     for stream in listener.incoming() {
         let mut lines = BufReader::new(stream.unwrap()).lines();

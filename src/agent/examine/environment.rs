@@ -4,7 +4,7 @@
 //! Owner: one preflight. Trainer and libtorch are not needed: the interpreter answers. A simulator that takes
 //! long to start is no mistake; then nothing is said.
 
-use super::program::{self, Said};
+use super::program::{self, CommandOutput};
 use rankdeck_proto::examination::{EnvFindings, EnvQuestion, Question};
 use std::path::Path;
 use std::process::Command;
@@ -60,7 +60,7 @@ pub(super) fn look(question: &Question, env: &EnvQuestion, workdir: &Path) -> En
         .envs(question.variables.reveal());
     command.current_dir(&folder);
     match program::run(&mut command, PATIENCE) {
-        Ok(Said { output, .. }) => {
+        Ok(CommandOutput { output, .. }) => {
             let line = output.lines().find_map(|line| line.strip_prefix("RANKDECK-ENV"));
             line.and_then(|text| serde_json::from_str(text.trim()).ok()).unwrap_or_default()
         }

@@ -113,7 +113,7 @@ pub fn examine(question: &Question) -> Findings {
         names: machine::names(),
         listened,
         reached,
-        environment: env.and_then(Bounded::wait),
+        environment: env.and_then(BoundedTask::wait),
         machine: machine::identity(),
         setup: looked.setup,
         program: looked.program,
@@ -127,19 +127,19 @@ pub fn examine(question: &Question) -> Findings {
 }
 
 /// Work under way on a thread that is not waited for beyond its bound.
-struct Bounded<T> {
+struct BoundedTask<T> {
     answer: mpsc::Receiver<T>,
     within: Duration,
 }
 
-fn bounded<T: Send + 'static>(within: Duration, work: impl FnOnce() -> T + Send + 'static) -> Bounded<T> {
+fn bounded<T: Send + 'static>(within: Duration, work: impl FnOnce() -> T + Send + 'static) -> BoundedTask<T> {
     let (sender, answer) = mpsc::channel();
     // Without the thread there is no answer, which is what the caller then says.
     let _ = std::thread::Builder::new().name("examine".into()).spawn(move || sender.send(work()));
-    Bounded { answer, within }
+    BoundedTask { answer, within }
 }
 
-impl<T> Bounded<T> {
+impl<T> BoundedTask<T> {
     fn wait(self) -> Option<T> {
         self.answer.recv_timeout(self.within).ok()
     }

@@ -5,7 +5,7 @@
 //! host. Listeners end when all have come and have said that they got their answer, at the latest after the
 //! patience: a caller on a busy host may give up just before the answer comes, and calls again.
 
-use rankdeck_proto::examination::{Listened, Peer, Question, Reached};
+use rankdeck_proto::examination::{ConnectResult, ListenResult, Peer, Question};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -23,8 +23,8 @@ const STRANGERS: u32 = 2;
 
 /// Listening and connecting under way.
 pub(super) struct Meeting {
-    listener: Option<JoinHandle<Listened>>,
-    callers: Vec<(Peer, JoinHandle<Reached>)>,
+    listener: Option<JoinHandle<ListenResult>>,
+    callers: Vec<(Peer, JoinHandle<ConnectResult>)>,
 }
 
 /// Begins both.
@@ -46,12 +46,12 @@ pub(super) fn begin(question: &Question) -> Meeting {
 
 impl Meeting {
     /// Waits for the end of both.
-    pub(super) fn end(self) -> (Option<Listened>, Vec<Reached>) {
+    pub(super) fn end(self) -> (Option<ListenResult>, Vec<ConnectResult>) {
         let reached = self
             .callers
             .into_iter()
             .map(|(peer, thread)| {
-                thread.join().unwrap_or_else(|_| Reached {
+                thread.join().unwrap_or_else(|_| ConnectResult {
                     node: peer.node,
                     address: peer.address,
                     error: Some("cannot try".into()),
@@ -75,13 +75,15 @@ fn bind(ports: &[u16]) -> io::Result<TcpListener> {
     Err(last)
 }
 
-fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: Instant) -> Listened {
+fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: Instant) -> ListenResult {
     let listener = match bound {
         Ok(listener) => listener,
-        Err(error) => return Listened { error: Some(error.to_string()), ..Listened::default() },
+        Err(error) => return ListenResult { error: Some(error.to_string()), ..ListenResult::default() },
     };
-    let mut listened =
-        Listened { port: listener.local_addr().map_or(0, |address| address.port()), ..Listened::default() };
+    let mut listened = ListenResult {
+        port: listener.local_addr().map_or(0, |address| address.port()),
+        ..ListenResult::default()
+    };
     if listener.set_nonblocking(true).is_err() {
         return listened;
     }
@@ -157,8 +159,8 @@ impl Caller {
     }
 }
 
-fn call(peer: &Peer, deadline: Instant) -> Reached {
-    let mut reached = Reached { node: peer.node, address: peer.address.clone(), error: None };
+fn call(peer: &Peer, deadline: Instant) -> ConnectResult {
+    let mut reached = ConnectResult { node: peer.node, address: peer.address.clone(), error: None };
     let addresses: Vec<IpAddr> = match (peer.address.as_str(), 0u16).to_socket_addrs() {
         Ok(found) => found.map(|address| address.ip()).collect(),
         Err(error) => {
@@ -238,7 +240,7 @@ mod tests {
         let (none, reached) = begin(&caller).end();
         assert_eq!((none, reached[0].error.as_ref()), (None, None));
         let (listened, _) = meeting.end();
-        assert_eq!(listened.unwrap(), Listened { port: ports[1], error: None, heard: 1 });
+        assert_eq!(listened.unwrap(), ListenResult { port: ports[1], error: None, heard: 1 });
     }
 
     #[test]

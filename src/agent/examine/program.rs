@@ -322,13 +322,13 @@ pub(super) fn nearest(path: &Path) -> PathBuf {
 }
 
 /// What a command said.
-pub(super) struct Said {
+pub(super) struct CommandOutput {
     pub output: String,
     errors: String,
 }
 
 /// Runs a command to its end; everything of its process group is killed after `within`.
-pub(super) fn run(command: &mut Command, within: Duration) -> Result<Said, String> {
+pub(super) fn run(command: &mut Command, within: Duration) -> Result<CommandOutput, String> {
     groups::set_apart(command);
     let mut child = command
         .stdin(Stdio::null())
@@ -364,7 +364,7 @@ pub(super) fn run(command: &mut Command, within: Duration) -> Result<Said, Strin
     let _ = child.wait();
     let [output, errors] = texts;
     match heard {
-        2 => Ok(Said { output, errors }),
+        2 => Ok(CommandOutput { output, errors }),
         _ => Err(format!("it gave no answer within {} s", within.as_secs())),
     }
 }

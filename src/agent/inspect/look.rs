@@ -6,8 +6,8 @@ use super::memory;
 use super::syscall::{self, Call};
 use super::wait::Wait;
 use super::{
-    Shared, Subject, Venture, awaited, descriptors, obstacle, ras, recorder, sockets, stacks, state_words,
-    storage,
+    MemoryWait, SharedHelper, Subject, awaited, descriptors, obstacle, ras, recorder, sockets, stacks,
+    state_words, storage,
 };
 use crate::containers;
 use crate::observe::{cgroup_stat, host_signals, pages};
@@ -29,7 +29,7 @@ const CHILDREN: usize = 64;
 /// Most connections listed.
 const SOCKETS: usize = 32;
 
-pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
+pub(super) fn look(subject: &Subject, shared: &SharedHelper, deadline: Instant) {
     let begun = Instant::now();
     shared.found(|found| {
         found.last_line.clone_from(&subject.last_line);
@@ -62,7 +62,7 @@ pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
 }
 
 /// A process whose look is under way, and what is compared at the end of it.
-struct Seen<'a> {
+struct ProcessLook<'a> {
     pid: u32,
     stat: &'a Stat,
     groups: Option<cgroup_stat::Groups>,
@@ -77,7 +77,7 @@ struct Seen<'a> {
     begun: Instant,
 }
 
-fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadline: Instant) {
+fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &SharedHelper, deadline: Instant) {
     let pid = ident.pid;
     let (begun, cpu) = (Instant::now(), cpu_of_tree(pid));
     let ras = ask_ras(subject, shared, deadline);
@@ -87,12 +87,12 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     let call = syscall::call(pid, pid);
     let storage = call.as_ref().and_then(|call| storage::moved(pid, call));
     let cores = awaited::Cores::of(pid);
-    let seen = Seen { pid, stat, groups, throttling, cpu, call, cores, storage, begun };
+    let seen = ProcessLook { pid, stat, groups, throttling, cpu, call, cores, storage, begun };
     seen.main_thread(shared);
     let tcp = seen.sockets(shared);
     shared.stage("its status page");
     status_page(subject, shared);
-    match Venture::begin(ident) {
+    match MemoryWait::begin(ident) {
         Some(venture) => {
             memory_parts(pid, seen.call.as_ref(), &tcp, shared, deadline);
             drop(venture);
@@ -114,7 +114,7 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
 }
 
 /// Asks NCCL's RAS beside the look, which it must not shorten: it waits a second for a rank that is missing.
-fn ask_ras(subject: &Subject, shared: &Shared, deadline: Instant) -> Option<JoinHandle<()>> {
+fn ask_ras(subject: &Subject, shared: &SharedHelper, deadline: Instant) -> Option<JoinHandle<()>> {
     if subject.ras.is_empty() {
         return None;
     }
@@ -132,8 +132,8 @@ fn ask_ras(subject: &Subject, shared: &Shared, deadline: Instant) -> Option<Join
     std::thread::Builder::new().name("ras".into()).spawn(ask).ok()
 }
 
-impl Seen<'_> {
-    fn main_thread(&self, shared: &Shared) {
+impl ProcessLook<'_> {
+    fn main_thread(&self, shared: &SharedHelper) {
         let (pid, stat, groups) = (self.pid, self.stat, self.groups.as_ref());
         let frozen = groups.is_some_and(cgroup_stat::Groups::is_frozen);
         // What it waits for is what its call says, which is a moment younger.
@@ -167,7 +167,7 @@ impl Seen<'_> {
     }
 
     /// Its connections, and what it is blocked on as far as the kernel tells; all connections of the host.
-    fn sockets(&self, shared: &Shared) -> Vec<sockets::Tcp> {
+    fn sockets(&self, shared: &SharedHelper) -> Vec<sockets::Tcp> {
         let (pid, call) = (self.pid, self.call.as_ref());
         shared.stage("its sockets");
         let tcp = match sockets::tcp() {
@@ -191,7 +191,7 @@ impl Seen<'_> {
     }
 
     /// CPU times need two moments.
-    fn cpu_times(&self, shared: &Shared, deadline: Instant) {
+    fn cpu_times(&self, shared: &SharedHelper, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         std::thread::sleep(WINDOW.saturating_sub(self.begun.elapsed()).min(left));
         let storage = self.call.as_ref().and_then(|call| storage::moved(self.pid, call));
@@ -213,7 +213,7 @@ impl Seen<'_> {
 }
 
 /// What a rank says of itself.
-fn status_page(subject: &Subject, shared: &Shared) {
+fn status_page(subject: &Subject, shared: &SharedHelper) {
     let page = pages::open(&subject.page).and_then(|reader| reader.view());
     let Some(view) = page.as_ref().ok().filter(|view| view.rank == subject.rank.0) else { return };
     let now = monotonic_ns();
@@ -254,7 +254,13 @@ fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
 }
 
 /// What takes the process's memory lock.
-fn memory_parts(pid: u32, call: Option<&Call>, tcp: &[sockets::Tcp], shared: &Shared, deadline: Instant) {
+fn memory_parts(
+    pid: u32,
+    call: Option<&Call>,
+    tcp: &[sockets::Tcp],
+    shared: &SharedHelper,
+    deadline: Instant,
+) {
     shared.stage("its memory map");
     let mappings = match memory::code(pid) {
         Ok(mappings) => mappings,
@@ -272,7 +278,7 @@ fn memory_parts(pid: u32, call: Option<&Call>, tcp: &[sockets::Tcp], shared: &Sh
     if told.as_ref().is_some_and(has_gone_on) && Instant::now() < deadline {
         wait(pid, told.as_ref(), tcp, shared, deadline);
         shared.stage("its stacks, once more");
-        let again = Shared::default();
+        let again = SharedHelper::default();
         stacks::read(pid, &mappings, &again, deadline);
         let again = again.found(std::mem::take);
         shared.found(|found| stacks::replace(found, again));
@@ -284,7 +290,7 @@ fn wait(
     pid: u32,
     known: Option<&Call>,
     tcp: &[sockets::Tcp],
-    shared: &Shared,
+    shared: &SharedHelper,
     deadline: Instant,
 ) -> Option<Call> {
     shared.stage("what it is blocked on");
@@ -300,7 +306,7 @@ fn wait(
 }
 
 /// Tells a wait, which need not be the one that was known.
-fn tell(pid: u32, wait: Wait, known: Option<&Call>, tcp: &[sockets::Tcp], shared: &Shared) {
+fn tell(pid: u32, wait: Wait, known: Option<&Call>, tcp: &[sockets::Tcp], shared: &SharedHelper) {
     let is_between = wait.is_between();
     let Wait { call, sleep_left_ms, awaits, path, obstacle: named, .. } = wait;
     let is_other = known != Some(&call) && !call.is_awake();

@@ -106,11 +106,11 @@ struct Progress {
 
 /// One rank's helper and those who wait for it.
 #[derive(Debug, Clone, Default)]
-struct Shared {
+struct SharedHelper {
     progress: Arc<(Mutex<Progress>, Condvar)>,
 }
 
-impl Shared {
+impl SharedHelper {
     fn stage(&self, stage: &'static str) {
         self.change(|progress| progress.stage = stage);
     }
@@ -151,17 +151,17 @@ impl Shared {
 static STUCK: Mutex<BTreeSet<Ident>> = Mutex::new(BTreeSet::new());
 
 /// A helper's word that it is about to wait for a process's memory, taken back when it is through.
-struct Venture(Ident);
+struct MemoryWait(Ident);
 
-impl Venture {
-    fn begin(ident: Ident) -> Option<Venture> {
+impl MemoryWait {
+    fn begin(ident: Ident) -> Option<MemoryWait> {
         let first = STUCK.lock().unwrap_or_else(PoisonError::into_inner).insert(ident);
         // Made only when it is held: dropping one gives the word back.
-        first.then(|| Venture(ident))
+        first.then(|| MemoryWait(ident))
     }
 }
 
-impl Drop for Venture {
+impl Drop for MemoryWait {
     fn drop(&mut self) {
         STUCK.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }
@@ -173,11 +173,11 @@ pub fn inspect(subjects: Vec<Subject>) -> Vec<Inspection> {
     let begun = Instant::now();
     let busy = crate::observe::host_signals::pressure().is_some_and(|pressure| pressure.cpu >= BUSY);
     let deadline = begun + if busy { BUSY_PATIENCE } else { PATIENCE };
-    let helpers: Vec<(Rank, Shared)> = subjects
+    let helpers: Vec<(Rank, SharedHelper)> = subjects
         .into_iter()
         .take(RANKS)
         .map(|subject| {
-            let (rank, shared) = (subject.rank, Shared::default());
+            let (rank, shared) = (subject.rank, SharedHelper::default());
             let mine = shared.clone();
             shared.found(|found| found.rank = rank);
             let work = move || {

@@ -12,13 +12,13 @@ const POLLED: usize = 16;
 
 /// The descriptors, and milliseconds until it gives up; `None` for as long as it takes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Polled {
+pub(super) struct PollCall {
     pub fds: Vec<i32>,
     pub timeout_ms: Option<u64>,
 }
 
 /// Of poll(2) and epoll_wait(2).
-pub(super) fn of(pid: u32, call: &Call) -> Option<Polled> {
+pub(super) fn of(pid: u32, call: &Call) -> Option<PollCall> {
     let (name, _) = syscall::name(call.number?);
     let (fds, limit) = match name {
         "poll" | "ppoll" => {
@@ -39,13 +39,13 @@ pub(super) fn of(pid: u32, call: &Call) -> Option<Polled> {
         }
         _ => return None,
     };
-    Some(Polled { fds, timeout_ms: limit.and_then(|limit| u64::try_from(limit as i32).ok()) })
+    Some(PollCall { fds, timeout_ms: limit.and_then(|limit| u64::try_from(limit as i32).ok()) })
 }
 
 /// Milliseconds after which an event loop wakes that waits for nobody but its own threads. Nothing tells how
 /// much of them has passed.
 pub(super) fn timer_ms(pid: u32, call: &Call) -> Option<u64> {
-    let Polled { fds, timeout_ms } = of(pid, call)?;
+    let PollCall { fds, timeout_ms } = of(pid, call)?;
     // All of a full list may not be all that it waits for.
     let is_all = !fds.is_empty() && fds.len() < POLLED;
     timeout_ms.filter(|_| is_all && fds.iter().all(|fd| descriptors::is_own_wake_up(pid, *fd)))

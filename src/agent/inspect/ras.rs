@@ -73,7 +73,7 @@ pub struct Communicator {
     /// Members that answered.
     pub ranks: Vec<Member>,
     /// Members that did not.
-    pub missing_ranks: Vec<Missing>,
+    pub missing_ranks: Vec<MissingMember>,
 }
 
 /// A member that answered.
@@ -109,7 +109,7 @@ pub struct Status {
 /// A member that did not answer.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
-pub struct Missing {
+pub struct MissingMember {
     /// Rank in the communicator.
     pub rank: u32,
     pub host: String,
@@ -163,7 +163,7 @@ pub fn ask(address: &str, deadline: Instant) -> Result<Report, NoReport> {
 
 /// The same of one that has to greet within this time.
 fn ask_within(address: &str, greeting: Duration, deadline: Instant) -> Result<Report, NoReport> {
-    let mut talk = Talk::open(address, deadline.min(Instant::now() + greeting))?;
+    let mut talk = RasConnection::open(address, deadline.min(Instant::now() + greeting))?;
     talk.say("SET FORMAT json")?;
     let greeted = talk.line()?;
     talk.deadline = deadline;
@@ -175,24 +175,24 @@ fn ask_within(address: &str, greeting: Duration, deadline: Instant) -> Result<Re
         return Ok(parse(&talk.rest()?)?);
     }
     // A version before 2.28.7. Whether it goes on after an error differs, so a new connection is made.
-    let mut talk = Talk::open(address, deadline)?;
+    let mut talk = RasConnection::open(address, deadline)?;
     talk.say("VERBOSE STATUS")?;
     Ok(parse(&talk.rest()?)?)
 }
 
-struct Talk {
+struct RasConnection {
     stream: TcpStream,
     deadline: Instant,
     ahead: Vec<u8>,
 }
 
-impl Talk {
-    fn open(address: &str, deadline: Instant) -> Result<Talk, NoReport> {
+impl RasConnection {
+    fn open(address: &str, deadline: Instant) -> Result<RasConnection, NoReport> {
         let mut last = NoReport::from("the address is empty");
         for target in address.to_socket_addrs().map_err(told)? {
             let left = left(deadline)?;
             match TcpStream::connect_timeout(&target, left) {
-                Ok(stream) => return Ok(Talk { stream, deadline, ahead: Vec::new() }),
+                Ok(stream) => return Ok(RasConnection { stream, deadline, ahead: Vec::new() }),
                 Err(error) => last = told(error),
             }
         }

@@ -6,7 +6,7 @@
 //! of PyTorch 2.9 and later (dump format 2.10). With Gloo `state` stays `scheduled` and `retired` tells that
 //! it is complete; numbers may come as text.
 
-use super::{Shared, Subject};
+use super::{SharedHelper, Subject};
 use crate::observe::pages;
 use rankdeck_proto::inspection::{GroupView, PythonView, RecentCall};
 use rankdeck_proto::message::CollectiveCall;
@@ -22,7 +22,7 @@ const BYTES: u64 = 16 << 20;
 /// Latest calls that are kept.
 const RECENT: usize = 16;
 
-pub(super) fn add(subject: &Subject, shared: &Shared, deadline: Instant) {
+pub(super) fn add(subject: &Subject, shared: &SharedHelper, deadline: Instant) {
     let Ok(reader) = pages::open(&subject.page) else { return };
     if !reader.has_hook() {
         return;

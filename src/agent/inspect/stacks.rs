@@ -1,7 +1,7 @@
 //! The stacks of a process: Python's, those of its children, native ones, the kernel's.
 
 use super::memory::Mapping;
-use super::{Shared, python, syscall};
+use super::{SharedHelper, python, syscall};
 use crate::proc;
 use rankdeck_proto::inspection::{Frame, HOLDS_GIL, How, Inspection, ThreadStack};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const NATIVE_STACKS: usize = 6;
 const CHILD_STACKS: usize = 4;
 
 /// Reads all of them, the quickest first.
-pub(super) fn read(pid: u32, mappings: &[Mapping], shared: &Shared, deadline: Instant) {
+pub(super) fn read(pid: u32, mappings: &[Mapping], shared: &SharedHelper, deadline: Instant) {
     let interpreter = python::is_interpreter(pid, mappings);
     if interpreter {
         shared.stage("its Python stacks");
@@ -26,7 +26,8 @@ pub(super) fn read(pid: u32, mappings: &[Mapping], shared: &Shared, deadline: In
                 if let Some(holder) = holder {
                     found.notes.push(format!("thread {holder} {HOLDS_GIL}"));
                     let held = held(pid, holder, &stacks);
-                    (found.computes_in_c, found.sleeps_in_c) = (held == Held::Computes, held == Held::Sleeps);
+                    (found.computes_in_c, found.sleeps_in_c) =
+                        (held == LockUse::Computes, held == LockUse::Sleeps);
                 }
                 found.threads.extend(stacks);
             }),
@@ -64,7 +65,7 @@ pub(super) fn replace(found: &mut Inspection, later: Inspection) {
 }
 
 /// Stacks of the env workers: what a rank waits for is often in one of them.
-fn child_stacks(pid: u32, shared: &Shared, deadline: Instant) {
+fn child_stacks(pid: u32, shared: &SharedHelper, deadline: Instant) {
     let below = proc::descendants(pid);
     for child in below.into_iter().take(CHILD_STACKS) {
         let Some(stat) = proc::stat(child).filter(|stat| !stat.is_gone() && stat.state != 'D') else {
@@ -84,7 +85,7 @@ fn child_stacks(pid: u32, shared: &Shared, deadline: Instant) {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn native_stacks(pid: u32, mappings: &[Mapping], most: usize, shared: &Shared, deadline: Instant) {
+fn native_stacks(pid: u32, mappings: &[Mapping], most: usize, shared: &SharedHelper, deadline: Instant) {
     let mut tids: Vec<u32> = std::fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
@@ -123,13 +124,13 @@ fn native_stacks(pid: u32, mappings: &[Mapping], most: usize, shared: &Shared, d
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn native_stacks(_: u32, _: &[Mapping], _: usize, shared: &Shared, _: Instant) {
+fn native_stacks(_: u32, _: &[Mapping], _: usize, shared: &SharedHelper, _: Instant) {
     shared.found(|found| found.notes.push("native stacks are read on x86-64 only".into()));
 }
 
 /// What the thread that holds the interpreter lock does with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum LockUse {
     /// It is in a call of C code that computes and keeps the lock, such as a regular expression.
     Computes,
     /// It is in a call of C code that waits and keeps the lock, and the main thread wants that.
@@ -141,7 +142,7 @@ enum Held {
 /// A thread that runs Python gives the lock away every few milliseconds when another one wants it, and its
 /// lines change: only one that holds it at the same line at every look keeps it. On a busy host it may do so
 /// because it gets no core, and whoever does not want the lock is not held up by it.
-fn held(pid: u32, holder: u32, stacks: &[ThreadStack]) -> Held {
+fn held(pid: u32, holder: u32, stacks: &[ThreadStack]) -> LockUse {
     let place = |stacks: &[ThreadStack]| {
         let stack = stacks.iter().find(|stack| stack.tid == holder)?;
         let frame = stack.frames.first()?;
@@ -165,9 +166,9 @@ fn held(pid: u32, holder: u32, stacks: &[ThreadStack]) -> Held {
     };
     let kept = first.is_some() && (0..GIL_LOOKS).all(&mut keeps);
     match cpu().zip(ran) {
-        Some((now, before)) if kept && now > before => Held::Computes,
-        Some((now, before)) if kept && now == before && slept && wanted => Held::Sleeps,
-        Some(_) | None => Held::Shortly,
+        Some((now, before)) if kept && now > before => LockUse::Computes,
+        Some((now, before)) if kept && now == before && slept && wanted => LockUse::Sleeps,
+        Some(_) | None => LockUse::Shortly,
     }
 }
 

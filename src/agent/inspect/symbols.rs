@@ -19,26 +19,26 @@ const DWARF_BYTES: u64 = 256 << 20;
 /// Bytes of code that are looked at before an address.
 const BEFORE: u64 = 7;
 
-struct Loaded {
+struct LoadedFile {
     path: String,
     /// Address in the process minus address in the file.
     bias: u64,
     start: u64,
     end: u64,
     elf: Elf,
-    unwinding: Unwinding,
+    unwinding: UnwindTables,
     /// Functions around addresses that were asked for.
     functions: RefCell<BTreeMap<u64, Option<String>>>,
 }
 
 /// The call-frame information of a file, and the index of it, with their addresses in the file.
 #[derive(Default)]
-struct Unwinding {
+struct UnwindTables {
     frames: (u64, Part),
     index: (u64, Part),
 }
 
-impl Unwinding {
+impl UnwindTables {
     /// Where the function around this address of the file begins.
     fn function(&self, address: u64) -> Option<u64> {
         let bases =
@@ -54,7 +54,7 @@ impl Unwinding {
 /// The files of one process.
 pub struct Modules {
     pid: u32,
-    loaded: Vec<Loaded>,
+    loaded: Vec<LoadedFile>,
     unwinder: framehop::x86_64::UnwinderX86_64<Part>,
     cache: framehop::x86_64::CacheX86_64,
 }
@@ -98,7 +98,7 @@ impl Modules {
         let whole = |svma: &Option<std::ops::Range<u64>>, part: &Option<Part>| {
             (svma.as_ref().map_or(0, |range| range.start), part.clone().unwrap_or_default())
         };
-        let unwinding = Unwinding {
+        let unwinding = UnwindTables {
             frames: whole(&eh_frame_svma, &eh_frame),
             index: whole(&eh_frame_hdr_svma, &eh_frame_hdr),
         };
@@ -114,7 +114,7 @@ impl Modules {
         self.unwinder.add_module(Module::new(mapping.path.clone(), mapping.start..mapping.end, bias, info));
         let Mapping { path, start, end, .. } = mapping.clone();
         let functions = RefCell::default();
-        self.loaded.push(Loaded { path, bias, start, end, elf, unwinding, functions });
+        self.loaded.push(LoadedFile { path, bias, start, end, elf, unwinding, functions });
         Some(())
     }
 
@@ -156,7 +156,7 @@ impl Modules {
         Some(start.wrapping_add(loaded.bias))
     }
 
-    fn file(&self, address: u64) -> Option<&Loaded> {
+    fn file(&self, address: u64) -> Option<&LoadedFile> {
         self.loaded.iter().find(|loaded| (loaded.start..loaded.end).contains(&address))
     }
 
@@ -228,7 +228,7 @@ impl Modules {
     }
 }
 
-impl Loaded {
+impl LoadedFile {
     fn names(&self, addresses: &[u64], lines: bool) -> BTreeMap<u64, Vec<Frame>> {
         let symbols = self.functions(addresses);
         let sections = lines.then(|| debug_information(&self.elf)).flatten();

@@ -92,7 +92,7 @@ fn a_process_that_is_gone_says_so_at_once() {
 
 #[test]
 fn inspect_1_a_helper_that_is_stuck_is_not_waited_for() {
-    let shared = Shared::default();
+    let shared = SharedHelper::default();
     shared.found(|found| found.os.state = 'D');
     shared.stage("its memory map");
     let begun = Instant::now();
@@ -105,7 +105,7 @@ fn inspect_1_a_helper_that_is_stuck_is_not_waited_for() {
 fn inspect_2_a_process_with_a_stuck_helper_gets_no_second_one() {
     let victim = Victim::start("sleep", &["1000"]);
     let ident = victim.ident();
-    let venture = Venture::begin(ident).unwrap();
+    let venture = MemoryWait::begin(ident).unwrap();
     let found = inspect(vec![subject(ident)]).remove(0);
     assert!(found.threads.is_empty());
     assert!(found.notes.iter().any(|note| note.contains("an earlier look still waits")), "{:?}", found.notes);

@@ -43,14 +43,14 @@ impl Kind {
 
 /// What may be spent: it grows with time up to a bound.
 #[derive(Debug, Clone, Copy)]
-struct Purse {
+struct TokenBucket {
     left: f64,
     at: Instant,
 }
 
-impl Purse {
-    fn full(most: f64, now: Instant) -> Purse {
-        Purse { left: most, at: now }
+impl TokenBucket {
+    fn full(most: f64, now: Instant) -> TokenBucket {
+        TokenBucket { left: most, at: now }
     }
 
     fn grow(&mut self, rate: f64, most: f64, now: Instant) {
@@ -60,22 +60,22 @@ impl Purse {
 }
 
 #[derive(Debug, Default)]
-struct Purses {
-    names: BTreeMap<(Kind, String), Purse>,
-    bytes: BTreeMap<Kind, Purse>,
+struct TokenBuckets {
+    names: BTreeMap<(Kind, String), TokenBucket>,
+    bytes: BTreeMap<Kind, TokenBucket>,
 }
 
 /// See the module. Clones share one.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
-    purses: Arc<Mutex<Purses>>,
+    purses: Arc<Mutex<TokenBuckets>>,
     withheld: Arc<AtomicU64>,
 }
 
 impl Gate {
     /// A generation begins.
     pub fn begin(&self) {
-        *self.purses.lock().unwrap_or_else(PoisonError::into_inner) = Purses::default();
+        *self.purses.lock().unwrap_or_else(PoisonError::into_inner) = TokenBuckets::default();
     }
 
     /// How many were not passed on, so far.
@@ -136,22 +136,22 @@ impl Gate {
     }
 }
 
-impl Purses {
+impl TokenBuckets {
     /// What a name may spend; `None` for one too many.
-    fn name(&mut self, kind: Kind, name: &str, now: Instant) -> Option<&mut Purse> {
+    fn name(&mut self, kind: Kind, name: &str, now: Instant) -> Option<&mut TokenBucket> {
         let key = (kind, name.to_owned());
         let known = self.names.keys().filter(|(known, _)| *known == kind).count();
         if known >= NAMES && !self.names.contains_key(&key) {
             return None;
         }
-        let purse = self.names.entry(key).or_insert_with(|| Purse::full(kind.burst(), now));
+        let purse = self.names.entry(key).or_insert_with(|| TokenBucket::full(kind.burst(), now));
         purse.grow(EACH, kind.burst(), now);
         Some(purse)
     }
 
     fn pay(&mut self, kind: Kind, name: &str, bytes: f64, now: Instant) -> bool {
         let (most, rate) = kind.rate();
-        let all = self.bytes.entry(kind).or_insert_with(|| Purse::full(most, now));
+        let all = self.bytes.entry(kind).or_insert_with(|| TokenBucket::full(most, now));
         all.grow(rate, most, now);
         let room = all.left >= bytes;
         let Some(purse) = self.name(kind, name, now).filter(|purse| room && purse.left >= 1.0) else {

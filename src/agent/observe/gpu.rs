@@ -163,7 +163,7 @@ impl History {
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct GpuReading {
     at: Option<Instant>,
     gpus: Vec<GpuSample>,
 }
@@ -171,7 +171,7 @@ struct Seen {
 /// What the thread saw last. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Gpus {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<GpuReading>>,
 }
 
 impl Gpus {
@@ -194,7 +194,7 @@ impl Gpus {
             if let Some(seen) = driver.gpus() {
                 let gpus = history.complete(seen);
                 *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Seen { at: Some(Instant::now()), gpus };
+                    GpuReading { at: Some(Instant::now()), gpus };
             }
             if let Some((uuid, xid)) = driver.error_within(ROUND) {
                 history.report(&uuid, xid);

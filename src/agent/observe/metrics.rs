@@ -10,7 +10,7 @@
 mod logged;
 
 use crate::observe::gate::Gate;
-use logged::Logged;
+use logged::LoggedMedia;
 use rankdeck_proto::message::RecordEvent;
 use rankdeck_proto::tfrecord;
 use rankdeck_proto::tfrecord::{Next, Value};
@@ -49,7 +49,7 @@ fn chart(name: &str) -> String {
 
 /// Values of one name since the last record.
 #[derive(Debug, Clone, Copy)]
-struct Merged {
+struct MergedValue {
     /// The last one, or the mean of all.
     told: f64,
     count: u64,
@@ -59,26 +59,26 @@ struct Merged {
     mean: bool,
 }
 
-impl Merged {
+impl MergedValue {
     /// With those that came before it.
-    fn after(self, older: Merged) -> Merged {
+    fn after(self, older: MergedValue) -> MergedValue {
         let count = self.count.saturating_add(older.count);
         let share = older.count as f64 / count.max(1) as f64;
         let told = if self.mean { self.told * (1.0 - share) + older.told * share } else { self.told };
-        Merged { told, count, low: self.low.min(older.low), high: self.high.max(older.high), ..self }
+        MergedValue { told, count, low: self.low.min(older.low), high: self.high.max(older.high), ..self }
     }
 }
 
 /// Values since the last record.
 #[derive(Debug, Default)]
-struct Gathered {
+struct PendingValues {
     env_step: Option<u64>,
-    values: BTreeMap<String, Merged>,
+    values: BTreeMap<String, MergedValue>,
     skipped: u64,
     not_finite: BTreeMap<String, u64>,
 }
 
-impl Gathered {
+impl PendingValues {
     fn add(&mut self, name: &str, value: f64) {
         let (name, mean) = (chart(name), matches!(name, "return" | "episodic_return"));
         let known = self.values.contains_key(&name) || self.not_finite.contains_key(&name);
@@ -92,11 +92,11 @@ impl Gathered {
             *self.not_finite.entry(name).or_default() += 1;
             return;
         }
-        self.put(name, Merged { told: value, count: 1, low: value, high: value, mean });
+        self.put(name, MergedValue { told: value, count: 1, low: value, high: value, mean });
     }
 
     /// Adds what came after all that is there.
-    fn put(&mut self, name: String, newer: Merged) {
+    fn put(&mut self, name: String, newer: MergedValue) {
         match self.values.get_mut(&name) {
             Some(known) => {
                 self.skipped += u64::from(!newer.mean);
@@ -107,7 +107,7 @@ impl Gathered {
     }
 
     /// The same with what came after it.
-    fn then(mut self, newer: Gathered) -> Gathered {
+    fn then(mut self, newer: PendingValues) -> PendingValues {
         self.env_step = newer.env_step.or(self.env_step);
         self.skipped += newer.skipped;
         for (name, count) in newer.not_finite {
@@ -145,7 +145,7 @@ impl Gathered {
 #[derive(Debug)]
 pub struct Picker {
     patterns: Vec<Regex>,
-    gathered: Gathered,
+    gathered: PendingValues,
     told: Option<Instant>,
 }
 
@@ -154,7 +154,7 @@ impl Picker {
     /// cannot read (the console has checked it).
     pub fn new(metrics: &Metrics) -> Option<Picker> {
         let patterns = compile(metrics).ok().filter(|patterns| !patterns.is_empty())?;
-        Some(Picker { patterns, gathered: Gathered::default(), told: None })
+        Some(Picker { patterns, gathered: PendingValues::default(), told: None })
     }
 
     /// Looks at a line, which may hold several values; of a value that several patterns pick, the first
@@ -263,12 +263,12 @@ struct Files {
     /// Path to next byte; `None`: no event file, or broken.
     read: BTreeMap<PathBuf, Option<u64>>,
     gate: Gate,
-    logged: Logged,
+    logged: LoggedMedia,
 }
 
 impl Files {
     fn new(folder: PathBuf, gate: Gate, since: std::time::SystemTime) -> Files {
-        Files { folder, since, read: BTreeMap::new(), gate, logged: Logged::default() }
+        Files { folder, since, read: BTreeMap::new(), gate, logged: LoggedMedia::default() }
     }
 
     /// New values, one record for each step that was written, the latest [`STEPS`] of them.
@@ -280,7 +280,7 @@ impl Files {
                 self.read.entry(path).or_insert(Some(0));
             }
         }
-        let mut steps: BTreeMap<u64, Gathered> = BTreeMap::new();
+        let mut steps: BTreeMap<u64, PendingValues> = BTreeMap::new();
         for (path, at) in &mut self.read {
             let Some(from) = *at else { continue };
             *at = follow(path, from, |part| match part {
@@ -303,7 +303,7 @@ impl Files {
         // records.
         while steps.len() > STEPS {
             let (all, stride) = (steps.len(), steps.len().div_ceil(STEPS));
-            let mut before = Gathered::default();
+            let mut before = PendingValues::default();
             for (n, (step, gathered)) in std::mem::take(&mut steps).into_iter().enumerate() {
                 before = before.then(gathered);
                 if (n + 1) % stride == 0 || n + 1 == all {

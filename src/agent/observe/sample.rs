@@ -13,7 +13,7 @@ use crate::observe::{
     host_signals::HostWatch,
     pages,
     process_tree::{Depth, HostCache, ProcessTree, TreeSample},
-    visible::{self, Given},
+    visible::{self, VisibleGpu},
 };
 use crate::proc::{self, Ident};
 use crate::timing::Timing;
@@ -97,7 +97,7 @@ impl Targets {
 }
 
 /// A sample and its number, from 1; a reader that sees a jump has missed some.
-pub type Numbered = (u64, HostSample);
+pub type NumberedSample = (u64, HostSample);
 
 /// Starts the thread, which looks at the pace of `timing`; it ends when nobody listens any more.
 pub fn start(
@@ -106,7 +106,7 @@ pub fn start(
     malformed: Arc<AtomicU64>,
     gate: Gate,
     timing: Timing,
-) -> std::io::Result<watch::Receiver<Numbered>> {
+) -> std::io::Result<watch::Receiver<NumberedSample>> {
     let (sender, receiver) = watch::channel((0, HostSample::default()));
     let looker = targets.looker.clone();
     let thread = std::thread::Builder::new().name("sample".into()).spawn(move || {
@@ -158,7 +158,7 @@ pub fn all_get_on(sample: &HostSample) -> bool {
 }
 
 /// One rank's processes and its status page, once there is one.
-struct Watched {
+struct WatchedRank {
     tree: ProcessTree,
     /// The program that was started elsewhere, once it is found.
     inside: Option<(Ident, ProcessTree)>,
@@ -176,7 +176,7 @@ struct Watched {
 #[derive(Default)]
 pub struct Sampler {
     ticks: Option<(u64, u64)>,
-    ranks: BTreeMap<Ident, Watched>,
+    ranks: BTreeMap<Ident, WatchedRank>,
     watch: HostWatch,
     cache: Option<HostCache>,
     host: Option<(Instant, HostSample)>,
@@ -240,7 +240,7 @@ impl Sampler {
 
     fn rank(&mut self, target: &Target, gpus: &[GpuSample], thoroughly: bool) -> RankSample {
         let cache = self.cache.get_or_insert_with(HostCache::read);
-        let watched = self.ranks.entry(target.ident).or_insert_with(|| Watched::of(target.ident));
+        let watched = self.ranks.entry(target.ident).or_insert_with(|| WatchedRank::of(target.ident));
         let depth = Depth { thorough: thoroughly, connections: !watched.gives_signs };
         let own = watched.tree.look(cache, depth);
         let state = own.main.as_ref().map_or('X', |main| main.state);
@@ -285,14 +285,18 @@ impl Sampler {
 
 /// The GPU of a rank: the one on which its processes are. Before it uses one, and where the driver does not
 /// show processes (in containers), that of the plan among those that this user sees.
-pub fn gpu_of<'a>(gpus: &'a [GpuSample], pids: &[u32], planned: Option<&Given>) -> Option<&'a GpuSample> {
+pub fn gpu_of<'a>(
+    gpus: &'a [GpuSample],
+    pids: &[u32],
+    planned: Option<&VisibleGpu>,
+) -> Option<&'a GpuSample> {
     let used = |gpu: &&GpuSample| gpu.processes.iter().any(|(pid, _)| pids.contains(pid));
     gpus.iter().find(used).or_else(|| planned?.gpu(gpus))
 }
 
 /// What a rank's processes have on its GPU. Where the driver does not show them, all that is used of their
 /// own instance; of a whole GPU nobody knows whose it is.
-fn memory_of(gpu: &GpuSample, pids: &[u32], planned: Option<&Given>) -> Option<u64> {
+fn memory_of(gpu: &GpuSample, pids: &[u32], planned: Option<&VisibleGpu>) -> Option<u64> {
     let ours = |(pid, _): &&(u32, u64)| pids.contains(pid);
     let sum = || gpu.processes.iter().filter(ours).map(|(_, bytes)| bytes).sum();
     let is_shown = gpu.processes.iter().any(|process| ours(&process));
@@ -316,9 +320,9 @@ fn gives_signs(page: &PageSample) -> bool {
     !page.by_hook || page.heartbeat_age_ms < SIGN_MS
 }
 
-impl Watched {
-    fn of(root: Ident) -> Watched {
-        Watched {
+impl WatchedRank {
+    fn of(root: Ident) -> WatchedRank {
+        WatchedRank {
             tree: ProcessTree::of(root),
             inside: None,
             sought: None,

@@ -7,17 +7,17 @@ use rankdeck_proto::message::{GpuInstance, GpuSample};
 
 /// A GPU, or an instance of MIG on it, that programs see.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
+pub struct VisibleGpu {
     /// As [`GpuSample::index`] counts.
     pub index: u32,
     /// Unique name of the instance.
     pub instance: Option<String>,
 }
 
-impl Given {
-    fn whole(gpu: &GpuSample) -> Given {
+impl VisibleGpu {
+    fn whole(gpu: &GpuSample) -> VisibleGpu {
         // Of a divided GPU that is named as a whole, CUDA takes the first instance.
-        Given { index: gpu.index, instance: gpu.instances.first().map(|first| first.uuid.clone()) }
+        VisibleGpu { index: gpu.index, instance: gpu.instances.first().map(|first| first.uuid.clone()) }
     }
 
     /// The GPU that is meant.
@@ -39,16 +39,16 @@ pub fn count() -> u32 {
 
 /// The GPUs that programs of this user see, in the order in which they count them. `None` stands for an
 /// instance that the driver does not show.
-pub fn visible(all: &[GpuSample]) -> Vec<Option<Given>> {
+pub fn visible(all: &[GpuSample]) -> Vec<Option<VisibleGpu>> {
     match std::env::var("CUDA_VISIBLE_DEVICES") {
         Ok(list) => listed(&list, all),
-        Err(_) => together(all.iter().map(|gpu| Some(Given::whole(gpu))).collect()),
+        Err(_) => together(all.iter().map(|gpu| Some(VisibleGpu::whole(gpu))).collect()),
     }
 }
 
 /// Those that one process can use: an instance alone, or whole GPUs.
-fn together(mut given: Vec<Option<Given>>) -> Vec<Option<Given>> {
-    let is_whole = |one: &Option<Given>| one.as_ref().is_some_and(|given| given.instance.is_none());
+fn together(mut given: Vec<Option<VisibleGpu>>) -> Vec<Option<VisibleGpu>> {
+    let is_whole = |one: &Option<VisibleGpu>| one.as_ref().is_some_and(|given| given.instance.is_none());
     let whole = given.iter().take_while(|one| is_whole(one)).count();
     given.truncate(whole.max(1));
     given
@@ -56,25 +56,25 @@ fn together(mut given: Vec<Option<Given>>) -> Vec<Option<Given>> {
 
 /// What the GPU of this index in a plan is here. The agent gives ranks the same: an index beyond the list
 /// stays an index of the host.
-pub fn planned(index: u32, all: &[GpuSample]) -> Option<Given> {
+pub fn planned(index: u32, all: &[GpuSample]) -> Option<VisibleGpu> {
     among(index, visible(all), all)
 }
 
-fn among(index: u32, mut visible: Vec<Option<Given>>, all: &[GpuSample]) -> Option<Given> {
+fn among(index: u32, mut visible: Vec<Option<VisibleGpu>>, all: &[GpuSample]) -> Option<VisibleGpu> {
     if (index as usize) < visible.len() {
         return visible.swap_remove(index as usize);
     }
-    all.iter().find(|gpu| gpu.index == index).map(Given::whole)
+    all.iter().find(|gpu| gpu.index == index).map(VisibleGpu::whole)
 }
 
 /// As CUDA reads the list: an entry that is no GPU hides itself and all that follow. Of instances that are
 /// named one by one, the agent gives each rank its own.
-fn listed(list: &str, all: &[GpuSample]) -> Vec<Option<Given>> {
+fn listed(list: &str, all: &[GpuSample]) -> Vec<Option<VisibleGpu>> {
     let entry = |entry: &str| match entry.parse::<u32>() {
-        Ok(index) => all.iter().find(|gpu| gpu.index == index).map(|gpu| Some(Given::whole(gpu))),
+        Ok(index) => all.iter().find(|gpu| gpu.index == index).map(|gpu| Some(VisibleGpu::whole(gpu))),
         Err(_) if entry.starts_with("MIG-") => Some(instance(entry, all)),
         Err(_) if entry.starts_with("GPU-") => {
-            all.iter().find(|gpu| gpu.uuid.starts_with(entry)).map(|gpu| Some(Given::whole(gpu)))
+            all.iter().find(|gpu| gpu.uuid.starts_with(entry)).map(|gpu| Some(VisibleGpu::whole(gpu)))
         }
         Err(_) => None,
     };
@@ -83,16 +83,16 @@ fn listed(list: &str, all: &[GpuSample]) -> Vec<Option<Given>> {
 }
 
 /// The instance of this name. Names of old drivers, `MIG-GPU-.../1/0`, tell its GPU only.
-fn instance(entry: &str, all: &[GpuSample]) -> Option<Given> {
+fn instance(entry: &str, all: &[GpuSample]) -> Option<VisibleGpu> {
     let named = |gpu: &GpuSample| {
         let uuid = gpu.instances.iter().find(|instance| instance.uuid.starts_with(entry))?.uuid.clone();
-        Some(Given { index: gpu.index, instance: Some(uuid) })
+        Some(VisibleGpu { index: gpu.index, instance: Some(uuid) })
     };
     let of_gpu = |gpu: &&GpuSample| {
         let on = entry.strip_prefix("MIG-").and_then(|rest| rest.split('/').next());
         on.is_some_and(|on| on == gpu.uuid)
     };
-    let old = || all.iter().find(of_gpu).map(|gpu| Given { index: gpu.index, instance: None });
+    let old = || all.iter().find(of_gpu).map(|gpu| VisibleGpu { index: gpu.index, instance: None });
     all.iter().find_map(named).or_else(old)
 }
 
@@ -109,8 +109,8 @@ mod tests {
         })
     }
 
-    fn given(index: u32, instance: Option<&str>) -> Option<Given> {
-        Some(Given { index, instance: instance.map(str::to_owned) })
+    fn given(index: u32, instance: Option<&str>) -> Option<VisibleGpu> {
+        Some(VisibleGpu { index, instance: instance.map(str::to_owned) })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! All lines around a moment: of each log some before it and some after it, and of those only where the lines
 //! of every log are complete.
 
-use super::kept::{Kept, Log, Piece, shown};
+use super::kept::{KeptStream, Log, Piece, shown};
 use super::{Line, page, told};
 use crate::observe::logs::line_ends;
 use rankdeck_proto::search::{LinePlace, LogFindings, LogHit, LogSearch};
@@ -70,7 +70,7 @@ fn nearest(lines: Vec<LogHit>, place: LinePlace, room: usize) -> (Vec<LogHit>, u
 }
 
 /// What is taken of one log.
-struct Taken {
+struct LogExcerpt {
     lines: Vec<LogHit>,
     /// Lines before those.
     older: u64,
@@ -81,7 +81,7 @@ struct Taken {
 /// The lines next to the place, while a log is read.
 struct Window<'a> {
     log: &'a Log,
-    kept: &'a Kept,
+    kept: &'a KeptStream,
     place: LinePlace,
     /// Most lines on each side.
     side: usize,
@@ -94,13 +94,13 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(log: &'a Log, kept: &'a Kept, place: LinePlace, side: usize) -> Window<'a> {
+    fn new(log: &'a Log, kept: &'a KeptStream, place: LinePlace, side: usize) -> Window<'a> {
         Window { log, kept, place, side, before: VecDeque::new(), after: Vec::new(), older: 0, newer: false }
     }
 
-    fn taken(self) -> Taken {
+    fn taken(self) -> LogExcerpt {
         let lines = self.before.into_iter().chain(self.after).collect();
-        Taken { lines, older: self.older, newer: self.newer }
+        LogExcerpt { lines, older: self.older, newer: self.newer }
     }
 
     fn piece(&mut self, piece: Piece<'_>) -> bool {

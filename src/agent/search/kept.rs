@@ -45,7 +45,7 @@ struct Span {
 }
 
 /// The stream.
-pub(super) struct Kept {
+pub(super) struct KeptStream {
     spans: Vec<Span>,
     times: Times,
     /// Number of the first line.
@@ -60,7 +60,7 @@ impl Log {
     }
 
     /// Opens what is there now.
-    pub fn open(&self) -> Kept {
+    pub fn open(&self) -> KeptStream {
         let times = Times::of(&self.path);
         let open = |path: &Path| {
             let file = File::open(path).ok()?;
@@ -90,11 +90,11 @@ impl Log {
         } else if let Some((file, len)) = newer {
             spans.push(Span { file, from: 0, len, begin: at_newer });
         }
-        Kept { spans, times, first: first.unwrap_or(0) + 1 }
+        KeptStream { spans, times, first: first.unwrap_or(0) + 1 }
     }
 }
 
-impl Kept {
+impl KeptStream {
     /// Bytes that are kept.
     pub fn bytes(&self) -> u64 {
         self.spans.iter().map(|span| span.len).sum()

@@ -19,7 +19,7 @@ mod page;
 
 use crate::entries;
 use crate::paths::RunPaths;
-use kept::{Kept, Log, Piece, shown};
+use kept::{KeptStream, Log, Piece, shown};
 use matching::Matching;
 use page::Page;
 use rankdeck_proto::search::{LogFindings, LogHit, LogSearch, Part};
@@ -171,7 +171,7 @@ impl Search<'_> {
 /// One log under way.
 struct LogReader<'a, 'b> {
     log: &'a Log,
-    kept: &'a Kept,
+    kept: &'a KeptStream,
     search: &'a mut Search<'b>,
     /// Lines before the next hit, for its context.
     before: VecDeque<String>,
@@ -250,7 +250,7 @@ impl LogReader<'_, '_> {
 }
 
 /// A line as it is told, without its text.
-fn told(log: &Log, kept: &Kept, line: &Line<'_>) -> LogHit {
+fn told(log: &Log, kept: &KeptStream, line: &Line<'_>) -> LogHit {
     let read = kept.time(line.end);
     LogHit {
         rank: log.rank,

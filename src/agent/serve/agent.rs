@@ -14,11 +14,11 @@ use crate::observe::starvation::Starvation;
 use crate::proc::{self, Ident};
 use crate::serve::console::Order;
 use crate::serve::consoles::Consoles;
-use crate::serve::events::Said;
+use crate::serve::events::ReceivedEvent;
 use crate::serve::journal::Journal;
-use crate::serve::kept::{self, Kept};
+use crate::serve::kept::{self, LaunchVariables};
 use crate::serve::log::say;
-use crate::serve::observers::{Observed, Observers};
+use crate::serve::observers::{ObserverChannels, Observers};
 use crate::serve::port;
 use crate::serve::reach;
 use crate::serve::settings::Settings;
@@ -53,7 +53,7 @@ pub(crate) struct Agent {
     /// When the run began here, seconds since the epoch.
     started: f64,
     lifecycle: Rc<RefCell<Lifecycle>>,
-    kept: Rc<RefCell<Kept>>,
+    kept: Rc<RefCell<LaunchVariables>>,
     journal: Journal,
     supervisor: Supervisor,
     observers: Observers,
@@ -73,8 +73,8 @@ pub(crate) struct Inputs {
     children: Signal,
     end_signals: EndSignals,
     outcomes: mpsc::Receiver<Outcome>,
-    observed: Observed,
-    said: mpsc::Receiver<Said>,
+    observed: ObserverChannels,
+    said: mpsc::Receiver<ReceivedEvent>,
     orders: mpsc::Receiver<Order>,
     /// The end of its Slurm step was noticed.
     step_over: bool,
@@ -130,7 +130,7 @@ impl Agent {
                 self.on_outcome(outcome);
             }
             Some(order) = inputs.orders.recv() => self.obey(order),
-            Some(Said { generation, event }) = inputs.said.recv() => {
+            Some(ReceivedEvent { generation, event }) = inputs.said.recv() => {
                 if let RecordEvent::Rank { rank, said: RankEvent::Counters(counters) } = &event {
                     let now = self.supervisor.now();
                     self.lifecycle.borrow_mut().iterated(*rank, counters.train_iter, now);

@@ -10,7 +10,7 @@
 use crate::proc;
 use crate::supervise::groups;
 use crate::supervise::helpers::Helpers;
-use rankdeck_proto::message::{Away, Exit, HostSample, RankEvent, RecordEvent};
+use rankdeck_proto::message::{AwayNotices, Exit, HostSample, RankEvent, RecordEvent};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::{webhook, words};
 use serde_json::json;
@@ -44,7 +44,7 @@ struct Call {
 pub(crate) struct Calls {
     run: RunId,
     host: String,
-    away: Option<Away>,
+    away: Option<AwayNotices>,
     waiting: VecDeque<Call>,
     best: Option<f64>,
     failed: bool,
@@ -78,7 +78,7 @@ impl Calls {
     }
 
     /// A generation begins; a console that brings nothing to call with changes nothing.
-    pub fn begin(&mut self, away: Option<Away>) {
+    pub fn begin(&mut self, away: Option<AwayNotices>) {
         self.away = away.or(self.away.take());
         (self.failed, self.ordered, self.moved, self.still) = (false, None, None, false);
     }
@@ -180,7 +180,7 @@ impl Calls {
         failures
     }
 
-    fn start(&mut self, away: &Away, call: &Call) {
+    fn start(&mut self, away: &AwayNotices, call: &Call) {
         let text = words::clip(&call.text, LONGEST);
         let told = json!({ "occasion": call.occasion, "run": self.run.0, "text": text, "from": self.host });
         let told = told.to_string();

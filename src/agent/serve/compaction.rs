@@ -53,7 +53,7 @@ pub(super) fn omitted(first: u64, last: u64, time: f64, generation: Generation) 
 
 /// What of a record decides whether it stays.
 #[derive(Debug, Deserialize)]
-struct Light {
+struct LightRecord {
     seq: u64,
     time: f64,
     generation: Generation,
@@ -112,7 +112,7 @@ struct Sorter {
 
 impl Sorter {
     fn fact(&mut self, line: &[u8]) -> Option<Fact> {
-        let light: Light = serde_json::from_slice(line).ok()?;
+        let light: LightRecord = serde_json::from_slice(line).ok()?;
         let place = light.event.said.as_ref().and_then(|said| said.train_iter);
         let worth =
             match (light.event.event.as_str(), light.event.said.as_ref().map(|said| said.kind.as_str())) {
@@ -135,7 +135,7 @@ impl Sorter {
                 _ => Worth::Event,
             };
         let first = light.event.first.filter(|_| worth == Worth::Omitted).unwrap_or(light.seq);
-        let Light { seq, time, generation, .. } = light;
+        let LightRecord { seq, time, generation, .. } = light;
         Some(Fact { first, seq, time, generation, bytes: line.len() as u64, worth })
     }
 }
@@ -176,7 +176,7 @@ fn choose(older: &[Fact], target: u64) -> impl Fn(&Fact) -> bool + use<> {
 }
 
 /// A file that was rewritten.
-pub(super) struct Rewritten {
+pub(super) struct RewrittenFile {
     pub file: File,
     /// Records that were left out now.
     pub left_out: u64,
@@ -184,7 +184,7 @@ pub(super) struct Rewritten {
 
 /// Writes what is to stay of `length` bytes of `old` to `path`, which replaces the file there when it is
 /// whole.
-pub(super) fn rewrite(old: &Arc<File>, length: u64, path: &Path) -> io::Result<Rewritten> {
+pub(super) fn rewrite(old: &Arc<File>, length: u64, path: &Path) -> io::Result<RewrittenFile> {
     let temporary = path.with_extension("jsonl.new");
     let result = write_kept(old, length, &temporary).and_then(|rewritten| {
         rewritten.file.sync_data()?;
@@ -201,7 +201,7 @@ fn lines(old: &Arc<File>, length: u64) -> BufReader<io::Take<ReadFrom>> {
     BufReader::with_capacity(1 << 16, ReadFrom { file: old.clone(), offset: 0 }.take(length))
 }
 
-fn write_kept(old: &Arc<File>, length: u64, temporary: &Path) -> io::Result<Rewritten> {
+fn write_kept(old: &Arc<File>, length: u64, temporary: &Path) -> io::Result<RewrittenFile> {
     let mut sorter = Sorter::default();
     let (mut facts, mut offset, mut line) = (Vec::new(), 0, Vec::new());
     let mut reader = lines(old, length);
@@ -235,7 +235,7 @@ fn write_kept(old: &Arc<File>, length: u64, temporary: &Path) -> io::Result<Rewr
         out.write_all(&line)?;
         reached = fact.seq;
     }
-    Ok(Rewritten { file: out.into_inner().map_err(io::IntoInnerError::into_error)?, left_out })
+    Ok(RewrittenFile { file: out.into_inner().map_err(io::IntoInnerError::into_error)?, left_out })
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@
 //! - Only this user's processes are served.
 
 use crate::observe::logs::Batch;
-use crate::observe::sample::Numbered;
+use crate::observe::sample::NumberedSample;
 use crate::paths::{RunPaths, own_uid};
-use crate::serve::events::Shown;
-use crate::serve::kept::{self, Kept};
+use crate::serve::events::LatestFrame;
+use crate::serve::kept::{self, LaunchVariables};
 use crate::serve::line_store::{LineStore, Queue};
 use crate::serve::searches::Searches;
-use crate::serve::{port::Reserved, spool::Spool, wire::Wire};
+use crate::serve::{port::ReservedPort, spool::Spool, wire::Wire};
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
@@ -69,7 +69,7 @@ pub struct Order {
 
 /// A console that is attached.
 #[derive(Debug, Clone, Copy)]
-pub struct Attached {
+pub struct AttachedConsole {
     /// When it last said something.
     pub heard: Instant,
     /// It beats, so that its silence means something.
@@ -83,23 +83,23 @@ pub struct ConsoleContext {
     pub identity: Rc<Identity>,
     /// Records.
     pub spool: Spool,
-    pub samples: watch::Receiver<Numbered>,
+    pub samples: watch::Receiver<NumberedSample>,
     /// State for snapshots.
     pub lifecycle: Rc<RefCell<Lifecycle>>,
     /// Values of variables that it keeps.
-    pub kept: Rc<RefCell<Kept>>,
+    pub kept: Rc<RefCell<LaunchVariables>>,
     /// Log lines.
     pub lines: Rc<RefCell<LineStore>>,
     /// Moments of rank 0's evaluation.
-    pub frames: watch::Receiver<Shown>,
+    pub frames: watch::Receiver<LatestFrame>,
     /// Consoles that are attached.
-    pub attached: Rc<RefCell<BTreeMap<u64, Attached>>>,
+    pub attached: Rc<RefCell<BTreeMap<u64, AttachedConsole>>>,
     /// Searches in this host's logs that are under way.
     pub searches: Arc<AtomicUsize>,
     /// Orders to the loop.
     pub orders: mpsc::Sender<Order>,
     /// The port of the latest generation, from its reservation to the next one.
-    pub reserved: Rc<RefCell<Option<Reserved>>>,
+    pub reserved: Rc<RefCell<Option<ReservedPort>>>,
     /// `Some(reason)` once the agent ends.
     pub bye: watch::Receiver<Option<String>>,
 }
@@ -145,11 +145,11 @@ pub async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
             return;
         }
     };
-    context.attached.borrow_mut().insert(id, Attached { heard: Instant::now(), pings: false });
+    context.attached.borrow_mut().insert(id, AttachedConsole { heard: Instant::now(), pings: false });
     let registration = Registration { id, context: context.clone() };
     let (answers, inbox) = mpsc::channel(ANSWERS);
     let (wanted, watched) = watch::channel(false);
-    let wants = Wants { after_seq, log_tail: log_tail as usize, frames: watched };
+    let wants = Subscription { after_seq, log_tail: log_tail as usize, frames: watched };
     tokio::select! {
         _ = talk(&wire, &context, inbox, wants) => {}
         reason = hear(&wire, decoder, &registration, answers, &wanted) => { let _ = reason; }
@@ -157,7 +157,7 @@ pub async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
 }
 
 /// What a console wants to be sent by itself.
-struct Wants {
+struct Subscription {
     /// Records after this one.
     after_seq: u64,
     /// Lines of each log at first.
@@ -200,7 +200,7 @@ async fn hear(
             ConsoleMessage::Ping { sent_ms } => {
                 AgentMessage::Pong { sent_ms, wall_time: Some(rankdeck_proto::clock::wall_time()) }
             }
-            ConsoleMessage::ReservePort { request } => match Reserved::find() {
+            ConsoleMessage::ReservePort { request } => match ReservedPort::find() {
                 Ok(found) => {
                     let port = found.port();
                     *registration.context.reserved.borrow_mut() = Some(found);
@@ -239,7 +239,7 @@ async fn talk(
     wire: &Wire,
     context: &ConsoleContext,
     mut answers: mpsc::Receiver<AgentMessage>,
-    wants: Wants,
+    wants: Subscription,
 ) -> io::Result<()> {
     let mut bye = context.bye.clone();
     let mut feed = Feed::open(wire, context, wants).await?;
@@ -277,7 +277,7 @@ async fn talk(
 struct Feed<'a> {
     context: &'a ConsoleContext,
     records: watch::Receiver<u64>,
-    samples: watch::Receiver<Numbered>,
+    samples: watch::Receiver<NumberedSample>,
     lines: Rc<Queue>,
     /// The latest record that was sent.
     sent: u64,
@@ -285,12 +285,12 @@ struct Feed<'a> {
     seen: u64,
     /// Samples that newer ones have replaced.
     missed: u64,
-    sight: Sight,
+    sight: FrameFeed,
 }
 
 /// Moments of rank 0's evaluation, for a console that watches.
-struct Sight {
-    frames: watch::Receiver<Shown>,
+struct FrameFeed {
+    frames: watch::Receiver<LatestFrame>,
     wanted: watch::Receiver<bool>,
     /// Number of the latest one that was sent since the console watches.
     shown: Option<u64>,
@@ -298,7 +298,7 @@ struct Sight {
     missed: u64,
 }
 
-impl Sight {
+impl FrameFeed {
     /// The newest one, once.
     fn take(&mut self) -> Option<AgentMessage> {
         if !*self.wanted.borrow_and_update() {
@@ -335,7 +335,7 @@ impl Sight {
 
 impl Feed<'_> {
     /// Greets the console and tells it the state of the moment, from which the feed goes on.
-    async fn open<'a>(wire: &Wire, context: &'a ConsoleContext, wants: Wants) -> io::Result<Feed<'a>> {
+    async fn open<'a>(wire: &Wire, context: &'a ConsoleContext, wants: Subscription) -> io::Result<Feed<'a>> {
         let identity = &context.identity;
         let hello = AgentMessage::Hello {
             protocol: PROTOCOL,
@@ -368,7 +368,8 @@ impl Feed<'_> {
             send(wire, tail).await?;
         }
         let seen = samples.borrow().0.saturating_sub(1);
-        let sight = Sight { frames: context.frames.clone(), wanted: wants.frames, shown: None, missed: 0 };
+        let sight =
+            FrameFeed { frames: context.frames.clone(), wanted: wants.frames, shown: None, missed: 0 };
         let sent = wants.after_seq.min(last_seq);
         Ok(Feed { context, records, samples, lines, sent, seen, missed: 0, sight })
     }

@@ -1,6 +1,6 @@
 //! The consoles of an agent: who is attached, and what their absence means for the run.
 
-use crate::serve::console::{self, Attached, ConsoleContext, Order};
+use crate::serve::console::{self, AttachedConsole, ConsoleContext, Order};
 use crate::serve::settings::Settings;
 use crate::serve::sockets;
 use crate::supervise::lifecycle::{self, Lifecycle};
@@ -22,7 +22,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 /// See the module.
 pub(crate) struct Consoles {
     timing: Timing,
-    attached: Rc<RefCell<BTreeMap<u64, Attached>>>,
+    attached: Rc<RefCell<BTreeMap<u64, AttachedConsole>>>,
     bye: watch::Sender<Option<String>>,
     /// When a console was last attached and not silent.
     attended: Instant,
@@ -50,7 +50,7 @@ impl Consoles {
     }
 
     /// Consoles that are attached, by the number of their connection.
-    pub fn attached(&self) -> Rc<RefCell<BTreeMap<u64, Attached>>> {
+    pub fn attached(&self) -> Rc<RefCell<BTreeMap<u64, AttachedConsole>>> {
         self.attached.clone()
     }
 

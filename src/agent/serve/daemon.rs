@@ -55,7 +55,7 @@ pub struct Start {
 
 /// An agent that serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Started {
+pub struct ServingAgent {
     pub socket: String,
     /// Its process.
     pub pid: u32,
@@ -65,12 +65,12 @@ pub struct Started {
 }
 
 /// Finds or makes the agent.
-pub fn start(start: &Start) -> Result<Started, HintedError> {
+pub fn start(start: &Start) -> Result<ServingAgent, HintedError> {
     start_held(start, None)
 }
 
 /// The same; an agent that is made ends with `holder`.
-fn start_held(start: &Start, holder: Option<Ident>) -> Result<Started, HintedError> {
+fn start_held(start: &Start, holder: Option<Ident>) -> Result<ServingAgent, HintedError> {
     let run = RunId::parse(&start.run)?;
     let umask = groups::set_umask(0o077);
     let workdir = paths::expand(&start.workdir);
@@ -109,7 +109,7 @@ fn start_held(start: &Start, holder: Option<Ident>) -> Result<Started, HintedErr
             return Ok(found);
         }
     }
-    let made = Making { start, paths: &paths, workdir: &workdir, sockets: &folder, umask, holder };
+    let made = AgentStart { start, paths: &paths, workdir: &workdir, sockets: &folder, umask, holder };
     made.spawn()
 }
 
@@ -149,7 +149,7 @@ fn claim(start: &Start, paths: &RunPaths) -> Result<(), HintedError> {
 /// Finds or makes the agent, tells, and stays until an agent that was made here has ended: for launchers that
 /// kill what a finished process leaves behind. A signal to end, and the end of its parent, which is Slurm's
 /// daemon of the step, are passed on to the agent: it ends when it has verified its stop.
-pub fn hold(wanted: &Start, tell: impl FnOnce(Result<Started, HintedError>)) -> std::process::ExitCode {
+pub fn hold(wanted: &Start, tell: impl FnOnce(Result<ServingAgent, HintedError>)) -> std::process::ExitCode {
     let own = proc::stat(std::process::id()).map(|stat| Ident { pid: stat.pid, start: stat.start });
     let parent = groups::parent();
     groups::note_end_signals();
@@ -177,7 +177,7 @@ pub fn hold(wanted: &Start, tell: impl FnOnce(Result<Started, HintedError>)) -> 
 }
 
 /// The agent of the manifest, when it serves.
-fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, HintedError> {
+fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<ServingAgent>, HintedError> {
     let Some(agent) = manifest.agent() else { return Ok(None) };
     if agent.state == 'T' {
         return Err(HintedError::new(
@@ -204,7 +204,7 @@ fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Hin
         std::thread::sleep(Duration::from_millis(50));
         manifest = Manifest::load(&paths.manifest()).unwrap_or(manifest);
     }
-    Ok(Some(Started {
+    Ok(Some(ServingAgent {
         socket: manifest.socket.clone(),
         pid: manifest.agent_pid,
         build: manifest.build.clone(),
@@ -214,7 +214,7 @@ fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Hin
 
 /// A lock that the kernel drops with this process.
 /// An agent that is to be made.
-struct Making<'a> {
+struct AgentStart<'a> {
     start: &'a Start,
     paths: &'a RunPaths,
     workdir: &'a Path,
@@ -223,7 +223,7 @@ struct Making<'a> {
     holder: Option<Ident>,
 }
 
-impl Making<'_> {
+impl AgentStart<'_> {
     fn failed(&self, error: String) -> HintedError {
         let hint = format!("look at {}", self.paths.agent_log().display());
         HintedError::new(format!("cannot start the agent: {error}"), hint)
@@ -263,7 +263,7 @@ impl Making<'_> {
         Ok(command)
     }
 
-    fn spawn(&self) -> Result<Started, HintedError> {
+    fn spawn(&self) -> Result<ServingAgent, HintedError> {
         let failed = |error: &str| self.failed(error.to_owned());
         let mut child = self.command()?.spawn().map_err(|error| failed(&error.to_string()))?;
         let output = child.stdout.take().ok_or_else(|| failed("no pipe"))?;
@@ -288,7 +288,7 @@ impl Making<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Ready {
-    Serves(Started),
+    Serves(ServingAgent),
     /// It cannot.
     Failed(HintedError),
 }

@@ -44,7 +44,7 @@ const REASON_LENGTH: usize = 300;
 
 /// Something a rank said, or that it was refused.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said {
+pub struct ReceivedEvent {
     /// Generation of the rank.
     pub generation: Generation,
     /// What is to be recorded.
@@ -53,7 +53,7 @@ pub struct Said {
 
 /// A moment of rank 0's evaluation, for consoles that watch: a newer one replaces it.
 #[derive(Debug, Clone, Default)]
-pub struct Shown {
+pub struct LatestFrame {
     /// How many there were.
     pub number: u64,
     /// It, its generation, and when it came.
@@ -77,7 +77,7 @@ pub struct EventConnections {
     /// Lines that were no valid event, so far.
     pub malformed: Arc<AtomicU64>,
     /// The newest moment of rank 0's evaluation.
-    pub frames: Rc<watch::Sender<Shown>>,
+    pub frames: Rc<watch::Sender<LatestFrame>>,
     /// Histograms and pictures go through it.
     pub gate: Gate,
     refusals: Rc<RefCell<Refusals>>,
@@ -109,7 +109,7 @@ impl EventConnections {
     }
 
     /// What to record about a refusal, if it is to be told.
-    fn refusal(&self, rank: Option<Rank>, reason: &str) -> Option<Said> {
+    fn refusal(&self, rank: Option<Rank>, reason: &str) -> Option<ReceivedEvent> {
         let generation = self.expected.borrow().0;
         let mut refusals = self.refusals.borrow_mut();
         if refusals.generation != generation {
@@ -124,7 +124,7 @@ impl EventConnections {
             rank.map_or_else(|| "a process on the event socket".to_owned(), |rank| format!("rank {rank}"));
         let rest = if *count == TOLD_REFUSALS { "; further ones are only counted" } else { "" };
         let text = format!("{who}: event refused: {reason}{rest}");
-        Some(Said { generation, event: RecordEvent::Notice { text } })
+        Some(ReceivedEvent { generation, event: RecordEvent::Notice { text } })
     }
 }
 
@@ -150,7 +150,7 @@ impl Drop for OpenConnection {
 }
 
 /// Takes a new connection, or refuses it; to be called in a `LocalSet`.
-pub fn admit(stream: UnixStream, connections: &EventConnections, said: &mpsc::Sender<Said>) {
+pub fn admit(stream: UnixStream, connections: &EventConnections, said: &mpsc::Sender<ReceivedEvent>) {
     let allowed = stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid());
     if !allowed || Rc::strong_count(&connections.count) > CONNECTIONS {
         connections.count_malformed();
@@ -160,7 +160,7 @@ pub fn admit(stream: UnixStream, connections: &EventConnections, said: &mpsc::Se
     tokio::task::spawn_local(listen(stream, connections, said));
 }
 
-async fn listen(mut stream: UnixStream, connections: EventConnections, said: mpsc::Sender<Said>) {
+async fn listen(mut stream: UnixStream, connections: EventConnections, said: mpsc::Sender<ReceivedEvent>) {
     let mut speaker = Speaker { connections, said, lines: Lines::default(), open: None, heard: 0 };
     let mut chunk = vec![0; 16 << 10];
     while speaker.heard < YOUNG_LINES {
@@ -201,7 +201,7 @@ async fn listen(mut stream: UnixStream, connections: EventConnections, said: mps
 /// The rank at the other end of a connection, once it has said which one it is.
 struct Speaker {
     connections: EventConnections,
-    said: mpsc::Sender<Said>,
+    said: mpsc::Sender<ReceivedEvent>,
     lines: Lines,
     open: Option<(Generation, OpenConnection)>,
     heard: usize,
@@ -209,7 +209,7 @@ struct Speaker {
 
 /// What follows from bytes that came.
 #[derive(Debug, Default)]
-struct Heard {
+struct ReadOutcome {
     /// Lines for the other end.
     answers: Vec<u8>,
     /// The connection is over.
@@ -217,8 +217,8 @@ struct Heard {
 }
 
 impl Speaker {
-    async fn hear(&mut self, bytes: &[u8]) -> Heard {
-        let mut heard = Heard::default();
+    async fn hear(&mut self, bytes: &[u8]) -> ReadOutcome {
+        let mut heard = ReadOutcome::default();
         for line in self.lines.push(bytes) {
             self.heard += 1;
             match self.take(line) {
@@ -244,14 +244,14 @@ impl Speaker {
     }
 
     /// What one line says; `None` when there is nothing to record.
-    fn take(&mut self, line: Result<Vec<u8>, ()>) -> Result<Option<Said>, Refused> {
+    fn take(&mut self, line: Result<Vec<u8>, ()>) -> Result<Option<ReceivedEvent>, LineRefusal> {
         let most = self.lines.most();
-        let line = line.map_err(|()| Refused::line(format!("the line is longer than {most} bytes")))?;
+        let line = line.map_err(|()| LineRefusal::line(format!("the line is longer than {most} bytes")))?;
         let event = serde_json::from_slice::<RankEvent>(&line);
-        let event = event.map_err(|error| Refused::line(told_of(&line, &error)))?;
+        let event = event.map_err(|error| LineRefusal::line(told_of(&line, &error)))?;
         let Some((generation, open)) = &self.open else {
             let RankEvent::Hello { rank, generation } = event else {
-                return Err(Refused::connection("the first line of a connection must be `hello`".into()));
+                return Err(LineRefusal::connection("the first line of a connection must be `hello`".into()));
             };
             let known = {
                 let expected = self.connections.expected.borrow();
@@ -259,7 +259,7 @@ impl Speaker {
             };
             if !known {
                 let what = format!("rank {rank} of generation {generation} does not run on this host");
-                return Err(Refused::connection(what));
+                return Err(LineRefusal::connection(what));
             }
             self.open = Some((generation, OpenConnection::take(&self.connections, rank)));
             if rank == Rank(0) && self.connections.open_of(rank) <= PICTURE_CONNECTIONS {
@@ -281,41 +281,41 @@ impl Speaker {
             }
             RankEvent::Histogram(said) => {
                 let passed = self.connections.gate.histogram(said, Instant::now());
-                let passed = passed.map_err(|why| Refused::line(format!("`histogram`: {why}")))?;
+                let passed = passed.map_err(|why| LineRefusal::line(format!("`histogram`: {why}")))?;
                 Ok(passed.and_then(|said| self.recorded(RankEvent::Histogram(said))))
             }
             RankEvent::Image(said) => {
                 let passed = self.connections.gate.picture(said, Instant::now());
-                let passed = passed.map_err(|why| Refused::line(format!("`image`: {why}")))?;
+                let passed = passed.map_err(|why| LineRefusal::line(format!("`image`: {why}")))?;
                 Ok(passed.and_then(|said| self.recorded(RankEvent::Image(said))))
             }
-            RankEvent::Unknown => Err(Refused::line(format!("its kind is not known: {}", quoted(&line)))),
+            RankEvent::Unknown => Err(LineRefusal::line(format!("its kind is not known: {}", quoted(&line)))),
             said => Ok(self.recorded(said)),
         }
     }
 
     /// What the rank says, as it is recorded.
-    fn recorded(&self, said: RankEvent) -> Option<Said> {
+    fn recorded(&self, said: RankEvent) -> Option<ReceivedEvent> {
         let (generation, open) = self.open.as_ref()?;
-        Some(Said { generation: *generation, event: RecordEvent::Rank { rank: open.rank, said } })
+        Some(ReceivedEvent { generation: *generation, event: RecordEvent::Rank { rank: open.rank, said } })
     }
 }
 
 /// Why a line was not taken.
 #[derive(Debug)]
-struct Refused {
+struct LineRefusal {
     reason: String,
     /// Nothing else is read from the connection.
     ends: bool,
 }
 
-impl Refused {
-    fn line(reason: String) -> Refused {
-        Refused { reason, ends: false }
+impl LineRefusal {
+    fn line(reason: String) -> LineRefusal {
+        LineRefusal { reason, ends: false }
     }
 
-    fn connection(reason: String) -> Refused {
-        Refused { reason, ends: true }
+    fn connection(reason: String) -> LineRefusal {
+        LineRefusal { reason, ends: true }
     }
 }
 

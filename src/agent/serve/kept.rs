@@ -3,16 +3,16 @@
 
 use rankdeck_proto::message::LaunchSpec;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::variables::{Values, Wanted};
+use rankdeck_types::variables::{Values, WantedVariables};
 
 /// What the latest launch wanted, and the values that it had.
 #[derive(Default)]
-pub(crate) struct Kept {
-    wanted: Wanted,
+pub(crate) struct LaunchVariables {
+    wanted: WantedVariables,
     values: Values,
 }
 
-impl Kept {
+impl LaunchVariables {
     /// Completes what a console hands over by what an earlier one did, and keeps it. `inherited`: variables
     /// that ranks have from the agent.
     ///
@@ -35,7 +35,7 @@ impl Kept {
                 "`export` it in the shell of the console, then restart",
             ));
         }
-        *self = Kept { wanted, values: values.clone() };
+        *self = LaunchVariables { wanted, values: values.clone() };
         Ok(())
     }
 
@@ -50,9 +50,9 @@ impl Kept {
     }
 }
 
-fn wanted(spec: &LaunchSpec) -> Wanted {
+fn wanted(spec: &LaunchSpec) -> WantedVariables {
     let host = spec.plan.hosts.get(spec.node_rank.index());
-    host.map(|planned| Wanted::new(&spec.plan.experiment.launch, &planned.host)).unwrap_or_default()
+    host.map(|planned| WantedVariables::new(&spec.plan.experiment.launch, &planned.host)).unwrap_or_default()
 }
 
 /// The agent's own environment has it, and ranks inherit that.

@@ -19,14 +19,14 @@ const KEPT_BYTES: usize = 512 << 10;
 /// The last log lines of each rank, and the queues of the consoles.
 #[derive(Debug, Default)]
 pub(crate) struct LineStore {
-    kept: BTreeMap<Rank, Kept>,
+    kept: BTreeMap<Rank, StoredLines>,
     queues: Vec<Weak<Queue>>,
     /// Lines that did not even reach this store.
     pub dropped: u64,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct StoredLines {
     /// Number, when it was read, text.
     lines: VecDeque<(u64, u64, String)>,
     bytes: usize,

@@ -6,7 +6,7 @@ use crate::inspect;
 use crate::observe::gpu::Gpus;
 use crate::observe::logs::{self, Batch, Logs};
 use crate::observe::metrics::{Follower, Picker, SILENCE};
-use crate::observe::sample::{self, Meeting, Numbered, Target, Targets, gpu_of};
+use crate::observe::sample::{self, Meeting, NumberedSample, Target, Targets, gpu_of};
 use crate::observe::secrets::Secrets;
 use crate::observe::visible;
 use crate::paths::RunPaths;
@@ -45,13 +45,13 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 const REMEMBERED_LINES: usize = 1000;
 
 /// What observers send to the loop.
-pub(crate) struct Observed {
+pub(crate) struct ObserverChannels {
     /// Log lines.
     pub lines: mpsc::Receiver<Batch>,
     /// Values from event files.
     pub metrics: mpsc::Receiver<RecordEvent>,
     /// Rounds of samples.
-    pub samples: watch::Receiver<Numbered>,
+    pub samples: watch::Receiver<NumberedSample>,
 }
 
 /// See the module.
@@ -75,7 +75,7 @@ impl Observers {
     /// Starts the threads that sample and read logs.
     ///
     /// Errors: a thread cannot be started.
-    pub fn new(timing: Timing, gpus: Gpus) -> io::Result<(Observers, Observed)> {
+    pub fn new(timing: Timing, gpus: Gpus) -> io::Result<(Observers, ObserverChannels)> {
         let (lines_in, lines) = mpsc::channel::<Batch>(256);
         let (metrics_in, metrics) = mpsc::channel(1024);
         let lost_lines = Arc::new(AtomicU64::new(0));
@@ -107,7 +107,7 @@ impl Observers {
             follower: None,
             looks: Arc::default(),
         };
-        Ok((observers, Observed { lines, metrics, samples }))
+        Ok((observers, ObserverChannels { lines, metrics, samples }))
     }
 
     /// Log lines, for consoles.

@@ -38,17 +38,17 @@ fn listener(table: &str, port: u16, own: u32) -> Option<u32> {
 
 /// A port that is kept for rank 0; free again when dropped.
 #[derive(Debug)]
-pub struct Reserved {
+pub struct ReservedPort {
     port: u16,
     _bound: TcpSocket,
 }
 
-impl Reserved {
-    pub fn find() -> io::Result<Reserved> {
+impl ReservedPort {
+    pub fn find() -> io::Result<ReservedPort> {
         let bound = TcpSocket::new_v4()?;
         bound.set_reuseaddr(true)?;
         bound.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
-        Ok(Reserved { port: bound.local_addr()?.port(), _bound: bound })
+        Ok(ReservedPort { port: bound.local_addr()?.port(), _bound: bound })
     }
 
     /// Its number.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn another_user_on_a_kept_port_is_named() {
-        let reserved = Reserved::find().unwrap();
+        let reserved = ReservedPort::find().unwrap();
         assert_eq!(stranger_on(reserved.port()), None);
         if own_uid() != 0 {
             rankdeck_testkit::skip!("only root can become another user");
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_server_that_reuses_addresses_gets_it_and_nobody_else_does() {
-        let reserved = Reserved::find().unwrap();
+        let reserved = ReservedPort::find().unwrap();
         let port = reserved.port();
         let plain = TcpSocket::new_v4().unwrap();
         let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));

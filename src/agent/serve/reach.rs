@@ -7,9 +7,9 @@ use crate::serve::console::Order;
 use crate::serve::journal::Journal;
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::message::{AgentMessage, RecordEvent};
-use rankdeck_proto::process::{ProcessName, Reached, Wish};
+use rankdeck_proto::process::{ProcessName, ReachOutcome, Wish};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::variables::Wanted;
+use rankdeck_types::variables::WantedVariables;
 use std::collections::BTreeSet;
 
 /// Does what `order` asks of a process; `spared` serve the run and are left alone.
@@ -22,9 +22,9 @@ pub(crate) fn reach(
     spared: &BTreeSet<u32>,
 ) {
     let answers = order.answers.clone();
-    let answer = move |result: Result<Reached, HintedError>| AgentMessage::Reached {
+    let answer = move |result: Result<ReachOutcome, HintedError>| AgentMessage::Reached {
         request,
-        outcome: Box::new(result.unwrap_or_else(Reached::Refused)),
+        outcome: Box::new(result.unwrap_or_else(ReachOutcome::Refused)),
     };
     let meant = match meant(lifecycle, process, spared) {
         Ok(meant) => meant,
@@ -86,6 +86,6 @@ fn meant(lifecycle: &Lifecycle, process: ProcessName, spared: &BTreeSet<u32>) ->
 fn hidden(lifecycle: &Lifecycle) -> BTreeSet<String> {
     let Some(spec) = lifecycle.spec() else { return BTreeSet::new() };
     let host = spec.plan.hosts.get(spec.node_rank.index());
-    let wanted = host.map(|planned| Wanted::new(&spec.plan.experiment.launch, &planned.host));
+    let wanted = host.map(|planned| WantedVariables::new(&spec.plan.experiment.launch, &planned.host));
     wanted.iter().flat_map(|wanted| wanted.names().map(str::to_owned).collect::<Vec<_>>()).collect()
 }

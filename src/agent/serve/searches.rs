@@ -50,7 +50,7 @@ impl Searches {
         }
         self.off = Arc::default();
         let (off, paths, answers, held) =
-            (self.off.clone(), self.paths.clone(), self.answers.clone(), Held::new(&self.all));
+            (self.off.clone(), self.paths.clone(), self.answers.clone(), SearchCount::new(&self.all));
         let thread = std::thread::Builder::new().name("search".into()).spawn(move || {
             search::yield_to_others();
             run(request, &wanted, &paths, &answers, &off);
@@ -70,16 +70,16 @@ impl Drop for Searches {
 }
 
 /// Counts a search while it is under way.
-struct Held(Arc<AtomicUsize>);
+struct SearchCount(Arc<AtomicUsize>);
 
-impl Held {
-    fn new(all: &Arc<AtomicUsize>) -> Held {
+impl SearchCount {
+    fn new(all: &Arc<AtomicUsize>) -> SearchCount {
         all.fetch_add(1, Ordering::Relaxed);
-        Held(all.clone())
+        SearchCount(all.clone())
     }
 }
 
-impl Drop for Held {
+impl Drop for SearchCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -99,13 +99,13 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     work: Condvar,
     visible: watch::Sender<u64>,
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,7 +114,7 @@ impl Shared {
 /// See the module. Clones share one spool.
 #[derive(Debug, Clone)]
 pub struct Spool {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 impl Spool {
@@ -154,7 +154,7 @@ impl Spool {
             closing: false,
             idle: true,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), visible });
+        let shared = Arc::new(SharedState { state: Mutex::new(state), work: Condvar::new(), visible });
         let rewrite_at = compaction::FILE_BYTES;
         let (shared_too, paths, flusher) = (shared.clone(), paths.clone(), Flusher::start(flush)?);
         let writer = Writer { shared: shared_too, file, length, rewrite_at, paths, flusher };
@@ -334,7 +334,7 @@ fn number(json: &str) -> Option<u64> {
 /// The first and the last number that a record stands for.
 fn span(json: &str) -> Option<(u64, u64)> {
     #[derive(serde::Deserialize)]
-    struct Numbered {
+    struct NumberedRecord {
         seq: u64,
         event: First,
     }
@@ -345,7 +345,7 @@ fn span(json: &str) -> Option<(u64, u64)> {
         #[serde(default)]
         first: Option<u64>,
     }
-    let Numbered { seq, event } = serde_json::from_str(json).ok()?;
+    let NumberedRecord { seq, event } = serde_json::from_str(json).ok()?;
     Some((event.first.filter(|_| event.event == "omitted").unwrap_or(seq), seq))
 }
 
@@ -368,7 +368,7 @@ fn scan(file: &Arc<File>, mut each: impl FnMut(&Record, u64)) -> io::Result<(u64
 }
 
 struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     file: Arc<File>,
     length: u64,
     /// Length at which the file is rewritten.

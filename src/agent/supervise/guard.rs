@@ -14,7 +14,7 @@ use crate::proc::{self, Ident};
 use crate::supervise::{
     cgroup::Cgroup,
     groups,
-    leftovers::Seen,
+    leftovers::SeenProcesses,
     sweep::{self, Mark, Scope},
 };
 use crate::trouble::Trouble;
@@ -128,11 +128,11 @@ pub fn main(watch: &Watch) -> io::Result<()> {
     let pidfd = match (pidfd, proc::stat(watch.agent.pid)) {
         (Ok(fd), Some(stat)) if stat.start == watch.agent.start => fd,
         _ => {
-            end(watch, &Seen::default(), PATIENCE);
+            end(watch, &SeenProcesses::default(), PATIENCE);
             return Ok(());
         }
     };
-    let mut seen = Seen::default();
+    let mut seen = SeenProcesses::default();
     let mut noted = Instant::now();
     let mut noting = Trouble::default();
     let mut last_beat = Instant::now();
@@ -160,7 +160,7 @@ pub fn main(watch: &Watch) -> io::Result<()> {
         }
         let state = proc::stat(watch.agent.pid).map_or('X', |stat| stat.state);
         stopped_for = if state == 'T' && !was_away { stopped_for + passed } else { Duration::ZERO };
-        let below = Seen::below(watch.agent.pid);
+        let below = SeenProcesses::below(watch.agent.pid);
         let due = noting.is_failing() || noted.elapsed() >= NOTE_AGAIN;
         if below != seen || due {
             seen = below;
@@ -210,7 +210,7 @@ fn wait(pidfd: &OwnedFd, within: Duration) -> io::Result<News> {
     Ok(news)
 }
 
-fn end(watch: &Watch, seen: &Seen, within: Duration) {
+fn end(watch: &Watch, seen: &SeenProcesses, within: Duration) {
     let cgroup = watch.cgroup.clone().map(Cgroup::at);
     let alive =
         proc::stat(watch.agent.pid).is_some_and(|stat| stat.start == watch.agent.start && !stat.is_gone());

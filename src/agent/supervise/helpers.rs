@@ -12,12 +12,12 @@ pub(crate) struct Helpers(Arc<Mutex<BTreeSet<u32>>>);
 
 /// A helper that is left alone for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Spared<'a> {
+pub(crate) struct SparedHelper<'a> {
     helpers: &'a Helpers,
     pid: u32,
 }
 
-impl Drop for Spared<'_> {
+impl Drop for SparedHelper<'_> {
     fn drop(&mut self) {
         self.helpers.lock().remove(&self.pid);
     }
@@ -25,13 +25,13 @@ impl Drop for Spared<'_> {
 
 impl Helpers {
     /// Starts one. It is reaped by whoever reaps this process's children.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<(Child, Spared<'_>)> {
+    pub fn spawn(&self, command: &mut Command) -> io::Result<(Child, SparedHelper<'_>)> {
         // A search must not see it without knowing whose it is.
         let mut known = self.lock();
         let child = groups::spawn(command)?;
         let pid = child.id();
         known.insert(pid);
-        Ok((child, Spared { helpers: self, pid }))
+        Ok((child, SparedHelper { helpers: self, pid }))
     }
 
     /// Their process ids, to change.

@@ -15,7 +15,7 @@ use rankdeck_proto::process::HIDDEN;
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
-use rankdeck_types::variables::Wanted;
+use rankdeck_types::variables::WantedVariables;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -162,7 +162,7 @@ impl PreparedHost {
         if let Some(secret) = &self.private.secret {
             own(GroupSecret::VARIABLE, secret.to_hex().into());
         }
-        let wanted = Wanted::new(&spec.plan.experiment.launch, &self.host.host);
+        let wanted = WantedVariables::new(&spec.plan.experiment.launch, &self.host.host);
         if !wanted.is_empty() {
             // Who shows an environment leaves their values out (REACH-1).
             own(HIDDEN, wanted.names().collect::<Vec<_>>().join(",").into());

@@ -26,21 +26,21 @@ use std::time::Duration;
 
 /// What was below an agent while it lived.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenProcesses {
     /// Every process.
     pub members: BTreeSet<Ident>,
     /// Those that lead a session.
     pub sessions: BTreeMap<Ident, Option<Rank>>,
 }
 
-impl Seen {
+impl SeenProcesses {
     /// What is below `agent` now, without this process.
-    pub fn below(agent: u32) -> Seen {
+    pub fn below(agent: u32) -> SeenProcesses {
         let own = std::process::id();
         let below: Vec<proc::Stat> =
             proc::descendants(agent).into_iter().filter(|pid| *pid != own).filter_map(proc::stat).collect();
         let ident = |stat: &proc::Stat| Ident { pid: stat.pid, start: stat.start };
-        Seen {
+        SeenProcesses {
             members: below.iter().map(ident).collect(),
             sessions: below
                 .iter()
@@ -68,10 +68,10 @@ impl Seen {
     }
 
     /// What a guard has noted since this machine was started; empty when it has noted nothing.
-    pub fn load(path: &Path) -> Seen {
+    pub fn load(path: &Path) -> SeenProcesses {
         let text = if is_safe(path) { proc::text(path).unwrap_or_default() } else { String::new() };
         let mut lines = text.lines();
-        let mut seen = Seen::default();
+        let mut seen = SeenProcesses::default();
         if lines.next() != Some(proc::boot_id().as_str()) {
             return seen;
         }
@@ -100,7 +100,7 @@ fn is_safe(note: &Path) -> bool {
 pub struct Leftovers {
     /// Control groups of its agents, present ones included.
     pub groups: Vec<Cgroup>,
-    seen: Seen,
+    seen: SeenProcesses,
     note: Option<PathBuf>,
 }
 
@@ -110,7 +110,7 @@ impl Leftovers {
         let note = manifest.filter(|manifest| manifest.is_of_this_boot()).map(Manifest::note);
         Leftovers {
             groups: groups.iter().filter(|group| group.is_of(paths)).cloned().collect(),
-            seen: note.as_deref().map(Seen::load).unwrap_or_default(),
+            seen: note.as_deref().map(SeenProcesses::load).unwrap_or_default(),
             note,
         }
     }
@@ -164,30 +164,39 @@ mod tests {
     fn left_1_what_a_guard_noted_is_read_by_the_next_and_only_after_the_same_boot() {
         let folder = private_folder();
         let path = folder.path().join("x.below");
-        assert_eq!(Seen::load(&path), Seen::default());
+        assert_eq!(SeenProcesses::load(&path), SeenProcesses::default());
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let seen = Seen::below(std::process::id());
+        let seen = SeenProcesses::below(std::process::id());
         seen.save(&path).unwrap();
-        assert!(Seen::load(&path) == seen && seen.members.iter().any(|member| member.pid == child.id()));
+        assert!(
+            SeenProcesses::load(&path) == seen && seen.members.iter().any(|member| member.pid == child.id())
+        );
         child.kill().unwrap();
         child.wait().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen(&proc::boot_id(), "another-boot", 1)).unwrap();
-        assert_eq!(Seen::load(&path), Seen::default(), "numbers of another boot name nobody");
+        assert_eq!(
+            SeenProcesses::load(&path),
+            SeenProcesses::default(),
+            "numbers of another boot name nobody"
+        );
         std::fs::write(&path, format!("{}\n1 x\n\u{fffd}\n99999999999 1\n7 8 leads\n", proc::boot_id()))
             .unwrap();
-        assert_eq!(Seen::load(&path).members, BTreeSet::from([Ident { pid: 7, start: 8 }]));
+        assert_eq!(SeenProcesses::load(&path).members, BTreeSet::from([Ident { pid: 7, start: 8 }]));
     }
 
     #[test]
     fn left_2_a_note_where_others_can_write_names_nobody() {
         let folder = private_folder();
         let path = folder.path().join("x.below");
-        let seen = Seen { members: BTreeSet::from([Ident { pid: 7, start: 8 }]), ..Seen::default() };
+        let seen = SeenProcesses {
+            members: BTreeSet::from([Ident { pid: 7, start: 8 }]),
+            ..SeenProcesses::default()
+        };
         seen.save(&path).unwrap();
-        assert_eq!(Seen::load(&path), seen);
+        assert_eq!(SeenProcesses::load(&path), seen);
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        assert_eq!(Seen::load(&path), Seen::default());
+        assert_eq!(SeenProcesses::load(&path), SeenProcesses::default());
         assert!(seen.save(&path).is_err());
     }
 }

@@ -58,7 +58,7 @@ pub(crate) enum Outcome {
 }
 
 /// What a supervisor is told once.
-pub(crate) struct Duties {
+pub(crate) struct NodeContext {
     pub run: RunId,
     /// What the agent knows about this host.
     pub facts: HostFacts,
@@ -87,7 +87,7 @@ impl From<Vec<Action>> for Consequences {
 
 /// See the module.
 pub(crate) struct Supervisor {
-    duties: Duties,
+    context: NodeContext,
     lifecycle: Rc<RefCell<Lifecycle>>,
     outcomes: mpsc::Sender<Outcome>,
     spawner: Spawner,
@@ -114,20 +114,20 @@ impl Supervisor {
     ///
     /// Errors: the thread cannot be started.
     pub fn new(
-        duties: Duties,
+        context: NodeContext,
         lifecycle: Rc<RefCell<Lifecycle>>,
         gpus: Gpus,
         helpers: Helpers,
     ) -> io::Result<(Supervisor, mpsc::Receiver<Outcome>)> {
         let (outcomes, receiver) = mpsc::channel(1024);
-        let cgroup = Cgroup::make(&duties.facts.paths, &guard::agent_name(duties.agent));
+        let cgroup = Cgroup::make(&context.facts.paths, &guard::agent_name(context.agent));
         let spawned = outcomes.clone();
         let spawner = Spawner::start(cgroup.clone(), move |rank, result| {
             let _ = spawned.blocking_send(Outcome::Spawned(rank, result));
         })?;
         let now = Instant::now();
         let supervisor = Supervisor {
-            duties,
+            context,
             lifecycle,
             outcomes,
             spawner,
@@ -153,13 +153,13 @@ impl Supervisor {
 
     /// The ranks to come are told this event socket.
     pub fn events_are_at(&self, path: &Path) -> bool {
-        self.duties.facts.events == path
+        self.context.facts.events == path
     }
 
     /// The folder of the sockets is another one: the ranks to come are told, and the next guard.
     pub fn move_sockets(&mut self, events: PathBuf, note: PathBuf) {
-        self.duties.facts.events = events;
-        self.duties.note = note;
+        self.context.facts.events = events;
+        self.context.note = note;
         if let Some(guard) = self.guard.take() {
             guard.dismiss();
         }
@@ -175,7 +175,7 @@ impl Supervisor {
         self.emptied.clear();
         self.oom = OomWatch::start();
         self.spawning = self.lifecycle.borrow().ranks().len();
-        let (facts, outcomes) = (self.duties.facts.clone(), self.outcomes.clone());
+        let (facts, outcomes) = (self.context.facts.clone(), self.outcomes.clone());
         spawn_blocking(move || {
             let prepared = launch_prep::prepare(facts, &spec, private).map(Box::new);
             let _ = outcomes.blocking_send(Outcome::Prepared(spec, prepared));
@@ -262,7 +262,7 @@ impl Supervisor {
         let scope = Scope {
             sessions: BTreeMap::from([(ident, Some(rank))]),
             spared: self.spared(),
-            ..Scope::marked(mark(&self.duties.run, &self.duties.facts.paths, Some(rank)))
+            ..Scope::marked(mark(&self.context.run, &self.context.facts.paths, Some(rank)))
         };
         let (outcomes, search) = (self.outcomes.clone(), self.searches.begin());
         spawn_blocking(move || {
@@ -305,7 +305,7 @@ impl Supervisor {
     /// What serves the run here, and is none of it.
     pub fn spared(&self) -> BTreeSet<u32> {
         let mut spared = self.helpers.pids();
-        spared.extend(self.guard.iter().map(|guard| guard.pid).chain([self.duties.agent.pid]));
+        spared.extend(self.guard.iter().map(|guard| guard.pid).chain([self.context.agent.pid]));
         spared
     }
 
@@ -319,12 +319,12 @@ impl Supervisor {
             .filter(|life| !self.emptied.contains(&life.rank))
             .filter_map(|life| Some((life.ident.filter(|ident| ident.start > 0)?, Some(life.rank))))
             .collect();
-        self.duties.left.add_to(Scope {
+        self.context.left.add_to(Scope {
             sessions,
-            below: Some(self.duties.agent.pid),
+            below: Some(self.context.agent.pid),
             groups: self.cgroup.iter().cloned().collect(),
             spared: self.spared(),
-            ..Scope::marked(mark(&self.duties.run, &self.duties.facts.paths, None))
+            ..Scope::marked(mark(&self.context.run, &self.context.facts.paths, None))
         })
     }
 
@@ -382,11 +382,11 @@ impl Supervisor {
         }
         self.guard_retry = Instant::now() + GUARD_RETRY;
         let watch = Watch {
-            run: self.duties.run.clone(),
-            paths: self.duties.facts.paths.clone(),
-            agent: self.duties.agent,
+            run: self.context.run.clone(),
+            paths: self.context.facts.paths.clone(),
+            agent: self.context.agent,
             cgroup: self.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
-            note: self.duties.note.clone(),
+            note: self.context.note.clone(),
         };
         match Guard::start(&watch).and_then(|guard| guard.beat().map(|()| guard)) {
             Ok(guard) => self.guard = Some(guard),
@@ -402,7 +402,7 @@ impl Supervisor {
         }
         if let Some(guard) = self.guard.take().filter(|_| nothing_left) {
             guard.dismiss();
-            let _ = std::fs::remove_file(&self.duties.note);
+            let _ = std::fs::remove_file(&self.context.note);
         }
     }
 }

@@ -80,7 +80,7 @@ impl Scope {
 
 /// A live process of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundProcess {
     /// The process.
     pub ident: Ident,
     /// The rank whose tree it belongs to, when known.
@@ -90,7 +90,7 @@ pub struct Found {
     pub stat: proc::Stat,
 }
 
-impl Found {
+impl FoundProcess {
     /// As reports and people are told of it.
     pub fn survivor(&self) -> Survivor {
         Survivor {
@@ -103,7 +103,7 @@ impl Found {
 }
 
 /// Looks once.
-pub fn find(scope: &Scope) -> Vec<Found> {
+pub fn find(scope: &Scope) -> Vec<FoundProcess> {
     let processes = proc::all();
     choose(scope, &processes, &inside(scope), proc::environ)
 }
@@ -127,7 +127,7 @@ impl Processes {
     }
 
     /// Those in scope.
-    pub fn find(&self, scope: &Scope) -> Vec<Found> {
+    pub fn find(&self, scope: &Scope) -> Vec<FoundProcess> {
         choose(scope, &self.all, &inside(scope), |pid| self.marked.get(&pid))
     }
 }
@@ -141,7 +141,7 @@ fn choose<E: AsRef<[u8]>>(
     processes: &[proc::Stat],
     inside: &BTreeSet<u32>,
     environ: impl Fn(u32) -> Option<E>,
-) -> Vec<Found> {
+) -> Vec<FoundProcess> {
     // A leader's number may have gone to a stranger since; then the session of that number is a stranger's
     // too.
     let stolen: BTreeSet<u32> = scope
@@ -201,7 +201,7 @@ fn choose<E: AsRef<[u8]>>(
         .filter_map(|process| {
             let rank = *chosen.get(&process.pid)?;
             let ident = Ident { pid: process.pid, start: process.start };
-            Some(Found { ident, rank, session: process.session, stat: process.clone() })
+            Some(FoundProcess { ident, rank, session: process.session, stat: process.clone() })
         })
         .collect()
 }
@@ -239,7 +239,7 @@ pub fn kill_all(scope: &Scope, polite: Duration, within: Duration) -> Vec<Surviv
         }
         looks_without_any = 0;
         if begun.elapsed() >= polite.saturating_add(within) {
-            return found.iter().map(Found::survivor).collect();
+            return found.iter().map(FoundProcess::survivor).collect();
         }
         if begun.elapsed() >= polite {
             scope.groups.iter().for_each(Cgroup::kill);
@@ -295,7 +295,7 @@ mod tests {
         None
     }
 
-    fn pids(found: &[Found]) -> Vec<(u32, Option<u32>)> {
+    fn pids(found: &[FoundProcess]) -> Vec<(u32, Option<u32>)> {
         found.iter().map(|found| (found.ident.pid, found.rank.map(|rank| rank.0))).collect()
     }
 

@@ -4,7 +4,7 @@
 use crate::cli::print;
 use crate::cli::roster::own_binary;
 use crate::shell::stderr;
-use rankdeck_tui::home::Said;
+use rankdeck_tui::home::CommandEnd;
 use rankdeck_types::words::clean;
 use std::io;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ const MOST: usize = 1 << 20;
 /// Commands that go on.
 #[derive(Default)]
 pub(super) struct Jobs {
-    running: JoinSet<(u64, Said)>,
+    running: JoinSet<(u64, CommandEnd)>,
     titles: Vec<(u64, String)>,
     next: u64,
 }
@@ -40,9 +40,9 @@ impl Jobs {
             let said = match child.wait_with_output().await {
                 Ok(output) => {
                     let lines = lines(&output.stdout).chain(lines(&output.stderr));
-                    Said { title, well: output.status.success(), lines: lines.collect() }
+                    CommandEnd { title, well: output.status.success(), lines: lines.collect() }
                 }
-                Err(error) => Said { title, well: false, lines: vec![format!("error: {error}")] },
+                Err(error) => CommandEnd { title, well: false, lines: vec![format!("error: {error}")] },
             };
             (job, said)
         });
@@ -50,7 +50,7 @@ impl Jobs {
     }
 
     /// The next that ends. Cancel-safe.
-    pub async fn next(&mut self) -> (u64, Said) {
+    pub async fn next(&mut self) -> (u64, CommandEnd) {
         loop {
             match self.running.join_next().await {
                 Some(Ok(ended)) => {

@@ -3,13 +3,13 @@
 //! Owner: [`Watch`], one task per host, ended with it. No host waits for another. A question of a host (key,
 //! passphrase) cannot be answered beside a screen: it counts as a failure that says how to answer it.
 
-use crate::cli::past::Past;
+use crate::cli::past::PastRun;
 use crate::cli::roster::own_binary;
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
 use rankdeck_proto::fleet::{HostLook, LOOK};
-use rankdeck_proto::process::{ProcessName, Reached, Wish};
+use rankdeck_proto::process::{ProcessName, ReachOutcome, Wish};
 use rankdeck_tui::home::Draft;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
@@ -41,9 +41,9 @@ pub(super) enum News {
     /// A plan was made.
     Drafted(Draft),
     /// What became of a question about a process of a host.
-    Reached(String, ProcessName, Wish, Reached),
+    Reached(String, ProcessName, Wish, ReachOutcome),
     /// What a record tells of a run that no host has.
-    Recorded(Past, Box<RunSummary>),
+    Recorded(PastRun, Box<RunSummary>),
     /// All such records are read.
     AllRecorded,
     /// Records were read, and why others could not be.

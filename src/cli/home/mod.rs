@@ -19,7 +19,7 @@ use super::choose::{self, TerminalInfo};
 use super::{Failure, code};
 use crate::shell::clock::Clock;
 use crate::shell::home_screen::HomeScreen;
-use crate::shell::signals::{Signalled, Signals};
+use crate::shell::signals::{ConsoleSignal, Signals};
 use crate::shell::stderr;
 use beside::Jobs;
 use clap::FromArgMatches;
@@ -27,7 +27,7 @@ use hosts::{News, Watch};
 use rankdeck_config::HostsSource;
 use rankdeck_tui::home::{Home, HomeAction, HomeEvent, HomeView, Launch, Overlay, Page};
 use rankdeck_types::host::Host;
-use reach::Told;
+use reach::AnswerView;
 use runs::Lists;
 use std::future::Future;
 use std::io;
@@ -38,7 +38,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub type Dispatch = fn(Cli) -> Pin<Box<dyn Future<Output = Result<u8, Failure>>>>;
 
 /// What home works with.
-struct Inhabitant {
+struct HomeSession {
     /// Options before each command that is started from here.
     options: Vec<String>,
     /// Options of commands that show a run.
@@ -111,7 +111,7 @@ pub async fn home(
     if args.read_only {
         looks.push("--read-only".into());
     }
-    let inhabitant = Inhabitant {
+    let session = HomeSession {
         lists: Lists::new(hosts.clone()),
         options,
         looks,
@@ -125,30 +125,30 @@ pub async fn home(
         drafting: None,
         dispatch,
     };
-    inhabitant.live().await.map_err(Failure::terminal)?
+    session.live().await.map_err(Failure::terminal)?
 }
 
 /// What ends a stay on the screen.
-enum Errand {
+enum NextStep {
     Leave,
     Terminal { args: Vec<String>, pause: bool },
     Edit(String),
 }
 
-impl Inhabitant {
+impl HomeSession {
     async fn live(mut self) -> io::Result<Result<u8, Failure>> {
         let mut leave = Leave::new()?;
         loop {
             match self.stay().await? {
-                Errand::Leave => break,
-                Errand::Terminal { args, pause } => {
+                NextStep::Leave => break,
+                NextStep::Terminal { args, pause } => {
                     self.watch.end();
                     self.on_terminal(&args, pause).await;
                     if leave.has_come() {
                         break;
                     }
                 }
-                Errand::Edit(path) => {
+                NextStep::Edit(path) => {
                     self.watch.end();
                     let edited = editor::edit(&path).await;
                     edited.unwrap_or_else(|failure| pause(&failure.lines()));
@@ -164,7 +164,7 @@ impl Inhabitant {
     }
 
     /// Shows home until the user leaves it.
-    async fn stay(&mut self) -> io::Result<Errand> {
+    async fn stay(&mut self) -> io::Result<NextStep> {
         let mut screen = HomeScreen::open(&choose::ui())?;
         let mut signals = Signals::new(true)?;
         self.watch.begin(&self.hosts);
@@ -177,9 +177,9 @@ impl Inhabitant {
             let wake = screen.poll_timeout();
             let actions = tokio::select! {
                 signal = signals.next() => match signal {
-                    Signalled::Stop | Signalled::HangUp => vec![HomeAction::Quit],
-                    Signalled::Suspend => vec![HomeAction::Suspend],
-                    Signalled::Continue => vec![HomeAction::Redraw],
+                    ConsoleSignal::Stop | ConsoleSignal::HangUp => vec![HomeAction::Quit],
+                    ConsoleSignal::Suspend => vec![HomeAction::Suspend],
+                    ConsoleSignal::Continue => vec![HomeAction::Redraw],
                 },
                 input = screen.next_input() => match input {
                     Some(input) => screen.hear(input, &self.home, &mut self.view, now),
@@ -199,15 +199,15 @@ impl Inhabitant {
                 match action {
                     HomeAction::Quit => {
                         screen.close();
-                        return Ok(Errand::Leave);
+                        return Ok(NextStep::Leave);
                     }
                     HomeAction::OnTerminal { args, pause } => {
                         screen.close();
-                        return Ok(Errand::Terminal { args, pause });
+                        return Ok(NextStep::Terminal { args, pause });
                     }
                     HomeAction::Edit(path) => {
                         screen.close();
-                        return Ok(Errand::Edit(path));
+                        return Ok(NextStep::Edit(path));
                     }
                     HomeAction::Suspend => screen.suspend(&mut signals).await?,
                     HomeAction::Redraw => screen.redraw(),
@@ -258,11 +258,11 @@ impl Inhabitant {
                 self.retell_runs();
             }
             News::Reached(host, process, wish, outcome) => match reach::told(&host, process, wish, outcome) {
-                Told::Page(said) => {
+                AnswerView::Page(said) => {
                     self.tell(HomeEvent::Ended { job: 0, said });
                     self.view.overlay.get_or_insert(Overlay::Said(0));
                 }
-                Told::Word(text, role) => self.view.say(text, role, self.clock.now()),
+                AnswerView::Word(text, role) => self.view.say(text, role, self.clock.now()),
             },
             News::Recorded(past, summary) => {
                 self.lists.learnt(&past, *summary);
@@ -341,7 +341,7 @@ impl Inhabitant {
         }
     }
 
-    fn ended(&mut self, (job, said): (u64, rankdeck_tui::home::Said)) {
+    fn ended(&mut self, (job, said): (u64, rankdeck_tui::home::CommandEnd)) {
         let role = if said.well { rankdeck_tui::Role::Good } else { rankdeck_tui::Role::Bad };
         let last = match said.well {
             true => said.lines.iter().rev().find(|line| !line.starts_with("hint:")),

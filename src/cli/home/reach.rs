@@ -4,9 +4,9 @@
 use super::hosts::{News, Refuser};
 use crate::cli::roster::{decode, own_binary};
 use rankdeck_link::{AgentCommand, Links};
-use rankdeck_proto::process::{Environment, ProcessName, Reached, Wish};
+use rankdeck_proto::process::{Environment, ProcessName, ReachOutcome, Wish};
 use rankdeck_tui::Role;
-use rankdeck_tui::home::Said;
+use rankdeck_tui::home::CommandEnd;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use tokio::sync::mpsc;
 pub(super) async fn ask(host: Host, process: ProcessName, wish: Wish, news: mpsc::Sender<News>) {
     let outcome = match asked(&host, process, wish).await {
         Ok(outcome) => outcome,
-        Err(error) => Reached::Refused(error),
+        Err(error) => ReachOutcome::Refused(error),
     };
     let _ = news.send(News::Reached(host.name, process, wish, outcome)).await;
 }
 
-async fn asked(host: &Host, process: ProcessName, wish: Wish) -> Result<Reached, HintedError> {
+async fn asked(host: &Host, process: ProcessName, wish: Wish) -> Result<ReachOutcome, HintedError> {
     let binary = own_binary().map_err(|failure| failure.cause)?;
     let mut args = vec!["reach".to_owned(), "--process".into(), format!("{}-{}", process.pid, process.start)];
     if let Wish::Signal { signal } = wish {
@@ -33,22 +33,24 @@ async fn asked(host: &Host, process: ProcessName, wish: Wish) -> Result<Reached,
 }
 
 /// What an answer becomes: something to read, or a word in the footer.
-pub(super) enum Told {
-    Page(Said),
+pub(super) enum AnswerView {
+    Page(CommandEnd),
     Word(String, Role),
 }
 
-pub(super) fn told(host: &str, process: ProcessName, wish: Wish, outcome: Reached) -> Told {
+pub(super) fn told(host: &str, process: ProcessName, wish: Wish, outcome: ReachOutcome) -> AnswerView {
     match outcome {
-        Reached::Environment(found) => {
+        ReachOutcome::Environment(found) => {
             let title = format!("environment of {process} on {host}, as it was started");
-            Told::Page(Said { title, well: true, lines: lines(&found) })
+            AnswerView::Page(CommandEnd { title, well: true, lines: lines(&found) })
         }
-        Reached::Signalled { .. } => Told::Word(format!("{process} on {host} was sent {wish}"), Role::Good),
-        Reached::Refused(error) => {
-            Told::Word(format!("{wish} of {process}: {}", error.with_hint()), Role::Bad)
+        ReachOutcome::Signalled { .. } => {
+            AnswerView::Word(format!("{process} on {host} was sent {wish}"), Role::Good)
         }
-        Reached::Unknown => Told::Word(format!("{host} runs another rankdeck"), Role::Warn),
+        ReachOutcome::Refused(error) => {
+            AnswerView::Word(format!("{wish} of {process}: {}", error.with_hint()), Role::Bad)
+        }
+        ReachOutcome::Unknown => AnswerView::Word(format!("{host} runs another rankdeck"), Role::Warn),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a record alone tells of a run: how far this console saw it come, and how it ended.
 
-use crate::cli::past::{self, Past};
+use crate::cli::past::{self, PastRun};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::Model;
 use rankdeck_core::run_summary::RunSummary;
@@ -8,7 +8,7 @@ use rankdeck_proto::run_entry::SavedCheckpoint;
 use rankdeck_types::ids::Timestamp;
 
 /// Reads it; of a record that cannot be read nothing is known.
-pub(super) fn read(past: &Past) -> RunSummary {
+pub(super) fn read(past: &PastRun) -> RunSummary {
     let read = past::open(past).ok().and_then(|record| record.last().ok());
     read.map(|(model, at)| summary(&model, at)).unwrap_or_default()
 }
@@ -78,7 +78,7 @@ mod tests {
         let over = summary(&model, Timestamp(61_000));
         assert_eq!(over.outcome_text().as_deref(), Some("failed (1)"));
         assert_eq!(over.reason, "rank 1 was killed");
-        let nothing = Past {
+        let nothing = PastRun {
             name: "x".into(),
             record: "nowhere".into(),
             written: std::time::SystemTime::UNIX_EPOCH,

@@ -23,7 +23,7 @@ const READ: usize = 200;
 pub(super) struct Lists {
     hosts: Vec<Host>,
     told: Vec<Vec<RunEntry>>,
-    records: Vec<past::Past>,
+    records: Vec<past::PastRun>,
     looked: Option<Instant>,
     /// What records tell, and when they were written then.
     known: BTreeMap<String, (SystemTime, RunSummary)>,
@@ -48,14 +48,14 @@ impl Lists {
 
     /// Records of these runs that nobody has read since they were written. They count as being read until
     /// [`Lists::read_all`].
-    pub fn unread(&mut self, rows: &[RunRow]) -> Vec<past::Past> {
+    pub fn unread(&mut self, rows: &[RunRow]) -> Vec<past::PastRun> {
         let alone: BTreeSet<&str> =
             rows.iter().filter(|row| row.life == Life::Recorded).map(|row| row.run.as_str()).collect();
         let wanted = self.records.iter().filter(|past| alone.contains(past.name.as_str())).take(READ);
-        let is_old = |past: &&past::Past| {
+        let is_old = |past: &&past::PastRun| {
             self.known.get(&past.name).is_none_or(|(written, _)| *written != past.written)
         };
-        let unread: Vec<past::Past> = wanted.filter(is_old).cloned().collect();
+        let unread: Vec<past::PastRun> = wanted.filter(is_old).cloned().collect();
         if self.reading || unread.is_empty() {
             return Vec::new();
         }
@@ -64,7 +64,7 @@ impl Lists {
     }
 
     /// A record tells this.
-    pub fn learnt(&mut self, past: &past::Past, summary: RunSummary) {
+    pub fn learnt(&mut self, past: &past::PastRun, summary: RunSummary) {
         self.known.insert(past.name.clone(), (past.written, summary));
     }
 

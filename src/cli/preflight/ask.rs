@@ -3,7 +3,7 @@
 use super::super::args::HostKeyArgs;
 use super::super::roster::{self, own_binary};
 use super::super::{Failure, prompt};
-use super::{Examined, Subject};
+use super::{HostAnswer, Subject};
 use crate::shell::secrets;
 use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, random};
 use rankdeck_proto::examination::{EnvQuestion, Findings, Peer, Question};
@@ -29,7 +29,7 @@ const PORTS: u64 = 3;
 pub async fn ask(
     subject: &Subject<'_>,
     host_keys: &HostKeyArgs,
-) -> Result<Vec<Result<Examined, HintedError>>, Failure> {
+) -> Result<Vec<Result<HostAnswer, HintedError>>, Failure> {
     let answers = round(subject, host_keys, 0).await?;
     match late(&answers) {
         Some(late) => round(subject, host_keys, late).await,
@@ -39,14 +39,14 @@ pub async fn ask(
 
 /// Is it worth asking again? Milliseconds by which the hosts' shells differ: some began to look when others
 /// had given up. A host that could not listen explains by itself why it was not reached.
-fn late(answers: &[Result<Examined, HintedError>]) -> Option<u64> {
-    let all: Vec<&Examined> = answers.iter().map(|answer| answer.as_ref().ok()).collect::<Option<_>>()?;
+fn late(answers: &[Result<HostAnswer, HintedError>]) -> Option<u64> {
+    let all: Vec<&HostAnswer> = answers.iter().map(|answer| answer.as_ref().ok()).collect::<Option<_>>()?;
     let listened = |node: u32| {
         let listened = all.get(node as usize).and_then(|host| host.findings.listened.as_ref());
         listened.is_some_and(|listened| listened.error.is_none())
     };
     let apart =
-        |host: &&Examined| host.findings.reached.iter().any(|to| to.error.is_some() && listened(to.node));
+        |host: &&HostAnswer| host.findings.reached.iter().any(|to| to.error.is_some() && listened(to.node));
     all.iter().any(apart).then(|| {
         let shells = || all.iter().map(|host| host.shell);
         let spread = shells().fold(0.0, f64::max) - shells().fold(f64::INFINITY, f64::min);
@@ -58,7 +58,7 @@ async fn round(
     subject: &Subject<'_>,
     host_keys: &HostKeyArgs,
     late_ms: u64,
-) -> Result<Vec<Result<Examined, HintedError>>, Failure> {
+) -> Result<Vec<Result<HostAnswer, HintedError>>, Failure> {
     let binary = own_binary()?;
     let progress = prompt::Progress::new(host_keys);
     let mut questions = questions(subject, &mut || (random::fraction() * (1u64 << 53) as f64) as u64);
@@ -75,7 +75,7 @@ async fn round(
     let examined = |(reply, host): (Result<AgentReply, HintedError>, &Host)| {
         let reply = reply?;
         let findings = roster::decode::<Findings>(host, &reply.text)?;
-        Ok(Examined { findings, asked: reply.sent, answered: reply.received, shell: reply.shell })
+        Ok(HostAnswer { findings, asked: reply.sent, answered: reply.received, shell: reply.shell })
     };
     Ok(replies.into_iter().zip(hosts).map(examined).collect())
 }

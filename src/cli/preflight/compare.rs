@@ -1,7 +1,7 @@
 //! Hosts against each other: ranks that run different code or different libraries fail late, or never, and
 //! quietly. Pure.
 
-use super::{CHECKS, Cell, Examined, Grade, Subject, judge};
+use super::{CHECKS, Cell, Grade, HostAnswer, Subject, judge};
 use rankdeck_proto::examination::Findings;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
@@ -112,7 +112,7 @@ const MATTERS: [Matter; 9] = [
 /// own.
 pub fn same_machine(
     subject: &Subject<'_>,
-    answers: &[Result<Examined, HintedError>],
+    answers: &[Result<HostAnswer, HintedError>],
     columns: &mut [Vec<Cell>],
 ) {
     let hosts = &subject.draft.hosts;
@@ -140,7 +140,11 @@ pub fn same_machine(
 
 /// Refuses GPUs that two hosts of the file would give to ranks: each counts them for its own, and NCCL
 /// refuses two ranks on one.
-pub fn same_gpu(subject: &Subject<'_>, answers: &[Result<Examined, HintedError>], columns: &mut [Vec<Cell>]) {
+pub fn same_gpu(
+    subject: &Subject<'_>,
+    answers: &[Result<HostAnswer, HintedError>],
+    columns: &mut [Vec<Cell>],
+) {
     let hosts = &subject.draft.hosts;
     let at = CHECKS.iter().position(|check| *check == "gpus").unwrap_or_default();
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
@@ -164,7 +168,11 @@ pub fn same_gpu(subject: &Subject<'_>, answers: &[Result<Examined, HintedError>]
 }
 
 /// Marks the hosts that differ from the first that has a value.
-pub fn compare(subject: &Subject<'_>, answers: &[Result<Examined, HintedError>], columns: &mut [Vec<Cell>]) {
+pub fn compare(
+    subject: &Subject<'_>,
+    answers: &[Result<HostAnswer, HintedError>],
+    columns: &mut [Vec<Cell>],
+) {
     let hosts = &subject.draft.hosts;
     for matter in &MATTERS {
         // GPUs that are not wanted do not matter.
@@ -212,7 +220,7 @@ mod tests {
         report.columns.iter().map(|column| column[at].clone()).collect()
     }
 
-    fn good_code() -> Examined {
+    fn good_code() -> HostAnswer {
         let mut examined = good();
         examined.findings.code.script = Some("aaaa".into());
         examined.findings.program.as_mut().unwrap().python = Some(Python {

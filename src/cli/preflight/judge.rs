@@ -4,7 +4,7 @@ mod gpus;
 mod network;
 mod program;
 
-use super::{CHECKS, Cell, Examined, Subject};
+use super::{CHECKS, Cell, HostAnswer, Subject};
 use gpus::gpus;
 pub(super) use gpus::wanted;
 use network::{interface, names, port};
@@ -24,7 +24,7 @@ const SMALL_DISK: u64 = 1 << 30;
 const SLOW_SHELL: f64 = 2.0;
 
 /// All checks of one host, in the order of [`CHECKS`].
-pub fn column(subject: &Subject<'_>, node: usize, answer: &Result<Examined, HintedError>) -> Vec<Cell> {
+pub fn column(subject: &Subject<'_>, node: usize, answer: &Result<HostAnswer, HintedError>) -> Vec<Cell> {
     let examined = match answer {
         Ok(examined) => examined,
         Err(error) => {
@@ -56,7 +56,7 @@ pub fn column(subject: &Subject<'_>, node: usize, answer: &Result<Examined, Hint
     ]
 }
 
-fn reach(examined: &Examined) -> Cell {
+fn reach(examined: &HostAnswer) -> Cell {
     let found = &examined.findings;
     if examined.shell >= SLOW_SHELL {
         return Cell::warning(
@@ -203,7 +203,7 @@ fn code(subject: &Subject<'_>, found: &Findings) -> Cell {
 
 /// The other clock is ahead by at least what lies between our receipt and its answer, and behind by at least
 /// what lies between our question and its receipt; the way there and back only widens what is possible.
-fn clock(examined: &Examined) -> Cell {
+fn clock(examined: &HostAnswer) -> Cell {
     let ahead = examined.findings.answered - examined.answered;
     let behind = examined.asked - examined.findings.heard;
     if examined.asked == 0.0 || examined.answered == 0.0 {

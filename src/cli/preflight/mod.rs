@@ -120,7 +120,7 @@ pub struct Subject<'a> {
 
 /// One host's answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Examined {
+pub struct HostAnswer {
     /// What it found.
     pub findings: Findings,
     /// This machine's clock when it was asked and when it had answered.
@@ -137,7 +137,7 @@ pub struct Report {
     /// Names of the hosts.
     pub hosts: Vec<String>,
     /// What each host answered.
-    pub answers: Vec<Result<Examined, HintedError>>,
+    pub answers: Vec<Result<HostAnswer, HintedError>>,
     /// [`CHECKS`] of each host.
     pub columns: Vec<Vec<Cell>>,
     /// The plan, when all hosts have answered.
@@ -179,7 +179,7 @@ pub async fn preflight(subject: &Subject<'_>, host_keys: &HostKeyArgs) -> Result
 }
 
 /// Judges answers. Pure.
-fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, HintedError>>) -> Report {
+fn judged(subject: &Subject<'_>, answers: Vec<Result<HostAnswer, HintedError>>) -> Report {
     let draft = subject.draft;
     let mut columns: Vec<Vec<Cell>> =
         answers.iter().enumerate().map(|(node, answer)| judge::column(subject, node, answer)).collect();
@@ -207,7 +207,7 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, HintedError>>) ->
 
 /// Where a host gave no answer, hosts were not asked again: who was not reached may still have been receiving
 /// the agent, so nothing is said of it.
-fn unmeasured(answers: &[Result<Examined, HintedError>], columns: &mut [Vec<Cell>]) {
+fn unmeasured(answers: &[Result<HostAnswer, HintedError>], columns: &mut [Vec<Cell>]) {
     for (answer, column) in answers.iter().zip(columns) {
         let Ok(host) = answer else { continue };
         let bound = host.findings.listened.as_ref().is_none_or(|listened| listened.error.is_none());
@@ -234,7 +234,7 @@ fn in_file(key: &str, places: &[usize]) -> String {
 /// The interfaces that lead to rank 0's store, for hosts that name none: Gloo and NCCL would choose by the
 /// host's own name, or take the first.
 pub fn interfaces(report: &Report) -> Vec<Option<String>> {
-    let route = |answer: &Result<Examined, HintedError>| {
+    let route = |answer: &Result<HostAnswer, HintedError>| {
         answer.as_ref().ok()?.findings.route.as_ref()?.interface.clone()
     };
     report.answers.iter().map(route).collect()
@@ -289,16 +289,16 @@ pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
 mod tests {
     use super::judge::tests::{draft, good, subject};
     use super::*;
-    use rankdeck_proto::examination::Reached;
+    use rankdeck_proto::examination::ConnectResult;
 
     #[test]
     fn hosts_are_not_blamed_for_what_they_did_not_reach_while_another_gave_no_answer() {
         let mut apart = good();
         apart.findings.reached =
-            vec![Reached { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
+            vec![ConnectResult { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
         let draft = draft(3);
         let mut answers = vec![Ok(good()), Ok(apart), Ok(good())];
-        let told = |answers: &[Result<Examined, HintedError>]| {
+        let told = |answers: &[Result<HostAnswer, HintedError>]| {
             judged(&subject(&draft), answers.to_vec()).count(Grade::Failed)
         };
         assert_eq!(told(&answers), 1);

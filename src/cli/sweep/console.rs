@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 
 /// Something that a cell's console did.
-pub(super) enum Heard {
+pub(super) enum CellEvent {
     Line(usize, Value),
     End(usize, i32),
 }
@@ -24,7 +24,7 @@ impl Sweep {
         index: usize,
         slot: usize,
         binary: &Path,
-        events: &mpsc::Sender<Heard>,
+        events: &mpsc::Sender<CellEvent>,
     ) -> std::io::Result<u32> {
         let own = self.slots[slot].clone();
         let others = self.hosts.iter().filter(|name| !own.hosts.contains(name));
@@ -79,12 +79,12 @@ impl Sweep {
                     let kind = value["kind"].as_str();
                     if matches!(kind, Some("run_started" | "progress" | "metrics" | "eval" | "run_finished"))
                     {
-                        let _ = events.send(Heard::Line(index, value)).await;
+                        let _ = events.send(CellEvent::Line(index, value)).await;
                     }
                 }
             }
             let exit_code = child.wait().await.ok().and_then(|status| status.code()).unwrap_or(-1);
-            let _ = events.send(Heard::End(index, exit_code)).await;
+            let _ = events.send(CellEvent::End(index, exit_code)).await;
         });
         Ok(pid)
     }

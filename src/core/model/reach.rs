@@ -1,6 +1,6 @@
 //! What was asked of processes of hosts, and what came back.
 
-use rankdeck_proto::process::{Environment, ProcessName, Reached, Wish};
+use rankdeck_proto::process::{Environment, ProcessName, ReachOutcome, Wish};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use serde::{Deserialize, Serialize};
@@ -13,14 +13,14 @@ const ASKED: usize = 16;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reaches {
     /// The newest last, bounded.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<ReachQuestion>,
     requests: u64,
     answers: u64,
 }
 
 /// One question.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct ReachQuestion {
     /// Its number.
     pub request: u64,
     pub node: NodeRank,
@@ -29,23 +29,32 @@ pub struct Asked {
     pub process: ProcessName,
     pub wish: Wish,
     /// What came back, once it has.
-    pub outcome: Option<Reached>,
+    pub outcome: Option<ReachOutcome>,
     /// Which answer that was, in the order in which they came, from 1.
     pub answer: u64,
     /// When it was asked, in time that this console was awake.
     pub(crate) since: u64,
 }
 
-impl Asked {
+impl ReachQuestion {
     /// A question that is not asked yet.
-    pub fn new(node: NodeRank, host: impl Into<String>, process: ProcessName, wish: Wish) -> Asked {
-        Asked { request: 0, node, host: host.into(), process, wish, outcome: None, answer: 0, since: 0 }
+    pub fn new(node: NodeRank, host: impl Into<String>, process: ProcessName, wish: Wish) -> ReachQuestion {
+        ReachQuestion {
+            request: 0,
+            node,
+            host: host.into(),
+            process,
+            wish,
+            outcome: None,
+            answer: 0,
+            since: 0,
+        }
     }
 }
 
 impl Reaches {
     /// Notes a question; its number.
-    pub fn ask(&mut self, asked: Asked) -> u64 {
+    pub fn ask(&mut self, asked: ReachQuestion) -> u64 {
         self.requests += 1;
         let answered = asked.outcome.is_some();
         if self.asked.len() == ASKED {
@@ -53,12 +62,12 @@ impl Reaches {
         }
         self.answers += u64::from(answered);
         let answer = if answered { self.answers } else { 0 };
-        self.asked.push_back(Asked { request: self.requests, answer, ..asked });
+        self.asked.push_back(ReachQuestion { request: self.requests, answer, ..asked });
         self.requests
     }
 
     /// Takes the answer for each open question that gets one; `true` when one did.
-    pub fn settle(&mut self, mut answer: impl FnMut(&Asked) -> Option<Reached>) -> bool {
+    pub fn settle(&mut self, mut answer: impl FnMut(&ReachQuestion) -> Option<ReachOutcome>) -> bool {
         let before = self.answers;
         for asked in self.asked.iter_mut().filter(|asked| asked.outcome.is_none()) {
             if let Some(outcome) = answer(asked) {
@@ -80,7 +89,7 @@ impl Reaches {
     }
 
     /// Those whose answers came after that one.
-    pub fn answered(&self, after: u64) -> impl Iterator<Item = (&Asked, &Reached)> {
+    pub fn answered(&self, after: u64) -> impl Iterator<Item = (&ReachQuestion, &ReachOutcome)> {
         let told = self.asked.iter().filter_map(|asked| Some((asked, asked.outcome.as_ref()?)));
         told.filter(move |(asked, _)| asked.answer > after)
     }
@@ -91,12 +100,13 @@ impl Reaches {
         node: NodeRank,
         process: ProcessName,
     ) -> Option<Result<&Environment, HintedError>> {
-        let about =
-            |asked: &&Asked| (asked.node, asked.process, asked.wish) == (node, process, Wish::Environment);
+        let about = |asked: &&ReachQuestion| {
+            (asked.node, asked.process, asked.wish) == (node, process, Wish::Environment)
+        };
         match self.asked.iter().rev().find(about)?.outcome.as_ref()? {
-            Reached::Environment(found) => Some(Ok(found)),
-            Reached::Refused(error) => Some(Err(error.clone())),
-            Reached::Signalled { .. } | Reached::Unknown => {
+            ReachOutcome::Environment(found) => Some(Ok(found)),
+            ReachOutcome::Refused(error) => Some(Err(error.clone())),
+            ReachOutcome::Signalled { .. } | ReachOutcome::Unknown => {
                 Some(Err(HintedError::new("the agent gave another answer than was asked for", "")))
             }
         }

@@ -33,13 +33,13 @@ fn ask(c: &mut Cluster, wish: Wish) {
     c.event(Event::ReachRequested { node: NodeRank(1), process: OF_RANK_2, wish });
 }
 
-fn answer(c: &mut Cluster, node: usize, request: u64, outcome: Reached) {
+fn answer(c: &mut Cluster, node: usize, request: u64, outcome: ReachOutcome) {
     c.said(node, AgentMessage::Reached { request, outcome: Box::new(outcome) });
 }
 
-fn environment(value: &str) -> Reached {
+fn environment(value: &str) -> ReachOutcome {
     let variable = Variable { name: "PATH".into(), value: Some(value.into()) };
-    Reached::Environment(Environment { variables: vec![variable], left_out: 0 })
+    ReachOutcome::Environment(Environment { variables: vec![variable], left_out: 0 })
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn an_agent_that_is_lost_silent_or_unwilling_is_said_so() {
     c.pass(3_000);
     assert!(why(&c).contains("does not answer"), "{}", why(&c));
     ask(&mut c, Wish::Environment);
-    answer(&mut c, 1, 2, Reached::Refused(HintedError::new("pid 1002 has ended", "")));
+    answer(&mut c, 1, 2, ReachOutcome::Refused(HintedError::new("pid 1002 has ended", "")));
     assert_eq!(why(&c), "pid 1002 has ended");
     ask(&mut c, Wish::Environment);
     c.lose(1);

@@ -1,6 +1,6 @@
 //! Messages of agents, except records and samples, which have files of their own.
 
-use super::ownership::{self, Seen};
+use super::ownership::{self, LaunchFinding};
 use super::{bounds, failure, finder, link, policy_view, reach, records, samples};
 use crate::host::HostStage;
 use crate::model::{Arrival, Room, Tone};
@@ -163,9 +163,9 @@ fn snapshot(
     }
     if let Some(spec) = spec {
         match ownership::seen(ctx, node, &spec) {
-            Seen::Flaw => return,
-            Seen::Followed => records::catch_up(ctx),
-            Seen::Noted => {}
+            LaunchFinding::Flaw => return,
+            LaunchFinding::Followed => records::catch_up(ctx),
+            LaunchFinding::Noted => {}
         }
         for snapshot in ranks {
             let mine = ctx.session.run.is_current(spec.generation);

@@ -9,7 +9,7 @@ use rankdeck_proto::message::{
     AgentMessage, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage, PageSample,
     RankEvent, RankSample, RecordEvent,
 };
-use rankdeck_proto::process::{Reached, VARIABLES};
+use rankdeck_proto::process::{ReachOutcome, VARIABLES};
 use std::collections::BTreeMap;
 
 /// Bytes of a text that is a sentence or more.
@@ -29,11 +29,11 @@ const LAST_LINES: usize = 32;
 
 /// Cuts, and how many texts and lists it has cut.
 #[derive(Debug, Default)]
-struct Cut(u64);
+struct Cutter(u64);
 
 /// Cuts a message; returns how many of its texts and lists were cut.
 pub(super) fn cut(message: &mut AgentMessage) -> u64 {
-    let mut cut = Cut::default();
+    let mut cut = Cutter::default();
     match message {
         AgentMessage::Hello { build, host, run_dir, .. } => {
             cut.texts(NAME, [build, host]);
@@ -73,15 +73,15 @@ pub(super) fn cut(message: &mut AgentMessage) -> u64 {
             cut.text(TEXT, &mut findings.cut);
         }
         AgentMessage::Reached { outcome, .. } => match &mut **outcome {
-            Reached::Environment(found) => {
+            ReachOutcome::Environment(found) => {
                 cut.list(VARIABLES, &mut found.variables);
                 for variable in &mut found.variables {
                     cut.text(NAME, &mut variable.name);
                     variable.value.iter_mut().for_each(|value| cut.text(TEXT, value));
                 }
             }
-            Reached::Refused(error) => cut.texts(TEXT, [&mut error.error, &mut error.hint]),
-            Reached::Signalled { .. } | Reached::Unknown => {}
+            ReachOutcome::Refused(error) => cut.texts(TEXT, [&mut error.error, &mut error.hint]),
+            ReachOutcome::Signalled { .. } | ReachOutcome::Unknown => {}
         },
         AgentMessage::Refused(error) => cut.texts(TEXT, [&mut error.error, &mut error.hint]),
         AgentMessage::Bye { reason } => cut.text(TEXT, reason),
@@ -90,7 +90,7 @@ pub(super) fn cut(message: &mut AgentMessage) -> u64 {
     cut.0
 }
 
-impl Cut {
+impl Cutter {
     fn text(&mut self, most: usize, text: &mut String) {
         if text.len() > most {
             let end = (0..=most).rev().find(|end| text.is_char_boundary(*end));

@@ -4,7 +4,7 @@ use crate::model::{Mark, MarkKind, Model, RankModel};
 use crate::run::Reach;
 use crate::series::{Place, Series};
 use crate::session::{At, Ctx};
-use crate::watch::Happened;
+use crate::watch::Occurrence;
 use std::collections::BTreeMap;
 
 /// Different charts kept.
@@ -35,7 +35,7 @@ pub(super) fn derived(ctx: &mut Ctx<'_>, name: &'static str, place: Place, y: f6
 
 /// Values that ranks say themselves, by name.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct RankScalars {
     /// The newest ones.
     pub values: BTreeMap<String, f64>,
     /// The least and the greatest, where one stands for several.
@@ -45,8 +45,8 @@ pub(super) struct Said {
 }
 
 /// Adds what ranks say themselves.
-pub(super) fn scalars(ctx: &mut Ctx<'_>, at: At, env_step: u64, said: Said) {
-    let Said { values, spread, not_finite } = said;
+pub(super) fn scalars(ctx: &mut Ctx<'_>, at: At, env_step: u64, said: RankScalars) {
+    let RankScalars { values, spread, not_finite } = said;
     // A name that is among the numbers too has become one again since.
     for (name, count) in not_finite {
         // A chart that the console makes of numbers alone takes these, too.
@@ -91,8 +91,8 @@ fn make_room(ctx: &mut Ctx<'_>, name: &str) {
 }
 
 /// Something happened at the step that the run had reached by then, or at `step`.
-pub(super) fn mark(ctx: &mut Ctx<'_>, happened: Happened, step: Option<u64>, kind: MarkKind) {
-    let Happened { time, past } = happened;
+pub(super) fn mark(ctx: &mut Ctx<'_>, happened: Occurrence, step: Option<u64>, kind: MarkKind) {
+    let Occurrence { time, past } = happened;
     let step = step.map(|step| step as f64).unwrap_or_else(|| match past {
         true => step_at(ctx.model, time),
         false => ctx.session.run.tries.reached.env_step as f64,

@@ -19,7 +19,7 @@ use rankdeck_types::plan::Plan;
 
 /// What came of a launch that a host tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum LaunchFinding {
     /// It cannot be true; the host is given up.
     Flaw,
     Noted,
@@ -28,7 +28,7 @@ pub(super) enum Seen {
 }
 
 /// The snapshot or a record of a host shows which launch it has accepted.
-pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) -> Seen {
+pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) -> LaunchFinding {
     let name = ctx.host_name(node);
     let foreign = ctx.model.run.id.as_ref().is_some_and(|run| *run != spec.plan.run);
     let flaw = match spec.plan.flaw() {
@@ -42,7 +42,7 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) -> Seen
             node,
             HintedError::new(error, "the host may be compromised: look at it before you trust it"),
         );
-        return Seen::Flaw;
+        return LaunchFinding::Flaw;
     }
     let hash = spec.hash();
     let host = ctx.host(node);
@@ -77,7 +77,7 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) -> Seen
         plan.take_own(node, &spec.plan);
     }
     compare(ctx);
-    if followed { Seen::Followed } else { Seen::Noted }
+    if followed { LaunchFinding::Followed } else { LaunchFinding::Noted }
 }
 
 /// A host tells a newer launch than the present one, which this console has made.

@@ -1,8 +1,8 @@
 //! How far the training is, as ranks tell it: totals, rates, evaluations, weights, and charts of all of them.
 
-use super::charts::{self, EVAL, RETURN, SPS, Said};
+use super::charts::{self, EVAL, RETURN, RankScalars, SPS};
 use super::failure::age_ms;
-use crate::join::Joined;
+use crate::join::JoinedIteration;
 use crate::model::{FingerprintModel, LatestTotals, OwnMetrics, Progress, RankModel, Tone};
 use crate::report::{GpuState, RankProgress, ReportBody, VerdictKind};
 use crate::run::Reach;
@@ -26,8 +26,15 @@ pub(super) fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
 pub(super) fn summed(ctx: &mut Ctx<'_>, at: At, added: Option<(Counters, Vec<Counters>)>) {
     let Some((totals, own)) = added else { return };
     let steps_per_s = global_rate(ctx, at, &totals);
-    let joined =
-        Joined { totals, time: at.time, sum: totals, own, consistent: true, steps_per_s, reduced: false };
+    let joined = JoinedIteration {
+        totals,
+        time: at.time,
+        sum: totals,
+        own,
+        consistent: true,
+        steps_per_s,
+        reduced: false,
+    };
     progressed(ctx, at, Some(joined));
 }
 
@@ -59,7 +66,7 @@ pub(super) fn measured(
     rank: Rank,
     source: String,
     env_step: Option<u64>,
-    said: Said,
+    said: RankScalars,
 ) {
     let values = &said.values;
     let known = ctx.model.own.as_ref();
@@ -134,12 +141,12 @@ pub(super) fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, v
 }
 
 /// An iteration is complete: the totals and all ranks' counters have arrived.
-pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
+pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<JoinedIteration>) {
     ctx.model.drops.joins += ctx.session.join.take_dropped();
     let Some(joined) = joined else { return };
     let ranks = ctx.model.ranks.iter().zip(&joined.own);
     let per_rank: Vec<RankProgress> = ranks.map(|(rank, own)| rank_progress(ctx, at, rank, own)).collect();
-    let Joined { totals, sum, consistent, steps_per_s, time, reduced, .. } = joined.clone();
+    let JoinedIteration { totals, sum, consistent, steps_per_s, time, reduced, .. } = joined.clone();
     // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to
     // it.
     let Counters { train_iter, env_step, .. } = totals;

@@ -3,7 +3,7 @@
 //! History (evaluations, checkpoints, charts) is kept over all generations. Lives, joins and failures belong
 //! to the present one.
 
-use super::charts::{self, Said};
+use super::charts::{self, RankScalars};
 use super::{media, progress};
 use crate::last_words::{EndOfProcess, LastWords};
 use crate::limits::Limits;
@@ -11,7 +11,7 @@ use crate::model::{CheckpointModel, FingerprintModel, MarkKind, RankLife, RankMo
 use crate::report::ReportBody;
 use crate::run::{Cause, Failure, Reach, Weight, weigh};
 use crate::session::{At, Ctx};
-use crate::watch::{Death, Happened};
+use crate::watch::{Death, Occurrence};
 use rankdeck_proto::message::{Exception, Exit, FailureKind, FinishReason, RankEvent};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
@@ -229,7 +229,7 @@ fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
     let facts = &mut ctx.session.run.facts;
     facts.failed(Failure { rank, host, time, bound_s, last_lines, weight, text, gist: said.gist(), usage });
     facts.blame(Cause::Failure);
-    let happened = Happened { time: ended, past: at.past };
+    let happened = Occurrence { time: ended, past: at.past };
     ctx.session.watch.fact(Some(rank), verdict, happened);
 }
 
@@ -263,7 +263,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
         }
         RankEvent::Totals(totals) if rank == Rank(0) => progress::totals(ctx, at, totals),
         RankEvent::Scalars { env_step, values, not_finite, .. } if rank == Rank(0) => {
-            charts::scalars(ctx, at, env_step, Said { values, not_finite, ..Said::default() });
+            charts::scalars(ctx, at, env_step, RankScalars { values, not_finite, ..RankScalars::default() });
         }
         RankEvent::Eval(evaluation) if rank == Rank(0) => progress::evaluated(ctx, at, evaluation),
         RankEvent::Histogram(said) if rank == Rank(0) => media::histogram(ctx, at, said),

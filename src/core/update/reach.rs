@@ -1,10 +1,10 @@
 //! A process that the user asks for: its environment, a signal to it.
 
-use crate::model::{Asked, SentSignal, Subject, Tone};
+use crate::model::{ReachQuestion, SentSignal, Subject, Tone};
 use crate::report::ReportBody;
 use crate::session::{At, Ctx};
 use rankdeck_proto::message::ConsoleMessage;
-use rankdeck_proto::process::{ProcessName, Reached, Wish};
+use rankdeck_proto::process::{ProcessName, ReachOutcome, Wish};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words::signal_name;
@@ -20,9 +20,12 @@ pub(super) fn requested(ctx: &mut Ctx<'_>, node: NodeRank, process: ProcessName,
     let (since, host) = (ctx.session.clock.awake_ms, ctx.host_name(node));
     let live = ctx.host(node).is_live();
     let outcome = (!live).then(|| {
-        Reached::Refused(HintedError::new(format!("{host} is not connected"), "it is asked when it is back"))
+        ReachOutcome::Refused(HintedError::new(
+            format!("{host} is not connected"),
+            "it is asked when it is back",
+        ))
     });
-    let asked = Asked { outcome, since, ..Asked::new(node, host, process, wish) };
+    let asked = ReachQuestion { outcome, since, ..ReachQuestion::new(node, host, process, wish) };
     let request = ctx.model.reaches.ask(asked);
     if live {
         ctx.send(node, ConsoleMessage::Reach { request, process, wish });
@@ -31,7 +34,7 @@ pub(super) fn requested(ctx: &mut Ctx<'_>, node: NodeRank, process: ProcessName,
 }
 
 /// An agent answers.
-pub(super) fn reached(ctx: &mut Ctx<'_>, node: NodeRank, request: u64, outcome: Reached) -> bool {
+pub(super) fn reached(ctx: &mut Ctx<'_>, node: NodeRank, request: u64, outcome: ReachOutcome) -> bool {
     let mut outcome = Some(outcome);
     ctx.model
         .reaches
@@ -43,7 +46,7 @@ pub(super) fn lost(ctx: &mut Ctx<'_>, node: NodeRank) {
     ctx.model.reaches.settle(|asked| {
         let error = format!("{} was lost before it answered", asked.host);
         let lost = HintedError::new(error, "ask again when it is back");
-        (asked.node == node).then_some(Reached::Refused(lost))
+        (asked.node == node).then_some(ReachOutcome::Refused(lost))
     });
 }
 
@@ -54,7 +57,7 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
         let error = format!("{} does not answer", asked.host);
         let hint = "its agent may be of an older rankdeck, or the host is in trouble";
         let late = awake.saturating_sub(asked.since) > ANSWER_MS;
-        late.then(|| Reached::Refused(HintedError::new(error, hint)))
+        late.then(|| ReachOutcome::Refused(HintedError::new(error, hint)))
     })
 }
 

@@ -1,7 +1,7 @@
 //! Records: durable events, applied exactly once and in order per host (CORE-3).
 
-use super::charts::Said;
-use super::ownership::{self, Seen};
+use super::charts::RankScalars;
+use super::ownership::{self, LaunchFinding};
 use super::{charts, link, progress, ranks, reach};
 use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
 use crate::model::{MarkKind, Tone};
@@ -98,7 +98,7 @@ fn act_on(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) {
         }
         RecordEvent::Rank { rank, said } => ranks::said(ctx, at, rank, said),
         RecordEvent::Metrics { rank, source, env_step, values, skipped: _, not_finite, spread } => {
-            progress::measured(ctx, at, rank, source, env_step, Said { values, spread, not_finite });
+            progress::measured(ctx, at, rank, source, env_step, RankScalars { values, spread, not_finite });
         }
         RecordEvent::Notice { text } => {
             let name = ctx.host_name(node);
@@ -111,9 +111,9 @@ fn act_on(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) {
 
 fn launched(ctx: &mut Ctx<'_>, at: At, spec: &rankdeck_proto::message::LaunchSpec) {
     match ownership::seen(ctx, at.node, spec) {
-        Seen::Flaw => return,
-        Seen::Followed => catch_up(ctx),
-        Seen::Noted => {}
+        LaunchFinding::Flaw => return,
+        LaunchFinding::Followed => catch_up(ctx),
+        LaunchFinding::Noted => {}
     }
     // By the agent's own clock.
     let machine = &mut ctx.host(at.node).machine;

@@ -5,7 +5,7 @@ use crate::model::{MarkKind, RunState, Subject, Tone};
 use crate::report::{ReportBody, Severity};
 use crate::run::Cause;
 use crate::session::Ctx;
-use crate::watch::Happened;
+use crate::watch::Occurrence;
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::experiment::OnStuck;
 
@@ -20,7 +20,7 @@ pub(super) fn tell(ctx: &mut Ctx<'_>) {
             Severity::Cleared => (Tone::Good, "over: "),
         };
         let text = format!("{word}{}: {}", verdict.verdict.name(), verdict.reason);
-        let now = || Happened { time: ctx.session.clock.wall_time(ctx.now), past: false };
+        let now = || Occurrence { time: ctx.session.clock.wall_time(ctx.now), past: false };
         let happened = change.happened.unwrap_or_else(now);
         let time = happened.time;
         ctx.note_about(time, tone, text, Some(Subject::Verdict(Box::new(verdict.clone()))));

@@ -80,7 +80,7 @@ impl Snapshot<'_> {
     }
 
     /// One rank holds the others up.
-    pub fn behind(&self, late: &Late<'_>, judged: Judgement) -> VerdictReport {
+    pub fn behind(&self, late: &LateRank<'_>, judged: Judgement) -> VerdictReport {
         let form = if late.ahead {
             SentenceForm::Alone
         } else if judged.severity == Severity::Amber {
@@ -109,7 +109,7 @@ impl Snapshot<'_> {
     }
 
     /// Everything that a sentence about a late rank may mention.
-    fn words_about(&self, late: &Late<'_>) -> Vec<(&'static str, String)> {
+    fn words_about(&self, late: &LateRank<'_>) -> Vec<(&'static str, String)> {
         let guilty = find(self.model, late.rank);
         let view = self.view(late.rank);
         let page = guilty.and_then(|rank| rank.sample.as_ref()).and_then(|sample| sample.page.as_ref());
@@ -156,7 +156,7 @@ impl Snapshot<'_> {
         ]
     }
 
-    fn awaited(&self, late: &Late<'_>) -> String {
+    fn awaited(&self, late: &LateRank<'_>) -> String {
         let alone = [late.rank];
         let in_it = if late.ahead { &alone } else { late.waiters };
         let call = in_it.iter().find_map(|rank| {
@@ -283,8 +283,15 @@ impl Snapshot<'_> {
         waited_ms: u64,
     ) -> VerdictReport {
         let first = waiters.first().copied();
-        let late =
-            Late { rank: first.unwrap_or_default(), also: &[], waiters, group, seq, waited_ms, ahead: false };
+        let late = LateRank {
+            rank: first.unwrap_or_default(),
+            also: &[],
+            waiters,
+            group,
+            seq,
+            waited_ms,
+            ahead: false,
+        };
         let judged = Judgement {
             severity: Severity::Amber,
             ..Judgement::usual(Confidence::Likely, Reason::NetworkLoss)
@@ -380,7 +387,7 @@ fn add_new(told: &mut Vec<String>, facts: impl IntoIterator<Item = String>) {
 }
 
 /// A late rank and those who wait for it.
-pub(super) struct Late<'a> {
+pub(super) struct LateRank<'a> {
     pub rank: Rank,
     pub also: &'a [Rank],
     pub waiters: &'a [Rank],

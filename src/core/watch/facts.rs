@@ -5,7 +5,7 @@ use super::draft::{Draft, Judgement};
 use super::gauges::{complaint, find, host_of, name};
 use super::replicas::{Drift, Grounds, NotFinite};
 use crate::card::{Advice, ranges};
-use crate::join::Joined;
+use crate::join::JoinedIteration;
 use crate::last_words::LastWords;
 use crate::model::Model;
 use crate::reason::{Reason, SentenceForm, Severity};
@@ -216,7 +216,7 @@ pub(super) fn not_finite(model: &Model, found: &NotFinite) -> VerdictReport {
 }
 
 /// The verdict about totals that are not the sum of the ranks' own counters.
-pub(crate) fn totals_differ(model: &Model, joined: &Joined) -> VerdictReport {
+pub(crate) fn totals_differ(model: &Model, joined: &JoinedIteration) -> VerdictReport {
     let pairs = [
         ("env_step", joined.totals.env_step, joined.sum.env_step),
         ("samples", joined.totals.samples, joined.sum.samples),

@@ -24,12 +24,12 @@ pub(crate) struct Change {
     /// It is about a living rank and has become certain, so that the policy applies.
     pub acts: bool,
     /// When it happened; `None`: now.
-    pub happened: Option<Happened>,
+    pub happened: Option<Occurrence>,
 }
 
 /// When something happened that a record tells.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Happened {
+pub(crate) struct Occurrence {
     /// By the clock of its agent.
     pub time: WallTime,
     /// Before this console looked.
@@ -38,7 +38,7 @@ pub(crate) struct Happened {
 
 /// What of a verdict has been told.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Told {
+struct ToldVerdict {
     verdict: VerdictReport,
     condition: bool,
 }
@@ -49,9 +49,9 @@ pub(super) struct Incidents {
     facts: BTreeMap<Key, VerdictReport>,
     /// When those happened that records tell.
     #[serde(default)]
-    happened: BTreeMap<Key, Happened>,
+    happened: BTreeMap<Key, Occurrence>,
     conditions: BTreeMap<Key, VerdictReport>,
-    told: BTreeMap<Key, Told>,
+    told: BTreeMap<Key, ToldVerdict>,
     doubts: Doubts,
     /// The rank whose departure from the common order explains all deaths.
     root_of_deaths: Option<Rank>,
@@ -64,7 +64,7 @@ impl Incidents {
     }
 
     /// A fact that stays until it is taken back.
-    pub fn fact(&mut self, rank: Option<Rank>, mut verdict: VerdictReport, happened: Option<Happened>) {
+    pub fn fact(&mut self, rank: Option<Rank>, mut verdict: VerdictReport, happened: Option<Occurrence>) {
         if let Some(root) = self.root_of_deaths {
             follow(&mut verdict, rank, root);
         }
@@ -89,7 +89,7 @@ impl Incidents {
     }
 
     /// When the first rank died, of those that have.
-    pub fn first_death(&self) -> Option<Happened> {
+    pub fn first_death(&self) -> Option<Occurrence> {
         let deaths = self.happened.iter().filter(|(key, _)| key.0 == VerdictKind::Dead);
         deaths.map(|(_, happened)| *happened).min_by(|a, b| a.time.total_cmp(&b.time))
     }
@@ -113,21 +113,21 @@ impl Incidents {
 
     /// The living rank that a red verdict blames. A rank that fails because of a wait is its victim.
     pub fn root(&self) -> Option<Rank> {
-        let red = |told: &&Told| told.condition && told.verdict.severity == Severity::Red;
+        let red = |told: &&ToldVerdict| told.condition && told.verdict.severity == Severity::Red;
         self.told.values().filter(red).find_map(|told| told.verdict.rank)
     }
 
     /// What changed since the last call, in the order to tell it: worst news first, cleared ones last.
     pub fn changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
-        let mut present: BTreeMap<Key, Told> = self
+        let mut present: BTreeMap<Key, ToldVerdict> = self
             .facts
             .iter()
-            .map(|(key, verdict)| (*key, Told { verdict: verdict.clone(), condition: false }))
+            .map(|(key, verdict)| (*key, ToldVerdict { verdict: verdict.clone(), condition: false }))
             .chain(
                 self.conditions
                     .iter()
-                    .map(|(key, verdict)| (*key, Told { verdict: verdict.clone(), condition: true })),
+                    .map(|(key, verdict)| (*key, ToldVerdict { verdict: verdict.clone(), condition: true })),
             )
             .collect();
         for (key, now) in &mut present {
@@ -175,7 +175,12 @@ struct Doubts {
 
 impl Doubts {
     /// Takes out of `found` what has not held for long enough. What replaces something told is told at once.
-    fn sift(&mut self, found: &mut BTreeMap<Key, VerdictReport>, told: &BTreeMap<Key, Told>, awake_ms: u64) {
+    fn sift(
+        &mut self,
+        found: &mut BTreeMap<Key, VerdictReport>,
+        told: &BTreeMap<Key, ToldVerdict>,
+        awake_ms: u64,
+    ) {
         let before = std::mem::take(&mut self.since);
         found.retain(|key, verdict| {
             let doubtful = matches!(

@@ -57,7 +57,7 @@ mod weigh;
 
 pub(crate) use card_builder::seen;
 pub(crate) use facts::{Death, dead, drift, totals_differ};
-pub(crate) use incidents::{Change, Happened};
+pub(crate) use incidents::{Change, Occurrence};
 pub(crate) use looks::LookRequest;
 
 use crate::limits::Limits;
@@ -141,7 +141,7 @@ impl Watch {
     }
 
     /// A fact that stays until it is taken back.
-    pub fn fact(&mut self, rank: Option<Rank>, verdict: VerdictReport, happened: Happened) {
+    pub fn fact(&mut self, rank: Option<Rank>, verdict: VerdictReport, happened: Occurrence) {
         self.incidents.fact(rank, verdict, Some(happened));
     }
 

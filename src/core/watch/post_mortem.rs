@@ -1,9 +1,9 @@
 //! After a death: which rank was the first to leave the common order. Pure.
 
 use super::draft::Judgement;
-use super::evidence::{Late, Snapshot};
+use super::evidence::{LateRank, Snapshot};
 use super::rank_view::RankView;
-use super::{Happened, Watch, disagree};
+use super::{Occurrence, Watch, disagree};
 use crate::limits::Limits;
 use crate::model::{Model, RankLife, RankModel};
 use crate::reason::Reason;
@@ -35,7 +35,7 @@ impl Watch {
         model: &Model,
         victim: Rank,
         limits: &Limits,
-        happened: Happened,
+        happened: Occurrence,
     ) -> Option<(Rank, String)> {
         let (rank, verdict) = {
             let views = self.views(model, &[], limits);
@@ -56,7 +56,7 @@ impl Watch {
                 reason: Reason::LeftEarly,
             };
             let waiters = [victim];
-            let late = Late { rank, also: &[], waiters: &waiters, group, seq, waited_ms, ahead: false };
+            let late = LateRank { rank, also: &[], waiters: &waiters, group, seq, waited_ms, ahead: false };
             (rank, Snapshot { model, views: &views }.behind(&late, judged))
         };
         let text = verdict.reason.clone();

@@ -24,7 +24,7 @@ const HELD_TIME: f64 = 0.3;
 
 /// What a group's counters were at a moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Counted {
+struct QuotaCounters {
     at_ms: u64,
     periods: u64,
     throttled: u64,
@@ -34,7 +34,7 @@ struct Counted {
 /// The counters of late.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct QuotaHistory {
-    past: VecDeque<Counted>,
+    past: VecDeque<QuotaCounters>,
 }
 
 /// What a quota has done to a rank of late.
@@ -51,7 +51,7 @@ impl QuotaHistory {
     /// Takes the counters of a moment.
     pub fn count(&mut self, at_ms: u64, cgroup: Option<&CgroupSample>) {
         let CgroupSample { periods, throttled, throttled_ms, .. } = cgroup.cloned().unwrap_or_default();
-        let now = Counted { at_ms, periods, throttled, throttled_ms };
+        let now = QuotaCounters { at_ms, periods, throttled, throttled_ms };
         if periods == 0 {
             // No quota yet, or none any more: there is nothing to remember but that.
             self.past.clear();

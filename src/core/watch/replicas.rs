@@ -132,7 +132,7 @@ struct Changes {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Compared {
+struct Comparison {
     upto: Option<u64>,
     /// Compared before any step was made.
     from_start: bool,
@@ -158,7 +158,7 @@ struct Compared {
 /// What is known about the replicas of a generation, by optimiser.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Replicas {
-    optimizers: BTreeMap<u32, Compared>,
+    optimizers: BTreeMap<u32, Comparison>,
 }
 
 impl Replicas {
@@ -199,7 +199,7 @@ impl Replicas {
 
 type At<'a> = Vec<(Rank, &'a FingerprintSample)>;
 
-impl Compared {
+impl Comparison {
     fn compare(&mut self, optimizer: u32, living: &[(Rank, &Track)]) {
         let of = |track: &Track| track.weights.keys().any(|(number, _)| *number == optimizer);
         let members: Vec<&(Rank, &Track)> = living.iter().filter(|(_, track)| of(track)).collect();
@@ -212,8 +212,8 @@ impl Compared {
             if members.len() < living.len() && made.is_none_or(|((_, step), _)| *step < LONG_IN) {
                 return;
             }
-            let Compared { drift, not_finite, .. } = std::mem::take(self);
-            *self = Compared { drift, not_finite, everybody: ranks, ..Compared::default() };
+            let Comparison { drift, not_finite, .. } = std::mem::take(self);
+            *self = Comparison { drift, not_finite, everybody: ranks, ..Comparison::default() };
         }
         let from = self.upto.map_or(0, |upto| upto.saturating_add(1));
         for (_, step) in first.weights.range((optimizer, from)..=(optimizer, u64::MAX)).map(|(key, _)| *key) {

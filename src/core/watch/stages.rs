@@ -2,7 +2,7 @@
 //! Pure.
 
 use super::draft::Judgement;
-use super::evidence::{Late, Snapshot};
+use super::evidence::{LateRank, Snapshot};
 use super::rank_view::RankView;
 use super::{Detection, cause, program, shortage};
 use crate::limits::Limits;
@@ -87,7 +87,7 @@ fn rendezvous(
         .chain(late.iter().map(|view| view.rank))
         .filter(|other| *other != rank)
         .collect();
-    let late = Late { rank, also: &also, waiters: &waiting, group: "", seq: 0, waited_ms, ahead: false };
+    let late = LateRank { rank, also: &also, waiters: &waiting, group: "", seq: 0, waited_ms, ahead: false };
     (judged.map(|judged| snapshot.behind(&late, judged)), vec![rank])
 }
 
@@ -119,7 +119,7 @@ fn patience(view: &RankView<'_>, limits: &Limits) -> u64 {
 
 fn stalled(snapshot: &Snapshot<'_>, view: &RankView<'_>, waited_ms: u64, also: &[Rank]) -> VerdictReport {
     let judged = Judgement::usual(Confidence::Likely, Reason::TeardownStall);
-    let late = Late { rank: view.rank, also, waiters: &[], group: "", seq: 0, waited_ms, ahead: false };
+    let late = LateRank { rank: view.rank, also, waiters: &[], group: "", seq: 0, waited_ms, ahead: false };
     snapshot.behind(&late, judged)
 }
 

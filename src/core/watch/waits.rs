@@ -68,7 +68,7 @@ pub(super) enum Finding {
 }
 
 /// A group that stands still.
-struct Stalled {
+struct StalledGroup {
     frontier: u64,
     waiters: Vec<usize>,
     behind: Vec<usize>,
@@ -81,7 +81,7 @@ pub(super) fn look(views: &[RankView<'_>]) -> Vec<Finding> {
     for view in views {
         names.extend(view.groups.iter().filter(|group| group.entered > 0).map(|group| group.name));
     }
-    let mut stalled: BTreeMap<&str, Stalled> = BTreeMap::new();
+    let mut stalled: BTreeMap<&str, StalledGroup> = BTreeMap::new();
     let mut findings = Vec::new();
     for name in names {
         let members = members(views, name);
@@ -119,7 +119,7 @@ fn members(views: &[RankView<'_>], name: &str) -> Vec<usize> {
 }
 
 /// The group as one that stands still; `None` while it moves, or while nothing is certain about it.
-fn stall(views: &[RankView<'_>], members: &[usize], name: &str) -> Option<Stalled> {
+fn stall(views: &[RankView<'_>], members: &[usize], name: &str) -> Option<StalledGroup> {
     let members: Vec<(usize, &RankView)> =
         members.iter().filter_map(|index| Some((*index, views.get(*index)?))).collect();
     let entered = members.iter().filter(|(_, view)| view.fresh).map(|(_, view)| view.entered(name));
@@ -142,7 +142,7 @@ fn stall(views: &[RankView<'_>], members: &[usize], name: &str) -> Option<Stalle
     let unheard_inside = behind.is_empty() && alive().any(|view| !view.fresh);
     let dead = behind.iter().any(|(_, view)| view.died);
     let indices = |ranks: &[(usize, &RankView)]| ranks.iter().map(|(index, _)| *index).collect();
-    (!unheard && !missing && !unheard_inside && !dead).then(|| Stalled {
+    (!unheard && !missing && !unheard_inside && !dead).then(|| StalledGroup {
         frontier,
         waiters: indices(&waiters),
         behind: indices(&behind),
@@ -163,7 +163,7 @@ struct Trail {
 }
 
 impl Trail {
-    fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, Stalled>, group: &Stalled) -> Trail {
+    fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, StalledGroup>, group: &StalledGroup) -> Trail {
         // The group in which a rank waits; `None` when it waits nowhere, or where nothing is known to stand
         // still.
         let next = |index: usize| {
@@ -206,7 +206,7 @@ impl Trail {
 }
 
 /// Follows the waits from every stalled group to where they end.
-fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding> {
+fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, StalledGroup>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     let mut named: BTreeSet<Rank> = BTreeSet::new();
     let rank = |index: usize| views.get(index).map(|view| view.rank).unwrap_or_default();
@@ -265,7 +265,7 @@ fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Find
 /// The group and number in which a guilty rank is missing: where it holds somebody up directly.
 fn missing_in(
     views: &[RankView<'_>],
-    stalled: &BTreeMap<&str, Stalled>,
+    stalled: &BTreeMap<&str, StalledGroup>,
     index: usize,
     name: &str,
     frontier: u64,
@@ -280,7 +280,7 @@ fn missing_in(
 
 /// A strict minority waits in a call that none of the others ever made: the minority is early, the others are
 /// not late.
-fn is_ahead(views: &[RankView<'_>], group: &Stalled, name: &str) -> bool {
+fn is_ahead(views: &[RankView<'_>], group: &StalledGroup, name: &str) -> bool {
     if group.waiters.len() * 2 >= group.waiters.len() + group.behind.len() {
         return false;
     }

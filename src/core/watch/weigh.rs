@@ -2,7 +2,7 @@
 
 use super::cause;
 use super::draft::Judgement;
-use super::evidence::{Late, Snapshot};
+use super::evidence::{LateRank, Snapshot};
 use super::track::Track;
 use super::waits::Finding;
 use super::{looks, network};
@@ -71,15 +71,14 @@ pub(super) fn waiting(
             if ahead && judged.severity == Severity::Red {
                 // The one that waits alone is early; those who are late have never heard of its call.
                 let early = *waiters.first()?;
-                let late = Late { rank: early, also: &[], waiters: &[*rank], group, seq, waited_ms, ahead };
+                let late =
+                    LateRank { rank: early, also: &[], waiters: &[*rank], group, seq, waited_ms, ahead };
                 return Some(snapshot.behind(&late, Judgement { reason: Reason::ExtraCall, ..judged }));
             }
-            Some(
-                snapshot.behind(
-                    &Late { rank: *rank, also, waiters, group, seq, waited_ms, ahead: false },
-                    judged,
-                ),
-            )
+            Some(snapshot.behind(
+                &LateRank { rank: *rank, also, waiters, group, seq, waited_ms, ahead: false },
+                judged,
+            ))
         }
         Finding::Disagree { what, waited_ms } => Some(snapshot.disagree(what, *waited_ms)),
         Finding::Ring { ring, waited_ms } => {

@@ -128,7 +128,7 @@ fn unsuitable_hosts_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut package = package(folder.path(), false);
     package.agent.needs = Needs { loader: Some("/lib64/ld-linux.so".into()), glibc: Some((2, 34)) };
-    let good = Found {
+    let good = DeployLook {
         system: system(),
         loader: true,
         home: "/h".into(),
@@ -138,17 +138,20 @@ fn unsuitable_hosts_are_named() {
         right: [false; 3],
     };
     assert!(suits("n", &package, &good).is_ok());
-    let refused = |found: Found| suits("n", &package, &found).unwrap_err().cause.error;
-    assert!(refused(Found { system: "Linux aarch64".into(), ..good.clone() }).contains("Linux aarch64"));
-    let old = refused(Found { libc: "glibc 2.31".into(), ..good.clone() });
+    let refused = |found: DeployLook| suits("n", &package, &found).unwrap_err().cause.error;
+    assert!(refused(DeployLook { system: "Linux aarch64".into(), ..good.clone() }).contains("Linux aarch64"));
+    let old = refused(DeployLook { libc: "glibc 2.31".into(), ..good.clone() });
     assert_eq!(old, "n has glibc 2.31; rankdeck's binary needs glibc 2.34 or newer");
-    let musl = refused(Found { loader: false, libc: "-".into(), ..good.clone() });
+    let musl = refused(DeployLook { loader: false, libc: "-".into(), ..good.clone() });
     assert_eq!(musl, "n has no glibc loader; rankdeck's binary needs glibc 2.34 or newer");
-    assert!(refused(Found { cache: "x".into(), ..good.clone() }).contains("absolute"));
-    let unknown = Found { libc: "-".into(), ..good.clone() };
+    assert!(refused(DeployLook { cache: "x".into(), ..good.clone() }).contains("absolute"));
+    let unknown = DeployLook { libc: "-".into(), ..good.clone() };
     assert!(suits("n", &package, &unknown).is_ok(), "unknown is tried");
     package.agent.needs = Needs::default();
-    assert!(suits("n", &package, &Found { libc: "glibc 2.17".into(), ..good }).is_ok(), "a static program");
+    assert!(
+        suits("n", &package, &DeployLook { libc: "glibc 2.17".into(), ..good }).is_ok(),
+        "a static program"
+    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ use rankdeck_proto::message::{
     AgentMessage, ConsoleMessage, Exit, FailureKind, FinishReason, LaunchSpec, PROTOCOL, RankEvent,
     RankSnapshot, Record, RecordEvent, StopMode, Survivor, calm_round,
 };
-use rankdeck_proto::process::Reached;
+use rankdeck_proto::process::ReachOutcome;
 use rankdeck_proto::search::LogFindings;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, WallTime};
@@ -194,7 +194,10 @@ impl SimHost {
             }
             ConsoleMessage::Reach { request, .. } => {
                 let why = HintedError::new("this host is simulated: there is no process to reach", "");
-                self.say(AgentMessage::Reached { request, outcome: Box::new(Reached::Refused(why)) }, out);
+                self.say(
+                    AgentMessage::Reached { request, outcome: Box::new(ReachOutcome::Refused(why)) },
+                    out,
+                );
             }
             ConsoleMessage::Ended { ending, .. } => self.record(RecordEvent::Ended { ending }, out),
             ConsoleMessage::Watch { .. }

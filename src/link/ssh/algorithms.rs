@@ -4,7 +4,7 @@
 
 use super::dial;
 use super::offer::{self, Offer};
-use super::user_config::{Allowed, SshTarget};
+use super::user_config::{AllowedAlgorithms, SshTarget};
 use super::{SshError, wait::Stall};
 use ssh2::{MethodType, Session};
 
@@ -52,7 +52,7 @@ struct Kind {
     methods: &'static [MethodType],
     ours: &'static [&'static str],
     /// What the user's configuration allows.
-    allowed: fn(&Allowed) -> &[String],
+    allowed: fn(&AllowedAlgorithms) -> &[String],
     offered: fn(&Offer) -> &[String],
 }
 
@@ -93,7 +93,7 @@ const KINDS: [Kind; 4] = [
 
 impl Kind {
     /// Ours that the user's configuration allows; an empty list of his allows all.
-    fn usable(&self, allowed: &Allowed) -> Vec<&'static str> {
+    fn usable(&self, allowed: &AllowedAlgorithms) -> Vec<&'static str> {
         let allowed = (self.allowed)(allowed);
         let may = |name: &&&str| allowed.is_empty() || allowed.iter().any(|one| one == **name);
         self.ours.iter().filter(may).copied().collect()
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_configuration_narrows_the_lists() {
-        let mut allowed = Allowed::default();
+        let mut allowed = AllowedAlgorithms::default();
         assert_eq!(KINDS[0].usable(&allowed), KEX);
         allowed.kex = vec!["sntrup761x25519-sha512@openssh.com".into(), "curve25519-sha256".into()];
         assert_eq!(KINDS[0].usable(&allowed), ["curve25519-sha256"]);

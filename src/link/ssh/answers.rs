@@ -46,9 +46,9 @@ impl KeyboardInteractivePrompt for Answers<'_> {
 
 /// Stands for the operator while libssh2 holds the real one inside its callback; the exchange's own deadline
 /// bounds the wait.
-pub(super) struct Idle;
+pub(super) struct AbsentOperator;
 
-impl Operator for Idle {
+impl Operator for AbsentOperator {
     fn interactive(&self) -> bool {
         false
     }

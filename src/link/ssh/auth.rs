@@ -9,7 +9,7 @@
 //! - AUTH-3: `authenticated()` decides, not return codes: libssh2 returns -19 for a key that was accepted as
 //!   the first of two factors.
 
-use super::answers::{Answers, Idle};
+use super::answers::{AbsentOperator, Answers};
 use super::connection::{Connection, Permit};
 use super::key_files::{self, KeyFile};
 use super::keyring::{self, Secret};
@@ -390,9 +390,13 @@ impl Login<'_> {
             let result = if interactive {
                 // The user thinks as long as he likes: the bound is the server's (LoginGraceTime).
                 let fd = connection.fd();
-                super::wait::until(&connection.session, fd, &mut Idle, Instant::now() + EXCHANGE * 4, || {
-                    connection.session.userauth_keyboard_interactive(&user, &mut answers)
-                })
+                super::wait::until(
+                    &connection.session,
+                    fd,
+                    &mut AbsentOperator,
+                    Instant::now() + EXCHANGE * 4,
+                    || connection.session.userauth_keyboard_interactive(&user, &mut answers),
+                )
             } else {
                 match answers.one("password: ") {
                     Some(text) => {

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 /// What is asked for, before the user's file is looked at.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wanted {
+pub(super) struct WantedHost {
     /// Name for messages.
     pub label: String,
     /// Address, name or alias.
@@ -30,7 +30,7 @@ pub(super) struct Wanted {
 }
 
 /// The values for a host. `config`: another file than `~/.ssh/config`.
-pub(super) fn look_up(wanted: &Wanted, config: Option<&Path>) -> Result<Values, SshError> {
+pub(super) fn look_up(wanted: &WantedHost, config: Option<&Path>) -> Result<Values, SshError> {
     match ssh_g(wanted, config)? {
         Some(text) => Ok(parse(&text)),
         None => from_crate(wanted, config),
@@ -38,7 +38,7 @@ pub(super) fn look_up(wanted: &Wanted, config: Option<&Path>) -> Result<Values, 
 }
 
 /// What `ssh -G` prints; `None` where there is no `ssh`.
-fn ssh_g(wanted: &Wanted, config: Option<&Path>) -> Result<Option<String>, SshError> {
+fn ssh_g(wanted: &WantedHost, config: Option<&Path>) -> Result<Option<String>, SshError> {
     let mut command = Command::new("ssh");
     command.arg("-G").stdin(Stdio::null());
     if let Some(file) = config {
@@ -131,7 +131,7 @@ pub(super) fn expand(path: &str, home: &Path, address: &str, user: &str, port: u
 }
 
 /// The same values from the ssh2-config crate, for machines without `ssh`.
-fn from_crate(wanted: &Wanted, config: Option<&Path>) -> Result<Values, SshError> {
+fn from_crate(wanted: &WantedHost, config: Option<&Path>) -> Result<Values, SshError> {
     let file = match config {
         Some(file) => file.to_path_buf(),
         None => std::env::home_dir().unwrap_or_default().join(".ssh/config"),
@@ -204,7 +204,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config");
         fs::write(&file, "Host n1\n  HostName 10.0.0.%h\n  Port 2200\n  User me\n  IdentityFile /k\n  UserKnownHostsFile /kh\n  IdentitiesOnly yes\n").unwrap();
-        let wanted = Wanted { label: "node1".into(), address: "n1".into(), ..Wanted::default() };
+        let wanted = WantedHost { label: "node1".into(), address: "n1".into(), ..WantedHost::default() };
         let values = from_crate(&wanted, Some(&file)).unwrap();
 
         let first = |key: &str| first(&values, key);

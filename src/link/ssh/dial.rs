@@ -16,7 +16,7 @@ use std::time::Duration;
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Why TCP did not connect.
-pub(super) enum Undialled {
+pub(super) enum DialFailure {
     /// The name has no address.
     Name(io::Error),
     /// No address answered; the last one's error.
@@ -43,15 +43,15 @@ pub(super) fn dial(target: &SshTarget, operator: &mut dyn Operator) -> Result<Ow
             Err(RecvTimeoutError::Timeout) if operator.closing() => return Err(SshError::closed()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(undialled(target, Undialled::Connect(io::ErrorKind::Other.into())));
+                return Err(undialled(target, DialFailure::Connect(io::ErrorKind::Other.into())));
             }
         }
     }
 }
 
 /// Tries each address of the name in turn.
-pub(super) fn dial_each(address: &str, port: u16, timeout: Duration) -> Result<TcpStream, Undialled> {
-    let addresses = (address, port).to_socket_addrs().map_err(Undialled::Name)?;
+pub(super) fn dial_each(address: &str, port: u16, timeout: Duration) -> Result<TcpStream, DialFailure> {
+    let addresses = (address, port).to_socket_addrs().map_err(DialFailure::Name)?;
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
         match TcpStream::connect_timeout(&address, timeout) {
@@ -59,13 +59,13 @@ pub(super) fn dial_each(address: &str, port: u16, timeout: Duration) -> Result<T
             Err(error) => last = error,
         }
     }
-    Err(Undialled::Connect(last))
+    Err(DialFailure::Connect(last))
 }
 
-fn undialled(target: &SshTarget, why: Undialled) -> SshError {
+fn undialled(target: &SshTarget, why: DialFailure) -> SshError {
     let (label, place) = (&target.label, target.place());
     let error = match why {
-        Undialled::Name(error) => {
+        DialFailure::Name(error) => {
             let said = error.to_string();
             let said = said.strip_prefix("failed to lookup address information: ").unwrap_or(&said);
             let hint = format!(
@@ -74,7 +74,7 @@ fn undialled(target: &SshTarget, why: Undialled) -> SshError {
             );
             return SshError::passing(format!("{label}: no address for {:?}: {said}", target.address), hint);
         }
-        Undialled::Connect(error) => error,
+        DialFailure::Connect(error) => error,
     };
     let (what, hint) = match error.kind() {
         io::ErrorKind::ConnectionRefused => {

@@ -68,7 +68,7 @@ pub fn run_from(
     feed(channel.as_mut(), operator, input, deadline)
         .map_err(|stall| fault(stall, "cannot write a command's input"))?;
     channel.end_input(operator, deadline).map_err(|stall| fault(stall, "cannot close a command's input"))?;
-    let mut heard = Heard { opening, within, opened: None, since: Instant::now() };
+    let mut heard = OpeningState { opening, within, opened: None, since: Instant::now() };
     let mut output = gather(channel.as_mut(), operator, deadline, &mut heard, done).map_err(
         |stall| match (&stall, opening) {
             (Stall::TimedOut, Some(opening)) if heard.opened.is_none() => SshError::passing(
@@ -115,7 +115,7 @@ fn feed(
 }
 
 /// What is known of a command's opening.
-struct Heard {
+struct OpeningState {
     opening: Option<StartMarker>,
     /// Bound of what follows.
     within: Duration,
@@ -123,7 +123,7 @@ struct Heard {
     since: Instant,
 }
 
-impl Heard {
+impl OpeningState {
     /// The new deadline, when the opening is among `bytes` for the first time.
     fn look(&mut self, bytes: &[u8]) -> Option<Instant> {
         let opening = self.opening.filter(|_| self.opened.is_none())?;
@@ -140,7 +140,8 @@ pub fn collect(
     deadline: Instant,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, Stall> {
-    let mut heard = Heard { opening: None, within: Duration::ZERO, opened: None, since: Instant::now() };
+    let mut heard =
+        OpeningState { opening: None, within: Duration::ZERO, opened: None, since: Instant::now() };
     gather(channel, operator, deadline, &mut heard, done)
 }
 
@@ -168,7 +169,7 @@ fn gather(
     channel: &mut dyn SshChannel,
     operator: &mut dyn Operator,
     mut deadline: Instant,
-    heard: &mut Heard,
+    heard: &mut OpeningState,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, Stall> {
     let mut satisfied = false;

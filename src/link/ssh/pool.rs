@@ -18,14 +18,14 @@ const WAITING: Duration = Duration::from_secs(60);
 /// Between two looks for sessions that have waited too long.
 const LOOKS: Duration = Duration::from_secs(1);
 
-struct Idle {
+struct IdleConnection {
     connection: Connection,
     since: Instant,
 }
 
 #[derive(Default)]
 struct Pool {
-    idle: Vec<Idle>,
+    idle: Vec<IdleConnection>,
     /// A thread looks for those that have waited too long.
     watched: bool,
 }
@@ -54,7 +54,7 @@ pub fn take(target: &SshTarget) -> Option<Connection> {
 pub fn keep(connection: Connection) {
     let unwatched = {
         let mut pool = pool();
-        pool.idle.push(Idle { connection, since: Instant::now() });
+        pool.idle.push(IdleConnection { connection, since: Instant::now() });
         !std::mem::replace(&mut pool.watched, true)
     };
     if unwatched && thread::Builder::new().name("ssh-pool".into()).spawn(watch).is_err() {
@@ -79,7 +79,7 @@ fn watch() {
                 std::mem::take(&mut pool.idle).into_iter().partition(|one| one.since.elapsed() >= WAITING);
             pool.idle = fresh;
             pool.watched = !pool.idle.is_empty();
-            let gone: Vec<Idle> = old;
+            let gone: Vec<IdleConnection> = old;
             (gone, !pool.watched)
         };
         drop(gone);
@@ -91,7 +91,7 @@ fn watch() {
 
 /// Ends the sessions to this target.
 pub fn end(target: &SshTarget) {
-    let gone: Vec<Idle> = {
+    let gone: Vec<IdleConnection> = {
         let mut pool = pool();
         let (ended, kept) =
             std::mem::take(&mut pool.idle).into_iter().partition(|one| one.connection.target == *target);

@@ -5,7 +5,7 @@
 //! gives its body to the wrong hosts ([`config_values`]). Owner: called on a session's own thread, since it
 //! starts a process. What `hosts.toml` says wins.
 
-use super::config_values::{self, Values, Wanted, expand, first, split};
+use super::config_values::{self, Values, WantedHost, expand, first, split};
 use super::{SshError, quote};
 use rankdeck_types::host::Host;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub enum UnknownKeys {
 
 /// Algorithms that the user's configuration allows; an empty list allows all that we have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedAlgorithms {
     /// `KexAlgorithms`
     pub kex: Vec<String>,
     /// `HostKeyAlgorithms`
@@ -79,7 +79,7 @@ pub struct SshTarget {
     /// Keys that are never accepted (`RevokedHostKeys`).
     pub revoked_host_keys: Option<PathBuf>,
     /// What may be negotiated.
-    pub allowed: Allowed,
+    pub allowed: AllowedAlgorithms,
     /// Name in known_hosts instead of the address.
     pub host_key_alias: Option<String>,
     /// Bound of the TCP connection.
@@ -118,9 +118,9 @@ impl SshTarget {
     }
 }
 
-impl Wanted {
-    fn of(host: &Host) -> Wanted {
-        Wanted {
+impl WantedHost {
+    fn of(host: &Host) -> WantedHost {
+        WantedHost {
             label: host.name.clone(),
             address: host.address.clone(),
             port: host.port,
@@ -149,18 +149,18 @@ impl Wanted {
 
 /// Resolves a host of `hosts.toml`. `config`: another file than `~/.ssh/config`.
 pub fn resolve(host: &Host, config: Option<&Path>) -> Result<SshTarget, SshError> {
-    target(&Wanted::of(host), config, true, 0)
+    target(&WantedHost::of(host), config, true, 0)
 }
 
 /// A host for those who let `ssh` find its way: without jumps, and whatever the user's file wants.
 pub fn outline(host: &Host, config: Option<&Path>) -> Result<SshTarget, SshError> {
-    let wanted = Wanted::of(host);
+    let wanted = WantedHost::of(host);
     wanted.check()?;
     Ok(assemble(&wanted, &config_values::look_up(&wanted, config)?).0)
 }
 
 fn target(
-    wanted: &Wanted,
+    wanted: &WantedHost,
     config: Option<&Path>,
     with_jumps: bool,
     depth: usize,
@@ -221,7 +221,7 @@ fn jumps(label: &str, list: &str, config: Option<&Path>, depth: usize) -> Result
 }
 
 /// `[ssh://][user@]host[:port]`, with `[...]` around an IPv6 address.
-fn jump(text: &str) -> Option<Wanted> {
+fn jump(text: &str) -> Option<WantedHost> {
     let text = text.strip_prefix("ssh://").unwrap_or(text).trim_end_matches('/');
     let (user, place) = match text.rsplit_once('@') {
         Some((user, place)) => (Some(user.to_string()), place),
@@ -242,11 +242,11 @@ fn jump(text: &str) -> Option<Wanted> {
         Some(port) => Some(port.parse::<u16>().ok()?),
         None => None,
     };
-    (!address.is_empty()).then(|| Wanted { address: address.into(), port, user, ..Wanted::default() })
+    (!address.is_empty()).then(|| WantedHost { address: address.into(), port, user, ..WantedHost::default() })
 }
 
 /// The target and its jump list.
-fn assemble(wanted: &Wanted, values: &Values) -> (SshTarget, Option<String>) {
+fn assemble(wanted: &WantedHost, values: &Values) -> (SshTarget, Option<String>) {
     let home = std::env::home_dir().unwrap_or_default();
     let address = first(values, "hostname").unwrap_or(&wanted.address).to_string();
     let port = wanted.port.or_else(|| first(values, "port").and_then(|port| port.parse().ok())).unwrap_or(22);
@@ -275,7 +275,7 @@ fn assemble(wanted: &Wanted, values: &Values) -> (SshTarget, Option<String>) {
     let target = SshTarget {
         label: wanted.label.clone(),
         revoked_host_keys: revoked.filter(|file| *file != "none" && !file.is_empty()).map(expand),
-        allowed: Allowed {
+        allowed: AllowedAlgorithms {
             kex: names(values, "kexalgorithms"),
             host_keys: names(values, "hostkeyalgorithms"),
             ciphers: names(values, "ciphers"),
@@ -343,8 +343,8 @@ fn agent(values: &Values, expand: impl Fn(&str) -> PathBuf) -> AgentChoice {
 mod tests {
     use super::*;
 
-    fn wanted(address: &str) -> Wanted {
-        Wanted { label: "node1".into(), address: address.into(), ..Wanted::default() }
+    fn wanted(address: &str) -> WantedHost {
+        WantedHost { label: "node1".into(), address: address.into(), ..WantedHost::default() }
     }
 
     const PRINTED: &str = "host n1\nrevokedhostkeys /r k\nhostkeyalgorithms ssh-ed25519,rsa-sha2-512\nuser trainer\nhostname 10.77.0.1\nport 2222\nidentitiesonly yes\nstricthostkeychecking true\n\

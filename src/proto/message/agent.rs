@@ -2,7 +2,7 @@
 
 use super::{Exit, HostSample, LaunchSpec, Record};
 use crate::inspection::Inspection;
-use crate::process::Reached;
+use crate::process::ReachOutcome;
 use crate::search::LogFindings;
 use crate::show::LiveFrame;
 use rankdeck_types::error::HintedError;
@@ -104,7 +104,7 @@ pub enum AgentMessage {
     Reached {
         /// Echoed from the request.
         request: u64,
-        outcome: Box<Reached>,
+        outcome: Box<ReachOutcome>,
     },
     /// An order could not be carried out; nothing was started.
     Refused(HintedError),

@@ -139,13 +139,13 @@ pub struct Private {
     pub variables: Values,
     /// How to call the user while no console looks on; for rank 0's host only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub away: Option<Away>,
+    pub away: Option<AwayNotices>,
 }
 
 /// How an agent calls the user. Shown by no `{:?}`: an address may be a secret.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Away {
+pub struct AwayNotices {
     /// What for: `end`, `verdict`, `best`; empty: the first two.
     pub on: Vec<String>,
     /// Where to post, empty: nowhere.
@@ -154,7 +154,7 @@ pub struct Away {
     pub command: Vec<String>,
 }
 
-impl fmt::Debug for Away {
+impl fmt::Debug for AwayNotices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Away({:?})", self.on)
     }

@@ -8,7 +8,7 @@ use super::{
     Body, Collective, Dtype, GROUPS, Group, GroupId, ITERATIONS, Iteration, MAGIC, Op, PAGE_BYTES, RING,
     SEQLOCK, SITES, VERSION, WORLD, monotonic_ns, tag,
 };
-use crate::mapping::Written;
+use crate::mapping::MappingGuard;
 use crate::message::{Activity, Phase};
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::OpenOptions;
@@ -40,7 +40,7 @@ pub struct Entry {
 /// A writable map of [`PAGE_BYTES`].
 pub(super) struct MappedPage {
     /// Fields are dropped in their order.
-    _guarded: Option<Written>,
+    _guarded: Option<MappingGuard>,
     map: MmapRaw,
 }
 
@@ -94,7 +94,7 @@ impl Writer {
             return Err(io::Error::from_raw_os_error(reserved));
         }
         let map = MmapOptions::new().len(PAGE_BYTES).map_raw(&file)?;
-        let guarded = Some(Written::new(map.as_ptr() as usize, PAGE_BYTES));
+        let guarded = Some(MappingGuard::new(map.as_ptr() as usize, PAGE_BYTES));
         Ok(Writer::start(MappedPage { _guarded: guarded, map }, rank, generation))
     }
 

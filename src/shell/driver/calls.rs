@@ -1,6 +1,6 @@
 //! Calls to the user, as the loop makes them: only of a run that this console has seen alive.
 
-use crate::shell::notify::{Known, Notifier, Progress, TITLE_BACK, TITLE_KEPT, WITHIN, state};
+use crate::shell::notify::{Notifier, Progress, TITLE_BACK, TITLE_KEPT, TerminalFacts, WITHIN, state};
 use crate::shell::output::Output;
 use crate::shell::screen::Screen;
 use rankdeck_core::model::{Model, RunState};
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(super) struct Calls {
     notifier: Notifier,
-    known: Known,
+    known: TerminalFacts,
     up_since: Option<Timestamp>,
     alive: bool,
     /// Title and progress that the terminal shows.
@@ -35,7 +35,7 @@ impl Calls {
     pub(super) fn new(settings: Notify) -> Calls {
         Calls {
             notifier: Notifier::new(settings),
-            known: Known::here(),
+            known: TerminalFacts::here(),
             up_since: None,
             alive: false,
             shown: None,

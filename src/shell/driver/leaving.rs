@@ -11,7 +11,7 @@ const INTERRUPTED: u8 = 130;
 
 /// What has been said about the end so far.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
+pub(super) struct ExitState {
     /// The code with which the core is done.
     pub(super) exit: Option<u8>,
     /// The driver's own reason to leave at once.
@@ -26,7 +26,7 @@ pub(super) struct Leaving {
     pub(super) stop_signals: u32,
 }
 
-impl Leaving {
+impl ExitState {
     /// Why to leave now, if so.
     pub(super) fn why(&self, now: Timestamp) -> Option<Why> {
         let left = if self.finished.is_some() { Why::Done } else { Why::Detached };
@@ -35,7 +35,7 @@ impl Leaving {
         self.leave.or(done).or(late.then_some(left))
     }
 
-    /// When [`Leaving::why`] has to be asked again though nothing happened.
+    /// When [`ExitState::why`] has to be asked again though nothing happened.
     pub(super) fn poll_timeout(&self) -> Option<Timestamp> {
         self.detaching.map(|since| since.plus(DETACH_MS))
     }

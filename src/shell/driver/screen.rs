@@ -1,13 +1,13 @@
 //! The screen of the loop: what the user does there, and what it shows.
 
 use super::Driver;
-use crate::shell::beside::Loaded;
+use crate::shell::beside::LoadedRuns;
 use crate::shell::cursor::Cursor;
 use crate::shell::frames::Want;
 use crate::shell::guest;
 use crate::shell::output::Output;
 use crate::shell::record::Recorder;
-use crate::shell::screen::Heard;
+use crate::shell::screen::InputOutcome;
 use crate::shell::signals::Signals;
 use crossterm::event::Event as TermEvent;
 use rankdeck_core::event::Event;
@@ -80,8 +80,8 @@ impl Driver {
             None => (self.core.model(), now),
         };
         match screen.hear(input, model, at) {
-            Heard::Gone => self.tell(Event::DetachRequested),
-            Heard::Actions(actions) => {
+            InputOutcome::Gone => self.tell(Event::DetachRequested),
+            InputOutcome::Actions(actions) => {
                 for action in actions {
                     self.act(action, signals).await?;
                 }
@@ -177,7 +177,7 @@ impl Driver {
     }
 
     /// Other runs were read.
-    pub(super) fn show_beside(&mut self, loaded: Loaded) {
+    pub(super) fn show_beside(&mut self, loaded: LoadedRuns) {
         let now = self.clock.now();
         let Output::Screen(screen) = &mut self.output else { return };
         match loaded {

@@ -4,7 +4,7 @@ use super::{Driver, Why};
 use crate::shell::headless::{Form, Printer};
 use crate::shell::objective::Objective;
 use crate::shell::output::Output;
-use crate::shell::signals::{Signalled, Signals};
+use crate::shell::signals::{ConsoleSignal, Signals};
 use crate::shell::stderr;
 use rankdeck_core::event::{Event, StopSource};
 use rankdeck_proto::clock::wall_time;
@@ -13,14 +13,14 @@ use rankdeck_tui::Action;
 use std::io;
 
 impl Driver {
-    pub(super) async fn on_signal(&mut self, signal: Signalled, signals: &mut Signals) -> io::Result<()> {
+    pub(super) async fn on_signal(&mut self, signal: ConsoleSignal, signals: &mut Signals) -> io::Result<()> {
         match signal {
             // The keys that make it are meant for the shell that has the terminal.
-            Signalled::Stop | Signalled::Suspend if self.guest.is_here() => {}
-            Signalled::Stop => self.on_stop_signal(),
-            Signalled::HangUp => self.tell(Event::DetachRequested),
-            Signalled::Suspend => self.act(Action::Suspend, signals).await?,
-            Signalled::Continue => {
+            ConsoleSignal::Stop | ConsoleSignal::Suspend if self.guest.is_here() => {}
+            ConsoleSignal::Stop => self.on_stop_signal(),
+            ConsoleSignal::HangUp => self.tell(Event::DetachRequested),
+            ConsoleSignal::Suspend => self.act(Action::Suspend, signals).await?,
+            ConsoleSignal::Continue => {
                 self.tell(Event::WallClock { time: wall_time() });
                 if let Output::Screen(screen) = &mut self.output {
                     screen.redraw();

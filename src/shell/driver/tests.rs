@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::shell::screen::Screen;
-use crate::shell::terminal::{Copied, Surface};
+use crate::shell::terminal::{CopyTarget, Surface};
 use crossterm::event::Event as TermEvent;
 use rankdeck_link::LinkCommand;
 use rankdeck_types::ids::RunId;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A terminal that counts its frames.
-struct Counting(Terminal<TestBackend>, Arc<AtomicU64>);
+struct CountingTerminal(Terminal<TestBackend>, Arc<AtomicU64>);
 
-impl Surface for Counting {
+impl Surface for CountingTerminal {
     fn draw(&mut self, paint: &mut dyn FnMut(&mut Frame)) -> io::Result<()> {
         self.1.fetch_add(1, Ordering::SeqCst);
         self.0.draw(|frame| paint(frame)).map(|_| ()).map_err(|error| io::Error::other(error.to_string()))
@@ -33,14 +33,14 @@ impl Surface for Counting {
     fn clear(&mut self) -> io::Result<()> {
         Ok(())
     }
-    fn copy(&mut self, _: &str) -> io::Result<Copied> {
-        Ok(Copied::Terminal)
+    fn copy(&mut self, _: &str) -> io::Result<CopyTarget> {
+        Ok(CopyTarget::Terminal)
     }
 }
 
 fn screen() -> (Screen, Arc<AtomicU64>) {
     let frames = Arc::new(AtomicU64::new(0));
-    let surface = Counting(Terminal::new(TestBackend::new(80, 24)).unwrap(), Arc::clone(&frames));
+    let surface = CountingTerminal(Terminal::new(TestBackend::new(80, 24)).unwrap(), Arc::clone(&frames));
     let input = Box::pin(futures_util::stream::pending());
     (Screen::new(Box::new(surface), input, rankdeck_tui::Theme::dark()), frames)
 }

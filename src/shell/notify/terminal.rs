@@ -26,7 +26,7 @@ enum Way {
 
 /// What is known of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct TerminalFacts {
     way: Way,
     progress: bool,
     tmux: bool,
@@ -44,13 +44,13 @@ pub enum Progress {
     Wrong(u8),
 }
 
-impl Known {
+impl TerminalFacts {
     /// The terminal that this process runs in, by its environment.
-    pub fn here() -> Known {
-        Known::of(&|name| std::env::var(name).unwrap_or_default())
+    pub fn here() -> TerminalFacts {
+        TerminalFacts::of(&|name| std::env::var(name).unwrap_or_default())
     }
 
-    fn of(value: &dyn Fn(&str) -> String) -> Known {
+    fn of(value: &dyn Fn(&str) -> String) -> TerminalFacts {
         let (term, program) = (value("TERM"), value("TERM_PROGRAM"));
         let set = |name: &str| !value(name).is_empty();
         let way = match program.as_str() {
@@ -62,7 +62,7 @@ impl Known {
         };
         let progress =
             matches!(program.as_str(), "WezTerm" | "ghostty") || set("WT_SESSION") || set("ConEmuANSI");
-        Known {
+        TerminalFacts {
             way,
             progress,
             tmux: set("TMUX"),
@@ -147,8 +147,8 @@ pub fn state(model: &Model) -> (String, Progress) {
 mod tests {
     use super::*;
 
-    fn known(pairs: &[(&str, &str)]) -> Known {
-        Known::of(&|name| {
+    fn known(pairs: &[(&str, &str)]) -> TerminalFacts {
+        TerminalFacts::of(&|name| {
             pairs.iter().find(|(key, _)| *key == name).map_or(String::new(), |(_, value)| (*value).to_owned())
         })
     }

@@ -41,7 +41,7 @@ pub struct Recorder {
 }
 
 /// What came of it.
-pub struct Recorded {
+pub struct RecordedPlay {
     /// The file.
     pub bytes: Vec<u8>,
     /// Its length.
@@ -71,7 +71,7 @@ impl Recorder {
     }
 
     /// Plays to the end, in the recording's own time.
-    pub async fn record(&self, player: &mut Player, play: &mut Play) -> Result<Recorded, String> {
+    pub async fn record(&self, player: &mut Player, play: &mut Play) -> Result<RecordedPlay, String> {
         let mut reel = match self.form {
             Form::Cast => Reel::Cast(Cast::new(self, &play.name)?),
             Form::Gif => Reel::Gif { gif: None, waiting: Vec::new(), drawn: None, at_ms: 0 },
@@ -100,7 +100,7 @@ impl Recorder {
         };
         // The last picture stays for a moment.
         now_ms += 1000;
-        Ok(Recorded { bytes: reel.finish(now_ms)?, seconds: now_ms as f64 / 1000.0, cut })
+        Ok(RecordedPlay { bytes: reel.finish(now_ms)?, seconds: now_ms as f64 / 1000.0, cut })
     }
 }
 

@@ -4,7 +4,7 @@ use super::graphics::Graphics;
 use super::player::Player;
 use crate::shell::clock::Clock;
 use crate::shell::look;
-use crate::shell::signals::{Signalled, Signals};
+use crate::shell::signals::{ConsoleSignal, Signals};
 use crate::shell::terminal::{self, Surface, Tty};
 use crossterm::event::{Event as TermEvent, EventStream, KeyEventKind};
 use futures_util::StreamExt;
@@ -100,9 +100,9 @@ pub async fn show(
         let now = clock.now();
         let action = tokio::select! {
             signal = signals.next() => match signal {
-                Signalled::Stop | Signalled::HangUp => Some(PlayAction::Quit),
-                Signalled::Suspend => Some(PlayAction::Suspend),
-                Signalled::Continue => Some(PlayAction::Redraw),
+                ConsoleSignal::Stop | ConsoleSignal::HangUp => Some(PlayAction::Quit),
+                ConsoleSignal::Suspend => Some(PlayAction::Suspend),
+                ConsoleSignal::Continue => Some(PlayAction::Redraw),
             },
             event = input.next() => {
                 dirty = true;

@@ -30,7 +30,7 @@ pub const LIMITS: Limits =
     Limits { segments: 512 << 20, logs: 64 << 20, events: 4 << 20, states: 4, lines: 16 << 20 };
 /// The beginning of a segment.
 #[derive(Debug)]
-pub(super) struct Begin {
+pub(super) struct SegmentStart {
     pub number: u32,
     pub header: Header,
     pub level: i32,
@@ -43,11 +43,11 @@ pub(super) struct Files {
     folder: PathBuf,
     limits: Limits,
     open: Option<Segment>,
-    kept: VecDeque<Kept>,
+    kept: VecDeque<KeptSegment>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptSegment {
     number: u32,
     time: WallTime,
     bytes: u64,
@@ -58,8 +58,8 @@ struct Segment {
     number: u32,
     header: Header,
     level: i32,
-    events: Packed,
-    log: Option<Packed>,
+    events: PackedFile,
+    log: Option<PackedFile>,
 }
 
 impl std::fmt::Debug for Segment {
@@ -69,16 +69,16 @@ impl std::fmt::Debug for Segment {
 }
 
 /// A file that is compressed as it is written.
-struct Packed {
-    encoder: Encoder<'static, Counted>,
+struct PackedFile {
+    encoder: Encoder<'static, CountedFile>,
 }
 
-struct Counted {
+struct CountedFile {
     file: File,
     bytes: u64,
 }
 
-impl Write for Counted {
+impl Write for CountedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.bytes += written as u64;
@@ -90,11 +90,11 @@ impl Write for Counted {
     }
 }
 
-impl Packed {
-    fn create(path: &Path, header: &Header, level: i32) -> io::Result<Packed> {
-        let mut file = Counted { file: super::create(path)?, bytes: 0 };
+impl PackedFile {
+    fn create(path: &Path, header: &Header, level: i32) -> io::Result<PackedFile> {
+        let mut file = CountedFile { file: super::create(path)?, bytes: 0 };
         file.write_all(header.line().as_bytes())?;
-        Ok(Packed { encoder: Encoder::new(file, level)? })
+        Ok(PackedFile { encoder: Encoder::new(file, level)? })
     }
 
     fn bytes(&self) -> u64 {
@@ -118,11 +118,11 @@ impl Files {
     }
 
     /// Ends the open segment and begins the next one.
-    pub fn begin(&mut self, begin: Begin) -> io::Result<()> {
+    pub fn begin(&mut self, begin: SegmentStart) -> io::Result<()> {
         self.close()?;
-        let Begin { number, header, level, state } = begin;
+        let SegmentStart { number, header, level, state } = begin;
         let file = path(&self.folder, number, false);
-        let mut events = Packed::create(&file, &header, level)?;
+        let mut events = PackedFile::create(&file, &header, level)?;
         if let Err(error) = state.write_to(&mut events.encoder).and_then(|()| events.encoder.flush()) {
             // Without a whole state it is of no use, and a full disk needs its room.
             self.remove(number, false);
@@ -142,7 +142,7 @@ impl Files {
         }
         let log = match open.log.take() {
             Some(log) => log,
-            None => Packed::create(&path(&self.folder, open.number, true), &open.header, open.level)?,
+            None => PackedFile::create(&path(&self.folder, open.number, true), &open.header, open.level)?,
         };
         open.log.insert(log).encoder.write_all(bursts)
     }
@@ -159,8 +159,8 @@ impl Files {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (number, time) = (open.number, open.header.time);
         let bytes = open.events.close()?;
-        let log_bytes = open.log.map(Packed::close).transpose()?.unwrap_or(0);
-        self.kept.push_back(Kept { number, time, bytes, log_bytes });
+        let log_bytes = open.log.map(PackedFile::close).transpose()?.unwrap_or(0);
+        self.kept.push_back(KeptSegment { number, time, bytes, log_bytes });
         self.trim(0);
         Ok(())
     }
@@ -168,8 +168,13 @@ impl Files {
     /// Nothing more goes into the open segment; the part that was written stays, and counts.
     pub fn give_up(&mut self) {
         if let Some(open) = self.open.take() {
-            let (bytes, log_bytes) = (open.events.bytes(), open.log.as_ref().map_or(0, Packed::bytes));
-            self.kept.push_back(Kept { number: open.number, time: open.header.time, bytes, log_bytes });
+            let (bytes, log_bytes) = (open.events.bytes(), open.log.as_ref().map_or(0, PackedFile::bytes));
+            self.kept.push_back(KeptSegment {
+                number: open.number,
+                time: open.header.time,
+                bytes,
+                log_bytes,
+            });
         }
     }
 
@@ -213,7 +218,8 @@ impl Files {
     /// Bytes on disk.
     pub fn bytes(&self) -> u64 {
         let open = self.open.as_ref();
-        let open = open.map_or(0, |open| open.events.bytes() + open.log.as_ref().map_or(0, Packed::bytes));
+        let open =
+            open.map_or(0, |open| open.events.bytes() + open.log.as_ref().map_or(0, PackedFile::bytes));
         open + self.kept.iter().map(|kept| kept.bytes + kept.log_bytes).sum::<u64>()
     }
 }

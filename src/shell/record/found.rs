@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 /// A run with at least one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Past {
+pub struct PastRun {
     pub name: String,
     /// Folder of the segments that reach furthest.
     pub record: PathBuf,
@@ -18,7 +18,7 @@ pub struct Past {
     pub path: Option<PathBuf>,
 }
 
-impl Past {
+impl PastRun {
     /// How it is named on a command line.
     pub fn typed(&self) -> String {
         self.path.as_ref().map_or_else(|| self.name.clone(), |path| quote::word(&path.to_string_lossy()))
@@ -47,12 +47,12 @@ fn newest_segment(folder: &Path) -> Option<SystemTime> {
 }
 
 /// Runs with a record in `runs`, the latest first.
-pub fn list(runs: &Path) -> Vec<Past> {
+pub fn list(runs: &Path) -> Vec<PastRun> {
     let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
-    let mut found: Vec<Past> = entries
+    let mut found: Vec<PastRun> = entries
         .filter_map(|entry| {
             let (record, written) = record_of(&entry.path())?;
-            Some(Past { name: entry.file_name().into_string().ok()?, record, written, path: None })
+            Some(PastRun { name: entry.file_name().into_string().ok()?, record, written, path: None })
         })
         .collect();
     found.sort_by(|a, b| b.written.cmp(&a.written).then_with(|| a.name.cmp(&b.name)));
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_record_is_named_as_it_was_found() {
-        let past = |path: Option<&str>| Past {
+        let past = |path: Option<&str>| PastRun {
             name: "cart-1".into(),
             record: PathBuf::new(),
             written: SystemTime::UNIX_EPOCH,

@@ -3,7 +3,7 @@
 //! Owner: [`super::segments::Ring`]. What does not fit is refused, and who wanted it written says so: a
 //! segment ends in a hole, reports are counted. A console that is killed loses what is on its way.
 
-use super::files::{Begin, Files};
+use super::files::{Files, SegmentStart};
 use super::journal::Journal;
 use super::learnt;
 use rankdeck_core::PaceHistory;
@@ -30,8 +30,8 @@ const PATIENCE_AT_END: Duration = Duration::from_secs(10);
 /// Something for the thread to do.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// A segment begins.
-    Begin(Box<Begin>),
+    /// What follows goes into a file of its own.
+    Begin(Box<SegmentStart>),
     /// Entries of the segment that was begun last.
     Write(Batch),
     /// Lines of `events.jsonl`.
@@ -80,16 +80,16 @@ pub(super) struct Queue {
     jobs: Option<SyncSender<(Timestamp, Job)>>,
     /// Nobody holds its other end once the thread is over.
     over: Receiver<()>,
-    shared: Arc<Shared>,
+    shared: Arc<QueueState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct QueueState {
     waiting: AtomicU64,
     status: Mutex<Status>,
 }
 
-impl Shared {
+impl QueueState {
     fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +138,7 @@ impl Queue {
     /// Starts the thread.
     pub fn new(files: Files, journal: Option<Journal>) -> io::Result<Queue> {
         let (jobs, inbox) = sync_channel(JOBS);
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<QueueState>::default();
         let worker = Worker { files, journal, shared: shared.clone() };
         let (works, over) = channel();
         std::thread::Builder::new().name("record".to_owned()).spawn(move || {
@@ -213,7 +213,7 @@ impl Drop for Queue {
 struct Worker {
     files: Files,
     journal: Option<Journal>,
-    shared: Arc<Shared>,
+    shared: Arc<QueueState>,
 }
 
 impl Worker {

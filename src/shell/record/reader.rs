@@ -17,7 +17,7 @@ use zstd::stream::read::Decoder;
 pub const TRIES: usize = 4;
 
 /// Entries of one segment, as they are unpacked.
-pub type Events = Reader<Unpacked>;
+pub type Events = Reader<UnpackedReader>;
 
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -44,9 +44,9 @@ pub enum RecordError {
 }
 
 /// Compressed bytes that may end anywhere.
-pub struct Unpacked(Decoder<'static, BufReader<BufReader<File>>>);
+pub struct UnpackedReader(Decoder<'static, BufReader<BufReader<File>>>);
 
-impl Read for Unpacked {
+impl Read for UnpackedReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // A file that is cut or damaged ends at its last whole block.
         Ok(self.0.read(into).unwrap_or(0))
@@ -70,10 +70,10 @@ fn open(path: &Path) -> Result<(Header, BufReader<File>), RecordError> {
     Ok((header, file))
 }
 
-fn unpack(path: &Path) -> Result<(Header, Unpacked), RecordError> {
+fn unpack(path: &Path) -> Result<(Header, UnpackedReader), RecordError> {
     let (header, file) = open(path)?;
     let decoder = Decoder::new(file).map_err(|error| RecordError::Io { path: path.to_owned(), error })?;
-    Ok((header, Unpacked(decoder)))
+    Ok((header, UnpackedReader(decoder)))
 }
 
 impl Record {

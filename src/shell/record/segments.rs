@@ -13,7 +13,7 @@
 
 pub use super::files::{LIMITS, Limits, path};
 
-use super::files::{Begin, Files};
+use super::files::{Files, SegmentStart};
 use super::journal::Journal;
 use super::queue::{Batch, Failure, Job, Queue};
 use rankdeck_core::Core;
@@ -132,7 +132,7 @@ impl Ring {
             Err(error) => return self.fail(Failure::new(now, &error)),
         };
         let bytes = state.bytes();
-        let begin = Begin { number, header, level: level(core), state };
+        let begin = SegmentStart { number, header, level: level(core), state };
         match self.queue.send(now, Job::Begin(Box::new(begin))) {
             Ok(()) => {
                 self.open = Some(Segment { state: bytes, ..Segment::default() });

@@ -12,7 +12,7 @@
 //! Invariant DQN-1: every rank makes the same number of updates in the same iterations (OFFPOLICY-1).
 
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
-use super::q_learner::{Captured, ComputePath, QLearner};
+use super::q_learner::{ComputePath, GraphCapture, QLearner};
 use super::{BuildContext, Stat};
 use crate::distributed::{Ddp, ProcessGroup};
 use crate::env::{Observations, Spec};
@@ -76,7 +76,7 @@ impl Dqn {
         let actions = layout.actions();
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let way = ComputePath::of(experiment, *device)?;
-        let sizes = (bucket, Captured(experiment.policy.cuda_graphs));
+        let sizes = (bucket, GraphCapture(experiment.policy.cuda_graphs));
         let learner = QLearner::new(settings.clone(), (spec, layout), way, seeds, *device, group, sizes)?;
         let dqn = Dqn { learner, settings: settings.clone(), actions, q: Vec::new() };
         OffPolicyAlgorithm::new(off_policy_settings(settings), dqn, build)

@@ -11,7 +11,7 @@ use super::adam::Adam;
 use super::batch::explained_variance;
 use super::gae::Gae;
 use super::ledger::Ledger;
-use super::recording::Cut;
+use super::recording::WorkCut;
 use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, own_loss};
 use crate::collect::{Actor, Collector, Interval, RankCounters, RewardConfig, Thoughts};
 use crate::distributed::{Ddp, Part, ProcessGroup};
@@ -21,7 +21,7 @@ use crate::evaluate::Greedy;
 use crate::normalise;
 use crate::policy::actor_critic::Layout;
 use crate::policy::seam::{Seam, parted};
-use crate::policy::{Acting, ActorCritic};
+use crate::policy::{ActingPolicy, ActorCritic};
 use crate::replay::ReplayMark;
 use crate::rollout::{ActionBuffer, Rollout};
 use crate::state::{Array, MODEL, RestoredState, State, Words};
@@ -138,7 +138,7 @@ impl OnPolicy {
         };
         let pixels = spec.observation_type == ObservationType::U8;
         let actor = Actor {
-            acting: Acting::new(&policy, &spec.observation_shape, pixels, &experiment.policy),
+            acting: ActingPolicy::new(&policy, &spec.observation_shape, pixels, &experiment.policy),
             log_std: match &spec.actions {
                 ActionSpace::Discrete { .. } => Vec::new(),
                 ActionSpace::Continuous { low, .. } => vec![0.0; low.len()],
@@ -238,7 +238,7 @@ impl OnPolicy {
     }
 
     /// Averages all of it where an update may be cut; backward goes on where it came to a `seam`.
-    pub fn reduce_in(&mut self, seam: Option<Seam>, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
+    pub fn reduce_in(&mut self, seam: Option<Seam>, cut: &mut WorkCut<'_>) -> Result<(), TrainerError> {
         cut.reduce_by(0, seam, &mut self.ddp)
     }
 

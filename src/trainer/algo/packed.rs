@@ -43,7 +43,7 @@ impl Values<'_> {
 }
 
 /// Parts that are sent together.
-pub struct Packed {
+pub struct PackedParts {
     device: Device,
     /// What is to be sent, on its way to a GPU.
     bytes: Vec<u8>,
@@ -51,10 +51,10 @@ pub struct Packed {
     there: Option<Tensor>,
 }
 
-impl Packed {
+impl PackedParts {
     /// For this device.
-    pub fn new(device: Device) -> Packed {
-        Packed { device, bytes: Vec::new(), there: None }
+    pub fn new(device: Device) -> PackedParts {
+        PackedParts { device, bytes: Vec::new(), there: None }
     }
 
     /// Sends parts with their shapes; what comes back lies where it lay the last time, if they are as large.

@@ -17,7 +17,7 @@ use super::ledger::Ledger;
 use super::native::{Engine, Native, NativeLossStats};
 use super::on_policy::{Objective, OnPolicy, OnPolicyAlgorithm};
 use super::ppo_loss::{LossStats, PpoLoss};
-use super::recording::{Cut, Recorded, Recording};
+use super::recording::{GraphWork, Recording, WorkCut};
 use super::{BuildContext, IterationStats, StepContext};
 use crate::distributed::{Part, ProcessGroup, ReduceOp};
 use crate::error::TrainerError;
@@ -74,8 +74,8 @@ struct Update<'a> {
     stats: &'a mut LossStats,
 }
 
-impl Recorded for Update<'_> {
-    fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
+impl GraphWork for Update<'_> {
+    fn work(&mut self, cut: &mut WorkCut<'_>) -> Result<(), TrainerError> {
         let Update { batches, on, .. } = self;
         let batch = if batches.are_in_turn() { batches.next()? } else { batches.get(self.k)? };
         let (output, seam) = on.policy.forward_cut(&batch.observations, Pass::PLAIN, on.parts)?;

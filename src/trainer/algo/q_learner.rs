@@ -14,8 +14,8 @@
 use super::adam::Adam;
 use super::ledger::{self, Ledger};
 use super::own_loss;
-use super::packed::{Packed, Values};
-use super::recording::{Cut, Recorded, Recording};
+use super::packed::{PackedParts, Values};
+use super::recording::{GraphWork, Recording, WorkCut};
 use crate::distributed::upload::upload;
 use crate::distributed::{DataParallel, Ddp, Part, ProcessGroup};
 use crate::env::Spec;
@@ -64,7 +64,7 @@ pub struct QLearner {
     latest: LatestLoss,
     shape: Vec<i64>,
     device: Device,
-    packed: Packed,
+    packed: PackedParts,
     acting: CapturedPass,
     /// The update; absent while it is made.
     recording: Option<Recording>,
@@ -72,7 +72,7 @@ pub struct QLearner {
 
 /// Whether updates are captured as CUDA graphs where they can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Captured(pub bool);
+pub struct GraphCapture(pub bool);
 
 /// A batch on the device.
 struct Columns {
@@ -90,8 +90,8 @@ struct Update<'a> {
     batch: &'a ReplayBatch,
 }
 
-impl Recorded for Update<'_> {
-    fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
+impl GraphWork for Update<'_> {
+    fn work(&mut self, cut: &mut WorkCut<'_>) -> Result<(), TrainerError> {
         let (loss, taken, seam) = self.learner.gradient(&self.columns)?;
         let QLearner { settings, network, adam, ddp, ledger, .. } = self.learner;
         ledger.loss("losses/td_loss", &loss, || self.batch.largest())?;
@@ -237,7 +237,7 @@ impl QLearner {
         seeds: &Seeds,
         device: Device,
         group: &ProcessGroup,
-        (bucket_bytes, Captured(captured)): (usize, Captured),
+        (bucket_bytes, GraphCapture(captured)): (usize, GraphCapture),
     ) -> Result<QLearner, TrainerError> {
         let network = QNetwork::new(layout.clone(), seeds, device)?;
         let named = |prefix: &str, named: Vec<(String, Tensor)>| -> Vec<(String, Tensor)> {
@@ -264,7 +264,7 @@ impl QLearner {
         let mut learner = QLearner {
             adam: Adam::new(layout.len, settings.adam_eps, device)?,
             ledger: Ledger::new(settings.updates_per_iteration as usize, device)?,
-            packed: Packed::new(device),
+            packed: PackedParts::new(device),
             acting: CapturedPass::new(device, captured),
             recording: Some(Recording::new("an update", device, captured)),
             settings,

@@ -24,9 +24,9 @@ use tch::Device;
 const WARM: u32 = 3;
 
 /// Work that may be captured.
-pub trait Recorded {
+pub trait GraphWork {
     /// Puts everything on the device, and hands each collective to `cut`.
-    fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError>;
+    fn work(&mut self, cut: &mut WorkCut<'_>) -> Result<(), TrainerError>;
     /// The collectives that were handed over with this number, of this part of the gradients.
     fn reduce(&mut self, which: usize, part: Part, group: &ProcessGroup) -> Result<(), TrainerError>;
     /// Where the work leaves its numbers.
@@ -34,7 +34,7 @@ pub trait Recorded {
 }
 
 /// Where work is cut.
-pub struct Cut<'a> {
+pub struct WorkCut<'a> {
     group: &'a ProcessGroup,
     capturing: Option<Pieces>,
 }
@@ -67,8 +67,8 @@ impl Pieces {
     }
 }
 
-impl Cut<'_> {
-    /// Averages the gradients of `ddp` over the ranks; `which` is its number for [`Recorded::reduce`].
+impl WorkCut<'_> {
+    /// Averages the gradients of `ddp` over the ranks; `which` is its number for [`GraphWork::reduce`].
     #[track_caller]
     pub fn reduce(&mut self, which: usize, ddp: &mut Ddp) -> Result<(), TrainerError> {
         self.reduce_part(which, Part::Whole, ddp)
@@ -130,7 +130,7 @@ impl Recording {
     /// again.
     pub fn run(
         &mut self,
-        work: &mut dyn Recorded,
+        work: &mut dyn GraphWork,
         key: u64,
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {
@@ -152,7 +152,7 @@ impl Recording {
                     *left -= 1;
                 }
                 work.ledger().begin();
-                work.work(&mut Cut { group, capturing: None })?;
+                work.work(&mut WorkCut { group, capturing: None })?;
                 work.ledger().end();
             }
             State::Captured { pieces, entries, .. } => {
@@ -171,12 +171,12 @@ impl Recording {
 
 /// Captures the work, and does none of it.
 fn capture(
-    work: &mut dyn Recorded,
+    work: &mut dyn GraphWork,
     device: Device,
     group: &ProcessGroup,
 ) -> Result<(Vec<Piece>, Vec<Entry>), TrainerError> {
     work.ledger().begin();
-    let mut cut = Cut { group, capturing: Some(Pieces::begin(device)?) };
+    let mut cut = WorkCut { group, capturing: Some(Pieces::begin(device)?) };
     let worked = work.work(&mut cut);
     let entries = work.ledger().forget();
     let mut pieces = match cut.capturing {

@@ -10,7 +10,7 @@
 //! (REPLAY-2).
 
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
-use super::q_learner::Captured;
+use super::q_learner::GraphCapture;
 use super::sac_learner::{Noise, Optimiser, SacLearner};
 use super::{BuildContext, Stat};
 use crate::distributed::ProcessGroup;
@@ -69,7 +69,7 @@ impl Sac {
         let layout = SacLayout::new(spec, &experiment.policy)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let learner = {
-            let sizes = (bucket, Captured(experiment.policy.cuda_graphs));
+            let sizes = (bucket, GraphCapture(experiment.policy.cuda_graphs));
             SacLearner::new(settings.clone(), layout, seeds, *device, group, sizes)?
         };
         let sac = Sac {

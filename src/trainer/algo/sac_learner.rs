@@ -14,9 +14,9 @@
 
 use super::adam::Adam;
 use super::ledger::{self, Ledger};
-use super::packed::{Packed, Values};
-use super::q_learner::Captured;
-use super::recording::{Cut, Recorded, Recording};
+use super::packed::{PackedParts, Values};
+use super::q_learner::GraphCapture;
+use super::recording::{GraphWork, Recording, WorkCut};
 use crate::distributed::{Ddp, Part, ProcessGroup};
 use crate::error::TrainerError;
 use crate::policy::q_network::follow;
@@ -74,7 +74,7 @@ pub struct SacLearner {
     ledger: Ledger,
     latest: LatestStats,
     /// What updates of the critics need, and what those need that go on with actor and entropy weight.
-    packed: [Packed; 2],
+    packed: [PackedParts; 2],
     /// Both kinds of updates; absent while one is made.
     recordings: Option<[Recording; 2]>,
 }
@@ -97,8 +97,8 @@ struct Update<'a> {
     batch: &'a ReplayBatch,
 }
 
-impl Recorded for Update<'_> {
-    fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
+impl GraphWork for Update<'_> {
+    fn work(&mut self, cut: &mut WorkCut<'_>) -> Result<(), TrainerError> {
         let Update { learner, columns, batch } = self;
         let Columns { now, next, taken, rewards, discounts, next_noise, noise } = columns;
         let goals = tch::no_grad(|| -> Result<Tensor, TchError> {
@@ -135,7 +135,7 @@ impl Recorded for Update<'_> {
     }
 }
 
-/// Numbers of the optimisers, for [`Recorded::reduce`].
+/// Numbers of the optimisers, for [`GraphWork::reduce`].
 const CRITICS: usize = 0;
 const ACTOR: usize = 1;
 const ALPHA: usize = 2;
@@ -154,7 +154,7 @@ impl SacLearner {
         seeds: &Seeds,
         device: Device,
         group: &ProcessGroup,
-        (bucket_bytes, Captured(captured)): (usize, Captured),
+        (bucket_bytes, GraphCapture(captured)): (usize, GraphCapture),
     ) -> Result<SacLearner, TrainerError> {
         let networks = SacNetworks::new(layout, seeds, device)?;
         let start = settings.alpha.max(f64::MIN_POSITIVE).ln();
@@ -178,7 +178,7 @@ impl SacLearner {
         let most = 3 * settings.updates_per_iteration as usize + 2 * settings.policy_every as usize;
         Ok(SacLearner {
             ledger: Ledger::new(most, device)?,
-            packed: [Packed::new(device), Packed::new(device)],
+            packed: [PackedParts::new(device), PackedParts::new(device)],
             recordings: Some([recording("an update of the critics"), recording("an update of all networks")]),
             settings,
             networks,
@@ -265,7 +265,7 @@ impl SacLearner {
     fn critic_step(
         &mut self,
         (now, taken, goals): (&Tensor, &Tensor, &Tensor),
-        cut: &mut Cut<'_>,
+        cut: &mut WorkCut<'_>,
         seen: &dyn Fn() -> String,
     ) -> Result<(), TrainerError> {
         let [first, second] = self.networks.values(self.networks.critics.tensors(), now, taken)?;
@@ -285,7 +285,7 @@ impl SacLearner {
         &mut self,
         now: &Tensor,
         noise: &Tensor,
-        cut: &mut Cut<'_>,
+        cut: &mut WorkCut<'_>,
         seen: &dyn Fn() -> String,
     ) -> Result<(), TrainerError> {
         // Gradients flow through the critics to the actions, and no further.
@@ -304,7 +304,12 @@ impl SacLearner {
         Ok(())
     }
 
-    fn alpha_step(&mut self, now: &Tensor, noise: &Tensor, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
+    fn alpha_step(
+        &mut self,
+        now: &Tensor,
+        noise: &Tensor,
+        cut: &mut WorkCut<'_>,
+    ) -> Result<(), TrainerError> {
         let log_probs = tch::no_grad(|| self.networks.draw(now, noise))?.log_probs;
         // The target entropy: one nat below uniform per action (Haarnoja et al. 2018).
         let target = -(self.networks.layout().actions as f64);
@@ -327,7 +332,7 @@ impl SacLearner {
 
 /// Sends a batch and its noise to the device.
 fn columns(
-    packed: &mut Packed,
+    packed: &mut PackedParts,
     batch: &ReplayBatch,
     actions: i64,
     (next_noise, noise): (&[f32], &[[Vec<f32>; 2]]),

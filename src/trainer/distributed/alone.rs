@@ -7,9 +7,9 @@ use super::staging::copy;
 use super::transport::CollectiveTransport;
 use tch::{Device, Tensor};
 
-pub(super) struct Alone;
+pub(super) struct LoneTransport;
 
-impl CollectiveTransport for Alone {
+impl CollectiveTransport for LoneTransport {
     fn name(&self) -> String {
         "none (one rank)".into()
     }

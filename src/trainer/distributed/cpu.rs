@@ -3,7 +3,7 @@
 //! Owner: the process group.
 
 use super::collective::CollectiveNote;
-use super::direct::Direct;
+use super::direct::DirectLinks;
 use super::error::{BackendError, DistErrorKind};
 use super::exchange::Exchanges;
 use super::ffi::RawReduce;
@@ -22,7 +22,7 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// The connections of one rank.
 pub(super) struct CpuTransport {
-    direct: Direct,
+    direct: DirectLinks,
     rank: u32,
     sealed: bool,
 }
@@ -37,7 +37,7 @@ impl CpuTransport {
         deadline: Instant,
     ) -> Result<CpuTransport, BackendError> {
         let channels = mesh::open(store, rank, world_size, address, deadline)?;
-        let direct = Direct::new(rank, world_size, Exchanges::new(rank, channels));
+        let direct = DirectLinks::new(rank, world_size, Exchanges::new(rank, channels));
         Ok(CpuTransport { direct, rank, sealed: store.has_secret() })
     }
 }

@@ -15,7 +15,7 @@
 
 use super::collective::{CollectiveNote, WORDS};
 use super::error::BackendError;
-use super::exchange::{Call, Exchanges, HEAD_WORDS, Leg, Take};
+use super::exchange::{Call, Exchanges, HEAD_WORDS, Leg, TakeMode};
 use super::reduction::Reduction;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub(super) fn partners(rank: u32, world_size: u32) -> Vec<u32> {
 }
 
 /// The connections of one rank, to each of its [`partners`].
-pub(super) struct Direct {
+pub(super) struct DirectLinks {
     rank: u32,
     world_size: u32,
     /// Ranks in the cube.
@@ -54,9 +54,9 @@ pub(super) struct Direct {
     exchanges: Exchanges,
 }
 
-impl Direct {
-    pub(super) fn new(rank: u32, world_size: u32, exchanges: Exchanges) -> Direct {
-        Direct { rank, world_size, core: doubled(world_size), exchanges }
+impl DirectLinks {
+    pub(super) fn new(rank: u32, world_size: u32, exchanges: Exchanges) -> DirectLinks {
+        DirectLinks { rank, world_size, core: doubled(world_size), exchanges }
     }
 
     /// Reduces `data` in place on all ranks.
@@ -147,7 +147,7 @@ impl Direct {
                 let to = Leg { peer, range: blocks(mine + offset, mine + offset + width) };
                 let from = Leg { peer, range: blocks(theirs + offset, theirs + offset + width) };
                 if offset == 0 || core < self.world_size {
-                    self.exchanges.exchange(&call, data, Some(&to), Some((&from, Take::Copy)))?;
+                    self.exchanges.exchange(&call, data, Some(&to), Some((&from, TakeMode::Copy)))?;
                 }
             }
         }
@@ -163,7 +163,7 @@ impl Direct {
             self.send(call, data, self.rank - self.core, whole.clone())?;
             return self.take(call, data, self.rank - self.core, whole);
         }
-        let combine = Take::Combine(reduction);
+        let combine = TakeMode::Combine(reduction);
         if let Some(peer) = self.extra() {
             let leg = Leg { peer, range: whole.clone() };
             self.exchanges.exchange(call, data, None, Some((&leg, combine)))?;
@@ -189,7 +189,7 @@ impl Direct {
             edge(number)..edge(number + 1)
         };
         let (next, previous) = ((self.rank + 1) % n, (self.rank + n - 1) % n);
-        for (first, take) in [(self.rank, Take::Combine(reduction)), (self.rank + 1, Take::Copy)] {
+        for (first, take) in [(self.rank, TakeMode::Combine(reduction)), (self.rank + 1, TakeMode::Copy)] {
             for step in 0..n - 1 {
                 let to = Leg { peer: next, range: part(first + n - step) };
                 let from = Leg { peer: previous, range: part(first + n - step + n - 1) };
@@ -209,7 +209,7 @@ impl Direct {
     }
 
     fn take(&self, call: &Call, data: &mut [u8], peer: u32, range: Range<usize>) -> Result<(), BackendError> {
-        self.exchanges.exchange(call, data, None, Some((&Leg { peer, range }, Take::Copy)))
+        self.exchanges.exchange(call, data, None, Some((&Leg { peer, range }, TakeMode::Copy)))
     }
 }
 

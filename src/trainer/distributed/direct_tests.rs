@@ -26,11 +26,11 @@ fn keys(sends: u8, receives: u8, sealed: bool) -> SessionKeys {
     SessionKeys { sends: seal(sends), receives: seal(receives) }
 }
 
-fn world(world_size: u32) -> Vec<Direct> {
+fn world(world_size: u32) -> Vec<DirectLinks> {
     world_of(world_size, true)
 }
 
-fn world_of(world_size: u32, sealed: bool) -> Vec<Direct> {
+fn world_of(world_size: u32, sealed: bool) -> Vec<DirectLinks> {
     let mut channels: Vec<Vec<Channel>> = (0..world_size).map(|_| Vec::new()).collect();
     for rank in 0..world_size {
         for peer in partners(rank, world_size).into_iter().filter(|peer| *peer > rank) {
@@ -40,10 +40,10 @@ fn world_of(world_size: u32, sealed: bool) -> Vec<Direct> {
         }
     }
     let ranks = (0..world_size).zip(channels);
-    ranks.map(|(rank, channels)| Direct::new(rank, world_size, Exchanges::new(rank, channels))).collect()
+    ranks.map(|(rank, channels)| DirectLinks::new(rank, world_size, Exchanges::new(rank, channels))).collect()
 }
 
-fn on_all<T: Send>(direct: Vec<Direct>, body: impl Fn(u32, Direct) -> T + Sync) -> Vec<T> {
+fn on_all<T: Send>(direct: Vec<DirectLinks>, body: impl Fn(u32, DirectLinks) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
             .zip(direct)
@@ -279,7 +279,7 @@ fn a_rank_that_waits_for_a_broadcast_names_its_call_to_one_that_reduces() {
 fn a_rank_that_is_gone_or_silent_is_named() {
     let mut direct = world(2);
     drop(direct.pop());
-    let all_reduce = |direct: &Direct, limit_ms| {
+    let all_reduce = |direct: &DirectLinks, limit_ms| {
         direct.all_reduce(&note(1, "grad", 1000, Dtype::F32), &mut [0; 4000], SUM, limit_ms).unwrap_err()
     };
     let failure = all_reduce(&direct[0], 60_000);

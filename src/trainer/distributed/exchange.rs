@@ -23,7 +23,7 @@ pub(super) const RECORD: usize = 64 << 10;
 
 /// What is done with the bytes that arrive.
 #[derive(Clone, Copy)]
-pub(super) enum Take {
+pub(super) enum TakeMode {
     /// They replace one's own.
     Copy,
     /// They are combined with one's own.
@@ -59,7 +59,7 @@ impl Exchanges {
         call: &Call,
         data: &mut [u8],
         to: Option<&Leg>,
-        from: Option<(&Leg, Take)>,
+        from: Option<(&Leg, TakeMode)>,
     ) -> Result<(), BackendError> {
         let mut channels = self.channels.borrow_mut();
         let index = |peer: u32| {
@@ -70,11 +70,11 @@ impl Exchanges {
         };
         let mut sending = match to {
             None => None,
-            Some(leg) => Some(Sending { index: index(leg.peer)?, leg, put: 0 }),
+            Some(leg) => Some(LegSender { index: index(leg.peer)?, leg, put: 0 }),
         };
         let mut taking = match from {
             None => None,
-            Some((leg, take)) => Some(Taking { index: index(leg.peer)?, leg, take, got: 0 }),
+            Some((leg, take)) => Some(LegReceiver { index: index(leg.peer)?, leg, take, got: 0 }),
         };
         let channels = channels.as_mut_slice();
         loop {
@@ -87,7 +87,7 @@ impl Exchanges {
             if let Some(taking) = &mut taking
                 && !taking.is_done()
             {
-                let unsent = sending.as_ref().map_or(0..0, Sending::unsent);
+                let unsent = sending.as_ref().map_or(0..0, LegSender::unsent);
                 match taking.go_on(call, self.rank, channels, data, &unsent) {
                     Ok(took) => moved |= took,
                     Err(failure) => {
@@ -98,7 +98,7 @@ impl Exchanges {
                     }
                 }
             }
-            let taken = taking.as_ref().is_none_or(Taking::is_done);
+            let taken = taking.as_ref().is_none_or(LegReceiver::is_done);
             if flushed && taken {
                 return Ok(());
             }
@@ -129,8 +129,8 @@ fn bytes(words: &[i64; HEAD_WORDS]) -> [u8; HEAD] {
 fn sleep(
     call: &Call,
     channels: &[Channel],
-    sending: Option<&Sending<'_>>,
-    taking: Option<&Taking<'_>>,
+    sending: Option<&LegSender<'_>>,
+    taking: Option<&LegReceiver<'_>>,
 ) -> Result<(), BackendError> {
     let taking = taking.filter(|taking| !taking.is_done());
     let sending = sending.filter(|sending| !sending.is_done(channels));
@@ -152,14 +152,14 @@ fn sleep(
     Err(BackendError::new(DistErrorKind::Timeout, format!("timed out waiting for rank {peer}")))
 }
 
-struct Sending<'a> {
+struct LegSender<'a> {
     index: usize,
     leg: &'a Leg,
     /// Bytes of head and data that are in records.
     put: usize,
 }
 
-impl Sending<'_> {
+impl LegSender<'_> {
     fn whole(&self) -> usize {
         HEAD + self.leg.range.len()
     }
@@ -187,15 +187,15 @@ impl Sending<'_> {
     }
 }
 
-struct Taking<'a> {
+struct LegReceiver<'a> {
     index: usize,
     leg: &'a Leg,
-    take: Take,
+    take: TakeMode,
     /// Bytes of head and data that have been taken.
     got: usize,
 }
 
-impl Taking<'_> {
+impl LegReceiver<'_> {
     fn is_done(&self) -> bool {
         self.got == HEAD + self.leg.range.len()
     }
@@ -230,8 +230,8 @@ impl Taking<'_> {
             return Ok(filled);
         }
         match self.take {
-            Take::Copy => data[into].copy_from_slice(piece),
-            Take::Combine(reduction) => reduction.combine(&mut data[into], piece, rank < peer),
+            TakeMode::Copy => data[into].copy_from_slice(piece),
+            TakeMode::Combine(reduction) => reduction.combine(&mut data[into], piece, rank < peer),
         }
         self.got = self.got.max(HEAD) + piece.len();
         channel.consume();

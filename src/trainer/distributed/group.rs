@@ -5,7 +5,7 @@
 //! collectives in the same order; with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and
 //! name the first difference instead of failing inside a library.
 
-use super::alone::Alone;
+use super::alone::LoneTransport;
 use super::check::compare;
 use super::collective::CollectiveNote;
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase, NOT_FINISHED};
@@ -105,7 +105,7 @@ impl ProcessGroup {
         page.lock().phase(Phase::Rendezvous);
         inject::arm(settings.rank, &page);
         let (store, transport) = if settings.world_size == 1 {
-            (None, Box::new(Alone) as Box<dyn CollectiveTransport>)
+            (None, Box::new(LoneTransport) as Box<dyn CollectiveTransport>)
         } else {
             let store = rendezvous::join(settings, || page.lock().progress())?;
             let transport = rendezvous::connect(settings, &store, &page)?;
@@ -158,7 +158,7 @@ impl ProcessGroup {
             .filter(|_| ranks.len() > 1)
             .map(|store| store.within(&format!("group{number}")));
         let transport = match &store {
-            None => Box::new(Alone),
+            None => Box::new(LoneTransport),
             Some(store) => rendezvous::connect(&settings, store, &self.page)
                 .map_err(|error| error.seen_by(self.identity))?,
         };
@@ -228,7 +228,7 @@ impl ProcessGroup {
 
     /// Library and version, such as `tcp (encrypted)` or `nccl 2.28.9`.
     pub fn backend_name(&self) -> String {
-        self.transport.as_ref().map_or_else(|| Alone.name(), |transport| transport.name())
+        self.transport.as_ref().map_or_else(|| LoneTransport.name(), |transport| transport.name())
     }
 
     /// Reduces a contiguous tensor in place, on all ranks.

@@ -40,12 +40,12 @@ const BESIDE: [&str; 6] = [
 
 /// What is wrong, and what helps.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unloadable {
+pub(super) struct LoadFailure {
     pub text: String,
     pub hint: String,
 }
 
-impl Unloadable {
+impl LoadFailure {
     /// As an error: `what` cannot be used.
     pub(super) fn error(self, what: &str) -> BackendError {
         let text = if what.is_empty() { self.text } else { format!("{what}: {}", self.text) };
@@ -54,7 +54,7 @@ impl Unloadable {
 }
 
 /// What `dlopen` or `dlsym` said.
-pub(super) fn explain(said: &str) -> Unloadable {
+pub(super) fn explain(said: &str) -> LoadFailure {
     if let Some((_, symbol)) = said.split_once("undefined symbol: ") {
         let (symbol, version) = symbol.split_once(", version ").unwrap_or((symbol, ""));
         return lacking(symbol.trim(), version.trim());
@@ -63,38 +63,38 @@ pub(super) fn explain(said: &str) -> Unloadable {
     let named = said.split(": ").next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
     let wheel = entry(|(library, _, _)| named.starts_with(library)).map(|(_, _, wheel)| wheel);
     if said.ends_with("No such file or directory") {
-        return Unloadable { text: format!("{named} is not there"), hint: hint(wheel) };
+        return LoadFailure { text: format!("{named} is not there"), hint: hint(wheel) };
     }
-    Unloadable { text: said.to_owned(), hint: hint(wheel) }
+    LoadFailure { text: said.to_owned(), hint: hint(wheel) }
 }
 
 /// A library is there, and has another version than what asks for it.
-fn lacking(symbol: &str, version: &str) -> Unloadable {
+fn lacking(symbol: &str, version: &str) -> LoadFailure {
     // NVIDIA gives its symbols the name of their library as a version. Of two beginnings the longer one is
     // meant.
     let named = entry(|(library, _, _)| !version.is_empty() && version.starts_with(library));
     let begins = LIBRARIES.iter().filter(|(_, beginning, _)| symbol.starts_with(beginning));
     let found = named.or_else(|| begins.max_by_key(|(_, beginning, _)| beginning.len()).copied());
     let Some((library, beginning, wheel)) = found else {
-        return Unloadable { text: format!("no library has {symbol}, which it needs"), hint: hint(None) };
+        return LoadFailure { text: format!("no library has {symbol}, which it needs"), hint: hint(None) };
     };
     if beginning == "_Z" {
         let text = format!("its files are of two releases of torch: none has {symbol}");
-        return Unloadable { text, hint: hint(Some(wheel)) };
+        return LoadFailure { text, hint: hint(Some(wheel)) };
     }
     let name = if version.starts_with("lib") { version } else { library };
     let there = place(name).map_or(name.to_owned(), |path| path.display().to_string());
     let text =
         format!("{there} has no {symbol}, so it is another version than the one that this libtorch needs");
-    Unloadable { text, hint: hint(Some(wheel)) }
+    LoadFailure { text, hint: hint(Some(wheel)) }
 }
 
 /// A library that says a version below the one that is needed.
-pub(super) fn too_old(name: &str, what: &str, has: &str, needs: &str) -> Unloadable {
+pub(super) fn too_old(name: &str, what: &str, has: &str, needs: &str) -> LoadFailure {
     let there = place(name).map_or(name.to_owned(), |path| path.display().to_string());
     let wheel = entry(|(library, _, _)| name.starts_with(library)).map(|(_, _, wheel)| wheel);
     let text = format!("{what} {has} is too old, {needs} or later is needed: {there}");
-    Unloadable { text, hint: hint(wheel) }
+    LoadFailure { text, hint: hint(wheel) }
 }
 
 fn entry(is: impl Fn(&(&str, &str, &str)) -> bool) -> Option<(&'static str, &'static str, &'static str)> {

@@ -230,7 +230,7 @@ impl Store {
                 if me.rank == 0 {
                     self.set("terms", me.terms().as_bytes())?;
                 }
-                Refused { failure, heard: false }
+                JoinRefusal { failure, heard: false }
             }
         };
         self.tell(me, &refused);
@@ -238,7 +238,7 @@ impl Store {
     }
 
     /// Passes a refusal on. The store ends with rank 0, so rank 0 stays until the others know.
-    fn tell(&self, me: &StoreMember, refused: &Refused) {
+    fn tell(&self, me: &StoreMember, refused: &JoinRefusal) {
         let report = || -> Result<(), BackendError> {
             if !refused.heard {
                 self.set("refused", refused.failure.to_wire().as_bytes())?;
@@ -262,9 +262,9 @@ impl Store {
         Err(BackendError::new(DistErrorKind::Usage, text))
     }
 
-    fn meet(&self, me: &StoreMember, deadline: Instant, moved: impl FnMut()) -> Result<(), Refused> {
+    fn meet(&self, me: &StoreMember, deadline: Instant, moved: impl FnMut()) -> Result<(), JoinRefusal> {
         // The second process with a rank's number ends alone: the others may be complete without it.
-        self.claim(me).map_err(|failure| Refused { failure, heard: true })?;
+        self.claim(me).map_err(|failure| JoinRefusal { failure, heard: true })?;
         let (rank, mine) = (me.rank, me.terms());
         if rank == 0 {
             self.set("terms", mine.as_bytes())?;
@@ -289,7 +289,7 @@ impl Store {
         me: &StoreMember,
         deadline: Instant,
         mut moved: impl FnMut(),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), JoinRefusal> {
         let wanted = i64::from(me.world_size);
         loop {
             let joined =
@@ -299,7 +299,7 @@ impl Store {
             }
             if self.check("refused")? {
                 let value = String::from_utf8_lossy(&self.get("refused", deadline)?).into_owned();
-                return Err(Refused { failure: BackendError::from_wire(&value), heard: true });
+                return Err(JoinRefusal { failure: BackendError::from_wire(&value), heard: true });
             }
             if Instant::now() >= deadline {
                 let text =
@@ -321,14 +321,14 @@ impl Store {
 }
 
 /// Why a rank cannot join, and whether another rank told it so.
-struct Refused {
+struct JoinRefusal {
     failure: BackendError,
     heard: bool,
 }
 
-impl From<BackendError> for Refused {
-    fn from(failure: BackendError) -> Refused {
-        Refused { failure, heard: false }
+impl From<BackendError> for JoinRefusal {
+    fn from(failure: BackendError) -> JoinRefusal {
+        JoinRefusal { failure, heard: false }
     }
 }
 

@@ -11,7 +11,7 @@ use tch::{Device, TchError, Tensor};
 
 /// A policy ready to act.
 #[expect(clippy::large_enum_variant, reason = "a rank has one of it")]
-pub enum Acting {
+pub enum ActingPolicy {
     /// All observations at once in plain Rust, with a snapshot of the parameters. A row's result does not
     /// depend on the others.
     Fast {
@@ -33,23 +33,23 @@ pub enum Acting {
     },
 }
 
-impl Acting {
+impl ActingPolicy {
     /// For observations of this shape; pixels go through libtorch.
-    pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool, settings: &Policy) -> Acting {
+    pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool, settings: &Policy) -> ActingPolicy {
         let networks = super::dense_actor_critic::DenseActorCritic::new(policy.layout(), 1);
         match networks.filter(|_| !pixels && settings.kernel != Kernel::Libtorch) {
-            Some(networks) => Acting::Fast { networks, flat: vec![0.0; policy.layout().len] },
+            Some(networks) => ActingPolicy::Fast { networks, flat: vec![0.0; policy.layout().len] },
             None => {
                 let shape = shape.iter().map(|side| *side as i64).collect();
                 let pass = CapturedPass::new(policy.flat().device(), settings.cuda_graphs);
-                Acting::Torch { policy: policy.share(), shape, seen: None, pass }
+                ActingPolicy::Torch { policy: policy.share(), shape, seen: None, pass }
             }
         }
     }
 
     /// Copies the parameters of `policy`.
     pub fn load(&mut self, policy: &ActorCritic) -> Result<(), TchError> {
-        if let Acting::Fast { networks, flat } = self {
+        if let ActingPolicy::Fast { networks, flat } = self {
             policy.copy_to(flat)?;
             networks.load(flat);
         }
@@ -66,8 +66,8 @@ impl Acting {
         self.run_part(observations, None, scores, values)
     }
 
-    /// [`Acting::run`] for rows of a rollout of `whole` rows, from row `first` on. A GPU keeps them for
-    /// [`Acting::seen`].
+    /// [`ActingPolicy::run`] for rows of a rollout of `whole` rows, from row `first` on. A GPU keeps them for
+    /// [`ActingPolicy::seen`].
     pub fn run_rollout(
         &mut self,
         observations: Observations<'_>,
@@ -81,8 +81,8 @@ impl Acting {
     /// All observations of the rollout, where the policy acts on a GPU.
     pub fn seen(&self) -> Option<&Tensor> {
         match self {
-            Acting::Torch { seen, .. } => seen.as_ref(),
-            Acting::Fast { .. } => None,
+            ActingPolicy::Torch { seen, .. } => seen.as_ref(),
+            ActingPolicy::Fast { .. } => None,
         }
     }
 
@@ -95,7 +95,7 @@ impl Acting {
     ) -> Result<(), TchError> {
         let rows = values.len();
         match self {
-            Acting::Fast { networks, .. } => {
+            ActingPolicy::Fast { networks, .. } => {
                 networks.forward(observations.f32().unwrap_or_default());
                 let each = (scores.len() / rows.max(1)).max(1);
                 let own = networks.scores().iter().zip(networks.values().iter());
@@ -105,7 +105,7 @@ impl Acting {
                 }
                 Ok(())
             }
-            Acting::Torch { policy, shape, seen, pass } => tch::no_grad(|| {
+            ActingPolicy::Torch { policy, shape, seen, pass } => tch::no_grad(|| {
                 let device = policy.flat().device();
                 let input = upload(batch(observations, rows, shape)?, device)?;
                 if let Some((first, whole)) = part.filter(|_| device != Device::Cpu) {

@@ -15,5 +15,5 @@ pub mod sac_networks;
 pub(crate) mod seam;
 pub(crate) mod trunk;
 
-pub use acting::Acting;
+pub use acting::ActingPolicy;
 pub use actor_critic::ActorCritic;

@@ -4,7 +4,7 @@ use super::Trainer;
 use crate::algo;
 use crate::env::{self, EnvError};
 use crate::error::TrainerError;
-use crate::evaluate::{self, Beat, Next, Onlooker, Played, evaluate};
+use crate::evaluate::{self, Beat, EvalProgress, Next, Onlooker, evaluate};
 use crate::events::say;
 use crate::live::Live;
 use crate::page::Page;
@@ -108,21 +108,21 @@ impl Trainer<'_> {
             bounds: sight::bounds(&envs.spec().actions),
         };
         let live = self.reporter.live(policy);
-        let attending = Attending { page, beat, live, episodes: eval.episodes };
+        let attending = EvalAttendant { page, beat, live, episodes: eval.episodes };
         evaluate(&mut **envs, eval, self.algorithm.greedy()?, attending)
     }
 }
 
 /// Rank 0 while it plays: tells the page, meets the others, shows a step now and then.
-struct Attending<'a, 'b> {
+struct EvalAttendant<'a, 'b> {
     page: &'a Page,
     beat: &'a mut Beat<'b>,
     live: Live<'a>,
     episodes: u32,
 }
 
-impl Onlooker for Attending<'_, '_> {
-    fn goes_on(&mut self, played: Played) -> Result<Next, TrainerError> {
+impl Onlooker for EvalAttendant<'_, '_> {
+    fn goes_on(&mut self, played: EvalProgress) -> Result<Next, TrainerError> {
         self.page.lock().amount(played.episodes as u64, u64::from(self.episodes));
         Ok(match self.beat.goes_on(played, Instant::now())? {
             false => Next::BreakOff,

@@ -2,7 +2,7 @@
 
 use super::on_shown;
 use crate::keys::Command;
-use crate::log_walk::{self, Moved};
+use crate::log_walk::{self, MoveResult};
 use crate::overlays::event;
 use crate::panes::{end, events};
 use crate::ranks;
@@ -42,7 +42,7 @@ pub fn asked_of_hosts(view: &mut ViewState, wanted: Option<LogSearch>) -> Vec<Ac
 }
 
 /// Changes which lines of the log are shown, and how: what hosts are to look for, or why not.
-pub(super) fn change_log(model: &Model, view: &mut ViewState, command: Command) -> Moved {
+pub(super) fn change_log(model: &Model, view: &mut ViewState, command: Command) -> MoveResult {
     match command {
         Command::Hit(_) | Command::Around => {
             return on_shown(model, view, |shown, view| match command {
@@ -73,11 +73,11 @@ pub(super) fn change_log(model: &Model, view: &mut ViewState, command: Command) 
 }
 
 /// The log at the moment of the selected event, or of the latest verdict about the selected rank; why not.
-pub fn log_there(model: &Model, view: &mut ViewState) -> Moved {
+pub fn log_there(model: &Model, view: &mut ViewState) -> MoveResult {
     on_shown(model, view, show_log_there)
 }
 
-fn show_log_there(shown: &Model, view: &mut ViewState) -> Moved {
+fn show_log_there(shown: &Model, view: &mut ViewState) -> MoveResult {
     let rank = ranks::selected(shown, view).map(|rank| rank.rank);
     let told = |is: &dyn Fn(&VerdictReport) -> bool| {
         let is_it = |line: &&HistoryLine| matches!(&line.subject, Some(Subject::Verdict(found)) if is(found));

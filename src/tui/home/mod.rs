@@ -28,6 +28,7 @@ mod state;
 pub use draw::{layout, view};
 pub use input::{on_key, on_mouse, on_paste};
 pub use model::{
-    Compared, Draft, Experiment, FleetHost, FreeSince, GpuTrack, Home, HomeEvent, Life, RunRow, Said, is_free,
+    CommandEnd, Draft, Experiment, FleetHost, FreeSince, GpuTrack, Home, HomeEvent, Life, RunComparison,
+    RunRow, is_free,
 };
 pub use state::{HomeAction, HomeView, Launch, Overlay, Page};

@@ -1,6 +1,6 @@
 //! What home knows: data, and how news change it. Pure.
 
-use rankdeck_core::compare::{self, Changed, ComparedRun, Group};
+use rankdeck_core::compare::{self, ChangedKey, ComparedRun, Group};
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::fleet::{GivenGpu, HostLook};
 use rankdeck_proto::message::GpuSample;
@@ -31,9 +31,9 @@ pub struct Home {
     /// Commands that go on: number and title.
     pub jobs: Vec<(u64, String)>,
     /// What the latest command said.
-    pub said: Option<Said>,
+    pub said: Option<CommandEnd>,
     /// Runs that are compared.
-    pub compared: Compared,
+    pub compared: RunComparison,
     /// Why there are no hosts.
     pub trouble: Option<HintedError>,
     /// Grows with every change.
@@ -42,12 +42,12 @@ pub struct Home {
 
 /// Runs beside each other.
 #[derive(Debug, Clone, Default)]
-pub struct Compared {
+pub struct RunComparison {
     pub runs: Vec<ComparedRun>,
     /// Those that differ in nothing but the seed.
     pub groups: Vec<Group>,
     /// Keys that differ.
-    pub changed: Vec<Changed>,
+    pub changed: Vec<ChangedKey>,
     /// Series that any of them has.
     pub series: Vec<String>,
     /// Runs that could not be read, and why.
@@ -153,7 +153,7 @@ pub struct Draft {
 
 /// What a command said at its end.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Said {
+pub struct CommandEnd {
     /// What was asked for.
     pub title: String,
     /// It ended well.
@@ -198,7 +198,7 @@ pub enum HomeEvent {
     Ended {
         /// Its number.
         job: u64,
-        said: Said,
+        said: CommandEnd,
     },
 }
 
@@ -230,7 +230,7 @@ impl Home {
             HomeEvent::Compared(runs, missing) => {
                 let (groups, changed) = (compare::groups(&runs), compare::changed(&runs));
                 let series = crate::compare::names(&runs);
-                self.compared = Compared { runs, groups, changed, series, missing };
+                self.compared = RunComparison { runs, groups, changed, series, missing };
             }
             HomeEvent::Began { job, title } => self.jobs.push((job, title)),
             HomeEvent::Ended { job, mut said } => {

@@ -10,7 +10,7 @@ use crate::overlays;
 use crate::palette;
 use crate::panes;
 use crate::reach;
-use crate::state::{Action, LogScope, Overlay, Pane, Tab, Typing, ViewState};
+use crate::state::{Action, LogScope, Overlay, Pane, Tab, TypedLine, ViewState};
 use crate::target::{Target, share};
 use crate::time::{STEP_MS, TimeMove};
 use crate::widgets::plain;
@@ -178,13 +178,13 @@ fn pick(model: &Model, view: &mut ViewState, overlay: Overlay, row: usize, now: 
             view.open(Overlay::Restart(draft));
             return Vec::new();
         }
-        Overlay::Palette(Typing { line, .. }) => {
+        Overlay::Palette(TypedLine { line, .. }) => {
             let offered = palette::suggestions(view.shown(model), view, &line);
             let Some(chosen) = offered.get(row).map(|suggestion| suggestion.line.clone()) else {
                 return Vec::new();
             };
             let again = chosen.trim() == line.trim();
-            view.open(Overlay::Palette(Typing { line: chosen, recalled: None }));
+            view.open(Overlay::Palette(TypedLine { line: chosen, recalled: None }));
             match again {
                 true => KeyCode::Enter,
                 false => return Vec::new(),

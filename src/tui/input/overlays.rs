@@ -10,7 +10,7 @@ use crate::palette;
 use crate::ranks;
 use crate::reach;
 use crate::restart_draft::RestartDraft;
-use crate::state::{Action, Ask, Confirm, Overlay, Pane, PictureChoice, Typing, ViewState};
+use crate::state::{Action, Ask, Confirm, Overlay, Pane, PictureChoice, TypedLine, ViewState};
 use crate::theme::{Glyphs, Role};
 use crate::time::{self, TimeMove};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -173,7 +173,7 @@ pub(super) fn in_help(
 pub(super) fn in_palette(
     model: &Model,
     view: &mut ViewState,
-    mut typing: Typing,
+    mut typing: TypedLine,
     key: KeyEvent,
     with: KeyModifiers,
     now: Timestamp,
@@ -284,7 +284,7 @@ pub(super) fn in_processes(
         KeyCode::Char('K') => reach::signal(model, view, process, SIGKILL),
         KeyCode::Char('s') => {
             let line = format!("signal {} ", reach::typed_as(process));
-            view.open(Overlay::Palette(Typing { line, recalled: None }));
+            view.open(Overlay::Palette(TypedLine { line, recalled: None }));
             Ok(Vec::new())
         }
         _ => Ok(Vec::new()),

@@ -13,7 +13,7 @@ pub struct Keymap {
 }
 
 /// A line that cannot be followed: which, what is wrong, what helps.
-pub type Wrong = (usize, String, String);
+pub type WrongLine = (usize, String, String);
 
 impl Keymap {
     /// The keys of a binding; the first is the one that the footer shows.
@@ -45,7 +45,7 @@ impl Keymap {
     }
 
     /// Reads lines of a name and keys with blanks between; all mistakes are found.
-    pub fn read(lines: &[(String, String)]) -> (Keymap, Vec<Wrong>) {
+    pub fn read(lines: &[(String, String)]) -> (Keymap, Vec<WrongLine>) {
         let (mut map, mut wrong, mut read) = (Keymap::default(), Vec::new(), Vec::new());
         for (i, (command, keys)) in lines.iter().enumerate() {
             let meant = plain_name(command);
@@ -173,7 +173,7 @@ fn parse(word: &str) -> Option<KeyEvent> {
 mod tests {
     use super::*;
 
-    fn read(lines: &[(&str, &str)]) -> (Keymap, Vec<Wrong>) {
+    fn read(lines: &[(&str, &str)]) -> (Keymap, Vec<WrongLine>) {
         let own = |text: &&str| (*text).to_owned();
         let lines: Vec<_> = lines.iter().map(|(name, keys)| (own(name), own(keys))).collect();
         Keymap::read(&lines)

@@ -1,7 +1,7 @@
 //! The palette: a line that is typed, and what it may become.
 
 use crate::palette::{SHOWN, Suggestion, suggestions};
-use crate::state::Typing;
+use crate::state::TypedLine;
 use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
@@ -10,7 +10,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, typing: &Typing) {
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, typing: &TypedLine) {
     let glyphs = ctx.glyphs();
     let all = suggestions(ctx.model, ctx.view, &typing.line);
     let cells = usize::from(ctx.geo.area.width.saturating_sub(6)).min(90);

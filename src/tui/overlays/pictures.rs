@@ -1,6 +1,6 @@
 //! Pictures that the program has logged: one at a time, by name and step, at the moment that is shown.
 
-use crate::picture_file::{Decoded, decode};
+use crate::picture_file::{DecodedPicture, decode};
 use crate::play::{Colours, picture};
 use crate::state::{Action, Overlay, PictureChoice, SavedFile, ViewState};
 use crate::text;
@@ -18,7 +18,7 @@ const ABOVE: u16 = 3;
 
 /// What is looked at.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a> {
+pub struct ShownPicture<'a> {
     pub name: &'a str,
     pub picture: &'a Picture,
     /// Its place among those of its name, from 0, and how many these are.
@@ -28,7 +28,7 @@ pub struct Shown<'a> {
 }
 
 /// The picture that a choice means; where it is not there any more, or not yet, the nearest before it.
-pub fn shown<'a>(model: &'a Model, choice: &PictureChoice) -> Option<Shown<'a>> {
+pub fn shown<'a>(model: &'a Model, choice: &PictureChoice) -> Option<ShownPicture<'a>> {
     let names: Vec<&String> = model.gallery.names().map(|(name, _)| name).collect();
     let at = names.iter().position(|name| Some(*name) == choice.name.as_ref()).unwrap_or(0);
     let name = *names.get(at)?;
@@ -36,7 +36,7 @@ pub fn shown<'a>(model: &'a Model, choice: &PictureChoice) -> Option<Shown<'a>> 
     let nth =
         choice.number.map_or(all.len(), |number| all.partition_point(|one| one.number <= number).max(1));
     let nth = nth.checked_sub(1)?;
-    Some(Shown { name, picture: all.get(nth)?, place: (nth, all.len()), named: (at, names.len()) })
+    Some(ShownPicture { name, picture: all.get(nth)?, place: (nth, all.len()), named: (at, names.len()) })
 }
 
 /// The choice so many pictures of this name further on; the newest is followed.
@@ -88,7 +88,7 @@ fn room(inner: Rect) -> Rect {
 }
 
 /// The picture that somebody else may draw, and where.
-pub fn apart(view: &ViewState, screen: Rect) -> Option<(&Decoded, Rect)> {
+pub fn apart(view: &ViewState, screen: Rect) -> Option<(&DecodedPicture, Rect)> {
     let Some(Overlay::Pictures(_)) = view.overlay() else { return None };
     let decoded = view.decoded.as_ref().filter(|decoded| decoded.pixels.is_ok())?;
     let area = room(frame::popup_inside(screen, size(screen)));
@@ -140,7 +140,7 @@ fn absent(model: &Model) -> &'static str {
     }
 }
 
-fn head(ctx: &Ctx<'_>, now: &Shown<'_>, cells: usize) -> Vec<Span<'static>> {
+fn head(ctx: &Ctx<'_>, now: &ShownPicture<'_>, cells: usize) -> Vec<Span<'static>> {
     let (at, all) = now.named;
     let mut groups = vec![vec![ctx.s(ctx.cut(&clean(now.name), cells), Role::Strong)]];
     if all > 1 {
@@ -149,7 +149,7 @@ fn head(ctx: &Ctx<'_>, now: &Shown<'_>, cells: usize) -> Vec<Span<'static>> {
     fit(ctx, groups, cells)
 }
 
-fn facts(ctx: &Ctx<'_>, now: &Shown<'_>, choice: &PictureChoice, cells: usize) -> Vec<Span<'static>> {
+fn facts(ctx: &Ctx<'_>, now: &ShownPicture<'_>, choice: &PictureChoice, cells: usize) -> Vec<Span<'static>> {
     let picture = now.picture;
     let newest = if choice.number.is_none() { ", the newest" } else { "" };
     let mut groups = vec![

@@ -1,13 +1,13 @@
 //! Words about charts.
 
-use super::Done;
+use super::LineResult;
 use crate::chart_view::{Axis, BESIDE};
 use crate::commands;
 use crate::keys::Command;
 use crate::state::{Action, Overlay, PictureChoice, Tab, ViewState};
 use rankdeck_core::model::Model;
 
-pub(super) fn axis(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn axis(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let axis = arguments.first().and_then(|name| Axis::named(name));
     let axis = axis.ok_or("axis steps, axis time or axis wall")?;
     let mut chart = std::mem::take(&mut view.chart);
@@ -16,7 +16,7 @@ pub(super) fn axis(model: &Model, view: &mut ViewState, arguments: &[&str]) -> D
     Ok(Vec::new())
 }
 
-pub(super) fn smooth(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn smooth(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let weight = arguments.first().and_then(|text| text.parse::<f64>().ok());
     let weight = weight.filter(|weight| (0.0..1.0).contains(weight)).ok_or("smooth WEIGHT: 0 to 0.99")?;
     view.chart.set_weight(weight);
@@ -24,7 +24,7 @@ pub(super) fn smooth(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Don
     Ok(Vec::new())
 }
 
-pub(super) fn chart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn chart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if arguments.is_empty() {
         return Err("chart NAME: which series?".into());
     }
@@ -37,7 +37,7 @@ pub(super) fn chart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> 
     Ok(Vec::new())
 }
 
-pub(super) fn export(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn export(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if model.charts().next().is_none() {
         return Err("export: no values yet".into());
     }
@@ -50,7 +50,7 @@ pub(super) fn export(model: &Model, view: &mut ViewState, arguments: &[&str]) ->
 }
 
 /// Other runs over the charts, or none.
-pub(super) fn compare(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn compare(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if arguments.len() > BESIDE {
         return Err(format!("compare: {BESIDE} runs at most; `rankdeck compare` takes more"));
     }
@@ -59,7 +59,7 @@ pub(super) fn compare(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Do
 }
 
 /// A picture by its name, or by a part of it that no other name has.
-pub(super) fn media(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn media(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if let Some(why) = super::barred(model, view, Command::Pictures) {
         return Err(format!("media: {why}"));
     }

@@ -1,6 +1,6 @@
 //! Words about the log.
 
-use super::{Done, number};
+use super::{LineResult, number};
 use crate::commands;
 use crate::log_filter::Level;
 use crate::log_walk;
@@ -9,7 +9,7 @@ use crate::time::{self, TimeCursor};
 use rankdeck_core::model::Model;
 use rankdeck_types::ids::Timestamp;
 
-pub(super) fn log(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn log(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let is_time = |word: &str| word.contains(':') || word.starts_with(['-', '+']);
     let (who, when) = match arguments {
         [] => ("all", None),
@@ -48,7 +48,7 @@ fn log_time(model: &Model, view: &ViewState, typed: &str) -> Result<u64, String>
     Ok(time::parse(typed, &cursor, view.chart.utc_offset_s)?.0)
 }
 
-pub(super) fn filter(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn filter(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let text = arguments.join(" ");
     if view.tab == Tab::Logs {
         view.log.leave_files();
@@ -59,7 +59,7 @@ pub(super) fn filter(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Don
     Ok(Vec::new())
 }
 
-pub(super) fn level(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn level(_: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     let level = arguments.first().and_then(|name| Level::named(name));
     view.log.level = level.ok_or("level all, info, warnings or errors")?;
     (view.tab, view.zoom) = (Tab::Logs, false);
@@ -67,7 +67,7 @@ pub(super) fn level(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done
 }
 
 /// Goes to the newest line that matches, in the hosts' files where none is held here.
-pub(super) fn search(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
+pub(super) fn search(model: &Model, view: &mut ViewState, arguments: &[&str]) -> LineResult {
     if arguments.is_empty() {
         return Err("search TEXT: what for?".into());
     }

@@ -31,7 +31,7 @@ const CHECKED: &str = "--check-collectives";
 
 /// What an alarm says.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Told {
+struct AlarmText {
     label: String,
     /// Per line: a part of the reason, and the hint in the line where it stands.
     rows: Vec<(String, String)>,
@@ -85,7 +85,7 @@ fn told(
     cells: usize,
     lines: usize,
     glyphs: Glyphs,
-) -> Told {
+) -> AlarmText {
     let who = who(verdict);
     let sign = glyphs.tone(ranks::severity_role(verdict.severity));
     let label = format!(" {sign} {who}: {} ", verdict.verdict.name());
@@ -106,7 +106,7 @@ fn told(
     if lines < 2 {
         let fits = text::width(&reason) + text::width(&hint) + GAP <= beside;
         let hint = if fits { hint } else { String::new() };
-        return Told { label, rows: vec![(text::cut(&reason, beside, glyphs), hint)] };
+        return AlarmText { label, rows: vec![(text::cut(&reason, beside, glyphs), hint)] };
     }
     let mut parts = pieces(&reason, beside, below);
     let beside_hint = below.saturating_sub(text::width(&hint) + GAP);
@@ -124,7 +124,7 @@ fn told(
     if let Some(row) = rows.get_mut(at) {
         row.1 = hint;
     }
-    Told { label, rows }
+    AlarmText { label, rows }
 }
 
 /// A text in pieces: the first beside something else, the others below it.

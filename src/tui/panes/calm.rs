@@ -30,7 +30,7 @@ pub fn line(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
 pub fn sentence(model: &Model, now: Timestamp) -> String {
     match changing(model) {
         Some((_, text)) => text,
-        None => warned(model, now).unwrap_or_else(|| Known::of(model, now).told(model).1),
+        None => warned(model, now).unwrap_or_else(|| RankCounts::of(model, now).told(model).1),
     }
 }
 
@@ -60,7 +60,7 @@ fn running(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
         let sign = ctx.s(format!(" {} ", ctx.glyphs().tone(Role::Warn)), Role::Warn);
         return vec![sign, ctx.s(warned, Role::Warn)];
     }
-    let known = Known::of(ctx.live, ctx.live_now);
+    let known = RankCounts::of(ctx.live, ctx.live_now);
     let (role, text) = known.told(ctx.live);
     vec![ctx.s(format!(" {} ", ctx.glyphs().tone(role)), role), ctx.s(text, Role::Dim)]
 }
@@ -112,7 +112,7 @@ fn not_numbers(model: &Model) -> Option<String> {
 
 /// How many ranks are in which state, as far as can be seen.
 #[derive(Debug, Default, PartialEq)]
-struct Known {
+struct RankCounts {
     /// No sample, or on its way to the process group.
     starting: usize,
     /// In the rendezvous.
@@ -129,9 +129,9 @@ struct Known {
     silence: Option<u64>,
 }
 
-impl Known {
-    fn of(model: &Model, now: Timestamp) -> Known {
-        let mut known = Known::default();
+impl RankCounts {
+    fn of(model: &Model, now: Timestamp) -> RankCounts {
+        let mut known = RankCounts::default();
         for rank in &model.ranks {
             known.count(rank, now);
         }

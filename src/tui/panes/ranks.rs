@@ -8,7 +8,7 @@ use crate::column::Column;
 use crate::fresh;
 use crate::overlays::inspect;
 use crate::panes::strip;
-use crate::panes::strip::{Awaited, Strip};
+use crate::panes::strip::{AwaitedRank, Strip};
 use crate::ranks;
 use crate::ranks::RankState;
 use crate::state::{Pane, Sort, ViewState};
@@ -283,7 +283,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let what = if ctx.view.ranks.waits { "cell, who waits least" } else { "letter, the worst" };
         info.push(ctx.s(format!("  {} ranks per {what} shows", strip.fold), Role::Dim));
     }
-    if let Some(awaited) = ctx.view.ranks.waits.then(|| Awaited::of(model)).flatten() {
+    if let Some(awaited) = ctx.view.ranks.waits.then(|| AwaitedRank::of(model)).flatten() {
         let role = if awaited.is_slow() { Role::Warn } else { Role::Dim };
         info.push(ctx.s(format!("  {}", awaited.words()), role));
     }

@@ -122,7 +122,7 @@ fn grade(state: &RankState) -> u8 {
 }
 
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, strip: &Strip, chosen: Option<Rank>) {
-    let awaited = if ctx.view.ranks.waits { Some(Awaited::of(ctx.model)) } else { None };
+    let awaited = if ctx.view.ranks.waits { Some(AwaitedRank::of(ctx.model)) } else { None };
     for (row, line) in strip.lines.iter().take(usize::from(area.height)).enumerate() {
         let spans: Vec<Span<'static>> = line
             .iter()
@@ -141,7 +141,7 @@ const LOST: f64 = 0.1;
 
 /// Whom the others wait for: in a gang, the rank that waits least.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Awaited {
+pub struct AwaitedRank {
     pub rank: Rank,
     /// Share of its time that it waits itself.
     pub own: f64,
@@ -149,15 +149,15 @@ pub struct Awaited {
     pub others: f64,
 }
 
-impl Awaited {
+impl AwaitedRank {
     /// As the latest iterations show it; `None` where fewer than two ranks tell.
-    pub fn of(model: &Model) -> Option<Awaited> {
+    pub fn of(model: &Model) -> Option<AwaitedRank> {
         let told = model.ranks.iter().filter_map(|rank| Some((rank.rank, rank.track.iteration()?.1)));
         let told: Vec<(Rank, f64)> = told.collect();
         let (rank, own) = *told.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
         let others = told.len().checked_sub(1).filter(|others| *others > 0)?;
         let sum: f64 = told.iter().map(|(_, share)| share).sum();
-        Some(Awaited { rank, own, others: (sum - own) / others as f64 })
+        Some(AwaitedRank { rank, own, others: (sum - own) / others as f64 })
     }
 
     /// It matters.
@@ -176,7 +176,7 @@ impl Awaited {
 }
 
 /// How long the rank of a cell waits that waits least, as the height of a block.
-fn wait(ctx: &Ctx<'_>, cell: &[usize], chosen: Option<Rank>, awaited: Option<&Awaited>) -> Span<'static> {
+fn wait(ctx: &Ctx<'_>, cell: &[usize], chosen: Option<Rank>, awaited: Option<&AwaitedRank>) -> Span<'static> {
     if cell.is_empty() {
         return Span::raw(" ");
     }

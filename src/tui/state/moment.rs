@@ -6,7 +6,7 @@ use rankdeck_types::ids::Timestamp;
 
 /// A moment that was held.
 #[derive(Debug, Clone)]
-pub struct Frozen {
+pub struct FrozenMoment {
     /// The run as it was.
     pub model: Box<Model>,
     /// When it was held.
@@ -17,7 +17,7 @@ pub struct Frozen {
 #[derive(Debug, Clone, Default)]
 pub struct Moment {
     /// The moment that is shown instead of the present.
-    pub frozen: Option<Frozen>,
+    pub frozen: Option<FrozenMoment>,
     /// The moment of the past that is shown. The model and the time that are drawn belong to it.
     pub cursor: Option<TimeCursor>,
     /// The run was not over at the last frame of the present.

@@ -20,7 +20,7 @@ pub enum Overlay {
         selected: usize,
     },
     /// A line that is typed: what to do.
-    Palette(Typing),
+    Palette(TypedLine),
     /// Asks before something that cannot be taken back.
     Confirm(Confirm),
     /// A link's question.
@@ -110,7 +110,7 @@ pub struct PictureChoice {
 
 /// A line of the palette.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Typing {
+pub struct TypedLine {
     /// What was typed so far.
     pub line: String,
     /// Index of the line of the history that it was taken from.

@@ -2,7 +2,7 @@
 
 use crate::keys::Keymap;
 use crate::play::Colours;
-use crate::restart_draft::{Changer, Edited};
+use crate::restart_draft::{Changer, EditedFile};
 use crate::theme::Glyphs;
 use rankdeck_types::host::Host;
 
@@ -14,7 +14,7 @@ pub struct Steering {
     /// Reads changed keys of an experiment.
     pub changer: Option<Changer>,
     /// Looks whether the experiment's file is as it was at the launch.
-    pub edited: Option<fn() -> Option<Edited>>,
+    pub edited: Option<fn() -> Option<EditedFile>>,
     /// No key may change the run.
     pub read_only: bool,
     /// Home comes back when this screen is left: nothing is asked then, and runs go on.

@@ -7,20 +7,20 @@ use crate::experiment::Experiment;
 use crate::learn::{Learn, NormAdv};
 
 /// Sizes before they are split.
-struct Global {
+struct GlobalSizes {
     envs: u64,
     steps: u64,
     minibatches: u64,
 }
 
-fn global(experiment: &Experiment) -> Option<(Global, &Learn)> {
+fn global(experiment: &Experiment) -> Option<(GlobalSizes, &Learn)> {
     if !experiment.launch.command.is_empty() {
         return None;
     }
     let learn = experiment.learn.as_ref()?;
     let envs = u64::from(experiment.env.as_ref()?.num_envs);
     let (steps, minibatches) = (u64::from(experiment.collect.num_steps), u64::from(learn.num_minibatches()));
-    Some((Global { envs, steps, minibatches }, learn))
+    Some((GlobalSizes { envs, steps, minibatches }, learn))
 }
 
 fn problem(error: String, hint: String, key: &str) -> Option<PlanError> {
@@ -35,7 +35,7 @@ fn multiples(size: u64, world: u64) -> String {
 
 /// The first size that `world` ranks cannot share (PLAN-2).
 pub fn size_problem(experiment: &Experiment, world: u64) -> Option<PlanError> {
-    let (Global { envs, steps, .. }, learn) = global(experiment)?;
+    let (GlobalSizes { envs, steps, .. }, learn) = global(experiment)?;
     let world = world.max(1);
     if envs == 0 || !envs.is_multiple_of(world) {
         return problem(
@@ -144,7 +144,9 @@ fn replay_problem(batch: u64, buffer: u64, local_envs: u64, world: u64) -> Optio
 
 /// What each rank gets, for people.
 pub(super) fn sizes(experiment: &Experiment, world: u64) -> Vec<PlannedSize> {
-    let Some((Global { envs, steps, minibatches }, learn)) = global(experiment) else { return Vec::new() };
+    let Some((GlobalSizes { envs, steps, minibatches }, learn)) = global(experiment) else {
+        return Vec::new();
+    };
     let collected = envs * steps;
     let split =
         |name: &str, global: u64| PlannedSize { name: name.to_owned(), local: global / world, global };

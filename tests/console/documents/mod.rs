@@ -10,6 +10,7 @@ mod json;
 mod licences;
 mod links;
 mod pretty;
+mod type_names;
 mod width;
 
 use std::path::PathBuf;

@@ -97,7 +97,7 @@ fn the_past_is_shown_on_every_page_and_nothing_is_ordered_there() {
 }
 
 /// The present, as a past 5 s before it has it behind it.
-fn past_of(behind: Option<Behind>) -> TimeCursor {
+fn past_of(behind: Option<PresentNews>) -> TimeCursor {
     let at = Timestamp(NOW.0 - 5_000);
     TimeCursor { at, end: NOW, zero: 1000.0, live: true, behind, ..TimeCursor::default() }
 }
@@ -105,7 +105,7 @@ fn past_of(behind: Option<Behind>) -> TimeCursor {
 #[test]
 fn what_is_wrong_now_is_said_beside_the_past_at_every_width() {
     let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
-    let behind = Behind { tone: Tone::Bad, label: "rank 3 dead".into(), more: 2 };
+    let behind = PresentNews { tone: Tone::Bad, label: "rank 3 dead".into(), more: 2 };
     view.moment.cursor = Some(past_of(Some(behind)));
     for (width, height) in [(60, 16), (72, 20), (80, 24), (100, 30), (120, 40), (200, 60)] {
         let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, height, ..AREA });
@@ -124,7 +124,7 @@ fn what_is_wrong_now_is_said_beside_the_past_at_every_width() {
 #[test]
 fn nothing_goes_on_behind_a_run_that_is_over() {
     let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
-    let behind = Behind { tone: Tone::Bad, label: "failed".into(), more: 0 };
+    let behind = PresentNews { tone: Tone::Bad, label: "failed".into(), more: 0 };
     view.moment.cursor = Some(TimeCursor { over: true, ..past_of(Some(behind)) });
     for width in [80, 120] {
         let shown = draw(&model, &mut view, &Theme::dark(), Rect { width, ..AREA });

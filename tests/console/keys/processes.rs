@@ -32,16 +32,16 @@ fn shared() -> Model {
     model
 }
 
-fn answered(model: &mut Model, node: u32, process: ProcessName, wish: Wish, outcome: Reached) {
-    let asked = Asked::new(NodeRank(node), "node-b", process, wish);
+fn answered(model: &mut Model, node: u32, process: ProcessName, wish: Wish, outcome: ReachOutcome) {
+    let asked = ReachQuestion::new(NodeRank(node), "node-b", process, wish);
     let request = model.reaches.ask(asked);
     model.reaches.settle(|asked| (asked.request == request).then(|| outcome.clone()));
 }
 
-fn environment(pairs: &[(&str, Option<&str>)]) -> Reached {
+fn environment(pairs: &[(&str, Option<&str>)]) -> ReachOutcome {
     let each =
         pairs.iter().map(|(name, value)| Variable { name: (*name).into(), value: value.map(str::to_owned) });
-    Reached::Environment(Environment { variables: each.collect(), left_out: 0 })
+    ReachOutcome::Environment(Environment { variables: each.collect(), left_out: 0 })
 }
 
 fn toasts(view: &ViewState) -> String {
@@ -142,9 +142,9 @@ fn a_signal_is_asked_about_where_it_may_end_or_stop_a_rank() {
 fn what_agents_answer_to_signals_is_said_once() {
     let (mut model, mut view) = (four(), ViewState::new());
     let term = Wish::Signal { signal: 15 };
-    answered(&mut model, 1, of_rank(2), term, Reached::Signalled { signal: 15 });
+    answered(&mut model, 1, of_rank(2), term, ReachOutcome::Signalled { signal: 15 });
     let gone = HintedError::new("pid 4303 is another process by now: `sh`", "look again");
-    answered(&mut model, 1, of_rank(3), term, Reached::Refused(gone));
+    answered(&mut model, 1, of_rank(3), term, ReachOutcome::Refused(gone));
     screen(&model, &mut view);
     assert!(toasts(&view).contains("rank 2 (pid 4302) was sent SIGTERM"), "{}", toasts(&view));
     assert!(

@@ -4,7 +4,7 @@ use super::harness::{Me, World};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_trainer::algo::off_policy::begin;
-use rankdeck_trainer::algo::q_learner::{Captured, ComputePath, QLearner};
+use rankdeck_trainer::algo::q_learner::{ComputePath, GraphCapture, QLearner};
 use rankdeck_trainer::algo::sac_learner::{Noise, SacLearner};
 use rankdeck_trainer::distributed::{DataParallel, ProcessGroup};
 use rankdeck_trainer::env::{ActionSpace, Spec};
@@ -101,9 +101,16 @@ pub fn dqn(me: &Me) -> Value {
     let layout = QLayout::new(&spec, &policy(), true).unwrap();
     // Only rank 0 begins with the weights that all must have.
     let seeds = Seeds::new(3 + u64::from(me.rank));
-    let mut learner =
-        QLearner::new(settings, (&spec, layout), way, &seeds, Device::Cpu, &world, (1 << 20, Captured(true)))
-            .unwrap();
+    let mut learner = QLearner::new(
+        settings,
+        (&spec, layout),
+        way,
+        &seeds,
+        Device::Cpu,
+        &world,
+        (1 << 20, GraphCapture(true)),
+    )
+    .unwrap();
     let start = numbers(&[learner.network.online.flat()]);
     let group = learning_group(&world, &mut alone);
     for update in 0..updates() {
@@ -128,7 +135,8 @@ pub fn sac(me: &Me) -> Value {
     let layout = SacLayout::new(&spec, &policy()).unwrap();
     let seeds = Seeds::new(3 + u64::from(me.rank));
     let mut learner =
-        SacLearner::new(settings, layout, &seeds, Device::Cpu, &world, (1 << 20, Captured(true))).unwrap();
+        SacLearner::new(settings, layout, &seeds, Device::Cpu, &world, (1 << 20, GraphCapture(true)))
+            .unwrap();
     let networks = |learner: &SacLearner| {
         numbers(&[
             learner.networks.actor.flat(),

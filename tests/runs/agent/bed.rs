@@ -5,7 +5,7 @@
 //! looked for.
 
 use rankdeck_agent::proc;
-use rankdeck_agent::serve::daemon::Started;
+use rankdeck_agent::serve::daemon::ServingAgent;
 use rankdeck_proto::frame::{Decoder, encode};
 use rankdeck_proto::message::*;
 use rankdeck_proto::run_entry::RunEntry;
@@ -83,11 +83,11 @@ impl Bed {
         vec!["start", "--run", &self.run, "--host", "a", "--node-rank", node, "--workdir", workdir]
     }
 
-    pub fn start(&self) -> Started {
+    pub fn start(&self) -> ServingAgent {
         self.start_node(0)
     }
 
-    pub fn start_node(&self, node: u32) -> Started {
+    pub fn start_node(&self, node: u32) -> ServingAgent {
         answer(&self.agent(&self.start_args(&node.to_string())), "RANKDECK-AGENT")
     }
 
@@ -215,7 +215,7 @@ pub struct Console {
 }
 
 impl Console {
-    pub fn attach(started: &Started, after_seq: u64) -> Console {
+    pub fn attach(started: &ServingAgent, after_seq: u64) -> Console {
         let stream = UnixStream::connect(&started.socket).unwrap();
         let mut console = Console::over(stream);
         console.send(&ConsoleMessage::Attach {

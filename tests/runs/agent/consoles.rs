@@ -1,7 +1,7 @@
 //! Consoles come and go: starting, finding, attaching again, several at once, slow ones.
 
 use super::bed::*;
-use rankdeck_agent::serve::daemon::Started;
+use rankdeck_agent::serve::daemon::ServingAgent;
 use rankdeck_proto::frame::encode;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn start_finds_the_agent_that_serves_even_when_several_start_at_once() {
     let bed = Bed::new("start");
-    let found: Vec<Started> = std::thread::scope(|scope| {
+    let found: Vec<ServingAgent> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| bed.start())).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
@@ -31,7 +31,7 @@ fn starting_returns_although_somebody_waits_for_the_end_of_its_output() {
     let bed = Bed::new("stdio");
     let begun = Instant::now();
     // `output` reads both pipes to their ends: an agent that kept one of them would hold it for a minute.
-    let started: Started = bed.start();
+    let started: ServingAgent = bed.start();
     assert!(begun.elapsed() < Duration::from_secs(40));
     for fd in std::fs::read_dir(format!("/proc/{}/fd", started.pid)).unwrap() {
         let target = std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
@@ -180,7 +180,7 @@ fn an_agent_ends_when_the_run_is_over_and_the_console_says_so_and_serves_the_his
     assert_eq!(serde_json::to_value(&bed.list()[0]).unwrap()["state"], "finished");
     let mut args = bed.start_args("0");
     args.push("--existing");
-    let again: Started = answer(&bed.agent(&args), "RANKDECK-AGENT");
+    let again: ServingAgent = answer(&bed.agent(&args), "RANKDECK-AGENT");
     let mut late = Console::attach(&again, 0);
     assert_eq!(late.stopped(), []);
     assert_eq!(late.exit(0).1, ["once"]);

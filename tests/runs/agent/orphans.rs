@@ -1,7 +1,7 @@
 //! Nothing outlives its run: every way in which an agent, a rank or a stop can go wrong.
 
 use super::bed::*;
-use rankdeck_agent::serve::daemon::Started;
+use rankdeck_agent::serve::daemon::ServingAgent;
 use rankdeck_proto::message::*;
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
@@ -133,7 +133,7 @@ fn a_killed_agent_takes_everything_along_and_the_next_one_says_so() {
     until("the guard is gone", || bed.watchers().is_empty().then_some(()));
     assert_eq!(bed.marked(), []);
     assert_eq!(serde_json::to_value(&bed.list()[0]).unwrap()["state"], "finished");
-    let again: Started = bed.start();
+    let again: ServingAgent = bed.start();
     let mut console = Console::attach(&again, seen);
     assert_eq!(console.stopped(), []);
     assert_eq!(console.exit(1).0, Exit::Signal { signal: 9, out_of_memory: false });

@@ -7,7 +7,7 @@ use rankdeck_proto::process::*;
 use rankdeck_types::ids::Rank;
 use std::process::{Child, Command, Stdio};
 
-fn ask(console: &mut Console, request: u64, process: ProcessName, wish: Wish) -> Reached {
+fn ask(console: &mut Console, request: u64, process: ProcessName, wish: Wish) -> ReachOutcome {
     console.send(&ConsoleMessage::Reach { request, process, wish });
     let told = |console: &Console| {
         console.others.iter().find_map(|message| match message {
@@ -23,9 +23,9 @@ fn of_rank(rank: u32, pid: u32) -> ProcessName {
     ProcessName { rank: Some(Rank(rank)), pid, start: 0 }
 }
 
-fn refused(outcome: Reached) -> String {
+fn refused(outcome: ReachOutcome) -> String {
     match outcome {
-        Reached::Refused(error) => error.error,
+        ReachOutcome::Refused(error) => error.error,
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -52,9 +52,9 @@ fn reach_1_the_environment_of_a_rank_comes_without_its_secrets_and_is_written_no
     let pid = console.pid(0);
     let seen = until("the rank's own environment", || {
         let found = ask(&mut console, 1, of_rank(0, pid), Wish::Environment);
-        matches!(&found, Reached::Environment(_)).then_some(found)
+        matches!(&found, ReachOutcome::Environment(_)).then_some(found)
     });
-    let Reached::Environment(found) = seen else { panic!("{seen:?}") };
+    let ReachOutcome::Environment(found) = seen else { panic!("{seen:?}") };
     let value = |name: &str| {
         let found = found.variables.iter().find(|variable| variable.name == name);
         found.unwrap_or_else(|| panic!("{name} is not there")).value.as_deref()
@@ -64,9 +64,9 @@ fn reach_1_the_environment_of_a_rank_comes_without_its_secrets_and_is_written_no
     assert_eq!(value("RANKDECK_HIDDEN"), Some("GIVEN"));
     // What belongs to a rank of this run is hidden for whoever asks about the bare process, too.
     let start = proc::stat(pid).unwrap().start.to_string();
-    let bare: Reached =
+    let bare: ReachOutcome =
         answer(&bed.agent(&["reach", "--process", &format!("{pid}-{start}")]), "RANKDECK-REACHED");
-    let Reached::Environment(bare) = bare else { panic!("{bare:?}") };
+    let ReachOutcome::Environment(bare) = bare else { panic!("{bare:?}") };
     assert!(bare.variables.iter().any(|variable| variable.name == "GIVEN" && variable.value.is_none()));
     assert_eq!(
         refused(ask(&mut console, 2, of_rank(0, pid + 1), Wish::Environment)),
@@ -91,7 +91,10 @@ fn reach_3_a_signal_goes_to_the_process_that_is_meant_and_is_recorded() {
     console.wait_line(1, "up");
     let pid = console.pid(0);
     let usr1 = Wish::Signal { signal: libc::SIGUSR1 };
-    assert_eq!(ask(&mut console, 1, of_rank(0, pid), usr1), Reached::Signalled { signal: libc::SIGUSR1 });
+    assert_eq!(
+        ask(&mut console, 1, of_rank(0, pid), usr1),
+        ReachOutcome::Signalled { signal: libc::SIGUSR1 }
+    );
     console.wait_line(0, "got USR1");
     assert!(console.lines.iter().all(|(rank, _, line)| *rank == Rank(0) || line != "got USR1"));
     assert!(
@@ -106,7 +109,7 @@ fn reach_3_a_signal_goes_to_the_process_that_is_meant_and_is_recorded() {
     let later = ProcessName { start: start + 1, ..named };
     assert!(refused(ask(&mut console, 3, later, TERM)).contains("another process by now"));
     assert!(other.try_wait().unwrap().is_none());
-    assert_eq!(ask(&mut console, 4, named, TERM), Reached::Signalled { signal: libc::SIGTERM });
+    assert_eq!(ask(&mut console, 4, named, TERM), ReachOutcome::Signalled { signal: libc::SIGTERM });
     assert!(!other.wait().unwrap().success());
     assert!(refused(ask(&mut console, 5, named, TERM)).contains("has ended"));
     for serving in bed.watchers() {
@@ -114,7 +117,10 @@ fn reach_3_a_signal_goes_to_the_process_that_is_meant_and_is_recorded() {
         assert!(refused(ask(&mut console, 6 + u64::from(serving.pid), own, TERM)).contains("rankdeck's own"));
     }
 
-    assert_eq!(ask(&mut console, 9, of_rank(0, pid), TERM), Reached::Signalled { signal: libc::SIGTERM });
+    assert_eq!(
+        ask(&mut console, 9, of_rank(0, pid), TERM),
+        ReachOutcome::Signalled { signal: libc::SIGTERM }
+    );
     assert_eq!(console.exit(0).0, Exit::Signal { signal: libc::SIGTERM, out_of_memory: false });
     let told: Vec<(Option<Rank>, i32)> = console
         .records

@@ -174,7 +174,8 @@ fn socket_1_a_folder_that_another_user_has_made_keeps_nobody_from_starting() {
                 .unwrap()
         };
         let output = agent(&["start", "--run", "squatted", "--host", "a", "--node-rank", "0"]);
-        let started: rankdeck_agent::serve::daemon::Started = super::bed::answer(&output, "RANKDECK-AGENT");
+        let started: rankdeck_agent::serve::daemon::ServingAgent =
+            super::bed::answer(&output, "RANKDECK-AGENT");
         assert!(Path::new(&started.socket).starts_with(home.path()), "{started:?}");
         assert_eq!(mode(Path::new(&started.socket).parent().unwrap()), 0o700);
         super::bed::kill(started.pid, libc::SIGTERM);
@@ -203,8 +204,9 @@ fn socket_1_sockets_come_back_only_in_a_folder_of_ones_own() {
     let moved = until("the agent is found again", || {
         let output = bed.agent(&bed.start_args("0"));
         let text = String::from_utf8_lossy(&output.stdout);
-        text.contains("\"socket\"")
-            .then(|| super::bed::answer::<rankdeck_agent::serve::daemon::Started>(&output, "RANKDECK-AGENT"))
+        text.contains("\"socket\"").then(|| {
+            super::bed::answer::<rankdeck_agent::serve::daemon::ServingAgent>(&output, "RANKDECK-AGENT")
+        })
     });
     assert_eq!(moved.pid, agent.pid);
     assert!(!Path::new(&moved.socket).starts_with(&folder), "{moved:?}");

@@ -12,21 +12,21 @@ use rankdeck_testkit::fake_cuda::FakeCuda;
 use std::process::Command;
 
 /// A trainer on fake GPUs, to its end. `None` has been noted as a skip.
-pub struct Trained {
+pub struct FakeGpuRun {
     pub fake: FakeCuda,
     pub run: Run,
     _folder: tempfile::TempDir,
 }
 
 /// Trains to the end with these knobs, arguments and variables.
-pub fn train(experiment: &str, knobs: &[(&str, &str)], args: &[&str]) -> Option<Trained> {
+pub fn train(experiment: &str, knobs: &[(&str, &str)], args: &[&str]) -> Option<FakeGpuRun> {
     let folder = tempfile::tempdir().unwrap();
     let fake = FakeCuda::new(folder.path(), knobs)?;
     let mut run = Run::start_by(experiment, args, |command: &mut Command| {
         fake.apply(command.env("TRAINER_LONG_S", "1000"));
     });
     run.end_with(0);
-    Some(Trained { fake, run, _folder: folder })
+    Some(FakeGpuRun { fake, run, _folder: folder })
 }
 
 #[test]

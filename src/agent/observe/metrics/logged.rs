@@ -22,9 +22,9 @@ const TOLD: u32 = 8;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Logged {
-    histograms: Waiting<Histogram>,
-    pictures: Waiting<Vec<u8>>,
+pub(super) struct LoggedMedia {
+    histograms: PendingMedia<Histogram>,
+    pictures: PendingMedia<Vec<u8>>,
     wrong: Vec<String>,
     told: u32,
     dropped: u64,
@@ -32,18 +32,18 @@ pub(super) struct Logged {
 
 /// What waits under each name.
 #[derive(Debug)]
-struct Waiting<T>(BTreeMap<String, Kept<T>>);
+struct PendingMedia<T>(BTreeMap<String, ThinnedSeries<T>>);
 
 /// The newest of a name with its step, and of those before it one in `stride`.
 #[derive(Debug)]
-struct Kept<T> {
+struct ThinnedSeries<T> {
     newest: (u64, T),
     before: Vec<(u64, T)>,
     stride: u64,
     seen: u64,
 }
 
-impl<T> Kept<T> {
+impl<T> ThinnedSeries<T> {
     /// Returns how many gave way; `most`, an even number, is for those before the newest.
     fn add(&mut self, step: u64, one: T, most: usize) -> u64 {
         let former = std::mem::replace(&mut self.newest, (step, one));
@@ -66,13 +66,13 @@ impl<T> Kept<T> {
     }
 }
 
-impl<T> Default for Waiting<T> {
-    fn default() -> Waiting<T> {
-        Waiting(BTreeMap::new())
+impl<T> Default for PendingMedia<T> {
+    fn default() -> PendingMedia<T> {
+        PendingMedia(BTreeMap::new())
     }
 }
 
-impl<T> Waiting<T> {
+impl<T> PendingMedia<T> {
     /// Returns how many gave way.
     fn add(&mut self, name: String, step: u64, one: T, most: usize) -> u64 {
         if self.0.len() >= NAMES && !self.0.contains_key(&name) {
@@ -81,7 +81,7 @@ impl<T> Waiting<T> {
         match self.0.get_mut(&name) {
             Some(kept) => kept.add(step, one, most),
             None => {
-                let kept = Kept { newest: (step, one), before: Vec::new(), stride: 1, seen: 0 };
+                let kept = ThinnedSeries { newest: (step, one), before: Vec::new(), stride: 1, seen: 0 };
                 self.0.insert(name, kept);
                 0
             }
@@ -92,7 +92,7 @@ impl<T> Waiting<T> {
     /// for.
     fn take(&mut self, room: impl Fn(&str) -> usize) -> (Vec<(String, u64, T)>, u64) {
         let (mut taken, mut gone) = (Vec::new(), 0);
-        for (name, Kept { newest, before, .. }) in std::mem::take(&mut self.0) {
+        for (name, ThinnedSeries { newest, before, .. }) in std::mem::take(&mut self.0) {
             let (count, room) = (before.len() + 1, room(&name));
             let wanted: Vec<usize> = match room {
                 _ if room >= count => (0..count).collect(),
@@ -108,7 +108,7 @@ impl<T> Waiting<T> {
     }
 }
 
-impl Logged {
+impl LoggedMedia {
     pub fn histogram(&mut self, name: String, step: u64, bins: Histogram) {
         match media::check_name(&name) {
             Ok(()) => self.dropped += self.histograms.add(name, step, bins, HISTOGRAMS),
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn of_many_steps_some_are_told_the_newest_among_them_and_the_rest_is_counted() {
-        let (gate, mut logged, now) = (Gate::default(), Logged::default(), Instant::now());
+        let (gate, mut logged, now) = (Gate::default(), LoggedMedia::default(), Instant::now());
         let bins = Histogram { edges: vec![0.0, 1.0], counts: vec![1.0] };
         (0..1000).for_each(|step| logged.histogram("w".into(), step, bins.clone()));
         let told = steps(&logged.take(&gate, now));
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn wrong_ones_are_told_a_few_times_and_counted() {
-        let (gate, mut logged) = (Gate::default(), Logged::default());
+        let (gate, mut logged) = (Gate::default(), LoggedMedia::default());
         (0..20).for_each(|step| logged.picture("seen".into(), step, b"text"));
         logged.picture("n".repeat(300), 0, b"GIF89a\x05\0\x04\0");
         let told = logged.take(&gate, Instant::now());

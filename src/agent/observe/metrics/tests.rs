@@ -4,7 +4,7 @@ use std::io::Write;
 
 #[test]
 fn values_that_are_not_numbers_are_told_by_name_and_number() {
-    let mut gathered = Gathered::default();
+    let mut gathered = PendingValues::default();
     for (name, value) in
         [("loss", 0.5), ("loss", f64::NAN), ("kl", f64::INFINITY), ("kl", 0.25), ("loss", f64::NAN)]
     {

@@ -19,7 +19,7 @@ pub(super) struct NetBytes {
 
 /// The sockets of one process.
 #[derive(Debug)]
-struct Opened {
+struct ProcessSockets {
     /// CPU time that it had used before they were listed, ns; `None` where the kernel does not tell.
     cpu_ns: Option<u64>,
     inodes: Vec<u64>,
@@ -28,7 +28,7 @@ struct Opened {
 /// The sockets of one rank's processes.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    known: BTreeMap<Ident, Opened>,
+    known: BTreeMap<Ident, ProcessSockets>,
 }
 
 impl Connections {
@@ -52,11 +52,11 @@ impl Connections {
     }
 }
 
-fn sockets(of: Ident, before: &mut BTreeMap<Ident, Opened>) -> Opened {
+fn sockets(of: Ident, before: &mut BTreeMap<Ident, ProcessSockets>) -> ProcessSockets {
     let cpu_ns = proc::cpu_ns(of.pid);
     match before.remove(&of) {
         Some(known) if known.cpu_ns == cpu_ns && cpu_ns.is_some() => known,
-        _ => Opened { cpu_ns, inodes: descriptors::socket_inodes(of.pid) },
+        _ => ProcessSockets { cpu_ns, inodes: descriptors::socket_inodes(of.pid) },
     }
 }
 

@@ -39,14 +39,14 @@ fn a_process_that_was_let_go_meanwhile_is_held_by_nobody() {
 }
 
 /// A stopped process and its parent, which traces it: a debugger as the agent meets one.
-struct Debugged {
+struct DebuggedProcess {
     debugger: libc::pid_t,
     held: u32,
 }
 
-impl Debugged {
+impl DebuggedProcess {
     /// `None` where tracing is not allowed.
-    fn new() -> Option<Debugged> {
+    fn new() -> Option<DebuggedProcess> {
         let (mut pids, report) = std::io::pipe().unwrap();
         // SAFETY: both children make async-signal-safe calls only, on integers and on what lies on their
         // own stacks.
@@ -78,7 +78,7 @@ impl Debugged {
         drop(report);
         let mut held = [0; 4];
         pids.read_exact(&mut held).expect("no process to be held");
-        let debugged = Debugged { debugger, held: u32::from_ne_bytes(held) };
+        let debugged = DebuggedProcess { debugger, held: u32::from_ne_bytes(held) };
         soon(|| match proc::stat(debugged.held) {
             Some(stat) if stat.state == 't' => Some(true),
             Some(stat) if !stat.is_gone() => None,
@@ -88,7 +88,7 @@ impl Debugged {
     }
 }
 
-impl Drop for Debugged {
+impl Drop for DebuggedProcess {
     fn drop(&mut self) {
         // SAFETY: kill and waitpid take integers and no pointer; both processes are this test's own, and
         // the debugger ends with what it holds.
@@ -101,7 +101,7 @@ impl Drop for Debugged {
 
 #[test]
 fn a_process_that_a_debugger_holds_is_shown_as_held() {
-    let Some(debugged) = Debugged::new() else {
+    let Some(debugged) = DebuggedProcess::new() else {
         skip!("ptrace is not allowed here");
     };
     assert!(is_held_by_another(debugged.held));

@@ -45,7 +45,7 @@ fn connections_are_counted_of_scripts_that_give_no_sign() {
     let page = |by_hook, age| PageSample { by_hook, heartbeat_age_ms: age, ..PageSample::default() };
     assert!(gives_signs(&page(false, 60_000)), "its phase says what it does");
     assert!(gives_signs(&page(true, 200)) && !gives_signs(&page(true, 3_000)));
-    let watched = Watched::of(Ident { pid: 1, start: 1 });
+    let watched = WatchedRank::of(Ident { pid: 1, start: 1 });
     assert!(!watched.gives_signs, "a program without a page never does");
 }
 
@@ -88,7 +88,7 @@ fn a_rank_has_the_gpu_that_its_processes_use() {
     };
     let gpus = [gpu(0, &[7]), gpu(2, &[40, 41])];
     let of = |pid, planned: Option<u32>| {
-        let planned = planned.map(|index| Given { index, instance: None });
+        let planned = planned.map(|index| VisibleGpu { index, instance: None });
         gpu_of(&gpus, &[pid], planned.as_ref()).map(|gpu| gpu.index)
     };
     assert_eq!(of(41, Some(0)), Some(2), "Slurm gave it another one than the plan");
@@ -102,17 +102,17 @@ fn memory_is_that_of_the_ranks_processes_or_of_their_instance() {
         |name: &str, used| GpuInstance { uuid: name.into(), memory_used: used, ..Default::default() };
     let instances = vec![instance("MIG-a", 3), instance("MIG-b", 5)];
     let divided = GpuSample { instances, processes: vec![(7, 2)], ..GpuSample::default() };
-    let given = Given { index: 0, instance: Some("MIG-b".into()) };
+    let given = VisibleGpu { index: 0, instance: Some("MIG-b".into()) };
     assert_eq!(memory_of(&divided, &[7], Some(&given)), Some(2));
     assert_eq!(memory_of(&divided, &[8], Some(&given)), Some(5), "its pid is hidden");
     let whole = GpuSample { memory_used: 9, ..GpuSample::default() };
-    assert_eq!(memory_of(&whole, &[8], Some(&Given { index: 0, instance: None })), None);
+    assert_eq!(memory_of(&whole, &[8], Some(&VisibleGpu { index: 0, instance: None })), None);
 }
 
 /// Ends with the test.
-struct Killed(std::process::Child);
+struct ChildGuard(std::process::Child);
 
-impl Drop for Killed {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         for below in proc::descendants(self.0.id()) {
             let start = proc::stat(below).map_or(0, |stat| stat.start);
@@ -127,7 +127,7 @@ impl Drop for Killed {
 #[test]
 fn the_program_behind_a_launcher_is_what_is_looked_at() {
     let shell = std::process::Command::new("sh").args(["-c", "sleep 1000; true"]).spawn().unwrap();
-    let shell = Killed(shell);
+    let shell = ChildGuard(shell);
     let begun = Instant::now();
     let soon = || assert!(begun.elapsed() < Duration::from_secs(60), "not within 60 s");
     let program = loop {

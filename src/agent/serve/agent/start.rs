@@ -10,10 +10,10 @@ use crate::proc::{self, Ident};
 use crate::serve::calls::Calls;
 use crate::serve::console::{ConsoleContext, Identity, Order};
 use crate::serve::consoles::Consoles;
-use crate::serve::daemon::Started;
-use crate::serve::events::{self, Said};
+use crate::serve::daemon::ServingAgent;
+use crate::serve::events::{self, ReceivedEvent};
 use crate::serve::journal::Journal;
-use crate::serve::observers::{Observed, Observers};
+use crate::serve::observers::{ObserverChannels, Observers};
 use crate::serve::settings::Settings;
 use crate::serve::slurm_step::SlurmStep;
 use crate::serve::{sockets, spool};
@@ -23,7 +23,7 @@ use crate::supervise::helpers::Helpers;
 use crate::supervise::launch_prep::HostFacts;
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::lifecycle::Lifecycle;
-use crate::supervise::supervisor::{self, Duties, Supervisor};
+use crate::supervise::supervisor::{self, NodeContext, Supervisor};
 use crate::timing::Timing;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_types::error::HintedError;
@@ -52,10 +52,10 @@ impl Agent {
         let children = signal(SignalKind::child()).map_err(handled)?;
         let end_signals = EndSignals::new().map_err(handled)?;
         let former = Manifest::load(&settings.paths.manifest());
-        let Recovered { lifecycle, spool, left } = recover(&settings).await?;
+        let RecoveredNode { lifecycle, spool, left } = recover(&settings).await?;
         let thread = |error| failed("cannot start a thread", error);
         let (timing, gpus) = (Timing::from_environment(), gpu::Gpus::start());
-        let duties = Duties {
+        let context = NodeContext {
             run: settings.run.clone(),
             facts: HostFacts {
                 paths: settings.paths.clone(),
@@ -71,7 +71,7 @@ impl Agent {
         let helpers = Helpers::default();
         let calls = Calls::new(settings.run.clone(), settings.host.clone(), helpers.clone());
         let (supervisor, outcomes) =
-            Supervisor::new(duties, lifecycle.clone(), gpus.clone(), helpers).map_err(thread)?;
+            Supervisor::new(context, lifecycle.clone(), gpus.clone(), helpers).map_err(thread)?;
         let (observers, observed) = Observers::new(timing, gpus).map_err(thread)?;
         let mut agent = Agent {
             timing,
@@ -102,8 +102,8 @@ impl Agent {
     fn listen(
         &self,
         spool: spool::Spool,
-        observed: &Observed,
-    ) -> Result<(mpsc::Receiver<Said>, mpsc::Receiver<Order>), HintedError> {
+        observed: &ObserverChannels,
+    ) -> Result<(mpsc::Receiver<ReceivedEvent>, mpsc::Receiver<Order>), HintedError> {
         let (said_in, said) = mpsc::channel(1024);
         let (orders_in, orders) = mpsc::channel(64);
         let connections = self.observers.events();
@@ -138,8 +138,8 @@ impl Agent {
     }
 
     /// What the starter is told.
-    pub fn started(&self) -> Started {
-        Started {
+    pub fn started(&self) -> ServingAgent {
+        ServingAgent {
             socket: self.settings.console_socket().display().to_string(),
             pid: self.own.pid,
             build: self.build.clone(),
@@ -149,7 +149,7 @@ impl Agent {
 }
 
 /// What a former agent of this node has left.
-struct Recovered {
+struct RecoveredNode {
     lifecycle: Rc<RefCell<Lifecycle>>,
     spool: spool::Spool,
     /// Processes that could not be ended, and what leads to them.
@@ -157,7 +157,7 @@ struct Recovered {
 }
 
 /// The state that a former agent of this node has left, after what it had started is ended.
-async fn recover(settings: &Settings) -> Result<Recovered, HintedError> {
+async fn recover(settings: &Settings) -> Result<RecoveredNode, HintedError> {
     let (survivors, left) = supervisor::end_former(&settings.run, &settings.paths).await;
     let mut lifecycle = Lifecycle::default();
     let spool = spool::Spool::open(&settings.paths, |record| lifecycle.replay(record))
@@ -165,5 +165,5 @@ async fn recover(settings: &Settings) -> Result<Recovered, HintedError> {
     for event in lifecycle.close_former(survivors) {
         spool.append(lifecycle.generation(), event);
     }
-    Ok(Recovered { lifecycle: Rc::new(RefCell::new(lifecycle)), spool, left })
+    Ok(RecoveredNode { lifecycle: Rc::new(RefCell::new(lifecycle)), spool, left })
 }

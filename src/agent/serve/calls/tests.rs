@@ -5,7 +5,7 @@ use rankdeck_types::ids::Rank;
 fn calls(on: &[&str]) -> Calls {
     let mut calls = Calls::new(RunId("ppo-1".into()), "gpu-a".into(), Helpers::default());
     let on = on.iter().map(|on| (*on).to_owned()).collect();
-    calls.begin(Some(Away { on, webhook: String::new(), command: vec!["true".into()] }));
+    calls.begin(Some(AwayNotices { on, webhook: String::new(), command: vec!["true".into()] }));
     calls
 }
 

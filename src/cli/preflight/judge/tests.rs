@@ -3,7 +3,7 @@
 use super::*;
 use crate::cli::preflight::{Grade, PushedCode};
 use rankdeck_proto::examination::{
-    GpuFinding, GpuHealth, GpuProcess, Interface, Limits, Listened, Program, Reached, Route,
+    ConnectResult, GpuFinding, GpuHealth, GpuProcess, Interface, Limits, ListenResult, Program, Route,
 };
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Gpus, Transport};
@@ -35,7 +35,7 @@ pub fn subject(draft: &PlanDraft) -> Subject<'_> {
 }
 
 /// A host on which everything is as it should be.
-pub fn good() -> Examined {
+pub fn good() -> HostAnswer {
     let findings = Findings {
         heard: 100.1,
         answered: 100.2,
@@ -58,10 +58,10 @@ pub fn good() -> Examined {
         }),
         ..Findings::default()
     };
-    Examined { findings, asked: 100.0, answered: 100.3, shell: 0.1 }
+    HostAnswer { findings, asked: 100.0, answered: 100.3, shell: 0.1 }
 }
 
-fn judge_with(draft: &PlanDraft, node: usize, change: impl Fn(&mut Examined)) -> Vec<(&'static str, Cell)> {
+fn judge_with(draft: &PlanDraft, node: usize, change: impl Fn(&mut HostAnswer)) -> Vec<(&'static str, Cell)> {
     let mut examined = good();
     change(&mut examined);
     CHECKS.into_iter().zip(column(&subject(draft), node, &Ok(examined))).collect()
@@ -71,7 +71,7 @@ fn judge_with(draft: &PlanDraft, node: usize, change: impl Fn(&mut Examined)) ->
 fn only(
     draft: &PlanDraft,
     node: usize,
-    change: impl Fn(&mut Examined),
+    change: impl Fn(&mut HostAnswer),
 ) -> (&'static str, Grade, String, String) {
     let bad: Vec<_> =
         judge_with(draft, node, change).into_iter().filter(|(_, cell)| cell.grade > Grade::Passed).collect();
@@ -88,7 +88,7 @@ fn a_good_host_passes_every_check() {
 }
 
 /// The host has one GPU, of whose 100 bytes `used` are taken.
-fn with_gpu(examined: &mut Examined, used: u64, processes: Vec<GpuProcess>) {
+fn with_gpu(examined: &mut HostAnswer, used: u64, processes: Vec<GpuProcess>) {
     examined.findings.probe.gpu_count = 1;
     examined.findings.gpus = vec![GpuFinding {
         index: 0,
@@ -111,7 +111,7 @@ fn a_gpu_that_is_ill_or_refused_is_told_with_all_that_is_known() {
     use Grade::{Failed, Warning};
     let mut gpus = draft(2);
     gpus.hosts[1].gpus = Some(Gpus::Count(1));
-    let of = |change: &dyn Fn(&mut Examined)| {
+    let of = |change: &dyn Fn(&mut HostAnswer)| {
         let (name, grade, text, key) = only(&gpus, 1, change);
         assert_eq!(name, "gpus", "{text}");
         (grade, text, key)
@@ -142,7 +142,7 @@ fn every_check_sees_its_fault_and_names_the_key() {
     let mut gpus = draft(2);
     gpus.hosts[1].gpus = Some(Gpus::Count(1));
     let case =
-        |name: &str, grade, word: &str, key: &str, draft: &PlanDraft, change: &dyn Fn(&mut Examined)| {
+        |name: &str, grade, word: &str, key: &str, draft: &PlanDraft, change: &dyn Fn(&mut HostAnswer)| {
             let found = only(draft, 1, change);
             assert_eq!((found.0, found.1, found.3.as_str()), (name, grade, key), "{found:?}");
             assert!(found.2.contains(word), "{found:?}");
@@ -164,7 +164,7 @@ fn every_check_sees_its_fault_and_names_the_key() {
     });
     case("port", Failed, "cannot reach h0", "launch.master_addr", &two, &|e| {
         e.findings.reached =
-            vec![Reached { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
+            vec![ConnectResult { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
     });
     case("names", Failed, "no such name", "host.0.address", &two, &|e| {
         e.findings.route.as_mut().unwrap().error = Some("no such name".into());
@@ -208,8 +208,8 @@ fn a_slow_way_is_no_skew() {
 fn the_store_s_port_must_be_free_on_the_first_host() {
     let mut draft = draft(2);
     draft.experiment.launch.master_port = 4711;
-    let taken = |e: &mut Examined| {
-        e.findings.listened = Some(Listened { port: 0, error: Some("in use".into()), heard: 0 });
+    let taken = |e: &mut HostAnswer| {
+        e.findings.listened = Some(ListenResult { port: 0, error: Some("in use".into()), heard: 0 });
     };
     assert_eq!(only(&draft, 0, taken).3, "launch.master_port");
     assert_eq!(only(&draft, 1, taken).1, Grade::Warning, "elsewhere it was only for the test");
@@ -236,7 +236,7 @@ fn the_trainer_needs_its_libtorch_and_must_be_there() {
     let mut draft = draft(1);
     draft.experiment.launch.command.clear();
     let builtin =
-        |e: &mut Examined, libtorch: Result<String, rankdeck_types::error::HintedError>, version: &str| {
+        |e: &mut HostAnswer, libtorch: Result<String, rankdeck_types::error::HintedError>, version: &str| {
             e.findings.program = None;
             e.findings.probe.trainer = Some("/t".into());
             e.findings.libtorch = Some(libtorch);

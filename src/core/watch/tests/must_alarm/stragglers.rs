@@ -51,23 +51,23 @@ fn p22_a_rank_that_its_quota_stops_inside_collectives_too_waits_as_long_as_the_o
 
 /// A run on a full machine: iterations are few and of uneven length, and agents come late, each at its own
 /// moments.
-struct Crowded {
+struct CrowdedRun {
     c: Cluster,
     /// When each iteration began.
     begun: Vec<u64>,
     seed: u64,
 }
 
-impl Crowded {
+impl CrowdedRun {
     /// It has trained for a few iterations of a fifth of a second.
-    fn new() -> Crowded {
+    fn new() -> CrowdedRun {
         let mut c = trained(2);
         for agent in &mut c.agents {
             agent.signals.pressure = Some(Pressure { cpu: 90.0, ..Pressure::default() });
             agent.load1 = 22.0;
         }
         let now = c.now.0;
-        Crowded { c, begun: (0..4).map(|place| now + 200 * (place + 1)).collect(), seed: 4_711 }
+        CrowdedRun { c, begun: (0..4).map(|place| now + 200 * (place + 1)).collect(), seed: 4_711 }
     }
 
     fn chance(&mut self, below: u64) -> u64 {
@@ -141,7 +141,7 @@ fn quota(at: u64, ran: u64, periods: u64, held: u64) -> Option<CgroupSample> {
 fn p22_a_quota_is_told_by_the_kernel_where_iterations_are_few_and_agents_come_late() {
     // Whether it is seen last, or is stopped inside its collectives and waits as long as the others.
     for own in [2, 70] {
-        let mut run = Crowded::new();
+        let mut run = CrowdedRun::new();
         run.go(1_000, 200, [10; 4], |_, _, _| {});
         run.go(60_000, 9_000, [80, 75, own, 70], |rank, at, sample| {
             sample.signals.cgroup = if rank == 2 { quota(at, 100, 97, 90) } else { None };
@@ -174,7 +174,7 @@ fn p22_a_quota_that_holds_nobody_up_is_no_reason() {
         ([60, 55, 58, 62], |_, _| None),
     ];
     for (waits, shows) in cases {
-        let mut run = Crowded::new();
+        let mut run = CrowdedRun::new();
         run.go(3_000, 200, [10; 4], |_, _, _| {});
         run.go(60_000, 4_000, waits, |rank, at, sample| sample.signals.cgroup = shows(rank, at));
         let told = verdicts(&run.c);
