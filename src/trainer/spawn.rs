@@ -7,6 +7,7 @@
 //! Invariants:
 //! - SPAWN-1: no rank outlives the parent (parent-death signal) and none is left when the parent returns.
 //! - SPAWN-2: the parent has one thread and touches no GPU, so that its forks may do whatever it may.
+//! - Rank 0's store is bound before there are ranks: nobody else can take its port.
 //! - Each signal reaches each rank once: ranks are in a process group of their own, so that a
 //!   terminal's Ctrl-C goes to the parent only, which passes it on.
 //! - When a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;
@@ -16,7 +17,8 @@ use super::error::TrainerError;
 use super::events::warn;
 use super::identity;
 use rankdeck_proto::secret::GroupSecret;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::IntoRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -40,7 +42,11 @@ pub enum Side {
 /// Starts `world_size` ranks and waits for them. Returns in each of them, too.
 pub fn run(world_size: u32) -> Result<Side, TrainerError> {
     let unblocked = block_signals();
-    let port = free_port()?;
+    let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let (store, port) =
+        store.and_then(|store| store.local_addr().map(|at| (store, at.port()))).map_err(|error| {
+            TrainerError::failure(format!("cannot find a free port on this host: {error}"), "")
+        })?;
     let secret = secret()?;
     let parent = std::process::id();
     let mut ranks = Ranks { pids: Vec::new() };
@@ -54,6 +60,10 @@ pub fn run(world_size: u32) -> Result<Side, TrainerError> {
                 environment(rank, world_size, port, parent);
                 // SAFETY: as above.
                 unsafe { std::env::set_var(GroupSecret::VARIABLE, secret.to_hex()) };
+                if rank == 0 {
+                    // SAFETY: as above.
+                    unsafe { std::env::set_var("RANKDECK_STORE_FD", store.into_raw_fd().to_string()) };
+                }
                 return Ok(Side::Rank);
             }
             pid if pid > 0 => {
@@ -68,6 +78,8 @@ pub fn run(world_size: u32) -> Result<Side, TrainerError> {
             }
         }
     }
+    // Rank 0's alone: when it ends, so does the store.
+    drop(store);
     Ok(Side::Parent(wait(&mut ranks, &unblocked)))
 }
 
@@ -223,13 +235,6 @@ fn secret() -> Result<GroupSecret, TrainerError> {
             TrainerError::failure(format!("cannot read the kernel's random numbers: {error}"), "")
         }),
     }
-}
-
-fn free_port() -> Result<u16, TrainerError> {
-    TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(|error| TrainerError::failure(format!("cannot find a free port on this host: {error}"), ""))
 }
 
 fn block_signals() -> libc::sigset_t {
