@@ -212,7 +212,6 @@ fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<ServingAgent>
     }))
 }
 
-/// A lock that the kernel drops with this process.
 /// An agent that is to be made.
 struct AgentStart<'a> {
     start: &'a Start,
