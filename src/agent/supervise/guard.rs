@@ -228,7 +228,7 @@ fn end(watch: &Watch, seen: &SeenProcesses, within: Duration) {
             rank: None,
         })
     };
-    let survivors = sweep::kill_all(&scope, Duration::ZERO, within);
+    let survivors = sweep::kill_all(&scope, sweep::find, Duration::ZERO, within);
     if !alive && survivors.is_empty() {
         let _ = std::fs::remove_file(&watch.note);
         crate::sockets::remove(&watch.note);

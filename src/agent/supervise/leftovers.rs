@@ -137,7 +137,7 @@ impl Leftovers {
 
     /// Ends all of it, and removes what led to it when nothing is left.
     pub fn end(&self, run: &RunId, paths: &RunPaths, within: Duration) -> Vec<Survivor> {
-        let survivors = sweep::kill_all(&self.scope(run, paths), Duration::ZERO, within);
+        let survivors = sweep::kill_all(&self.scope(run, paths), sweep::find, Duration::ZERO, within);
         self.groups.iter().for_each(Cgroup::remove);
         if survivors.is_empty()
             && let Some(note) = &self.note

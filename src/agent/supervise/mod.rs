@@ -10,6 +10,7 @@
 //! groups        sessions, signals, reaping, parent-death signals
 //! helpers       what the agent runs for its user, and is none of the run's
 //! sweep         finds and ends every process of a run
+//! looks         looks at the processes that several searches share
 //! searches      counts searches that may still kill
 //! guard         kills the run when its agent dies or is stopped
 //! leftovers     what leads to processes of agents that died together with their guards
@@ -27,6 +28,7 @@ pub(crate) mod launch_prep;
 pub(crate) mod leftovers;
 pub(crate) mod libtorch;
 pub(crate) mod lifecycle;
+pub(crate) mod looks;
 pub(crate) mod oom;
 pub(crate) mod searches;
 pub(crate) mod setup;

@@ -14,6 +14,7 @@ use crate::supervise::helpers::Helpers;
 use crate::supervise::launch_prep::{self, HostFacts, PreparedHost};
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::lifecycle::{self, Action, Lifecycle, RankLife};
+use crate::supervise::looks::SharedLooks;
 use crate::supervise::oom::OomWatch;
 use crate::supervise::searches::Searches;
 use crate::supervise::spawn::{SpawnResult, Spawner};
@@ -107,6 +108,8 @@ pub(crate) struct Supervisor {
     emptied: BTreeSet<Rank>,
     /// Threads that kill what they find.
     searches: Searches,
+    /// What they find it in.
+    looks: SharedLooks,
 }
 
 impl Supervisor {
@@ -142,6 +145,7 @@ impl Supervisor {
             early_exits: BTreeMap::new(),
             emptied: BTreeSet::new(),
             searches: Searches::default(),
+            looks: SharedLooks::default(),
         };
         Ok((supervisor, receiver))
     }
@@ -250,9 +254,11 @@ impl Supervisor {
         if let Some(cgroup) = self.cgroup.as_ref().filter(|_| signal == libc::SIGKILL) {
             cgroup.kill();
         }
-        let (scope, search) = (self.scope(), self.searches.begin());
+        let (scope, looks, search) = (self.scope(), self.looks.clone(), self.searches.begin());
         spawn_blocking(move || {
-            sweep::signal_all(&scope, signal);
+            for found in looks.find(&scope) {
+                sweep::deliver(found.ident, signal);
+            }
             drop(search);
         });
     }
@@ -264,10 +270,10 @@ impl Supervisor {
             spared: self.spared(),
             ..Scope::marked(mark(&self.context.run, &self.context.facts.paths, Some(rank)))
         };
-        let (outcomes, search) = (self.outcomes.clone(), self.searches.begin());
+        let (outcomes, looks, search) = (self.outcomes.clone(), self.looks.clone(), self.searches.begin());
         spawn_blocking(move || {
             let grace = if polite { ORPHAN_GRACE } else { Duration::ZERO };
-            if sweep::kill_all(&scope, grace, KILL_PATIENCE).is_empty() {
+            if sweep::kill_all(&scope, |scope| looks.find(scope), grace, KILL_PATIENCE).is_empty() {
                 let _ = outcomes.blocking_send(Outcome::OrphansGone(rank));
             }
             drop(search);
@@ -277,15 +283,15 @@ impl Supervisor {
     /// Kills and searches until nothing of the run is left on this host, or reports the survivors.
     pub fn verify_stop(&self) {
         let (scope, outcomes, gpus) = (self.scope(), self.outcomes.clone(), self.gpus.clone());
-        let searches = self.searches.clone();
+        let (searches, looks) = (self.searches.clone(), self.looks.clone());
         let lifecycle = self.lifecycle.borrow();
         let used: BTreeSet<u32> = lifecycle.ranks().iter().filter_map(|life| life.gpu).collect();
         let mut pids: BTreeSet<u32> =
             lifecycle.ranks().iter().filter_map(|life| Some(life.ident?.pid)).collect();
         let (removal, helpers) = (lifecycle.containers_removal(), self.helpers());
         spawn_blocking(move || {
-            pids.extend(sweep::find(&scope).iter().map(|found| found.ident.pid));
-            let survivors = sweep::kill_all(&scope, Duration::ZERO, KILL_PATIENCE);
+            pids.extend(looks.find(&scope).iter().map(|found| found.ident.pid));
+            let survivors = sweep::kill_all(&scope, |scope| looks.find(scope), Duration::ZERO, KILL_PATIENCE);
             // The next generation's ranks carry the same marks.
             searches.wait();
             if let Some(removal) = removal {

@@ -206,12 +206,6 @@ fn choose<E: AsRef<[u8]>>(
         .collect()
 }
 
-/// Sends a signal to everything in scope once; how many got it. A stopped process is continued after a signal
-/// that it could not act on otherwise.
-pub fn signal_all(scope: &Scope, signal: i32) -> usize {
-    find(scope).iter().filter(|found| deliver(found.ident, signal)).count()
-}
-
 /// Sends a signal that a stopped process acts on, too.
 pub fn deliver(ident: Ident, signal: i32) -> bool {
     let sent = groups::signal(ident.pid, ident.start, signal);
@@ -221,9 +215,14 @@ pub fn deliver(ident: Ident, signal: i32) -> bool {
     sent
 }
 
-/// Ends everything in scope: SIGTERM for `polite`, then SIGKILL again and again until nothing is left
-/// or `within` is over. Blocks.
-pub fn kill_all(scope: &Scope, polite: Duration, within: Duration) -> Vec<Survivor> {
+/// Ends everything in scope, which `find` looks for each time anew: SIGTERM for `polite`, then SIGKILL again
+/// and again until nothing is left or `within` is over. Blocks.
+pub fn kill_all(
+    scope: &Scope,
+    find: impl Fn(&Scope) -> Vec<FoundProcess>,
+    polite: Duration,
+    within: Duration,
+) -> Vec<Survivor> {
     let begun = Instant::now();
     let mut looks_without_any = 0;
     let mut asked: BTreeSet<Ident> = BTreeSet::new();
