@@ -3,7 +3,7 @@
 use crate::pace_history::PaceHistory;
 use rankdeck_proto::link::LinkEvent;
 use rankdeck_proto::message::{AgentMessage, LaunchHash, StopMode};
-use rankdeck_proto::process::{ProcessName, Wish};
+use rankdeck_proto::process::{ProcessAction, ProcessName};
 use rankdeck_proto::search::LogSearch;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
@@ -101,7 +101,7 @@ pub enum Event {
     /// The user wants a rank that a signal has stopped to go on.
     ContinueRequested { rank: Rank },
     /// The user wants something of one process of a host.
-    ReachRequested { node: NodeRank, process: ProcessName, wish: Wish },
+    ReachRequested { node: NodeRank, process: ProcessName, action: ProcessAction },
     /// The user looks for lines in the logs that the hosts keep; `None`: no longer.
     Searched {
         /// What for; places in it are by this console's clock.

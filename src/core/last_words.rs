@@ -52,7 +52,7 @@ const OS_ERRORS: [&str; 20] = [
 
 /// Where the words come from, which says how far text in them may be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Voice {
+enum WordsSource {
     /// Nothing was said.
     #[default]
     Nobody,
@@ -73,7 +73,7 @@ enum Voice {
 pub(crate) struct LastWords {
     /// As the program said; `None` where the rest has to tell.
     kind: Option<FailureKind>,
-    voice: Voice,
+    source: WordsSource,
     /// Name of the exception's class, without its modules; empty where there is none.
     class: String,
     bases: Vec<String>,
@@ -113,7 +113,7 @@ impl LastWords {
                 if let Some((error, kind)) =
                     end.error.filter(|(error, kind)| !error.is_empty() || kind.is_some())
                 {
-                    return LastWords { kind, ..LastWords::plain(Voice::Report, error) };
+                    return LastWords { kind, ..LastWords::plain(WordsSource::Report, error) };
                 }
                 match traceback(end.lines, end.hooked) {
                     Some(exception) => LastWords::exception(&exception),
@@ -131,16 +131,16 @@ impl LastWords {
                 || exception.bases.iter().any(|base| names.contains(&base.as_str()))
         };
         let distributed = class.starts_with("Dist") && class.ends_with("Error");
-        let voice = if distributed || is(&["RuntimeError", "SystemError"]) {
-            Voice::Library
+        let source = if distributed || is(&["RuntimeError", "SystemError"]) {
+            WordsSource::Library
         } else if is(&OS_ERRORS) {
-            Voice::System
+            WordsSource::System
         } else {
-            Voice::Own
+            WordsSource::Own
         };
         let text = exception.message.to_lowercase();
         let number = || text.split_once("[errno ")?.1.split_once(']')?.0.trim().parse().ok();
-        let errno = exception.errno.or_else(|| number().filter(|_| voice == Voice::System));
+        let errno = exception.errno.or_else(|| number().filter(|_| source == WordsSource::System));
         let first = exception.message.lines().next().unwrap_or_default();
         let mut shown = class.clone();
         if !first.is_empty() {
@@ -151,7 +151,7 @@ impl LastWords {
         }
         LastWords {
             kind: exception.failure,
-            voice,
+            source,
             class,
             bases: exception.bases.clone(),
             text,
@@ -160,9 +160,9 @@ impl LastWords {
         }
     }
 
-    fn plain(voice: Voice, text: &str) -> LastWords {
+    fn plain(source: WordsSource, text: &str) -> LastWords {
         let shown = words::clean_output(&words::clip(text, 300));
-        LastWords { voice, text: text.to_lowercase(), shown, ..LastWords::default() }
+        LastWords { source, text: text.to_lowercase(), shown, ..LastWords::default() }
     }
 
     /// As a sentence shows them, empty where nothing was said.
@@ -173,7 +173,7 @@ impl LastWords {
     /// What tells whether two programs ended alike: the exception or the error, numbers in it left out. Empty
     /// where the program itself has said nothing.
     pub fn gist(&self) -> String {
-        if matches!(self.voice, Voice::Nobody | Voice::LastLine) {
+        if matches!(self.source, WordsSource::Nobody | WordsSource::LastLine) {
             return String::new();
         }
         let mut gist = format!("{}: ", self.class);
@@ -189,7 +189,7 @@ impl LastWords {
 
     /// Text counts only where no class and no number tells more.
     fn says(&self, any: &[&str]) -> bool {
-        matches!(self.voice, Voice::Report | Voice::LastLine | Voice::Library)
+        matches!(self.source, WordsSource::Report | WordsSource::LastLine | WordsSource::Library)
             && any.iter().any(|word| self.text.contains(word))
     }
 
@@ -279,10 +279,12 @@ impl LastWords {
             "collective operation timeout",
             "operation timed out",
         ];
-        match self.voice {
-            Voice::LastLine => self.says(&BROKEN),
-            Voice::Library => (self.class.starts_with("Dist") || self.says(&NAMES)) && self.says(&BROKEN),
-            Voice::Nobody | Voice::Report | Voice::System | Voice::Own => false,
+        match self.source {
+            WordsSource::LastLine => self.says(&BROKEN),
+            WordsSource::Library => {
+                (self.class.starts_with("Dist") || self.says(&NAMES)) && self.says(&BROKEN)
+            }
+            WordsSource::Nobody | WordsSource::Report | WordsSource::System | WordsSource::Own => false,
         }
     }
 }
@@ -296,7 +298,7 @@ fn last_line(lines: &[String], reports: bool) -> LastWords {
         (!reports || library) && !line.to_lowercase().contains("warn")
     };
     match last.map(|line| bare(line)).filter(ends) {
-        Some(line) => LastWords::plain(Voice::LastLine, line),
+        Some(line) => LastWords::plain(WordsSource::LastLine, line),
         None => LastWords::default(),
     }
 }
@@ -304,7 +306,7 @@ fn last_line(lines: &[String], reports: bool) -> LastWords {
 /// What C++ says of an exception that nobody caught, before it aborts the process.
 fn thrown(lines: &[String]) -> LastWords {
     let what = lines.iter().rev().find_map(|line| Some(line.split_once("what():")?.1.trim()));
-    what.map(|what| LastWords::plain(Voice::Library, what)).unwrap_or_default()
+    what.map(|what| LastWords::plain(WordsSource::Library, what)).unwrap_or_default()
 }
 
 /// A line without the name of its rank, which PyTorch puts before each line of a traceback (`[rank0]: `).

@@ -48,8 +48,8 @@ impl fmt::Display for ProcessName {
 
 /// What is wanted of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "wish", rename_all = "snake_case")]
-pub enum Wish {
+#[serde(tag = "action", rename_all = "snake_case")]
+pub enum ProcessAction {
     /// The environment that it was started with.
     Environment,
     /// That it gets this signal.
@@ -59,12 +59,12 @@ pub enum Wish {
     Unknown,
 }
 
-impl fmt::Display for Wish {
+impl fmt::Display for ProcessAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Wish::Environment => f.write_str("its environment"),
-            Wish::Signal { signal } => f.write_str(&signal_name(*signal)),
-            Wish::Unknown => f.write_str("something"),
+            ProcessAction::Environment => f.write_str("its environment"),
+            ProcessAction::Signal { signal } => f.write_str(&signal_name(*signal)),
+            ProcessAction::Unknown => f.write_str("something"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A terminal that is drawn on: what it sends, and when its next frame is due.
 
-use super::frames::{Pacer, Want};
+use super::frames::{FrameReason, Pacer};
 use super::signals::Signals;
 use super::terminal::{self, Surface};
 use crossterm::event::Event as TermEvent;
@@ -75,7 +75,7 @@ impl Canvas {
 
     /// Draws all of it anew as soon as possible.
     pub(super) fn redraw(&mut self) {
-        self.pacer.want(Want::Now);
+        self.pacer.want(FrameReason::Now);
         self.repaint = true;
     }
 

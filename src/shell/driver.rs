@@ -13,7 +13,7 @@ mod screen;
 mod signals;
 
 use super::ask::{self, Answer};
-use super::beside::{self, Besides};
+use super::chart_overlays::{self, OverlayReader};
 use super::clock::{Clock, earlier};
 use super::cursor::Cursor;
 use super::demo::Demo;
@@ -147,7 +147,7 @@ pub async fn drive(session: Session, output: Output) -> io::Result<End> {
             Some((node, answer)) = answers.recv() => driver.tell(Event::PromptAnswered { node, answer }),
             text = calls::failed(&mut driver.calls) => driver.say(text),
             wanted = asked(&mut driver.metrics) => driver.measure(wanted),
-            loaded = driver.beside.next() => driver.show_beside(loaded),
+            loaded = driver.overlays.next() => driver.show_beside(loaded),
             status = driver.guest.left() => driver.take_back(status)?,
             () = driver.clock.sleep_until(wake) => driver.on_time(),
         }
@@ -187,7 +187,7 @@ struct Driver {
     calls: Option<Calls>,
     metrics: Option<Endpoint>,
     /// Other runs over the charts.
-    beside: Besides,
+    overlays: OverlayReader,
     /// A shell that has the terminal.
     guest: Guest,
 }
@@ -209,7 +209,7 @@ impl Driver {
                 .recorder
                 .as_ref()
                 .and_then(Recorder::runs)
-                .map(|runs| beside::names(runs, &own))
+                .map(|runs| chart_overlays::names(runs, &own))
                 .unwrap_or_default();
         }
         Driver {
@@ -233,7 +233,7 @@ impl Driver {
             cursor: None,
             calls: session.notify.map(Calls::new),
             metrics: session.metrics,
-            beside: Besides::default(),
+            overlays: OverlayReader::default(),
             guest: Guest::default(),
         }
     }

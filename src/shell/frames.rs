@@ -20,7 +20,7 @@ const SHARE: u32 = 100;
 
 /// Why a frame is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Want {
+pub enum FrameReason {
     /// The model changed.
     Data,
     /// The user did something.
@@ -32,7 +32,7 @@ pub enum Want {
 /// Coalesces wishes for frames.
 #[derive(Debug, Clone, Default)]
 pub struct Pacer {
-    wanted: Option<Want>,
+    wanted: Option<FrameReason>,
     drawn_at: Option<Timestamp>,
     /// When the last frame for what the user did was drawn.
     input_at: Option<Timestamp>,
@@ -43,14 +43,14 @@ pub struct Pacer {
 
 impl Pacer {
     /// A frame is wanted; the most urgent wish counts.
-    pub fn want(&mut self, want: Want) {
+    pub fn want(&mut self, want: FrameReason) {
         self.wanted = self.wanted.max(Some(want));
     }
 
     /// Wants a frame if the model's revision is not the one drawn.
     pub fn see(&mut self, revision: u64) {
         if self.drawn_revision != Some(revision) {
-            self.want(Want::Data);
+            self.want(FrameReason::Data);
         }
     }
 
@@ -58,16 +58,16 @@ impl Pacer {
     pub fn due(&self) -> Option<Timestamp> {
         let next = |at: Option<Timestamp>, gap: u64| at.map_or(Timestamp(0), |at| at.plus(gap));
         Some(match self.wanted? {
-            Want::Data => next(self.drawn_at, self.rest_ms),
-            Want::Input => next(self.input_at, INPUT_MS),
-            Want::Now => Timestamp(0),
+            FrameReason::Data => next(self.drawn_at, self.rest_ms),
+            FrameReason::Input => next(self.input_at, INPUT_MS),
+            FrameReason::Now => Timestamp(0),
         })
     }
 
     /// A frame of `revision` was drawn at `now`, and that took so long.
     pub fn drawn(&mut self, now: Timestamp, revision: u64, took: Duration) {
         let rest_ms = (took.saturating_mul(SHARE).as_millis() as u64).clamp(DATA_MS, REST_MS);
-        let input_at = if self.wanted > Some(Want::Data) { Some(now) } else { self.input_at };
+        let input_at = if self.wanted > Some(FrameReason::Data) { Some(now) } else { self.input_at };
         *self =
             Pacer { wanted: None, drawn_at: Some(now), drawn_revision: Some(revision), input_at, rest_ms };
     }
@@ -95,14 +95,14 @@ mod tests {
         pacer.drawn(Timestamp(1000), 1, FAST);
         pacer.see(2);
         assert_eq!(pacer.due(), Some(Timestamp(1100)));
-        pacer.want(Want::Input);
+        pacer.want(FrameReason::Input);
         assert_eq!(pacer.due(), Some(Timestamp(0)), "at once");
         pacer.drawn(Timestamp(1005), 2, FAST);
-        pacer.want(Want::Input);
+        pacer.want(FrameReason::Input);
         assert_eq!(pacer.due(), Some(Timestamp(1038)));
         pacer.see(3);
         assert_eq!(pacer.due(), Some(Timestamp(1038)), "data never postpones input");
-        pacer.want(Want::Now);
+        pacer.want(FrameReason::Now);
         assert!(pacer.due().is_some_and(|due| due <= Timestamp(1005)));
     }
 
@@ -113,7 +113,7 @@ mod tests {
             pacer.drawn(Timestamp(1000), 1, Duration::from_millis(took_ms));
             pacer.see(2);
             assert_eq!(pacer.due(), Some(Timestamp(1000 + rest_ms)), "{took_ms}");
-            pacer.want(Want::Input);
+            pacer.want(FrameReason::Input);
             assert_eq!(pacer.due(), Some(Timestamp(0)));
         }
     }

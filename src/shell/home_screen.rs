@@ -2,7 +2,7 @@
 
 use super::canvas::{Canvas, Input};
 use super::clock::earlier;
-use super::frames::Want;
+use super::frames::FrameReason;
 use super::look;
 use super::signals::Signals;
 use super::terminal::{self, Surface, Tty};
@@ -58,7 +58,7 @@ impl HomeScreen {
         view: &mut HomeView,
         now: Timestamp,
     ) -> Vec<HomeAction> {
-        self.canvas.pacer.want(Want::Input);
+        self.canvas.pacer.want(FrameReason::Input);
         match input {
             TermEvent::Key(key) if key.kind != KeyEventKind::Release => home::on_key(home, view, key, now),
             TermEvent::Mouse(mouse) if mouse.kind != MouseEventKind::Moved => {
@@ -85,7 +85,7 @@ impl HomeScreen {
     pub fn draw(&mut self, home: &Home, view: &mut HomeView, now: Timestamp) -> io::Result<()> {
         self.canvas.pacer.see(home.revision);
         if view.expire(now) || self.ages_at.is_some_and(|at| at <= now) {
-            self.canvas.pacer.want(Want::Data);
+            self.canvas.pacer.want(FrameReason::Data);
         }
         let Some(size) = self.canvas.begin(now)? else { return Ok(()) };
         home::layout(home, view, Rect::new(0, 0, size.width, size.height));

@@ -9,7 +9,7 @@
 //! - [`output`] how it is shown: [`screen`] (on a `canvas`, with [`terminal`] and [`frames`]) or
 //!   [`headless`] (with [`line_writer`]), or both for who types words ([`linear`]);
 //! - [`record`] what is kept in the console's run directory; [`player`], [`cursor`] and [`replay`] the way
-//!   back; [`beside`] other runs over the charts;
+//!   back; [`chart_overlays`] other runs over the charts;
 //! - [`home_screen`] the screen without a run, for home; [`play`] a policy at play; `pictures` those that the
 //!   program logs, where the terminal draws them;
 //! - [`metrics`] the run for Prometheus; [`notify`] calls its user: terminal, command, webhook;
@@ -24,9 +24,9 @@
 //!   than one write.
 
 pub mod ask;
-pub mod beside;
 mod canvas;
 pub mod changer;
+pub mod chart_overlays;
 pub mod clock;
 pub mod cursor;
 pub mod demo;

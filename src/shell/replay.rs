@@ -1,9 +1,9 @@
 //! A recorded run, shown again: the same screen with the time cursor, fed from a record instead of hosts.
 
-use super::beside::{self, Besides};
+use super::chart_overlays::{self, OverlayReader};
 use super::clock::{Clock, earlier};
 use super::cursor::Cursor;
-use super::frames::Want;
+use super::frames::FrameReason;
 use super::screen::{InputOutcome, Screen};
 use super::signals::{ConsoleSignal, Signals};
 use rankdeck_core::event::Event;
@@ -19,8 +19,8 @@ use std::path::Path;
 pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what: &str) -> io::Result<()> {
     screen.view.steering.replay = true;
     screen.view.steering.report = Some(format!("rankdeck report {what}"));
-    screen.view.steering.recorded = beside::names(runs, "");
-    let mut besides = Besides::default();
+    screen.view.steering.recorded = chart_overlays::names(runs, "");
+    let mut overlays = OverlayReader::default();
     let mut signals = Signals::new(true)?;
     let clock = Clock::new();
     cursor.play(clock.now());
@@ -30,7 +30,7 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what
         let shown = cursor.shown(None);
         if screen.view.moment.cursor.as_ref() != Some(&shown) {
             screen.view.moment.cursor = Some(shown);
-            screen.want(Want::Data);
+            screen.want(FrameReason::Data);
         }
         screen.draw(now, cursor.at(), cursor.model(), &|_| {})?;
         let wake = earlier(cursor.poll_timeout(now), screen.poll_timeout());
@@ -43,12 +43,12 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what
                 }
                 continue;
             }
-            loaded = besides.next() => {
+            loaded = overlays.next() => {
                 match loaded {
-                    Ok(runs) => screen.view.chart.beside = runs,
+                    Ok(runs) => screen.view.chart.overlays = runs,
                     Err(why) => screen.view.toast(format!("compare: {why}"), Role::Warn, cursor.at()),
                 }
-                screen.want(Want::Input);
+                screen.want(FrameReason::Input);
                 continue;
             }
             input = screen.next_input() => input,
@@ -64,8 +64,8 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what
                 Action::Time(to) => cursor.go(to, clock.now()),
                 Action::Suspend => screen.suspend(&mut signals).await?,
                 Action::Redraw => screen.redraw(),
-                Action::Beside(names) if names.is_empty() => screen.view.chart.beside.clear(),
-                Action::Beside(names) => besides.read(runs.to_owned(), names),
+                Action::Compare(names) if names.is_empty() => screen.view.chart.overlays.clear(),
+                Action::Compare(names) => overlays.read(runs.to_owned(), names),
                 Action::Mouse(on) => screen.mouse(on),
                 Action::Copy(text) => screen.copy(&text, cursor.at())?,
                 Action::SaveFiles(files) => screen.save_files(Path::new("."), &files, cursor.at()),
@@ -80,7 +80,7 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what
                 Action::Tell(_) | Action::Again | Action::Shell(_) => {}
             }
         }
-        screen.want(Want::Input);
+        screen.want(FrameReason::Input);
     }
     screen.close();
     Ok(())

@@ -3,7 +3,7 @@
 use super::canvas::Canvas;
 pub use super::canvas::Input;
 use super::clock::{earlier, utc_offset_s};
-use super::frames::Want;
+use super::frames::FrameReason;
 use super::look;
 use super::pictures::Pictures;
 use super::play::screen::colours;
@@ -143,7 +143,7 @@ impl Screen {
             }
             TermEvent::FocusGained | TermEvent::FocusLost => Vec::new(),
         };
-        self.canvas.pacer.want(Want::Input);
+        self.canvas.pacer.want(FrameReason::Input);
         InputOutcome::Actions(actions)
     }
 
@@ -180,7 +180,7 @@ impl Screen {
         self.canvas.pacer.see(model.revision);
         let expired = self.view.expire_toasts(now);
         if self.view.expire(at) || expired || self.changes_at.is_some_and(|due| due <= now) {
-            self.canvas.pacer.want(Want::Data);
+            self.canvas.pacer.want(FrameReason::Data);
         }
         let Some(size) = self.canvas.begin(now)? else { return Ok(false) };
         let area = Rect::new(0, 0, size.width, size.height);
@@ -201,14 +201,14 @@ impl Screen {
     }
 
     /// A frame is wanted although neither model nor input say so.
-    pub fn want(&mut self, want: Want) {
+    pub fn want(&mut self, want: FrameReason) {
         self.canvas.pacer.want(want);
     }
 
     /// Takes the mouse, or leaves it to the terminal.
     pub fn mouse(&mut self, wanted: bool) {
         self.send(terminal::mouse(wanted).as_bytes());
-        self.want(Want::Input);
+        self.want(FrameReason::Input);
     }
 
     /// Draws all of it anew as soon as possible.
@@ -250,7 +250,7 @@ impl Screen {
             };
             self.view.toast(said, Role::Good, now);
         }
-        self.canvas.pacer.want(Want::Input);
+        self.canvas.pacer.want(FrameReason::Input);
         Ok(())
     }
 
@@ -275,7 +275,7 @@ impl Screen {
             Ok(paths) => self.view.toast(format!("saved {}", paths.join(", ")), Role::Good, now),
             Err(error) => self.view.toast(format!("failed to save: {error}"), Role::Warn, now),
         }
-        self.canvas.pacer.want(Want::Input);
+        self.canvas.pacer.want(FrameReason::Input);
     }
 
     fn as_text(&self, size: Size, model: &Model, now: Timestamp) -> io::Result<String> {

@@ -242,7 +242,7 @@ pub fn window(top: usize, selected: usize, len: usize, height: usize) -> usize {
 fn tell_answers(model: &Model, view: &mut ViewState) {
     for (asked, outcome) in model.reaches.answered(view.answers) {
         view.answers = view.answers.max(asked.answer);
-        if let Some((text, role)) = reach::told(asked.process, asked.wish, outcome) {
+        if let Some((text, role)) = reach::told(asked.process, asked.action, outcome) {
             view.toast(text, role, view.moment.now);
         }
     }

@@ -8,7 +8,7 @@ use crate::theme::Role;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{Model, RankModel};
 use rankdeck_proto::message::ChildSample;
-use rankdeck_proto::process::{GpuUser, ProcessName, ReachOutcome, Wish};
+use rankdeck_proto::process::{GpuUser, ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,7 +185,7 @@ pub fn environment(view: &mut ViewState, process: &Process) -> Result<Vec<Action
     }
     let Process { node, name, .. } = *process;
     view.open(Overlay::Environment { node, process: name, top: 0 });
-    Ok(vec![Action::Tell(Event::ReachRequested { node, process: name, wish: Wish::Environment })])
+    Ok(vec![Action::Tell(Event::ReachRequested { node, process: name, action: ProcessAction::Environment })])
 }
 
 /// Sends a signal, after a question where it may end or stop the process.
@@ -202,7 +202,8 @@ pub fn signal(
         return Err(format!("{} belongs to {}: only one's own get signals", process.name, process.user));
     }
     let Process { node, name, .. } = *process;
-    let send = Action::Tell(Event::ReachRequested { node, process: name, wish: Wish::Signal { signal } });
+    let send =
+        Action::Tell(Event::ReachRequested { node, process: name, action: ProcessAction::Signal { signal } });
     if words::signal_is_harmless(signal) {
         return Ok(vec![send]);
     }
@@ -216,15 +217,15 @@ pub fn signal(
 }
 
 /// What a screen says of an answer; `None`: it is shown elsewhere.
-pub fn told(process: ProcessName, wish: Wish, outcome: &ReachOutcome) -> Option<(String, Role)> {
+pub fn told(process: ProcessName, action: ProcessAction, outcome: &ReachOutcome) -> Option<(String, Role)> {
     match outcome {
         ReachOutcome::Environment(_) => None,
         ReachOutcome::Signalled { signal } => {
             Some((format!("{process} was sent {}", words::signal_name(*signal)), Role::Good))
         }
-        ReachOutcome::Refused(_) if wish == Wish::Environment => None,
+        ReachOutcome::Refused(_) if action == ProcessAction::Environment => None,
         ReachOutcome::Refused(error) => {
-            Some((format!("{wish} to {process}: {}", error.with_hint()), Role::Bad))
+            Some((format!("{action} to {process}: {}", error.with_hint()), Role::Bad))
         }
         ReachOutcome::Unknown => Some((format!("{process}: its agent is of another rankdeck"), Role::Warn)),
     }

@@ -4,7 +4,7 @@ use crate::scenes::*;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
-use rankdeck_proto::process::Wish;
+use rankdeck_proto::process::ProcessAction;
 use rankdeck_tui::keys::BINDINGS;
 use rankdeck_tui::state::{LogScope, Overlay, Sort, Tab};
 use rankdeck_tui::time::TimeMove;
@@ -58,10 +58,10 @@ fn keys_runs_formats_and_moments_are_typed() {
     assert_eq!(files.iter().map(|file| file.ending).collect::<Vec<_>>(), ["csv", "svg"]);
     view.steering.recorded = vec!["ppo-1121".into(), "ppo-1120".into()];
     let actions = press(&model, &mut view, ":compare ppo-112\t1\n");
-    assert!(matches!(actions.as_slice(), [Action::Beside(runs)] if runs == &["ppo-1121"]), "{actions:?}");
+    assert!(matches!(actions.as_slice(), [Action::Compare(runs)] if runs == &["ppo-1121"]), "{actions:?}");
     assert_eq!(view.tab, Tab::Charts);
     assert!(
-        matches!(press(&model, &mut view, ":compare\n").as_slice(), [Action::Beside(runs)] if runs.is_empty())
+        matches!(press(&model, &mut view, ":compare\n").as_slice(), [Action::Compare(runs)] if runs.is_empty())
     );
     press(&model, &mut view, ":set learn.gam\t0.98\n");
     let Some(Overlay::Restart(draft)) = view.overlay() else { panic!("{:?}", view.overlay()) };
@@ -196,7 +196,7 @@ fn a_read_only_console_changes_nothing_whatever_is_pressed() {
                 Event::DetachRequested
                     | Event::PromptAnswered { .. }
                     | Event::LookRequested { .. }
-                    | Event::ReachRequested { wish: Wish::Environment, .. }
+                    | Event::ReachRequested { action: ProcessAction::Environment, .. }
             ),
             Action::Shell(_) => true,
             _ => false,

@@ -240,9 +240,9 @@ impl Agent {
                 self.perform(actions);
                 Ok(())
             }
-            ConsoleMessage::Reach { request, process, wish } => {
+            ConsoleMessage::Reach { request, process, action } => {
                 let parts = (&*self.lifecycle.borrow(), &self.journal);
-                reach::reach(*request, *process, *wish, &order, parts, &self.supervisor.spared());
+                reach::reach(*request, *process, *action, &order, parts, &self.supervisor.spared());
                 Ok(())
             }
             ConsoleMessage::Detach => {

@@ -7,7 +7,7 @@ use crate::serve::console::Order;
 use crate::serve::journal::Journal;
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::message::{AgentMessage, RecordEvent};
-use rankdeck_proto::process::{ProcessName, ReachOutcome, Wish};
+use rankdeck_proto::process::{ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::variables::WantedVariables;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub(crate) fn reach(
     request: u64,
     process: ProcessName,
-    wish: Wish,
+    action: ProcessAction,
     order: &Order,
     (lifecycle, journal): (&Lifecycle, &Journal),
     spared: &BTreeSet<u32>,
@@ -33,15 +33,15 @@ pub(crate) fn reach(
             return;
         }
     };
-    match wish {
-        Wish::Environment => {
+    match action {
+        ProcessAction::Environment => {
             let hidden = hidden(lifecycle);
             // The kernel may keep a reader waiting for as long as the process holds its memory map.
             tokio::task::spawn_blocking(move || {
                 let _ = answers.blocking_send(answer(reach::environment(meant, &hidden)));
             });
         }
-        Wish::Signal { signal } => {
+        ProcessAction::Signal { signal } => {
             // Its record is to come before that of the end that it may cause.
             let result = reach::check(meant).and_then(|()| {
                 let ProcessName { rank, pid, .. } = process;
@@ -54,7 +54,7 @@ pub(crate) fn reach(
             // A console that does not even take its answers has the record.
             let _ = answers.try_send(answer(result));
         }
-        Wish::Unknown => {
+        ProcessAction::Unknown => {
             let error = HintedError::new("this agent is of an older rankdeck and does not know that", "");
             let _ = answers.try_send(answer(Err(error)));
         }

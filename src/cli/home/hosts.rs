@@ -9,7 +9,7 @@ use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
 use rankdeck_proto::fleet::{HostLook, LOOK};
-use rankdeck_proto::process::{ProcessName, ReachOutcome, Wish};
+use rankdeck_proto::process::{ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_tui::home::Draft;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
@@ -41,7 +41,7 @@ pub(super) enum News {
     /// A plan was made.
     Drafted(Draft),
     /// What became of a question about a process of a host.
-    Reached(String, ProcessName, Wish, ReachOutcome),
+    Reached(String, ProcessName, ProcessAction, ReachOutcome),
     /// What a record tells of a run that no host has.
     Recorded(PastRun, Box<RunSummary>),
     /// All such records are read.
@@ -95,9 +95,9 @@ impl Watch {
 
 /// Refuses, and remembers that it was asked.
 #[derive(Debug, Default)]
-pub(super) struct Refuser(AtomicBool);
+pub(super) struct RefusingPrompter(AtomicBool);
 
-impl Prompter for Refuser {
+impl Prompter for RefusingPrompter {
     fn ask(&self, _: &str, _: &Prompt) -> Option<String> {
         self.0.store(true, Ordering::Relaxed);
         None
@@ -126,8 +126,8 @@ async fn listen(index: usize, host: Host, news: mpsc::Sender<News>) {
             within: Some(TELLING + SLACK),
             ..AgentCommand::default()
         };
-        let refuser = Arc::new(Refuser::default());
-        let call = links.call(&host, &binary, command, refuser.clone());
+        let prompter = Arc::new(RefusingPrompter::default());
+        let call = links.call(&host, &binary, command, prompter.clone());
         let silent = async {
             loop {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -146,7 +146,7 @@ async fn listen(index: usize, host: Host, news: mpsc::Sender<News>) {
             )),
         };
         if let Some(mut error) = failed {
-            if refuser.0.load(Ordering::Relaxed) {
+            if prompter.0.load(Ordering::Relaxed) {
                 error.hint = "a asks you what this host asks, and home goes on with the answer".into();
             }
             if news.send(News::Failed(index, error)).await.is_err() {

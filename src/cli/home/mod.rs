@@ -5,10 +5,10 @@
 //! that needs the terminal gets it, in this process, so that what was typed there is typed once; hosts are
 //! not watched meanwhile. Other commands run beside the screen, as children that are waited for.
 
-mod beside;
 mod editor;
 mod experiments;
 mod hosts;
+mod jobs;
 mod reach;
 mod recorded;
 mod runs;
@@ -21,9 +21,9 @@ use crate::shell::clock::Clock;
 use crate::shell::home_screen::HomeScreen;
 use crate::shell::signals::{ConsoleSignal, Signals};
 use crate::shell::stderr;
-use beside::Jobs;
 use clap::FromArgMatches;
 use hosts::{News, Watch};
+use jobs::Jobs;
 use rankdeck_config::HostsSource;
 use rankdeck_tui::home::{Home, HomeAction, HomeEvent, HomeView, Launch, Overlay, Page};
 use rankdeck_types::host::Host;
@@ -217,12 +217,12 @@ impl HomeSession {
                     }
                     HomeAction::Draft { path, typed } => self.draft(path, typed),
                     HomeAction::Compare(runs) => self.compare(runs),
-                    HomeAction::Reach { host, process, wish } => {
+                    HomeAction::Reach { host, process, action } => {
                         if let Some(host) = self.hosts.iter().find(|known| known.name == host).cloned() {
-                            tokio::spawn(reach::ask(host, process, wish, self.watch.sender()));
+                            tokio::spawn(reach::ask(host, process, action, self.watch.sender()));
                         }
                     }
-                    HomeAction::Beside { title, args } => self.beside(title, args),
+                    HomeAction::InBackground { title, args } => self.in_background(title, args),
                 }
             }
         }
@@ -257,13 +257,15 @@ impl HomeSession {
                 self.tell(HomeEvent::Failed { host, error });
                 self.retell_runs();
             }
-            News::Reached(host, process, wish, outcome) => match reach::told(&host, process, wish, outcome) {
-                AnswerView::Page(said) => {
-                    self.tell(HomeEvent::Ended { job: 0, said });
-                    self.view.overlay.get_or_insert(Overlay::Said(0));
+            News::Reached(host, process, action, outcome) => {
+                match reach::told(&host, process, action, outcome) {
+                    AnswerView::Page(said) => {
+                        self.tell(HomeEvent::Ended { job: 0, said });
+                        self.view.overlay.get_or_insert(Overlay::Said(0));
+                    }
+                    AnswerView::Word(text, role) => self.view.say(text, role, self.clock.now()),
                 }
-                AnswerView::Word(text, role) => self.view.say(text, role, self.clock.now()),
-            },
+            }
             News::Recorded(past, summary) => {
                 self.lists.learnt(&past, *summary);
                 self.show_runs();
@@ -332,7 +334,7 @@ impl HomeSession {
         });
     }
 
-    fn beside(&mut self, title: String, args: Vec<String>) {
+    fn in_background(&mut self, title: String, args: Vec<String>) {
         let args = self.options.iter().cloned().chain(args).collect::<Vec<_>>();
         let now = self.clock.now();
         match self.jobs.start(&title, &args) {

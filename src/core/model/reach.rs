@@ -1,6 +1,6 @@
 //! What was asked of processes of hosts, and what came back.
 
-use rankdeck_proto::process::{Environment, ProcessName, ReachOutcome, Wish};
+use rankdeck_proto::process::{Environment, ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct ReachQuestion {
     /// Name of the host.
     pub host: String,
     pub process: ProcessName,
-    pub wish: Wish,
+    pub action: ProcessAction,
     /// What came back, once it has.
     pub outcome: Option<ReachOutcome>,
     /// Which answer that was, in the order in which they came, from 1.
@@ -38,13 +38,18 @@ pub struct ReachQuestion {
 
 impl ReachQuestion {
     /// A question that is not asked yet.
-    pub fn new(node: NodeRank, host: impl Into<String>, process: ProcessName, wish: Wish) -> ReachQuestion {
+    pub fn new(
+        node: NodeRank,
+        host: impl Into<String>,
+        process: ProcessName,
+        action: ProcessAction,
+    ) -> ReachQuestion {
         ReachQuestion {
             request: 0,
             node,
             host: host.into(),
             process,
-            wish,
+            action,
             outcome: None,
             answer: 0,
             since: 0,
@@ -101,7 +106,7 @@ impl Reaches {
         process: ProcessName,
     ) -> Option<Result<&Environment, HintedError>> {
         let about = |asked: &&ReachQuestion| {
-            (asked.node, asked.process, asked.wish) == (node, process, Wish::Environment)
+            (asked.node, asked.process, asked.action) == (node, process, ProcessAction::Environment)
         };
         match self.asked.iter().rev().find(about)?.outcome.as_ref()? {
             ReachOutcome::Environment(found) => Some(Ok(found)),

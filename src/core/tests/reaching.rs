@@ -19,18 +19,18 @@ fn running() -> Cluster {
     c
 }
 
-fn asked(c: &Cluster, node: usize) -> Vec<(u64, ProcessName, Wish)> {
+fn asked(c: &Cluster, node: usize) -> Vec<(u64, ProcessName, ProcessAction)> {
     let orders = c.agents[node].orders.iter();
     orders
         .filter_map(|order| match order {
-            ConsoleMessage::Reach { request, process, wish } => Some((*request, *process, *wish)),
+            ConsoleMessage::Reach { request, process, action } => Some((*request, *process, *action)),
             _ => None,
         })
         .collect()
 }
 
-fn ask(c: &mut Cluster, wish: Wish) {
-    c.event(Event::ReachRequested { node: NodeRank(1), process: OF_RANK_2, wish });
+fn ask(c: &mut Cluster, action: ProcessAction) {
+    c.event(Event::ReachRequested { node: NodeRank(1), process: OF_RANK_2, action });
 }
 
 fn answer(c: &mut Cluster, node: usize, request: u64, outcome: ReachOutcome) {
@@ -46,8 +46,8 @@ fn environment(value: &str) -> ReachOutcome {
 fn reach_2_an_environment_is_asked_of_its_host_and_is_in_no_record() {
     let mut c = running();
     c.events.clear();
-    ask(&mut c, Wish::Environment);
-    assert_eq!((asked(&c, 0).len(), asked(&c, 1)), (0, vec![(1, OF_RANK_2, Wish::Environment)]));
+    ask(&mut c, ProcessAction::Environment);
+    assert_eq!((asked(&c, 0).len(), asked(&c, 1)), (0, vec![(1, OF_RANK_2, ProcessAction::Environment)]));
     assert!(c.model().reaches.environment(NodeRank(1), OF_RANK_2).is_none(), "not answered yet");
     answer(&mut c, 0, 1, environment("of another host"));
     assert!(c.model().reaches.environment(NodeRank(1), OF_RANK_2).is_none(), "that host was not asked");
@@ -69,23 +69,23 @@ fn an_agent_that_is_lost_silent_or_unwilling_is_said_so() {
         found.and_then(Result::err).map(|error| error.error).unwrap_or_default()
     };
     let mut c = running();
-    ask(&mut c, Wish::Environment);
+    ask(&mut c, ProcessAction::Environment);
     c.pass(4_000);
     assert_eq!(why(&c), "");
     c.pass(3_000);
     assert!(why(&c).contains("does not answer"), "{}", why(&c));
-    ask(&mut c, Wish::Environment);
+    ask(&mut c, ProcessAction::Environment);
     answer(&mut c, 1, 2, ReachOutcome::Refused(HintedError::new("pid 1002 has ended", "")));
     assert_eq!(why(&c), "pid 1002 has ended");
-    ask(&mut c, Wish::Environment);
+    ask(&mut c, ProcessAction::Environment);
     c.lose(1);
     assert!(why(&c).contains("was lost before it answered"), "{}", why(&c));
-    ask(&mut c, Wish::Environment);
+    ask(&mut c, ProcessAction::Environment);
     assert!(why(&c).contains("is not connected"), "{}", why(&c));
     assert_eq!(c.model().reaches.answered(0).count(), 4);
     assert_eq!(c.model().reaches.answered(3).count(), 1, "each is told once");
     for _ in 0..100 {
-        ask(&mut c, Wish::Environment);
+        ask(&mut c, ProcessAction::Environment);
     }
     assert!(c.model().reaches.answered(0).count() <= 16, "questions are bounded");
 }

@@ -136,7 +136,7 @@ fn apply(ctx: &mut Ctx<'_>, event: Event) -> bool {
         Event::Watched { on } => policy_view::watched(ctx, on),
         Event::LookRequested { rank } => user::look(ctx, rank),
         Event::ContinueRequested { rank } => user::resume(ctx, rank),
-        Event::ReachRequested { node, process, wish } => reach::requested(ctx, node, process, wish),
+        Event::ReachRequested { node, process, action } => reach::requested(ctx, node, process, action),
         Event::Searched { wanted } => finder::searched(ctx, wanted.map(|wanted| *wanted)),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node, answer),

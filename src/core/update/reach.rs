@@ -4,7 +4,7 @@ use crate::model::{ReachQuestion, SentSignal, Subject, Tone};
 use crate::report::ReportBody;
 use crate::session::{At, Ctx};
 use rankdeck_proto::message::ConsoleMessage;
-use rankdeck_proto::process::{ProcessName, ReachOutcome, Wish};
+use rankdeck_proto::process::{ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words::signal_name;
@@ -13,7 +13,12 @@ use rankdeck_types::words::signal_name;
 const ANSWER_MS: u64 = 5_000;
 
 /// The user asks.
-pub(super) fn requested(ctx: &mut Ctx<'_>, node: NodeRank, process: ProcessName, wish: Wish) -> bool {
+pub(super) fn requested(
+    ctx: &mut Ctx<'_>,
+    node: NodeRank,
+    process: ProcessName,
+    action: ProcessAction,
+) -> bool {
     if node.index() >= ctx.model.hosts.len() {
         return false;
     }
@@ -25,10 +30,10 @@ pub(super) fn requested(ctx: &mut Ctx<'_>, node: NodeRank, process: ProcessName,
             "it is asked when it is back",
         ))
     });
-    let asked = ReachQuestion { outcome, since, ..ReachQuestion::new(node, host, process, wish) };
+    let asked = ReachQuestion { outcome, since, ..ReachQuestion::new(node, host, process, action) };
     let request = ctx.model.reaches.ask(asked);
     if live {
-        ctx.send(node, ConsoleMessage::Reach { request, process, wish });
+        ctx.send(node, ConsoleMessage::Reach { request, process, action });
     }
     true
 }

@@ -1,7 +1,7 @@
 //! Orders from a console to an agent.
 
 use super::Ending;
-use crate::process::{ProcessName, Wish};
+use crate::process::{ProcessAction, ProcessName};
 use crate::search::LogSearch;
 use crate::secret::GroupSecret;
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
@@ -50,7 +50,7 @@ pub enum ConsoleMessage {
         /// Echoed in the answer.
         request: u64,
         process: ProcessName,
-        wish: Wish,
+        action: ProcessAction,
     },
     /// Starts this host's share of a generation.
     Launch {

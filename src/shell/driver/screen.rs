@@ -1,9 +1,9 @@
 //! The screen of the loop: what the user does there, and what it shows.
 
 use super::Driver;
-use crate::shell::beside::LoadedRuns;
+use crate::shell::chart_overlays::LoadedRuns;
 use crate::shell::cursor::Cursor;
-use crate::shell::frames::Want;
+use crate::shell::frames::FrameReason;
 use crate::shell::guest;
 use crate::shell::output::Output;
 use crate::shell::record::Recorder;
@@ -71,7 +71,7 @@ impl Driver {
         {
             if !said.is_empty() {
                 screen.view.toast(said, Role::Warn, now);
-                screen.want(Want::Input);
+                screen.want(FrameReason::Input);
             }
             return Ok(());
         }
@@ -108,11 +108,11 @@ impl Driver {
                 let folder = self.recorder.as_ref().map_or(Path::new("."), |recorder| recorder.folder());
                 screen.save_files(folder, &files, self.clock.now());
             }
-            (Action::Beside(runs), Output::Screen(screen)) if runs.is_empty() => {
-                screen.view.chart.beside.clear();
-                screen.want(Want::Input);
+            (Action::Compare(runs), Output::Screen(screen)) if runs.is_empty() => {
+                screen.view.chart.overlays.clear();
+                screen.want(FrameReason::Input);
             }
-            (Action::Beside(names), Output::Screen(_)) => self.read_beside(names),
+            (Action::Compare(names), Output::Screen(_)) => self.read_beside(names),
             (Action::Shell(node), Output::Screen(_)) => self.open_shell(node).await?,
             (Action::Suspend, Output::Screen(screen)) => screen.suspend(signals).await?,
             (Action::Redraw, Output::Screen(screen)) => screen.redraw(),
@@ -124,7 +124,7 @@ impl Driver {
                 | Action::Mouse(_)
                 | Action::Copy(_)
                 | Action::SaveFiles(_)
-                | Action::Beside(_)
+                | Action::Compare(_)
                 | Action::Shell(_),
                 _,
             ) => {}
@@ -171,7 +171,7 @@ impl Driver {
 
     fn read_beside(&mut self, names: Vec<String>) {
         match self.recorder.as_ref().and_then(Recorder::runs) {
-            Some(runs) => self.beside.read(runs.to_owned(), names),
+            Some(runs) => self.overlays.read(runs.to_owned(), names),
             None => self.say("this console keeps no record, and knows of none beside it".into()),
         }
     }
@@ -181,10 +181,10 @@ impl Driver {
         let now = self.clock.now();
         let Output::Screen(screen) = &mut self.output else { return };
         match loaded {
-            Ok(runs) => screen.view.chart.beside = runs,
+            Ok(runs) => screen.view.chart.overlays = runs,
             Err(why) => screen.view.toast(format!("compare: {why}"), Role::Warn, now),
         }
-        screen.want(Want::Input);
+        screen.want(FrameReason::Input);
     }
 
     /// Shows another moment; the run goes on behind it.
@@ -193,7 +193,7 @@ impl Driver {
         let Output::Screen(screen) = &mut self.output else { return };
         if to == TimeMove::Present {
             (self.cursor, screen.view.moment.cursor) = (None, None);
-            screen.want(Want::Input);
+            screen.want(FrameReason::Input);
             return;
         }
         let Some(recorder) = &mut self.recorder else {
@@ -216,7 +216,7 @@ impl Driver {
             }
             (Ok(()), None) => {}
         }
-        screen.want(Want::Input);
+        screen.want(FrameReason::Input);
     }
 
     /// Moves the cursor when it moves by itself, and tells the view where it is.
@@ -226,7 +226,7 @@ impl Driver {
         let shown = cursor.shown(Some((self.core.model(), now)));
         if screen.view.moment.cursor.as_ref() != Some(&shown) {
             screen.view.moment.cursor = Some(shown);
-            screen.want(Want::Data);
+            screen.want(FrameReason::Data);
         }
     }
 
@@ -260,7 +260,7 @@ impl Driver {
             Err(error) => (format!("failed to save the screen: {error}"), Role::Warn),
         };
         screen.view.toast(text, role, now);
-        screen.want(Want::Input);
+        screen.want(FrameReason::Input);
     }
 }
 

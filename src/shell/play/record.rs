@@ -72,9 +72,9 @@ impl Recorder {
 
     /// Plays to the end, in the recording's own time.
     pub async fn record(&self, player: &mut Player, play: &mut Play) -> Result<RecordedPlay, String> {
-        let mut reel = match self.form {
-            Form::Cast => Reel::Cast(Cast::new(self, &play.name)?),
-            Form::Gif => Reel::Gif { gif: None, waiting: Vec::new(), drawn: None, at_ms: 0 },
+        let mut encoder = match self.form {
+            Form::Cast => Encoder::Cast(Cast::new(self, &play.name)?),
+            Form::Gif => Encoder::Gif { gif: None, waiting: Vec::new(), drawn: None, at_ms: 0 },
         };
         let mut now_ms = 0;
         let cut = loop {
@@ -88,8 +88,8 @@ impl Recorder {
             if let Some(Err(why)) = &play.over {
                 return Err(why.clone());
             }
-            reel.frame(self, play, now_ms)?;
-            let cut = reel.len() > MOST;
+            encoder.frame(self, play, now_ms)?;
+            let cut = encoder.len() > MOST;
             match play.due_ms() {
                 Some(due) if !cut => {
                     now_ms = due;
@@ -100,11 +100,11 @@ impl Recorder {
         };
         // The last picture stays for a moment.
         now_ms += 1000;
-        Ok(RecordedPlay { bytes: reel.finish(now_ms)?, seconds: now_ms as f64 / 1000.0, cut })
+        Ok(RecordedPlay { bytes: encoder.finish(now_ms)?, seconds: now_ms as f64 / 1000.0, cut })
     }
 }
 
-enum Reel {
+enum Encoder {
     Cast(Box<Cast>),
     Gif {
         gif: Option<Gif>,
@@ -115,12 +115,12 @@ enum Reel {
     },
 }
 
-impl Reel {
+impl Encoder {
     fn frame(&mut self, recorder: &Recorder, play: &Play, now_ms: u64) -> Result<(), String> {
         match self {
-            Reel::Cast(cast) => cast.frame(recorder, play, now_ms),
-            Reel::Gif { gif: Some(_), at_ms, .. } if now_ms < *at_ms + GIF_MS => Ok(()),
-            Reel::Gif { gif, waiting, drawn, at_ms } => {
+            Encoder::Cast(cast) => cast.frame(recorder, play, now_ms),
+            Encoder::Gif { gif: Some(_), at_ms, .. } if now_ms < *at_ms + GIF_MS => Ok(()),
+            Encoder::Gif { gif, waiting, drawn, at_ms } => {
                 let Some((pixels, width, height)) = picture(play) else {
                     return match play.moment() {
                         Some(_) => Err("this environment has no picture\nrecord it as FILE.cast".to_owned()),
@@ -145,18 +145,18 @@ impl Reel {
 
     fn len(&self) -> usize {
         match self {
-            Reel::Cast(cast) => cast.file.len(),
-            Reel::Gif { gif, .. } => gif.as_ref().map_or(0, Gif::len),
+            Encoder::Cast(cast) => cast.file.len(),
+            Encoder::Gif { gif, .. } => gif.as_ref().map_or(0, Gif::len),
         }
     }
 
     fn finish(self, now_ms: u64) -> Result<Vec<u8>, String> {
         match self {
-            Reel::Cast(mut cast) => {
+            Encoder::Cast(mut cast) => {
                 cast.event(now_ms, "")?;
                 Ok(cast.file.into_bytes())
             }
-            Reel::Gif { gif, waiting, drawn, at_ms } => {
+            Encoder::Gif { gif, waiting, drawn, at_ms } => {
                 let mut gif = gif.ok_or("nothing was played")?;
                 gif.frame(&waiting, drawn.as_deref(), ((now_ms - at_ms) / 10).clamp(2, 1000) as u16);
                 Ok(gif.finish())

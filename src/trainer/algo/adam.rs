@@ -52,21 +52,21 @@ pub struct Adam {
     betas: (f64, f64),
     eps: f64,
     rate: f64,
-    there: Option<There>,
+    on_gpu: Option<GpuScalars>,
 }
 
 /// What a step on a GPU reads.
-struct There {
+struct GpuScalars {
     steps: Tensor,
     rate: Tensor,
     /// What was put there last, and counted since.
     holds: (u64, f64),
 }
 
-impl There {
-    fn new(device: Device) -> Result<There, TchError> {
+impl GpuScalars {
+    fn new(device: Device) -> Result<GpuScalars, TchError> {
         let scalar = || Tensor::f_zeros([0_i64; 0], (Kind::Float, device));
-        Ok(There { steps: scalar()?, rate: scalar()?, holds: (0, 0.0) })
+        Ok(GpuScalars { steps: scalar()?, rate: scalar()?, holds: (0, 0.0) })
     }
 }
 
@@ -74,7 +74,7 @@ impl Adam {
     /// For `len` parameters in all on `device`; betas 0.9 and 0.999.
     pub fn new(len: usize, eps: f64, device: Device) -> Result<Adam, TchError> {
         let zeros = || Tensor::f_zeros([len as i64], (Kind::Float, device));
-        let there = (device != Device::Cpu).then(|| There::new(device)).transpose()?;
+        let on_gpu = (device != Device::Cpu).then(|| GpuScalars::new(device)).transpose()?;
         Ok(Adam {
             first: zeros()?,
             second: zeros()?,
@@ -83,29 +83,29 @@ impl Adam {
             betas: (0.9, 0.999),
             eps,
             rate: 0.0,
-            there,
+            on_gpu,
         })
     }
 
     /// Counts `steps` steps of [`Adam::launch`] before they are made or replayed, with this learning rate.
     pub fn begin(&mut self, steps: u64, learning_rate: f64) -> Result<(), AdamError> {
         self.rate = learning_rate;
-        let Some(there) = &mut self.there else { return Ok(()) };
+        let Some(gpu) = &mut self.on_gpu else { return Ok(()) };
         (0..steps).for_each(|_| inject::here(inject::Hook::Learn));
-        if there.holds != (self.steps, learning_rate) {
-            let _ = there.steps.f_fill_(self.steps as f64)?;
-            let _ = there.rate.f_fill_(learning_rate)?;
+        if gpu.holds != (self.steps, learning_rate) {
+            let _ = gpu.steps.f_fill_(self.steps as f64)?;
+            let _ = gpu.rate.f_fill_(learning_rate)?;
         }
         self.steps += steps;
-        there.holds = (self.steps, learning_rate);
+        gpu.holds = (self.steps, learning_rate);
         Ok(())
     }
 
     /// A step that [`Adam::begin`] has counted, with each parameter's `.grad`: the same work each time.
     pub fn launch(&mut self, parameters: &[Tensor]) -> Result<(), AdamError> {
-        let Some(there) = &mut self.there else { return self.step(parameters, self.rate) };
-        let _ = there.steps.f_add_scalar_(1.0)?;
-        let (steps, mut rate) = (there.steps.shallow_clone(), there.rate.shallow_clone());
+        let Some(gpu) = &mut self.on_gpu else { return self.step(parameters, self.rate) };
+        let _ = gpu.steps.f_add_scalar_(1.0)?;
+        let (steps, mut rate) = (gpu.steps.shallow_clone(), gpu.rate.shallow_clone());
         let mut offset = 0;
         let mut parts = Vec::new();
         for (index, parameter) in parameters.iter().enumerate() {
@@ -279,7 +279,7 @@ mod tests {
                 How::Counted => {
                     if i % 50 == 0 {
                         // As after a restore: what is there is not what the host counts.
-                        adam.there = Some(There::new(Device::Cpu).unwrap());
+                        adam.on_gpu = Some(GpuScalars::new(Device::Cpu).unwrap());
                     }
                     adam.begin(1, rate).unwrap();
                     adam.launch(std::slice::from_ref(&ours)).unwrap();
@@ -305,7 +305,7 @@ mod tests {
         let ends = [1_u64, 2].map(|at_once| {
             let ours = Tensor::from_slice(&[1.0_f32, -2.0]).set_requires_grad(true);
             let mut adam = Adam::new(2, 1e-5, Device::Cpu).unwrap();
-            adam.there = Some(There::new(Device::Cpu).unwrap());
+            adam.on_gpu = Some(GpuScalars::new(Device::Cpu).unwrap());
             for i in 0..8 {
                 if i % at_once == 0 {
                     adam.begin(at_once, 0.1).unwrap();

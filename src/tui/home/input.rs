@@ -189,7 +189,7 @@ fn in_overlay(
                 let args = check_args(&launch);
                 let title = format!("check {}", launch.path);
                 view.overlay = Some(Overlay::Launch(launch));
-                return vec![HomeAction::Beside { title, args }];
+                return vec![HomeAction::InBackground { title, args }];
             }
             _ => {
                 edit(&mut launch.typed, key);
@@ -247,8 +247,8 @@ fn on_terminal(args: &[&str], pause: bool) -> Vec<HomeAction> {
 }
 
 /// Runs a command beside the screen.
-fn beside(title: impl Into<String>, args: &[&str]) -> HomeAction {
-    HomeAction::Beside { title: title.into(), args: args.iter().map(|arg| (*arg).to_owned()).collect() }
+fn in_background(title: impl Into<String>, args: &[&str]) -> HomeAction {
+    HomeAction::InBackground { title: title.into(), args: args.iter().map(|arg| (*arg).to_owned()).collect() }
 }
 
 fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp) -> Vec<HomeAction> {
@@ -278,7 +278,7 @@ fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp)
         Command::Restart => return on_terminal(&["restart", run], true),
         Command::Report => {
             let args = ["report", run, "--output", &format!("{run}.html")];
-            return vec![beside(format!("report of {run}"), &args)];
+            return vec![in_background(format!("report of {run}"), &args)];
         }
         Command::Replay => return on_terminal(&["replay", run], false),
         Command::Mark => mark(home, view),
@@ -309,7 +309,7 @@ fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp)
         Command::Export => return vec![export(home, view)],
         Command::Check => {
             let Some(path) = view.experiment.clone() else { return Vec::new() };
-            return vec![beside(format!("check {path}"), &["check", &path])];
+            return vec![in_background(format!("check {path}"), &["check", &path])];
         }
         Command::Edit => return view.experiment.clone().map(HomeAction::Edit).into_iter().collect(),
         Command::Filter => view.filtering = true,
@@ -346,7 +346,7 @@ fn question_before_stop(selected: &RunRow) -> Overlay {
             format!("{} alive; {what}", plural(selected.alive as usize, "rank")),
         ],
         yes: "stop it".into(),
-        then: beside(format!("stop {run}"), &["stop", run]),
+        then: in_background(format!("stop {run}"), &["stop", run]),
     }
 }
 
@@ -363,7 +363,7 @@ fn question_before_removal(view: &HomeView, run: &str) -> Overlay {
     }
     lines.push("logs, checkpoints and records go, from their hosts and from here, for ever".into());
     let title = format!("remove {}", plural(runs.len(), "run"));
-    let then = beside(title.clone(), &args);
+    let then = in_background(title.clone(), &args);
     Overlay::Confirm { lines, yes: title, then }
 }
 
@@ -386,7 +386,7 @@ fn export(home: &Home, view: &HomeView) -> HomeAction {
     let files = ["--svg", "compared.svg", "--png", "compared.png", "--csv", "compared.csv"];
     let apart = view.looks.apart.then_some("--apart");
     let args: Vec<&str> = ["compare"].into_iter().chain(runs).chain(files).chain(apart).collect();
-    beside("compared.svg, .png and .csv", &args)
+    in_background("compared.svg, .png and .csv", &args)
 }
 
 /// Takes the filter away, or else all marks.

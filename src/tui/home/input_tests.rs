@@ -43,7 +43,7 @@ fn press(home: &Home, view: &mut HomeView, keys: &str) -> Vec<HomeAction> {
 
 fn args(action: &HomeAction) -> String {
     match action {
-        HomeAction::OnTerminal { args, .. } | HomeAction::Beside { args, .. } => args.join(" "),
+        HomeAction::OnTerminal { args, .. } | HomeAction::InBackground { args, .. } => args.join(" "),
         other => format!("{other:?}"),
     }
 }
@@ -227,7 +227,7 @@ fn keys_of_the_footer_answers_and_hints_can_be_pressed() {
 fn processes_on_gpus_are_reached_where_they_are_ones_own() {
     use crate::home::HomeEvent;
     use rankdeck_proto::fleet::HostLook;
-    use rankdeck_proto::process::{GpuUser, ProcessName, Wish};
+    use rankdeck_proto::process::{GpuUser, ProcessAction, ProcessName};
     let (mut home, mut view) = (home(), HomeView::default());
     let user = |pid: u32, user: &str, own: bool| GpuUser {
         pid,
@@ -241,15 +241,15 @@ fn processes_on_gpus_are_reached_where_they_are_ones_own() {
     let look = Box::new(HostLook { users, ..HostLook::default() });
     home.update(HomeEvent::Looked { host: 1, look }, NOW);
     let own = ProcessName { rank: None, pid: 8, start: 9 };
-    let reach = |wish| HomeAction::Reach { host: "gpu-b".into(), process: own, wish };
+    let reach = |action| HomeAction::Reach { host: "gpu-b".into(), process: own, action };
     assert!(press(&home, &mut view, "3jp").is_empty());
     assert!(press(&home, &mut view, "K").is_empty());
     assert!(view.toast.as_ref().unwrap().0.contains("belongs to eve"), "{:?}", view.toast);
-    assert_eq!(press(&home, &mut view, "pje"), [reach(Wish::Environment)]);
+    assert_eq!(press(&home, &mut view, "pje"), [reach(ProcessAction::Environment)]);
     assert!(press(&home, &mut view, "pjT").is_empty(), "it is asked first");
     let Some(Overlay::Confirm { lines, .. }) = &view.overlay else { panic!("{:?}", view.overlay) };
     assert!(lines[0].contains("pid 8 on gpu-b: python train.py"), "{lines:?}");
-    assert_eq!(press(&home, &mut view, "y"), [reach(Wish::Signal { signal: 15 })]);
+    assert_eq!(press(&home, &mut view, "y"), [reach(ProcessAction::Signal { signal: 15 })]);
     view.read_only = true;
     assert!(press(&home, &mut view, "pjK").is_empty() && view.overlay.is_none());
     assert!(view.toast.as_ref().unwrap().0.contains("read-only"), "{:?}", view.toast);

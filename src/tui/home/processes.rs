@@ -8,7 +8,7 @@ use crate::text;
 use crate::theme::Role;
 use crate::widgets::put;
 use crossterm::event::{KeyCode, KeyEvent};
-use rankdeck_proto::process::{GpuUser, ProcessName, Wish};
+use rankdeck_proto::process::{GpuUser, ProcessAction, ProcessName};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -56,12 +56,12 @@ pub(super) fn on_key(
     let user = all.get(to.min(all.len().saturating_sub(1)));
     view.overlay = Some(Overlay::Processes { host: host.clone(), selected: user.map(ProcessName::of) });
     let Some(user) = user else { return Vec::new() };
-    let wish = match key.code {
-        KeyCode::Enter | KeyCode::Char('e') => Wish::Environment,
+    let action = match key.code {
+        KeyCode::Enter | KeyCode::Char('e') => ProcessAction::Environment,
         KeyCode::Char(typed) => {
             let signal = SIGNALS.iter().find(|(key, _)| *key == typed);
             match signal.and_then(|(_, name)| words::signal_named(name)) {
-                Some(signal) => Wish::Signal { signal },
+                Some(signal) => ProcessAction::Signal { signal },
                 None => return Vec::new(),
             }
         }
@@ -73,13 +73,13 @@ pub(super) fn on_key(
         view.overlay = None;
         return Vec::new();
     }
-    let then = HomeAction::Reach { host: host.clone(), process, wish };
-    match wish {
-        Wish::Signal { .. } if view.read_only => {
+    let then = HomeAction::Reach { host: host.clone(), process, action };
+    match action {
+        ProcessAction::Signal { .. } if view.read_only => {
             view.say("read-only: this console only shows", Role::Warn, now);
             view.overlay = None;
         }
-        Wish::Signal { signal } => {
+        ProcessAction::Signal { signal } => {
             let name = words::signal_name(signal);
             let what = format!("{process} on {host}: {}", words::clean(&user.command));
             let effect = match name.as_str() {
@@ -89,8 +89,8 @@ pub(super) fn on_key(
             view.overlay =
                 Some(Overlay::Confirm { lines: vec![what, effect], yes: format!("send {name}"), then });
         }
-        Wish::Environment | Wish::Unknown => {
-            view.say(format!("{host} is asked for {wish} ..."), Role::Dim, now);
+        ProcessAction::Environment | ProcessAction::Unknown => {
+            view.say(format!("{host} is asked for {action} ..."), Role::Dim, now);
             view.overlay = None;
             return vec![then];
         }

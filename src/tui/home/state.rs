@@ -3,7 +3,7 @@
 use super::model::{FleetHost, Home, RunRow};
 use crate::compare::Looks;
 use crate::theme::Role;
-use rankdeck_proto::process::{ProcessName, Wish};
+use rankdeck_proto::process::{ProcessAction, ProcessName};
 use rankdeck_types::ids::Timestamp;
 use ratatui::layout::Rect;
 use std::collections::BTreeSet;
@@ -74,10 +74,10 @@ pub enum HomeAction {
         /// Name of the host.
         host: String,
         process: ProcessName,
-        wish: Wish,
+        action: ProcessAction,
     },
     /// Run a command beside the screen, and show what it said.
-    Beside {
+    InBackground {
         /// What it is for.
         title: String,
         /// The command.

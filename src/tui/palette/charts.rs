@@ -55,7 +55,7 @@ pub(super) fn compare(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Li
         return Err(format!("compare: {BESIDE} runs at most; `rankdeck compare` takes more"));
     }
     view.tab = Tab::Charts;
-    Ok(vec![Action::Beside(arguments.iter().map(|run| (*run).to_owned()).collect())])
+    Ok(vec![Action::Compare(arguments.iter().map(|run| (*run).to_owned()).collect())])
 }
 
 /// A picture by its name, or by a part of it that no other name has.

@@ -24,7 +24,7 @@ pub enum Action {
     /// Leave, and prepare the launch of a run like this one.
     Again,
     /// Draw these recorded runs over the charts; none: only the run itself.
-    Beside(Vec<String>),
+    Compare(Vec<String>),
     /// Give the terminal to a shell on this host.
     Shell(NodeRank),
     /// Take the mouse, or leave it to the terminal.
@@ -46,7 +46,7 @@ impl fmt::Debug for Action {
             Action::Copy(text) => write!(f, "Copy({text:?})"),
             Action::Time(to) => write!(f, "Time({to:?})"),
             Action::Again => f.write_str("Again"),
-            Action::Beside(runs) => write!(f, "Beside({runs:?})"),
+            Action::Compare(runs) => write!(f, "Compare({runs:?})"),
             Action::Shell(node) => write!(f, "Shell({node})"),
             Action::Mouse(on) => write!(f, "Mouse({on})"),
             Action::SaveScreen => f.write_str("SaveScreen"),

@@ -4,8 +4,8 @@ use super::*;
 use rankdeck_proto::process::*;
 use rankdeck_types::error::HintedError;
 
-fn reach(process: ProcessName, node: u32, wish: Wish) -> Action {
-    Action::Tell(Event::ReachRequested { node: NodeRank(node), process, wish })
+fn reach(process: ProcessName, node: u32, action: ProcessAction) -> Action {
+    Action::Tell(Event::ReachRequested { node: NodeRank(node), process, action })
 }
 
 fn of_rank(rank: u32) -> ProcessName {
@@ -32,8 +32,14 @@ fn shared() -> Model {
     model
 }
 
-fn answered(model: &mut Model, node: u32, process: ProcessName, wish: Wish, outcome: ReachOutcome) {
-    let asked = ReachQuestion::new(NodeRank(node), "node-b", process, wish);
+fn answered(
+    model: &mut Model,
+    node: u32,
+    process: ProcessName,
+    action: ProcessAction,
+    outcome: ReachOutcome,
+) {
+    let asked = ReachQuestion::new(NodeRank(node), "node-b", process, action);
     let request = model.reaches.ask(asked);
     model.reaches.settle(|asked| (asked.request == request).then(|| outcome.clone()));
 }
@@ -51,11 +57,11 @@ fn toasts(view: &ViewState) -> String {
 #[test]
 fn the_environment_of_a_rank_is_asked_for_by_a_key_or_a_word_and_shown_without_secrets() {
     let (mut model, mut view) = (four(), ViewState::new());
-    assert_eq!(press(&model, &mut view, "jje"), [reach(of_rank(2), 1, Wish::Environment)]);
+    assert_eq!(press(&model, &mut view, "jje"), [reach(of_rank(2), 1, ProcessAction::Environment)]);
     assert!(screen(&model, &mut view).contains("its agent is asked"), "{}", screen(&model, &mut view));
     let long = format!("/{}", "very/long/".repeat(20));
     let pairs = [("HF_TOKEN", None), ("PATH", Some(long.as_str())), ("RANK", Some("2"))];
-    answered(&mut model, 1, of_rank(2), Wish::Environment, environment(&pairs));
+    answered(&mut model, 1, of_rank(2), ProcessAction::Environment, environment(&pairs));
     let shown = screen(&model, &mut view);
     for text in
         ["environment of rank 2 (pid 4302) on node-b", "HF_TOKEN=(hidden)", "RANK=2", "PATH=/very/long/"]
@@ -65,7 +71,7 @@ fn the_environment_of_a_rank_is_asked_for_by_a_key_or_a_word_and_shown_without_s
     assert!(press(&model, &mut view, "").is_empty() && ctrl(&model, &mut view, 's').is_empty());
     assert!(toasts(&view).contains("written nowhere"), "{}", toasts(&view));
     press(&model, &mut view, "\x1b");
-    assert_eq!(press(&model, &mut view, ":env 2\n"), [reach(of_rank(2), 1, Wish::Environment)]);
+    assert_eq!(press(&model, &mut view, ":env 2\n"), [reach(of_rank(2), 1, ProcessAction::Environment)]);
     view.overlays.clear();
     // A console that only shows may look; a record has none.
     view.steering.read_only = true;
@@ -81,7 +87,7 @@ fn an_environment_of_many_variables_scrolls_to_its_end() {
     press(&model, &mut view, "e");
     let names: Vec<String> = (0..900).map(|i| format!("V{i:04}")).collect();
     let pairs: Vec<(&str, Option<&str>)> = names.iter().map(|name| (name.as_str(), Some("x"))).collect();
-    answered(&mut model, 0, of_rank(0), Wish::Environment, environment(&pairs));
+    answered(&mut model, 0, of_rank(0), ProcessAction::Environment, environment(&pairs));
     assert!(screen(&model, &mut view).contains("V0000=x"));
     press(&model, &mut view, "G");
     let end = screen(&model, &mut view);
@@ -97,7 +103,7 @@ fn a_key_that_comes_before_the_answer_counts_for_it() {
     assert!(screen(&model, &mut view).contains("its agent is asked"));
     let names: Vec<String> = (0..300).map(|i| format!("V{i:04}")).collect();
     let pairs: Vec<(&str, Option<&str>)> = names.iter().map(|name| (name.as_str(), Some("x"))).collect();
-    answered(&mut model, 0, of_rank(0), Wish::Environment, environment(&pairs));
+    answered(&mut model, 0, of_rank(0), ProcessAction::Environment, environment(&pairs));
     assert!(screen(&model, &mut view).contains("V0299=x"), "{}", screen(&model, &mut view));
     press(&model, &mut view, "k");
     assert!(!screen(&model, &mut view).contains("V0299=x"), "the first key back already moves");
@@ -106,7 +112,7 @@ fn a_key_that_comes_before_the_answer_counts_for_it() {
 #[test]
 fn a_signal_is_asked_about_where_it_may_end_or_stop_a_rank() {
     let (model, mut view) = (four(), ViewState::new());
-    let signal = |signal| Wish::Signal { signal };
+    let signal = |signal| ProcessAction::Signal { signal };
     assert_eq!(press(&model, &mut view, ":signal 1 CONT\n"), [reach(of_rank(1), 0, signal(18))]);
     assert!(view.overlays.is_empty(), "nothing can come of it");
     assert!(press(&model, &mut view, ":signal 1 usr1\n").is_empty(), "it is asked first");
@@ -141,7 +147,7 @@ fn a_signal_is_asked_about_where_it_may_end_or_stop_a_rank() {
 #[test]
 fn what_agents_answer_to_signals_is_said_once() {
     let (mut model, mut view) = (four(), ViewState::new());
-    let term = Wish::Signal { signal: 15 };
+    let term = ProcessAction::Signal { signal: 15 };
     answered(&mut model, 1, of_rank(2), term, ReachOutcome::Signalled { signal: 15 });
     let gone = HintedError::new("pid 4303 is another process by now: `sh`", "look again");
     answered(&mut model, 1, of_rank(3), term, ReachOutcome::Refused(gone));
@@ -170,7 +176,7 @@ fn the_processes_of_a_host_are_listed_with_their_users_and_only_ones_own_are_rea
     }
     assert_eq!(
         press(&model, &mut view, "e"),
-        [reach(of_rank(2), 1, Wish::Environment)],
+        [reach(of_rank(2), 1, ProcessAction::Environment)],
         "the first is marked"
     );
     press(&model, &mut view, "\x1b");
@@ -183,12 +189,15 @@ fn the_processes_of_a_host_are_listed_with_their_users_and_only_ones_own_are_rea
         "{}",
         screen(&model, &mut view)
     );
-    assert_eq!(press(&model, &mut view, "y"), [reach(own, 1, Wish::Signal { signal: 9 })]);
+    assert_eq!(press(&model, &mut view, "y"), [reach(own, 1, ProcessAction::Signal { signal: 9 })]);
     press(&model, &mut view, "s");
     assert!(matches!(view.overlay(), Some(Overlay::Palette(typing)) if typing.line == "signal pid:901 "));
     press(&model, &mut view, "WIN\t");
     view.overlays.clear();
-    assert_eq!(press(&model, &mut view, ":env pid:901@node-b\n"), [reach(own, 1, Wish::Environment)]);
+    assert_eq!(
+        press(&model, &mut view, ":env pid:901@node-b\n"),
+        [reach(own, 1, ProcessAction::Environment)]
+    );
 }
 
 /// As nvitop and htop show them: who has started whom, with the memory of each on GPUs.

@@ -7,8 +7,8 @@ use rankdeck_proto::process::*;
 use rankdeck_types::ids::Rank;
 use std::process::{Child, Command, Stdio};
 
-fn ask(console: &mut Console, request: u64, process: ProcessName, wish: Wish) -> ReachOutcome {
-    console.send(&ConsoleMessage::Reach { request, process, wish });
+fn ask(console: &mut Console, request: u64, process: ProcessName, action: ProcessAction) -> ReachOutcome {
+    console.send(&ConsoleMessage::Reach { request, process, action });
     let told = |console: &Console| {
         console.others.iter().find_map(|message| match message {
             AgentMessage::Reached { request: of, outcome } if *of == request => Some((**outcome).clone()),
@@ -30,7 +30,7 @@ fn refused(outcome: ReachOutcome) -> String {
     }
 }
 
-const TERM: Wish = Wish::Signal { signal: libc::SIGTERM };
+const TERM: ProcessAction = ProcessAction::Signal { signal: libc::SIGTERM };
 
 fn stranger() -> Child {
     Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap()
@@ -51,7 +51,7 @@ fn reach_1_the_environment_of_a_rank_comes_without_its_secrets_and_is_written_no
     console.wait_line(0, "up");
     let pid = console.pid(0);
     let seen = until("the rank's own environment", || {
-        let found = ask(&mut console, 1, of_rank(0, pid), Wish::Environment);
+        let found = ask(&mut console, 1, of_rank(0, pid), ProcessAction::Environment);
         matches!(&found, ReachOutcome::Environment(_)).then_some(found)
     });
     let ReachOutcome::Environment(found) = seen else { panic!("{seen:?}") };
@@ -69,10 +69,12 @@ fn reach_1_the_environment_of_a_rank_comes_without_its_secrets_and_is_written_no
     let ReachOutcome::Environment(bare) = bare else { panic!("{bare:?}") };
     assert!(bare.variables.iter().any(|variable| variable.name == "GIVEN" && variable.value.is_none()));
     assert_eq!(
-        refused(ask(&mut console, 2, of_rank(0, pid + 1), Wish::Environment)),
+        refused(ask(&mut console, 2, of_rank(0, pid + 1), ProcessAction::Environment)),
         format!("rank 0 is pid {pid} by now, not {}", pid + 1)
     );
-    assert!(refused(ask(&mut console, 3, of_rank(7, pid), Wish::Environment)).contains("no process"));
+    assert!(
+        refused(ask(&mut console, 3, of_rank(7, pid), ProcessAction::Environment)).contains("no process")
+    );
     for file in ["records.jsonl", "agent.log", "manifest.json"] {
         let text = std::fs::read_to_string(bed.node_dir(0).join(file)).unwrap_or_default();
         assert!(!text.contains("also hush hush"), "{file}");
@@ -90,7 +92,7 @@ fn reach_3_a_signal_goes_to_the_process_that_is_meant_and_is_recorded() {
     console.wait_line(0, "up");
     console.wait_line(1, "up");
     let pid = console.pid(0);
-    let usr1 = Wish::Signal { signal: libc::SIGUSR1 };
+    let usr1 = ProcessAction::Signal { signal: libc::SIGUSR1 };
     assert_eq!(
         ask(&mut console, 1, of_rank(0, pid), usr1),
         ReachOutcome::Signalled { signal: libc::SIGUSR1 }
@@ -152,7 +154,8 @@ fn reach_3_a_process_of_another_user_is_refused_with_its_reason() {
     let mut other = Command::new("sleep").arg("1000").uid(65534).spawn().unwrap();
     let start = until("the other user's process", || proc::stat(other.id())).start;
     let named = ProcessName { rank: None, pid: other.id(), start };
-    let (first, second) = (ask(&mut console, 1, named, TERM), ask(&mut console, 2, named, Wish::Environment));
+    let (first, second) =
+        (ask(&mut console, 1, named, TERM), ask(&mut console, 2, named, ProcessAction::Environment));
     let alive = other.try_wait().unwrap().is_none();
     other.kill().unwrap();
     other.wait().unwrap();
