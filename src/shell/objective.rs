@@ -3,7 +3,7 @@
 
 use rankdeck_core::event::Event;
 use rankdeck_core::event::StopSource;
-use rankdeck_core::model::{Model, RankLife, RunState};
+use rankdeck_core::model::{Model, RankLife, RankModel, RunState};
 use rankdeck_proto::message::{LaunchHash, StopMode};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
@@ -200,16 +200,27 @@ impl Objective {
 }
 
 /// Every rank is in the process group; a program of the user may never say so, then its processes are all
-/// there is to see.
+/// there is to see. Ranks that have ended well before all others were there keep nobody waiting.
 fn is_up(model: &Model) -> bool {
     let speaks = model.plan.as_ref().is_none_or(Plan::is_builtin);
-    model.run.state == RunState::Running
-        && !model.ranks.is_empty()
-        && model.ranks.iter().all(|rank| match rank.life {
-            RankLife::Joined | RankLife::Finished => true,
-            RankLife::Spawned => !speaks,
-            RankLife::Pending | RankLife::Exited(_) => false,
-        })
+    let goes_on = match model.run.state {
+        RunState::Running => true,
+        RunState::Draining => model.run.stopping.is_none(),
+        RunState::Connecting | RunState::Launching | RunState::Restarting | RunState::Over => false,
+    };
+    let lives = |rank: &RankModel| match rank.life {
+        RankLife::Joined => true,
+        RankLife::Spawned => !speaks,
+        RankLife::Pending | RankLife::Finished | RankLife::Exited(_) => false,
+    };
+    let has_ended_well = |rank: &RankModel| match &rank.life {
+        RankLife::Finished => true,
+        RankLife::Exited(exit) => exit.is_success(),
+        RankLife::Pending | RankLife::Spawned | RankLife::Joined => false,
+    };
+    goes_on
+        && model.ranks.iter().any(lives)
+        && model.ranks.iter().all(|rank| lives(rank) || has_ended_well(rank))
 }
 
 /// The run is known and every host has been reached or is known to be out of reach.
@@ -232,7 +243,8 @@ fn only_unreachable_left(model: &Model) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_core::model::{HostModel, RankModel};
+    use rankdeck_core::model::HostModel;
+    use rankdeck_types::exit::Exit;
     use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
     use rankdeck_types::plan::PlannedRank;
 
@@ -265,6 +277,22 @@ mod tests {
         let all = model(RunState::Running, &[RankLife::Joined, RankLife::Joined]);
         assert_eq!(objective.step(Timestamp(0), &all), Next::Do(Event::DetachRequested));
         assert_eq!(objective.step(Timestamp(0), &all), Next::Wait, "asked once");
+    }
+
+    #[test]
+    fn detach_waits_for_no_end_where_a_rank_ended_before_all_others_were_there() {
+        let well = RankLife::Exited(Exit::Code { code: 0 });
+        let badly = RankLife::Exited(Exit::Code { code: 1 });
+        let step = |state, lives: &[RankLife]| Objective::Detach.step(Timestamp(0), &model(state, lives));
+        let draining = RunState::Draining;
+        assert_eq!(step(draining, &[RankLife::Pending, well.clone()]), Next::Wait, "it is still to come");
+        assert_eq!(step(draining, &[RankLife::Joined, well.clone()]), Next::Do(Event::DetachRequested));
+        assert_eq!(step(draining, &[RankLife::Joined, RankLife::Finished]), Next::Do(Event::DetachRequested));
+        assert_eq!(step(draining, &[well.clone(), well.clone()]), Next::Wait, "the run is over in a moment");
+        assert_eq!(step(draining, &[RankLife::Joined, badly]), Next::Wait, "a stop follows");
+        let mut stopping = model(draining, &[RankLife::Joined, well]);
+        stopping.run.stopping = Some(StopMode::Clean);
+        assert_eq!(Objective::Detach.step(Timestamp(0), &stopping), Next::Wait);
     }
 
     #[test]
