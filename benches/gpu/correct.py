@@ -44,7 +44,7 @@ def nccl(machine, found):
     """1, 2 and 4 ranks on one GPU agree, every collective compared."""
     for ranks in (1, 2, 4):
         debug = dict(machine.env, NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=str(machine.work / f"debug{ranks}.%p"))
-        run = machine.start(machine.cartpole(f"nccl{ranks}", 4096, "nccl", 40, check="true"), ranks, debug)
+        run = machine.start(machine.cartpole(f"nccl{ranks}", 512 * machine.share(8), "nccl", 40, check="true"), ranks, debug)
         begun = time.monotonic()
         run.wait(lambda: run.of("run_finished"), 50)
         found[f"{ranks} ranks"] = dict(run.summary(), seconds=round(time.monotonic() - begun, 1))

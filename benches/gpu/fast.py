@@ -122,7 +122,7 @@ def rates(machine, found):
 def small(machine, found):
     """A small network on the GPU and on the CPU."""
     cpu = dict(machine.rank_env, CUDA_VISIBLE_DEVICES="")
-    steps = max(1, int(300 * machine.options.quick)) * 512
+    steps = machine.share(300) * 512
     for name, backend, env, policy in (("gpu", "auto", None, ""), ("gpu, graphs", "auto", None, GRAPHS), ("cpu", "tcp", cpu, "")):
         run = machine.train(machine.cartpole("small", steps, backend, policy=policy), env=env)
         found[name] = {"code": run["code"], "seconds": run["seconds"], "tail": run["out"][-160:]}
@@ -150,9 +150,9 @@ def precision(machine, found):
 def profile(machine, found):
     """Calls of the CUDA runtime, counted and timed; what an all-reduce costs the host."""
     for name, experiment in (
-        ("pong", machine.pong("counted", 1024 * 24)),
-        ("pong, graphs", machine.pong("counted", 1024 * 24, policy=GRAPHS)),
-        ("cartpole", machine.cartpole("counted", 512 * 60)),
+        ("pong", machine.pong("counted", 1024 * machine.share(24))),
+        ("pong, graphs", machine.pong("counted", 1024 * machine.share(24), policy=GRAPHS)),
+        ("cartpole", machine.cartpole("counted", 512 * machine.share(60))),
     ):
         count = machine.work / f"count-{len(found)}"
         env = dict(machine.rank_env, LD_PRELOAD=str(KIT / "cudacount.so"), CUDACOUNT=str(count))

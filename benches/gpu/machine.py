@@ -293,6 +293,10 @@ class Machine:
         values = {"backend": backend, "timeout": timeout, "kernel": kernel, "check": check, "policy": policy}
         return self.experiment(CARTPOLE, name, steps=steps, **values)
 
+    def share(self, count):
+        """So many of something that takes time; in a rehearsal few."""
+        return max(1, int(count * min(1, self.options.quick)))
+
     def patience(self):
         """A rehearsal is on a machine that does other things, too."""
         return 1 if self.options.quick >= 1 else 4
@@ -303,7 +307,7 @@ class Machine:
 
     def envs(self, count):
         """Even, for halves. Emulators take seconds to start: a rehearsal has few."""
-        return 2 * max(1, int(count * min(1, self.options.quick) / 2))
+        return 2 * self.share(count / 2)
 
     def hidden(self):
         """Width of the layer behind the convolutions: CleanRL's, or one whose weights are drawn at once."""

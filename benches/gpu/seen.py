@@ -33,7 +33,8 @@ def number(text):
 def nvml(machine, found):
     """What rankdeck shows of a busy GPU, beside nvidia-smi at the same time."""
     run, smi = machine.start(machine.pong("nvml", 10 ** 8), 2), None
-    run.wait(lambda: len(run.of("progress")) > 4, 60)
+    warm = 4 if machine.options.quick >= 1 else 1
+    run.wait(lambda: len(run.of("progress")) > warm, 60)
     if shutil.which("nvidia-smi"):
         smi = machine.begin(
             ["nvidia-smi", "-i", "0", f"--query-gpu={SMI}", "--format=csv,noheader,nounits", "-lms", "500"],
@@ -119,16 +120,16 @@ def screens(machine, found):
 
         # The preflight takes its time; a pane that is drawn is a kilobyte and more, and then it lives for a
         # while.
-        alive = show(60, enough=4000) and show(4 * max(machine.options.quick, 0.3))
+        alive = show(60, enough=4000) and show(4 * max(machine.options.quick, 0.1))
         for key in (b"2", b"5", b"1", b"\r", b"\x1b"):
             if alive:
                 os.write(terminal, key)
-                alive = show(3 * max(machine.options.quick, 0.3))
+                alive = show(3 * max(machine.options.quick, 0.1))
         # Leave, and of what may happen to the run: stop it.
         for key in (b"q", b"s"):
             if alive:
                 os.write(terminal, key)
-                alive = show(2 if key == b"q" else 30)
+                alive = show(2 * max(machine.options.quick, 0.3) if key == b"q" else 30)
     (machine.options.out / "screens.timing").write_text("".join(f"{at} {count}\n" for at, count in times))
     found["bytes"] = sum(count for _, count in times)
     # One that has ended keeps its exit code.
