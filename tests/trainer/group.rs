@@ -277,12 +277,15 @@ fn attacked(files: Option<u64>) -> String {
             "rank 0 does not listen: {}",
             first.logs()
         );
-        stranger.call(&[first.pid()]);
+        stranger.call(&listening_ranks(&[first.pid()]));
     }
     let mut second = start("1");
     while first.is_alive() && second.is_alive() {
-        stranger.call(&[first.pid(), second.pid()]);
-        std::thread::sleep(Duration::from_millis(2));
+        let ports = listening_ranks(&[first.pid(), second.pid()]);
+        for _ in 0..50 {
+            stranger.call(&ports);
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
     first.end_with(0);
     second.end_with(0);
@@ -326,10 +329,10 @@ impl Default for Stranger {
 }
 
 impl Stranger {
-    /// Calls every port on which these processes listen, and keeps up to 300 connections open.
-    fn call(&mut self, ranks: &[u32]) {
-        for port in ranks.iter().flat_map(|pid| listening(*pid)) {
-            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+    /// Calls each of these ports once, and keeps up to 300 connections open.
+    fn call(&mut self, ports: &[u16]) {
+        for port in ports {
+            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", *port)) else { continue };
             self.calls += 1;
             let _ = match self.calls % 4 {
                 // A good beginning, as rank 1.
@@ -357,6 +360,11 @@ pub fn until_listening(pid: u32, port: u16) {
         assert!(begun.elapsed() < Duration::from_secs(60), "nobody listens on {port}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Ports on which any of these processes listens. To look is a search of all sockets of this machine.
+fn listening_ranks(pids: &[u32]) -> Vec<u16> {
+    pids.iter().flat_map(|pid| listening(*pid)).collect()
 }
 
 /// Ports on which a process listens.

@@ -278,9 +278,11 @@ fn core_2_whatever_an_agent_says_and_however_often_takes_bounded_memory() {
         let mut texts = Vec::new();
         swollen(&value, &|inner| inner, &mut texts);
         for text in texts {
+            let parts: Vec<Vec<&str>> = text.split("@@").map(|part| part.split("777777").collect()).collect();
             let typed = |n: u64| {
-                let text = text.replace("@@", &format!("{n:06}")).replace("777777", &(100 + n).to_string());
-                serde_json::from_str::<AgentMessage>(&text)
+                let of_this: Vec<String> =
+                    parts.iter().map(|part| part.join(&(100 + n).to_string())).collect();
+                serde_json::from_str::<AgentMessage>(&of_this.join(&format!("{n:06}")))
             };
             // Where a field is of another type, this is no message.
             let Ok(first) = typed(0) else { continue };

@@ -4,7 +4,7 @@
 //! An update's share is the difference between two runs of the same length, one of which makes more updates.
 //! `UPDATE_EXPECTED=1` writes the table of `benches/gpu/COUNTS.md`.
 
-use super::train;
+use super::{pixels, train};
 use rankdeck_testkit::fake_cuda::{Counts, FakeCuda};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -110,20 +110,20 @@ fn ppo_update(road: Road) -> Option<Each> {
     Some(Each::of(&more, &less, 8 * 2 * 4))
 }
 
-fn pong(python: &str, (epochs, num_steps, iterations): (u32, u32, u32), road: Road) -> String {
+fn pong((epochs, num_steps, iterations): (u32, u32, u32), road: Road) -> String {
     format!(
-        "[run]\nname = 'test'\nseed = 1\ntotal_steps = {}\n[env]\nid = 'PongNoFrameskip-v4'\nnum_envs = 2\n\
-         worker = 'python'\npython = '{python}'\n[collect]\nnum_steps = {num_steps}\n{}network = 'nature'\n\
+        "[run]\nname = 'test'\nseed = 1\ntotal_steps = {}\n[env]\n{}num_envs = 2\n\
+         [collect]\nnum_steps = {num_steps}\n{}network = 'nature'\n\
          [learn]\nalgorithm = 'ppo'\nupdate_epochs = {epochs}\n[eval]\nevery = 0\n",
         iterations * 2 * num_steps,
+        pixels(),
         road.table()
     )
 }
 
 /// An update of PPO on pixels, and a step of its rollout.
 fn pong_counts(road: Road) -> Option<[Each; 2]> {
-    let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
-    let of = |epochs, num_steps| count(&pong(&python, (epochs, num_steps, 3), road), &[], &[]);
+    let of = |epochs, num_steps| count(&pong((epochs, num_steps, 3), road), &[], &[]);
     let (less, steps, updates) = (of(1, 16)?, of(1, 32)?, of(3, 16)?);
     Some([Each::of(&updates, &less, 3 * 2 * 4), Each::of(&steps, &less, 3 * 16)])
 }
@@ -144,11 +144,9 @@ impl OffPolicy {
         [of("dqn", "CartPole-v1"), of("sac", "Pendulum-v1")]
     }
 
-    /// DQN on pixels; `None` has been noted as a skip.
-    fn pong() -> Option<OffPolicy> {
-        let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
-        let env = format!("id = 'PongNoFrameskip-v4'\nworker = 'python'\npython = '{python}'\n");
-        Some(OffPolicy { algorithm: "dqn", env, policy: "network = 'nature'\n" })
+    /// DQN on pixels.
+    fn pong() -> OffPolicy {
+        OffPolicy { algorithm: "dqn", env: pixels(), policy: "network = 'nature'\n" }
     }
 
     fn text(&self, iterations: u64, updates: u32, road: Road) -> String {
@@ -176,10 +174,9 @@ impl OffPolicy {
 
 /// Whole iterations on every road, with the number of steps and updates in each.
 fn iterations(road: Road) -> Option<Vec<(&'static str, u32, Each)>> {
-    let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
     let [less, more] = counts(&ppo(1, 4096, road), &ppo(1, 8192, road), &[], &[])?;
     let small = Each::of(&more, &less, 8);
-    let of = |iterations| pong(&python, (1, 16, iterations), road);
+    let of = |iterations| pong((1, 16, iterations), road);
     let [less, more] = counts(&of(3), &of(6), &[], &[])?;
     let pixels = Each::of(&more, &less, 3);
     let [dqn, sac] = OffPolicy::small();
@@ -187,7 +184,7 @@ fn iterations(road: Road) -> Option<Vec<(&'static str, u32, Each)>> {
         ("PPO, CartPole: 128 steps, 4 updates", 128, small),
         ("PPO, Pong: 16 steps, 4 updates", 16, pixels),
         ("DQN, CartPole: 4 steps, 2 updates", 4, dqn.iteration(road)?),
-        ("DQN, Pong: 4 steps, 2 updates", 4, OffPolicy::pong()?.iteration(road)?),
+        ("DQN, Pong: 4 steps, 2 updates", 4, OffPolicy::pong().iteration(road)?),
         ("SAC, Pendulum: 4 steps, 2 updates", 4, sac.iteration(road)?),
     ])
 }
@@ -342,7 +339,7 @@ fn updates_and_steps_stay_within_their_budgets_and_the_table_shows_them() {
     );
     let Some(theirs) = cleanrl() else { return };
     let [dqn, sac] = OffPolicy::small();
-    let Some(pixels) = OffPolicy::pong() else { return };
+    let pixels = OffPolicy::pong();
     for (road, words) in [(Road::Stepwise, "call by call"), (Road::Graphs, "CUDA graphs")] {
         let Some(alone) = ppo_update(road) else { return };
         let (Some(dqn), Some(sac), Some(pixels)) = (dqn.update(road), sac.update(road), pixels.update(road))

@@ -29,6 +29,13 @@ pub fn train(experiment: &str, knobs: &[(&str, &str)], args: &[&str]) -> Option<
     Some(FakeGpuRun { fake, run, _folder: folder })
 }
 
+/// The table of Pong's environment, with a worker that makes pictures of its shape and starts at once:
+/// emulators take longer to start than what is counted here.
+pub fn pixels() -> String {
+    let worker = rankdeck_testkit::repository("tests/programs/pixels.py");
+    format!("id = 'PongNoFrameskip-v4'\nworker = 'python'\npython = '{}'\n", worker.display())
+}
+
 #[test]
 fn a_trainer_uses_the_gpu_that_is_there() {
     let experiment = crate::harness::experiment(1024, "", "[eval]\nevery = 0");

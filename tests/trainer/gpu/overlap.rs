@@ -1,7 +1,7 @@
 //! What goes on at once on a GPU, counted: gradients that travel while backward goes on, half of the
 //! environments beside the look at the other half; and in what convolutions compute.
 
-use super::train;
+use super::{pixels, train};
 use crate::harness::{Run, totals};
 use rankdeck_testkit::fake_cuda::{Counts, FakeCuda};
 
@@ -9,22 +9,21 @@ const CALL_BY_CALL: &str = "";
 const GRAPHS: &str = "cuda_graphs = true\n";
 
 /// Three iterations of 16 steps on Pong, with so many environments and epochs, rows of `[policy]`, and other
-/// tables.
-fn pong(num_envs: u32, epochs: u32, policy: &str, rest: &str) -> Option<String> {
-    let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
-    Some(format!(
-        "[run]\nname = 'test'\nseed = 1\ntotal_steps = {}\n[env]\nid = 'PongNoFrameskip-v4'\nnum_envs = {num_envs}\n\
-         worker = 'python'\npython = '{python}'\n[policy]\nnetwork = 'nature'\n{policy}\
+/// tables. `env`: that of Pong.
+fn pong(env: &str, num_envs: u32, epochs: u32, policy: &str, rest: &str) -> String {
+    format!(
+        "[run]\nname = 'test'\nseed = 1\ntotal_steps = {}\n[env]\n{env}num_envs = {num_envs}\n\
+         [policy]\nnetwork = 'nature'\n{policy}\
          [learn]\nalgorithm = 'ppo'\nupdate_epochs = {epochs}\n[eval]\nevery = 0\n[checkpoint]\nevery = 1\n{rest}",
         48 * num_envs
-    ))
+    )
 }
 
 /// What each of two ranks did more with three epochs than with one: 3 iterations of 2 epochs of 4 updates.
 fn updates_of_two(policy: &str, bucket_mb: f64) -> Option<[Counts; 2]> {
     let of = |epochs| {
         let rest = format!("[collect]\nnum_steps = 16\n[distributed]\nbucket_mb = {bucket_mb}\n");
-        train(&pong(2, epochs, policy, &rest)?, &[("gpus", "2")], &["--spawn", "2"])
+        train(&pong(&pixels(), 2, epochs, policy, &rest), &[("gpus", "2")], &["--spawn", "2"])
     };
     let (less, more) = (of(1)?, of(3)?);
     Some(["0", "1"].map(|rank| {
@@ -57,11 +56,11 @@ fn ddp_5_gradients_that_fill_several_buckets_travel_while_backward_goes_on() {
 /// DQN's, too: its heads are most of it.
 #[test]
 fn ddp_5_gradients_of_dqn_travel_while_backward_goes_on() {
-    let Some(python) = rankdeck_testkit::python("numpy, gymnasium, ale_py") else { return };
+    let env = pixels();
     let experiment = |bucket_mb: f64| {
         format!(
-            "[run]\nname = 'test'\nseed = 1\ntotal_steps = 160\n[env]\nid = 'PongNoFrameskip-v4'\nnum_envs = 2\n\
-             worker = 'python'\npython = '{python}'\n[policy]\nnetwork = 'nature'\ncuda_graphs = true\n\
+            "[run]\nname = 'test'\nseed = 1\ntotal_steps = 160\n[env]\n{env}num_envs = 2\n\
+             [policy]\nnetwork = 'nature'\ncuda_graphs = true\n\
              [collect]\nnum_steps = 4\n[learn]\nalgorithm = 'dqn'\ndueling = true\nlearning_starts = 40\n\
              buffer_size = 200\nbatch_size = 8\n[eval]\nevery = 0\n[distributed]\nbucket_mb = {bucket_mb}\n"
         )
@@ -77,10 +76,12 @@ fn ddp_5_gradients_of_dqn_travel_while_backward_goes_on() {
 /// What a step of the rollout costs, and what the games came to: two steps of the one road and the other.
 #[test]
 fn halves_of_the_environments_cost_a_launch_and_a_wait_each_and_play_the_same_games() {
+    let Some(python) = rankdeck_testkit::python("numpy, gymnasium, ale_py") else { return };
+    let env = format!("id = 'PongNoFrameskip-v4'\nworker = 'python'\npython = '{python}'\n");
     let run = |num_steps: u32, double_buffer: bool| {
         let rest = format!("[collect]\nnum_steps = {num_steps}\ndouble_buffer = {double_buffer}\n");
-        let text = pong(4, 1, GRAPHS, &rest)?
-            .replace("total_steps = 192", &format!("total_steps = {}", 12 * num_steps));
+        let text = pong(&env, 2, 1, GRAPHS, &rest)
+            .replace("total_steps = 96", &format!("total_steps = {}", 6 * num_steps));
         // How many checkpoints are written depends on the clock.
         let text = text.replace("[checkpoint]\nevery = 1\n", "");
         let folder = tempfile::tempdir().unwrap();
@@ -111,7 +112,8 @@ fn halves_of_the_environments_cost_a_launch_and_a_wait_each_and_play_the_same_ga
 #[test]
 fn trunk_3_cudnn_is_asked_for_colours_last_and_for_bf16_only_where_that_is_wanted() {
     let asked = |policy: &str| {
-        let counts = train(&pong(1, 1, policy, "[collect]\nnum_steps = 16\n")?, &[], &[])?.fake.counts("-");
+        let counts =
+            train(&pong(&pixels(), 1, 1, policy, "[collect]\nnum_steps = 16\n"), &[], &[])?.fake.counts("-");
         Some((counts["channels_last"] > 0, counts["bf16_tensors"] > 0, counts["convolutions"] > 0))
     };
     for (policy, wanted) in [
