@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Nothing here takes longer unless it hangs.
 pub const DEADLINE: Duration = Duration::from_secs(180);
+/// How long what a run said last may be on its way.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Between two looks at whether the run has ended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What the ranks said, in order of arrival, with the rank that said it.
 #[derive(Default)]
@@ -119,14 +123,24 @@ impl Run {
         self.heard.events.lock().unwrap().clone()
     }
 
-    /// Waits until `found` holds for what was said.
+    /// It is a zombie, or gone: who waits for it does not reap it.
+    fn has_ended(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+    }
+
+    /// Waits until `found` holds for what was said; not for a run that has ended.
     pub fn wait_for(&self, what: &str, found: impl Fn(&[(u32, RankEvent)]) -> bool) {
-        let deadline = Instant::now() + DEADLINE;
+        let mut deadline = Instant::now() + DEADLINE;
+        let mut ended = false;
         let mut events = self.heard.events.lock().unwrap();
         while !found(&events) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "no {what} within {DEADLINE:?}\n{}", self.logs());
-            events = self.heard.changed.wait_timeout(events, left).unwrap().0;
+            if !ended && self.has_ended() {
+                (ended, deadline) = (true, deadline.min(Instant::now() + LAST_WORDS));
+            }
+            let why = if ended { "before the end" } else { "in time" };
+            assert!(Instant::now() < deadline, "no {what} {why}\n{}", self.logs());
+            events = self.heard.changed.wait_timeout(events, LOOK).unwrap().0;
         }
     }
 
