@@ -13,8 +13,8 @@ mod screen;
 mod signals;
 
 use super::ask::{self, Answer};
-use super::chart_overlays::{self, OverlayReader};
 use super::clock::{Clock, earlier};
+use super::compared_curves::{self, CurveReader};
 use super::cursor::Cursor;
 use super::demo::Demo;
 use super::guest::Guest;
@@ -147,7 +147,7 @@ pub async fn drive(session: Session, output: Output) -> io::Result<End> {
             Some((node, answer)) = answers.recv() => driver.tell(Event::PromptAnswered { node, answer }),
             text = calls::failed(&mut driver.calls) => driver.say(text),
             wanted = asked(&mut driver.metrics) => driver.measure(wanted),
-            loaded = driver.overlays.next() => driver.show_beside(loaded),
+            loaded = driver.curves.next() => driver.show_beside(loaded),
             status = driver.guest.left() => driver.take_back(status)?,
             () = driver.clock.sleep_until(wake) => driver.on_time(),
         }
@@ -187,7 +187,7 @@ struct Driver {
     calls: Option<Calls>,
     metrics: Option<Endpoint>,
     /// Other runs over the charts.
-    overlays: OverlayReader,
+    curves: CurveReader,
     /// A shell that has the terminal.
     guest: Guest,
 }
@@ -209,7 +209,7 @@ impl Driver {
                 .recorder
                 .as_ref()
                 .and_then(Recorder::runs)
-                .map(|runs| chart_overlays::names(runs, &own))
+                .map(|runs| compared_curves::names(runs, &own))
                 .unwrap_or_default();
         }
         Driver {
@@ -233,7 +233,7 @@ impl Driver {
             cursor: None,
             calls: session.notify.map(Calls::new),
             metrics: session.metrics,
-            overlays: OverlayReader::default(),
+            curves: CurveReader::default(),
             guest: Guest::default(),
         }
     }

@@ -9,7 +9,7 @@
 //! - [`output`] how it is shown: [`screen`] (on a `canvas`, with [`terminal`] and [`frames`]) or
 //!   [`headless`] (with [`line_writer`]), or both for who types words ([`linear`]);
 //! - [`record`] what is kept in the console's run directory; [`player`], [`cursor`] and [`replay`] the way
-//!   back; [`chart_overlays`] other runs over the charts;
+//!   back; [`compared_curves`] other runs over the charts;
 //! - [`home_screen`] the screen without a run, for home; [`play`] a policy at play; `pictures` those that the
 //!   program logs, where the terminal draws them;
 //! - [`metrics`] the run for Prometheus; [`notify`] calls its user: terminal, command, webhook;
@@ -26,8 +26,8 @@
 pub mod ask;
 mod canvas;
 pub mod changer;
-pub mod chart_overlays;
 pub mod clock;
+pub mod compared_curves;
 pub mod cursor;
 pub mod demo;
 pub mod driver;

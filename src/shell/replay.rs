@@ -1,7 +1,7 @@
 //! A recorded run, shown again: the same screen with the time cursor, fed from a record instead of hosts.
 
-use super::chart_overlays::{self, OverlayReader};
 use super::clock::{Clock, earlier};
+use super::compared_curves::{self, CurveReader};
 use super::cursor::Cursor;
 use super::frames::FrameReason;
 use super::screen::{InputOutcome, Screen};
@@ -19,8 +19,8 @@ use std::path::Path;
 pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what: &str) -> io::Result<()> {
     screen.view.steering.replay = true;
     screen.view.steering.report = Some(format!("rankdeck report {what}"));
-    screen.view.steering.recorded = chart_overlays::names(runs, "");
-    let mut overlays = OverlayReader::default();
+    screen.view.steering.recorded = compared_curves::names(runs, "");
+    let mut curves = CurveReader::default();
     let mut signals = Signals::new(true)?;
     let clock = Clock::new();
     cursor.play(clock.now());
@@ -43,9 +43,9 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what
                 }
                 continue;
             }
-            loaded = overlays.next() => {
+            loaded = curves.next() => {
                 match loaded {
-                    Ok(runs) => screen.view.chart.overlays = runs,
+                    Ok(runs) => screen.view.chart.compared = runs,
                     Err(why) => screen.view.toast(format!("compare: {why}"), Role::Warn, cursor.at()),
                 }
                 screen.want(FrameReason::Input);
@@ -64,8 +64,8 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen, runs: &Path, what
                 Action::Time(to) => cursor.go(to, clock.now()),
                 Action::Suspend => screen.suspend(&mut signals).await?,
                 Action::Redraw => screen.redraw(),
-                Action::Compare(names) if names.is_empty() => screen.view.chart.overlays.clear(),
-                Action::Compare(names) => overlays.read(runs.to_owned(), names),
+                Action::Compare(names) if names.is_empty() => screen.view.chart.compared.clear(),
+                Action::Compare(names) => curves.read(runs.to_owned(), names),
                 Action::Mouse(on) => screen.mouse(on),
                 Action::Copy(text) => screen.copy(&text, cursor.at())?,
                 Action::SaveFiles(files) => screen.save_files(Path::new("."), &files, cursor.at()),

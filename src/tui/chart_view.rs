@@ -173,18 +173,18 @@ pub struct ChartWindow {
 
 /// Another run whose series are drawn over those of the run that is shown.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct ChartOverlay {
+pub struct ComparedCurves {
     pub name: String,
     pub series: BTreeMap<String, Series>,
     /// When its first value came.
     origin: f64,
 }
 
-impl ChartOverlay {
+impl ComparedCurves {
     /// A recorded run.
-    pub fn new(run: ComparedRun) -> ChartOverlay {
+    pub fn new(run: ComparedRun) -> ComparedCurves {
         let origin = run.series.values().filter_map(first).reduce(f64::min).unwrap_or(0.0);
-        ChartOverlay { name: run.run, series: run.series, origin }
+        ComparedCurves { name: run.run, series: run.series, origin }
     }
 
     /// An axis of the run that is shown, with this run's own origin.
@@ -230,7 +230,7 @@ pub struct ChartView {
     /// Seconds to add to UTC for the user's own time zone.
     pub utc_offset_s: i64,
     /// Other runs, bounded by [`BESIDE`].
-    pub overlays: Vec<ChartOverlay>,
+    pub compared: Vec<ComparedCurves>,
     /// Seconds since the newest value, while one is due: a stall has its width on the axes of time.
     pub late_s: f64,
 }
@@ -261,13 +261,13 @@ impl ChartView {
 
     /// First and last position of all series, those of other runs included.
     fn ends(&self, model: &Model) -> Option<(f64, f64)> {
-        self.ends_with(model, &self.overlays)
+        self.ends_with(model, &self.compared)
     }
 
-    fn ends_with(&self, model: &Model, overlays: &[ChartOverlay]) -> Option<(f64, f64)> {
+    fn ends_with(&self, model: &Model, compared: &[ComparedCurves]) -> Option<(f64, f64)> {
         let scale = self.scale(model);
         let own = model.charts().flat_map(|(_, series)| outermost(series)).map(|place| scale.of(place));
-        let others = overlays.iter().flat_map(|run| {
+        let others = compared.iter().flat_map(|run| {
             let scale = run.scale(&scale);
             run.series.values().flat_map(outermost).map(move |place| scale.of(place))
         });
@@ -433,9 +433,12 @@ mod tests {
     #[test]
     fn a_longer_run_beside_does_not_stretch_the_window_of_the_run_alone() {
         let (short, long) = (model(100), model(400));
-        let overlay =
-            ChartOverlay::new(ComparedRun { run: "long".into(), series: long.scalars, ..Default::default() });
-        let view = ChartView { overlays: vec![overlay], ..ChartView::default() };
+        let curves = ComparedCurves::new(ComparedRun {
+            run: "long".into(),
+            series: long.scalars,
+            ..Default::default()
+        });
+        let view = ChartView { compared: vec![curves], ..ChartView::default() };
         assert_eq!((view.window(&short).1, view.own_window(&short).1), (39_900.0, 9_900.0));
     }
 

@@ -6,7 +6,7 @@ use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::*;
 use rankdeck_core::report::{Severity, VerdictKind};
 use rankdeck_core::series::Series;
-use rankdeck_tui::chart_view::ChartOverlay;
+use rankdeck_tui::chart_view::ComparedCurves;
 use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
 use rankdeck_types::ids::Generation;
 use ratatui::style::Style;
@@ -360,7 +360,7 @@ fn other_runs_lie_over_the_charts_and_are_told_apart_without_colours() {
     press(&model, &mut view, "2");
     let alone = view.chart.window(&model);
     let run = ComparedRun::of("ppo-1121", &other, NOW);
-    view.chart.overlays = vec![ChartOverlay::new(run)];
+    view.chart.compared = vec![ComparedCurves::new(run)];
     assert!(view.chart.window(&model).1 > alone.1, "the longer run is shown whole");
     let drawn = draw_as(&model, &mut view, &Theme::mono());
     assert!(drawn.contains("beside b ppo-1121"), "{drawn}");
@@ -417,7 +417,7 @@ fn a_longer_run_beside_does_not_squeeze_the_overview_and_is_named_at_80_columns(
     let run = ComparedRun { run: name, series: series.collect(), ..ComparedRun::default() };
     let mut view = ViewState::new();
     let alone = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
-    view.chart.overlays = vec![ChartOverlay::new(run)];
+    view.chart.compared = vec![ComparedCurves::new(run)];
     let beside = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
     assert_eq!(alone, beside, "it is drawn on the page of charts only");
     press_at(&model, &mut view, "2[", (80, 24));

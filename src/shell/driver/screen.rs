@@ -1,7 +1,7 @@
 //! The screen of the loop: what the user does there, and what it shows.
 
 use super::Driver;
-use crate::shell::chart_overlays::LoadedRuns;
+use crate::shell::compared_curves::LoadedRuns;
 use crate::shell::cursor::Cursor;
 use crate::shell::frames::FrameReason;
 use crate::shell::guest;
@@ -109,7 +109,7 @@ impl Driver {
                 screen.save_files(folder, &files, self.clock.now());
             }
             (Action::Compare(runs), Output::Screen(screen)) if runs.is_empty() => {
-                screen.view.chart.overlays.clear();
+                screen.view.chart.compared.clear();
                 screen.want(FrameReason::Input);
             }
             (Action::Compare(names), Output::Screen(_)) => self.read_beside(names),
@@ -171,7 +171,7 @@ impl Driver {
 
     fn read_beside(&mut self, names: Vec<String>) {
         match self.recorder.as_ref().and_then(Recorder::runs) {
-            Some(runs) => self.overlays.read(runs.to_owned(), names),
+            Some(runs) => self.curves.read(runs.to_owned(), names),
             None => self.say("this console keeps no record, and knows of none beside it".into()),
         }
     }
@@ -181,7 +181,7 @@ impl Driver {
         let now = self.clock.now();
         let Output::Screen(screen) = &mut self.output else { return };
         match loaded {
-            Ok(runs) => screen.view.chart.overlays = runs,
+            Ok(runs) => screen.view.chart.compared = runs,
             Err(why) => screen.view.toast(format!("compare: {why}"), Role::Warn, now),
         }
         screen.want(FrameReason::Input);

@@ -15,7 +15,7 @@ pub(super) fn traces(ctx: &Ctx<'_>, name: &str, axes: &Axes, style: Style) -> Ve
     let Some(own) = ctx.model.chart(name) else { return Vec::new() };
     let own = Trace::line(own, &axes.scale, view.weight(), style);
     let mut all: Vec<Trace> = view
-        .overlays
+        .compared
         .iter()
         .enumerate()
         .filter_map(|(at, run)| {
@@ -28,7 +28,7 @@ pub(super) fn traces(ctx: &Ctx<'_>, name: &str, axes: &Axes, style: Style) -> Ve
             Some(Trace { letter: Some(letter(at + 1)), ..line })
         })
         .collect();
-    let letter = (!view.overlays.is_empty()).then(|| letter(0));
+    let letter = (!view.compared.is_empty()).then(|| letter(0));
     all.push(Trace { letter, ..own });
     all
 }
@@ -64,7 +64,7 @@ pub(super) fn readouts(ctx: &Ctx<'_>, name: &str, series: &Series) -> Vec<Vec<Sp
         return Vec::new();
     };
     let mut long = short.clone();
-    for (nth, run) in view.overlays.iter().enumerate() {
+    for (nth, run) in view.compared.iter().enumerate() {
         let there = run.series.get(name).and_then(|series| value_at(series, &run.scale(&scale), at));
         let there = there.map_or(text::NONE.to_string(), |(_, value)| text::value(value));
         long.push(ctx.s(format!("  {} {there}", letter(nth + 1)), Role::Text));

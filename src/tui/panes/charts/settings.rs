@@ -30,7 +30,7 @@ pub(super) fn settings(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
         }
         groups.push(group);
     }
-    if !view.overlays.is_empty() {
+    if !view.compared.is_empty() {
         let taken: usize = groups.iter().map(|group| width(group) + 3).sum();
         let room = cells.saturating_sub(taken + "beside  :compare".len());
         groups.push(setting("beside", beside(ctx, room), ":compare"));
@@ -60,7 +60,7 @@ pub(super) fn settings(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
 
 /// Letters and names of the runs beside, the names as long as there is room for all of them.
 fn beside(ctx: &Ctx<'_>, cells: usize) -> String {
-    let runs = &ctx.view.chart.overlays;
+    let runs = &ctx.view.chart.compared;
     // A letter, a gap, and what parts it from the next.
     let each = (cells / runs.len().max(1)).saturating_sub(4);
     let whole: usize = runs.iter().map(|run| text::width(&run.name) + 4).sum();

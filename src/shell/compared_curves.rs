@@ -4,7 +4,7 @@
 use super::record::found;
 use super::record::reader::Record;
 use rankdeck_core::compare::ComparedRun;
-use rankdeck_tui::chart_view::ChartOverlay;
+use rankdeck_tui::chart_view::ComparedCurves;
 use std::path::{Path, PathBuf};
 use tokio::task::JoinHandle;
 
@@ -12,15 +12,15 @@ use tokio::task::JoinHandle;
 const OFFERED: usize = 200;
 
 /// What was read, or why it was not.
-pub type LoadedRuns = Result<Vec<ChartOverlay>, String>;
+pub type LoadedRuns = Result<Vec<ComparedCurves>, String>;
 
 /// At most one request at a time; a newer one replaces an older one.
 #[derive(Debug, Default)]
-pub struct OverlayReader {
+pub struct CurveReader {
     reading: Option<JoinHandle<LoadedRuns>>,
 }
 
-impl OverlayReader {
+impl CurveReader {
     /// Begins to read runs of a folder.
     pub fn read(&mut self, runs: PathBuf, names: Vec<String>) {
         if let Some(older) = self.reading.take() {
@@ -46,14 +46,14 @@ pub fn names(runs: &Path, own: &str) -> Vec<String> {
 }
 
 /// A run by its name or the beginning of it; of several, the latest.
-fn load(runs: &Path, name: &str) -> Result<ChartOverlay, String> {
+fn load(runs: &Path, name: &str) -> Result<ComparedCurves, String> {
     let all = found::list(runs);
     let exact = all.iter().find(|past| past.name == name);
     let past = exact.or_else(|| all.iter().find(|past| past.name.starts_with(name)));
     let past = past.ok_or_else(|| format!("no record of `{name}` is in {}", runs.display()))?;
     let read = Record::open(&past.record).and_then(|record| record.last());
     let (model, at) = read.map_err(|error| format!("{}: {error}", past.name))?;
-    Ok(ChartOverlay::new(ComparedRun::of(&past.name, &model, at)))
+    Ok(ComparedCurves::new(ComparedRun::of(&past.name, &model, at)))
 }
 
 #[cfg(test)]
@@ -63,16 +63,16 @@ mod tests {
     #[tokio::test]
     async fn a_run_without_a_record_is_said_and_nothing_else_is_lost() {
         let folder = tempfile::tempdir().unwrap();
-        let mut overlays = OverlayReader::default();
-        overlays.read(folder.path().to_owned(), vec!["older".into()]);
-        overlays.read(folder.path().to_owned(), vec!["cart".into()]);
-        assert!(overlays.next().await.unwrap_err().contains("no record of `cart`"));
-        assert!(overlays.reading.is_none());
+        let mut curves = CurveReader::default();
+        curves.read(folder.path().to_owned(), vec!["older".into()]);
+        curves.read(folder.path().to_owned(), vec!["cart".into()]);
+        assert!(curves.next().await.unwrap_err().contains("no record of `cart`"));
+        assert!(curves.reading.is_none());
         std::fs::create_dir_all(folder.path().join("cart-1/console/record")).unwrap();
         std::fs::write(folder.path().join("cart-1/console/record/000001.seg"), "").unwrap();
         assert_eq!(names(folder.path(), "other"), ["cart-1"]);
         assert!(names(folder.path(), "cart-1").is_empty());
-        overlays.read(folder.path().to_owned(), vec!["cart".into()]);
-        assert!(overlays.next().await.unwrap_err().contains("cart-1"), "its record is empty");
+        curves.read(folder.path().to_owned(), vec!["cart".into()]);
+        assert!(curves.next().await.unwrap_err().contains("cart-1"), "its record is empty");
     }
 }
