@@ -13,10 +13,10 @@ An end is one of
     verified-true       called verified, and no process is left
     not-verified-true   called NOT VERIFIED: a host could not be asked or has lost the run's folder, or a process is left
     needless            called NOT VERIFIED although every host could be asked and nothing is left
-    false               called verified, and a process is left; or an end in which neither is said
+    false               reported as verified although a process is left, or neither reported
     endless             no end within the bound
 
-A run that does not begin is told and counted as `not begun`: nothing was there to stop.
+A run that does not start is counted as `not begun`.
 
 `--do "cut node1, kill_rank node0, wait 10, kill_console, mend"` does these things in every sequence, in the words in which sequences are printed;
 a host that does not come back is then excluded, which is left to chance otherwise.
@@ -83,8 +83,8 @@ class Hosts(lab_bed.Bed):
         """Exit code and output of a command; the code is None when it did not end within the bound."""
         process = self.spawn(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            said, _ = process.communicate(timeout=bound_s)
-            return process.returncode, said
+            output, _ = process.communicate(timeout=bound_s)
+            return process.returncode, output
         except subprocess.TimeoutExpired:
             end(process)
             return None, process.communicate()[0]
@@ -128,16 +128,16 @@ class Sequence:
             if time.time() > deadline or console.poll() is not None:
                 code = console.poll()
                 end(console)
-                said = (self.hosts.folder / "console.log").read_text()[-2000:]
-                raise NotBegun(f"exit code {code}, {self.spawned} of {HOSTS} ranks: {said}")
+                output = (self.hosts.folder / "console.log").read_text()[-2000:]
+                raise NotBegun(f"exit code {code}, {self.spawned} of {HOSTS} ranks: {output}")
             time.sleep(0.05)
 
     def read(self, console):
         for line in console.stdout:
             with contextlib.suppress(ValueError):
-                said = json.loads(line)
-                self.run = self.run or said["run"]
-                self.spawned += said["kind"] == "rank" and said["state"] == "spawned"
+                output = json.loads(line)
+                self.run = self.run or output["run"]
+                self.spawned += output["kind"] == "rank" and output["state"] == "spawned"
 
     # What may happen. Commands may refuse; that is no fault.
 
@@ -236,12 +236,12 @@ class Sequence:
             self.mend(None)
 
     def stop(self):
-        """Asks for a stop and compares what is said with what is true."""
+        """Stops the run and compares the reported outcome with the hosts."""
         began = time.time()
-        code, said = self.hosts.command("stop", self.run, bound_s=STOP_BOUND_S)
+        code, output = self.hosts.command("stop", self.run, bound_s=STOP_BOUND_S)
         took, left = time.time() - began, self.hosts.left(self.run)
-        denied = "NOT VERIFIED" in said
-        verified = code == 0 and "verified" in said and not denied
+        denied = "not verified" in output.lower()
+        verified = code == 0 and "verified" in output and not denied
         if code is None:
             kind = "endless"
         elif verified:
@@ -250,7 +250,7 @@ class Sequence:
             kind = "false"
         else:
             kind = "not-verified-true" if left or self.broken or self.forgotten else "needless"
-        return kind, took, left, said
+        return kind, took, left, output
 
     def close(self):
         for console in self.consoles:
@@ -277,8 +277,8 @@ def operations(text):
         else:
             fits = len(words) == 1 and words[0] in hosts
         if not fits:
-            wanted = "seconds" if op is Sequence.wait else "nothing" if op in Sequence.EVERYWHERE else "a host, node0 to node3,"
-            raise argparse.ArgumentTypeError(f"`{part}`: `{name}` wants {wanted} behind it")
+            expected = "seconds" if op is Sequence.wait else "nothing" if op in Sequence.EVERYWHERE else "a host, node0 to node3,"
+            raise argparse.ArgumentTypeError(f"`{part}`: `{name}` needs {expected} after it")
         given.append((op, words))
     return given
 
@@ -289,15 +289,15 @@ def play(hosts, seed, given):
     try:
         sequence.launch()
         sequence.act()
-        first, took, left, said = sequence.stop()
-        result.update(first=first, took_s=round(took, 1), left=left, said=said)
+        first, took, left, output = sequence.stop()
+        result.update(first=first, took_s=round(took, 1), left=left, output=output)
         if first != "verified-true":
             sequence.mend(None)
             hosts.clear()
-            second, took, left, said = sequence.stop()
-            result.update(second=second, second_took_s=round(took, 1), left=left, said_then=said)
+            second, took, left, output = sequence.stop()
+            result.update(second=second, second_took_s=round(took, 1), left=left, second_output=output)
     except NotBegun as why:
-        result.update(first="not begun", took_s=0, said=str(why))
+        result.update(first="not begun", took_s=0, output=str(why))
     finally:
         result["did"] = sequence.done
         sequence.close()

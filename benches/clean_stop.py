@@ -6,7 +6,7 @@
                                   [--binary target/release/rankdeck]
 
 Each round begins a run of two local ranks, waits until they have joined, then a random time up to --within seconds, and
-interrupts the console. With --training nothing is evaluated, and the time counts from the first iteration that is told: a
+interrupts the console. With --training nothing is evaluated, and the time counts from the first iteration that is reported: a
 first evaluation on a busy machine takes longer than anybody waits here. Counted is a stop that is proved, of which a
 checkpoint is left that can be read to its end and is of the iteration that the run says. PYTHON needs Gymnasium and
 ale-py. A line per round, and a table at the end. A round that waits longer than --patience seconds for anything is bad,
@@ -36,7 +36,7 @@ RANKS = 2
 
 
 class Round:
-    """One run, what its console tells, and when."""
+    """One run, and the events of its console with their times."""
 
     def __init__(self, args, config, folder):
         self.config, self.folder = config, folder
@@ -48,19 +48,19 @@ class Round:
             if "stop_value" in (ROOT / "configs" / f"{config}.toml").read_text():
                 command += ["--set", "~eval.stop_value"]
         self.begun = time.monotonic()
-        self.said = open(folder / "stderr", "w+")
-        self.console = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=self.said, text=True)
+        self.stderr = open(folder / "stderr", "w+")
+        self.console = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=self.stderr, text=True)
         self.binary = command[0]
         self.changed = threading.Condition()
         self.joined, self.phases, self.iteration, self.saved = set(), [], 0, None
-        self.end, self.told, self.over = None, self.begun, False
+        self.end, self.last_report, self.over = None, self.begun, False
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
         for line in self.console.stdout:
             event = json.loads(line)
             with self.changed:
-                self.told = time.monotonic()
+                self.last_report = time.monotonic()
                 if event["kind"] == "rank" and event["state"] == "joined":
                     self.joined.add(event["rank"])
                 elif event["kind"] == "checkpoint":
@@ -76,14 +76,14 @@ class Round:
             self.changed.notify_all()
 
     def wait(self, what, condition, seconds):
-        """How long it took; ends the round with what it waited for and what was told last."""
+        """How long it took; ends the round with what it waited for and the last event."""
         begun = time.monotonic()
         with self.changed:
             if not self.changed.wait_for(lambda: condition() or self.over, seconds) or not condition():
-                self.said.seek(0)
-                silent = time.monotonic() - self.told
+                self.stderr.seek(0)
+                silent = time.monotonic() - self.last_report
                 raise TimeoutError(f"no {what} after {time.monotonic() - begun:.0f} s: phases {self.phases}, iteration {self.iteration}, "
-                                   f"silent for {silent:.0f} s, exit code {self.console.poll()}, {self.said.read()[-500:]!r}")
+                                   f"silent for {silent:.0f} s, exit code {self.console.poll()}, {self.stderr.read()[-500:]!r}")
         return time.monotonic() - begun
 
     def close(self):
@@ -92,7 +92,7 @@ class Round:
             self.console.kill()
         self.console.wait()
         subprocess.run([self.binary, "stop", "--kill"], cwd=self.folder, capture_output=True)
-        self.said.close()
+        self.stderr.close()
         agents.wait_until_gone(self.folder)
 
 
@@ -108,7 +108,7 @@ def once(args, config, seed):
                 moment = dice.uniform(0, args.within)
                 with run.changed:
                     run.changed.wait_for(lambda: run.over, moment)
-                # Before the first iteration has ended nothing is told of phases: the first evaluation.
+                # Before the first iteration has ended no phase is reported: the first evaluation.
                 where = f"{run.phases[0]} of iteration {run.iteration + 1}" if run.phases else "the first evaluation or iteration"
                 iteration = run.iteration
                 asked = time.monotonic()

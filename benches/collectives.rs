@@ -5,13 +5,13 @@
 //! table: 5th percentile, median and 95th percentile in microseconds, the CPU time of rank 0's whole process
 //! per call, and bytes per rank over the median (what NCCL's tests call algorithm bandwidth). A last table
 //! compares all-reduces with and without a secret, call by call in turns. On a machine that does other things
-//! as well, CPU time and 5th percentile say most.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
+//! as well, CPU time and 5th percentile are the most useful.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark that fails must stop
 
 use rankdeck_proto::secret::GroupSecret;
-use rankdeck_proto::status_page::Writer;
+use rankdeck_proto::status_page::StatusPageWriter;
 use rankdeck_trainer::distributed::{BackendKind, Ddp, GroupSettings, ProcessGroup, ReduceOp};
-use rankdeck_trainer::page::Page;
+use rankdeck_trainer::support::page::StatusPage;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
@@ -64,7 +64,7 @@ fn number(name: &str) -> u32 {
 }
 
 fn connect(settings: &GroupSettings) -> ProcessGroup {
-    let page = Page::new(Writer::anonymous(settings.rank, 0).unwrap());
+    let page = StatusPage::new(StatusPageWriter::anonymous(settings.rank, 0).unwrap());
     ProcessGroup::connect(settings, page).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -84,29 +84,29 @@ fn run(rank: u32) {
         device: Device::Cpu,
     };
     let group = connect(&settings);
-    let say = |line: String| {
+    let print = |line: String| {
         if rank == 0 {
             println!("{line}");
         }
     };
-    say(format!("{}, {} ranks", group.backend_name(), settings.world_size));
+    print(format!("{}, {} ranks", group.backend_name(), settings.world_size));
     let sizes: Vec<usize> = match std::env::var("BENCH_SIZES") {
         Ok(text) => text.split(',').map(|size| size.parse().unwrap()).collect(),
         Err(_) => SIZES.to_vec(),
     };
-    each_operation(&group, &sizes, &say);
+    each_operation(&group, &sizes, &print);
     // SAFETY: this process has one thread that reads the environment, this one.
     unsafe { std::env::remove_var("RANKDECK_STORE_FD") };
     let mut port = i64::from(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
     group.broadcast_object(&mut port, 0, "bench").unwrap();
     let open = connect(&GroupSettings { master_port: port as u16, secret: None, ..settings });
-    sealed_against_open(&group, &open, &sizes, &say);
+    sealed_against_open(&group, &open, &sizes, &print);
     open.destroy(Duration::from_secs(30)).unwrap();
     group.destroy(Duration::from_secs(30)).unwrap();
 }
 
-fn each_operation(group: &ProcessGroup, sizes: &[usize], say: &dyn Fn(String)) {
-    say(format!(
+fn each_operation(group: &ProcessGroup, sizes: &[usize], print: &dyn Fn(String)) {
+    print(format!(
         "{:>22} {:>11} {:>12} {:>12} {:>12} {:>12} {:>9}",
         "operation", "bytes", "p5 us", "median us", "p95 us", "CPU us", "GB/s"
     ));
@@ -116,36 +116,39 @@ fn each_operation(group: &ProcessGroup, sizes: &[usize], say: &dyn Fn(String)) {
         let times = measure(rounds.clamp(12, 1000), || {
             group.all_reduce(&mut tensor, ReduceOp::Avg, "bench").unwrap();
         });
-        say(line("all_reduce f32 avg", bytes, &times));
+        print(line("all_reduce f32 avg", bytes, &times));
     }
     let mut values = [1i64; 8];
     let times = measure(1000, || group.all_reduce_i64(&mut values, ReduceOp::Max, "bench").unwrap());
-    say(line("all_reduce_i64", 64, &times));
+    print(line("all_reduce_i64", 64, &times));
     let times = measure(1000, || group.barrier("bench").unwrap());
-    say(line("barrier", 0, &times));
+    print(line("barrier", 0, &times));
     let mut object = (1.0, "stop".to_owned());
     let times = measure(1000, || group.broadcast_object(&mut object, 0, "bench").unwrap());
-    say(line("broadcast_object", 4096, &times));
+    print(line("broadcast_object", 4096, &times));
     let network = Tensor::ones([9155], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let mut ddp = Ddp::new(vec![("all".into(), network)], Vec::new(), group, 25 << 20).unwrap();
     let times = measure(1000, || ddp.reduce(group).unwrap());
-    say(line("ddp.reduce", 36_620, &times));
+    print(line("ddp.reduce", 36_620, &times));
     let times = measure(1000, || {
         let _ = std::hint::black_box(ddp.clip_grad_norm(0.5));
     });
-    say(line("ddp.clip_grad_norm", 36_620, &times));
+    print(line("ddp.clip_grad_norm", 36_620, &times));
     let times = measure(1000, || {
         std::hint::black_box(ddp.fingerprint());
     });
-    say(line("ddp.fingerprint", 36_620, &times));
+    print(line("ddp.fingerprint", 36_620, &times));
     let times = measure(1000, || drop(ddp.compare(group).unwrap()));
-    say(line("ddp.compare", 36_620, &times));
+    print(line("ddp.compare", 36_620, &times));
 }
 
 /// The same all-reduce with and without a secret, by turns.
-fn sealed_against_open(group: &ProcessGroup, open: &ProcessGroup, sizes: &[usize], say: &dyn Fn(String)) {
-    say(format!("\n{} against {}: medians", group.backend_name(), open.backend_name()));
-    say(format!("{:>22} {:>11} {:>12} {:>12} {:>8} {:>8}", "operation", "bytes", "us", "us", "ratio", "CPU"));
+fn sealed_against_open(group: &ProcessGroup, open: &ProcessGroup, sizes: &[usize], print: &dyn Fn(String)) {
+    print(format!("\n{} against {}: medians", group.backend_name(), open.backend_name()));
+    print(format!(
+        "{:>22} {:>11} {:>12} {:>12} {:>8} {:>8}",
+        "operation", "bytes", "us", "us", "ratio", "CPU"
+    ));
     for &bytes in sizes {
         let mut tensor = Tensor::ones([(bytes / 4) as i64], (Kind::Float, Device::Cpu));
         let rounds = ((512 << 20) / bytes.max(1 << 18)).clamp(24, 4000);
@@ -164,7 +167,7 @@ fn sealed_against_open(group: &ProcessGroup, open: &ProcessGroup, sizes: &[usize
             times.sort_by(f64::total_cmp);
             (times[times.len() / 2], cpu)
         });
-        say(format!(
+        print(format!(
             "{:>22} {bytes:>11} {:>12.1} {:>12.1} {:>8.3} {:>8.3}",
             "all_reduce f32 avg",
             sealed * 1e6,

@@ -19,8 +19,8 @@ for line in progress:
         assert line[key] == sum(rank[key] for rank in line["per_rank"]), (key, line)
     assert line["consistent"], line
 records = [json.loads(line) for line in open(f"runs/{end['run']}/node0/records.jsonl")]
-said = [record["event"]["said"] for record in records if record["event"]["event"] == "rank"]
-compared = [event for event in said if event["kind"] == "fingerprint"]
+events = [record["event"]["said"] for record in records if record["event"]["event"] == "rank"]
+compared = [event for event in events if event["kind"] == "fingerprint"]
 assert compared and all(event["equal"] and len(set(event["values"])) == 1 for event in compared), compared
 verdicts = [line for line in lines if line["kind"] == "verdict"]
 assert not verdicts, verdicts

@@ -2,7 +2,7 @@
 """What watching many hosts costs: bare `rankdeck` with N hosts over real SSH, on its page of the fleet, in a terminal of 200 x 60.
 
 One OpenSSH server on loopback with its default MaxStartups, N entries in hosts.toml. Printed: seconds until every host shows its gauges, logins that the
-server saw, CPU time of the processes on the hosts and of the console in % of a core, and how often a host is looked at anew. Needs tmux.
+server saw, CPU time of the processes on the hosts and of the console in % of a core, and how often a host is polled. Needs tmux.
 
     cargo build --release && python3 benches/fleet.py [--hosts 16] [--seconds 60] [--binary target/release/rankdeck]
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times of hosts: check, launch, proved stop over SSH; and launch and stop of one gang beside torchrun.
+"""Times of hosts: check, launch, verified stop over SSH; and launch and stop of local ranks vs. torchrun.
 
 Everything runs on this machine: one OpenSSH server on loopback with its default MaxStartups, N entries in hosts.toml with a folder each. Times are from
 the start of the command to what is named; medians over --rounds. One JSON object is printed.

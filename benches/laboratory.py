@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The fault laboratory: real runs of real ranks, one fault each at a random rank and step, and what the watch said about it.
+"""The fault laboratory: real runs of real ranks, one fault each at a random rank and step, and the verdicts about it.
 
     cargo build --release --workspace --features rankdeck-trainer/inject
     LIBTORCH=FOLDER RANKDECK_TEST_PYTHON=PYTHON python3 benches/laboratory.py [--rounds 1] [--only NAME,...] [--skip NAME,...]
@@ -76,8 +76,8 @@ class Laboratory:
             undo.callback(run.finish)
             at = self.strike(run, case, rank, step, chance, stopped)
             if case.name == "missing-rank":
-                said = run.wait(lambda said: said["kind"] == "rank" and said.get("pid"), 30)
-                at = said and said[0]
+                event = run.wait(lambda event: event["kind"] == "rank" and event.get("pid"), 30)
+                at = event and event[0]
             self.see(run, case, own, at)
             end_before = run.end()
             stopped.close()
@@ -85,39 +85,39 @@ class Laboratory:
             if case.outside is outside.stop and end_before is None:
                 # Continued, it is over, and the run goes on.
                 seen = len(run.lines)
-                cleared = run.wait(lambda said: said["kind"] == "verdict" and said["severity"] == "cleared" and said["rank"] == rank, 20) is not None
+                cleared = run.wait(lambda event: event["kind"] == "verdict" and event["severity"] == "cleared" and event["rank"] == rank, 20) is not None
                 run.pass_time(3)
-                cleared = cleared and run.end() is None and any(said["kind"] == "progress" or said["kind"] == "log" for _, said in run.lines[seen:])
+                cleared = cleared and run.end() is None and any(event["kind"] == "progress" or event["kind"] == "log" for _, event in run.lines[seen:])
             end = run.finish()
             at = at or run.strike()
         reds = sorted((verdict for verdict in run.verdicts() if self.alarms(case, verdict[1])), key=lambda verdict: verdict[0])
         first = reds[0] if reds else None
         right = bool(first) and (case.guilty == "any" or first[1]["rank"] in own)
-        mine = [said for _, said in reds if case.guilty == "any" or said["rank"] in own]
+        mine = [event for _, event in reds if case.guilty == "any" or event["rank"] in own]
         code = mine[-1].get("reason_code") if mine else None
         missing = [word for word in case.words if not mine or word not in json.dumps(mine[-1])]
         result = dict(
             kind="must", name=case.name, case=case.matrix, group=case.group, rank=rank, step=step, struck=at is not None, alarmed=bool(first), guilty=right,
             code=code, reason=code in case.reasons and not missing, missing=missing, cleared=cleared,
-            latency=first[0] - at if first and at else None, named=next((when - at for when, said in reds if said["rank"] in own), None) if at else None,
-            others=sorted({(said["rank"], said.get("reason_code")) for _, said in reds if said not in mine}, key=str), said=first and first[1]["reason"],
+            latency=first[0] - at if first and at else None, named=next((when - at for when, event in reds if event["rank"] in own), None) if at else None,
+            others=sorted({(event["rank"], event.get("reason_code")) for _, event in reds if event not in mine}, key=str), sentence=first and first[1]["reason"],
             proved=bool(end and end["proved"]), left=run.leftovers() if not case.network else [], load=os.getloadavg()[0])
-        self.tell(result, folder, right and result["reason"] and not result["others"])
+        self.print_result(result, folder, right and result["reason"] and not result["others"])
 
-    def alarms(self, case, said):
+    def alarms(self, case, event):
         """A red verdict; where the case is about something milder, that too, by its reason."""
-        return said["severity"] == "red" or said["severity"] == case.severity and said["reason_code"] in case.reasons
+        return event["severity"] == "red" or event["severity"] == case.severity and event["reason_code"] in case.reasons
 
     def see(self, run, case, own, at):
         """Waits for the first verdict, and a little longer."""
-        def fits(said):
-            return said["kind"] == "run_finished" or said["kind"] == "verdict" and self.alarms(case, said)
+        def fits(event):
+            return event["kind"] == "run_finished" or event["kind"] == "verdict" and self.alarms(case, event)
         # Patience begins with the strike.
         if at is None:
             if case.fault and "all:" not in case.fault:
-                run.wait(lambda said: said["kind"] == "run_finished" or fits(said) or said["kind"] == "log" and "inject: " in said.get("line", ""), 90)
+                run.wait(lambda event: event["kind"] == "run_finished" or fits(event) or event["kind"] == "log" and "inject: " in event.get("line", ""), 90)
             else:
-                run.wait(lambda said: said["kind"] in ("progress", "run_finished"), 90)
+                run.wait(lambda event: event["kind"] in ("progress", "run_finished"), 90)
         found = run.wait(fits, case.patience)
         if found and found[1]["kind"] == "verdict":
             run.pass_time(AFTER if case.settings.get("timeout_s", 600) > 60 else 12)
@@ -138,20 +138,20 @@ class Laboratory:
             elif not run.wait_iteration(1):
                 raise outside.Missing("no iteration came")
             if case.ends:
-                run.wait(lambda said: said["kind"] == "run_finished", case.seconds)
+                run.wait(lambda event: event["kind"] == "run_finished", case.seconds)
             else:
                 run.pass_time(case.seconds)
             stopped.close()
             early = run.end()
             end = run.finish()
-        reds = [said for _, said in run.verdicts("red")]
-        ambers = sorted({said["reason_code"] for _, said in run.verdicts("amber")})
+        reds = [event for _, event in run.verdicts("red")]
+        ambers = sorted({event["reason_code"] for _, event in run.verdicts("amber")})
         bad = "" if (not early and not case.ends) or (early and early["outcome"] == case.ends) else f"ended {early and early['outcome']}: {early and early['reason']}"
-        result = dict(kind="must not", name=case.name, case=case.matrix, reds=[[said["rank"], said["reason_code"], said["reason"]] for said in reds],
+        result = dict(kind="must not", name=case.name, case=case.matrix, reds=[[event["rank"], event["reason_code"], event["reason"]] for event in reds],
                       ambers=ambers, bad=bad, proved=bool(end and end["proved"]), left=run.leftovers() if not case.network else [], load=os.getloadavg()[0])
-        self.tell(result, folder, not reds and not bad)
+        self.print_result(result, folder, not reds and not bad)
 
-    def tell(self, result, folder, right):
+    def print_result(self, result, folder, right):
         result["time"] = time.time()
         with self.out_lock:
             if self.args.json:
@@ -167,7 +167,7 @@ class Laboratory:
             else:
                 text = f"FALSE ALARM: {result['reds'][0]}" if result["reds"] else result["bad"] or "quiet"
                 text += f"; amber {', '.join(result['ambers'])}" if result["ambers"] else ""
-            text += "" if result["proved"] and not result["left"] else f"; NOT PROVED GONE {result['left']}"
+            text += "" if result["proved"] and not result["left"] else f"; NOT VERIFIED {result['left']}"
             print(f"{time.strftime('%H:%M:%S')} {result['case']:24} {result['name']:16} {text} (load {result['load']:.1f})", flush=True)
         if right or not self.args.keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -208,7 +208,7 @@ def report(results):
         print(f"  precision              {share(red - sum(not r['guilty'] for r in must if r['alarmed']), red + wrong - sum(not r['guilty'] for r in must if r['alarmed']))} of all reds, second ones and false alarms included")
         print(f"  guilty rank            {share(sum(r['guilty'] for r in must), len(must))}")
         print(f"  reason                 {share(sum(r['reason'] for r in must), len(must))}")
-        print(f"  end proved             {share(sum(r['proved'] and not r['left'] for r in must + quiet), len(must) + len(quiet))}")
+        print(f"  end verified           {share(sum(r['proved'] and not r['left'] for r in must + quiet), len(must) + len(quiet))}")
         for group, bound in cases.BOUNDS.items():
             times = sorted(r["latency"] for r in must if r["group"] == group and r["latency"] is not None)
             if times:
@@ -257,9 +257,9 @@ def main():
         words = [word for word in listed.split(",") if word]
         return any(name == word or word.endswith("*") and name.startswith(word[:-1]) for word in words)
 
-    wanted = [case for case in itertools.chain(cases.MUST_ALARM, cases.MUST_NOT_ALARM)
+    selected = [case for case in itertools.chain(cases.MUST_ALARM, cases.MUST_NOT_ALARM)
               if (not args.only or among(case.name, args.only)) and not among(case.name, args.skip)]
-    network = sorted({case.name for case in wanted if case.network})
+    network = sorted({case.name for case in selected if case.network})
     if network and not args.report and (why := bed.missing()):
         print(f"will NOT be made: {', '.join(network)}: {why}", flush=True)
     chance = random.Random(args.seed)
@@ -272,7 +272,7 @@ def main():
             try:
                 with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
                     waits = [pool.submit(laboratory.one, case, f"{round_}", random.Random(chance.getrandbits(64)))
-                             for round_ in range(args.rounds) for case in wanted]
+                             for round_ in range(args.rounds) for case in selected]
                     try:
                         for wait in waits:
                             wait.result()

@@ -1,4 +1,4 @@
-"""Start-up and stop latency of a run: from `rankdeck run` to the first environment step on all ranks, and from the stop signal to the proved stop.
+"""Start-up and stop latency of a run: from `rankdeck run` to the first environment step on all ranks, and from the stop signal to the verified stop.
 
     python3 benches/latency.py --rounds 10 --hosts hosts.toml --experiment configs/cartpole_ppo.toml
 
@@ -42,7 +42,7 @@ def once():
         elif kind == "run_finished":
             if stop is None or not event["proved"]:
                 sys.exit(f"the run did not end as it should: {line}")
-            times["stop signal to proved stop"] = now - stop
+            times["stop signal to verified stop"] = now - stop
     if console.wait() != 130:
         sys.exit(f"exit code {console.returncode}, 130 expected")
     times["stop signal to console exit"] = time.monotonic() - stop

@@ -3,7 +3,7 @@
     python3 benches/learning.py ppo-cartpole                     # one item, or several, or `all`
     python3 benches/learning.py dqn-cartpole --seeds 1,2,3       # other seeds than the item's own
     python3 benches/learning.py ppo-cartpole --world 2           # another number of ranks, all on this machine
-    python3 benches/learning.py dqn-reference --python P         # CleanRL's own dqn.py beside it (`benches/reference.py setup` fetches it)
+    python3 benches/learning.py dqn-reference --python P         # CleanRL's own dqn.py for comparison (`benches/reference.py setup` fetches it)
     python3 benches/learning.py curve RUN_DIR                    # the curve of any run, from its TensorBoard files
 
 Figures are of two kinds. *Training*: the mean return of the last 100 training episodes over all ranks, actions sampled or epsilon-greedy as they were
@@ -99,10 +99,10 @@ scratch.mkdir(parents=True, exist_ok=True)
 
 def settings(item, seed, world):
     """The shipped file with the item's changes, as a file."""
-    wanted = tomllib.loads((ROOT / f"configs/{item.config}.toml").read_text())
+    config = tomllib.loads((ROOT / f"configs/{item.config}.toml").read_text())
     changes = {"run.seed": seed, **item.changes}
     if item.marks:
-        step = wanted["env"]["num_envs"] * wanted["collect"]["num_steps"]
+        step = config["env"]["num_envs"] * config["collect"]["num_steps"]
         if {"env.num_envs", "collect.num_steps"} <= changes.keys():
             step = changes["env.num_envs"] * changes["collect.num_steps"]
         # A checkpoint makes a report in its iteration.
@@ -110,11 +110,11 @@ def settings(item, seed, world):
     changes |= {name: tomllib.loads(f"value = {value}")["value"] for name, value in (change.split("=", 1) for change in args.set)}
     for name, value in changes.items():
         section, key = name.split(".")
-        wanted.setdefault(section, {})[key] = value
+        config.setdefault(section, {})[key] = value
     if not item.stops:
-        wanted.get("eval", {}).pop("stop_value", None)
+        config.get("eval", {}).pop("stop_value", None)
     path = scratch / f"{item.config}-{seed}-{world}.toml"
-    path.write_text("".join(f"[{name}]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in section.items()) for name, section in wanted.items()))
+    path.write_text("".join(f"[{name}]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in section.items()) for name, section in config.items()))
     return path
 
 

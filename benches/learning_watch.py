@@ -3,8 +3,8 @@
     python3 benches/learning_watch.py [--binary target/release/rankdeck] [--faults] [--only PART] [--steps N] [--seconds 600]
 
 Runs that are broken on purpose, then every shipped configuration that needs neither an emulator nor Python. A row per run: the
-configuration, the first alarm with the steps at which it was told, the other alarms, and the false ones: all alarms of a shipped
-configuration. Of the runs that are steep, some collapse and some do not: their own entropies say which must be told.
+configuration, the first alarm with its steps, the other alarms, and the false ones: all alarms of a shipped
+configuration. Of the runs that are steep, some collapse and some do not: their own entropies show which must be reported.
 `--steps` bounds the shipped ones (default: as shipped), `--seconds` bounds each run.
 """
 import argparse, csv, json, pathlib, shutil, signal, subprocess, sys, tempfile, time
@@ -43,8 +43,8 @@ def has_collapsed(folder):
     """Does the newest run end with a policy that tries nothing?"""
     metrics = max(folder.glob("runs/*/metrics.csv"), key=lambda path: path.stat().st_mtime)
     with metrics.open() as file:
-        told = [float(row["losses/entropy"]) for row in csv.DictReader(file) if row["losses/entropy"]]
-    return max(told[-20:]) < 1e-4
+        entropies = [float(row["losses/entropy"]) for row in csv.DictReader(file) if row["losses/entropy"]]
+    return max(entropies[-20:]) < 1e-4
 
 
 def run(args, folder, words):
@@ -54,13 +54,13 @@ def run(args, folder, words):
     until = time.time() + args.seconds
     alarms, step, ended, asked = [], 0, None, False
     for line in console.stdout:
-        told = json.loads(line)
-        step = told.get("env_step", step) if told["kind"] in ("progress", "metrics") else step
-        if told["kind"] == "verdict" and told["verdict"] == "learning" and told["severity"] != "cleared":
-            if told["reason_code"] not in [code for code, _, _ in alarms]:
-                alarms.append((told["reason_code"], step, told["severity"]))
-        if told["kind"] == "run_finished":
-            ended = told["outcome"]
+        event = json.loads(line)
+        step = event.get("env_step", step) if event["kind"] in ("progress", "metrics") else step
+        if event["kind"] == "verdict" and event["verdict"] == "learning" and event["severity"] != "cleared":
+            if event["reason_code"] not in [code for code, _, _ in alarms]:
+                alarms.append((event["reason_code"], step, event["severity"]))
+        if event["kind"] == "run_finished":
+            ended = event["outcome"]
         if time.time() > until and not asked:
             asked = True
             console.send_signal(signal.SIGINT)

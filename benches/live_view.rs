@@ -1,24 +1,25 @@
-//! What it costs an evaluation that its steps can be looked at.
+//! The cost of live frames for an evaluation.
 //!
 //! `cargo bench -p rankdeck-trainer --bench live_view` plays evaluations in pairs: with an agent that takes
 //! the frames, and without any. A pair is one number, so that what else runs on the machine moves both. It
 //! prints the median of the pairs' ratios in time and in CPU time of the process (the thread that writes
 //! frames and the stand-in that reads them are in it), with quartiles. The policies are cheaper than any
 //! real one, which makes the share of frames larger. Frames are taken all the time here, and in a run, too,
-//! whether or not somebody looks.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
+//! whether or not it is watched.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark that fails must stop
 
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_proto::show::{ShownPolicy, ShownStep, Thought};
+use rankdeck_proto::show::{PolicyEstimate, ShownPolicy, ShownStep};
+use rankdeck_trainer::algo::Greedy;
+use rankdeck_trainer::collect::rollout::ActionBuffer;
 use rankdeck_trainer::env::{
     ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationType, Observations, Spec, StepOutcome,
     VectorEnv, make_vector,
 };
 use rankdeck_trainer::error::TrainerError;
-use rankdeck_trainer::evaluate::{EvalProgress, Greedy, Next, Onlooker, evaluate};
-use rankdeck_trainer::events::Events;
-use rankdeck_trainer::live::Live;
-use rankdeck_trainer::rollout::ActionBuffer;
+use rankdeck_trainer::play::evaluate::{EvalControl, EvalObserver, EvalProgress, evaluate};
+use rankdeck_trainer::play::show::LiveEval;
+use rankdeck_trainer::support::events::EventSender;
 use rankdeck_types::experiment::{Env, Eval};
 use rankdeck_types::ids::{Generation, Rank};
 use std::io::Read;
@@ -26,7 +27,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Instant;
 
 const PAIRS: usize = 15;
-/// At least so long is one evaluation played, seconds.
+/// Minimum duration of an evaluation in seconds.
 const PLAYED_S: f64 = 1.0;
 
 /// Pushes to where the pole falls.
@@ -40,12 +41,12 @@ impl Greedy for Push {
         }
         Ok(())
     }
-    fn thought(&self, _: usize) -> Option<Thought> {
-        Some(Thought { scores: vec![0.25, 0.75], value: Some(1.0), ..Thought::default() })
+    fn estimate(&self, _: usize) -> Option<PolicyEstimate> {
+        Some(PolicyEstimate { scores: vec![0.25, 0.75], value: Some(1.0), ..PolicyEstimate::default() })
     }
 }
 
-/// Looks at all pixels, as the cheapest policy that sees pictures would.
+/// Reads all pixels, as the cheapest policy with image observations would.
 struct Glance;
 
 impl Greedy for Glance {
@@ -109,15 +110,15 @@ impl VectorEnv for Frames {
 
 /// As rank 0 in a run, without a group.
 struct Attending<'a> {
-    live: Live<'a>,
+    live: LiveEval<'a>,
     seen: u64,
 }
 
-impl Onlooker for &mut Attending<'_> {
-    fn goes_on(&mut self, _: EvalProgress) -> Result<Next, TrainerError> {
-        Ok(if self.live.is_wanted() { Next::Show } else { Next::Play })
+impl EvalObserver for &mut Attending<'_> {
+    fn after_step(&mut self, _: EvalProgress) -> Result<EvalControl, TrainerError> {
+        Ok(if self.live.is_requested() { EvalControl::Show } else { EvalControl::Continue })
     }
-    fn see(&mut self, step: ShownStep, ended: usize) {
+    fn on_step(&mut self, step: ShownStep, ended: usize) {
         self.seen += 1;
         self.live.show(step, ended);
     }
@@ -133,10 +134,15 @@ fn cpu_s() -> f64 {
 }
 
 /// Seconds, CPU seconds and frames of evaluations that take at least [`PLAYED_S`] together.
-fn play(env: &mut dyn VectorEnv, eval: &Eval, policy: &mut dyn Greedy, events: &Events) -> (f64, f64, u64) {
+fn play(
+    env: &mut dyn VectorEnv,
+    eval: &Eval,
+    policy: &mut dyn Greedy,
+    events: &EventSender,
+) -> (f64, f64, u64) {
     let (begun, cpu, mut rounds, mut frames) = (Instant::now(), cpu_s(), 0, 0);
     while rounds == 0 || begun.elapsed().as_secs_f64() < PLAYED_S {
-        let mut attending = Attending { live: Live::new(events, ShownPolicy::default()), seen: 0 };
+        let mut attending = Attending { live: LiveEval::new(events, ShownPolicy::default()), seen: 0 };
         evaluate(env, eval, policy, &mut attending).unwrap().unwrap();
         (rounds, frames) = (rounds + 1, frames + attending.seen);
     }
@@ -150,21 +156,21 @@ fn quartiles(mut values: Vec<f64>) -> String {
     format!("{:+.2} % ({:+.2} to {:+.2})", at(0.5), at(0.25), at(0.75))
 }
 
-fn measure(name: &str, env: &mut dyn VectorEnv, eval: &Eval, policy: &mut dyn Greedy, events: &Events) {
-    let silent = Events::silent();
+fn measure(name: &str, env: &mut dyn VectorEnv, eval: &Eval, policy: &mut dyn Greedy, events: &EventSender) {
+    let silent = EventSender::silent();
     play(env, eval, policy, &silent);
     let (mut wall, mut cpu, mut frames, mut seconds) = (Vec::new(), Vec::new(), 0, 0.0);
     for pair in 0..PAIRS {
         // Each comes first in every other pair.
-        let mut told = None;
+        let mut watched = None;
         if pair % 2 == 0 {
-            told = Some(play(env, eval, policy, events));
+            watched = Some(play(env, eval, policy, events));
         }
         let alone = play(env, eval, policy, &silent);
-        let told = told.unwrap_or_else(|| play(env, eval, policy, events));
-        wall.push(told.0 / alone.0);
-        cpu.push(told.1 / alone.1);
-        frames += told.2;
+        let watched = watched.unwrap_or_else(|| play(env, eval, policy, events));
+        wall.push(watched.0 / alone.0);
+        cpu.push(watched.1 / alone.1);
+        frames += watched.2;
         seconds += PLAYED_S;
     }
     let rate = frames as f64 / seconds;
@@ -181,7 +187,7 @@ fn main() {
         let mut chunk = vec![0; 1 << 16];
         while stream.read(&mut chunk).is_ok_and(|read| read > 0) {}
     });
-    let events = Events::to(&path, Rank(0), Generation(0));
+    let events = EventSender::to(&path, Rank(0), Generation(0));
     let env = Env::new("CartPole-v1", 1);
     for envs in [1, 20] {
         let mut poles = make_vector(&env, envs, 0, &Seeds::new(1), 0, EnvPurpose::Evaluate).unwrap();

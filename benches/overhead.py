@@ -9,12 +9,12 @@
 
 `trainer`: ranks of CartPole PPO in one run under a console, in slices of about a second; in every other one, by lot within each pair, agents and console
 are stopped (SIGSTOP). Compared is CPU time, and wall time, per environment step of the same processes seconds apart, so that nothing that differs from run to run
-counts. Told beside them is the time that the ranks' main threads were ready to run and had no core (`schedstat`): what a watch on full cores takes from ranks
+counts. Also reported is the time that the ranks' main threads were ready to run and had no core (`schedstat`): what a watch on full cores takes from ranks
 is this and nothing else, and it varies far less than wall time. What the ranks do for the watch by themselves goes on in both: publications of the status page are counted (`cargo bench --bench page` says what one
 costs), and the thread that sends events is measured. `--pace` has every step of the environments take so many milliseconds more, as an emulator
 or a learner on a GPU would: the ranks leave cores free then.
 `whole`: ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
-same environment and nobody looking. Runs come in pairs, in turn, and the first of a pair changes. What is compared is user and system time of the
+same environment and no observer. Runs come in pairs, in turn, and the first of a pair changes. What is compared is user and system time of the
 rank's process from its start to its end per environment step, which other work on the machine disturbs less than wall time. The median over the
 pairs of the ratio is the overhead, with its quartiles and the mean with twice its standard error. One rank exchanges nothing, so that its runs differ less.
 `hook`: the same with a torchrun-style script, with `watch.python_hook` on and off, both under the console.
@@ -55,7 +55,7 @@ def metered(text):
 def under_console(folder, text, console):
     """CPU seconds of all ranks of a run under console and agents."""
     run = Run([console], folder, text, programs.hosts((1,) * RANKS))
-    run.wait(lambda said: said["kind"] == "run_finished", 1800)
+    run.wait(lambda event: event["kind"] == "run_finished", 1800)
     end = run.finish()
     if not end or end["outcome"] != "succeeded":
         raise SystemExit(f"the run did not succeed: {end}")
@@ -64,7 +64,7 @@ def under_console(folder, text, console):
 
 
 def by_hand(folder, config, trainer):
-    """CPU seconds of the same ranks with nobody looking: no status page, no event socket, no agent."""
+    """CPU seconds of the same ranks unobserved: no status page, no event socket, no agent."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -141,7 +141,7 @@ def trainer(args):
         try:
             if not run.wait_iteration(50, 120):
                 raise SystemExit("no iteration came")
-            name = next(said["run"] for _, said in run.lines if said.get("run"))
+            name = next(event["run"] for _, event in run.lines if event.get("run"))
             watch = [run.process.pid] + [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit() and _is_agent(entry, name)]
             pids = run.pids()
             # A page has no name once its agent has it open.
@@ -227,7 +227,7 @@ def agent(args):
         try:
             if not run.wait_iteration(3, 120):
                 raise SystemExit("no iteration came")
-            name = next(said["run"] for _, said in run.lines if said.get("run"))
+            name = next(event["run"] for _, event in run.lines if event.get("run"))
             found = [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit() and _is_agent(entry, name)]
             if not found:
                 raise SystemExit("the agent was not found")

@@ -8,7 +8,7 @@
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::series::{Place, Series};
 use rankdeck_tui::Theme;
-use rankdeck_tui::home::{Home, HomeEvent, HomeView, Page, layout, view};
+use rankdeck_tui::home::{Home, HomeEvent, HomePage, HomeView, layout, view};
 use rankdeck_types::ids::Timestamp;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -45,7 +45,7 @@ fn main() {
     );
     let mut terminal = Terminal::new(TestBackend::new(200, 60)).unwrap();
     let (theme, now) = (Theme::dark(), Timestamp(1_000));
-    let mut home_view = HomeView { page: Page::Compare, ..HomeView::default() };
+    let mut home_view = HomeView { page: HomePage::Compare, ..HomeView::default() };
     let mut home = Home::default();
     let mut times: Vec<f64> = Vec::with_capacity(FRAMES);
     let begun = Instant::now();

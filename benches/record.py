@@ -10,7 +10,7 @@ and time and memory to open the record, to go to its end, and to go to any momen
 import argparse, os, pathlib, random, resource, statistics, subprocess, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BOUND = 512 << 20  # `LIMITS` in src/shell/record/segments.rs
+BOUND = 512 << 20  # `LIMITS` in src/app/record/segments.rs
 
 
 def sizes(record):

@@ -1,4 +1,4 @@
-"""The trainer beside its Python references, on this machine, in one run: CPU, wall clock and memory.
+"""The trainer compared with its Python references, on this machine, in one run: CPU, wall clock and memory.
 
     python3 benches/reference.py setup                      # once: a Python with the references' packages, and CleanRL at the pinned commit
     python3 benches/reference.py ppo dqn sac                # steps per CPU-second and per second; rounds interleaved, ours and theirs in turn

@@ -33,7 +33,7 @@ PROGRAMS = {
     "sac": ("Pendulum-v1", 8, f'algorithm = "sac"\n{OFF}{REPLAY}'),
     "ppg": ("CartPole-v1", 64, f'algorithm = "ppg"\npolicy_iterations = 8\naux_num_minibatches = 8\n{REPLAY}'),
 }
-# Whose iterations are over before they are told of has so many times as many of them.
+# Algorithms whose iterations end before they are reported need this many times as many.
 MORE = {"dqn": 16}
 
 
@@ -55,19 +55,19 @@ class Place:
         return subprocess.run([self.binary, *words], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
     def run(self):
-        """The run as `ps` tells it."""
+        """The run as `ps` reports it."""
         return json.loads(self.call("ps", "--json", "--all").stdout.splitlines()[0])
 
     def wait(self):
         while True:
-            told = self.run()
-            if told["state"] == "finished":
-                return told
+            state = self.run()
+            if state["state"] == "finished":
+                return state
             time.sleep(0.2)
 
     def reach(self, iteration):
         """Waits until so many iterations are done, or the run is over."""
-        while (told := self.run())["state"] != "finished" and (told["train_iter"] or 0) < iteration:
+        while (state := self.run())["state"] != "finished" and (state["train_iter"] or 0) < iteration:
             time.sleep(0.02)
 
     def begin(self):
@@ -100,14 +100,14 @@ def compare(args, name):
             done = at[-1] if at else 0
             parts.reach(done + dice.uniform(0.1, 0.9) * (iterations - done) / (args.times - times + 1))
             stopped = parts.call("stop")
-            told = parts.wait()
-            if told["outcome"] == "succeeded":
+            state = parts.wait()
+            if state["outcome"] == "succeeded":
                 break
-            if stopped.returncode or told["outcome"] != "stopped" or not told.get("clean", True):
-                sys.exit(f"{name}: no clean stop: {stopped.stderr} {told}")
+            if stopped.returncode or state["outcome"] != "stopped" or not state.get("clean", True):
+                sys.exit(f"{name}: no clean stop: {stopped.stderr} {state}")
             times += 1
-            at.append(told["train_iter"])
-            again = parts.call("restart", told["run"], "--yes")
+            at.append(state["train_iter"])
+            again = parts.call("restart", state["run"], "--yes")
             if again.returncode:
                 sys.exit(f"{name}: not resumed: {again.stderr}")
         end = parts.wait()

@@ -5,11 +5,11 @@
     RANKDECK_TEST_PYTHON=PYTHON python3 benches/soak.py [--hours 2] [--slice 300] [--only NAME,...] [--beside 1] [--json FILE]
                                                 [--keep FOLDER]
 
-With `--beside N`, N runs go on at the same time, and `--hours` are those of the clock: eight sleepy ones for an hour are eight hours of run time,
+With `--beside N`, N runs are active at the same time, and `--hours` are those of the clock: eight sleepy ones for an hour are eight hours of run time,
 `--hours 1 --beside 8 --only sleepy`. The sleepy scripts evaluate in a simulator elsewhere, save, compile, download, prepare data or sleep for
 a minute, on one rank while the others wait or on all, with a tracker's process, a TensorBoard writer's thread and workers of data loaders beside them.
-Each slice is a run of its own over two local hosts. The end of each must be proved, and nothing of it may be left. Ambers are listed with their
-reasons, and with what they said first. With --keep, the folders of runs with a red verdict stay there. The interpreter needs PyTorch, Gymnasium and ale-py.
+Each slice is a run of its own over two local hosts. Each must end with a verified stop and no process left. Ambers are listed with their
+reasons, and with their first sentence. With --keep, the folders of runs with a red verdict stay there. The interpreter needs PyTorch, Gymnasium and ale-py.
 """
 import argparse, collections, concurrent.futures, itertools, json, os, pathlib, re, shutil, signal, sys, tempfile, threading, time
 
@@ -75,30 +75,30 @@ def slice_of(name, seconds, number, folder, console, over):
     finally:
         # A machine that is busy with other things takes long to stop anything.
         end = run.finish(90)
-    progress = [said for _, said in run.lines if said["kind"] == "progress"]
-    logs = [int(found[1]) for _, said in run.lines if said["kind"] == "log" and (found := re.match(r"iteration (\d+)", said["line"]))]
-    verdicts = [(round(at - begun, 1), said["severity"], said["rank"], said["reason_code"], said["reason"]) for at, said in run.verdicts()]
+    progress = [event for _, event in run.lines if event["kind"] == "progress"]
+    logs = [int(found[1]) for _, event in run.lines if event["kind"] == "log" and (found := re.match(r"iteration (\d+)", event["line"]))]
+    verdicts = [(round(at - begun, 1), event["severity"], event["rank"], event["reason_code"], event["reason"]) for at, event in run.verdicts()]
     left = run.leftovers()
     return dict(
         name=name, minutes=(time.time() - begun) / 60, iterations=progress[-1]["train_iter"] if progress else max(logs, default=0),
-        env_steps=progress[-1]["env_step"] if progress else None, evaluations=sum(said["kind"] == "eval" for _, said in run.lines),
-        checkpoints=sum(said["kind"] == "checkpoint" for _, said in run.lines), verdicts=verdicts, inconsistent=sum(not said["consistent"] for said in progress),
+        env_steps=progress[-1]["env_step"] if progress else None, evaluations=sum(event["kind"] == "eval" for _, event in run.lines),
+        checkpoints=sum(event["kind"] == "checkpoint" for _, event in run.lines), verdicts=verdicts, inconsistent=sum(not event["consistent"] for event in progress),
         ended_early=early and [early["outcome"], early["reason"]], proved=bool(end and end["proved"] and not end["survivors"]), left=left, load=os.getloadavg()[0])
 
 
-def tell(told, json_file):
+def print_result(result, json_file):
     """A run that has ended, in lines."""
     if json_file:
         with open(json_file, "a") as file:
-            file.write(json.dumps(told) + "\n")
-    reds = [verdict for verdict in told["verdicts"] if verdict[1] == "red"]
-    ambers = [verdict for verdict in told["verdicts"] if verdict[1] == "amber"]
-    print(f"{time.strftime('%H:%M:%S')} {told['name']:9} {told['minutes']:5.1f} min, {told['iterations']} iterations, {len(reds)} red, {len(ambers)} amber, "
-          f"{'proved' if told['proved'] and not told['left'] else 'NOT PROVED'}, load {told['load']:.1f}", flush=True)
+            file.write(json.dumps(result) + "\n")
+    reds = [verdict for verdict in result["verdicts"] if verdict[1] == "red"]
+    ambers = [verdict for verdict in result["verdicts"] if verdict[1] == "amber"]
+    print(f"{time.strftime('%H:%M:%S')} {result['name']:9} {result['minutes']:5.1f} min, {result['iterations']} iterations, {len(reds)} red, {len(ambers)} amber, "
+          f"{'verified' if result['proved'] and not result['left'] else 'NOT VERIFIED'}, load {result['load']:.1f}", flush=True)
     for verdict in reds + ambers[:5]:
         print(f"    after {verdict[0]} s: {verdict[1]} rank {verdict[2]} {verdict[3]}: {verdict[4]}", flush=True)
-    if told["ended_early"]:
-        print(f"    ENDED: {told['ended_early']}", flush=True)
+    if result["ended_early"]:
+        print(f"    ENDED: {result['ended_early']}", flush=True)
 
 
 def main():
@@ -130,31 +130,31 @@ def main():
             with lock:
                 number = next(numbers)
             name = names[number % len(names)]
-            told = slice_of(name, min(args.slice, max(30.0, until - time.time())), number, pathlib.Path(folder), args.console, over)
-            if args.keep and any(verdict[1] == "red" for verdict in told["verdicts"]):
+            result = slice_of(name, min(args.slice, max(30.0, until - time.time())), number, pathlib.Path(folder), args.console, over)
+            if args.keep and any(verdict[1] == "red" for verdict in result["verdicts"]):
                 kept = place(pathlib.Path(folder), name, number)
                 shutil.copytree(kept, pathlib.Path(args.keep) / f"{kept.name}-{int(time.time())}", symlinks=True, ignore=special)
             with lock:
-                slices.append(told)
-                tell(told, args.json)
+                slices.append(result)
+                print_result(result, args.json)
 
     with tempfile.TemporaryDirectory(prefix="rdsoak") as folder, concurrent.futures.ThreadPoolExecutor(args.beside) as pool:
         for done in concurrent.futures.as_completed([pool.submit(slot, folder) for _ in range(args.beside)]):
             done.result()
-    hours = sum(told["minutes"] for told in slices) / 60
+    hours = sum(result["minutes"] for result in slices) / 60
     print(f"\nreport: {(time.time() - begun) / 3600:.2f} h, {hours:.2f} h of run time")
     good = True
     for name in names:
-        of = [told for told in slices if told["name"] == name]
-        reds = [verdict for told in of for verdict in told["verdicts"] if verdict[1] == "red"]
-        ambers = collections.Counter(verdict[3] for told in of for verdict in told["verdicts"] if verdict[1] == "amber")
-        proved = sum(told["proved"] and not told["left"] for told in of)
-        early = [told["ended_early"] for told in of if told["ended_early"]]
+        of = [result for result in slices if result["name"] == name]
+        reds = [verdict for result in of for verdict in result["verdicts"] if verdict[1] == "red"]
+        ambers = collections.Counter(verdict[3] for result in of for verdict in result["verdicts"] if verdict[1] == "amber")
+        proved = sum(result["proved"] and not result["left"] for result in of)
+        early = [result["ended_early"] for result in of if result["ended_early"]]
         good &= not reds and proved == len(of) and not early
-        print(f"  {name:9} {sum(told['minutes'] for told in of):6.1f} min in {len(of)} runs, {sum(told['iterations'] for told in of)} iterations, "
-              f"{sum(told['evaluations'] for told in of)} evaluations, {sum(told['checkpoints'] for told in of)} checkpoints; red {len(reds)}, "
-              f"amber {dict(ambers) or 0}, end proved {proved}/{len(of)}" + (f"; ENDED EARLY {early}" if early else ""))
-    loads = [told["load"] for told in slices]
+        print(f"  {name:9} {sum(result['minutes'] for result in of):6.1f} min in {len(of)} runs, {sum(result['iterations'] for result in of)} iterations, "
+              f"{sum(result['evaluations'] for result in of)} evaluations, {sum(result['checkpoints'] for result in of)} checkpoints; red {len(reds)}, "
+              f"amber {dict(ambers) or 0}, end verified {proved}/{len(of)}" + (f"; ENDED EARLY {early}" if early else ""))
+    loads = [result["load"] for result in slices]
     print(f"  load of the machine {min(loads):.1f} to {max(loads):.1f}, {os.cpu_count()} cores")
     print(f"  {'zero red' if good else 'NOT CLEAN'}")
     return 0 if good else 1

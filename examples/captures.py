@@ -16,7 +16,7 @@ DARK = ["#16181d", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6
 LIGHT = ["#24292f", "#cf222e", "#116329", "#9a6700", "#0969da", "#8250df", "#1b7c83", "#6e7781", "#57606a", "#a40e26", "#1a7f37", "#bf8700", "#218bff", "#a475f9", "#3192aa", "#fafafa"]
 WIDE, TALL, SIZE = 8.4, 17, 14
 
-# Pages of the run that goes on: name, keys, what must be there, keys to leave it.
+# Pages of the live run: name, keys, expected text, keys to leave it.
 RUNNING = [
     ("overview", ["1"], "RANK", []),
     ("ranks", ["1", "z"], "RANK", ["z"]),
@@ -226,7 +226,7 @@ class Captures:
                 os.kill(int(entry.parent.name), sent)
 
     def lost(self, train, endless):
-        """Pages of a run of which one host says nothing any more, while its ranks go on."""
+        """Pages of a run with one silent host whose ranks keep running."""
         if not any(self.args.pages in page[0] for page in LOST):
             return
         self.console(*train, "--name", "unheard", *endless, "--detach")

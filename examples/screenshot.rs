@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     command.arg("run");
     command.arg(repository.join("configs/cartpole_ppo.toml"));
     command.args(["--hosts".into(), repository.join("hosts.toml")]);
-    // The sample is solved before its curves have a shape: this one goes on until it is stopped.
+    // The sample is solved before its curves have a shape; this one runs until it is stopped.
     command.args(["--set", "eval.stop_value=501"]);
     for (name, value) in [("TERM", "xterm-256color"), ("COLORTERM", "truecolor"), ("LC_ALL", "C.UTF-8")] {
         command.env(name, value);
@@ -95,7 +95,7 @@ impl Terminal {
         self.drawn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the screen shows what is wanted and its frame is complete.
+    /// Waits until the screen shows the expected text in a complete frame.
     fn wait(&self, what: &str, shows: impl Fn(&str) -> bool) -> Result<(), Box<dyn Error>> {
         let deadline = Instant::now() + DEADLINE;
         while Instant::now() < deadline {

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""check.py ARCH DIST [LIBTORCH] [--released]: the packages of one architecture in DIST, tried.
+"""check.py ARCH DIST [LIBTORCH] [--released]: checks the packages of one architecture in DIST.
 
-Tarball, wheel and .deb hold the same programs. These ask for no newer glibc than the wheel's name says, and run: here, or by
-qemu where they are for another architecture. With LIBTORCH, that architecture's, the trainer learns CartPole for 8,192 steps
-and the hash of its weights is shown: it is the same on every processor. With `--released`, programs that dist.py would refuse
-are refused here, too. One line per promise; the first that is broken ends it.
+Tarball, wheel and .deb hold the same programs, which need no newer glibc than the wheel's name promises, and run: natively, or
+in qemu for another architecture. With LIBTORCH (of that architecture), the trainer trains CartPole for 8,192 steps and prints
+the hash of its weights, which is the same on every processor. With `--released`, programs that dist.py rejects are rejected.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ import time
 import zipfile
 
 sys.dont_write_bytecode = True
-import dist  # noqa: E402, beside this file
+import dist  # noqa: E402, in this folder
 
 EXPERIMENT = """[run]
 name = "check"
@@ -81,31 +80,31 @@ def programs(folder, arch):
             if has != found[path]:
                 raise Broken(f"{path} in {other.name} is not that in {tarball.name}")
     floor = tuple(map(int, wheel.name.split("manylinux_")[1].split("_")[:2]))
-    tell(f"tarball, wheel and .deb hold the same {len(found)} programs: {tarball.stat().st_size / 1e6:.1f} MB packed")
+    report(f"tarball, wheel and .deb hold the same {len(found)} programs: {tarball.stat().st_size / 1e6:.1f} MB packed")
     return found, floor
 
 
-def tell(text):
+def report(text):
     print(f"  {text}", flush=True)
 
 
-def call(by, command, wanted, **environment):
-    """Runs a program, which has to succeed and to say what is wanted."""
-    begun = time.monotonic()
+def call(by, command, expected, **environment):
+    """Runs a program, which must succeed and print what is expected."""
+    started = time.monotonic()
     done = subprocess.run([str(word) for word in [*by, *command]], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": environment.pop("HOME", "/tmp"), **environment})
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     words = " ".join(pathlib.Path(word).name if word.startswith("/") else word for word in map(str, command))
-    if done.returncode != 0 or wanted not in said:
-        raise Broken(f"`{words}` ended with exit code {done.returncode} and not with {wanted!r}:\n{said[-2000:]}")
-    tell(f"{time.monotonic() - begun:4.1f} s  {words}")
+    if done.returncode != 0 or expected not in output:
+        raise Broken(f"`{words}` ended with exit code {done.returncode} and not with {expected!r}:\n{output[-2000:]}")
+    report(f"{time.monotonic() - started:4.1f} s  {words}")
 
 
 def try_out(prefix, arch, libtorch, home):
     """Runs the programs below a prefix."""
     by = dist.runner(arch)
     console, launcher = prefix / "bin/rankdeck", prefix / "bin/rankdeck-trainer"
-    tell(f"they run by {by[0] if by else 'themselves'}:")
+    report(f"they run by {by[0] if by else 'themselves'}:")
     call(by, [console, "--version"], f"rankdeck {dist.version()}", HOME=home)
     call(by, [console, "--help"], "Exit codes:", HOME=home)
     call(by, [console, *SIMULATED], '"outcome":"succeeded"', HOME=home)
@@ -120,17 +119,17 @@ def try_out(prefix, arch, libtorch, home):
     call(by, [trainer, "--config", prefix / "experiment.toml", "--run-dir", prefix / "run"], "all steps are done", HOME=home,
          LIBTORCH=str(libtorch), LD_LIBRARY_PATH=":".join(map(str, folders)))
     weights = hashlib.sha256((prefix / "run/checkpoints/latest.safetensors").read_bytes()).hexdigest()
-    tell(f"the weights after 8,192 steps: sha256 {weights}")
+    report(f"the weights after 8,192 steps: sha256 {weights}")
 
 
 def main(arch, folder, libtorch=None, is_released=False):
     print(f"packages for {arch} in {folder}:", flush=True)
     found, floor = programs(pathlib.Path(folder), arch)
     if (needed := dist.glibc(found.values())) > floor:
-        raise Broken(f"the programs need glibc {'.'.join(map(str, needed))}, and the wheel's name says {'.'.join(map(str, floor))}")
+        raise Broken(f"the programs need glibc {'.'.join(map(str, needed))}, but the wheel's name promises {'.'.join(map(str, floor))}")
     for reason in dist.refused(found) if is_released else ():
         raise Broken(reason)
-    tell(f"they need glibc {'.'.join(map(str, needed))}" + (" and name no folder of this machine" if is_released else ""))
+    report(f"they need glibc {'.'.join(map(str, needed))}" + (" and contain no path of this machine" if is_released else ""))
     with tempfile.TemporaryDirectory(prefix="rankdeck-check-") as place:
         prefix = pathlib.Path(place, "prefix")
         for path, content in found.items():

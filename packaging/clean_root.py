@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""clean_root.py DIST [LIBTORCH] [--root ROOT]: packages of this machine in DIST, each installed on a Debian of its own, and used.
+"""clean_root.py DIST [LIBTORCH] [--root ROOT]: installs each package of DIST on a separate, clean Debian and uses it.
 
-debootstrap makes ROOT first unless it is there (bookworm with python3-venv and certificates, 275 MB, about a minute); each
+debootstrap makes ROOT first unless it exists (bookworm with python3-venv and certificates, 275 MB, about a minute); each
 package gets a copy. The .deb is installed by dpkg, the tarball unpacked, the wheel put by pip into a virtual environment.
 With LIBTORCH, that environment gets its torch as `pip install torch` would put it there, and two ranks train CartPole until
 their first evaluation and to the end. Prints a line for each command, with its seconds. Needs root, for chroot.
@@ -19,7 +19,7 @@ import time
 HERE = "bookworm", "http://deb.debian.org/debian"
 HOSTS = '[defaults]\ntransport = "local"\nworkdir = "/root/work"\n[[host]]\nname = "here"\nnproc = 2\n'
 SIMULATED = "simulate --nnodes 1 --ranks 2 --iteration-ms 50 --steps 20480 --json"
-# In name spaces of its own: what it starts ends with it, and what it mounts is nobody else's.
+# In separate namespaces: processes and mounts end with it.
 INSIDE = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount --rbind /sys "$0/sys" && mount -t tmpfs tmp "$0/tmp" && exec chroot "$0" "$@"'
 
 
@@ -36,14 +36,14 @@ class Root:
         return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def run(self, line):
-        """Runs a line; says how long it took. What it printed."""
-        begun = time.monotonic()
+        """Runs a line, prints its duration and returns its output."""
+        started = time.monotonic()
         process = self.start(["sh", "-c", line])
-        said, _ = process.communicate()
-        print(f"  {time.monotonic() - begun:6.1f} s  {line}", flush=True)
+        output, _ = process.communicate()
+        print(f"  {time.monotonic() - started:6.1f} s  {line}", flush=True)
         if process.returncode:
-            raise SystemExit(f"clean_root: {line}: status {process.returncode}\n{said}")
-        return said
+            raise SystemExit(f"clean_root: {line}: status {process.returncode}\n{output}")
+        return output
 
 
 def works(root, console):
@@ -58,23 +58,23 @@ def trained(root, console, experiment):
     (root.folder / "root/hosts.toml").write_text(HOSTS)
     (root.folder / "root/work").mkdir()
     line = f"cd /root && {console} run {experiment} --hosts hosts.toml --json"
-    begun, first, end = time.monotonic(), None, {}
+    started, first, end = time.monotonic(), None, {}
     process = root.start(["sh", "-c", line])
-    said = []
+    output = []
     for text in process.stdout:
-        said.append(text)
+        output.append(text)
         try:
             event = json.loads(text)
         except ValueError:
             continue
         if event["kind"] == "eval":
-            first = first or time.monotonic() - begun
+            first = first or time.monotonic() - started
         if event["kind"] == "run_finished":
             end = event
     if process.wait() or first is None:
-        raise SystemExit(f"clean_root: {line}: status {process.returncode}\n" + "".join(said[-20:]))
+        raise SystemExit(f"clean_root: {line}: status {process.returncode}\n" + "".join(output[-20:]))
     print(f"  {first:6.1f} s  until the first evaluation: {line}")
-    print(f"  {time.monotonic() - begun:6.1f} s  to its end: {end['outcome']}, {end['reason']}", flush=True)
+    print(f"  {time.monotonic() - started:6.1f} s  to its end: {end['outcome']}, {end['reason']}", flush=True)
 
 
 def main():
@@ -87,10 +87,10 @@ def main():
         work = pathlib.Path(work)
         base = options.root or work / "base"
         if not (base / "usr/bin").is_dir():
-            begun = time.monotonic()
+            started = time.monotonic()
             words = ["debootstrap", "--variant=minbase", "--include=python3-venv,ca-certificates", HERE[0], base, HERE[1]]
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-            print(f"  {time.monotonic() - begun:6.1f} s  debootstrap", flush=True)
+            print(f"  {time.monotonic() - started:6.1f} s  debootstrap", flush=True)
 
         print("deb")
         root = Root(base, work / "deb")

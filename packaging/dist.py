@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""dist.py BINARIES OUT [--released]: a tarball, a wheel and a .deb of the console and the trainer, and their checksums.
+"""dist.py BINARIES OUT [--released]: makes a tarball, a wheel and a .deb of the console and the trainer, and their checksums.
 
 BINARIES is a folder with `rankdeck`, `rankdeck-trainer` and `rankdeck-launcher`. The launcher, which needs no libtorch, is
 installed as `bin/rankdeck-trainer`, and the trainer that it starts as `libexec/rankdeck/rankdeck-trainer`. The same binaries
 give the same bytes: names are sorted, owners and times are fixed (SOURCE_DATE_EPOCH, or the time of the commit). The packages
-ask for the glibc that the binaries need; with `--released`, binaries that need a newer system than sysroot.py is for are
-refused, and so are such that name folders of this machine.
+require the glibc that the binaries need. `--released` rejects binaries that need a newer system than sysroot.py targets, or
+that contain paths of this machine.
+
+Not cargo-deb and maturin: three programs of three crates, one of them renamed, would have to be staged for both as here, the
+tarball, licenses and checks would stay, and a build without a network would need two more tools. They replace 50 lines.
 """
 
 import base64
@@ -25,7 +28,7 @@ import tempfile
 import zipfile
 
 sys.dont_write_bytecode = True
-import sysroot  # noqa: E402, beside this file
+import sysroot  # noqa: E402, in this folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROGRAMS = {
@@ -38,16 +41,20 @@ SHELLS = {
     "zsh": "share/zsh/site-functions/_rankdeck",
     "fish": "share/fish/vendor_completions.d/rankdeck.fish",
 }
-DOCUMENTS = ("README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "docs/THIRD-PARTY.md")
+# Installed below share/doc/rankdeck with their folders, so that links between them work.
+DOCUMENTS = (
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE-MIT", "LICENSE-APACHE",
+    "docs/*.md", "docs/design/*.md", "docs/screen.svg", "configs/*.toml", "examples/python/*.[tp]*",
+)
 NOTICE = re.compile(r"(licen[cs]e|copying|notice|unlicense)", re.I)
 # Tests are in a hurry.
 LEVEL = int(os.environ.get("RANKDECK_DIST_LEVEL", "9"))
-SUMMARY = "A terminal console for multi-node data-parallel reinforcement learning"
+SUMMARY = "A terminal console for multi-node PyTorch training, built for reinforcement learning"
 # By the machine's number in ELF: the name that Linux and wheels have for it, and Debian's.
 MACHINES = {62: ("x86_64", "amd64"), 183: ("aarch64", "arm64")}
 
 
-def said(*command, **more):
+def output_of(*command, **more):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, **more).stdout
 
 
@@ -65,7 +72,7 @@ def date():
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is None:
         try:
-            given = said("git", "-C", str(ROOT), "log", "-1", "--format=%ct", stderr=subprocess.DEVNULL)
+            given = output_of("git", "-C", str(ROOT), "log", "-1", "--format=%ct", stderr=subprocess.DEVNULL)
         except (OSError, subprocess.CalledProcessError):
             given = 315532800  # 1980, the earliest that a zip file has
     return max(int(given), 315532800)
@@ -131,7 +138,7 @@ def stripped(path, arch):
 
 def licences(arch):
     """The licence texts of every crate that is linked, and of the C libraries inside some of them."""
-    data = json.loads(said("cargo", "metadata", "--format-version", "1", "--locked", "--offline",
+    data = json.loads(output_of("cargo", "metadata", "--format-version", "1", "--locked", "--offline",
                            "--filter-platform", f"{arch}-unknown-linux-gnu", cwd=ROOT))
     packages = {package["id"]: package for package in data["packages"]}
     nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
@@ -159,7 +166,7 @@ def licences(arch):
 def runtime_licences(arch):
     """Those of what the compilers put into every program: Rust's standard library, and GCC's libraries for C and C++."""
     rule = "=" * 80
-    notice = pathlib.Path(said("rustc", "--print", "sysroot").decode().strip(), "share/doc/rust/COPYRIGHT-library.html")
+    notice = pathlib.Path(output_of("rustc", "--print", "sysroot").decode().strip(), "share/doc/rust/COPYRIGHT-library.html")
     # A distribution's Rust may come without it.
     text = notice.read_text(errors="replace") if notice.is_file() else "The texts: https://doc.rust-lang.org/stable/COPYRIGHT-library.html"
     page = re.sub(r"<(style|script|head)\b.*?</\1>", "", text, flags=re.S)
@@ -180,18 +187,15 @@ def tree(binaries, arch):
     console = [*runner(arch), str(binaries / "rankdeck")]
     files = {path: (stripped(binaries / name, arch), 0o755) for path, name in PROGRAMS.items()}
     for shell, path in SHELLS.items():
-        files[path] = (said(*console, "completions", shell), 0o644)
-    names = re.findall(r"^  ([a-z]+)  ", said(*console, "--help").decode(), re.M)
+        files[path] = (output_of(*console, "completions", shell), 0o644)
+    names = re.findall(r"^  ([a-z]+)  ", output_of(*console, "--help").decode(), re.M)
     for name in [None, *(name for name in names if name != "help")]:
-        page = said(*console, "man", *([name] if name else []))
+        page = output_of(*console, "man", *([name] if name else []))
         title = f"rankdeck-{name}" if name else "rankdeck"
         files[f"share/man/man1/{title}.1.gz"] = (gzip.compress(page, mtime=0), 0o644)
-    for name in DOCUMENTS:
-        files[f"share/doc/rankdeck/{pathlib.Path(name).name}"] = ((ROOT / name).read_bytes(), 0o644)
+    for path in sorted(path for pattern in DOCUMENTS for path in ROOT.glob(pattern)):
+        files[f"share/doc/rankdeck/{path.relative_to(ROOT)}"] = (path.read_bytes(), 0o644)
     files["share/doc/rankdeck/LICENSES-OF-PARTS.txt.gz"] = (gzip.compress(licences(arch), mtime=0), 0o644)
-    for folder in ("configs", "examples/python"):
-        for path in sorted((ROOT / folder).glob("*.[tp]*")):
-            files[f"share/doc/rankdeck/{folder}/{path.name}"] = (path.read_bytes(), 0o644)
     return files
 
 
@@ -222,7 +226,7 @@ def scheme(path):
 
 
 def wheel(files, floor, arch):
-    """The programs for a virtual environment, experiments to begin with, and rankdeck.py as a module."""
+    """The programs and documents for a virtual environment, and rankdeck.py as a module."""
     import time
 
     name = f"rankdeck-{version()}"
@@ -230,10 +234,8 @@ def wheel(files, floor, arch):
     metadata = (f"Metadata-Version: 2.1\nName: rankdeck\nVersion: {version()}\nSummary: {SUMMARY}\n"
                 f"License: MIT OR Apache-2.0\nRequires-Python: >=3.8\nProvides-Extra: torch\n"
                 f"Requires-Dist: {requirement()}; extra == 'torch'\nDescription-Content-Type: text/markdown\n\n")
-    begins = ("share/doc/rankdeck/configs/", "share/doc/rankdeck/examples/")
-    content = {f"{name}.data/{scheme(path)}": files[path] for path in files if path in PROGRAMS or path.startswith(begins)}
-    client = [ROOT / "src/agent/client" / name for name in ("rankdeck.py", "logged.py")]
-    content["rankdeck.py"] = (b"".join(part.read_bytes() for part in client), 0o644)
+    content = {f"{name}.data/{scheme(path)}": files[path] for path in files if path in PROGRAMS or path.startswith("share/doc/")}
+    content["rankdeck.py"] = ((ROOT / "src/agent/client/rankdeck.py").read_bytes(), 0o644)
     content[f"{name}.dist-info/METADATA"] = (metadata.encode() + (ROOT / "README.md").read_bytes(), 0o644)
     content[f"{name}.dist-info/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: rankdeck\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), 0o644)
     for path, (data, mode) in files.items():
@@ -257,7 +259,7 @@ def deb(files, floor, arch, time):
     control = (f"Package: rankdeck\nVersion: {version()}\nArchitecture: {arch}\nMaintainer: The rankdeck developers\n"
                f"Installed-Size: {size}\nDepends: libc6 (>= {floor[0]}.{floor[1]}), libstdc++6\nRecommends: openssh-client\n"
                f"Section: science\nPriority: optional\nDescription: {SUMMARY}\n"
-               " It launches ranks over SSH, shows them live and names the rank that is stuck.\n")
+               " It launches ranks over SSH, shows them live and finds the rank that is stuck.\n")
     sums = "".join(f"{hashlib.md5(data).hexdigest()}  usr/{path}\n" for path, (data, _) in sorted(files.items()))
     members = {
         "debian-binary": b"2.0\n",
@@ -292,7 +294,7 @@ def main(binaries, out, is_released):
         (out / path).write_bytes(data)
     sums = {path: hashlib.sha256(data).hexdigest() for path, data in made.items()}
     print("".join(f"{sums[path]}  {path}\n" for path in sorted(sums)), end="")
-    # Packages for another architecture lie beside these.
+    # Packages for another architecture may be in the same folder.
     for line in (out / "SHA256SUMS").read_text().splitlines() if (out / "SHA256SUMS").is_file() else ():
         digest, _, path = line.partition("  ")
         if (out / path).is_file():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""sysroot.py ARCH FOLDER: compilers whose programs run on every Linux since glibc 2.28; ARCH is x86_64 or aarch64.
+"""sysroot.py ARCH FOLDER: makes compilers whose programs run on every Linux since glibc 2.28; ARCH is x86_64 or aarch64.
 
-FOLDER gets glibc's headers and link libraries as they were in 2.28, and `cc` and `c++` that use them: the system's GCC, whose
-C++ library libtorch shares. What a newer glibc has is not there to be linked. Zig carries these files for every version of
-glibc; it comes from PyPI, pinned by its hash, and is gone afterwards. libstdc++ and libgcc are stubs of the system's own, which
-end where manylinux_2_28 ends. What is newer than that comes from libstdc++.a, as in Red Hat's devtoolset.
+FOLDER gets glibc's headers and link libraries of version 2.28, and `cc` and `c++` that use them: the system's GCC, whose C++
+library libtorch shares. Newer glibc symbols cannot be linked. Zig carries these files for every version of glibc; it comes from
+PyPI, pinned by its hash, and is removed afterwards. libstdc++ and libgcc are stubs of the system's own, limited to
+manylinux_2_28. Newer symbols come from libstdc++.a, as in Red Hat's devtoolset.
 
-Prints what cargo needs in its environment; nothing is done where FOLDER is complete.
+Prints the environment that cargo needs. Does nothing if FOLDER is complete.
 """
 
 import hashlib
@@ -76,11 +76,11 @@ def tools(arch):
 
 def zig(folder):
     """The program of Zig, unpacked into a folder."""
-    wanted = folder / "zig.txt"
-    wanted.write_text(ZIG + "".join(f" \\\n  --hash=sha256:{digest}" for digest in ZIG_HASHES) + "\n")
+    requirements = folder / "zig.txt"
+    requirements.write_text(ZIG + "".join(f" \\\n  --hash=sha256:{digest}" for digest in ZIG_HASHES) + "\n")
     print(f"sysroot: fetching {ZIG} from PyPI (100 MB)", file=sys.stderr)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore", "--no-deps",
-               "--no-compile", "--only-binary=:all:", "--require-hashes", "--target", str(folder / "zig"), "-r", str(wanted)]
+               "--no-compile", "--only-binary=:all:", "--require-hashes", "--target", str(folder / "zig"), "-r", str(requirements)]
     if subprocess.run(command, stdout=sys.stderr).returncode != 0:
         raise Failure(f"pip could not fetch {ZIG} (its error is above); it honours HTTPS_PROXY, PIP_INDEX_URL, PIP_FIND_LINKS and PIP_CERT")
     return folder / "zig/ziglang/zig"

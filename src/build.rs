@@ -1,5 +1,5 @@
-//! Build script: the version with its commit; and the released console travels to every host, so it keeps
-//! function names but no line tables.
+//! Build script: sets the version with its commit. Release builds keep function names but no line tables,
+//! since the binary is copied to every host.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,14 +11,14 @@ fn main() {
         println!("cargo:rustc-link-arg-bin=rankdeck=-Wl,--strip-debug");
     }
     println!("cargo:rerun-if-env-changed=RANKDECK_COMMIT");
-    // A debug build would have to be made anew after every commit.
+    // A debug build would be rebuilt after every commit.
     let build =
         if released { commit().map(|commit| format!(" ({commit})")) } else { Some(" (debug)".into()) };
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     println!("cargo:rustc-env=RANKDECK_VERSION={version}{}", build.unwrap_or_default());
 }
 
-/// The commit that is built: as the environment, Git or `cargo package` say; a tarball may have none.
+/// Returns the commit that is built, from the environment, `cargo package` or Git; a tarball may have none.
 fn commit() -> Option<String> {
     let short = |text: &str| {
         let text: String = text.trim().chars().take(7).collect();

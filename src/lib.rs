@@ -1,7 +1,7 @@
-//! rankdeck: a terminal console for multi-node data-parallel reinforcement learning.
+//! rankdeck: a terminal console for multi-node PyTorch training, built for reinforcement learning.
 //!
-//! The console's own rooms: the command line and the shell around the core. docs/ARCHITECTURE.md has the map
-//! of all crates.
+//! [`cli`] is the command line, [`app`] the event loop around the core. docs/architecture.md describes all
+//! crates.
 
+pub mod app;
 pub mod cli;
-pub mod shell;

@@ -1,5 +1,5 @@
-//! The console's binary, which is also the agent: parse, run, exit code. `rankdeck agent ...` goes its own
-//! way before anything else is set up.
+//! The binary of the console and of the agent. `rankdeck agent ...` runs the agent before anything of the
+//! console is set up.
 
 use std::process::ExitCode;
 

@@ -147,9 +147,9 @@ def main():
         over = iteration > 2 and time.time() - begun >= SECONDS
         if WORLD > 1:
             # All ranks end together.
-            told = torch.tensor([over], dtype=torch.float32, device=CUDA)
-            torch.distributed.broadcast(told, 0)
-            over = told.item() > 0
+            flag = torch.tensor([over], dtype=torch.float32, device=CUDA)
+            torch.distributed.broadcast(flag, 0)
+            over = flag.item() > 0
         if over:
             break
     whole = time.time() - begun

@@ -153,8 +153,8 @@ def dqn(observation, actions, batch):
         seen, taken, after, done, reward = drawn(batch, *columns)
         with torch.no_grad():
             best, _ = target(after).max(dim=1)
-            wanted = reward.flatten() + 0.99 * best * (1 - done.flatten())
-        loss = F.mse_loss(wanted, network(seen).gather(1, taken).squeeze())
+            td_target = reward.flatten() + 0.99 * best * (1 - done.flatten())
+        loss = F.mse_loss(td_target, network(seen).gather(1, taken).squeeze())
         adam.zero_grad()
         loss.backward()
         adam.step()
@@ -209,9 +209,9 @@ def sac(observation, action, batch):
         with torch.no_grad():
             then, log_prob = actor(after)
             worth = torch.min(*[target(after, then) for target in targets]) - state["alpha"] * log_prob
-            wanted = reward.flatten() + (1 - done.flatten()) * 0.99 * worth.view(-1)
-        said = [critic(seen, taken).view(-1) for critic in critics]
-        one, other = [F.mse_loss(value, wanted) for value in said]
+            td_target = reward.flatten() + (1 - done.flatten()) * 0.99 * worth.view(-1)
+        values = [critic(seen, taken).view(-1) for critic in critics]
+        one, other = [F.mse_loss(value, td_target) for value in values]
         of_critics.zero_grad()
         (one + other).backward()
         of_critics.step()

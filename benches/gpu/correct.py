@@ -23,20 +23,20 @@ def environment(machine, found):
         "system": "ldd --version | head -1; nproc; free -g | head -2; uname -r; id -u; ulimit -l; df -h /dev/shm | tail -1",
         "linked": f"ldd {machine.trainer} | grep -E 'not found|torch|c10'",
     }.items():
-        found[name] = machine.said(command)["out"]
+        found[name] = machine.output(command)["out"]
     found["torch"] = machine.torch
 
 
 @stage(30)
 def load(machine, found):
     """CUDA loads, and one rank trains on it."""
-    found["check_gpu"] = machine.said([str(machine.trainer), "--check-gpu"], machine.rank_env, 60)
+    found["check_gpu"] = machine.output([str(machine.trainer), "--check-gpu"], machine.rank_env, 60)
     if found["check_gpu"]["code"] != 0:
         debug = dict(machine.rank_env, LD_DEBUG="libs")
-        found["libraries_tried"] = machine.said([str(machine.trainer), "--check-gpu"], debug, 60)["out"]
+        found["libraries_tried"] = machine.output([str(machine.trainer), "--check-gpu"], debug, 60)["out"]
     found["trained"] = machine.train(machine.cartpole("load", 2048), limit=90)
     found["on_gpu"] = "on cuda:0" in found["trained"]["out"]
-    found["preflight"] = machine.said([str(machine.console), "check", str(machine.cartpole("load", 2048)), "--hosts", str(machine.hosts(1))], limit=60)
+    found["preflight"] = machine.output([str(machine.console), "check", str(machine.cartpole("load", 2048)), "--hosts", str(machine.hosts(1))], limit=60)
 
 
 @stage(60)
@@ -46,7 +46,7 @@ def nccl(machine, found):
         debug = dict(machine.env, NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=str(machine.work / f"debug{ranks}.%p"))
         run = machine.start(machine.cartpole(f"nccl{ranks}", 512 * machine.share(8), "nccl", 40, check="true"), ranks, debug)
         begun = time.monotonic()
-        run.wait(lambda: run.of("run_finished"), 50)
+        run.wait(lambda: run.of("run_finished"), 50 * machine.patience())
         found[f"{ranks} ranks"] = dict(run.summary(), seconds=round(time.monotonic() - begun, 1))
         run.stop()
         machine.save()
@@ -94,7 +94,7 @@ def equality(machine, found):
 
 def ras(address):
     """What NCCL's RAS says, in both formats, and how long it takes."""
-    told = {}
+    replies = {}
     for name, question in (("json", b"SET FORMAT json\nTIMEOUT 1\nSTATUS\n"), ("text", b"VERBOSE STATUS\n")):
         begun, answer = time.monotonic(), b""
         try:
@@ -103,11 +103,11 @@ def ras(address):
                 connection.sendall(question)
                 while chunk := connection.recv(65536):
                     answer += chunk
-            told[name] = answer.decode(errors="replace")[-6000:]
+            replies[name] = answer.decode(errors="replace")[-6000:]
         except OSError as error:
-            told[name] = f"{error}"
-        told[f"{name}_s"] = round(time.monotonic() - begun, 2)
-    return told
+            replies[name] = f"{error}"
+        replies[f"{name}_s"] = round(time.monotonic() - begun, 2)
+    return replies
 
 
 def ras_address(pid):
@@ -121,7 +121,7 @@ def ras_address(pid):
 
 @stage(75)
 def hang(machine, found):
-    """A rank is frozen, then killed, inside training: what is said, when, and what is left on the GPU."""
+    """A rank is frozen, then killed, inside training: what is reported, when, and what is left on the GPU."""
     for what, number in (("frozen", signal.SIGSTOP), ("killed", signal.SIGKILL)):
         run = machine.start(machine.cartpole(what, 4_000_000, "nccl", 25), 2)
         entry = found[what] = {"trained": run.wait(lambda: len(run.of("progress")) > 6, 40)}
@@ -138,5 +138,5 @@ def hang(machine, found):
             entry["end_after_s"] = round(time.monotonic() - since, 1)
         entry["summary"] = run.summary()
         run.stop()
-        entry["left_on_gpu"] = machine.said("nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader")["out"]
+        entry["left_on_gpu"] = machine.output("nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader")["out"]
         machine.save()

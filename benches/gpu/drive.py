@@ -57,7 +57,7 @@ def run(machine, only):
             entry["found"] = {}
             stage(machine, entry["found"])
             entry["state"] = "done"
-        except Exception as error:  # the next stage may still tell something
+        except Exception as error:  # the next stage may still succeed
             entry.update(state="failed", why=repr(error), trace=traceback.format_exc()[-1500:])
         except Stopped:
             entry["state"] = "stopped"

@@ -1,4 +1,4 @@
-"""How fast it is, beside PyTorch doing the same."""
+"""Speed, compared with PyTorch."""
 
 import glob
 import json
@@ -29,8 +29,8 @@ def rate(machine, experiment, ranks, seconds):
     return entry
 
 
-def told(done):
-    """The JSON object that a program has printed last, or all that it has said."""
+def last_object(done):
+    """The last JSON object that a program printed, or its whole output."""
     lines = [line for line in done["out"].splitlines() if line[:1] in ("{", "[")]
     for line in reversed(lines if done["code"] == 0 else []):
         try:
@@ -51,7 +51,7 @@ GRAPHS = "cuda_graphs = true"
 
 @stage(190)
 def pong(machine, found):
-    """Steps per second on pixels, beside CleanRL's update on the same emulator."""
+    """Steps per second on pixels, compared with CleanRL's update on the same emulator."""
     # In a rehearsal, which has few environments, some rows are the same.
     rows = {}
     for name, envs, threads, ranks, seconds, policy, collect in (
@@ -74,7 +74,7 @@ def pong(machine, found):
         if row not in rows:
             seconds = str(14 * machine.options.quick)
             command = [sys.executable, str(KIT / "baseline.py"), mode, seconds, *map(str, row[1:3])]
-            each = [told(done) for done in machine.ranks(command, ranks, 60)]
+            each = [last_object(done) for done in machine.ranks(command, ranks, 60)]
             sums = {"steps_per_s": sum(one.get("steps_per_s", 0) for one in each), "ranks": each}
             rows[row] = each[0] if ranks == 1 else sums
         name = f"CleanRL {mode}, {envs * ranks} envs" + (f", DDP over {ranks} ranks" if ranks > 1 else "")
@@ -84,18 +84,18 @@ def pong(machine, found):
 
 @stage(40)
 def all_reduce(machine, found):
-    """One all-reduce of two ranks on one GPU: rankdeck's, beside that of torch.distributed; one rank is NCCL's own cost."""
+    """One all-reduce of two ranks on one GPU: rankdeck's and torch.distributed's; one rank is NCCL's own cost."""
     largest = str(32 << 20 if machine.options.quick >= 1 else 1 << 20)
     for ranks in (1, 2):
         group = [] if ranks == 1 else ["--spawn", str(ranks)]
         # A single rank of the trainer exchanges nothing.
         if ranks > 1:
-            done = machine.said([str(machine.trainer), "--all-reduce", largest, "--backend", "nccl", *group], machine.rank_env, 60)
+            done = machine.output([str(machine.trainer), "--all-reduce", largest, "--backend", "nccl", *group], machine.rank_env, 60)
             lines = [line for line in done["out"].splitlines() if line.startswith("{")]
             found[f"rankdeck, {ranks} ranks"] = [json.loads(line) for line in lines] if done["code"] == 0 else done
             machine.save()
         each = machine.ranks([sys.executable, str(KIT / "torch_reduce.py"), largest], ranks, 60)
-        found[f"torch.distributed, {ranks} ranks"] = told(each[0])
+        found[f"torch.distributed, {ranks} ranks"] = last_object(each[0])
         machine.save()
     ours, theirs = found["rankdeck, 2 ranks"], found["torch.distributed, 2 ranks"]
     if isinstance(ours, list) and isinstance(theirs, list):
@@ -160,4 +160,4 @@ def profile(machine, found):
         counts = [rows for path in glob.glob(f"{count}.*") for rows in counted(path)]
         found[name] = {"seconds": run["seconds"], "code": run["code"], "counts": counts, "tail": run["out"][-300:]}
         machine.save()
-    found["ncclAllReduce"] = told(machine.said([sys.executable, str(KIT / "nccl_call.py")], limit=60))
+    found["ncclAllReduce"] = last_object(machine.output([sys.executable, str(KIT / "nccl_call.py")], limit=60))

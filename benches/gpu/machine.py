@@ -129,7 +129,7 @@ class Stopped(BaseException):
 
 
 def end(child):
-    """A process that nobody has waited for yet, and its group, at once."""
+    """A process not yet waited for, and its group, at once."""
     if child.returncode is None:
         with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -154,7 +154,7 @@ class Machine:
         # How each process that was started is ended.
         self.children = {}
         # The signal by which all this is to end.
-        self.told = None
+        self.stop_signal = None
         self.thread = threading.local()
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="gpukit-"))
         for folder in ("home", "run", "work"):
@@ -170,14 +170,14 @@ class Machine:
             with tarfile.open(fileobj=lzma.open(KIT / "programs.tar.xz")) as packed:
                 packed.extractall(self.work)
         self.console, self.trainer = programs / "rankdeck", programs / "rankdeck-trainer"
-        self.torch = options.torch or self.said(
+        self.torch = options.torch or self.output(
             [sys.executable, "-c", "import os, torch; print(os.path.dirname(torch.__file__))"], os.environ, 120
         )["out"].strip()
         wheels = glob.glob(str(KIT / "wheels/*.whl"))
         if wheels:
             site = str(self.work / "site")
             install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--target", site]
-            self.said(install + wheels, os.environ, 120)
+            self.output(install + wheels, os.environ, 120)
         library = ":".join(filter(None, [self.torch + "/lib", os.environ.get("LD_LIBRARY_PATH")]))
         self.env = dict(
             os.environ,
@@ -227,7 +227,7 @@ class Machine:
             return False
 
     def kill(self, pids):
-        """Those that are still of this kit: a number may be somebody else's by now."""
+        """Those that are still of this kit: a pid may be reused by now."""
         for pid in pids:
             if self.is_own(f"/proc/{pid}/environ"):
                 with contextlib.suppress(OSError):
@@ -235,19 +235,19 @@ class Machine:
 
     def stop(self, number, _):
         """A signal. Only the first one is acted on, since all that follows is the end."""
-        if self.told is None:
-            self.told = number
+        if self.stop_signal is None:
+            self.stop_signal = number
             self.obey()
 
     def obey(self):
-        if self.told is not None and not getattr(self.thread, "starts", False):
+        if self.stop_signal is not None and not getattr(self.thread, "starts", False):
             # Other threads wait for what they have started.
             self.abandon()
-            raise Stopped(self.told)
+            raise Stopped(self.stop_signal)
 
     def begin(self, command, ending=end, **options):
         """A process in a session of its own. A signal that comes while it starts is acted on as soon as it is known
-        here: nobody else would end it."""
+        here: nothing else would."""
         self.thread.starts = True
         try:
             child = subprocess.Popen(command, start_new_session=True, cwd=self.work, **options)
@@ -260,7 +260,7 @@ class Machine:
     def forget(self, child):
         self.children.pop(child, None)
 
-    def said(self, command, env=None, limit=25):
+    def output(self, command, env=None, limit=25):
         """Exit code and output of a short program; a string goes through a shell."""
         limit = max(1, min(limit * self.patience(), self.left()))
         try:
@@ -335,7 +335,7 @@ class Machine:
         given["KIT_STEPS"] = str(self.steps())
         env = [dict(self.env, **given, RANK=str(rank), NCCL_HOSTID=f"kit-{rank}") for rank in range(count)]
         with concurrent.futures.ThreadPoolExecutor(count) as pool:
-            return list(pool.map(lambda env: self.said(command, env, limit), env))
+            return list(pool.map(lambda env: self.output(command, env, limit), env))
 
     def hosts(self, ranks):
         path = self.work / f"hosts{ranks}.toml"
@@ -350,7 +350,7 @@ class Machine:
         folder = tempfile.mkdtemp(prefix="run-", dir=self.work)
         group = [] if ranks == 1 else ["--spawn", str(ranks)]
         begun = time.monotonic()
-        done = self.said([str(self.trainer), "--config", str(experiment), "--run-dir", folder, *group], env or self.rank_env, limit)
+        done = self.output([str(self.trainer), "--config", str(experiment), "--run-dir", folder, *group], env or self.rank_env, limit)
         return dict(done, seconds=round(time.monotonic() - begun, 2), folder=folder)
 
     def start(self, experiment, ranks, env=None):

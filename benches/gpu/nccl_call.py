@@ -1,4 +1,4 @@
-"""Host time of one ncclAllReduce on a communicator of one rank: blocking = 1 beside blocking = 0, which makes a thread per call."""
+"""Host time of one ncclAllReduce on a communicator of one rank: blocking = 1 vs. blocking = 0, which makes a thread per call."""
 
 import ctypes
 import json

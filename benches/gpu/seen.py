@@ -31,7 +31,7 @@ def number(text):
 
 @stage(25)
 def nvml(machine, found):
-    """What rankdeck shows of a busy GPU, beside nvidia-smi at the same time."""
+    """What rankdeck shows of a busy GPU, and nvidia-smi at the same time."""
     run, smi = machine.start(machine.pong("nvml", 10 ** 8), 2), None
     warm = 4 if machine.options.quick >= 1 else 1
     run.wait(lambda: len(run.of("progress")) > warm, 60)
@@ -41,8 +41,8 @@ def nvml(machine, found):
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=machine.env,
         )
     since = len(run.of("progress"))
-    wanted = max(3, int(10 * machine.options.quick))
-    run.wait(lambda: len(run.of("progress")) >= since + wanted, 30)
+    expected = max(3, int(10 * machine.options.quick))
+    run.wait(lambda: len(run.of("progress")) >= since + expected, 30)
     shown = [rank for line in run.of("progress")[since:] for rank in line["per_rank"]]
     gpus = [rank["gpu"] for rank in shown if rank["gpu"]]
     found["rankdeck"] = {
@@ -53,7 +53,7 @@ def nvml(machine, found):
         "sm_clock_mhz": mean(gpu["sm_clock_mhz"] for gpu in gpus),
         "latest": gpus[-1] if gpus else None,
     }
-    found["apps"] = machine.said("nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits")["out"]
+    found["apps"] = machine.output("nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits")["out"]
     found["pids"] = dict(run.pids)
     if smi:
         end(smi)
@@ -74,7 +74,7 @@ def script(machine, found):
         return machine.start(path, 2)
 
     run = start("script", max(40, int(400 * machine.options.quick)))
-    run.wait(lambda: run.of("run_finished"), 40)
+    run.wait(lambda: run.of("run_finished"), 40 * machine.patience())
     found["runs"] = dict(run.summary(), lines=[line["line"] for line in run.of("log")][-4:])
     run.stop()
     machine.save()
@@ -138,5 +138,5 @@ def screens(machine, found):
     machine.forget(console)
     os.close(terminal)
     for run in glob.glob(str(machine.work / "work/runs/screens-*")):
-        stopped = machine.said([str(machine.console), "stop", os.path.basename(run), "--hosts", hosts], limit=30)
+        stopped = machine.output([str(machine.console), "stop", os.path.basename(run), "--hosts", hosts], limit=30)
         found[f"stop of {os.path.basename(run)}"] = stopped["code"]

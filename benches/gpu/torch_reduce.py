@@ -10,7 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 
-# As src/trainer/measure.rs.
+# As src/trainer/host_check.rs.
 SIZES = [4, 1 << 10, 36_620, 256 << 10, 1 << 20, 6_746_772, 16 << 20, 32 << 20]
 WARM, ROUNDS, QUEUED = 5, 50, 20
 BYTES, LEAST = 128 << 20, 3

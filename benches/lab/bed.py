@@ -109,7 +109,7 @@ class Bed:
         return None
 
     def sshd_gone(self, run, undo):
-        """The console cannot come back for ten seconds; the ranks go on (P27): nobody is to blame."""
+        """The console cannot come back for ten seconds; the ranks keep running (P27): no rank is the culprit."""
         undo.callback(self.call, "fault", "node1", "sshd", "start", check=False)
         self.call("fault", "node1", "sshd", "kill")
         self.call("fault", "node1", "drop-sessions")

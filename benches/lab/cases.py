@@ -28,7 +28,7 @@ class Case:
     outside: typing.Callable | str | None = None
     # ppo, worker (a Python environment worker), ppg, script (with the hook), plain (script without the hook).
     program: str = "ppo"
-    # `rank`: the one that was struck; `none`: nobody may be blamed; `any`: whoever, or nobody.
+    # `rank`: the one that was struck; `none`: no rank; `any`: any rank, or none.
     guilty: str = "rank"
     severity: str = "red"
     # Only these ranks are struck.
@@ -87,7 +87,7 @@ def _healthy(name, program, faults, **more):
 
 
 def _of_others(program, hosts):
-    """Faults of a script that somebody else has written."""
+    """Faults of a third-party script."""
     more = dict(program=program, matrix="others", **hosts)
     def case(name, reasons, **own):
         return Case(f"{program}-{name}", reasons=frozenset(reasons.split()), **{**more, **own})
@@ -108,7 +108,7 @@ def _of_others(program, hosts):
 
 
 def _well(program, hosts):
-    """What a script of somebody else may do for long."""
+    """Long phases of a healthy third-party script."""
     return [_healthy(f"{program}-{name}", program, f"{name}@{who}:20", **{**hosts, "seconds": 50})
             for name, who in (("evaluates", 0), ("saves", 0), ("downloads", "{rank}"), ("compiles", "{rank}"))]
 
@@ -155,7 +155,7 @@ MUST_ALARM = [
     _case("script-stop", "P30, P7", "stopped", outside=outside.stop, **SCRIPT),
     _case("script-raise", "P30, P4", "failed", fault="raise@{rank}:{step}", **SCRIPT),
     _case("script-lock", "P30, P12", "lock", group=SILENT, fault="lock@{rank}:{step}", words=("script.py:",), **SCRIPT),
-    # Nothing tells a script that computes from one that spins: amber within seconds, red after
+    # A script that computes looks like one that spins: amber within seconds, red after
     # `watch.rank0_budget_s`.
     _case("script-spin", "P30, P14", "spinning", group=SILENT, severity="amber", fault="spin@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-gil", "P30, P15", "gil_held", group=SILENT, fault="gil@{rank}:{step}", words=("script.py:",), **SCRIPT),
@@ -171,20 +171,20 @@ MUST_ALARM = [
     _case("script-irecv", "P30, P12", "lock", group=SILENT, fault="irecv@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-fifo-read", "blocked", "fifo", group=SILENT, fault="fifo-read@{rank}:{step}", words=("faults.py:", "/orders"), **SCRIPT),
     _case("script-fifo-write", "blocked", "fifo", group=SILENT, fault="fifo-write@{rank}:{step}", words=("faults.py:", "/orders"), **SCRIPT),
-    _case("script-flock", "blocked", "file_lock", group=SILENT, fault="flock@{rank}:{step}", words=("index.lock", "held by pid"), **SCRIPT),
-    _case("script-lockf", "blocked", "file_lock", group=SILENT, fault="lockf@{rank}:{step}", words=("index.lock", "held by pid"), **SCRIPT),
+    _case("script-flock", "blocked", "file_lock", group=SILENT, fault="flock@{rank}:{step}", words=("index.lock", "pid"), **SCRIPT),
+    _case("script-lockf", "blocked", "file_lock", group=SILENT, fault="lockf@{rank}:{step}", words=("index.lock", "pid"), **SCRIPT),
     # Each try may read the file: amber after half a minute, red after `watch.rank0_budget_s`.
-    _case("script-tried", "blocked", "file_lock", group=SLOW, severity="amber", fault="tried@{rank}:{step}", words=("index.lock", "held by pid", "faults.py:"), **TRIES),
-    _case("script-database", "blocked", "file_lock", group=SLOW, severity="amber", fault="database@{rank}:{step}", words=("study.db", "held by pid", "faults.py:"), **TRIES),
-    _case("script-accept", "blocked", "waits_for_peer", group=SILENT, fault="accept@{rank}:{step}", words=("somebody to connect to 127.0.0.1:", "faults.py:"), **SCRIPT),
-    _case("script-accept-path", "blocked", "waits_for_peer", group=SILENT, fault="accept-path@{rank}:{step}", words=("somebody to connect to /", "/orders", "faults.py:"), **SCRIPT),
-    _case("script-child-server", "blocked", "waits_for_peer", group=SILENT, fault="child-server@{rank}:{step}", words=("/simulator to answer: pid", "faults.py:"), **SCRIPT),
+    _case("script-tried", "blocked", "file_lock", group=SLOW, severity="amber", fault="tried@{rank}:{step}", words=("index.lock", "pid", "faults.py:"), **TRIES),
+    _case("script-database", "blocked", "file_lock", group=SLOW, severity="amber", fault="database@{rank}:{step}", words=("study.db", "pid", "faults.py:"), **TRIES),
+    _case("script-accept", "blocked", "waits_for_peer", group=SILENT, fault="accept@{rank}:{step}", words=("127.0.0.1:", "faults.py:"), **SCRIPT),
+    _case("script-accept-path", "blocked", "waits_for_peer", group=SILENT, fault="accept-path@{rank}:{step}", words=("/orders", "faults.py:"), **SCRIPT),
+    _case("script-child-server", "blocked", "waits_for_peer", group=SILENT, fault="child-server@{rank}:{step}", words=("/simulator", "pid", "faults.py:"), **SCRIPT),
     _case("script-server", "blocked", "waits_for_peer", group=SILENT, fault="server@{rank}:{step}", words=("127.0.0.1:", "faults.py:"), **SCRIPT),
     _case("script-server-poll", "blocked", "waits_for_peer", group=SILENT, fault="server-poll@{rank}:{step}", words=("127.0.0.1:",), **SCRIPT),
     _case("script-name-server", "blocked", "name_lookup", group=SILENT, fault="name-server@{rank}:{step}", words=("127.0.0.1:53",), **SCRIPT),
     _case("script-child", "blocked", "child_process", group=SILENT, fault="child@{rank}:{step}", words=("sleep 1000",), **SCRIPT),
     _case("script-child-output", "blocked", "pipe child_process", group=SILENT, fault="child-output@{rank}:{step}", words=("sleep 1000",), **SCRIPT),
-    _case("script-stopped-reader", "blocked", "pipe", group=SILENT, fault="stopped-reader@{rank}:{step}", words=("stopped by a signal",), **SCRIPT),
+    _case("script-stopped-reader", "blocked", "pipe", group=SILENT, fault="stopped-reader@{rank}:{step}", words=("stopped",), **SCRIPT),
     _case("script-loader", "blocked", "data_loader", group=SILENT, fault="loader@{rank}:{step}", words=("faults.py:",), **SCRIPT),
     _case("script-regex", "lock in C", "gil_held", group=SILENT, severity="amber", fault="regex@{rank}:{step}", words=("faults.py:",), **SCRIPT),
     _case("script-power", "lock in C", "gil_held", group=SILENT, severity="amber", fault="power@{rank}:{step}", words=("faults.py:",), **SCRIPT),
@@ -276,9 +276,9 @@ MUST_NOT_ALARM = [
 CANNOT = {
     "P15 in the built-in trainer": "it has no interpreter lock; the script has it",
     "P24, a taken port": "refused by the preflight before anything starts: tests/hosts/faults.rs",
-    "P30 without hook, P15, P16": "not told in seconds: nothing shows who waits for whom (docs/ARCHITECTURE.md)",
+    "P30 without hook, P15, P16": "not detected in seconds: who waits for whom is unknown (docs/architecture.md)",
     "P31, P32": "scripted RAS server and fake NVML: unit tests",
     "N13": "a jump of the wall clock of one host: clocks are the machine's; trace in src/core/watch/tests",
     "N16": "suspending the whole machine: trace in src/core/watch/tests",
-    "N17, 24 h": "benches/soak.py runs as long as it is told",
+    "N17, 24 h": "benches/soak.py runs as long as requested",
 }

@@ -146,7 +146,7 @@ def quota(run, rank, chance, undo):
 
 def frozen_disk(run, rank, chance, undo):
     """A file system of its own below the checkpoints, frozen (fsfreeze): the next write sleeps uninterruptibly."""
-    if not run.wait(lambda said: said["kind"] == "run_started", 60):
+    if not run.wait(lambda event: event["kind"] == "run_started", 60):
         raise Missing("the run did not begin")
     target = run.run_dir() / "checkpoints"
     deadline = time.time() + 30
@@ -192,7 +192,7 @@ def held_lock(run, rank, chance, undo):
     """Another process holds the lock of a file that all ranks are about to want."""
     file = undo.enter_context(open(LOCKED, "w"))
     fcntl.flock(file, fcntl.LOCK_EX)
-    struck = run.wait(lambda said: said["kind"] == "log" and "strikes" in said.get("line", ""), 60)
+    struck = run.wait(lambda event: event["kind"] == "log" and "strikes" in event.get("line", ""), 60)
     if not struck:
         raise Missing("no rank came to the lock")
     return struck[0]
@@ -200,9 +200,9 @@ def held_lock(run, rank, chance, undo):
 
 def restart(run, rank, chance, undo):
     """The user restarts the run: another generation begins (N12)."""
-    name = next(said["run"] for _, said in run.lines if said.get("run"))
+    name = next(event["run"] for _, event in run.lines if event.get("run"))
     asked = [*run.argv, "restart", name, "--yes", "--hosts", str(run.folder / "hosts.toml")]
     answer = subprocess.run(asked, cwd=run.folder, capture_output=True, text=True, timeout=60)
-    if not run.wait(lambda said: said["kind"] == "run_started" and said["generation"] > 0, 30):
+    if not run.wait(lambda event: event["kind"] == "run_started" and event["generation"] > 0, 30):
         raise Missing(f"no second generation began: {answer.stderr.strip()}")
     return None

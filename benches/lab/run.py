@@ -6,7 +6,7 @@ ITERATION = re.compile(r"^iteration (\d+)")
 
 
 class Run:
-    """A headless console and the ranks below it. `lines` holds what it said as (time read, object)."""
+    """A headless console and the ranks below it. `lines` holds its JSON lines as (time read, object)."""
 
     def __init__(self, argv, folder, experiment, hosts, environment=None, more=()):
         self.argv, self.folder = argv, pathlib.Path(folder)
@@ -50,11 +50,11 @@ class Run:
                     return None
 
     def wait_iteration(self, step, seconds=90):
-        """True once iteration `step` was told: by the trainer's progress, or by a line of rank 0."""
-        def reached(said):
-            if said["kind"] == "progress":
-                return said["train_iter"] >= step
-            found = said["kind"] == "log" and said.get("rank") == 0 and ITERATION.match(said.get("line", ""))
+        """True once iteration `step` was reported: by the trainer's progress, or by a line of rank 0."""
+        def reached(event):
+            if event["kind"] == "progress":
+                return event["train_iter"] >= step
+            found = event["kind"] == "log" and event.get("rank") == 0 and ITERATION.match(event.get("line", ""))
             return bool(found) and int(found[1]) >= step
         return self.wait(reached, seconds) is not None
 
@@ -67,21 +67,21 @@ class Run:
         return True
 
     def verdicts(self, severity=None):
-        return [(at, said) for at, said in self.lines if said["kind"] == "verdict" and severity in (None, said["severity"])]
+        return [(at, event) for at, event in self.lines if event["kind"] == "verdict" and severity in (None, event["severity"])]
 
     def pid(self, rank, seconds=30):
         """Process id of a rank, on its own host."""
-        found = self.wait(lambda said: said["kind"] == "rank" and said["rank"] == rank and said.get("pid"), seconds)
+        found = self.wait(lambda event: event["kind"] == "rank" and event["rank"] == rank and event.get("pid"), seconds)
         return found and found[1]["pid"]
 
     def pids(self):
-        return {said["rank"]: said["pid"] for _, said in self.lines if said["kind"] == "rank" and said.get("pid")}
+        return {event["rank"]: event["pid"] for _, event in self.lines if event["kind"] == "rank" and event.get("pid")}
 
     def end(self):
-        return next((said for _, said in reversed(self.lines) if said["kind"] == "run_finished"), None)
+        return next((event for _, event in reversed(self.lines) if event["kind"] == "run_finished"), None)
 
     def run_dir(self):
-        found = next((said for _, said in self.lines if said["kind"] == "run_started"), None)
+        found = next((event for _, event in self.lines if event["kind"] == "run_started"), None)
         return found and pathlib.Path(found["run_dir"])
 
     def finish(self, polite=30):
@@ -91,7 +91,7 @@ class Run:
         for _ in range(3):
             if self.process.poll() is None and self.end() is None:
                 self.signal(signal.SIGINT)
-            if self.wait(lambda said: said["kind"] == "run_finished", polite) or self.process.poll() is not None:
+            if self.wait(lambda event: event["kind"] == "run_finished", polite) or self.process.poll() is not None:
                 break
         deadline = time.time() + 10
         while self.read() and time.time() < deadline:
@@ -114,8 +114,8 @@ class Run:
                 pass
 
     def strike(self):
-        """When a rank said that its fault strikes: in the lines, or, when it died at once, in its log file."""
-        texts = [said.get("line", "") for _, said in self.lines if said["kind"] == "log"]
+        """When a rank reported its fault: in the lines, or in its log file if it died at once."""
+        texts = [event.get("line", "") for _, event in self.lines if event["kind"] == "log"]
         texts += [log.read_text(errors="replace") for log in self.folder.glob("**/gen*/rank*.log")]
         for text in texts:
             found = STRIKES.search(text)
@@ -125,10 +125,10 @@ class Run:
 
     def leftovers(self):
         """Processes of this machine that still carry a mark of this run."""
-        said = next((said for _, said in self.lines if said.get("run")), None)
-        if not said:
+        event = next((event for _, event in self.lines if event.get("run")), None)
+        if not event:
             return []
-        mark, left = f"RANKDECK_RUN={said['run']}".encode(), []
+        mark, left = f"RANKDECK_RUN={event['run']}".encode(), []
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):

@@ -1,7 +1,7 @@
-"""A run of rankdeck in W&B, after it or while it goes on: `python wandb_run.py runs/RUN`. WANDB_MODE=offline writes it beside.
+"""Sends a run to W&B, during the run or after it: `python wandb_run.py runs/RUN`. WANDB_MODE=offline writes it to a directory.
 
 It needs nothing but wandb: configuration, curves and evaluations come from the run's folder. Of a run on other hosts,
-`rankdeck fetch RUN '*.csv'` brings them first. Sent again, a run goes on where it was.
+`rankdeck fetch RUN '*.csv'` brings them first. Sending a run again appends to it.
 """
 
 import argparse

@@ -8,16 +8,15 @@ use crate::examine;
 use crate::files;
 use crate::fleet;
 use crate::paths::{self, RunPaths};
-use crate::proc::Ident;
-use crate::reach;
+use crate::proc::ProcessKey;
+use crate::process_query;
 use crate::search;
 use crate::serve::{
-    self,
-    daemon::{self, Start},
+    self, Settings,
+    daemon::{self, StartRequest},
     relay,
-    settings::Settings,
 };
-use crate::supervise::guard::{self, Watch};
+use crate::supervise::guard::{self, GuardConfig};
 use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, RunId};
@@ -33,23 +32,23 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-const USAGE: &str = "agent start|hold|relay|list|fleet|reach|probe|examine|unpack|sweep|traces|checkpoints|header|search|files|read|measure|remove; these commands are used by the console itself";
+const USAGE: &str = "agent start|hold|relay|list|fleet|reach|probe|examine|unpack|sweep|traces|checkpoints|header|search|files|read|measure|remove; the console runs these commands";
 /// Options without a value.
 const FLAGS: [&str; 2] = ["existing", "lines"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Command {
-    Start(Start),
+enum AgentSubcommand {
+    Start(StartRequest),
     Serve(Box<Settings>),
-    Guard(Watch),
+    Guard(GuardConfig),
     /// Start or find an agent, and stay while it lives.
-    Hold(Start),
+    Hold(StartRequest),
     Relay(PathBuf, bool),
     List(PathBuf),
-    /// Look at this host for so long.
+    /// How long to sample this host.
     Fleet(PathBuf, Duration),
     /// The environment of a process, or a signal to it.
-    Reach(Ident, Option<i32>),
+    Reach(ProcessKey, Option<i32>),
     Probe,
     Examine,
     Unpack(String, PathBuf),
@@ -57,7 +56,7 @@ enum Command {
     Traces(String, PathBuf),
     Checkpoints(String, PathBuf),
     Checkpoint(String, PathBuf),
-    /// What a checkpoint tells of itself.
+    /// Print the header of a checkpoint.
     Header(String, PathBuf),
     Search(String, PathBuf, String),
     Files(String, PathBuf),
@@ -68,7 +67,7 @@ enum Command {
         offset: u64,
         bytes: u64,
     },
-    /// Remove a run, or only say what that would free.
+    /// Remove a run, or only print what that would free.
     Remove {
         run: String,
         workdir: PathBuf,
@@ -76,7 +75,7 @@ enum Command {
     },
 }
 
-/// Tells whoever typed the command, or the console that sent it.
+/// Prints an error for the user or the console.
 fn complain(failure: &HintedError) {
     #[expect(clippy::disallowed_methods, reason = "an agent has no console's door")]
     let mut stderr = std::io::stderr();
@@ -84,7 +83,7 @@ fn complain(failure: &HintedError) {
 }
 
 /// Parses and carries out.
-pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+pub(crate) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
     let command = match parse(&args) {
         Ok(command) => command,
@@ -94,35 +93,37 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         }
     };
     match command {
-        Command::Start(start) => answer("RANKDECK-AGENT", daemon::start(&start)),
-        Command::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
-        Command::Fleet(workdir, within) => answer("RANKDECK-FLEET", fleet::tell(&workdir, within)),
-        Command::Reach(meant, signal) => {
+        AgentSubcommand::Start(start) => answer("RANKDECK-AGENT", daemon::start(&start)),
+        AgentSubcommand::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
+        AgentSubcommand::Fleet(workdir, within) => {
+            answer("RANKDECK-FLEET", fleet::stream_snapshots(&workdir, within))
+        }
+        AgentSubcommand::Reach(meant, signal) => {
             let reached = match signal {
-                Some(signal) => reach::signal(meant, signal),
-                None => reach::environment(meant, &BTreeSet::new()),
+                Some(signal) => process_query::signal(meant, signal),
+                None => process_query::environment(meant, &BTreeSet::new()),
             };
             answer("RANKDECK-REACHED", reached)
         }
-        Command::Examine => answer("RANKDECK-FINDINGS", examine::main()),
-        Command::Unpack(hash, into) => answer("RANKDECK-UNPACKED", unpack(&hash, &into)),
-        Command::Probe => answer("RANKDECK-PROBE", Ok(examine::probe())),
-        Command::Checkpoints(run, workdir) => {
+        AgentSubcommand::Examine => answer("RANKDECK-FINDINGS", examine::main()),
+        AgentSubcommand::Unpack(hash, into) => answer("RANKDECK-UNPACKED", unpack(&hash, &into)),
+        AgentSubcommand::Probe => answer("RANKDECK-PROBE", Ok(examine::probe())),
+        AgentSubcommand::Checkpoints(run, workdir) => {
             answer("RANKDECK-CHECKPOINTS", Ok(files::checkpoints(&workdir, &run)))
         }
-        Command::Checkpoint(path, workdir) => {
+        AgentSubcommand::Checkpoint(path, workdir) => {
             let found: Vec<String> = files::checkpoint(&workdir, &path).into_iter().collect();
             answer("RANKDECK-CHECKPOINT", Ok(found))
         }
-        Command::Header(path, workdir) => answer("RANKDECK-HEADER", files::header(&workdir, &path)),
-        Command::Files(run, workdir) => answer("RANKDECK-FILES", files::list(&workdir, &run)),
-        Command::Read { run, workdir, path, offset, bytes } => {
+        AgentSubcommand::Header(path, workdir) => answer("RANKDECK-HEADER", files::header(&workdir, &path)),
+        AgentSubcommand::Files(run, workdir) => answer("RANKDECK-FILES", files::list(&workdir, &run)),
+        AgentSubcommand::Read { run, workdir, path, offset, bytes } => {
             answer("RANKDECK-PIECE", files::read(&workdir, &run, &path, offset, bytes))
         }
-        Command::Remove { run, workdir, dry } => {
+        AgentSubcommand::Remove { run, workdir, dry } => {
             answer("RANKDECK-REMOVAL", files::remove(&workdir, &run, dry))
         }
-        Command::Sweep(run, workdir) => {
+        AgentSubcommand::Sweep(run, workdir) => {
             #[derive(Serialize)]
             struct SweepAnswer {
                 survivors: Vec<rankdeck_proto::message::Survivor>,
@@ -131,31 +132,30 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
                 RunId::parse(&run).map(|run| SweepAnswer { survivors: entries::clean(&run, &workdir) });
             answer("RANKDECK-SWEEP", swept)
         }
-        Command::Traces(run, workdir) => {
+        AgentSubcommand::Traces(run, workdir) => {
             answer("RANKDECK-TRACES", RunId::parse(&run).map(|run| entries::traces(&run, &workdir)))
         }
-        Command::Search(run, workdir, wanted) => {
+        AgentSubcommand::Search(run, workdir, query) => {
             let found = RunId::parse(&run).and_then(|run| {
-                let wanted = serde_json::from_str(&wanted).map_err(|error| {
-                    HintedError::new(format!("the search cannot be read: {error}"), USAGE)
-                })?;
-                search::search(&workdir, &run, &wanted)
+                let query = serde_json::from_str(&query)
+                    .map_err(|error| HintedError::new(format!("invalid search: {error}"), USAGE))?;
+                search::search(&workdir, &run, &query)
             });
             answer("RANKDECK-SEARCH", found)
         }
-        Command::Hold(start) => daemon::hold(&start, |started| {
+        AgentSubcommand::Hold(start) => daemon::hold(&start, |started| {
             answer("RANKDECK-PROBE", Ok(examine::probe()));
             answer("RANKDECK-AGENT", started);
         }),
-        Command::Relay(socket, lines) => match relay::run(&socket, lines) {
+        AgentSubcommand::Relay(socket, lines) => match relay::run(&socket, lines) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 complain(&failure);
                 ExitCode::FAILURE
             }
         },
-        Command::Serve(settings) => serve::main(*settings),
-        Command::Guard(watch) => match guard::main(&watch) {
+        AgentSubcommand::Serve(settings) => serve::main(*settings),
+        AgentSubcommand::Guard(watch) => match guard::main(&watch) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
@@ -172,10 +172,10 @@ fn answer<T: Serialize>(marker: &str, result: Result<T, HintedError>) -> ExitCod
     if written.is_ok() { code } else { ExitCode::FAILURE }
 }
 
-/// Unpacks a pack of the cache into a folder of the cache, and gives back nothing but that.
+/// Unpacks a pack of the cache into a directory of the cache, and gives back nothing but that.
 fn unpack(hash: &str, into: &std::path::Path) -> Result<BTreeMap<String, String>, HintedError> {
     let pack = pack::cached(hash).ok_or_else(|| {
-        HintedError::new(format!("pack {hash} is not on this host"), "`rankdeck push` brings it")
+        HintedError::new(format!("pack {hash} is not on this host"), "upload it with `rankdeck push`")
     })?;
     pack::unpack(&pack, hash, into)?;
     let _ = std::fs::remove_file(pack);
@@ -186,7 +186,7 @@ fn usage(error: impl Into<String>) -> HintedError {
     HintedError::new(error, USAGE)
 }
 
-/// The options of a command line that nobody has asked for yet.
+/// The options of a command line that are not consumed yet.
 struct Options<'a> {
     verb: &'a str,
     values: BTreeMap<&'a str, String>,
@@ -223,10 +223,10 @@ impl<'a> Options<'a> {
 
     fn node(&mut self) -> Result<NodeRank, HintedError> {
         let text = self.take("node-rank")?;
-        text.parse().map(NodeRank).map_err(|_| usage(format!("`{text}` is not a node_rank")))
+        text.parse().map(NodeRank).map_err(|_| usage(format!("invalid node_rank `{text}`")))
     }
 
-    /// The folder of runs.
+    /// The directory of runs.
     fn workdir(&mut self) -> Result<PathBuf, HintedError> {
         Ok(paths::expand(&self.take("workdir")?))
     }
@@ -238,24 +238,24 @@ impl<'a> Options<'a> {
     /// That nothing is left over.
     fn end(self) -> Result<(), HintedError> {
         match self.values.keys().next() {
-            Some(name) => Err(usage(format!("`agent {}` has no option `--{name}`", self.verb))),
+            Some(name) => Err(usage(format!("unknown option `--{name}` of `agent {}`", self.verb))),
             None => Ok(()),
         }
     }
 }
 
-fn parse(args: &[String]) -> Result<Command, HintedError> {
-    let (verb, rest) = args.split_first().ok_or_else(|| usage("agent needs a command"))?;
+fn parse(args: &[String]) -> Result<AgentSubcommand, HintedError> {
+    let (verb, rest) = args.split_first().ok_or_else(|| usage("`agent` needs a command"))?;
     let mut options = Options::read(verb, rest)?;
     let command = command(&mut options)?;
     options.end()?;
     Ok(command)
 }
 
-fn command(options: &mut Options<'_>) -> Result<Command, HintedError> {
+fn command(options: &mut Options<'_>) -> Result<AgentSubcommand, HintedError> {
     Ok(match options.verb {
         verb @ ("start" | "hold") => {
-            let start = Start {
+            let start = StartRequest {
                 run: options.take("run")?,
                 host: options.take("host")?,
                 node: options.node()?,
@@ -263,9 +263,9 @@ fn command(options: &mut Options<'_>) -> Result<Command, HintedError> {
                 existing: options.flags.contains("existing"),
                 launcher: options.get("launcher"),
             };
-            if verb == "hold" { Command::Hold(start) } else { Command::Start(start) }
+            if verb == "hold" { AgentSubcommand::Hold(start) } else { AgentSubcommand::Start(start) }
         }
-        "serve" => Command::Serve(Box::new(Settings {
+        "serve" => AgentSubcommand::Serve(Box::new(Settings {
             run: RunId::parse(&options.take("run")?)?,
             host: options.take("host")?,
             paths: options.paths()?,
@@ -274,69 +274,73 @@ fn command(options: &mut Options<'_>) -> Result<Command, HintedError> {
             umask: options.number("umask")?,
             holder: options.get("holder").and_then(|holder| ident(&holder)),
         })),
-        "guard" => Command::Guard(Watch {
+        "guard" => AgentSubcommand::Guard(GuardConfig {
             run: RunId::parse(&options.take("run")?)?,
             paths: options.paths()?,
-            agent: ident(&options.take("agent")?)
-                .ok_or_else(|| usage("`--agent` does not name a process"))?,
+            agent: ident(&options.take("agent")?).ok_or_else(|| usage("invalid process in `--agent`"))?,
             cgroup: options.get("cgroup").map(Into::into),
             note: options.take("note")?.into(),
         }),
-        "relay" => Command::Relay(options.take("socket")?.into(), options.flags.contains("lines")),
-        "list" => Command::List(options.workdir()?),
+        "relay" => AgentSubcommand::Relay(options.take("socket")?.into(), options.flags.contains("lines")),
+        "list" => AgentSubcommand::List(options.workdir()?),
         "fleet" => {
             let within = Duration::from_secs(options.number("seconds")?);
-            Command::Fleet(options.workdir()?, within)
+            AgentSubcommand::Fleet(options.workdir()?, within)
         }
         "reach" => {
             let meant = options.take("process")?;
-            let meant = ident(&meant).ok_or_else(|| usage("`--process` does not name a process"))?;
+            let meant = ident(&meant).ok_or_else(|| usage("invalid process in `--process`"))?;
             let signal = options.get("signal").map(|text| text.parse());
-            Command::Reach(meant, signal.transpose().map_err(|_| usage("`--signal` is not a number"))?)
+            AgentSubcommand::Reach(
+                meant,
+                signal.transpose().map_err(|_| usage("`--signal` is not a number"))?,
+            )
         }
-        "probe" => Command::Probe,
-        "examine" => Command::Examine,
-        "unpack" => Command::Unpack(options.take("hash")?, options.take("into")?.into()),
-        "files" => Command::Files(options.take("run")?, options.workdir()?),
-        "read" => Command::Read {
+        "probe" => AgentSubcommand::Probe,
+        "examine" => AgentSubcommand::Examine,
+        "unpack" => AgentSubcommand::Unpack(options.take("hash")?, options.take("into")?.into()),
+        "files" => AgentSubcommand::Files(options.take("run")?, options.workdir()?),
+        "read" => AgentSubcommand::Read {
             run: options.take("run")?,
             workdir: options.workdir()?,
             path: options.take("path")?,
             offset: options.number("offset")?,
             bytes: options.number("bytes")?,
         },
-        "measure" | "remove" => Command::Remove {
+        "measure" | "remove" => AgentSubcommand::Remove {
             run: options.take("run")?,
             workdir: options.workdir()?,
             dry: options.verb == "measure",
         },
-        "checkpoints" => Command::Checkpoints(options.take("run")?, options.workdir()?),
-        "checkpoint" => Command::Checkpoint(options.take("path")?, options.workdir()?),
-        "header" => Command::Header(options.take("path")?, options.workdir()?),
-        "sweep" => Command::Sweep(options.take("run")?, options.workdir()?),
-        "traces" => Command::Traces(options.take("run")?, options.workdir()?),
-        "search" => Command::Search(options.take("run")?, options.workdir()?, options.take("wanted")?),
-        verb => return Err(usage(format!("agent has no command `{verb}`"))),
+        "checkpoints" => AgentSubcommand::Checkpoints(options.take("run")?, options.workdir()?),
+        "checkpoint" => AgentSubcommand::Checkpoint(options.take("path")?, options.workdir()?),
+        "header" => AgentSubcommand::Header(options.take("path")?, options.workdir()?),
+        "sweep" => AgentSubcommand::Sweep(options.take("run")?, options.workdir()?),
+        "traces" => AgentSubcommand::Traces(options.take("run")?, options.workdir()?),
+        "search" => {
+            AgentSubcommand::Search(options.take("run")?, options.workdir()?, options.take("wanted")?)
+        }
+        verb => return Err(usage(format!("unknown agent command `{verb}`"))),
     })
 }
 
-fn ident(text: &str) -> Option<Ident> {
+fn ident(text: &str) -> Option<ProcessKey> {
     let (pid, start) = text.split_once('-')?;
-    Some(Ident { pid: pid.parse().ok()?, start: start.parse().ok()? })
+    Some(ProcessKey { pid: pid.parse().ok()?, start: start.parse().ok()? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Command, HintedError> {
+    fn parsed(line: &str) -> Result<AgentSubcommand, HintedError> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn the_contract_s_command_lines_are_understood() {
+    fn command_lines_of_the_contract_are_parsed() {
         let start = parsed("start --run r --host a --node-rank 2 --workdir w --existing").unwrap();
-        let expected = Start {
+        let expected = StartRequest {
             run: "r".into(),
             host: "a".into(),
             node: NodeRank(2),
@@ -344,13 +348,16 @@ mod tests {
             existing: true,
             launcher: None,
         };
-        assert_eq!(start, Command::Start(expected));
-        assert_eq!(parsed("relay --socket /s").unwrap(), Command::Relay("/s".into(), false));
-        assert_eq!(parsed("probe").unwrap(), Command::Probe);
-        let fleet = Command::Fleet("/w".into(), Duration::from_secs(90));
+        assert_eq!(start, AgentSubcommand::Start(expected));
+        assert_eq!(parsed("relay --socket /s").unwrap(), AgentSubcommand::Relay("/s".into(), false));
+        assert_eq!(parsed("probe").unwrap(), AgentSubcommand::Probe);
+        let fleet = AgentSubcommand::Fleet("/w".into(), Duration::from_secs(90));
         assert_eq!(parsed("fleet --workdir /w --seconds 90").unwrap(), fleet);
-        assert_eq!(parsed("list --workdir /w").unwrap(), Command::List("/w".into()));
-        assert_eq!(parsed("sweep --run r --workdir /w").unwrap(), Command::Sweep("r".into(), "/w".into()));
+        assert_eq!(parsed("list --workdir /w").unwrap(), AgentSubcommand::List("/w".into()));
+        assert_eq!(
+            parsed("sweep --run r --workdir /w").unwrap(),
+            AgentSubcommand::Sweep("r".into(), "/w".into())
+        );
     }
 
     #[test]

@@ -1,30 +1,34 @@
-//! What a node's records say of its run as a whole, for lists of runs.
+//! Summarizes a run from the records of a node, for lists of runs.
 //!
-//! Owner: one-shot commands. The digest of a run that is over is kept beside its records, so that a list of
+//! Owner: one-shot commands. The digest of a run that is over is kept next to its records, so that a list of
 //! many runs reads each file once. It is made again when the file has changed.
 
 use crate::paths::RunPaths;
 use rankdeck_proto::message::{Counters, Exit, FinishReason, RankEvent, Record, RecordEvent, Returns};
 use rankdeck_proto::run_entry::{NodeDigest, RankFailure, SavedCheckpoint};
+use rankdeck_proto::trust;
+use rankdeck_types::hidden;
 use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::plan::Plan;
 use rankdeck_types::words::clip;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Grows whenever a digest is made in another way.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 /// Longest record that is read.
 const RECORD_BYTES: u64 = 8 << 20;
+/// Most checkpoints that are known by their paths.
+const CHECKPOINTS: usize = 4096;
 /// Longest text of a failure, characters.
 const TEXT: usize = 400;
 /// Longest name of what ranks run, characters.
 const PROGRAM: usize = 200;
-/// The scalar in which a program of the user tells its returns.
+/// The scalar in which a user's program reports its returns.
 const RETURN: &str = "charts/episodic_return";
 
 /// A digest, and the file of records that it is of.
@@ -39,7 +43,7 @@ struct DigestFile {
 }
 
 /// The digest of a node; `over`: nothing of it runs.
-pub fn of(paths: &RunPaths, over: bool) -> NodeDigest {
+pub(crate) fn read(paths: &RunPaths, over: bool) -> NodeDigest {
     let Ok(file) = File::open(paths.spool()) else { return NodeDigest::default() };
     let Ok(data) = file.metadata() else { return NodeDigest::default() };
     let (length, inode, modified) = (data.len(), data.ino(), (data.mtime(), data.mtime_nsec()));
@@ -53,8 +57,8 @@ pub fn of(paths: &RunPaths, over: bool) -> NodeDigest {
     if let Some(kept) = known.filter(fresh).filter(|_| over) {
         return kept.digest;
     }
-    let mut fold = Fold::default();
-    records(BufReader::with_capacity(1 << 16, file), |record| fold.apply(record));
+    let mut fold = DigestBuilder::default();
+    records(BufReader::with_capacity(1 << 16, file), |record| fold.read(record));
     let digest = fold.finish(over);
     if over {
         keep(&path, &DigestFile { form: FORM, build, length, inode, modified, digest: digest.clone() });
@@ -62,12 +66,11 @@ pub fn of(paths: &RunPaths, over: bool) -> NodeDigest {
     digest
 }
 
-/// A list works without it, so nothing is said when it cannot be written.
+/// A list works without it, so a failure to write it is not reported.
 fn keep(path: &Path, kept: &DigestFile) {
     let temporary = path.with_extension(format!("json.{}", std::process::id()));
     let written = serde_json::to_vec(kept).ok().is_some_and(|bytes| {
-        std::fs::write(&temporary, bytes).is_ok()
-            && std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600)).is_ok()
+        trust::create(&temporary).and_then(|mut file| file.write_all(&bytes)).is_ok()
             && std::fs::rename(&temporary, path).is_ok()
     });
     if !written {
@@ -89,18 +92,34 @@ fn records(mut reader: impl BufRead, mut each: impl FnMut(&Record)) {
     }
 }
 
-/// Reads records in their order. What belongs to one generation begins anew with the next.
+/// Reads records in their order. State of one generation is reset by the next.
 #[derive(Default)]
-struct Fold {
+struct DigestBuilder {
     digest: NodeDigest,
     generation: Generation,
-    /// Latest counters of the ranks of the present generation that want them added up.
+    /// Latest counters of the ranks of the current generation whose counters are summed.
     own: BTreeMap<Rank, Counters>,
+    /// Ranks whose main program an exception has ended, whatever exit code follows.
+    raised: BTreeSet<Rank>,
     /// When the latest record of the present generation was written.
     last: f64,
+    /// Checkpoints by their paths, the latest of each.
+    saved: BTreeMap<String, SavedCheckpoint>,
 }
 
-impl Fold {
+impl DigestBuilder {
+    fn read(&mut self, record: &Record) {
+        if let RecordEvent::Launched { spec } = &record.event {
+            self.follow(spec.resume.as_deref());
+        }
+        self.apply(record);
+        if let RecordEvent::Rank { event: RankEvent::Checkpoint { path, .. }, .. } = &record.event
+            && let Some(saved) = self.digest.checkpoint.as_ref().filter(|_| self.saved.len() < CHECKPOINTS)
+        {
+            self.saved.insert(path.clone(), saved.clone());
+        }
+    }
+
     fn apply(&mut self, record: &Record) {
         let present = record.generation == self.generation;
         let digest = &mut self.digest;
@@ -129,18 +148,11 @@ impl Fold {
                 };
                 (self.generation, self.last) = (record.generation, record.time);
                 self.own.clear();
+                self.raised.clear();
                 return;
             }
             RecordEvent::RankExited { rank, exit, last_lines, stopping, .. } if present => {
-                digest.exits += 1;
-                if exit.is_success() {
-                } else if *stopping && exit.is_stop_effect() {
-                    digest.killed += u32::from(exit.is_sigkill());
-                } else if *stopping {
-                    digest.bad_exits += 1;
-                } else if digest.failure.as_ref().is_none_or(|known| known.exit.is_none()) {
-                    failed_by_exit(digest, record.time, *rank, exit, last_lines);
-                }
+                self.exited(record.time, *rank, exit, last_lines, *stopping);
             }
             RecordEvent::StopOrdered { by, .. } if present => {
                 digest.stop.get_or_insert_with(|| clip(by, TEXT));
@@ -156,12 +168,17 @@ impl Fold {
                 digest.ending = present.then(|| (**ending).clone());
                 return;
             }
-            RecordEvent::Rank { rank, said: RankEvent::Counters(counters) } if counters.sum => {
+            RecordEvent::Rank { rank, event: RankEvent::Counters(counters) } if counters.sum => {
                 if present {
                     self.add_up(*rank, counters);
                 }
             }
-            RecordEvent::Rank { rank, said } => said_by(digest, record, *rank, said),
+            RecordEvent::Rank { rank, event } => {
+                if present {
+                    self.ends(*rank, event);
+                }
+                apply_event(&mut self.digest, record, *rank, event);
+            }
             RecordEvent::Metrics { env_step, values, .. } => {
                 digest.own_step = env_step.or(digest.own_step);
                 digest.last_return = values.get(RETURN).copied().or(digest.last_return);
@@ -180,7 +197,57 @@ impl Fold {
         }
     }
 
-    /// Counters of a rank that nobody all-reduces.
+    fn exited(&mut self, time: f64, rank: Rank, exit: &Exit, last_lines: &[String], stopping: bool) {
+        let digest = &mut self.digest;
+        digest.exits += 1;
+        let raised = self.raised.remove(&rank) && !stopping;
+        if exit.is_success() && !raised {
+        } else if stopping && exit.is_stop_effect() {
+            digest.killed += u32::from(exit.is_sigkill());
+        } else if stopping {
+            digest.bad_exits += 1;
+        } else if digest.failure.as_ref().is_none_or(|known| known.exit.is_none()) {
+            failed_by_exit(digest, time, rank, exit, last_lines);
+        }
+    }
+
+    /// Exceptions that end a rank whatever its exit code, as far as it has not survived them.
+    fn ends(&mut self, rank: Rank, event: &RankEvent) {
+        match event {
+            RankEvent::Exception(exception) if exception.ends_rank() => {
+                self.raised.insert(rank);
+            }
+            RankEvent::Survived => {
+                self.raised.remove(&rank);
+            }
+            RankEvent::Exception(_)
+            | RankEvent::Hello { .. }
+            | RankEvent::Joined { .. }
+            | RankEvent::Counters(_)
+            | RankEvent::Totals(_)
+            | RankEvent::Scalars { .. }
+            | RankEvent::Histogram(_)
+            | RankEvent::Image(_)
+            | RankEvent::Eval(_)
+            | RankEvent::Checkpoint { .. }
+            | RankEvent::Fingerprint { .. }
+            | RankEvent::Frame(_)
+            | RankEvent::Error { .. }
+            | RankEvent::Finished { .. }
+            | RankEvent::Unknown => {}
+        }
+    }
+
+    /// A generation starts from there: checkpoints after it are no longer the run's latest.
+    fn follow(&mut self, from: Option<&str>) {
+        self.digest.checkpoint = match from {
+            Some("latest") => self.digest.checkpoint.take(),
+            Some(path) => self.saved.get(path).cloned(),
+            None => None,
+        };
+    }
+
+    /// Counters of a rank without all-reduced totals.
     fn add_up(&mut self, rank: Rank, counters: &Counters) {
         self.own.insert(rank, *counters);
         self.digest.counted = self.own.values().copied().reduce(|one, other| one.plus(&other));
@@ -208,16 +275,16 @@ fn program(plan: &Plan) -> String {
     let experiment = &plan.experiment;
     let text = match (plan.is_builtin(), &experiment.learn, &experiment.env) {
         (true, Some(learn), Some(env)) => format!("{} {}", learn.name(), env.id),
-        _ => experiment.launch.command.join(" "),
+        _ => hidden::words(experiment.launch.command.iter().map(String::as_str)).join(" "),
     };
     clip(&text, PROGRAM)
 }
 
-/// A rank's end is its failure, in its own words where it had said any.
+/// A rank's end is its failure, with its own message if it sent one.
 fn failed_by_exit(digest: &mut NodeDigest, time: f64, rank: Rank, exit: &Exit, last_lines: &[String]) {
-    let said = digest.failure.take().map(|failure| failure.text).filter(|text| !text.is_empty());
+    let own = digest.failure.take().map(|failure| failure.text).filter(|text| !text.is_empty());
     let last = last_lines.iter().rev().find(|line| !line.trim().is_empty()).cloned();
-    let text = clip(&said.or(last).unwrap_or_default(), TEXT);
+    let text = clip(&own.or(last).unwrap_or_default(), TEXT);
     digest.failure = Some(RankFailure { rank, time, exit: Some(exit.clone()), text, usage: digest.usage });
 }
 
@@ -225,8 +292,8 @@ fn mean(returns: &Returns) -> Option<f64> {
     (returns.count > 0).then(|| returns.sum / returns.count as f64)
 }
 
-fn said_by(digest: &mut NodeDigest, record: &Record, rank: Rank, said: &RankEvent) {
-    match said {
+fn apply_event(digest: &mut NodeDigest, record: &Record, rank: Rank, event: &RankEvent) {
+    match event {
         RankEvent::Totals(totals) => {
             digest.totals = Some(*totals);
             digest.last_return = totals.return_last_100.or(mean(&totals.returns)).or(digest.last_return);
@@ -258,6 +325,10 @@ fn said_by(digest: &mut NodeDigest, record: &Record, rank: Rank, said: &RankEven
             let text = format!("{}: {}", exception.class, exception.message);
             fail(digest, record, rank, &text);
         }
+        RankEvent::Survived => {
+            let before = |failure: &RankFailure| failure.rank == rank && failure.exit.is_none();
+            digest.failure = digest.failure.take().filter(|failure| !before(failure));
+        }
         RankEvent::Exception(_)
         | RankEvent::Histogram(_)
         | RankEvent::Image(_)
@@ -271,7 +342,7 @@ fn said_by(digest: &mut NodeDigest, record: &Record, rank: Rank, said: &RankEven
     }
 }
 
-/// What a rank said before its end; the first of this host counts.
+/// What a rank reported before its end; the first of this host counts.
 fn fail(digest: &mut NodeDigest, record: &Record, rank: Rank, text: &str) {
     if digest.failure.is_none() {
         let text = clip(text, TEXT);
@@ -294,7 +365,6 @@ mod tests {
             experiment: experiment.unwrap(),
             hosts: Vec::new(),
             ranks: Vec::new(),
-            backend: "gloo".into(),
             sizes: Vec::new(),
         };
         let spec = LaunchSpec {
@@ -320,8 +390,8 @@ mod tests {
         }
     }
 
-    fn said(said: RankEvent) -> RecordEvent {
-        RecordEvent::Rank { rank: Rank(0), said }
+    fn event(event: RankEvent) -> RecordEvent {
+        RecordEvent::Rank { rank: Rank(0), event }
     }
 
     /// One record a second.
@@ -346,9 +416,9 @@ mod tests {
 
     #[test]
     fn counters_that_nobody_all_reduces_are_added_up() {
-        let told = |rank, env_step, sum| RecordEvent::Rank {
+        let counters = |rank, env_step, sum| RecordEvent::Rank {
             rank: Rank(rank),
-            said: RankEvent::Counters(Counters {
+            event: RankEvent::Counters(Counters {
                 train_iter: env_step / 10,
                 env_step,
                 sum,
@@ -357,18 +427,18 @@ mod tests {
             }),
         };
         let (_folder, paths) =
-            written(&[launch(0), told(0, 100, true), told(1, 80, true), told(0, 120, true)]);
-        let digest = of(&paths, true);
+            written(&[launch(0), counters(0, 100, true), counters(1, 80, true), counters(0, 120, true)]);
+        let digest = read(&paths, true);
         let counted = digest.counted.unwrap();
         assert_eq!((counted.env_step, counted.train_iter, digest.last_return), (200, 8, Some(1.5)));
-        let (_folder, paths) = written(&[launch(0), told(0, 100, false)]);
-        assert_eq!(of(&paths, true).counted, None, "of a program that sends totals");
+        let (_folder, paths) = written(&[launch(0), counters(0, 100, false)]);
+        assert_eq!(read(&paths, true).counted, None, "of a program that sends totals");
     }
 
     #[test]
     fn generations_add_up_and_the_end_is_the_last_one_s() {
         let stopped = RecordEvent::Stopped { survivors: vec![], gpus_free: vec![], took_ms: 1 };
-        let eval = |mean| said(RankEvent::Eval(Evaluation { return_mean: mean, ..Evaluation::default() }));
+        let eval = |mean| event(RankEvent::Eval(Evaluation { return_mean: mean, ..Evaluation::default() }));
         let totals = Counters { env_step: 80, return_last_100: Some(3.5), ..Counters::default() };
         let (_folder, paths) = written(&[
             launch(0),
@@ -377,12 +447,12 @@ mod tests {
             stopped.clone(),
             launch(1),
             eval(4.0),
-            said(RankEvent::Totals(totals)),
+            event(RankEvent::Totals(totals)),
             RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() },
             exited(0, true),
             stopped,
         ]);
-        let digest = of(&paths, true);
+        let digest = read(&paths, true);
         assert_eq!((digest.seconds, digest.ended, digest.since), (8.0, Some(10.0), None));
         assert_eq!((digest.best.unwrap().return_mean, digest.evals), (9.0, 2));
         assert_eq!((digest.totals.unwrap().env_step, digest.last_return), (80, Some(3.5)));
@@ -391,9 +461,31 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_the_last_line_unless_the_rank_said_more() {
+    fn latest_checkpoint_follows_the_latest_generation() {
+        let checkpoint = |name: &str, step| {
+            let (path, reason) = (format!("/r/{name}.ckpt"), "every".to_owned());
+            event(RankEvent::Checkpoint { path, env_step: step, train_iter: step, reason })
+        };
+        let next = |from: Option<&str>| match launch(1) {
+            RecordEvent::Launched { mut spec } => {
+                spec.resume = from.map(str::to_owned);
+                RecordEvent::Launched { spec }
+            }
+            other => other,
+        };
+        for (from, expected) in
+            [(None, None), (Some("latest"), Some(9)), (Some("/r/best.ckpt"), Some(5)), (Some("/x"), None)]
+        {
+            let events = [launch(0), checkpoint("best", 5), checkpoint("latest", 9), next(from)];
+            let (_folder, paths) = written(&events);
+            assert_eq!(read(&paths, true).checkpoint.map(|saved| saved.env_step), expected, "{from:?}");
+        }
+    }
+
+    #[test]
+    fn failure_has_the_last_line_unless_the_rank_reported() {
         let (_folder, paths) = written(&[launch(0), exited(1, false)]);
-        let failure = of(&paths, true).failure.unwrap();
+        let failure = read(&paths, true).failure.unwrap();
         assert_eq!((failure.text.as_str(), failure.exit), ("ValueError: x", Some(Exit::Code { code: 1 })));
         let error = RankEvent::Error {
             message: "batch of 7".into(),
@@ -401,26 +493,51 @@ mod tests {
             usage: true,
             failure: None,
         };
-        let (_folder, paths) = written(&[launch(0), said(error), exited(2, false), exited(1, false)]);
-        let failure = of(&paths, true).failure.unwrap();
+        let (_folder, paths) = written(&[launch(0), event(error), exited(2, false), exited(1, false)]);
+        let failure = read(&paths, true).failure.unwrap();
         assert_eq!((failure.text.as_str(), failure.usage), ("batch of 7", true));
     }
 
     #[test]
-    fn a_digest_is_kept_until_the_records_change() {
+    fn uncaught_exception_is_a_failure_despite_exit_code_0() {
+        use rankdeck_proto::message::Exception;
+        let raised = |thread: &str, survivable| {
+            let (class, thread) = ("RuntimeError".into(), thread.into());
+            let exception =
+                Exception { class, message: "lost".into(), thread, survivable, ..Exception::default() };
+            event(RankEvent::Exception(exception))
+        };
+        let failure = |events: &[RecordEvent]| {
+            let all = [&[launch(0)], events, &[exited(0, false)]].concat();
+            let (_folder, paths) = written(&all);
+            read(&paths, true).failure.filter(|failure| failure.exit.is_some())
+        };
+        let failed = failure(&[raised("", false)]).unwrap();
+        assert_eq!((failed.exit, failed.text.as_str()), (Some(Exit::Code { code: 0 }), "RuntimeError: lost"));
+        assert_eq!(failure(&[raised("", true)]), None);
+        assert_eq!(failure(&[raised("loader", false)]), None);
+        assert_eq!(failure(&[raised("", false), event(RankEvent::Survived)]), None);
+        assert_eq!(failure(&[raised("", false), exited(0, true)]), None, "a stop was ordered");
+    }
+
+    #[test]
+    fn digest_is_kept_until_the_records_change() {
         let (_folder, paths) = written(&[launch(0), exited(0, false)]);
         let kept = paths.node_dir().join("digest.json");
-        of(&paths, false);
-        assert!(!kept.exists(), "a run that goes on is read each time");
-        let digest = of(&paths, true);
+        read(&paths, false);
+        assert!(!kept.exists(), "a run that continues is read each time");
+        let digest = read(&paths, true);
         let marked = std::fs::read_to_string(&kept).unwrap().replace("\"why\"", "\"kept\"");
         std::fs::write(&kept, marked).unwrap();
-        assert_eq!(of(&paths, true).note, "kept");
+        assert_eq!(read(&paths, true).note, "kept");
         let mut file = std::fs::OpenOptions::new().append(true).open(paths.spool()).unwrap();
         std::io::Write::write_all(&mut file, b"{ torn").unwrap();
-        assert_eq!(of(&paths, true), digest);
+        assert_eq!(read(&paths, true), digest);
         std::fs::write(&kept, "{ torn").unwrap();
-        assert_eq!(of(&paths, true), digest);
-        assert_eq!(of(&RunPaths { run_dir: "/none".into(), node: NodeRank(0) }, true), NodeDigest::default());
+        assert_eq!(read(&paths, true), digest);
+        assert_eq!(
+            read(&RunPaths { run_dir: "/none".into(), node: NodeRank(0) }, true),
+            NodeDigest::default()
+        );
     }
 }

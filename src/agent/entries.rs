@@ -1,33 +1,38 @@
-//! `agent list`, `agent sweep` and `agent traces`: what there is and what runs under a working folder, with
+//! `agent list`, `agent sweep` and `agent traces`: what there is and what runs under a working directory, with
 //! or without agents.
 //!
-//! Owner: one-shot commands; they change nothing but what `sweep` is told to end, and the digests of runs. A
-//! folder that several machines share is seen by each of them, and each tells only what is its own.
+//! Owner: one-shot commands; they change nothing but the processes that `sweep` ends, and the digests of runs. A
+//! directory that several machines share is listed by each, each with its own entries only.
 
 use crate::digest;
 use crate::manifest::Manifest;
-use crate::paths::{self, RunPaths};
+use crate::paths::RunPaths;
 use crate::proc;
 use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::leftovers::Leftovers;
-use crate::supervise::sweep::Processes;
+use crate::supervise::process_scan::ProcessScan;
 use rankdeck_proto::message::Survivor;
-use rankdeck_proto::run_entry::{RunEntry, RunState, Traces};
+use rankdeck_proto::run_entry::{RunEntry, RunList, RunState, RunTraces};
+use rankdeck_proto::trust;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use std::collections::BTreeSet;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Most entries that are named as left out.
+const MOST_REASONS: usize = 16;
 /// How long `sweep` tries.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Every run under `workdir` that belongs to this machine. All of them are looked for in one look at the
-/// processes: a folder may keep hundreds of runs, and a host may have thousands of processes.
-pub fn list(workdir: &Path) -> Vec<RunEntry> {
-    let mut entries = entries(nodes(workdir, None));
-    entries.sort_by(|a, b| (&a.run, a.node_rank).cmp(&(&b.run, b.node_rank)));
-    entries
+/// Returns every run in `workdir` that belongs to this machine, with one scan of the
+/// processes: a directory may keep hundreds of runs, and a host may have thousands of processes.
+pub(crate) fn list(workdir: &Path) -> RunList {
+    let (nodes, left_out) = nodes(workdir, None);
+    let mut runs = entries(nodes);
+    runs.sort_by(|a, b| (&a.run, a.node_rank).cmp(&(&b.run, b.node_rank)));
+    RunList { runs, left_out }
 }
 
 fn entries(nodes: Vec<(RunPaths, Manifest)>) -> Vec<RunEntry> {
@@ -35,7 +40,7 @@ fn entries(nodes: Vec<(RunPaths, Manifest)>) -> Vec<RunEntry> {
     // Before the processes: what is there after its agent is gone is left over, and what was there before may
     // have ended with it.
     let agents: Vec<_> = nodes.iter().map(|(_, manifest)| manifest.agent()).collect();
-    let processes = Processes::look();
+    let processes = ProcessScan::scan();
     let asked = nodes.iter().zip(agents);
     asked.map(|((paths, manifest), agent)| entry(paths, manifest, agent, &groups, &processes)).collect()
 }
@@ -43,9 +48,9 @@ fn entries(nodes: Vec<(RunPaths, Manifest)>) -> Vec<RunEntry> {
 fn entry(
     paths: &RunPaths,
     manifest: &Manifest,
-    agent: Option<proc::Stat>,
+    agent: Option<proc::ProcStat>,
     groups: &[Cgroup],
-    processes: &Processes,
+    processes: &ProcessScan,
 ) -> RunEntry {
     let (run, node_rank, generation) = manifest.identity();
     let scope = Leftovers::find(paths, Some(manifest), groups).scope(&run, paths);
@@ -55,7 +60,7 @@ fn entry(
     pids.sort_unstable();
     pids.dedup();
     let state = match &agent {
-        // An agent's first processes are there before its manifest says so.
+        // An agent's first processes are there before its manifest names it.
         Some(_) if manifest.running || !pids.is_empty() => RunState::Running,
         None if !pids.is_empty() => RunState::Orphaned,
         _ => RunState::Finished,
@@ -76,15 +81,16 @@ fn entry(
         nnodes: manifest.hosts.len() as u32,
         hosts: manifest.hosts.clone(),
         agent_pid: agent.map_or(0, |agent| agent.pid),
-        digest: digest::of(paths, state != RunState::Running),
+        digest: digest::read(paths, state != RunState::Running),
     }
 }
 
-/// Ends everything of `run` on this machine whose agent is dead; nodes that a live agent looks after are left
+/// Ends everything of `run` on this machine whose agent is dead; nodes with a live agent are left
 /// to it.
-pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
+pub(crate) fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
     let groups = cgroup::all();
     nodes(workdir, Some(run))
+        .0
         .into_iter()
         .filter(|(_, manifest)| manifest.agent().is_none())
         .flat_map(|(paths, manifest)| {
@@ -94,10 +100,10 @@ pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
 }
 
 /// What lives of `run` on this machine. Under `workdir`, that is what nodes and their agents lead to;
-/// anywhere else, what names the run itself: a folder that was removed, or another `workdir`, hides
+/// anywhere else, what names the run itself: a directory that was removed, or another `workdir`, hides
 /// nothing.
-pub fn traces(run: &RunId, workdir: &Path) -> Traces {
-    let entries = entries(nodes(workdir, Some(run)));
+pub(crate) fn traces(run: &RunId, workdir: &Path) -> RunTraces {
+    let entries = entries(nodes(workdir, Some(run)).0);
     let known = !entries.is_empty();
     let mut pids: BTreeSet<u32> = entries
         .into_iter()
@@ -106,10 +112,10 @@ pub fn traces(run: &RunId, workdir: &Path) -> Traces {
         .collect();
     pids.extend(named(run, !known));
     let alive = pids.into_iter().filter_map(proc::stat).filter(|stat| !stat.is_gone());
-    Traces { known, alive: alive.map(|stat| survivor(&stat)).collect() }
+    RunTraces { known, alive: alive.map(|stat| survivor(&stat)).collect() }
 }
 
-fn survivor(stat: &proc::Stat) -> Survivor {
+fn survivor(stat: &proc::ProcStat) -> Survivor {
     let environ = proc::environ(stat.pid).unwrap_or_default();
     let rank = proc::variable(&environ, "RANKDECK_RANK").and_then(|text| std::str::from_utf8(text).ok());
     Survivor {
@@ -121,11 +127,11 @@ fn survivor(stat: &proc::Stat) -> Survivor {
 }
 
 /// This user's processes that name the run: in their environment, and where `agents`, its agent and its guard
-/// by their command lines. Whoever asks is not among them, even from a shell inside the run.
+/// by their command lines. The caller is not among them, even from a shell inside the run.
 fn named(run: &RunId, agents: bool) -> Vec<u32> {
     let asking: BTreeSet<u32> = proc::ancestors(std::process::id()).collect();
     let own = |pid: u32| {
-        std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|facts| facts.uid() == paths::own_uid())
+        std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|facts| facts.uid() == trust::own_uid())
     };
     let marked = |pid: u32| {
         let environ = proc::environ(pid).unwrap_or_default();
@@ -144,36 +150,83 @@ fn serves(run: &RunId, arguments: &[String]) -> bool {
     ours && arguments.windows(2).any(|pair| pair[0] == "--run" && pair[1] == run.0)
 }
 
-/// The folders of a run's nodes on this machine.
-pub fn folders_of(workdir: &Path, run: &RunId) -> Vec<RunPaths> {
-    nodes(workdir, Some(run)).into_iter().map(|(paths, _)| paths).collect()
+/// The directories of a run's nodes on this machine.
+pub(crate) fn folders_of(workdir: &Path, run: &RunId) -> Vec<RunPaths> {
+    nodes(workdir, Some(run)).0.into_iter().map(|(paths, _)| paths).collect()
 }
 
-fn nodes(workdir: &Path, only: Option<&RunId>) -> Vec<(RunPaths, Manifest)> {
+/// The nodes of this machine under `workdir`, and what was left out. An entry of another user is not read:
+/// its manifest could name any process and any file.
+fn nodes(workdir: &Path, only: Option<&RunId>) -> (Vec<(RunPaths, Manifest)>, Vec<String>) {
     let runs = workdir.join("runs");
+    let (mut found, mut left_out) = (Vec::new(), LeftOut::default());
     let folders: Vec<PathBuf> = match only {
         Some(run) => vec![runs.join(&run.0)],
-        None => std::fs::read_dir(&runs).into_iter().flatten().flatten().map(|entry| entry.path()).collect(),
+        None => left_out.entries_of(&runs),
     };
-    let shown =
-        |folder: &PathBuf| !folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let numbered = |name: &str| name.strip_prefix("node")?.parse().ok().map(NodeRank);
-    folders
-        .into_iter()
-        .filter(shown)
-        .filter_map(|folder| folder.canonicalize().ok())
-        .flat_map(|run_dir| {
-            let inside = std::fs::read_dir(&run_dir).into_iter().flatten().flatten();
-            inside
-                .filter_map(|entry| {
-                    let paths =
-                        RunPaths { run_dir: run_dir.clone(), node: numbered(entry.file_name().to_str()?)? };
-                    let manifest = Manifest::load(&paths.manifest()).filter(Manifest::is_of_this_machine)?;
-                    Some((paths, manifest))
-                })
-                .collect::<Vec<_>>()
-        })
-        .collect()
+    for folder in folders {
+        if folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
+            continue;
+        }
+        let Ok(run_dir) = folder.canonicalize() else { continue };
+        if !run_dir.is_dir() || left_out.owned_by_other(&folder) || left_out.owned_by_other(&run_dir) {
+            continue;
+        }
+        for entry in left_out.entries_of(&run_dir) {
+            let name = entry.file_name().and_then(|name| name.to_str());
+            let Some(node) = name.and_then(numbered) else { continue };
+            let paths = RunPaths { run_dir: run_dir.clone(), node };
+            if left_out.owned_by_other(&entry) || left_out.owned_by_other(&paths.manifest()) {
+                continue;
+            }
+            let manifest = Manifest::load(&paths.manifest()).filter(Manifest::is_of_this_machine);
+            found.extend(manifest.map(|manifest| (paths, manifest)));
+        }
+    }
+    (found, left_out.into_reasons())
+}
+
+/// What a list leaves out, and why.
+#[derive(Default)]
+struct LeftOut {
+    reasons: Vec<String>,
+    more: usize,
+}
+
+impl LeftOut {
+    fn add(&mut self, reason: String) {
+        match self.reasons.len() < MOST_REASONS {
+            true => self.reasons.push(reason),
+            false => self.more += 1,
+        }
+    }
+
+    fn owned_by_other(&mut self, path: &Path) -> bool {
+        let owner = trust::other_owner(path);
+        if let Some(uid) = owner {
+            self.add(format!("{} belongs to user {}", path.display(), proc::user_name(uid)));
+        }
+        owner.is_some()
+    }
+
+    fn entries_of(&mut self, folder: &Path) -> Vec<PathBuf> {
+        match std::fs::read_dir(folder) {
+            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => {
+                self.add(format!("cannot read {}: {error}", folder.display()));
+                Vec::new()
+            }
+        }
+    }
+
+    fn into_reasons(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.reasons.push(format!("and {} more", self.more));
+        }
+        self.reasons
+    }
 }
 
 #[cfg(test)]
@@ -203,14 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_run_costs_a_list_no_look_at_the_processes() {
+    fn list_of_finished_runs_reads_no_processes() {
         if !Path::new("/proc/thread-self/io").exists() {
             return rankdeck_testkit::skipped("this kernel does not count what a thread reads");
         }
         let folder = tempfile::tempdir().unwrap();
         let cost = |runs: usize| {
             let before = reads();
-            assert_eq!(list(folder.path()).len(), runs);
+            assert_eq!(list(folder.path()).runs.len(), runs);
             reads() - before
         };
         let mut strangers: Vec<_> =
@@ -224,6 +277,51 @@ mod tests {
             stranger.kill().unwrap();
             stranger.wait().unwrap();
         }
-        assert!(all < one + 30 * 32, "{one} reads for one run, {all} for 31 beside 64 processes");
+        assert!(all < one + 30 * 32, "{one} reads for one run, {all} for 31 next to 64 processes");
+    }
+
+    #[test]
+    fn entries_of_other_users_are_left_out_and_named() {
+        if trust::own_uid() != 0 {
+            return rankdeck_testkit::skipped("only root can give files to other users");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        finished(folder.path(), 0..4);
+        let at = |name: &str| folder.path().join("runs").join(name);
+        // A manifest of a stranger would have this process taken for a rank of the run.
+        let own = proc::stat(std::process::id()).unwrap();
+        for run in 0..3 {
+            let manifest = Manifest {
+                boot_id: proc::boot_id(),
+                hostname: proc::hostname(),
+                run: format!("r-{run}"),
+                ranks: vec![manifest::ManifestRank { pid: own.pid, start: own.start, ..Default::default() }],
+                ..Manifest::default()
+            };
+            let paths = RunPaths { run_dir: at(&format!("r-{run}")), node: NodeRank(0) };
+            manifest::write(&paths, &manifest.bytes()).unwrap();
+        }
+        for name in ["r-0", "r-1/node0", "r-2/node0/manifest.json"] {
+            std::os::unix::fs::lchown(at(name), Some(61_003), None).unwrap();
+        }
+        std::os::unix::fs::symlink(at("r-3"), at("r-4")).unwrap();
+        std::os::unix::fs::lchown(at("r-4"), Some(61_003), None).unwrap();
+        let listed = list(folder.path());
+        let names: Vec<&str> = listed.runs.iter().map(|entry| entry.run.0.as_str()).collect();
+        assert_eq!(names, ["r-3"]);
+        for name in ["r-0", "r-1/node0", "r-2/node0/manifest.json", "r-4"] {
+            let named = |reason: &String| reason.contains(&format!("{} ", at(name).display()));
+            assert!(listed.left_out.iter().any(named), "{name}: {:?}", listed.left_out);
+        }
+        let run = RunId("r-0".into());
+        assert_eq!((clean(&run, folder.path()).len(), traces(&run, folder.path()).known), (0, false));
+    }
+
+    #[test]
+    fn directory_that_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(list(folder.path()), RunList::default());
+        std::fs::write(folder.path().join("runs"), "a file").unwrap();
+        assert_eq!(list(folder.path()).left_out.len(), 1);
     }
 }

@@ -1,9 +1,9 @@
-//! Files of runs: which checkpoints there are, what lies below a run's folder, pieces of it, and its removal.
+//! Files of runs: which checkpoints there are, what lies below a run's directory, pieces of it, and its removal.
 //!
 //! Owner: one-shot commands. Invariants:
-//! - FILES-1: only regular files below the run's own folder are read; links are not followed.
+//! - FILES-1: only regular files below the run's own directory are read; links are not followed.
 //! - FILES-2: a run with a living agent or living processes on this machine is not removed. A removal that
-//!   was interrupted is finished by the next one: the folder has got another name first.
+//!   was interrupted is finished by the next one: the directory has got another name first.
 
 use crate::entries;
 use crate::paths;
@@ -25,31 +25,32 @@ const RUNS: usize = 64;
 const CHECKPOINTS: usize = 1000;
 /// Most files of a run in an answer.
 const FILES: usize = 50_000;
-/// Deepest folder that is looked into.
+/// Deepest directory level.
 const DEPTH: usize = 24;
 /// Longest header of a checkpoint that is read.
 const HEADER: u64 = 16 << 20;
 /// Most bytes of a piece.
-pub const PIECE: u64 = 2 << 20;
-/// What the name of a run that is being removed begins with; lists of runs leave such names out.
+pub(crate) const PIECE: u64 = 2 << 20;
+/// What the name of a run that is being removed starts with; lists of runs leave such names out.
 const REMOVED: &str = ".removed-";
 
-/// The runs below `workdir` whose names begin with `start`, those with the newest checkpoints first. A run of
-/// exactly that name is told alone.
-pub fn checkpoints(workdir: &Path, start: &str) -> Vec<RunCheckpoints> {
+/// The runs below `workdir` whose names start with `start`, those with the newest checkpoints first. A run of
+/// exactly that name is returned alone.
+pub(crate) fn checkpoints(workdir: &Path, start: &str) -> Vec<RunCheckpoints> {
     let folders = std::fs::read_dir(workdir.join("runs")).into_iter().flatten().flatten();
     let mut runs: Vec<RunCheckpoints> = folders
         .filter_map(|folder| {
             let run = folder.file_name().into_string().ok()?;
             let run_dir = folder.path().canonicalize().ok().filter(|_| run.starts_with(start))?;
-            let inside = std::fs::read_dir(run_dir.join("checkpoints")).into_iter().flatten().flatten();
-            let mut files: Vec<FileEntry> = inside
-                .filter_map(|entry| {
-                    let data = entry.metadata().ok().filter(Metadata::is_file)?;
-                    let name = entry.file_name().into_string().ok().filter(|name| name.ends_with(".ckpt"))?;
-                    Some(told(name, &data))
-                })
-                .collect();
+            let folder = run_dir.join("checkpoints");
+            let mut files: Vec<FileEntry> = Vec::new();
+            // Those of earlier generations lie one directory deeper.
+            walk(&folder, DEPTH - 1, &mut |path, data| {
+                let name = path.strip_prefix(&folder).ok().and_then(Path::to_str);
+                if let Some(name) = name.filter(|name| name.ends_with(".ckpt")) {
+                    files.push(file_entry(name.to_owned(), data));
+                }
+            });
             files.sort_by(|a, b| b.modified.total_cmp(&a.modified).then_with(|| a.path.cmp(&b.path)));
             files.truncate(CHECKPOINTS);
             Some(RunCheckpoints { run, run_dir: run_dir.display().to_string(), files })
@@ -64,53 +65,55 @@ pub fn checkpoints(workdir: &Path, start: &str) -> Vec<RunCheckpoints> {
     runs
 }
 
-/// The absolute path of what a run shall begin from, when it is there: relative paths begin at `workdir`. A
-/// program of the user may keep a checkpoint in a folder.
-pub fn checkpoint(workdir: &Path, path: &str) -> Option<String> {
-    let wanted = std::path::absolute(paths::expand_in(path, workdir)).ok()?;
-    wanted.exists().then(|| wanted.to_str().map(str::to_owned)).flatten()
+/// The absolute path of what a run shall start from, when it is there: relative paths start at `workdir`. A
+/// program of the user may keep a checkpoint in a directory.
+pub(crate) fn checkpoint(workdir: &Path, path: &str) -> Option<String> {
+    let requested = std::path::absolute(paths::expand_in(path, workdir)).ok()?;
+    requested.exists().then(|| requested.to_str().map(str::to_owned)).flatten()
 }
 
-/// What a checkpoint of the built-in trainer tells of itself; its body is not read.
-pub fn header(workdir: &Path, path: &str) -> Result<CheckpointHeader, HintedError> {
-    let wanted = paths::expand_in(path, workdir);
+/// Returns the header of a built-in trainer's checkpoint; its body is not read.
+pub(crate) fn header(workdir: &Path, path: &str) -> Result<CheckpointHeader, HintedError> {
+    let requested = paths::expand_in(path, workdir);
     let failed = |what: String| {
         HintedError::new(
-            format!("checkpoint {} {what}", wanted.display()),
-            "name another checkpoint of the run, or begin afresh",
+            format!("checkpoint {} {what}", requested.display()),
+            "choose another checkpoint of the run, or start from scratch",
         )
     };
     let open = || -> io::Result<std::fs::File> {
         // A pipe would never answer.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&wanted)?;
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&requested)?;
         match file.metadata()?.is_file() {
             true => Ok(file),
-            false => Err(io::Error::other("it is no regular file")),
+            false => Err(io::Error::other("it is not a regular file")),
         }
     };
-    let mut file = open().map_err(|error| failed(format!("cannot be read: {error}")))?;
+    let mut file = open().map_err(|error| failed(format!("is not readable: {error}")))?;
     let mut prefix = [0; CHECKPOINT_PREFIX];
     let begun = file.read_exact(&mut prefix);
     if begun.is_err() || !prefix.starts_with(CHECKPOINT_MAGIC) {
-        return Err(failed("is no checkpoint of rankdeck".into()));
+        return Err(failed("is not a rankdeck checkpoint".into()));
     }
     let word = |at: usize| {
         prefix.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes)
     };
     let version = word(8);
     if version != CHECKPOINT_VERSION {
-        return Err(failed(format!("has format version {version}; this build reads {CHECKPOINT_VERSION}")));
+        return Err(failed(format!(
+            "has format version {version}; this build reads version {CHECKPOINT_VERSION}"
+        )));
     }
     let length = u64::from(word(12));
     let mut text = Vec::new();
     let read = file.take(length.min(HEADER)).read_to_end(&mut text);
     if read.is_err() || text.len() as u64 != length {
-        return Err(failed("is cut off".into()));
+        return Err(failed("is truncated".into()));
     }
     serde_json::from_slice(&text).map_err(|error| failed(format!("has an unreadable header: {error}")))
 }
 
-fn told(path: String, data: &Metadata) -> FileEntry {
+fn file_entry(path: String, data: &Metadata) -> FileEntry {
     FileEntry { path, bytes: data.len(), modified: data.mtime() as f64 + data.mtime_nsec() as f64 / 1e9 }
 }
 
@@ -120,13 +123,13 @@ fn folder(workdir: &Path, run: &str) -> Result<Option<PathBuf>, HintedError> {
 }
 
 /// Every file of a run.
-pub fn list(workdir: &Path, run: &str) -> Result<RunFiles, HintedError> {
+pub(crate) fn list(workdir: &Path, run: &str) -> Result<RunFiles, HintedError> {
     let Some(run_dir) = folder(workdir, run)? else { return Ok(RunFiles::default()) };
     let mut found = RunFiles { run_dir: run_dir.display().to_string(), ..RunFiles::default() };
     walk(&run_dir, 0, &mut |path, data| {
         let path = path.strip_prefix(&run_dir).ok().and_then(Path::to_str);
         match path {
-            Some(path) if found.files.len() < FILES => found.files.push(told(path.to_owned(), data)),
+            Some(path) if found.files.len() < FILES => found.files.push(file_entry(path.to_owned(), data)),
             Some(_) => found.more = true,
             None => {}
         }
@@ -148,7 +151,7 @@ fn walk(folder: &Path, depth: usize, each: &mut impl FnMut(&Path, &Metadata)) {
 }
 
 /// Up to `bytes` bytes of a file of a run, from `offset`.
-pub fn read(
+pub(crate) fn read(
     workdir: &Path,
     run: &str,
     path: &str,
@@ -156,13 +159,16 @@ pub fn read(
     bytes: u64,
 ) -> Result<FilePiece, HintedError> {
     let failed = |error: io::Error| {
-        HintedError::new(format!("cannot read {path} of run {run}: {error}"), "`rankdeck fetch` looks again")
+        HintedError::new(
+            format!("cannot read {path} of run {run}: {error}"),
+            "try again with `rankdeck fetch`",
+        )
     };
     let run_dir = folder(workdir, run)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     let plain = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     let whole = run_dir.join(path).canonicalize().map_err(failed)?;
     if !plain || whole != run_dir.join(path) {
-        return Err(failed(io::Error::other("it is no file of that run")));
+        return Err(failed(io::Error::other("it is not a file of that run")));
     }
     let file = OpenOptions::new()
         .read(true)
@@ -170,7 +176,7 @@ pub fn read(
         .open(&whole)
         .map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
-        return Err(failed(io::Error::other("it is no regular file")));
+        return Err(failed(io::Error::other("it is not a regular file")));
     }
     let mut data = Vec::new();
     let reader = At { file: &file, offset };
@@ -191,8 +197,8 @@ impl Read for At<'_> {
     }
 }
 
-/// Removes a run that is over from this host; `dry`: only says what that would free.
-pub fn remove(workdir: &Path, run: &str, dry: bool) -> Result<Removal, HintedError> {
+/// Removes a finished run from this host; `dry`: only returns what that would free.
+pub(crate) fn remove(workdir: &Path, run: &str, dry: bool) -> Result<Removal, HintedError> {
     let name = RunId::parse(run)?;
     let runs = workdir.join("runs");
     let aside = runs.join(format!("{REMOVED}{}", name.0));
@@ -202,21 +208,21 @@ pub fn remove(workdir: &Path, run: &str, dry: bool) -> Result<Removal, HintedErr
         removal.bytes += data.blocks() * 512;
     };
     let own = runs.join(&name.0);
-    // A link would be somebody's own arrangement.
+    // The user may have made a link on purpose.
     let folder = std::fs::symlink_metadata(&own).ok().filter(Metadata::is_dir);
     let present = folder.is_some();
     if present {
         walk(&own, 0, &mut count);
     }
     walk(&aside, 0, &mut count);
-    let busy = entries::list(workdir).into_iter().find(|entry| {
+    let busy = entries::list(workdir).runs.into_iter().find(|entry| {
         entry.run == name
             && (entry.state != RunState::Finished || entry.agent_pid != 0 || !entry.pids.is_empty())
     });
     if let Some(busy) = busy {
         let why = match busy.agent_pid {
-            0 => "processes of it are left".to_owned(),
-            pid => format!("its agent lives (pid {pid}): it runs, or a console holds it"),
+            0 => "it has leftover processes".to_owned(),
+            pid => format!("its agent is alive (pid {pid}): the run is active, or a console is attached"),
         };
         removal.refused = Some(why);
         return Ok(removal);
@@ -228,10 +234,7 @@ pub fn remove(workdir: &Path, run: &str, dry: bool) -> Result<Removal, HintedErr
         return Ok(removal);
     }
     let failed = |error: io::Error| {
-        HintedError::new(
-            format!("cannot remove run {run}: {error}"),
-            "`rankdeck rm` again goes on where it ended",
-        )
+        HintedError::new(format!("cannot remove run {run}: {error}"), "run `rankdeck rm` again to continue")
     };
     gone(std::fs::remove_dir_all(&aside)).map_err(failed)?;
     if present {
@@ -269,6 +272,7 @@ mod tests {
             ("a-1/checkpoints/latest.ckpt", "12"),
             ("a-12/checkpoints/best.ckpt", "12"),
             ("a-12/checkpoints/best.safetensors", "12"),
+            ("a-12/checkpoints/gen0/best.ckpt", "1"),
             ("b-1/checkpoints/x.ckpt", "12"),
         ]);
         let names = |start: &str| {
@@ -281,13 +285,14 @@ mod tests {
         assert_eq!(names("a-1"), ["a-1"]);
         assert!(names("c").is_empty() && checkpoints(Path::new("/none"), "").is_empty());
         let found = &checkpoints(folder.path(), "a-12")[0];
-        let files: Vec<_> = found.files.iter().map(|file| (file.path.as_str(), file.bytes)).collect();
-        assert_eq!(files, [("best.ckpt", 2)]);
+        let mut files: Vec<_> = found.files.iter().map(|file| (file.path.as_str(), file.bytes)).collect();
+        files.sort_unstable();
+        assert_eq!(files, [("best.ckpt", 2), ("gen0/best.ckpt", 1)]);
         assert!(Path::new(&found.run_dir).is_absolute());
     }
 
     #[test]
-    fn what_a_run_shall_begin_from_is_there_or_not() {
+    fn requested_checkpoint_is_found_or_missing() {
         let folder = with(&[("r/checkpoints/best.ckpt", "12")]);
         let file = folder.path().join("runs/r/checkpoints/best.ckpt");
         let found = checkpoint(folder.path(), "runs/r/checkpoints/best.ckpt");
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_tells_what_it_was_made_with_and_nothing_else_does() {
+    fn checkpoint_header_is_read_and_other_files_refused() {
         let folder = with(&[("r/text.ckpt", "no checkpoint at all"), ("r/short.ckpt", "RANK")]);
         let write = |name: &str, version: u32, length: u32, text: &str| {
             let mut bytes = CHECKPOINT_MAGIC.to_vec();
@@ -316,12 +321,12 @@ mod tests {
         let header = |name: &str| header(folder.path(), &format!("runs/r/{name}.ckpt"));
         assert_eq!(header("good").unwrap().about.experiment["run"]["name"], "x");
         for (name, why) in [
-            ("text", "is no checkpoint"),
-            ("short", "is no checkpoint"),
-            ("cut", "is cut off"),
+            ("text", "is not a rankdeck checkpoint"),
+            ("short", "is not a rankdeck checkpoint"),
+            ("cut", "is truncated"),
             ("odd", "unreadable header"),
             ("old", "format version 1"),
-            ("none", "cannot be read"),
+            ("none", "is not readable"),
         ] {
             let refused = header(name).unwrap_err();
             assert!(refused.error.contains(why) && refused.error.contains(name), "{name}: {refused:?}");
@@ -329,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn files_1_only_files_of_the_run_are_told_and_read() {
+    fn files_1_only_files_of_the_run_are_listed_and_read() {
         let folder = with(&[("r/node0/log", "0123456789"), ("other/secret", "x")]);
         let run = folder.path().join("runs/r");
         std::os::unix::fs::symlink(folder.path().join("runs/other/secret"), run.join("link")).unwrap();
@@ -351,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn files_2_a_removal_goes_on_where_it_ended() {
+    fn files_2_removal_goes_on_where_it_ended() {
         let folder = with(&[("r/node0/log", "0123456789"), (".removed-r/left", "x"), ("s/log", "x")]);
         let dry = remove(folder.path(), "r", true).unwrap();
         assert_eq!((dry.files, dry.refused), (2, None));

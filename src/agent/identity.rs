@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::sync::OnceLock;
 
-/// Crate version and content of the running executable, as `hello` tells it.
+/// Crate version and content of the running executable, as in `hello`.
 pub(crate) fn build() -> String {
     static BUILD: OnceLock<String> = OnceLock::new();
     BUILD.get_or_init(|| named(content())).clone()
@@ -41,14 +41,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_linkers_hash_names_this_build() {
+    fn linkers_hash_names_this_build() {
         let id = build_id(&File::open("/proc/self/exe").unwrap()).unwrap();
         assert_eq!(build(), format!("{}+{id}", env!("CARGO_PKG_VERSION")));
         assert_eq!(id.len(), 12);
     }
 
     #[test]
-    fn a_program_without_the_note_has_no_build_id() {
+    fn program_without_the_note_has_no_build_id() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "#!/bin/sh\n").unwrap();
         assert_eq!(build_id(&File::open(file.path()).unwrap()), None);

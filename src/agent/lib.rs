@@ -1,30 +1,34 @@
-//! What runs on a host: supervises and observes the ranks, and serves consoles.
+//! The agent of a host: supervises and observes the ranks, and serves consoles.
 //!
 //! One agent process per host and run, started by `rankdeck agent start`. It is detached by construction: it
-//! has its own session, no terminal, and a unix socket in a private folder. Consoles come and go; the agent
+//! has its own session, no terminal, and a unix socket in a private directory. Consoles come and go; the agent
 //! and its ranks do not notice. Rooms, each of which uses only those below it:
 //!
 //! ```text
-//! command     the commands after `rankdeck agent`, and the marker lines they answer with
-//! serve       the loop of an agent, its consoles, its records on disk
-//! examine     `agent examine` and `agent probe`: what a preflight asks about a host
-//! reach       one process: its environment, a signal to it
-//! fleet       `agent fleet`: gauges and runs of this host, again and again
-//! entries     `agent list`, `agent sweep` and `agent traces`
-//! files       files of runs: told, read, removed
-//! digest      what a node's records say of its run as a whole
-//! supervise   starting ranks, watching them end, stopping them and verifying that nothing is left
-//! inspect     a close look at ranks on request
-//! observe     gauges of the host, its ranks and GPUs, log files, metrics
-//! manifest    which agent serves a node, and which processes belong to it
-//! hook        Python modules that show the process groups of Python ranks
-//! client      the Python module by which a program reports to its agent
-//! sockets     what lies beside an agent's sockets, and goes with it
-//! paths       names of files and sockets
-//! containers  the program of a rank that a container's monitor started
-//! proc        readers of /proc
-//! timing      how long the agent waits for consoles and between samples
-//! identity    which build this is
+//! command        the commands after `rankdeck agent`, and the marker lines of their replies
+//! serve          the loop of an agent, its consoles, its records on disk
+//! examine        `agent examine` and `agent probe`: facts of a host for a preflight
+//! process_query  one process: its environment, a signal to it
+//! fleet          `agent fleet`: streams gauges and runs of this host
+//! entries        `agent list`, `agent sweep` and `agent traces`
+//! files          files of runs: listed, read, removed
+//! digest         a node's records as a summary of its run
+//! search         searches the logs of ranks
+//! supervise      starts ranks, stops them and verifies that nothing is left
+//! inspect        inspects ranks on request
+//! observe        gauges of the host, its ranks and GPUs, log files, metrics
+//! notify         notifications by a command or a webhook; the console uses it, too
+//! manifest       the agent that serves a node, and its processes
+//! hook           Python modules that report the process groups of Python ranks
+//! client         the Python module by which a program reports to its agent
+//! socket_files   files of a node in the socket directory
+//! paths          names of files and sockets
+//! program        the processes of a rank that work, those that only wait for them, and programs in containers
+//! proc           readers of /proc
+//! open_files     the limit of open files, and the reserve for a stop
+//! timing         timeouts and sampling intervals
+//! identity       the version and build of this executable
+//! transient_failure  reports a repeating failure once
 //! ```
 //!
 //! Invariants, besides those of the modules:
@@ -36,7 +40,6 @@
 
 pub mod client;
 mod command;
-mod containers;
 mod digest;
 mod entries;
 pub mod examine;
@@ -46,16 +49,19 @@ mod hook;
 mod identity;
 pub mod inspect;
 mod manifest;
+pub mod notify;
 mod observe;
+mod open_files;
 mod paths;
 pub mod proc;
-mod reach;
+mod process_query;
+mod program;
 mod search;
 pub mod serve;
-mod sockets;
+mod socket_files;
 mod supervise;
 mod timing;
-mod trouble;
+mod transient_failure;
 
 use rankdeck_types::error::HintedError;
 use std::ffi::OsString;

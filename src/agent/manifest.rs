@@ -1,28 +1,32 @@
 //! `node<k>/manifest.json`: which agent serves a node of a run, and which processes belong to it.
 //!
 //! Owner: the agent that serves; written whole and renamed into place, so that a reader never sees half of
-//! it. Everything is told with start times and the machine's boot, so that a reused pid or a reboot is not
+//! it. Every process is recorded with start time and boot, so that a reused pid or a reboot is not
 //! mistaken for a live agent.
 
 use crate::paths::RunPaths;
 use crate::proc;
+use crate::socket_files;
+use rankdeck_proto::trust;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+/// Most bytes of the file: a host has thousands of ranks at most.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// The file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     pub run: String,
     /// Name of this host in hosts.toml.
     pub host: String,
     /// Index of this host.
     pub node_rank: u32,
-    /// `uname -n`: a shared folder holds the manifests of other machines, too.
+    /// `uname -n`: a shared directory holds the manifests of other machines, too.
     pub hostname: String,
     /// The boot that the pids belong to.
     pub boot_id: String,
@@ -35,7 +39,7 @@ pub struct Manifest {
     pub socket: String,
     /// When the run began here, seconds since the epoch.
     pub started: f64,
-    /// A generation has begun and is not over.
+    /// A generation has started and is not over.
     pub running: bool,
     /// Latest generation.
     pub generation: u32,
@@ -52,7 +56,7 @@ pub struct Manifest {
 /// One rank's process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ManifestRank {
+pub(crate) struct ManifestRank {
     /// Index of the rank.
     pub rank: u32,
     pub pid: u32,
@@ -63,9 +67,14 @@ pub struct ManifestRank {
 }
 
 impl Manifest {
-    /// The manifest of a node, `None` when there is none or it cannot be read.
+    /// The manifest of a node, `None` when it is missing or cannot be read. One that belongs to another
+    /// user is not read, and a socket is dropped from it that no agent of this user can have made.
     pub fn load(path: &Path) -> Option<Manifest> {
-        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+        let mut manifest: Manifest = serde_json::from_slice(&trust::read(path, MOST_BYTES).ok()?).ok()?;
+        if !socket_files::is_ours(Path::new(&manifest.socket)) {
+            manifest.socket.clear();
+        }
+        Some(manifest)
     }
 
     /// The bytes of the file.
@@ -84,16 +93,17 @@ impl Manifest {
     }
 
     /// The agent, when it lives.
-    pub fn agent(&self) -> Option<proc::Stat> {
+    pub fn agent(&self) -> Option<proc::ProcStat> {
         if self.agent_pid == 0 || !self.is_of_this_boot() {
             return None;
         }
         proc::stat(self.agent_pid).filter(|stat| stat.start == self.agent_start && !stat.is_gone())
     }
 
-    /// The file in which the agent's guard notes what it sees below the agent.
-    pub fn note(&self) -> PathBuf {
-        Path::new(&self.socket).with_extension(crate::sockets::NOTE)
+    /// The file in which the agent's guard notes what it sees below the agent; `None` without a socket.
+    pub fn note(&self) -> Option<PathBuf> {
+        let socket = Some(Path::new(&self.socket)).filter(|socket| !socket.as_os_str().is_empty())?;
+        Some(socket.with_extension(socket_files::NOTE))
     }
 
     /// Ranks whose processes live.
@@ -114,21 +124,20 @@ impl Manifest {
 }
 
 /// Writes `bytes` as the manifest of `paths`, atomically; it survives a power cut from then on.
-pub fn write(paths: &RunPaths, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write(paths: &RunPaths, bytes: &[u8]) -> io::Result<()> {
     put(paths, bytes, File::sync_data).map(drop)
 }
 
 /// The same for readers on this machine. The caller flushes the file, when a disk that is busy may take its
 /// time: a power cut before that leaves nothing that runs, and may leave no manifest.
-pub fn replace(paths: &RunPaths, bytes: &[u8]) -> io::Result<File> {
+pub(crate) fn replace(paths: &RunPaths, bytes: &[u8]) -> io::Result<File> {
     put(paths, bytes, |_| Ok(()))
 }
 
 fn put(paths: &RunPaths, bytes: &[u8], before: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
     let target = paths.manifest();
     let temporary = target.with_extension(format!("json.{}", std::process::id()));
-    let mut file: File =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut file = trust::create(&temporary)?;
     let written = file
         .write_all(bytes)
         .and_then(|()| before(&file))
@@ -144,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_is_alive_only_with_its_start_time_and_boot() {
+    fn agent_is_alive_only_with_its_start_time_and_boot() {
         let own = proc::stat(std::process::id()).unwrap();
         let manifest = Manifest {
             hostname: proc::hostname(),
@@ -160,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_survives_the_disk_and_unknown_fields() {
+    fn manifest_survives_the_disk_and_unknown_fields() {
         let folder = tempfile::tempdir().unwrap();
         let paths = RunPaths { run_dir: folder.path().into(), node: NodeRank(2) };
         std::fs::create_dir(paths.node_dir()).unwrap();

@@ -1,17 +1,18 @@
-//! What the kernel tells about processes: readers of `/proc`.
+//! Readers of `/proc`.
 //!
-//! Owner: nobody keeps state here. Every function answers `None` or an empty list when the process is gone.
+//! Every function returns `None` or an empty list when the process is gone.
 //! A process is named by (pid, start time in clock ticks): a pid alone may be reused.
 //!
 //! - PROC-1: what stands in `/proc` is bytes. A name, a path or an argument that is not UTF-8 hides no
 //!   process and no line: each wrong byte is read as U+FFFD.
 
+use crate::open_files::{self, OpenFileSlot};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most bytes read of one `/proc/PID/environ`.
 const ENVIRON_BYTES: u64 = 1 << 20;
@@ -26,46 +27,55 @@ const AGAIN_LIMIT: usize = 64 << 10;
 
 /// A process, named so that a reused pid is not mistaken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ident {
+pub struct ProcessKey {
     /// Process id.
     pub pid: u32,
     /// Start time, clock ticks since boot.
     pub start: u64,
 }
 
-/// A small file of `/proc` that stays open: of a process that has ended, nothing can be read any more,
-/// whoever has its pid.
+/// A small file of `/proc` that stays open, where there is room (FILES-2): of a process that has ended,
+/// nothing can be read any more, even if its pid is reused. Beyond the limit it is opened for each read.
 #[derive(Debug)]
-pub struct Again {
-    file: File,
+pub(crate) struct ProcFile {
+    path: PathBuf,
+    held: Option<(File, OpenFileSlot)>,
     bytes: Vec<u8>,
 }
 
-impl Again {
-    /// Opens it.
-    pub fn open(path: impl AsRef<Path>) -> Option<Again> {
-        Some(Again { file: File::open(path).ok()?, bytes: vec![0; AGAIN_BYTES] })
+impl ProcFile {
+    /// Opens it; `None` without such a file.
+    pub fn open(path: impl AsRef<Path>) -> Option<ProcFile> {
+        let path = path.as_ref().to_owned();
+        let held = match File::open(&path) {
+            Ok(file) => OpenFileSlot::take().map(|place| (file, place)),
+            Err(error) if open_files::are_used_up(&error) => None,
+            Err(_) => return None,
+        };
+        Some(ProcFile { path, held, bytes: vec![0; AGAIN_BYTES] })
     }
 
     /// Its text now, at most the first 64 KiB.
     pub fn text(&mut self) -> Option<Cow<'_, str>> {
-        let mut len = self.file.read_at(&mut self.bytes, 0).ok()?;
+        let opened = if self.held.is_none() { Some(File::open(&self.path).ok()?) } else { None };
+        let file = self.held.as_ref().map(|(file, _)| file).or(opened.as_ref())?;
+        let mut len = file.read_at(&mut self.bytes, 0).ok()?;
         while len == self.bytes.len() && len < AGAIN_LIMIT {
             self.bytes.resize(2 * len, 0);
-            len = self.file.read_at(&mut self.bytes, 0).ok()?;
+            len = file.read_at(&mut self.bytes, 0).ok()?;
         }
         Some(String::from_utf8_lossy(self.bytes.get(..len)?))
     }
 }
 
-/// The text of a small file of the kernel, in four calls: `std::fs::read_to_string` needs twice as many, for
-/// it asks for a size, which is 0 here, and begins with reads of 32 bytes.
-pub fn text(path: impl AsRef<Path>) -> Option<String> {
+/// Reads a small file of the kernel, in four calls: `std::fs::read_to_string` needs twice as many, because
+/// it queries the size, which is 0 here, and starts with reads of 32 bytes.
+pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
     read(path).ok()
 }
 
 /// The same, and why it cannot be read.
-pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
+pub(crate) fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut bytes = Vec::with_capacity(AGAIN_BYTES);
     File::open(path)?.take(TEXT_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8(bytes)
@@ -74,7 +84,7 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
 
 /// The fields of `/proc/PID/stat` that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stat {
+pub struct ProcStat {
     /// Process id.
     pub pid: u32,
     /// Name of the program, at most 15 bytes.
@@ -96,7 +106,7 @@ pub struct Stat {
     pub rss: u64,
 }
 
-impl Stat {
+impl ProcStat {
     /// Nothing of it runs any more. A leader that ended before its threads also shows `Z`, but with threads
     /// left.
     pub fn is_gone(&self) -> bool {
@@ -105,18 +115,18 @@ impl Stat {
 }
 
 /// One process, `None` when it does not exist.
-pub fn stat(pid: u32) -> Option<Stat> {
+pub fn stat(pid: u32) -> Option<ProcStat> {
     parse_stat(&text(format!("/proc/{pid}/stat"))?)
 }
 
 /// Reads the text of a `stat` file; the program's name may hold any byte, parentheses included.
-pub fn parse_stat(text: &str) -> Option<Stat> {
+pub(crate) fn parse_stat(text: &str) -> Option<ProcStat> {
     let open = text.find('(')?;
     let close = text.rfind(')')?;
     let pid = text[..open].trim().parse().ok()?;
     let fields: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    Some(Stat {
+    Some(ProcStat {
         pid,
         comm: text.get(open + 1..close)?.to_owned(),
         state: fields.first()?.chars().next()?,
@@ -131,7 +141,7 @@ pub fn parse_stat(text: &str) -> Option<Stat> {
 }
 
 /// All processes that this user can see.
-pub fn all() -> Vec<Stat> {
+pub fn all() -> Vec<ProcStat> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
     folder.flatten().filter_map(|entry| stat(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
@@ -163,30 +173,16 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The process of a rank's program: the one that writes its status page, where a shell, a launcher or a
-/// container's starter stands between that and the rank's own, `root`. What those wait for says nothing.
-pub fn program(root: Ident, writer: u32) -> Ident {
-    if writer == root.pid {
-        return root;
-    }
-    let below = descendants(root.pid);
-    // Inside a container of its own, it calls itself by another number.
-    let inner = |pid: &u32| {
-        let status = text(format!("/proc/{pid}/status")).unwrap_or_default();
-        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-        let last = numbers.split_whitespace().last().and_then(|number| number.parse().ok());
-        last == Some(writer)
-    };
-    let found = below.iter().find(|pid| **pid == writer).or_else(|| below.iter().find(|pid| inner(pid)));
-    let lives = found.and_then(|pid| stat(*pid)).filter(|stat| !stat.is_gone());
-    lives.map_or(root, |stat| Ident { pid: stat.pid, start: stat.start })
-}
-
 /// The environment a process was started with; `None` when it is another user's.
 pub fn environ(pid: u32) -> Option<Vec<u8>> {
+    read_environ(pid).ok()
+}
+
+/// The same, and why it cannot be read.
+pub(crate) fn read_environ(pid: u32) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(format!("/proc/{pid}/environ")).ok()?.take(ENVIRON_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    File::open(format!("/proc/{pid}/environ"))?.take(ENVIRON_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The value of `name` in the bytes of an `environ` file.
@@ -196,15 +192,15 @@ pub fn variable<'a>(environ: &'a [u8], name: &str) -> Option<&'a [u8]> {
         .find_map(|entry| entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")))
 }
 
-/// The name of a user, or the number where there is no name.
-pub fn user_name(uid: u32) -> String {
+/// Returns the name of a user, or the number without one.
+pub(crate) fn user_name(uid: u32) -> String {
     let (listed, number) = (text("/etc/passwd").unwrap_or_default(), uid.to_string());
     let own = listed.lines().find(|line| line.split(':').nth(2) == Some(&number));
     own.and_then(|line| line.split(':').next()).map_or(number, str::to_owned)
 }
 
 /// The arguments that a process was started with; none when it is another user's or a kernel thread.
-pub fn arguments(pid: u32) -> Vec<String> {
+pub(crate) fn arguments(pid: u32) -> Vec<String> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
         let _ = file.take(ENVIRON_BYTES).read_to_end(&mut bytes);
@@ -214,12 +210,12 @@ pub fn arguments(pid: u32) -> Vec<String> {
 }
 
 /// A process, its parent, that one's parent, and so on.
-pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+pub(crate) fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(pid), |pid| stat(*pid).map(|stat| stat.ppid)).take_while(|pid| *pid > 0)
 }
 
 /// The start of a command line, arguments separated by spaces; the name in brackets when there is none.
-pub fn command(stat: &Stat) -> String {
+pub(crate) fn command(stat: &ProcStat) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{}/cmdline", stat.pid)) {
         let _ = file.take(160).read_to_end(&mut bytes);
@@ -229,9 +225,9 @@ pub fn command(stat: &Stat) -> String {
     if text.is_empty() { format!("[{}]", stat.comm) } else { text.to_owned() }
 }
 
-/// The kernel function that the main thread of a process waits in, empty when it runs or the kernel does not
-/// tell.
-pub fn wchan(pid: u32) -> String {
+/// Returns the kernel function that the main thread of a process waits in, empty when it runs or the kernel does not
+/// show it.
+pub(crate) fn wchan(pid: u32) -> String {
     match text(format!("/proc/{pid}/wchan")) {
         Some(text) if text.trim() != "0" => text.trim().to_owned(),
         _ => String::new(),
@@ -239,14 +235,14 @@ pub fn wchan(pid: u32) -> String {
 }
 
 /// The thread that traces a process, as debuggers do; 0 when none does.
-pub fn tracer(pid: u32) -> u32 {
+pub(crate) fn tracer(pid: u32) -> u32 {
     let status = text(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Bytes that a process, or one thread, has moved so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Io {
+pub(crate) struct Io {
     /// Through `read` and `write`: files, pipes, terminals.
     pub calls: u64,
     /// From and to storage.
@@ -254,12 +250,12 @@ pub struct Io {
 }
 
 /// What a process has moved so far; `None` when it is another user's.
-pub fn io(pid: u32) -> Option<Io> {
+pub(crate) fn io(pid: u32) -> Option<Io> {
     parse_io(&text(format!("/proc/{pid}/io"))?)
 }
 
 /// The same from the text of an `io` file.
-pub fn parse_io(text: &str) -> Option<Io> {
+pub(crate) fn parse_io(text: &str) -> Option<Io> {
     let value =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     let storage = value("read_bytes:")?.saturating_add(value("write_bytes:")?);
@@ -268,7 +264,7 @@ pub fn parse_io(text: &str) -> Option<Io> {
 
 /// What a thread had of the cores so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Schedule {
+pub(crate) struct Schedule {
     /// Nanoseconds on a core.
     pub ran_ns: u64,
     /// Nanoseconds that it was ready and had none.
@@ -278,30 +274,30 @@ pub struct Schedule {
 }
 
 /// What a thread had of the cores; `None` when it is gone.
-pub fn schedule(pid: u32, tid: u32) -> Option<Schedule> {
+pub(crate) fn schedule(pid: u32, tid: u32) -> Option<Schedule> {
     parse_schedule(&text(format!("/proc/{pid}/task/{tid}/schedstat"))?)
 }
 
 /// CPU time that all threads of a process have used, ns; `None` when it is gone.
-pub fn cpu_ns(pid: u32) -> Option<u64> {
+pub(crate) fn cpu_ns(pid: u32) -> Option<u64> {
     let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
     // SAFETY: both point to values of their types for the duration of the calls.
-    let told = unsafe {
+    let is_known = unsafe {
         libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) == 0
             && libc::clock_gettime(clock, &raw mut time) == 0
     };
-    told.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    is_known.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// From the text of a `schedstat` file (Documentation/scheduler/sched-stats.rst). Kernels without these
 /// statistics write zeros.
-pub fn parse_schedule(text: &str) -> Option<Schedule> {
+pub(crate) fn parse_schedule(text: &str) -> Option<Schedule> {
     let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok());
     Some(Schedule { ran_ns: fields.next()?, delay_ns: fields.next()?, turns: fields.next()? })
 }
 
 /// Busy and all clock ticks of all cores since boot.
-pub fn cpu_ticks() -> Option<(u64, u64)> {
+pub(crate) fn cpu_ticks() -> Option<(u64, u64)> {
     let text = text("/proc/stat")?;
     let ticks: Vec<u64> = text
         .lines()
@@ -317,7 +313,7 @@ pub fn cpu_ticks() -> Option<(u64, u64)> {
 }
 
 /// Memory in use and in all, bytes.
-pub fn memory() -> Option<(u64, u64)> {
+pub(crate) fn memory() -> Option<(u64, u64)> {
     let text = text("/proc/meminfo")?;
     let values: BTreeMap<&str, u64> = text
         .lines()
@@ -330,9 +326,9 @@ pub fn memory() -> Option<(u64, u64)> {
     Some((total.saturating_sub(*values.get("MemAvailable")?), total))
 }
 
-/// What `/proc/loadavg` tells.
+/// `/proc/loadavg`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
+pub(crate) struct LoadAverage {
     /// Mean over about one minute.
     pub one_minute: f32,
     /// Pid of the process or thread that was made last in this namespace, its children's namespaces included.
@@ -340,30 +336,30 @@ pub struct Load {
 }
 
 /// The kernel's load.
-pub fn load() -> Option<Load> {
+pub(crate) fn load() -> Option<LoadAverage> {
     parse_load(&text("/proc/loadavg")?)
 }
 
-fn parse_load(text: &str) -> Option<Load> {
+fn parse_load(text: &str) -> Option<LoadAverage> {
     let mut fields = text.split_ascii_whitespace();
     let one_minute = fields.next()?.parse().ok()?;
     // Sandboxes that do not count write 0.
     let newest = fields.nth(3).and_then(|pid| pid.parse().ok()).filter(|pid| *pid > 0);
-    Some(Load { one_minute, newest })
+    Some(LoadAverage { one_minute, newest })
 }
 
 /// A value that changes with every boot of the machine.
-pub fn boot_id() -> String {
+pub(crate) fn boot_id() -> String {
     text("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 /// `uname -n`.
-pub fn hostname() -> String {
+pub(crate) fn hostname() -> String {
     text("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// Online cores.
-pub fn cpu_count() -> u32 {
+pub(crate) fn cpu_count() -> u32 {
     // SAFETY: sysconf takes no pointers.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     count.max(1) as u32
@@ -371,15 +367,11 @@ pub fn cpu_count() -> u32 {
 
 /// Clock ticks per second.
 pub fn ticks_per_second() -> u64 {
-    // SAFETY: sysconf takes no pointers.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    ticks.max(1) as u64
+    rustix::param::clock_ticks_per_second()
 }
 
 fn page_bytes() -> u64 {
-    // SAFETY: sysconf takes no pointers.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    bytes.max(1) as u64
+    rustix::param::page_size() as u64
 }
 
 #[cfg(test)]
@@ -387,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_and_spaces_does_not_confuse() {
+    fn process_name_with_parentheses_and_spaces_is_parsed() {
         let text =
             "42 (a) b (c) S 7 42 40 0 -1 4194304 1 0 0 0 10 5 0 0 20 0 3 0 900 1000 2 18446744073709551615";
         let stat = parse_stat(text).unwrap();
@@ -399,8 +391,8 @@ mod tests {
     }
 
     #[test]
-    fn proc_1_a_process_with_any_name_is_seen() {
-        // Cut inside a character by the kernel, no UTF-8 at all, and what looks like the end of the name.
+    fn proc_1_process_with_any_name_is_seen() {
+        // Truncated inside a character by the kernel, not UTF-8 at all, and a fake end of the name.
         let names: [&[u8]; 5] = [
             "\u{8bad}\u{7ec3}\u{811a}\u{672c}\u{8bad}x".as_bytes(),
             b"\xff\xfe",
@@ -415,7 +407,7 @@ mod tests {
             assert_eq!((seen.pid, seen.comm.as_str()), (child.id(), shown.as_str()));
             assert_eq!(seen.ppid, std::process::id(), "{name:?}");
             assert!(all().iter().any(|found| found.pid == child.id() && found.start == seen.start));
-            let mut again = Again::open(format!("/proc/{}/stat", child.id())).unwrap();
+            let mut again = ProcFile::open(format!("/proc/{}/stat", child.id())).unwrap();
             assert_eq!(parse_stat(&again.text().unwrap()).unwrap().start, seen.start);
             assert_eq!(tracer(child.id()), 0);
             child.kill().unwrap();
@@ -451,21 +443,21 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_process_is_known_where_somebody_counts() {
+    fn newest_process_is_known_where_the_kernel_counts() {
         assert_eq!(
             parse_load("0.50 0.1 0.2 2/80 8015\n"),
-            Some(Load { one_minute: 0.5, newest: Some(8015) })
+            Some(LoadAverage { one_minute: 0.5, newest: Some(8015) })
         );
-        assert_eq!(parse_load("0.00 0.00 0.00 0/0 0\n"), Some(Load { one_minute: 0.0, newest: None }));
+        assert_eq!(parse_load("0.00 0.00 0.00 0/0 0\n"), Some(LoadAverage { one_minute: 0.0, newest: None }));
         assert_eq!(parse_load(""), None);
     }
 
     #[test]
-    fn a_file_that_grows_is_read_whole_and_again() {
+    fn file_that_grows_is_read_whole_and_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         std::fs::write(&path, "short").unwrap();
-        let mut again = Again::open(&path).unwrap();
+        let mut again = ProcFile::open(&path).unwrap();
         assert_eq!(again.text().as_deref(), Some("short"));
         for length in [AGAIN_BYTES, 3 * AGAIN_BYTES, 7] {
             std::fs::write(&path, "x".repeat(length)).unwrap();

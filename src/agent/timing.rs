@@ -4,18 +4,18 @@ use std::time::Duration;
 
 /// How long the agent waits for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
+pub(crate) struct Timing {
     /// An idle agent without a console ends after this.
     pub linger: Duration,
     /// Neighbours of a failed rank are stopped after this when no console gives orders.
     pub unattended: Duration,
-    /// A console that used to ping and says nothing for this long does not count as attached.
+    /// A console that used to ping and is silent for this long does not count as attached.
     pub silent: Duration,
-    /// The user is called when no rank has got on for this long and no console looks on.
+    /// A notification is sent when no rank has made progress for this long and no console is attached.
     pub stuck: Duration,
     /// Between two samples of the host and its ranks.
     pub sample: Duration,
-    /// The same while every rank's status page moves; `None`: as the size of the world says.
+    /// The same while every rank's status page changes; `None`: by the world size.
     pub calm_sample: Option<Duration>,
 }
 

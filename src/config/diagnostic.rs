@@ -1,39 +1,35 @@
-//! Errors that point at the line to change.
-//!
-//! Owner: whoever reports a mistake in something the user wrote. Pure text: nothing here reads files.
-//! Invariants:
-//! - What is printed holds no control character of the file it quotes, so a file cannot drive the terminal.
-//! - Carets stand under the text they mean, also after tabs and wide characters.
+//! Errors that point at the line to change. Invariants:
+//! - The output contains no control characters of the quoted file, so that a file cannot drive the terminal.
+//! - Carets are below their text, also after tabs and wide characters.
 
-use super::hidden;
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
+use rankdeck_types::hidden;
+use rankdeck_types::words::controls_terminal;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use unicode_width::UnicodeWidthChar;
 
-/// Cells of a source line that are shown before it is cut.
+/// Cells of an output line; longer source lines are cut around the carets.
 const LINE_CELLS: usize = 160;
-/// What a tab is shown as.
-const TAB: &str = "    ";
 
 /// A text that the user wrote: a file, or one `--set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceText {
     /// Path as the user gave it, or `--set`.
     pub name: String,
     /// The whole text.
     pub text: String,
-    /// Where its lines begin, once somebody has asked.
+    /// Start of each line, computed on first use.
     lines: OnceLock<Vec<usize>>,
 }
 
-impl Source {
-    /// A text of this name.
-    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Source {
-        Source { name: name.into(), text: text.into(), lines: OnceLock::new() }
+impl SourceText {
+    /// Creates a source from its name and text.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> SourceText {
+        SourceText { name: name.into(), text: text.into(), lines: OnceLock::new() }
     }
 
-    /// Number of the line that a byte is on, from 1.
+    /// Returns the line of a byte, from 1.
     fn line_at(&self, at: usize) -> u32 {
         let begins = || {
             let after = self.text.match_indices('\n').map(|(at, _)| at + 1);
@@ -43,34 +39,33 @@ impl Source {
     }
 }
 
-/// A stretch of a [`Source`], in bytes.
+/// A byte range of a [`SourceText`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The file's text, for the line that a message shows.
-    pub source: Arc<Source>,
-    /// Bytes of it.
+pub struct SourceSpan {
+    pub source: Arc<SourceText>,
+    /// Bytes of the text.
     pub range: Range<usize>,
 }
 
-impl Place {
-    /// The line it begins on, from 1.
+impl SourceSpan {
+    /// Returns the line of its start, from 1.
     pub fn line(&self) -> u32 {
         self.source.line_at(floor_char(&self.source.text, self.range.start))
     }
 }
 
-/// Whether a mistake stops the command.
+/// DiagnosticSeverity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Nothing is started.
+pub enum DiagnosticSeverity {
+    /// Stops the command.
     Error,
-    /// Worth knowing, shown beside errors.
+    /// Does not stop the command.
     Warning,
 }
 
-/// A stretch of one line, counted in characters from 1.
+/// A range of one line, in characters from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span {
+pub struct LineSpan {
     /// Line in the file, from 1.
     pub line: u32,
     /// First character.
@@ -79,32 +74,31 @@ pub struct Span {
     pub len: u32,
 }
 
-/// A mistake or a warning, with its place and what helps.
+/// An error or a warning, with its position and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad.
-    pub severity: Severity,
-    /// What is wrong, lower case, no full stop.
+    pub severity: DiagnosticSeverity,
+    /// The message, lower case, without a period.
     pub message: String,
-    /// Where: path of the file, or `--set`.
+    /// Path of the file, or `--set`.
     pub file: String,
-    /// Where in it; `None` when the file as a whole is meant.
-    pub span: Option<Span>,
+    /// Position; `None` for the file as a whole.
+    pub span: Option<LineSpan>,
     /// The line that the span is on.
     pub source_line: Option<String>,
-    /// Words beside the carets; may be empty.
+    /// Label of the carets; may be empty.
     pub label: String,
-    /// What to change; may be empty.
+    /// The fix; may be empty.
     pub hint: String,
-    /// Where `span` and `source_line` come from: a text may hold more mistakes than are ever shown.
-    place: Option<Place>,
+    /// Source of `span` and `source_line`, which are computed only for printed diagnostics.
+    place: Option<SourceSpan>,
 }
 
 impl Diagnostic {
-    /// An error about a whole file.
-    pub fn about_file(file: impl Into<String>, message: impl Into<String>) -> Diagnostic {
+    /// Creates an error about a whole file.
+    pub(crate) fn about_file(file: impl Into<String>, message: impl Into<String>) -> Diagnostic {
         Diagnostic {
-            severity: Severity::Error,
+            severity: DiagnosticSeverity::Error,
             message: message.into(),
             file: file.into(),
             span: None,
@@ -115,14 +109,14 @@ impl Diagnostic {
         }
     }
 
-    /// An error about a stretch of a text.
-    pub fn at(place: &Place, message: impl Into<String>) -> Diagnostic {
+    /// Creates an error about a span.
+    pub fn at(place: &SourceSpan, message: impl Into<String>) -> Diagnostic {
         let file = place.source.name.clone();
         Diagnostic { place: Some(place.clone()), ..Diagnostic::about_file(file, message) }
     }
 
-    /// The same with its line and columns.
-    pub fn located(mut self) -> Diagnostic {
+    /// Computes line and columns.
+    pub(crate) fn located(mut self) -> Diagnostic {
         if let (Some(place), None) = (&self.place, &self.span) {
             let (span, line) = locate(&place.source, &place.range);
             (self.span, self.source_line) = (Some(span), Some(hidden::line(&line)));
@@ -130,8 +124,8 @@ impl Diagnostic {
         self
     }
 
-    /// Where, in bytes of its text.
-    pub(super) fn place(&self) -> Option<&Place> {
+    /// Returns the span in bytes.
+    pub(super) fn place(&self) -> Option<&SourceSpan> {
         self.place.as_ref()
     }
 
@@ -139,21 +133,21 @@ impl Diagnostic {
         (&self.file, self.place.as_ref().map(|place| place.range.start))
     }
 
-    /// The same with words beside the carets.
+    /// Sets the label of the carets.
     pub fn label(mut self, label: impl Into<String>) -> Diagnostic {
         self.label = label.into();
         self
     }
 
-    /// The same with advice.
+    /// Sets the hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Diagnostic {
         self.hint = hint.into();
         self
     }
 }
 
-/// The line and columns of a byte range; a range past the end means the end.
-fn locate(source: &Source, range: &Range<usize>) -> (Span, String) {
+/// Returns the line and columns of a byte range; clamps to the end of the text.
+fn locate(source: &SourceText, range: &Range<usize>) -> (LineSpan, String) {
     let text = source.text.as_str();
     let start = floor_char(text, range.start);
     let end = floor_char(text, range.end).max(start);
@@ -163,7 +157,7 @@ fn locate(source: &Source, range: &Range<usize>) -> (Span, String) {
     let line = text[line_start..line_end].trim_end_matches('\r');
     let column = text[line_start..start].chars().count() + 1;
     let len = text[start..end.min(line_start + line.len()).max(start)].chars().count().max(1);
-    (Span { line: number, column: clamp(column), len: clamp(len) }, line.to_owned())
+    (LineSpan { line: number, column: clamp(column), len: clamp(len) }, line.to_owned())
 }
 
 fn floor_char(text: &str, at: usize) -> usize {
@@ -174,48 +168,14 @@ fn clamp(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// One character as it is shown: tabs widened, control characters replaced.
-fn shown(c: char) -> String {
-    match c {
-        '\t' => TAB.to_owned(),
-        c if c.is_control() => '\u{fffd}'.to_string(),
-        c => c.to_string(),
-    }
+/// Replaces control characters except `kept`.
+fn clean(text: &str, kept: char) -> String {
+    text.chars().map(|c| if controls_terminal(c) && c != kept { '\u{fffd}' } else { c }).collect()
 }
 
-fn cells(c: char) -> usize {
-    match c {
-        '\t' => TAB.len(),
-        c if c.is_control() => 1,
-        c => c.width().unwrap_or(0),
-    }
-}
-
-/// A text without control characters, for one line of output.
-fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
-/// The part of a line to show around a span, and the cells before and under the span.
-fn window(line: &str, span: Span) -> (String, usize, usize) {
-    let first = span.column as usize - 1;
-    let widths: Vec<usize> = line.chars().map(cells).collect();
-    let before: usize = widths.iter().take(first).sum();
-    // Long lines begin shortly before the span.
-    let skip = if before > LINE_CELLS / 2 { first.saturating_sub(LINE_CELLS / 4) } else { 0 };
-    let mut used = 0;
-    let text: String = line
-        .chars()
-        .skip(skip)
-        .take_while(|c| {
-            used += cells(*c);
-            used <= LINE_CELLS
-        })
-        .map(shown)
-        .collect();
-    let pad = widths.iter().take(first).skip(skip).sum();
-    let under: usize = widths.iter().skip(first).take(span.len as usize).sum();
-    (text, pad, under.clamp(1, LINE_CELLS.saturating_sub(pad).max(1)))
+/// Returns the byte of a character of `line`.
+fn byte_at(line: &str, character: usize) -> usize {
+    line.char_indices().nth(character).map_or(line.len(), |(at, _)| at)
 }
 
 impl fmt::Display for Diagnostic {
@@ -223,50 +183,50 @@ impl fmt::Display for Diagnostic {
         if self.span.is_none() && self.place.is_some() {
             return self.clone().located().fmt(f);
         }
-        let word = match self.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
+        let [message, file, label] = [&self.message, &self.file, &self.label].map(|text| clean(text, '\0'));
+        let hint = clean(&self.hint, '\n');
+        let line = self.source_line.as_deref().unwrap_or_default();
+        let level = match self.severity {
+            DiagnosticSeverity::Error => Level::ERROR,
+            DiagnosticSeverity::Warning => Level::WARNING,
         };
-        write!(f, "{word}: {}", clean(&self.message))?;
-        let file = clean(&self.file);
-        let gutter = match (self.span, &self.source_line) {
-            (Some(span), Some(line)) => {
-                let width = span.line.to_string().len();
-                let (text, pad, under) = window(line, span);
-                write!(f, "\n{:width$}--> {file}:{}:{}", "", span.line, span.column)?;
-                write!(f, "\n{:width$} |", "")?;
-                write!(f, "\n{} | {}", span.line, text.trim_end())?;
-                write!(f, "\n{:width$} | {:pad$}{}", "", "", "^".repeat(under))?;
-                if !self.label.is_empty() {
-                    write!(f, " {}", clean(&self.label))?;
-                }
-                width
+        let title = level.primary_title(&message);
+        let near;
+        let mut report = match self.span {
+            Some(span) => {
+                let first = span.column as usize - 1;
+                let last = first + span.len as usize;
+                // The rest of a very long line takes time, and is not shown.
+                near = clean(&line[..byte_at(line, last + LINE_CELLS)], '\t');
+                let range = byte_at(&near, first)..byte_at(&near, last);
+                let carets =
+                    AnnotationKind::Primary.span(range).label(Some(label).filter(|label| !label.is_empty()));
+                title.element(
+                    Snippet::source(&near).line_start(span.line as usize).path(&file).annotation(carets),
+                )
             }
-            _ => {
-                write!(f, "\n --> {file}")?;
-                1
-            }
+            None => title.element(Origin::path(&file)),
         };
-        if !self.hint.is_empty() {
-            for (i, line) in self.hint.lines().enumerate() {
-                let lead = if i == 0 { "= hint:" } else { "       " };
-                write!(f, "\n{:gutter$} {lead} {}", "", clean(line))?;
-            }
+        if !hint.is_empty() {
+            report = report.element(Level::HELP.with_name("hint").message(&hint));
+        }
+        let text = Renderer::plain().term_width(LINE_CELLS).render(&[report]);
+        for (number, line) in text.lines().enumerate() {
+            write!(f, "{}{}", if number == 0 { "" } else { "\n" }, line.trim_end())?;
         }
         Ok(())
     }
 }
 
-/// Most mistakes that are kept of one load; the others are counted.
-const KEPT: usize = 100;
+/// Most diagnostics of one load; the others are counted.
+const MAX_DIAGNOSTICS: usize = 100;
 
-/// The mistakes that were found, in the order of the files and lines; never empty when it is an error. Only
-/// the first [`KEPT`] are kept.
+/// Diagnostics in the order of files and lines, and the number of those that were dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Diagnostics(pub Vec<Diagnostic>, usize);
 
 impl Diagnostics {
-    /// Nothing found so far.
+    /// Creates an empty list.
     pub fn new() -> Diagnostics {
         Diagnostics::default()
     }
@@ -276,23 +236,23 @@ impl Diagnostics {
         self.0.push(diagnostic);
     }
 
-    /// Mistakes that were found and are not among those kept.
+    /// Returns the number of dropped diagnostics.
     pub fn more(&self) -> usize {
         self.1
     }
 
-    /// There is at least one error.
-    pub fn has_errors(&self) -> bool {
-        self.0.iter().any(|d| d.severity == Severity::Error)
+    /// Returns whether there is an error.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.0.iter().any(|d| d.severity == DiagnosticSeverity::Error)
     }
 
-    /// `value` when there is no error, else the errors in the order of lines.
+    /// Returns `value` if there is no error, else the diagnostics in the order of lines.
     pub fn or<T>(mut self, value: T) -> Result<T, Diagnostics> {
         if self.has_errors() {
             self.0.sort_by(|a, b| a.order().cmp(&b.order()));
             self.0.dedup();
-            self.1 += self.0.len().saturating_sub(KEPT);
-            self.0.truncate(KEPT);
+            self.1 += self.0.len().saturating_sub(MAX_DIAGNOSTICS);
+            self.0.truncate(MAX_DIAGNOSTICS);
             self.0 = self.0.into_iter().map(Diagnostic::located).collect();
             Err(self)
         } else {
@@ -314,7 +274,7 @@ impl fmt::Display for Diagnostics {
             write!(f, "{gap}{diagnostic}")?;
         }
         if self.1 > 0 {
-            write!(f, "\n\nerror: and {} more mistakes, which are not shown", self.1)?;
+            write!(f, "\n\nerror: {} more errors are not shown", self.1)?;
         }
         Ok(())
     }
@@ -327,24 +287,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn place(text: &str, range: Range<usize>) -> Place {
-        Place { source: Arc::new(Source::new("hosts.toml", text)), range }
+    fn place(text: &str, range: Range<usize>) -> SourceSpan {
+        SourceSpan { source: Arc::new(SourceText::new("hosts.toml", text)), range }
     }
 
     #[test]
-    fn carets_stand_under_the_key() {
+    fn carets_are_below_the_key() {
         let text = "[[host]]\nname = \"a\"\n\n\n\n\ngpu = 2\n";
         let at = text.find("gpu").unwrap();
         let shown = Diagnostic::at(&place(text, at..at + 3), "unknown key `gpu`")
             .label("unknown key")
-            .hint("did you mean `gpus`?")
+            .hint("a similar key exists: `gpus`")
             .to_string();
-        let expected = "error: unknown key `gpu`\n --> hosts.toml:7:1\n  |\n7 | gpu = 2\n  | ^^^ unknown key\n  = hint: did you mean `gpus`?";
+        let expected = "error: unknown key `gpu`\n --> hosts.toml:7:1\n  |\n7 | gpu = 2\n  | ^^^ unknown key\n  |\n  = hint: a similar key exists: `gpus`";
         assert_eq!(shown, expected);
     }
 
     #[test]
-    fn tabs_and_wide_characters_do_not_shift_the_carets() {
+    fn tabs_and_wide_characters_keep_carets_aligned() {
         let text = "\tname = \"北京\" ; x";
         let at = text.find('x').unwrap();
         let shown = Diagnostic::at(&place(text, at..at + 1), "stray").to_string();
@@ -356,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn escape_codes_of_a_file_are_not_printed() {
+    fn escape_codes_are_replaced() {
         let text = "a = \"\u{1b}[2J\"\n";
         let shown = Diagnostic::at(&place(text, 0..1), "bad \u{1b}[31m").to_string();
         assert!(!shown.contains('\u{1b}'));
     }
 
     #[test]
-    fn errors_are_ordered_by_line_and_never_repeated() {
+    fn errors_are_sorted_and_deduplicated() {
         let text = "a\nb\n";
         let mut all = Diagnostics::new();
         for range in [2..3, 0..1, 2..3] {
@@ -375,26 +335,29 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_mistakes_are_counted_and_the_first_hundred_kept() {
+    fn errors_beyond_the_limit_are_counted() {
         for text in ["x\n".repeat(100_000), "x ".repeat(100_000)] {
-            let source = Arc::new(Source::new("hosts.toml", text));
+            let source = Arc::new(SourceText::new("hosts.toml", text));
             let mut all = Diagnostics::new();
             for at in 0..100_000 {
                 let range = 2 * at..2 * at + 1;
-                all.push(Diagnostic::at(&Place { source: source.clone(), range }, format!("mistake {at}")));
+                all.push(Diagnostic::at(
+                    &SourceSpan { source: source.clone(), range },
+                    format!("mistake {at}"),
+                ));
             }
             let all = all.or(()).unwrap_err();
             assert_eq!((all.0.len(), all.more()), (100, 99_900));
-            assert!(all.to_string().ends_with("and 99900 more mistakes, which are not shown"));
+            assert!(all.to_string().contains("99900"));
         }
     }
 
     proptest! {
         #[test]
-        fn any_range_of_any_text_can_be_shown(text in "\\PC{0,40}(\n\\PC{0,300}){0,3}", start in 0usize..400, len in 0usize..400) {
+        fn any_range_of_any_text_is_rendered(text in "\\PC{0,40}(\n\\PC{0,300}){0,3}", start in 0usize..400, len in 0usize..400) {
             let shown = Diagnostic::at(&place(&text, start..start + len), "bad").to_string();
             prop_assert!(shown.contains('^'));
-            prop_assert!(!shown.chars().any(|c| c.is_control() && c != '\n'));
+            prop_assert!(!shown.chars().any(|c| controls_terminal(c) && c != '\n'));
         }
     }
 }

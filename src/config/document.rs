@@ -1,9 +1,9 @@
-//! TOML as a tree that remembers where everything was written.
+//! TOML as a tree with source spans.
 //!
-//! Owner: one load. The tree of a file may be changed by overrides (`--set`); every node keeps the text it
-//! came from, so that an error about an overridden value quotes the command line and not the file.
+//! Overrides (`--set`) change the tree of a file; every node keeps its source, so that an error about an
+//! overridden value quotes the command line and not the file.
 
-use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
+use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use super::syntax;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,47 +11,46 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
 
-/// Larger files are refused.
+/// Largest file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A value and where it is written.
+/// A value with its span.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where; for tables the header.
-    pub place: Place,
-    /// The value without its place.
-    pub value: Value,
+    /// Span; for tables, of the header.
+    pub place: SourceSpan,
+    pub value: TomlValue,
 }
 
 /// A key of a table.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
-    /// Where the key is written.
-    pub key: Place,
-    /// The value and its place in the file.
+pub struct TomlEntry {
+    /// Span of the key.
+    pub key: SourceSpan,
+    /// The value with its span.
     pub node: Node,
 }
 
-/// A value that was looked up.
+/// A value found by its path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FoundValue<'a> {
-    /// Where its key is written; for an item of an array, the item.
-    pub key: &'a Place,
-    /// The value and its place in the file.
+    /// Span of the key; for an item of an array, of the item.
+    pub key: &'a SourceSpan,
+    /// The value with its span.
     pub node: &'a Node,
 }
 
-/// The tables of TOML, in the order of their names.
-pub type Table = BTreeMap<String, Entry>;
+/// A TOML table, ordered by key.
+pub type Table = BTreeMap<String, TomlEntry>;
 
 /// A TOML value.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum TomlValue {
     /// Keys with values, written inline or under a header.
     Table(Table),
     Array(Vec<Node>),
     String(String),
-    /// An integer; wider than TOML's, so that the range check can name what is too large.
+    /// An integer; wider than TOML's, so that the range check can report overflow.
     Integer(i128),
     /// A number with a fraction or an exponent.
     Float(f64),
@@ -60,23 +59,23 @@ pub enum Value {
     Datetime(String),
 }
 
-impl Value {
-    /// What it is, with its article.
-    pub fn type_name(&self) -> &'static str {
+impl TomlValue {
+    /// Returns the type, with its article.
+    pub(crate) fn type_name(&self) -> &'static str {
         match self {
-            Value::Table(_) => "a table",
-            Value::Array(_) => "an array",
-            Value::String(_) => "a string",
-            Value::Integer(_) => "an integer",
-            Value::Float(_) => "a float",
-            Value::Boolean(_) => "a boolean",
-            Value::Datetime(_) => "a date",
+            TomlValue::Table(_) => "a table",
+            TomlValue::Array(_) => "an array",
+            TomlValue::String(_) => "a string",
+            TomlValue::Integer(_) => "an integer",
+            TomlValue::Float(_) => "a float",
+            TomlValue::Boolean(_) => "a boolean",
+            TomlValue::Datetime(_) => "a date",
         }
     }
 }
 
-/// Reads a file; the error names the path and says what helps, `missing` when there is no such file.
-pub fn read(path: &Path, what: &str, missing: &str) -> Result<Arc<Source>, Diagnostics> {
+/// Reads a file; `missing` is the hint if it does not exist.
+pub fn read(path: &Path, what: &str, missing: &str) -> Result<Arc<SourceText>, Diagnostics> {
     let name = path.display().to_string();
     let failed = |message: String, hint: &str| {
         Diagnostics::from(Diagnostic::about_file(name.clone(), message).hint(hint))
@@ -90,21 +89,21 @@ pub fn read(path: &Path, what: &str, missing: &str) -> Result<Arc<Source>, Diagn
     };
     let metadata = std::fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err(failed(format!("the {what} is not a regular file"), "give the path of a TOML file"));
+        return Err(failed(format!("the {what} is not a regular file"), "pass the path of a TOML file"));
     }
     if metadata.len() > MAX_BYTES {
         let bytes = metadata.len();
-        let message = format!("the {what} has {bytes} bytes, more than the {MAX_BYTES} allowed");
-        return Err(failed(message, "is this the right file?"));
+        let message = format!("the {what} is too large: {bytes} bytes, limit {MAX_BYTES}");
+        return Err(failed(message, "check the path"));
     }
     let bytes = std::fs::read(path).map_err(unreadable)?;
-    String::from_utf8(bytes).map(|text| Arc::new(Source::new(name.clone(), text))).map_err(|error| {
+    String::from_utf8(bytes).map(|text| Arc::new(SourceText::new(name.clone(), text))).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        failed(format!("the {what} is no UTF-8 text (byte {at})"), "save it as UTF-8")
+        failed(format!("the {what} is not valid UTF-8 (byte {at})"), "save it as UTF-8")
     })
 }
 
-/// An I/O error without Rust's `(os error N)`.
+/// Returns an I/O error without Rust's `(os error N)`.
 fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     let cut = text.find(" (os error").unwrap_or(text.len());
@@ -115,49 +114,51 @@ fn plain(error: &std::io::Error) -> String {
     short
 }
 
-/// Begins the message of a syntax error.
-const NO_TOML: &str = "not valid TOML: ";
+/// Prefix of a syntax error.
+const SYNTAX_ERROR: &str = "not valid TOML: ";
 
-/// It says that a text is no TOML.
-pub fn is_syntax(diagnostic: &Diagnostic) -> bool {
-    diagnostic.message.starts_with(NO_TOML)
+/// Returns whether a diagnostic is a syntax error.
+pub(crate) fn is_syntax(diagnostic: &Diagnostic) -> bool {
+    diagnostic.message.starts_with(SYNTAX_ERROR)
 }
 
-/// Parses a text; all syntax errors at once.
-pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
+/// Parses a text; reports all syntax errors at once.
+pub fn parse(source: &Arc<SourceText>) -> Result<Node, Diagnostics> {
     let (table, errors) = DeTable::parse_recoverable(&source.text);
     if errors.is_empty() {
         let span = table.span();
         return Ok(Node {
-            place: Place { source: source.clone(), range: span },
-            value: Value::Table(convert_table(source, table.get_ref())),
+            place: SourceSpan { source: source.clone(), range: span },
+            value: TomlValue::Table(convert_table(source, table.get_ref())),
         });
     }
     let mut all = Diagnostics::new();
     if let Some(diagnostic) = other_format(source) {
         all.push(diagnostic);
         return all.or(Node {
-            place: Place { source: source.clone(), range: 0..0 },
-            value: Value::Table(Table::new()),
+            place: SourceSpan { source: source.clone(), range: 0..0 },
+            value: TomlValue::Table(Table::new()),
         });
     }
     for error in errors {
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
         all.push(match error.span() {
             Some(range) => {
-                let place = Place { source: source.clone(), range };
+                let place = SourceSpan { source: source.clone(), range };
                 let hint = syntax::hint(&message, line_at(&source.text, place.range.start));
-                Diagnostic::at(&place, format!("{NO_TOML}{message}")).hint(hint)
+                Diagnostic::at(&place, format!("{SYNTAX_ERROR}{message}")).hint(hint)
             }
-            None => Diagnostic::about_file(source.name.clone(), format!("{NO_TOML}{message}")),
+            None => Diagnostic::about_file(source.name.clone(), format!("{SYNTAX_ERROR}{message}")),
         });
     }
-    all.or(Node { place: Place { source: source.clone(), range: 0..0 }, value: Value::Table(Table::new()) })
+    all.or(Node {
+        place: SourceSpan { source: source.clone(), range: 0..0 },
+        value: TomlValue::Table(Table::new()),
+    })
 }
 
-/// The line that a byte is on; empty for one so long that looking at it for each of its mistakes would take
-/// minutes.
-pub fn line_at(text: &str, at: usize) -> &str {
+/// Returns the line of a byte; empty if the line is very long, to bound the time for its errors.
+pub(crate) fn line_at(text: &str, at: usize) -> &str {
     const MOST: usize = 512;
     let near = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let (first, at, last) = (near(at.saturating_sub(MOST)), near(at), near(at + MOST));
@@ -167,8 +168,8 @@ pub fn line_at(text: &str, at: usize) -> &str {
     if is_whole { &text[begin..end] } else { "" }
 }
 
-/// The text is of another format than TOML, told by its first line: one mistake instead of one per line.
-fn other_format(source: &Arc<Source>) -> Option<Diagnostic> {
+/// Detects another format by the first line: one error instead of one per line.
+fn other_format(source: &Arc<SourceText>) -> Option<Diagnostic> {
     let mut start = 0;
     let first = source.text.split_inclusive('\n').find_map(|line| {
         let at = start;
@@ -181,17 +182,17 @@ fn other_format(source: &Arc<Source>) -> Option<Diagnostic> {
         let key = key.trim_matches(['"', '\'']);
         !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
     };
-    let place = Place { source: source.clone(), range: at..at + line.len() };
+    let place = SourceSpan { source: source.clone(), range: at..at + line.len() };
     let is_python =
         ["import ", "from ", "def ", "class ", "\"\"\""].iter().any(|begin| line.starts_with(begin));
     if is_python {
-        let hint = format!("`rankdeck run -- python {}` launches it", source.name);
-        return Some(Diagnostic::at(&place, "this looks like a Python script, and not like TOML").hint(hint));
+        let hint = format!("launch it with `rankdeck run -- python {}`", source.name);
+        return Some(Diagnostic::at(&place, "expected TOML, found a Python script").hint(hint));
     }
     if let Some(name) = host_list(&source.text) {
         return Some(
-            Diagnostic::at(&place, "this looks like a list of hosts, and rankdeck reads TOML").hint(format!(
-                "write `[[host]]` and `name = \"{name}\"` for each of them, or name them all by `--hosts a,b`"
+            Diagnostic::at(&place, "expected TOML, found a list of host names").hint(format!(
+                "write `[[host]]` and `name = \"{name}\"` for each host, or pass `--hosts a,b`"
             )),
         );
     }
@@ -201,13 +202,14 @@ fn other_format(source: &Arc<Source>) -> Option<Diagnostic> {
         Some((key, rest)) if is_key(key) && (rest.is_empty() || rest.starts_with(' ')) => "YAML",
         _ => return None,
     };
-    Some(Diagnostic::at(&place, format!("this looks like {format}, and rankdeck reads TOML")).hint(
-        "write `key = value` lines below `[table]` lines; `rankdeck init` writes such files, and \
-         docs/CONFIG.md has all keys",
+    Some(Diagnostic::at(&place, format!("expected TOML, found {format}")).hint(
+        "write `key = value` lines below `[table]` lines; `rankdeck init` generates such files, and \
+         docs/config.md lists all keys",
     ))
 }
 
-/// The first name of a list of hosts as mpirun and DeepSpeed read it: one per line, perhaps with `slots=N`.
+/// Returns the first name of a host list of mpirun or DeepSpeed: one name per line, with an optional
+/// `slots=N`.
 fn host_list(text: &str) -> Option<&str> {
     let is_name = |word: &str| {
         word.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -222,97 +224,108 @@ fn host_list(text: &str) -> Option<&str> {
     (lines().all(one)).then(|| lines().next()?.split_whitespace().next()).flatten()
 }
 
-fn convert_table(source: &Arc<Source>, table: &DeTable<'_>) -> Table {
-    let place = |range: Range<usize>| Place { source: source.clone(), range };
+/// Returns the span of the first of these paths that exists, else of the start of the text.
+pub fn nearest(root: &Node, paths: &[impl AsRef<str>]) -> SourceSpan {
+    paths.iter().find_map(|path| root.entry(path.as_ref())).map_or_else(
+        || SourceSpan { source: root.place.source.clone(), range: 0..0 },
+        |found| match found.node.value {
+            TomlValue::Table(_) => found.key.clone(),
+            _ => found.node.place.clone(),
+        },
+    )
+}
+
+fn convert_table(source: &Arc<SourceText>, table: &DeTable<'_>) -> Table {
+    let place = |range: Range<usize>| SourceSpan { source: source.clone(), range };
     let entry = |(key, value): (&toml::Spanned<toml::de::DeString<'_>>, &toml::Spanned<DeValue<'_>>)| {
         let node = Node { place: place(value.span()), value: convert(source, value.get_ref()) };
-        (key.get_ref().to_string(), Entry { key: place(key.span()), node })
+        (key.get_ref().to_string(), TomlEntry { key: place(key.span()), node })
     };
     table.iter().map(entry).collect()
 }
 
-fn convert(source: &Arc<Source>, value: &DeValue<'_>) -> Value {
+fn convert(source: &Arc<SourceText>, value: &DeValue<'_>) -> TomlValue {
     match value {
-        DeValue::Table(table) => Value::Table(convert_table(source, table)),
-        DeValue::Array(array) => Value::Array(
+        DeValue::Table(table) => TomlValue::Table(convert_table(source, table)),
+        DeValue::Array(array) => TomlValue::Array(
             array
                 .iter()
                 .map(|item| Node {
-                    place: Place { source: source.clone(), range: item.span() },
+                    place: SourceSpan { source: source.clone(), range: item.span() },
                     value: convert(source, item.get_ref()),
                 })
                 .collect(),
         ),
-        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::String(text) => TomlValue::String(text.to_string()),
         DeValue::Integer(number) => {
             let negative = number.as_str().starts_with('-');
             let limit = if negative { i128::MIN } else { i128::MAX };
-            Value::Integer(i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(limit))
+            TomlValue::Integer(i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(limit))
         }
-        DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
-        DeValue::Boolean(flag) => Value::Boolean(*flag),
-        DeValue::Datetime(date) => Value::Datetime(date.to_string()),
+        DeValue::Float(number) => TomlValue::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => TomlValue::Boolean(*flag),
+        DeValue::Datetime(date) => TomlValue::Datetime(date.to_string()),
     }
 }
 
 impl Node {
-    /// The table, when it is one.
+    /// Returns the table, if it is one.
     pub fn table(&self) -> Option<&Table> {
         match &self.value {
-            Value::Table(table) => Some(table),
+            TomlValue::Table(table) => Some(table),
             _ => None,
         }
     }
 
-    /// What a dotted path names; numbers index arrays: `host.1.gpus`.
+    /// Returns the value at a dotted path; numbers index arrays: `host.1.gpus`.
     pub fn entry(&self, path: &str) -> Option<FoundValue<'_>> {
         let own = FoundValue { key: &self.place, node: self };
         path.split('.').try_fold(own, |at, part| match &at.node.value {
-            Value::Table(table) => {
+            TomlValue::Table(table) => {
                 table.get(part).map(|entry| FoundValue { key: &entry.key, node: &entry.node })
             }
-            Value::Array(items) => {
+            TomlValue::Array(items) => {
                 items.get(part.parse::<usize>().ok()?).map(|node| FoundValue { key: &node.place, node })
             }
             _ => None,
         })
     }
 
-    /// The same as a value of the `toml` crate, for serde.
-    pub fn to_toml(&self) -> toml::Value {
+    /// Converts to a value of the `toml` crate, for serde.
+    pub(crate) fn to_toml(&self) -> toml::Value {
         match &self.value {
-            Value::Table(table) => toml::Value::Table(
+            TomlValue::Table(table) => toml::Value::Table(
                 table.iter().map(|(name, entry)| (name.clone(), entry.node.to_toml())).collect(),
             ),
-            Value::Array(items) => toml::Value::Array(items.iter().map(Node::to_toml).collect()),
-            Value::String(text) => toml::Value::String(text.clone()),
-            Value::Integer(number) => {
+            TomlValue::Array(items) => toml::Value::Array(items.iter().map(Node::to_toml).collect()),
+            TomlValue::String(text) => toml::Value::String(text.clone()),
+            TomlValue::Integer(number) => {
                 let limit = if *number < 0 { i64::MIN } else { i64::MAX };
                 toml::Value::Integer(i64::try_from(*number).unwrap_or(limit))
             }
-            Value::Float(number) => toml::Value::Float(*number),
-            Value::Boolean(flag) => toml::Value::Boolean(*flag),
-            Value::Datetime(text) => {
+            TomlValue::Float(number) => toml::Value::Float(*number),
+            TomlValue::Boolean(flag) => toml::Value::Boolean(*flag),
+            TomlValue::Datetime(text) => {
                 text.parse().map_or_else(|_| toml::Value::String(text.clone()), toml::Value::Datetime)
             }
         }
     }
 
-    /// The value that serde reads from this document, which has passed the checks.
+    /// Deserializes a document that passed the checks.
     pub fn read<T: serde::de::DeserializeOwned>(&self) -> Result<T, Diagnostics> {
         self.to_toml().try_into().map_err(|error: toml::de::Error| {
             Diagnostic::about_file(self.place.source.name.clone(), error.message()).into()
         })
     }
 
-    /// Lays `other` over this tree: tables are merged, everything else is replaced.
+    /// Merges `other` into this tree: tables are merged, other values replaced.
     pub fn overlay(&mut self, other: Node) {
         match (&mut self.value, other) {
-            (Value::Table(own), Node { value: Value::Table(table), .. }) => {
+            (TomlValue::Table(own), Node { value: TomlValue::Table(table), .. }) => {
                 for (name, entry) in table {
                     match own.get_mut(&name) {
                         Some(old) => {
-                            let is_table = |node: &Node| matches!(node.value, Value::Table(_));
+                            let is_table = |node: &Node| matches!(node.value, TomlValue::Table(_));
                             if !(is_table(&old.node) && is_table(&entry.node)) {
                                 old.key = entry.key;
                             }

@@ -1,13 +1,11 @@
-//! `hosts.toml`: which machines, how to reach them, how many ranks each.
+//! Loads `hosts.toml`: the hosts, how to reach them, and their ranks.
 //!
-//! Owner: the user. The order of `[[host]]` is `node_rank` order; rank = ranks on the hosts before +
-//! local_rank. Every value of `[defaults]` may be overridden per host; the merged form is [`Host`]. `env` is
-//! merged variable by variable.
+//! The order of `[[host]]` is the node-rank order; rank = ranks on the previous hosts + local rank. A host
+//! overrides any value of `[defaults]`; the merged form is [`Host`]. `env` is merged variable by variable.
 
-use super::check::check;
-use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
+use super::check::{self, check};
+use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use super::document::{self, Node};
-use super::mistakes;
 use rankdeck_types::host::{Host, HostTable, Hosts, Transport};
 use rankdeck_types::schema::text_rules::{ADDRESS, NAME};
 use rankdeck_types::setup::ENVIRONMENTS;
@@ -15,23 +13,26 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What helps where there is no such file.
-const MISSING: &str = "name the hosts (`--hosts gpu-a,gpu-b`) or their file (`--hosts PATH`), or write `hosts.toml` \
-     here: `rankdeck init` does it for this machine, `rankdeck init gpu-a gpu-b` for those, and two lines for each host are enough: `[[host]]` and \
-     `name = \"gpu-a\"`";
+/// Hint for a missing file.
+const MISSING: &str = "pass hosts with `--hosts gpu-a,gpu-b` or a file with `--hosts PATH`, or write `hosts.toml`: \
+     `[[host]]` and `name = \"gpu-a\"` for each host; `rankdeck init` generates one for this machine, \
+     `rankdeck init gpu-a gpu-b` for others";
 
-/// The hosts of a `hosts.toml`, in node_rank order, with the document for errors that are found later.
+/// Reads the hosts of a `hosts.toml` in node-rank order, and the document for later errors.
 pub(super) fn read(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
     read_source(&document::read(path, "hosts file", MISSING)?)
 }
 
-/// The same from its text.
-pub(super) fn read_source(source: &Arc<Source>) -> Result<(Vec<Host>, Node), Diagnostics> {
-    let root = mistakes::parse(source, Hosts::KEYS)?;
+/// Reads the hosts from a text.
+pub(super) fn read_source(source: &Arc<SourceText>) -> Result<(Vec<Host>, Node), Diagnostics> {
+    let root = check::parse(source, Hosts::KEYS)?;
     if root.entry("host").is_none() && root.entry("run").is_some() {
-        return Err(Diagnostic::about_file(source.name.clone(), "this is an experiment, and a hosts file is wanted")
-            .hint("`--hosts` names a file with `[[host]]` and `name = \"node0\"` for each host, or the hosts: `--hosts a,b`")
-            .into());
+        return Err(Diagnostic::about_file(
+            source.name.clone(),
+            "expected a hosts file, found an experiment",
+        )
+        .hint("pass a file with `[[host]]` and `name = \"node0\"` for each host, or the hosts: `--hosts a,b`")
+        .into());
     }
     let mut found = Diagnostics::new();
     check(&root, Hosts::KEYS, &mut found);
@@ -42,10 +43,10 @@ pub(super) fn read_source(source: &Arc<Source>) -> Result<(Vec<Host>, Node), Dia
     Ok((hosts, root))
 }
 
-/// The `[defaults]` alone; what stands under `[[host]]` is not looked at.
+/// Reads `[defaults]` only.
 pub(super) fn read_defaults(path: &Path) -> Result<(HostTable, Node), Diagnostics> {
     let source = document::read(path, "hosts file", "")?;
-    let root = mistakes::parse(&source, Hosts::KEYS)?;
+    let root = check::parse(&source, Hosts::KEYS)?;
     let mut found = Diagnostics::new();
     check(&root, Hosts::KEYS, &mut found);
     found.or(())?;
@@ -82,7 +83,7 @@ fn merge(defaults: &HostTable, table: HostTable) -> Host {
     }
 }
 
-/// `~/x` as a path of this machine; other paths as they are.
+/// Expands `~/` on this machine.
 fn expand_home(path: String) -> String {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest).display().to_string(),
@@ -90,13 +91,13 @@ fn expand_home(path: String) -> String {
     }
 }
 
-/// What the schema cannot say: hosts against each other, keys against keys.
+/// Checks hosts against each other, and keys against keys.
 fn check_hosts(root: &Node, found: &mut Diagnostics) {
     let Some(table) = root.table() else { return };
     let hosts = match table.get("host").map(|entry| &entry.node.value) {
-        Some(document::Value::Array(hosts)) if !hosts.is_empty() => hosts.as_slice(),
-        Some(document::Value::Array(_)) | None => {
-            // A misspelt `[[hosts]]` has been named already.
+        Some(document::TomlValue::Array(hosts)) if !hosts.is_empty() => hosts.as_slice(),
+        Some(document::TomlValue::Array(_)) | None => {
+            // A misspelled `[[hosts]]` has its own error.
             if found.0.is_empty() {
                 let error = Diagnostic::about_file(root.place.source.name.clone(), "no hosts");
                 found.push(error.hint("add a host: `[[host]]`, then `name = \"node0\"`, then `transport = \"local\"` for this machine"));
@@ -106,16 +107,16 @@ fn check_hosts(root: &Node, found: &mut Diagnostics) {
         Some(_) => return,
     };
     let defaults = table.get("defaults").map(|entry| &entry.node);
-    let mut seen: BTreeMap<&str, Place> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, SourceSpan> = BTreeMap::new();
     for host in hosts {
         if let Some(name) = text(Some(host), "name") {
             let at = place(host, "name");
             if let Some(first) = seen.get(name) {
                 let line = first.line();
                 found.push(
-                    Diagnostic::at(&at, format!("two hosts are called `{name}`"))
-                        .label("again")
-                        .hint(format!("names are unique; the first `{name}` is on line {line}")),
+                    Diagnostic::at(&at, format!("duplicate host name `{name}`"))
+                        .label("duplicate")
+                        .hint(format!("rename one; the first `{name}` is on line {line}")),
                 );
             }
             seen.entry(name).or_insert(at);
@@ -127,7 +128,7 @@ fn check_hosts(root: &Node, found: &mut Diagnostics) {
     check_environments(defaults, found);
 }
 
-/// Where all hosts are this machine, an address of another one would be where rank 0 is looked for.
+/// Reports addresses of other machines if all hosts are local: ranks would connect to rank 0 there.
 fn check_own_addresses(hosts: &[Node], defaults: Option<&Node>, found: &mut Diagnostics) {
     let is_local =
         |host: &Node| text(Some(host), "transport").or_else(|| text(defaults, "transport")) == Some("local");
@@ -138,7 +139,7 @@ fn check_own_addresses(hosts: &[Node], defaults: Option<&Node>, found: &mut Diag
         let Some(address) = text(Some(table), "address") else { continue };
         let is_own = ["localhost", "::1", "0.0.0.0"].contains(&address) || address.starts_with("127.");
         if !is_own && let Some(entry) = table.entry("address") {
-            let message = "`address` has no meaning here: the transport of every host is `local`";
+            let message = "`address` has no effect: every host uses transport `local`";
             found.push(
                 Diagnostic::at(entry.key, message).hint("remove `address`, or write `transport = \"ssh\"`"),
             );
@@ -146,7 +147,7 @@ fn check_own_addresses(hosts: &[Node], defaults: Option<&Node>, found: &mut Diag
     }
 }
 
-/// Python comes from one place.
+/// Reports more than one key that selects a Python.
 fn check_environments(table: Option<&Node>, found: &mut Diagnostics) {
     let Some(table) = table else { return };
     let given: Vec<&str> = ENVIRONMENTS.into_iter().filter(|key| table.entry(key).is_some()).collect();
@@ -154,12 +155,9 @@ fn check_environments(table: Option<&Node>, found: &mut Diagnostics) {
         && let Some(entry) = table.entry(second)
     {
         found.push(
-            Diagnostic::at(entry.key, format!("both `{first}` and `{second}` say where Python comes from"))
+            Diagnostic::at(entry.key, format!("`{first}` and `{second}` both select a Python"))
                 .label("second")
-                .hint(
-                    "keep one of them; what must come before it goes into `modules` or `prelude`, what comes after \
-                     it into `prelude`",
-                ),
+                .hint("keep one; `modules` are loaded before it, and `prelude` runs after it"),
         );
     }
 }
@@ -174,7 +172,7 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
                 found.push(
                     Diagnostic::at(
                         entry.key,
-                        format!("`{key}` has no meaning for host `{name}`: its transport is `local`"),
+                        format!("`{key}` has no effect for host `{name}`: its transport is `local`"),
                     )
                     .hint(format!("remove `{key}`, or write `transport = \"ssh\"`")),
                 );
@@ -182,7 +180,7 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
         }
     } else {
         check_identity(Some(host), found);
-        // The default address is the name, which must then pass as one.
+        // The default address is the name, which must be a valid address.
         if either("address").is_none()
             && let Err((why, hint)) = (ADDRESS.test)(name)
             && (NAME.test)(name).is_ok()
@@ -198,21 +196,21 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
     check_environments(Some(host), found);
     if let (Some(gpus), None) = (either("gpus"), either("nproc")) {
         let empty = match &gpus.node.value {
-            document::Value::Integer(0) => true,
-            document::Value::Array(items) => items.is_empty(),
+            document::TomlValue::Integer(0) => true,
+            document::TomlValue::Array(items) => items.is_empty(),
             _ => false,
         };
         if empty {
             found.push(
-                Diagnostic::at(&gpus.node.place, format!("host `{name}` has no ranks"))
-                    .label("no GPU, and no `nproc`")
-                    .hint("write how many ranks: `nproc = 1`"),
+                Diagnostic::at(&gpus.node.place, format!("host `{name}` has 0 ranks"))
+                    .label("no GPU and no `nproc`")
+                    .hint("set the number of ranks: `nproc = 1`"),
             );
         }
     }
 }
 
-/// A private key that is named must be there.
+/// Reports a missing private key.
 fn check_identity(table: Option<&Node>, found: &mut Diagnostics) {
     if let (Some(path), Some(table)) = (text(table, "identity_file"), table) {
         let expanded = expand_home(path.to_owned());
@@ -220,10 +218,10 @@ fn check_identity(table: Option<&Node>, found: &mut Diagnostics) {
             found.push(
                 Diagnostic::at(
                     &place(table, "identity_file"),
-                    format!("there is no identity file `{expanded}`"),
+                    format!("identity file not found: `{expanded}`"),
                 )
                 .label("no such file")
-                .hint("write the path of a private key on this machine, such as `~/.ssh/id_ed25519`"),
+                .hint("set the path of a private key on this machine, such as `~/.ssh/id_ed25519`"),
             );
         }
     }
@@ -231,11 +229,11 @@ fn check_identity(table: Option<&Node>, found: &mut Diagnostics) {
 
 fn text<'a>(table: Option<&'a Node>, key: &str) -> Option<&'a str> {
     match table.and_then(Node::table)?.get(key).map(|entry| &entry.node.value) {
-        Some(document::Value::String(text)) => Some(text),
+        Some(document::TomlValue::String(text)) => Some(text),
         _ => None,
     }
 }
 
-fn place(table: &Node, key: &str) -> Place {
+fn place(table: &Node, key: &str) -> SourceSpan {
     table.entry(key).map_or(&table.place, |found| &found.node.place).clone()
 }

@@ -1,48 +1,51 @@
-//! Loads an experiment and says everything that is wrong with it by itself; `draft` says what is wrong with
-//! it on given hosts.
+//! Loads an experiment, alone or together with its hosts, and reports everything that is wrong with it, with
+//! file, line and column, before any host is touched.
 
 use super::bases;
 use super::check::check;
-use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
-use super::document::{self, Node, Value};
-use super::source::ExperimentSource;
-use super::{ids, overrides};
+use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
+use super::document::{self, Node, TomlValue, nearest};
+use super::locate::Locator;
+use super::source::{ExperimentSource, HostsSource};
+use super::{overrides, suggest};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::BUILTIN_ENVS;
-use rankdeck_types::experiment::Experiment;
-use rankdeck_types::variables;
+use rankdeck_types::experiment::{BUILTIN_ENVS, Experiment};
+use rankdeck_types::host::{Gpus, Host};
+use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::variables::{self, MOST_BYTES, RequestedVariables};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// An experiment with `--set KEY=VALUE` applied and every default filled in.
+/// Loads an experiment with `--set KEY=VALUE` applied and defaults filled in.
 ///
-/// Errors: every mistake in the file and the overrides, with its line.
+/// # Errors
+/// All errors in the file and the overrides, with their lines.
 pub fn load_experiment(source: &ExperimentSource, sets: &[String]) -> Result<Experiment, Diagnostics> {
     read_experiment(source, sets).map(|(experiment, _)| experiment)
 }
 
-/// The same, with the document for errors that come later.
-pub(super) fn read_experiment(
-    from: &ExperimentSource,
-    sets: &[String],
-) -> Result<(Experiment, Node), Diagnostics> {
+/// Loads an experiment, and its document for later errors.
+fn read_experiment(from: &ExperimentSource, sets: &[String]) -> Result<(Experiment, Node), Diagnostics> {
     let source = from.source()?;
     let root = bases::read(from, &source, sets)?;
     complete(&source, root, sets)
 }
 
-/// A resolved experiment with other keys, as `--set` would change it in its file.
+/// Applies overrides to a resolved experiment.
 ///
-/// Errors: every mistake in the overrides, and in what they make of the rest.
+/// # Errors
+/// All errors in the overrides and in the changed experiment.
 pub fn change_experiment(experiment: &Experiment, sets: &[String]) -> Result<Experiment, Diagnostics> {
     let text = toml::to_string(experiment)
         .map_err(|error| Diagnostic::about_file("experiment", error.to_string()))?;
-    let source = Arc::new(Source::new("experiment", text));
+    let source = Arc::new(SourceText::new("experiment", text));
     let root = document::parse(&source)?;
     complete(&source, root, sets).map(|(experiment, _)| experiment)
 }
 
 fn complete(
-    source: &Arc<Source>,
+    source: &Arc<SourceText>,
     mut root: Node,
     sets: &[String],
 ) -> Result<(Experiment, Node), Diagnostics> {
@@ -51,14 +54,14 @@ fn complete(
     {
         return Err(Diagnostic::about_file(
             source.name.clone(),
-            "this is a hosts file, and an experiment is wanted",
+            "expected an experiment, found a hosts file",
         )
         .hint(format!("`rankdeck check EXPERIMENT.toml --hosts {}`", source.name))
         .into());
     }
     overrides::apply(&mut root, sets, Experiment::KEYS, &mut found);
     check(&root, Experiment::KEYS, &mut found);
-    // A missing table has no place in the text.
+    // A missing table has no span.
     for diagnostic in found.0.iter_mut().filter(|diagnostic| diagnostic.file.is_empty()) {
         diagnostic.file.clone_from(&source.name);
     }
@@ -68,7 +71,7 @@ fn complete(
     }
     let experiment: Experiment = match root.read() {
         Ok(experiment) => experiment,
-        // What serde says has been said better, unless nothing was said.
+        // The checks report the same errors better than serde.
         Err(error) => return found.or(()).and(Err(error)),
     };
     for wrong in rankdeck_types::metrics::compile(&experiment.metrics).err().unwrap_or_default() {
@@ -79,7 +82,7 @@ fn complete(
     found.or((experiment, root))
 }
 
-/// What only the built-in trainer needs.
+/// Checks the requirements of the built-in trainer.
 fn check_builtin(root: &Node, found: &mut Diagnostics) {
     for (table, example) in
         [("env", "id = \"CartPole-v1\"` and `num_envs = 4"), ("learn", "algorithm = \"ppo\"")]
@@ -87,12 +90,14 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
         if root.entry(table).is_none() {
             found.push(
                 Diagnostic::about_file(root.place.source.name.clone(), format!("`[{table}]` is missing"))
-                    .hint(format!("the built-in trainer needs `[{table}]` with `{example}`; another program is named by `launch.command`")),
+                    .hint(format!(
+                        "add `[{table}]` with `{example}` for the built-in trainer, or set `launch.command`"
+                    )),
             );
         }
     }
     let text = |key: &str| match root.entry(key).map(|found| found.node) {
-        Some(Node { place, value: Value::String(text) }) => Some((place, text.as_str())),
+        Some(Node { place, value: TomlValue::String(text) }) => Some((place, text.as_str())),
         _ => None,
     };
     let worker = text("env.worker").map_or("auto", |(_, worker)| worker);
@@ -101,15 +106,15 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
         && !BUILTIN_ENVS.contains(&id)
         && (worker == "rust" || worker == "auto" && !id.contains([':', '/']))
     {
-        // Python may know any other id; one that is nearly a known one is a typing mistake.
+        // Gymnasium may have any other id; one that is close to a known one is a typo.
         let is_known = |close: &String| worker != "rust" || BUILTIN_ENVS.contains(&close.as_str());
-        let hint = match (ids::meant(id).filter(is_known), worker) {
+        let hint = match (suggest::env_id(id).filter(is_known), worker) {
             (Some(close), _) => {
-                format!("write `\"{close}\"` (`env.worker = \"python\"` asks Gymnasium for `{id}`)")
+                format!("write `\"{close}\"` (`env.worker = \"python\"` uses Gymnasium's `{id}`)")
             }
             (None, "rust") => {
                 let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
-                format!("in Rust there are {known}; `env.worker = \"python\"` asks Gymnasium for `{id}`")
+                format!("built-in environments: {known}; `env.worker = \"python\"` uses Gymnasium's `{id}`")
             }
             (None, _) => return,
         };
@@ -121,31 +126,29 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
     }
 }
 
-/// Keys against each other.
+/// Checks keys against each other.
 fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
     for (index, name) in experiment.launch.pass_env.iter().enumerate() {
         let at = || nearest(root, &[format!("launch.pass_env.{index}"), "launch.pass_env".to_owned()]);
         if let Some((name, _)) = name.split_once('=') {
-            found.push(
-                Diagnostic::at(&at(), "`pass_env` holds a value".to_owned()).hint(format!(
-                    "write the name alone, `\"{name}\"`, and `export {name}=...` in your shell"
-                )),
-            );
+            found.push(Diagnostic::at(&at(), "`pass_env` takes variable names, not values".to_owned()).hint(
+                format!("list only the name, `\"{name}\"`, and run `export {name}=...` in your shell"),
+            ));
         } else if !variables::is_name(name) {
             found.push(
-                Diagnostic::at(&at(), format!("`{}` is no name of a variable", name.escape_default()))
-                    .hint("write the name alone, such as `\"WANDB_API_KEY\"`"),
+                Diagnostic::at(&at(), format!("invalid variable name `{}`", name.escape_default()))
+                    .hint("list names such as `\"WANDB_API_KEY\"`"),
             );
         } else if let Some(HintedError { error, hint }) = variables::reserved(name) {
             found.push(Diagnostic::at(&at(), error).hint(hint));
         } else if experiment.launch.env.contains_key(name) {
             found.push(
-                Diagnostic::at(&at(), format!("`{name}` is in `env` and in `pass_env`"))
-                    .hint("keep it in `pass_env` when it is a secret, else in `env`"),
+                Diagnostic::at(&at(), format!("`{name}` is in both `env` and `pass_env`"))
+                    .hint("keep secrets in `pass_env` and other values in `env`"),
             );
         }
     }
-    // A program of the user's sees none of the tables below.
+    // A program of the user does not use the tables below.
     if !experiment.launch.command.is_empty() {
         return;
     }
@@ -165,20 +168,135 @@ fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
         found.push(
             Diagnostic::at(
                 &nearest(root, &["eval.stop_value"]),
-                "`eval.stop_value` can never be reached: `eval.every` is 0, so nothing is evaluated",
+                "`eval.stop_value` has no effect: `eval.every = 0` disables evaluation",
             )
             .hint("set `eval.every = 10`, or remove `stop_value`"),
         );
     }
 }
 
-/// The value of the first of these paths that is written down; else the whole text.
-pub(super) fn nearest(root: &Node, paths: &[impl AsRef<str>]) -> Place {
-    paths.iter().find_map(|path| root.entry(path.as_ref())).map_or_else(
-        || Place { source: root.place.source.clone(), range: 0..0 },
-        |found| match found.node.value {
-            Value::Table(_) => found.key.clone(),
-            _ => found.node.place.clone(),
-        },
-    )
+/// Loads hosts and an experiment and checks them together; reports the errors of both at once.
+///
+/// # Errors
+/// All errors that can be found without connecting to a host.
+pub fn load_draft(
+    hosts_source: &HostsSource,
+    experiment_source: &ExperimentSource,
+    sets: &[String],
+    run: impl FnOnce(&Experiment) -> RunId,
+) -> Result<PlanDraft, Diagnostics> {
+    match (hosts_source.read(), read_experiment(experiment_source, sets)) {
+        (Ok((hosts, hosts_text)), Ok((experiment, experiment_text))) => {
+            let run = run(&experiment);
+            let locator = Locator {
+                hosts: Some(hosts_text),
+                experiment: Some(experiment_text),
+                hosts_name: hosts_source.name(),
+                experiment_name: experiment_source.name(),
+            };
+            let draft = PlanDraft { run, experiment, hosts, excluded: Default::default(), resume: None };
+            let mut found = Diagnostics::new();
+            for problem in draft.problems(&[]) {
+                found.push(locator.diagnostic(&problem.key, &problem.cause.error).hint(&problem.cause.hint));
+            }
+            missing_variables(&draft, &locator, &mut found);
+            gpus_for_all(&draft, &locator, &mut found);
+            long_strings(&draft, &locator, &mut found);
+            found.or(draft)
+        }
+        (hosts, experiment) => {
+            let mut all = hosts.err().unwrap_or_default();
+            all.0.extend(experiment.err().unwrap_or_default().0);
+            Err(all)
+        }
+    }
+}
+
+/// Linux's MAX_ARG_STRLEN: longest argument or variable, terminator included.
+const MOST_STRING: usize = 128 << 10;
+/// Bytes of the script around a prelude.
+const SCRIPT_ROOM: usize = 16 << 10;
+
+/// Reports variables, arguments and preludes that are too long: hosts would fail with "argument list too
+/// long" for each rank.
+fn long_strings(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
+    let launch = &draft.experiment.launch;
+    // `NAME=VALUE` and a zero byte.
+    let variable = |(name, value): (&String, &String)| (name.clone(), name.len() + value.len() + 2);
+    let mut strings: Vec<(String, usize, usize)> = Vec::new();
+    strings.extend(launch.command.iter().map(|word| ("launch.command".into(), word.len() + 1, MOST_STRING)));
+    let shared = launch.env.iter().map(variable);
+    strings.extend(shared.map(|(name, bytes)| (format!("launch.env.{name}"), bytes, MOST_STRING)));
+    for (node, host) in draft.hosts.iter().enumerate() {
+        let own = host.env.iter().map(variable);
+        strings.extend(own.map(|(name, bytes)| (format!("host.{node}.env.{name}"), bytes, MOST_STRING)));
+        let prelude = host.setup.prelude.as_ref().map_or(0, String::len);
+        strings.push((format!("host.{node}.prelude"), prelude, MOST_STRING - SCRIPT_ROOM));
+    }
+    for (key, bytes, most) in strings.into_iter().filter(|(_, bytes, most)| bytes > most) {
+        let error = format!(
+            "`{key}` is {} KiB long; Linux limits an argument or variable to {} KiB",
+            bytes.div_ceil(1 << 10),
+            most >> 10
+        );
+        found.push(locator.diagnostic(&key, &error).hint("move the content to a file on the hosts"));
+    }
+}
+
+/// Reports a `CUDA_VISIBLE_DEVICES` for all ranks: it would put them on the same GPU.
+fn gpus_for_all(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
+    const LIST: &str = "CUDA_VISIBLE_DEVICES";
+    let launch = &draft.experiment.launch;
+    let none = Gpus::List(Vec::new());
+    let uses = |host: &&Host| host.gpus.as_ref().is_some_and(|gpus| *gpus != none && !gpus.is_auto());
+    let Some(node) = draft.hosts.iter().position(|host| uses(&host)) else { return };
+    let passed =
+        launch.pass_env.iter().position(|name| name == LIST).map(|at| format!("launch.pass_env.{at}"));
+    let set = launch.env.contains_key(LIST).then(|| format!("launch.env.{LIST}"));
+    let own = draft.hosts[node].env.contains_key(LIST).then(|| format!("host.{node}.env.{LIST}"));
+    if let Some(key) = passed.or(set).or(own) {
+        let text = format!("`{LIST}` would be the same for all ranks, but each rank gets its own GPU");
+        let hint = "select GPUs with `gpus = [2, 3]` of a host or `--gpus 2,3`; `gpus = []` leaves the choice to you";
+        found.push(locator.diagnostic(&key, &text).hint(hint));
+    }
+}
+
+/// Reports variables to pass to the ranks that are not set in this process.
+fn missing_variables(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
+    let launch = &draft.experiment.launch;
+    let mut reported = BTreeSet::new();
+    let mut bytes = 0;
+    for (node, host) in draft.hosts.iter().enumerate() {
+        let (values, missing) = RequestedVariables::new(launch, host).fill(&|name| std::env::var(name).ok());
+        bytes = bytes.max(values.bytes());
+        for name in missing.into_iter().filter(|name| reported.insert(name.clone())) {
+            let holds = |(_, value): &(&String, &String)| value.contains(&format!("${{{name}}}"));
+            let key = match (
+                launch.pass_env.iter().position(|passed| *passed == name),
+                launch.env.iter().find(holds),
+            ) {
+                (Some(index), _) => format!("launch.pass_env.{index}"),
+                (None, Some((key, _))) => format!("launch.env.{key}"),
+                (None, None) => {
+                    let own = host.env.iter().find(holds).map_or("", |(key, _)| key.as_str());
+                    format!("host.{node}.env.{own}")
+                }
+            };
+            found.push(
+                locator
+                    .diagnostic(&key, &format!("environment variable `{name}` is not set"))
+                    .hint(format!("run `export {name}=...` first; an empty value counts as set")),
+            );
+        }
+    }
+    if bytes > MOST_BYTES {
+        found.push(
+            locator
+                .diagnostic(
+                    "launch.pass_env",
+                    &format!("the values of passed variables total {bytes} bytes, limit {MOST_BYTES}"),
+                )
+                .hint("move large values to files on the hosts"),
+        );
+    }
 }

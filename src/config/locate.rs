@@ -1,12 +1,11 @@
-//! Where a key is written down, for findings that come after the files were read.
+//! Finds the line of a key, for errors after loading.
 
 use super::diagnostic::Diagnostic;
-use super::document::Node;
-use super::load::nearest;
+use super::document::{Node, nearest};
 use super::source::{COMMAND_LINE, ExperimentSource, HostsSource};
 use rankdeck_types::quote;
 
-/// The texts of a hosts file and of an experiment.
+/// The documents of a hosts file and an experiment.
 #[derive(Debug)]
 pub struct Locator {
     pub(super) hosts: Option<Node>,
@@ -15,11 +14,11 @@ pub struct Locator {
     pub(super) experiment_name: String,
 }
 
-/// Where to look for a key: the document with its name, and the paths to try in turn.
+/// Document, its name, and the paths to try in turn.
 type Candidates<'a> = (Option<&'a Node>, &'a str, Vec<String>);
 
 impl Locator {
-    /// Reads both again, for their lines only; a file that can no longer be read is named without a line.
+    /// Reads both again; a file that cannot be read is named without a line.
     pub fn new(hosts: &HostsSource, experiment: &ExperimentSource) -> Locator {
         Locator {
             hosts: hosts.document(),
@@ -32,20 +31,20 @@ impl Locator {
         }
     }
 
-    /// `FILE:LINE` of a dotted key, such as `launch.command`, or `host.1.gpus` for the second host. A key
-    /// that is not written down has the line of its table.
+    /// Returns `FILE:LINE` of a dotted key, such as `launch.command`, or `host.1.gpus` for the second host;
+    /// the line of its table if the key is absent.
     pub fn place(&self, key: &str) -> String {
         let (root, name, paths) = self.candidates(key);
         let written = root.filter(|root| paths.iter().any(|path| root.entry(path).is_some()));
         match written.map(|root| nearest(root, &paths).line()) {
-            // Nobody sees that text.
+            // This text is not visible to the user.
             Some(_) if name == COMMAND_LINE => name.to_owned(),
             Some(line) => format!("{name}:{line}"),
             None => name.to_owned(),
         }
     }
 
-    /// What follows a command that takes this experiment.
+    /// Returns the arguments that select this experiment.
     pub fn subject(&self) -> String {
         match self.experiment_name == COMMAND_LINE {
             true => "-- COMMAND".to_owned(),
@@ -53,7 +52,7 @@ impl Locator {
         }
     }
 
-    /// An error about a dotted key.
+    /// Creates an error about a dotted key.
     pub(super) fn diagnostic(&self, key: &str, message: &str) -> Diagnostic {
         match self.candidates(key) {
             (Some(root), _, paths) => Diagnostic::at(&nearest(root, &paths), message),
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_found_in_their_own_table_then_in_the_defaults_then_at_the_table() {
+    fn key_falls_back_to_defaults_then_to_its_table() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);

@@ -1,17 +1,17 @@
-//! `--set KEY=VALUE`: a dotted path and a TOML value, or a plain string where the value is no TOML.
+//! `--set KEY=VALUE`: a dotted path and a TOML value, or a plain string if the value is not TOML.
 
-use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
-use super::document::{self, Entry, Node, Table, Value};
+use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
+use super::document::{self, Node, Table, TomlEntry, TomlValue};
 use super::suggest;
-use rankdeck_types::schema::{self, Keys, Kind};
+use rankdeck_types::schema::{self, Keys, ValueKind};
 use std::sync::Arc;
 
-/// Parts of a dotted path, at most; no key of ours has more than three.
+/// Most parts of a dotted path; keys have at most three.
 const MAX_PARTS: usize = 8;
 
-/// Lays every override over the document, in the order given; the last one wins.
+/// Applies all overrides to the document, in the given order; the last one wins.
 pub fn apply(root: &mut Node, sets: &[String], keys: Keys, found: &mut Diagnostics) {
-    // Sections have been laid under the file already.
+    // Sections were applied when the file was read.
     for set in sets.iter().filter(|set| !super::bases::is_use(set)) {
         if let Some(path) = set.trim().strip_prefix('~') {
             if let Err(refusal) = unset(root, set, path.trim()) {
@@ -26,30 +26,30 @@ pub fn apply(root: &mut Node, sets: &[String], keys: Keys, found: &mut Diagnosti
     }
 }
 
-/// `~table.key`: as if the file did not say it.
+/// Removes the key of `~table.key` from the document.
 fn unset(root: &mut Node, set: &str, path: &str) -> Result<(), Diagnostics> {
-    let source = Arc::new(Source::new("--set", set));
-    let whole = Place { source, range: 0..set.len() };
+    let source = Arc::new(SourceText::new("--set", set));
+    let whole = SourceSpan { source, range: 0..set.len() };
     if path.contains('=') {
-        return Err(Diagnostic::at(&whole, "`~` removes a key, and takes no value")
+        return Err(Diagnostic::at(&whole, "`~` unsets a key and takes no value")
             .hint(format!("write `--set ~{}`", path.split('=').next().unwrap_or_default().trim()))
             .into());
     }
     if path.is_empty() {
-        return Err(Diagnostic::at(&whole, "`~` names no key")
-            .hint("such as `--set ~eval.stop_value`")
+        return Err(Diagnostic::at(&whole, "`~` needs a key")
+            .hint("for example `--set ~eval.stop_value`")
             .into());
     }
     let (parents, last) = path.rsplit_once('.').map_or((None, path), |(parents, last)| (Some(parents), last));
     let mut at = Some(&mut *root);
     for part in parents.into_iter().flat_map(|parents| parents.split('.')) {
         at = at.and_then(|node| match &mut node.value {
-            Value::Table(table) => table.get_mut(part).map(|entry| &mut entry.node),
+            TomlValue::Table(table) => table.get_mut(part).map(|entry| &mut entry.node),
             _ => None,
         });
     }
     let names: Vec<String> = match at {
-        Some(Node { value: Value::Table(table), .. }) => {
+        Some(Node { value: TomlValue::Table(table), .. }) => {
             if table.remove(last).is_some() {
                 return Ok(());
             }
@@ -58,77 +58,78 @@ fn unset(root: &mut Node, set: &str, path: &str) -> Result<(), Diagnostics> {
         _ => root.table().into_iter().flat_map(|table| table.keys().cloned()).collect(),
     };
     let hint = match suggest::closest(last, names.iter().map(String::as_str)) {
-        Some(close) => format!("did you mean `{close}`?"),
+        Some(close) => format!("a similar key exists: `{close}`"),
         None if names.is_empty() => "the table is empty".to_owned(),
-        None => format!("set there: `{}`", names.join("`, `")),
+        None => format!("keys that are set: `{}`", names.join("`, `")),
     };
-    Err(Diagnostic::at(&whole, format!("`{path}` is not set, so there is nothing to remove"))
-        .hint(hint)
-        .into())
+    Err(Diagnostic::at(&whole, format!("cannot unset `{path}`: it is not set")).hint(hint).into())
 }
 
-/// One override as a document of its own, so that errors quote what was typed.
+/// Parses one override as a separate document, so that errors quote the command line.
 fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
-    let source = Arc::new(Source::new("--set", set));
-    let whole = Place { source: source.clone(), range: 0..set.len() };
+    let source = Arc::new(SourceText::new("--set", set));
+    let whole = SourceSpan { source: source.clone(), range: 0..set.len() };
     let Some((path, value)) = set.split_once('=') else {
         return Err(Diagnostic::at(&whole, "`--set` needs `KEY=VALUE`")
-            .hint("such as `--set learn.gamma=0.98`")
+            .hint("for example `--set learn.gamma=0.98`")
             .into());
     };
     let parts: Vec<&str> = path.trim().split('.').map(str::trim).collect();
     let is_bare =
         |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     if parts.len() > MAX_PARTS || !parts.iter().all(is_bare) {
-        let place = Place { source, range: 0..path.len() };
+        let place = SourceSpan { source, range: 0..path.len() };
         let shown: String = path.trim().chars().take(40).collect();
         // Hydra's `+` and `/`.
         let plain = path.trim().trim_start_matches(['+', '-']).replace('/', ".");
         let hint = match plain != path.trim() && plain.split('.').all(|part| is_bare(&part)) {
             true => format!("write `--set {plain}={}`", value.trim()),
-            false => "write table and key, such as `--set learn.gamma=0.98`".to_owned(),
+            false => "give table and key, such as `--set learn.gamma=0.98`".to_owned(),
         };
-        return Err(Diagnostic::at(&place, format!("`{shown}` is no key")).hint(hint).into());
+        return Err(Diagnostic::at(&place, format!("invalid key `{shown}`")).hint(hint).into());
     }
     let place = |part: &str| {
         let start = part.as_ptr() as usize - set.as_ptr() as usize;
-        Place { source: source.clone(), range: start..start + part.len() }
+        SourceSpan { source: source.clone(), range: start..start + part.len() }
     };
     let text = value.trim();
     let value = match document::parse(&source) {
-        // A line break would smuggle in further keys.
+        // A line break could add further keys.
         Ok(node) if !set.contains('\n') => node.entry(&parts.join(".")).map(|found| found.node.value.clone()),
         _ => None,
     };
     let value = match value {
-        Some(value @ Value::String(_)) => value,
-        // `--set run.name=42` means the text.
-        Some(Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_)) | None
-            if wants_text(&parts, keys) =>
+        Some(value @ TomlValue::String(_)) => value,
+        // `--set run.name=42` sets a string.
+        Some(
+            TomlValue::Integer(_) | TomlValue::Float(_) | TomlValue::Boolean(_) | TomlValue::Datetime(_),
+        )
+        | None
+            if is_text(&parts, keys) =>
         {
-            Value::String(text.to_owned())
+            TomlValue::String(text.to_owned())
         }
         Some(value) => value,
-        None => Value::String(text.to_owned()),
+        None => TomlValue::String(text.to_owned()),
     };
-    if matches!(&value, Value::Table(table) if table.is_empty()) {
+    if matches!(&value, TomlValue::Table(table) if table.is_empty()) {
         let path = path.trim();
-        return Err(Diagnostic::at(&whole, format!("`{path}` is a table, and an empty one sets nothing"))
-            .hint(format!("set its keys, `--set {path}.KEY=VALUE`, or remove one by `--set ~{path}.KEY`"))
+        return Err(Diagnostic::at(&whole, format!("`{path}` is a table; an empty table sets nothing"))
+            .hint(format!("set a key with `--set {path}.KEY=VALUE`, or unset one with `--set ~{path}.KEY`"))
             .into());
     }
     let leaf = Node { place: place(text), value };
     Ok(parts.iter().rev().fold(leaf, |node, part| Node {
         place: place(part),
-        value: Value::Table(Table::from([((*part).to_owned(), Entry { key: place(part), node })])),
+        value: TomlValue::Table(Table::from([((*part).to_owned(), TomlEntry { key: place(part), node })])),
     }))
 }
 
-/// The schema wants a string at this path.
-fn wants_text(parts: &[&str], keys: Keys) -> bool {
+/// Returns whether the schema expects a string at this path.
+fn is_text(parts: &[&str], keys: Keys) -> bool {
     let kind = |parts: &[&str]| schema::find(keys, parts).map(|key| &key.kind);
-    matches!(kind(parts), Some(Kind::Text(_)))
-        || parts.split_last().is_some_and(|(_, table)| matches!(kind(table), Some(Kind::Environment)))
+    matches!(kind(parts), Some(ValueKind::Text(_)))
+        || parts.split_last().is_some_and(|(_, table)| matches!(kind(table), Some(ValueKind::Environment)))
 }
 
 #[cfg(test)]
@@ -136,29 +137,32 @@ mod tests {
     use super::*;
     use rankdeck_types::experiment::Experiment;
 
-    fn value(set: &str, path: &str) -> Value {
+    fn value(set: &str, path: &str) -> TomlValue {
         parse(set, Experiment::KEYS).unwrap().entry(path).unwrap().node.value.clone()
     }
 
     #[test]
-    fn values_are_toml_or_else_text() {
-        assert_eq!(value("learn.gamma=0.98", "learn.gamma"), Value::Float(0.98));
-        assert_eq!(value("run.total_steps = 1_000", "run.total_steps"), Value::Integer(1000));
-        assert_eq!(value("env.id=CartPole-v1", "env.id"), Value::String("CartPole-v1".into()));
-        assert_eq!(value("env.id=\"CartPole-v1\"", "env.id"), Value::String("CartPole-v1".into()));
-        assert_eq!(value("run.name=42", "run.name"), Value::String("42".into()));
-        assert_eq!(value("run.name=1=2", "run.name"), Value::String("1=2".into()));
-        assert_eq!(value("launch.env.N=1", "launch.env.N"), Value::String("1".into()));
-        assert_eq!(value("run.name=", "run.name"), Value::String(String::new()));
-        assert!(matches!(value("policy.hidden=[1, 2]", "policy.hidden"), Value::Array(_)));
-        assert_eq!(value("run.seed=1\nrun.name='x'", "run.seed"), Value::String("1\nrun.name='x'".into()));
+    fn value_is_toml_or_else_text() {
+        assert_eq!(value("learn.gamma=0.98", "learn.gamma"), TomlValue::Float(0.98));
+        assert_eq!(value("run.total_steps = 1_000", "run.total_steps"), TomlValue::Integer(1000));
+        assert_eq!(value("env.id=CartPole-v1", "env.id"), TomlValue::String("CartPole-v1".into()));
+        assert_eq!(value("env.id=\"CartPole-v1\"", "env.id"), TomlValue::String("CartPole-v1".into()));
+        assert_eq!(value("run.name=42", "run.name"), TomlValue::String("42".into()));
+        assert_eq!(value("run.name=1=2", "run.name"), TomlValue::String("1=2".into()));
+        assert_eq!(value("launch.env.N=1", "launch.env.N"), TomlValue::String("1".into()));
+        assert_eq!(value("run.name=", "run.name"), TomlValue::String(String::new()));
+        assert!(matches!(value("policy.hidden=[1, 2]", "policy.hidden"), TomlValue::Array(_)));
+        assert_eq!(
+            value("run.seed=1\nrun.name='x'", "run.seed"),
+            TomlValue::String("1\nrun.name='x'".into())
+        );
     }
 
     #[test]
-    fn a_key_or_a_table_can_be_removed() {
+    fn key_or_table_can_be_unset() {
         let text = "[eval]\nevery = 1\nstop_value = 2.0\n[learn]\nalgorithm = 'ppo'\n";
         let apply = |sets: &[&str]| {
-            let mut root = document::parse(&Arc::new(Source::new("e", text))).unwrap();
+            let mut root = document::parse(&Arc::new(SourceText::new("e", text))).unwrap();
             let mut found = Diagnostics::new();
             let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
             super::apply(&mut root, &sets, Experiment::KEYS, &mut found);
@@ -171,28 +175,16 @@ mod tests {
                 && root.entry("eval.every").is_some()
         );
         assert_eq!(root.entry("learn").unwrap().node.table().unwrap().len(), 1);
-        for (set, says) in [
-            ("~eval.stop_vale", "did you mean `stop_value`"),
-            ("~nope", "set there: `eval`, `learn`"),
-            ("~eval.every=3", "takes no value"),
-            ("~", "`~` names no key"),
-            ("~eval.every.x", "nothing to remove"),
-        ] {
-            let (_, found) = apply(&[set]);
-            assert!(found.to_string().contains(says), "{set}: {found}");
-        }
+        let wrong = ["~eval.stop_vale", "~nope", "~eval.every=3", "~", "~eval.every.x"];
+        let errors = wrong.map(|set| apply(&[set]).1.to_string());
+        insta::assert_snapshot!("unset_errors", errors.join("\n\n"));
     }
 
     #[test]
-    fn what_is_no_override_is_quoted() {
-        for (set, says) in [
-            ("gamma", "needs `KEY=VALUE`"),
-            ("=1", "is no key"),
-            ("a..b=1", "is no key"),
-            ("a b=1", "is no key"),
-        ] {
-            let shown = parse(set, Experiment::KEYS).unwrap_err().to_string();
-            assert!(shown.contains(says) && shown.contains("--> --set:1:1"), "{shown}");
-        }
+    fn malformed_override_is_quoted() {
+        let wrong = ["gamma", "=1", "a..b=1", "a b=1"];
+        let errors = wrong.map(|set| parse(set, Experiment::KEYS).unwrap_err().to_string());
+        assert!(errors.iter().all(|error| error.contains("--> --set:1:1")), "{errors:?}");
+        insta::assert_snapshot!("malformed_override_errors", errors.join("\n\n"));
     }
 }

@@ -1,45 +1,45 @@
-//! Hosts from a Slurm allocation: which nodes, how many tasks and GPUs on each, from the variables that Slurm
-//! sets (`man srun`, OUTPUT ENVIRONMENT VARIABLES; node lists as in `man scontrol`, show hostnames).
+//! Reads hosts from a Slurm allocation: nodes, tasks and GPUs from the variables that Slurm sets (`man srun`,
+//! OUTPUT ENVIRONMENT VARIABLES; node lists as in `man scontrol`, show hostnames).
 //!
-//! `[defaults]` of the hosts file still holds for what Slurm does not know: working folder, environment,
-//! prelude, libtorch, interface.
+//! `[defaults]` of the hosts file still applies to the rest: working directory, environment, prelude,
+//! libtorch, interface.
 
-use super::diagnostic::{Diagnostic, Diagnostics, Source};
+use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
 use rankdeck_types::host::{Gpus, Host, HostTable, Transport};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The option that asks for the allocation's hosts.
+/// The option for the hosts of the allocation.
 pub(super) const OPTION: &str = "--slurm";
 
-/// Most nodes of a list: far above any machine, far below what could exhaust memory.
+/// Most nodes of a list: far above any cluster, far below what could exhaust memory.
 const MOST: usize = 65_536;
 
-/// The environment; empty values count as absent.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// Environment lookup; empty values count as absent.
+pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// One node of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlurmNode {
+pub(crate) struct SlurmNode {
     /// Its name in Slurm.
     pub name: String,
-    /// Tasks on it, when the job asked for tasks.
+    /// Tasks on it, if the job requested tasks.
     pub tasks: Option<u32>,
     /// GPUs of the job on it.
     pub gpus: u32,
 }
 
-/// The nodes of the allocation that this process is in, in Slurm's order.
+/// Returns the nodes of the current allocation, in Slurm's order.
 ///
-/// Errors: outside an allocation, or a variable that cannot be read; message and hint.
+/// # Errors
+/// Outside an allocation, or for a malformed variable: message and hint.
 pub fn allocation(env: Lookup) -> Result<Vec<SlurmNode>, (String, String)> {
     let get = |name: &str| env(name).filter(|value| !value.trim().is_empty());
     let list = get("SLURM_JOB_NODELIST").or_else(|| get("SLURM_NODELIST")).ok_or_else(|| {
         (
             "not in a Slurm allocation: SLURM_JOB_NODELIST is not set".to_owned(),
-            "run it under `salloc`, or write and submit a script: `rankdeck sbatch EXPERIMENT.toml`"
-                .to_owned(),
+            "run it under `salloc`, or submit a job with `rankdeck sbatch EXPERIMENT.toml`".to_owned(),
         )
     })?;
     let broken = |name: &str, why: String| {
@@ -49,9 +49,9 @@ pub fn allocation(env: Lookup) -> Result<Vec<SlurmNode>, (String, String)> {
         )
     };
     let names = expand(&list).map_err(|why| broken("SLURM_JOB_NODELIST", why))?;
-    let asked =
+    let has_tasks =
         ["SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"].iter().any(|name| get(name).is_some());
-    let tasks = match get("SLURM_TASKS_PER_NODE").filter(|_| asked) {
+    let tasks = match get("SLURM_TASKS_PER_NODE").filter(|_| has_tasks) {
         Some(text) => Some(counts(&text).map_err(|why| broken("SLURM_TASKS_PER_NODE", why))?),
         None => None,
     };
@@ -67,13 +67,13 @@ pub fn allocation(env: Lookup) -> Result<Vec<SlurmNode>, (String, String)> {
         .enumerate()
         .map(|(i, name)| {
             let tasks = tasks.as_ref().and_then(|counts| counts.get(i)).copied();
-            let gpus = gpus(tasks).ok_or_else(|| broken("SLURM_GPUS_PER_NODE", "no count in it".into()))?;
+            let gpus = gpus(tasks).ok_or_else(|| broken("SLURM_GPUS_PER_NODE", "no count found".into()))?;
             Ok(SlurmNode { name, tasks, gpus })
         })
         .collect()
 }
 
-/// `2`, `a100:2` or `a100:1,h200:3` as a count.
+/// Parses `2`, `a100:2` or `a100:1,h200:3` into a count.
 fn amount(text: &str) -> Option<u32> {
     text.split(',').try_fold(0_u32, |sum, part| {
         let count = part.rsplit(':').next()?.trim().parse::<u32>().ok()?;
@@ -81,7 +81,7 @@ fn amount(text: &str) -> Option<u32> {
     })
 }
 
-/// `2(x3),1` as `2 2 2 1`.
+/// Expands `2(x3),1` to `2 2 2 1`.
 fn counts(text: &str) -> Result<Vec<u32>, String> {
     let mut all = Vec::new();
     for part in text.split(',') {
@@ -92,7 +92,7 @@ fn counts(text: &str) -> Result<Vec<u32>, String> {
             None => (part.trim(), Some(1)),
         };
         let (Ok(count), Some(times)) = (count.parse::<u32>(), times) else {
-            return Err(format!("`{part}` is no count"));
+            return Err(format!("invalid count `{part}`"));
         };
         if all.len().saturating_add(times) > MOST {
             return Err(format!("more than {MOST} nodes"));
@@ -102,7 +102,7 @@ fn counts(text: &str) -> Result<Vec<u32>, String> {
     Ok(all)
 }
 
-/// `gpu[03-05,9]-ib,login` as `gpu03-ib gpu04-ib gpu05-ib gpu9-ib login`: ranges keep their leading zeros,
+/// Expands `gpu[03-05,9]-ib,login` to `gpu03-ib gpu04-ib gpu05-ib gpu9-ib login`. Ranges keep leading zeros;
 /// several brackets multiply.
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
@@ -111,7 +111,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
         let mut rest = part;
         while let Some(open) = rest.find('[') {
             let (plain, behind) = rest.split_at(open);
-            let close = behind.find(']').ok_or_else(|| format!("`{part}` has no `]`"))?;
+            let close = behind.find(']').ok_or_else(|| format!("missing `]` in `{part}`"))?;
             let ends = range_ends(&behind[1..close], MOST)?;
             if found.len().saturating_mul(ends.len()) > MOST {
                 return Err(format!("more than {MOST} nodes"));
@@ -123,7 +123,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
             rest = &behind[close + 1..];
         }
         if rest.contains(']') || part.is_empty() {
-            return Err(format!("`{list}` is no list of nodes"));
+            return Err(format!("invalid node list `{list}`"));
         }
         names.extend(found.into_iter().map(|head| head + rest));
         if names.len() > MOST {
@@ -133,12 +133,12 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Cuts at the commas outside brackets.
+/// Splits at the commas outside brackets.
 fn parts(list: &str) -> Result<Vec<&str>, String> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0_u32, 0);
     for (at, c) in list.char_indices() {
         match c {
-            '[' if depth > 0 => return Err(format!("`{list}` has a `[` inside brackets")),
+            '[' if depth > 0 => return Err(format!("nested `[` in `{list}`")),
             '[' => depth += 1,
             ']' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
@@ -152,25 +152,25 @@ fn parts(list: &str) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-/// `03-05,9` as `03 04 05 9`.
+/// Expands `03-05,9` to `03 04 05 9`.
 fn range_ends(text: &str, most: usize) -> Result<Vec<String>, String> {
     let mut all = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) && text.len() <= 18 {
-            true => text.parse::<u64>().map_err(|_| format!("`{part}` is no range")),
-            false => Err(format!("`{part}` is no range")),
+            true => text.parse::<u64>().map_err(|_| format!("invalid range `{part}`")),
+            false => Err(format!("invalid range `{part}`")),
         };
         let (low, high) = (number(first)?, number(last)?);
         if low > high || high - low >= most as u64 || all.len() + (high - low) as usize >= most {
-            return Err(format!("`{part}` is no range of nodes"));
+            return Err(format!("invalid range `{part}`"));
         }
         all.extend((low..=high).map(|n| format!("{n:0width$}", width = first.len())));
     }
     Ok(all)
 }
 
-/// The hosts of this process's allocation, with the `[defaults]` of the hosts file if there is one.
+/// Reads the hosts of the current allocation, with `[defaults]` of the hosts file if it exists.
 pub(super) fn read(defaults_path: &Path, env: Lookup) -> Result<(Vec<Host>, Node), Diagnostics> {
     let failed =
         |(error, hint): (String, String)| Diagnostics::from(Diagnostic::about_file(OPTION, error).hint(hint));
@@ -178,7 +178,7 @@ pub(super) fn read(defaults_path: &Path, env: Lookup) -> Result<(Vec<Host>, Node
     let (defaults, root) = match defaults_path.exists() {
         true => super::hosts::read_defaults(defaults_path)?,
         false => {
-            let source = Source::new(OPTION, "");
+            let source = SourceText::new(OPTION, "");
             (HostTable::default(), document::parse(&Arc::new(source))?)
         }
     };
@@ -211,7 +211,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn lists_expand_as_scontrol_shows_them() {
+    fn node_list_expands_as_in_scontrol() {
         for (list, names) in [
             ("node0", "node0"),
             ("node[0-3]", "node0 node1 node2 node3"),
@@ -248,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn tasks_and_gpus_come_from_what_the_job_asked_for() {
+    fn tasks_and_gpus_follow_the_job_request() {
         let list = ("SLURM_JOB_NODELIST", "n[0-1]");
         let node = |name: &str, tasks, gpus| (name.to_owned(), tasks, gpus);
-        // Nodes only: Slurm says 1(x2), but nobody asked for tasks.
+        // Nodes only: Slurm sets 1(x2) although no tasks were requested.
         assert_eq!(found(&[list, ("SLURM_TASKS_PER_NODE", "1(x2)")]).unwrap()[1], node("n1", None, 0));
         let tasks = [list, ("SLURM_NTASKS", "3"), ("SLURM_TASKS_PER_NODE", "2,1")];
         assert_eq!(found(&tasks).unwrap(), [node("n0", Some(2), 0), node("n1", Some(1), 0)]);
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(with(&[("SLURM_JOB_GPUS", "0,1")])[0].2, 2);
         let nodes = [list, ("SLURM_GPUS_ON_NODE", "8")];
         assert_eq!(found(&nodes).unwrap()[0], node("n0", None, 8), "one rank per GPU");
-        assert!(found(&[]).unwrap_err().0.contains("not in a Slurm allocation"));
+        assert!(found(&[]).unwrap_err().0.contains("SLURM_JOB_NODELIST"));
         for (name, value) in [("SLURM_TASKS_PER_NODE", "2(y2)"), ("SLURM_GPUS_PER_NODE", "many")] {
             assert!(found(&[list, ("SLURM_NTASKS", "2"), (name, value)]).is_err(), "{name}");
         }

@@ -1,38 +1,39 @@
-//! Where the hosts and the experiment of a run come from: files, or the command line.
+//! Sources of the hosts and the experiment of a run: files, or the command line.
 
-use super::diagnostic::{Diagnostic, Diagnostics, Source};
+use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
-use super::{hidden, hosts, slurm};
+use super::{hosts, slurm};
 use rankdeck_types::experiment::Metrics;
+use rankdeck_types::hidden;
 use rankdeck_types::host::{Gpus, Host};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the hosts come from.
+/// Source of the hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostsSource {
     /// The `[[host]]` tables of this file.
     File(PathBuf),
-    /// Destinations of SSH, as `ssh` takes them: `user@host:port`; `local` is this machine.
+    /// SSH destinations (`user@host:port`); `local` is this machine.
     Named(Vec<String>),
-    /// This machine alone: there is no hosts file, and nobody named one.
+    /// This machine: no hosts file exists or was given.
     Here,
-    /// The Slurm allocation that this process runs in.
+    /// The Slurm allocation of this process.
     Slurm {
-        /// The hosts file whose `[defaults]` hold, if there is such a file.
+        /// The hosts file whose `[defaults]` apply, if it exists.
         defaults: PathBuf,
     },
-    /// The same with so many ranks on each host.
+    /// Another source, with this number of ranks per host.
     Ranks(Box<HostsSource>, u32),
-    /// The same with these GPUs on each host, and a rank for each.
+    /// Another source, with these GPUs per host and one rank per GPU.
     Devices(Box<HostsSource>, Vec<u32>),
 }
 
-/// What a source is called that is no file.
+/// Name of a source that is not a file.
 const HOSTS_OPTION: &str = "--hosts";
 
 impl HostsSource {
-    /// What `--hosts` names: a file, or destinations separated by commas.
+    /// Parses `--hosts`: a file, or destinations separated by commas.
     pub fn parse(text: &str) -> HostsSource {
         let is_list = text.contains(',') || !(text.contains('/') || text.ends_with(".toml"));
         match is_list && !Path::new(text).exists() {
@@ -41,7 +42,7 @@ impl HostsSource {
         }
     }
 
-    /// The hosts in node_rank order, with the document for errors that are found later.
+    /// Reads the hosts in node-rank order, and the document for later errors.
     pub(super) fn read(&self) -> Result<(Vec<Host>, Node), Diagnostics> {
         match self {
             HostsSource::File(path) => hosts::read(path),
@@ -62,8 +63,8 @@ impl HostsSource {
         }
     }
 
-    /// Hosts that no file describes, as a file would: each takes all GPUs that it has.
-    fn text(&self) -> Result<Arc<Source>, Diagnostics> {
+    /// Returns hosts without a file as the text of one: each uses all its GPUs.
+    fn text(&self) -> Result<Arc<SourceText>, Diagnostics> {
         let mut text = "[defaults]\ngpus = \"auto\"\n".to_owned();
         let local = "transport = \"local\"\n";
         if let HostsSource::Named(names) = self {
@@ -71,10 +72,9 @@ impl HostsSource {
                 text += &match name.as_str() {
                     "local" | "localhost" => format!("[[host]]\nname = \"{name}\"\n{local}"),
                     name => destination(name).map_err(|why| {
-                        let error = format!("`{}` is no destination: {why}", hidden::line(name));
+                        let error = format!("invalid destination `{}`: {why}", hidden::line(name));
                         Diagnostics::from(Diagnostic::about_file(HOSTS_OPTION, error).hint(
-                            "write `--hosts a,b` with names that `ssh` knows, `user@host:port`, or the path of a hosts \
-                             file",
+                            "pass names that `ssh` resolves, `user@host:port`, or the path of a hosts file: `--hosts a,b`",
                         ))
                     })?,
                 };
@@ -82,10 +82,10 @@ impl HostsSource {
         } else {
             text += &format!("[[host]]\nname = \"local\"\n{local}");
         }
-        Ok(Arc::new(Source::new(HOSTS_OPTION, text)))
+        Ok(Arc::new(SourceText::new(HOSTS_OPTION, text)))
     }
 
-    /// The file that holds the keys of the hosts.
+    /// Returns the hosts file.
     fn path(&self) -> Option<&Path> {
         match self {
             HostsSource::File(path) | HostsSource::Slurm { defaults: path } => Some(path),
@@ -94,7 +94,7 @@ impl HostsSource {
         }
     }
 
-    /// What the user calls the source.
+    /// Returns the name of the source.
     pub(super) fn name(&self) -> String {
         match self {
             HostsSource::Slurm { defaults } if !defaults.exists() => slurm::OPTION.to_owned(),
@@ -103,7 +103,7 @@ impl HostsSource {
         }
     }
 
-    /// The document alone, when it can be read.
+    /// Returns the document, if it can be read.
     pub(super) fn document(&self) -> Option<Node> {
         let source = match self.path() {
             Some(path) => document::read(path, "file", "").ok()?,
@@ -112,7 +112,7 @@ impl HostsSource {
         document::parse(&source).ok()
     }
 
-    /// The options that name this source on a command line.
+    /// Returns the command-line options for this source.
     pub fn options(&self) -> Vec<String> {
         let option = |value: String| vec![HOSTS_OPTION.to_owned(), value];
         match self {
@@ -138,22 +138,24 @@ impl HostsSource {
     }
 }
 
-/// `user@host:port` as a table of a hosts file.
+/// Converts `user@host:port` to a table of a hosts file.
 fn destination(text: &str) -> Result<String, String> {
     let (user, rest) = text.rsplit_once('@').map_or((None, text), |(user, rest)| (Some(user), rest));
     let bracketed = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     let (address, port) = match (bracketed, rest.rsplit_once(':')) {
         (Some((address, after)), _) => (address, after.strip_prefix(':')),
-        // More colons are an IPv6 address.
+        // More than one colon: an IPv6 address.
         (None, Some((address, port))) if !address.contains(':') => (address, Some(port)),
         _ => (rest, None),
     };
     if user.is_some_and(|user| user.contains(':')) {
-        return Err("no password is kept: `ssh-copy-id` puts a key there, or an agent has it".to_owned());
+        return Err(
+            "passwords are not stored: install a key with `ssh-copy-id`, or use an ssh-agent".to_owned()
+        );
     }
     let (address_rule, user_rule) =
         (&rankdeck_types::schema::text_rules::ADDRESS, &rankdeck_types::schema::text_rules::USER);
-    (address_rule.test)(address).map_err(|(why, _)| format!("its host {why}"))?;
+    (address_rule.test)(address).map_err(|(why, _)| format!("the host {why}"))?;
     let name: String = address
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' })
@@ -161,44 +163,44 @@ fn destination(text: &str) -> Result<String, String> {
     let name = name.trim_start_matches(['-', '_', '.']);
     let mut table = format!("[[host]]\nname = \"{name}\"\naddress = \"{address}\"\n");
     if let Some(user) = user {
-        (user_rule.test)(user).map_err(|(why, _)| format!("its user {why}"))?;
+        (user_rule.test)(user).map_err(|(why, _)| format!("the user {why}"))?;
         table += &format!("user = \"{user}\"\n");
     }
     if let Some(port) = port {
-        let port: u16 = port.parse().map_err(|_| format!("`{port}` is no port"))?;
+        let port: u16 = port.parse().map_err(|_| format!("invalid port `{port}`"))?;
         table += &format!("port = {port}\n");
     }
     Ok(table)
 }
 
-/// Where the experiment comes from.
+/// Source of the experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExperimentSource {
     /// An experiment file.
     File(PathBuf),
-    /// What follows `--` on the command line.
+    /// The command after `--` on the command line.
     Command {
         /// Program and arguments.
         words: Vec<String>,
-        /// The working folder goes to the hosts as the code.
+        /// Upload the working directory.
         ships: bool,
-        /// What is picked from what it prints and writes.
+        /// Metrics to parse from its output.
         metrics: Metrics,
     },
 }
 
-/// What the user calls a command without a file.
+/// Name of an experiment without a file.
 pub(super) const COMMAND_LINE: &str = "command line";
 
 impl ExperimentSource {
-    /// The text with its name.
-    pub(super) fn source(&self) -> Result<Arc<Source>, Diagnostics> {
+    /// Reads the text.
+    pub(super) fn source(&self) -> Result<Arc<SourceText>, Diagnostics> {
         match self {
             ExperimentSource::File(path) => {
                 if let Some(refusal) = not_an_experiment(path) {
                     return Err(refusal.into());
                 }
-                let missing = "experiments are TOML files, such as `configs/cartpole_ppo.toml`";
+                let missing = "pass an experiment file, such as `configs/cartpole_ppo.toml`";
                 document::read(path, "experiment file", missing)
             }
             ExperimentSource::Command { words, ships, metrics } => {
@@ -217,12 +219,12 @@ impl ExperimentSource {
                 {
                     text.insert("metrics".into(), picked.into());
                 }
-                Ok(Arc::new(Source::new(COMMAND_LINE, text.to_string())))
+                Ok(Arc::new(SourceText::new(COMMAND_LINE, text.to_string())))
             }
         }
     }
 
-    /// What relative paths of the experiment begin at.
+    /// Returns the directory that relative paths refer to.
     pub fn folder(&self) -> PathBuf {
         match self {
             ExperimentSource::File(path) => path.parent().unwrap_or(Path::new("")).to_owned(),
@@ -230,7 +232,7 @@ impl ExperimentSource {
         }
     }
 
-    /// What the user calls it.
+    /// Returns the name of the source.
     pub fn name(&self) -> String {
         match self {
             ExperimentSource::File(path) => path.display().to_string(),
@@ -239,29 +241,26 @@ impl ExperimentSource {
     }
 }
 
-/// A file that is something else by its name.
+/// Reports a file that is not an experiment by its name.
 fn not_an_experiment(path: &Path) -> Option<Diagnostic> {
     let shown = path.display().to_string();
     let refuse =
         |message: &str, hint: String| Some(Diagnostic::about_file(shown.clone(), message).hint(hint));
     if path.is_dir() {
-        return refuse(
-            "this is a folder, and an experiment is a TOML file",
-            format!("name a file in `{shown}`"),
-        );
+        return refuse("expected a TOML file, found a directory", format!("pass a file in `{shown}`"));
     }
     match path.extension()?.to_str()? {
         "py" => refuse(
-            "this is a Python script, and an experiment is a TOML file",
-            format!("without an experiment file: `rankdeck run -- python {shown}`"),
+            "expected a TOML file, found a Python script",
+            format!("run it without an experiment file: `rankdeck run -- python {shown}`"),
         ),
         "sh" | "bash" => refuse(
-            "this is a shell script, and an experiment is a TOML file",
-            format!("without an experiment file: `rankdeck run -- bash {shown}`"),
+            "expected a TOML file, found a shell script",
+            format!("run it without an experiment file: `rankdeck run -- bash {shown}`"),
         ),
         "yaml" | "yml" | "json" | "ini" | "cfg" => refuse(
-            "an experiment is a TOML file",
-            "`configs/cartpole_ppo.toml` shows one; a script with a configuration of its own needs none: \
+            "expected a TOML file",
+            "see `configs/cartpole_ppo.toml`; a script with its own configuration needs no experiment file: \
              `rankdeck run -- python train.py`"
                 .to_owned(),
         ),
@@ -269,7 +268,7 @@ fn not_an_experiment(path: &Path) -> Option<Diagnostic> {
     }
 }
 
-/// A name after the script, the module or the program.
+/// Returns a run name from the script, module or program.
 fn run_name(words: &[String]) -> String {
     let module = words.iter().position(|word| word == "-m").and_then(|at| words.get(at + 1));
     let script = words.iter().find(|word| word.ends_with(".py") || word.ends_with(".sh"));
@@ -289,10 +288,10 @@ fn run_name(words: &[String]) -> String {
     if name.is_empty() { "run".to_owned() } else { name.to_owned() }
 }
 
-/// The hosts of `source`, in node_rank order. Looks at the identity files and the environment, and at nothing
-/// else outside the hosts file.
+/// Loads the hosts of `source`, in node-rank order.
 ///
-/// Errors: every mistake, with its line.
+/// # Errors
+/// All errors, with their lines.
 pub fn load_hosts(source: &HostsSource) -> Result<Vec<Host>, Diagnostics> {
     source.read().map(|(hosts, _)| hosts)
 }
@@ -303,13 +302,13 @@ mod tests {
     use rankdeck_types::host::{Gpus, Transport};
 
     #[test]
-    fn a_list_of_destinations_is_as_good_as_a_file() {
+    fn destinations_are_parsed_as_hosts() {
         let source = HostsSource::parse("gpu-a, me@10.0.0.1:2222,[fe80::1]:22,local");
         let hosts = load_hosts(&source).unwrap_or_else(|error| panic!("{error}"));
-        let told: Vec<_> =
+        let found: Vec<_> =
             hosts.iter().map(|host| (host.name.as_str(), host.address.as_str(), host.port)).collect();
         assert_eq!(
-            told,
+            found,
             [
                 ("gpu-a", "gpu-a", None),
                 ("10.0.0.1", "10.0.0.1", Some(2222)),
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_host_is_refused_and_paths_are_files() {
+    fn invalid_destination_is_rejected_and_path_is_a_file() {
         for bad in ["a,,b", "a b", "-oProxyCommand=x", "a:port", "@a", "a,a", "$(x),b"] {
             let error = load_hosts(&HostsSource::parse(bad)).map(drop).unwrap_err().to_string();
             assert!(error.contains("--hosts"), "{bad}: {error}");
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_named_after_what_it_runs() {
+    fn run_name_comes_from_the_command() {
         let name = |line: &str| run_name(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         for (line, expected) in [
             ("python -u train.py --lr 1", "train"),

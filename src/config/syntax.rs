@@ -1,48 +1,47 @@
-//! What to write instead of a text that is no TOML: words and numbers as other languages have them, quotes,
-//! and lines that stop too early.
+//! Fixes for invalid TOML: words and numbers of other languages, quotes, incomplete lines.
 
-/// What helps against a syntax error: `message` is the parser's, `line` the line that it is on.
+/// Returns the hint for a syntax error: `message` is the parser's, `line` the line of the error.
 pub fn hint(message: &str, line: &str) -> String {
     let line = line.split(" #").next().unwrap_or_default().trim();
     if message.contains("duplicate key") {
-        return "a table has each key once; remove one of the lines".into();
+        return "remove one of the lines: a table has each key once".into();
     }
-    if let Some(meant) = assignment(line).and_then(|(key, value)| meant(key, value, message)) {
-        return meant;
+    if let Some(fix) = assignment(line).and_then(|(key, value)| fix_value(key, value, message)) {
+        return fix;
     }
     if line.starts_with('[') && !line.contains('=') && !line.ends_with(']') {
         return format!("write `[{}]`, alone on its line", line.trim_matches(['[', ']', ' ']));
     }
-    let told = match message {
+    let hint = match message {
         text if text.contains("string") => {
-            "a string ends on its line with the quote that it begins with: `name = \"a\"`"
+            "close the string on its line with the quote that opens it: `name = \"a\"`"
         }
-        text if text.contains("recurs") => "no value here has as many brackets",
-        text if text.contains("array") => "an array has commas between its items and ends with `]`: `[0, 1]`",
+        text if text.contains("recurs") => "reduce the number of nested brackets",
+        text if text.contains("array") => "separate items with commas and close the array with `]`: `[0, 1]`",
         text if text.contains("expected newline") => "write one `key = value` per line",
         _ => "write `key = value`, such as `name = \"a\"`",
     };
-    told.into()
+    hint.into()
 }
 
-/// A line's key and value; with a colon, as YAML has it, too.
-pub fn assignment(line: &str) -> Option<(&str, &str)> {
+/// Returns the key and value of a line; accepts YAML's colon.
+pub(crate) fn assignment(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=').or_else(|| line.split_once(": "))?;
     let key = key.trim();
     let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     is_key.then(|| (key, value.trim()))
 }
 
-/// The line that was meant.
-fn meant(key: &str, value: &str, message: &str) -> Option<String> {
+/// Returns the hint for a line with a key and an invalid value.
+fn fix_value(key: &str, value: &str, message: &str) -> Option<String> {
     let write = |value: &str| Some(format!("write `{key} = {value}`"));
     if let Some(value) = value.strip_prefix('=') {
         return write(value.trim_start_matches(['=', ' ']));
     }
-    if let Some(word) = word(value) {
+    if let Some(word) = foreign_keyword(value) {
         return match word {
-            Word::Flag(flag) => write(&flag.to_string()),
-            Word::Nothing => Some(format!("leave `{key}` out: TOML has no null")),
+            ForeignKeyword::Flag(flag) => write(&flag.to_string()),
+            ForeignKeyword::Nothing => Some(format!("remove `{key}`: TOML has no null")),
         };
     }
     if let Some(number) = number(value).filter(|number| number.fract() == 0.0 && number.abs() < 1e15) {
@@ -52,7 +51,7 @@ fn meant(key: &str, value: &str, message: &str) -> Option<String> {
         return write(&value.replace(CURLY, "\""));
     }
     if message.contains("escape") || message.contains("unicode value") {
-        // In single quotes nothing is an escape.
+        // Single quotes have no escapes.
         return match value.contains('\'') {
             true => Some("write each `\\` twice".into()),
             false => write(&value.replace('"', "'")),
@@ -74,30 +73,30 @@ fn meant(key: &str, value: &str, message: &str) -> Option<String> {
         .flatten()
 }
 
-/// Quotes as word processors write them.
+/// Typographic quotes.
 const CURLY: [char; 4] = ['\u{201c}', '\u{201d}', '\u{2018}', '\u{2019}'];
 
-/// A word that other languages have where TOML has another one, or none.
+/// A keyword of another language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Word {
+pub(crate) enum ForeignKeyword {
     /// `true` or `false`.
     Flag(bool),
-    /// No value.
+    /// `None`, `null` and the like.
     Nothing,
 }
 
-/// The word that was meant.
-pub fn word(text: &str) -> Option<Word> {
+/// Returns the keyword of another language, if it is one.
+pub(crate) fn foreign_keyword(text: &str) -> Option<ForeignKeyword> {
     Some(match text {
-        "True" | "TRUE" | "yes" | "Yes" | "on" | "On" => Word::Flag(true),
-        "False" | "FALSE" | "no" | "No" | "off" | "Off" => Word::Flag(false),
-        "None" | "none" | "null" | "NULL" | "nil" | "~" => Word::Nothing,
+        "True" | "TRUE" | "yes" | "Yes" | "on" | "On" => ForeignKeyword::Flag(true),
+        "False" | "FALSE" | "no" | "No" | "off" | "Off" => ForeignKeyword::Flag(false),
+        "None" | "none" | "null" | "NULL" | "nil" | "~" => ForeignKeyword::Nothing,
         _ => return None,
     })
 }
 
-/// A number as people write it: `10k`, `1M`, `1,000,000`, `1e6`, `0,99`, `10^6`, `64*64`, `3/4`, `50%`.
-/// `None` for what is none, and for a list such as `64,128`.
+/// Parses a number in common notations: `10k`, `1M`, `1,000,000`, `1e6`, `0,99`, `10^6`, `64*64`, `3/4`,
+/// `50%`. `None` for a list such as `64,128`.
 pub fn number(text: &str) -> Option<f64> {
     let text = text.trim();
     let value = simple(text).or_else(|| {
@@ -116,7 +115,7 @@ pub fn number(text: &str) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }
 
-/// One number, without signs of arithmetic.
+/// Parses a number without arithmetic.
 fn simple(text: &str) -> Option<f64> {
     let is_digits = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
     let is_plain = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
@@ -128,14 +127,14 @@ fn simple(text: &str) -> Option<f64> {
     for sign in [',', ' ', '\''] {
         let mut parts = text.split(sign);
         let (first, rest): (_, Vec<&str>) = (parts.next()?, parts.collect());
-        // `64,128` is a list; a part such as `000` is not a number of its own.
+        // `64,128` is a list; a group such as `000` is not a separate number.
         let grouped = !rest.is_empty()
             && rest.iter().all(|part| part.len() == 3 && is_digits(part))
             && (sign != ',' || rest.iter().any(|part| part.starts_with('0')));
         if grouped && is_digits(first) && first.len() <= 3 && !first.starts_with('0') {
             return format!("{first}{}", rest.concat()).parse().ok();
         }
-        // `0,99` as half of Europe writes it.
+        // Decimal comma: `0,99`.
         if let (',', [fraction]) = (sign, rest.as_slice())
             && first.trim_start_matches('-') == "0"
             && is_digits(fraction)
@@ -153,11 +152,11 @@ fn simple(text: &str) -> Option<f64> {
     let digits = digits.trim_end();
     let is_number = digits.chars().all(|c| c.is_ascii_digit() || c == '.');
     let value = digits.parse::<f64>().ok().filter(|_| is_number)? * scale;
-    // A hundredth is no binary fraction.
+    // 0.01 has no exact binary form.
     Some(if scale < 1.0 { (value * 1e12).round() / 1e12 } else { value })
 }
 
-/// `10m`, `1h30m`, `90 s`, `500ms` and `1:30:00` in seconds.
+/// Parses `10m`, `1h30m`, `90 s`, `500ms` and `1:30:00` into seconds.
 pub fn seconds(text: &str) -> Option<f64> {
     let parts: Vec<&str> = text.split(':').collect();
     if let [_, _] | [_, _, _] = parts.as_slice() {
@@ -185,7 +184,7 @@ pub fn seconds(text: &str) -> Option<f64> {
     all
 }
 
-/// `25MB`, `25 MiB` and `1G` in MiB.
+/// Parses `25MB`, `25 MiB` and `1G` into MiB.
 pub fn mebibytes(text: &str) -> Option<f64> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
     let (digits, unit) = text.split_at(end);
@@ -198,16 +197,15 @@ pub fn mebibytes(text: &str) -> Option<f64> {
     Some(digits.parse::<f64>().ok()? * scale)
 }
 
-/// TOML reads this text as a number.
-pub fn is_toml_number(text: &str) -> bool {
+/// Returns whether the text is a TOML number.
+pub(crate) fn is_toml_number(text: &str) -> bool {
     let is_float = |text: &str| {
         text.parse::<toml::Table>().is_ok_and(|table| table["a"].is_integer() || table["a"].is_float())
     };
     !text.contains(['\n', '#']) && is_float(&format!("a={text}"))
 }
 
-/// The words of a line as a shell splits them; `None` for quotes without an end, and for what only a shell
-/// does.
+/// Splits a line into words as a shell does; `None` for unclosed quotes and shell syntax.
 pub fn words(line: &str) -> Option<Vec<String>> {
     let (mut all, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut letters = line.chars();
@@ -230,7 +228,7 @@ pub fn words(line: &str) -> Option<Vec<String>> {
     quote.is_none().then_some(all)
 }
 
-/// The variables of `A=1 B=2`, of lines of `export A=1`, and of those with commas or semicolons between.
+/// Parses the variables of `A=1 B=2`, `export A=1`, and of lists with commas or semicolons.
 pub fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -259,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_with_suffixes_and_commas_are_told_in_digits() {
+    fn numbers_with_suffixes_and_commas_are_parsed() {
         for (text, value) in [
             ("1M", 1e6),
             ("2.5k", 2500.0),
@@ -293,10 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_was_meant_is_told() {
-        for (message, line, told) in [
+    fn syntax_error_suggests_the_line_to_write() {
+        for (message, line, expected) in [
             ("invalid boolean", "a = True  # yes", "write `a = true`"),
-            ("invalid float", "a = None", "leave `a` out: TOML has no null"),
+            ("invalid float", "a = None", "remove `a`: TOML has no null"),
             ("string values must be quoted", "a = ppo", "write `a = \"ppo\"`"),
             ("string values must be quoted", "a = \u{201c}x\u{201d}", "write `a = \"x\"`"),
             ("invalid basic string, expected `\"`", "a = \"x", "write `a = \"x\"`"),
@@ -313,7 +311,7 @@ mod tests {
             ("extra `=`", "a = = 2", "write `a = 2`"),
             ("invalid key", "", "write `key = value`, such as `name = \"a\"`"),
         ] {
-            assert_eq!(hint(message, line), told, "{message}: {line}");
+            assert_eq!(hint(message, line), expected, "{message}: {line}");
         }
     }
 }

@@ -1,7 +1,6 @@
-//! The card of a verdict: what supports it, as data. The screen draws it, JSON carries it, the plain output
-//! prints it.
+//! The evidence of a verdict, as data. The screen draws it, JSON carries it, line mode prints it.
 //!
-//! Owner: `core::watch` fills it in and bounds every list. No decision is made from it.
+//! `watch::report` fills it in and bounds every list. No decision is made from it.
 
 use rankdeck_proto::message::CollectiveCall;
 use rankdeck_types::ids::Rank;
@@ -12,48 +11,48 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Card {
-    /// The rank to blame, as it was when looked at last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub guilty: Option<Side>,
+    /// The culprit at its last sample.
+    #[serde(rename = "guilty", skip_serializing_if = "Option::is_none")]
+    pub culprit: Option<RankEvidence>,
     /// A rank that waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waiter: Option<Side>,
-    /// What is decisive and stands nowhere else on the card.
+    pub waiter: Option<RankEvidence>,
+    /// Decisive facts that are not about one rank.
     pub facts: Vec<String>,
-    /// What else supports it: what a close look showed, and the ranks that wait.
+    /// Further evidence: what inspections showed, and the waiting ranks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub observations: Vec<String>,
     /// The other ranks, with those that do the same in one line.
-    pub others: Vec<Others>,
-    /// Why it is nothing else.
+    pub others: Vec<RankGroup>,
+    /// Causes that measurements rule out.
     pub ruled_out: Vec<String>,
-    /// What to do, the best first.
+    /// What to do, best first.
     pub actions: Vec<Advice>,
 }
 
-/// One line of the two sides: a label and what stands below each rank; empty where there is nothing to say.
+/// One row of the evidence table: a label and a text per rank; may be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardRow {
     /// What it is about; empty for the head with the ranks' names.
     pub label: &'static str,
-    /// The guilty rank.
-    pub guilty: String,
+    /// The culprit.
+    pub culprit: String,
     pub waiter: String,
 }
 
 impl Card {
-    /// The two sides as rows, in reading order; rows with nothing to say are left out.
+    /// The evidence table as rows, in reading order, without empty ones.
     pub fn rows(&self) -> Vec<CardRow> {
-        if self.guilty.is_none() && self.waiter.is_none() {
+        if self.culprit.is_none() && self.waiter.is_none() {
             return Vec::new();
         }
-        type Of = fn(&Side) -> String;
+        type Of = fn(&RankEvidence) -> String;
         let parts: [(&'static str, Of); 12] = [
             ("", |side| format!("rank {} on {}", side.rank, side.host)),
-            ("step", Side::step),
-            ("phase", Side::phase_text),
+            ("step", RankEvidence::step),
+            ("phase", RankEvidence::phase_text),
             ("silent for", |side| side.silent_ms.map(words::duration_ms).unwrap_or_default()),
-            ("collective", |side| side.call.as_ref().map(Call::place).unwrap_or_default()),
+            ("collective", |side| side.call.as_ref().map(CollectiveRef::place).unwrap_or_default()),
             ("size", |side| side.call.as_ref().map(|call| call.call.size()).unwrap_or_default()),
             ("called at", |side| side.call.as_ref().map(|call| short(&call.call.site)).unwrap_or_default()),
             ("process", |side| {
@@ -65,22 +64,22 @@ impl Card {
             ("children", |side| side.children.join("; ")),
             ("last log", |side| side.last_line.clone()),
         ];
-        let of = |side: &Option<Side>, part: Of| side.as_ref().map(part).unwrap_or_default();
+        let of = |side: &Option<RankEvidence>, part: Of| side.as_ref().map(part).unwrap_or_default();
         parts
             .into_iter()
             .map(|(label, part)| CardRow {
                 label,
-                guilty: of(&self.guilty, part),
+                culprit: of(&self.culprit, part),
                 waiter: of(&self.waiter, part),
             })
-            .filter(|row| !row.guilty.is_empty() || !row.waiter.is_empty())
+            .filter(|row| !row.culprit.is_empty() || !row.waiter.is_empty())
             .collect()
     }
 
     /// What supports the verdict, one fact per entry.
     pub fn evidence(&self) -> Vec<String> {
-        let guilty = self.guilty.iter().flat_map(Side::evidence);
-        self.facts.iter().cloned().chain(guilty).chain(self.observations.iter().cloned()).collect()
+        let culprit = self.culprit.iter().flat_map(RankEvidence::evidence);
+        self.facts.iter().cloned().chain(culprit).chain(self.observations.iter().cloned()).collect()
     }
 
     /// What to do, in one line: the two best actions.
@@ -95,26 +94,26 @@ impl Card {
         self.actions.iter().take(2).map(line).collect::<Vec<_>>().join("; ")
     }
 
-    /// As plain text: the two sides, the stack, the others, what was ruled out, what to do.
+    /// As plain text: the table, the stack, the other ranks, ruled-out causes, advice.
     pub fn text(&self) -> Vec<String> {
         const LABEL: usize = 12;
         const COLUMN: usize = 56;
         let rows = self.rows();
-        let wide = rows.iter().map(|row| row.guilty.chars().count()).max().unwrap_or(0).min(COLUMN);
+        let wide = rows.iter().map(|row| row.culprit.chars().count()).max().unwrap_or(0).min(COLUMN);
         let mut lines: Vec<String> =
             self.facts.iter().map(|fact| format!("{:<LABEL$}{fact}", "fact")).collect();
-        for CardRow { label, guilty, waiter } in rows {
-            let (guilty, waiter) = match label {
+        for CardRow { label, culprit, waiter } in rows {
+            let (culprit, waiter) = match label {
                 "" => (
-                    if guilty.is_empty() { guilty } else { format!("blamed: {guilty}") },
-                    if waiter.is_empty() { waiter } else { format!("waits: {waiter}") },
+                    if culprit.is_empty() { culprit } else { format!("culprit: {culprit}") },
+                    if waiter.is_empty() { waiter } else { format!("waiting: {waiter}") },
                 ),
-                _ => (guilty, waiter),
+                _ => (culprit, waiter),
             };
-            let line = match (guilty.is_empty(), waiter.is_empty()) {
-                (_, true) => format!("{label:<LABEL$}{guilty}"),
+            let line = match (culprit.is_empty(), waiter.is_empty()) {
+                (_, true) => format!("{label:<LABEL$}{culprit}"),
                 (true, false) => format!("{label:<LABEL$}{waiter}"),
-                (false, false) => format!("{label:<LABEL$}{guilty:<wide$} | {waiter}"),
+                (false, false) => format!("{label:<LABEL$}{culprit:<wide$} | {waiter}"),
             };
             lines.push(line.trim_end().to_string());
         }
@@ -123,8 +122,8 @@ impl Card {
                 lines.push(format!("{:<LABEL$}{item}", if i == 0 { label } else { "" }));
             }
         };
-        list("stack", self.guilty.as_ref().map(|side| side.stack.clone()).unwrap_or_default());
-        list("others", self.others.iter().map(Others::line).collect());
+        list("stack", self.culprit.as_ref().map(|side| side.stack.clone()).unwrap_or_default());
+        list("others", self.others.iter().map(RankGroup::line).collect());
         list("ruled out", self.ruled_out.clone());
         list("do", self.actions.iter().map(Advice::line).collect());
         lines
@@ -142,8 +141,8 @@ fn short(place: &str) -> String {
     if rest.is_empty() { end } else { format!("{end} {rest}") }
 }
 
-impl Side {
-    /// What the status page, the operating system and a close look show, one fact per entry.
+impl RankEvidence {
+    /// What the status page, the kernel and an inspection show, one fact per entry.
     pub fn evidence(&self) -> Vec<String> {
         let rank = self.rank;
         let mut facts = Vec::new();
@@ -160,7 +159,7 @@ impl Side {
                 let amount =
                     if self.amount.is_empty() { String::new() } else { format!(", {} done", self.amount) };
                 facts.push(format!(
-                    "rank {rank}: phase {}{activity} for {}{amount}, iteration {}, last sign of life {} ago, {place}",
+                    "rank {rank}: phase {}{activity} for {}{amount}, iteration {}, last progress {} ago, {place}",
                     self.phase,
                     words::duration_ms(self.phase_age_ms.unwrap_or(0)),
                     self.train_iter.unwrap_or(0),
@@ -175,9 +174,9 @@ impl Side {
         facts
     }
 
-    /// What only a close look shows.
+    /// What only an inspection shows.
     pub fn seen(&self) -> Vec<String> {
-        let Side { rank, at, blocked_on, .. } = self;
+        let RankEvidence { rank, at, blocked_on, .. } = self;
         let parts = [("at", at), ("blocked on", blocked_on)];
         let known = parts.into_iter().filter(|(_, text)| !text.is_empty());
         known.map(|(word, text)| format!("rank {rank}: {word} {text}")).collect()
@@ -205,7 +204,7 @@ impl Side {
 /// One rank on the card. Ages are of its host's clock.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Side {
+pub struct RankEvidence {
     /// The rank of this side.
     pub rank: Rank,
     pub host: String,
@@ -214,7 +213,7 @@ pub struct Side {
     pub train_iter: Option<u64>,
     /// Own environment steps.
     pub env_step: Option<u64>,
-    /// Phase, empty when the program tells none.
+    /// Phase; empty if the program does not report one.
     pub phase: String,
     /// What it does inside the phase; may be empty.
     pub activity: String,
@@ -222,13 +221,13 @@ pub struct Side {
     pub phase_age_ms: Option<u64>,
     /// `120/300` of the phase, when it counts.
     pub amount: String,
-    /// Milliseconds without a sign of life from the program.
+    /// Milliseconds without progress of the program.
     pub silent_ms: Option<u64>,
     /// The collective it is in, or was in last.
-    pub call: Option<Call>,
-    /// What the operating system says, in words.
+    pub call: Option<CollectiveRef>,
+    /// The state of the process as the kernel reports it.
     pub os: String,
-    /// What it is blocked on, in words; empty when unknown.
+    /// What it is blocked on; empty if unknown.
     pub blocked_on: String,
     /// `FILE:LINE` of the innermost frame of the program's own code; empty when unknown.
     pub at: String,
@@ -243,7 +242,7 @@ pub struct Side {
 /// A collective of a rank.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Call {
+pub struct CollectiveRef {
     /// It is inside; else it has left it.
     pub inside: bool,
     /// Number within the group.
@@ -255,7 +254,7 @@ pub struct Call {
     pub age_ms: u64,
 }
 
-impl Call {
+impl CollectiveRef {
     /// `all_reduce grad #47`, with the group where it is not that of all ranks.
     pub fn name(&self) -> String {
         let words = [self.call.op.as_str(), self.call.tag.as_str()];
@@ -281,14 +280,14 @@ impl Call {
 /// Ranks that do the same.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Others {
+pub struct RankGroup {
     /// All ranks that are in the same state.
     pub ranks: Vec<Rank>,
     /// What they do.
     pub text: String,
 }
 
-impl Others {
+impl RankGroup {
     /// `ranks 2-7: waits in ...`.
     pub fn line(&self) -> String {
         match self.ranks.as_slice() {
@@ -344,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_in_a_row_are_one_range() {
+    fn consecutive_ranks_are_one_range() {
         let list = |ranks: &[u32]| ranges(&ranks.iter().map(|rank| Rank(*rank)).collect::<Vec<_>>());
         assert_eq!(list(&[0, 2, 3, 4, 9]), "0, 2-4, 9");
         assert_eq!(list(&[1, 2]), "1, 2");
@@ -353,13 +352,13 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_named_with_what_is_known() {
+    fn collective_name_has_its_known_parts() {
         let passed = CollectiveCall { op: "all_reduce".into(), tag: "grad".into(), ..Default::default() };
-        let call = Call { seq: 47, call: passed.clone(), ..Call::default() };
+        let call = CollectiveRef { seq: 47, call: passed.clone(), ..CollectiveRef::default() };
         assert_eq!((call.name(), call.call.size()), ("all_reduce grad #47".into(), String::new()));
         let passed =
             CollectiveCall { group: "pair".into(), count: 4, dtype: "f32".into(), root: Some(1), ..passed };
-        let call = Call { call: passed, ..call };
+        let call = CollectiveRef { call: passed, ..call };
         assert_eq!(
             (call.name(), call.call.size()),
             ("all_reduce grad #47 of pair".into(), "4 f32, from rank 1".into())

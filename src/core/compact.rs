@@ -1,5 +1,5 @@
 //! Short forms of what a state holds very many of: written without names, and numbers as they lie in memory.
-//! What was written with names is read, too. Pure.
+//! What was written with names is read, too.
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserializer, Serialize, Serializer};
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn short_forms_are_read_as_they_were_written_and_so_are_the_long_ones() {
+    fn compact_and_named_forms_are_read() {
         let row = Row { a: 1 << 40, b: Some("x".into()) };
         let short = rmp_serde::to_vec_named(&row).unwrap();
         assert!(short.len() < 14, "{short:?}");

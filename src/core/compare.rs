@@ -1,21 +1,21 @@
-//! Runs beside each other: what each came to, what differs between their configurations, and groups of runs
-//! that differ in nothing but the seed, with figures over their seeds. Pure.
+//! Compares runs: results, differing configuration keys, and groups of runs that differ only by seed, with
+//! statistics over their seeds.
 
-use crate::model::{Model, RunState};
+use crate::model::Model;
 use crate::report::Outcome;
+use crate::run_summary::{RETURNS, RunSummary};
 use crate::series::Series;
 use crate::statistics::{bootstrap_interval, interquartile_mean};
+use rankdeck_types::hidden;
 use rankdeck_types::ids::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Keys that say nothing about what is learnt.
+/// Keys without influence on what is learned.
 const NAMES: [&str; 2] = ["run.name", "run.note"];
 /// The key of the seed.
 const SEED: &str = "run.seed";
-/// Returns of training episodes, the steadiest first.
-const RETURNS: [&str; 2] = ["charts/return_last_100", "charts/episodic_return"];
 /// Points of a mean over runs.
 const GRID: usize = 512;
 
@@ -47,34 +47,34 @@ pub struct ComparedRun {
 }
 
 impl ComparedRun {
-    /// Of what is known of a run at `at`, by the clock of its model.
-    pub fn of(run: &str, model: &Model, at: Timestamp) -> ComparedRun {
-        let duration_s = model.run.elapsed_ms(at).unwrap_or(model.run.head_start_ms) as f64 / 1000.0;
-        let totals = model.latest.as_ref().map(|latest| &latest.counters);
-        let totals = totals.or(model.progress.as_ref().map(|progress| &progress.totals));
-        let own_step = model.own.as_ref().and_then(|own| own.env_step);
-        let env_step = totals.map(|totals| totals.env_step).or(own_step);
+    /// Summarizes a model as it was at `at`, by the model's clock.
+    pub fn from_model(run: &str, model: &Model, at: Timestamp) -> ComparedRun {
+        let summary = RunSummary::from_model(model, at);
         let returns = RETURNS.iter().find_map(|name| model.scalars.get(*name));
         let evals = || model.evals.iter().map(|eval| eval.return_mean).filter(|value| value.is_finite());
         let greatest =
             returns.and_then(|series| series.points().iter().map(|point| point.high).max_by(f64::total_cmp));
-        let own_return = model.own.as_ref().and_then(|own| own.return_mean);
+        let duration_s = summary.duration_s;
         ComparedRun {
             run: run.to_owned(),
-            outcome: model.run.outcome.filter(|_| model.run.state == RunState::Over),
-            env_step,
-            train_iter: totals.map(|totals| totals.train_iter),
+            outcome: summary.outcome,
+            env_step: summary.env_step,
+            train_iter: summary.train_iter,
             duration_s,
-            steps_per_s: env_step.filter(|_| duration_s > 0.0).map(|steps| steps as f64 / duration_s),
-            last_return: returns.and_then(Series::last).or(own_return),
+            steps_per_s: summary.env_step.filter(|_| duration_s > 0.0).map(|steps| steps as f64 / duration_s),
+            last_return: summary.last_return,
             last_eval: evals().next_back(),
             best_return: evals().max_by(f64::total_cmp).or(greatest),
-            settings: model.plan.as_ref().map(|plan| settings(&plan.experiment)).unwrap_or_default(),
+            settings: model
+                .plan
+                .as_ref()
+                .map(|plan| settings(&hidden::experiment(&plan.experiment)))
+                .unwrap_or_default(),
             series: model.charts().map(|(name, series)| (name.clone(), series.clone())).collect(),
         }
     }
 
-    /// What it came to: the latest evaluation, else the latest return of training.
+    /// Its result: the latest evaluation, else the latest return of training.
     pub fn score(&self) -> Option<f64> {
         self.last_eval.or(self.last_return)
     }
@@ -142,19 +142,19 @@ fn differing(runs: &[ComparedRun]) -> Vec<ChangedKey> {
 
 /// Runs that differ in nothing but the seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Group {
-    /// What tells it from the other groups, or the name of its only run.
+pub struct SeedGroup {
+    /// The keys that distinguish it from the other groups, or the name of its only run.
     pub name: String,
     /// Its runs, by their places.
     pub runs: Vec<usize>,
     /// Interquartile mean of their scores.
     pub score: Option<f64>,
-    /// The 95 % interval of that.
+    /// The 95% interval of that.
     pub interval: Option<(f64, f64)>,
 }
 
 /// Runs in groups, in the order of their first runs. A run whose configuration is unknown stands alone.
-pub fn groups(runs: &[ComparedRun]) -> Vec<Group> {
+pub fn groups(runs: &[ComparedRun]) -> Vec<SeedGroup> {
     let differing: Vec<ChangedKey> = differing(runs).into_iter().filter(|one| one.key != SEED).collect();
     let mut found: Vec<Vec<usize>> = Vec::new();
     for (at, run) in runs.iter().enumerate() {
@@ -176,7 +176,7 @@ pub fn groups(runs: &[ComparedRun]) -> Vec<Group> {
         .map(|members| {
             let first = &runs[members[0]];
             let scores: Vec<f64> = members.iter().filter_map(|at| runs[*at].score()).collect();
-            Group {
+            SeedGroup {
                 name: name(first, &differing, members[0], members.len(), several),
                 score: interquartile_mean(&scores),
                 interval: bootstrap_interval(&scores),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_told_and_names_are_not() {
+    fn changed_keys_exclude_names_and_notes() {
         let changed = changed(&runs());
         let keys: Vec<&str> = changed.iter().map(|one| one.key.as_str()).collect();
         assert_eq!(keys, ["learn.lr", "run.seed"]);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_unknown_configuration_stand_alone() {
+    fn runs_with_unknown_configuration_are_own_groups() {
         let mut runs = runs();
         runs[1].settings.clear();
         assert!(changed(&runs).is_empty());
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_is_of_those_that_reach_there() {
+    fn mean_covers_runs_that_reach_the_step() {
         let long: Vec<(f64, f64)> = (0..=10).map(|x| (f64::from(x), 2.0 * f64::from(x))).collect();
         let short = vec![(0.0, 0.0), (5.0, 0.0)];
         let mean = mean_and_band(&[long, short, Vec::new()]);

@@ -1,7 +1,12 @@
-//! Every cause of change, as one closed enum. Recorded as it is: a trace is a list of `(Timestamp, Event)`.
+//! What the core takes and what it returns: events and effects.
+//!
+//! [`Event`] is every cause of change, as one closed enum. Events are recorded as they are: a trace is a list
+//! of `(Timestamp, Event)`. [`Effect`] is what the core wants done, as data: the shell executes it and reports
+//! back with events.
 
-use crate::pace_history::PaceHistory;
-use rankdeck_proto::link::LinkEvent;
+use crate::report::Report;
+use crate::watch::history::silence::PaceHistory;
+use rankdeck_proto::link::{LinkCommand, LinkEvent};
 use rankdeck_proto::message::{AgentMessage, LaunchHash, StopMode};
 use rankdeck_proto::process::{ProcessAction, ProcessName};
 use rankdeck_proto::search::LogSearch;
@@ -49,12 +54,13 @@ pub enum Event {
         state: LinkState,
     },
     /// An agent sent a message.
-    AgentSaid {
+    #[serde(rename = "agent_said")]
+    AgentMessage {
         /// The agent's host.
         node: NodeRank,
         message: Box<AgentMessage>,
     },
-    /// The user, a signal or a policy asked for a stop of the run.
+    /// The user, a signal or a policy requested a stop of the run.
     StopRequested {
         /// How hard; a harder one replaces a softer one.
         mode: StopMode,
@@ -63,7 +69,7 @@ pub enum Event {
     },
     /// Begin a new generation.
     RestartRequested {
-        /// Checkpoint path on the host of rank 0, `latest`, or `None` to start afresh.
+        /// Checkpoint path on the host of rank 0, `latest`, or `None` to start from scratch.
         from: Option<String>,
         /// Names of hosts that the new generation excludes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -86,26 +92,29 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shown: Option<LaunchHash>,
     },
-    /// A restart was asked for that this console cannot make.
+    /// A restart was requested that this console cannot make.
     RestartRefused {
         /// One sentence, with what helps.
         reason: String,
     },
-    /// The user looks at the policy at play, or no longer.
+    /// A screen shows live frames of the policy, or no longer.
     Watched {
-        /// They do.
+        /// It does.
         on: bool,
     },
-    /// The user wants a close look at a rank, whatever the watch thinks of it.
-    LookRequested { rank: Rank },
-    /// The user wants a rank that a signal has stopped to go on.
+    /// The user requests an inspection of a rank.
+    #[serde(rename = "look_requested")]
+    InspectRequested { rank: Rank },
+    /// The user resumes a rank that a signal has stopped.
     ContinueRequested { rank: Rank },
-    /// The user wants something of one process of a host.
-    ReachRequested { node: NodeRank, process: ProcessName, action: ProcessAction },
-    /// The user looks for lines in the logs that the hosts keep; `None`: no longer.
+    /// The user requests the environment of one process of a host, or a signal to it.
+    #[serde(rename = "reach_requested")]
+    ProcessActionRequested { node: NodeRank, process: ProcessName, action: ProcessAction },
+    /// The user searches the logs on the hosts; `None`: no longer.
     Searched {
         /// What for; places in it are by this console's clock.
-        wanted: Option<Box<LogSearch>>,
+        #[serde(rename = "wanted")]
+        search: Option<Box<LogSearch>>,
     },
     /// Leave the run alone and end the console.
     DetachRequested,
@@ -122,7 +131,7 @@ pub enum Event {
         /// One warning per line.
         lines: Vec<String>,
     },
-    /// Something about the console itself that its user should know, as that its record has a hole.
+    /// A notice about the console itself, as that its record has a hole.
     Noticed {
         /// One sentence.
         text: String,
@@ -133,10 +142,11 @@ pub enum Event {
         /// Seconds since the epoch.
         time: WallTime,
     },
-    /// What an earlier console of this run learnt about its pace; comes before all other events.
+    /// What an earlier console of this run learned about its pace; comes before all other events.
     Recalled {
         /// How long ranks are usually silent.
-        learnt: PaceHistory,
+        #[serde(rename = "learnt")]
+        pace: PaceHistory,
     },
     /// Time passed; nothing else did.
     Ticked,
@@ -146,24 +156,24 @@ impl From<(NodeRank, LinkEvent)> for Event {
     fn from((node, event): (NodeRank, LinkEvent)) -> Event {
         match event {
             LinkEvent::State(state) => Event::LinkChanged { node, state },
-            LinkEvent::Message(message) => Event::AgentSaid { node, message },
+            LinkEvent::Message(message) => Event::AgentMessage { node, message },
         }
     }
 }
 
 impl Event {
     /// It belongs into a record. Pictures of the policy at play and lines of the hosts' files are too much
-    /// for one, and change nothing else; environments are nobody's but the user's (REACH-2).
+    /// for one, and change nothing else; environments are the user's alone (REACH-2).
     pub fn is_recorded(&self) -> bool {
         match self {
-            Event::AgentSaid { message, .. } => {
+            Event::AgentMessage { message, .. } => {
                 let passing = |message: &AgentMessage| {
                     use AgentMessage::{Found, Frame, Reached};
                     matches!(message, Frame { .. } | Found { .. } | Reached { .. })
                 };
                 !passing(message)
             }
-            Event::Watched { .. } | Event::Searched { .. } | Event::ReachRequested { .. } => false,
+            Event::Watched { .. } | Event::Searched { .. } | Event::ProcessActionRequested { .. } => false,
             _ => true,
         }
     }
@@ -182,4 +192,37 @@ impl Event {
     pub fn restart(from: Option<String>) -> Event {
         Event::RestartRequested { from, exclude: Vec::new(), add: Vec::new(), experiment: None, shown: None }
     }
+}
+
+/// An order to the shell.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// A command to a link.
+    Link {
+        /// The link's host.
+        node: NodeRank,
+        /// The command.
+        command: LinkCommand,
+    },
+    /// Open a link to a host that joins the run, in place of its closed link if it has one.
+    Connect {
+        /// Index of the host from now on.
+        node: NodeRank,
+        /// How to reach the host.
+        host: Box<Host>,
+    },
+    /// Open a link to a host that another console's plan names, if the user's hosts file lists it. Hosts and
+    /// addresses come from the user, never from an agent; a host that is not listed has a failed link.
+    Find {
+        /// Index of the host.
+        node: NodeRank,
+        name: String,
+    },
+    /// Report to the outside: a JSON line, a plain line, a record in the console's run directory.
+    Report(Box<Report>),
+    /// End the console.
+    Exit {
+        /// Its exit code, as README lists them.
+        code: u8,
+    },
 }

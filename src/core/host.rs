@@ -1,6 +1,6 @@
 //! The state machine of one host: the stage of its connection, and the orders that were sent on it.
 //!
-//! Owner: `update`. Invariants:
+//! Invariants:
 //! - Orders (launch, stop) are levels, not edges. They are sent again after every snapshot until the
 //!   records show that they were carried out.
 //! - Nothing is decided about a host while its records are being replayed
@@ -49,22 +49,24 @@ pub(crate) enum HostStage {
     Closed,
 }
 
-/// What only the reducer needs to know of a host.
+/// What only the reducer needs of a host.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct HostMachine {
     pub(crate) stage: HostStage,
-    /// When anything last came, on the awake clock (see [`crate::session::Clock`]).
-    pub(crate) heard: u64,
+    /// When anything last came, on the awake clock (see [`crate::session::ConsoleClock`]).
+    #[serde(rename = "heard")]
+    pub(crate) last_message_awake_ms: u64,
     /// Latest generation that this host is known to have accepted.
     pub(crate) generation: Option<Generation>,
     /// Generation whose launch was sent on this connection.
     pub(crate) launch_sent: Option<Generation>,
-    /// Generation whose launch was sent and may have arrived, until a snapshot says whether it did.
+    /// Generation whose launch was sent and may have arrived, until a snapshot shows whether it did.
     pub(crate) launch_open: Option<Generation>,
-    /// Latest generation of which the agent has said that nothing is left.
+    /// Latest generation of which the agent has verified that no process is left.
     pub(crate) proved: Option<Generation>,
-    /// Hash of the launch of [`HostMachine::generation`], as this host tells it.
-    pub(crate) told: Option<LaunchHash>,
+    /// Hash of the launch of [`HostMachine::generation`], as this host reports it.
+    #[serde(rename = "told")]
+    pub(crate) launch_hash: Option<LaunchHash>,
     /// A launch of another console that this one does not follow yet (OWN-1).
     pub(crate) rival: Option<Box<LaunchSpec>>,
     /// Records of that launch, at most [`AHEAD`] and [`AHEAD_BYTES`].
@@ -73,7 +75,7 @@ pub struct HostMachine {
     pub(crate) ahead_bytes: usize,
     /// Its agent has sent a snapshot.
     pub(crate) answered: bool,
-    /// Its agent, which knows of no launch, has looked for what may be left of one, and found nothing.
+    /// Its agent, which has no launch, has scanned for leftover processes and found none.
     #[serde(default)]
     pub(crate) searched: bool,
     /// A plan of this run gave it ranks.
@@ -81,7 +83,8 @@ pub struct HostMachine {
     /// Hardest stop sent on this connection in this generation.
     pub(crate) stop_sent: Option<StopMode>,
     /// Its agent has recorded an order to stop its latest generation.
-    pub(crate) stop_told: bool,
+    #[serde(rename = "stop_told")]
+    pub(crate) stop_recorded: bool,
     /// `last_seq` at the latest gap. A second gap at the same place is a loss in the spool itself and is
     /// ignored.
     pub(crate) gap_at: Option<u64>,
@@ -92,9 +95,9 @@ pub struct HostMachine {
     /// `withheld` of the latest sample.
     #[serde(default)]
     pub(crate) withheld: u64,
-    /// The agent's wall clock when it said hello.
+    /// The agent's wall clock at its hello.
     pub(crate) hello_time: f64,
-    /// When it was first told to launch, by the same clock.
+    /// When it was first ordered to launch, by the same clock.
     pub(crate) first_launch: Option<f64>,
 }
 
@@ -115,17 +118,17 @@ impl HostMachine {
     }
 
     /// It was given the launch of `generation`, or shows that it has it.
-    pub(crate) fn knows(&self, generation: Generation) -> bool {
+    pub(crate) fn has_launch(&self, generation: Generation) -> bool {
         [self.launch_sent, self.generation].contains(&Some(generation))
     }
 
-    /// Its agent knows of no launch: nothing was launched there, or it has lost its records.
-    pub(crate) fn knows_nothing(&self) -> bool {
+    /// Its agent has no launch: nothing was launched there, or it has lost its records.
+    pub(crate) fn has_no_launch(&self) -> bool {
         self.answered && self.generation.is_none() && self.launch_open.is_none()
     }
 
-    /// The agent knows of no launch any more, or not yet.
-    pub(crate) fn forgets(&mut self) {
+    /// The agent has no launch any more, or not yet.
+    pub(crate) fn lose_launch(&mut self) {
         let was_over = self.searched || self.generation.is_some() && self.proved >= self.generation;
         // A launch that may have arrived may have been forgotten, too.
         self.searched = was_over && self.launch_open.is_none();
@@ -142,18 +145,18 @@ impl HostMachine {
     /// The agent has accepted a launch. Returns whether its generation is a new one.
     pub(crate) fn accepted(&mut self, generation: Generation, hash: &LaunchHash) -> bool {
         if self.generation <= Some(generation) {
-            self.told = Some(hash.clone());
+            self.launch_hash = Some(hash.clone());
         }
         let is_new = self.generation < Some(generation);
         if is_new {
             self.generation = Some(generation);
-            (self.proved, self.stop_sent, self.stop_told) = (None, None, false);
+            (self.proved, self.stop_sent, self.stop_recorded) = (None, None, false);
             self.searched = false;
         }
         is_new
     }
 
-    /// Another link is being opened in place of one that is gone; what is known of the host stays.
+    /// Another link is being opened in place of one that is gone; the state of the host stays.
     pub(crate) fn relink(&mut self) {
         self.stage = HostStage::Linking;
         (self.launch_sent, self.stop_sent, self.gap_at) = (None, None, None);
@@ -162,7 +165,7 @@ impl HostMachine {
     /// A connection begins: what was sent on the former one may never have arrived.
     pub(crate) fn attaching(&mut self, awake_ms: u64) {
         self.stage = HostStage::Attaching { since: awake_ms };
-        self.heard = awake_ms;
+        self.last_message_awake_ms = awake_ms;
         self.launch_sent = None;
         self.stop_sent = None;
         self.dropped = 0;

@@ -1,11 +1,11 @@
 //! Pairs all-reduced totals with the ranks' own counters of the same training iteration.
 //!
-//! Owner: `update::ranks`. Rank 0 reports the totals, every rank its own counters. They arrive over different
+//! Rank 0 reports the totals, every rank its own counters. They arrive over different
 //! links, in any order. Invariants:
 //! - JOIN-1: only an iteration of which the totals and all ranks' counters have arrived is reported, and in
 //!   order.
 //! - JOIN-2: the table is bounded; what never met is counted.
-//! - JOIN-3: counters of ranks that all-reduce none are added up, and told as a sum.
+//! - JOIN-3: counters of ranks that all-reduce none are added up, and reported as a sum.
 
 use rankdeck_proto::message::{Counters, Returns};
 use rankdeck_types::ids::{Rank, WallTime};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Cells (rows times ranks) that are kept while a host is silent, at most.
 const CELLS: usize = 1 << 18;
-/// Longest time between two sums of ranks that tell their counters at different times, seconds.
+/// Longest time between two sums of ranks that report their counters at different times, seconds.
 const ROUND_S: f64 = 1.0;
 /// Seconds over which rates are smoothed.
 const SMOOTH_S: f64 = 3.0;
@@ -38,7 +38,7 @@ pub(crate) struct JoinedIteration {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Row {
+struct PendingIteration {
     own: Vec<Option<Counters>>,
     /// Ranks whose counters have not come.
     missing: usize,
@@ -47,17 +47,17 @@ struct Row {
 
 /// The table of one generation.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Join {
+pub(crate) struct TotalsMatcher {
     world_size: usize,
-    rows: BTreeMap<u64, Row>,
+    rows: BTreeMap<u64, PendingIteration>,
     done: Option<u64>,
     dropped: u64,
 }
 
-impl Join {
+impl TotalsMatcher {
     /// An empty table for a new generation.
-    pub fn new(world_size: usize) -> Join {
-        Join { world_size, ..Join::default() }
+    pub fn new(world_size: usize) -> TotalsMatcher {
+        TotalsMatcher { world_size, ..TotalsMatcher::default() }
     }
 
     /// Rows that were given up since the last call.
@@ -80,7 +80,7 @@ impl Join {
         self.complete(totals.train_iter)
     }
 
-    fn row(&mut self, train_iter: u64) -> Option<&mut Row> {
+    fn row(&mut self, train_iter: u64) -> Option<&mut PendingIteration> {
         if self.world_size == 0 || self.done.is_some_and(|done| train_iter <= done) {
             return None;
         }
@@ -90,7 +90,7 @@ impl Join {
             self.dropped += 1;
         }
         let world_size = self.world_size;
-        Some(self.rows.entry(train_iter).or_insert_with(|| Row {
+        Some(self.rows.entry(train_iter).or_insert_with(|| PendingIteration {
             own: vec![None; world_size],
             missing: world_size,
             totals: None,
@@ -125,10 +125,10 @@ fn agree(totals: &Counters, sum: &Counters) -> bool {
 
 /// Latest counters of ranks that all-reduce none, to be added up.
 ///
-/// Such ranks need not take their counters at the same iterations. A sum is made when every rank has told
+/// Such ranks need not take their counters at the same iterations. A sum is made when every rank has reported
 /// newer ones since the previous sum, and at least every [`ROUND_S`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Addition {
+pub(crate) struct CounterSum {
     own: Vec<Option<Counters>>,
     newer: Vec<bool>,
     /// Returns since the previous sum.
@@ -137,10 +137,10 @@ pub(crate) struct Addition {
     made: WallTime,
 }
 
-impl Addition {
+impl CounterSum {
     /// Of a new generation.
-    pub fn new(world_size: usize) -> Addition {
-        Addition { own: vec![None; world_size], newer: vec![false; world_size], ..Addition::default() }
+    pub fn new(world_size: usize) -> CounterSum {
+        CounterSum { own: vec![None; world_size], newer: vec![false; world_size], ..CounterSum::default() }
     }
 
     /// A rank's counters; the sum with every rank's own when it is time for one.
@@ -174,12 +174,12 @@ impl Addition {
 
 /// A smoothed rate of a counter over time (exponential, time constant [`SMOOTH_S`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Rate {
+pub struct SmoothedRate {
     last: Option<(f64, u64)>,
     smooth: Option<f64>,
 }
 
-impl Rate {
+impl SmoothedRate {
     /// Takes `count` at `time` (seconds on any one clock) and returns the rate. Time that stands still or
     /// goes back, and counters that go back (a resumed generation), do not make it jump. A counter at 0 has
     /// not begun: a resumed run does not begin there.
@@ -218,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn join_1_needs_all_ranks_and_the_totals_in_any_order() {
-        let mut join = Join::new(2);
+    fn join_1_totals_and_all_ranks_complete_in_any_order() {
+        let mut join = TotalsMatcher::new(2);
         assert_eq!(join.own(Rank(1), at(5, 10)), None);
         assert_eq!(join.totals(at(5, 30), 1.0, 0.0), None);
         let joined = join.own(Rank(0), at(5, 20)).unwrap();
@@ -229,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn one_step_off_is_told() {
-        let mut join = Join::new(1);
+    fn counters_one_step_off_are_inconsistent() {
+        let mut join = TotalsMatcher::new(1);
         join.own(Rank(0), at(1, 7));
         assert!(!join.totals(at(1, 8), 0.0, 0.0).unwrap().consistent);
         let seconds = |duration_s| Counters { train_iter: 2, duration_s, ..Counters::default() };
@@ -239,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn join_2_the_table_is_bounded_and_counts() {
-        let mut join = Join::new(CELLS / 64);
+    fn join_2_table_is_bounded_and_counts_drops() {
+        let mut join = TotalsMatcher::new(CELLS / 64);
         for iter in 0..100 {
             join.own(Rank(0), at(iter, 1));
         }
@@ -250,15 +250,15 @@ mod tests {
     }
 
     #[test]
-    fn ranks_outside_the_group_change_nothing() {
-        let mut join = Join::new(1);
+    fn counters_of_unknown_ranks_are_ignored() {
+        let mut join = TotalsMatcher::new(1);
         assert_eq!(join.own(Rank(9), at(1, 1)), None);
-        assert_eq!(Join::new(0).own(Rank(0), at(1, 1)), None);
+        assert_eq!(TotalsMatcher::new(0).own(Rank(0), at(1, 1)), None);
     }
 
     #[test]
-    fn a_rate_is_steps_over_seconds_and_survives_clock_jumps() {
-        let mut rate = Rate::default();
+    fn rate_survives_clock_jumps() {
+        let mut rate = SmoothedRate::default();
         assert_eq!(rate.update(9.0, 0), 0.0);
         assert_eq!(rate.update(10.0, 1_000_000), 0.0, "a resumed run has not made them in this second");
         assert_eq!(rate.update(11.0, 1_000_500), 500.0);

@@ -1,11 +1,12 @@
-//! The pure core: no clock, no I/O, no tokio. Events in, effects out, a model to look at.
+//! The pure core: no clock, no I/O, no tokio. Events in, effects out, a model to display.
 //!
-//! The path of an event: `link` → [`event::Event`] → [`Core::handle`] → [`effect::Effect`]s. The screen reads
+//! The path of an event: `link` → [`event::Event`] → [`Core::handle`] → [`event::Effect`]s. The screen reads
 //! [`Core::model`].
 //!
 //! Map: `update` reduces events (one file per cause; `update::reconcile` alone decides what follows), `host`
-//! and `run` are the state machines, `join` pairs totals with the ranks' counters, `watch` finds verdicts,
-//! `session` holds what the reducer keeps beside the model, `trace` records and replays.
+//! and `run` are the state machines, `join` pairs totals with the ranks' counters, `watch` finds verdicts
+//! (four stages, one way), `reason` has the table of their reasons, `session` holds the reducer's state next
+//! to the model, `trace` records and replays.
 //!
 //! Invariants:
 //! - PURE-1: the same goal and the same `(time, event)` list give the same model and the same effects.
@@ -14,17 +15,14 @@
 pub mod card;
 mod compact;
 pub mod compare;
-pub mod effect;
 pub mod event;
-pub mod fit;
+mod exit_message;
 mod host;
-
 mod join;
-mod last_words;
+pub mod launch_size;
 mod limits;
 pub mod model;
-mod pace_history;
-
+pub mod origin;
 pub mod reason;
 pub mod report;
 mod run;
@@ -37,21 +35,20 @@ mod testkit;
 pub mod trace;
 mod update;
 mod watch;
-pub mod xid;
 
-pub use pace_history::PaceHistory;
+pub use session::Goal;
+pub use watch::history::silence::PaceHistory;
 
 #[cfg(test)]
 mod tests;
 
 use crate::host::{HostMachine, HostStage};
-use crate::run::{RunMachine, Stage};
-use crate::session::{Clock, Ctx, Rates, Resolve, Session};
-use effect::Effect;
-use event::Event;
+use crate::run::{RunMachine, RunStage};
+use crate::session::{ConsoleClock, CoreState, EventCtx, Rates, Resolve};
+use event::{Effect, Event};
 use model::{HostModel, Model};
 use rankdeck_types::ids::{NodeRank, RunId, Timestamp};
-use rankdeck_types::plan::{PlanDraft, Until};
+use rankdeck_types::plan::{PlanDraft, StopGoal};
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds between two ticks while something is wrong or in transition.
@@ -64,28 +61,15 @@ const CALM_TICK_MS: u64 = 750;
 const BUSY_TICK_MS: u64 = 500;
 const MANY: usize = 256;
 
-/// What a console is for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Goal {
-    Launch(Box<PlanDraft>),
-    /// Find this run's agents on these hosts (node_rank order) and look.
-    Attach {
-        run: RunId,
-        /// Names of the hosts in node_rank order.
-        hosts: Vec<String>,
-    },
-}
-
 /// The state of a console and its only way to change.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Core {
     model: Model,
-    session: Session,
+    session: CoreState,
 }
 
 impl Default for Core {
-    /// A console that looks at nothing.
+    /// A console without a run.
     fn default() -> Core {
         Core::new(Goal::Attach { run: RunId(String::new()), hosts: Vec::new() }, Vec::new(), Timestamp(0))
     }
@@ -94,12 +78,12 @@ impl Default for Core {
 impl Core {
     /// A console for `goal` that stops the run when one of `until` is reached. The shell opens one link per
     /// host.
-    pub fn new(goal: Goal, until: Vec<Until>, now: Timestamp) -> Core {
+    pub fn new(goal: Goal, until: Vec<StopGoal>, now: Timestamp) -> Core {
         Core::with_resolver(goal, until, now, PlanDraft::resolve)
     }
 
     /// As [`Core::new`], with another way from draft to plan.
-    pub(crate) fn with_resolver(goal: Goal, until: Vec<Until>, now: Timestamp, resolve: Resolve) -> Core {
+    pub(crate) fn with_resolver(goal: Goal, until: Vec<StopGoal>, now: Timestamp, resolve: Resolve) -> Core {
         let (run, names): (RunId, Vec<String>) = match &goal {
             Goal::Launch(draft) => {
                 (draft.run.clone(), draft.hosts.iter().map(|host| host.name.clone()).collect())
@@ -117,7 +101,7 @@ impl Core {
             .enumerate()
             .map(|(node, name)| {
                 let excluded = excluded.contains(&name);
-                // Nobody opens a link to an excluded host.
+                // An excluded host gets no link.
                 let stage = if excluded { HostStage::Closed } else { HostStage::default() };
                 HostModel {
                     excluded: excluded.then(|| "excluded on request".to_string()),
@@ -136,8 +120,8 @@ impl Core {
             }
             model.run.total_steps = Some(draft.experiment.run.total_steps).filter(|steps| *steps > 0);
         }
-        let clock = Clock { last: now, tick: now, ping: now, ..Clock::default() };
-        let session = Session {
+        let clock = ConsoleClock { last: now, tick: now, ping: now, ..ConsoleClock::default() };
+        let session = CoreState {
             goal,
             until,
             linger: false,
@@ -152,12 +136,12 @@ impl Core {
         Core { model, session }
     }
 
-    /// What the watch has learnt about the run; the next console gets it as [`Event::Recalled`].
-    pub fn learnt(&self) -> PaceHistory {
-        self.session.watch.learnt()
+    /// What was learned about usual silences; the next console gets it as [`Event::Recalled`].
+    pub fn pace_history(&self) -> PaceHistory {
+        self.session.watch.pace_history()
     }
 
-    /// Makes the console stay when the run is over, for a screen that people look at. `run_finished` is
+    /// Keeps the console when the run is over, for a screen. `run_finished` is
     /// reported, but agents are kept and a restart is possible. [`Effect::Exit`] follows only after
     /// [`Event::DetachRequested`].
     pub fn lingering(mut self) -> Core {
@@ -180,12 +164,18 @@ impl Core {
         &mut self.model
     }
 
+    /// One that was read from a file, validated like events.
+    pub(crate) fn checked(mut self) -> Core {
+        update::check(&mut self.model);
+        self
+    }
+
     /// Applies one event at `now` (the console's monotonic clock) and returns what to do, in order. Nothing
     /// follows [`Effect::Exit`].
     pub fn handle(&mut self, now: Timestamp, event: Event) -> Vec<Effect> {
         let now = self.session.clock.advance(now);
         let over = self.session.run.exited;
-        let mut ctx = Ctx { now, model: &mut self.model, session: &mut self.session, out: Vec::new() };
+        let mut ctx = EventCtx { now, model: &mut self.model, session: &mut self.session, out: Vec::new() };
         update::handle(&mut ctx, event);
         let out = ctx.out;
         if over { Vec::new() } else { out }
@@ -193,24 +183,25 @@ impl Core {
 
     /// When [`Event::Ticked`] is due next, `None` when the run is over.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let waits = self.session.run.stage != Stage::Over || update::is_waiting(&self.model);
+        let waits = self.session.run.stage != RunStage::Over || update::is_waiting(&self.model);
         let alive = waits && !self.session.run.exited;
         let many = self.model.ranks.len() > MANY && self.model.verdicts.is_empty();
         let pause = match self.session.run.stage {
             _ if self.is_calm() => CALM_TICK_MS,
-            Stage::Running if many => BUSY_TICK_MS,
+            RunStage::Running if many => BUSY_TICK_MS,
             _ => TICK_MS,
         };
         alive.then(|| self.session.clock.tick.plus(pause))
     }
 
-    /// All ranks run, every host was heard lately, nothing is wrong, and the watch has seen the latest
-    /// gauges.
+    /// All ranks run, every host sent a message recently, no verdict is active, and the watch has assessed
+    /// the latest gauges.
     fn is_calm(&self) -> bool {
-        let Clock { awake_ms, sampled, .. } = self.session.clock;
-        let lately =
-            |host: &HostModel| host.is_live() && awake_ms.saturating_sub(host.machine.heard) <= CALM_TICK_MS;
-        self.session.run.stage == Stage::Running
+        let ConsoleClock { awake_ms, sampled, .. } = self.session.clock;
+        let lately = |host: &HostModel| {
+            host.is_live() && awake_ms.saturating_sub(host.machine.last_message_awake_ms) <= CALM_TICK_MS
+        };
+        self.session.run.stage == RunStage::Running
             && !sampled
             && self.model.verdicts.is_empty()
             && self.model.hosts.iter().filter(|host| host.machine.stage != HostStage::Closed).all(lately)

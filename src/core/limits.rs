@@ -1,13 +1,13 @@
-//! Times that decide, from the plan. Pure.
+//! Times that decide, from the plan.
 
 use rankdeck_types::plan::Plan;
 
-/// Longest wait for ranks that were told to stop, milliseconds; agents wait no longer either.
+/// Longest wait for ranks that were ordered to stop, milliseconds; agents wait no longer either.
 const LONGEST_DRAIN_MS: u64 = 3_600_000;
 
 /// Times that decide, ms, from the plan or its defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct TimeLimits {
     /// Between the polite and the hard signal.
     pub grace: u64,
     /// What the ranks' progress may extend that to.
@@ -24,15 +24,15 @@ pub(crate) struct Limits {
     pub silence: Option<u64>,
 }
 
-impl Limits {
+impl TimeLimits {
     /// From a plan.
-    pub fn of(plan: Option<&Plan>) -> Limits {
+    pub fn of(plan: Option<&Plan>) -> TimeLimits {
         let ms = |seconds: f64| (seconds.max(0.0) * 1000.0) as u64;
         let (watch, launch) = match plan {
             Some(plan) => (plan.experiment.watch.clone(), plan.experiment.launch.clone()),
             None => Default::default(),
         };
-        Limits {
+        TimeLimits {
             grace: ms(launch.stop_grace_s),
             stop: ms(launch.stop_limit_s),
             lost: ms(watch.lost_after_s),

@@ -3,37 +3,40 @@
 //! What only the reducer needs of a host or a rank is in the same element ([`HostModel::machine`],
 //! [`RankModel::track`], [`RankModel::rate`]), and opaque outside this crate.
 //!
-//! Owner: [`crate::Core`]. Invariants:
+//! Invariants:
 //! - Nothing here is a guess about the present: every gauge carries when it arrived.
-//! - CORE-2: every buffer is bounded; what was dropped is counted in [`Drops`].
+//! - CORE-2: every buffer is bounded; what was dropped is counted in [`DataLoss`].
 //! - CORE-3: records are applied exactly once, in order, per host ([`HostModel::last_seq`]); duplicates
 //!   change nothing.
 
-mod history;
-mod host;
 mod log_ring;
 mod media;
-mod progress;
-mod rank;
-mod reach;
-mod search;
+mod queries;
 
-pub use history::{HistoryLine, Mark, MarkKind, Subject, Tone};
-pub use host::HostModel;
-pub use log_ring::{Arrival, HeldLine, LOG_LINES, LogPlace, LogRing, RECORDED_LINES, Room};
-pub use media::{Column, Gallery, HistogramSeries, NAMES as MEDIA_NAMES, Picture};
-pub use progress::{LatestTotals, OwnMetrics, Progress};
-pub use rank::{Look, RankLife, RankModel};
-pub use reach::{ReachQuestion, Reaches, SentSignal};
-pub(crate) use search::theirs;
-pub use search::{Finder, Search, SearchState, SearchedHost};
+pub use log_ring::{HeldLine, LOG_LINES, LogPlace, LogRing, RECORDED_LINES, ReceivedLines, RingLimits};
+pub use media::{Gallery, HistogramBucket, HistogramSeries, NAMES as MEDIA_NAMES, StoredImage};
+pub(crate) use queries::theirs;
+pub use queries::{
+    LogSearchState, ProcessQueries, ProcessQuery, SearchResults, SearchState, SearchedHost, SentSignal,
+};
 
-use crate::report::{FirstFailure, Outcome, VerdictReport};
-use crate::series::Series;
-use rankdeck_proto::message::{Evaluation, LaunchHash, StopMode};
+use crate::card::RankEvidence;
+use crate::host::{HostMachine, HostStage};
+use crate::join::SmoothedRate;
+use crate::report::{FirstFailure, Outcome, RankProgress, Severity, VerdictKind, VerdictReport};
+use crate::series::{Place, Series};
+use crate::watch::history::rank_history::RankHistory;
+use rankdeck_proto::message::{
+    Counters, Evaluation, Exception, Exit, FailureKind, HostSample, LaunchHash, RankSample, StopMode,
+    Survivor,
+};
+use rankdeck_proto::run_entry::SavedCheckpoint;
 use rankdeck_proto::show::LiveFrame;
-use rankdeck_types::ids::{Generation, RunId, Timestamp, WallTime};
-use rankdeck_types::plan::Plan;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, Timestamp, WallTime};
+use rankdeck_types::link_state::{LinkState, Prompt};
+use rankdeck_types::plan::{Plan, PlannedRank};
+use rankdeck_types::probe::Probe;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -51,12 +54,12 @@ pub struct Model {
     /// Rank 0's latest all-reduced totals.
     pub latest: Option<LatestTotals>,
     /// Latest all-reduced totals with the ranks' own counters of the same iteration.
-    pub progress: Option<Progress>,
-    /// What a program that does not know rankdeck prints about itself.
+    pub progress: Option<TrainingProgress>,
+    /// Metrics that a program without rankdeck.py prints.
     pub own: Option<OwnMetrics>,
     /// Evaluations, oldest first.
     pub evals: VecDeque<Evaluation>,
-    /// Checkpoints, oldest first.
+    /// Checkpoints of the present line of training, oldest first.
     pub checkpoints: VecDeque<CheckpointModel>,
     /// Charts: scalar name to values over global env_step. The console itself makes `charts/episodic_return`,
     /// `charts/eval_return` and `charts/SPS`.
@@ -71,24 +74,24 @@ pub struct Model {
     #[serde(default)]
     pub gallery: Gallery,
     /// What happened at which step, for charts, oldest first, bounded.
-    pub marks: VecDeque<Mark>,
+    pub marks: VecDeque<ChartMark>,
     /// Present verdicts, worst first.
     pub verdicts: Vec<VerdictReport>,
-    /// Rank 0's evaluation as it is shown to who looks. In no record.
+    /// Live frames of rank 0's evaluation. Not recorded.
     #[serde(skip)]
     pub policy: PolicyView,
-    /// What was looked for in the hosts' logs. In no record.
+    /// Searches in the hosts' logs. Not recorded.
     #[serde(skip)]
-    pub finder: Finder,
-    /// What was asked of processes. In no record (REACH-2).
+    pub log_search: LogSearchState,
+    /// Queries to processes. In no record (REACH-2).
     #[serde(skip)]
-    pub reaches: Reaches,
+    pub process_queries: ProcessQueries,
     /// Weight fingerprints: latest comparison.
     pub fingerprint: Option<FingerprintModel>,
     /// What happened, for the events pane, oldest first, bounded.
     pub history: VecDeque<HistoryLine>,
     /// Losses of information.
-    pub drops: Drops,
+    pub drops: DataLoss,
     /// Grows with every change that a screen could show.
     pub revision: u64,
 }
@@ -102,7 +105,7 @@ pub struct RunModel {
     pub generation: Generation,
     /// The run's stage.
     pub state: RunState,
-    /// A stop that was asked for.
+    /// A requested stop.
     pub stopping: Option<StopMode>,
     /// When the first launch was sent (console clock).
     pub started: Option<Timestamp>,
@@ -114,7 +117,7 @@ pub struct RunModel {
     /// When it was over, seconds since the epoch: by the agents' clocks where it was over before this console
     /// came.
     pub ended_time: Option<WallTime>,
-    /// When its first generation began, by the clock of the agent that says the earliest.
+    /// When its first generation began, by the clock of the agent with the earliest.
     pub launched: Option<WallTime>,
     /// How it ended, once that is proved.
     pub outcome: Option<Outcome>,
@@ -126,11 +129,13 @@ pub struct RunModel {
     pub total_steps: Option<u64>,
     /// `ADDRESS:PORT` of rank 0's store.
     pub master: String,
+    /// What the present generation began from; `None`: from scratch.
+    pub resumed: Option<String>,
     /// Hash of the present launch.
     pub launch: Option<LaunchHash>,
     /// Names of the hosts on which something may be left, once the run is over.
     pub unverified: Vec<String>,
-    /// Names of hosts that tell something else about the run than the others do.
+    /// Names of hosts that disagree with the others about the run.
     pub differing: Vec<String>,
     /// Found running rather than launched.
     pub adopted: bool,
@@ -149,7 +154,7 @@ pub struct RunModel {
 impl RunModel {
     /// Milliseconds since the launch, until the end.
     pub fn elapsed_ms(&self, now: Timestamp) -> Option<u64> {
-        // A console that came later has not seen how long it took: the agents say so.
+        // A console that attached later gets the duration from the agents.
         let read =
             self.launched.zip(self.ended_time).filter(|_| self.adopted && self.state == RunState::Over);
         if let Some((launched, ended)) = read {
@@ -178,7 +183,7 @@ pub enum RunState {
 }
 
 /// A checkpoint on rank 0's host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CheckpointModel {
     /// Path on rank 0's host.
     pub path: String,
@@ -187,16 +192,27 @@ pub struct CheckpointModel {
     pub train_iter: u64,
     /// Why it was written.
     pub reason: String,
+    /// The generation that wrote it.
+    #[serde(default)]
+    pub generation: Generation,
+}
+
+impl CheckpointModel {
+    /// As lists of runs have it.
+    pub fn saved(&self) -> SavedCheckpoint {
+        let CheckpointModel { path, env_step, train_iter, reason, .. } = self.clone();
+        SavedCheckpoint { path, env_step, train_iter, reason }
+    }
 }
 
 /// Rank 0's evaluation at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PolicyView {
-    /// Somebody looks at it: agents are asked for frames.
+    /// A screen shows it: agents send frames.
     pub watched: bool,
     /// When the frame was made, by the console's clock.
     pub at: Timestamp,
-    /// Frames that never came here since somebody looks, because newer ones replaced them.
+    /// Frames that newer ones replaced before they arrived, since a screen shows it.
     pub missed: u64,
     /// The newest one.
     pub frame: Option<Box<LiveFrame>>,
@@ -216,10 +232,10 @@ pub struct FingerprintModel {
 
 /// Losses of information, shown when not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Drops {
+pub struct DataLoss {
     /// Gauges and log lines that agents dropped because the link was slow.
     pub by_agents: u64,
-    /// Messages of kinds that this build does not know.
+    /// Messages of kinds that are unknown to this build.
     pub unknown: u64,
     /// Log lines that fell out of rings here; their hosts have them all.
     pub log_lines: u64,
@@ -227,7 +243,7 @@ pub struct Drops {
     pub malformed: u64,
     /// Older records that agents no longer keep.
     pub omitted: u64,
-    /// Records that were missed and asked for again, or that an agent has lost.
+    /// Records that were missed and requested again, or that an agent has lost.
     pub gaps: u64,
     /// Reporting iterations of which not all ranks' counters came.
     pub joins: u64,
@@ -245,10 +261,10 @@ pub struct Drops {
     pub withheld: u64,
 }
 
-impl Drops {
-    /// What nobody can read any more. Gauges and lines that a slow link skipped ([`Drops::by_agents`]) were
+impl DataLoss {
+    /// Messages lost. Gauges and lines that a slow link skipped ([`DataLoss::by_agents`]) were
     /// replaced by newer ones or are on their hosts, as are lines that left a ring here; a record that was
-    /// missed is asked for again.
+    /// missed is requested again.
     pub fn lost(&self) -> u64 {
         [self.unknown, self.malformed, self.misplaced, self.charts, self.cut]
             .into_iter()
@@ -256,35 +272,51 @@ impl Drops {
     }
 }
 
-/// What is left of a rank, where its life does not tell: its agent told no end of it, or told processes.
+/// What is left of a rank, if its life does not show it: its agent reported no exit, or leftover processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remains {
-    /// Its host has looked and found processes of it.
+pub enum LeftoverState {
+    /// Its host has scanned and found processes of it.
     LeftOver,
-    /// The run is over, and its host has not said that nothing is left.
+    /// The run is over, and its host has not verified that no process is left.
     Unproved,
     /// The run is over, and its host has found nothing of it.
     Gone,
 }
 
 impl Model {
-    /// What is left of a rank as far as its life does not tell it.
-    pub fn remains(&self, rank: &RankModel) -> Option<Remains> {
+    /// Every host that is not `excluded` reports the same stage of the run: all of its ranks are started, or
+    /// nothing is left of them.
+    pub fn is_settled_without(&self, excluded: &[String]) -> bool {
+        let counts =
+            |node: NodeRank| self.hosts.get(node.index()).is_none_or(|host| !excluded.contains(&host.name));
+        let mut ranks = self.ranks.iter().filter(|rank| counts(rank.node));
+        match self.run.state {
+            RunState::Running | RunState::Over => true,
+            RunState::Launching => ranks.all(|rank| rank.life != RankLife::Pending),
+            RunState::Draining => {
+                ranks.all(|rank| self.hosts.get(rank.node.index()).is_some_and(HostModel::is_clear))
+            }
+            RunState::Connecting | RunState::Restarting => false,
+        }
+    }
+
+    /// What is left of a rank, if its life does not show it.
+    pub fn remains(&self, rank: &RankModel) -> Option<LeftoverState> {
         let host = self.hosts.get(rank.node.index())?;
         if host.stopped.iter().flatten().any(|survivor| survivor.rank == Some(rank.rank)) {
-            return Some(Remains::LeftOver);
+            return Some(LeftoverState::LeftOver);
         }
         if self.run.state != RunState::Over || matches!(rank.life, RankLife::Exited(_)) {
             return None;
         }
         if self.run.unverified.contains(&host.name) {
-            return Some(Remains::Unproved);
+            return Some(LeftoverState::Unproved);
         }
         // A rank that was never started has not gone, either.
-        (rank.life != RankLife::Pending).then_some(Remains::Gone)
+        (rank.life != RankLife::Pending).then_some(LeftoverState::Gone)
     }
 
-    /// Every chart by name: what the run says, what its ranks do, and its histograms by their means.
+    /// Every chart by name: series of the run and of its ranks, and histograms by their means.
     pub fn charts(&self) -> impl Iterator<Item = (&String, &Series)> {
         let histograms = self.histograms.iter().map(|(name, histogram)| (name, histogram.summary()));
         self.scalars.iter().chain(&self.spreads).chain(histograms)
@@ -295,4 +327,386 @@ impl Model {
         let histogram = || self.histograms.get(name).map(HistogramSeries::summary);
         self.scalars.get(name).or_else(|| self.spreads.get(name)).or_else(histogram)
     }
+}
+
+/// Something that happened, on the axes of charts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ChartMark {
+    /// Step and time.
+    pub place: Place,
+    /// What happened.
+    pub kind: ChartMarkKind,
+}
+
+/// What a [`ChartMark`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChartMarkKind {
+    /// A generation began after the first.
+    Generation(Generation),
+    /// A verdict.
+    Verdict(VerdictKind, Severity),
+    /// A checkpoint is complete.
+    Checkpoint,
+}
+
+/// One line of the events pane.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HistoryLine {
+    /// Counts all lines, from 1.
+    #[serde(default)]
+    pub number: u64,
+    /// When (console clock).
+    pub at: Timestamp,
+    /// Seconds since the epoch, as the source reported.
+    pub time: f64,
+    /// How good or bad the news is.
+    pub tone: EventTone,
+    /// One sentence.
+    pub text: String,
+    /// It comes again and again, as an evaluation does: the first to go when there are too many lines.
+    #[serde(default)]
+    pub routine: bool,
+    /// What it is about.
+    #[serde(default)]
+    pub subject: Option<EventSubject>,
+}
+
+impl HistoryLine {
+    /// A line about nothing that could be opened.
+    pub fn new(number: u64, at: Timestamp, tone: EventTone, text: impl Into<String>) -> HistoryLine {
+        HistoryLine { number, at, time: 0.0, tone, text: text.into(), routine: false, subject: None }
+    }
+}
+
+/// What a line of the history is about, for who opens it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum EventSubject {
+    /// A verdict as it was reported then, with its evidence.
+    Verdict(Box<VerdictReport>),
+    /// A checkpoint, by its path on rank 0's host.
+    Checkpoint(String),
+    Rank(Rank),
+}
+
+/// How good or bad the news of a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventTone {
+    /// It goes as planned.
+    Info,
+    /// Good news.
+    Good,
+    /// Something that may need attention.
+    Warn,
+    /// Bad news.
+    Bad,
+}
+
+/// What is known about one host.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct HostModel {
+    /// Index in [`Model::hosts`].
+    pub node_rank: NodeRank,
+    /// Name in hosts.toml.
+    pub name: String,
+    /// State of the connection to its agent.
+    pub link: LinkState,
+    /// When the link last changed.
+    pub link_since: Timestamp,
+    /// What the link found.
+    pub probe: Option<Probe>,
+    /// The agent's pid and build, after `hello`.
+    pub agent: Option<(u32, String)>,
+    /// Wall clock of the agent minus ours, seconds.
+    pub clock_offset_s: f64,
+    /// [`HostModel::clock_offset_s`] is right within this, seconds: half the round trip that it was measured
+    /// with.
+    pub clock_bound_s: f64,
+    /// When it was measured.
+    pub clock_at: Timestamp,
+    /// Why it has no ranks in this generation; `None` when it has some.
+    pub excluded: Option<String>,
+    /// Number of the last record applied.
+    pub last_seq: u64,
+    /// Its latest gauges.
+    pub sample: Option<HostSample>,
+    /// Use of its GPUs over time, percent, by index, newest last, bounded.
+    #[serde(default)]
+    pub gpu_history: BTreeMap<u32, VecDeque<f32>>,
+    /// When anything last came from the agent.
+    #[serde(rename = "heard")]
+    pub last_message_at: Option<Timestamp>,
+    /// Question for the user, while the link waits for the answer.
+    pub prompt: Option<Prompt>,
+    /// Processes of the run that are left: `None` until the agent has verified the stop of its latest
+    /// generation.
+    pub stopped: Option<Vec<Survivor>>,
+    /// GPUs that are free again, from the same record.
+    pub gpus_free: Vec<u32>,
+    /// Folder of the run on this host, after `hello`.
+    pub run_dir: String,
+    /// Milliseconds to the agent and back, at the latest heartbeat.
+    pub rtt_ms: Option<u64>,
+    /// Names of variables of a console that the next ranks here would have without one; `None` until the
+    /// agent has reported.
+    #[serde(default)]
+    pub holds: Option<Vec<String>>,
+    /// State of the connection, for the reducer.
+    pub machine: HostMachine,
+}
+
+impl HostModel {
+    /// Orders reach the host.
+    pub(crate) fn is_live(&self) -> bool {
+        self.machine.is_live()
+    }
+
+    /// No process of the run is left on the host, whatever generation ran there last, as its agent verified.
+    pub(crate) fn is_clear(&self) -> bool {
+        let replays = self.is_live() && !self.caught_up() && self.machine.has_no_launch();
+        self.machine.is_over() && !replays && self.stopped.as_ref().is_none_or(Vec::is_empty)
+    }
+
+    /// Why its link cannot work.
+    pub(crate) fn link_error(&self) -> Option<String> {
+        let closed = (self.link == LinkState::Closed).then(|| format!("{}: closed", self.name));
+        closed.or_else(|| self.link.failure().map(HintedError::with_hint))
+    }
+
+    /// The host is live, and everything that had happened before is applied.
+    pub(crate) fn caught_up(&self) -> bool {
+        matches!(self.machine.stage, HostStage::Live { target } if self.last_seq >= target)
+    }
+
+    /// Its agent has answered, and is still sending what had happened before.
+    pub fn is_replaying(&self) -> bool {
+        matches!(self.machine.stage, HostStage::Greeted { .. }) || self.is_live() && !self.caught_up()
+    }
+
+    /// A host of which nothing is known but its place and name.
+    pub fn new(node_rank: NodeRank, name: impl Into<String>) -> HostModel {
+        HostModel { node_rank, name: name.into(), ..HostModel::default() }
+    }
+}
+
+/// Rank 0's latest all-reduced totals. [`TrainingProgress`] follows when every rank has reported its own counters,
+/// which may never happen: a host may be out of reach.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LatestTotals {
+    /// Sums over all ranks.
+    pub counters: Counters,
+    /// Global steps per second of wall time, smoothed.
+    pub steps_per_s: f64,
+    /// When they came.
+    pub at: Timestamp,
+    /// How old they were by then, milliseconds: of a run that was found, they are read from records.
+    #[serde(default)]
+    pub age_ms: u64,
+    /// Usual time between two reports, milliseconds: the longest of late.
+    pub gap_ms: u64,
+}
+
+impl LatestTotals {
+    /// The next ones; those of a restarted generation do not measure the time between two.
+    pub(crate) fn follow(
+        before: Option<&LatestTotals>,
+        counters: Counters,
+        steps_per_s: f64,
+        at: Timestamp,
+        age_ms: u64,
+    ) -> Self {
+        let gap_ms = before
+            .filter(|before| counters.train_iter > before.counters.train_iter)
+            .map_or(0, |before| before.since(at).saturating_sub(age_ms).max(before.gap_ms / 8 * 7));
+        LatestTotals { counters, steps_per_s, at, age_ms, gap_ms }
+    }
+
+    /// Milliseconds from when the ranks reported them to `now`.
+    pub fn since(&self, now: Timestamp) -> u64 {
+        now.since(self.at).saturating_add(self.age_ms)
+    }
+}
+
+/// All-reduced totals next to the ranks' own counters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainingProgress {
+    /// Sums over all ranks, all-reduced by them.
+    pub totals: Counters,
+    /// Sum of the ranks' own counters of the same iteration.
+    pub sum: Counters,
+    /// Both agree exactly (integers).
+    pub consistent: bool,
+    /// The ranks all-reduced the totals; otherwise they are the sum.
+    pub reduced: bool,
+    /// Global steps per second of wall time, smoothed.
+    pub steps_per_s: f64,
+    /// Mean return of the training episodes of the last reports.
+    pub return_mean: Option<f64>,
+    /// Seconds to the goal.
+    pub eta_s: Option<f64>,
+    /// When it came.
+    pub at: Timestamp,
+    /// How old it was by then, milliseconds.
+    #[serde(default)]
+    pub age_ms: u64,
+    /// Per rank, same iteration.
+    pub per_rank: Vec<RankProgress>,
+}
+
+impl TrainingProgress {
+    /// Milliseconds from when the ranks reported it to `now`.
+    pub fn since(&self, now: Timestamp) -> u64 {
+        now.since(self.at).saturating_add(self.age_ms)
+    }
+}
+
+/// Latest values of a program's own output or event files: one rank's, not reduced over the ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OwnMetrics {
+    /// The rank whose output it is from.
+    pub rank: Rank,
+    /// `stdout` or `tensorboard`.
+    pub source: String,
+    /// Environment steps, if it reports them.
+    pub env_step: Option<u64>,
+    /// Steps per second, as it reports.
+    pub steps_per_s: Option<f64>,
+    /// Mean return of its latest episodes.
+    pub return_mean: Option<f64>,
+    /// Records so far.
+    pub records: u64,
+    /// When the latest came.
+    pub at: Timestamp,
+    /// How old it was by then, milliseconds.
+    #[serde(default)]
+    pub age_ms: u64,
+}
+
+impl OwnMetrics {
+    /// Milliseconds from when the program reported them to `now`.
+    pub fn since(&self, now: Timestamp) -> u64 {
+        now.since(self.at).saturating_add(self.age_ms)
+    }
+}
+
+/// What is known about one rank.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RankModel {
+    /// Index in [`Model::ranks`].
+    pub rank: Rank,
+    /// Index of its host.
+    pub node: NodeRank,
+    /// Index on its host.
+    pub local_rank: u32,
+    /// Name of its host.
+    pub host: String,
+    /// Its planned GPU on that host.
+    pub gpu: Option<u32>,
+    /// How far its life has come.
+    pub life: RankLife,
+    /// `cpu`, `cuda:0`, as it reported when it joined.
+    pub device: String,
+    /// Process id on its host.
+    pub pid: Option<u32>,
+    /// Its latest gauges.
+    pub sample: Option<RankSample>,
+    /// When those arrived.
+    pub sampled: Option<Timestamp>,
+    /// Own environment steps per second, smoothed.
+    pub steps_per_s: f64,
+    /// Its own counters of the latest iteration that it has reported.
+    #[serde(default)]
+    pub own: Option<Counters>,
+    /// Last error it reported before it ended.
+    pub error: Option<(String, String)>,
+    /// What kind of failure that was, as it reported.
+    #[serde(default)]
+    pub failure: Option<FailureKind>,
+    /// The exception that it reported as its end.
+    pub exception: Option<Exception>,
+    /// An exception ended its main program, whatever exit code follows.
+    #[serde(default)]
+    pub raised: bool,
+    /// The latest signal that a console had sent to it in this generation.
+    #[serde(default)]
+    pub signalled: Option<SentSignal>,
+    /// Its latest inspection.
+    #[serde(default)]
+    #[serde(rename = "look")]
+    pub inspection: Option<Box<RankInspection>>,
+    /// The end of its log.
+    pub log: LogRing,
+    /// CPU use over time, percent, for the sparkline.
+    #[serde(with = "crate::compact::floats")]
+    pub cpu_history: VecDeque<f32>,
+    /// GPU use over time, percent, for the sparkline.
+    #[serde(with = "crate::compact::floats")]
+    pub gpu_history: VecDeque<f32>,
+    /// The samples of this generation, as the watch remembers them.
+    #[serde(rename = "track")]
+    pub watch_history: RankHistory,
+    /// Smooths [`RankModel::steps_per_s`]; its times are those of the agent's monotonic clock.
+    pub rate: SmoothedRate,
+}
+
+impl RankModel {
+    /// A planned rank of which nothing is known yet.
+    pub fn pending(planned: &PlannedRank, host: &str) -> RankModel {
+        RankModel {
+            rank: planned.rank,
+            node: planned.node_rank,
+            local_rank: planned.local_rank.0,
+            host: host.into(),
+            gpu: planned.gpu,
+            life: RankLife::Pending,
+            device: String::new(),
+            pid: None,
+            sample: None,
+            sampled: None,
+            steps_per_s: 0.0,
+            own: None,
+            error: None,
+            failure: None,
+            exception: None,
+            raised: false,
+            signalled: None,
+            inspection: None,
+            log: LogRing::default(),
+            cpu_history: VecDeque::new(),
+            gpu_history: VecDeque::new(),
+            watch_history: RankHistory::default(),
+            rate: SmoothedRate::default(),
+        }
+    }
+
+    /// Its process ended with exit code 0, and no exception ended its main program.
+    pub fn ended_well(&self) -> bool {
+        matches!(&self.life, RankLife::Exited(exit) if exit.is_success()) && !self.raised
+    }
+}
+
+/// An inspection of a rank.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RankInspection {
+    /// When the reply came.
+    pub at: Timestamp,
+    /// What it shows, as in the evidence of a verdict.
+    pub side: RankEvidence,
+    /// NCCL's report about the run, then what could not be read, and why; bounded.
+    pub notes: Vec<String>,
+}
+
+/// The life of a rank in one generation.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub enum RankLife {
+    /// Not spawned in this generation.
+    #[default]
+    Pending,
+    /// Its process exists.
+    Spawned,
+    /// It is in the process group.
+    Joined,
+    /// Its loop has ended; the process is about to leave.
+    Finished,
+    /// It is gone.
+    Exited(Exit),
 }

@@ -1,4 +1,4 @@
-//! What the console tells the outside: the objects of `--json`, one per line. Schema: `docs/JSON.md`; fields
+//! The reports of a console: the objects of `--json`, one per line. Schema: `docs/json.md`; fields
 //! are only ever added.
 
 pub use crate::reason::{Confidence, Severity, VerdictKind};
@@ -13,7 +13,7 @@ use rankdeck_types::plan::PlannedSize;
 use serde::{Deserialize, Serialize};
 
 /// Version of this schema, in `run_started`.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct Report {
     pub body: ReportBody,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ReportBody {
@@ -55,7 +55,7 @@ pub enum ReportBody {
         host: String,
         /// `connecting`, `ready`, `lost`, `failed`, ...
         state: String,
-        /// More, empty when there is nothing to say.
+        /// Details; may be empty.
         detail: String,
     },
     /// A rank changed its life (spawned, joined, exited).
@@ -74,7 +74,7 @@ pub enum ReportBody {
         /// More.
         detail: String,
     },
-    /// All-reduced totals beside every rank's own counters of the same iteration.
+    /// All-reduced totals next to every rank's own counters of the same iteration.
     Progress {
         train_iter: u64,
         /// All-reduced.
@@ -90,9 +90,9 @@ pub enum ReportBody {
         /// Mean return of the training episodes finished since the previous progress, `null` when none did.
         return_mean: Option<f64>,
         /// Mean return of the last 100 training episodes over all ranks, `null` when none ended or the
-        /// trainer does not say.
+        /// trainer does not report it.
         return_last_100: Option<f64>,
-        /// Optimiser updates.
+        /// Optimizer updates.
         updates: u64,
         /// Goal in environment steps, `null` without one.
         total_steps: Option<u64>,
@@ -112,7 +112,7 @@ pub enum ReportBody {
         rank: Rank,
         /// `stdout` or `tensorboard`.
         source: String,
-        /// Its environment steps, `null` when it does not say.
+        /// Its environment steps, `null` if it does not report them.
         env_step: Option<u64>,
         /// Name to value.
         values: std::collections::BTreeMap<String, f64>,
@@ -180,7 +180,7 @@ pub enum ReportBody {
         /// Why it was written.
         reason: String,
     },
-    /// An agent has something to tell: an event that it refused, a fallback in use.
+    /// A notice of an agent: an event that it rejected, a fallback in use.
     Notice {
         /// Index.
         node_rank: NodeRank,
@@ -189,7 +189,12 @@ pub enum ReportBody {
         /// One sentence.
         text: String,
     },
-    /// The watch says something, or takes it back.
+    /// The reader of these lines did not keep up: some are missing here.
+    LinesDropped {
+        /// How many.
+        lines: u64,
+    },
+    /// A verdict appeared, changed or was cleared.
     Verdict(VerdictReport),
     /// A log line of a rank.
     Log {
@@ -199,7 +204,7 @@ pub enum ReportBody {
         /// The text.
         line: String,
     },
-    /// A new generation follows, or was wanted and does not.
+    /// A new generation follows, or was requested and does not.
     Restart {
         /// Where it stands.
         state: RestartState,
@@ -213,7 +218,7 @@ pub enum ReportBody {
         restarts: u32,
         /// How many there may be.
         max_restarts: u32,
-        /// Checkpoint that it begins from, `null` for afresh.
+        /// Checkpoint that it begins from, `null` for a start from scratch.
         from: Option<String>,
         /// Ranks that it will have.
         world_size: u32,
@@ -261,7 +266,7 @@ pub enum RestartState {
     Planned,
     /// It waits (backoff).
     Waiting,
-    /// It was asked for and cannot be; the present generation goes on.
+    /// It was requested and is impossible; the current generation keeps running.
     Refused,
     /// The policy makes no more restarts.
     GivenUp,
@@ -288,7 +293,7 @@ pub struct FirstFailure {
     pub alike: Vec<Rank>,
     /// Other ranks that failed later, or because a peer was gone.
     pub followed: Vec<Rank>,
-    /// Ranks that failed by themselves so close to it that the clocks cannot tell who was first.
+    /// Ranks that failed by themselves so close to it that the clocks cannot order them.
     pub together: Vec<Rank>,
     /// All of it in one line.
     pub line: String,
@@ -320,12 +325,12 @@ pub struct RankProgress {
     pub rss: Option<u64>,
     /// Bytes on its GPU.
     pub gpu_memory: Option<u64>,
-    /// What the driver tells of its GPU, `null` without one.
+    /// Its GPU as the driver reports it, `null` without one.
     #[serde(default)]
     pub gpu: Option<GpuState>,
 }
 
-/// A GPU as its driver shows it; what it does not tell is `null`.
+/// A GPU as its driver reports it; unknown values are `null`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuState {
@@ -383,10 +388,10 @@ impl From<&GpuSample> for GpuState {
 /// A verdict, for people and machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictReport {
-    /// The rank to blame, `null` when none is.
+    /// The culprit, `null` without one.
     pub rank: Option<Rank>,
     pub host: Option<String>,
-    /// The kind of trouble.
+    /// The kind of problem.
     pub verdict: VerdictKind,
     /// How bad, or `cleared`.
     pub severity: Severity,
@@ -397,12 +402,12 @@ pub struct VerdictReport {
     pub reason_code: Reason,
     /// One sentence.
     pub reason: String,
-    /// Seconds from the trouble's begin (as far as known) to this verdict.
+    /// Seconds from the start of the problem (if known) to this verdict.
     pub latency_s: f64,
-    /// The same to the first telling of it, which refinements do not change.
+    /// The same to its first report, which refinements do not change.
     #[serde(default)]
     pub first_s: f64,
-    /// What supports it and what to do. JSON has `evidence` and `hint` beside it, which are derived from it.
+    /// Evidence and advice. JSON also has `evidence` and `hint`, which are derived from it.
     #[serde(flatten, with = "content")]
     pub card: Box<Card>,
 }

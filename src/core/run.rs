@@ -1,15 +1,15 @@
 //! The state machine of the run: its stages, why it ends, and how that end is called.
 //!
-//! Owner: `update`. Invariants:
+//! Invariants:
 //! - The first cause of an end decides the outcome; a failed rank never gives exit code 0.
 //! - RUN-2: a run is over only when every host has reported a verified stop, or when the deadline for that
-//!   has passed. In the second case the run says that its stop is not proved. Every host counts that may ever
-//!   have had ranks, whoever excluded it, and whatever generation runs there.
-//! - Facts belong to one generation and are dropped with it, all but a stop that was asked for.
+//!   has passed. In the second case the run reports that its stop is not verified. Every host counts that may
+//!   ever have had ranks, whoever excluded it, and whatever generation runs there.
+//! - Facts belong to one generation and are dropped with it, all but a requested stop.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use crate::event::StopSource;
-use crate::last_words::LastWords;
+use crate::exit_message::ExitMessage;
 use crate::report::Outcome;
 use rankdeck_proto::message::{Ending, FailureKind, FinishReason, StopMode};
 use rankdeck_types::exit::SIGABRT;
@@ -26,13 +26,13 @@ const GENERATIONS: usize = 4096;
 
 /// The stage of the run, with the data that only this stage needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Stage {
+pub(crate) enum RunStage {
     /// Links come up. No launch is known.
     Gathering {
         /// When the first host failed.
         failed: Option<Timestamp>,
-        /// A restart that was asked for before the run was found.
-        next: Option<Next>,
+        /// A restart that was requested before the run was found.
+        next: Option<PendingGeneration>,
     },
     /// A port is being reserved on the first host; launches follow when every host is there.
     Reserving {
@@ -44,20 +44,20 @@ pub(crate) enum Stage {
         port: Option<u16>,
     },
     /// Nothing runs; the next generation begins at `until`.
-    Waiting { until: Timestamp, next: Next },
+    Waiting { until: Timestamp, next: PendingGeneration },
     /// Launches are out; not all ranks have been spawned.
     Launching,
     /// All ranks have been spawned.
     Running,
     /// The present generation is on its way out.
-    Draining { began: Timestamp, next: Option<Next> },
+    Draining { began: Timestamp, next: Option<PendingGeneration> },
     /// The run has ended. Only a console that lingers leaves this stage.
     Over,
 }
 
 /// The generation that shall follow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Next {
+pub(crate) struct PendingGeneration {
     /// Checkpoint to begin from; `None`: from the beginning.
     pub from: Option<String>,
     /// Its plan, when it differs from the present one.
@@ -66,7 +66,7 @@ pub(crate) struct Next {
     pub wait_ms: u64,
 }
 
-impl Next {
+impl PendingGeneration {
     /// The host gets no ranks in it.
     pub fn excludes(&self, node: NodeRank) -> bool {
         self.plan.as_ref().is_some_and(|plan| !plan.has_ranks(node))
@@ -75,16 +75,16 @@ impl Next {
 
 /// The launch of the present generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Launch {
+pub(crate) struct ActiveLaunch {
     pub generation: Generation,
     /// Checkpoint it started from.
     pub resume: Option<String>,
-    pub role: Role,
+    pub role: ConsoleRole,
 }
 
 /// What this console is to the present generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Role {
+pub(crate) enum ConsoleRole {
     /// It launched the generation. It sends the launch again where it got lost, and makes restarts.
     Launcher {
         /// Where rank 0's store is reached.
@@ -97,18 +97,18 @@ pub(crate) enum Role {
 
 /// Why a run ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Cause {
-    /// A rank failed; see [`Facts::failures`].
+pub(crate) enum EndCause {
+    /// A rank failed; see [`EndFacts::failures`].
     Failure,
     /// A host refused the launch, or could not be reached before it; or no host can be reached any more.
     LaunchFailed(String),
-    /// Somebody asked this console.
+    /// A user of this console.
     Requested { by: StopSource },
     /// A goal of `--until` was reached; the text names it.
     Until(String),
     /// The watch found a stuck rank and the policy is to stop; the text is the verdict's.
     Stuck(String),
-    /// An agent was told to stop by somebody else.
+    /// Another console ordered an agent to stop.
     Elsewhere {
         /// `console`, `lease`, `signal`.
         by: String,
@@ -117,7 +117,7 @@ pub(crate) enum Cause {
 
 /// One rank's failure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Failure {
+pub(crate) struct FailedRank {
     pub rank: Rank,
     /// Name of its host.
     pub host: String,
@@ -127,31 +127,31 @@ pub(crate) struct Failure {
     pub bound_s: f64,
     /// The end of its log.
     pub last_lines: Vec<String>,
-    /// How likely it is a victim rather than the culprit; the lowest is reported as the reason.
-    pub weight: Weight,
+    /// How likely it is a secondary failure; the lowest is reported as the reason.
+    pub weight: BlamePriority,
     pub text: String,
-    /// What it said, to compare it with what others said; empty where it said nothing.
+    /// Its error message, to compare it with those of others; may be empty.
     #[serde(default)]
     pub gist: String,
     /// The rank named a mistake in the configuration.
     pub usage: bool,
 }
 
-/// Which rank is to blame when several fail. Peers of a killed rank fail with connection errors, and over SSH
-/// the peers' records may arrive first.
+/// Which rank is the culprit if several fail. Peers of a killed rank fail with connection errors, and over
+/// SSH the peers' records may arrive first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Weight {
+pub(crate) enum BlamePriority {
     /// Killed, crashed, never started, or a mistake in the configuration.
     Hard,
     /// Failed by itself.
     Plain,
-    /// Says that a connection broke or a peer is gone.
+    /// Reports that a connection broke or a peer is gone.
     Victim,
 }
 
-/// A stop that is wanted.
+/// A requested stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stop {
+pub(crate) struct StopRequest {
     pub mode: StopMode,
     /// When it is (or was) ordered.
     pub at: Timestamp,
@@ -159,15 +159,16 @@ pub(crate) struct Stop {
 
 /// What is known about the end of the present generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Facts {
+pub(crate) struct EndFacts {
     /// Why it ends; the first cause stays.
-    pub cause: Option<Cause>,
+    pub cause: Option<EndCause>,
     /// Failed ranks in the order of their records' arrival.
-    pub failures: Vec<Failure>,
-    /// The stop that is wanted.
-    pub stop: Option<Stop>,
-    /// Somebody asked this console for that stop: it holds for every host and every generation.
-    pub asked: bool,
+    pub failures: Vec<FailedRank>,
+    /// The requested stop.
+    pub stop: Option<StopRequest>,
+    /// A user of this console requested that stop: it holds for every host and every generation.
+    #[serde(rename = "asked")]
+    pub by_user: bool,
     /// A stop was sent to at least one host.
     pub ordered: bool,
     /// Why rank 0's loop ended.
@@ -189,16 +190,17 @@ pub(crate) struct Facts {
     pub usage: BTreeSet<Rank>,
     /// Ranks that ended, while stopping, in a way that no stop causes.
     pub bad_exits: u32,
-    /// What those of them said that said anything.
-    #[serde(default)]
-    pub said_last: Vec<(Rank, String)>,
+    /// The error messages of ranks.
+    #[serde(default, rename = "said_last")]
+    pub last_messages: Vec<(Rank, String)>,
     /// Ranks that a stop ended by SIGKILL.
     pub killed: u32,
     /// The latest signal that a console had sent to a rank.
     #[serde(default)]
     pub signalled: Option<(Rank, i32)>,
     /// How the console called the end that launched this generation.
-    pub told: Option<Ending>,
+    #[serde(rename = "told")]
+    pub recorded_ending: Option<Ending>,
     /// When ranks were last seen to move after a clean stop was ordered.
     pub moved: Option<Timestamp>,
 }
@@ -219,20 +221,20 @@ pub(crate) struct HostChange {
 
 /// Restarts by policy, for the guard against restarts that lead nowhere.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Tries {
+pub(crate) struct RestartBudget {
     /// Restarts so far.
     pub made: u32,
     /// Restarts in a row that made no progress.
     pub barren: u32,
     /// How far the run has come over all generations.
-    pub reached: Reach,
+    pub reached: RunProgress,
     /// The same when the policy was last asked.
-    pub before: Reach,
+    pub before: RunProgress,
 }
 
 /// How far a run has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Reach {
+pub(crate) struct RunProgress {
     /// Furthest training iteration of a report.
     pub train_iter: u64,
     /// Furthest environment step of a report.
@@ -241,16 +243,16 @@ pub(crate) struct Reach {
     pub checkpoint: u64,
 }
 
-impl Reach {
+impl RunProgress {
     /// Takes the maximum of each.
-    pub fn advance(&mut self, to: Reach) {
+    pub fn advance(&mut self, to: RunProgress) {
         self.train_iter = self.train_iter.max(to.train_iter);
         self.env_step = self.env_step.max(to.env_step);
         self.checkpoint = self.checkpoint.max(to.checkpoint);
     }
 
     /// Further than `before` in at least one respect.
-    pub fn is_beyond(&self, before: &Reach) -> bool {
+    pub fn is_beyond(&self, before: &RunProgress) -> bool {
         self.train_iter > before.train_iter
             || self.env_step > before.env_step
             || self.checkpoint > before.checkpoint
@@ -259,18 +261,18 @@ impl Reach {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RunMachine {
-    pub stage: Stage,
+    pub stage: RunStage,
     /// The present generation, once there is one.
-    pub launch: Option<Launch>,
+    pub launch: Option<ActiveLaunch>,
     /// What is known about the end of the present generation.
-    pub facts: Facts,
+    pub facts: EndFacts,
     /// A change of hosts that waits for new hosts to answer. The run goes through its stages meanwhile.
     pub change: Option<HostChange>,
     /// Hosts that were ever added.
     pub added: BTreeMap<NodeRank, Host>,
     /// Generations whose plan is known, at most [`GENERATIONS`].
     plans: BTreeSet<Generation>,
-    pub tries: Tries,
+    pub tries: RestartBudget,
     /// Evaluations so far, all generations.
     pub evals: u64,
     /// Number of the latest port request.
@@ -283,13 +285,13 @@ impl RunMachine {
     /// A run of which nothing is known.
     pub fn new() -> RunMachine {
         RunMachine {
-            stage: Stage::Gathering { failed: None, next: None },
+            stage: RunStage::Gathering { failed: None, next: None },
             launch: None,
-            facts: Facts::default(),
+            facts: EndFacts::default(),
             change: None,
             added: BTreeMap::new(),
             plans: BTreeSet::new(),
-            tries: Tries::default(),
+            tries: RestartBudget::default(),
             evals: 0,
             requests: 0,
             exited: false,
@@ -303,101 +305,103 @@ impl RunMachine {
 
     /// This console launched the present generation.
     pub fn is_launcher(&self) -> bool {
-        self.launch.as_ref().is_some_and(|launch| launch.role != Role::Onlooker)
+        self.launch.as_ref().is_some_and(|launch| launch.role != ConsoleRole::Onlooker)
     }
 
     /// The plan of `generation` is known.
-    pub fn know_plan(&mut self, generation: Generation) {
+    pub fn record_plan(&mut self, generation: Generation) {
         if self.plans.len() < GENERATIONS {
             self.plans.insert(generation);
         }
     }
 
-    /// The plans of all generations so far are known: a host that none of them gave ranks has never had any.
-    pub fn knows_all_plans(&self) -> bool {
+    /// The plans of all generations so far are known: a host to which none of them gave ranks has never had any.
+    pub fn has_all_plans(&self) -> bool {
         let so_far = self.launch.as_ref().map(|launch| launch.generation.index() + 1);
         so_far.is_some_and(|so_far| self.plans.range(..Generation(so_far as u32)).count() == so_far)
     }
 
     /// The generation that shall follow the present one.
-    pub fn next(&self) -> Option<&Next> {
+    pub fn next(&self) -> Option<&PendingGeneration> {
         match &self.stage {
-            Stage::Gathering { next, .. } | Stage::Draining { next, .. } => next.as_ref(),
-            Stage::Waiting { next, .. } => Some(next),
-            Stage::Reserving { .. } | Stage::Launching | Stage::Running | Stage::Over => None,
+            RunStage::Gathering { next, .. } | RunStage::Draining { next, .. } => next.as_ref(),
+            RunStage::Waiting { next, .. } => Some(next),
+            RunStage::Reserving { .. } | RunStage::Launching | RunStage::Running | RunStage::Over => None,
         }
     }
 
     /// Takes back that another generation shall follow, while the present one lasts.
-    pub fn take_next(&mut self) -> Option<Next> {
+    pub fn take_next(&mut self) -> Option<PendingGeneration> {
         match &mut self.stage {
-            Stage::Gathering { next, .. } | Stage::Draining { next, .. } => next.take(),
-            Stage::Waiting { .. }
-            | Stage::Reserving { .. }
-            | Stage::Launching
-            | Stage::Running
-            | Stage::Over => None,
+            RunStage::Gathering { next, .. } | RunStage::Draining { next, .. } => next.take(),
+            RunStage::Waiting { .. }
+            | RunStage::Reserving { .. }
+            | RunStage::Launching
+            | RunStage::Running
+            | RunStage::Over => None,
         }
     }
 
     /// The present generation is on its way out since `now`, unless it was before; `next` shall follow.
-    pub fn drain(&mut self, now: Timestamp, next: Option<Next>) {
-        let began = if let Stage::Draining { began, .. } = self.stage { began } else { now };
-        self.stage = Stage::Draining { began, next };
+    pub fn drain(&mut self, now: Timestamp, next: Option<PendingGeneration>) {
+        let began = if let RunStage::Draining { began, .. } = self.stage { began } else { now };
+        self.stage = RunStage::Draining { began, next };
     }
 
-    /// A stop was asked for or a rank failed: what ranks do now is part of the way out.
+    /// A stop was requested or a rank failed: what ranks do now is part of the way out.
     pub fn is_ending(&self) -> bool {
-        self.facts.cause.is_some() || self.next().is_some() || self.stage == Stage::Over
+        self.facts.cause.is_some() || self.next().is_some() || self.stage == RunStage::Over
     }
 }
 
-impl Facts {
+impl EndFacts {
     /// Notes why the run ends, unless that is known. A failure replaces a stop by another console:
     /// consoles order a stop after a failure, and another host's record of the order may arrive before the
     /// failure itself. A request to this console replaces it, too.
-    pub fn blame(&mut self, cause: Cause) {
-        let weak = matches!(self.cause, Some(Cause::Elsewhere { .. }) | None);
-        let strong = matches!(cause, Cause::Failure | Cause::Requested { .. });
+    pub fn blame(&mut self, cause: EndCause) {
+        let weak = matches!(self.cause, Some(EndCause::Elsewhere { .. }) | None);
+        let strong = matches!(cause, EndCause::Failure | EndCause::Requested { .. });
         if self.cause.is_none() || (weak && strong) {
             self.cause = Some(cause);
         }
     }
 
-    /// Wants a stop at `at`; a harder one replaces a softer one, an earlier one of the same kind a later one.
-    pub fn want_stop(&mut self, mode: StopMode, at: Timestamp) {
+    /// Requests a stop at `at`; a harder one replaces a softer one, an earlier one of the same kind a later one.
+    pub fn request_stop(&mut self, mode: StopMode, at: Timestamp) {
         self.stop = match self.stop {
             Some(stop) if stop.mode > mode || (stop.mode == mode && stop.at <= at) => Some(stop),
-            Some(_) | None => Some(Stop { mode, at }),
+            Some(_) | None => Some(StopRequest { mode, at }),
         };
     }
 
     /// Every rank left by itself.
     pub fn is_clean(&self) -> bool {
-        self.told
+        self.recorded_ending
             .as_ref()
-            .map_or(self.killed == 0 && self.bad_exits == 0 && self.failures.is_empty(), |told| told.clean)
+            .map_or(self.killed == 0 && self.bad_exits == 0 && self.failures.is_empty(), |ending| {
+                ending.clean
+            })
     }
 
-    /// A rank failed. What is known of the same rank already, and is as grave, stays.
-    pub fn failed(&mut self, failure: Failure) {
-        let is_known = |known: &Failure| known.rank == failure.rank && known.weight <= failure.weight;
+    /// A rank failed. An earlier failure of the same rank with the same priority stays.
+    pub fn failed(&mut self, failure: FailedRank) {
+        let is_known = |known: &FailedRank| known.rank == failure.rank && known.weight <= failure.weight;
         if !self.failures.iter().any(is_known) {
             self.failures.push(failure);
         }
     }
 
-    /// The failure to tell as the reason.
-    pub fn culprit(&self) -> Option<&Failure> {
+    /// The failure to report as the reason.
+    pub fn culprit(&self) -> Option<&FailedRank> {
         self.failures.iter().min_by(|a, b| a.weight.cmp(&b.weight).then(a.time.total_cmp(&b.time)))
     }
 
-    /// Ranks that said the same at their end as the culprit did: they failed by themselves, and alike.
+    /// Ranks with the same error message as the culprit: they failed by themselves with the same error.
     pub fn alike(&self) -> Vec<Rank> {
-        let by_itself = |first: &&Failure| first.weight != Weight::Victim && !first.gist.is_empty();
+        let by_itself = |first: &&FailedRank| first.weight != BlamePriority::Victim && !first.gist.is_empty();
         let Some(first) = self.culprit().filter(by_itself) else { return Vec::new() };
         let failures = self.failures.iter().map(|failure| (failure.rank, &failure.gist));
-        let all = failures.chain(self.said_last.iter().map(|(rank, gist)| (*rank, gist)));
+        let all = failures.chain(self.last_messages.iter().map(|(rank, gist)| (*rank, gist)));
         let alike = all.filter(|(rank, gist)| *rank != first.rank && **gist == first.gist);
         let ranks: BTreeSet<Rank> = alike.map(|(rank, _)| rank).collect();
         ranks.into_iter().collect()
@@ -405,8 +409,8 @@ impl Facts {
 
     /// How the run is called, all hosts having proved their stop.
     pub fn ending(&self) -> Ending {
-        if let Some(told) = &self.told {
-            return told.clone();
+        if let Some(ending) = &self.recorded_ending {
+            return ending.clone();
         }
         let failed = || match self.culprit() {
             Some(failure) => {
@@ -416,27 +420,29 @@ impl Facts {
         };
         let clean = self.bad_exits == 0 && self.failures.is_empty();
         match &self.cause {
-            Some(Cause::Failure) => failed(),
-            Some(Cause::LaunchFailed(text)) => Ending::new(Outcome::Failed, 3, text.clone()),
-            Some(Cause::Until(_)) if !clean => failed(),
-            Some(Cause::Until(goal)) => Ending::new(Outcome::Succeeded, 0, format!("reached {goal}")),
-            Some(Cause::Stuck(text)) => Ending::new(Outcome::Stuck, 4, text.clone()),
-            Some(Cause::Requested { by }) if self.ordered => {
+            Some(EndCause::Failure) => failed(),
+            Some(EndCause::LaunchFailed(text)) => Ending::new(Outcome::Failed, 3, text.clone()),
+            Some(EndCause::Until(_)) if !clean => failed(),
+            Some(EndCause::Until(goal)) => Ending::new(Outcome::Succeeded, 0, format!("reached {goal}")),
+            Some(EndCause::Stuck(text)) => Ending::new(Outcome::Stuck, 4, text.clone()),
+            Some(EndCause::Requested { by }) if self.ordered => {
                 Ending::new(Outcome::Stopped, 130, format!("stopped by {by}"))
             }
-            Some(Cause::Elsewhere { by }) => {
+            Some(EndCause::Elsewhere { by }) => {
                 Ending::new(Outcome::Stopped, 130, format!("stopped by {by} elsewhere"))
             }
-            Some(Cause::Requested { .. }) | None if !clean => failed(),
-            Some(Cause::Requested { .. }) | None => match self.finish {
+            Some(EndCause::Requested { .. }) | None if !clean => failed(),
+            Some(EndCause::Requested { .. }) | None => match self.finish {
                 Some(FinishReason::StopValue) => Ending::new(Outcome::Succeeded, 0, "reached the stop value"),
-                Some(FinishReason::Budget) => Ending::new(Outcome::Succeeded, 0, "reached the step goal"),
+                Some(FinishReason::Budget) => Ending::new(Outcome::Succeeded, 0, "reached the target steps"),
                 Some(FinishReason::Stopped) => {
                     let signal = self.signalled.map_or_else(
                         || "a signal".to_owned(),
-                        |(rank, signal)| format!("{} from a console to rank {rank}", signal_name(signal)),
+                        |(rank, signal)| {
+                            format!("{} sent to rank {rank} from a console", signal_name(signal))
+                        },
                     );
-                    Ending::new(Outcome::Stopped, 130, format!("all ranks left after {signal}"))
+                    Ending::new(Outcome::Stopped, 130, format!("all ranks exited after {signal}"))
                 }
                 None => Ending::new(Outcome::Succeeded, 0, "all ranks ended with exit code 0"),
             },
@@ -444,17 +450,21 @@ impl Facts {
     }
 }
 
-/// The weight of a failure, from how the process ended and what it said about it.
-pub(crate) fn weigh(exit: &rankdeck_proto::message::Exit, usage: bool, said: &LastWords) -> Weight {
+/// The priority of a failure, from the exit of the process and its error message.
+pub(crate) fn weigh(
+    exit: &rankdeck_proto::message::Exit,
+    usage: bool,
+    message: &ExitMessage,
+) -> BlamePriority {
     use rankdeck_proto::message::Exit;
     match exit {
-        Exit::NotStarted { .. } | Exit::Signal { out_of_memory: true, .. } => Weight::Hard,
+        Exit::NotStarted { .. } | Exit::Signal { out_of_memory: true, .. } => BlamePriority::Hard,
         // Libraries abort the process when a connection breaks; every other signal comes from elsewhere.
-        Exit::Signal { signal, .. } if *signal != SIGABRT => Weight::Hard,
-        Exit::Code { .. } if usage => Weight::Hard,
-        Exit::Signal { .. } | Exit::Code { .. } => match said.kind() {
-            FailureKind::Connection | FailureKind::Mismatch => Weight::Victim,
-            FailureKind::Configuration => Weight::Hard,
+        Exit::Signal { signal, .. } if *signal != SIGABRT => BlamePriority::Hard,
+        Exit::Code { .. } if usage => BlamePriority::Hard,
+        Exit::Signal { .. } | Exit::Code { .. } => match message.kind() {
+            FailureKind::Connection | FailureKind::Mismatch => BlamePriority::Victim,
+            FailureKind::Configuration => BlamePriority::Hard,
             FailureKind::Rendezvous
             | FailureKind::PortTaken
             | FailureKind::DiskFull
@@ -462,7 +472,7 @@ pub(crate) fn weigh(exit: &rankdeck_proto::message::Exit, usage: bool, said: &La
             | FailureKind::GpuFailed
             | FailureKind::Environment
             | FailureKind::Diverged
-            | FailureKind::Other => Weight::Plain,
+            | FailureKind::Other => BlamePriority::Plain,
         },
     }
 }

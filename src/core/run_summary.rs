@@ -1,22 +1,30 @@
-//! What a run was, or is so far: the lines of `rankdeck ps` and of lists of runs. Pure.
+//! The summary of a run, finished or running: a line of `rankdeck ps` and of lists of runs.
 //!
-//! It comes from the hosts' own records. How a run ended is what the console said that launched its last
-//! generation; where none was there at the end, the records of the ranks decide, by the same rules.
+//! It has two sources: the hosts' digests of a run ([`RunSummary::from_digests`]), or a model, live or from a
+//! recording ([`RunSummary::from_model`]). The outcome is the one recorded by the console that launched the
+//! last generation; without it, the records of the ranks decide, by the same rules.
 
+use crate::model::{self, Model};
+use crate::origin::{LATEST, Standing};
+use crate::series::Series;
 use rankdeck_proto::message::{Ending, Evaluation, FinishReason, Outcome};
 use rankdeck_proto::run_entry::{NodeDigest, RankFailure, RunEntry, RunState, SavedCheckpoint};
-use rankdeck_types::ids::{Generation, WallTime};
+use rankdeck_types::hidden;
+use rankdeck_types::ids::{Generation, Timestamp, WallTime};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// What a run was.
+/// Returns of training episodes, the steadiest first.
+pub(crate) const RETURNS: [&str; 2] = ["charts/return_last_100", "charts/episodic_return"];
+
+/// The summary of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct RunSummary {
-    /// How it ended, `None` while it runs, and when nobody knows.
+    /// How it ended, `None` while it runs, or if unknown.
     pub outcome: Option<Outcome>,
     /// The exit code of that end.
     pub exit_code: Option<u8>,
-    /// Every rank left by itself.
+    /// Every rank exited by itself.
     pub clean: Option<bool>,
     /// One sentence about the end, empty while it runs.
     pub reason: String,
@@ -36,6 +44,9 @@ pub struct RunSummary {
     pub evals: u64,
     /// The latest checkpoint.
     pub checkpoint: Option<SavedCheckpoint>,
+    /// What its last generation began from; `None`: from scratch.
+    #[serde(skip)]
+    pub resumed_from: Option<String>,
     /// When it began, seconds since the epoch.
     pub started: Option<WallTime>,
     /// When its last generation ended.
@@ -58,16 +69,61 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    /// Of what its hosts report; `now`: seconds since the epoch.
-    pub fn of(parts: &[&RunEntry], now: WallTime) -> RunSummary {
+    /// Summarizes a model as it was at `at`, by the model's clock.
+    pub fn from_model(model: &Model, at: Timestamp) -> RunSummary {
+        let totals = model.latest.as_ref().map(|latest| &latest.counters);
+        let totals = totals.or(model.progress.as_ref().map(|progress| &progress.totals));
+        let own = model.own.as_ref();
+        let returns = RETURNS.iter().find_map(|name| model.scalars.get(*name));
+        let best = model.evals.iter().filter(|eval| eval.return_mean.is_finite());
+        let outcome = model.run.outcome.filter(|_| model.run.state == model::RunState::Over);
+        let experiment = model.plan.as_ref().map(|plan| &plan.experiment);
+        let program = experiment.map(|experiment| match (&experiment.learn, &experiment.env) {
+            (Some(learn), Some(env)) if experiment.launch.command.is_empty() => {
+                format!("{} {}", learn.name(), env.id)
+            }
+            _ => hidden::words(experiment.launch.command.iter().map(String::as_str)).join(" "),
+        });
+        RunSummary {
+            outcome,
+            exit_code: model.run.exit_code.filter(|_| outcome.is_some()),
+            reason: model.run.reason.clone(),
+            env_step: totals.map(|totals| totals.env_step).or(own.and_then(|own| own.env_step)),
+            total_steps: model.run.total_steps.filter(|target| *target > 0),
+            train_iter: totals.map(|totals| totals.train_iter),
+            episodes: totals.map(|totals| totals.episodes),
+            last_return: returns.and_then(Series::last).or(own.and_then(|own| own.return_mean)),
+            best: best.max_by(|a, b| a.return_mean.total_cmp(&b.return_mean)).cloned(),
+            evals: model.evals.len() as u64,
+            checkpoint: model.checkpoints.back().map(|saved| SavedCheckpoint {
+                path: saved.path.clone(),
+                env_step: saved.env_step,
+                train_iter: saved.train_iter,
+                reason: saved.reason.clone(),
+            }),
+            started: model.run.launched,
+            ended: model.run.ended_time,
+            duration_s: model.run.elapsed_ms(at).unwrap_or(model.run.head_start_ms) as f64 / 1000.0,
+            generation: model.run.generation,
+            world_size: model.ranks.len() as u32,
+            gpus: model.ranks.iter().filter(|rank| rank.gpu.is_some()).count() as u32,
+            hosts: model.hosts.iter().map(|host| host.name.clone()).collect(),
+            program: program.unwrap_or_default(),
+            note: experiment.and_then(|experiment| experiment.run.note.clone()).unwrap_or_default(),
+            ..RunSummary::default()
+        }
+    }
+
+    /// Summarizes the digests that its hosts report; `now`: seconds since the epoch.
+    pub fn from_digests(parts: &[&RunEntry], now: WallTime) -> RunSummary {
         let generation = parts.iter().map(|part| part.generation).max().unwrap_or_default();
         let latest: Vec<&RunEntry> =
             parts.iter().copied().filter(|part| part.generation == generation).collect();
         // Rank 0 may have moved to another host with a generation.
         let digests = || parts.iter().map(|part| &part.digest);
-        let told: Option<&NodeDigest> =
+        let furthest: Option<&NodeDigest> =
             digests().max_by_key(|digest| digest.totals.map_or(0, |totals| totals.train_iter + 1));
-        let totals = told.and_then(|digest| digest.totals);
+        let totals = furthest.and_then(|digest| digest.totals);
         let counted = digests().filter_map(|digest| digest.counted).reduce(|one, other| one.plus(&other));
         let best = digests().filter_map(|digest| digest.best.as_ref());
         let first = latest.first().map(|part| &part.digest);
@@ -88,15 +144,13 @@ impl RunSummary {
             total_steps: first.map(|digest| digest.total_steps).filter(|goal| *goal > 0),
             train_iter: totals.or(counted).map(|counters| counters.train_iter),
             episodes: totals.or(counted).map(|counters| counters.episodes),
-            last_return: told
+            last_return: furthest
                 .and_then(|digest| digest.last_return)
                 .or(digests().find_map(|digest| digest.last_return)),
             best: best.max_by(|a, b| a.return_mean.total_cmp(&b.return_mean)).cloned(),
             evals: digests().map(|digest| digest.evals).sum(),
-            checkpoint: digests()
-                .filter_map(|digest| digest.checkpoint.as_ref())
-                .max_by_key(|saved| saved.train_iter)
-                .cloned(),
+            checkpoint: checkpoint(parts, &latest),
+            resumed_from: first.and_then(|digest| digest.resumed_from.clone()),
             started: began.fold(None, |least, one| Some(least.map_or(one, |least: f64| least.min(one)))),
             ended: digests()
                 .filter_map(|digest| digest.ended)
@@ -113,6 +167,22 @@ impl RunSummary {
         }
     }
 
+    /// What a restart of this run begins from; `silent`: not all of its hosts answer.
+    pub fn standing(&self, run: &str, running: bool, silent: bool) -> Standing {
+        Standing {
+            run: run.to_owned(),
+            builtin: self.builtin,
+            running,
+            generation: self.generation,
+            ranks: self.world_size as usize,
+            hosts: self.hosts.clone(),
+            env_step: self.env_step,
+            latest: self.checkpoint.clone(),
+            resumed: self.resumed_from.clone(),
+            silent,
+        }
+    }
+
     /// How it ended in one word, with the exit code unless that is 0.
     pub fn outcome_text(&self) -> Option<String> {
         let (outcome, code) = (self.outcome?, self.exit_code.unwrap_or(0));
@@ -121,22 +191,32 @@ impl RunSummary {
     }
 }
 
+/// The latest checkpoint: of the latest generation, else of those that it continues.
+fn checkpoint(parts: &[&RunEntry], latest: &[&RunEntry]) -> Option<SavedCheckpoint> {
+    let newest = |parts: &[&RunEntry]| {
+        let saved = parts.iter().filter_map(|part| part.digest.checkpoint.as_ref());
+        saved.max_by_key(|saved| saved.train_iter).cloned()
+    };
+    let continues = latest.iter().any(|part| part.digest.resumed_from.as_deref() == Some(LATEST));
+    newest(latest).or_else(|| newest(parts).filter(|_| continues))
+}
+
 fn duration(digest: &NodeDigest, now: WallTime) -> f64 {
     digest.seconds + digest.since.map_or(0.0, |since| (now - since).max(0.0))
 }
 
-/// Names of all hosts that any part of the run names, in node_rank order. Every host knows its own place
-/// best; the lists tell the others, the latest generation's first.
+/// Names of all hosts that any part of the run names, in node_rank order. Every host reports its own place
+/// best; the lists have the others, the latest generation's first.
 pub fn hosts(parts: &[&RunEntry]) -> Vec<String> {
     let mut parts: Vec<&RunEntry> = parts.to_vec();
     parts.sort_by_key(|part| std::cmp::Reverse(part.generation));
     let own = parts.iter().map(|part| (part.node_rank.index(), part.host.as_str()));
     let lists = parts.iter().flat_map(|part| part.hosts.iter().map(String::as_str).enumerate());
     let mut named = BTreeSet::new();
-    let wanted: Vec<(usize, &str)> = own.chain(lists).filter(|(_, name)| named.insert(*name)).collect();
-    let mut places: Vec<Option<&str>> = vec![None; wanted.len()];
+    let named_hosts: Vec<(usize, &str)> = own.chain(lists).filter(|(_, name)| named.insert(*name)).collect();
+    let mut places: Vec<Option<&str>> = vec![None; named_hosts.len()];
     let mut displaced = Vec::new();
-    for (index, name) in wanted {
+    for (index, name) in named_hosts {
         match places.get_mut(index) {
             Some(place @ None) => *place = Some(name),
             Some(Some(_)) | None => displaced.push(name),
@@ -146,10 +226,10 @@ pub fn hosts(parts: &[&RunEntry]) -> Vec<String> {
     places.into_iter().filter_map(|place| place.or_else(|| displaced.next())).map(str::to_owned).collect()
 }
 
-/// The end of the latest generation; `silent`: not all hosts of the run have told their part.
+/// The end of the latest generation; `silent`: not all hosts of the run have reported.
 fn ending(parts: &[&RunEntry], silent: bool) -> Option<Ending> {
-    if let Some(told) = parts.iter().find_map(|part| part.digest.ending.as_ref()) {
-        return Some(told.clone());
+    if let Some(ending) = parts.iter().find_map(|part| part.digest.ending.as_ref()) {
+        return Some(ending.clone());
     }
     if parts.iter().all(|part| part.world_size == 0) {
         return None;
@@ -182,13 +262,13 @@ fn ending(parts: &[&RunEntry], silent: bool) -> Option<Ending> {
         _ if !ended => Ending::new(
             Outcome::Failed,
             1,
-            "its end is not recorded: an agent was killed, or its host went down with it",
+            "its end is not recorded: an agent was killed, or its host went down",
         ),
         (Some(FinishReason::StopValue), _) => Ending::clean(Outcome::Succeeded, 0, "reached the stop value"),
-        (Some(FinishReason::Budget), _) => Ending::clean(Outcome::Succeeded, 0, "reached the step goal"),
+        (Some(FinishReason::Budget), _) => Ending::clean(Outcome::Succeeded, 0, "reached the target steps"),
         (_, Some(by)) => Ending::clean(Outcome::Stopped, 130, format!("stopped by {by}")),
         (Some(FinishReason::Stopped), None) => {
-            Ending::clean(Outcome::Stopped, 130, "all ranks left after a signal")
+            Ending::clean(Outcome::Stopped, 130, "all ranks exited after a signal")
         }
         (None, None) => Ending::clean(Outcome::Succeeded, 0, "all ranks ended with exit code 0"),
     })
@@ -196,9 +276,163 @@ fn ending(parts: &[&RunEntry], silent: bool) -> Option<Ending> {
 
 fn failure_text(host: &str, failure: &RankFailure) -> String {
     let how = failure.exit.as_ref().map(|exit| exit.predicate()).unwrap_or_default();
-    let said = if failure.text.is_empty() { String::new() } else { format!(": {}", failure.text) };
-    format!("rank {} on {host} {how}{said}", failure.rank)
+    let message = if failure.text.is_empty() { String::new() } else { format!(": {}", failure.text) };
+    format!("rank {} on {host} {how}{message}", failure.rank)
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use rankdeck_proto::message::Counters;
+    use rankdeck_types::exit::Exit;
+    use rankdeck_types::ids::{NodeRank, Rank, RunId};
+
+    /// One of two hosts with a rank each, after a run of 60 s.
+    fn part(node: u32, digest: NodeDigest) -> RunEntry {
+        RunEntry {
+            run: RunId("r".into()),
+            node_rank: NodeRank(node),
+            host: ["a", "b"][node as usize].into(),
+            state: RunState::Finished,
+            generation: Generation(0),
+            world_size: 2,
+            ranks_alive: 0,
+            pids: Vec::new(),
+            socket: String::new(),
+            started: 1000.0 + f64::from(node),
+            name: "r".into(),
+            run_dir: "/r".into(),
+            nnodes: 2,
+            hosts: vec!["a".into(), "b".into()],
+            agent_pid: 0,
+            digest: NodeDigest { exits: 1, proved: true, seconds: 60.0, ended: Some(1060.0), ..digest },
+        }
+    }
+
+    fn both(digest: NodeDigest) -> RunSummary {
+        let parts = [part(0, digest.clone()), part(1, digest)];
+        RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0)
+    }
+
+    #[test]
+    fn ending_recorded_by_console_is_kept() {
+        let ending = Ending::clean(Outcome::Succeeded, 0, "reached iters=3");
+        let reported =
+            NodeDigest { ending: Some(ending), stop: Some("console".into()), ..Default::default() };
+        let mut parts = [part(0, NodeDigest::default()), part(1, reported)];
+        let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
+        assert_eq!((summary.outcome_text().unwrap().as_str(), summary.clean), ("succeeded", Some(true)));
+        assert_eq!((summary.reason.as_str(), summary.duration_s), ("reached iters=3", 60.0));
+        assert_eq!((summary.started, summary.ended), (Some(1000.0), Some(1060.0)));
+        // Not while something of it runs, and not the end of a generation that another one has followed.
+        parts[0].state = RunState::Running;
+        assert_eq!(RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0).outcome, None);
+        parts[0].state = RunState::Finished;
+        parts[0].generation = Generation(1);
+        let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
+        insta::assert_snapshot!("end_not_recorded", summary.reason);
+    }
+
+    #[test]
+    fn ending_without_console_follows_ranks() {
+        let mut reasons = Vec::new();
+        let mut end = |digest| {
+            let summary = both(digest);
+            reasons.push(summary.reason.clone());
+            (summary.outcome_text().unwrap(), summary.clean.unwrap())
+        };
+        let none = NodeDigest::default;
+        assert_eq!(end(none()), ("succeeded".into(), true));
+        let budget = NodeDigest { finish: Some(FinishReason::Budget), ..none() };
+        assert_eq!(end(budget), ("succeeded".into(), true));
+        let stop = NodeDigest { stop: Some("console".into()), finish: Some(FinishReason::Stopped), ..none() };
+        assert_eq!(end(stop.clone()), ("stopped".into(), true));
+        let killed = NodeDigest { killed: 1, finish: None, ..stop };
+        assert_eq!(end(killed), ("stopped (137)".into(), false));
+        let bad = NodeDigest { bad_exits: 1, stop: Some("lease".into()), ..none() };
+        assert_eq!(end(bad), ("failed (1)".into(), false));
+        insta::assert_snapshot!("endings_without_console", reasons.join("\n"));
+    }
+
+    #[test]
+    fn earliest_failure_is_reported_and_run_fails() {
+        let failure = |rank: u32, time: f64, text: &str| {
+            let exit = Some(Exit::Code { code: 1 });
+            let failure = RankFailure { rank: Rank(rank), time, exit, text: text.into(), usage: false };
+            NodeDigest { failure: Some(failure), stop: Some("console".into()), ..NodeDigest::default() }
+        };
+        let parts =
+            [part(0, failure(0, 1050.0, "connection lost")), part(1, failure(1, 1049.0, "ValueError: x"))];
+        let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
+        insta::assert_snapshot!("earliest_failure", summary.first_failure.unwrap_or_default());
+        assert_eq!((summary.outcome, summary.exit_code), (Some(Outcome::Failed), Some(1)));
+        // A reported error alone does not make a rank fail.
+        let reported = RankFailure { rank: Rank(0), time: 1.0, exit: None, text: "x".into(), usage: false };
+        let summary = both(NodeDigest { failure: Some(reported), ..NodeDigest::default() });
+        assert_eq!(summary.outcome, Some(Outcome::Succeeded));
+    }
+
+    #[test]
+    fn dead_agents_fail_run_and_silent_host_leaves_end_open() {
+        let mut parts = [part(0, NodeDigest::default()), part(1, NodeDigest::default())];
+        parts[1].digest.exits = 0;
+        let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
+        assert_eq!(summary.outcome, Some(Outcome::Failed));
+        insta::assert_snapshot!("end_not_recorded", summary.reason);
+        let summary = RunSummary::from_digests(&[&parts[0]], 9000.0);
+        assert_eq!((summary.outcome, summary.hosts.len()), (None, 2));
+        assert_eq!(RunSummary::from_digests(&[], 0.0), RunSummary::default());
+    }
+
+    #[test]
+    fn metrics_are_of_rank_0_on_any_host() {
+        let totals = |train_iter, env_step| Some(Counters { train_iter, env_step, ..Counters::default() });
+        let best = |mean| Some(Evaluation { return_mean: mean, ..Evaluation::default() });
+        let old = NodeDigest {
+            totals: totals(5, 50),
+            last_return: Some(1.0),
+            best: best(9.0),
+            evals: 2,
+            ..Default::default()
+        };
+        let new = NodeDigest {
+            totals: totals(8, 80),
+            last_return: Some(2.0),
+            best: best(4.0),
+            evals: 1,
+            ..Default::default()
+        };
+        let parts = [part(0, old), part(1, new)];
+        let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
+        assert_eq!(
+            (summary.env_step, summary.train_iter, summary.last_return),
+            (Some(80), Some(8), Some(2.0))
+        );
+        assert_eq!((summary.best.unwrap().return_mean, summary.evals), (9.0, 3));
+    }
+
+    #[test]
+    fn running_run_lasts_until_now() {
+        let mut entry = part(0, NodeDigest { since: Some(2000.0), ..NodeDigest::default() });
+        entry.state = RunState::Running;
+        assert_eq!(RunSummary::from_digests(&[&entry], 2030.0).duration_s, 90.0);
+    }
+
+    #[test]
+    fn model_summary_has_progress_and_outcome() {
+        let mut model = Model::default();
+        model.run.started = Some(Timestamp(1_000));
+        let mut latest = model::LatestTotals::default();
+        latest.counters.env_step = 4096;
+        model.latest = Some(latest);
+        let running = RunSummary::from_model(&model, Timestamp(61_000));
+        assert_eq!((running.outcome, running.env_step, running.duration_s), (None, Some(4096), 60.0));
+        model.run.state = model::RunState::Over;
+        model.run.outcome = Some(Outcome::Failed);
+        model.run.exit_code = Some(1);
+        model.run.reason = "rank 1 was killed".into();
+        let over = RunSummary::from_model(&model, Timestamp(61_000));
+        assert_eq!(over.outcome_text().as_deref(), Some("failed (1)"));
+        assert_eq!(over.reason, model.run.reason);
+    }
+}

@@ -1,6 +1,6 @@
 //! Bounded series of values over steps and time, for charts. When one is full, neighbours are merged, so that
 //! the whole run stays visible at one resolution: each point keeps the mean of its values and their extremes.
-//! Values that are not finite numbers are counted and told, but no points.
+//! Values that are NaN or infinite are counted and reported, but are not points.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 pub struct Place {
     /// Environment steps.
     pub step: f64,
-    /// Seconds since the epoch, as the host's agent said.
+    /// Seconds since the epoch, as the host's agent reported.
     pub time: f64,
 }
 
 /// A value, or neighbours that were merged.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(from = "Row", into = "Row")]
-pub struct Point {
+#[serde(from = "PointTuple", into = "PointTuple")]
+pub struct SeriesPoint {
     /// Of the newest value behind it.
     pub place: Place,
     /// Mean of all values behind it, however often they were merged.
@@ -30,26 +30,26 @@ pub struct Point {
 }
 
 /// A point as snapshots have it: step, time, mean, low, high, count.
-type Row = (f64, f64, f64, f64, f64, u32);
+type PointTuple = (f64, f64, f64, f64, f64, u32);
 
-impl From<Row> for Point {
-    fn from((step, time, mean, low, high, count): Row) -> Point {
-        Point { place: Place { step, time }, mean, low, high, count }
+impl From<PointTuple> for SeriesPoint {
+    fn from((step, time, mean, low, high, count): PointTuple) -> SeriesPoint {
+        SeriesPoint { place: Place { step, time }, mean, low, high, count }
     }
 }
 
-impl From<Point> for Row {
-    fn from(point: Point) -> Row {
+impl From<SeriesPoint> for PointTuple {
+    fn from(point: SeriesPoint) -> PointTuple {
         (point.place.step, point.place.time, point.mean, point.low, point.high, point.count)
     }
 }
 
-impl Point {
+impl SeriesPoint {
     /// Two neighbours as one.
-    pub fn merge(self, next: Point) -> Point {
+    pub fn merge(self, next: SeriesPoint) -> SeriesPoint {
         let count = self.count.saturating_add(next.count).max(1);
         let share = f64::from(next.count) / f64::from(count);
-        Point {
+        SeriesPoint {
             place: next.place,
             // Without a sum, which might overflow.
             mean: self.mean * (1.0 - share) + next.mean * share,
@@ -63,7 +63,7 @@ impl Point {
 /// A bounded series; steps never decrease.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Series {
-    points: Vec<Point>,
+    points: Vec<SeriesPoint>,
     /// Values per point: it doubles when neighbours are merged, so that new points are no finer than old
     /// ones.
     per_point: Doubling,
@@ -94,12 +94,17 @@ pub const CAPACITY: usize = 1024;
 const MARKS: usize = 256;
 
 impl Series {
+    /// It is as [`Series::push`] makes one.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.points.len() <= CAPACITY && self.marks.len() <= MARKS
+    }
+
     /// Adds a value; one with a smaller step than the last is ignored (a restarted generation repeats steps).
     pub fn push(&mut self, place: Place, y: f64) {
         self.push_spread(place, y, y, y);
     }
 
-    /// Adds what several ranks said at once: the value in their middle, the least and the greatest.
+    /// Adds what several ranks reported at once: the value in their middle, the least and the greatest.
     pub fn push_spread(&mut self, place: Place, middle: f64, low: f64, high: f64) {
         if self.points.last().is_some_and(|last| place.step < last.place.step) {
             return;
@@ -108,7 +113,7 @@ impl Series {
             return self.push_not_finite(place, middle, 1);
         }
         (self.newest, self.newest_at) = (Some(middle), place);
-        let point = Point { place, mean: middle, low, high, count: 1 };
+        let point = SeriesPoint { place, mean: middle, low, high, count: 1 };
         if let Some(last) = self.points.last_mut()
             && last.count < self.per_point.0
         {
@@ -125,7 +130,7 @@ impl Series {
     }
 
     /// Counts `count` values that are not finite, the newest of which is `y`.
-    pub fn push_not_finite(&mut self, place: Place, y: f64, count: u64) {
+    pub(crate) fn push_not_finite(&mut self, place: Place, y: f64, count: u64) {
         if self.newest.is_none_or(f64::is_finite) {
             self.since = place.step;
         }
@@ -138,7 +143,7 @@ impl Series {
     }
 
     /// The points, oldest first.
-    pub fn points(&self) -> &[Point] {
+    pub fn points(&self) -> &[SeriesPoint] {
         &self.points
     }
 
@@ -148,7 +153,7 @@ impl Series {
     }
 
     /// Where that is.
-    pub fn newest_at(&self) -> Place {
+    pub(crate) fn newest_at(&self) -> Place {
         self.newest_at
     }
 
@@ -198,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_keeps_the_extremes_and_the_mean_of_all_values() {
+    fn merged_points_keep_mean_and_extremes() {
         let mut series = Series::default();
         let value = |i: usize| match i {
             77 => 1e6,
@@ -221,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_a_number_is_the_newest_and_counted() {
+    fn non_finite_value_is_newest_and_counted() {
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let mut series = Series::default();
             series.push(at(1.0), 0.5);
@@ -240,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_over_ranks_is_kept_while_points_are_merged() {
+    fn merged_points_keep_spread_over_ranks() {
         let mut series = Series::default();
         (0..CAPACITY * 4).for_each(|i| series.push_spread(at(i as f64), 5.0, 1.0, 9.0));
         assert!(series.points().iter().all(|point| (point.low, point.mean, point.high) == (1.0, 5.0, 9.0)));
     }
 
     #[test]
-    fn smoothing_is_that_of_tensorboard() {
+    fn smoothing_matches_tensorboard() {
         // Values of TensorBoard's own debiased average with weight 0.6.
         let smoothed = smooth([1.0, 2.0, 4.0, 8.0], 0.6);
         let truth = [1.0, 1.625, 2.836_734_693_877_551, 5.209_558_823_529_411];

@@ -1,19 +1,18 @@
-//! What the reducer keeps beside the model: machines, tables, clocks, and the context that one event is
-//! handled in.
+//! The state of the reducer next to the model: machines, tables, clocks, and the context in which one event
+//! is handled.
 //!
-//! Owner: [`crate::Core`]. The parts do not know each other; `update` connects them.
+//! The parts are independent; `update` connects them.
 
-use crate::Goal;
-use crate::effect::Effect;
-use crate::join::{Addition, Join, Rate};
-use crate::model::{HistoryLine, HostModel, Model, Subject, Tone};
+use crate::event::Effect;
+use crate::join::{CounterSum, SmoothedRate, TotalsMatcher};
+use crate::model::{EventSubject, EventTone, HistoryLine, HostModel, Model};
 use crate::report::{Report, ReportBody};
 use crate::run::RunMachine;
-use crate::watch::{Occurrence, Watch};
+use crate::watch::{Detector, RecordedTime};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::ConsoleMessage;
 use rankdeck_types::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
-use rankdeck_types::plan::{Plan, PlanDraft, PlanError, Until};
+use rankdeck_types::plan::{Plan, PlanDraft, PlanError, StopGoal};
 use rankdeck_types::probe::Probe;
 use serde::{Deserialize, Serialize};
 
@@ -32,14 +31,27 @@ fn usual() -> Resolve {
     PlanDraft::resolve
 }
 
+/// What a console is for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    Launch(Box<PlanDraft>),
+    /// Attach to this run's agents on these hosts (node_rank order).
+    Attach {
+        run: RunId,
+        /// Names of the hosts in node_rank order.
+        hosts: Vec<String>,
+    },
+}
+
 /// Everything but the model.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Session {
+pub(crate) struct CoreState {
     /// What the console is for.
     pub goal: Goal,
     /// When to stop.
-    pub until: Vec<Until>,
-    /// Stay when the run is over, for a screen that people look at.
+    pub until: Vec<StopGoal>,
+    /// Stay when the run is over, for a screen.
     pub linger: bool,
     /// How a draft becomes a plan.
     #[serde(skip, default = "usual")]
@@ -47,18 +59,18 @@ pub(crate) struct Session {
     /// Machine of the run.
     pub run: RunMachine,
     /// Totals and counters of this generation.
-    pub join: Join,
+    pub join: TotalsMatcher,
     /// Counters of ranks that do not all-reduce them.
-    pub addition: Addition,
+    pub addition: CounterSum,
     pub rates: Rates,
-    pub watch: Watch,
-    pub clock: Clock,
+    pub watch: Detector,
+    pub clock: ConsoleClock,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Rates {
     /// Of rank 0's totals, on its agent's wall clock.
-    pub global: Rate,
+    pub global: SmoothedRate,
     /// Generation of the last totals.
     pub generation: Generation,
     /// Charts that come from totals and evaluations; scalars of the same names are ignored.
@@ -71,11 +83,11 @@ pub(crate) struct Rates {
 
 /// Times of the console.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(crate) struct Clock {
+pub(crate) struct ConsoleClock {
     /// When the last event was handled.
     pub last: Timestamp,
-    /// Milliseconds for which this console was awake. At most [`Clock::GAP`] between two events count, so
-    /// that a console that was stopped or starved does not mistake its own silence for that of the hosts.
+    /// Milliseconds for which this console was awake. At most [`ConsoleClock::GAP`] between two events count,
+    /// so that a console that was stopped or starved does not mistake its own silence for that of the hosts.
     pub awake_ms: u64,
     /// When the last tick came.
     pub tick: Timestamp,
@@ -83,18 +95,18 @@ pub(crate) struct Clock {
     pub sampled: bool,
     /// When agents were last pinged.
     pub ping: Timestamp,
-    /// Wall time at a console time, when the shell has told it.
+    /// Wall time at a console time, once the shell has reported it.
     pub wall: Option<(Timestamp, WallTime)>,
 }
 
-impl Clock {
+impl ConsoleClock {
     /// Milliseconds between two events that count as awake, at most.
     pub const GAP: u64 = 1000;
 
     /// Moves to `now`; time never goes back.
     pub fn advance(&mut self, now: Timestamp) -> Timestamp {
         let now = now.max(self.last);
-        self.awake_ms += now.since(self.last).min(Clock::GAP);
+        self.awake_ms += now.since(self.last).min(ConsoleClock::GAP);
         self.last = now;
         now
     }
@@ -106,15 +118,15 @@ impl Clock {
 }
 
 /// One event being handled.
-pub(crate) struct Ctx<'a> {
+pub(crate) struct EventCtx<'a> {
     pub now: Timestamp,
     pub model: &'a mut Model,
-    pub session: &'a mut Session,
+    pub session: &'a mut CoreState,
     /// What to do, so far.
     pub out: Vec<Effect>,
 }
 
-impl Ctx<'_> {
+impl EventCtx<'_> {
     /// Sends to an agent.
     pub fn send(&mut self, node: NodeRank, message: ConsoleMessage) {
         self.out.push(Effect::Link { node, command: LinkCommand::Send(message) });
@@ -125,29 +137,29 @@ impl Ctx<'_> {
         (0..self.model.hosts.len() as u32).map(NodeRank)
     }
 
-    /// One of [`Ctx::nodes`]. Events about other hosts go no further than [`crate::update::handle`].
+    /// One of [`EventCtx::nodes`]. Events about other hosts go no further than [`crate::update::handle`].
     pub fn host(&mut self, node: NodeRank) -> &mut HostModel {
         &mut self.model.hosts[node.index()]
     }
 
-    /// Tells the outside, now.
-    pub fn tell(&mut self, body: ReportBody) {
-        self.tell_at(self.model.run.generation, 0.0, body);
+    /// Reports to the outside, now.
+    pub fn report(&mut self, body: ReportBody) {
+        self.report_at(self.model.run.generation, 0.0, body);
     }
 
-    /// Tells the outside what a record said.
-    pub fn tell_at(&mut self, generation: Generation, time: WallTime, body: ReportBody) {
+    /// Reports what was recorded.
+    pub fn report_at(&mut self, generation: Generation, time: WallTime, body: ReportBody) {
         let run = self.model.run.id.clone().unwrap_or(RunId(String::new()));
-        self.out.push(Effect::Tell(Box::new(Report { run, generation, time, body })));
+        self.out.push(Effect::Report(Box::new(Report { run, generation, time, body })));
     }
 
     /// Adds a line to the history.
-    pub fn note(&mut self, tone: Tone, text: impl Into<String>) {
+    pub fn note(&mut self, tone: EventTone, text: impl Into<String>) {
         self.note_at(self.session.clock.wall_time(self.now), tone, text);
     }
 
-    /// Adds a line that a record said.
-    pub fn note_at(&mut self, time: WallTime, tone: Tone, text: impl Into<String>) {
+    /// Adds a line about a record.
+    pub fn note_at(&mut self, time: WallTime, tone: EventTone, text: impl Into<String>) {
         self.note_about(time, tone, text, None);
     }
 
@@ -155,9 +167,9 @@ impl Ctx<'_> {
     pub fn note_routine(
         &mut self,
         time: WallTime,
-        tone: Tone,
+        tone: EventTone,
         text: impl Into<String>,
-        about: Option<Subject>,
+        about: Option<EventSubject>,
     ) {
         self.note_about(time, tone, text, about);
         if let Some(line) = self.model.history.back_mut() {
@@ -165,13 +177,13 @@ impl Ctx<'_> {
         }
     }
 
-    /// Adds a line behind which there is something to look at.
+    /// Adds a line with details.
     pub fn note_about(
         &mut self,
         time: WallTime,
-        tone: Tone,
+        tone: EventTone,
         text: impl Into<String>,
-        about: Option<Subject>,
+        about: Option<EventSubject>,
     ) {
         self.session.rates.notes += 1;
         let text = rankdeck_types::words::clip(&text.into(), LONGEST_NOTE);
@@ -183,7 +195,7 @@ impl Ctx<'_> {
             history.remove(oldest);
             self.model.drops.history += 1;
         }
-        let is_card = |line: &&mut HistoryLine| matches!(line.subject, Some(Subject::Verdict(_)));
+        let is_card = |line: &&mut HistoryLine| matches!(line.subject, Some(EventSubject::Verdict(_)));
         if let Some(oldest) = history.iter_mut().rev().filter(is_card).nth(CARDS) {
             oldest.subject = None;
         }
@@ -206,17 +218,17 @@ impl Ctx<'_> {
     pub fn counts(&self, host: &HostModel) -> bool {
         let machine = &host.machine;
         let all_known = match self.session.run.launch {
-            Some(_) => self.session.run.knows_all_plans(),
+            Some(_) => self.session.run.has_all_plans(),
             // Nothing has been launched yet by a console that is to launch.
             None => matches!(self.session.goal, Goal::Launch(_)),
         };
         machine.took_part || machine.generation.is_some() || machine.launch_open.is_some() || !all_known
     }
 
-    /// Nothing of the run is left on a host of which the proof of a stop is needed. An agent that knows of no
-    /// launch may have lost its records: it has to have looked.
+    /// Nothing of the run is left on a host of which the proof of a stop is needed. An agent that has no
+    /// launch may have lost its records: it must have scanned.
     pub fn is_clear(&self, host: &HostModel) -> bool {
-        host.is_clear() && (!host.machine.knows_nothing() || host.machine.searched || !self.counts(host))
+        host.is_clear() && (!host.machine.has_no_launch() || host.machine.searched || !self.counts(host))
     }
 
     /// Orders reach all hosts that take part.
@@ -233,7 +245,7 @@ impl Ctx<'_> {
 
 /// Where and when a record was written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct At {
+pub(crate) struct RecordContext {
     /// The host whose agent wrote it.
     pub node: NodeRank,
     /// Generation it belongs to.
@@ -244,9 +256,9 @@ pub(crate) struct At {
     pub past: bool,
 }
 
-impl At {
-    /// The same, for what is told of it.
-    pub fn happened(&self) -> Occurrence {
-        Occurrence { time: self.time, past: self.past }
+impl RecordContext {
+    /// When it happened, for reports.
+    pub fn happened(&self) -> RecordedTime {
+        RecordedTime { time: self.time, past: self.past }
     }
 }

@@ -1,8 +1,8 @@
 //! Figures over several seeds, as Agarwal et al. 2021 ("Deep Reinforcement Learning at the Edge of the
 //! Statistical Precipice", the rliable library) advise: the interquartile mean, and a percentile bootstrap
-//! around it. Pure.
+//! around it.
 
-/// Resamples of a bootstrap: the ends of a 95 % interval are then steady to about a hundredth of its width.
+/// Resamples of a bootstrap: the ends of a 95% interval are then steady to about a hundredth of its width.
 const RESAMPLES: usize = 10_000;
 /// Share of an interval.
 const LEVEL: f64 = 0.95;
@@ -22,7 +22,7 @@ fn middle_mean(sorted: &[f64]) -> Option<f64> {
     Some(middle.iter().sum::<f64>() / middle.len() as f64)
 }
 
-/// The 95 % interval of the interquartile mean, from runs drawn again with replacement; `None` for fewer than
+/// The 95% interval of the interquartile mean, from runs drawn again with replacement; `None` for fewer than
 /// two. The same values give the same interval.
 pub fn bootstrap_interval(values: &[f64]) -> Option<(f64, f64)> {
     let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interquartile_mean_is_that_of_scipy() {
+    fn interquartile_mean_matches_scipy() {
         // scipy.stats.trim_mean(x, 0.25)
         for (values, mean) in [
             (&[1.0][..], 1.0),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_holds_the_mean_and_shrinks_with_seeds() {
+    fn interval_contains_mean_and_shrinks_with_seeds() {
         assert_eq!(bootstrap_interval(&[1.0]), None);
         assert_eq!(bootstrap_interval(&[2.0; 5]), Some((2.0, 2.0)));
         let few: Vec<f64> = (0..10).map(f64::from).collect();

@@ -1,23 +1,18 @@
 //! A tiny cluster for tests: fake agents that answer like real ones, without clock or network.
 
-mod messages;
-
-pub(crate) use messages::{hello, killed};
-
-use crate::effect::Effect;
-use crate::event::Event;
+use crate::event::{Effect, Event};
 use crate::model::Model;
-use crate::report::{ReportBody, Severity, VerdictKind};
+use crate::report::{ReportBody, Severity, VerdictKind, VerdictReport};
 use crate::{Core, Goal};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::{Experiment, Launch, Run};
+use rankdeck_types::experiment::{Experiment, LaunchConfig, Run};
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, Until};
+use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, StopGoal};
 use rankdeck_types::probe::Probe;
 use std::collections::BTreeMap;
 
@@ -27,7 +22,7 @@ pub(crate) const NAMES: [&str; 5] = ["ant", "bee", "cow", "doe", "elk"];
 pub(crate) fn experiment() -> Experiment {
     Experiment {
         run: Run { name: "demo".into(), seed: 1, total_steps: 0, note: None },
-        launch: Launch { command: vec!["true".into()], ..Launch::default() },
+        launch: LaunchConfig { command: vec!["true".into()], ..LaunchConfig::default() },
         distributed: Default::default(),
         env: None,
         policy: Default::default(),
@@ -68,13 +63,13 @@ pub(crate) fn resolve(draft: &PlanDraft, probes: &[Probe]) -> Result<Plan, PlanE
         .map(|(node, host)| {
             let probe = probes.get(node).cloned().unwrap_or_default();
             let planned = PlannedHost::new(NodeRank(node as u32), host.clone());
-            PlannedHost { libtorch: probe.libtorch, trainer: probe.trainer, ..planned }
+            PlannedHost { found_libtorch: probe.libtorch, trainer: probe.trainer, ..planned }
         })
         .collect();
     let included = draft.hosts.iter().enumerate().filter(|(_, host)| !draft.excluded.contains(&host.name));
     let places: Vec<(u32, u32)> =
         included.flat_map(|(node, _)| [(node as u32, 0), (node as u32, 1)]).collect();
-    // Whatever cannot be planned: one host of several, and a number that nobody else uses.
+    // Whatever cannot be planned: one host of several, and a number that no other test uses.
     if (places.len() == 2 && draft.hosts.len() > 2) || draft.experiment.run.total_steps == 7 {
         return no_plan(draft, &[]);
     }
@@ -89,7 +84,7 @@ pub(crate) fn resolve(draft: &PlanDraft, probes: &[Probe]) -> Result<Plan, PlanE
         })
         .collect();
     let (run, experiment) = (draft.run.clone(), draft.experiment.clone());
-    Ok(Plan { run, experiment, hosts, ranks, backend: "tcp".into(), sizes: Vec::new() })
+    Ok(Plan { run, experiment, hosts, ranks, sizes: Vec::new() })
 }
 
 pub(crate) fn no_plan(_: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
@@ -140,14 +135,14 @@ pub(crate) fn rank_sample(rank: u32) -> RankSample {
 
 /// One fake agent: what it would do with the orders it got.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Agent {
+pub(crate) struct FakeAgent {
     pub records: Vec<Record>,
     pub spec: Option<LaunchSpec>,
     pub orders: Vec<ConsoleMessage>,
     pub connected: bool,
     pub closed: bool,
     pub samples: BTreeMap<u32, RankSample>,
-    /// What a close look at a rank would show; it begins when it is asked for, unless it says when.
+    /// What an inspection of a rank would show; it begins when it is requested, unless it has a time.
     pub inspections: BTreeMap<u32, Inspection>,
     /// Added to the host's monotonic and wall clocks.
     pub skew_ms: u64,
@@ -161,9 +156,9 @@ pub(crate) struct Agent {
 /// A console with its agents.
 pub(crate) struct Cluster {
     pub core: Core,
-    pub agents: Vec<Agent>,
+    pub agents: Vec<FakeAgent>,
     pub now: Timestamp,
-    pub told: Vec<(u32, f64, ReportBody)>,
+    pub reports: Vec<(u32, f64, ReportBody)>,
     pub exit: Option<u8>,
     pub events: Vec<(Timestamp, Event)>,
     pub refuse_launch: Option<usize>,
@@ -174,13 +169,13 @@ impl Cluster {
         Cluster::with(Goal::Launch(Box::new(draft(hosts, Transport::Local))), hosts, vec![])
     }
 
-    pub fn with(goal: Goal, hosts: usize, until: Vec<Until>) -> Cluster {
+    pub fn with(goal: Goal, hosts: usize, until: Vec<StopGoal>) -> Cluster {
         let core = Core::with_resolver(goal, until, Timestamp(0), resolve);
         Cluster {
             core,
-            agents: vec![Agent::default(); hosts],
+            agents: vec![FakeAgent::default(); hosts],
             now: Timestamp(0),
-            told: Vec::new(),
+            reports: Vec::new(),
             exit: None,
             events: Vec::new(),
             refuse_launch: None,
@@ -211,7 +206,7 @@ impl Cluster {
                 Effect::Link { node, command: LinkCommand::Send(message) } => {
                     self.order(node.index(), message)
                 }
-                Effect::Tell(report) => self.told.push((report.generation.0, report.time, report.body)),
+                Effect::Report(report) => self.reports.push((report.generation.0, report.time, report.body)),
                 Effect::Exit { code } => {
                     assert_eq!(self.exit, None, "exit comes once");
                     self.exit = Some(code);
@@ -224,8 +219,8 @@ impl Cluster {
         }
     }
 
-    pub fn said(&mut self, node: usize, message: AgentMessage) {
-        self.event(Event::AgentSaid { node: NodeRank(node as u32), message: Box::new(message) });
+    pub fn receive(&mut self, node: usize, message: AgentMessage) {
+        self.event(Event::AgentMessage { node: NodeRank(node as u32), message: Box::new(message) });
     }
 
     pub fn link(&mut self, node: usize, state: LinkState) {
@@ -255,21 +250,21 @@ impl Cluster {
         self.agents[node].orders.push(message.clone());
         match message {
             ConsoleMessage::Attach { after_seq, .. } => {
-                self.said(node, hello(node, self.wall_time(node)));
+                self.receive(node, hello(node, self.wall_time(node)));
                 let agent = self.agents[node].clone();
                 let (spec, last_seq) = (agent.spec.map(Box::new), agent.records.len() as u64);
                 let (ranks, holds) = (vec![], vec![]);
-                self.said(node, AgentMessage::Snapshot { spec, ranks, last_seq, holds });
+                self.receive(node, AgentMessage::Snapshot { spec, ranks, last_seq, holds });
                 for record in agent.records.into_iter().filter(|record| record.seq > after_seq) {
-                    self.said(node, AgentMessage::Record(record));
+                    self.receive(node, AgentMessage::Record(record));
                 }
             }
             ConsoleMessage::ReservePort { request } => {
-                self.said(node, AgentMessage::PortReserved { request, port: 40_000 + request as u16 });
+                self.receive(node, AgentMessage::PortReserved { request, port: 40_000 + request as u16 });
             }
             ConsoleMessage::Launch { .. } if self.refuse_launch == Some(node) => {
                 let (error, hint) = ("no such program: trainer".into(), "check launch.command".into());
-                self.said(node, AgentMessage::Refused(HintedError { error, hint }));
+                self.receive(node, AgentMessage::Refused(HintedError { error, hint }));
             }
             ConsoleMessage::Launch { spec, .. } => {
                 self.agents[node].spec = Some((*spec).clone());
@@ -289,12 +284,12 @@ impl Cluster {
             ConsoleMessage::Inspect { request, ranks } => {
                 let began_ms = self.mono_ms(node);
                 let known = &self.agents[node].inspections;
-                let now = |look: &Inspection| match look.began_ms {
-                    0 => Inspection { began_ms, ..look.clone() },
-                    _ => look.clone(),
+                let now = |inspection: &Inspection| match inspection.began_ms {
+                    0 => Inspection { began_ms, ..inspection.clone() },
+                    _ => inspection.clone(),
                 };
                 let inspections = ranks.iter().filter_map(|rank| known.get(&rank.0).map(now)).collect();
-                self.said(node, AgentMessage::Inspected { request, inspections });
+                self.receive(node, AgentMessage::Inspected { request, inspections });
             }
             ConsoleMessage::Ping { .. }
             | ConsoleMessage::Continue { .. }
@@ -316,12 +311,12 @@ impl Cluster {
         let record = Record { seq, time: 1000.0 + self.now.0 as f64 / 1000.0, generation, event };
         agent.records.push(record.clone());
         if agent.connected {
-            self.said(node, AgentMessage::Record(record));
+            self.receive(node, AgentMessage::Record(record));
         }
     }
 
-    pub fn rank_said(&mut self, rank: u32, said: RankEvent) {
-        self.record(rank as usize / 2, RecordEvent::Rank { rank: Rank(rank), said });
+    pub fn rank_event(&mut self, rank: u32, event: RankEvent) {
+        self.record(rank as usize / 2, RecordEvent::Rank { rank: Rank(rank), event });
     }
 
     pub fn exit_of(&mut self, rank: u32, exit: Exit, stopping: bool) {
@@ -366,7 +361,7 @@ impl Cluster {
             ..Counters::default()
         };
         for rank in 0..ranks {
-            self.rank_said(rank, RankEvent::Counters(own));
+            self.rank_event(rank, RankEvent::Counters(own));
         }
         let n = u64::from(ranks);
         let totals = Counters {
@@ -377,7 +372,7 @@ impl Cluster {
             returns: Returns { sum: 30.0, count: 3, min: 5.0, max: 15.0 },
             ..own
         };
-        self.rank_said(0, RankEvent::Totals(totals));
+        self.rank_event(0, RankEvent::Totals(totals));
     }
 
     /// Time passes in quarter seconds: ages grow, samples come twice a second, ticks four times.
@@ -421,7 +416,7 @@ impl Cluster {
             ranks: agent.samples.values().cloned().collect(),
             ..HostSample::default()
         };
-        self.said(node, AgentMessage::Sample(Box::new(sample)));
+        self.receive(node, AgentMessage::Sample(Box::new(sample)));
     }
 
     /// Rank `late` does not enter the next collective, all others do and wait.
@@ -481,7 +476,7 @@ impl Cluster {
         self.agents[node].orders.iter().filter_map(launch).collect()
     }
 
-    /// `(kind, rank, severity)` of every verdict told.
+    /// `(kind, rank, severity)` of every verdict reported.
     pub fn verdicts(&self) -> Vec<(VerdictKind, Option<u32>, Severity)> {
         let verdict = |body: &ReportBody| match body {
             ReportBody::Verdict(verdict) => {
@@ -489,11 +484,51 @@ impl Cluster {
             }
             _ => None,
         };
-        self.told.iter().filter_map(|(_, _, body)| verdict(body)).collect()
+        self.reports.iter().filter_map(|(_, _, body)| verdict(body)).collect()
     }
 
     pub fn finished(&self) -> Vec<ReportBody> {
-        let bodies = self.told.iter().map(|(_, _, body)| body.clone());
+        let bodies = self.reports.iter().map(|(_, _, body)| body.clone());
         bodies.filter(|body| matches!(body, ReportBody::RunFinished { .. })).collect()
+    }
+}
+
+/// The greeting of an agent whose clock shows this.
+pub(crate) fn hello(node: usize, wall_time: f64) -> AgentMessage {
+    AgentMessage::Hello {
+        protocol: PROTOCOL,
+        build: "test".into(),
+        host: NAMES[node].into(),
+        node_rank: NodeRank(node as u32),
+        run: RunId(RUN.into()),
+        pid: 77,
+        wall_time,
+        run_dir: format!("/w/runs/{RUN}"),
+    }
+}
+
+/// A verdict in words, for snapshots: its sentence, then its evidence and advice.
+pub(crate) fn verdict_text(verdict: &VerdictReport) -> String {
+    let evidence = verdict.card.evidence().into_iter().map(|line| format!("evidence: {line}"));
+    std::iter::once(verdict.reason.clone())
+        .chain(verdict.card.text())
+        .chain(evidence)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+pub(crate) fn killed() -> Exit {
+    Exit::Signal { signal: 9, out_of_memory: false }
+}
+
+impl Cluster {
+    /// What an agent's clock shows now, seconds since the epoch.
+    pub fn wall_time(&self, node: usize) -> f64 {
+        1_000.0 + self.now.0 as f64 / 1000.0 + self.agents[node].wall_skew_s
+    }
+
+    /// What an agent's monotonic clock shows now.
+    pub fn mono_ms(&self, node: usize) -> u64 {
+        5_000_000 * (node as u64 + 1) + self.now.0 + self.agents[node].skew_ms
     }
 }

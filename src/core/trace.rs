@@ -1,15 +1,16 @@
 //! Records of runs: the state of a console and every event after it, with its time, so that a run can be
-//! looked at again and a bug can be replayed.
+//! viewed again and a bug can be replayed.
 //!
-//! A record is a row of segments. Each begins with a [`Header`] and the whole state of the reducer, so that
+//! A record is a row of segments. Each begins with a [`SegmentHeader`] and the whole state of the reducer, so that
 //! any of them opens by itself and an old one can be thrown away. Long outputs of ranks lie apart
-//! ([`Burst`]): they have a bound of their own, and only the newest line of each stays among the events.
+//! ([`LogBurst`]): they have a bound of their own, and only the newest line of each stays among the events.
 //!
-//! Owner: the shell writes and reads the files. Pure: values in, bytes out. Invariants:
+//! The shell writes and reads the files: values in, bytes out. Invariants:
 //! - TRACE-1: a segment gives the state that the reducer had, all but the text of older log lines; one of
 //!   another version is refused.
 //! - TRACE-3: an entry cut short ends its segment; it does not spoil it.
 //! - TRACE-4: answers to prompts (passphrases) are never in a record.
+//! - TRACE-5: a state is validated like events when it is read.
 
 use crate::Core;
 use crate::event::Event;
@@ -35,7 +36,7 @@ const KIND: &str = "rankdeck-record";
 
 /// First line of a segment, as JSON: all that must be known to find the one with a moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Header {
+pub struct SegmentHeader {
     /// Marks the file; always `rankdeck-record`.
     pub kind: String,
     /// [`VERSION`].
@@ -67,16 +68,16 @@ pub enum TraceError {
     },
 }
 
-impl Header {
+impl SegmentHeader {
     /// The header of a segment that begins now.
-    pub fn new(start: Timestamp, time: WallTime) -> Header {
+    pub fn new(start: Timestamp, time: WallTime) -> SegmentHeader {
         let build = env!("CARGO_PKG_VERSION").to_owned();
-        Header { kind: KIND.into(), version: VERSION, build, start, time }
+        SegmentHeader { kind: KIND.into(), version: VERSION, build, start, time }
     }
 
     /// As the first line of a file, newline included.
     pub fn line(&self) -> String {
-        // A structure of words and numbers always is JSON; the empty line of the impossible is no header.
+        // A structure of words and numbers always is JSON; the empty line of the impossible is not a header.
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line
@@ -85,15 +86,15 @@ impl Header {
     /// Reads a first line.
     ///
     /// # Errors
-    /// It is no header, or one of another version.
-    pub fn parse(line: &str) -> Result<Header, TraceError> {
+    /// Not a header, or one of another version.
+    pub fn parse(line: &str) -> Result<SegmentHeader, TraceError> {
         #[derive(Deserialize)]
-        struct Kind {
+        struct HeaderProbe {
             kind: String,
             version: u32,
         }
         let wrong = |error: serde_json::Error| TraceError::Header(error.to_string());
-        let kind: Kind = serde_json::from_str(line).map_err(wrong)?;
+        let kind: HeaderProbe = serde_json::from_str(line).map_err(wrong)?;
         if kind.kind != KIND {
             return Err(TraceError::Header(format!("kind is {}", kind.kind)));
         }
@@ -131,7 +132,7 @@ struct EntryIn {
 
 /// Log lines that lie apart from their event.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Burst {
+pub struct LogBurst {
     /// Index of their event in the segment, from 0.
     pub entry: u64,
     /// All lines of the event but the newest.
@@ -146,23 +147,23 @@ struct BurstOut<'a> {
 
 /// Writes the entries of one segment.
 #[derive(Debug, Clone, Default)]
-pub struct Writer {
+pub struct SegmentWriter {
     entries: u64,
 }
 
-impl Writer {
+impl SegmentWriter {
     /// Appends an event to the entries of its segment, and those of its lines that lie apart to the bursts.
     pub fn event(&mut self, at: Timestamp, event: &Event, entries: &mut Vec<u8>, bursts: &mut Vec<u8>) {
         let entry = self.entries;
         self.entries += 1;
-        if let Event::AgentSaid { node, message } = event
+        if let Event::AgentMessage { node, message } = event
             && let AgentMessage::Log { rank, first, lines, times } = message.as_ref()
             && let Some((newest, older)) = lines.split_last()
             && (1..=MOST_LINES as usize).contains(&older.len())
         {
             let (lines, times) = (vec![newest.clone()], times.clone());
             let message = AgentMessage::Log { rank: *rank, first: *first, lines, times };
-            let event = Event::AgentSaid { node: *node, message: Box::new(message) };
+            let event = Event::AgentMessage { node: *node, message: Box::new(message) };
             encode(&EntryOut { at, event: &event, lines_apart: older.len() as u32 }, entries);
             encode(&BurstOut { entry, lines: older }, bursts);
         } else {
@@ -174,25 +175,25 @@ impl Writer {
 /// The state of a console, as it stands at the head of a segment before its first event. It is long, and lies
 /// in parts: each is given back when it is written.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct ConsoleSnapshot {
     /// Full ones, and the one that is written to.
     parts: Vec<Vec<u8>>,
     last: Vec<u8>,
     length: u64,
 }
 
-impl State {
+impl ConsoleSnapshot {
     /// The state of a console now.
     ///
     /// # Errors
     /// Something in it has no form.
-    pub fn of(core: &Core) -> io::Result<State> {
-        let mut state = State::default();
+    pub fn of(core: &Core) -> io::Result<ConsoleSnapshot> {
+        let mut state = ConsoleSnapshot::default();
         write(core, &mut state)?;
         Ok(state)
     }
 
-    /// How many bytes [`State::write_to`] writes.
+    /// How many bytes [`ConsoleSnapshot::write_to`] writes.
     pub fn bytes(&self) -> u64 {
         self.length + 4
     }
@@ -200,14 +201,14 @@ impl State {
     /// Writes it out.
     ///
     /// # Errors
-    /// What `to` says.
+    /// `to` fails.
     pub fn write_to(self, to: &mut impl Write) -> io::Result<()> {
         to.write_all(&(self.length as u32).to_le_bytes())?;
         self.parts.into_iter().chain([self.last]).try_for_each(|part| to.write_all(&part))
     }
 }
 
-impl State {
+impl ConsoleSnapshot {
     #[cold]
     fn begin_part(&mut self, least: usize) {
         let full = std::mem::replace(&mut self.last, Vec::with_capacity(PART.max(least)));
@@ -216,7 +217,7 @@ impl State {
 }
 
 /// Millions of numbers of a few bytes each come here.
-impl Write for State {
+impl Write for ConsoleSnapshot {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_all(bytes).map(|()| bytes.len())
@@ -270,26 +271,31 @@ fn decode<T: DeserializeOwned>(from: &mut impl Read) -> Option<Result<T, String>
 }
 
 /// Reads one segment, event by event.
-pub struct Reader<R> {
+pub struct SegmentReader<R> {
     events: R,
     bursts: Option<R>,
-    burst: Option<Burst>,
+    burst: Option<LogBurst>,
     entry: u64,
     latest: Timestamp,
     damage: Option<String>,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> SegmentReader<R> {
     /// The state at the head of a segment, and what follows. `bursts` holds the lines that lie apart; without
     /// it they are shown as missing.
     ///
     /// # Errors
     /// The state is not whole, or does not fit this build.
-    pub fn open(header: &Header, mut events: R, bursts: Option<R>) -> Result<(Core, Reader<R>), TraceError> {
+    pub fn open(
+        header: &SegmentHeader,
+        mut events: R,
+        bursts: Option<R>,
+    ) -> Result<(Core, SegmentReader<R>), TraceError> {
         let state = |error: String| TraceError::State { build: header.build.clone(), error };
         let core = decode::<Core>(&mut events).unwrap_or_else(|| Err("it is not whole".into()));
-        let core = core.map_err(state)?;
-        let reader = Reader { events, bursts, burst: None, entry: 0, latest: header.start, damage: None };
+        let core = core.map_err(state)?.checked();
+        let reader =
+            SegmentReader { events, bursts, burst: None, entry: 0, latest: header.start, damage: None };
         Ok((core, reader))
     }
 
@@ -311,7 +317,7 @@ impl<R: Read> Reader<R> {
         };
         let mut event = entry.event;
         if entry.lines_apart > 0
-            && let Event::AgentSaid { message, .. } = &mut event
+            && let Event::AgentMessage { message, .. } = &mut event
             && let AgentMessage::Log { lines, .. } = message.as_mut()
         {
             let older = self.burst(entry.lines_apart as usize);
@@ -331,7 +337,7 @@ impl<R: Read> Reader<R> {
         while let Some(bursts) = &mut self.bursts
             && self.burst.as_ref().is_none_or(|burst| burst.entry < self.entry)
         {
-            match decode::<Burst>(bursts) {
+            match decode::<LogBurst>(bursts) {
                 Some(Ok(burst)) => self.burst = Some(burst),
                 Some(Err(_)) | None => self.bursts = None,
             }
@@ -356,8 +362,8 @@ mod tests {
         Core::new(goal, Vec::new(), Timestamp(7)).lingering()
     }
 
-    fn header() -> Header {
-        Header::new(Timestamp(7), 1.5)
+    fn header() -> SegmentHeader {
+        SegmentHeader::new(Timestamp(7), 1.5)
     }
 
     fn event() -> Event {
@@ -367,12 +373,12 @@ mod tests {
     fn log(lines: &[&str]) -> Event {
         let lines = lines.iter().map(|line| line.to_string()).collect();
         let message = AgentMessage::Log { rank: Rank(0), first: 5, lines, times: Vec::new() };
-        Event::AgentSaid { node: NodeRank(0), message: Box::new(message) }
+        Event::AgentMessage { node: NodeRank(0), message: Box::new(message) }
     }
 
     fn head() -> Vec<u8> {
         let mut bytes = Vec::new();
-        let state = State::of(&core()).unwrap();
+        let state = ConsoleSnapshot::of(&core()).unwrap();
         let length = state.bytes();
         state.write_to(&mut bytes).unwrap();
         assert_eq!(length, bytes.len() as u64);
@@ -380,7 +386,7 @@ mod tests {
     }
 
     fn written(events: &[(Timestamp, Event)]) -> (Vec<u8>, Vec<u8>) {
-        let (mut writer, mut bytes, mut bursts) = (Writer::default(), head(), Vec::new());
+        let (mut writer, mut bytes, mut bursts) = (SegmentWriter::default(), head(), Vec::new());
         for (at, event) in events {
             writer.event(*at, event, &mut bytes, &mut bursts);
         }
@@ -388,14 +394,14 @@ mod tests {
     }
 
     fn read(bytes: &[u8], bursts: Option<&[u8]>) -> Vec<(Timestamp, Event)> {
-        let (_, mut reader) = Reader::open(&header(), bytes, bursts).unwrap();
+        let (_, mut reader) = SegmentReader::open(&header(), bytes, bursts).unwrap();
         let events = std::iter::from_fn(|| reader.event()).collect();
         assert_eq!(reader.damage(), None);
         events
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_events_are_read_back() {
         let events = [
             (Timestamp(8), event()),
             (Timestamp(8), log(&["a", "b", "c"])),
@@ -405,12 +411,12 @@ mod tests {
         ];
         let (bytes, bursts) = written(&events);
         assert_eq!(read(&bytes, Some(&bursts)), events);
-        assert_eq!(Header::parse(&header().line()), Ok(header()));
+        assert_eq!(SegmentHeader::parse(&header().line()), Ok(header()));
         assert_eq!(header().wall_time(Timestamp(2007)), 3.5);
     }
 
     #[test]
-    fn lines_that_are_gone_are_counted_and_shown_as_missing() {
+    fn missing_log_lines_are_shown_as_missing() {
         let (bytes, bursts) =
             written(&[(Timestamp(8), log(&["a", "b", "c"])), (Timestamp(9), log(&["d", "e"]))]);
         let missing = [(Timestamp(8), log(&["…", "…", "c"])), (Timestamp(9), log(&["…", "e"]))];
@@ -420,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_3_a_cut_anywhere_leaves_what_was_before_it() {
+    fn trace_3_truncated_segment_keeps_whole_entries() {
         let events =
             [(Timestamp(8), event()), (Timestamp(9), log(&["a", "b"])), (Timestamp(9), Event::Ticked)];
         let (bytes, bursts) = written(&events);
@@ -433,7 +439,10 @@ mod tests {
         }
         assert_eq!(seen, events.len());
         for end in 0..head {
-            assert!(matches!(Reader::open(&header(), &bytes[..end], None), Err(TraceError::State { .. })));
+            assert!(matches!(
+                SegmentReader::open(&header(), &bytes[..end], None),
+                Err(TraceError::State { .. })
+            ));
         }
     }
 
@@ -442,24 +451,55 @@ mod tests {
         let (mut bytes, _) = written(&[(Timestamp(90), Event::Ticked), (Timestamp(8), Event::Ticked)]);
         assert_eq!(read(&bytes, None), [(Timestamp(90), Event::Ticked), (Timestamp(90), Event::Ticked)]);
         bytes.extend([1, 0, 0, 0, 0xc1]);
-        let (_, mut reader) = Reader::open(&header(), &bytes[..], None).unwrap();
+        let (_, mut reader) = SegmentReader::open(&header(), &bytes[..], None).unwrap();
         assert_eq!((0..5).filter_map(|_| reader.event()).count(), 2);
         assert!(reader.damage().is_some());
     }
 
     #[test]
-    fn trace_1_other_texts_are_refused() {
-        assert!(matches!(Header::parse(""), Err(TraceError::Header(_))));
-        assert!(matches!(Header::parse("{\"kind\":\"x\",\"version\":1}"), Err(TraceError::Header(_))));
+    fn trace_1_other_headers_are_refused() {
+        assert!(matches!(SegmentHeader::parse(""), Err(TraceError::Header(_))));
+        assert!(matches!(SegmentHeader::parse("{\"kind\":\"x\",\"version\":1}"), Err(TraceError::Header(_))));
         let newer = "{\"kind\":\"rankdeck-record\",\"version\":3}";
-        assert_eq!(Header::parse(newer), Err(TraceError::Version(3)));
+        assert_eq!(SegmentHeader::parse(newer), Err(TraceError::Version(3)));
     }
 
     #[test]
     fn trace_4_answers_are_not_recorded() {
         let event = Event::PromptAnswered { node: NodeRank(0), answer: Some("hunter2".into()) };
         let (mut bytes, mut bursts) = (Vec::new(), Vec::new());
-        Writer::default().event(Timestamp(1), &event, &mut bytes, &mut bursts);
+        SegmentWriter::default().event(Timestamp(1), &event, &mut bytes, &mut bursts);
         assert!(!bytes.windows(7).any(|window| window == b"hunter2"));
+    }
+
+    #[test]
+    fn trace_5_impossible_state_is_dropped_and_counted() {
+        use crate::model::{EventTone, HistoryLine};
+        use crate::series::Place;
+        use rankdeck_proto::media::{Histogram, PictureFormat, PictureHead, encoded};
+        let head = PictureHead { format: PictureFormat::Gif, width: 5, height: 4 };
+        let good = encoded(b"GIF89a\x05\0\x04\0");
+        let mut core = core();
+        let model = core.model_mut();
+        let script = "x\"><script>".to_owned();
+        let longer = PictureHead { width: 6, ..head };
+        let place = Place::default();
+        model.gallery.push("good".into(), place, head, good.clone());
+        model.gallery.push("script".into(), place, head, script);
+        model.gallery.push("sides".into(), place, longer, good.clone());
+        model.gallery.push(String::new(), place, head, good);
+        let bins = |counts: Vec<f64>| Histogram { edges: vec![0.0, 1.0], counts };
+        model.histograms.entry("good".into()).or_default().push(place, bins(vec![1.0]));
+        model.histograms.entry("bad".into()).or_default().push(place, bins(vec![-1.0]));
+        let line = |n| HistoryLine::new(n, Timestamp(n), EventTone::Bad, "x");
+        model.history = (0..20_000).map(line).collect();
+        let mut bytes = Vec::new();
+        ConsoleSnapshot::of(&core).unwrap().write_to(&mut bytes).unwrap();
+        let (read, _) = SegmentReader::open(&header(), &bytes[..], None).unwrap();
+        let model = read.model();
+        assert_eq!(model.gallery.names().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["good"]);
+        assert_eq!(model.histograms.keys().collect::<Vec<_>>(), ["good"]);
+        assert_eq!((model.drops.withheld, model.drops.history), (4, 19_000));
+        assert_eq!(model.history.back().map(|line| line.at), Some(Timestamp(19_999)));
     }
 }

@@ -1,4 +1,4 @@
-//! Why environments cannot be made, stepped or restored.
+//! Errors of making, stepping and restoring environments.
 
 use super::classic;
 use rankdeck_types::error::HintedError;
@@ -7,7 +7,7 @@ use rankdeck_types::error::HintedError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
     /// The id is neither built in nor marked as Python's.
-    #[error("unknown environment {id:?}; known in Rust: {known}")]
+    #[error("unknown environment {id:?}; built in: {known}")]
     Unknown {
         /// As configured.
         id: String,
@@ -31,14 +31,14 @@ pub enum EnvError {
         what: String,
     },
     /// Options that do not belong to the environment.
-    #[error("env.{key} is an option of Atari games, and {id} is not one")]
+    #[error("env.{key} applies to Atari games only, and {id} is not one")]
     Option {
         /// As configured.
         id: String,
         key: &'static str,
     },
-    /// An environment gave a number that nothing can be learnt from.
-    #[error("environment {env} ({id}) gave {what} in step {step} of its episode")]
+    /// An environment returned a number that is not finite.
+    #[error("environment {env} ({id}) returned {what} in step {step} of its episode")]
     NotFinite {
         /// As configured.
         id: String,
@@ -49,8 +49,8 @@ pub enum EnvError {
         /// The number and where it is.
         what: String,
     },
-    /// A stop was asked for while the Python worker started.
-    #[error("the environments were not started: a stop was asked for")]
+    /// A stop was requested while the Python worker started.
+    #[error("environments not started: stop requested")]
     Abandoned,
     /// The Python worker could not do it, died or did not answer.
     #[error("environment {id}: {error}")]
@@ -75,16 +75,16 @@ impl EnvError {
     pub fn hint(&self) -> String {
         match self {
             EnvError::Unknown { .. } => {
-                "change env.id, or set env.worker = \"python\" for an environment of Gymnasium".into()
+                "change env.id, or set env.worker = \"python\" for a Gymnasium environment".into()
             }
             EnvError::State { .. } => {
-                "the checkpoint belongs to another environment; start without --resume".into()
+                "start without --resume: the checkpoint belongs to another environment".into()
             }
             EnvError::Option { key, .. } => format!("remove env.{key}"),
             EnvError::Abandoned => String::new(),
             EnvError::Worker { error, .. } => error.hint.clone(),
             EnvError::NotFinite { .. } => {
-                "look at what this environment returns there; other ranks fail only because this one ends"
+                "check what this environment returns there; other ranks fail only because this one ends"
                     .into()
             }
             EnvError::Actions { .. } => "the policy does not fit the environment's action space".into(),

@@ -1,8 +1,8 @@
-//! Environments as a network takes their observations.
+//! Adapts observations to the input that a network takes.
 //!
-//! Owner: whoever makes environments for a policy. A fully connected network takes vectors of f32: boxes of
-//! any rank are flattened, bytes are divided by 255. Networks for images take `[channels, height, width]`:
-//! images without colours get one channel. What fits already is passed on as it is.
+//! A fully connected network takes vectors of f32: boxes of any rank are flattened, bytes are divided by 255.
+//! Networks for images take `[channels, height, width]`: images without colors get one channel. What fits
+//! already is passed on as it is.
 
 use super::{
     Actions, EnvError, ObservationBuffer, ObservationType, Observations, Spec, StepOutcome, VectorEnv,
@@ -92,13 +92,13 @@ impl VectorEnv for FittedEnv {
     }
 
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
-        self.begin(actions, outcome)?;
+        self.start_step(actions, outcome)?;
         self.finish(outcome)
     }
 
-    fn begin(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+    fn start_step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         let inner = self.numbers.as_mut().map_or(outcome, |numbers| &mut numbers.outcome);
-        self.inner.begin(actions, inner)
+        self.inner.start_step(actions, inner)
     }
 
     fn finish(&mut self, outcome: &mut StepOutcome) -> Result<(), EnvError> {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_any_shape_become_shares_of_255_for_a_fully_connected_network() {
+    fn bytes_are_scaled_for_fully_connected_networks() {
         for shape in [&[6][..], &[2, 3], &[1, 2, 3]] {
             let mut env = fit(counting(shape), Network::Mlp);
             assert_eq!(env.spec(), &Spec::discrete(6, 2));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_colours_has_one_channel_and_images_stay_bytes() {
+    fn grayscale_image_has_one_channel_of_bytes() {
         let env = fit(counting(&[40, 50]), Network::Nature);
         assert_eq!(env.spec().observation_shape, [1, 40, 50]);
         assert_eq!(env.spec().observation_type, ObservationType::U8);

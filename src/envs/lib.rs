@@ -1,4 +1,4 @@
-//! Environments: what they offer, which exist, and how many of them are stepped together.
+//! Environments: their interface, the built-in ones, and vectors of them that step together.
 //!
 //! Two implementations of one trait, [`VectorEnv`]: [`classic`] control in Rust, bit-equal to Gymnasium and
 //! saved in checkpoints, and everything else in one Python worker process per rank. [`make_vector`] chooses.
@@ -16,23 +16,19 @@
 
 pub mod classic;
 mod error;
-mod factory;
 mod fitted;
 pub mod log;
-mod outcome;
 mod python;
 mod start;
 
 pub use error::EnvError;
-pub use factory::EnvFactory;
 pub use fitted::{BYTE_SCALE, fit};
-pub use outcome::{Episode, ObservationBuffer, StepOutcome};
-pub use start::{abandon_when, unstarted};
-
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Activity;
 use rankdeck_proto::show::Picture;
 use rankdeck_types::experiment::{Env, EnvWorker};
+pub use start::{abandon_when, unstarted};
+use std::cell::RefCell;
 
 /// The actions that an environment takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,7 +89,7 @@ impl Spec {
 
     /// Elements of one observation.
     pub fn observation_len(&self) -> usize {
-        // Whatever a worker says, it is no smaller than that.
+        // A lower bound, whatever the worker reports.
         self.observation_shape.iter().fold(1, |all, size| all.saturating_mul(*size))
     }
 }
@@ -134,6 +130,83 @@ pub enum Actions<'a> {
     Continuous(&'a [f32]),
 }
 
+/// A finished episode: a whole game, however training cuts it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Episode {
+    /// Local index of the environment.
+    pub env: usize,
+    /// Sum of its rewards, unclipped.
+    pub episode_return: f64,
+    /// Its steps.
+    pub length: u64,
+}
+
+/// `[envs][observation_shape]`, owned.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ObservationBuffer {
+    /// Feature vectors.
+    F32(Vec<f32>),
+    /// Pixels.
+    U8(Vec<u8>),
+}
+
+impl ObservationBuffer {
+    /// Room for the observations of `envs` environments, filled with 0.
+    pub fn new(spec: &Spec, envs: usize) -> ObservationBuffer {
+        let len = envs * spec.observation_len();
+        match spec.observation_type {
+            ObservationType::F32 => ObservationBuffer::F32(vec![0.0; len]),
+            ObservationType::U8 => ObservationBuffer::U8(vec![0; len]),
+        }
+    }
+
+    /// All of it.
+    pub fn view(&self) -> Observations<'_> {
+        match self {
+            ObservationBuffer::F32(values) => Observations::F32(values),
+            ObservationBuffer::U8(values) => Observations::U8(values),
+        }
+    }
+}
+
+/// What one step led to, per environment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepOutcome {
+    /// Rewards for learning (of Atari games clipped, if so configured).
+    pub rewards: Vec<f32>,
+    /// The task itself ended: nothing follows, so no value is added.
+    pub terminated: Vec<bool>,
+    /// A limit from outside, such as time, ended the episode: the value of its final observation still
+    /// counts.
+    pub truncated: Vec<bool>,
+    /// False: the environment was only reset. Not a transition, not counted, not to be stored.
+    pub valid: Vec<bool>,
+    /// Row `i` is the last observation of environment `i`'s episode where `terminated[i]` or `truncated[i]`;
+    /// other rows are undefined.
+    pub final_observations: ObservationBuffer,
+    /// Episodes that ended in this step, in order of their environments.
+    pub episodes: Vec<Episode>,
+}
+
+impl StepOutcome {
+    /// Room for the steps of `envs` environments.
+    pub fn new(spec: &Spec, envs: usize) -> StepOutcome {
+        StepOutcome {
+            rewards: vec![0.0; envs],
+            terminated: vec![false; envs],
+            truncated: vec![false; envs],
+            valid: vec![true; envs],
+            final_observations: ObservationBuffer::new(spec, envs),
+            episodes: Vec::with_capacity(envs),
+        }
+    }
+
+    /// Environment `i`'s episode is over for the learner, for any reason.
+    pub fn done(&self, i: usize) -> bool {
+        self.terminated[i] || self.truncated[i]
+    }
+}
+
 /// What environments are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnvPurpose {
@@ -142,8 +215,17 @@ pub enum EnvPurpose {
     /// Evaluation: whole games and raw rewards, seeds disjoint from training. The global index is
     /// the number of the episode.
     Evaluate,
-    /// The same, to be looked at: environments that can draw themselves are made so that they do.
+    /// The same, to be shown: environments that can draw themselves are made so that they do.
     Show,
+}
+
+/// Where the Python worker of an environment imports modules from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerImports {
+    /// The current directory too: a rank runs in its code.
+    CurrentDirectory,
+    /// Installed packages and `PYTHONPATH` only: the environment is a checkpoint's (IMPORT-1).
+    Installed,
 }
 
 /// Called by slow environments: with what they begin to do, again for each progress in it, and with
@@ -165,9 +247,9 @@ pub trait VectorEnv {
     /// Steps every environment by its action and overwrites `outcome`. After an error the environments cannot
     /// be used any more.
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError>;
-    /// Begins a step, which may go on beside the caller: in another process. [`VectorEnv::finish`] ends it;
+    /// Starts a step, which may continue in another process. [`VectorEnv::finish`] ends it;
     /// until then nothing else is asked of these environments.
-    fn begin(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+    fn start_step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         self.step(actions, outcome)
     }
     /// Waits for the step that was begun with the same `outcome`, which is whole then.
@@ -175,7 +257,7 @@ pub trait VectorEnv {
         Ok(())
     }
     /// The environment at this local index need not be stepped any more before the next reset: its results
-    /// are not looked at. Environments whose steps cost next to nothing may be stepped all the same.
+    /// are not used. Environments whose steps cost next to nothing may be stepped all the same.
     fn retire(&mut self, _index: usize) {}
     /// Starts again with the seeds of [`make_vector`], so that the same episodes follow.
     fn reset(&mut self) -> Result<(), EnvError>;
@@ -210,7 +292,65 @@ pub fn make_vector(
     let streams = Streams { seeds: *seeds, first_env, start_iteration, purpose };
     match in_rust(env)? {
         true => classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id)),
-        false => Ok(Box::new(python::PythonVector::new(env, envs, streams, None)?)),
+        false => {
+            let worker = python::PythonWorker::start(env, WorkerImports::CurrentDirectory)?;
+            Ok(Box::new(python::PythonVector::new(env, envs, streams, worker)?))
+        }
+    }
+}
+
+/// Makes environments of one kind, whose shapes are known.
+///
+/// An environment of Python's is imported and made to learn its shapes, which takes seconds to minutes where
+/// it is a large simulator. The first vector takes that worker over, with the environment that is in it.
+pub struct EnvFactory {
+    env: Env,
+    imports: WorkerImports,
+    spec: Spec,
+    worker: RefCell<Option<python::PythonWorker>>,
+}
+
+impl EnvFactory {
+    /// Learns the shapes of `env` from one. Call it on a thread that lives as long as the environments: a
+    /// Python worker dies with the thread that started it.
+    pub fn open(env: &Env) -> Result<EnvFactory, EnvError> {
+        EnvFactory::open_with(env, WorkerImports::CurrentDirectory)
+    }
+
+    /// As [`EnvFactory::open`], for workers with these imports.
+    pub fn open_with(env: &Env, imports: WorkerImports) -> Result<EnvFactory, EnvError> {
+        let (worker, spec) = match in_rust(env)? {
+            true => (None, classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id))?),
+            false => {
+                let (worker, spec) = python::open(env, imports)?;
+                (Some(worker), spec)
+            }
+        };
+        Ok(EnvFactory { env: env.clone(), imports, spec, worker: RefCell::new(worker) })
+    }
+
+    /// Shapes of each environment.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// As [`make_vector`].
+    pub fn make(
+        &self,
+        envs: usize,
+        first_env: u32,
+        seeds: &Seeds,
+        start_iteration: u64,
+        purpose: EnvPurpose,
+    ) -> Result<Box<dyn VectorEnv>, EnvError> {
+        // The environment that gave its shapes has no rendering.
+        let worker = (purpose != EnvPurpose::Show).then(|| self.worker.take()).flatten();
+        if in_rust(&self.env)? {
+            return make_vector(&self.env, envs, first_env, seeds, start_iteration, purpose);
+        }
+        let worker = worker.map_or_else(|| python::PythonWorker::start(&self.env, self.imports), Ok)?;
+        let streams = Streams { seeds: *seeds, first_env, start_iteration, purpose };
+        Ok(Box::new(python::PythonVector::new(&self.env, envs, streams, worker)?))
     }
 }
 

@@ -1,15 +1,15 @@
-//! Plain lines of a program that trains.
+//! Plain log lines of a training program.
 
 use std::io::Write;
 
-/// A plain line on stdout. The program goes on when stdout is closed.
-pub fn say(text: &str) {
+/// Prints a line on stdout. The program continues when stdout is closed.
+pub fn print_line(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}");
     let _ = out.flush();
 }
 
-/// A plain line on stderr.
+/// Prints a line on stderr.
 pub fn warn(text: &str) {
     #[expect(clippy::disallowed_methods, reason = "a rank's standard error is its log")]
     let mut stderr = std::io::stderr().lock();

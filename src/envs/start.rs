@@ -1,8 +1,8 @@
-//! Starting environments takes up to minutes where Python and its packages come from a slow disk or the cores
-//! are busy. A stop need not wait for it: the start is broken off, and what stands in for the environments
-//! has their shapes and cannot be stepped.
+//! Aborts the start of environments when the rank is stopped.
 //!
-//! Owner: the process, which says once what a stop is.
+//! Starting can take minutes where Python and its packages come from a slow disk or the cores are busy. The
+//! start is aborted, and a stand-in with the same shapes, which cannot be stepped, takes the place of the
+//! environments.
 
 use super::{Actions, EnvError, ObservationBuffer, Observations, Spec, StepOutcome, VectorEnv};
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ pub fn abandon_when(asked: fn() -> bool) {
     ABANDONED.get_or_init(|| asked);
 }
 
-/// The start of a worker is not wanted any more.
+/// Whether the start of a worker is aborted.
 pub(super) fn is_abandoned() -> bool {
     ABANDONED.get().is_some_and(|asked| asked())
 }

@@ -1,5 +1,4 @@
-//! Policies' distributions: log-probability and entropy per row, and their gradients with respect to what the
-//! network gave.
+//! Log-probability and entropy of action distributions per row, with their gradients.
 //!
 //! The way of every policy loss: [`Categorical::forward`] or [`Gaussian::forward`] gives `log_probs` and the
 //! mean entropy, a loss gives its gradient with respect to each row's log-probability ([`super::loss`]), and
@@ -15,7 +14,7 @@ const HALF_LN_TWO_PI: f32 = 0.918_938_5;
 /// Discrete actions, from logits.
 pub struct Categorical {
     isa: Isa,
-    /// Normalised log-probabilities of all actions, of the last forward pass.
+    /// Normalized log-probabilities of all actions, of the last forward pass.
     log_all: Matrix,
     /// Each row's entropy.
     entropies: Vec<f32>,
@@ -100,7 +99,7 @@ on_every_isa! {
             for logit in from {
                 total += exp(logit - largest);
             }
-            // Not `largest + ln(total)`: that would lose what ln says beside a large logit.
+            // Not `largest + ln(total)`: that would lose the logarithm next to a large logit.
             let total = ln(total);
             *entropy = 0.0;
             for (to, logit) in to.iter_mut().zip(from) {

@@ -1,4 +1,4 @@
-//! Matrix products of the sizes that small networks have.
+//! Matrix products for the sizes of small networks.
 //!
 //! `C[m, n] = start + sum over k of A[m, k] * B[k, n]`, B and C row by row with rows of whole [`SIMD_WIDTH`],
 //! A by rows or by columns, so that one kernel serves the forward pass (A = inputs, B = transposed weights),
@@ -13,19 +13,19 @@
 use super::isa::{Isa, IsaKind, on_every_isa};
 
 /// Rows of B and C are padded with zeros to a multiple of this: one AVX-512 register.
-pub const SIMD_WIDTH: usize = 16;
+pub(crate) const SIMD_WIDTH: usize = 16;
 
 /// Rounds up to whole [`SIMD_WIDTH`].
 pub const fn padded(width: usize) -> usize {
     width.next_multiple_of(SIMD_WIDTH)
 }
 
-/// Depth of a block: as much of B as the first-level cache holds beside A.
+/// Depth of a block: as much of B as fits into the first-level cache with A.
 const DEPTH: usize = 256;
 
 /// What the sums start from.
 #[derive(Debug, Clone, Copy)]
-pub enum InitialSum<'a> {
+pub(crate) enum InitialSum<'a> {
     /// The result replaces what the output holds.
     Zero,
     /// The same row, `[n]`, for every row of C: a bias.
@@ -36,7 +36,7 @@ pub enum InitialSum<'a> {
 
 /// The left factor of a product, which is not copied.
 #[derive(Debug, Clone, Copy)]
-pub enum Factor<'a> {
+pub(crate) enum Factor<'a> {
     /// Row by row: element (row, k) is `data[row * stride + k]`.
     Rows {
         /// The elements, row by row.
@@ -197,7 +197,7 @@ fn add<const R: usize, const C: usize>(
 
 on_every_isa! {
     /// Adds every column's sum over the rows of `values` (`[rows][n]`) to `sums` (`[n]`), row after row.
-    pub fn add_rows(values: &[f32], sums: &mut [f32]) {
+    pub(crate) fn add_rows(values: &[f32], sums: &mut [f32]) {
         for row in values.chunks_exact(sums.len().max(1)) {
             for (sum, value) in sums.iter_mut().zip(row) {
                 *sum += value;
@@ -231,7 +231,7 @@ mod tests {
                     (InitialSum::Row(&bias), &|_, column| bias[column]),
                     (InitialSum::Sum, &|row, column| old[row * n + column]),
                 ] {
-                    let wanted: Vec<u32> = (0..m * n)
+                    let expected: Vec<u32> = (0..m * n)
                         .map(|i| {
                             let (row, column) = (i / n, i % n);
                             (0..depth)
@@ -245,7 +245,7 @@ mod tests {
                         let mut c = old.clone();
                         multiply(isa, factor, &b, start, &mut c, m, depth, n);
                         let got: Vec<u32> = c.iter().map(|x| x.to_bits()).collect();
-                        assert_eq!(got, wanted, "{} {m} {depth} {n}", isa.name());
+                        assert_eq!(got, expected, "{} {m} {depth} {n}", isa.name());
                     }
                 }
             }

@@ -1,7 +1,7 @@
-//! Instruction sets: one source, compiled for several of them, chosen once at run time.
+//! Instruction sets: one source compiled for several of them, selected once at run time.
 //!
 //! A kernel is a plain safe Rust loop. [`on_every_isa!`] compiles it three times: for AVX-512, for AVX2 with
-//! FMA, and for the baseline. The compiler vectorises each copy for its instruction set; the only unsafe code
+//! FMA, and for the baseline. The compiler vectorizes each copy for its instruction set; the only unsafe code
 //! is the call of a copy after its features were found.
 //!
 //! Rust never fuses `a * b + c` and never reorders float sums by itself, and [`f32::mul_add`] is rounded once

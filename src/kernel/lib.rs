@@ -1,29 +1,28 @@
-//! Small dense networks in plain Rust: forward, backward, losses and the optimiser's step.
+//! Small dense networks in plain Rust: forward, backward, losses and the optimizer step.
 //!
-//! Owner: the learner. At the sizes of classic control, libtorch spends nearly all its time on dispatching to
-//! its kernels. This crate is used instead where the device is the CPU and the network an MLP. Autograd stays
-//! the reference (tests compare every gradient with it), and runs other networks and GPUs.
+//! At the sizes of classic control, libtorch spends nearly all its time on dispatching to its kernels. This
+//! crate is used instead where the device is the CPU and the network an MLP. Autograd stays the reference
+//! (tests compare every gradient with it), and runs other networks and GPUs.
 //!
 //! An update: [`mlp::Mlp::load`] packs the flat parameters, [`mlp::Mlp::forward`] runs a minibatch,
-//! [`distribution`] and [`loss`] (or [`q`]) give the gradient of the outputs, [`mlp::Mlp::backward`] adds to
-//! the flat gradients, the ranks average those, [`optimise`] steps.
+//! [`distribution`] and [`loss`] give the gradient of the outputs, [`mlp::Mlp::backward`] adds to
+//! the flat gradients, the ranks average those, [`optimizer`] steps.
 //!
-//! Invariants, beside those of the parts:
+//! Invariants, besides those of the parts:
 //! - The same bits on every processor (see [`isa`]), so that a run may resume on another host.
 
 pub mod distribution;
-pub mod gemm;
+pub(crate) mod gemm;
 pub mod isa;
 pub mod loss;
 pub mod math;
 pub mod matrix;
 pub mod mlp;
 pub mod numpy_random;
-pub mod optimise;
+pub mod optimizer;
 pub mod orthogonal;
-pub mod q;
 pub mod seeds;
 
 pub use isa::Isa;
 pub use matrix::Matrix;
-pub use mlp::{Activation, Mlp};
+pub use mlp::{LayerActivation, Mlp};

@@ -1,4 +1,4 @@
-//! A batch of rows, padded so that kernels need no edges.
+//! A batch of rows, padded so that kernels need no edge cases.
 
 use super::gemm::{SIMD_WIDTH, padded};
 
@@ -36,7 +36,7 @@ impl Matrix {
     }
 
     /// Uses the first `rows` rows, whatever they hold; memory grows if needed.
-    pub fn set_rows(&mut self, rows: usize) {
+    pub(crate) fn set_rows(&mut self, rows: usize) {
         if rows * self.stride > self.data.len() {
             self.data.resize(rows * self.stride, 0.0);
         }
@@ -49,7 +49,7 @@ impl Matrix {
     }
 
     /// A row without its padding.
-    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
+    pub(crate) fn row_mut(&mut self, row: usize) -> &mut [f32] {
         &mut self.data[row * self.stride..row * self.stride + self.columns]
     }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_come_back_and_the_padding_stays_zero() {
+    fn matrix_rows_round_trip_and_padding_stays_zero() {
         let mut matrix = Matrix::new(1, 3);
         matrix.copy_rows(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert_eq!((matrix.rows(), matrix.stride()), (2, 16));

@@ -1,9 +1,9 @@
-//! A dense network over the flat parameter buffer: batch forward with saved activations, and the backward
-//! pass by hand.
+//! A dense network over the flat parameter buffer: batched forward with saved activations, and a hand-written
+//! backward pass.
 //!
-//! Owner: the learner or the actor. [`Mlp::load`] reads parameters from the flat buffer and packs them for
-//! both passes (a copy of the weights, small beside a pass over a minibatch). Gradients are added to a flat
-//! buffer of the same layout, so that averaging and stepping are independent of what computed them.
+//! [`Mlp::load`] reads parameters from the flat buffer and packs them for both passes (a copy of the weights,
+//! small compared with a pass over a minibatch). Gradients are added to a flat buffer of the same layout, so that
+//! averaging and stepping are independent of what computed them.
 //!
 //! Invariants:
 //! - MLP-1: outputs and gradients equal libtorch's within 1e-5 of the largest magnitude.
@@ -31,7 +31,7 @@ pub struct Layer {
 
 /// What follows a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
+pub enum LayerActivation {
     /// The layer's output is left as it is.
     Identity,
     /// Hyperbolic tangent.
@@ -40,28 +40,28 @@ pub enum Activation {
     Relu,
 }
 
-impl Activation {
+impl LayerActivation {
     fn forward(self, isa: Isa, values: &mut [f32]) {
         match self {
-            Activation::Identity => {}
-            Activation::Tanh => tanh_all(isa, values),
-            Activation::Relu => relu_all(isa, values),
+            LayerActivation::Identity => {}
+            LayerActivation::Tanh => tanh_all(isa, values),
+            LayerActivation::Relu => relu_all(isa, values),
         }
     }
 
     /// All three can be undone from the output alone.
     fn backward(self, isa: Isa, gradient: &mut [f32], outputs: &[f32]) {
         match self {
-            Activation::Identity => {}
-            Activation::Tanh => tanh_back(isa, gradient, outputs),
-            Activation::Relu => relu_back(isa, gradient, outputs),
+            LayerActivation::Identity => {}
+            LayerActivation::Tanh => tanh_back(isa, gradient, outputs),
+            LayerActivation::Relu => relu_back(isa, gradient, outputs),
         }
     }
 }
 
 struct LayerBuffers {
     layer: Layer,
-    activation: Activation,
+    activation: LayerActivation,
     /// `[inputs][padded outputs]`.
     forward: Vec<f32>,
     /// `[padded outputs]`.
@@ -86,12 +86,18 @@ pub struct Mlp {
 impl Mlp {
     /// `layers` are those of the flat buffer, `hidden` after each but the last, `last` after the last; room
     /// for `rows` rows.
-    pub fn new(layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
+    pub fn new(layers: &[Layer], hidden: LayerActivation, last: LayerActivation, rows: usize) -> Mlp {
         Mlp::on(Isa::best(), layers, hidden, last, rows)
     }
 
     /// As [`Mlp::new`], on the given instruction set: all of them give the same bits.
-    pub fn on(isa: Isa, layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
+    pub fn on(
+        isa: Isa,
+        layers: &[Layer],
+        hidden: LayerActivation,
+        last: LayerActivation,
+        rows: usize,
+    ) -> Mlp {
         let stage = |(i, layer): (usize, &Layer)| LayerBuffers {
             layer: *layer,
             activation: if i + 1 == layers.len() { last } else { hidden },
@@ -154,7 +160,7 @@ impl Mlp {
     }
 
     /// Adds the gradient of a loss to `flat`, given that of the outputs of the last forward pass over the
-    /// same `input`; writes that of the inputs into `input_gradient` where wanted.
+    /// same `input`; writes that of the inputs into `input_gradient` if given.
     pub fn backward(
         &mut self,
         input: &Matrix,

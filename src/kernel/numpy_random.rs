@@ -1,13 +1,13 @@
-//! NumPy's default random generator, so that a seed means here what it means in Gymnasium.
+//! NumPy's default random generator, so that a seed means the same as in Gymnasium.
 //!
-//! Owner: the holder of a [`Generator`]. `SeedSequence` (NEP 19; its mixing function follows M. O'Neill's
-//! `seed_seq` improvement) turns words into a state, PCG64 (O'Neill 2014: 128-bit LCG, XSL-RR output) makes
-//! the numbers.
+//! `SeedSequence` (NEP 19; its mixing function follows M. O'Neill's `seed_seq` improvement) turns words into
+//! a state, PCG64 (O'Neill 2014: 128-bit LCG, XSL-RR output) makes the numbers.
 //!
 //! Invariants:
 //! - RNG-1: `Generator::from_words(words)` gives the doubles of `numpy.random.default_rng(words)`, bit by
 //!   bit.
-//! - RNG-2: `from_words(int_words(n))` gives those of `default_rng(n)` for the integer `n`.
+//! - RNG-2: the 32-bit words of an integer `n`, least significant first and without leading zeros, give those
+//!   of `default_rng(n)`.
 
 const POOL: usize = 4;
 const MULTIPLIER: u128 = (2_549_297_995_355_413_924 << 64) | 4_865_540_595_714_422_341;
@@ -87,15 +87,6 @@ impl Generator {
     }
 }
 
-/// The words of an integer, least significant first, as NumPy cuts it: one zero word for 0, no leading zeros
-/// otherwise.
-pub fn int_words(value: u64) -> Vec<u32> {
-    match (value as u32, (value >> 32) as u32) {
-        (low, 0) => vec![low],
-        (low, high) => vec![low, high],
-    }
-}
-
 /// `SeedSequence(words).generate_state(4, uint64)`.
 fn seed_state(entropy: &[u32]) -> [u64; 4] {
     const INIT_A: u32 = 0x43b0_d7e5;
@@ -146,8 +137,17 @@ fn seed_state(entropy: &[u32]) -> [u64; 4] {
 mod tests {
     use super::*;
 
+    /// The words of an integer, least significant first, as NumPy cuts it: one zero word for 0, no leading zeros
+    /// otherwise.
+    fn int_words(value: u64) -> Vec<u32> {
+        match (value as u32, (value >> 32) as u32) {
+            (low, 0) => vec![low],
+            (low, high) => vec![low, high],
+        }
+    }
+
     #[test]
-    fn rng_2_an_integer_seed_gives_numpys_numbers() {
+    fn rng_2_integer_seed_gives_numpys_numbers() {
         // numpy 2.4.6: default_rng(s).random(2), as bits.
         let recorded = RECORDED_INT;
         for (seed, bits) in recorded {
@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn rng_1_a_list_seed_gives_numpys_numbers() {
+    fn rng_1_list_seed_gives_numpys_numbers() {
         // numpy 2.4.6: default_rng([1, 2, 3, 4, 5, 6]).random(2), as bits.
         let mut generator = Generator::from_words(&[1, 2, 3, 4, 5, 6]);
         assert_eq!([generator.next_f64().to_bits(), generator.next_f64().to_bits()], RECORDED_LIST);
     }
 
     #[test]
-    fn a_state_goes_on_where_it_was_saved() {
+    fn restored_state_continues_the_stream() {
         let mut generator = Generator::from_words(&[7]);
         generator.next_u64();
         let mut copy = Generator::from_state(generator.to_state());

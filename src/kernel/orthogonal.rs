@@ -1,7 +1,7 @@
-//! Orthonormal vectors, for weights to begin with.
+//! Orthogonal initial weights.
 
 /// Makes a vector orthogonal to those of `basis`, which are orthonormal and as long as it, and of length 1.
-/// `false` where next to nothing of it is left, which is no direction of its own.
+/// `false` if almost nothing of it is left, so that it has no direction of its own.
 ///
 /// Modified Gram-Schmidt, a second time where much of the vector was in the span of the others and what is
 /// left is inaccurate, by the criterion of Daniel, Gragg, Kaufman and Stewart ("Reorthogonalization and
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_become_orthonormal_and_what_the_basis_spans_is_refused() {
+    fn dependent_vectors_are_rejected() {
         let mut basis: Vec<Vec<f64>> = Vec::new();
         for start in [[1.0, 2.0, 3.0], [3.0, -1.0, 0.5], [0.0, 1.0, 1e-3]] {
             let mut vector = start.to_vec();

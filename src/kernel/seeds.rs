@@ -1,14 +1,14 @@
-//! Random streams of a run: every stream is named, and no two names share a seed.
+//! Random streams of a run: every stream has a name, and no two names share a seed.
 //!
-//! Owner: the run's base seed. A stream's seed is the list of its name's words
-//! `[epoch low, epoch high, index, base low, base high, purpose]`, handed to NumPy's `SeedSequence`
-//! ([`crate::numpy_random`]). Since `purpose` is never 0, the list equals the integer with these 32-bit
-//! digits, so Gymnasium gets the same stream from `env.reset(seed=that_integer)`.
+//! A stream's seed is the list of its name's words `[epoch low, epoch high, index, base low, base high,
+//! purpose]`, handed to NumPy's `SeedSequence` ([`crate::numpy_random`]). Since `purpose` is never 0, the
+//! list equals the integer with these 32-bit digits, so Gymnasium gets the same stream from
+//! `env.reset(seed=that_integer)`.
 //!
 //! Invariants:
 //! - SEEDS-1: different (base, purpose, index, epoch) give different lists: the map is injective, so streams
 //!   never coincide, whatever the number of ranks and environments. (Adding the rank to a base seed, as
-//!   CleanRL does, makes most environments of neighbouring ranks twins.)
+//!   CleanRL does, makes most environments of neighboring ranks twins.)
 //! - [`Purpose::Model`] does not depend on the rank: all ranks begin with equal weights.
 //! - Environment and action streams are named by the *global* environment index, `rank *
 //!   local_num_envs + i`: an environment's randomness does not depend on how many ranks share the work.
@@ -23,7 +23,7 @@ pub enum Purpose {
     /// Initial weights. Index 0, epoch 0.
     Model = 1,
     /// A training environment. Index: global environment index. Epoch: iteration at which environments were
-    /// made anew.
+    /// made again.
     Env = 2,
     /// Sampling of actions. Index: global environment index. Epoch: training iteration.
     Action = 3,
@@ -74,7 +74,7 @@ mod tests {
         [Purpose::Model, Purpose::Env, Purpose::Action, Purpose::Shuffle, Purpose::Eval, Purpose::Replay];
 
     #[test]
-    fn seeds_1_no_two_streams_share_a_seed_or_a_first_number() {
+    fn seeds_1_streams_share_no_seed_and_no_first_number() {
         let (mut words, mut firsts, mut count) = (HashSet::new(), HashSet::new(), 0);
         for base in [0, 1, 2, 1 << 32] {
             for purpose in PURPOSES {

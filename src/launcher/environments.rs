@@ -3,10 +3,9 @@
 //! Owner: the user, on the host in question. The check makes and plays the environment with the code of a
 //! run, so that what works here works there.
 
-use crate::error::LaunchError;
-use crate::experiment;
 use crate::flags::Flags;
-use rankdeck_envs::log::say;
+use crate::{LaunchError, load_experiment};
+use rankdeck_envs::log::print_line;
 use rankdeck_envs::{ActionSpace, Actions, EnvPurpose, Spec, StepOutcome, make_vector};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::libtorch;
@@ -26,17 +25,17 @@ const ENVS: usize = 4;
 /// What was checked: the experiment around the environment, when one was given, and the environment's shapes.
 #[derive(Debug)]
 pub struct CheckedEnvironment {
-    /// As the file says, with the environment that was asked for.
+    /// The file's experiment, with the requested environment.
     pub experiment: Option<Experiment>,
     /// Its shapes.
     pub spec: Spec,
 }
 
-/// Does what `--check-env` asks for.
+/// Runs `--check-env`.
 pub fn check(flags: &Flags) -> Result<CheckedEnvironment, LaunchError> {
     let experiment = match flags.config.as_os_str() == "-" {
         true => None,
-        false => Some(experiment::load(&flags.config)?),
+        false => Some(load_experiment(&flags.config)?),
     };
     let mut env = experiment
         .as_ref()
@@ -53,7 +52,7 @@ pub fn check(flags: &Flags) -> Result<CheckedEnvironment, LaunchError> {
     })
 }
 
-/// Plays `env` at random for a moment and says what it looks like; returns its shapes.
+/// Plays `env` at random for a moment and prints its spaces; returns its shapes.
 fn play(env: &Env) -> Result<Spec, LaunchError> {
     let begun = Instant::now();
     let seeds = Seeds::new(0);
@@ -91,55 +90,56 @@ fn play(env: &Env) -> Result<Spec, LaunchError> {
         episodes += outcome.episodes.len();
     }
     let rate = steps as f64 / begun.elapsed().as_secs_f64();
-    say(&format!("{}: works", env.id));
-    say(&format!("  observations  {:?} {:?}", spec.observation_type, spec.observation_shape));
-    say(&format!("  actions       {actions}"));
-    say(&format!("  made in       {:.1} s", made.as_secs_f64()));
-    say(&format!("  speed         {rate:.0} steps/s of {ENVS} environments, {episodes} episodes ended"));
+    print_line(&format!("{}: works", env.id));
+    print_line(&format!("  observations  {:?} {:?}", spec.observation_type, spec.observation_shape));
+    print_line(&format!("  actions       {actions}"));
+    print_line(&format!("  made in       {:.1} s", made.as_secs_f64()));
+    print_line(&format!(
+        "  speed         {rate:.0} steps/s of {ENVS} environments, {episodes} episodes ended"
+    ));
     Ok(spec)
 }
 
-/// Does what `--setup-env` asks for.
+/// Runs `--setup-env`.
 pub fn set_up(folder: &Path, flags: &Flags) -> Result<(), LaunchError> {
     let python = flags.python.as_deref().unwrap_or("python3");
     let home = folder.join("bin/python");
     if !home.exists() {
-        say(&format!("making {} with {python}", folder.display()));
+        print_line(&format!("creating {} with {python}", folder.display()));
         let mut command = Command::new(python);
         command.args(["-m", "venv"]).arg(folder);
         execute(
             &mut command,
-            "the virtual environment cannot be made",
+            "cannot create the virtual environment",
             "install Python 3 with its venv module (Debian: `apt install python3-venv`), or give --python",
         )?;
     }
     let more = flags.torch.then_some(libtorch::REQUIREMENT).into_iter();
     let packages: Vec<&str> =
         PACKAGES.into_iter().chain(more).chain(flags.package.iter().map(String::as_str)).collect();
-    say(&format!("installing {}", packages.join(", ")));
+    print_line(&format!("installing {}", packages.join(", ")));
     let mut command = Command::new(&home);
     command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(&packages);
     execute(
         &mut command,
-        "packages cannot be installed",
-        "without a network: `pip download` them on a machine that has one, copy the folder here, and run this again with \
-         PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER in the environment",
+        "cannot install packages",
+        "offline: run `pip download` on a connected machine, copy the directory here, and rerun with PIP_NO_INDEX=1 and PIP_FIND_LINKS=DIR in the environment",
     )?;
     // Absolute, as env.python needs it: a run may have another working directory.
     let home = std::path::absolute(&home)
-        .map_err(|error| LaunchError::failure(format!("the current folder is gone: {error}"), ""))?;
+        .map_err(|error| LaunchError::failure(format!("cannot read the current directory: {error}"), ""))?;
     for id in ["CartPole-v1", "ALE/Pong-v5"] {
         let python = home.display().to_string();
         play(&Env { worker: EnvWorker::Python, python, ..Env::new(id, ENVS as u32) })?;
     }
-    say("");
-    say("in the experiment:");
-    say("  [env]");
-    say(&format!("  python = {:?}", home.display().to_string()));
+    print_line("");
+    print_line("in the experiment:");
+    print_line("  [env]");
+    print_line(&format!("  python = {:?}", home.display().to_string()));
     if flags.torch {
-        say("in hosts.toml:");
-        say("  [defaults]");
-        say(&format!("  libtorch = {:?}", format!("python:{}", home.display())));
+        print_line("in hosts.toml:");
+        print_line("  [defaults]");
+        print_line(&format!("  libtorch = {:?}", format!("python:{}", home.display())));
     }
     Ok(())
 }

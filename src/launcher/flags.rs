@@ -1,7 +1,7 @@
 //! The command line of the trainer.
 
 use clap::builder::ArgPredicate;
-use rankdeck_types::experiment::Backend;
+use rankdeck_types::experiment::BackendChoice;
 use rankdeck_types::schema::former_word;
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub struct Flags {
           default_value_if("evaluate", ArgPredicate::IsPresent, "-"),
           default_value_if("setup_env", ArgPredicate::IsPresent, "-"))]
     pub config: PathBuf,
-    /// Folder for checkpoints and TensorBoard files [default: $RANKDECK_RUN_DIR, else runs/NAME-TIME]
+    /// Directory for checkpoints and TensorBoard files [default: $RANKDECK_RUN_DIR, else runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Checkpoint to resume from, or `latest` [default: $RANKDECK_RESUME]
@@ -40,7 +40,7 @@ pub struct Flags {
     pub master_port: Option<u16>,
     /// Library of the collectives; wins over distributed.backend
     #[arg(long, value_name = "tcp|nccl", value_parser = backend)]
-    pub backend: Option<Backend>,
+    pub backend: Option<BackendChoice>,
     /// Start N ranks on this host, forward signals to them, end with the worst of their exit codes
     #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
           value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -49,11 +49,11 @@ pub struct Flags {
     #[cfg(feature = "inject")]
     #[arg(long, value_name = "FAULT@RANK:STEP")]
     pub inject: Vec<String>,
-    /// Make an environment on this host as a run would, play it, say what it looks like; with --config, with
+    /// Create an environment on this host as a run would, play it and print its spaces; with --config, use
     /// the options of its [env]
     #[arg(long, value_name = "ID", conflicts_with = "spawn")]
     pub check_env: Option<String>,
-    /// Load CUDA and compute on each GPU that this process sees, or say why that does not work
+    /// Load CUDA and compute on each visible GPU, or print why that fails
     #[arg(long, conflicts_with_all = ["spawn", "check_env", "setup_env", "evaluate"])]
     pub check_gpu: bool,
     /// Train nothing: time all-reduces between the ranks, from 4 bytes to LARGEST; rank 0 prints a line of
@@ -83,19 +83,23 @@ pub struct Flags {
     /// With --setup-env: also fetch the torch whose libraries the trainer computes with
     #[arg(long, requires = "setup_env")]
     pub torch: bool,
-    /// With --check-env, --setup-env or --evaluate: the interpreter to use [default: env.python, else
-    /// python3]
+    /// With --evaluate: let the environment of the checkpoint import this Python module, as `MODULE:Name-v0`
+    /// names it; may be given several times
+    #[arg(long, value_name = "MODULE", requires = "evaluate")]
+    pub env_module: Vec<String>,
+    /// With --check-env, --setup-env or --evaluate: the interpreter to use [default: with --config its
+    /// env.python, else python3]
     #[arg(long, value_name = "PYTHON")]
     pub python: Option<String>,
 }
 
 /// Reads `--backend`.
-fn backend(word: &str) -> Result<Backend, String> {
+fn backend(word: &str) -> Result<BackendChoice, String> {
     match word {
-        "tcp" => Ok(Backend::Tcp),
-        "nccl" => Ok(Backend::Nccl),
+        "tcp" => Ok(BackendChoice::Tcp),
+        "nccl" => Ok(BackendChoice::Nccl),
         _ => Err(match former_word("backend", word) {
-            Some(hint) => format!("it is no backend any more; {hint}"),
+            Some(hint) => format!("this backend was removed; {hint}"),
             None => "expected `tcp` or `nccl`".into(),
         }),
     }

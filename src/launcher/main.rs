@@ -1,10 +1,9 @@
 //! `rankdeck-trainer` as packages install it: starts where no libtorch is, and becomes the trainer.
 
 use clap::Parser;
-use rankdeck_envs::log::{say, warn};
-use rankdeck_launcher::error::LaunchError;
+use rankdeck_envs::log::{print_line, warn};
 use rankdeck_launcher::flags::Flags;
-use rankdeck_launcher::{environments, search};
+use rankdeck_launcher::{LaunchError, discovery, environments};
 use rankdeck_proto::folders;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -33,16 +32,16 @@ fn begin(flags: &Flags) -> Result<(), LaunchError> {
     if let Some(folder) = &flags.setup_env {
         return environments::set_up(folder, flags);
     }
-    let libraries = search::Surroundings::here().libraries();
+    let libraries = discovery::Surroundings::here().libraries();
     let trainer =
-        folders::executable().ok_or_else(|| LaunchError::failure("this program cannot find itself", ""));
-    let trainer = trainer.and_then(|own| search::trainer(&own));
+        folders::executable().ok_or_else(|| LaunchError::failure("cannot find this program's own file", ""));
+    let trainer = trainer.and_then(|own| discovery::trainer(&own));
     if flags.check_env.is_some() {
         let is_whole = flags.config.as_os_str() == "-";
         if is_whole || libraries.is_err() || trainer.is_err() {
             let checked = environments::check(flags)?;
             if checked.experiment.is_some_and(|experiment| experiment.learn.is_some()) {
-                say("  network       not checked: that needs libtorch");
+                print_line("  network       not checked (needs libtorch)");
             }
             return Ok(());
         }
@@ -52,13 +51,13 @@ fn begin(flags: &Flags) -> Result<(), LaunchError> {
     let before = before.iter().flat_map(std::env::split_paths).filter(|path| *path != libraries);
     let path = std::env::join_paths(std::iter::once(libraries.clone()).chain(before)).map_err(|error| {
         LaunchError::usage(
-            format!("{} cannot be in LD_LIBRARY_PATH: {error}", libraries.display()),
-            "move it",
+            format!("cannot add {} to LD_LIBRARY_PATH: {error}", libraries.display()),
+            "move libtorch to a path without `:`",
         )
     })?;
     let error = Command::new(&trainer).args(std::env::args_os().skip(1)).env("LD_LIBRARY_PATH", path).exec();
     Err(LaunchError::failure(
-        format!("failed to start {}: {error}", trainer.display()),
-        "install rankdeck again: its programs belong together",
+        format!("cannot start {}: {error}", trainer.display()),
+        "reinstall rankdeck: its programs belong together",
     ))
 }

@@ -1,21 +1,19 @@
-//! Bringing the agent, and the trainer when it is wanted, to a host that lacks this build.
+//! Deploys the agent and the built-in trainer to hosts.
 //!
-//! Owner: the link's thread. Folders are named by content, under `~/.cache/rankdeck` (or `$RANKDECK_CACHE` on
-//! the host): `AGENT16/rankdeck`, and with a trainer `BOTH16/rankdeck` (a hard link to the first) beside
-//! `BOTH16/rankdeck-trainer`, because an agent finds its trainer as its sibling. Invariants:
-//! - DEPLOY-1: what is run is what was sent: a file counts as there when its SHA-256 is right and only its
-//!   owner, who is this user or root, can write it. A cache that others can write, or can put another one in
-//!   place of, is refused. What is right is never sent again.
-//! - Nothing is ever overwritten in place, so that running agents and several consoles do not disturb each
-//!   other.
+//! Directories are named by content, under `~/.cache/rankdeck` (or `$RANKDECK_CACHE` on the host):
+//! `AGENT16/rankdeck`, and with a trainer `BOTH16/rankdeck` (a hard link to the first) next to
+//! `BOTH16/rankdeck-trainer`, because an agent finds its trainer next to itself. Invariants:
+//! - DEPLOY-1: only uploaded files run: a file counts as present if its SHA-256 is right and only its owner,
+//!   this user or root, can write it. A cache that others can write or replace is rejected. Files that are
+//!   present are never uploaded again.
+//! - Files are never overwritten in place, so that running agents and other consoles are not affected.
 
-use super::chunked_upload::Uploader;
 use super::image::Image;
-use crate::ssh::exec::StartMarker;
-use crate::ssh::output::{self, Output};
-use crate::ssh::script::Script;
+use crate::ssh::output::{self, CommandOutput};
+use crate::ssh::script::{self, Script};
 use crate::ssh::session::SshSession;
-use crate::ssh::{Operator, SshError, exec, upload};
+use crate::ssh::upload::{self, Uploader};
+use crate::ssh::{SessionOwner, SshError, exec};
 use rankdeck_types::words;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -24,22 +22,20 @@ use std::time::Duration;
 /// Name of the agent on a host.
 pub const AGENT: &str = "rankdeck";
 /// Name of the trainer on a host.
-pub const TRAINER: &str = "rankdeck-trainer";
-/// Bound of looking at a host and of linking files there; its home folder may be a slow network disk,
-/// and the start files of its shell may take a while.
-const LOOKING: Duration = Duration::from_secs(30);
-/// The first word of a look.
-const HOST: StartMarker = StartMarker { marker: "RANKDECK-HOST", within: LOOKING };
-/// Ends the look at a host where everything is in place; the remote script's output follows.
+pub(crate) const TRAINER: &str = "rankdeck-trainer";
+/// Timeout of probing a host and of linking files there: its home directory may be a slow network disk, and
+/// its shell may have slow start files.
+const PROBING: Duration = Duration::from_secs(30);
+/// Marks the end of a probe if all files are present; the output of the remote script follows.
 const PRESENT: &str = "RANKDECK-PRESENT";
-/// Ends the look at a host that lacks something.
+/// Marks the end of a probe if files are missing.
 const MISSING: &str = "RANKDECK-MISSING";
 
-/// What a host must have.
+/// Files that a host needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Package {
     pub agent: Image,
-    /// The trainer, when the built-in one is wanted.
+    /// The built-in trainer, if used.
     pub trainer: Option<Image>,
 }
 
@@ -48,26 +44,26 @@ impl Package {
     pub fn read(label: &str, agent: &Path, trainer: Option<&Path>) -> Result<Package, SshError> {
         let image = |path: &Path| {
             Image::read(path).map_err(|error| {
-                SshError::lasting(
-                    format!("{label}: nothing to deploy: cannot read {}: {error}", path.display()),
-                    "build or install rankdeck again",
+                SshError::permanent(
+                    format!("{label}: cannot read {}: {error}", path.display()),
+                    "rebuild or reinstall rankdeck",
                 )
             })
         };
         Ok(Package { agent: image(agent)?, trainer: trainer.map(image).transpose()? })
     }
 
-    /// Newest glibc that one of the programs needs.
+    /// Returns the newest glibc that one of the programs needs.
     fn glibc(&self) -> Option<(u32, u32)> {
         self.agent.needs.glibc.max(self.trainer.as_ref().and_then(|trainer| trainer.needs.glibc))
     }
 
-    /// Folder of the agent alone.
+    /// Returns the directory of the agent alone.
     fn agent_folder(&self) -> String {
         self.agent.sha256.chars().take(16).collect()
     }
 
-    /// Folder that the agent is run from.
+    /// Returns the directory from which the agent runs.
     fn folder(&self) -> String {
         match &self.trainer {
             None => self.agent_folder(),
@@ -79,75 +75,74 @@ impl Package {
     }
 }
 
-/// Where things are on a host now.
+/// Deployed files on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeployedPrograms {
+pub(crate) struct DeployedPrograms {
     /// Absolute path of the agent.
     pub agent: String,
-    /// Absolute path of the trainer, when it was wanted.
+    /// Absolute path of the trainer, if used.
     pub trainer: Option<String>,
-    /// Absolute home folder.
+    /// Absolute home directory.
     pub home: String,
-    /// Absolute folder of the cache.
+    /// Absolute cache directory.
     pub cache: String,
 }
 
-/// What a host answered when looked at.
+/// Result of probing a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct DeployLook {
+struct DeployProbe {
     system: String,
-    /// The loader that the agent needs is there, or it needs none.
+    /// The agent's loader exists, or it needs none.
     loader: bool,
     home: String,
     cache: String,
     libc: String,
-    /// Why nothing can be trusted that lies in the cache.
+    /// Why the cache cannot be trusted.
     distrust: Option<String>,
-    /// What is there as it should be: the agent alone, the agent in its folder, the trainer there.
+    /// Valid files: the agent alone, the agent in its directory, the trainer in its directory.
     right: [bool; 3],
 }
 
-/// What to do with the agent once it is there.
+/// A script to run with the deployed agent.
 #[derive(Clone, Copy)]
-pub struct RemoteScript<'a> {
-    /// `"$A"` is the agent's absolute path; it begins in the home folder.
+pub(crate) struct RemoteScript<'a> {
+    /// The script; `"$A"` is the agent's absolute path, and it starts in the home directory.
     pub script: &'a Script,
-    /// What it reads.
+    /// Its stdin.
     pub input: &'a [u8],
-    /// The output says enough.
+    /// Returns whether the output is complete.
     pub done: &'a dyn Fn(&[u8]) -> bool,
-    /// Bound of the whole.
+    /// Timeout.
     pub within: Duration,
 }
 
-/// Sees to it that the host of `session` has `package`, and runs a remote script with it. Where everything
-/// is in place already, this is one
-/// command: start files of a shell may cost more than all the rest.
+/// Deploys `package` to the host of `session` and runs a remote script with it. If all files are present,
+/// this is one command: start files of a shell may take longer than the rest.
 pub fn run(
     session: &dyn SshSession,
     package: &Package,
     remote: &RemoteScript<'_>,
-    operator: &mut dyn Operator,
-) -> Result<(DeployedPrograms, Output), SshError> {
+    owner: &mut dyn SessionOwner,
+) -> Result<(DeployedPrograms, CommandOutput), SshError> {
     let label = session.label();
-    let (found, output) = look_and_run(session, package, remote, operator)?;
+    let (found, output) = probe_and_run(session, package, remote, owner)?;
     if output.after(PRESENT).is_some() {
         return Ok((deployed(package, &found), output));
     }
-    suits(label, package, &found)?;
-    upload_missing(session, package, &found, operator)?;
-    let (found, output) = look_and_run(session, package, remote, operator)?;
+    check_host(label, package, &found)?;
+    upload_missing(session, package, &found, owner)?;
+    let (found, output) = probe_and_run(session, package, remote, owner)?;
     if output.after(PRESENT).is_some() {
         return Ok((deployed(package, &found), output));
     }
-    suits(label, package, &found)?;
-    Err(SshError::passing(
-        format!("{label}: what was just sent to {} is not there any more", found.cache),
-        "does somebody clean that folder?",
+    check_host(label, package, &found)?;
+    Err(SshError::transient(
+        format!("{label}: uploaded files disappeared from {}", found.cache),
+        "check for a job that cleans that directory",
     ))
 }
 
-fn deployed(package: &Package, found: &DeployLook) -> DeployedPrograms {
+fn deployed(package: &Package, found: &DeployProbe) -> DeployedPrograms {
     let folder = format!("{}/{}", found.cache, package.folder());
     DeployedPrograms {
         agent: format!("{folder}/{AGENT}"),
@@ -157,64 +152,64 @@ fn deployed(package: &Package, found: &DeployLook) -> DeployedPrograms {
     }
 }
 
-/// One command: looks, and runs `remote` where everything is in place.
-fn look_and_run(
+/// Probes the host, and runs `remote` if all files are present, in one command.
+fn probe_and_run(
     session: &dyn SshSession,
     package: &Package,
     remote: &RemoteScript<'_>,
-    operator: &mut dyn Operator,
-) -> Result<(DeployLook, Output), SshError> {
-    let command = look(package, remote.script).command();
+    owner: &mut dyn SessionOwner,
+) -> Result<(DeployProbe, CommandOutput), SshError> {
+    let command = probe_script(package, remote.script).command();
     let enough = |bytes: &[u8]| {
         output::after(bytes, MISSING).is_some()
             || (output::after(bytes, PRESENT).is_some() && (remote.done)(bytes))
     };
-    operator.starting();
+    owner.starting();
     let output = exec::run_from(
         session,
-        operator,
-        (&command, Some(HOST)),
+        owner,
+        (&command, exec::START),
         remote.input,
-        LOOKING + remote.within,
+        PROBING + remote.within,
         &enough,
     )?;
     let found = parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
-        SshError::lasting(
-            format!("{}: commands do not run there as expected: {}", session.label(), output.described()),
+        SshError::permanent(
+            format!("{}: cannot run commands: {}", session.label(), output.summary()),
             format!("check the login shell and its start files with `{} uname -sm`", session.by_hand()),
         )
     })?;
     Ok((found, output))
 }
 
-/// Uploads what is missing.
+/// Uploads missing files.
 fn upload_missing(
     session: &dyn SshSession,
     package: &Package,
-    found: &DeployLook,
-    operator: &mut dyn Operator,
+    found: &DeployProbe,
+    owner: &mut dyn SessionOwner,
 ) -> Result<(), SshError> {
     let (cache, alone, folder) = (&found.cache, package.agent_folder(), package.folder());
     let [agent_alone, agent_beside, trainer_there] = found.right;
     let mut uploader = Uploader::new(session);
     if !agent_beside && !agent_alone {
-        uploader.file(&package.agent, cache, &alone, AGENT, operator)?;
+        uploader.file(&package.agent, cache, &alone, AGENT, owner)?;
     }
     if let Some(trainer) = &package.trainer {
         if !agent_beside {
-            share(session, operator, &format!("{cache}/{alone}"), &format!("{cache}/{folder}"))?;
+            share(session, owner, &format!("{cache}/{alone}"), &format!("{cache}/{folder}"))?;
         }
         if !trainer_there {
-            uploader.file(trainer, cache, &folder, TRAINER, operator)?;
+            uploader.file(trainer, cache, &folder, TRAINER, owner)?;
         }
     }
     Ok(())
 }
 
-/// Puts the agent beside its trainer without sending it twice.
+/// Links the agent next to its trainer instead of uploading it twice.
 fn share(
     session: &dyn SshSession,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
     from: &str,
     to: &str,
 ) -> Result<(), SshError> {
@@ -223,29 +218,29 @@ fn share(
          { cp \"$from/$name\" \"$to/.$name.$$.part\" && mv -f \"$to/.$name.$$.part\" \"$to/$name\"; }; } && \
          echo RANKDECK-SHARED",
     );
-    let output = exec::run(session, operator, &script.command(), &[], LOOKING, &|_| false)?;
+    let output = exec::run(session, owner, &script.command(), PROBING, &|_| false)?;
     match output.after("RANKDECK-SHARED") {
         Some(_) => Ok(()),
-        None => Err(SshError::passing(
-            format!("{}: cannot make {to}: {}", session.label(), output.described()),
+        None => Err(SshError::transient(
+            format!("{}: cannot create {to}: {}", session.label(), output.summary()),
             upload::full_disk(session),
         )),
     }
 }
 
-/// Shell functions of a look. `all plain PATH...`: only their owner, this user or root, can write them.
-/// `all chain FOLDER...`: nobody else can put another folder in the place of one of these; folders like
-/// `/tmp` are right, and so is what only the user's private group can write. In a user namespace root's
-/// folders look like nobody's. Why not goes to `T`. `above FOLDER`: what leads to it, with `chain`.
-/// `right FILE HASH`: a program that is as it should be.
+/// Shell functions of a probe.
 ///
-/// One `ls` tells all there is about some paths. A name in more than one line is more than one line, and so
-/// not trusted.
+/// `all plain PATH...`: only their owner, this user or root, can write them. `all chain DIR...`: other users
+/// cannot replace one of these directories; sticky directories such as `/tmp` pass, and so do directories
+/// that only the user's private group can write. In a user namespace, root's directories have the overflow
+/// uid. The reason goes to `T`. `above DIR`: its parents, with `chain`. `right FILE HASH`: a valid program.
+///
+/// One `ls` describes all paths. A name with line breaks yields more lines than paths and is not trusted.
 const TRUST: &str = "U=$(id -u); T=; read x x W 2>/dev/null < /proc/self/uid_map; V=$U; \
      test \"$W\" = 4294967295 || read V 2>/dev/null < /proc/sys/fs/overflowuid; \
      all() { K=$1; shift; T=$(LC_ALL=C ls -ldn \"$@\" 2>/dev/null | { N=0; \
      while read -r M x O G x; do D=/${x#*/}; N=$((N+1)); $K || exit; done; \
-     test $N = $# || echo \"$1 cannot be looked at\"; }); test -z \"$T\"; }; \
+     test $N = $# || echo \"cannot stat $1\"; }); test -z \"$T\"; }; \
      foreign() { echo \"$D belongs to user $O\"; return 1; }; \
      shared() { echo \"$1 can write $D\"; return 1; }; \
      plain() { case \"$O\" in \"$U\"|0) ;; *) foreign; return;; esac; \
@@ -256,14 +251,14 @@ const TRUST: &str = "U=$(id -u); T=; read x x W 2>/dev/null < /proc/self/uid_map
      above() { D=$1; set --; while test \"$D\" != /; do D=${D%/*}; D=${D:-/}; set -- \"$@\" \"$D\"; done; \
      all chain \"$@\"; }; \
      right() { test -f \"$1\" && test -x \"$1\" && (all plain \"$1\") && test \"$(hash_of \"$1\")\" = \"$2\"; }; \
-     told() { if \"$@\"; then echo yes; else echo no; fi; }";
+     yes_no() { if \"$@\"; then echo yes; else echo no; fi; }";
 
-/// Asks for everything at once, and runs `remote` when nothing is missing: a round trip costs more than all
-/// of it.
-fn look(package: &Package, remote: &Script) -> Script {
+/// Returns the script that probes everything at once, and runs `remote` if nothing is missing, to save a
+/// round trip.
+fn probe_script(package: &Package, remote: &Script) -> Script {
     let (alone, folder) = (package.agent_folder(), package.folder());
     let trainer = package.trainer.as_ref();
-    Script::new()
+    Script::started()
         .set("alone", format!("{alone}/{AGENT}"))
         .set("agent", format!("{folder}/{AGENT}"))
         .set("trainer", format!("{folder}/{TRAINER}"))
@@ -274,7 +269,7 @@ fn look(package: &Package, remote: &Script) -> Script {
         .run(upload::HASH)
         .run(TRUST)
         .run(
-            "echo; echo RANKDECK-HOST; S=$(uname -sm); echo \"$S\"; \
+            "S=$(uname -sm); echo \"$S\"; \
              L=yes; test -z \"$loader\" || test -e \"$loader\" || L=no; echo \"$L\"; echo \"$HOME\"; \
              C=\"${RANKDECK_CACHE:-$HOME/.cache/rankdeck}\"; \
              case \"$C\" in /*) \
@@ -283,11 +278,11 @@ fn look(package: &Package, remote: &Script) -> Script {
              a=no b=no t=no; if test \"${C#/}\" != \"$C\" && test -d \"$C\"; then set -- \"$C\"; \
              for f in \"$alone\" \"$agent\"; do f=$C/${f%/*}; test -d \"$f\" && set -- \"$@\" \"$f\"; done; \
              all plain \"$@\" && above \"$C\"; \
-             can_hash || T=\"there is neither sha256sum nor openssl\"; fi; \
-             if test -z \"$T\"; then b=$(told right \"$C/$agent\" \"$agent_hash\"); \
-             if test $b = yes; then a=yes; else a=$(told right \"$C/$alone\" \"$agent_hash\"); fi; \
+             can_hash || T=\"neither sha256sum nor openssl found\"; fi; \
+             if test -z \"$T\"; then b=$(yes_no right \"$C/$agent\" \"$agent_hash\"); \
+             if test $b = yes; then a=yes; else a=$(yes_no right \"$C/$alone\" \"$agent_hash\"); fi; \
              if test -n \"$trainer_hash\"; then \
-             t=$(told right \"$C/$trainer\" \"$trainer_hash\"); else t=yes; fi; fi; \
+             t=$(yes_no right \"$C/$trainer\" \"$trainer_hash\"); else t=yes; fi; fi; \
              echo \"${T:--}\"; printf \"%s\\n\" $a $b $t; \
              if test \"$S$L$T$b$t\" = \"${system}yesyesyes\"; then echo RANKDECK-PRESENT; cd; A=\"$C/$agent\"",
         )
@@ -295,38 +290,38 @@ fn look(package: &Package, remote: &Script) -> Script {
         .run("else echo RANKDECK-MISSING; fi")
 }
 
-fn parse(text: &str) -> Option<DeployLook> {
-    let mut lines = text.lines().skip_while(|line| *line != "RANKDECK-HOST").skip(1).map(str::trim);
+fn parse(text: &str) -> Option<DeployProbe> {
+    let mut lines = text.lines().skip_while(|line| *line != script::STARTED).skip(1).map(str::trim);
     let mut line = || lines.next();
     let (system, loader, home) = (line()?.to_string(), line()? == "yes", line()?.to_string());
     let (cache, libc) = (line()?.to_string(), line()?.to_string());
     let distrust = Some(line()?).filter(|reason| *reason != "-").map(str::to_owned);
     let right = [line()? == "yes", line()? == "yes", line()? == "yes"];
     let whole = [PRESENT, MISSING].contains(&line()?);
-    whole.then_some(DeployLook { system, loader, home, cache, libc, distrust, right })
+    whole.then_some(DeployProbe { system, loader, home, cache, libc, distrust, right })
 }
 
-/// `uname -sm` of hosts that can run this build.
+/// Returns `uname -sm` of hosts that can run this build.
 fn system() -> String {
     format!("Linux {}", std::env::consts::ARCH)
 }
 
-/// Refuses a host that cannot run this build.
-fn suits(label: &str, package: &Package, found: &DeployLook) -> Result<(), SshError> {
-    let ours = system();
-    if found.system != ours {
-        return Err(SshError::lasting(
-            format!("{label}: the host is {}, this rankdeck is built for {ours}", found.system),
-            format!("use hosts of one architecture, or a rankdeck that is built for {}", found.system),
+/// Rejects a host that cannot run this build.
+fn check_host(label: &str, package: &Package, found: &DeployProbe) -> Result<(), SshError> {
+    let own = system();
+    if found.system != own {
+        return Err(SshError::permanent(
+            format!("{label}: the host is {}, but this rankdeck is built for {own}", found.system),
+            format!("use hosts of one architecture, or build rankdeck for {}", found.system),
         ));
     }
     let needed = package.glibc().map(|(major, minor)| format!("glibc {major}.{minor} or newer"));
     if !found.loader {
         let needed = needed.unwrap_or_else(|| "glibc".into());
-        return Err(SshError::lasting(
+        return Err(SshError::permanent(
             format!("{label} has no glibc loader; rankdeck's binary needs {needed}"),
             format!(
-                "the host's C library is another one (musl, as on Alpine): use a host or a container image with {needed}, \
+                "the host uses another C library (musl, as on Alpine): use a host or a container image with {needed}, \
                  such as Debian, Ubuntu or Rocky"
             ),
         ));
@@ -337,28 +332,27 @@ fn suits(label: &str, package: &Package, found: &DeployLook) -> Result<(), SshEr
     if let (Some(version), Some(least), Some(needed)) = (version, package.glibc(), needed)
         && version < least
     {
-        return Err(SshError::lasting(
+        return Err(SshError::permanent(
             format!("{label} has {}; rankdeck's binary needs {needed}", found.libc),
-            "use a host with a newer system, or build rankdeck on one as old as this",
+            "use a host with a newer system, or build rankdeck on a system as old as this host's",
         ));
     }
     if !found.cache.starts_with('/') {
-        return Err(SshError::lasting(
-            format!("{label}: the cache folder {:?} is not an absolute path", found.cache),
+        return Err(SshError::permanent(
+            format!("{label}: cache directory {:?} is not an absolute path", found.cache),
             "set HOME or RANKDECK_CACHE on the host to an absolute path",
         ));
     }
     if let Some(reason) = &found.distrust {
         let hint = match reason.contains("sha256sum") {
-            true => "install coreutils there: programs are trusted by their SHA-256".to_owned(),
+            true => "install coreutils on the host: programs are verified by their SHA-256".to_owned(),
             false => format!(
-                "`chmod go-w` where the folder is yours, or set RANKDECK_CACHE on the host to a folder of your own \
-                 (now {})",
+                "run `chmod go-w` on the directory, or set RANKDECK_CACHE on the host to a private directory (now {})",
                 found.cache
             ),
         };
-        return Err(SshError::lasting(
-            format!("{label}: programs in {} cannot be trusted: {reason}", found.cache),
+        return Err(SshError::permanent(
+            format!("{label}: cannot trust programs in {}: {reason}", found.cache),
             hint,
         ));
     }
@@ -366,4 +360,167 @@ fn suits(label: &str, package: &Package, found: &DeployLook) -> Result<(), SshEr
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::image::Needs;
+    use std::fs::{self, DirBuilder};
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+    use std::process::Command;
+
+    fn package(folder: &Path, trainer: bool) -> Package {
+        let file = |name: &str, text: &str| {
+            fs::write(folder.join(name), text).unwrap();
+            Image::read(&folder.join(name)).unwrap()
+        };
+        Package { agent: file("a", "agent"), trainer: trainer.then(|| file("t", "trainer")) }
+    }
+
+    fn probe_at(package: &Package, cache: &Path) -> String {
+        let script = probe_script(package, &Script::new().run("echo \"remote $A\"")).command();
+        let output =
+            Command::new("/bin/sh").args(["-c", &script]).env("RANKDECK_CACHE", cache).output().unwrap();
+        format!("Welcome!\n{}", String::from_utf8(output.stdout).unwrap())
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    fn put(folder: &Path, name: &str, text: &str) {
+        fs::write(folder.join(name), text).unwrap();
+        set_mode(&folder.join(name), 0o755);
+    }
+
+    #[test]
+    fn deploy_1_probe_finds_files_by_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = package(folder.path(), true);
+        let cache = folder.path().join("cache dir");
+        let right = |text: &str| {
+            let found = parse(text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(found.distrust, None, "{text}");
+            found.right
+        };
+        assert_eq!(right(&probe_at(&package, &cache)), [false; 3]);
+        let own = cache.join(package.folder());
+        assert!(!cache.exists(), "probing creates nothing");
+        DirBuilder::new().mode(0o700).recursive(true).create(&own).unwrap();
+        fs::write(own.join(AGENT), "agent").unwrap();
+        assert_eq!(right(&probe_at(&package, &cache)), [false; 3], "not executable yet");
+        put(&own, AGENT, "agent");
+        let text = probe_at(&package, &cache);
+        let found = parse(&text).unwrap();
+        assert_eq!((found.right, Path::new(&found.cache)), ([true, true, false], cache.as_path()));
+        assert!(check_host("node1", &package, &found).is_ok(), "{found:?}");
+        assert!(text.ends_with("RANKDECK-MISSING\n"), "the trainer is missing: {text}");
+        put(&own, TRAINER, "trainer");
+        let text = probe_at(&package, &cache);
+        assert_eq!(right(&text), [true; 3]);
+        let end = format!("RANKDECK-PRESENT\nremote {}\n", own.join(AGENT).display());
+        assert!(text.ends_with(&end), "{text}");
+        for other in ["cut", "AGENT", "agent "] {
+            put(&own, AGENT, other);
+            assert!(probe_at(&package, &cache).ends_with("RANKDECK-MISSING\n"), "{other} is another content");
+        }
+        put(&own, AGENT, "agent");
+        set_mode(&own.join(AGENT), 0o777);
+        assert_eq!(right(&probe_at(&package, &cache)), [false, false, true], "writable by others");
+    }
+
+    #[test]
+    fn deploy_1_cache_writable_by_others_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = package(folder.path(), false);
+        let cache = folder.path().join("above/cache");
+        DirBuilder::new().mode(0o700).recursive(true).create(cache.join(package.folder())).unwrap();
+        let own = cache.join(package.folder());
+        put(&own, AGENT, "agent");
+        let refused = |what: &str| {
+            let text = probe_at(&package, &cache);
+            assert!(text.ends_with("RANKDECK-MISSING\n"), "{what}: {text}");
+            let error = check_host("n", &package, &parse(&text).unwrap()).expect_err(what).cause;
+            assert!(error.error.contains(what) && error.hint.contains("RANKDECK_CACHE"), "{error:?}");
+        };
+        assert!(probe_at(&package, &cache).contains("RANKDECK-PRESENT"));
+        for (path, mode) in [(&cache, 0o777), (&cache, 0o1777), (&own, 0o702), (&own, 0o770)] {
+            set_mode(path, mode);
+            refused("others can write");
+            set_mode(path, 0o700);
+        }
+        set_mode(cache.parent().unwrap(), 0o777);
+        refused("others can write");
+        set_mode(cache.parent().unwrap(), 0o1777);
+        assert!(probe_at(&package, &cache).contains("RANKDECK-PRESENT"), "as /tmp");
+        set_mode(cache.parent().unwrap(), 0o700);
+        if fs::metadata("/proc/self").unwrap().uid() != 0 {
+            rankdeck_testkit::skip!("only root can make folders of another user");
+        }
+        for path in [cache.parent().unwrap(), &cache, &own] {
+            std::os::unix::fs::chown(path, Some(65_534), None).unwrap();
+            refused("belongs to user 65534");
+            std::os::unix::fs::chown(path, Some(0), None).unwrap();
+        }
+        std::os::unix::fs::chown(own.join(AGENT), Some(65_534), None).unwrap();
+        assert!(probe_at(&package, &cache).ends_with("RANKDECK-MISSING\n"), "its owner could write it");
+    }
+
+    /// The probe walks up to the root, which a relative path never reaches.
+    #[test]
+    fn deploy_1_relative_cache_path_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = package(folder.path(), false);
+        let text = probe_at(&package, Path::new("."));
+        let found = parse(&text).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!((found.right, found.distrust.as_deref()), ([false, false, true], None));
+        assert!(check_host("n", &package, &found).is_err());
+    }
+
+    #[test]
+    fn directory_name_depends_on_both_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let (alone, both) = (package(folder.path(), false), package(folder.path(), true));
+        assert_eq!(alone.folder(), alone.agent_folder());
+        assert_ne!(both.folder(), both.agent_folder());
+        assert_eq!(both.agent_folder(), alone.agent_folder());
+        assert_eq!(alone.folder().len(), 16);
+    }
+
+    #[test]
+    fn unsuitable_host_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut package = package(folder.path(), false);
+        package.agent.needs = Needs { loader: Some("/lib64/ld-linux.so".into()), glibc: Some((2, 34)) };
+        let good = DeployProbe {
+            system: system(),
+            loader: true,
+            home: "/h".into(),
+            cache: "/h/c".into(),
+            libc: "glibc 2.36".into(),
+            distrust: None,
+            right: [false; 3],
+        };
+        assert!(check_host("n", &package, &good).is_ok());
+        let refused = |found: DeployProbe| check_host("n", &package, &found).unwrap_err().cause.error;
+        assert!(
+            refused(DeployProbe { system: "Linux aarch64".into(), ..good.clone() }).contains("Linux aarch64")
+        );
+        let old = refused(DeployProbe { libc: "glibc 2.31".into(), ..good.clone() });
+        assert!(old.contains("2.31") && old.contains("2.34"), "{old}");
+        let musl = refused(DeployProbe { loader: false, libc: "-".into(), ..good.clone() });
+        assert!(musl.contains("2.34"), "{musl}");
+        refused(DeployProbe { cache: "x".into(), ..good.clone() });
+        let unknown = DeployProbe { libc: "-".into(), ..good.clone() };
+        assert!(check_host("n", &package, &unknown).is_ok(), "an unknown libc is tried");
+        package.agent.needs = Needs::default();
+        assert!(
+            check_host("n", &package, &DeployProbe { libc: "glibc 2.17".into(), ..good }).is_ok(),
+            "a static program"
+        );
+    }
+
+    #[test]
+    fn truncated_probe_is_rejected() {
+        assert_eq!(parse("RANKDECK-HOST\nLinux x86_64\nyes\n/root\n"), None);
+        assert_eq!(parse(""), None);
+    }
+}

@@ -1,17 +1,13 @@
-//! The life of a link, the same for every transport: attempt, carry, mend.
-//!
-//! Owner: each link's thread. Invariants: those of the parent module.
+//! Link lifecycle for every transport: connect, exchange frames, reconnect with backoff.
 
-use super::carry::{self, End};
-use super::inbox::Inbox;
-use super::link_io::{LinkIo, OneShotIo};
+use super::frame_pump::{self, AgentTransport, PumpExit};
+use super::link_io::{Inbox, LinkIo, OneShotIo};
 use super::local::{self, LocalTransport};
+use super::random;
 use super::remote::{self, SshTransport};
 use super::slurm::{self, SlurmTransport};
-use super::transport::AgentTransport;
-use super::{AgentCommand, AgentReply, LinkCommand, LinkEvent, LinkRequest, Links, Prompter, Wait};
-use super::{backoff, random};
-use crate::ssh::{Operator, SshError, SshErrorKind};
+use super::{AgentCommand, AgentReply, LinkCommand, LinkEvent, LinkRequest, Links, Prompter, WaitReason};
+use crate::ssh::{SessionOwner, SshError, SshErrorKind};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::NodeRank;
@@ -23,11 +19,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// Further attempts before the first success: sshd drops bursts of logins at random.
+/// Retries before the first success: sshd drops bursts of logins at random.
 const RETRIES: u32 = 3;
-/// No further attempt before the first success after this time: a host that answers nothing is not waited for
+/// Time after which no retry starts before the first success: a host that does not respond is not retried
 /// four times.
-const HOPE: Duration = Duration::from_secs(15);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
+
 /// Starts the thread of a link.
 pub fn start(
     links: Links,
@@ -37,7 +34,7 @@ pub fn start(
 ) {
     let (node, name) = (request.node, request.host.name.clone());
     let failed = events.clone();
-    let begun = Inbox::new(orders).and_then(|inbox| {
+    let started = Inbox::new(orders).and_then(|inbox| {
         let live = move || {
             let mut link_io = LinkIo::new(request.node, request.interactive, inbox, events);
             let life = catch_unwind(AssertUnwindSafe(|| match request.host.transport {
@@ -47,30 +44,30 @@ pub fn start(
                 Transport::Local => live(&mut LocalTransport::new(&request), &mut link_io),
                 Transport::Slurm => live(&mut SlurmTransport::new(&request), &mut link_io),
             }));
-            // ssh2 panics on some malformed answers of a server; one link's end must not be the console's.
+            // ssh2 panics on some malformed replies; that must not end the console.
             let state = life.unwrap_or_else(|_| {
                 LinkState::Failed(HintedError {
                     error: format!(
-                        "{}: the SSH library failed on a malformed answer of the server",
+                        "{}: the SSH library failed on a malformed reply of the server",
                         request.host.name
                     ),
-                    hint: "this is a defect: please report it with the server's version (`ssh -v`)".into(),
+                    hint: "please report this bug with the server's version (`ssh -v`)".into(),
                 })
             });
-            link_io.last(state);
+            link_io.send_last_state(state);
         };
         thread::Builder::new().name(format!("link-{node}")).spawn(live).map(drop)
     });
-    if let Err(error) = begun {
+    if let Err(error) = started {
         let state = LinkState::Failed(HintedError {
-            error: format!("{name}: cannot begin a link: {error}"),
-            hint: "raise the limits of processes and open files (`ulimit -u`, `ulimit -n`)".into(),
+            error: format!("{name}: cannot start a link: {error}"),
+            hint: "raise the limits of processes and open files with `ulimit -u` and `ulimit -n`".into(),
         });
         let _ = failed.try_send((node, LinkEvent::State(state)));
     }
 }
 
-/// Attempts and carries until the end; gives back the last state.
+/// Connects and exchanges frames until the end; returns the last state.
 fn live(transport: &mut dyn AgentTransport, link_io: &mut LinkIo) -> LinkState {
     let mut attempt = 0;
     let mut failures = 0;
@@ -79,17 +76,17 @@ fn live(transport: &mut dyn AgentTransport, link_io: &mut LinkIo) -> LinkState {
     loop {
         attempt += 1;
         link_io.inbox.clear();
-        link_io.begin(attempt);
+        link_io.start_attempt(attempt);
         let reason = match transport.reach_agent(link_io, ever_ready) {
             Ok((probe, mut pipe)) => {
                 ever_ready = true;
                 link_io.inbox.clear();
-                link_io.state(LinkState::Ready { probe });
+                link_io.send_state(LinkState::Ready { probe });
                 let since = Instant::now();
-                match carry::carry(pipe.as_mut(), link_io) {
-                    End::Closed => return LinkState::Closed,
-                    End::Lost(reason) => {
-                        if since.elapsed() >= backoff::STEADY {
+                match frame_pump::pump(pipe.as_mut(), link_io) {
+                    PumpExit::Closed => return LinkState::Closed,
+                    PumpExit::Lost(reason) => {
+                        if since.elapsed() >= STEADY {
                             failures = 0;
                         }
                         reason
@@ -98,24 +95,24 @@ fn live(transport: &mut dyn AgentTransport, link_io: &mut LinkIo) -> LinkState {
             }
             Err(error) if error.kind == SshErrorKind::Closed => return LinkState::Closed,
             Err(error)
-                if error.kind == SshErrorKind::Lasting
+                if matches!(error.kind, SshErrorKind::Permanent | SshErrorKind::StartFiles)
                     || (!ever_ready
-                        && (failures >= RETRIES || (failures > 0 && opened.elapsed() >= HOPE))) =>
+                        && (failures >= RETRIES || (failures > 0 && opened.elapsed() >= GIVE_UP_AFTER))) =>
             {
                 return LinkState::Failed(error.cause);
             }
             Err(error) => error.cause.error,
         };
         failures += 1;
-        let wait = backoff::delay(failures, random::fraction());
-        link_io.state(LinkState::Lost { reason, retry_ms: wait.as_millis() as u64 });
-        if !link_io.rest(wait) {
+        let wait = delay(failures, random::fraction());
+        link_io.send_state(LinkState::Lost { reason, retry_ms: wait.as_millis() as u64 });
+        if !link_io.sleep_until_woken(wait) {
             return LinkState::Closed;
         }
     }
 }
 
-/// Runs one agent command on a host; on a thread of its own, because passphrases may be asked for.
+/// Runs an agent command on a host, on a separate thread, because it may prompt for a passphrase.
 pub async fn call(
     links: Links,
     host: Host,
@@ -131,8 +128,8 @@ pub async fn call(
             one_shot(&links, &host, &agent_binary, &call, &mut one_shot_io)
         }));
         let broken = || {
-            SshError::lasting(
-                format!("{}: the SSH library failed on a malformed answer of the server", host.name),
+            SshError::permanent(
+                format!("{}: the SSH library failed on a malformed reply of the server", host.name),
                 "",
             )
         };
@@ -144,8 +141,8 @@ pub async fn call(
     thread::Builder::new()
         .name("link-exec".into())
         .spawn(work)
-        .map_err(|error| lost(format!("cannot begin: {error}")))?;
-    answer.await.unwrap_or_else(|_| Err(lost("the command was abandoned".into())))
+        .map_err(|error| lost(format!("cannot start a thread: {error}")))?;
+    answer.await.unwrap_or_else(|_| Err(lost("the command was canceled".into())))
 }
 
 fn one_shot(
@@ -164,23 +161,49 @@ fn one_shot(
     let began = Instant::now();
     loop {
         one_shot_io.reported = 0;
-        one_shot_io.prompter.waiting(&host.name, Some(Wait::Login));
+        one_shot_io.prompter.waiting(&host.name, Some(WaitReason::Login));
         match remote::call(links, host, agent, call, one_shot_io) {
-            Err(error) if error.kind == SshErrorKind::Passing && !one_shot_io.closing() => {
-                // A link that breaks is worth coming back for as long as files get further.
+            Err(error) if error.kind == SshErrorKind::Transient && !one_shot_io.closing() => {
+                // Keep retrying while uploads make progress.
                 if one_shot_io.reported > furthest {
                     (failures, furthest) = (0, one_shot_io.reported);
                 }
                 failures += 1;
-                // One more try; a host that is down or takes half a minute for nothing is not worth more of
-                // the user's time.
-                let hopeless = failures > 1 || began.elapsed() >= HOPE;
-                if hopeless && (furthest == 0 || failures > RETRIES) {
+                // Without progress, retry once and not after a long wait.
+                let give_up = failures > 1 || began.elapsed() >= GIVE_UP_AFTER;
+                if give_up && (furthest == 0 || failures > RETRIES) {
                     return Err(error);
                 }
-                thread::sleep(backoff::delay(failures, random::fraction()));
+                thread::sleep(delay(failures, random::fraction()));
             }
             other => return other,
         }
+    }
+}
+
+/// First delay.
+const FIRST: Duration = Duration::from_millis(500);
+/// Longest delay.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Lifetime of a connection that resets the backoff.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// Returns the delay after `failures` failures in a row (from 1): half a second, doubling to five, less up to
+/// a fifth by `random` (0.0..1.0), so that links that broke together do not reconnect together.
+fn delay(failures: u32, random: f64) -> Duration {
+    let doubled = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(8));
+    doubled.min(LONGEST).mul_f64(1.0 - 0.2 * random.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delay_doubles_up_to_a_limit_with_jitter() {
+        let plain: Vec<u128> = (1..=6).map(|failures| delay(failures, 0.0).as_millis()).collect();
+        assert_eq!(plain, [500, 1000, 2000, 4000, 5000, 5000]);
+        assert_eq!(delay(1, 1.0).as_millis(), 400);
+        assert_eq!(delay(u32::MAX, 0.0), LONGEST);
     }
 }

@@ -1,43 +1,41 @@
-//! The transport to an agent on this machine: no SSH, the console's own binary, the agent's socket.
+//! Transport to an agent on this machine, through the console's binary and the agent's socket.
 //!
-//! Owner: the link's thread; the short-lived children (`agent probe`, `agent start`, one-shot commands) are
-//! its own, bounded by a deadline, and reaped. The agent itself is nobody's child: it daemonises.
+//! The short-lived children (`agent probe`, `agent start`, one-shot commands) have a deadline and are reaped.
+//! The agent itself daemonizes.
 
 use super::agent_command::{self, ONE_SHOT};
-use super::carry::Pipe;
+use super::frame_pump::{AgentTransport, Pipe};
 use super::link_io::LinkIo;
 use super::random;
-use super::transport::AgentTransport;
 use super::{AgentCommand, AgentReply, LinkRequest, Upload};
 use crate::ssh::exec::MAX_OUTPUT;
-use crate::ssh::output::{self, Output};
-use crate::ssh::wait;
-use crate::ssh::wait::Interest;
-use crate::ssh::{Operator, SshError};
+use crate::ssh::output::{self, CommandOutput};
+use crate::ssh::wait::{self, Interest};
+use crate::ssh::{SessionOwner, SshError};
 use rankdeck_proto::folders;
+use rankdeck_proto::trust;
 use rankdeck_types::host::Host;
 use rankdeck_types::probe::Probe;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Bound of probing and of starting.
+/// Timeout of probing and of starting.
 const STARTING: Duration = Duration::from_secs(30);
-/// How long an answered child may take to end.
+/// Timeout of the exit of a child that has replied.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// The local transport of one link.
+/// Local transport of one link.
 #[derive(Debug)]
-pub struct LocalTransport<'a> {
+pub(crate) struct LocalTransport<'a> {
     request: &'a LinkRequest,
 }
 
 impl LocalTransport<'_> {
-    /// The transport for `request`.
+    /// Creates the transport for `request`.
     pub fn new(request: &LinkRequest) -> LocalTransport<'_> {
         LocalTransport { request }
     }
@@ -47,7 +45,7 @@ impl AgentTransport for LocalTransport<'_> {
     fn reach_agent(
         &mut self,
         link_io: &mut LinkIo,
-        mending: bool,
+        reconnecting: bool,
     ) -> Result<(Probe, Box<dyn Pipe>), SshError> {
         let request = self.request;
         let label = &request.host.name;
@@ -59,72 +57,71 @@ impl AgentTransport for LocalTransport<'_> {
         let probe = agent_command::read_probe_here(request, probed.after("RANKDECK-PROBE"));
         let workdir = if request.host.workdir.is_empty() { "." } else { &request.host.workdir };
         let arguments = agent_command::start_arguments(request, workdir);
-        let said = run(label, agent, &arguments, STARTING, link_io, &|out| {
+        let output = run(label, agent, &arguments, STARTING, link_io, &|out| {
             output::after(out, "RANKDECK-AGENT").is_some()
         })?;
-        let answer = said.after("RANKDECK-AGENT");
-        let started = agent_command::read_started(label, answer.as_deref(), &said.described(), mending)?;
-        let connected = UnixStream::connect(&started.socket)
+        let answer = output.after("RANKDECK-AGENT");
+        let started = agent_command::read_started(label, answer.as_deref(), &output.summary(), reconnecting)?;
+        let connected = trust::connect(Path::new(&started.socket))
             .and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
         let stream = connected.map_err(|error| {
-            SshError::passing(
+            SshError::transient(
                 format!("{label}: cannot reach the agent at {}: {error}", started.socket),
-                "see agent.log in the run directory",
+                "check agent.log in the run directory",
             )
         })?;
         Ok((probe, Box::new(stream)))
     }
 }
 
-/// Copies the uploads of `call` into this machine's cache, runs `rankdeck agent ARGS` here and returns its
-/// answer.
+/// Copies the uploads of `call` into this machine's cache, runs `rankdeck agent ARGS` and returns its reply.
 pub fn call(
     host: &Host,
     agent: &Path,
     call: &AgentCommand,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
 ) -> Result<AgentReply, SshError> {
     let mut command = Command::new(agent);
     command.arg("agent").args(&call.args);
-    answer_of(host, command, &agent.display().to_string(), call, operator)
+    run_for_reply(host, command, &agent.display().to_string(), call, owner)
 }
 
-/// The same with a `command` that runs `rankdeck agent ARGS` somewhere; its cache is taken to be this
-/// machine's.
-pub(super) fn answer_of(
+/// Runs a `command` that runs `rankdeck agent ARGS` and uses this machine's cache, and returns its reply.
+pub(super) fn run_for_reply(
     host: &Host,
     command: Command,
     name: &str,
     call: &AgentCommand,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
 ) -> Result<AgentReply, SshError> {
     let cache = folders::cache();
     let mut uploaded = 0;
     for file in &call.uploads {
-        uploaded += copy(&cache, file, operator).map_err(|error| {
-            SshError::lasting(
+        uploaded += copy(&cache, file, owner).map_err(|error| {
+            SshError::permanent(
                 format!(
                     "{}: cannot copy {} into {}: {error}",
                     host.name,
                     file.path.display(),
                     cache.display()
                 ),
-                "is the disk full? RANKDECK_CACHE names another folder",
+                "free disk space, or set RANKDECK_CACHE to another directory",
             )
         })?;
     }
     let sent = SystemTime::now();
     let mut running = RunningCommand::start(&host.name, command, &call.input)?;
-    let lines = call.lines.reader();
+    let lines = call.lines.cursor();
     let done = |out: &[u8]| {
         lines.read(out);
-        agent_command::answer(out).is_some()
+        agent_command::reply(out).is_some()
     };
-    let output = running.until(&host.name, name, call.within.unwrap_or(ONE_SHOT), operator, &done)?;
+    let mut output = running.until(&host.name, name, call.within.unwrap_or(ONE_SHOT), owner, &done)?;
+    output.withhold(&call.input);
     let received = SystemTime::now();
-    let text = agent_command::answer(&output.stdout).ok_or_else(|| {
+    let text = agent_command::reply(&output.stdout).ok_or_else(|| {
         let what = call.args.first().map(String::as_str).unwrap_or_default();
-        SshError::lasting(format!("{}: rankdeck agent {what} failed: {}", host.name, output.described()), "")
+        SshError::permanent(format!("{}: rankdeck agent {what} failed: {}", host.name, output.summary()), "")
     })?;
     Ok(AgentReply {
         text,
@@ -136,8 +133,8 @@ pub(super) fn answer_of(
     })
 }
 
-/// Bytes copied; 0 when it is there already.
-fn copy(cache: &Path, file: &Upload, operator: &mut dyn Operator) -> io::Result<u64> {
+/// Returns the copied bytes; 0 if the file is already in the cache.
+fn copy(cache: &Path, file: &Upload, owner: &mut dyn SessionOwner) -> io::Result<u64> {
     let folder = cache.join(&file.folder);
     let target = folder.join(&file.name);
     let size = std::fs::metadata(&file.path)?.len();
@@ -150,11 +147,11 @@ fn copy(cache: &Path, file: &Upload, operator: &mut dyn Operator) -> io::Result<
     let copied = std::fs::copy(&file.path, &part).and_then(|_| std::fs::rename(&part, &target));
     let _ = std::fs::remove_file(&part);
     copied?;
-    operator.progress(&file.name, size, size);
+    owner.progress(&file.name, size, size);
     Ok(size)
 }
 
-/// Kills and reaps on drop what has not ended by itself.
+/// A child that is killed and reaped on drop.
 struct OwnedChild(Option<Child>);
 
 impl Drop for OwnedChild {
@@ -168,22 +165,22 @@ impl Drop for OwnedChild {
     }
 }
 
-/// Runs a child until `done` is satisfied by its output, or it ends.
+/// Runs a child until its output satisfies `done`, or it ends.
 fn run(
     label: &str,
     program: &Path,
     arguments: &[String],
     within: Duration,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
     done: &dyn Fn(&[u8]) -> bool,
-) -> Result<Output, SshError> {
+) -> Result<CommandOutput, SshError> {
     let mut command = Command::new(program);
     command.args(arguments);
     let name = program.display().to_string();
-    RunningCommand::start(label, command, &[])?.until(label, &name, within, operator, done)
+    RunningCommand::start(label, command, &[])?.until(label, &name, within, owner, done)
 }
 
-/// A child whose output is read while it runs.
+/// A running child with its output streams.
 pub(super) struct RunningCommand {
     child: OwnedChild,
     stdout: ChildStdout,
@@ -191,13 +188,13 @@ pub(super) struct RunningCommand {
 }
 
 impl RunningCommand {
-    /// Starts it with `input`, which is short, as its standard input.
+    /// Starts a child with a short `input` on stdin.
     pub(super) fn start(label: &str, mut command: Command, input: &[u8]) -> Result<RunningCommand, SshError> {
         let name = command.get_program().display().to_string();
         let fault = |error: io::Error| {
-            SshError::lasting(
+            SshError::permanent(
                 format!("{label}: cannot run {name}: {error}"),
-                "is it installed here, and may this user run it?",
+                "check that it is installed and executable",
             )
         };
         let spawned = command
@@ -209,7 +206,7 @@ impl RunningCommand {
         let mut child = OwnedChild(Some(spawned));
         if let Some(mut stdin) = child.0.as_mut().and_then(|child| child.stdin.take()) {
             let bytes = input.to_vec();
-            // Elsewhere, because a pipe is small; a child that ended early shows in its output.
+            // On a thread, because a pipe is small; a child that exits early shows in its output.
             std::thread::spawn(move || stdin.write_all(&bytes));
         }
         let streams = child.0.as_mut().map(|child| (child.stdout.take(), child.stderr.take()));
@@ -222,57 +219,57 @@ impl RunningCommand {
         Ok(RunningCommand { child, stdout, stderr })
     }
 
-    /// The child, which is not ended with this.
+    /// Releases the child without killing it.
     pub(super) fn release(mut self) -> Option<Child> {
         self.child.0.take()
     }
 
-    /// Waits until `done` is satisfied by its output, or it ends.
+    /// Waits until its output satisfies `done`, or it ends.
     pub(super) fn until(
         &mut self,
         label: &str,
         name: &str,
         within: Duration,
-        operator: &mut dyn Operator,
+        owner: &mut dyn SessionOwner,
         done: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<Output, SshError> {
+    ) -> Result<CommandOutput, SshError> {
         let RunningCommand { child, stdout, stderr } = self;
         let deadline = Instant::now() + within;
-        let mut output = Output::default();
+        let mut output = CommandOutput::default();
         let (mut open_out, mut open_err) = (true, true);
         loop {
             open_out = open_out && drain(stdout, &mut output.stdout, MAX_OUTPUT);
             open_err = open_err && drain(stderr, &mut output.stderr, 4 << 10);
             let answered = done(&output.stdout);
             if answered || !open_out {
-                // A child that has answered and keeps running has said all that is wanted.
+                // A child that replied and keeps running is left alone.
                 let patience = if answered { Duration::from_millis(20) } else { ENDING };
                 let until = deadline.min(Instant::now() + patience);
                 output.status = ending(child, until);
                 drain(stderr, &mut output.stderr, 4 << 10);
                 return Ok(output);
             }
-            if operator.closing() {
+            if owner.closing() {
                 return Err(SshError::closed());
             }
             let now = Instant::now();
             if now >= deadline {
-                let error = format!("{label}: {name} did not answer within {} s", within.as_secs());
-                return Err(SshError::passing(error, ""));
+                let error = format!("{label}: {name} did not respond within {} s", within.as_secs());
+                return Err(SshError::transient(error, ""));
             }
             let mut interests = vec![Interest { fd: stdout.as_raw_fd(), read: true, write: false }];
             if open_err {
                 interests.push(Interest { fd: stderr.as_raw_fd(), read: true, write: false });
             }
-            interests.extend(operator.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
-            // One-shot operators cannot be woken, so they are looked at now and then.
-            let patience = if operator.wake_fd().is_some() { deadline - now } else { wait::GLANCE };
+            interests.extend(owner.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
+            // One-shot owners have no bell: poll them.
+            let patience = if owner.wake_fd().is_some() { deadline - now } else { wait::OWNER_POLL };
             let _ = wait::poll(&interests, patience.min(deadline - now));
         }
     }
 }
 
-/// Exit code of a child that is about to end; `None` when it does not, or a signal ended it.
+/// Returns the exit code of a child that is about to exit; `None` if it does not, or was killed by a signal.
 fn ending(child: &mut OwnedChild, deadline: Instant) -> Option<i32> {
     loop {
         match child.0.as_mut()?.try_wait() {
@@ -283,7 +280,7 @@ fn ending(child: &mut OwnedChild, deadline: Instant) -> Option<i32> {
     }
 }
 
-/// Reads what is there; `false` once the stream has ended. What does not fit is read and dropped.
+/// Reads available bytes; `false` at the end of the stream. Bytes beyond `most` are dropped.
 fn drain(stream: &mut dyn Read, into: &mut Vec<u8>, most: usize) -> bool {
     let mut buffer = vec![0; 16 << 10];
     loop {
@@ -300,7 +297,7 @@ fn drain(stream: &mut dyn Read, into: &mut Vec<u8>, most: usize) -> bool {
     }
 }
 
-pub(super) fn nonblocking(fd: i32) -> io::Result<()> {
+fn nonblocking(fd: i32) -> io::Result<()> {
     // SAFETY: plain calls on a descriptor that the caller holds open; no memory is passed.
     let set = unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);

@@ -1,54 +1,52 @@
-//! The transport to an agent over SSH.
+//! Transport to an agent over SSH.
 //!
-//! Owner: the link's thread owns the session and its channels (SSH-1). The agent's socket is reached by
-//! `direct-streamlocal`, which needs no process on the host; where sshd forbids that, through `rankdeck agent
-//! relay` and its marker line.
+//! The link's thread owns the session and its channels (SSH-1). It reaches the agent's socket by
+//! `direct-streamlocal`, without a process on the host, or through `rankdeck agent relay` if sshd forbids
+//! that.
 
 use super::agent_command::{self, ONE_SHOT};
-use super::carry::{self, Pipe};
-use super::chunked_upload::Uploader;
 use super::deploy::{self, DeployedPrograms, Package, RemoteScript};
+use super::frame_pump::{self, AgentTransport, Pipe};
 use super::image::Image;
 use super::link_io::LinkIo;
-use super::transport::AgentTransport;
 use super::{AgentCommand, AgentReply, LinkRequest, Links, Upload};
 use crate::ssh::connect;
+use crate::ssh::connection::Connection;
 use crate::ssh::exec;
 use crate::ssh::openssh::Openssh;
-use crate::ssh::output::{self, Output};
-use crate::ssh::pool;
+use crate::ssh::output::{self, CommandOutput};
 use crate::ssh::script::Script;
 use crate::ssh::session::{SshChannel, SshSession, Stream};
+use crate::ssh::upload::Uploader;
 use crate::ssh::user_config;
-use crate::ssh::wait;
-use crate::ssh::wait::{Interest, Stall};
-use crate::ssh::{Operator, SshError, quote};
+use crate::ssh::wait::{self, BlockReason, Interest};
+use crate::ssh::{SessionOwner, SshError, quote};
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::probe::Probe;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bound of probing and starting the agent.
+/// Timeout of probing and starting the agent.
 const STARTING: Duration = Duration::from_secs(30);
-/// Bound of opening the way to its socket.
+/// Timeout of connecting to its socket.
 const OPENING: Duration = Duration::from_secs(15);
-/// Bound of one write; messages to an agent are short.
+/// Timeout of one write; messages to an agent are short.
 const WRITING: Duration = Duration::from_secs(5);
-/// Most noise before the relay's marker.
+/// Most bytes before the relay's marker.
 const MAX_NOISE: usize = 1 << 20;
 const MAX_STDERR: usize = 4 << 10;
 const RELAY_MARKER: &str = "RANKDECK-RELAY";
 
-/// The SSH transport of one link.
+/// SSH transport of one link.
 #[derive(Debug)]
-pub struct SshTransport<'a> {
+pub(crate) struct SshTransport<'a> {
     links: Links,
     request: &'a LinkRequest,
 }
 
 impl SshTransport<'_> {
-    /// The transport for `request`.
+    /// Creates the transport for `request`.
     pub fn new(links: Links, request: &LinkRequest) -> SshTransport<'_> {
         SshTransport { links, request }
     }
@@ -58,7 +56,7 @@ impl AgentTransport for SshTransport<'_> {
     fn reach_agent(
         &mut self,
         link_io: &mut LinkIo,
-        mending: bool,
+        reconnecting: bool,
     ) -> Result<(Probe, Box<dyn Pipe>), SshError> {
         let request = self.request;
         let package =
@@ -72,29 +70,33 @@ impl AgentTransport for SshTransport<'_> {
         let (deployed, output) = deploy::run(session.as_ref(), &package, &remote, link_io)?;
         let answer = output.after("RANKDECK-AGENT");
         let started =
-            agent_command::read_started(session.label(), answer.as_deref(), &output.described(), mending)?;
-        let probe = learn(&deployed, &output);
-        // The launch is over for this host; what still waits is one session too many.
-        pool::end(session.target());
+            agent_command::read_started(session.label(), answer.as_deref(), &output.summary(), reconnecting)?;
+        let probe = read_probe(&deployed, &output);
+        // The launch is done on this host: close idle sessions.
+        Connection::close_idle(session.target());
         Ok((probe, Box::new(open(session, &deployed.agent, &started.socket, link_io)?)))
     }
 }
 
-/// A session with a host: one that waits, a new one, or the system's `ssh`.
-fn session(links: &Links, host: &Host, operator: &mut dyn Operator) -> Result<Box<dyn SshSession>, SshError> {
+/// Returns a session with a host: an idle one, a new one, or the system's `ssh`.
+fn session(
+    links: &Links,
+    host: &Host,
+    owner: &mut dyn SessionOwner,
+) -> Result<Box<dyn SshSession>, SshError> {
     let config = links.ssh_config.as_deref();
     if host.transport == Transport::Openssh {
         return Ok(Box::new(Openssh::new(host, config)?));
     }
     let target = user_config::resolve(host, config)?;
-    Ok(match pool::take(&target) {
+    Ok(match Connection::take_idle(&target) {
         Some(connection) => Box::new(connection),
-        None => Box::new(connect::connect(&target, operator)?),
+        None => Box::new(connect::connect(&target, owner)?),
     })
 }
 
-/// What the agent found on the host, with what deployment knows where it said nothing.
-fn learn(deployed: &DeployedPrograms, output: &Output) -> Probe {
+/// Returns the agent's probe, completed with facts of the deployment.
+fn read_probe(deployed: &DeployedPrograms, output: &CommandOutput) -> Probe {
     let mut probe = agent_command::read_probe(output.after("RANKDECK-PROBE"));
     if probe.home.is_empty() {
         probe.home = deployed.home.clone();
@@ -108,50 +110,51 @@ fn open(
     session: Box<dyn SshSession>,
     agent: &str,
     socket: &str,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
 ) -> Result<SshPipe, SshError> {
-    match session.socket(operator, socket, Instant::now() + OPENING)? {
+    match session.socket(owner, socket, Instant::now() + OPENING)? {
         Some(stream) => Ok(SshPipe { stream, session, head: Vec::new(), stderr: Vec::new() }),
-        None => relay(session, agent, socket, operator),
+        None => relay(session, agent, socket, owner),
     }
 }
 
-/// The detour through a process on the host.
+/// Connects through a relay process on the host.
 fn relay(
     session: Box<dyn SshSession>,
     agent: &str,
     socket: &str,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
 ) -> Result<SshPipe, SshError> {
     let deadline = Instant::now() + OPENING;
     let script = Script::new().arguments(&[agent, "agent", "relay", "--socket", socket]).run("exec \"$@\"");
-    let mut stream = session.start(operator, &script.command(), deadline)?;
-    let mut output = Output::default();
+    let mut stream = session.start(owner, &script.command(), deadline)?;
+    let mut output = CommandOutput::default();
     let head = loop {
         let fault = |why: String| {
-            SshError::passing(
+            SshError::transient(
                 format!("{}: cannot reach the agent at {socket}: {why}", session.label()),
-                "see agent.log in the run directory",
+                "check agent.log in the run directory",
             )
         };
-        let moved = exec::listen(stream.as_mut(), &mut output).map_err(|stall| fault(stall.text()))?;
+        let moved =
+            exec::read_output(stream.as_mut(), &mut output).map_err(|blocked| fault(blocked.text()))?;
         if let Some(head) = behind_marker(&output.stdout) {
             break head;
         }
         if stream.ended() || output.stdout.len() > MAX_NOISE {
-            return Err(fault(output.described()));
+            return Err(fault(output.summary()));
         }
         if !moved {
-            stream.pause(operator, deadline).map_err(|stall| match stall {
-                Stall::Closed => SshError::closed(),
-                stall => fault(stall.text()),
+            stream.pause(owner, deadline).map_err(|blocked| match blocked {
+                BlockReason::Closed => SshError::closed(),
+                blocked => fault(blocked.text()),
             })?;
         }
     };
     Ok(SshPipe { stream, session, head, stderr: Vec::new() })
 }
 
-/// What follows the relay's marker line.
+/// Returns the bytes after the relay's marker line.
 fn behind_marker(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut at = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -163,39 +166,39 @@ fn behind_marker(bytes: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// Sends the uploads of `call` to a host, runs `rankdeck agent ARGS` there and returns its answer.
+/// Uploads the files of `call` to a host, runs `rankdeck agent ARGS` there and returns its reply.
 pub fn call(
     links: &Links,
     host: &Host,
     agent: &Path,
     call: &AgentCommand,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
 ) -> Result<AgentReply, SshError> {
     let package = Package::read(&host.name, agent, call.trainer.as_deref())?;
-    let session = session(links, host, operator)?;
+    let session = session(links, host, owner)?;
     let arguments = quote::words(call.args.iter().map(String::as_str));
     let script = Script::new().arguments(&call.args).run("exec \"$A\" agent \"$@\"");
     let uploaded = match call.uploads.as_slice() {
         [] => 0,
-        uploads => upload_missing(session.as_ref(), &package, uploads, operator)?,
+        uploads => upload_missing(session.as_ref(), &package, uploads, owner)?,
     };
-    let lines = call.lines.reader();
+    let lines = call.lines.cursor();
     let done = |bytes: &[u8]| {
         lines.read(bytes);
-        agent_command::answer(bytes).is_some()
+        agent_command::reply(bytes).is_some()
     };
     let within = call.within.unwrap_or(ONE_SHOT);
     let remote = RemoteScript { script: &script, input: &call.input, done: &done, within };
-    let (deployed, output) = deploy::run(session.as_ref(), &package, &remote, operator)?;
-    let text = agent_command::answer(&output.stdout).ok_or_else(|| {
+    let (deployed, output) = deploy::run(session.as_ref(), &package, &remote, owner)?;
+    let text = agent_command::reply(&output.stdout).ok_or_else(|| {
         let what = call.args.first().map(String::as_str).unwrap_or_default();
-        SshError::lasting(
-            format!("{}: rankdeck agent {what} failed: {}", host.name, output.described()),
-            format!("try it there: `{} {} agent {arguments}`", session.by_hand(), deployed.agent),
+        SshError::permanent(
+            format!("{}: rankdeck agent {what} failed: {}", host.name, output.summary()),
+            format!("run it by hand: `{} {} agent {arguments}`", session.by_hand(), deployed.agent),
         )
     })?;
     if output.closed {
-        session.keep();
+        session.release();
     }
     Ok(AgentReply {
         text,
@@ -207,15 +210,15 @@ pub fn call(
     })
 }
 
-/// Sends what the host lacks of `uploads`; returns the number of bytes.
+/// Uploads missing files; returns the number of bytes.
 fn upload_missing(
     session: &dyn SshSession,
     package: &Package,
     uploads: &[Upload],
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
 ) -> Result<u64, SshError> {
     let names: Vec<String> = uploads.iter().map(|file| format!("{}/{}", file.folder, file.name)).collect();
-    // The cache is two folders above the agent.
+    // The cache is two directories above the agent.
     let script = Script::new().arguments(&names).run(
         "D=\"${A%/*}\"; D=\"${D%/*}\"; for f in \"$@\"; do if test -f \"$D/$f\"; \
          then echo \"RANKDECK-SIZE $(($(wc -c < \"$D/$f\")))\"; else echo \"RANKDECK-SIZE -\"; fi; done; \
@@ -223,9 +226,9 @@ fn upload_missing(
     );
     let done = |bytes: &[u8]| output::after(bytes, "RANKDECK-SIZES").is_some();
     let remote = RemoteScript { script: &script, input: &[], done: &done, within: STARTING };
-    let (deployed, output) = deploy::run(session, package, &remote, operator)?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let sizes: Vec<Option<u64>> = said
+    let (deployed, output) = deploy::run(session, package, &remote, owner)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let sizes: Vec<Option<u64>> = text
         .lines()
         .filter_map(|line| line.strip_prefix("RANKDECK-SIZE "))
         .map(|size| size.trim().parse().ok())
@@ -233,23 +236,23 @@ fn upload_missing(
     let mut uploader = Uploader::new(session);
     for (index, file) in uploads.iter().enumerate() {
         let image = Image::read(&file.path).map_err(|error| {
-            SshError::lasting(
+            SshError::permanent(
                 format!("{}: cannot read {}: {error}", session.label(), file.path.display()),
-                "it was there a moment ago: was it moved or rebuilt?",
+                "check that it was not moved or rebuilt meanwhile",
             )
         })?;
         if sizes.get(index) != Some(&Some(image.size)) {
-            uploader.file(&image, &deployed.cache, &file.folder, &file.name, operator)?;
+            uploader.file(&image, &deployed.cache, &file.folder, &file.name, owner)?;
         }
     }
     Ok(uploader.sent)
 }
 
-/// A stream to an agent. It comes first: it must be dropped before its session.
+/// A stream to an agent. Field order: the stream must be dropped before its session.
 struct SshPipe {
     stream: Box<dyn SshChannel>,
     session: Box<dyn SshSession>,
-    /// Bytes that came with the relay's marker.
+    /// Bytes after the relay's marker.
     head: Vec<u8>,
     stderr: Vec<u8>,
 }
@@ -262,7 +265,7 @@ impl Pipe for SshPipe {
             self.head.drain(..count);
             return Ok(count);
         }
-        // Both streams share one window: unread complaints would stop the messages.
+        // Both streams share one window: unread stderr would block the messages.
         let mut scrap = [0; 1024];
         while let Ok(count) = self.stream.read(Stream::Error, &mut scrap)
             && count > 0
@@ -279,8 +282,8 @@ impl Pipe for SshPipe {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let deadline = Instant::now() + WRITING;
-        // Repeated until it is through, with nothing read in between: libssh2 cannot stand other calls in the
-        // middle of a packet.
+        // Repeated until complete, without reads in between: libssh2 allows no other call in the middle of a
+        // packet.
         loop {
             match self.stream.write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -290,7 +293,7 @@ impl Pipe for SshPipe {
             if now >= deadline {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    format!("nothing could be sent for {} s", WRITING.as_secs()),
+                    format!("write timed out after {} s", WRITING.as_secs()),
                 ));
             }
             wait::poll(&[self.stream.interest(false)], deadline - now)?;
@@ -302,11 +305,12 @@ impl Pipe for SshPipe {
     }
 
     fn silence(&self) -> Duration {
-        self.session.target().silence.unwrap_or(carry::SILENCE)
+        self.session.target().silence.unwrap_or(frame_pump::SILENCE)
     }
 
-    fn complaint(&mut self) -> String {
-        Output { stderr: std::mem::take(&mut self.stderr), ..Output::default() }.complaint()
+    fn last_error_line(&mut self) -> String {
+        CommandOutput { stderr: std::mem::take(&mut self.stderr), ..CommandOutput::default() }
+            .last_error_line()
     }
 }
 
@@ -315,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relay_begins_behind_its_marker_line() {
+    fn relay_stream_starts_after_its_marker_line() {
         assert_eq!(behind_marker(b"Welcome\nRANKDECK-RELAY\n\0\0a\n").as_deref(), Some(&b"\0\0a\n"[..]));
         assert_eq!(behind_marker(b"RANKDECK-RELAY\r\n").as_deref(), Some(&b""[..]));
         assert_eq!(behind_marker(b"RANKDECK-RELAY"), None);

@@ -1,29 +1,27 @@
-//! The transport to an agent on a node of a Slurm allocation: `srun` instead of SSH.
+//! Transport to an agent on a node of a Slurm allocation, through `srun`.
 //!
-//! Two kinds of steps, both with `--overlap`, since a second step in an allocation waits for the first
-//! otherwise:
-//! - the *agent step* starts the agent and stays until the agent has ended, since Slurm may kill whatever a
-//!   finished step leaves (`proctrack/cgroup`);
-//! - the *relay step* copies between its standard streams and the agent's socket; the link owns it and may
-//!   end it at any time.
+//! Two kinds of steps, both with `--overlap`, because a second step in an allocation otherwise waits for the
+//! first:
+//! - the *agent step* starts the agent and stays until the agent ends, because Slurm may kill the processes
+//!   of a finished step (`proctrack/cgroup`);
+//! - the *relay step* copies between its standard streams and the agent's socket; the link may end it at any
+//!   time.
 //!
-//! Owner: the link's thread. Invariants:
-//! - The agent step's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at
-//!   once. It has a session of its own, so that a terminal's ctrl-c does not reach it, and it outlives the
-//!   console. A run
-//!   ends when its agents have verified its stop.
-//! - Slurmstepd passes on whole lines of limited length, so frames travel as base64 lines
+//! Invariants:
+//! - The agent step's `srun` is never signaled: a signal to srun kills (SIGKILL) the whole step at once. It
+//!   runs in its own session, so that a terminal's ctrl-c does not reach it, and it outlives the console. A
+//!   run ends when its agents have verified its stop.
+//! - slurmstepd forwards whole lines of limited length, so frames are sent as base64 lines
 //!   ([`rankdeck_proto::lines`]).
 
 use super::agent_command;
-use super::carry::Pipe;
+use super::frame_pump::{AgentTransport, Pipe};
 use super::link_io::LinkIo;
 use super::local;
-use super::transport::AgentTransport;
 use super::{AgentCommand, AgentReply, LinkRequest};
 use crate::ssh::output;
 use crate::ssh::wait::Interest;
-use crate::ssh::{Operator, SshError};
+use crate::ssh::{SessionOwner, SshError};
 use rankdeck_proto::lines;
 use rankdeck_proto::lines::LineReader;
 use rankdeck_types::host::Host;
@@ -36,15 +34,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Bound of starting an agent; a busy controller may take its time.
+/// Timeout of starting an agent; a busy controller is slow.
 const STARTING: Duration = Duration::from_secs(60);
-/// Bound of a question about the job.
+/// Timeout of a query about the job.
 const ASKING: Duration = Duration::from_secs(10);
-/// How long a relay step may take to end by itself.
+/// Timeout of the exit of a relay step.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// What a step of ours must not inherit: options of the job's own steps that `srun` would read from the
-/// environment.
+/// Returns whether a variable is an option of the job's steps that `srun` would read and a step here must not
+/// inherit.
 fn is_option_of_srun(name: &str) -> bool {
     const PREFIXES: [&str; 9] = [
         "SLURM_NTASKS",
@@ -60,7 +58,7 @@ fn is_option_of_srun(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// `srun` for one task of a step of ours on `host`.
+/// Returns `srun` for one task on `host`.
 fn srun(host: &Host, gpus: bool) -> Command {
     let mut command = Command::new("srun");
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_option_of_srun(&name.to_string_lossy())) {
@@ -87,16 +85,16 @@ fn srun(host: &Host, gpus: bool) -> Command {
     command
 }
 
-/// The Slurm transport of one link.
+/// Slurm transport of one link.
 #[derive(Debug)]
-pub struct SlurmTransport<'a> {
+pub(crate) struct SlurmTransport<'a> {
     request: &'a LinkRequest,
-    /// Reaped when they end while this console lives; never signalled.
+    /// Reaped if they end while this console lives; never signaled.
     agent_steps: Vec<Child>,
 }
 
 impl SlurmTransport<'_> {
-    /// The transport for `request`.
+    /// Creates the transport for `request`.
     pub fn new(request: &LinkRequest) -> SlurmTransport<'_> {
         SlurmTransport { request, agent_steps: Vec::new() }
     }
@@ -106,7 +104,7 @@ impl AgentTransport for SlurmTransport<'_> {
     fn reach_agent(
         &mut self,
         link_io: &mut LinkIo,
-        mending: bool,
+        reconnecting: bool,
     ) -> Result<(Probe, Box<dyn Pipe>), SshError> {
         self.agent_steps.retain_mut(|agent_step| matches!(agent_step.try_wait(), Ok(None)));
         let request = self.request;
@@ -127,83 +125,82 @@ impl AgentTransport for SlurmTransport<'_> {
         }
         let mut running = local::RunningCommand::start(&host.name, command, &[])?;
         let done = |out: &[u8]| output::after(out, "RANKDECK-AGENT").is_some();
-        let said = running.until(&host.name, "srun", STARTING, link_io, &done);
-        // Answered or not: the step is Slurm's from here on.
+        let output = running.until(&host.name, "srun", STARTING, link_io, &done);
+        // From here on, Slurm manages the step.
         self.agent_steps.extend(running.release());
-        let said = said?;
-        if mending && said.after("RANKDECK-AGENT").is_none() {
+        let output = output?;
+        if reconnecting && output.after("RANKDECK-AGENT").is_none() {
             job_is_there(&host.name, link_io)?;
         }
-        let probe = agent_command::read_probe_here(request, said.after("RANKDECK-PROBE"));
-        let answer = said.after("RANKDECK-AGENT");
-        let started = agent_command::read_started(&host.name, answer.as_deref(), &said.described(), mending)?;
+        let probe = agent_command::read_probe_here(request, output.after("RANKDECK-PROBE"));
+        let answer = output.after("RANKDECK-AGENT");
+        let started =
+            agent_command::read_started(&host.name, answer.as_deref(), &output.summary(), reconnecting)?;
         let relay_step = RelayStep::start(host, agent, &started.socket).map_err(|error| {
-            SshError::passing(
+            SshError::transient(
                 format!("{}: cannot start srun: {error}", host.name),
-                "check that `srun` is installed here",
+                "check that `srun` is installed",
             )
         })?;
         Ok((probe, Box::new(relay_step)))
     }
 }
 
-/// Fails for good when the allocation is no more: no step will ever start in it. What cannot be asked may
-/// come back.
-fn job_is_there(label: &str, operator: &mut dyn Operator) -> Result<(), SshError> {
+/// Fails permanently if the allocation has ended: no step can start in it. A failing query is not an error.
+fn job_is_there(label: &str, owner: &mut dyn SessionOwner) -> Result<(), SshError> {
     let Ok(job) = std::env::var("SLURM_JOB_ID") else { return Ok(()) };
     let mut command = Command::new("scontrol");
     command.args(["show", "job", "--oneliner", &job]);
     let mut running = local::RunningCommand::start(label, command, &[])?;
-    let Ok(said) = running.until(label, "scontrol", ASKING, operator, &|_| false) else { return Ok(()) };
-    match end_of_job(&String::from_utf8_lossy(&said.stdout), &said.complaint()) {
-        Some(end) => Err(SshError::lasting(
-            format!("{label}: Slurm job {job} has no nodes any more: {end}"),
+    let Ok(output) = running.until(label, "scontrol", ASKING, owner, &|_| false) else { return Ok(()) };
+    match end_of_job(&String::from_utf8_lossy(&output.stdout), &output.last_error_line()) {
+        Some(end) => Err(SshError::permanent(
+            format!("{label}: Slurm job {job} has ended: {end}"),
             format!(
-                "`rankdeck ps` shows what is left there, from a job that has the node, or with `address = \"{label}\"` over SSH"
+                "list leftover processes with `rankdeck ps`, from a job on that node or with `address = \"{label}\"` over SSH"
             ),
         )),
         None => Ok(()),
     }
 }
 
-/// How a job has ended, if it has, by what `scontrol show job` prints.
-fn end_of_job(said: &str, complaint: &str) -> Option<String> {
-    // A job that waits again (REQUEUED, PENDING) has given its nodes back.
-    const GOES_ON: [&str; 6] = ["RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "STOPPED"];
-    let value = |name: &str| said.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
+/// Returns how a job ended, if so, from the output of `scontrol show job`.
+fn end_of_job(stdout: &str, error: &str) -> Option<String> {
+    // A job that is pending again (REQUEUED, PENDING) has released its nodes.
+    const ALIVE: [&str; 6] = ["RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "STOPPED"];
+    let value = |name: &str| stdout.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
     match value("JobState=") {
-        Some(state) if GOES_ON.contains(&state) => None,
+        Some(state) if ALIVE.contains(&state) => None,
         Some(state) => {
             let reason = value("Reason=").filter(|reason| *reason != "None");
             Some(reason.map_or_else(|| state.to_owned(), |reason| format!("{state} ({reason})")))
         }
-        None => complaint.contains("Invalid job id").then(|| "Slurm does not know it any more".to_owned()),
+        None => error.contains("Invalid job id").then(|| "unknown to Slurm".to_owned()),
     }
 }
 
-/// Runs `rankdeck agent ARGS` on a node and gives back its answer. Uploads go into this machine's cache, as
-/// nodes share their home folders.
+/// Runs `rankdeck agent ARGS` on a node and returns its reply. Uploads go to this machine's cache, because
+/// nodes share home directories.
 pub fn call(
     host: &Host,
     agent: &Path,
     call: &AgentCommand,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
 ) -> Result<AgentReply, SshError> {
     let mut command = srun(host, false);
     if call.input.is_empty() {
         command.arg("--input=none");
     }
     command.arg(agent).arg("agent").args(&call.args);
-    local::answer_of(host, command, "srun", call, operator)
+    local::run_for_reply(host, command, "srun", call, owner)
 }
 
-/// A step that copies bytes to an agent. Standard input and output of its `srun` are the two directions of
-/// one socket.
+/// A step that relays bytes to an agent. Stdin and stdout of its `srun` are the two directions of one socket.
 struct RelayStep {
     child: Child,
     stream: UnixStream,
     reader: LineReader,
-    /// The rest of a line that did not fit.
+    /// Unwritten rest of a line.
     pending: Vec<u8>,
 }
 
@@ -263,7 +260,7 @@ impl Pipe for RelayStep {
 
 impl Drop for RelayStep {
     fn drop(&mut self) {
-        // The relay ends at the end of its input, and the step with it; killing this step harms nobody else.
+        // The relay ends at the end of its input, and the step with it; killing it affects nothing else.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         let deadline = Instant::now() + ENDING;
         while Instant::now() < deadline {
@@ -282,15 +279,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_is_over_is_told_from_one_that_goes_on() {
+    fn ended_job_is_distinguished_from_a_running_one() {
         let of = |state: &str| end_of_job(&format!("JobId=7 JobName=a JobState={state} Requeue=0"), "");
         assert_eq!(of("NODE_FAIL Reason=NodeDown").as_deref(), Some("NODE_FAIL (NodeDown)"));
         assert_eq!(of("TIMEOUT Reason=TimeLimit").as_deref(), Some("TIMEOUT (TimeLimit)"));
         assert_eq!(of("COMPLETED Reason=None").as_deref(), Some("COMPLETED"));
         assert_eq!(of("PENDING Reason=BeginTime").as_deref(), Some("PENDING (BeginTime)"));
         assert_eq!((of("RUNNING Reason=None"), of("COMPLETING Reason=NodeDown")), (None, None));
-        assert_eq!(end_of_job("", "Unable to contact slurm controller"), None, "it may come back");
+        assert_eq!(end_of_job("", "Unable to contact slurm controller"), None, "unreachable, not ended");
         let unknown = end_of_job("", "slurm_load_jobs error: Invalid job id specified");
-        assert_eq!(unknown.as_deref(), Some("Slurm does not know it any more"));
+        assert_eq!(unknown.as_deref(), Some("unknown to Slurm"));
     }
 }

@@ -1,4 +1,4 @@
-//! `agent examine`: what a console asks a host before a launch, and what was found there.
+//! `agent examine`: a console's questions to a host before a launch, and the findings.
 
 use crate::run_entry::RunEntry;
 use rankdeck_types::error::HintedError;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What the console wants to know.
+/// The console's questions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Question {
-    /// Folder of runs, as typed.
+    /// Directory of runs, as typed.
     pub workdir: String,
-    /// The run that is to be launched; empty: none.
+    /// The run to launch; empty: none.
     #[serde(default)]
     pub run: String,
     /// The ranks' program; empty: the built-in trainer.
     #[serde(default)]
     pub command: Vec<String>,
-    /// What comes before each rank.
+    /// Setup before each rank.
     #[serde(default, flatten)]
     pub setup: Setup,
     /// Environment of the ranks.
@@ -32,25 +32,25 @@ pub struct Question {
     /// libtorch as in hosts.toml.
     #[serde(default)]
     pub libtorch: Option<String>,
-    /// Packages that the ranks' script imports, where the console knows it.
+    /// Packages that the ranks' script imports, if the console has the script.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imports: Vec<String>,
-    /// An environment in Python that the built-in trainer will make.
+    /// The Python environment that the built-in trainer will make.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvQuestion>,
-    /// Hash of the code that ranks will run in; `None`: they run in the working folder.
+    /// Hash of the code that ranks will run in; `None`: they run in `workdir`.
     #[serde(default)]
     pub code: Option<String>,
-    /// GPUs are wanted here.
+    /// GPUs are requested on this host.
     #[serde(default)]
     pub gpus: bool,
-    /// Those, as a plan counts them; empty: all that are there.
+    /// Indices of the requested GPUs, as a plan counts them; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub planned_gpus: Vec<u32>,
-    /// Address of rank 0's store; `None` when one host is all.
+    /// Address of rank 0's store; `None` if there is only one host.
     #[serde(default)]
     pub master: Option<String>,
-    /// Ports to listen on: the first that is free.
+    /// Ports to listen on; the first free one is used.
     #[serde(default)]
     pub listen: Vec<u16>,
     /// Hosts that will connect to this one.
@@ -59,10 +59,10 @@ pub struct Question {
     /// Hosts to connect to.
     #[serde(default)]
     pub peers: Vec<Peer>,
-    /// What this host answers to, different for every preflight.
+    /// Token that connections to this host must send; different for every preflight.
     #[serde(default)]
     pub token: String,
-    /// How long to wait for each other, ms.
+    /// Time to wait for connections, ms.
     #[serde(default)]
     pub patience_ms: u64,
 }
@@ -74,106 +74,108 @@ pub struct EnvQuestion {
     pub python: String,
     /// `env.id`.
     pub id: String,
-    /// It is a game of ale-py.
+    /// Whether it is a game of ale-py.
     pub atari: bool,
 }
 
-/// What was found of such an environment.
+/// Findings about such an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnvFindings {
-    /// Why the interpreter does not run.
+    /// Error of an interpreter that does not run.
     pub no_python: Option<String>,
     /// `sys.executable`.
     pub executable: String,
-    /// Packages that are not there.
+    /// Missing packages.
     pub missing: Vec<String>,
-    /// What Gymnasium says when it cannot be made.
+    /// Gymnasium's error if it cannot make the environment.
     pub error: Option<String>,
-    /// Its actions are discrete.
+    /// Whether its actions are discrete.
     pub discrete: Option<bool>,
-    /// Its observations are images.
+    /// Whether its observations are images.
     pub image: Option<bool>,
     /// Versions of the interpreter (`python`) and of the packages that it needs.
     pub versions: BTreeMap<String, String>,
 }
 
-/// What was found.
+/// The host's findings.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Findings {
-    /// Wall clock when the question had been read.
-    pub heard: f64,
-    /// Wall clock just before the answer.
+    /// Wall clock when the question was read.
+    #[serde(rename = "heard")]
+    pub arrived: f64,
+    /// Wall clock before the answer was sent.
     pub answered: f64,
-    /// As every launch learns it.
+    /// Facts about the host, as at a launch.
     pub probe: Probe,
-    /// The user that ranks would run as.
+    /// User of the ranks.
     pub user: String,
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
-    /// Runs under the working folder.
+    /// Runs under the working directory.
     pub runs: Vec<RunEntry>,
-    /// The run's name is taken here.
+    /// Whether the run's name is taken on this host.
     pub run_exists: bool,
     /// Version of the NVIDIA driver.
     pub driver: Option<String>,
-    /// GPUs with what runs on them.
+    /// GPUs and their processes.
     pub gpus: Vec<GpuFinding>,
-    /// Why nobody tells of GPUs though there is a driver, and what helps.
+    /// Why the GPUs are unknown although the host has a driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub untold_gpus: Option<HintedError>,
-    /// The list of GPUs that programs see there, where the user or Slurm has set one: `CUDA_VISIBLE_DEVICES`.
+    #[serde(rename = "untold_gpus")]
+    pub gpus_unknown: Option<HintedError>,
+    /// `CUDA_VISIBLE_DEVICES` of the agent, if the user or Slurm has set it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visible_gpus: Option<String>,
-    /// The working folder.
+    /// File system of the working directory.
     pub disk: Disk,
-    /// Room on `/dev/shm`, which data loaders need.
+    /// Space in `/dev/shm`, which data loaders need.
     pub shm: Disk,
     /// Limits of this user's processes.
     pub limits: Limits,
     /// Network interfaces with an address.
     pub interfaces: Vec<Interface>,
-    /// The way to rank 0's store.
+    /// Route to rank 0's store.
     pub route: Option<Route>,
-    /// What names mean here.
+    /// Resolved names.
     pub names: Names,
-    /// The port that was listened on.
+    /// Result of listening.
     pub listened: Option<ListenResult>,
-    /// Hosts that were connected to.
+    /// Results of connecting to other hosts.
     pub reached: Vec<ConnectResult>,
-    /// The environment that was asked about.
+    /// Findings about [`Question::environment`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvFindings>,
-    /// What only this machine says of itself.
+    /// Identity of this machine.
     #[serde(default)]
     pub machine: String,
-    /// Why what comes before each rank fails: the last words of its shell.
+    /// Error of the setup: the last output of its shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<String>,
-    /// The ranks' program.
+    /// Findings about the ranks' program.
     pub program: Option<Program>,
-    /// Where libtorch is for the built-in trainer, or why there is none.
+    /// Path of libtorch for the built-in trainer, or the error.
     pub libtorch: Option<Result<String, HintedError>>,
-    /// Its version, when its folder tells.
+    /// Version of libtorch, if its directory has it.
     pub libtorch_version: Option<String>,
-    /// Whether the built-in trainer can compute on the GPUs here: what it said, or why not. `None`: it was
-    /// not asked, or cannot be (an older trainer).
+    /// Whether the built-in trainer can compute on these GPUs: its reply, or the error. `None`: it was not
+    /// asked, or does not support the question (an older trainer).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_check: Option<Result<String, HintedError>>,
-    /// Will ranks outlive the login that starts them?
-    pub session: Session,
-    /// What the ranks will run.
-    pub code: Code,
+    /// Whether ranks outlive the login that starts them.
+    pub session: LoginSession,
+    /// Findings about the ranks' code.
+    pub code: CodeFinding,
 }
 
-/// A GPU and who uses it.
+/// A GPU and its processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GpuFinding {
     /// Index of the GPU as NVML counts.
     pub index: u32,
     /// Product name.
     pub name: String,
-    /// Its unique name, `GPU-...`.
+    /// Unique name, `GPU-...`.
     #[serde(default)]
     pub uuid: String,
     /// Bytes in use.
@@ -182,23 +184,23 @@ pub struct GpuFinding {
     pub memory_total: u64,
     /// Compute processes on it.
     pub processes: Vec<GpuProcess>,
-    /// How its memory is.
+    /// Recorded faults of its memory.
     #[serde(default)]
     pub health: GpuHealth,
-    /// The driver counts it, and does not reach it any more.
+    /// The driver lists it but no longer reaches it.
     #[serde(default)]
     pub lost: bool,
 }
 
-/// Faults of a GPU's memory that its driver knows of before a run meets them.
+/// Faults of a GPU's memory, as recorded by its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuHealth {
-    /// Errors since the driver was loaded that could not be corrected.
+    /// Uncorrected errors since the driver was loaded.
     pub uncorrected: u64,
-    /// Rows of memory are replaced, or pages retired, at the next reset only.
+    /// The next reset will replace rows of memory, or retire pages.
     pub reset_pending: bool,
-    /// No rows are left to replace bad ones with.
+    /// No spare rows are left.
     pub remap_failed: bool,
 }
 
@@ -207,27 +209,30 @@ pub struct GpuHealth {
 pub struct GpuProcess {
     /// Process id on its host.
     pub pid: u32,
-    /// Bytes that it holds there.
+    /// Bytes of GPU memory.
     pub bytes: u64,
-    /// Start of its command line; empty when another container or namespace hides it.
+    /// Start of its command line; empty if another container or namespace hides it.
     pub command: String,
-    /// The rankdeck run that it belongs to, when it carries a mark.
+    /// Its rankdeck run, if its environment names one.
     pub run: Option<String>,
 }
 
 /// A file system.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Disk {
-    /// The folder that was asked about.
+    /// The requested directory.
     pub path: String,
-    /// Bytes that this user may still write.
+    /// Bytes that this user can write.
     pub free: u64,
     /// Bytes in all.
     pub total: u64,
-    /// Files that may still be made.
+    /// Files that can be created.
     pub free_files: u64,
-    /// Why nothing can be written there.
+    /// Error of a test write.
     pub error: Option<String>,
+    /// Why runs cannot be stored there: other users could change them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distrust: Option<HintedError>,
 }
 
 /// Soft limits; `None`: unlimited.
@@ -238,7 +243,7 @@ pub struct Limits {
     pub processes: Option<u64>,
     /// Locked memory, bytes.
     pub locked: Option<u64>,
-    /// There is InfiniBand, which locks memory.
+    /// The host has InfiniBand, which locks memory.
     pub infiniband: bool,
 }
 
@@ -249,28 +254,28 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
-/// The way to rank 0's store.
+/// Route to rank 0's store.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Route {
-    /// What the store's address means here.
+    /// Resolved addresses of the store.
     pub addresses: Vec<IpAddr>,
-    /// The interface that leads there, or has that address.
+    /// The interface of the route, or that has the address.
     pub interface: Option<String>,
-    /// Why there is no way.
+    /// Error if there is no route.
     pub error: Option<String>,
 }
 
-/// What names mean here.
+/// Resolved names.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Names {
     /// Addresses of the host's own name.
     pub own: Vec<IpAddr>,
 }
 
-/// What happens to processes when their login ends.
+/// Effects of the end of a login on its processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Session {
-    /// The login manager kills them, and lingering is off.
+pub struct LoginSession {
+    /// The login manager kills them, because lingering is off.
     pub killed_at_logout: bool,
     /// Why processes cannot be supervised: no `/proc`, a kernel without pidfd.
     pub error: Option<String>,
@@ -281,33 +286,33 @@ pub struct Session {
 pub struct Peer {
     /// Index of the host.
     pub node: u32,
-    /// Name or address as hosts.toml gives it.
+    /// Name or address, as in hosts.toml.
     pub address: String,
-    /// Where it may listen.
+    /// Ports that it may listen on.
     pub ports: Vec<u16>,
-    /// What it answers to.
+    /// Token to send to it.
     pub token: String,
 }
 
-/// What came of listening.
+/// Result of listening.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ListenResult {
-    /// The port; 0 when none is free.
+    /// The port; 0 if none is free.
     pub port: u16,
-    /// Why none is free.
+    /// Error if none is free.
     pub error: Option<String>,
-    /// Hosts that came.
+    /// Hosts that connected.
     pub heard: u32,
 }
 
-/// What came of connecting to one host.
+/// Result of connecting to one host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ConnectResult {
     /// Index of the host.
     pub node: u32,
-    /// The address that was tried, resolved when possible.
+    /// The address, resolved if possible.
     pub address: String,
-    /// Why it could not be reached.
+    /// Error of the connection.
     pub error: Option<String>,
 }
 
@@ -316,15 +321,15 @@ pub struct ConnectResult {
 pub struct Program {
     /// The program as an absolute path.
     pub path: Option<String>,
-    /// Why there is none that runs, and what helps.
+    /// Error if no program runs.
     pub error: Option<HintedError>,
-    /// The script that an interpreter is told to run, absolute.
+    /// Absolute path of the script that an interpreter runs.
     pub script: Option<String>,
-    /// The script is there.
+    /// Whether the script exists.
     pub script_exists: bool,
-    /// What the interpreter said.
+    /// Facts that the interpreter reported.
     pub python: Option<Python>,
-    /// Why nothing is known of it before the launch.
+    /// Why it can be examined only at the launch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub later: Option<String>,
 }
@@ -335,10 +340,10 @@ pub struct Python {
     /// `sys.executable`.
     #[serde(default)]
     pub executable: String,
-    /// Packages that the script imports and that are not there.
+    /// Missing packages that the script imports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
-    /// `sys.prefix`: the environment that it belongs to.
+    /// `sys.prefix`: its environment.
     #[serde(default)]
     pub prefix: String,
     /// Version of the interpreter, such as `3.11.2`.
@@ -347,19 +352,20 @@ pub struct Python {
     pub torch: Option<String>,
     /// CUDA that torch was built for.
     pub cuda: Option<String>,
-    /// Versions of NumPy, Gymnasium and what the script imports, as far as packages of those names are there.
+    /// Versions of NumPy, Gymnasium and the packages that the script imports, if installed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub packages: BTreeMap<String, String>,
 }
 
-/// Hashes in hexadecimal, shortened to 16 digits.
+/// The ranks' code. Hashes are hexadecimal, shortened to 16 digits.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Code {
-    /// The pushed code that was asked about is here.
+pub struct CodeFinding {
+    /// Whether the host has the requested pack.
     pub pushed: bool,
+    /// Hash of the script.
     pub script: Option<String>,
-    /// Of the Python files beside and below it.
+    /// Hash of the Python files next to and below it.
     pub folder: Option<String>,
-    /// Commit of the git checkout that it lies in.
+    /// Commit of its git checkout.
     pub commit: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Files of runs, as `agent checkpoints`, `agent files` and `agent read` tell them.
+//! Files of runs, as `agent checkpoints`, `agent files` and `agent read` list them.
 
 use rankdeck_types::ids::WallTime;
 use serde::{Deserialize, Serialize};
@@ -7,36 +7,40 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunCheckpoints {
     pub run: String,
-    /// Its folder, absolute.
+    /// Absolute path of its directory.
     pub run_dir: String,
-    /// Files with the ending `.ckpt` in its folder of checkpoints.
+    /// Files named `*.ckpt` in its directory of checkpoints; those of an earlier generation as
+    /// `gen0/best.ckpt`.
     pub files: Vec<FileEntry>,
 }
 
 /// One file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Its path below the folder that was asked for, with `/`.
+    /// Path below the requested directory, with `/`.
     pub path: String,
-    /// Length.
+    /// Length of the file.
     pub bytes: u64,
-    /// When it last changed, seconds since the epoch by the host's clock.
+    /// Time of the last change, seconds since the epoch by the host's clock.
     pub modified: WallTime,
 }
 
-/// What a checkpoint of the built-in trainer begins with: this, [`CHECKPOINT_VERSION`] and the length of its
-/// header (u32 each, little-endian), then the header, JSON.
+/// Start of a built-in trainer's checkpoint: this, [`CHECKPOINT_VERSION`] and the length of the header (u32
+/// each, little-endian), then the header as JSON.
 pub const CHECKPOINT_MAGIC: &[u8; 8] = b"RANKDECK";
-/// The layout that this build writes and reads.
+/// Version of the layout that this build writes and reads.
 pub const CHECKPOINT_VERSION: u32 = 3;
 /// Bytes before the header.
 pub const CHECKPOINT_PREFIX: usize = 16;
 
-/// What a checkpoint of the built-in trainer tells of itself, as far as a console needs it.
+/// The header of a built-in trainer's checkpoint, as far as a console needs it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CheckpointHeader {
-    /// What was trained.
+    /// The trained experiment.
     pub about: CheckpointAbout,
+    /// Global environment steps.
+    #[serde(default)]
+    pub env_step: Option<u64>,
 }
 
 /// The same part of the header as the trainer writes it.
@@ -49,30 +53,30 @@ pub struct CheckpointAbout {
 /// The files of one run on one host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunFiles {
-    /// Its folder, absolute; empty when the host has none of that name.
+    /// Absolute path of its directory; empty if the host has none of that name.
     pub run_dir: String,
-    /// Regular files below it; links are left out.
+    /// Regular files below it; links are omitted.
     pub files: Vec<FileEntry>,
-    /// There are more than an answer holds.
+    /// There are more files than a reply holds.
     pub more: bool,
 }
 
 /// A piece of a file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FilePiece {
-    /// Its bytes in base64; fewer than were asked for at the end of the file.
+    /// Bytes in base64; fewer than requested at the end of the file.
     pub data: String,
 }
 
-/// What the removal of a run frees, or has freed.
+/// Space that the removal of a run frees, or has freed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Removal {
     pub files: u64,
     pub bytes: u64,
-    /// What tells its folder from those of other hosts: hosts may share a disk.
+    /// Distinguishes its directory from those of other hosts: hosts may share a disk.
     #[serde(default)]
     pub place: String,
-    /// Why it was not removed.
+    /// Reason if it was not removed.
     #[serde(default)]
     pub refused: Option<String>,
 }

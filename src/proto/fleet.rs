@@ -1,44 +1,44 @@
-//! What a host tells of itself, again and again, while somebody looks at all hosts: gauges, who uses its
-//! GPUs, its runs. No run is needed for that.
+//! Snapshots that a host streams for the fleet page: a sample of the host, users of its GPUs, its runs. The
+//! host needs no run for that.
 
 use crate::message::HostSample;
 use crate::process::GpuUser;
-use crate::run_entry::RunEntry;
+use crate::run_entry::RunList;
 use serde::{Deserialize, Serialize};
 
-/// The word before each [`HostLook`]; the answer of the command itself follows at its end.
+/// Marker before each [`HostSnapshot`]; the reply of the command follows at its end.
 pub const LOOK: &str = "rankdeck-fleet";
-/// The most that the command may cost, as a share of one core, for looks and for lists of runs each.
+/// Largest cost of the command, as a share of one core, for samples and for lists of runs each.
 pub const SHARE: f64 = 0.005;
 
-/// A host at one moment.
+/// State of a host at one time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct HostLook {
-    /// Gauges of the host and its GPUs; no ranks.
+pub struct HostSnapshot {
+    /// Sample of the host and its GPUs, without ranks.
     pub sample: HostSample,
-    /// The GPUs, or instances of MIG, that programs of this user see there, as a plan counts them.
+    /// GPUs or MIG instances that are visible to this user's programs, as a plan counts them.
     pub given: Vec<GivenGpu>,
     /// Processes on its GPUs.
     pub users: Vec<GpuUser>,
-    /// Its runs; `None`: not asked again since they were last told.
-    pub runs: Option<Vec<RunEntry>>,
-    /// CPU time that the command has cost so far, milliseconds.
+    /// Runs; `None`: unchanged since they were last sent.
+    pub runs: Option<RunList>,
+    /// CPU time of the command so far, milliseconds.
     pub cost_ms: u64,
-    /// Milliseconds until the next look.
+    /// Milliseconds until the next sample.
     pub next_ms: u64,
 }
 
-/// What a rank could get.
+/// A GPU that a rank could use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GivenGpu {
     /// Bytes in use.
     pub memory_used: u64,
-    /// Bytes in all; 0 where the driver does not tell.
+    /// Bytes in all; 0 if unknown.
     pub memory_total: u64,
     /// Compute processes on it.
     pub processes: u32,
-    /// The driver does not show it, or not any more.
+    /// The driver does not show it.
     pub lost: bool,
 }

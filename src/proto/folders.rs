@@ -1,44 +1,45 @@
-//! Folders that the console and the agent find alike: home, cache, and the place of the running executable.
+//! Directories that the console and the agent locate in the same way: home, cache, and that of the running
+//! executable.
 
 use rankdeck_types::error::HintedError;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Folder below a cache in which `rankdeck push --libtorch` puts libraries, each in a folder named by its
+/// Directory below a cache for the libraries of `rankdeck push --libtorch`, each in a directory named by its
 /// content.
 pub const LIBTORCH: &str = "libtorch";
 
-/// The home folder, `/` when there is none.
+/// Returns the home directory, `/` if there is none.
 pub fn home() -> PathBuf {
     std::env::home_dir().filter(|home| home.is_absolute()).unwrap_or_else(|| PathBuf::from("/"))
 }
 
-/// Creates a folder and its parents, readable by the owner only.
+/// Creates a directory and its parents, readable by the owner only.
 pub fn create_private(path: &Path) -> Result<(), HintedError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
         HintedError::new(
             format!("cannot create {}: {error}", path.display()),
-            "check `workdir` in hosts.toml and the free space",
+            "check `workdir` in hosts.toml and the free disk space",
         )
     })
 }
 
-/// Folder of everything that is kept between runs: `$RANKDECK_CACHE`, else `~/.cache/rankdeck`.
+/// Returns the directory of all files that outlive a run: `$RANKDECK_CACHE`, else `~/.cache/rankdeck`.
 pub fn cache() -> PathBuf {
     std::env::var_os("RANKDECK_CACHE")
         .filter(|value| !value.is_empty())
         .map_or_else(|| home().join(".cache/rankdeck"), PathBuf::from)
 }
 
-/// Every place that may be the cache: as the environment says, and around the running executable, which was
-/// deployed into one.
+/// Returns every possible cache: that of the environment, and that which the running executable was deployed
+/// into.
 pub fn caches() -> Vec<PathBuf> {
     let around = executable().and_then(|path| Some(path.parent()?.parent()?.to_owned()));
     std::iter::once(cache()).chain(around).collect()
 }
 
-/// The running executable, also when its file was replaced meanwhile.
+/// Returns the path of the running executable, even if its file was replaced.
 pub fn executable() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?;
     let text = path.to_str()?;

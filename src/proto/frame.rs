@@ -1,7 +1,7 @@
 //! Frames on the wire between a console and an agent: a big-endian `u32` length, then that many bytes of
 //! JSON.
 //!
-//! Owner: both ends of a link. Invariants:
+//! Invariants:
 //! - WIRE-1: a frame is at most [`MAX_FRAME`] bytes; a longer length ends the connection before anything is
 //!   allocated.
 //! - Unknown fields are ignored, unknown kinds decode to `Unknown` and are counted.
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 /// Most bytes of JSON in one frame (1 MiB).
 pub const MAX_FRAME: usize = 1 << 20;
 
-/// Why bytes are not a frame.
+/// Reason why bytes are not a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The announced or produced length is over [`MAX_FRAME`].
@@ -24,20 +24,20 @@ pub enum FrameError {
     Json(#[from] serde_json::Error),
 }
 
-/// The bytes of one frame, length included.
+/// Returns the bytes of one frame, with its length.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = Vec::new();
     encode_into(&mut bytes, message)?;
     Ok(bytes)
 }
 
-/// Adds one frame to others; after an error the others are as before.
+/// Appends a frame; after an error, the bytes are unchanged.
 pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> Result<(), FrameError> {
     frame_into(bytes, |bytes| serde_json::to_writer(bytes, message))
 }
 
-/// Adds the frame of [`super::message::AgentMessage::Sample`] with this `dropped`, made from a sample that
-/// others read as well and whose own is 0.
+/// Appends the frame of an [`AgentMessage::Sample`](super::message::AgentMessage::Sample) with this
+/// `dropped`. All connections share the sample, whose own count is 0.
 pub fn encode_sample_into(bytes: &mut Vec<u8>, sample: &HostSample, dropped: u64) -> Result<(), FrameError> {
     frame_into(bytes, |bytes| {
         bytes.extend(format!("{{\"kind\":\"sample\",\"dropped\":{dropped}").into_bytes());
@@ -65,7 +65,7 @@ fn frame_into(
     written.map(drop)
 }
 
-/// Splits a byte stream into frames; feed it whatever arrived.
+/// Splits a byte stream into frames.
 #[derive(Debug, Default)]
 pub struct Decoder {
     pending: Vec<u8>,
@@ -82,7 +82,7 @@ impl Decoder {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The JSON bytes of the next whole frame, `None` when more bytes are needed.
+    /// Returns the JSON bytes of the next complete frame, `None` if more bytes are needed.
     pub fn next_bytes(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let rest = &self.pending[self.start..];
         let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };
@@ -98,7 +98,7 @@ impl Decoder {
         Ok(Some(&self.pending[from..from + length]))
     }
 
-    /// The next whole frame, decoded.
+    /// Decodes the next complete frame.
     pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         match self.next_bytes()? {
             Some(bytes) => Ok(Some(serde_json::from_slice(bytes)?)),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_that_is_shared_is_framed_with_what_one_connection_has_dropped() {
+    fn shared_sample_is_framed_with_own_drop_count() {
         let sample = HostSample { mono_ms: 7, load1: 0.5, malformed: 3, ..HostSample::default() };
         for dropped in [0, 5] {
             let mut bytes = encode(&"before").unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn wire_1_a_frame_over_the_limit_is_not_made_and_leaves_the_others() {
+    fn wire_1_frame_over_the_limit_is_not_encoded() {
         let mut bytes = encode(&"a").unwrap();
         let before = bytes.clone();
         assert!(matches!(encode_into(&mut bytes, &"x".repeat(MAX_FRAME)), Err(FrameError::TooLong(_))));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn wire_1_an_announced_length_over_the_limit_is_refused_at_once() {
+    fn wire_1_announced_length_over_the_limit_is_rejected() {
         let mut decoder = Decoder::default();
         decoder.push(&(MAX_FRAME as u32 + 1).to_be_bytes());
         assert!(matches!(decoder.next_bytes(), Err(FrameError::TooLong(_))));

@@ -1,51 +1,50 @@
-//! One rank looked at closely by its agent, on request: what the operating system, its sockets, its stacks
-//! and its libraries show.
+//! The inspection of one rank by its agent, on request: facts of the operating system, its sockets, its
+//! stacks and its libraries.
 //!
-//! Owner: the wire. Everything is local to the host: ages and durations in milliseconds, so clocks may
-//! differ. What could not be read is left empty and named in [`Inspection::notes`]; a missing answer is a
-//! finding of its own. Compatibility: fields are only ever added, with `#[serde(default)]`.
+//! Times are ages and durations on the host, in milliseconds, so that clocks may differ. Facts that cannot be
+//! read are empty and explained in [`Inspection::notes`]; a missing reply is itself a finding. Compatibility:
+//! fields are only ever added, with `#[serde(default)]`.
 
 use crate::message::CollectiveCall;
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 
-/// In a note: a thread of a Python rank has the interpreter's lock at that moment.
+/// Marks a note about the thread of a Python rank that holds the interpreter lock.
 pub const HOLDS_GIL: &str = "holds the interpreter lock";
 
-/// One rank at one moment.
+/// State of one rank at one time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Inspection {
-    /// The rank that was looked at.
+    /// The inspected rank.
     pub rank: Rank,
-    /// Its process id on the host, `None` before it was spawned or after it ended.
+    /// Process id on the host; `None` before the rank was spawned or after it ended.
     pub pid: Option<u32>,
-    /// What the kernel says about its main thread.
+    /// State of its main thread in the kernel.
     pub os: OsState,
-    /// What the main thread waits for, in words: `read on a pipe from pid 123 (env worker)`; `None` when it
-    /// runs or nobody knows.
+    /// Obstacle of the main thread as text: `read on a pipe from pid 123 (env worker)`; `None` if it runs or
+    /// the obstacle is unknown.
     pub blocked_on: Option<String>,
-    /// The same where it has a name: what its main thread, or a child that it waits for, is blocked on.
+    /// Named obstacle of the main thread, or of a child that it waits for.
     pub obstacle: Option<Obstacle>,
-    /// The interpreter lock is held by a thread that is inside C code and computes.
+    /// A thread that computes in C code holds the interpreter lock.
     pub computes_in_c: bool,
-    /// The interpreter lock is held by a thread that sleeps in C code, and the main thread is that one or
-    /// waits for a lock.
+    /// A thread that sleeps in C code holds the interpreter lock, and the main thread is that thread or waits
+    /// for a lock.
     pub sleeps_in_c: bool,
-    /// Processes at the other end of what the main thread waits for.
+    /// Processes that the main thread waits for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<u32>,
-    /// One of those sleeps, or the thread of the program itself that is at the other end, and wakes by itself
-    /// after so many ms.
+    /// Milliseconds until one of those, or the program's own thread at the other end, wakes from its sleep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_sleep_ms: Option<u64>,
-    /// One of its threads or of its children wanted a core for most of the look, and got none.
+    /// One of its threads or children was ready to run during most of the inspection, but got no core.
     pub lacks_cores: bool,
-    /// Bytes that the storage which the main thread waits for has read and written so far, for whomever;
-    /// `None` where it waits for none, or nobody counts.
+    /// Bytes that the main thread's storage has read and written so far, for all processes; `None` if the
+    /// main thread does not wait for storage, or the kernel does not count them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_bytes: Option<u64>,
-    /// How many of those during the look.
+    /// Part of [`Inspection::storage_bytes`] during the inspection.
     pub storage_moved: u64,
     /// Stacks, main thread first.
     pub threads: Vec<ThreadStack>,
@@ -57,21 +56,21 @@ pub struct Inspection {
     pub pressure: Option<Pressure>,
     /// The last line of its log.
     pub last_line: Option<String>,
-    /// Its GPU in words, with anything wrong first.
+    /// Its GPU as text, problems first.
     pub gpu: Option<String>,
-    /// What PyTorch's process groups of a Python rank have done, from the hook's page or the Flight Recorder.
+    /// PyTorch's process groups of a Python rank, from the hook's page or the Flight Recorder.
     pub python: Option<PythonView>,
-    /// What NCCL's RAS subsystem says about the run, in words; empty where there is none.
+    /// NCCL's RAS report about the run as text; empty without one.
     pub ras: Vec<String>,
-    /// What could not be read, and why.
+    /// Facts that could not be read, and the reasons.
     pub notes: Vec<String>,
-    /// How long looking took, ms.
+    /// Duration of the inspection, ms.
     pub took_ms: u64,
-    /// When it began, on the clock of the host's samples; 0 when the agent does not tell.
+    /// Start time, on the clock of the host's samples; 0 if unknown.
     pub began_ms: u64,
 }
 
-/// What a thread is blocked on, where that has a name.
+/// Named obstacle of a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Obstacle {
@@ -79,44 +78,44 @@ pub enum Obstacle {
     FileLock {
         /// The file.
         path: String,
-        /// Who holds it, as far as the kernel tells.
+        /// Its holders, as far as the kernel reveals them.
         holders: Vec<Holder>,
     },
     /// A named pipe.
     Fifo {
         path: String,
-        /// It would read; otherwise it would write.
+        /// It waits to read, else to write.
         reads: bool,
-        /// Nobody has the other end open.
+        /// The other end is not open.
         opening: bool,
     },
-    /// The answer of a name server.
+    /// The reply of a name server.
     NameServer {
         /// Its address.
         server: String,
-        /// The name that was asked for, empty when unknown.
+        /// The queried name, empty if unknown.
         name: String,
     },
     /// The other end of a connection.
     Connection {
         /// Its address; the path of a local socket.
         peer: String,
-        /// The process that has it, when that is on this host.
+        /// The process that has it, if it is on this host.
         owner: Option<Holder>,
     },
-    /// Somebody who connects.
+    /// An incoming connection.
     Listener {
-        /// Where it listens: an address, a port of all addresses or the path of a local socket.
+        /// Its address, its port (on all addresses), or the path of a local socket.
         at: String,
     },
     /// The other end of a pipe, or of a pair of local sockets.
     Pipe {
-        /// Who has it; empty when nobody else does.
+        /// The other processes that have it.
         ends: Vec<Holder>,
-        /// It would read; otherwise it would write.
+        /// It waits to read, else to write.
         reads: bool,
     },
-    /// The end of a child.
+    /// The exit of a child.
     Child {
         /// The child.
         process: Holder,
@@ -133,93 +132,90 @@ pub struct Holder {
     pub name: String,
     /// State letter.
     pub state: char,
-    /// What it does, in short: a system call, or its state in words; empty when unknown.
+    /// Its system call, or its state as text; empty if unknown.
     pub does: String,
     /// It belongs to the run.
     pub ours: bool,
 }
 
 impl Holder {
-    /// `pid 7 (sleep 1000: clock_nanosleep), not of this run`.
+    /// Returns `pid 7 (sleep 1000: clock_nanosleep; not of this run)`.
     pub fn words(&self) -> String {
         let does = if self.does.is_empty() { String::new() } else { format!(": {}", self.does) };
-        let whose = if self.ours { "" } else { ", not of this run" };
-        format!("pid {} ({}{does}){whose}", self.pid, self.name)
+        let whose = if self.ours { "" } else { "; not of this run" };
+        format!("pid {} ({}{does}{whose})", self.pid, self.name)
     }
 }
 
 impl Obstacle {
-    /// What it is, as the end of "waits for".
+    /// Describes the obstacle, to follow "waits for".
     pub fn words(&self) -> String {
         let list = |holders: &[Holder]| holders.iter().map(Holder::words).collect::<Vec<_>>().join(", ");
         match self {
             Obstacle::FileLock { path, holders } if holders.is_empty() => format!("a lock on {path}"),
             Obstacle::FileLock { path, holders } => format!("a lock on {path}, held by {}", list(holders)),
             Obstacle::Fifo { path, reads: true, opening: true } => {
-                format!("somebody to open the FIFO {path} for writing")
+                format!("a writer to open FIFO {path}")
             }
             Obstacle::Fifo { path, opening: true, .. } => {
-                format!("somebody to open the FIFO {path} for reading")
+                format!("a reader to open FIFO {path}")
             }
-            Obstacle::Fifo { path, reads: true, .. } => format!("data from the FIFO {path}"),
-            Obstacle::Fifo { path, .. } => format!("room in the FIFO {path}"),
+            Obstacle::Fifo { path, reads: true, .. } => format!("data from FIFO {path}"),
+            Obstacle::Fifo { path, .. } => format!("space in FIFO {path}"),
             Obstacle::NameServer { server, name } if name.is_empty() => {
-                format!("an answer of the name server {server}")
+                format!("a DNS reply from {server}")
             }
             Obstacle::NameServer { server, name } => {
-                format!("an answer of the name server {server} about {name}")
+                format!("a DNS reply from {server} for {name}")
             }
-            Obstacle::Connection { peer, owner: None } => format!("{peer} to answer"),
+            Obstacle::Connection { peer, owner: None } => format!("a reply from {peer}"),
             Obstacle::Connection { peer, owner: Some(owner) } => {
-                format!("{peer} to answer: {}", owner.words())
+                format!("a reply from {peer}: {}", owner.words())
             }
-            Obstacle::Listener { at } => format!("somebody to connect to {at}"),
+            Obstacle::Listener { at } => format!("an incoming connection on {at}"),
             Obstacle::Pipe { ends, reads: true } if ends.is_empty() => {
-                "data from a pipe that nobody else has open".into()
+                "data from a pipe with no writer".into()
             }
             Obstacle::Pipe { ends, reads: true } => format!("data from {}", list(ends)),
-            Obstacle::Pipe { ends, .. } if ends.is_empty() => {
-                "room in a pipe that nobody else has open".into()
-            }
+            Obstacle::Pipe { ends, .. } if ends.is_empty() => "space in a pipe with no reader".into(),
             Obstacle::Pipe { ends, .. } => format!("{} to read from a pipe", list(ends)),
-            Obstacle::Child { process } => format!("the end of its child {}", process.words()),
+            Obstacle::Child { process } => format!("child process {} to exit", process.words()),
         }
     }
 }
 
-/// What the kernel says about the main thread.
+/// State of the main thread in the kernel.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OsState {
-    /// State letter of `/proc/PID/stat`; `X` when it is gone.
+    /// State letter of `/proc/PID/stat`; `X` if it is gone.
     pub state: char,
-    /// The same in words, with the cgroup's freezer taken into account: `stopped by a signal`, `frozen by its
-    /// cgroup`.
+    /// The state as text, with the cgroup's freezer: `stopped by a signal`, `frozen by its cgroup`.
     pub words: String,
-    /// Kernel function it waits in.
+    /// Kernel function that it waits in.
     pub wchan: Option<String>,
-    /// System call it is inside, by name: `futex`, `read(5)`.
+    /// Current system call: `futex`, `read(5)`.
     pub syscall: Option<String>,
     /// Its cgroup is frozen.
     pub frozen_cgroup: bool,
-    /// Share of CPU periods in which its cgroup was throttled while the agent looked, 0..=1; `None` without a
+    /// Share of CPU periods in which its cgroup was throttled during the inspection, 0..=1; `None` without a
     /// quota.
     pub throttled_share: Option<f64>,
-    /// Processes of its cgroup that the out-of-memory killer has ended so far.
+    /// Processes of its cgroup that the out-of-memory killer has killed so far.
     pub oom_kills: u64,
-    /// Process that traces it (a debugger), 0 for none.
+    /// Process that traces it (a debugger); 0: none.
     pub tracer: u32,
-    /// How many threads the process has.
+    /// Number of threads of the process.
     pub threads: u32,
-    /// CPU time that its threads used while the agent looked, ms.
+    /// CPU time of its threads during the inspection, ms.
     pub cpu_ms_moved: u64,
-    /// It sleeps, and wakes by itself after so many ms; `None` when it does not sleep or nobody knows.
+    /// Milliseconds until its sleep ends; `None` if it does not sleep or the end is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleep_left_ms: Option<u64>,
 }
 
 impl OsState {
-    /// Its main thread ran at the moment of the look, or was ready to.
+    /// Returns whether the main thread was running or ready.
     pub fn is_awake(&self) -> bool {
         self.state == 'R'
     }
@@ -231,18 +227,18 @@ impl OsState {
 pub struct ThreadStack {
     /// Thread id on the host.
     pub tid: u32,
-    /// The thread's name as the kernel has it.
+    /// Name of the thread in the kernel.
     pub name: String,
-    /// How the stack was read.
-    pub how: How,
+    /// Method by which the stack was read.
+    pub how: StackMethod,
     /// Innermost first, bounded.
     pub frames: Vec<Frame>,
 }
 
-/// How a stack was read.
+/// Method by which a stack was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum StackMethod {
     /// Native frames of a thread of the rank.
     #[default]
     Native,
@@ -258,7 +254,7 @@ pub enum How {
 pub struct Frame {
     /// Function, demangled.
     pub function: String,
-    /// Source file, or the library where no source is known.
+    /// Source file, or the library if the source is unknown.
     pub file: Option<String>,
     /// Line, from 1.
     pub line: Option<u32>,
@@ -272,9 +268,9 @@ pub struct Child {
     pub pid: u32,
     /// Its program or thread name.
     pub name: String,
-    /// State letter; `Z` for one that ended and was not waited for.
+    /// State letter; `Z`: it has exited and was not waited for.
     pub state: char,
-    /// CPU time it used while the agent looked, ms.
+    /// CPU time during the inspection, ms.
     pub cpu_ms_moved: u64,
 }
 
@@ -290,21 +286,21 @@ pub struct Socket {
     pub state: String,
     /// Segments sent and not acknowledged.
     pub unacked: u32,
-    /// Bytes written by the rank that the other end has not acknowledged.
+    /// Bytes that the rank has written and the other end has not acknowledged.
     pub send_queue: u32,
     /// Bytes received that the rank has not read.
     pub receive_queue: u32,
-    /// Milliseconds since data came in.
+    /// Milliseconds since data was received.
     pub last_received_ms: u32,
-    /// Milliseconds since data went out.
+    /// Milliseconds since data was sent.
     pub last_sent_ms: u32,
-    /// Retransmissions of the oldest segment in a row; from 2 on the network is in doubt.
+    /// Retransmissions of the oldest segment in a row; 2 or more suggest a network problem.
     pub retransmits: u32,
     /// Doublings of the retransmission timer.
     pub backoff: u32,
-    /// Segments that came in since the connection began, repeated ones included.
+    /// Segments received since the connection was opened, with repeated ones.
     pub segments_in: u32,
-    /// Bytes that have not left, although the other end has room for them.
+    /// Bytes that were not sent, although the other end has room for them.
     pub unsent: u32,
 }
 
@@ -322,15 +318,15 @@ pub struct Pressure {
     pub io: f32,
 }
 
-/// What a Python rank's process groups have done.
+/// Process groups of a Python rank.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PythonView {
-    /// `hook` (the status page that the hook writes) or `flight recorder`.
+    /// `hook` (the hook's status page) or `flight recorder`.
     pub source: String,
-    /// Version of PyTorch, empty when unknown.
+    /// Version of PyTorch, empty if unknown.
     pub torch: String,
-    /// One per process group, default group first.
+    /// Process groups, the default group first.
     pub groups: Vec<GroupView>,
     /// Latest collectives, oldest first, bounded.
     pub recent: Vec<RecentCall>,
@@ -340,27 +336,27 @@ pub struct PythonView {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupView {
-    /// Its name in PyTorch; `0` is the default group's.
+    /// Its name in PyTorch; `0`: the default group.
     pub name: String,
-    /// Its member ranks, empty when unknown.
+    /// Its member ranks, empty if unknown.
     pub ranks: Vec<u32>,
-    /// How many members.
+    /// Number of members.
     pub size: u32,
-    /// Number of the collective called last, from 1.
+    /// Number of the latest collective called, from 1.
     pub enqueued: u64,
-    /// Number of the collective completed last; with asynchronous works, the last one waited for.
+    /// Number of the latest collective completed; for asynchronous work, the latest one waited for.
     pub completed: u64,
-    /// The one called last; its site is in the user's code.
+    /// The latest call; its site is in the user's code.
     #[serde(flatten)]
     pub call: CollectiveCall,
-    /// Milliseconds since it was called (while inside), else since it was completed.
+    /// Milliseconds since it was called (while inside), else since it completed.
     pub age_ms: u64,
-    /// Hash over (op, count, dtype) of all calls so far: equal on all members at equal `enqueued`, or one of
-    /// them has left the order.
+    /// Hash over (op, count, dtype) of all calls so far. If members differ at equal `enqueued`, their calls
+    /// mismatch.
     pub chain: u64,
 }
 
-/// One collective of the past.
+/// A recent collective.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecentCall {
@@ -368,7 +364,7 @@ pub struct RecentCall {
     pub seq: u64,
     /// `scheduled`, `started`, `completed`.
     pub state: String,
-    /// What was passed to it; elements are summed over its inputs.
+    /// Its arguments; elements are summed over its inputs.
     #[serde(flatten)]
     pub call: CollectiveCall,
 }

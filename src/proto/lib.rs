@@ -1,28 +1,30 @@
-//! What crosses a wire, a file or a mapping between the console, the agents and the ranks.
+//! Formats of wires, files and mapped pages that the console, the agents and the ranks share.
 //!
 //! ```text
 //! frame         frames between a console and an agent: a length, then JSON
-//! message       what is in them: orders, answers, records, samples; and the lines of the event socket
-//! inspection    a close look at one rank
-//! examination   what a preflight asks a host, and what it found
-//! run_entry     runs that a host knows
+//! message       their content: orders, replies, records, samples; and the lines of the event socket
+//! link          events of a link, and orders to it
+//! inspection    the inspection of one rank
+//! examination   a preflight's questions to a host, and the findings
+//! run_entry     runs on a host
 //! files         files of runs on a host
-//! fleet         what a host tells of itself while somebody looks at all hosts
-//! search        a search in the logs that a host keeps
-//! process       what is asked of one process of a host: its environment, a signal
+//! fleet         snapshots of a host for the fleet page
+//! search        searches in the logs of a host
+//! process       queries about one process of a host: its environment, a signal
 //! show          a policy that plays, step by step
 //! status_page   the mapped file in which a rank shows its state
-//! mapping       mapped files that somebody may cut short
-//! secret        what the ranks of one generation know each other by
-//! media         histograms and pictures that programs log
-//! lines         bytes as lines of text, for transports that carry nothing else
-//! pack          a folder as one file, named by its content
-//! folders       folders that the console and the agent find alike
-//! libtorch      where libtorch may be, and which one fits
+//! mapping       mapped files that may be truncated
+//! secret        the shared secret of the ranks of one generation
+//! media         histograms and images that programs log
+//! lines         bytes as lines of text, for transports that carry only lines
+//! pack          a directory as one file, named by its content
+//! folders       directories that the console and the agent locate in the same way
+//! trust         whether directories, files and sockets belong to this user alone
+//! libtorch      where libtorch may be, and which version fits
 //! tfrecord      TensorBoard's event files
+//! clock         the wall clock
 //! ```
 
-pub mod clock;
 pub mod examination;
 pub mod files;
 pub mod fleet;
@@ -43,3 +45,15 @@ pub mod secret;
 pub mod show;
 pub mod status_page;
 pub mod tfrecord;
+pub mod trust;
+
+/// The wall clock.
+pub mod clock {
+    use rankdeck_types::ids::WallTime;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    /// Returns the seconds since the Unix epoch; 0 if the clock is set before it.
+    pub fn wall_time() -> WallTime {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    }
+}

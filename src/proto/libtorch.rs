@@ -1,23 +1,24 @@
-//! Where libtorch may be on a host, and which one fits the trainer.
+//! Finds libtorch on a host, and checks its version for the trainer.
 //!
-//! Nothing here loads it or runs Python: folders and their version files are read.
+//! It reads directories and their version files; it neither loads libtorch nor runs Python.
 
 use crate::folders;
 use std::path::{Path, PathBuf};
 
-/// Versions that the trainer is built for begin so: the C++ interface changes with each minor version.
+/// Prefix of the versions that the trainer supports: the C++ interface changes with each minor version.
 pub const FITTING: &str = "2.11.";
-/// What fetches one that fits.
+/// Command that installs a supported version.
 pub const FETCH: &str = "pip install torch==2.11.0";
-/// The same for pip, whose environment may have another of these versions.
+/// Requirement for pip, whose environment may have another supported version.
 pub const REQUIREMENT: &str = "torch==2.11.*";
 
-/// The folder is an unpacked libtorch, or the torch of a Python.
+/// Returns whether the directory is an unpacked libtorch, or the torch package of a Python.
 pub fn is_libtorch(folder: &Path) -> bool {
     folder.join("lib/libtorch_cpu.so").exists()
 }
 
-/// Version of an unpacked libtorch: the wheel's `version.py`, or the archive's `build-version`.
+/// Returns the version of an unpacked libtorch, from the wheel's `version.py` or the archive's
+/// `build-version`.
 pub fn version(folder: &Path) -> Option<String> {
     let wheel = std::fs::read_to_string(folder.join("version.py")).ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("__version__"))?;
@@ -29,13 +30,13 @@ pub fn version(folder: &Path) -> Option<String> {
     })
 }
 
-/// Its version fits, or is not told.
+/// Returns whether its version is supported or unknown.
 pub fn fits(folder: &Path) -> bool {
     version(folder).is_none_or(|version| version.starts_with(FITTING))
 }
 
-/// Each torch of the active Python environment, of the one that the running program is installed in, and of
-/// what pip installs outside of any.
+/// Returns each torch package of the active Python environment, of that in which the running program is
+/// installed, and of pip's directories outside of environments.
 pub fn of_environments() -> Vec<PathBuf> {
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     // `bin/rankdeck`, and `libexec/rankdeck/rankdeck-trainer`.
@@ -50,7 +51,7 @@ pub fn of_environments() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Each torch below a prefix, of the newest Python first.
+/// Returns each torch package below a prefix, that of the newest Python first.
 fn of_prefix(prefix: &Path) -> Vec<PathBuf> {
     let minor = |path: &PathBuf| -> Option<u32> {
         path.file_name()?.to_str()?.strip_prefix("python3.")?.parse().ok()
@@ -66,7 +67,7 @@ fn of_prefix(prefix: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The trainer that belongs to a console or an agent: where packages put it, else beside it.
+/// Returns the trainer of a console or an agent: where packages install it, else next to the executable.
 pub fn trainer_of(executable: &Path) -> Option<PathBuf> {
     let folder = executable.parent()?;
     let installed = folder.parent().map(|prefix| prefix.join("libexec/rankdeck/rankdeck-trainer"));
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_torch_of_the_newest_python_comes_first() {
+    fn torch_of_the_newest_python_comes_first() {
         let prefix = tempfile::tempdir().unwrap();
         for python in ["python3.9", "python3.12", "python3"] {
             let lib = prefix.path().join("lib").join(python).join("site-packages/torch/lib");
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installed_trainer_comes_before_the_launcher_beside() {
+    fn installed_trainer_precedes_the_launcher_next_to_it() {
         let prefix = tempfile::tempdir().unwrap();
         let (bin, libexec) = (prefix.path().join("bin"), prefix.path().join("libexec/rankdeck"));
         std::fs::create_dir_all(&bin).unwrap();

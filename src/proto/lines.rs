@@ -5,19 +5,19 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use std::collections::VecDeque;
 use std::io;
 
-/// Most bytes of one line of [`line`] before encoding: slurmstepd passes on at most 1024 at once.
+/// Most bytes of one [`line`] before encoding: slurmstepd forwards at most 1024 at once.
 pub const PIECE: usize = 360;
 /// Longest line that is read.
 const LONGEST: usize = 1024;
 
-/// A piece of a stream as one line of text, for transports that carry only lines.
+/// Encodes a piece of a stream as one line of text.
 pub fn line(piece: &[u8]) -> Vec<u8> {
     let mut text = BASE64.encode(piece).into_bytes();
     text.push(b'\n');
     text
 }
 
-/// Lines back to bytes.
+/// Decodes lines to bytes.
 #[derive(Debug, Default)]
 pub struct LineReader {
     line: Vec<u8>,
@@ -25,9 +25,10 @@ pub struct LineReader {
 }
 
 impl LineReader {
-    /// Takes in what was read, in whatever pieces it came.
+    /// Adds received text, cut anywhere.
     ///
-    /// Errors: a line that was not made by [`line`].
+    /// # Errors
+    /// A line that [`line`] did not encode.
     pub fn push(&mut self, text: &[u8]) -> io::Result<()> {
         for byte in text {
             match byte {
@@ -43,7 +44,7 @@ impl LineReader {
         Ok(())
     }
 
-    /// Gives out bytes; 0 when there are none yet.
+    /// Takes decoded bytes; returns 0 if there are none.
     pub fn take(&mut self, buffer: &mut [u8]) -> usize {
         let count = buffer.len().min(self.bytes.len());
         for (slot, byte) in buffer.iter_mut().zip(self.bytes.drain(..count)) {
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_survive_lines_whatever_the_cut() {
+    fn bytes_survive_any_cut_of_the_lines() {
         let bytes: Vec<u8> = (0..5000_u32).map(|i| (i * 7 % 256) as u8).collect();
         let text: Vec<u8> = bytes.chunks(PIECE).flat_map(line).collect();
         assert!(text.split(|byte| *byte == b'\n').all(|line| line.len() < 512));

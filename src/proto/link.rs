@@ -1,9 +1,9 @@
-//! What a console tells the link to a host's agent, and what the link reports.
+//! Events of the link to a host's agent, and a console's orders to it.
 
 use crate::message::{AgentMessage, ConsoleMessage};
 use rankdeck_types::link_state::LinkState;
 
-/// Something that a link reports.
+/// An event of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LinkEvent {
     /// The link changed its state.
@@ -12,14 +12,14 @@ pub enum LinkEvent {
     Message(Box<AgentMessage>),
 }
 
-/// Something that a link is told to do.
+/// An order to a link.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LinkCommand {
-    /// Send this to the agent. A link that is not ready drops it; the core sends again after the next
-    /// snapshot.
+    /// Send this message to the agent. A link that is not ready drops it; the core sends it again after the
+    /// next snapshot.
     Send(ConsoleMessage),
     /// The user's answer to the link's prompt; `None` refuses.
     Answer(Option<String>),
-    /// Close for good.
+    /// Close permanently.
     Close,
 }

@@ -1,51 +1,50 @@
-//! Files that are mapped, and that somebody may cut short meanwhile: an access behind the end of such a file
-//! would end the process (SIGBUS). Memory of the process's own takes the place of what is missing.
+//! Mapped files that may be truncated: an access behind the end of such a file would kill the process
+//! (SIGBUS). The process's own memory replaces the missing pages.
 //!
-//! Owner: the one handler of SIGBUS of a process, installed by the first mapping that is looked after here.
-//! What a thread reads inside [`reading`] becomes zeros; what a process writes to the mapping of a
-//! [`MappingGuard`] goes to memory that nobody reads. Faults elsewhere go the way that they would have gone
-//! without it.
+//! The first guarded mapping installs the process's SIGBUS handler. A thread inside [`reading`] reads zeros;
+//! writes to the mapping of a [`MappingGuard`] go to memory that is never read. Other faults keep their usual
+//! effect.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Written mappings of one process that are looked after; a rank has one, its status page.
+/// Most guarded mappings of one process; a rank has one, its status page.
 const WRITTEN: usize = 64;
 
 thread_local! {
-    /// This thread reads what somebody else may cut short.
+    /// Whether this thread reads a file that may be truncated.
     static READS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Where written mappings begin, 0 for none, and their bytes.
+/// Start of each written mapping, 0 for none, and its bytes.
 static BEGIN: [AtomicUsize; WRITTEN] = [const { AtomicUsize::new(0) }; WRITTEN];
 static BYTES: [AtomicUsize; WRITTEN] = [const { AtomicUsize::new(0) }; WRITTEN];
 
-/// What was done about SIGBUS before.
+/// Previous action on SIGBUS.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Runs a reader of mapped files, such as a library that reads other processes' programs. Own code reads
-/// files and maps none.
+/// Runs a reader of mapped files, such as a library that reads other processes' programs. Our own code maps
+/// no files to read.
 pub fn reading<T>(read: impl FnOnce() -> T) -> T {
-    /// Also where the reader panics.
-    struct Until;
-    impl Drop for Until {
+    /// Also if the reader panics.
+    struct ClearReadsOnDrop;
+    impl Drop for ClearReadsOnDrop {
         fn drop(&mut self) {
             READS.set(false);
         }
     }
     BEFORE.get_or_init(install);
     READS.set(true);
-    let _until = Until;
+    let _clear = ClearReadsOnDrop;
     read()
 }
 
-/// A mapping that is written, looked after until this is dropped, which must be before it is unmapped.
+/// Guards a written mapping. It must be dropped before the mapping is unmapped.
 pub(crate) struct MappingGuard(Option<usize>);
 
 impl MappingGuard {
-    /// Looks after `bytes` from `address` on, the beginning of a page.
+    /// Guards `bytes` from `address`, the start of a page.
     pub(crate) fn new(address: usize, bytes: usize) -> MappingGuard {
         BEFORE.get_or_init(install);
         let take = |slot: &usize| {
@@ -80,8 +79,8 @@ fn install() -> libc::sigaction {
     }
 }
 
-/// What takes the place of an address that its file does not have any more: where it begins, its bytes, and
-/// whether it is written to.
+/// Returns the range to replace for an address that its file no longer has: its start, its bytes, and whether
+/// it is written to.
 fn missing_part(at: usize) -> Option<(usize, usize, bool)> {
     let written = (0..WRITTEN).find_map(|slot| {
         let (from, bytes) = (BEGIN[slot].load(Ordering::Acquire), BYTES[slot].load(Ordering::Acquire));
@@ -90,14 +89,14 @@ fn missing_part(at: usize) -> Option<(usize, usize, bool)> {
     written.or_else(|| {
         // SAFETY: sysconf takes a number and has no memory effects.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        // The mapping is this thread's own and only read: zeros harm nobody, and go with the mapping.
+        // The mapping belongs to this thread and is only read: zeros are harmless, and end with the mapping.
         READS.get().then_some((at & !(bytes - 1), bytes, false))
     })
 }
 
 extern "C" fn missing(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel hands over a valid siginfo_t, whose si_addr it has set for this code of SIGBUS; only
-    // parts of mappings that are looked after are replaced, each by one of its size; the calls are safe in a
+    // SAFETY: the kernel passes a valid siginfo_t, whose si_addr it has set for this code of SIGBUS; only
+    // parts of guarded mappings are replaced, each by one of its size; the calls are safe in a
     // handler, and errno is put back.
     unsafe {
         let errno = *libc::__errno_location();
@@ -111,8 +110,8 @@ extern "C" fn missing(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
                 return;
             }
         }
-        // The instruction is tried again, and meets what would have met it. A signal from somewhere else does
-        // not come again by itself.
+        // The instruction is repeated and takes its usual effect. A signal from another process does not
+        // repeat by itself.
         let default: libc::sigaction = std::mem::zeroed();
         libc::sigaction(
             signal,
@@ -134,25 +133,25 @@ mod tests {
     fn mapped(bytes: usize) -> (tempfile::NamedTempFile, memmap2::Mmap) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![7; bytes]).unwrap();
-        // SAFETY: what happens to the file is the point of the test.
+        // SAFETY: the test truncates the file on purpose.
         let map = unsafe { memmap2::Mmap::map(file.as_file()) }.unwrap();
         (file, map)
     }
 
     #[test]
-    fn what_is_cut_off_a_mapped_file_is_zeros() {
+    fn truncated_part_of_a_mapped_file_reads_as_zeros() {
         let (file, map) = mapped(64 << 10);
         file.as_file().set_len(4096).unwrap();
         let sum = |page: &[u8]| page.iter().map(|byte| u64::from(*byte)).sum::<u64>();
         let sums = reading(|| map.chunks(4096).map(sum).collect::<Vec<_>>());
-        let mut wanted = vec![0_u64; 16];
-        wanted[0] = 7 * 4096;
-        assert_eq!(sums, wanted);
+        let mut expected = vec![0_u64; 16];
+        expected[0] = 7 * 4096;
+        assert_eq!(sums, expected);
     }
 
-    /// In a process of its own, since that is to end.
+    /// In a separate process, because it ends.
     #[test]
-    fn other_faults_end_the_process_as_ever() {
+    fn other_faults_still_kill_the_process() {
         const OWN: &str = "RANKDECK_TEST_MAPPED";
         if std::env::var_os(OWN).is_some() {
             reading(|| {});
@@ -160,7 +159,7 @@ mod tests {
             file.as_file().set_len(0).unwrap();
             std::process::exit(i32::from(std::hint::black_box(map[0])));
         }
-        let name = "mapping::tests::other_faults_end_the_process_as_ever";
+        let name = "mapping::tests::other_faults_still_kill_the_process";
         let mut own = std::process::Command::new("/proc/self/exe");
         let ended = own.args(["--exact", name]).env(OWN, "1").output().unwrap();
         assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{ended:?}");

@@ -1,78 +1,77 @@
-//! Histograms and pictures that programs log: their form, their bounds, and how histograms are put together.
-//! Pure.
+//! Histograms and images that programs log: their formats, their limits, and sums of histograms. Pure.
 //!
-//! - MEDIA-1: no histogram that passes [`Histogram::check`] makes a sum, a bin or a row that is no number.
+//! - MEDIA-1: a histogram that passes [`Histogram::check`] has finite sums, bins and rows.
 
 use serde::{Deserialize, Serialize};
 
 /// Most bins of a histogram.
 pub const MOST_BINS: usize = 64;
-/// Most bytes of the name of a histogram or a picture.
+/// Most bytes of the name of a histogram or an image.
 pub const MOST_NAME: usize = 200;
-/// Most bytes of a picture's file.
+/// Most bytes of an image file.
 pub const PICTURE_BYTES: usize = 256 << 10;
-/// Most pixels of a picture's side.
+/// Most pixels per side of an image.
 pub const PICTURE_SIDE: u32 = 4096;
-/// Most pixels of a picture.
+/// Most pixels of an image.
 pub const PICTURE_PIXELS: u64 = 4 << 20;
-/// Beyond this, differences of two borders may be no numbers.
+/// Largest magnitude of an edge: differences of larger ones may overflow.
 const FAR: f64 = 1e300;
-/// Most values in a bin: beyond this, one more is not counted.
+/// Most values in a bin: above this, adding 1 has no effect.
 const MANY: f64 = 9e15;
 
-/// How many values lie in each of a row of bins.
+/// Number of values in each of consecutive bins.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Borders of the bins, rising: one more than there are bins.
+    /// Edges of the bins, increasing; one more than bins.
     pub edges: Vec<f64>,
-    /// How many values are in each bin.
+    /// Number of values in each bin.
     pub counts: Vec<f64>,
 }
 
 impl Histogram {
-    /// What is wrong with it.
+    /// Validates the histogram.
     ///
     /// # Errors
-    /// A sentence for who has sent it.
+    /// A message for the sender.
     pub fn check(&self) -> Result<(), String> {
         let (edges, bins) = (&self.edges, self.counts.len());
         if bins == 0 || bins > MOST_BINS {
-            return Err(format!("it has {bins} bins; 1 to {MOST_BINS} are taken"));
+            return Err(format!("{bins} bins; expected 1 to {MOST_BINS}"));
         }
         if edges.len() != bins + 1 {
-            return Err(format!("{bins} bins have {} borders; `edges` has {}", bins + 1, edges.len()));
+            return Err(format!("{bins} bins need {} edges, found {}", bins + 1, edges.len()));
         }
         if !edges.iter().all(|edge| edge.abs() <= FAR) {
-            return Err("a border is no finite number".into());
+            return Err("an edge is not a finite number".into());
         }
         if edges.windows(2).any(|two| two[0] >= two[1]) {
-            return Err("its borders do not rise".into());
+            return Err("edges are not increasing".into());
         }
         if !self.counts.iter().all(|count| (0.0..=MANY).contains(count)) {
-            return Err("a count is no number from 0 on".into());
+            return Err("a count is negative or not a number".into());
         }
         if self.total() == 0.0 {
-            return Err("no value is in it".into());
+            return Err("all counts are 0".into());
         }
         Ok(())
     }
 
-    /// Of any number of bins: empty ones at both ends are left out, and more than [`MOST_BINS`] become bins
-    /// of one width.
+    /// Creates a histogram from any number of bins: drops empty bins at both ends, and converts more than
+    /// [`MOST_BINS`] to bins of equal width.
     ///
     /// # Errors
     /// As [`Histogram::check`].
     pub fn reduced(edges: Vec<f64>, counts: Vec<f64>) -> Result<Histogram, String> {
-        let first = counts.iter().position(|count| *count > 0.0).ok_or("no value is in it")?;
+        let first = counts.iter().position(|count| *count > 0.0).ok_or("all counts are 0")?;
         let last = counts.iter().rposition(|count| *count > 0.0).unwrap_or(first);
         let inner = |from: usize, to: usize| edges.get(from..=to).map(<[f64]>::to_vec);
-        let edges = inner(first, last + 1).ok_or("it has more bins than borders")?;
+        let edges = inner(first, last + 1).ok_or("more bins than edges")?;
         let whole = Histogram { edges, counts: counts[first..=last].to_vec() };
         let (Some(low), Some(high)) = (whole.edges.first().copied(), whole.edges.last().copied()) else {
-            return Err("it has no borders".into());
+            return Err("no edges".into());
         };
         let reduced = match whole.counts.len() > MOST_BINS && low.abs() <= FAR && high.abs() <= FAR {
-            // What does not rise has no width, and no share of it lies anywhere.
+            // A bin whose edges do not increase has no width, so no part of it can be assigned.
             true if whole.edges.windows(2).all(|two| two[0] < two[1]) => {
                 Histogram::even(low, high, whole.in_rows(low, high, MOST_BINS))
             }
@@ -81,8 +80,8 @@ impl Histogram {
         reduced.check().map(|()| reduced)
     }
 
-    /// Of these values, in bins of one width: one for each number where they are whole and near each other.
-    /// `None` where none is a finite number.
+    /// Creates a histogram of values, in bins of equal width: one per integer for integers of a small range.
+    /// `None` if no value is finite.
     pub fn of(values: &[f64]) -> Option<Histogram> {
         let values = || values.iter().copied().filter(|value| value.abs() <= FAR / 2.0);
         let (low, high) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
@@ -102,7 +101,7 @@ impl Histogram {
         all.check().ok().map(|()| all)
     }
 
-    /// Bins of one width.
+    /// Creates bins of equal width.
     fn even(low: f64, high: f64, counts: Vec<f64>) -> Histogram {
         let bins = counts.len().max(1) as f64;
         let mut edges: Vec<f64> =
@@ -112,17 +111,17 @@ impl Histogram {
         }
         match edges.windows(2).all(|two| two[0] < two[1]) {
             true => Histogram { edges, counts },
-            // Numbers that are too near each other for borders between them.
+            // The values are too close for edges between them.
             false => Histogram { edges: vec![low, high], counts: vec![counts.iter().sum()] },
         }
     }
 
-    /// How many values are in it.
+    /// Returns the number of values.
     pub fn total(&self) -> f64 {
         self.counts.iter().sum()
     }
 
-    /// The lowest border of a bin with a value, and the highest one.
+    /// Returns the lowest and the highest edge of the bins that are not empty.
     pub fn range(&self) -> (f64, f64) {
         let mut filled = self.bins().filter(|bin| bin.count > 0.0);
         let first = filled.next();
@@ -130,32 +129,32 @@ impl Histogram {
         (first.map_or(0.0, |bin| bin.low), last.map_or(0.0, |bin| bin.high))
     }
 
-    /// About the mean: each value as if it were in the middle of its bin.
+    /// Returns the approximate mean: each value counts as the middle of its bin.
     pub fn mean(&self) -> f64 {
         let total = self.total().max(f64::MIN_POSITIVE);
         self.bins().map(|bin| (bin.low / 2.0 + bin.high / 2.0) * (bin.count / total)).sum()
     }
 
-    /// Its bins, rising.
+    /// Returns the bins in increasing order.
     pub fn bins(&self) -> impl Iterator<Item = Bin> + '_ {
         let borders = self.edges.windows(2);
         borders.zip(&self.counts).map(|(two, count)| Bin { low: two[0], high: two[1], count: *count })
     }
 
-    /// The bin with the most values.
+    /// Returns the bin with the most values.
     pub fn fullest(&self) -> Option<Bin> {
         self.bins().reduce(|best, bin| if bin.count > best.count { bin } else { best })
     }
 
-    /// The bin that a value lies in.
+    /// Returns the bin of a value.
     pub fn bin_at(&self, value: f64) -> Option<Bin> {
         let last = self.edges.last().copied();
         self.bins()
             .find(|bin| (bin.low..bin.high).contains(&value) || (Some(bin.high) == last && value == bin.high))
     }
 
-    /// How many values lie in each of `rows` even parts between two values; of a bin that reaches into
-    /// several, each gets its share.
+    /// Returns the number of values in each of `rows` equal parts between two values; a bin that overlaps
+    /// several parts is divided between them.
     pub fn in_rows(&self, low: f64, high: f64, rows: usize) -> Vec<f64> {
         let mut out = vec![0.0; rows];
         let height = (high - low) / rows.max(1) as f64;
@@ -179,7 +178,7 @@ impl Histogram {
         out
     }
 
-    /// The values of both: exactly where their bins are the same, else in bins of one width.
+    /// Returns the sum of both: exact if their bins are equal, else in bins of equal width.
     #[must_use]
     pub fn plus(&self, other: &Histogram) -> Histogram {
         let add = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a + b).min(MANY)).collect::<Vec<_>>();
@@ -196,25 +195,25 @@ impl Histogram {
 /// A bin of a histogram.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bin {
-    /// Its lower border, which belongs to it.
+    /// Lower edge, inclusive.
     pub low: f64,
-    /// Its upper border, which does not; that of the last one does.
+    /// Upper edge, exclusive except for the last bin.
     pub high: f64,
-    /// How many values are in it.
+    /// Number of values.
     pub count: f64,
 }
 
-/// The form of a picture's file.
+/// Format of an image file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PictureFormat {
     Png,
-    /// It may move.
+    /// May be animated.
     Gif,
 }
 
 impl PictureFormat {
-    /// As files end.
+    /// Returns the file name extension.
     pub fn ending(self) -> &'static str {
         match self {
             PictureFormat::Png => "png",
@@ -223,7 +222,7 @@ impl PictureFormat {
     }
 }
 
-/// What the head of a picture's file says.
+/// The header of an image file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PictureHead {
     pub format: PictureFormat,
@@ -234,13 +233,13 @@ pub struct PictureHead {
 }
 
 impl PictureHead {
-    /// Of a whole file.
+    /// Parses the header of a whole file.
     ///
     /// # Errors
-    /// A sentence for who has sent it: it is no picture, or too large.
+    /// A message for the sender: the file is not an image, or is too large.
     pub fn of(file: &[u8]) -> Result<PictureHead, String> {
         if file.len() > PICTURE_BYTES {
-            return Err(format!("it has {} bytes; {PICTURE_BYTES} are taken", file.len()));
+            return Err(format!("{} bytes exceed the limit of {PICTURE_BYTES}", file.len()));
         }
         let wide = |at: usize| file.get(at..)?.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes));
         let short =
@@ -250,47 +249,47 @@ impl PictureHead {
                 (PictureFormat::Png, (wide(16), wide(20)))
             }
             [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => (PictureFormat::Gif, (short(6), short(8))),
-            _ => return Err("it is neither PNG nor GIF".into()),
+            _ => return Err("neither PNG nor GIF".into()),
         };
-        let (Some(width), Some(height)) = sides else { return Err("it ends within its head".into()) };
+        let (Some(width), Some(height)) = sides else { return Err("truncated header".into()) };
         let pixels = u64::from(width) * u64::from(height);
         if pixels == 0 || width.max(height) > PICTURE_SIDE || pixels > PICTURE_PIXELS {
             return Err(format!(
-                "it has {width} x {height} pixels; 1 to {PICTURE_SIDE} a side and {PICTURE_PIXELS} in all are taken"
+                "{width} x {height} pixels; expected 1 to {PICTURE_SIDE} per side and at most {PICTURE_PIXELS} in total"
             ));
         }
         Ok(PictureHead { format, width, height })
     }
 }
 
-/// The bytes of a picture's file in base64.
+/// Encodes an image file in base64.
 pub fn encoded(file: &[u8]) -> String {
     use base64::Engine;
     base64::engine::general_purpose::STANDARD.encode(file)
 }
 
-/// A picture's file, from its base64.
+/// Decodes an image file from base64.
 ///
 /// # Errors
-/// As [`PictureHead::of`], and where it is no base64.
+/// As [`PictureHead::of`], and for invalid base64.
 pub fn decoded(data: &str) -> Result<(PictureHead, Vec<u8>), String> {
     use base64::Engine;
     if data.len() > PICTURE_BYTES.div_ceil(3) * 4 {
-        return Err(format!("it has more than {PICTURE_BYTES} bytes"));
+        return Err(format!("more than {PICTURE_BYTES} bytes"));
     }
     let file = base64::engine::general_purpose::STANDARD.decode(data);
-    let file = file.map_err(|error| format!("`data` is no base64: {error}"))?;
+    let file = file.map_err(|error| format!("`data` is not base64: {error}"))?;
     Ok((PictureHead::of(&file)?, file))
 }
 
-/// What is wrong with a name.
+/// Validates the name of a histogram or an image.
 ///
 /// # Errors
-/// A sentence for who has sent it.
+/// A message for the sender.
 pub fn check_name(name: &str) -> Result<(), String> {
     match name.len() {
         0 => Err("`name` is empty".into()),
-        long if long > MOST_NAME => Err(format!("`name` has {long} bytes; {MOST_NAME} are taken")),
+        long if long > MOST_NAME => Err(format!("`name` has {long} bytes; the limit is {MOST_NAME}")),
         _ => Ok(()),
     }
 }
@@ -308,47 +307,46 @@ mod tests {
     }
 
     #[test]
-    fn wrong_ones_are_refused_with_the_reason() {
+    fn invalid_histogram_is_rejected_with_the_reason() {
         let many = vec![1.0; MOST_BINS + 1];
         for (wrong, reason) in [
             (histogram(&[], &[]), "0 bins"),
             (histogram(&[0.0; 66], &many), "65 bins"),
-            (histogram(&[0.0, 1.0], &[1.0, 1.0]), "2 bins have 3 borders"),
-            (histogram(&[0.0, f64::NAN], &[1.0]), "no finite number"),
-            (histogram(&[-1e308, 1e308], &[1.0]), "no finite number"),
-            (histogram(&[0.0, 0.0], &[1.0]), "do not rise"),
+            (histogram(&[0.0, 1.0], &[1.0, 1.0]), "2 bins need 3 edges"),
+            (histogram(&[0.0, f64::NAN], &[1.0]), "not a finite number"),
+            (histogram(&[-1e308, 1e308], &[1.0]), "not a finite number"),
+            (histogram(&[0.0, 0.0], &[1.0]), "not increasing"),
             (histogram(&[0.0, 1.0], &[-1.0]), "a count"),
             (histogram(&[0.0, 1.0], &[f64::NAN]), "a count"),
-            (histogram(&[0.0, 1.0], &[0.0]), "no value"),
+            (histogram(&[0.0, 1.0], &[0.0]), "all counts"),
         ] {
-            let said = wrong.check().unwrap_err();
-            assert!(said.contains(reason), "{said}");
+            let error = wrong.check().unwrap_err();
+            assert!(error.contains(reason), "{error}");
         }
         histogram(&[-1e300, 1e300], &[1.0]).check().unwrap();
     }
 
-    /// MEDIA-1
     #[test]
-    fn media_1_many_bins_become_few_and_no_value_is_lost() {
+    fn media_1_reducing_bins_keeps_all_values() {
         let edges: Vec<f64> = (0..=1000).map(f64::from).collect();
         let mut counts = vec![1.0; 1000];
         (counts[0], counts[999]) = (0.0, 0.0);
         let few = Histogram::reduced(edges, counts).unwrap();
         assert_eq!(few.counts.len(), MOST_BINS);
         assert!((few.total() - 998.0).abs() < 1e-6 && few.range() == (1.0, 999.0), "{few:?}");
-        // TensorBoard's buckets: each a tenth wider than the one before, on both sides of 0.
+        // TensorBoard's buckets: each a tenth wider than the previous one, on both sides of 0.
         let side: Vec<f64> =
             (0..700).map(|i| 1e-12 * 1.1f64.powi(i)).take_while(|edge| *edge < 1e20).collect();
         let edges: Vec<f64> = side.iter().rev().map(|edge| -edge).chain(side.iter().copied()).collect();
         let counts = vec![3.0; edges.len() - 1];
         let few = Histogram::reduced(edges.clone(), counts.clone()).unwrap();
         assert!((few.total() - sum(&counts)).abs() < 1e-6 * sum(&counts), "{}", few.total());
-        assert!(Histogram::reduced(edges[..5].to_vec(), counts).is_err(), "more bins than borders");
+        assert!(Histogram::reduced(edges[..5].to_vec(), counts).is_err(), "more bins than edges");
         assert!(Histogram::reduced(vec![0.0; 100], vec![1.0; 99]).is_err());
     }
 
     #[test]
-    fn values_are_put_into_bins() {
+    fn integers_get_one_bin_each() {
         let whole = Histogram::of(&[3.0, 1.0, 3.0]).unwrap();
         assert_eq!(whole, histogram(&[0.5, 1.5, 2.5, 3.5], &[1.0, 0.0, 2.0]));
         let wide = Histogram::of(&[0.0, 500.0, 12.5, f64::NAN]).unwrap();
@@ -361,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_keep_every_value_whatever_the_bins() {
+    fn sum_of_any_bins_keeps_all_values() {
         let (a, b) = (histogram(&[0.0, 1.0, 2.0], &[3.0, 4.0]), histogram(&[0.0, 1.0, 2.0], &[1.0, 1.0]));
         assert_eq!(a.plus(&b), histogram(&[0.0, 1.0, 2.0], &[4.0, 5.0]));
         let mut all = a;
@@ -377,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_are_found_by_value_and_by_their_count() {
+    fn bin_is_found_by_value_and_by_count() {
         let bins = histogram(&[0.0, 1.0, 3.0], &[2.0, 6.0]);
         assert_eq!(bins.bin_at(1.0), Some(Bin { low: 1.0, high: 3.0, count: 6.0 }));
         assert_eq!(bins.bin_at(3.0), bins.fullest());
@@ -388,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_pictures_are_read_and_others_refused() {
+    fn image_header_is_parsed_or_rejected() {
         let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
         png.extend([0, 0, 0, 3, 0, 0, 0, 2, 8, 2, 0, 0, 0]);
         assert_eq!(
@@ -402,15 +400,15 @@ mod tests {
         for (file, reason) in [
             (&b"\xff\xd8\xff\xe0"[..], "neither PNG nor GIF"),
             (b"", "neither PNG nor GIF"),
-            (&png[..18], "ends within its head"),
+            (&png[..18], "truncated header"),
             (&large, "50000 x 2 pixels"),
             (b"GIF89a\0\0\x04\0", "0 x 4 pixels"),
             (&vec![0; PICTURE_BYTES + 1], "bytes"),
         ] {
-            let said = PictureHead::of(file).unwrap_err();
-            assert!(said.contains(reason), "{said}");
+            let error = PictureHead::of(file).unwrap_err();
+            assert!(error.contains(reason), "{error}");
         }
-        assert!(decoded("?").unwrap_err().contains("no base64"));
+        assert!(decoded("?").unwrap_err().contains("not base64"));
         assert!(decoded(&"A".repeat(2 * PICTURE_BYTES)).is_err());
         assert!(
             check_name("").is_err() && check_name(&"n".repeat(201)).is_err() && check_name("a/b").is_ok()

@@ -1,9 +1,10 @@
-//! A folder as one file that is named by its content: how code and libraries travel to hosts.
+//! A directory as one file that is named by its content, to upload code and libraries to hosts.
 //!
-//! Form: for every file, in the order of paths, a line of JSON ([`Entry`]) and its bytes. Times, owners and
-//! the order of the disk are left out, so that equal folders give equal packs on every machine. Invariants:
-//! - PACK-1: a pack is only unpacked when its content has the hash that it is named by.
-//! - PACK-2: nothing is ever written outside the target; a target is there whole or not at all.
+//! Format: for every file, in the order of paths, a line of JSON ([`PackEntry`]) and its bytes. Times, owners
+//! and the order on disk are not stored, so that equal directories give equal packs on every machine.
+//! Invariants:
+//! - PACK-1: a pack is unpacked only if its content has the hash in its name.
+//! - PACK-2: nothing is written outside the target directory, which exists completely or not at all.
 
 use crate::folders::{cache, caches, create_private};
 use rankdeck_types::error::HintedError;
@@ -15,10 +16,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a console writes into `launch.code` before it launches: this and the hash of the pack.
-pub const BY_HASH: &str = "sha256:";
-
-/// What no program needs of its folder, besides what the experiment excludes.
+/// Patterns that are never uploaded, besides those that the experiment excludes.
 pub const EXCLUDED: [&str; 13] = [
     ".git",
     ".hg",
@@ -34,7 +32,7 @@ pub const EXCLUDED: [&str; 13] = [
     ".libtorch",
     "wandb",
 ];
-/// Most files and bytes of a pack of code.
+/// Most files of a pack.
 pub const MAX_FILES: usize = 100_000;
 /// Most bytes of a pack.
 pub const MAX_BYTES: u64 = 8 << 30;
@@ -43,56 +41,56 @@ const MAX_LINE: u64 = 64 << 10;
 
 /// One file of a pack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
-    /// Relative, with `/`.
+struct PackEntry {
+    /// Relative path, with `/`.
     path: String,
-    /// May be executed.
+    /// Executable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     executable: bool,
-    /// Bytes that follow.
+    /// Number of bytes that follow.
     #[serde(default)]
     size: u64,
-    /// Target of a symbolic link; nothing follows then.
+    /// Target of a symbolic link; no bytes follow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     link: Option<String>,
 }
 
-/// A pack that was made.
+/// A pack in this machine's cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pack {
     /// SHA-256 of the pack in hexadecimal.
     pub hash: String,
-    /// Where it lies.
+    /// Path of the pack.
     pub path: PathBuf,
     pub files: usize,
-    /// Its own bytes.
+    /// Bytes of the pack.
     pub bytes: u64,
 }
 
-/// Path of a pack inside a cache.
+/// Returns the path of a pack within a cache.
 pub fn name(hash: &str) -> String {
     format!("packs/{hash}.pack")
 }
 
-/// The pack of this hash, when it is on this host.
+/// Returns the path of the pack with this hash, if this host has it.
 pub fn cached(hash: &str) -> Option<PathBuf> {
-    // A hash comes from outside and becomes a path.
+    // The hash is untrusted and becomes a path.
     let plain = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
     caches().into_iter().filter(|_| plain).map(|cache| cache.join(name(hash))).find(|path| path.is_file())
 }
 
-/// Packs `folder` into this machine's cache. `keep` decides by relative path; folders that it refuses are not
-/// entered.
+/// Packs `folder` into this machine's cache. `keep` selects files by relative path; rejected directories are
+/// not entered.
 pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedError> {
     let fault = |path: &Path, error: io::Error| {
-        HintedError::new(format!("cannot pack {}: {error}", path.display()), "check that it can be read")
+        HintedError::new(format!("cannot pack {}: {error}", path.display()), "check its permissions")
     };
     let mut files = Vec::new();
     gather(folder, "", keep, &mut files).map_err(|error| fault(folder, error))?;
     if files.len() > MAX_FILES {
         return Err(HintedError::new(
-            format!("{} holds more than {MAX_FILES} files", folder.display()),
-            "leave data and environments out with `launch.exclude`",
+            format!("{} contains more than {MAX_FILES} files", folder.display()),
+            "exclude data and environments with `launch.exclude`",
         ));
     }
     files.sort();
@@ -110,7 +108,7 @@ pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedEr
     made
 }
 
-/// A number that no other call of this process gets, for names of files that are not finished.
+/// Returns a number that is unique in this process, for names of temporary files.
 fn stamp() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -122,7 +120,7 @@ fn gather(root: &Path, below: &str, keep: &dyn Fn(&str) -> bool, files: &mut Vec
         let Ok(name) = entry.file_name().into_string() else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{:?} is not UTF-8", entry.file_name()),
+                format!("{:?} is not valid UTF-8", entry.file_name()),
             ));
         };
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };
@@ -142,7 +140,7 @@ fn gather(root: &Path, below: &str, keep: &dyn Fn(&str) -> bool, files: &mut Vec
     Ok(())
 }
 
-/// A writer that hashes.
+/// A writer that hashes and counts its bytes.
 struct Hashing<W> {
     inner: W,
     digest: Sha256,
@@ -171,7 +169,7 @@ fn write(root: &Path, files: &[String], part: &Path) -> Result<(String, u64), (P
         let there = |error: io::Error| (path.clone(), error);
         let facts = fs::symlink_metadata(&path).map_err(there)?;
         let link = facts.is_symlink().then(|| fs::read_link(&path)).transpose().map_err(there)?;
-        let entry = Entry {
+        let entry = PackEntry {
             path: name.clone(),
             executable: link.is_none() && facts.permissions().mode() & 0o111 != 0,
             size: if link.is_none() { facts.len() } else { 0 },
@@ -183,11 +181,11 @@ fn write(root: &Path, files: &[String], part: &Path) -> Result<(String, u64), (P
             let copied =
                 io::copy(&mut File::open(&path).map_err(there)?.take(entry.size), &mut out).map_err(there)?;
             if copied != entry.size {
-                return Err(there(io::Error::other("it changed while it was read")));
+                return Err(there(io::Error::other("it changed while being read")));
             }
         }
         if out.bytes > MAX_BYTES {
-            return Err(there(io::Error::other("the pack grows beyond 8 GiB")));
+            return Err(there(io::Error::other("the pack exceeds 8 GiB")));
         }
     }
     out.flush().map_err(here)?;
@@ -195,7 +193,7 @@ fn write(root: &Path, files: &[String], part: &Path) -> Result<(String, u64), (P
     Ok((hash, out.bytes))
 }
 
-/// Unpacks into `target`, which must not exist unless it was unpacked from the same pack (its name says so).
+/// Unpacks into `target`, whose name contains the hash: an existing one was unpacked from the same pack.
 pub fn unpack(pack: &Path, hash: &str, target: &Path) -> Result<(), HintedError> {
     if target.is_dir() {
         return Ok(());
@@ -203,11 +201,11 @@ pub fn unpack(pack: &Path, hash: &str, target: &Path) -> Result<(), HintedError>
     let failed = |error: io::Error| {
         HintedError::new(
             format!("cannot unpack {} into {}: {error}", pack.display(), target.display()),
-            "is the disk full? `rankdeck push` brings a damaged pack again once it is removed",
+            "check the free disk space; for a damaged pack, remove it and run `rankdeck push`",
         )
     };
     if digest(pack).map_err(failed)? != hash {
-        // Its name promises what it does not hold; the next push brings it again.
+        // The next push uploads it again.
         let _ = fs::remove_file(pack);
         return Err(failed(io::Error::other("it is damaged and was removed")));
     }
@@ -215,7 +213,7 @@ pub fn unpack(pack: &Path, hash: &str, target: &Path) -> Result<(), HintedError>
     create_private(parent)?;
     let part = parent.join(format!(".unpack-{}-{:x}", std::process::id(), stamp()));
     let result = extract(pack, &part).and_then(|()| match fs::rename(&part, target) {
-        // Somebody else was faster, with the same content.
+        // Another process was faster, with the same content.
         Err(_) if target.is_dir() => Ok(()),
         other => other,
     });
@@ -238,19 +236,19 @@ fn extract(pack: &Path, into: &Path) -> io::Result<()> {
         if (&mut reader).take(MAX_LINE).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let entry: Entry = serde_json::from_str(&line).map_err(|error| bad(error.to_string()))?;
+        let entry: PackEntry = serde_json::from_str(&line).map_err(|error| bad(error.to_string()))?;
         let inside = |path: &str| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
         };
         if !inside(&entry.path) {
-            return Err(bad(format!("`{}` leads out of the folder", entry.path)));
+            return Err(bad(format!("`{}` points outside the directory", entry.path)));
         }
         let path = into.join(&entry.path);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
             // A link among the parents could lead anywhere.
             if !parent.canonicalize()?.starts_with(into.canonicalize()?) {
-                return Err(bad(format!("`{}` leads out of the folder", entry.path)));
+                return Err(bad(format!("`{}` points outside the directory", entry.path)));
             }
         }
         if let Some(link) = entry.link {
@@ -260,13 +258,13 @@ fn extract(pack: &Path, into: &Path) -> io::Result<()> {
         let mode = if entry.executable { 0o700 } else { 0o600 };
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
         if io::copy(&mut (&mut reader).take(entry.size), &mut file)? != entry.size {
-            return Err(bad(format!("it ends inside `{}`", entry.path)));
+            return Err(bad(format!("truncated inside `{}`", entry.path)));
         }
     }
 }
 
-/// Does `path`, or a folder above it, follow one of `patterns`? A pattern with `/` is for the whole path, one
-/// without for any name in it; `*` stands for anything, `?` for one character.
+/// Returns whether `path`, or a directory above it, matches one of `patterns`. A pattern with `/` matches the
+/// whole path, one without matches any name in it; `*` matches anything, `?` one character.
 pub fn matches(path: &str, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| {
         let pattern = pattern.trim_end_matches('/');
@@ -280,7 +278,7 @@ pub fn matches(path: &str, patterns: &[String]) -> bool {
     })
 }
 
-/// Iterative wildcard match: on a mismatch the last `*` takes one byte more.
+/// Matches wildcards iteratively: on a mismatch, the last `*` takes one more byte.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -327,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_comes_out_as_it_went_in_and_its_hash_is_its_content_s() {
+    fn pack_round_trip_keeps_content_and_hash() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("code");
         fs::create_dir_all(root.join("pkg")).unwrap();
@@ -350,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn pack_1_a_damaged_pack_is_refused_and_removed() {
+    fn pack_1_damaged_pack_is_rejected_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let pack = folder.path().join("p");
         fs::write(&pack, "{\"path\":\"a\",\"size\":1}\nx").unwrap();
@@ -362,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn pack_2_nothing_is_written_outside() {
+    fn pack_2_unpacking_never_writes_outside() {
         let folder = tempfile::tempdir().unwrap();
         for text in [
             "{\"path\":\"../x\",\"size\":0}\n",
@@ -382,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns() {
+    fn pattern_matches_names_or_whole_paths() {
         let matches = |path: &str, pattern: &str| matches(path, &[pattern.to_owned()]);
         assert!(matches("a/b.pyc", "*.pyc") && matches(".git/config", ".git") && matches("x/.git", ".git/"));
         assert!(matches("data/big/x", "data/*") && matches("data/x", "/data") && !matches("a/data", "/data"));

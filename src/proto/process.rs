@@ -1,8 +1,7 @@
-//! What a console asks of one process of a host: its environment, or a signal to it.
+//! A console's queries about one process of a host: its environment, or a signal to it.
 //!
-//! - REACH-1: a secret leaves no host: its value is left out where the environment is read.
-//! - REACH-2: an environment is shown and nothing else: it is in no record, no trace, no file, and no text
-//!   that formats it.
+//! - REACH-1: no secret leaves its host: values of secrets are removed where the environment is read.
+//! - REACH-2: an environment is only displayed: it is in no record, trace or file, and formatting hides it.
 
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
@@ -10,7 +9,7 @@ use rankdeck_types::words::signal_name;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The variable in a rank's environment that names those whose values are not shown.
+/// Variable in a rank's environment that lists the variables with hidden values.
 pub const HIDDEN: &str = "RANKDECK_HIDDEN";
 
 /// Most variables of an environment.
@@ -19,19 +18,19 @@ pub const VARIABLES: usize = 2048;
 pub const VALUE_BYTES: usize = 4 << 10;
 pub const ALL_BYTES: usize = 256 << 10;
 
-/// One process, named so that another one of its pid is not mistaken for it.
+/// Identifies one process, so that a later one with its pid is not mistaken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessName {
-    /// The rank that it is; its agent knows when it started.
+    /// Its rank, whose start time is known to the agent.
     pub rank: Option<Rank>,
     pub pid: u32,
-    /// When it started, clock ticks since boot; of one that is no rank.
+    /// Start time, clock ticks since boot; only for a process that is not a rank.
     pub start: u64,
 }
 
 impl ProcessName {
-    /// A process that is no rank.
+    /// Identifies a process that is not a rank.
     pub fn of(user: &GpuUser) -> ProcessName {
         ProcessName { rank: None, pid: user.pid, start: user.start }
     }
@@ -46,15 +45,15 @@ impl fmt::Display for ProcessName {
     }
 }
 
-/// What is wanted of it.
+/// An action on a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 pub enum ProcessAction {
-    /// The environment that it was started with.
+    /// Read the environment with which it was started.
     Environment,
-    /// That it gets this signal.
+    /// Send it this signal.
     Signal { signal: i32 },
-    /// Of a later build.
+    /// An action of a later build.
     #[serde(other)]
     Unknown,
 }
@@ -69,29 +68,28 @@ impl fmt::Display for ProcessAction {
     }
 }
 
-/// What became of it.
+/// The result of a [`ProcessAction`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum ReachOutcome {
+    /// Its environment.
     Environment(Environment),
-    /// It was given this signal.
-    Signalled {
-        signal: i32,
-    },
-    /// Nothing was done, and why.
+    /// This signal was sent.
+    Signalled { signal: i32 },
+    /// Nothing was done, for this reason.
     Refused(HintedError),
-    /// Of a later build.
+    /// A result of a later build.
     #[serde(other)]
     Unknown,
 }
 
-/// The environment of a process, without its secrets. Shown by no `{:?}`.
+/// The environment of a process, without its secrets. `{:?}` hides it.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Environment {
-    /// By name.
+    /// Variables, sorted by name.
     pub variables: Vec<Variable>,
-    /// Variables that found no room.
+    /// Variables beyond the limits.
     pub left_out: u64,
 }
 
@@ -106,7 +104,7 @@ impl fmt::Debug for Environment {
 #[serde(default)]
 pub struct Variable {
     pub name: String,
-    /// `None`: it is a secret, or looks like one.
+    /// `None`: it may be a secret.
     pub value: Option<String>,
 }
 
@@ -116,14 +114,14 @@ pub struct Variable {
 pub struct GpuUser {
     /// Process id.
     pub pid: u32,
-    /// When it started, clock ticks since boot; 0: not known.
+    /// Start time, clock ticks since boot; 0: unknown.
     pub start: u64,
-    /// It belongs to the user who is told of it.
+    /// It belongs to this agent's user.
     pub own: bool,
-    /// Whose it is: a name, or a number where there is none.
+    /// Its user: a name, or a number without one.
     pub user: String,
-    /// Its command line, cut.
+    /// Its command line, truncated.
     pub command: String,
-    /// The run that it belongs to.
+    /// Its run, if any.
     pub run: Option<String>,
 }

@@ -1,11 +1,20 @@
-//! Runs that a host knows, as `agent list` tells them.
+//! Runs on a host, as listed by `agent list`.
 
 use crate::message::{Counters, Ending, Evaluation, FinishReason, Survivor};
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use serde::{Deserialize, Serialize};
 
-/// One node of one run, as `rankdeck ps` shows it.
+/// The runs of a host, as replied by `agent list`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunList {
+    pub runs: Vec<RunEntry>,
+    /// Omitted entries, with reasons: those of other users, and directories that cannot be read.
+    pub left_out: Vec<String>,
+}
+
+/// One host of one run, as displayed by `rankdeck ps`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunEntry {
     /// The run's name.
@@ -14,80 +23,80 @@ pub struct RunEntry {
     pub node_rank: NodeRank,
     /// Its name in hosts.toml.
     pub host: String,
-    /// What it is in.
+    /// State of the run on this host.
     pub state: RunState,
-    /// The latest generation that this host has seen.
+    /// Latest generation on this host.
     pub generation: Generation,
     /// Ranks of the whole run.
     pub world_size: u32,
-    /// Ranks of this host that live.
+    /// Live ranks of this host.
     pub ranks_alive: u32,
     /// Processes of the run on this host.
     pub pids: Vec<u32>,
-    /// Socket of the agent; empty when there is none.
+    /// Socket of the agent; empty without an agent.
     pub socket: String,
-    /// When the run began here, seconds since the epoch.
+    /// Start of the run on this host, seconds since the epoch.
     pub started: WallTime,
     /// Name of the experiment.
     pub name: String,
-    /// Folder of the run.
+    /// Directory of the run.
     pub run_dir: String,
-    /// Hosts of the run.
+    /// Number of hosts of the run.
     pub nnodes: u32,
     /// Their names in node_rank order.
     pub hosts: Vec<String>,
-    /// The agent's process, 0 when there is none.
+    /// Process id of the agent; 0 without an agent.
     #[serde(default)]
     pub agent_pid: u32,
-    /// What its records say.
+    /// Summary of its records.
     #[serde(default)]
     pub digest: NodeDigest,
 }
 
-/// What the records of one node say of its run as a whole. Counters, evaluations and checkpoints are those of
-/// all generations, and stand in the digest of rank 0's host; the rest is about the latest generation.
+/// Summary of a run from the records of one host. Counters, evaluations and checkpoints are those of all
+/// generations, in the digest of rank 0's host; the other fields are about the latest generation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeDigest {
-    /// Seconds that generations have lasted here, without the present one.
+    /// Total duration of earlier generations on this host, seconds.
     pub seconds: f64,
-    /// When the present generation began; `None` when it is over.
+    /// Start of the current generation; `None` if it has ended.
     pub since: Option<WallTime>,
-    /// When the latest generation ended here.
+    /// End of the latest generation on this host.
     pub ended: Option<WallTime>,
-    /// The goal in environment steps, 0 without one.
+    /// Target environment steps; 0 without a target.
     pub total_steps: u64,
     /// `run.note`.
     pub note: String,
     /// The command line of the ranks.
     pub program: String,
-    /// That is the built-in trainer.
+    /// Whether it is the built-in trainer.
     pub builtin: bool,
     /// GPUs of all hosts.
     pub gpus: u32,
-    /// Checkpoint that it began from.
+    /// Checkpoint that it resumed from.
     pub resumed_from: Option<String>,
-    /// How its console called the end.
+    /// Its end, as assessed by its console.
     pub ending: Option<Ending>,
-    /// Why the loop of rank 0 ended.
+    /// Reason why rank 0's training loop ended.
     pub finish: Option<FinishReason>,
-    /// Who ordered a stop.
+    /// Source of the order to stop.
     pub stop: Option<String>,
-    /// Ranks of this host that ended.
+    /// Ranks of this host that exited.
     pub exits: u32,
-    /// Those that a stop ended by SIGKILL.
+    /// Ranks that a stop killed with SIGKILL.
     pub killed: u32,
-    /// Those that ended while they were being stopped, in a way that no stop causes.
+    /// Ranks that exited during a stop in a way that no stop causes.
     pub bad_exits: u32,
-    /// A rank named a mistake in the configuration.
+    /// A rank reported an error in the configuration.
     pub usage: bool,
     /// The first failure on this host.
     pub failure: Option<RankFailure>,
-    /// The agent found nothing left.
+    /// The stop is verified: the agent found no leftover process.
     pub proved: bool,
     /// Latest totals.
     pub totals: Option<Counters>,
-    /// Sum of this host's ranks' own counters, where no rank sends totals.
+    /// Sum of the counters of this host's ranks, if no rank sends totals.
     pub counted: Option<Counters>,
     /// Latest mean return of training episodes.
     pub last_return: Option<f64>,
@@ -96,19 +105,19 @@ pub struct NodeDigest {
     pub evals: u64,
     /// The latest checkpoint.
     pub checkpoint: Option<SavedCheckpoint>,
-    /// Environment steps that a program of the user told without the event socket.
+    /// Environment steps of a user's program that does not use the event socket.
     pub own_step: Option<u64>,
 }
 
 /// A checkpoint on rank 0's host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedCheckpoint {
-    /// Path there.
+    /// Path on that host.
     pub path: String,
     /// Global environment steps.
     pub env_step: u64,
     pub train_iter: u64,
-    /// Why it was written.
+    /// Reason of the checkpoint.
     pub reason: String,
 }
 
@@ -117,24 +126,24 @@ pub struct SavedCheckpoint {
 pub struct RankFailure {
     /// The rank that failed.
     pub rank: Rank,
-    /// When, by its host's clock.
+    /// Time by its host's clock.
     pub time: WallTime,
-    /// How its process ended, once it has.
+    /// Exit of its process; `None` while it runs.
     pub exit: Option<Exit>,
-    /// What it said, else the last line of its log.
+    /// Its message, else the last line of its log.
     pub text: String,
-    /// It named a mistake in the configuration.
+    /// It reported an error in the configuration.
     pub usage: bool,
 }
 
-/// What a host tells of one run, as `agent traces` answers.
+/// Traces of one run on a host, as printed by `agent traces`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Traces {
-    /// A node of the run has its folder here. Without one, no survivor does not mean that none is left: the
-    /// folder, or the machine, may be another one than that of the launch.
+pub struct RunTraces {
+    /// Whether the run has a directory on this host. Without one, an empty [`RunTraces::alive`] does not
+    /// prove that no process is left: the directory or the machine may differ from those of the launch.
     pub known: bool,
-    /// What lives of the run on this host, wherever its folder is.
+    /// Live processes of the run on this host, wherever its directory is.
     pub alive: Vec<Survivor>,
 }
 
@@ -142,10 +151,10 @@ pub struct Traces {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
-    /// Its agent lives and a generation is not over.
+    /// Its agent is alive, and its generation has not ended.
     Running,
-    /// Nothing of it runs.
+    /// None of its processes runs.
     Finished,
-    /// Its agent is dead, but processes of it are left.
+    /// It has leftover processes without an agent.
     Orphaned,
 }

@@ -1,15 +1,15 @@
-//! A search in the logs that a host keeps: what is asked, and what was found.
+//! A search in the logs of a host: the query and its findings.
 
 use rankdeck_types::ids::{Generation, NodeRank, Rank, WallTime};
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-/// Where a line stands among those of all ranks: by generation, time, rank and number.
+/// Position of a line among those of all ranks: by generation, time, rank and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinePlace {
     pub generation: Generation,
-    /// About when it was written, by the host's clock, ms since 1970; 0: not known.
+    /// Approximate time of writing, by the host's clock, ms since 1970; 0: unknown.
     pub time_ms: u64,
     /// The rank that wrote it.
     pub rank: Rank,
@@ -18,12 +18,13 @@ pub struct LinePlace {
 }
 
 impl LinePlace {
-    /// It is that line, whatever time each of them is said to have.
+    /// Returns whether both are the same line, whatever their times.
     pub fn is(&self, other: &LinePlace) -> bool {
         self.writes_with(other) && self.line == other.line
     }
 
-    /// It stands before that line. Of one rank the number decides: times are those of looks at the log.
+    /// Returns whether it precedes the other line. Within one rank the number decides, because times are
+    /// those of polls of the log.
     pub fn is_before(&self, other: &LinePlace) -> bool {
         if self.writes_with(other) { self.line < other.line } else { self < other }
     }
@@ -33,29 +34,30 @@ impl LinePlace {
     }
 }
 
-/// Which lines are kept of more than are wanted.
+/// Selects the matches to return if there are more than requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum HitSelection {
+    /// The newest matches.
     #[default]
     Newest,
-    /// The newest of those before a place.
+    /// The newest matches before a line.
     Before(LinePlace),
-    /// The oldest of those after a place.
+    /// The oldest matches after a line.
     After(LinePlace),
-    /// All lines around a place, of its generation, whatever is in them.
+    /// All lines around a line, of its generation, whether they match or not.
     Around(LinePlace),
 }
 
-/// What is looked for.
+/// A query.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogSearch {
-    /// A regular expression, as [`compile`] reads it.
+    /// Regular expression for [`compile`].
     pub pattern: String,
-    /// Only this node's ranks: hosts that share a disk have each other's logs, too.
+    /// Only ranks of this host: hosts that share a disk also have each other's logs.
     pub node: Option<NodeRank>,
-    /// Lines are wanted that do not match.
+    /// Selects lines that do not match.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub invert: bool,
     /// Only this rank.
@@ -69,81 +71,81 @@ pub struct LogSearch {
     pub since: Option<WallTime>,
     /// Only lines that were read by this time.
     pub until: Option<WallTime>,
-    /// Lines shown before and after each hit.
+    /// Lines of context before and after each match.
     pub context: u32,
-    /// Most hits of the host.
+    /// Most matches of the host.
     pub limit: u32,
-    /// Which of them are kept.
-    pub part: Part,
+    /// Which matches to return.
+    pub part: HitSelection,
 }
 
-/// A line that matches.
+/// A matching line.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogHit {
     /// The rank that wrote it.
     pub rank: Rank,
     pub generation: Generation,
-    /// Number in the rank's log of that generation, from 1; among the lines that the host keeps of it, where
-    /// the file does not tell how many were before.
+    /// Number in the rank's log of that generation, from 1; counts only the lines that the host still has if
+    /// the number of earlier ones is unknown.
     pub line: u64,
     /// The line.
     pub text: String,
-    /// When it was read, by the host's clock; `None`: not known.
+    /// Time at which it was read, by the host's clock; `None`: unknown.
     pub time: Option<WallTime>,
-    /// About when it was written, ms, for merging; 0: not known.
+    /// Approximate time of writing, ms, for merging; 0: unknown.
     pub at_ms: u64,
-    /// Lines before it, as far as they are in no hit before it.
+    /// Lines before it that are not in an earlier match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub before: Vec<String>,
-    /// Lines after it, up to the next hit.
+    /// Lines after it, up to the next match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
 }
 
 impl LogHit {
-    /// Where it stands.
+    /// Returns its position.
     pub fn place(&self) -> LinePlace {
         LinePlace { generation: self.generation, time_ms: self.at_ms, rank: self.rank, line: self.line }
     }
 }
 
-/// What was found on a host, so far.
+/// Findings on a host so far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogFindings {
-    /// Hits, by their places; none before it is over.
+    /// Matches in order; empty until the search is complete.
     pub hits: Vec<LogHit>,
-    /// Hits before those, which were too many.
+    /// Number of earlier matches beyond the limit.
     pub more: u64,
-    /// Hits after those.
+    /// Number of later matches beyond the limit.
     pub newer: u64,
-    /// Lines that were looked at.
+    /// Number of searched lines.
     pub lines: u64,
-    /// Lines of which no time is known, where times were asked for.
+    /// Lines of unknown time, if the query has times.
     pub untimed: u64,
-    /// Bytes that were looked at.
+    /// Number of searched bytes.
     pub bytes: u64,
-    /// How many there are.
+    /// Number of bytes to search.
     pub of_bytes: u64,
-    /// Bytes that ranks had written before those, and that the host no longer keeps.
+    /// Earlier bytes of the ranks that the host no longer has.
     pub gone_bytes: u64,
-    /// Why some were not looked at; empty when all were.
+    /// Why some lines were not searched; empty if all were.
     pub cut: String,
-    /// Nothing more comes.
+    /// The search is complete.
     pub over: bool,
 }
 
-/// A pattern as people type it: without capital letters, it matches in any case.
+/// Compiles a typed pattern with smart case: without capital letters, it ignores case.
 ///
 /// # Errors
-/// What is wrong with it, in one line.
+/// The error in one line.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     let any_case = !pattern.chars().any(char::is_uppercase);
     RegexBuilder::new(pattern).case_insensitive(any_case).build().map_err(|error| in_one_line(&error))
 }
 
-/// What is wrong with a pattern, without the drawing of it.
+/// Returns the error of a pattern without the lines that point at its position.
 pub fn in_one_line(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_one_rank_are_in_the_order_of_their_numbers_whatever_their_times() {
+    fn lines_of_one_rank_are_ordered_by_number() {
         let place =
             |rank, time_ms, line| LinePlace { time_ms, rank: Rank(rank), line, ..LinePlace::default() };
         let (early, late) = (place(0, 2_000, 7), place(0, 1_500, 8));
@@ -165,18 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_without_capital_letters_matches_in_any_case_and_a_wrong_one_is_named_in_one_line() {
+    fn pattern_is_smart_case_and_errors_are_one_line() {
         assert!(compile("nan|inf").unwrap().is_match("loss NaN"));
         assert!(!compile("NaN").unwrap().is_match("loss nan"));
         assert_eq!(compile("loss (nan").unwrap_err(), "unclosed group");
     }
 
     #[test]
-    fn a_search_of_an_older_console_is_one_for_the_newest_lines() {
-        let wanted: LogSearch = serde_json::from_str(r#"{"pattern":"x","limit":5}"#).unwrap();
-        assert_eq!((wanted.part, wanted.invert, wanted.ranks.len()), (Part::Newest, false, 0));
-        let part = Part::Around(LinePlace { line: 3, ..LinePlace::default() });
-        let json = serde_json::to_string(&LogSearch { part, ..wanted.clone() }).unwrap();
-        assert_eq!(serde_json::from_str::<LogSearch>(&json).unwrap(), LogSearch { part, ..wanted });
+    fn query_of_an_older_console_selects_the_newest_lines() {
+        let query: LogSearch = serde_json::from_str(r#"{"pattern":"x","limit":5}"#).unwrap();
+        assert_eq!((query.part, query.invert, query.ranks.len()), (HitSelection::Newest, false, 0));
+        let part = HitSelection::Around(LinePlace { line: 3, ..LinePlace::default() });
+        let json = serde_json::to_string(&LogSearch { part, ..query.clone() }).unwrap();
+        assert_eq!(serde_json::from_str::<LogSearch>(&json).unwrap(), LogSearch { part, ..query });
     }
 }

@@ -1,9 +1,9 @@
-//! The secret of one generation, by which its ranks know each other.
+//! The shared secret of one generation's ranks.
 //!
-//! Owner: the console's driver draws it for each launch; agents hand it to their ranks. Invariants:
-//! - SECRET-1: a secret travels in launch orders and in the environment of ranks, and stands nowhere else: it
-//!   is in no record, no snapshot, no trace, no file, no argument, and no text that formats it.
-//! - SECRET-2: every generation has a secret of its own.
+//! The console's driver generates it for each launch, and agents pass it to their ranks. Invariants:
+//! - SECRET-1: a secret is only in launch orders and in the environment of ranks: in no record, snapshot,
+//!   trace, file or argument, and formatting hides it.
+//! - SECRET-2: every generation has a different secret.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -17,16 +17,18 @@ const BYTES: usize = 32;
 pub struct GroupSecret([u8; BYTES]);
 
 impl GroupSecret {
-    /// The variable in a rank's environment that holds it, as 64 hexadecimal digits.
+    /// Variable in a rank's environment that contains it as 64 hexadecimal digits.
     pub const VARIABLE: &'static str = "RANKDECK_SECRET";
 
-    /// A new one, from the kernel.
+    /// Generates a secret from the kernel's random numbers.
     ///
-    /// Errors: the kernel's random numbers cannot be read.
+    /// # Errors
+    /// The kernel returns no random numbers.
     pub fn draw() -> io::Result<GroupSecret> {
         let mut bytes = [0; BYTES];
-        // The system call needs no /dev, which a container or a jail may lack. It never gives so few bytes in
-        // parts. SAFETY: the kernel writes at most BYTES bytes, which the array has.
+        // The system call needs no /dev, which a container or a jail may lack. It never returns a part of so
+        // few bytes.
+        // SAFETY: the kernel writes at most BYTES bytes, the length of the array.
         let drawn = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
         match usize::try_from(drawn) {
             Ok(BYTES) => Ok(GroupSecret(bytes)),
@@ -35,7 +37,7 @@ impl GroupSecret {
         }
     }
 
-    /// Reads [`GroupSecret::to_hex`]; `None` for any other text.
+    /// Parses the text of [`GroupSecret::to_hex`]; `None` for any other text.
     pub fn from_hex(text: &str) -> Option<GroupSecret> {
         if text.len() != 2 * BYTES || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
@@ -47,12 +49,12 @@ impl GroupSecret {
         Some(GroupSecret(bytes))
     }
 
-    /// The text for [`GroupSecret::VARIABLE`].
+    /// Returns the text for [`GroupSecret::VARIABLE`].
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The bytes themselves, for deriving keys.
+    /// Returns the bytes, to derive keys.
     pub fn bytes(&self) -> &[u8; BYTES] {
         &self.0
     }
@@ -61,7 +63,8 @@ impl GroupSecret {
 impl Drop for GroupSecret {
     fn drop(&mut self) {
         for byte in &mut self.0 {
-            // SAFETY: `byte` is a valid, exclusive reference; volatile, so that the write is not left out.
+            // SAFETY: `byte` is a valid, exclusive reference; volatile, so that the write is not optimized
+            // away.
             unsafe { std::ptr::write_volatile(byte, 0) };
         }
     }
@@ -91,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secret_2_every_draw_is_another_and_comes_back_from_its_text() {
+    fn secret_2_draws_differ_and_survive_their_text() {
         let (one, other) = (GroupSecret::draw().unwrap(), GroupSecret::draw().unwrap());
         assert_ne!(one, other);
         assert_eq!(GroupSecret::from_hex(&one.to_hex()), Some(one.clone()));
@@ -100,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn secret_1_formatting_shows_nothing_of_it() {
+    fn secret_1_formatting_hides_the_secret() {
         assert_eq!(format!("{:?}", GroupSecret::draw().unwrap()), "(secret)");
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn malformed_secret_is_rejected() {
         let good = GroupSecret::draw().unwrap().to_hex();
         for text in ["", "ab", &good[1..], &format!("{good}0"), &format!("+{}", &good[1..]), &"é".repeat(32)]
         {

@@ -1,13 +1,13 @@
-//! What `rankdeck-trainer --evaluate FILE --show` prints while a policy plays: a line of JSON each. The
-//! console draws it (`rankdeck play`), and [`LiveFrame`]s of the evaluations within a run.
+//! Output of `rankdeck-trainer --evaluate FILE --show` while a policy plays: lines of JSON, which `rankdeck
+//! play` draws; and [`LiveFrame`]s of the evaluations of a run.
 
 use serde::{Deserialize, Serialize};
 
-/// Most numbers of an observation that are shown.
+/// Most numbers of an observation.
 pub const MOST_SEEN: usize = 64;
-/// Most pixels of a picture's side.
+/// Most pixels per side of an image.
 pub const MOST_PIXELS: u32 = 640;
-/// Most bytes of the picture in a [`LiveFrame`], before base64: the frame is a line of the event socket.
+/// Most bytes of the image in a [`LiveFrame`], before base64: the frame is a line of the event socket.
 pub const LIVE_PIXELS: usize = 36 << 10;
 /// Most numbers per action, and of an action, in a [`LiveFrame`].
 pub const LIVE_SCORES: usize = 128;
@@ -16,13 +16,13 @@ pub const LIVE_SCORES: usize = 128;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ShowLine {
-    /// Who plays; the first line.
+    /// The policy; the first line.
     Policy(ShownPolicy),
-    /// A step: what the policy sees, and what it does.
+    /// A step: observation and action.
     Step(ShownStep),
-    /// An episode is over.
+    /// The end of an episode.
     End(ShownEnd),
-    /// Of another version; ignored.
+    /// A line of another version; ignored.
     #[serde(other)]
     Unknown,
 }
@@ -39,38 +39,38 @@ pub struct ShownPolicy {
     pub train_iter: u64,
     /// Environment steps of the checkpoint.
     pub env_step: u64,
-    /// Episodes that will be played.
+    /// Episodes to play.
     pub episodes: u32,
     /// Smallest and largest values of continuous actions; empty: actions are discrete.
     pub bounds: Vec<[f32; 2]>,
 }
 
-/// What a number per action says.
+/// Meaning of [`PolicyEstimate::scores`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScoreKind {
-    /// How probable it is, 0 to 1.
+    /// Probability of the action, 0 to 1.
     #[default]
     Probability,
-    /// The return that is expected after it.
+    /// Expected return after the action.
     Q,
-    /// The mean that actions are drawn around.
+    /// Mean of the distribution of actions.
     Mean,
 }
 
-/// What a policy thinks of what it sees.
+/// A policy's estimates for an observation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Thought {
-    /// What `scores` are.
+pub struct PolicyEstimate {
+    /// Meaning of `scores`.
     pub kind: ScoreKind,
-    /// A number per action, or per part of a continuous one; empty where one is not finite.
+    /// A number per action, or per dimension of a continuous one; empty if one is not finite.
     pub scores: Vec<f32>,
-    /// The return that it expects.
+    /// Expected return.
     pub value: Option<f32>,
 }
 
-/// A picture of an environment.
+/// An image of an environment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Picture {
@@ -78,18 +78,18 @@ pub struct Picture {
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// Row by row, in base64: a byte of grey each, or three of red, green and blue.
+    /// Pixels row by row, in base64: one byte of gray each, or three of red, green and blue.
     pub pixels: String,
 }
 
 impl Picture {
-    /// A picture of these bytes, which are one or three per pixel.
+    /// Creates an image from one or three bytes per pixel.
     pub fn of(width: u32, height: u32, bytes: &[u8]) -> Picture {
         use base64::Engine;
         Picture { width, height, pixels: base64::engine::general_purpose::STANDARD.encode(bytes) }
     }
 
-    /// Red, green and blue of each pixel; `None` when it is no picture.
+    /// Returns red, green and blue of each pixel; `None` for a malformed image.
     pub fn rgb(&self) -> Option<Vec<[u8; 3]>> {
         use base64::Engine;
         if self.width == 0 || self.height == 0 || self.width.max(self.height) > MOST_PIXELS {
@@ -98,8 +98,8 @@ impl Picture {
         let bytes = base64::engine::general_purpose::STANDARD.decode(&self.pixels).ok()?;
         let pixels = self.width as usize * self.height as usize;
         match bytes.len() {
-            grey if grey == pixels => Some(bytes.into_iter().map(|grey| [grey; 3]).collect()),
-            colour if colour == 3 * pixels => {
+            gray if gray == pixels => Some(bytes.into_iter().map(|gray| [gray; 3]).collect()),
+            color if color == 3 * pixels => {
                 Some(bytes.chunks_exact(3).map(|rgb| [rgb[0], rgb[1], rgb[2]]).collect())
             }
             _ => None,
@@ -111,21 +111,21 @@ impl Picture {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ShownStep {
-    /// Of which episode, from 0.
+    /// Index of the episode, from 0.
     pub episode: u32,
-    /// Which step of it, from 0.
+    /// Index of the step in the episode, from 0.
     pub step: u64,
-    /// What the policy sees, before it is normalised; empty where that is a picture or much.
+    /// Observation before normalization; empty for an image or a large one.
     pub seen: Vec<f32>,
-    /// The environment as people see it.
+    /// Rendered image of the environment.
     pub picture: Option<Picture>,
-    /// What it thinks of it.
-    pub thought: Option<Thought>,
-    /// What it does: the number of a discrete action, or all parts of a continuous one.
+    /// The policy's estimates.
+    pub thought: Option<PolicyEstimate>,
+    /// Action: the index of a discrete one, or all dimensions of a continuous one.
     pub action: Vec<f32>,
-    /// What that gave.
+    /// Reward of the action.
     pub reward: f64,
-    /// Rewards of the episode, this one included.
+    /// Sum of the episode's rewards, with this one.
     pub episode_return: f64,
 }
 
@@ -133,7 +133,7 @@ pub struct ShownStep {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndKind {
-    /// The task is over.
+    /// Terminated by the environment.
     #[default]
     Terminated,
     /// The environment's limit of steps was reached.
@@ -146,7 +146,7 @@ pub enum EndKind {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ShownEnd {
-    /// Of which episode, from 0.
+    /// Index of the episode, from 0.
     pub episode: u32,
     pub steps: u64,
     pub episode_return: f64,
@@ -156,15 +156,15 @@ pub struct ShownEnd {
     pub seen: Vec<f32>,
 }
 
-/// A moment of an evaluation within a run, while it goes on: one of many steps, a few per second.
+/// A frame of a running evaluation: one of many steps, a few per second.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveFrame {
-    /// Who plays, and at which iteration.
+    /// The policy and its iteration.
     pub policy: ShownPolicy,
-    /// What it sees and does.
+    /// Observation and action.
     pub step: ShownStep,
-    /// Episodes of this evaluation that are over.
+    /// Completed episodes of this evaluation.
     pub ended: u32,
     /// Frames of this rank that newer ones replaced before they were sent.
     pub skipped: u64,
@@ -175,10 +175,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_back_and_those_of_another_version_are_passed_over() {
+    fn line_round_trips_and_unknown_kind_is_ignored() {
         let step = ShowLine::Step(ShownStep {
             seen: vec![0.5, -1.0],
-            thought: Some(Thought { scores: vec![0.25, 0.75], ..Thought::default() }),
+            thought: Some(PolicyEstimate { scores: vec![0.25, 0.75], ..PolicyEstimate::default() }),
             picture: Some(Picture::of(1, 2, &[7, 9])),
             ..ShownStep::default()
         });
@@ -189,18 +189,18 @@ mod tests {
     }
 
     #[test]
-    fn a_live_frame_comes_back_and_lacks_nothing_that_it_needs() {
+    fn live_frame_round_trips_and_accepts_missing_fields() {
         let step =
             ShownStep { episode: 3, picture: Some(Picture::of(1, 2, &[7, 9])), ..ShownStep::default() };
         let frame = LiveFrame { step, ended: 2, skipped: 1, ..LiveFrame::default() };
         let text = serde_json::to_string(&frame).unwrap();
         assert_eq!(serde_json::from_str::<LiveFrame>(&text).unwrap(), frame, "{text}");
         let bare: LiveFrame = serde_json::from_str(r#"{"step":{"step":4},"more":1}"#).unwrap();
-        assert_eq!((bare.step.step, bare.ended), (4, 0), "a program may tell less");
+        assert_eq!((bare.step.step, bare.ended), (4, 0), "a program may send fewer fields");
     }
 
     #[test]
-    fn a_picture_that_is_none_is_refused() {
+    fn malformed_image_is_rejected() {
         assert_eq!(Picture::of(2, 1, &[1, 2]).rgb(), Some(vec![[1; 3], [2; 3]]));
         assert_eq!(Picture::of(1, 1, &[1, 2, 3]).rgb(), Some(vec![[1, 2, 3]]));
         for wrong in [

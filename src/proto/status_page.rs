@@ -1,18 +1,20 @@
 //! The status page: one memory-mapped file per rank, written by the rank, read by its agent.
 //!
-//! Owner: the rank (writer, one thread), which maps it; the agent opens the file, takes its name away and
-//! reads it. It stays readable when the rank is stopped, spins inside NCCL or is dead, and writing it costs
-//! no system call: this is what makes stuck-rank detection certain.
+//! The rank maps it and writes it from one thread; the agent opens the file, removes its name and reads it.
+//! It stays readable while the rank is stopped or spins inside NCCL and after it dies, and writing it costs
+//! no system call, so that stuck ranks are detected with certainty. The page of a script has the collectives
+//! and optimizer steps of its training loop, without those of other threads (HOOK-6).
 //!
 //! Layout, version 3: 64-bit little-endian words in a file of [`PAGE_BYTES`].
 //! ```text
 //! word    0  magic "rankdeck"      1  version        2  rank       3  generation     4  pid
-//! word    5  writer: 1 the hook in a Python rank   6  dumps the agent asked for   7  dumps the hook wrote
+//! word    5  writer: 1 the hook in a Python rank
+//! word    6  dumps that the agent requested      7  dumps that the hook wrote
 //! word    8  seqlock: odd while the writer is inside
 //! words   9  body, in the order of `Body::words`
 //! word   64  ring of the latest RING collectives of all groups, slot = seq % RING
 //! word 1024  table of GROUPS groups (communicators); the first is the group of all ranks
-//! word 1152  ring of where the latest ITERATIONS training iterations began, slot = train_iter % ITERATIONS
+//! word 1152  ring of the starts of the latest ITERATIONS training iterations, slot = train_iter % ITERATIONS
 //! word 1792  table of SITES names of call sites
 //! word 2048  ring of the latest FINGERPRINTS fingerprints of weights, slot = count % FINGERPRINTS
 //! ```
@@ -20,37 +22,31 @@
 //! - PAGE-1: a reader returns a body only if the seqlock was even and unchanged around it; it gives up after
 //!   a bounded number of tries (a writer that is killed inside leaves the lock odd; the body is then returned
 //!   and marked as torn).
-//! - PAGE-2: a full disk or a file that somebody cuts never kills who reads it, nor who creates it: blocks
-//!   are reserved before the file is mapped, and readers copy it with `pread`. A store into a file that is
-//!   cut while its rank has it mapped ends no rank of the built-in trainer ([`cut`]). It would end a script
-//!   (SIGBUS): the file has a name only until its agent has it open, and before that only processes of the
-//!   same user reach it.
-//! - Every word is an atomic; there is no undefined behaviour however reader and writer interleave.
+//! - PAGE-2: a full disk or a truncated file kills neither reader nor creator: blocks are reserved before the
+//!   file is mapped, and readers copy it with `pread`. Truncating the file while it is mapped kills no rank
+//!   of the built-in trainer ([`mapping`](crate::mapping)). It would kill a script (SIGBUS), so the file has
+//!   a name only until its agent has opened it, and before that only processes of the same user can reach it.
+//! - Every word is an atomic; no interleaving of reader and writer is undefined behavior.
 //! - Times are CLOCK_MONOTONIC nanoseconds of the host; only ages leave it.
 
-mod collective;
 mod layout;
 mod reader;
-mod sample;
-#[cfg(test)]
-mod tests;
 mod writer;
 
-pub use collective::{Collective, Dtype, Group, Op, tag, tag_text};
 pub use layout::{
-    Body, FINGERPRINTS, Fingerprint, GROUPS, ITERATIONS, Iteration, LANES, PAGE_BYTES, PHASES, RING,
-    SITE_TEXT, SITES, VERSION,
+    Body, Collective, Dtype, FINGERPRINTS, Fingerprint, GROUPS, Group, ITERATIONS, IterationStart, LANES, Op,
+    PAGE_BYTES, PHASES, RING, SITE_TEXT, SITES, VERSION, tag, tag_text,
 };
-pub use reader::{Reader, View};
-pub use writer::{Entry, Writer};
+pub use reader::{StatusPageReader, View};
+pub use writer::{CollectiveStart, StatusPageWriter};
 
-/// The group of all ranks: always the first in the table.
+/// The group of all ranks, always the first of the table.
 pub const WORLD: GroupId = GroupId(0);
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rankdeck");
 const SEQLOCK: usize = 8;
 
-/// Nanoseconds on this host's CLOCK_MONOTONIC; no system call (vDSO).
+/// Returns the nanoseconds of this host's CLOCK_MONOTONIC, without a system call (vDSO).
 pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec for the duration of the call.
@@ -58,6 +54,240 @@ pub fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A group (communicator) of this rank, from [`Writer::group`].
+/// A group (communicator) of this rank, from [`StatusPageWriter::group`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupId(usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Phase;
+    use std::fs::File;
+
+    #[test]
+    fn reader_returns_the_written_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.page");
+        let mut writer = StatusPageWriter::create(&path, 3, 2).unwrap();
+        let reader = StatusPageReader::open(&path).unwrap();
+        writer.phase(Phase::Learn);
+        writer.update(|body| body.env_step = 512);
+        let seq = writer.enter(Op::AllReduce, tag("grad"), 9155, 36620, Dtype::F32, 7);
+        let view = reader.view().unwrap();
+        assert_eq!((view.rank, view.generation, view.torn), (3, 2, false));
+        let sample = view.sample(monotonic_ns());
+        assert_eq!((sample.phase, sample.env_step), (Phase::Learn, 512));
+        assert_eq!((sample.collective.entered, sample.collective.left), (seq, seq - 1));
+        assert_eq!(
+            (sample.collective.call.op.as_str(), sample.collective.call.tag.as_str()),
+            ("all_reduce", "grad")
+        );
+        writer.leave();
+        assert_eq!(reader.view().unwrap().body.left, seq);
+    }
+
+    #[test]
+    fn ring_keeps_the_latest_collectives_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();
+        for _ in 0..RING + 5 {
+            writer.enter(Op::Barrier, tag("x"), 0, 0, Dtype::U8, 0);
+            writer.leave();
+        }
+        let ring = StatusPageReader::open(&path).unwrap().view().unwrap().ring;
+        assert_eq!(ring.len(), RING);
+        assert!(ring.windows(2).all(|pair| pair[1].seq == pair[0].seq + 1));
+    }
+
+    #[test]
+    fn page_1_body_is_consistent_while_the_writer_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();
+        let reader = StatusPageReader::open(&path).unwrap();
+        let thread = std::thread::spawn(move || {
+            for i in 1..=200_000 {
+                writer.update(|body| {
+                    body.env_step = i;
+                    body.samples = i;
+                    body.episodes = i;
+                });
+            }
+        });
+        while !thread.is_finished() {
+            let view = reader.view().unwrap();
+            if !view.torn {
+                assert_eq!(view.body.env_step, view.body.samples);
+                assert_eq!(view.body.env_step, view.body.episodes);
+            }
+        }
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn second_writer_resets_the_page_for_existing_readers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut first = StatusPageWriter::create(&path, 0, 0).unwrap();
+        first.enter(Op::Barrier, tag("x"), 0, 0, Dtype::U8, 0);
+        let reader = StatusPageReader::open(&path).unwrap();
+        let _second = StatusPageWriter::create(&path, 1, 5).unwrap();
+        let view = reader.view().unwrap();
+        assert_eq!((view.rank, view.generation, view.body.entered, view.ring.len()), (1, 5, 0, 0));
+    }
+
+    #[test]
+    fn groups_are_counted_separately() {
+        let mut writer = StatusPageWriter::anonymous(0, 0).unwrap();
+        let pair = writer.group("pair", 2);
+        assert_eq!(writer.group("pair", 2), pair, "known by its name");
+        let entry =
+            |tag_: &str| CollectiveStart { op: Op::AllReduce, tag: tag(tag_), ..CollectiveStart::default() };
+        assert_eq!(writer.enter_in(WORLD, entry("grad")), 1);
+        writer.leave();
+        let alone = writer.body().chain_hash;
+        assert_eq!(writer.enter_in(pair, entry("inner")), 1);
+        writer.leave();
+        assert_eq!(writer.body().chain_hash, alone, "other groups do not touch the chain of all ranks");
+        assert_eq!(writer.enter_in(pair, entry("inner")), 2);
+        assert_eq!((writer.body().entered, writer.body().left), (3, 2));
+        assert_eq!((writer.groups[1].entered, writer.groups[1].left), (2, 1));
+        for index in 0..GROUPS * 2 {
+            writer.group(&format!("g{index}"), 2);
+        }
+        let over = writer.group("one too many", 2);
+        writer.enter_in(over, entry("x"));
+        assert_eq!(writer.body().entered, 4, "a group beyond the table is still in the ring");
+    }
+
+    #[test]
+    fn iterations_and_call_sites_are_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();
+        for iteration in 1..=ITERATIONS as u64 + 3 {
+            writer.site(9, || "src/train.rs:7".into());
+            writer.enter(Op::AllReduce, tag("grad"), 1, 4, Dtype::F32, 9);
+            writer.leave();
+            writer.update(|body| body.train_iter = iteration);
+        }
+        let view = StatusPageReader::open(&path).unwrap().view().unwrap();
+        assert_eq!(view.iterations.len(), ITERATIONS);
+        let last = view.iterations.last().unwrap();
+        assert_eq!((last.train_iter, last.seq), (ITERATIONS as u64 + 3, ITERATIONS as u64 + 3));
+        assert_eq!(view.ring.last().unwrap().train_iter, last.train_iter - 1);
+        assert_eq!(view.sites, [(9, "src/train.rs:7".into())]);
+    }
+
+    #[test]
+    fn page_of_another_version_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let writer = StatusPageWriter::create(&path, 0, 0).unwrap();
+        for version in [VERSION - 1, VERSION + 1] {
+            writer.words.store(1, &[version]);
+            assert!(StatusPageReader::open(&path).is_err());
+        }
+        writer.words.store(1, &[VERSION]);
+        assert!(StatusPageReader::open(&path).is_ok());
+    }
+
+    #[test]
+    fn page_2_truncated_page_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let writer = StatusPageWriter::create(&path, 4, 0).unwrap();
+        let reader = StatusPageReader::open(&path).unwrap();
+        drop(writer);
+        for length in [0, 1, 8, 80, 4096, PAGE_BYTES as u64 - 1] {
+            File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+            assert!(reader.view().is_err(), "{length}");
+            assert!(StatusPageReader::open(&path).is_err(), "{length}");
+        }
+        std::fs::write(&path, vec![0xff; PAGE_BYTES]).unwrap();
+        assert!(reader.view().is_err());
+        let _writer = StatusPageWriter::create(&path, 5, 0).unwrap();
+        assert_eq!(reader.view().unwrap().rank, 5);
+    }
+
+    #[test]
+    fn page_2_truncated_page_does_not_kill_its_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        for length in [0, 80, 4096] {
+            let mut writer = StatusPageWriter::create(&path, 4, 0).unwrap();
+            let mut other = StatusPageWriter::create(&folder.path().join("other"), 5, 0).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+            for _ in 0..2 * RING {
+                writer.site(7, || "src/train.rs:7".into());
+                writer.enter(Op::Barrier, tag("x"), 0, 0, Dtype::U8, 7);
+                writer.leave();
+            }
+            assert_eq!(writer.body().left, 2 * RING as u64);
+            assert!(StatusPageReader::open(&path).is_err(), "truncated to {length}");
+            other.update(|body| body.env_step = 3);
+            assert_eq!(
+                StatusPageReader::open(&folder.path().join("other")).unwrap().view().unwrap().body.env_step,
+                3
+            );
+        }
+    }
+
+    /// In a separate process, because it ends.
+    #[test]
+    fn page_2_other_faults_still_kill_the_process() {
+        use std::os::unix::process::ExitStatusExt;
+        const OWN: &str = "RANKDECK_TEST_PAGE_FAULT";
+        if std::env::var_os(OWN).is_some() {
+            let folder = tempfile::tempdir().unwrap();
+            let _writer = StatusPageWriter::create(&folder.path().join("page"), 4, 0).unwrap();
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(folder.path().join("x"))
+                .unwrap();
+            file.set_len(4096).unwrap();
+            // SAFETY: the test truncates the file on purpose.
+            let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+            file.set_len(0).unwrap();
+            std::process::exit(i32::from(std::hint::black_box(map[0])));
+        }
+        let name = "status_page::tests::page_2_other_faults_still_kill_the_process";
+        let mut own = std::process::Command::new("/proc/self/exe");
+        let ended = own.args(["--exact", name]).env(OWN, "1").output().unwrap();
+        assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{ended:?}");
+    }
+
+    #[test]
+    fn page_2_all_blocks_of_a_page_are_reserved() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        // An earlier writer may have left a file of the right size without blocks.
+        File::create(&path).unwrap().set_len(PAGE_BYTES as u64).unwrap();
+        let _writer = StatusPageWriter::create(&path, 0, 0).unwrap();
+        assert!(std::fs::metadata(&path).unwrap().blocks() * 512 >= PAGE_BYTES as u64);
+    }
+
+    #[test]
+    fn pipe_or_directory_is_rejected_without_blocking() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        assert!(StatusPageReader::open(&path).is_err());
+        assert!(StatusPageReader::open(folder.path()).is_err());
+    }
+
+    #[test]
+    fn other_file_is_not_a_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        std::fs::write(&path, vec![0; PAGE_BYTES]).unwrap();
+        assert!(StatusPageReader::open(&path).is_err());
+        std::fs::write(&path, b"short").unwrap();
+        assert!(StatusPageReader::open(&path).is_err());
+    }
+}

@@ -1,4 +1,4 @@
-//! Build script: compiles the C++ shim over libtorch's c10d and tells the linker where libtorch is.
+//! Build script: compiles the C++ shim over libtorch's c10d and links libtorch.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn build() -> Result<(), String> {
     let include = folder("LIBTORCH_INCLUDE").or_else(|| libtorch.clone());
     let lib = folder("LIBTORCH_LIB").or(libtorch);
     let (Some(include), Some(lib)) = (include, lib) else {
-        return Err("the trainer needs libtorch: run `make libtorch`, or set LIBTORCH to its folder".into());
+        return Err("libtorch not found: run `make libtorch`, or set LIBTORCH to its directory".into());
     };
     let (include, lib) = (include.join("include"), lib.join("lib"));
     if !lib.join("libtorch_cpu.so").exists() {
@@ -60,7 +60,7 @@ fn link(lib: &Path) {
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");
     // Programs that go to other hosts carry no path of this one: agents set the library path. Elsewhere they
-    // find libtorch relative to themselves: beside them, in the environment whose `bin` they are in, in a
+    // find libtorch relative to themselves: next to them, in the environment whose `bin` they are in, in a
     // clone. Tests and benchmarks stay here.
     if std::env::var("PROFILE").is_ok_and(|profile| profile == "release") {
         let environments = PYTHONS.map(|minor| format!("../lib/python3.{minor}/site-packages/torch"));

@@ -1,23 +1,21 @@
-//! Why a trainer ends without success.
+//! The trainer's error: cause, hint, exit code and failure kind.
 
-use super::algo::adam::AdamError;
-use super::distributed::{DistError, DistErrorKind, DistPhase};
-use super::env::EnvError;
-use rankdeck_launcher::error::LaunchError;
+use crate::distributed::{DistError, DistErrorKind, DistPhase};
+use crate::env::EnvError;
+use rankdeck_launcher::LaunchError;
 use rankdeck_proto::message::FailureKind;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::words::{GPU_FAILED, GPU_FULL, GPU_FULL_HINT, GPU_HINT};
 
-/// How libtorch says that memory of a GPU is used up, beside its own allocator's words.
+/// libtorch's messages for exhausted GPU memory, besides its own allocator's.
 const FULL: [&str; 3] =
     ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"];
-/// How it says that a GPU, or its driver, does not work any more.
+/// Its messages for a GPU or driver that has failed.
 const BROKEN: [&str; 4] = ["CUDA error: ", "CUDA driver error: ", "CUBLAS_STATUS_", "CUDNN_STATUS_"];
 
-/// How it says that it was not built for this model.
+/// Its message for a GPU model that it was not built for.
 const FOREIGN: &str = "no kernel image is available";
-const FOREIGN_HINT: &str = "libtorch 2.11 for CUDA 13 computes on GPUs of compute capability 7.5 and later \
-    (`nvidia-smi --query-gpu=name,compute_cap --format=csv`): choose other `gpus`, or leave them out and set `nproc`";
+const FOREIGN_HINT: &str = "libtorch 2.11 for CUDA 13 needs compute capability 7.5 or later (`nvidia-smi --query-gpu=name,compute_cap --format=csv`): choose other `gpus`, or omit `gpus` and set `nproc`";
 
 /// What failed, what helps, and whether the user has to correct something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +26,7 @@ pub struct TrainerError {
     /// A mistake in arguments, environment, configuration or checkpoint (exit code 2) rather than a failure
     /// (1).
     pub usage: bool,
-    /// What the end is called and who is blamed for it, whatever the text says.
+    /// Kind of the failure, independent of the text.
     pub kind: FailureKind,
 }
 
@@ -38,19 +36,19 @@ impl TrainerError {
         TrainerError { hinted: HintedError::new(error, hint), usage: false, kind: FailureKind::Other }
     }
 
-    /// A number that nothing can be learnt from; exit code 1.
-    pub fn diverged(error: impl Into<String>, hint: impl Into<String>) -> TrainerError {
-        TrainerError::failure(error, hint).of(FailureKind::Diverged)
+    /// Training diverged; exit code 1.
+    pub(crate) fn diverged(error: impl Into<String>, hint: impl Into<String>) -> TrainerError {
+        TrainerError::failure(error, hint).with_kind(FailureKind::Diverged)
     }
 
     /// The same error, of this kind.
-    pub fn of(self, kind: FailureKind) -> TrainerError {
+    pub(crate) fn with_kind(self, kind: FailureKind) -> TrainerError {
         TrainerError { kind, ..self }
     }
 
     /// The same error, which this one of the operating system has led to.
-    pub fn of_io(self, error: &std::io::Error) -> TrainerError {
-        self.of(FailureKind::of_io(error))
+    pub(crate) fn with_io_kind(self, error: &std::io::Error) -> TrainerError {
+        self.with_kind(FailureKind::of_io(error))
     }
 
     /// A mistake in arguments, environment, configuration or checkpoint; exit code 2.
@@ -59,7 +57,7 @@ impl TrainerError {
     }
 
     /// A mistake that was found elsewhere; exit code 2.
-    pub fn usage_of(hinted: HintedError) -> TrainerError {
+    pub(crate) fn usage_of(hinted: HintedError) -> TrainerError {
         TrainerError { hinted, usage: true, kind: FailureKind::Configuration }
     }
 
@@ -77,9 +75,10 @@ impl TrainerError {
 impl From<DistError> for TrainerError {
     fn from(error: DistError) -> TrainerError {
         // libtorch's own words may be the detail.
-        let of_gpu =
-            Some(&error.detail).filter(|_| error.kind == DistErrorKind::Failed).and_then(|text| of_gpu(text));
-        let hint = of_gpu.as_ref().map_or(error.hint(), TrainerError::hint);
+        let gpu_error = Some(&error.detail)
+            .filter(|_| error.kind == DistErrorKind::Failed)
+            .and_then(|text| gpu_error(text));
+        let hint = gpu_error.as_ref().map_or(error.hint(), TrainerError::hint);
         let kind = match (error.kind, error.phase) {
             (DistErrorKind::Usage | DistErrorKind::Unsupported, _) => FailureKind::Configuration,
             (DistErrorKind::AddressInUse, _) => FailureKind::PortTaken,
@@ -91,7 +90,7 @@ impl From<DistError> for TrainerError {
             (DistErrorKind::Device, _) => FailureKind::GpuFailed,
             (DistErrorKind::Memory, _) => FailureKind::OutOfMemory,
             (DistErrorKind::Forged, _) => FailureKind::Other,
-            (DistErrorKind::Failed, _) => of_gpu.as_ref().map_or(FailureKind::Other, |error| error.kind),
+            (DistErrorKind::Failed, _) => gpu_error.as_ref().map_or(FailureKind::Other, |error| error.kind),
         };
         let text = error.to_string();
         let first = text.lines().next().unwrap_or(&text);
@@ -99,47 +98,40 @@ impl From<DistError> for TrainerError {
     }
 }
 
-/// The error that libtorch's words tell of a GPU, if they tell of one.
-pub(crate) fn of_gpu(text: &str) -> Option<TrainerError> {
-    // libtorch appends its stack; the first line says what happened.
+/// The GPU error in a libtorch message, if it is one.
+pub(crate) fn gpu_error(text: &str) -> Option<TrainerError> {
+    // libtorch appends its stack; the first line is the message.
     let first = text.lines().next().unwrap_or(text);
     let first = first.strip_prefix("Internal torch error: ").unwrap_or(first);
     if let Some((_, rest)) = first.split_once("CUDA out of memory.") {
         // What follows is about allocators.
         let rest = rest.split("Of the allocated memory").next().unwrap_or(rest).trim();
         let error = TrainerError::failure(format!("CUDA out of memory. {rest}"), GPU_FULL_HINT);
-        return Some(error.of(FailureKind::OutOfMemory));
+        return Some(error.with_kind(FailureKind::OutOfMemory));
     }
-    let says = |any: &[&str]| any.iter().any(|words| first.contains(words));
-    if says(&[FOREIGN]) {
+    let contains_any = |any: &[&str]| any.iter().any(|words| first.contains(words));
+    if contains_any(&[FOREIGN]) {
         return Some(TrainerError::usage(
             format!("this libtorch has no kernels for this GPU: {first}"),
             FOREIGN_HINT,
         ));
     }
-    if says(&FULL) {
+    if contains_any(&FULL) {
         let error = TrainerError::failure(format!("{GPU_FULL}: {first}"), GPU_FULL_HINT);
-        return Some(error.of(FailureKind::OutOfMemory));
+        return Some(error.with_kind(FailureKind::OutOfMemory));
     }
     let broken = || TrainerError::failure(format!("{GPU_FAILED}: {first}"), GPU_HINT);
-    says(&BROKEN).then(|| broken().of(FailureKind::GpuFailed))
+    contains_any(&BROKEN).then(|| broken().with_kind(FailureKind::GpuFailed))
 }
 
 impl From<tch::TchError> for TrainerError {
     fn from(error: tch::TchError) -> TrainerError {
         let text = error.to_string();
-        let first = text.lines().next().unwrap_or("no reason given");
-        if let Some(error) = of_gpu(&text) {
+        let first = text.lines().next().unwrap_or("unknown error");
+        if let Some(error) = gpu_error(&text) {
             return error;
         }
-        TrainerError::failure(format!("libtorch refused an operation: {first}"), "")
-    }
-}
-
-impl From<AdamError> for TrainerError {
-    fn from(error: AdamError) -> TrainerError {
-        let text = error.to_string();
-        of_gpu(&text).unwrap_or_else(|| TrainerError::failure(text, ""))
+        TrainerError::failure(format!("libtorch operation failed: {first}"), "")
     }
 }
 
@@ -166,9 +158,9 @@ impl From<EnvError> for TrainerError {
 mod tests {
     use super::*;
 
-    /// What ends a rank is told by the type of its error, however misleading its text.
+    /// The kind follows from the type of the error, however misleading its text.
     #[test]
-    fn every_error_has_a_kind_that_its_text_does_not_change() {
+    fn error_kind_does_not_depend_on_its_text() {
         let text = "socket closed: No space left on device, CUDA error: lost another rank";
         let worker = |usage| EnvError::Worker {
             id: "x".into(),
@@ -181,10 +173,10 @@ mod tests {
         assert_eq!(TrainerError::failure(text, "").kind, FailureKind::Other);
         assert_eq!(TrainerError::usage(text, "").kind, FailureKind::Configuration);
         let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
-        assert_eq!(TrainerError::failure("x", "").of_io(&full).kind, FailureKind::DiskFull);
+        assert_eq!(TrainerError::failure("x", "").with_io_kind(&full).kind, FailureKind::DiskFull);
         let quota = std::io::Error::from_raw_os_error(libc::EDQUOT);
-        assert_eq!(TrainerError::failure("x", "").of_io(&quota).kind, FailureKind::DiskFull);
-        for (kind, phase, wanted) in [
+        assert_eq!(TrainerError::failure("x", "").with_io_kind(&quota).kind, FailureKind::DiskFull);
+        for (kind, phase, expected) in [
             (DistErrorKind::Connection, DistPhase::Collective, FailureKind::Connection),
             (DistErrorKind::Timeout, DistPhase::Collective, FailureKind::Connection),
             (DistErrorKind::Timeout, DistPhase::Rendezvous, FailureKind::Rendezvous),
@@ -196,25 +188,25 @@ mod tests {
             (DistErrorKind::Forged, DistPhase::Collective, FailureKind::Other),
         ] {
             let error = DistError::some(kind, phase, text);
-            assert_eq!(TrainerError::from(error).kind, wanted, "{kind:?} {phase:?}");
+            assert_eq!(TrainerError::from(error).kind, expected, "{kind:?} {phase:?}");
         }
     }
 
     #[test]
-    fn a_full_gpu_is_said_in_a_line_with_what_helps() {
+    fn full_gpu_is_one_line_with_a_hint() {
         let text = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which \
                     3.00 MiB is free. Of the allocated memory 7 GiB is allocated by PyTorch.\nException raised from x";
         let error = TrainerError::from(tch::TchError::Torch(text.into()));
-        let said = error.to_string();
-        assert!(said.starts_with("CUDA out of memory. Tried to allocate 20.00 MiB."), "{said}");
-        assert!(said.ends_with("3.00 MiB is free."), "{said}");
+        let output = error.to_string();
+        assert!(output.starts_with("CUDA out of memory. Tried to allocate 20.00 MiB."), "{output}");
+        assert!(output.ends_with("3.00 MiB is free."), "{output}");
         assert!(error.hint().contains("env.num_envs") && error.hint().contains("restart"), "{error:?}");
         let other = TrainerError::from(tch::TchError::Torch("no such kernel\nframe #0: x".into()));
         for full in
             ["CUDA error: out of memory\nx", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`"]
         {
             let error = TrainerError::from(tch::TchError::Torch(full.into()));
-            assert!(error.to_string().starts_with("the GPU has no room left: CUDA error: "), "{error}");
+            assert!(error.to_string().starts_with(&format!("{GPU_FULL}: CUDA error: ")), "{error}");
             assert!(error.hint().contains("env.num_envs"), "{error:?}");
         }
         let broken =

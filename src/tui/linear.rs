@@ -1,67 +1,72 @@
-//! The console as lines: what is typed as a word is answered by lines, and nothing that was said is ever
-//! changed. For screen readers, and for terminals that cannot move a cursor. Pure.
+//! Line mode: typed commands are answered by lines, which are never changed. For screen readers, and for
+//! terminals that cannot move a cursor. Pure.
 //!
-//! - UI-16: a word does what its key does on the screen, asks what that asks, and says why when it cannot be
-//!   done; nothing is done without a yes that the screen would ask for.
+//! - UI-16: a command does what its key does on the screen, asks for the same confirmation, and gives the
+//!   reason when it is disabled.
 
-mod histogram;
-mod vocabulary;
-
-use crate::commands;
-use crate::fresh;
-use crate::keys::{BINDINGS, Command};
-use crate::overlays::{evidence, inspect, pictures};
-use crate::panes::strip::AwaitedRank;
-use crate::panes::{calm, charts, end, hosts};
-use crate::ranks;
-use crate::reach;
-use crate::restart_draft::origins;
-use crate::speeds;
-use crate::state::{Action, Confirm, Overlay, ViewState};
-use crate::text;
-use crate::theme::Glyphs;
-use crate::time::time_of_day;
+use crate::run::action::{Action, Request};
+use crate::run::chrome::status;
+use crate::run::command::Command;
+use crate::run::input::{execute, on_command};
+use crate::run::overlays::processes::signal;
+use crate::run::overlays::{Confirm, EnvironmentCard, Overlay, evidence, images};
+use crate::run::pages::hosts;
+use crate::run::pages::ranks::strip::AwaitedRank;
+use crate::run::restart_draft::origins;
+use crate::run::time::time_of_day;
+use crate::run::words::{Verb, in_lines, of_lines};
+use crate::run::{ViewState, keys, outcome, processes, rank_details, ranks, staleness};
+use rankdeck_charts::rates::is_live_only;
+use rankdeck_charts::selection::label;
 use rankdeck_core::event::Event;
-use rankdeck_core::model::{Model, RunState};
+use rankdeck_core::model::{HistogramBucket, Model, RunState};
+use rankdeck_core::origin::{SCRATCH, is_scratch};
+use rankdeck_core::report::VerdictReport;
+use rankdeck_kit::confirm::Choice;
+use rankdeck_kit::{Glyphs, text};
+use rankdeck_proto::media::Bin;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_proto::process::{Environment, ProcessName};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
-use vocabulary::{WORDS, help, in_words};
 
-/// Lines of a log, unless more are asked for.
+/// Lines of a log, unless more are requested.
 const LINES: usize = 10;
 /// Most lines of an answer.
 const MOST: usize = 200;
+/// Cells of the longest bar of a histogram.
+const BAR_CELLS: f64 = 30.0;
+/// Most lines of its bins.
+const BIN_ROWS: usize = 16;
 
-/// What is being asked, and what this console may do.
+/// Line mode: the open question, and what this console may do.
 #[derive(Debug, Clone, Default)]
 pub struct Linear {
-    /// As a screen would have it: open questions, and what can be done.
+    /// State as on the screen: open questions, and what this console can do.
     pub view: ViewState,
-    /// The environment that was told last, and the number of its answer.
-    told: (ProcessName, u64),
+    /// The environment that was shown last, and the number of its reply.
+    shown_env: (ProcessName, u64),
 }
 
-/// What follows from a typed line.
+/// The answer to a typed line.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Answer {
+pub struct LineAnswer {
     /// For the user.
     pub lines: Vec<String>,
-    /// To be carried out.
+    /// For the shell.
     pub actions: Vec<Action>,
 }
 
-impl Answer {
-    fn said(line: impl Into<String>) -> Answer {
-        Answer { lines: vec![line.into()], actions: Vec::new() }
+impl LineAnswer {
+    fn line(line: impl Into<String>) -> LineAnswer {
+        LineAnswer { lines: vec![line.into()], actions: Vec::new() }
     }
 }
 
 impl Linear {
-    /// A line was typed.
-    pub fn hear(&mut self, model: &Model, typed: &str, now: Timestamp) -> Answer {
+    /// Handles a typed line.
+    pub fn handle_line(&mut self, model: &Model, typed: &str, now: Timestamp) -> LineAnswer {
         let typed = typed.trim().to_lowercase();
         self.view.toasts.clear();
         if let Some(Overlay::Confirm(confirm)) = self.view.overlays.pop() {
@@ -69,112 +74,117 @@ impl Linear {
         }
         self.view.overlays.clear();
         let mut parts = typed.split_whitespace();
-        let Some(first) = parts.next() else { return Answer::default() };
+        let Some(first) = parts.next() else { return LineAnswer::default() };
         let rest: Vec<&str> = parts.collect();
-        let name = match WORDS.iter().filter(|word| word.name.starts_with(first)).collect::<Vec<_>>()[..] {
-            [only] => only.name,
-            _ => first,
+        let Some(word) = in_lines(first) else {
+            return LineAnswer::line(format!("unknown command `{}`; type `help`", words::clean(first)));
         };
-        let lines = match name {
-            "help" | "?" => help(),
-            "status" => status(model, now),
-            "ranks" => all_ranks(model, &rest.join(" "), now),
-            "rank" => match rank(model, rest.first()) {
-                Ok(rank) => in_words(model, lines_of(&inspect::plain(model, rank, now))),
+        let lines = match word.verb {
+            Verb::Help => help(),
+            Verb::Status => status(model, now),
+            Verb::Ranks => all_ranks(model, &rest.join(" "), now),
+            Verb::Rank => match rank(model, rest.first()) {
+                Ok(rank) => in_words(model, lines_of(&rank_details::plain(model, rank, now))),
                 Err(why) => vec![why],
             },
-            "waits" => waits(model),
-            "stack" | "continue" => {
-                let command = if name == "stack" { Command::Stack } else { Command::Continue };
-                return self.reach(model, command, rest.first(), now);
+            Verb::Waits => waits(model),
+            Verb::Stack => return self.reach(model, Command::Stack, rest.first(), now),
+            Verb::Continue => return self.reach(model, Command::Continue, rest.first(), now),
+            Verb::Env | Verb::Signal => return self.process(model, word.verb, &rest, now),
+            Verb::Why => in_words(model, why(model)),
+            Verb::Log => log(model, &rest),
+            Verb::Find => find(model, &rest.join(" ")),
+            Verb::Checkpoints => checkpoints(model),
+            Verb::Play if !model.policy.watched => {
+                let request = vec![Action::Send(Event::Watched { on: true })];
+                return LineAnswer {
+                    lines: vec!["requested; `play` shows the policy".into()],
+                    actions: request,
+                };
             }
-            "env" | "signal" => return self.process(model, name, &rest),
-            "why" => in_words(model, why(model)),
-            "log" => log(model, &rest),
-            "find" => find(model, &rest.join(" ")),
-            "checkpoints" => checkpoints(model),
-            "play" if !model.policy.watched => {
-                let ask = vec![Action::Tell(Event::Watched { on: true })];
-                return Answer { lines: vec!["rank 0 is asked; `play` again tells it".into()], actions: ask };
-            }
-            "play" => policy(model),
-            "evals" => evals(model, count(rest.first())),
-            "charts" => newest(model),
-            "bins" => histogram::told(model, &rest.join(" ")),
-            "pictures" => or_none(pictures::plain(model), "the program has logged no pictures"),
-            "hosts" => all_hosts(model, now),
-            "events" => self.events(model, count(rest.first())),
-            "end" => self.end(model),
-            "stop" => return self.order(model, Command::Stop, now),
-            "kill" => return self.order(model, Command::Kill, now),
-            "restart" => return self.order(model, Command::Restart, now),
-            "detach" => return self.order(model, Command::Detach, now),
-            "quit" | "exit" => return self.order(model, Command::Quit, now),
-            other => vec![format!("`{}` is no word here; `help` lists them", words::clean(other))],
+            Verb::Play => policy(model),
+            Verb::Evals => evals(model, count(rest.first())),
+            Verb::Charts => newest(model),
+            Verb::Bins => histogram(model, &rest.join(" ")),
+            Verb::Pictures => or_none(images::plain(model), "no images logged yet"),
+            Verb::Hosts => all_hosts(model, now),
+            Verb::Events => self.events(model, count(rest.first())),
+            Verb::End => self.end(model),
+            Verb::Stop => return self.order(model, Command::Stop, now),
+            Verb::Kill => return self.order(model, Command::Kill, now),
+            Verb::Restart => return self.order(model, Command::Restart, now),
+            Verb::Detach => return self.order(model, Command::Detach, now),
+            Verb::Quit => return self.order(model, Command::Quit, now),
+            // The rest of the table is for the screen.
+            _ => Vec::new(),
         };
-        Answer { lines, actions: Vec::new() }
+        LineAnswer { lines, actions: Vec::new() }
     }
 
-    /// What a key would do with a rank.
-    fn reach(&mut self, model: &Model, command: Command, typed: Option<&&str>, now: Timestamp) -> Answer {
+    /// Does what a key does with a rank.
+    fn reach(&mut self, model: &Model, command: Command, typed: Option<&&str>, now: Timestamp) -> LineAnswer {
         match rank(model, typed) {
-            Ok(rank) => self.view.ranks.selected = Some(rank),
-            Err(why) => return Answer::said(why),
+            Ok(rank) => self.view.selected = Some(rank),
+            Err(why) => return LineAnswer::line(why),
         }
         let mut answer = self.order(model, command, now);
         self.view.overlays.clear();
         if !answer.actions.is_empty() {
-            answer.lines.push("asked; `rank N` tells what comes back".into());
+            answer.lines.push("requested; `rank N` shows the result".into());
         }
         answer
     }
 
-    /// The environment of a rank, or a signal to it.
-    fn process(&mut self, model: &Model, name: &str, typed: &[&str]) -> Answer {
-        let found = rank(model, typed.first()).and_then(|rank| reach::rank(model, rank));
+    /// Shows a rank's environment, or sends it a signal.
+    fn process(&mut self, model: &Model, verb: Verb, typed: &[&str], now: Timestamp) -> LineAnswer {
+        let found = rank(model, typed.first()).and_then(|rank| processes::rank(model, rank));
         let process = match found {
             Ok(process) => process,
-            Err(why) => return Answer::said(why),
+            Err(why) => return LineAnswer::line(why),
         };
         let done = match typed.get(1) {
-            _ if name == "env" => {
-                if let Some(answer) = model.reaches.environment(process.node, process.name)
-                    && self.told != (process.name, model.reaches.answers())
+            _ if verb == Verb::Env => {
+                if let Some(answer) = model.process_queries.environment(process.node, process.name)
+                    && self.shown_env != (process.name, model.process_queries.answers())
                 {
-                    self.told = (process.name, model.reaches.answers());
-                    return Answer { lines: environment(answer), actions: Vec::new() };
+                    self.shown_env = (process.name, model.process_queries.answers());
+                    return LineAnswer { lines: environment(answer), actions: Vec::new() };
                 }
-                reach::environment(&mut self.view, &process)
+                EnvironmentCard::open(&mut self.view, &process)
             }
-            Some(signal) => match words::signal_named(signal) {
-                Some(number) => reach::signal(model, &mut self.view, &process, number),
-                None => Err(format!("`{}` is no signal", words::clean(signal))),
+            Some(name) => match words::signal_named(name) {
+                Some(number) => signal(model, &mut self.view, &process, number),
+                None => Err(format!("unknown signal `{}`", words::clean(name))),
             },
-            None => Err("signal N NAME: which one?".into()),
+            None => Err("usage: signal N NAME".into()),
         };
         let mut answer = match done {
-            Ok(actions) => Answer { lines: self.asked(), actions },
-            Err(why) => return Answer::said(why),
+            Ok(requests) => self.execute(model, requests, now),
+            Err(why) => return LineAnswer::line(why),
         };
-        if name == "env" {
+        if verb == Verb::Env {
             self.view.overlays.clear();
-            answer.lines = vec!["its agent is asked; `env N` again tells it".into()];
+            answer.lines = vec!["requested; repeat `env N` to show it".into()];
         }
         answer
     }
 
-    /// What a key would do.
-    fn order(&mut self, model: &Model, command: Command, now: Timestamp) -> Answer {
-        let binding = BINDINGS.iter().find(|binding| binding.command == command);
-        if let Some(why) = binding.and_then(|binding| (binding.disabled)(model, &self.view)) {
-            return Answer::said(format!("not now: {why}"));
+    /// Does what a key does.
+    fn order(&mut self, model: &Model, command: Command, now: Timestamp) -> LineAnswer {
+        if let Some(why) = keys::disabled(model, &self.view, command) {
+            return LineAnswer::line(format!("not available: {why}"));
         }
-        let actions = commands::perform(model, &mut self.view, command, now);
-        Answer { lines: self.asked(), actions }
+        let actions = on_command(model, &mut self.view, command, now);
+        LineAnswer { lines: self.question(), actions }
+    }
+
+    fn execute(&mut self, model: &Model, requests: Vec<Request>, now: Timestamp) -> LineAnswer {
+        let actions = execute(model, &mut self.view, requests, now);
+        LineAnswer { lines: self.question(), actions }
     }
 
     /// The question that is open.
-    fn asked(&self) -> Vec<String> {
+    fn question(&self) -> Vec<String> {
         let Some(Overlay::Confirm(confirm)) = self.view.overlay() else { return Vec::new() };
         let mut lines = vec![confirm.title.clone()];
         lines.extend(confirm.text.iter().cloned());
@@ -184,45 +194,49 @@ impl Linear {
     }
 
     /// An answer to a question: a choice by its first word or its key. Anything else changes nothing.
-    fn decide(&mut self, model: &Model, confirm: Confirm, typed: &str, now: Timestamp) -> Answer {
+    fn decide(&mut self, model: &Model, confirm: Confirm, typed: &str, now: Timestamp) -> LineAnswer {
         let first = |label: &str| label.split([' ', ',']).next().unwrap_or_default().to_lowercase();
-        let said = first(typed);
-        let is_it = |label: &str, key: char| said == first(label) || said == key.to_string();
-        match confirm.choices.iter().find(|choice| is_it(&choice.label, choice.key)) {
+        let reply = first(typed);
+        let reply = if is_scratch(&reply) { SCRATCH.to_owned() } else { reply };
+        let is_no = |choice: &Choice<Action>| choice.action.is_none() && reply == "no";
+        let is_reply = |choice: &Choice<Action>| {
+            reply == first(&choice.label) || reply == choice.key.to_string() || is_no(choice)
+        };
+        match confirm.choices.iter().find(|choice| is_reply(choice)) {
             Some(choice) => match choice.action.clone() {
-                Some(action) => Answer { lines: Vec::new(), actions: vec![action] },
-                None => Answer::said("nothing is done"),
+                Some(action) => LineAnswer { lines: Vec::new(), actions: vec![action] },
+                None => LineAnswer::line("cancelled"),
             },
             // Another word than those that were offered is a word of its own.
-            None if WORDS.iter().any(|word| word.name == said) => {
-                let mut answer = self.hear(model, typed, now);
-                answer.lines.insert(0, "nothing is done".into());
+            None if of_lines().any(|(word, _)| word.name == reply) => {
+                let mut answer = self.handle_line(model, typed, now);
+                answer.lines.insert(0, "cancelled".into());
                 answer
             }
             None => {
-                self.view.open(Overlay::Confirm(confirm));
-                Answer { lines: self.asked().into_iter().rev().take(1).collect(), actions: Vec::new() }
+                self.view.open(confirm);
+                LineAnswer { lines: self.question().into_iter().rev().take(1).collect(), actions: Vec::new() }
             }
         }
     }
 
     fn events(&self, model: &Model, count: usize) -> Vec<String> {
         let lines = model.history.iter().rev().take(count).collect::<Vec<_>>().into_iter().rev();
-        let told = lines.map(|line| {
-            let clock = time_of_day(line.time, self.view.chart.utc_offset_s);
+        let found = lines.map(|line| {
+            let clock = time_of_day(line.time, self.view.style.utc_offset_s);
             format!("{clock} {}", words::clean(&line.text))
         });
-        or_none(told.collect(), "nothing has happened yet")
+        or_none(found.collect(), "no events yet")
     }
 
     fn end(&self, model: &Model) -> Vec<String> {
         if model.run.state != RunState::Over {
-            return vec!["the run is not over".into()];
+            return vec!["the run is still running".into()];
         }
-        let mut lines = vec![end::headline(model)];
-        lines.extend(end::totals(model));
-        lines.extend(end::last_minute(model).iter().map(|line| {
-            format!("{} {}", time_of_day(line.time, self.view.chart.utc_offset_s), words::clean(&line.text))
+        let mut lines = vec![outcome::headline(model)];
+        lines.extend(outcome::totals(model));
+        lines.extend(outcome::last_minute(model).iter().map(|line| {
+            format!("{} {}", time_of_day(line.time, self.view.style.utc_offset_s), words::clean(&line.text))
         }));
         lines
     }
@@ -257,15 +271,15 @@ fn count(typed: Option<&&str>) -> usize {
 /// The rank that was typed.
 fn rank(model: &Model, typed: Option<&&str>) -> Result<Rank, String> {
     let number = typed.and_then(|typed| typed.parse().ok().map(Rank));
-    let number = number.ok_or("which rank? `ranks` lists them")?;
+    let number = number.ok_or("usage: rank N; `ranks` lists them")?;
     ranks::find(model, number).map(|rank| rank.rank).ok_or_else(|| {
-        format!("there is no rank {number}; there are {}", words::plural(model.ranks.len(), "rank"))
+        format!("unknown rank {number}; the run has {}", words::plural(model.ranks.len(), "rank"))
     })
 }
 
 fn state(model: &Model) -> String {
     match (model.run.state, model.run.outcome) {
-        (RunState::Over, Some(outcome)) => format!("over, {}", format!("{outcome:?}").to_lowercase()),
+        (RunState::Over, Some(outcome)) => format!("ended, {}", format!("{outcome:?}").to_lowercase()),
         (state, _) => format!("{state:?}").to_lowercase(),
     }
 }
@@ -273,11 +287,11 @@ fn state(model: &Model) -> String {
 fn status(model: &Model, now: Timestamp) -> Vec<String> {
     let name = model.run.id.as_ref().map_or("the run", |id| id.0.as_str());
     let mut lines = vec![format!("{name}, generation {}: {}", model.run.generation, state(model))];
-    if let Some(figures) = fresh::figures(model, now) {
+    if let Some(figures) = staleness::figures(model, now) {
         let goal = model.run.total_steps.filter(|goal| *goal > 0);
         let goal = goal.map_or(String::new(), |goal| format!(" of {}", words::count(goal)));
         let speed = match figures.late_ms {
-            _ if fresh::is_over(model) => String::new(),
+            _ if staleness::is_over(model) => String::new(),
             Some(age) if figures.stalled => format!(", stalled for {}", words::duration_ms(age)),
             Some(age) => format!(
                 ", {} steps a second, {} ago",
@@ -286,7 +300,7 @@ fn status(model: &Model, now: Timestamp) -> Vec<String> {
             ),
             None => format!(", {} steps a second", words::rate(figures.steps_per_s)),
         };
-        let left = figures.eta_s.filter(|_| figures.late_ms.is_none() && !fresh::is_over(model));
+        let left = figures.eta_s.filter(|_| figures.late_ms.is_none() && !staleness::is_over(model));
         let left = left.map_or(String::new(), |eta| format!(", {} to go", words::duration(eta)));
         lines.push(format!("step {}{goal}{speed}{left}", words::count(figures.env_step)));
     }
@@ -306,7 +320,7 @@ fn status(model: &Model, now: Timestamp) -> Vec<String> {
     match (verdicts.is_empty(), model.run.state) {
         (false, _) => lines.extend(verdicts),
         (true, RunState::Over) => {}
-        (true, _) => lines.push(calm::sentence(model, now)),
+        (true, _) => lines.push(status::sentence(model, now)),
     }
     lines
 }
@@ -324,11 +338,11 @@ fn verdict(verdict: &rankdeck_core::report::VerdictReport) -> String {
     words::clean(&format!("{}: {who}: {reason}", verdict.verdict.name()))
 }
 
-fn all_ranks(model: &Model, wanted: &str, now: Timestamp) -> Vec<String> {
-    let told = model.ranks.iter().map(|rank| {
+fn all_ranks(model: &Model, filter: &str, now: Timestamp) -> Vec<String> {
+    let found = model.ranks.iter().map(|rank| {
         let state = ranks::state_at(model, rank, Glyphs::Ascii, now).word;
         let phase = ranks::phase(rank);
-        let was = if fresh::was(model, rank, now).is_some() { "was in " } else { "" };
+        let was = if staleness::was(model, rank, now).is_some() { "was in " } else { "" };
         let phase = if phase == text::NONE { String::new() } else { format!(", {was}{phase}") };
         let steps =
             ranks::env_step(rank).map_or(String::new(), |step| format!(", step {}", words::count(step)));
@@ -339,29 +353,29 @@ fn all_ranks(model: &Model, wanted: &str, now: Timestamp) -> Vec<String> {
         });
         format!("rank {} on {}: {state}{phase}{steps}{inside}", rank.rank, rank.host)
     });
-    let kept: Vec<String> = told.filter(|line| line.to_lowercase().contains(wanted)).collect();
+    let kept: Vec<String> = found.filter(|line| line.to_lowercase().contains(filter)).collect();
     let more = kept.len().saturating_sub(MOST);
     let mut lines: Vec<String> = kept.into_iter().take(MOST).collect();
     if more > 0 {
-        lines.push(format!("and {more} more; `ranks TEXT` shows those with a text"));
+        lines.push(format!("and {more} more; `ranks TEXT` filters"));
     }
-    or_none(lines, "no rank is like that")
+    or_none(lines, "no matching rank")
 }
 
 fn waits(model: &Model) -> Vec<String> {
     let mut lines: Vec<String> = AwaitedRank::of(model).map(|awaited| awaited.words()).into_iter().collect();
     lines.extend(model.ranks.iter().filter_map(|rank| {
-        let (seconds, share) = rank.track.iteration()?;
+        let (seconds, share) = rank.watch_history.iteration()?;
         let took = words::duration(seconds);
-        Some(format!("rank {}: {:.0} % waiting, {took} an iteration", rank.rank, share * 100.0))
+        Some(format!("rank {}: {:.0}% waiting, {took} per iteration", rank.rank, share * 100.0))
     }));
     lines.truncate(MOST);
-    or_none(lines, "no rank tells how long it waits")
+    or_none(lines, "no wait times reported yet")
 }
 
 fn find(model: &Model, text: &str) -> Vec<String> {
     if text.is_empty() {
-        return vec!["find what? `find nan` shows lines with that text".into()];
+        return vec!["usage: find TEXT".into()];
     }
     let mut found: Vec<(u64, String)> = model
         .ranks
@@ -373,21 +387,21 @@ fn find(model: &Model, text: &str) -> Vec<String> {
     found.sort_by_key(|(time, _)| *time);
     let skip = found.len().saturating_sub(LINES);
     let shown = found.into_iter().skip(skip).map(|(_, line)| line).collect();
-    or_none(shown, "no line that is held here has that text; `rankdeck logs --grep` searches on the hosts")
+    or_none(shown, "no match in this console; `rankdeck logs --grep` searches the hosts")
 }
 
 fn checkpoints(model: &Model) -> Vec<String> {
-    let told = origins(model).into_iter().filter_map(|origin| {
+    let found = origins(model).into_iter().filter_map(|origin| {
         let file = origin.checkpoint?;
         let mean = origin.mean_return.map_or(String::new(), |mean| format!(", return {}", text::value(mean)));
         Some(format!("{} at step {}{mean}: {}", origin.name, words::count(file.env_step), file.path))
     });
-    or_none(told.take(MOST).collect(), "no checkpoint yet")
+    or_none(found.take(MOST).collect(), "no checkpoint yet")
 }
 
 fn policy(model: &Model) -> Vec<String> {
     let Some(frame) = &model.policy.frame else {
-        return vec!["rank 0 shows no evaluation now".into()];
+        return vec!["no evaluation is running".into()];
     };
     let step = &frame.step;
     let number = |value: f32| text::value(f64::from(value));
@@ -398,18 +412,15 @@ fn policy(model: &Model) -> Vec<String> {
         format!("action {}", numbers(&step.action)),
     ];
     if let Some(thought) = &step.thought {
-        lines.push(format!("what it thinks of each action: {}", numbers(&thought.scores)));
-        lines.extend(thought.value.map(|value| format!("expects {}", number(value))));
+        lines.push(format!("action scores: {}", numbers(&thought.scores)));
+        lines.extend(thought.value.map(|value| format!("value estimate {}", number(value))));
     }
     lines
 }
 
 fn why(model: &Model) -> Vec<String> {
-    let cards = model
-        .verdicts
-        .iter()
-        .flat_map(|verdict| lines_of(&evidence::plain(model, &ranks::verdict_id(verdict))));
-    or_none(cards.take(MOST).collect(), "the watch has nothing to say")
+    let cards = model.verdicts.iter().flat_map(|verdict| lines_of(&evidence::plain(verdict)));
+    or_none(cards.take(MOST).collect(), "no verdict")
 }
 
 fn log(model: &Model, rest: &[&str]) -> Vec<String> {
@@ -420,12 +431,12 @@ fn log(model: &Model, rest: &[&str]) -> Vec<String> {
     let Some(rank) = ranks::find(model, rank) else { return Vec::new() };
     let held = rank.log.lines.iter().rev().take(count(rest.get(1))).collect::<Vec<_>>();
     let lines = held.into_iter().rev().map(|line| words::clean_output(&line.text));
-    or_none(lines.collect(), "it has printed nothing yet")
+    or_none(lines.collect(), "no output yet")
 }
 
 fn evals(model: &Model, count: usize) -> Vec<String> {
     let skip = model.evals.len().saturating_sub(count);
-    let told = model.evals.iter().enumerate().skip(skip).map(|(at, eval)| {
+    let found = model.evals.iter().enumerate().skip(skip).map(|(at, eval)| {
         format!(
             "evaluation {} at step {}: return {}, from {} to {}, over {}",
             at + 1,
@@ -436,44 +447,123 @@ fn evals(model: &Model, count: usize) -> Vec<String> {
             words::plural(eval.episodes as usize, "episode")
         )
     });
-    or_none(told.collect(), "no evaluation yet")
+    or_none(found.collect(), "no evaluation yet")
 }
 
 fn newest(model: &Model) -> Vec<String> {
-    let told = model.charts().map(|(name, series)| {
-        let last = series.last().filter(|_| !(speeds::is_of_now(name) && fresh::is_over(model)));
+    let found = model.charts().map(|(name, series)| {
+        let last = series.last().filter(|_| !(is_live_only(name) && staleness::is_over(model)));
         let last = last.map_or(text::NONE.to_owned(), text::value);
-        format!("{}: {last}", charts::label(name))
+        format!("{}: {last}", label(name))
     });
-    or_none(told.take(MOST).collect(), "no values yet")
+    or_none(found.take(MOST).collect(), "no data yet")
+}
+
+/// The newest histogram of a name, or of the only name with this part.
+fn histogram(model: &Model, typed: &str) -> Vec<String> {
+    let names = || model.histograms.keys().map(String::as_str);
+    if names().next().is_none() {
+        return vec!["no histograms logged yet".into()];
+    }
+    let like = |name: &&str| name.to_lowercase().contains(typed);
+    let exact = names().find(|name| name.to_lowercase() == typed);
+    let (one, several) = (names().find(like), names().filter(like).count() > 1);
+    let Some(name) = exact.or(one.filter(|_| !several)) else {
+        let all: Vec<String> = names().map(words::clean).collect();
+        return vec![format!("usage: bins NAME; available: {}", all.join(", "))];
+    };
+    let Some(column) = model.histograms.get(name).and_then(|series| series.newest()) else {
+        return Vec::new();
+    };
+    let (low, high) = column.bins.range();
+    let step = text::si(column.place.step);
+    let (total, mean) = (words::count(column.bins.total().round() as u64), text::value(column.bins.mean()));
+    let [from, to] = text::apart([low, high]);
+    let name = words::clean(name);
+    let mut lines = vec![format!("{name} at step {step}: {total} values from {from} to {to}, mean {mean}")];
+    let bins = column.bins.counts.len();
+    let rows = if bins <= BIN_ROWS { column.bins.bins().collect() } else { coarse_bins(low, high, column) };
+    let most = rows.iter().map(|bin| bin.count).fold(1.0, f64::max);
+    lines.extend(rows.iter().map(|bin| {
+        let [from, to] = text::apart([bin.low, bin.high]);
+        let bar = "#".repeat((bin.count / most * BAR_CELLS).ceil() as usize);
+        format!("{from} to {to}: {} {bar}", words::count(bin.count.round() as u64)).trim_end().to_owned()
+    }));
+    lines
+}
+
+/// The same in fewer parts.
+fn coarse_bins(low: f64, high: f64, column: &HistogramBucket) -> Vec<Bin> {
+    let wide = (high - low) / BIN_ROWS as f64;
+    let counts = column.bins.in_rows(low, high, BIN_ROWS).into_iter().enumerate();
+    let part = |(i, count): (usize, f64)| Bin {
+        low: low + wide * i as f64,
+        high: low + wide * (i + 1) as f64,
+        count,
+    };
+    counts.map(part).collect()
 }
 
 fn gpu_words(host: &str, gpu: &GpuSample) -> String {
-    let busy = gpu.utilization.map_or(text::NONE.to_owned(), |percent| format!("{percent} %"));
-    let mut told = vec![format!("busy {busy}")];
+    let busy = gpu.utilization.map_or(text::NONE.to_owned(), |percent| format!("{percent}%"));
+    let mut found = vec![format!("utilization {busy}")];
     if gpu.memory_total > 0 {
         let (used, total) = (words::bytes(gpu.memory_used), words::bytes(gpu.memory_total));
-        told.push(format!("memory {used} of {total}"));
+        found.push(format!("memory {used} of {total}"));
     }
-    told.extend(gpu.power_w.map(|watts| format!("{watts:.0} W")));
-    told.extend(gpu.temperature_c.map(|degrees| format!("{degrees} degrees")));
-    told.extend((!gpu.throttle.is_empty()).then(|| format!("held back: {}", gpu.throttle.join(", "))));
-    told.extend(hosts::instances(gpu));
-    format!("GPU {} of {host}: {}", gpu.index, told.join(", "))
+    found.extend(gpu.power_w.map(|watts| format!("{watts:.0} W")));
+    found.extend(gpu.temperature_c.map(|degrees| format!("{degrees} C")));
+    found.extend((!gpu.throttle.is_empty()).then(|| format!("throttled: {}", gpu.throttle.join(", "))));
+    found.extend(hosts::instances(gpu));
+    format!("GPU {} of {host}: {}", gpu.index, found.join(", "))
 }
 
 fn all_hosts(model: &Model, now: Timestamp) -> Vec<String> {
-    let told = model.hosts.iter().flat_map(|host| {
+    let found = model.hosts.iter().flat_map(|host| {
         let word = hosts::word(host, now);
-        // Gauges of a host that is not heard any more are of the past.
-        let sample = host.sample.as_ref().filter(|_| fresh::is_heard(model, host, now));
+        // Gauges of a silent host are of the past.
+        let sample = host.sample.as_ref().filter(|_| staleness::is_current(model, host, now));
         let load = sample.map_or(String::new(), |sample| {
             let used = words::bytes(sample.memory_used);
             let total = words::bytes(sample.memory_total);
-            format!(", CPU {:.0} %, memory {used} of {total}", sample.cpu_percent)
+            format!(", CPU {:.0}%, memory {used} of {total}", sample.cpu_percent)
         });
         let gpus = sample.iter().flat_map(|sample| &sample.gpus).map(|gpu| gpu_words(&host.name, gpu));
         std::iter::once(format!("host {}: {word}{load}", host.name)).chain(gpus).collect::<Vec<_>>()
     });
-    or_none(told.take(MOST).collect(), "no hosts")
+    or_none(found.take(MOST).collect(), "no hosts")
+}
+
+/// One line per command.
+fn help() -> Vec<String> {
+    let lines = of_lines().map(|(word, (arguments, about))| match arguments {
+        "" => format!("{}: {about}", word.name),
+        arguments => format!("{} {arguments}: {about}", word.name),
+    });
+    lines.chain(["Commands can be abbreviated.".to_owned()]).collect()
+}
+
+/// Lines that advise commands of a shell, with the words that do the same here.
+fn in_words(model: &Model, lines: Vec<String>) -> Vec<String> {
+    let advised = model.verdicts.iter().flat_map(|verdict| {
+        let found = verdict.card.actions.iter();
+        found.filter_map(move |advice| Some((advice.command.as_str(), word_for(verdict, &advice.command)?)))
+    });
+    let mut advised: Vec<(&str, String)> = advised.collect();
+    // One command may be the beginning of another.
+    advised.sort_by_key(|(command, _)| std::cmp::Reverse(command.len()));
+    let found = |line: String| advised.iter().fold(line, |line, (from, to)| line.replace(from, to));
+    lines.into_iter().map(found).collect()
+}
+
+fn word_for(verdict: &VerdictReport, command: &str) -> Option<String> {
+    let rank = verdict.rank.map(|rank| rank.to_string());
+    let words: Vec<&str> = command.split_whitespace().collect();
+    match words.as_slice() {
+        ["rankdeck", "logs", ..] => rank.map(|rank| format!("log {rank}")),
+        ["rankdeck", "restart", ..] if !command.contains("--check-collectives") => Some("restart".into()),
+        ["rankdeck", "stop", ..] => Some("stop".into()),
+        ["kill", "-CONT", ..] => rank.map(|rank| format!("continue {rank}")),
+        _ => None,
+    }
 }

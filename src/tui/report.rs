@@ -1,57 +1,55 @@
-//! A report of a run for people who were not there: Markdown for a message, or one HTML file with charts.
-//! Pure.
+//! Writes a report of a run: Markdown for a message, or one HTML file with charts.
 
-use crate::chart_file::document;
-use crate::chart_view::Scale;
-use crate::heat_file;
-use crate::panes::end;
-use crate::text;
-use crate::time::time_of_day;
-use rankdeck_core::model::{HistoryLine, Model, Subject, Tone};
+use crate::run::outcome;
+use crate::run::time::time_of_day;
+use rankdeck_charts::axis::Scale;
+use rankdeck_charts::export::{document, escaped, heat_shapes};
+use rankdeck_core::model::{EventSubject, EventTone, HistoryLine, Model};
 use rankdeck_core::report::VerdictReport;
 use rankdeck_core::series::Series;
+use rankdeck_kit::text;
 use rankdeck_types::words;
 use std::fmt::Write as _;
 
-/// Most charts of a report.
-const CHARTS: usize = 48;
-/// Most evaluations and events listed; the latest are.
-const ROWS: usize = 400;
-/// Most bytes of all pictures, as base64.
-const PICTURES: usize = 2 << 20;
-/// Size of a chart, in the units of its drawing.
-const WIDE: f64 = 560.0;
-/// The same, downwards.
-const HIGH: f64 = 160.0;
+/// Maximum number of charts.
+const MAX_CHARTS: usize = 48;
+/// Maximum number of evaluations, and of events; the latest are listed.
+const MAX_ROWS: usize = 400;
+/// Maximum size of all images as base64, in bytes.
+const IMAGE_BYTES: usize = 2 << 20;
+/// Width of a chart.
+const WIDTH: f64 = 560.0;
+/// Height of a chart.
+const HEIGHT: f64 = 160.0;
 
-/// What a report is made of, beside the model.
+/// What a report contains besides the model.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// What local clocks are ahead of UTC, seconds.
+    /// Offset of local clocks from UTC, in seconds.
     pub utc_offset_s: i64,
-    /// The experiment as TOML; empty when unknown.
+    /// The experiment as TOML; empty if unknown.
     pub experiment: String,
-    /// Where the run comes from: name and text.
+    /// Provenance of the run: name and text.
     pub origin: Vec<(String, String)>,
     /// Keys that differ from the defaults: name, value, default.
     pub differences: Vec<(String, String, String)>,
 }
 
-/// A piece of a report, in the order of reading.
-enum Piece {
+/// A part of a report, in order.
+enum ReportBlock {
     Head(String),
     Text(String),
     List(Vec<String>),
     Table(Vec<&'static str>, Vec<Vec<String>>),
     Code(String),
     Chart(String, Series),
-    /// A heat map: its name, the whole drawing, and its newest histogram in words.
-    Map(String, String, String),
-    /// A logged picture: its name, what is said of it, its kind and its file in base64.
-    Picture(String, String, &'static str, String),
+    /// A heat map: name, drawing, and a summary of its newest histogram.
+    HeatMap(String, String, String),
+    /// A logged image: name, caption, format, and file in base64.
+    Image(String, String, &'static str, String),
 }
 
-/// Lines that go on further in, such as a path, belong to the one above.
+/// Joins indented lines, such as paths, with the line above.
 fn joined(lines: Vec<String>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for line in lines {
@@ -63,27 +61,29 @@ fn joined(lines: Vec<String>) -> Vec<String> {
     all
 }
 
-fn pieces(model: &Model, sources: &Sources) -> Vec<Piece> {
-    let mut all = vec![Piece::Text(end::headline(model))];
-    all.push(Piece::List(joined(end::totals(model))));
-    let minute = end::last_minute(model);
+fn blocks(model: &Model, sources: &Sources) -> Vec<ReportBlock> {
+    let mut all = vec![ReportBlock::Text(outcome::headline(model))];
+    all.push(ReportBlock::List(joined(outcome::totals(model))));
+    let minute = outcome::last_minute(model);
     if !minute.is_empty() {
-        all.push(Piece::Head("The last minute".into()));
-        all.push(Piece::List(minute.iter().map(|line| told(line, sources.utc_offset_s)).collect()));
+        all.push(ReportBlock::Head("Last minute".into()));
+        all.push(ReportBlock::List(
+            minute.iter().map(|line| event_line(line, sources.utc_offset_s)).collect(),
+        ));
     }
     let verdicts = verdicts(model);
     if !verdicts.is_empty() {
-        all.push(Piece::Head("Verdicts".into()));
+        all.push(ReportBlock::Head("Verdicts".into()));
         for (when, verdict) in verdicts {
             let clock =
                 when.map_or(String::new(), |time| format!("{} ", time_of_day(time, sources.utc_offset_s)));
-            all.push(Piece::Text(format!("{clock}{}: {}", verdict.verdict.name(), verdict.reason)));
-            all.push(Piece::List(verdict.card.text()));
+            all.push(ReportBlock::Text(format!("{clock}{}: {}", verdict.verdict.name(), verdict.reason)));
+            all.push(ReportBlock::List(verdict.card.text()));
         }
     }
     if !model.evals.is_empty() {
-        all.push(Piece::Head("Evaluations".into()));
-        let skip = model.evals.len().saturating_sub(ROWS);
+        all.push(ReportBlock::Head("Evaluations".into()));
+        let skip = model.evals.len().saturating_sub(MAX_ROWS);
         let rows = model.evals.iter().skip(skip).map(|eval| {
             vec![
                 words::count(eval.env_step),
@@ -94,130 +94,142 @@ fn pieces(model: &Model, sources: &Sources) -> Vec<Piece> {
                 format!("{:.2}", eval.return_max),
             ]
         });
-        all.push(Piece::Table(vec!["env_step", "episodes", "return", "std", "min", "max"], rows.collect()));
+        all.push(ReportBlock::Table(
+            vec!["env_step", "episodes", "return", "std", "min", "max"],
+            rows.collect(),
+        ));
     }
     if !model.scalars.is_empty() {
-        all.push(Piece::Head("Charts".into()));
-        let shown = model.scalars.iter().filter(|(_, series)| !series.points().is_empty()).take(CHARTS);
-        all.extend(shown.map(|(name, series)| Piece::Chart(name.clone(), series.clone())));
+        all.push(ReportBlock::Head("Charts".into()));
+        let shown = model.scalars.iter().filter(|(_, series)| !series.points().is_empty()).take(MAX_CHARTS);
+        all.extend(shown.map(|(name, series)| ReportBlock::Chart(name.clone(), series.clone())));
     }
     media(model, &mut all);
-    all.push(Piece::Head("Events".into()));
-    let skip = model.history.len().saturating_sub(ROWS);
-    all.push(Piece::List(
-        model.history.iter().skip(skip).map(|line| told(line, sources.utc_offset_s)).collect(),
+    all.push(ReportBlock::Head("Events".into()));
+    let skip = model.history.len().saturating_sub(MAX_ROWS);
+    all.push(ReportBlock::List(
+        model.history.iter().skip(skip).map(|line| event_line(line, sources.utc_offset_s)).collect(),
     ));
     if !sources.origin.is_empty() {
-        all.push(Piece::Head("Where it comes from".into()));
+        all.push(ReportBlock::Head("Provenance".into()));
         let rows = sources.origin.iter().map(|(what, text)| vec![words::clean(what), words::clean(text)]);
-        all.push(Piece::Table(vec!["what", "which"], rows.collect()));
+        all.push(ReportBlock::Table(vec!["item", "value"], rows.collect()));
     }
     if !sources.differences.is_empty() {
-        all.push(Piece::Head("Settings that differ from the defaults".into()));
+        all.push(ReportBlock::Head("Config keys that differ from the defaults".into()));
         let rows = sources
             .differences
             .iter()
-            .map(|(key, value, usual)| vec![key.clone(), value.clone(), usual.clone()]);
-        all.push(Piece::Table(vec!["key", "value", "default"], rows.collect()));
+            .map(|(key, value, default)| vec![key.clone(), value.clone(), default.clone()]);
+        all.push(ReportBlock::Table(vec!["key", "value", "default"], rows.collect()));
     }
     if !sources.experiment.is_empty() {
-        all.push(Piece::Head("Configuration".into()));
-        all.push(Piece::Code(sources.experiment.clone()));
+        all.push(ReportBlock::Head("Configuration".into()));
+        all.push(ReportBlock::Code(sources.experiment.clone()));
     }
     all
 }
 
-/// Heat maps of histograms, and the newest picture of each name.
-fn media(model: &Model, all: &mut Vec<Piece>) {
+/// Adds heat maps of histograms, and the newest image of each name.
+fn media(model: &Model, all: &mut Vec<ReportBlock>) {
     if !model.histograms.is_empty() {
-        all.push(Piece::Head("Histograms".into()));
+        all.push(ReportBlock::Head("Histograms".into()));
     }
     for (name, series) in &model.histograms {
         let (scale, last) = (Scale::default(), series.summary().reach().unwrap_or(1.0));
-        let drawn = document(&[heat_file::shapes(name, series, &scale, (0.0, last.max(1.0)), false)]);
-        // An SVG within HTML needs no name for its kind.
+        let drawn = document(&[heat_shapes(name, series, &scale, (0.0, last.max(1.0)), false)]);
+        // An SVG within HTML needs no namespace.
         let drawn = drawn.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
         let newest = series.newest().map_or(String::new(), |column| {
             let (bins, step) = (&column.bins, column.place.step);
             let (low, high) = bins.range();
             let total = words::count(bins.total().round() as u64);
             let [low, high, mean] = [low, high, bins.mean()].map(text::value);
-            format!("at step {step:.0} {total} values from {low} to {high}, mean {mean}")
+            format!("step {step:.0}: {total} values from {low} to {high}, mean {mean}")
         });
-        all.push(Piece::Map(name.clone(), drawn, newest));
+        all.push(ReportBlock::HeatMap(name.clone(), drawn, newest));
     }
-    let newest = model.gallery.names().filter_map(|(name, kept)| Some((name, kept.back()?)));
-    let (mut room, mut left_out, mut shown) = (PICTURES, 0, Vec::new());
+    let is_base64 = |data: &str| data.bytes().all(|c| c.is_ascii_alphanumeric() || b"+/=".contains(&c));
+    let newest = model.gallery.names().filter_map(|(name, images)| Some((name, images.back()?)));
+    let newest = newest.filter(|(_, picture)| is_base64(&picture.data));
+    let (mut room, mut omitted, mut shown) = (IMAGE_BYTES, 0, Vec::new());
     for (name, picture) in newest {
         if picture.data.len() > room {
-            left_out += 1;
+            omitted += 1;
             continue;
         }
         room -= picture.data.len();
         let head = picture.head;
-        let said = format!("step {:.0}, {} x {} pixels", picture.place.step, head.width, head.height);
-        shown.push(Piece::Picture(name.clone(), said, head.format.ending(), picture.data.clone()));
+        let caption = format!("step {:.0}, {} x {} pixels", picture.place.step, head.width, head.height);
+        shown.push(ReportBlock::Image(name.clone(), caption, head.format.ending(), picture.data.clone()));
     }
     if !shown.is_empty() {
-        all.push(Piece::Head("Pictures".into()));
+        all.push(ReportBlock::Head("Images".into()));
         all.extend(shown);
     }
-    if left_out > 0 {
-        let pictures = words::plural(left_out, "picture");
-        all.push(Piece::Text(format!(
-            "{pictures} more did not fit in here; `:media` on the screen shows them."
-        )));
+    if omitted > 0 {
+        let images = words::plural(omitted, "more image");
+        all.push(ReportBlock::Text(format!("{images} omitted; `:media` on the screen shows them.")));
     }
 }
 
-fn told(line: &HistoryLine, offset_s: i64) -> String {
+fn event_line(line: &HistoryLine, offset_s: i64) -> String {
     let sign = match line.tone {
-        Tone::Info => "",
-        Tone::Good => "✓ ",
-        Tone::Warn => "▲ ",
-        Tone::Bad => "✗ ",
+        EventTone::Info => "",
+        EventTone::Good => "✓ ",
+        EventTone::Warn => "▲ ",
+        EventTone::Bad => "✗ ",
     };
     format!("{}  {sign}{}", time_of_day(line.time, offset_s), words::clean(&line.text))
 }
 
-/// Those that stand, and those of the history that are no newer telling of the same.
+/// Returns the latest report of each verdict in the history, and the other current ones.
 fn verdicts(model: &Model) -> Vec<(Option<f64>, &VerdictReport)> {
     let mut all: Vec<(Option<f64>, &VerdictReport)> = Vec::new();
     for line in &model.history {
-        if let Some(Subject::Verdict(verdict)) = &line.subject {
-            all.retain(|(_, known)| {
-                (known.verdict, known.rank, &known.host) != (verdict.verdict, verdict.rank, &verdict.host)
+        if let Some(EventSubject::Verdict(verdict)) = &line.subject {
+            all.retain(|(_, earlier)| {
+                (earlier.verdict, earlier.rank, &earlier.host)
+                    != (verdict.verdict, verdict.rank, &verdict.host)
             });
             all.push((Some(line.time), verdict));
         }
     }
-    let told = |verdict: &VerdictReport| {
-        all.iter().any(|(_, known)| known.verdict == verdict.verdict && known.rank == verdict.rank)
+    let is_listed = |verdict: &VerdictReport| {
+        all.iter().any(|(_, listed)| listed.verdict == verdict.verdict && listed.rank == verdict.rank)
     };
-    let rest: Vec<_> =
-        model.verdicts.iter().filter(|verdict| !told(verdict)).map(|verdict| (None, verdict)).collect();
-    all.into_iter().chain(rest).collect()
+    let others: Vec<_> =
+        model.verdicts.iter().filter(|verdict| !is_listed(verdict)).map(|verdict| (None, verdict)).collect();
+    all.into_iter().chain(others).collect()
 }
 
 fn name(model: &Model) -> String {
-    model.run.id.as_ref().map_or_else(|| "a run".to_owned(), |id| id.0.clone())
+    model.run.id.as_ref().map_or_else(|| "run".to_owned(), |id| id.0.clone())
 }
 
-/// As Markdown. Charts are left out: a message shows no drawings.
+/// Escapes untrusted text for Markdown: no HTML, links, images or code.
+fn inert(text: &str) -> String {
+    let text = words::clean(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('\\', "\\\\").replace('[', "\\[").replace(']', "\\]").replace('`', "\\`")
+}
+
+/// Returns the report as Markdown, without charts.
 pub fn markdown(model: &Model, sources: &Sources) -> String {
-    let mut out = format!("# {}\n", name(model));
-    // A `|` would end the cell of a table, and a newline any line.
-    let plain = |text: &str| words::clean(text).replace('|', "\\|");
-    for piece in pieces(model, sources) {
+    let mut out = format!("# {}\n", inert(&name(model)));
+    // A `|` would end a table cell.
+    let plain = |text: &str| inert(text).replace('|', "\\|");
+    // Within backquotes only another backquote is special.
+    let quoted = |name: &str| format!("`{}`", words::clean(name).replace('`', "'"));
+    for block in blocks(model, sources) {
         // Writing to a String cannot fail.
-        let _ = match piece {
-            Piece::Head(text) => writeln!(out, "\n## {text}"),
-            Piece::Text(text) => writeln!(out, "\n{}", words::clean(&text)),
-            Piece::List(items) => {
-                let items = items.iter().map(|item| format!("- {}\n", words::clean(item)));
+        let _ = match block {
+            ReportBlock::Head(text) => writeln!(out, "\n## {text}"),
+            ReportBlock::Text(text) => writeln!(out, "\n{}", inert(&text)),
+            ReportBlock::List(items) => {
+                let items = items.iter().map(|item| format!("- {}\n", inert(item)));
                 writeln!(out, "\n{}", items.collect::<String>().trim_end())
             }
-            Piece::Table(head, rows) => {
+            ReportBlock::Table(head, rows) => {
                 let rule = head.iter().map(|_| "---").collect::<Vec<_>>().join(" | ");
                 let _ = writeln!(out, "\n| {} |\n| {rule} |", head.join(" | "));
                 for row in rows {
@@ -226,40 +238,39 @@ pub fn markdown(model: &Model, sources: &Sources) -> String {
                 }
                 Ok(())
             }
-            Piece::Code(text) => writeln!(out, "\n```toml\n{}\n```", text.trim_end().replace("```", "'''")),
-            Piece::Chart(name, series) => {
-                let last = series.last().map_or("-".into(), text::value);
-                writeln!(out, "- `{}`: {last}", words::clean(&name))
+            ReportBlock::Code(text) => {
+                let lines: Vec<String> = text.lines().map(words::clean).collect();
+                writeln!(out, "\n```toml\n{}\n```", lines.join("\n").trim_end().replace("```", "'''"))
             }
-            Piece::Map(name, _, said) | Piece::Picture(name, said, ..) => {
-                writeln!(out, "- `{}`: {said}", words::clean(&name))
+            ReportBlock::Chart(name, series) => {
+                let last = series.last().map_or("-".into(), text::value);
+                writeln!(out, "- {}: {last}", quoted(&name))
+            }
+            ReportBlock::HeatMap(name, _, caption) | ReportBlock::Image(name, caption, ..) => {
+                writeln!(out, "- {}: {caption}", quoted(&name))
             }
         };
     }
     out
 }
 
-fn escaped(text: &str) -> String {
-    words::clean(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// As one HTML file that needs no other.
+/// Returns the report as a self-contained HTML file.
 pub fn html(model: &Model, sources: &Sources) -> String {
     let title = escaped(&name(model));
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>\n{STYLE}</style>\
          </head><body>\n<h1>{title}</h1>\n"
     );
-    for piece in pieces(model, sources) {
+    for block in blocks(model, sources) {
         // Writing to a String cannot fail.
-        let _ = match piece {
-            Piece::Head(text) => writeln!(out, "<h2>{}</h2>", escaped(&text)),
-            Piece::Text(text) => writeln!(out, "<p>{}</p>", escaped(&text)),
-            Piece::List(items) => {
+        let _ = match block {
+            ReportBlock::Head(text) => writeln!(out, "<h2>{}</h2>", escaped(&text)),
+            ReportBlock::Text(text) => writeln!(out, "<p>{}</p>", escaped(&text)),
+            ReportBlock::List(items) => {
                 let items = items.iter().map(|item| format!("<li>{}</li>", escaped(item)));
                 writeln!(out, "<ul>{}</ul>", items.collect::<String>())
             }
-            Piece::Table(head, rows) => {
+            ReportBlock::Table(head, rows) => {
                 let head: String = head.iter().map(|cell| format!("<th>{cell}</th>")).collect();
                 let row = |row: &Vec<String>| {
                     let cells: String =
@@ -268,26 +279,26 @@ pub fn html(model: &Model, sources: &Sources) -> String {
                 };
                 writeln!(out, "<table><tr>{head}</tr>{}</table>", rows.iter().map(row).collect::<String>())
             }
-            Piece::Code(text) => {
+            ReportBlock::Code(text) => {
                 let lines: Vec<String> = text.lines().map(escaped).collect();
                 writeln!(out, "<pre>{}</pre>", lines.join("\n"))
             }
-            Piece::Chart(name, series) => writeln!(out, "{}", chart(&name, &series)),
-            Piece::Map(name, drawn, said) => {
+            ReportBlock::Chart(name, series) => writeln!(out, "{}", chart(&name, &series)),
+            ReportBlock::HeatMap(name, drawn, caption) => {
                 let name = escaped(&name);
                 writeln!(
                     out,
                     "<figure><figcaption>{name}</figcaption>{drawn}<div>{}</div></figure>",
-                    escaped(&said)
+                    escaped(&caption)
                 )
             }
-            Piece::Picture(name, said, kind, data) => {
-                let (name, said) = (escaped(&name), escaped(&said));
-                // Base64 has no sign of markup.
+            ReportBlock::Image(name, caption, format, data) => {
+                let (name, caption) = (escaped(&name), escaped(&caption));
+                let data = escaped(&data);
                 writeln!(
                     out,
-                    "<figure><figcaption>{name}</figcaption><img alt=\"{name}\" src=\"data:image/{kind};base64,{data}\">\
-                     <div>{said}</div></figure>"
+                    "<figure><figcaption>{name}</figcaption><img alt=\"{name}\" src=\"data:image/{format};base64,{data}\">\
+                     <div>{caption}</div></figure>"
                 )
             }
         };
@@ -302,7 +313,7 @@ const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;max-width:1200px;ma
     pre{background:#f6f6f6;padding:1em;overflow:auto}figure{display:inline-block;margin:8px}\n\
     figcaption{font-family:monospace}img{max-width:560px;min-width:120px;image-rendering:pixelated}\n";
 
-/// A chart: the values as a line, and what lies behind means of neighbours as a band.
+/// Draws a chart: the means as a line, their extremes as a band.
 fn chart(name: &str, series: &Series) -> String {
     let points = series.points();
     let low = points.iter().map(|point| point.low).fold(f64::INFINITY, f64::min);
@@ -311,8 +322,8 @@ fn chart(name: &str, series: &Series) -> String {
         (points.first().map_or(0.0, |p| p.place.step), points.last().map_or(1.0, |p| p.place.step));
     let across = (last - first).max(f64::MIN_POSITIVE);
     let up = if high > low { high - low } else { 1.0 };
-    let x = |at: f64| (at - first) / across * WIDE;
-    let y = |value: f64| HIGH - (value - low) / up * HIGH;
+    let x = |at: f64| (at - first) / across * WIDTH;
+    let y = |value: f64| HEIGHT - (value - low) / up * HEIGHT;
     let line: String =
         points.iter().map(|point| format!("{:.1},{:.1} ", x(point.place.step), y(point.mean))).collect();
     let band: String = points
@@ -325,20 +336,20 @@ fn chart(name: &str, series: &Series) -> String {
         .iter()
         .map(|at| {
             format!(
-                "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"0\" y2=\"{HIGH}\" stroke=\"#d00\"/>",
-                x(at.step).clamp(0.0, WIDE)
+                "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"0\" y2=\"{HEIGHT}\" stroke=\"#d00\"/>",
+                x(at.step).clamp(0.0, WIDTH)
             )
         })
         .collect();
     let newest = series.last().map_or("-".into(), text::value);
-    let reach = match (low, high) {
+    let range = match (low, high) {
         (low, high) if low < high => format!("{} to {}", text::value(low), text::value(high)),
-        (low, _) => format!("always {}", text::value(low)),
+        (low, _) => format!("constant {}", text::value(low)),
     };
     format!(
-        "<figure><figcaption>{} <b>{newest}</b> ({reach})</figcaption>\
-         <svg viewBox=\"0 0 {WIDE} {HIGH}\" width=\"{WIDE}\" height=\"{HIGH}\" role=\"img\">\
-         <rect width=\"{WIDE}\" height=\"{HIGH}\" fill=\"#fafafa\"/><polygon points=\"{band}\" fill=\"#cfe0f5\"/>\
+        "<figure><figcaption>{} <b>{newest}</b> ({range})</figcaption>\
+         <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fafafa\"/><polygon points=\"{band}\" fill=\"#cfe0f5\"/>\
          <polyline points=\"{line}\" fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"1.5\"/>{broken}</svg>\
          <div>step {first:.0} to {last:.0}</div></figure>",
         escaped(name),
@@ -365,7 +376,7 @@ mod tests {
         series.push(place(5000), f64::NAN);
         model.scalars.insert("charts/<script>".into(), series);
         model.scalars.insert("empty".into(), Series::default());
-        let line = |n: u64| HistoryLine::new(n, Timestamp(n), Tone::Bad, "a\u{1b}[2J <i>");
+        let line = |n: u64| HistoryLine::new(n, Timestamp(n), EventTone::Bad, "a\u{1b}[2J <i>");
         model.history = (0..2000).map(line).collect();
         let bins = |step: i32| Histogram { edges: vec![0.0, 1.0, 2.0], counts: vec![5.0, f64::from(step)] };
         let map = model.histograms.entry("<script>".into()).or_default();
@@ -378,19 +389,19 @@ mod tests {
     }
 
     #[test]
-    fn small_numbers_keep_their_digits_and_a_constant_is_called_one() {
+    fn small_and_constant_values_keep_their_digits() {
         let mut model = Model::default();
         for (name, value) in [("charts/learning_rate", 2.5e-4), ("losses/clip", 0.0)] {
             let series = model.scalars.entry(name.into()).or_default();
             (0..9).for_each(|x| series.push(place(x), value));
         }
         let (page, text) = (html(&model, &Sources::default()), markdown(&model, &Sources::default()));
-        assert!(page.contains("2.5e-4") && page.contains("always 0)"), "{page}");
+        assert!(page.contains("2.5e-4") && page.contains("constant 0)"), "{page}");
         assert!(text.contains("`charts/learning_rate`: 2.5e-4"), "{text}");
     }
 
     #[test]
-    fn a_report_is_bounded_and_nothing_in_it_is_markup_of_others() {
+    fn report_is_bounded_and_escapes_untrusted_text() {
         let sources = Sources {
             experiment: "[run]\nname = \"</pre><script>\"".into(),
             origin: vec![("command".into(), "rankdeck run <script> a|b\u{1b}[2J".into())],
@@ -400,17 +411,51 @@ mod tests {
         let page = html(&model(), &sources);
         assert!(page.contains("<svg") && page.contains("cart-1") && page.ends_with("</html>\n"), "{page}");
         assert!(!page.contains("<script>") && !page.contains("<i>") && !page.contains('\u{1b}'));
-        assert!(page.len() < 700_000 + PICTURES, "{} bytes", page.len());
-        assert!(page.contains("at step 199 204 values from 0 to 2.000"));
-        let pictures = page.matches(" src=\"data:image/png;base64,AAAA").count();
-        assert_eq!((pictures, page.matches("src=").count()), (6, 6), "nothing else is loaded");
-        assert!(page.contains("3 pictures more did not fit"));
+        assert!(page.len() < 700_000 + IMAGE_BYTES, "{} bytes", page.len());
+        assert!(page.contains("step 199: 204 values from 0 to 2.000"));
+        let images = page.matches(" src=\"data:image/png;base64,AAAA").count();
+        assert_eq!((images, page.matches("src=").count()), (6, 6), "no other resources");
+        assert!(page.contains("3 more images"));
         for outside in ["http:", "https:", "href=", "url(", "@import", "<link", "<script"] {
-            assert!(!page.contains(outside), "it is one file: {outside}");
+            assert!(!page.contains(outside), "{outside}");
         }
         let text = markdown(&model(), &sources);
         assert!(text.starts_with("# cart-1\n") && text.contains("a\\|b | 1 | 2"), "{text}");
-        assert!(text.contains("## Where it comes from") && text.contains("run <script> a\\|b"), "{text}");
+        assert!(text.contains("## Provenance") && text.contains("run &lt;script&gt; a\\|b"), "{text}");
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn recorded_text_is_never_markup() {
+        const TEXT: &str = "\"><script>x</script>[a](javascript:x)`";
+        let mut model = model();
+        let head = PictureHead { format: PictureFormat::Png, width: 3, height: 2 };
+        model.gallery = Default::default();
+        model.gallery.push("data".into(), place(1), head, TEXT.into());
+        model.gallery.push(TEXT.into(), place(1), head, "AAAA".into());
+        model.run.id = Some(RunId(TEXT.into()));
+        model.run.reason = TEXT.into();
+        model.run.master = TEXT.into();
+        model.scalars = model.scalars.into_values().map(|series| (TEXT.to_owned(), series)).collect();
+        model.histograms = model.histograms.into_values().map(|series| (TEXT.to_owned(), series)).collect();
+        model.history.iter_mut().for_each(|line| line.text = TEXT.into());
+        let three = || (TEXT.to_owned(), TEXT.to_owned(), TEXT.to_owned());
+        let sources = Sources {
+            experiment: format!("name = '{TEXT}'\n```\n{TEXT}"),
+            origin: vec![(TEXT.into(), TEXT.into())],
+            differences: vec![three()],
+            ..Sources::default()
+        };
+        let page = html(&model, &sources);
+        assert!(!page.contains("<script") && !page.contains("\">&lt;script"), "{page}");
+        assert_eq!(page.matches("src=").count(), 1, "invalid base64 is omitted");
+        let text = markdown(&model, &sources);
+        let (before, code) = text.split_once("```toml").unwrap();
+        assert_eq!(code.matches("```").count(), 1, "the code block ends once");
+        for line in before.lines() {
+            // Code spans hold text as it is.
+            let outside: String = line.replace("\\`", "").split('`').step_by(2).collect();
+            assert!(!outside.contains('<') && !outside.replace("\\[", "").contains('['), "{line}");
+        }
     }
 }

@@ -1,24 +1,24 @@
-//! The error that people read: what failed, and what helps.
+//! The error for users: cause and hint.
 
 use serde::{Deserialize, Serialize};
 
-/// Something could not be done.
+/// An error with a hint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{error}")]
 pub struct HintedError {
-    /// What failed, with the host or rank that it concerns.
+    /// The cause, with its host or rank.
     pub error: String,
-    /// What helps: a command, a key, a line to change. Empty when nothing is known to help.
+    /// The fix: a command, a key, a line to change. May be empty.
     pub hint: String,
 }
 
 impl HintedError {
-    /// An error from its two sentences.
+    /// Creates an error from cause and hint.
     pub fn new(error: impl Into<String>, hint: impl Into<String>) -> HintedError {
         HintedError { error: error.into(), hint: hint.into() }
     }
 
-    /// The error, and what to do about it, in one line.
+    /// Returns cause and hint in one line.
     pub fn with_hint(&self) -> String {
         let HintedError { error, hint } = self;
         if hint.is_empty() { error.clone() } else { format!("{error}; {hint}") }

@@ -1,4 +1,4 @@
-//! How a process ended, and the one phrase for it.
+//! Exit of a process, and its description.
 
 use crate::words::signal_name;
 use serde::{Deserialize, Serialize};
@@ -13,23 +13,22 @@ const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
 const SIGTERM: i32 = 15;
 
-/// How a process ended. Displayed as the one phrase for it: `killed by SIGKILL`, `exited with code 3`.
+/// Exit of a process. Displayed as `killed by SIGKILL`, `exited with code 3`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "snake_case")]
 pub enum Exit {
-    /// It returned this code.
+    /// Exited with this code.
     Code {
         /// 0 to 255.
         code: i32,
     },
-    /// A signal ended it.
+    /// Killed by a signal.
     Signal {
         /// Number of the signal.
         signal: i32,
-        /// The kernel's out-of-memory killer sent it (the cgroup's `oom_kill` counter moved).
+        /// Sent by the kernel's out-of-memory killer (the cgroup's `oom_kill` counter moved).
         out_of_memory: bool,
     },
-    /// It could not be started.
     NotStarted {
         /// The system's error, with the program's path.
         error: String,
@@ -47,19 +46,19 @@ impl fmt::Display for Exit {
                 write!(f, "crashed with {}", signal_name(*signal))
             }
             Exit::Signal { signal, .. } => write!(f, "killed by {}", signal_name(*signal)),
-            Exit::NotStarted { error } => write!(f, "could not be started: {error}"),
+            Exit::NotStarted { error } => write!(f, "cannot start: {error}"),
         }
     }
 }
 
 impl Exit {
-    /// The phrase as the predicate of a sentence: `was killed by SIGKILL`.
+    /// Returns the description as a predicate: `was killed by SIGKILL`.
     pub fn predicate(&self) -> String {
         let killed = matches!(self, Exit::Signal { .. }) && !self.is_crash();
         format!("{}{self}", if killed { "was " } else { "" })
     }
 
-    /// The phrase for a narrow column: `SIGKILL`, `exit 3`.
+    /// Returns a short description for a narrow column: `SIGKILL`, `exit 3`.
     pub fn short(&self) -> String {
         match self {
             Exit::Code { code } => format!("exit {code}"),
@@ -69,32 +68,32 @@ impl Exit {
         }
     }
 
-    /// The process succeeded.
+    /// Returns whether the process succeeded.
     pub fn is_success(&self) -> bool {
         matches!(self, Exit::Code { code: 0 })
     }
 
-    /// The process did something that its own signal reports, such as an access to unmapped memory.
-    pub fn is_crash(&self) -> bool {
+    /// Returns whether the process crashed, such as by an access to unmapped memory.
+    pub(crate) fn is_crash(&self) -> bool {
         matches!(
             self,
             Exit::Signal { signal: SIGILL | SIGABRT | SIGBUS | SIGFPE | SIGSEGV, out_of_memory: false }
         )
     }
 
-    /// SIGTERM or SIGKILL ended it, and not for want of memory: what a stop sends.
+    /// Returns whether a signal of a stop (SIGTERM, SIGKILL) ended it, other than for out of memory.
     pub fn is_stop_signal(&self) -> bool {
         matches!(self, Exit::Signal { signal: SIGKILL | SIGTERM, out_of_memory: false })
     }
 
-    /// SIGKILL ended it, and not for want of memory.
+    /// Returns whether SIGKILL ended it, other than for out of memory.
     pub fn is_sigkill(&self) -> bool {
         matches!(self, Exit::Signal { signal: SIGKILL, out_of_memory: false })
     }
 
-    /// The end looks like what a stop does to a program that does not handle SIGTERM.
+    /// Returns whether a stop could have caused this exit of a program that does not handle SIGTERM.
     pub fn is_stop_effect(&self) -> bool {
-        // 137 and 143: how a shell reports that its child was ended by SIGKILL or SIGTERM.
+        // 137 and 143: exit code of a shell whose child was killed by SIGKILL or SIGTERM.
         self.is_stop_signal() || matches!(self, Exit::Code { code: 0 | 137 | 143 })
     }
 }
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_has_one_phrase_and_one_sentence() {
+    fn exit_has_description_predicate_and_short_form() {
         let memory = Exit::Signal { signal: SIGKILL, out_of_memory: true };
         let unstarted = Exit::NotStarted { error: "no such file".into() };
         for (exit, phrase, predicate, short) in [
@@ -121,12 +120,7 @@ mod tests {
                 "no memory",
             ),
             (Exit::Code { code: 3 }, "exited with code 3", "exited with code 3", "exit 3"),
-            (
-                unstarted,
-                "could not be started: no such file",
-                "could not be started: no such file",
-                "no start",
-            ),
+            (unstarted, "cannot start: no such file", "cannot start: no such file", "no start"),
         ] {
             assert_eq!(
                 (exit.to_string(), exit.predicate(), exit.short()),
@@ -136,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stop_does_is_no_failure_but_out_of_memory_is() {
+    fn stop_effect_excludes_out_of_memory() {
         assert!(signal(SIGTERM).is_stop_effect());
         assert!(!Exit::Signal { signal: SIGKILL, out_of_memory: true }.is_stop_effect());
         assert!(!Exit::Code { code: 1 }.is_stop_effect());

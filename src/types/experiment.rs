@@ -1,47 +1,47 @@
-//! `configs/*.toml`: one experiment.
+//! Experiment files (`configs/*.toml`).
 //!
-//! Owner: the user. Sizes are global, over all ranks. Unknown keys are errors.
-//! The resolved form (defaults filled in, `--set` applied) is written to the run directory and read by the
-//! trainer.
+//! Sizes are over all ranks. Unknown keys are errors. The resolved form (defaults filled in, `--set` applied)
+//! is written to the run directory and read by the trainer.
 
 pub use super::learn::{A2c, Dqn, Learn, Ppg, Ppo, Sac};
 
-use super::schema::Kind::{Integer, Integers, Number, Text, Texts};
+use super::code::Code;
+use super::schema::ValueKind::{Integer, Integers, Number, Text, Texts};
 use super::schema::text_rules::{ADDRESS, ENV_ID, NAME, PATH, PLAIN, PROGRAM};
 use super::schema::{POSITIVE, SECONDS, SHARE, U32, YEAR_S, choices, keys};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Environments that are computed in Rust.
+/// Environments that are built in (Rust).
 pub const BUILTIN_ENVS: [&str; 6] =
     ["CartPole-v0", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"];
 
 keys! {
     /// A whole experiment file.
     pub struct Experiment {
-        /// What the run is called and how long it is.
+        /// Name and length of the run.
         run: Run,
-        /// What each rank runs, and what happens when the console is gone.
-        launch: Launch => "",
+        /// What each rank runs, and what happens when no console is attached.
+        launch: LaunchConfig => "",
         /// The process group.
         distributed: Distributed => "",
         /// The environment.
         env: Option<Env> => "required by the built-in trainer",
         /// The networks.
         policy: Policy => "",
-        /// Collecting experience.
+        /// Collection of experience.
         collect: Collect => "",
-        /// The algorithm and its hyper-parameters; `algorithm` decides which other keys there are.
+        /// The algorithm and its hyperparameters; the other keys depend on `algorithm`.
         learn: Option<Learn> => "required by the built-in trainer",
-        /// Rank 0 plays whole episodes with the greedy policy while the others wait.
+        /// Evaluation: rank 0 plays whole episodes with the greedy policy while the other ranks wait.
         eval: Eval => "",
-        /// Checkpoints, written by rank 0 into the run directory, atomically.
-        checkpoint: Checkpoint => "",
-        /// Stuck-rank detection.
-        watch: Watch => "",
+        /// Checkpoints. Rank 0 writes them atomically into the run directory.
+        checkpoint: CheckpointConfig => "",
+        /// Detection of stuck, slow and diverging ranks.
+        watch: WatchConfig => "",
         /// What the console that launched the run does when a generation fails.
         restart: Restart => "",
-        /// Values picked from what a program of the user prints or writes: rank 0's own, not reduced over the
-        /// ranks.
+        /// Metrics parsed from a program's output. They are rank 0's values, not reduced over the ranks.
         metrics: Metrics => "",
     }
 }
@@ -49,15 +49,16 @@ keys! {
 keys! {
     /// The table `[run]`.
     pub struct Run {
-        /// Name; the run directory is `runs/NAME-TIMESTAMP`.
+        /// Name of the run; the run directory is `runs/NAME-TIMESTAMP`.
         name: String [Text(&NAME)],
-        /// Base seed; rank and environment streams are derived from it without overlap.
+        /// Base seed; each rank and environment derives its own stream from it. Your own program receives
+        /// it as `RANKDECK_SEED` and as `{seed}` in `launch.command` and `launch.env`.
         #[serde(default)]
         seed: u64 = 0,
-        /// Global environment steps after which the run ends; 0: no limit.
+        /// Environment steps over all ranks after which the run ends; 0: no limit.
         #[serde(default)]
         total_steps: u64 = 0,
-        /// What the run is for, in your own words; `rankdeck ps` shows it.
+        /// Note to show in `rankdeck ps`.
         note: Option<String> [Text(&PLAIN)] => "none",
     }
 }
@@ -65,47 +66,49 @@ keys! {
 keys! {
     /// The table `[launch]`.
     #[serde(default)]
-    pub struct Launch {
-        /// A torchrun-style program and its arguments, run once per rank.
+    pub struct LaunchConfig {
+        /// Program and arguments to run once per rank. `{seed}` expands to `run.seed`; other braces are
+        /// passed on unchanged.
         command: Vec<String> => "the built-in trainer",
-        /// Folder, relative to this file, that is copied to every host by content; each run gets its own
-        /// copy, and ranks run in it.
+        /// Directory to upload to every host, relative to this file. Each run uses its own snapshot and
+        /// runs in it.
         // A console replaces it by `sha256:HASH` before it launches.
-        code: Option<String> [Text(&PATH)] => "nothing: ranks run in the host's `workdir`",
-        /// Patterns of files below `code` that stay behind, such as `*.ckpt` or `data/`; without `/` for any
-        /// name, with `/` for the whole path.
+        code: Option<Code> => "none: ranks run in the host's `workdir`",
+        /// Patterns of files not to upload, such as `*.ckpt` or `data/`; without `/` they match any name,
+        /// with `/` the whole path.
         exclude: Vec<String> [Texts("patterns")]
-            => "`.git`, `__pycache__`, `venv`, `runs` and the like stay behind anyway",
-        /// Patterns of files that travel although `.gitignore` lists them, such as `*.so`.
-        include: Vec<String> [Texts("patterns")] => "what git ignores stays behind",
-        /// Environment of the ranks; `hosts.toml` wins. `${NAME}` is the console's own variable as of each
-        /// launch; its value is in no file and no record.
+            => "`.git`, `__pycache__`, `venv`, `runs` and the like are never uploaded",
+        /// Patterns of files to upload even if `.gitignore` excludes them, such as `*.so`.
+        include: Vec<String> [Texts("patterns")] => "files that git ignores are not uploaded",
+        /// Environment of the ranks; `hosts.toml` takes precedence. `${NAME}` expands to the console's
+        /// variable at each launch; its value is stored in no file or recording. `{seed}` expands to
+        /// `run.seed`.
         env: BTreeMap<String, String> = BTreeMap::new(),
-        /// Variables of the console that the ranks get, such as `WANDB_API_KEY`: names are recorded, values
-        /// never.
-        pass_env: Vec<String> [Texts("names of variables")] => "nothing",
+        /// Variables of the console to pass to the ranks, such as `WANDB_API_KEY`. Names are recorded,
+        /// values are not.
+        pass_env: Vec<String> [Texts("variable names")] => "none",
         /// Threads per rank (`OMP_NUM_THREADS`).
         threads: u32 [Integer(1..=4096)] = 1,
-        /// What happens when the console is gone: training goes on, or the agents stop it after `lease_s`.
+        /// When no console is attached: keep running, or stop after `lease_s`.
         on_disconnect: OnDisconnect = OnDisconnect::Keep,
-        /// Seconds without a console after which `on_disconnect = "stop"` stops the run.
+        /// Seconds without a console before `on_disconnect = "stop"` stops the run.
         lease_s: f64 [SECONDS] = 30.0,
-        /// Seconds between the polite and the hard signal.
+        /// Seconds between SIGTERM and SIGKILL.
         stop_grace_s: f64 [SECONDS] = 10.0,
-        /// Seconds that a clean stop may take while ranks make progress: `stop_grace_s` counts from the last
-        /// one then.
+        /// Maximum seconds of a clean stop while ranks make progress; `stop_grace_s` restarts with each
+        /// sign of progress.
         stop_limit_s: f64 [SECONDS] = 300.0,
-        /// Address of rank 0's store as the other hosts reach it, where SSH uses another one.
+        /// Address of rank 0 for the other hosts, if it differs from the SSH address.
         master_addr: Option<String> [Text(&ADDRESS)] => "address of the first host",
-        /// Port of rank 0's store; 0: a free one is chosen on the first host.
+        /// Port of rank 0's store; 0: a free port on the first host.
         master_port: u16 = 0,
     }
 }
 
 choices! {
-    /// What happens to a run when its console is gone.
+    /// What happens to a run when no console is attached.
     pub enum OnDisconnect {
-        /// Training goes on and any console can adopt it.
+        /// The run keeps running; any console can attach.
         Keep = "keep",
         /// The agents stop it after `lease_s`.
         Stop = "stop",
@@ -116,74 +119,74 @@ keys! {
     /// The table `[distributed]`.
     #[serde(default)]
     pub struct Distributed {
-        /// Collectives; `auto`: NCCL where every rank has a GPU, else those of CPU tensors.
-        backend: Backend = Backend::Auto,
-        /// Seconds after which a collective, or the rendezvous, gives up.
+        /// Collective backend; `auto` uses NCCL if every rank has a GPU, else TCP.
+        backend: BackendChoice = BackendChoice::Auto,
+        /// Timeout of a collective or the rendezvous, in seconds.
         timeout_s: f64 [SECONDS] = 600.0,
-        /// MiB per gradient bucket.
+        /// Size of a gradient bucket, in MiB.
         bucket_mb: f64 [Number { min: 0.0, max: 65536.0, open: true }] = 25.0,
         /// Updates between comparisons of the ranks' weight fingerprints; 0: never.
         fingerprint_every: u64 = 1,
-        /// Devices of each rank that a batch of `dqn` is split over, from the rank's own on; gradients are
+        /// Devices per rank to split a `dqn` batch over, starting with the rank's own. Gradients are
         /// gathered on the first.
         data_parallel: u32 [Integer(1..=64)] = 1,
     }
 }
 
 choices! {
-    /// The library of the collectives.
-    pub enum Backend {
-        /// NCCL where every rank has a GPU, else as `tcp`.
+    /// Collective backend.
+    pub enum BackendChoice {
+        /// NCCL if every rank has a GPU, else `tcp`.
         Auto = "auto",
         /// NCCL, for CUDA tensors.
         Nccl = "nccl",
-        /// The built-in trainer's own, for CPU tensors: TCP connections between the ranks.
+        /// TCP connections of the built-in trainer, for CPU tensors.
         Tcp = "tcp",
     }
 }
 
 keys! {
-    /// The table `[env]`. Absent options of Atari games take the values of [`Env::atari`].
+    /// The table `[env]`. Atari options that are not set take the values of [`Env::atari`].
     pub struct Env {
-        /// Environment id: classic control in Rust (such as `CartPole-v1`), an Atari game (`ALE/Pong-v5`,
-        /// `PongNoFrameskip-v4`), or any id that Gymnasium knows (`module:Name-v0` imports the module first).
+        /// Environment id: classic control in Rust (`CartPole-v1`), an Atari game (`ALE/Pong-v5`,
+        /// `PongNoFrameskip-v4`), or any Gymnasium id (`module:Name-v0` imports the module first).
         id: String [Text(&ENV_ID)],
         /// Environments over all ranks; must be divisible by the world size.
         num_envs: u32 [Integer(1..=1_000_000)],
-        /// Where environments are computed: in the trainer, or in a Python process beside each rank; `auto`:
-        /// in the trainer where it knows the id.
+        /// Run environments in the trainer (`rust`) or in a Python worker per rank (`python`); `auto` uses
+        /// Rust if the id is built in.
         #[serde(default)]
         worker: EnvWorker = EnvWorker::Auto,
-        /// Interpreter of the Python worker, on every host; `rankdeck-trainer --setup-env DIR` makes one.
+        /// Python interpreter of the worker, on every host; `rankdeck-trainer --setup-env DIR` creates one.
         #[serde(default = "default_python")]
         python: String [Text(&PROGRAM)] = default_python(),
         /// Threads of each rank's Atari emulators.
-        worker_threads: Option<u32> [Integer(1..=4096)] => "the host's cores over its ranks",
-        /// Seconds after which a Python worker that does not answer is given up; starting it may take twice
-        /// as long. With several ranks at most 0.4 of `distributed.timeout_s`, since the others wait.
+        worker_threads: Option<u32> [Integer(1..=4096)] => "host cores divided by ranks",
+        /// Timeout of a Python worker, in seconds; starting it may take twice as long. With several ranks,
+        /// at most 0.4 of `distributed.timeout_s`, because the others wait.
         #[serde(default = "default_worker_timeout_s")]
         worker_timeout_s: f64 [SECONDS] = default_worker_timeout_s(),
-        /// Steps after which an episode is cut off (truncated).
+        /// Steps after which an episode is truncated.
         max_episode_steps: Option<u32> [Integer(1..=U32)] => "the environment's own limit",
-        /// Atari: frames per step, the last two maximised.
+        /// Atari: frames per step; the observation is the maximum of the last two.
         frame_skip: Option<u32> [Integer(1..=1000)] => "4",
         /// Atari: probability that a frame repeats the previous action (sticky actions).
         repeat_action_probability: Option<f64> [SHARE] => "0.25 for `ALE/*-v5`, else 0",
-        /// Atari: at most so many idle frames begin a game.
+        /// Atari: maximum number of idle frames at the start of a game.
         noop_max: Option<u32> [Integer(0..=1000)] => "30",
-        /// Atari: in training a lost life ends the episode; evaluations and returns are of whole games.
+        /// Atari: a lost life ends the episode in training; evaluations and returns cover whole games.
         episodic_life: Option<bool> => "true",
-        /// Atari: training sees the sign of each reward; returns stay unclipped.
+        /// Atari: training uses the sign of each reward; returns stay unclipped.
         clip_rewards: Option<bool> => "true",
-        /// Atari: frames in an observation.
+        /// Atari: frames per observation.
         frame_stack: Option<u32> [Integer(1..=64)] => "4",
-        /// Atari: height and width of a frame, gray.
+        /// Atari: height and width of a grayscale frame.
         image_size: Option<u32> [Integer(8..=512)] => "84",
     }
 }
 
 impl Env {
-    /// `num_envs` environments `id`, everything else as it is by default.
+    /// Returns `num_envs` environments `id` with defaults for everything else.
     pub fn new(id: impl Into<String>, num_envs: u32) -> Env {
         Env { id: id.into(), num_envs, ..Env::default() }
     }
@@ -198,13 +201,13 @@ fn default_worker_timeout_s() -> f64 {
 }
 
 choices! {
-    /// Where environments are computed.
+    /// Where environments run.
     pub enum EnvWorker {
-        /// In Rust where the id is known there, else in Python.
+        /// In Rust if the id is built in, else in Python.
         Auto = "auto",
-        /// In this process.
+        /// In the trainer.
         Rust = "rust",
-        /// In a Python process beside each rank.
+        /// In a Python worker per rank.
         Python = "python",
     }
 }
@@ -213,56 +216,55 @@ keys! {
     /// The table `[policy]`.
     #[serde(default)]
     pub struct Policy {
-        /// Fully connected layers, for flat observations; for images the three convolutions of Mnih et al.
-        /// 2015, or the residual network of Espeholt et al. 2018.
+        /// Fully connected layers for flat observations; for images, the three convolutions of Mnih et al.
+        /// 2015 (`nature`) or the residual network of Espeholt et al. 2018 (`impala`).
         network: Network = Network::Mlp,
-        /// Widths of the hidden layers; for images those after the convolutions (512 for `nature`, 256 for
-        /// `impala` in the papers).
+        /// Widths of the hidden layers; for images, those after the convolutions (the papers use 512 for
+        /// `nature`, 256 for `impala`).
         hidden: Vec<u32> [Integers(1..=65536)] = vec![64, 64],
-        /// Channels of the three convolutions of `nature`, or of the sequences of `impala`.
+        /// Channels of the three convolutions of `nature` or the three sequences of `impala`.
         channels: Option<Vec<u32>> [Integers(1..=65536)]
             => "`[32, 64, 64]` for `nature`, `[16, 32, 32]` for `impala`",
-        /// Between the layers of `mlp`; the others have ReLU.
+        /// Activation between the layers of `mlp`; the other networks use ReLU.
         activation: Activation = Activation::Tanh,
-        /// Actor and critic share the hidden layers; networks for images always do.
+        /// Share the hidden layers between actor and critic; networks for images always do.
         shared: bool = false,
-        /// Logarithm of the actions' standard deviation at the start, for continuous actions.
+        /// Initial log standard deviation of continuous actions.
         log_std: f64 [Number { min: -20.0, max: 5.0, open: false }] = 0.0,
-        /// What runs the networks: `native`, hand-written passes for fully connected networks on the CPU,
-        /// several times as fast; `libtorch`; or the former where it can.
+        /// Implementation of the networks: `native` (hand-written CPU passes for fully connected networks,
+        /// several times as fast), `libtorch`, or `auto` (native where supported).
         kernel: Kernel = Kernel::Auto,
-        /// On a GPU, updates of PPO, DQN and SAC and the networks' looks at observations are captured as CUDA
-        /// graphs after the first few, and started with one call each; where that fails, the reason is said
-        /// and they are done step by step, as with `false`. No real GPU has compared the two yet.
+        /// On a GPU, capture updates of PPO, DQN and SAC and policy inference as CUDA graphs after the
+        /// first few steps. If capture fails, the reason is logged and they run step by step. Not yet
+        /// benchmarked on real GPUs.
         cuda_graphs: bool = false,
-        /// On a GPU, cuDNN sums in one order only, so that a run that is resumed goes on bit by bit;
-        /// CleanRL's `torch_deterministic`. `false` lets it choose, which may be faster.
+        /// On a GPU, use deterministic cuDNN algorithms, so that a resumed run is bit-identical (CleanRL's
+        /// `torch_deterministic`). `false` may be faster.
         deterministic: bool = true,
-        /// On a GPU, cuDNN times its algorithms where a shape is new, and keeps the fastest. No real GPU has
-        /// compared it with `false` yet.
+        /// On a GPU, let cuDNN benchmark its algorithms for each new shape. Not yet benchmarked on real
+        /// GPUs.
         cudnn_benchmark: bool = false,
-        /// On a GPU, images are laid out colours last for the convolutions, as they always are on CPUs. No
-        /// real GPU has compared it with `false` yet.
+        /// On a GPU, use the channels-last memory layout for convolutions, as on CPUs. Not yet benchmarked
+        /// on real GPUs.
         channels_last: bool = false,
-        /// What networks for images compute in, up to their last layers; `bf16` rounds what goes into and
-        /// comes out of each layer. Weights, last layers, losses and optimisers are f32. No real GPU has
-        /// compared the two yet.
+        /// Precision of networks for images; `bf16` rounds the inputs and outputs of all layers but the
+        /// last. Weights, last layers, losses and optimizers stay f32. Not yet benchmarked on real GPUs.
         precision: Precision = Precision::F32,
     }
 }
 
 choices! {
-    /// What networks compute in.
+    /// Precision of the networks.
     pub enum Precision {
-        /// 32 bits.
+        /// 32-bit floating point.
         F32 = "f32",
-        /// Half as many, with fewer digits.
+        /// bfloat16.
         Bf16 = "bf16",
     }
 }
 
 choices! {
-    /// The kind of network.
+    /// Network architecture.
     pub enum Network {
         /// Fully connected layers, for flat observations.
         Mlp = "mlp",
@@ -274,19 +276,19 @@ choices! {
 }
 
 choices! {
-    /// What runs the networks.
+    /// Implementation of the networks.
     pub enum Kernel {
-        /// The hand-written passes where they exist: fully connected networks on the CPU; libtorch elsewhere.
+        /// Native where supported, else libtorch.
         Auto = "auto",
-        /// The hand-written passes only.
+        /// Hand-written CPU passes for fully connected networks.
         Native = "native",
-        /// libtorch computes every pass.
+        /// libtorch.
         Libtorch = "libtorch",
     }
 }
 
 choices! {
-    /// The function between layers.
+    /// Activation function.
     pub enum Activation {
         /// Hyperbolic tangent.
         Tanh = "tanh",
@@ -301,20 +303,20 @@ keys! {
     pub struct Collect {
         /// Steps of each environment per training iteration.
         num_steps: u32 [Integer(1..=10_000_000)] = 128,
-        /// Normalise observations by their running moments over all ranks (`ppo`, `ppg`, `a2c`).
+        /// Normalize observations by their running mean and variance over all ranks (`ppo`, `ppg`, `a2c`).
         normalise_observations: bool = false,
-        /// Bound of normalised observations.
+        /// Absolute bound of normalized observations.
         clip_observations: f64 [POSITIVE] = 10.0,
-        /// Divide rewards by the running deviation of the discounted return over all ranks (`ppo`, `ppg`,
-        /// `a2c`).
+        /// Divide rewards by the running standard deviation of the discounted return over all ranks (`ppo`,
+        /// `ppg`, `a2c`).
         normalise_rewards: bool = false,
-        /// Bound of normalised rewards.
+        /// Absolute bound of normalized rewards.
         clip_rewards: f64 [POSITIVE] = 10.0,
-        /// Factor of the rewards that the learner sees.
+        /// Factor applied to the rewards that the learner receives.
         reward_scale: f64 [POSITIVE] = 1.0,
-        /// Each rank's environments are two halves, each in a Python worker of its own: one half steps while
-        /// the policy looks at the other (`ppo`, `ppg`, `a2c`). Same rollouts, bit by bit, where the
-        /// hand-written passes compute the policy; libtorch may round otherwise for half as many rows.
+        /// Split each rank's environments into two halves with a Python worker each: one half steps while
+        /// the policy processes the other (`ppo`, `ppg`, `a2c`). Rollouts are bit-identical with the native
+        /// kernel; libtorch may round differently for half as many rows.
         double_buffer: bool = false,
     }
 }
@@ -327,11 +329,11 @@ keys! {
         every: u64 = 0,
         /// Episodes per evaluation, each with its own fixed seed.
         episodes: u32 [Integer(1..=1_000_000)] = 20,
-        /// Environments that are played at the same time.
-        num_envs: Option<u32> [Integer(1..=100_000)] => "as many as episodes, at most 32",
-        /// Steps after which an evaluation cuts an episode off; it counts as it stands.
+        /// Environments to evaluate in parallel.
+        num_envs: Option<u32> [Integer(1..=100_000)] => "number of episodes, at most 32",
+        /// Steps after which an evaluation truncates an episode; its return so far counts.
         max_steps: u32 [Integer(1..=U32)] = 100_000,
-        /// The run ends, successfully, when an evaluation's mean return reaches this.
+        /// End the run successfully when the mean return of an evaluation reaches this value.
         stop_value: Option<f64> => "never",
     }
 }
@@ -339,16 +341,16 @@ keys! {
 keys! {
     /// The table `[checkpoint]`.
     #[serde(default)]
-    pub struct Checkpoint {
+    pub struct CheckpointConfig {
         /// Training iterations between checkpoints; 0: only best and last.
         every: u64 = 0,
         /// Also keep the checkpoint with the best evaluation.
         best: bool = true,
-        /// Also write every rank's replay (DQN, SAC), or the rollouts of the present phase (PPG), with each
-        /// `latest`; false: a restart fills replay again before it learns on, and that phase learns from
-        /// fewer rollouts.
+        /// Also save each rank's replay buffer (DQN, SAC) or the rollouts of the current phase (PPG) with
+        /// each `latest`. If false, a restart refills the buffer before it learns, and the phase learns
+        /// from fewer rollouts.
         replay: bool = false,
-        /// Checkpoints of single iterations (`iter-N`) that are kept, the newest ones; 0: all.
+        /// Number of newest iteration checkpoints (`iter-N`) to keep; 0: all.
         keep: u32 = 0,
     }
 }
@@ -356,44 +358,44 @@ keys! {
 keys! {
     /// The table `[watch]`.
     #[serde(default)]
-    pub struct Watch {
-        /// What to do about a red verdict on a living rank that is certain: say so, stop (exit code 4), or
-        /// restart from the latest checkpoint. Silence alone is never certain, unless `silence_is_stuck_s`
+    pub struct WatchConfig {
+        /// Action on a certain, critical verdict about a live rank: report it, stop (exit code 4), or
+        /// restart from the latest checkpoint. Silence alone is never certain unless `silence_is_stuck_s`
         /// is set.
         on_stuck: OnStuck = OnStuck::Report,
-        /// Seconds without a sample after which a host is `lost`.
+        /// Seconds without a sample before a host is `lost`.
         lost_after_s: f64 [SECONDS] = 5.0,
-        /// Seconds that others must have waited in a collective before the rank that has not entered it is
+        /// Seconds that other ranks wait in a collective before the rank that has not entered it is
         /// `behind`.
         behind_after_s: f64 [SECONDS] = 5.0,
-        /// Seconds allowed for start-up and rendezvous before `behind` may be said about them.
+        /// Seconds allowed for startup and rendezvous before a `behind` verdict.
         init_budget_s: f64 [SECONDS] = 120.0,
-        /// Seconds allowed for an evaluation or a checkpoint that shows no progress, and for whatever a rank
+        /// Seconds allowed for an evaluation or a checkpoint without progress, and for anything that a rank
         /// of a script does while others wait for it.
         rank0_budget_s: f64 [SECONDS] = 600.0,
-        /// Seconds of silence after which a rank that others wait for counts as stuck without any proof, so
-        /// that `on_stuck` acts on it. A healthy rank may be silent, too: choose more than any evaluation,
-        /// download or remote call of the run takes.
+        /// Treat a rank that others wait for as stuck after this many seconds without progress, even
+        /// without proof, so that `on_stuck` applies. Healthy ranks can be silent, too: choose more than
+        /// the longest evaluation, download or remote call.
         silence_is_stuck_s: Option<f64> [SECONDS] => "never",
-        /// Ranks compare every collective before they begin it, so that the first difference is named at its
-        /// call: slower; `rankdeck restart --check-collectives` does the same for one generation.
+        /// Check that all ranks issue the same collective before each one. Slow, finds the first mismatch;
+        /// `rankdeck restart --check-collectives` enables it for one generation.
         check_collectives: bool = false,
-        /// Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`; scripts stay as
-        /// they are.
+        /// Report the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`; scripts
+        /// need no changes.
         python_hook: bool = true,
-        /// Compare the weights of Python ranks after steps of their optimisers, by a few elements of each
-        /// parameter: at most 1 % of the time. Needs `python_hook`.
+        /// Compare the weights of Python ranks after optimizer steps, by a few elements per parameter;
+        /// takes at most 1% of the time. Needs `python_hook`.
         fingerprint_weights: bool = true,
-        /// Say so when the run does not learn: values that are no numbers, a policy that collapses, values
-        /// that diverge, evaluations that fall. `on_stuck` never acts on it.
+        /// Detect learning problems: NaN, policy collapse, divergence, falling evaluations. `on_stuck`
+        /// never acts on them.
         learning: bool = true,
     }
 }
 
 choices! {
-    /// What to do about a stuck rank.
+    /// Action on a stuck rank.
     pub enum OnStuck {
-        /// The run goes on; screen, lines and JSON name the stuck rank.
+        /// The run keeps running; screen, lines and JSON report the stuck rank.
         Report = "report",
         /// Stop the run; exit code 4.
         Stop = "stop",
@@ -406,26 +408,25 @@ keys! {
     /// The table `[restart]`.
     #[serde(default)]
     pub struct Restart {
-        /// Restarts by policy over the life of the run, each a new generation from the latest checkpoint.
+        /// Maximum automatic restarts per run, each from the latest checkpoint.
         max_restarts: Option<u32> [Integer(0..=1_000_000)]
-            => "0; 3 where `watch.on_stuck` or `lost_host` asks for restarts",
-        /// Seconds before a restart; doubled with each restart that made no progress.
+            => "0; 3 if `watch.on_stuck` or `lost_host` requests restarts",
+        /// Seconds before a restart; doubled after each restart without progress.
         backoff_s: f64 [Number { min: 0.0, max: YEAR_S, open: false }] = 1.0,
-        /// Longest wait before a restart, seconds.
+        /// Longest wait before a restart, in seconds.
         backoff_max_s: f64 [Number { min: 0.0, max: YEAR_S, open: false }] = 60.0,
-        /// Restarts in a row without a new checkpoint or training iteration after which the policy gives up.
+        /// Give up after this many restarts in a row without a new checkpoint or training iteration.
         no_progress: u32 [Integer(1..=1_000_000)] = 2,
-        /// A host that gives no proof of its stop after a failure: the run ends, or the next generation does
-        /// without the host.
+        /// If a host cannot verify its stop after a failure: end the run, or restart without the host.
         lost_host: LostHost = LostHost::Stop,
     }
 }
 
 impl Restart {
-    /// Restarts where `watch.on_stuck` or `lost_host` asks for them and `max_restarts` is absent.
+    /// Default of `max_restarts` if `watch.on_stuck` or `lost_host` requests restarts.
     pub const ASKED: u32 = 3;
 
-    /// Milliseconds before a restart that follows `barren` restarts without progress.
+    /// Returns the milliseconds before a restart that follows `barren` restarts without progress.
     pub fn delay_ms(&self, barren: u32) -> u64 {
         let seconds = self.backoff_s * f64::from(2_u32.saturating_pow(barren));
         (seconds.min(self.backoff_max_s).max(0.0) * 1000.0) as u64
@@ -433,11 +434,11 @@ impl Restart {
 }
 
 choices! {
-    /// What to do about a host that was lost.
+    /// Action on a host that cannot verify its stop.
     pub enum LostHost {
-        /// The run ends.
+        /// End the run.
         Stop = "stop",
-        /// The next generation does without it.
+        /// Restart without the host.
         Exclude = "exclude",
     }
 }
@@ -446,14 +447,82 @@ keys! {
     /// The table `[metrics]`.
     #[serde(default)]
     pub struct Metrics {
-        /// Shipped sets of patterns: `cleanrl` for `global_step=..., episodic_return=...` and `SPS: ...`.
+        /// Built-in sets of patterns: `cleanrl` for `global_step=..., episodic_return=...` and `SPS: ...`.
         presets: Vec<String> [Texts("names")] => "none",
-        /// Regular expressions, one named group per value, such as
-        /// `step (?P<env_step>[0-9]+) loss (?P<loss>[-0-9.e]+)`; `env_step`, `return` and `SPS` have their
-        /// usual meaning, other names become charts.
+        /// Regular expressions with one named group per value, such as `step (?P<env_step>[0-9]+) loss
+        /// (?P<loss>[-0-9.e]+)`. `env_step`, `return` and `SPS` have their usual meaning; other names
+        /// become charts.
         stdout: Vec<String> [Texts("patterns")] => "none",
-        /// Folder with TensorBoard event files that rank 0 writes, on its host: scalars, histograms,
-        /// pictures; relative paths begin at `workdir`.
+        /// Directory of TensorBoard event files that rank 0 writes (scalars, histograms, images); relative
+        /// to `workdir`.
         tensorboard: Option<String> [Text(&PATH)] => "none",
+    }
+}
+
+/// Frames after which a game is truncated: half an hour, as in ale-py.
+const MAX_FRAMES: u64 = 108_000;
+
+/// Options of an Atari game, with their defaults: the wrappers of CleanRL's `ppo_atari.py` and `dqn_atari.py`
+/// and of DI-engine's `wrap_deepmind`, which follow OpenAI's Baselines and Mnih et al. 2015.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Atari {
+    /// Frames per step; the observation is the maximum of the last two.
+    pub frame_skip: u32,
+    /// Probability that a frame repeats the previous action (Machado et al. 2018, sticky actions).
+    pub repeat_action_probability: f64,
+    /// A game starts with 1 to this many idle frames.
+    pub noop_max: u32,
+    /// A lost life ends the episode in training, without a reset; never in an evaluation.
+    pub episodic_life: bool,
+    /// Training uses the sign of each reward; evaluations never do.
+    pub clip_rewards: bool,
+    /// Frames in an observation.
+    pub frame_stack: u32,
+    /// Height and width of a frame in pixels, gray.
+    pub image_size: u32,
+    /// Frames after which a game is truncated.
+    pub max_frames: u64,
+}
+
+impl Env {
+    /// Returns the Atari options that the file sets.
+    pub fn atari_keys(&self) -> Vec<&'static str> {
+        [
+            ("frame_skip", self.frame_skip.is_some()),
+            ("repeat_action_probability", self.repeat_action_probability.is_some()),
+            ("noop_max", self.noop_max.is_some()),
+            ("episodic_life", self.episodic_life.is_some()),
+            ("clip_rewards", self.clip_rewards.is_some()),
+            ("frame_stack", self.frame_stack.is_some()),
+            ("image_size", self.image_size.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(key, set)| set.then_some(key))
+        .collect()
+    }
+
+    /// Returns whether the id is that of an Atari game.
+    pub fn looks_atari(&self) -> bool {
+        self.id.starts_with("ALE/") || self.id.contains("NoFrameskip-")
+    }
+
+    /// Returns all options, with defaults for those that the file does not set.
+    pub fn atari(&self) -> Atari {
+        // As ale-py registers these ids.
+        let sticky = if self.id.starts_with("ALE/") || self.id.ends_with("-v0") { 0.25 } else { 0.0 };
+        let frame_skip = self.frame_skip.unwrap_or(4);
+        Atari {
+            frame_skip,
+            repeat_action_probability: self.repeat_action_probability.unwrap_or(sticky),
+            noop_max: self.noop_max.unwrap_or(30),
+            episodic_life: self.episodic_life.unwrap_or(true),
+            clip_rewards: self.clip_rewards.unwrap_or(true),
+            frame_stack: self.frame_stack.unwrap_or(4),
+            image_size: self.image_size.unwrap_or(84),
+            max_frames: self
+                .max_episode_steps
+                .map_or(MAX_FRAMES, |steps| u64::from(steps) * u64::from(frame_skip))
+                .min(i32::MAX as u64),
+        }
     }
 }

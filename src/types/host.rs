@@ -1,8 +1,8 @@
 //! Hosts: as `hosts.toml` writes them, and with the defaults filled in.
 
-use crate::schema::Kind::{Choice, Integer, Text, Texts};
+use crate::schema::ValueKind::{Choice, Integer, Text, Texts};
 use crate::schema::text_rules::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PATH, SHELL, USER};
-use crate::schema::{KeyType, Keys, Kind, keys};
+use crate::schema::{KeyType, Keys, ValueKind, keys};
 use crate::setup::{CONDA, CONTAINER, Setup, Uv};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,24 +11,23 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Gpus {
-    /// `"all"`, or `"auto"`: all that are there, and none where there are none. Validation refuses other
-    /// words.
+    /// `"all"`, or `"auto"`, which accepts zero. Validation rejects other words.
     Word(String),
-    /// The first so many.
+    /// The first N.
     Count(u32),
     /// These NVML indices.
     List(Vec<u32>),
 }
 
 impl Gpus {
-    /// All that are there, also if that is none.
+    /// Returns whether zero GPUs are acceptable.
     pub fn is_auto(&self) -> bool {
         matches!(self, Gpus::Word(word) if word == "auto")
     }
 }
 
 impl KeyType for Gpus {
-    const KIND: Kind = Kind::Gpus;
+    const KIND: ValueKind = ValueKind::Gpus;
 }
 
 /// How to reach a host.
@@ -37,25 +36,25 @@ impl KeyType for Gpus {
 pub enum Transport {
     #[default]
     Ssh,
-    /// The system's `ssh`, a process per command: for what the built-in SSH cannot do.
+    /// The system's `ssh`, one process per command, for features that the built-in SSH lacks.
     Openssh,
     /// A child of the console on this machine.
     Local,
-    /// A step of the Slurm allocation that the console is in; never written in a file.
+    /// A step of the console's Slurm allocation; never written in a file.
     Slurm,
 }
 
 impl KeyType for Transport {
-    const KIND: Kind = Choice(&["ssh", "openssh", "local"]);
+    const KIND: ValueKind = Choice(&["ssh", "openssh", "local"]);
 }
 
 keys! {
     /// The file `hosts.toml` as written.
     #[serde(default)]
     pub struct Hosts {
-        /// Values for hosts that do not say otherwise.
-        defaults: HostTable [Kind::Table(HostTable::DEFAULTS)] => "no defaults",
-        /// One table per host, in node_rank order.
+        /// Default values for all hosts.
+        defaults: HostTable [ValueKind::Table(HostTable::DEFAULTS)] => "no defaults",
+        /// One table per host, in node-rank order.
         host: Vec<HostTable>,
     }
 }
@@ -64,67 +63,65 @@ keys! {
     /// One `[[host]]`, or `[defaults]`. Every key is optional for serde, so that both are the same table.
     #[serde(default)]
     pub struct HostTable {
-        /// Unique name, shown everywhere.
+        /// Unique name of the host.
         name: Option<String> [Text(&NAME)],
-        /// How to reach the host; `openssh` runs the system's `ssh` and asks nothing; `local` is this
-        /// machine.
+        /// Transport: built-in SSH, the system's `ssh` (non-interactive), or this machine.
         transport: Option<Transport> => "`\"ssh\"`",
-        /// Address or alias of `~/.ssh/config`. Without `launch.master_addr`, the first host's must also be
-        /// reachable from the other hosts.
+        /// Address or alias in `~/.ssh/config`. Without `launch.master_addr`, the other hosts must reach
+        /// the first host at this address.
         address: Option<String> [Text(&ADDRESS)] => "the name; `127.0.0.1` for local hosts",
         /// SSH port.
         port: Option<u16> [Integer(1..=65535)] => "`~/.ssh/config`, else 22",
         /// Login user.
         user: Option<String> [Text(&USER)] => "`~/.ssh/config`, else the local user",
-        /// Private key; `~/` is this machine's home folder.
-        identity_file: Option<String> [Text(&PATH)] => "agent, `~/.ssh/config`, usual keys",
+        /// Private key; `~/` is the home directory of this machine.
+        identity_file: Option<String> [Text(&PATH)] => "ssh-agent, `~/.ssh/config`, default keys",
         /// Jump hosts, `user@host:port`, separated by commas.
         proxy_jump: Option<String> [Text(&JUMP)] => "`~/.ssh/config`",
-        /// `"all"`, the first so many, or a list of NVML indices; `"auto"` is all, also where that is none.
-        gpus: Option<Gpus> => "no GPU",
-        /// Ranks on this host; with fewer GPUs than ranks, ranks share GPUs in turn.
+        /// GPUs to use: `"all"`, a count, or a list of indices; `"auto"` accepts zero.
+        gpus: Option<Gpus> => "none",
+        /// Ranks on this host. If there are fewer GPUs than ranks, ranks share GPUs round-robin.
         nproc: Option<u32> [Integer(1..=4096)] => "one per GPU, or 1 without GPUs",
-        /// Folder on the host that holds `runs/`; relative paths begin at the home folder (SSH) or the
-        /// current folder (local).
+        /// Directory on the host for `runs/`; relative to the home directory (SSH) or the current directory
+        /// (local).
         workdir: Option<String> [Text(&PATH)] => "`.` for local hosts, `rankdeck` for SSH hosts",
-        /// Environment of the ranks; wins over the experiment's.
-        env: Option<BTreeMap<String, String>> => "nothing",
-        /// Virtual environment on the host that is activated for the ranks; relative paths begin at
-        /// `workdir`. A host has one of `venv`, `conda`, `uv` and `container`.
-        venv: Option<String> [Text(&PATH)] => "nothing",
-        /// Conda environment that is activated for the ranks, by name or folder; conda need not be on `PATH`.
-        conda: Option<String> [Text(&CONDA)] => "nothing",
-        /// The ranks' environment is made by `uv sync`, from the project in the ranks' folder (`true`) or in
-        /// a folder of the host.
-        uv: Option<Uv> => "nothing",
-        /// Container of the ranks as on a command line, without `run` or `exec`: `"apptainer IMAGE.sif"`,
-        /// `"docker IMAGE"`, `"podman --shm-size 8g IMAGE"`.
-        container: Option<String> [Text(&CONTAINER)] => "nothing",
-        /// Environment modules (`module load`) for the ranks.
-        modules: Option<Vec<String>> [Texts("module names")] => "nothing",
-        /// Shell line before each rank, such as `source venv/bin/activate`, after the keys above. It begins
-        /// in `workdir`, in the login shell when that is bash or zsh, else in bash, else in sh. A rank whose
-        /// prelude fails is not started.
-        prelude: Option<String> [Text(&SHELL)] => "nothing",
-        /// libtorch for the built-in trainer: a folder on the host, or `python:PATH` for the torch of that
-        /// interpreter.
-        libtorch: Option<String> [Text(&LIBTORCH)] => "what the host offers",
+        /// Environment of the ranks; takes precedence over the experiment's.
+        env: Option<BTreeMap<String, String>> => "none",
+        /// Virtual environment to activate on the host; relative to `workdir`. A host has one of `venv`,
+        /// `conda`, `uv` and `container`.
+        venv: Option<String> [Text(&PATH)] => "none",
+        /// Conda environment to activate, by name or directory; conda need not be on `PATH`.
+        conda: Option<String> [Text(&CONDA)] => "none",
+        /// Run `uv sync` in the ranks' directory (`true`) or in this directory on the host.
+        uv: Option<Uv> => "none",
+        /// Container to run the ranks in, as on a command line without `run` or `exec`: `"apptainer
+        /// IMAGE.sif"`, `"docker IMAGE"`, `"podman --shm-size 8g IMAGE"`.
+        container: Option<String> [Text(&CONTAINER)] => "none",
+        /// Environment modules to load (`module load`).
+        modules: Option<Vec<String>> [Texts("module names")] => "none",
+        /// Shell command to run before each rank, such as `source venv/bin/activate`; if it fails, the rank
+        /// does not start. It runs after the keys above, in `workdir`, in the login shell if that is bash
+        /// or zsh, else in bash or sh.
+        prelude: Option<String> [Text(&SHELL)] => "none",
+        /// libtorch for the built-in trainer: a directory on the host, or `python:PATH` for the torch of
+        /// that interpreter.
+        libtorch: Option<String> [Text(&LIBTORCH)] => "found on the host",
         /// Network interface for the rendezvous and the collectives.
         interface: Option<String> [Text(&INTERFACE)]
-            => "the library's choice; `lo` when all ranks are on one machine",
+            => "chosen by the library; `lo` if all ranks are on one machine",
     }
 }
 
 impl KeyType for Vec<HostTable> {
-    const KIND: Kind = Kind::Tables(HostTable::KEYS);
+    const KIND: ValueKind = ValueKind::Tables(HostTable::KEYS);
 }
 
 impl HostTable {
     /// The keys of `[defaults]`: all but the name.
-    pub const DEFAULTS: Keys = HostTable::KEYS.split_at(1).1;
+    pub(crate) const DEFAULTS: Keys = HostTable::KEYS.split_at(1).1;
 
-    /// What comes before each rank: the host's own keys, else those of `[defaults]`. An environment of its
-    /// own replaces whichever the defaults have.
+    /// Returns the setup before each rank: the host's keys, else those of `[defaults]`. A Python environment
+    /// of the host replaces that of the defaults.
     pub fn setup(&self, defaults: &HostTable) -> Setup {
         let has = |table: &HostTable| {
             table.venv.is_some() || table.conda.is_some() || table.uv.is_some() || table.container.is_some()
@@ -147,32 +144,31 @@ impl HostTable {
 /// One host with the defaults filled in.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
-    /// The name in hosts.toml; no two hosts have the same.
+    /// The unique name in hosts.toml.
     pub name: String,
     /// Address or ssh alias.
     pub address: String,
-    /// SSH port when given in hosts.toml.
+    /// SSH port, if given in hosts.toml.
     pub port: Option<u16>,
-    /// Login user when given in hosts.toml.
+    /// Login user, if given in hosts.toml.
     pub user: Option<String>,
-    /// Private key when given in hosts.toml, `~` expanded.
+    /// Private key, if given in hosts.toml, with `~` expanded.
     pub identity_file: Option<String>,
-    /// Jump hosts when given in hosts.toml.
+    /// Jump hosts, if given in hosts.toml.
     pub proxy_jump: Option<String>,
-    /// Which GPUs; `None`: a CPU host.
+    /// GPUs to use; `None`: CPUs only.
     pub gpus: Option<Gpus>,
-    /// Ranks when given.
+    /// Ranks, if given.
     pub nproc: Option<u32>,
-    /// Folder for runs on the host; relative paths start at the home folder (SSH) or the current one (local).
+    /// Directory for runs on the host; relative to the home directory (SSH) or the current one (local).
     pub workdir: String,
     /// Environment of the ranks.
     pub env: BTreeMap<String, String>,
-    /// What comes before each rank.
+    /// Setup before each rank.
     #[serde(default, flatten)]
     pub setup: Setup,
     /// libtorch on the host.
     pub libtorch: Option<String>,
-    /// How to reach it.
     pub transport: Transport,
     /// Interface for rendezvous and collectives.
     pub interface: Option<String>,
@@ -183,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_environment_of_a_host_replaces_that_of_the_defaults() {
+    fn host_python_environment_replaces_that_of_defaults() {
         let defaults = HostTable {
             conda: Some("rl".into()),
             prelude: Some("ulimit -n 1".into()),

@@ -1,4 +1,4 @@
-//! Names of things: ranks, nodes, runs, generations, and the two kinds of time.
+//! Identifiers: ranks, hosts, runs, generations, and the two kinds of time.
 //!
 //! Invariants:
 //! - RUN-ID-1: a run's name that comes from a file or a wire is a plain file name.
@@ -18,7 +18,7 @@ macro_rules! number {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The number as an index into a vector ordered by it.
+            /// Returns the number as an index into a vector ordered by it.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -46,14 +46,14 @@ number! {
     NodeRank
 }
 number! {
-    /// One life of the process group. A restart begins a new generation; the first is 0 (torchelastic's
-    /// restart count).
+    /// Generation of the worker group. A restart starts a new one; the first is 0 (torchelastic's restart
+    /// count).
     Generation
 }
 
 /// A run: `NAME-YYYYMMDD-HHMMSS`, chosen once by the console that launches it and passed to every host.
 ///
-/// It becomes the name of folders on every machine. A text that cannot be one is not decoded (RUN-ID-1).
+/// It names directories on every machine. A text that cannot be a file name is not decoded (RUN-ID-1).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct RunId(pub String);
@@ -62,10 +62,10 @@ impl RunId {
     /// Longest name, bytes.
     const LONGEST: usize = 128;
 
-    /// The run of this name.
+    /// Parses the name of a run.
     ///
     /// # Errors
-    /// The text holds something else than letters, digits, `-`, `_` and `.`, or begins with `.`.
+    /// The text contains anything but letters, digits, `-`, `_` and `.`, or starts with `.`.
     pub fn parse(text: &str) -> Result<RunId, HintedError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let fits = !text.is_empty() && text.len() <= RunId::LONGEST && !text.starts_with('.');
@@ -73,8 +73,8 @@ impl RunId {
             return Ok(RunId(text.to_owned()));
         }
         Err(HintedError::new(
-            format!("`{}` cannot be the name of a run", crate::words::clip(text, RunId::LONGEST)),
-            "use letters, digits, `-`, `_` and `.`, not beginning with `.`",
+            format!("invalid run name `{}`", crate::words::clip(text, RunId::LONGEST)),
+            "use letters, digits, `-`, `_` and `.`, not starting with `.`",
         ))
     }
 }
@@ -99,18 +99,18 @@ impl fmt::Display for RunId {
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// Milliseconds since `earlier`, 0 when `earlier` is later.
+    /// Returns the milliseconds since `earlier`; 0 if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// This time plus `ms` milliseconds.
+    /// Returns this time plus `ms` milliseconds.
     pub fn plus(self, ms: u64) -> Timestamp {
         Timestamp(self.0.saturating_add(ms))
     }
 }
 
-/// Seconds since the Unix epoch, to show and for `time` in JSON. Nothing is decided by it.
+/// Seconds since the Unix epoch, for display and for `time` in JSON; never used for decisions.
 pub type WallTime = f64;
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn run_id_1_only_a_plain_file_name_is_decoded() {
+    fn run_id_1_only_plain_file_names_are_decoded() {
         for good in ["a", "ppo-20260101-000000-2", "A_1.b"] {
             assert_eq!(RunId::try_from(good.to_string()).unwrap(), RunId(good.into()));
         }

@@ -1,12 +1,12 @@
 //! Plain types that all crates of rankdeck share. No I/O, no clock.
 //!
-//! What the user wrote ([`host`], [`experiment`]), what becomes of it ([`plan`]), and the names of things
-//! ([`ids`]).
+//! Configuration ([`host`], [`experiment`]), its resolved form ([`plan`]), and identifiers ([`ids`]).
 
-pub mod atari;
+pub mod code;
 pub mod error;
 pub mod exit;
 pub mod experiment;
+pub mod hidden;
 pub mod host;
 pub mod ids;
 pub mod learn;
@@ -17,6 +17,7 @@ pub mod probe;
 pub mod quote;
 pub mod schema;
 pub mod setup;
+pub mod template;
 pub mod ui;
 pub mod variables;
 pub mod webhook;

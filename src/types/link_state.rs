@@ -1,14 +1,14 @@
-//! What a console knows of its connection to a host, and what that connection may ask of the user.
+//! State of a console's connection to a host, and its prompts for the user.
 
 use crate::error::HintedError;
 use crate::probe::Probe;
 use serde::{Deserialize, Serialize};
 
-/// How far the connection to an agent is.
+/// State of the connection to an agent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum LinkState {
-    /// Nothing has been tried yet.
+    /// Not started.
     #[default]
     Idle,
     /// TCP, handshake, host key, login.
@@ -16,14 +16,11 @@ pub enum LinkState {
         /// Attempt, from 1.
         attempt: u32,
     },
-    /// Waits for the user.
-    Asking {
-        /// What to ask.
-        prompt: Prompt,
-    },
-    /// Files are on their way.
+    /// Waiting for the user.
+    Asking { prompt: Prompt },
+    /// Uploading files.
     Uploading {
-        /// The name of the file that is uploaded.
+        /// Name of the file.
         what: String,
         /// Bytes sent.
         done: u64,
@@ -32,34 +29,34 @@ pub enum LinkState {
     },
     /// The agent is being started.
     Starting,
-    /// Messages flow; `hello` follows.
+    /// Connected; `hello` follows.
     Ready {
-        /// What was found on the host on the way.
+        /// Facts about the host.
         probe: Probe,
     },
-    /// It broke and is being mended; the agent and its ranks are not touched by that.
+    /// Disconnected and reconnecting; the agent and its ranks are not affected.
     Lost {
-        /// Why the link was lost.
+        /// Reason of the loss.
         reason: String,
         /// Milliseconds until the next attempt.
         retry_ms: u64,
     },
-    /// It cannot work; nothing runs there because of us.
+    /// Failed permanently; this console runs nothing on the host.
     Failed(HintedError),
-    /// Closed by us.
+    /// Closed by the console.
     Closed,
 }
 
 impl LinkState {
-    /// How the reason of a loss begins where nothing broke: no sign of life came for too long.
-    pub const SILENT: &str = "no sign of life from the agent";
+    /// Prefix of [`LinkState::Lost`]'s reason if the agent was silent for too long.
+    pub const SILENT: &str = "no message from the agent";
 
-    /// It was given up because nothing came over it. Nothing says that it broke.
+    /// Returns whether the link was lost because of silence, not because it broke.
     pub fn fell_silent(&self) -> bool {
         matches!(self, LinkState::Lost { reason, .. } if reason.starts_with(LinkState::SILENT))
     }
 
-    /// Why it cannot work.
+    /// Returns the permanent failure, if any.
     pub fn failure(&self) -> Option<&HintedError> {
         if let LinkState::Failed(failure) = self { Some(failure) } else { None }
     }
@@ -71,7 +68,7 @@ impl LinkState {
 pub enum Prompt {
     /// The host's key is not in known_hosts. Answer `yes` to accept and remember it.
     UnknownHostKey {
-        /// Host as asked for, `[host]:port` when the port is not 22.
+        /// Requested host, `[host]:port` if the port is not 22.
         host: String,
         /// The key's algorithm, such as `ssh-ed25519`.
         key_type: String,
@@ -83,9 +80,9 @@ pub enum Prompt {
         /// The path of the private key.
         key: String,
     },
-    /// The server wants a password or the answer to a question.
+    /// The server asks for a password or a code.
     Password {
-        /// Who logs in where, as `user@host`.
+        /// The account, as `user@host`.
         account: String,
         /// The server's question.
         text: String,

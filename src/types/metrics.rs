@@ -1,16 +1,16 @@
-//! Patterns of `[metrics]`: what they may hold, and the shipped ones.
+//! Patterns of `[metrics]`, and the built-in ones.
 
 use super::experiment::Metrics;
 use super::plan::PlanError;
 use regex_lite::{Regex, RegexBuilder};
 
 /// Most patterns of one experiment.
-pub const PATTERNS: usize = 64;
+pub(crate) const PATTERNS: usize = 64;
 /// Largest compiled pattern, bytes.
 const SIZE: usize = 1 << 20;
 
-/// Sets of patterns that `metrics.preset` names.
-pub const PRESETS: [(&str, &[&str]); 1] = [(
+/// Built-in sets of patterns, for `metrics.presets`.
+pub(crate) const PRESETS: [(&str, &[&str]); 1] = [(
     "cleanrl",
     &[
         // `print(f"global_step={global_step}, episodic_return={info['episode']['r']}")`, with the array
@@ -20,9 +20,10 @@ pub const PRESETS: [(&str, &[&str]); 1] = [(
     ],
 )];
 
-/// The compiled patterns in their order, presets first.
+/// Compiles the patterns in their order, presets first.
 ///
-/// Errors: everything that is wrong with presets and patterns, each with its key.
+/// # Errors
+/// All errors in presets and patterns, each with its key.
 pub fn compile(metrics: &Metrics) -> Result<Vec<Regex>, Vec<PlanError>> {
     let (mut patterns, mut wrong) = (Vec::new(), Vec::new());
     for (index, name) in metrics.presets.iter().enumerate() {
@@ -32,8 +33,8 @@ pub fn compile(metrics: &Metrics) -> Result<Vec<Regex>, Vec<PlanError>> {
                 let known = PRESETS.map(|(name, _)| format!("`{name}`")).join(", ");
                 wrong.push(PlanError::new(
                     format!("metrics.presets.{index}"),
-                    format!("there is no preset `{name}`"),
-                    format!("shipped presets: {known}"),
+                    format!("unknown preset `{name}`"),
+                    format!("known presets: {known}"),
                 ));
             }
         }
@@ -47,8 +48,8 @@ pub fn compile(metrics: &Metrics) -> Result<Vec<Regex>, Vec<PlanError>> {
         }
     }
     if patterns.len() > PATTERNS {
-        let error = format!("{} patterns, {PATTERNS} are allowed", patterns.len());
-        wrong.push(PlanError::new("metrics.stdout", error, "leave some out"));
+        let error = format!("{} patterns, limit {PATTERNS}", patterns.len());
+        wrong.push(PlanError::new("metrics.stdout", error, "remove some patterns"));
     }
     if wrong.is_empty() { Ok(patterns) } else { Err(wrong) }
 }
@@ -56,15 +57,15 @@ pub fn compile(metrics: &Metrics) -> Result<Vec<Regex>, Vec<PlanError>> {
 fn pattern(text: &str) -> Result<Regex, (String, String)> {
     let pattern = RegexBuilder::new(text).size_limit(SIZE).build().map_err(|error| {
         (
-            format!("the pattern `{text}` cannot be read: {error}"),
+            format!("invalid pattern `{text}`: {error}"),
             "write it as a TOML literal string, in single quotes: 'loss=(?P<loss>[0-9.]+)'".to_owned(),
         )
     })?;
     match pattern.capture_names().flatten().next() {
         Some(_) => Ok(pattern),
         None => Err((
-            format!("the pattern `{text}` has no named group"),
-            "name what it finds: `(?P<loss>[-+0-9.eE]+)`".to_owned(),
+            format!("pattern `{text}` has no named group"),
+            "name the value: `(?P<loss>[-+0-9.eE]+)`".to_owned(),
         )),
     }
 }
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn cleanrls_prints_are_found() {
+    fn cleanrl_preset_matches_its_prints() {
         let patterns = compile(&with(&["cleanrl"], &[])).unwrap();
         let find = |line: &str| {
             patterns.iter().find_map(|pattern| pattern.captures(line)).map(|found| {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_refused_with_advice() {
+    fn invalid_pattern_names_its_key() {
         for (presets, stdout) in
             [(&["nope"][..], &[][..]), (&[][..], &["(", "x"][..]), (&[][..], &["loss=(.*)"][..])]
         {

@@ -1,34 +1,33 @@
-//! The plan: hosts and an experiment resolved into ranks, sizes and environments. Pure.
+//! The plan: hosts and an experiment resolved into ranks, sizes and environments.
 //!
-//! Owner: the console that launches a generation makes its plan. Every launch carries it, so that any agent
-//! can tell it to any console. Invariants:
+//! The console that launches a generation makes its plan. Every launch contains it, so that any agent can
+//! send it to any console. Invariants:
 //! - PLAN-1: ranks are `0..world_size`, contiguous, ordered by (node_rank, local_rank).
-//! - PLAN-2: every global size is divisible by what splits it. Otherwise there is an error that names the
-//!   key.
-//! - PLAN-3: a plan leaves nothing open: the backend is `tcp`, `nccl` or a program's `own`, also in
-//!   `experiment.distributed.backend`, which the trainer reads.
+//! - PLAN-2: every global size is divisible by its divisor; otherwise an error names the key.
+//! - PLAN-3: nothing is stored that follows from the rest: backend, addresses and interfaces are methods, and
+//!   none of them is left open. They are written into the plan's serialized form.
 //! - PLAN-4: a host without ranks is excluded from the generation. It keeps its index, so that agents,
-//!   folders and links keep their numbers over all generations; `NODE_RANK` counts only hosts with ranks.
+//!   directories and links keep their numbers over all generations; `NODE_RANK` counts only hosts with ranks.
 
 mod environment;
 pub mod limits;
-mod replan;
 mod resolve;
-mod sizes;
-mod told;
+mod wire;
 
-pub use environment::{rank_environment, ras_address, user_environment};
-pub use replan::replan;
-pub use sizes::size_problem;
+pub use environment::{rank_environment, ras_address, user_environment, visible_devices};
+pub use limits::size_problem;
+pub use resolve::replan;
 
 use crate::error::HintedError;
-use crate::experiment::Experiment;
-use crate::host::Host;
+use crate::experiment::{BackendChoice, Experiment};
+use crate::hidden;
+use crate::host::{Host, Transport};
 use crate::ids::{LocalRank, NodeRank, Rank, RunId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 
-/// A run as typed, checked as far as that is possible without asking the hosts.
+/// A run as requested, checked as far as possible without the hosts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanDraft {
     /// Name and time of the launch.
@@ -40,32 +39,31 @@ pub struct PlanDraft {
     /// Names of hosts that get no ranks.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub excluded: BTreeSet<String>,
-    /// Checkpoint that it begins from, on rank 0's host; `None`: from the beginning.
+    /// Checkpoint to resume from, on rank 0's host; `None`: start from scratch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
 }
 
-/// Why a draft does not become a plan.
+/// An error in a draft.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
 pub struct PlanError {
-    /// What cannot work, and what to change.
     pub cause: HintedError,
-    /// The key that it is about, dotted: `env.num_envs`, or `host.1.gpus` for the second host.
+    /// The dotted key: `env.num_envs`, or `host.1.gpus` for the second host.
     pub key: String,
 }
 
 impl PlanError {
-    /// An error about a key.
+    /// Creates an error about a key.
     pub fn new(key: impl Into<String>, error: impl Into<String>, hint: impl Into<String>) -> PlanError {
         PlanError { cause: HintedError::new(error, hint), key: key.into() }
     }
 }
 
-/// A goal besides the experiment's own: `--until KIND=N`.
+/// A target besides the experiment's own: `--until KIND=N`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Until {
+pub enum StopGoal {
     /// `steps=N`: global environment steps.
     Steps(u64),
     /// `iters=N`: training iterations.
@@ -76,8 +74,8 @@ pub enum Until {
     Seconds(u64),
 }
 
-/// A run that can work.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A resolved run.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Plan {
     /// Name and time of the launch.
     pub run: RunId,
@@ -87,28 +85,43 @@ pub struct Plan {
     pub hosts: Vec<PlannedHost>,
     /// Ranks in rank order.
     pub ranks: Vec<PlannedRank>,
-    /// Library of the collectives, never `auto`.
-    pub backend: String,
-    /// Sizes that are split over ranks, for people.
+    /// Sizes that are split over the ranks, for display.
     pub sizes: Vec<PlannedSize>,
 }
 
-/// One host of a plan: the host as the user described it, and what the plan decided about it.
-///
-/// Both are needed. Agents work with the decisions; any console can make the next generation's plan from the
-/// description.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Communication library of a generation's ranks. Unlike [`experiment::Backend`](crate::experiment::Backend),
+/// it is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlannedBackend {
+    /// NCCL, for CUDA tensors.
+    Nccl,
+    /// The built-in trainer's own, for CPU tensors.
+    Tcp,
+    /// The command chooses a library itself.
+    Own,
+}
+
+impl fmt::Display for PlannedBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PlannedBackend::Nccl => "nccl",
+            PlannedBackend::Tcp => "tcp",
+            PlannedBackend::Own => "own",
+        })
+    }
+}
+
+/// One host of a plan: its description by the user, and the link's findings.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "wire::ReceivedHost")]
 pub struct PlannedHost {
     /// Index in [`Plan::hosts`].
     pub node_rank: NodeRank,
     /// The host as in hosts.toml.
     pub host: Host,
-    /// Address by which the other hosts of this generation reach it.
-    pub address: String,
-    /// libtorch on the host: what hosts.toml says, else what the link found.
-    pub libtorch: Option<String>,
-    /// Interface for rendezvous and collectives.
-    pub interface: Option<String>,
+    /// libtorch that the link found on the host.
+    pub found_libtorch: Option<String>,
     /// Path of `rankdeck-trainer` on the host, as the link found or deployed it.
     pub trainer: Option<String>,
 }
@@ -140,7 +153,7 @@ pub struct PlannedSize {
 }
 
 impl PlannedSize {
-    /// `batch 256 of 1,024`: of one rank, and of all of them where that differs.
+    /// Returns the size as text: `batch 256 of 1,024`, per rank and over all ranks if that differs.
     pub fn text(&self) -> String {
         let (local, global) = (crate::words::count(self.local), crate::words::count(self.global));
         if local == global {
@@ -152,44 +165,76 @@ impl PlannedSize {
 }
 
 impl PlannedHost {
-    /// A host about which the plan decides nothing beyond what hosts.toml says.
+    /// Creates a host without findings.
     pub fn new(node_rank: NodeRank, host: Host) -> PlannedHost {
-        PlannedHost {
-            node_rank,
-            address: host.address.clone(),
-            libtorch: host.libtorch.clone(),
-            interface: host.interface.clone(),
-            trainer: None,
-            host,
-        }
+        PlannedHost { node_rank, host, found_libtorch: None, trainer: None }
+    }
+
+    /// Returns libtorch on the host: the one in hosts.toml, else the one that the link found.
+    pub fn libtorch(&self) -> Option<&str> {
+        self.host.libtorch.as_deref().or(self.found_libtorch.as_deref())
     }
 }
 
 impl Plan {
-    /// Ranks in the group.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> u32 {
         self.ranks.len() as u32
     }
 
-    /// The ranks of one host, in local_rank order.
+    /// Returns the ranks of one host, in local-rank order.
     pub fn ranks_of(&self, node: NodeRank) -> impl Iterator<Item = &PlannedRank> {
         self.ranks.iter().filter(move |rank| rank.node_rank == node)
     }
 
-    /// The host takes part in this generation (PLAN-4).
+    /// Returns whether the host has ranks in this generation (PLAN-4).
     pub fn has_ranks(&self, node: NodeRank) -> bool {
         // Ranks are in the order of their hosts (PLAN-1).
         self.ranks.binary_search_by_key(&node, |rank| rank.node_rank).is_ok()
     }
 
-    /// Hosts that take part, in node_rank order; the first one holds rank 0.
+    /// Returns the hosts with ranks, in node-rank order; the first one has rank 0.
     pub fn members(&self) -> impl Iterator<Item = &PlannedHost> {
         self.hosts.iter().filter(|host| self.has_ranks(host.node_rank))
     }
 
-    /// What each rank runs, as people read it, with what comes before it on each host.
+    /// Returns the communication library (PLAN-3).
+    pub fn backend(&self) -> PlannedBackend {
+        let all_on_gpu = || self.ranks.iter().all(|rank| rank.gpu.is_some());
+        match self.experiment.distributed.backend {
+            BackendChoice::Nccl => PlannedBackend::Nccl,
+            BackendChoice::Auto if all_on_gpu() => PlannedBackend::Nccl,
+            BackendChoice::Tcp | BackendChoice::Auto if self.is_builtin() => PlannedBackend::Tcp,
+            BackendChoice::Tcp | BackendChoice::Auto => PlannedBackend::Own,
+        }
+    }
+
+    /// Returns the address at which the other hosts of this generation reach a host.
+    pub fn address<'a>(&'a self, planned: &'a PlannedHost) -> &'a str {
+        match &self.experiment.launch.master_addr {
+            Some(address) if planned.node_rank == NodeRank(0) => address,
+            // An ssh alias or a public address need not lead from the host to itself.
+            _ if self.members().nth(1).is_none() => "127.0.0.1",
+            _ => &planned.host.address,
+        }
+    }
+
+    /// Returns the interface of a host for rendezvous and collectives.
+    pub fn interface<'a>(&'a self, planned: &'a PlannedHost) -> Option<&'a str> {
+        planned.host.interface.as_deref().or_else(|| self.loopback())
+    }
+
+    /// Returns the interface of ranks that are all on one machine: no traffic leaves it, so neither a
+    /// firewall nor a host name can interfere.
+    fn loopback(&self) -> Option<&'static str> {
+        let is_one_machine = self.members().nth(1).is_none()
+            || self.members().all(|planned| planned.host.transport == Transport::Local);
+        is_one_machine.then_some("lo")
+    }
+
+    /// Returns the command of each rank as text, with the setup of each host.
     pub fn command_line(&self) -> String {
-        let command = &self.experiment.launch.command;
+        let command = hidden::words(self.experiment.launch.command.iter().map(String::as_str));
         let words =
             command.iter().map(|word| match word.chars().all(|c| c.is_ascii_graphic() && c != '\'') {
                 true => word.clone(),
@@ -199,17 +244,16 @@ impl Plan {
             true => "rankdeck-trainer".to_string(),
             false => words.collect::<Vec<_>>().join(" "),
         };
-        let preludes = self
-            .members()
-            .filter(|planned| !planned.host.setup.is_empty())
-            .map(|planned| format!("; before it on {}: {}", planned.host.name, planned.host.setup.shown()));
+        let preludes = self.members().filter(|planned| !planned.host.setup.is_empty()).map(|planned| {
+            format!("; setup on {}: {}", planned.host.name, hidden::line(&planned.host.setup.shown()))
+        });
         let launch = &self.experiment.launch;
         let names: Vec<&str> = launch.env.keys().chain(&launch.pass_env).map(String::as_str).collect();
         let env = if names.is_empty() { String::new() } else { format!("; with {}", names.join(", ")) };
         format!("{what}{env}{}", preludes.collect::<String>())
     }
 
-    /// The built-in trainer runs, rather than a program of the user.
+    /// Returns whether the built-in trainer runs, not a program of the user.
     pub fn is_builtin(&self) -> bool {
         self.experiment.launch.command.is_empty()
     }

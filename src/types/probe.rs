@@ -1,20 +1,20 @@
-//! What a link finds on a host before the agent starts.
+//! Facts about a host before the agent starts.
 
 use serde::{Deserialize, Serialize};
 
-/// What a link learnt about a host.
+/// Facts about a host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Probe {
     /// `uname -n`.
     pub hostname: String,
     /// Online cores.
     pub cpu_count: u32,
-    /// NVIDIA GPUs the driver shows.
+    /// NVIDIA GPUs that the driver shows.
     pub gpu_count: u32,
-    /// Absolute home folder.
+    /// Absolute home directory.
     pub home: String,
-    /// Absolute path of the deployed `rankdeck-trainer`, when there is one.
+    /// Absolute path of the deployed `rankdeck-trainer`, if any.
     pub trainer: Option<String>,
-    /// Absolute path of a usable libtorch (folder with `lib/libtorch_cpu.so`), when there is one.
+    /// Absolute path of a usable libtorch (directory with `lib/libtorch_cpu.so`), if any.
     pub libtorch: Option<String>,
 }

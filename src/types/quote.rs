@@ -1,9 +1,9 @@
-//! Quoting for the POSIX shell. Pure.
+//! Quoting for the POSIX shell.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// `text` as one shell word, whatever it holds.
+/// Quotes `text` as one shell word.
 pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -12,17 +12,17 @@ pub fn word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The words of a command, quoted and separated by blanks.
+/// Quotes the words of a command, separated by spaces.
 pub fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// `text` in quotes, plain or not.
+/// Quotes `text`, even if it needs no quotes.
 pub fn always(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The words of a command, whatever bytes they hold.
+/// Quotes the words of a command, of any bytes.
 pub fn os_words<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> OsString {
     let mut line = Vec::new();
     for text in words {
@@ -51,7 +51,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_shell_gives_back_every_word_unchanged() {
+    fn quoted_word_survives_a_shell() {
         let nasty = [
             "", "a", "a b", "it's", "$HOME", "`id`", "a\"b", "a\\", "*", "~", "a\nb", "'", "''", "-n", "é€",
             "a;b|c&d",
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_no_text_keep_their_bytes() {
+    fn quoted_word_keeps_non_utf8_bytes() {
         let odd = OsString::from_vec(b"a'\xff b".to_vec());
         let line = os_words([OsStr::new("printf"), OsStr::new("%s|"), &odd, OsStr::new("c d")]);
         let output = Command::new("/bin/sh").arg("-c").arg(line).output().unwrap();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_words_stay_readable() {
+    fn plain_word_is_not_quoted() {
         assert_eq!(words(["agent", "start", "--workdir", "a b"]), "agent start --workdir 'a b'");
     }
 }

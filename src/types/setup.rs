@@ -1,14 +1,15 @@
-//! What comes before a rank on its host: modules, a Python environment, a shell line, a container. Pure.
+//! Setup of a host before its ranks start: modules, Python environment, shell command, container.
 
 use crate::schema::text_rules::{PATH, PLAIN, Refusal, TextRule};
-use crate::schema::{KeyType, Kind};
+use crate::schema::{KeyType, ValueKind};
 use serde::{Deserialize, Serialize};
 
-/// A tool and what follows its `run` or `exec` on a command line.
-pub static CONTAINER: TextRule =
+/// A container tool and the words after its `run` or `exec`.
+pub(crate) static CONTAINER: TextRule =
     TextRule { expected: "a container tool, its options and an image", test: container };
-/// The name or folder of a conda environment.
-pub static CONDA: TextRule = TextRule { expected: "the name or folder of an environment", test: conda };
+/// The name or directory of a conda environment.
+pub(crate) static CONDA: TextRule =
+    TextRule { expected: "the name or directory of an environment", test: conda };
 
 /// Tools that run containers.
 const TOOLS: [(&str, Tool); 4] = [
@@ -18,10 +19,10 @@ const TOOLS: [(&str, Tool); 4] = [
     ("podman", Tool::Podman),
 ];
 
-/// The keys of which a host has one at most: each says where Python comes from.
+/// Keys that select a Python; a host has at most one.
 pub const ENVIRONMENTS: [&str; 4] = ["venv", "conda", "uv", "container"];
 
-/// What comes before each rank of a host, in this order.
+/// Setup before each rank of a host, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Setup {
@@ -34,10 +35,10 @@ pub struct Setup {
     /// A virtual environment to activate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub venv: Option<String>,
-    /// A uv project whose environment is made and activated.
+    /// A uv project whose environment is synced and activated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uv: Option<Uv>,
-    /// A line for the shell.
+    /// A shell command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prelude: Option<String>,
     /// The container that the rank runs in: tool, options, image.
@@ -49,17 +50,17 @@ pub struct Setup {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Uv {
-    /// In the folder that the ranks run in; `false` is as good as no key.
+    /// In the ranks' directory; `false` is the same as no key.
     Here(bool),
-    /// In this folder of the host.
+    /// In this directory of the host.
     Folder(String),
 }
 
 impl KeyType for Uv {
-    const KIND: Kind = Kind::FlagOrText(&PATH);
+    const KIND: ValueKind = ValueKind::FlagOrText(&PATH);
 }
 
-/// How a container is run.
+/// A container tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// `apptainer exec`, in the caller's own environment and name spaces.
@@ -71,12 +72,12 @@ pub enum Tool {
 }
 
 impl Setup {
-    /// Nothing comes before a rank.
+    /// Returns whether there is no setup.
     pub fn is_empty(&self) -> bool {
         *self == Setup::default()
     }
 
-    /// As people read it.
+    /// Returns the setup as text.
     pub fn shown(&self) -> String {
         let mut parts = Vec::new();
         if !self.modules.is_empty() {
@@ -93,7 +94,7 @@ impl Setup {
         parts.join("; ")
     }
 
-    /// The key that most likely decides which program is found.
+    /// Returns the key that most likely decides which program is found.
     pub fn deciding_key(&self) -> &'static str {
         match self {
             Setup { container: Some(_), .. } => "container",
@@ -106,12 +107,12 @@ impl Setup {
         }
     }
 
-    /// The program is no child of the rank's own process: a monitor of the container's tool starts it.
+    /// Returns whether a monitor of the container tool starts the program, not the rank's own process.
     pub fn starts_elsewhere(&self) -> bool {
         self.container().is_some_and(|(_, tool, _)| tool != Tool::Apptainer)
     }
 
-    /// The container's tool as typed, what it is, and options and image as they stand on a command line.
+    /// Returns the container tool as typed, its kind, and options and image.
     pub fn container(&self) -> Option<(&str, Tool, &str)> {
         let (word, rest) = self.container.as_deref()?.trim().split_once(char::is_whitespace)?;
         let name = word.rsplit('/').next().unwrap_or(word);
@@ -122,18 +123,18 @@ impl Setup {
 
 fn container(text: &str) -> Result<(), Refusal> {
     (PLAIN.test)(text)?;
-    let hint = "write as on a command line: `\"docker IMAGE\"`, `\"podman --shm-size 8g IMAGE\"` or \
+    let hint = "as on a command line: `\"docker IMAGE\"`, `\"podman --shm-size 8g IMAGE\"` or \
                 `\"apptainer IMAGE.sif\"`";
     let first = text.split_whitespace().next().unwrap_or_default();
     let name = first.rsplit('/').next().unwrap_or(first);
     if !TOOLS.iter().any(|(known, _)| *known == name) {
-        return Err((format!("begins with `{first}`, which is no container tool"), hint.to_owned()));
+        return Err((format!("starts with `{first}`, not a container tool"), hint.to_owned()));
     }
     match text.split_whitespace().nth(1) {
-        None => Err(("names no image".to_owned(), hint.to_owned())),
+        None => Err(("has no image".to_owned(), hint.to_owned())),
         Some(word @ ("run" | "exec" | "shell")) => Err((
-            format!("holds the command `{word}`"),
-            format!("leave `{word}` out: rankdeck writes it, with what ranks need"),
+            format!("contains the command `{word}`"),
+            format!("remove `{word}`: rankdeck adds it with the options that ranks need"),
         )),
         Some(_) => Ok(()),
     }
@@ -142,7 +143,7 @@ fn container(text: &str) -> Result<(), Refusal> {
 fn conda(text: &str) -> Result<(), Refusal> {
     (PATH.test)(text)?;
     match text.strip_prefix("conda activate ") {
-        Some(name) => Err(("holds a command".to_owned(), format!("write `conda = \"{}\"`", name.trim()))),
+        Some(name) => Err(("contains a command".to_owned(), format!("write `conda = \"{}\"`", name.trim()))),
         None => Ok(()),
     }
 }
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_is_a_tool_and_an_image() {
+    fn container_needs_a_tool_and_an_image() {
         for good in
             ["docker a/b:c", "podman --shm-size 8g x", "apptainer docker://x", "/opt/bin/apptainer x.sif"]
         {

@@ -1,6 +1,6 @@
-//! How the console looks and what it may do, as its user likes it: `ui.toml`.
+//! The user's settings of the console: `ui.toml`.
 
-use crate::schema::Kind::{self, Text, Texts};
+use crate::schema::ValueKind::{self, Text, Texts};
 use crate::schema::text_rules::URL;
 use crate::schema::{choices, keys};
 use std::collections::BTreeMap;
@@ -9,70 +9,69 @@ keys! {
     /// The file `ui.toml`, in `$XDG_CONFIG_HOME/rankdeck` or `~/.config/rankdeck`.
     #[serde(default)]
     pub struct Ui {
-        /// Colours. `auto` asks the terminal for its background, and obeys `NO_COLOR`.
+        /// Color theme; `auto` follows the terminal's background and `NO_COLOR`.
         theme: ThemeName = ThemeName::Auto,
-        /// Characters that the terminal's font has. `auto` goes by the locale.
+        /// Glyph set; `auto` follows the locale.
         glyphs: GlyphsName = GlyphsName::Auto,
-        /// The clock of charts and logs.
+        /// Time zone of charts and logs.
         clock: ClockName = ClockName::Local,
-        /// No key stops, kills, restarts or changes a run; the screen only shows it.
+        /// Disable all keys that change a run.
         read_only: bool = false,
-        /// Columns of the rank table to show before others (`pid`) or never (`-power`); `:cols` lists them.
-        columns: Vec<String> [Texts("columns")] => "as many as fit, by their worth",
-        /// Sizes of the overview's panes in percent of the page: `ranks=40`, `charts`, `evals`, `events`;
-        /// `:panes` shows those of now.
-        panes: Vec<String> [Texts("sizes")] => "as large as what they have to say",
-        /// Clicks and the wheel act on the screen. Without, the mouse is the terminal's, which selects text;
-        /// `M` changes it.
+        /// Columns of the rank table to show first (`pid`) or to hide (`-power`); `:cols` lists them.
+        columns: Vec<String> [Texts("columns")] => "as many as fit, most important first",
+        /// Sizes of the overview's panes in percent: `ranks=40`, `charts`, `evals`, `events`; `:panes`
+        /// shows the current ones.
+        panes: Vec<String> [Texts("sizes")] => "sized to their content",
+        /// Capture the mouse; if off, the terminal selects text. `M` toggles it.
         mouse: bool = true,
-        /// Keys of your own for the screen of a run, by the names that `:` lists: `stop = "ctrl-x"`; several
-        /// with blanks between.
-        keys: BTreeMap<String, String> [Kind::Names("keys")] => "as the help page (`?`) shows",
-        /// Colours of your own over those of the theme, by what they mean: `good = "#2aa198"`,
-        /// `accent = "cyan"`, `bad = "160"`; the others are `dim`, `strong`, `warn`, `border`, `fill` and
-        /// `series1` to `series6`.
-        colors: BTreeMap<String, String> [Kind::Names("colours")] => "those of the theme",
-        /// When the console calls you, and how.
+        /// Key bindings of the run's screen by command name, as listed by `:`: `stop = "ctrl-x"`; separate
+        /// several keys with spaces.
+        keys: BTreeMap<String, String> [ValueKind::Names("keys")] => "default bindings (`?` lists them)",
+        /// Colors that override the theme, by role: `good = "#2aa198"`, `accent = "cyan"`, `bad = "160"`;
+        /// the others are `dim`, `strong`, `warn`, `border`, `fill` and `series1` to `series6`.
+        colors: BTreeMap<String, String> [ValueKind::Names("colors")] => "the theme's",
+        /// Notifications.
         notify: Notify => "",
     }
 }
 
 keys! {
-    /// When the console calls you, and how: also without a screen, and in one that only shows.
+    /// When and how the console notifies you, in every mode.
     #[serde(default)]
     pub struct Notify {
-        /// What for: `end` of the run, a red `verdict`, the `best` evaluation so far.
-        on: Vec<String> [Texts("occasions")] => "`end` and `verdict`",
-        /// By the terminal: `auto` rings, and shows a notification where the terminal is known to have them.
+        /// Events to notify about: `end`, critical `verdict`, new `best` evaluation.
+        on: Vec<String> [Texts("events")] => "`end` and `verdict`",
+        /// Terminal notifications: `auto` rings the bell and shows a notification if the terminal supports
+        /// them.
         desktop: DesktopName = DesktopName::Auto,
-        /// The terminal's title and its progress follow the run.
+        /// Show the run's state in the terminal's title and progress indicator.
         title: bool = true,
-        /// A program that gets the event as JSON on its input; it may take 10 s.
+        /// Program that receives each event as JSON on stdin; it may run for 10 s.
         command: Vec<String> [Texts("words")] => "none",
-        /// An address that the event is posted to as JSON, with `curl`.
+        /// URL to post each event to as JSON, with `curl`.
         webhook: String [Text(&URL)] => "none",
-        /// While no console looks on, rank 0's host posts to `webhook`: the address goes there with the
-        /// launch, and into no file.
+        /// While no console is attached, rank 0's host posts to `webhook`. The URL is sent with the launch
+        /// and stored in no file.
         away: bool = false,
-        /// A program on rank 0's host that gets the event as JSON on its input while no console looks on.
+        /// Program on rank 0's host that receives each event as JSON on stdin while no console is attached.
         away_command: Vec<String> [Texts("words")] => "none",
     }
 }
 
 choices! {
-    /// Notifications of a terminal.
+    /// Terminal notifications.
     pub enum DesktopName {
-        /// A bell, and a notification where the terminal has them.
+        /// Bell, and a notification if the terminal supports them.
         Auto = "auto",
-        /// Only a bell.
+        /// Bell only.
         Bell = "bell",
-        /// Nothing.
+        /// None.
         Off = "off",
     }
 }
 
 choices! {
-    /// Colours.
+    /// Color theme.
     pub enum ThemeName {
         /// By the terminal's background.
         Auto = "auto",
@@ -80,19 +79,19 @@ choices! {
         Dark = "dark",
         /// For light backgrounds.
         Light = "light",
-        /// No colours: bold, reverse and faint only.
+        /// No colors: bold, reverse and faint only.
         Mono = "mono",
-        /// For colour-blind eyes.
+        /// For color vision deficiency.
         Cvd = "cvd",
     }
 }
 
 choices! {
-    /// Characters.
+    /// Glyph set.
     pub enum GlyphsName {
         /// By the locale and the terminal.
         Auto = "auto",
-        /// Everything, charts in braille.
+        /// All glyphs, charts in braille.
         Braille = "braille",
         /// Block elements, no braille.
         Block = "block",
@@ -102,9 +101,9 @@ choices! {
 }
 
 choices! {
-    /// Clocks.
+    /// Time zone.
     pub enum ClockName {
-        /// The time zone of this machine.
+        /// This machine's time zone.
         Local = "local",
         /// UTC.
         Utc = "utc",

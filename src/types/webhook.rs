@@ -1,12 +1,11 @@
-//! Posting JSON to an address with `curl`, which reads all of it from its input: no list of processes shows
-//! the address.
+//! Posts JSON to a URL with `curl`, which reads both from stdin, so that no process list shows the URL.
 
 /// The program.
 pub const PROGRAM: &str = "curl";
 /// Its arguments.
 pub const ARGUMENTS: [&str; 7] = ["--silent", "--show-error", "--fail", "--max-time", "9", "--config", "-"];
 
-/// What it reads.
+/// Returns its stdin.
 pub fn input(url: &str, body: &str) -> String {
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
     format!(
@@ -21,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_webhook_stands_in_no_list_of_processes_and_breaks_no_quotes() {
+    fn webhook_url_is_in_stdin_only_and_quoted() {
         let text = input("https://x/y", "{\"a\":\"b\\n\"}");
         assert!(
             text.contains("url = \"https://x/y\"") && text.contains("{\\\"a\\\":\\\"b\\\\n\\\"}"),

@@ -1,34 +1,34 @@
-//! Which keys of an experiment a checkpoint of the built-in trainer has to agree on: they decide which arrays
-//! there are, and of which shapes. The trainer compares the arrays themselves; this tells before it starts.
+//! Compares the keys of an experiment that shape the arrays of a checkpoint of the built-in trainer. The
+//! trainer compares the arrays themselves; this check runs before it starts.
 
 use crate::error::HintedError;
 use crate::experiment::{Experiment, Learn, Network};
 
-/// A key that a checkpoint has another value for.
+/// A key whose value differs in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Misfit {
+pub struct CheckpointMismatch {
     /// Its path, as `--set` takes it.
     pub key: &'static str,
-    /// What the checkpoint was made with.
+    /// Value of the checkpoint.
     pub there: String,
-    /// What the experiment wants.
+    /// Value of the experiment.
     pub here: String,
 }
 
-/// Keys on which the experiment that made a checkpoint and one that shall begin from it do not agree. With
-/// another algorithm or environment nothing else is worth a word.
-pub fn misfits(there: &Experiment, here: &Experiment) -> Vec<Misfit> {
+/// Returns the keys that differ between the experiment of a checkpoint and one that resumes from it; only the
+/// algorithm or the environment if one of those differs.
+pub fn misfits(there: &Experiment, here: &Experiment) -> Vec<CheckpointMismatch> {
     let (there, here) = (shaping(there), shaping(here));
     let value = |of: &[(&str, String)], key: &str| {
         of.iter()
             .find(|(known, _)| *known == key)
             .map_or_else(|| "not set".to_owned(), |(_, value)| value.clone())
     };
-    let mut found: Vec<Misfit> = Vec::new();
+    let mut found: Vec<CheckpointMismatch> = Vec::new();
     for (key, _) in there.iter().chain(&here) {
         let (was, is) = (value(&there, key), value(&here, key));
         if was != is && !found.iter().any(|misfit| misfit.key == *key) {
-            found.push(Misfit { key, there: was, here: is });
+            found.push(CheckpointMismatch { key, there: was, here: is });
         }
     }
     if let Some(at) = found.iter().position(|misfit| DECIDING.contains(&misfit.key)) {
@@ -37,17 +37,19 @@ pub fn misfits(there: &Experiment, here: &Experiment) -> Vec<Misfit> {
     found
 }
 
-/// Why nothing can begin from a checkpoint, with what helps; `from` is what it is called. `None`: it fits.
-pub fn refusal(from: &str, misfits: &[Misfit]) -> Option<HintedError> {
-    let told = |misfit: &Misfit| format!("{} is {} there, {} here", misfit.key, misfit.there, misfit.here);
-    let keep = |misfit: &Misfit| format!("{}={}", misfit.key, misfit.there.replace(", ", ","));
-    let list = |word: &str, each: &dyn Fn(&Misfit) -> String| {
+/// Returns why an experiment cannot resume from the checkpoint called `from`; `None` if it can.
+pub fn refusal(from: &str, misfits: &[CheckpointMismatch]) -> Option<HintedError> {
+    let describe = |misfit: &CheckpointMismatch| {
+        format!("{} is {} in the checkpoint, {} in the experiment", misfit.key, misfit.there, misfit.here)
+    };
+    let keep = |misfit: &CheckpointMismatch| format!("{}={}", misfit.key, misfit.there.replace(", ", ","));
+    let list = |word: &str, each: &dyn Fn(&CheckpointMismatch) -> String| {
         misfits.iter().map(each).collect::<Vec<_>>().join(word)
     };
     (!misfits.is_empty()).then(|| {
         HintedError::new(
-            format!("checkpoint {from} does not fit: {}", list("; ", &told)),
-            format!("keep {}, or begin afresh", list(" and ", &keep)),
+            format!("checkpoint {from} does not fit: {}", list("; ", &describe)),
+            format!("keep {}, or start from scratch", list(" and ", &keep)),
         )
     })
 }
@@ -55,7 +57,7 @@ pub fn refusal(from: &str, misfits: &[Misfit]) -> Option<HintedError> {
 /// With another value of these, all others may differ too.
 const DECIDING: [&str; 2] = ["learn.algorithm", "env.id"];
 
-/// Those keys with their values, as far as they have a meaning for this experiment.
+/// Returns the shaping keys with their values, as far as they apply to this experiment.
 fn shaping(experiment: &Experiment) -> Vec<(&'static str, String)> {
     let Experiment { env, policy, collect, learn, .. } = experiment;
     let mut keys = Vec::new();
@@ -82,7 +84,7 @@ fn shaping(experiment: &Experiment) -> Vec<(&'static str, String)> {
     }
     match learn {
         Some(Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_)) => {
-            // Networks for images always share, and without hidden layers there is nothing to share.
+            // Networks for images always share; without hidden layers, no layer can be shared.
             if policy.network == Network::Mlp && !policy.hidden.is_empty() {
                 keys.push(("policy.shared", policy.shared.to_string()));
             }
@@ -112,24 +114,24 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_shape_the_weights_must_agree_and_others_need_not() {
+    fn only_keys_that_shape_weights_must_agree() {
         assert_eq!(keys("", "[policy]\nhidden = [32]\n"), ["policy.hidden"]);
         assert_eq!(keys("", "[policy]\nhidden = [64, 64]\nactivation = 'relu'\n"), [""; 0]);
         assert_eq!(keys("", "gamma = 0.5\n[collect]\nnum_steps = 7\n"), [""; 0]);
         assert_eq!(keys("", "[policy]\nshared = true\n"), ["policy.shared"]);
         assert_eq!(keys("", "[collect]\nnormalise_rewards = true\n"), ["collect.normalise_rewards"]);
         assert_eq!(keys("dqn|", "dqn|dueling = true\n"), ["learn.dueling"]);
-        // What an algorithm has no use for changes nothing of it.
+        // Keys that an algorithm does not use do not matter.
         assert_eq!(
             keys("dqn|", "dqn|[policy]\nshared = true\n[collect]\nnormalise_rewards = true\n"),
             [""; 0]
         );
-        // An algorithm is the one thing to say.
+        // Only the algorithm is reported.
         assert_eq!(keys("", "dqn|[policy]\nhidden = [32]\n"), ["learn.algorithm"]);
     }
 
     #[test]
-    fn what_is_left_out_is_what_it_is_by_default() {
+    fn absent_key_equals_its_default() {
         let atari = |more: &str, policy: &str| {
             toml::from_str::<Experiment>(&format!(
                 "[run]\nname = 'x'\n[env]\nid = 'ALE/Pong-v5'\nnum_envs = 4\n{more}[policy]\nnetwork = 'nature'\n\
@@ -147,18 +149,18 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_key_and_values_and_what_to_keep() {
-        let told = refusal(
+    fn refusal_names_keys_and_both_values() {
+        let found = refusal(
             "/r/latest.ckpt",
             &misfits(&experiment(""), &experiment("[policy]\nhidden = [32]\nshared = true\n")),
         )
         .unwrap();
         assert_eq!(
-            told.error,
-            "checkpoint /r/latest.ckpt does not fit: policy.hidden is [64, 64] there, [32] here; policy.shared is \
-             false there, true here"
+            found.error,
+            "checkpoint /r/latest.ckpt does not fit: policy.hidden is [64, 64] in the checkpoint, [32] in the \
+             experiment; policy.shared is false in the checkpoint, true in the experiment"
         );
-        assert_eq!(told.hint, "keep policy.hidden=[64,64] and policy.shared=false, or begin afresh");
+        assert_eq!(found.hint, "keep policy.hidden=[64,64] and policy.shared=false, or start from scratch");
         assert_eq!(refusal("x", &[]), None);
     }
 }

@@ -1,25 +1,23 @@
-//! How numbers, times, signals and process states are written, and how text from elsewhere is cleaned.
+//! Formats numbers, times, signals and process states, and cleans untrusted text.
 //!
-//! Everything that people read goes through here, so that a thing reads the same on the screen, on a plain
-//! line and in a report. How a process ended: [`crate::exit::Exit`].
+//! All outputs share it, so that a value reads the same on the screen, on a plain line and in a report.
 
-/// Stands where nothing is known.
+/// Placeholder for an unknown value.
 pub const NONE: &str = "-";
 
-/// How the built-in trainer says that its GPU has no memory left.
-pub const GPU_FULL: &str = "the GPU has no room left";
-/// What helps then.
-pub const GPU_FULL_HINT: &str = "`nvidia-smi` shows who uses it; lower env.num_envs, collect.num_steps or learn.batch_size, or \
-    start fewer ranks on it; complete checkpoints stay, and `rankdeck restart RUN` goes on from the latest";
+/// Error of the built-in trainer if its GPU is out of memory.
+pub const GPU_FULL: &str = "the GPU is out of memory";
+/// Hint for [`GPU_FULL`].
+pub const GPU_FULL_HINT: &str = "check its users with `nvidia-smi`; lower env.num_envs, collect.num_steps or learn.batch_size, or \
+    start fewer ranks on it; `rankdeck restart RUN` resumes from the latest checkpoint";
 
-/// How the built-in trainer says that its GPU, or the driver, does not work any more.
+/// Error of the built-in trainer if its GPU or the driver fails.
 pub const GPU_FAILED: &str = "the GPU failed";
-/// What helps then.
-pub const GPU_HINT: &str = "`nvidia-smi -q -d ERRORS` and `dmesg | grep -i xid` there say why; a GPU that is lost or \
-    hangs needs a reset, or the host a reboot; complete checkpoints stay, and `rankdeck restart RUN` goes on from \
-    the latest, on other GPUs when `gpus` says so";
+/// Hint for [`GPU_FAILED`].
+pub const GPU_HINT: &str = "check `nvidia-smi -q -d ERRORS` and `dmesg | grep -i xid` on the host; reset the GPU or reboot the \
+    host; `rankdeck restart RUN` resumes from the latest checkpoint, on other GPUs if you change `gpus`";
 
-/// A number with separators between thousands: `1,228,800`.
+/// Formats a number with separators between thousands: `1,228,800`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -32,7 +30,7 @@ pub fn count(n: u64) -> String {
     text
 }
 
-/// `1 rank`, `2 ranks`.
+/// Formats a number with its noun: `1 rank`, `2 ranks`.
 pub fn plural(n: usize, noun: &str) -> String {
     let ending = match n {
         1 => "",
@@ -42,7 +40,8 @@ pub fn plural(n: usize, noun: &str) -> String {
     format!("{} {noun}{ending}", count(n as u64))
 }
 
-/// A rate per second: `8,123`, below ten with one decimal; [`NONE`] for a value that cannot be a rate.
+/// Formats a rate per second: `8,123`, below ten with one decimal; [`NONE`] for a value that cannot be a
+/// rate.
 pub fn rate(per_s: f64) -> String {
     match per_s {
         r if !r.is_finite() || r < 0.0 => NONE.into(),
@@ -51,7 +50,7 @@ pub fn rate(per_s: f64) -> String {
     }
 }
 
-/// A span of time: `400ms`, `5.2s`, `12s`, `12m 34s`, `3h 05m`, `2d 04h`.
+/// Formats a duration: `400ms`, `5.2s`, `12s`, `12m 34s`, `3h 05m`, `2d 04h`.
 pub fn duration_ms(ms: u64) -> String {
     let s = ms / 1000;
     match s {
@@ -64,12 +63,12 @@ pub fn duration_ms(ms: u64) -> String {
     }
 }
 
-/// [`duration_ms`] of seconds; [`NONE`] for a value that cannot be a duration.
+/// Formats seconds as [`duration_ms`] does; [`NONE`] for a value that cannot be a duration.
 pub fn duration(seconds: f64) -> String {
     if seconds.is_finite() && seconds >= 0.0 { duration_ms((seconds * 1000.0) as u64) } else { NONE.into() }
 }
 
-/// Binary multiples, as htop and nvidia-smi count: `312M`, `1.2G`, `71.2G`.
+/// Formats bytes in binary multiples, as htop and nvidia-smi do: `312M`, `1.2G`, `71.2G`.
 pub fn bytes(n: u64) -> String {
     let mut size = n as f64;
     let mut unit = "B";
@@ -87,7 +86,7 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// Numbers as ranges: `0-3,6`.
+/// Formats numbers as ranges: `0-3,6`.
 pub fn ranges(numbers: &[u32]) -> String {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable();
@@ -103,7 +102,7 @@ pub fn ranges(numbers: &[u32]) -> String {
     texts.join(",")
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -115,10 +114,10 @@ const SIGNALS: [&str; 32] = [
     "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];
 
-/// Signals that are offered where one is typed.
+/// Signals to offer for completion.
 pub const SIGNALS_TYPED: [&str; 9] = ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "KILL"];
 
-/// The name of a Linux signal: `SIGKILL`; `signal 64` when it has none.
+/// Returns the name of a Linux signal: `SIGKILL`; `signal 64` for one without a name.
 pub fn signal_name(signal: i32) -> String {
     match usize::try_from(signal).ok().and_then(|index| SIGNALS.get(index)) {
         Some(name) if !name.is_empty() => format!("SIG{name}"),
@@ -126,7 +125,7 @@ pub fn signal_name(signal: i32) -> String {
     }
 }
 
-/// The signal of a typed name or number: `SIGTERM`, `term`, `15`.
+/// Parses a typed signal name or number: `SIGTERM`, `term`, `15`.
 pub fn signal_named(typed: &str) -> Option<i32> {
     let name = typed.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
@@ -135,12 +134,12 @@ pub fn signal_named(typed: &str) -> Option<i32> {
     number.or_else(named).map(|number| number as i32)
 }
 
-/// A program that does nothing about the signal is neither ended nor stopped by it.
+/// Returns whether the default action of the signal neither ends nor stops a program.
 pub fn signal_is_harmless(signal: i32) -> bool {
     ["CHLD", "CONT", "URG", "WINCH"].iter().any(|name| signal_named(name) == Some(signal))
 }
 
-/// What a process state letter of `/proc/PID/stat` means.
+/// Returns the meaning of a process state letter of `/proc/PID/stat`.
 pub fn process_state(state: char) -> &'static str {
     match state {
         'R' => "running",
@@ -155,16 +154,17 @@ pub fn process_state(state: char) -> &'static str {
     }
 }
 
-/// Text from elsewhere as one line that is safe to show. Escape sequences, control characters and marks that
-/// turn the direction of writing are taken out, since a program's output must never reach the terminal as a
-/// command. Tabs become spaces, and so do line breaks and carriage returns: what stands before words of a
-/// host in the same line stays there.
+/// Returns untrusted text as one line that is safe to print.
+///
+/// Removes escape sequences, control characters and bidirectional marks, so that a program's output never
+/// drives the terminal. Tabs, line breaks and carriage returns become spaces, so that text in front of it on
+/// the same line stays visible.
 pub fn clean(text: &str) -> String {
     clean_by(text, false)
 }
 
-/// [`clean`] of one line of a program's output and nothing else: a carriage return rewinds it, as progress
-/// bars mean it.
+/// Returns one line of a program's output, cleaned as by [`clean`]; a carriage return rewinds it, as for
+/// progress bars.
 pub fn clean_output(text: &str) -> String {
     clean_by(text, true)
 }
@@ -195,30 +195,35 @@ fn clean_by(text: &str, rewinds: bool) -> String {
                 true => out.truncate(line),
                 false => out.push(' '),
             },
-            c if c.is_control() || turns(c) => {}
+            c if controls_terminal(c) => {}
             c => out.push(c),
         }
     }
     out
 }
 
-/// JSON whose texts a terminal shows as letters: JSON itself lets characters through that drive one.
+/// Returns JSON with control characters escaped that JSON permits but terminals obey.
 pub fn plain_json(json: &str) -> String {
-    let drives = |c: char| c.is_control() && c != '\n' || turns(c);
-    if !json.contains(drives) {
+    let unsafe_in_json = |c: char| controls_terminal(c) && c != '\n';
+    if !json.contains(unsafe_in_json) {
         return json.to_owned();
     }
     // Such characters stand in strings only, and none of them is beyond 16 bits.
-    let escaped = |c: char| if drives(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() };
+    let escaped = |c: char| if unsafe_in_json(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() };
     json.chars().map(escaped).collect()
 }
 
-/// Marks of Unicode that reverse what follows, or break the line.
+/// Returns whether a terminal obeys the character instead of showing it, or shows text beside it in another order.
+pub fn controls_terminal(c: char) -> bool {
+    c.is_control() || turns(c)
+}
+
+/// Returns whether a Unicode character changes the direction of writing or breaks the line.
 fn turns(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// [`clean`] text of at most `limit` characters, with an ellipsis where something was cut.
+/// Returns cleaned text of at most `limit` characters, with an ellipsis if it was cut.
 pub fn clip(text: &str, limit: usize) -> String {
     let mut text = clean(text);
     if let Some((end, _)) = text.char_indices().nth(limit) {
@@ -233,15 +238,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_drives_no_terminal_and_says_the_same() {
+    fn plain_json_has_no_control_characters() {
         let json = "{\"x\":\"a\u{9b}31m\u{7f}\u{202e}b\\u001bé\"}";
         let plain = plain_json(json);
         assert_eq!(plain, "{\"x\":\"a\\u009b31m\\u007f\\u202eb\\u001bé\"}");
-        assert!(!plain.contains(|c: char| c.is_control() || turns(c)));
+        assert!(!plain.contains(controls_terminal));
     }
 
     #[test]
-    fn numbers_are_told_as_ranges() {
+    fn numbers_are_joined_into_ranges() {
         assert_eq!(ranges(&[3, 0, 1, 2, 6]), "0-3,6");
         assert_eq!(ranges(&[]), "");
         assert_eq!(ranges(&[u32::MAX, 0, 0]), "0,4294967295");
@@ -274,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_typed_by_name_or_number_and_few_are_harmless() {
+    fn signals_are_parsed_by_name_or_number() {
         assert_eq!(
             ["SIGTERM", "term", "15", "usr1", "KILL"].map(signal_named),
             [15, 15, 15, 10, 9].map(Some)
@@ -288,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn text_from_elsewhere_cannot_drive_the_terminal() {
+    fn cleaned_text_cannot_drive_the_terminal() {
         assert_eq!(clean("\x1b[31mred\x1b[0m \x1b]0;title\x07done"), "red done");
         assert_eq!(clean_output("10%\r20%\r"), "20%");
         assert_eq!(clean("error: x\rstopped: verified"), "error: x stopped: verified");
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn clipping_keeps_whole_characters() {
+    fn clip_keeps_whole_characters() {
         assert_eq!(clip("a\nbäc", 4), "a bä…");
         assert_eq!(clip("abc", 3), "abc");
     }

@@ -4,11 +4,12 @@ use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_core::series::{Place, Series};
-use rankdeck_proto::fleet::{GivenGpu, HostLook};
+use rankdeck_proto::fleet::{GivenGpu, HostSnapshot};
 use rankdeck_proto::message::{GpuSample, HostSample, Outcome};
 use rankdeck_proto::process::GpuUser;
 use rankdeck_tui::home::{
-    Draft, Experiment, Home, HomeEvent, HomeView, Life, Page, RunRow, layout, on_key, view,
+    ExperimentFile, Home, HomeEvent, HomePage, HomeView, LaunchPreview, RunPhase, RunRow, layout, on_key,
+    view,
 };
 use rankdeck_tui::{Glyphs, Theme};
 use rankdeck_types::error::HintedError;
@@ -36,7 +37,7 @@ fn gpu(index: u32, busy: bool) -> GpuSample {
     }
 }
 
-fn look(home: &mut Home, host: usize, gpus: &[GpuSample], cpu: f32, at: Timestamp) {
+fn snapshot(home: &mut Home, host: usize, gpus: &[GpuSample], cpu: f32, at: Timestamp) {
     let sample = HostSample {
         cpu_percent: cpu,
         cpu_count: 64,
@@ -62,12 +63,12 @@ fn look(home: &mut Home, host: usize, gpus: &[GpuSample], cpu: f32, at: Timestam
         lost: gpu.lost,
     };
     let given = gpus.iter().map(given).collect();
-    let runs = Some(Vec::new());
-    let look = HostLook { sample, given, users, runs, cost_ms: 3, next_ms: 2000 };
-    home.update(HomeEvent::Looked { host, look: Box::new(look) }, at);
+    let runs = Some(Default::default());
+    let snapshot = HostSnapshot { sample, given, users, runs, cost_ms: 3, next_ms: 2000 };
+    home.update(HomeEvent::Snapshot { host, snapshot: Box::new(snapshot) }, at);
 }
 
-fn row(run: &str, life: Life, outcome: Option<Outcome>) -> RunRow {
+fn row(run: &str, phase: RunPhase, outcome: Option<Outcome>) -> RunRow {
     let failed = outcome == Some(Outcome::Failed);
     let reason = if failed { "rank 13 on gpu-b was killed by SIGKILL: out of memory" } else { "" };
     let summary = RunSummary {
@@ -87,8 +88,8 @@ fn row(run: &str, life: Life, outcome: Option<Outcome>) -> RunRow {
         note: "lr 3e-4, big batch".into(),
         ..RunSummary::default()
     };
-    let alive = if life == Life::Running { 16 } else { 0 };
-    RunRow { run: run.into(), life, summary, alive, age_s: Some(31_000.0), recorded: true }
+    let alive = if phase == RunPhase::Running { 16 } else { 0 };
+    RunRow { run: run.into(), phase, summary, alive, age_s: Some(31_000.0), recorded: true }
 }
 
 fn compared(run: &str, seed: &str, lr: &str, slope: f64) -> ComparedRun {
@@ -122,19 +123,25 @@ fn home() -> Home {
     let mut home = Home::new(hosts);
     for second in 0..40u64 {
         let busy = second % 7 != 0;
-        look(&mut home, 0, &[gpu(0, true), gpu(1, busy)], 20.0 + second as f32, Timestamp(second * 2000));
+        snapshot(&mut home, 0, &[gpu(0, true), gpu(1, busy)], 20.0 + second as f32, Timestamp(second * 2000));
     }
-    look(&mut home, 0, &[gpu(0, true), gpu(1, true)], 61.0, Timestamp(753_000));
-    look(&mut home, 1, &[gpu(0, false), gpu(1, false)], 2.0, Timestamp(33_000));
-    look(&mut home, 1, &[gpu(0, false), gpu(1, false)], 2.0, Timestamp(752_500));
+    snapshot(&mut home, 0, &[gpu(0, true), gpu(1, true)], 61.0, Timestamp(753_000));
+    snapshot(&mut home, 1, &[gpu(0, false), gpu(1, false)], 2.0, Timestamp(33_000));
+    snapshot(&mut home, 1, &[gpu(0, false), gpu(1, false)], 2.0, Timestamp(752_500));
     let error = "gpu-c: cannot connect to gpu-c:22: no route to host";
-    home.update(HomeEvent::Failed { host: 2, error: HintedError::new(error, "is it switched on?") }, NOW);
+    home.update(
+        HomeEvent::HostFailed {
+            host: 2,
+            error: HintedError::new(error, "check that the host is up: `ping gpu-c`"),
+        },
+        NOW,
+    );
     let rows = vec![
-        row("breakout_ppo-20261123-031200", Life::Running, None),
-        row("breakout_ppo-20261122-184415", Life::Over, Some(Outcome::Failed)),
-        row("pong_dqn-20261121-101112", Life::Over, Some(Outcome::Succeeded)),
-        row("pong_dqn-20261120-091500", Life::Orphaned, None),
-        RunRow { summary: RunSummary::default(), ..row("laptop-20261101-080000", Life::Recorded, None) },
+        row("breakout_ppo-20261123-031200", RunPhase::Running, None),
+        row("breakout_ppo-20261122-184415", RunPhase::Ended, Some(Outcome::Failed)),
+        row("pong_dqn-20261121-101112", RunPhase::Ended, Some(Outcome::Succeeded)),
+        row("pong_dqn-20261120-091500", RunPhase::Orphaned, None),
+        RunRow { summary: RunSummary::default(), ..row("laptop-20261101-080000", RunPhase::Recorded, None) },
     ];
     home.update(HomeEvent::Runs(rows), NOW);
     let runs = vec![
@@ -143,21 +150,21 @@ fn home() -> Home {
         compared("pong_dqn-20261121-121112", "1", "0.0003", 1.5),
     ];
     home.update(HomeEvent::Compared(runs, vec!["laptop-1: no record".into()]), NOW);
-    let experiment = |path: &str, wrong: Option<&str>| Experiment {
+    let experiment = |path: &str, error: Option<&str>| ExperimentFile {
         path: path.into(),
         name: "breakout_ppo".into(),
         what: "BreakoutNoFrameskip-v4 by ppo".into(),
         total_steps: 50_000_000,
-        wrong: wrong.map(str::to_owned),
+        error: error.map(str::to_owned),
     };
-    let wrong = "error: unknown key `lerning_rate`";
+    let error = "error: unknown key `lerning_rate`";
     let all =
-        vec![experiment("configs/breakout_ppo.toml", None), experiment("configs/pong_dqn.toml", Some(wrong))];
+        vec![experiment("configs/breakout_ppo.toml", None), experiment("configs/pong_dqn.toml", Some(error))];
     home.update(HomeEvent::Experiments(all), NOW);
     let lines = ["plan: world_size 4, 2 hosts, nccl", "  node_rank 0  gpu-a  ranks 0=gpu0 1=gpu1"];
     let lines = lines.map(str::to_owned).to_vec();
     let path = "configs/breakout_ppo.toml".to_owned();
-    home.update(HomeEvent::Drafted(Draft { path, typed: String::new(), lines, fits: true }), NOW);
+    home.update(HomeEvent::Planned(LaunchPreview { path, typed: String::new(), lines, fits: true }), NOW);
     home
 }
 
@@ -174,7 +181,7 @@ fn shown(home: &Home, keys: &str, theme: &Theme, size: (u16, u16)) -> String {
         on_key(home, &mut state, KeyEvent::from(code), NOW);
         layout(home, &mut state, area);
     }
-    state.toast = None;
+    state.toasts.clear();
     terminal.draw(|frame| view(home, &state, theme, NOW, frame)).unwrap();
     let buffer = terminal.backend().buffer();
     let rows = buffer.content().chunks(usize::from(size.0));
@@ -190,33 +197,33 @@ fn shots(name: &str, keys: &str) {
 }
 
 #[test]
-fn runs_of_all_hosts() {
+fn runs_page() {
     shots("home_runs", "j ");
 }
 
 #[test]
-fn experiments_with_the_plan_of_the_selected_one() {
+fn experiments_page_with_plan() {
     shots("home_experiments", "2");
 }
 
 #[test]
-fn hosts_with_their_gpus() {
+fn fleet_page_with_gpus() {
     shots("home_fleet", "3j ");
 }
 
 /// Not `0B of 0B`.
 #[test]
-fn memory_that_a_driver_does_not_tell_is_no_figure_there_either() {
+fn unknown_gpu_memory_is_not_shown_as_zero() {
     let mut home = home();
-    let silent = GpuSample { memory_used: 0, memory_total: 0, ..gpu(0, false) };
-    look(&mut home, 0, &[silent], 1.0, NOW);
+    let unknown = GpuSample { memory_used: 0, memory_total: 0, ..gpu(0, false) };
+    snapshot(&mut home, 0, &[unknown], 1.0, NOW);
     let drawn = shown(&home, "3", &Theme::dark(), (200, 60));
     assert!(drawn.contains("H100") && !drawn.contains("0B"), "{drawn}");
 }
 
-/// The record of a console that left before the end does not know it; the hosts do.
+/// The recording of a console that detached lacks the end; the hosts have it.
 #[test]
-fn a_comparison_says_of_a_run_without_an_end_what_its_hosts_say() {
+fn comparison_takes_a_missing_outcome_from_the_hosts() {
     let mut home = home();
     let failed = "breakout_ppo-20261122-184415";
     home.compared.runs = vec![
@@ -225,29 +232,28 @@ fn a_comparison_says_of_a_run_without_an_end_what_its_hosts_say() {
     ];
     let drawn = shown(&home, "4", &Theme::dark(), (120, 40));
     let of = |run: &str| drawn.lines().find(|line| line.contains(run)).unwrap().to_owned();
-    assert!(of(failed).contains("failed"), "{drawn}");
-    assert!(of("elsewhere").contains("record"), "{drawn}");
+    insta::assert_snapshot!(format!("{}\n{}", of(failed).trim(), of("elsewhere").trim()));
 }
 
 #[test]
-fn a_comparison_of_more_runs_than_there_are_rows_says_so() {
+fn comparison_with_more_runs_than_rows_shows_the_count() {
     let mut home = home();
     home.compared.runs = (0..10).map(|at| compared(&format!("run-{at}"), "1", "0.1", 1.0)).collect();
     for size in [(80, 24), (120, 40)] {
         let drawn = shown(&home, "4", &Theme::dark(), size);
-        assert!(drawn.contains("and 2 more runs: `rankdeck compare`"), "{drawn}");
+        assert!(drawn.contains(" 2 more ") && drawn.contains("`rankdeck compare`"), "{drawn}");
     }
     home.compared.runs.truncate(8);
-    assert!(!shown(&home, "4", &Theme::dark(), (120, 40)).contains(" more run"));
+    assert!(!shown(&home, "4", &Theme::dark(), (120, 40)).contains(" more "));
 }
 
 #[test]
-fn runs_beside_each_other() {
+fn compare_page() {
     shots("home_compare", "4");
 }
 
 #[test]
-fn a_launch_shows_its_plan_and_who_is_left_out() {
+fn launch_form_shows_plan_and_excluded_hosts() {
     insta::assert_snapshot!(
         "home_launch",
         shown(&home(), "3j n\nlearn.gamma=0.98", &Theme::dark(), (80, 24))
@@ -255,7 +261,7 @@ fn a_launch_shows_its_plan_and_who_is_left_out() {
 }
 
 #[test]
-fn a_question_before_a_stop() {
+fn stop_question() {
     insta::assert_snapshot!("home_stop", shown(&home(), "x", &Theme::dark(), (80, 24)));
 }
 
@@ -269,9 +275,9 @@ fn ascii_draws_nothing_else() {
 }
 
 #[test]
-fn a_run_of_which_only_a_record_is_here_has_its_outcome_and_steps() {
+fn recorded_run_shows_outcome_and_steps() {
     let mut home = Home::new([("gpu-a".to_owned(), "a".to_owned())]);
-    let kept = row("laptop-20261101-080000", Life::Recorded, Some(Outcome::Failed));
+    let kept = row("laptop-20261101-080000", RunPhase::Recorded, Some(Outcome::Failed));
     home.update(HomeEvent::Runs(vec![kept]), NOW);
     let mut shown = HomeView::default();
     let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
@@ -282,16 +288,16 @@ fn a_run_of_which_only_a_record_is_here_has_its_outcome_and_steps() {
         })
         .unwrap();
     let cells: String = terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
-    for wanted in ["failed (1)", "41.2M", "82%", "iteration 402", "enter replays its record"] {
-        assert!(cells.contains(wanted), "{wanted}\n{cells}");
+    for expected in ["failed (1)", "41.2M", "82%", "iteration 402"] {
+        assert!(cells.contains(expected), "{expected}\n{cells}");
     }
 }
 
 #[test]
-fn no_size_is_too_small_to_be_drawn() {
-    for page in Page::ALL {
+fn any_size_is_drawn_without_panic() {
+    for page in HomePage::ALL {
         for size in [(1, 1), (5, 3), (39, 7), (40, 8), (41, 9), (60, 12), (300, 9), (45, 90)] {
-            let number = Page::ALL.iter().position(|one| *one == page).unwrap() + 1;
+            let number = HomePage::ALL.iter().position(|one| *one == page).unwrap() + 1;
             for keys in ["", "?", "x", "n", "P"] {
                 shown(&home(), &format!("{number}{keys}"), &Theme::dark(), size);
                 shown(&Home::default(), &format!("{number}{keys}"), &Theme::dark(), size);

@@ -1,5 +1,4 @@
-//! What keys, the mouse and pastes do to the screen, and that no screen panics. The scenes are in
-//! `tests/console/scenes`.
+//! Keys, the mouse and pastes, and that no screen panics. The scenes are in `tests/console/scenes`.
 
 mod mouse;
 mod moving;
@@ -8,7 +7,6 @@ mod panes;
 mod past;
 mod processes;
 mod random;
-mod reach;
 
 use crate::scenes::*;
 use crossterm::event::{
@@ -19,9 +17,11 @@ use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
 use rankdeck_core::report::{Outcome, Severity, VerdictKind};
 use rankdeck_proto::message::*;
-use rankdeck_tui::keys::BINDINGS;
-use rankdeck_tui::state::{INPUT_LIMIT, LogScope, Overlay, Pane, Sort, Tab};
-use rankdeck_tui::time::{Mark, PresentNews, TimeCursor, TimeMove};
+use rankdeck_tui::keys::{Command, TABLE};
+use rankdeck_tui::state::{
+    EventCard, HostPicker, INPUT_LIMIT, Inspector, LogScope, Overlay, Pane, Sort, Tab,
+};
+use rankdeck_tui::time::{PresentNews, TimeCursor, TimeMove, TimelineMark};
 use rankdeck_tui::{Action, Glyphs, Role, Theme, ViewState};
 use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};

@@ -1,4 +1,4 @@
-//! The screen says what is known, how old it is, and what is not known; and keys act on what it shows.
+//! The screen shows values with their age, and unknown ones as unknown; keys act on what it shows.
 
 use crate::scenes::*;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -6,7 +6,7 @@ use rankdeck_core::card::Advice;
 use rankdeck_core::model::*;
 use rankdeck_core::report::{Severity, VerdictKind};
 use rankdeck_proto::message::{Counters, Phase, RankSample};
-use rankdeck_tui::state::{LogScope, Overlay, Tab};
+use rankdeck_tui::state::{Inspector, LogScope, Overlay, Tab};
 use rankdeck_tui::{Action, Theme, ViewState};
 use rankdeck_types::ids::{Rank, Timestamp};
 use ratatui::layout::Rect;
@@ -22,12 +22,12 @@ fn draw(model: &Model, size: (u16, u16)) -> String {
     draw_at(model, &mut ViewState::new(), size, NOW)
 }
 
-fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
-    press_at(model, view, keys, (80, 24))
+fn head_of(model: &Model, size: (u16, u16)) -> String {
+    head(model, &mut ViewState::new(), size, NOW)
 }
 
-fn ago(ms: u64) -> Timestamp {
-    Timestamp(NOW.0 - ms)
+fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
+    press_at(model, view, keys, (80, 24))
 }
 
 fn two() -> Model {
@@ -38,7 +38,7 @@ fn pages(model: &mut Model, change: impl Fn(&mut RankSample)) {
     model.ranks.iter_mut().filter_map(|rank| rank.sample.as_mut()).for_each(change);
 }
 
-/// No rank has shown a sign of life for so long, and no totals have come.
+/// No rank has sent a heartbeat for so long, and no totals have come.
 fn stalled(ms: u64, gap_ms: u64) -> Model {
     let mut model = two();
     let counters = Counters { env_step: 1_228_800, train_iter: 600, ..Counters::default() };
@@ -49,74 +49,73 @@ fn stalled(ms: u64, gap_ms: u64) -> Model {
 }
 
 #[test]
-fn figures_of_a_stall_fall_to_0_and_carry_their_age() {
+fn stalled_values_fall_to_0_with_age() {
+    let mut shown = Transcript::default();
     for size in SIZES {
-        let drawn = draw(&stalled(14_000, 900), size);
-        for word in ["0 steps/s", "stalled 14s"] {
-            assert!(drawn.contains(word), "{size:?} {word}\n{drawn}");
-        }
-        assert!(drawn.lines().next().unwrap().contains("stalled 14s"), "the title says it\n{drawn}");
-        assert!(!drawn.contains("ETA 7m") && !drawn.contains("no trouble"), "{drawn}");
-        let fresh = draw(&stalled(400, 900), size);
-        assert!(fresh.contains("1.63k steps/s") && !fresh.contains("stalled"), "{fresh}");
+        let (late, fresh) = (head_of(&stalled(14_000, 900), size), head_of(&stalled(400, 900), size));
+        assert!(late.contains(" 0 steps/s") && !late.contains("1.63k steps/s"), "{size:?}\n{late}");
+        assert!(fresh.contains("1.63k steps/s"), "{size:?}\n{fresh}");
+        shown.add(&format!("stalled for 14 s, {size:?}"), &late);
     }
-    let seldom = draw(&stalled(14_000, 10_000), (80, 24));
-    assert!(!seldom.contains("stalled"), "reports that come seldom are not late yet\n{seldom}");
+    // Reports every 10 s are not late yet, and an evaluation is progress.
+    shown.add("reports every 10 s", &head_of(&stalled(14_000, 10_000), (80, 24)));
     let mut evaluates = stalled(14_000, 900);
     evaluates.ranks[0].sample.as_mut().unwrap().page.as_mut().unwrap().heartbeat_age_ms = 20;
-    let drawn = draw(&evaluates, (100, 30));
-    assert!(!drawn.contains("stalled") && drawn.contains("1.63k steps/s 14s ago"), "{drawn}");
+    shown.add("rank 0 evaluates", &head_of(&evaluates, (100, 30)));
+    insta::assert_snapshot!(shown.0);
 }
 
-/// Rank 0's totals go on where those of a host that is cut off no longer come: both are shown, with ages.
+/// Rank 0's totals continue while those of a disconnected host do not arrive: both are shown, with ages.
 #[test]
-fn totals_that_lag_behind_carry_their_age_beside_newer_figures() {
+fn late_totals_show_their_age() {
     let mut model = two();
     let counters = Counters { env_step: 1_400_000, train_iter: 700, ..Counters::default() };
     model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: ago(300), age_ms: 0, gap_ms: 900 });
     model.progress.as_mut().unwrap().at = ago(22_000);
+    let mut shown = Transcript::default();
     for size in [(80, 24), (120, 40), (200, 60)] {
-        let drawn = draw(&model, size);
-        let header = drawn.lines().find(|line| line.contains("steps/s ")).unwrap_or_default();
-        assert!(drawn.contains("1.40M of 2.00M"), "{size:?} {header}\n{drawn}");
-        let labels = drawn.lines().find(|line| line.contains("env_step") && line.contains("samples"));
-        assert!(labels.is_some_and(|line| line.contains("22s ago")), "{size:?}\n{drawn}");
+        let late = head_of(&model, size);
+        assert!(late.contains("1.40M of 2.00M") && late.contains("22s"), "{size:?}\n{late}");
+        shown.add(&format!("{size:?}"), &late);
     }
     model.progress.as_mut().unwrap().at = ago(300);
-    assert!(!draw(&model, (120, 40)).contains("22s ago"));
+    assert!(!head_of(&model, (120, 40)).contains("22s"));
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn ranks_of_an_unheard_host_look_unheard_after_two_samples() {
+fn ranks_of_silent_host_are_marked_after_two_samples() {
     let mut model = two();
-    for (ms, looks) in [(1_900, false), (2_100, true), (22_000, true), (900_000, true)] {
-        model.hosts[1].heard = Some(ago(ms));
-        for size in SIZES {
-            let drawn = draw(&model, size);
-            let rows = drawn.matches("L ? unheard").count();
-            // Of the lowest screen only some rows are ranks'.
-            assert!(if looks { rows >= 1 } else { rows == 0 }, "{ms} {size:?}\n{drawn}");
-            assert_eq!(drawn.contains("nothing heard of node-b"), looks, "{drawn}");
-            assert_eq!(drawn.contains("no trouble"), !looks, "{drawn}");
+    let mut shown = Transcript::default();
+    let fresh = SIZES.map(|size| head_of(&model, size));
+    for (ms, silent) in [(1_900, false), (2_100, true), (22_000, true), (900_000, true)] {
+        model.hosts[1].last_message_at = Some(ago(ms));
+        for (size, fresh) in SIZES.iter().zip(&fresh) {
+            let drawn = draw(&model, *size);
+            let rows = drawn.lines().filter(|row| row.contains(" node-b ") && row.contains(" L ? ")).count();
+            // On the smallest screen only some rows are ranks.
+            assert!(if silent { rows >= 1 } else { rows == 0 }, "{ms} {size:?}\n{drawn}");
+            assert_eq!(head_of(&model, *size) != *fresh, silent, "{ms} {size:?}\n{drawn}");
         }
+        shown.add(&format!("{ms} ms"), &draw(&model, (80, 24)));
     }
-    model.hosts[1].heard = Some(ago(22_000));
-    assert!(draw(&model, (120, 40)).contains("unheard 22s"));
+    model.hosts[1].last_message_at = Some(ago(22_000));
+    assert!(draw(&model, (120, 40)).contains("silent 22s"));
     let mut strip = running(&["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| gpu(name, 8)));
-    strip.hosts[2].heard = Some(ago(5_000));
+    strip.hosts[2].last_message_at = Some(ago(5_000));
     assert!(draw(&strip, (120, 40)).contains("RRRRRRRR LLLLLLLL RRRRRRRR"));
     let mut view = ViewState::new();
-    press(&strip, &mut view, "/unheard\n");
-    let drawn = draw_at(&strip, &mut view, (120, 40), NOW);
-    assert!(drawn.contains("ranks 8 of 64"), "the filter sees it too\n{drawn}");
+    press(&strip, &mut view, "/silent\n");
+    assert!(draw_at(&strip, &mut view, (120, 40), NOW).contains("8 of 64"), "the filter applies to it");
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn no_trouble_is_said_only_of_ranks_that_are_seen_to_move() {
+fn ok_status_needs_moving_ranks() {
     type Change = fn(&mut Model);
     let cases: [(&str, Change); 6] = [
-        ("progress unknown", |model| pages(model, |sample| sample.page = None)),
-        ("rendezvous: 0 of 4 ranks", |model| {
+        ("no status pages", |model| pages(model, |sample| sample.page = None)),
+        ("ranks in the rendezvous", |model| {
             pages(model, |sample| {
                 let page = sample.page.as_mut().unwrap();
                 (page.phase, page.env_step, page.train_iter) = (Phase::Rendezvous, 0, 0);
@@ -124,26 +123,35 @@ fn no_trouble_is_said_only_of_ranks_that_are_seen_to_move() {
             });
             model.ranks.iter_mut().for_each(|rank| rank.life = RankLife::Spawned);
         }),
-        ("starting: 0 of 4 ranks", |model| model.ranks.iter_mut().for_each(|rank| rank.sample = None)),
-        ("no rank has moved for 12s", |model| {
+        ("no samples", |model| model.ranks.iter_mut().for_each(|rank| rank.sample = None)),
+        ("no heartbeat for 12 s", |model| {
             pages(model, |sample| sample.page.as_mut().unwrap().heartbeat_age_ms = 12_000);
         }),
-        ("starting: 3 of 4 ranks", |model| model.ranks[2].life = RankLife::Pending),
-        ("nothing heard of node-a", |model| model.hosts[0].heard = Some(ago(9_000))),
+        ("rank 2 is not started", |model| model.ranks[2].life = RankLife::Pending),
+        ("no message from node-a for 9 s", |model| model.hosts[0].last_message_at = Some(ago(9_000))),
     ];
-    for (said, change) in cases {
+    let status = |model: &Model, size| {
+        let mut view = ViewState::new();
+        let buffer = cells(model, &mut view, &Theme::dark(), size, NOW);
+        rows_in(&buffer, view.geometry.status)
+    };
+    let mut shown = Transcript::default();
+    shown.add("all ranks move", &status(&two(), (80, 24)));
+    for (case, change) in cases {
         let mut model = two();
-        assert!(draw(&model, (80, 24)).contains("no trouble: all ranks move"));
         change(&mut model);
         for size in SIZES {
-            let drawn = draw(&model, size);
-            assert!(drawn.contains(said) && !drawn.contains("no trouble"), "{said} {size:?}\n{drawn}");
+            let (calm, changed) = (status(&two(), size), status(&model, size));
+            assert!(calm != changed && !changed.trim().is_empty(), "{case} {size:?}\n{changed}");
         }
+        shown.add(case, &status(&model, (80, 24)));
     }
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn a_value_that_is_not_a_number_is_shown_and_counted() {
+fn non_finite_value_is_shown_and_counted() {
+    let mut shown = Transcript::default();
     for (bad, word) in [(f64::NAN, "nan"), (f64::INFINITY, "inf"), (f64::NEG_INFINITY, "-inf")] {
         let mut model = two();
         let series = model.scalars.get_mut("losses/value_loss").unwrap();
@@ -152,30 +160,30 @@ fn a_value_that_is_not_a_number_is_shown_and_counted() {
         for size in &SIZES[1..] {
             let drawn = draw(&model, *size);
             assert!(drawn.contains(&format!("value_loss {word}")), "{size:?}\n{drawn}");
-            assert!(drawn.contains("not a number since step 1.23M (3 values)"), "{size:?}\n{drawn}");
-            assert!(!drawn.contains("no trouble"), "{drawn}");
+            assert!(drawn.contains("1.23M (3 "), "{size:?}\n{drawn}");
         }
+        shown.add(word, &head_of(&model, (80, 24)));
         let mut view = ViewState::new();
         press(&model, &mut view, "2");
         let drawn = draw_at(&model, &mut view, (120, 40), NOW);
-        assert!(drawn.contains("3 not numbers"), "{drawn}");
+        let title = drawn.lines().find(|row| row.contains("value_loss") && row.contains(word));
+        shown.add("its chart", title.unwrap_or_else(|| panic!("{drawn}")));
     }
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn ui_13_keys_act_on_the_rank_that_is_shown() {
-    let model = two();
+fn ui_13_keys_act_on_the_shown_rank() {
+    let (model, mut shown) = (two(), Transcript::default());
     for (key, check) in [
         (
             "\n",
-            (|view| matches!(view.overlay(), Some(Overlay::Inspect { rank: Rank(2), .. })))
+            (|view| matches!(view.overlay(), Some(Overlay::Inspect(Inspector { rank: Rank(2), .. }))))
                 as fn(&ViewState) -> bool,
         ),
-        (" ", |view| view.ranks.marked.contains(&Rank(2)) && view.ranks.marked.len() == 1),
+        (" ", |view| view.marked.contains(&Rank(2)) && view.marked.len() == 1),
         ("l", |view| {
-            view.tab == Tab::Logs
-                && view.log.scope == LogScope::Selected
-                && view.ranks.selected == Some(Rank(2))
+            view.tab == Tab::Logs && view.log.scope == LogScope::Selected && view.selected == Some(Rank(2))
         }),
     ] {
         for filter in ["/host:node-b\n", "/!node-a\n", "/rank:2\n"] {
@@ -186,15 +194,19 @@ fn ui_13_keys_act_on_the_rank_that_is_shown() {
             press(&model, &mut view, key);
             assert!(check(&view), "{filter:?} {key:?}");
         }
-        // Nothing is shown: nothing is done, and the screen says why.
+        // Nothing is shown: nothing is done, and a toast gives the reason.
         let mut view = ViewState::new();
-        press(&model, &mut view, &format!("/nobody\n{key}"));
-        assert!(view.overlays.is_empty() && view.ranks.marked.is_empty() && view.tab == Tab::Overview);
-        assert!(draw_at(&model, &mut view, (80, 24), NOW).contains("the filter shows no rank"));
+        press(&model, &mut view, &format!("/unknown\n{key}"));
+        assert!(view.overlays.is_empty() && view.marked.is_empty() && view.tab == Tab::Overview);
+        shown.add(key, &toasts(&view));
     }
     let mut view = ViewState::new();
     press(&model, &mut view, "5j\n\n");
-    assert!(matches!(view.overlay(), Some(Overlay::Inspect { rank: Rank(2), .. })), "a host's own ranks");
+    assert!(
+        matches!(view.overlay(), Some(Overlay::Inspect(Inspector { rank: Rank(2), .. }))),
+        "a host's own ranks"
+    );
+    insta::assert_snapshot!(shown.0);
 }
 
 fn headings(model: &Model, size: (u16, u16)) -> String {
@@ -203,7 +215,7 @@ fn headings(model: &Model, size: (u16, u16)) -> String {
 }
 
 #[test]
-fn ui_14_columns_stay_where_they_are_whatever_the_cells_say() {
+fn ui_14_columns_do_not_move_with_values() {
     for machines in [[cpu("node-a", 4), cpu("node-b", 4)], [gpu("node-a", 4), gpu("node-b", 4)]] {
         let calm = running(&machines);
         let mut busy = calm.clone();
@@ -221,7 +233,7 @@ fn ui_14_columns_stay_where_they_are_whatever_the_cells_say() {
         let mut idle = calm.clone();
         pages(&mut idle, |sample| sample.page.as_mut().unwrap().collective = Default::default());
         let mut silent = calm.clone();
-        silent.hosts[1].heard = Some(ago(60_000));
+        silent.hosts[1].last_message_at = Some(ago(60_000));
         for size in SIZES {
             let expected = headings(&calm, size);
             assert!(!expected.is_empty());
@@ -233,16 +245,16 @@ fn ui_14_columns_stay_where_they_are_whatever_the_cells_say() {
 }
 
 #[test]
-fn red_drops_are_what_nobody_has_any_more() {
+fn red_drops_count_lost_records_only() {
     let mut model = two();
-    model.drops = Drops { log_lines: 3406, gaps: 2, joins: 1, history: 900, ..Drops::default() };
-    assert!(!draw(&model, (80, 24)).contains("drops"), "all of it is on the hosts, or was asked for again");
+    model.drops = DataLoss { log_lines: 3406, gaps: 2, joins: 1, history: 900, ..DataLoss::default() };
+    assert!(!draw(&model, (80, 24)).contains("drops"), "all of it is on the hosts, or was requested again");
     model.drops.malformed = 3;
     assert!(draw(&model, (80, 24)).contains("drops 3 "));
 }
 
 #[test]
-fn an_alarm_has_its_point_first_and_names_the_key() {
+fn alert_starts_with_cause_and_names_key() {
     let advice = |text: &str, command: &str| Advice { text: text.into(), command: command.into() };
     let cases = [
         (
@@ -250,21 +262,21 @@ fn an_alarm_has_its_point_first_and_names_the_key() {
             "rank 3 on node-b is stopped by SIGSTOP",
             "stopped by SIGSTOP",
             advice("continue it, on node-b", "kill -CONT 1602345"),
-            "d c: continue it, on node-b",
+            "d c: ",
         ),
         (
             VerdictKind::Behind,
             "rank 3 on node-b burns CPU in its phase learn and has not entered all_reduce grad #12042, in which 3 ranks wait since 6.2 s",
             "burns CPU in its phase learn",
-            advice("look at its log", "rankdeck logs simulated-20261122-184415 --rank 3"),
-            "d l: look at its log",
+            advice("read its log", "rankdeck logs simulated-20261122-184415 --rank 3"),
+            "d l: ",
         ),
         (
             VerdictKind::Dead,
             "rank 3 was killed by SIGKILL (signal 9)",
             "was killed by SIGKILL (signal 9)",
             advice("restart from the latest checkpoint", "rankdeck restart x --from latest"),
-            "r: restart from the latest",
+            "r: ",
         ),
         (
             VerdictKind::Straggler,
@@ -276,27 +288,28 @@ fn an_alarm_has_its_point_first_and_names_the_key() {
     ];
     for (kind, reason, point, action, key) in cases {
         let mut model = two();
-        let mut said = verdict(3, "node-b", kind, reason);
+        let mut report = verdict(3, "node-b", kind, reason);
         if key.is_empty() {
-            said.severity = Severity::Amber;
+            report.severity = Severity::Amber;
         }
-        said.card.actions = vec![action];
-        model.verdicts.push(said);
+        report.card.actions = vec![action];
+        model.verdicts.push(report);
         for size in SIZES {
             let drawn = draw(&model, size);
             let rows: Vec<&str> = drawn.lines().collect();
             let at = rows.iter().position(|row| row.contains("rank 3 on node-b: ")).unwrap();
             let alarm = rows[at..at + 3].iter().map(|row| row.trim()).collect::<Vec<_>>().join(" ");
+            // The key that opens the evidence stands between the lines.
             let alarm = alarm.replace("d why", "").split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(alarm.contains(point), "{size:?}\n{drawn}");
             assert!(alarm.contains(key), "{size:?} {key}\n{drawn}");
-            assert_eq!(alarm.matches("rank 3 on node-b").count(), 1, "said once\n{drawn}");
+            assert_eq!(alarm.matches("rank 3 on node-b").count(), 1, "shown once\n{drawn}");
         }
     }
 }
 
 #[test]
-fn a_card_offers_the_keys_that_its_advice_names_and_no_others() {
+fn card_offers_only_keys_of_its_advice() {
     let mut model = two();
     let mut frozen = verdict(3, "node-b", VerdictKind::Frozen, "rank 3 is stopped");
     let (text, command) = ("continue it".into(), "kill -CONT 1602345".into());
@@ -306,17 +319,19 @@ fn a_card_offers_the_keys_that_its_advice_names_and_no_others() {
         let mut view = ViewState::new();
         press(model, &mut view, "d");
         let drawn = draw_at(model, &mut view, (100, 30), NOW);
-        drawn.lines().rev().find(|line| line.contains("esc closes")).unwrap().to_owned()
+        drawn.lines().rev().find(|line| line.contains("esc ")).unwrap().to_owned()
     };
+    let offers = |footer: &str, key: &str| footer.split("   ").any(|hint| hint.trim().starts_with(key));
     let alone = footer(&model);
-    assert!(alone.contains("c continue it") && alone.contains("t stack"), "{alone}");
-    assert!(!alone.contains("next verdict") && !alone.contains("shell"), "{alone}");
+    assert!(offers(&alone, "c ") && offers(&alone, "t "), "{alone}");
+    assert!(!offers(&alone, "d ") && !offers(&alone, "s "), "{alone}");
     model.verdicts.push(verdict(1, "node-a", VerdictKind::Straggler, "rank 1 is slow"));
-    assert!(footer(&model).contains("d next verdict"));
+    assert!(offers(&footer(&model), "d "), "the next verdict");
+    insta::assert_snapshot!(format!("{}\n{}", alone.trim(), footer(&model).trim()));
 }
 
 #[test]
-fn one_rank_in_trouble_is_seen_among_many() {
+fn one_failing_rank_is_visible_among_many() {
     let names: Vec<&'static str> = (0..512).map(|i| &*format!("h{i:03}").leak()).collect();
     for (hosts, each) in [(128, 8), (16, 64), (512, 8), (1, 1024)] {
         let machines: Vec<Machine> = names[..hosts].iter().map(|name| gpu(name, each)).collect();
@@ -343,25 +358,29 @@ fn one_rank_in_trouble_is_seen_among_many() {
 }
 
 #[test]
-fn the_strip_shows_the_ranks_of_the_filter_and_says_when_a_letter_stands_for_several() {
+fn strip_follows_filter_and_groups_ranks() {
     let names: Vec<&'static str> = (0..128).map(|i| &*format!("h{i:03}").leak()).collect();
     let machines: Vec<Machine> = names.iter().map(|name| gpu(name, 8)).collect();
     let model = running(&machines);
-    let letters = |drawn: &str| -> usize {
-        let strip = |row: &&str| row.contains("RR") && row.chars().all(|c| "R │".contains(c));
-        drawn.lines().filter(strip).map(|row| row.matches('R').count()).sum()
-    };
+    let strip = |row: &&str| row.contains("RR") && row.chars().all(|c| "R │".contains(c));
+    let letters =
+        |drawn: &str| -> usize { drawn.lines().filter(strip).map(|row| row.matches('R').count()).sum() };
     let mut view = ViewState::new();
     let all = draw_at(&model, &mut view, (120, 40), NOW);
-    assert!(letters(&all) >= 200 && all.contains("ranks per letter, the worst shows"), "{all}");
+    assert!((200..1024).contains(&letters(&all)), "several ranks per letter\n{all}");
     press(&model, &mut view, "/host:h056\n");
     let some = draw_at(&model, &mut view, (120, 40), NOW);
-    assert!(letters(&some) == 8 && !some.contains("per letter"), "{some}");
+    assert_eq!(letters(&some), 8, "{some}");
+    let legend = |drawn: &str| {
+        let at = drawn.lines().position(|row| strip(&row)).unwrap();
+        drawn.lines().nth(at - 1).unwrap().to_owned()
+    };
+    insta::assert_snapshot!(format!("{}\n{}", legend(&all).trim(), legend(&some).trim()));
 }
 
 #[test]
-fn keys_with_alt_do_nothing_and_keys_without_meaning_say_so() {
-    let model = two();
+fn alt_and_unknown_keys_do_nothing() {
+    let (model, mut shown) = (two(), Transcript::default());
     for key in ['D', 'x', 'X', 'q', 'r', 'H'] {
         let mut view = ViewState::new();
         rankdeck_tui::layout(&model, &mut view, Rect::new(0, 0, 80, 24));
@@ -372,16 +391,15 @@ fn keys_with_alt_do_nothing_and_keys_without_meaning_say_so() {
     for (page, key) in [("2", "Q"), ("3", "/"), ("5", "/"), ("7", "/"), ("4", "Q"), ("1", "Q")] {
         let mut view = ViewState::new();
         press(&model, &mut view, page);
-        press(&model, &mut view, key);
-        assert!(
-            draw_at(&model, &mut view, (80, 24), NOW).contains(&format!("{key} is not a key in")),
-            "{page}"
-        );
+        assert_eq!(press(&model, &mut view, key), [], "{page}");
+        assert!(view.overlays.is_empty(), "{page}");
+        shown.add(&format!("{page} {key}"), &toasts(&view));
     }
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn a_rank_that_stands_still_makes_no_steps() {
+fn stalled_rank_shows_no_speed() {
     let mut model = stalled(14_000, 900);
     model.ranks.iter_mut().for_each(|rank| rank.steps_per_s = 108.9);
     let drawn = draw(&model, (80, 24));
@@ -392,31 +410,27 @@ fn a_rank_that_stands_still_makes_no_steps() {
 }
 
 #[test]
-fn events_are_whole_on_their_page_and_those_that_fell_out_are_counted() {
+fn events_page_shows_full_text_and_dropped_count() {
     let mut model = two();
     let text = format!("behind: rank 6 {} all_reduce END", "burns CPU in its phase learn ".repeat(8));
-    model.history.push_back(HistoryLine::new(1, ago(100), Tone::Bad, text));
+    model.history.push_back(HistoryLine::new(1, ago(100), EventTone::Bad, text));
     model.drops.history = 812;
     let mut view = ViewState::new();
     press(&model, &mut view, "6");
     for size in SIZES {
         let drawn = draw_at(&model, &mut view, size, NOW);
-        assert!(drawn.contains("all_reduce END") && drawn.contains("812 older not held"), "{drawn}");
+        assert!(drawn.contains("all_reduce END") && drawn.contains(" 812 "), "{drawn}");
     }
 }
 
 #[test]
-fn the_log_key_of_a_card_opens_the_log_of_its_rank() {
+fn card_log_key_opens_log_of_its_rank() {
     let model = behind();
     for page in ["1", "2", "3", "4", "5", "6"] {
         let mut view = ViewState::new();
         press(&model, &mut view, page);
         press(&model, &mut view, "dl");
-        assert_eq!(
-            (view.tab, view.ranks.selected, view.overlays.len()),
-            (Tab::Logs, Some(Rank(3)), 0),
-            "{page}"
-        );
+        assert_eq!((view.tab, view.selected, view.overlays.len()), (Tab::Logs, Some(Rank(3)), 0), "{page}");
         assert_eq!(view.log.scope, LogScope::Selected);
     }
 }

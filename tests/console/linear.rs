@@ -1,18 +1,20 @@
-//! The console as lines and typed words.
+//! Line mode: printed lines and typed words.
 
 use crate::pty::simulate;
 use crate::scenes::*;
+use crate::support::texts;
 use rankdeck_core::model::Model;
 use rankdeck_proto::message::StopMode;
 use rankdeck_tui::Action;
-use rankdeck_tui::linear::{Answer, Linear};
+use rankdeck_tui::linear::{LineAnswer, Linear};
 
-fn hear(linear: &mut Linear, model: &Model, typed: &str) -> Answer {
-    linear.hear(model, typed, NOW)
+fn enter(linear: &mut Linear, model: &Model, typed: &str) -> LineAnswer {
+    linear.handle_line(model, typed, NOW)
 }
 
-fn said(model: &Model, typed: &str) -> String {
-    let answer = hear(&mut Linear::default(), model, typed);
+/// The lines that a word prints; it has no other effect.
+fn printed(model: &Model, typed: &str) -> String {
+    let answer = enter(&mut Linear::default(), model, typed);
     assert!(answer.actions.is_empty(), "{typed}: {:?}", answer.actions);
     answer.lines.join("\n")
 }
@@ -22,126 +24,126 @@ fn four() -> Model {
 }
 
 #[test]
-fn words_tell_what_pages_show_and_the_point_comes_first() {
+fn words_print_what_pages_show() {
     let model = four();
-    for (typed, wanted) in [
-        ("status", "steps a second"),
-        ("stat", "no trouble"),
-        ("ranks", "rank 3 on node-b: running"),
+    let mut shown = Transcript::default();
+    for (typed, fact) in [
+        ("status", "weights"),
+        ("stat", "weights"),
+        ("ranks", "rank 3 on node-b"),
         ("ranks node-b", "rank 2 on node-b"),
         ("rank 2", "rank 2 on node-b"),
         ("log 0 2", "iter 599 env_step"),
-        ("evals", "evaluation 12 at step"),
+        ("evals", "12"),
         ("charts", "return: "),
-        ("hosts", "host node-a: ready, CPU"),
+        ("hosts", "node-a"),
         ("events", "generation 0"),
-        ("help", "log N [LINES]: the last lines"),
+        ("help", "log N [LINES]"),
         ("find reset twice", "rank 1: warning: environment 3 was reset twice"),
-        ("checkpoints", "at step"),
-        ("status", "weights of all ranks equal at iteration"),
+        ("checkpoints", "best"),
     ] {
-        let said = said(&model, typed);
-        assert!(said.contains(wanted), "{typed}: {said}");
-        assert!(!said.contains(['│', '╭', '▸', '█']), "{typed}: nothing is drawn: {said}");
+        let text = printed(&model, typed);
+        assert!(text.contains(fact), "{typed}: {text}");
+        assert!(!text.contains(['│', '╭', '▸', '█']), "{typed}: nothing is drawn: {text}");
+        shown.add(typed, &text);
     }
-    assert!(!said(&model, "ranks node-b").contains("node-a"));
-    assert_eq!(said(&model, "log 0 2").lines().count(), 2);
-    let behind = behind();
-    let status = said(&behind, "status");
-    assert!(status.lines().any(|line| line.starts_with("behind: rank")), "{status}");
-    assert!(said(&behind, "why").contains("evidence") || said(&behind, "why").len() > status.len());
-    let why = said(&behind_closely(), "why");
-    assert!(why.contains("log 3") && why.contains("restart") && !why.contains("rankdeck logs"), "{why}");
-    let over = over();
-    assert!(!said(&over, "status").contains("steps a second"), "{}", said(&over, "status"));
-    assert!(said(&over, "charts").contains("steps/s: -"), "{}", said(&over, "charts"));
-    assert!(said(&over, "ranks").contains("was in learn") && !said(&over, "hosts").contains("CPU"));
-    assert!(said(&over, "end").contains("last checkpoint") && said(&model, "end").contains("not over"));
+    assert!(!printed(&model, "ranks node-b").contains("node-a"));
+    assert_eq!(printed(&model, "log 0 2").lines().count(), 2);
+    shown.add("status of a stuck run", &printed(&behind(), "status"));
+    shown.add("why", &printed(&behind(), "why"));
+    let why = printed(&behind_closely(), "why");
+    assert!(why.contains("log 3") && !why.contains("rankdeck logs"), "{why}");
+    shown.add("why after an inspection", &why);
+    for typed in ["status", "charts", "ranks", "hosts", "end"] {
+        shown.add(&format!("{typed} of an ended run"), &printed(&over(), typed));
+    }
+    shown.add("end of a running one", &printed(&model, "end"));
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn a_rank_is_reached_and_gpus_and_the_policy_are_told() {
+fn words_reach_ranks_and_print_gpus_and_policy() {
     use rankdeck_core::event::Event;
     use rankdeck_types::ids::Rank;
     let (mut model, mut linear) = (running(&[gpu("node-a", 2), gpu("node-b", 2)]), Linear::default());
-    let asked = hear(&mut linear, &model, "stack 3");
-    assert_eq!(asked.actions, [Action::Tell(Event::LookRequested { rank: Rank(3) })]);
-    assert!(asked.lines[0].contains("rank N"), "{asked:?}");
-    assert!(hear(&mut linear, &model, "continue 3").lines[0].contains("no signal has stopped"));
+    let mut shown = Transcript::default();
+    let reply = enter(&mut linear, &model, "stack 3");
+    assert_eq!(reply.actions, [Action::Send(Event::InspectRequested { rank: Rank(3) })]);
+    shown.add("stack 3", &reply.lines.join("\n"));
+    let reply = enter(&mut linear, &model, "continue 3");
+    assert_eq!(reply.actions, []);
+    shown.add("continue 3 while it runs", &reply.lines.join("\n"));
     model.ranks[3].sample.as_mut().unwrap().state = 'T';
-    let asked = hear(&mut linear, &model, "continue 3");
-    assert_eq!(asked.actions, [Action::Tell(Event::ContinueRequested { rank: Rank(3) })]);
-    assert!(said(&model, "hosts").contains("GPU 1 of node-b: busy"), "{}", said(&model, "hosts"));
-    assert!(said(&model, "waits").contains("no rank tells"));
-    assert!(said(&model, "find nothing like it").contains("rankdeck logs --grep"));
-    let asked = hear(&mut linear, &model, "play");
-    assert_eq!(asked.actions, [Action::Tell(Event::Watched { on: true })]);
-    let played = said(&at_play(), "play");
-    assert!(played.contains("episode 3, step 51") && played.contains("0.820"), "{played}");
-}
-
-#[test]
-fn wrong_words_are_answered_with_right_ones() {
-    let model = four();
-    for (typed, wanted) in [
-        ("dance", "`help` lists them"),
-        ("rank", "which rank?"),
-        ("log 9", "there is no rank 9; there are 4 ranks"),
-        ("rank x", "which rank?"),
-        ("ranks nobody", "no rank is like that"),
-    ] {
-        assert!(said(&model, typed).contains(wanted), "{typed}: {}", said(&model, typed));
+    let reply = enter(&mut linear, &model, "continue 3");
+    assert_eq!(reply.actions, [Action::Send(Event::ContinueRequested { rank: Rank(3) })]);
+    for typed in ["hosts", "waits", "find nothing like it"] {
+        shown.add(typed, &printed(&model, typed));
     }
-    assert_eq!(hear(&mut Linear::default(), &model, "  "), Answer::default());
+    let reply = enter(&mut linear, &model, "play");
+    assert_eq!(reply.actions, [Action::Send(Event::Watched { on: true })]);
+    let played = printed(&at_play(), "play");
+    assert!(played.contains("0.820"), "{played}");
+    shown.add("play", &played);
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn ui_16_what_cannot_be_taken_back_is_asked_and_only_a_yes_does_it() {
+fn unknown_word_prints_the_usage() {
+    let model = four();
+    let mut shown = Transcript::default();
+    for typed in ["dance", "rank", "log 9", "rank x", "ranks nobody"] {
+        shown.add(typed, &printed(&model, typed));
+    }
+    assert_eq!(enter(&mut Linear::default(), &model, "  "), LineAnswer::default());
+    insta::assert_snapshot!(shown.0);
+}
+
+#[test]
+fn ui_16_irreversible_word_needs_yes() {
     let (model, mut linear) = (four(), Linear::default());
-    let asked = hear(&mut linear, &model, "stop");
-    assert!(asked.actions.is_empty(), "{asked:?}");
-    let text = asked.lines.join("\n");
+    let reply = enter(&mut linear, &model, "stop");
+    assert!(reply.actions.is_empty(), "{reply:?}");
+    let mut shown = Transcript::default();
+    shown.add("stop", &reply.lines.join("\n"));
+    assert_eq!(enter(&mut linear, &model, "perhaps").actions, [], "it asks again");
+    assert_eq!(enter(&mut linear, &model, "yes").actions, [Action::stop(StopMode::Clean)]);
+    shown.add("yes without a question", &printed(&model, "yes"));
+    enter(&mut linear, &model, "kill");
+    let cancelled = enter(&mut linear, &model, "no");
+    assert!(cancelled.actions.is_empty() && cancelled.lines.len() == 1, "{cancelled:?}");
+    shown.add("no", &cancelled.lines[0]);
+    enter(&mut linear, &model, "kill");
+    let other = enter(&mut linear, &model, "status");
     assert!(
-        text.contains("4 ranks on 2 hosts") && text.contains("type one of: no, go back; yes, stop"),
-        "{text}"
-    );
-    assert_eq!(hear(&mut linear, &model, "perhaps").actions, [], "it is asked again");
-    assert_eq!(hear(&mut linear, &model, "yes").actions, [Action::stop(StopMode::Clean)]);
-    assert!(said(&model, "yes").contains("is no word"), "nothing is asked any more");
-    hear(&mut linear, &model, "kill");
-    assert_eq!(
-        hear(&mut linear, &model, "no"),
-        Answer { lines: vec!["nothing is done".into()], actions: vec![] }
-    );
-    hear(&mut linear, &model, "kill");
-    let other = hear(&mut linear, &model, "status");
-    assert!(
-        other.actions.is_empty() && other.lines[0] == "nothing is done" && other.lines.len() > 2,
+        other.actions.is_empty() && other.lines[0] == cancelled.lines[0] && other.lines.len() > 2,
         "{other:?}"
     );
-    hear(&mut linear, &model, "quit");
-    assert_eq!(hear(&mut linear, &model, "detach").actions, [Action::leave()]);
+    enter(&mut linear, &model, "quit");
+    assert_eq!(enter(&mut linear, &model, "detach").actions, [Action::leave()]);
     linear.view.steering.read_only = true;
-    let refused = hear(&mut linear, &model, "stop");
-    assert!(refused.actions.is_empty() && refused.lines[0].contains("read-only"), "{refused:?}");
+    let refused = enter(&mut linear, &model, "stop");
+    assert!(refused.actions.is_empty(), "{refused:?}");
+    shown.add("stop in a read-only console", &refused.lines.join("\n"));
     let over = over();
-    let refused = hear(&mut Linear::default(), &over, "stop");
-    assert!(refused.lines[0].contains("the run is over"), "{refused:?}");
-    assert_eq!(hear(&mut Linear::default(), &over, "quit").actions, [Action::leave()]);
+    let refused = enter(&mut Linear::default(), &over, "stop");
+    assert!(refused.actions.is_empty(), "{refused:?}");
+    shown.add("stop of an ended run", &refused.lines.join("\n"));
+    assert_eq!(enter(&mut Linear::default(), &over, "quit").actions, [Action::leave()]);
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn a_dumb_terminal_gets_lines_takes_words_and_no_cursor_is_moved() {
+fn dumb_terminal_gets_lines_without_escape_sequences() {
     let mut terminal = simulate(&["--linear", "--every", "1"], &[("TERM", "dumb")]);
     terminal.until_shows("steps/s");
     terminal.send("ranks\r");
-    terminal.until_shows("rank 1 on sim-00: running");
+    terminal.until_shows("rank 1 on sim-00: ");
     terminal.send("stop\r");
-    terminal.until_shows("type one of:");
+    terminal.until_shows(texts::CHOICES);
     terminal.send("yes\r");
-    terminal.until_shows("run finished: stopped");
+    terminal.until_shows(texts::STOPPED);
     terminal.send("end\r");
-    terminal.until_shows("totals:");
+    terminal.until_shows(texts::TOTALS);
     terminal.send("quit\r");
     assert_eq!(terminal.wait(), 130);
     assert!(!terminal.raw.lock().unwrap().contains(&b'\x1b'), "no escape sequence");

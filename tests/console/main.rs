@@ -14,7 +14,6 @@ rankdeck_testkit::hide_gpus!();
 #[path = "../support/mod.rs"]
 mod support;
 
-mod attaching;
 mod charts;
 mod cli;
 mod compare;
@@ -22,7 +21,7 @@ mod config;
 mod documents;
 mod figures;
 mod files;
-mod home;
+mod hidden;
 mod home_screens;
 mod keys;
 mod known;

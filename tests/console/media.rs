@@ -1,11 +1,12 @@
 //! Histograms and pictures that a program logs, on the screen and as lines.
 
 use crate::scenes::*;
+use rankdeck_charts::axis::Axis;
 use rankdeck_core::model::Model;
+use rankdeck_kit::ColorDepth;
 use rankdeck_proto::media::{Histogram, PictureHead, encoded};
 use rankdeck_tui::linear::Linear;
-use rankdeck_tui::play::Colours;
-use rankdeck_tui::state::{Overlay, PictureChoice};
+use rankdeck_tui::state::{Images, Overlay};
 use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -73,14 +74,14 @@ fn text(buffer: &Buffer) -> String {
 /// The series selected on the page of charts, which is all that is shown.
 fn selected(model: &Model, name: &str, keys: &str) -> ViewState {
     let mut view = ViewState::new();
-    view.series.selected = Some(name.into());
-    view.series.shown = Some(BTreeSet::new());
+    view.charts.series.selected = Some(name.into());
+    view.charts.series.shown = Some(BTreeSet::new());
     press_at(model, &mut view, &format!("2{keys}"), SIZE);
     view
 }
 
 #[test]
-fn histograms_are_heat_maps_with_and_without_colours() {
+fn histograms_are_heat_maps_in_every_theme() {
     let model = logged();
     let mut view = selected(&model, "hist/action", "");
     insta::assert_snapshot!("heat_map_mono", text(&draw(&model, &mut view, &Theme::mono())));
@@ -105,58 +106,59 @@ fn histograms_are_heat_maps_with_and_without_colours() {
         .collect();
     assert!(map.contains('j') && map.contains('a'), "{map}");
     insta::assert_snapshot!("heat_map_colours", map);
-    view.style.colours = Colours::True;
+    view.style.colours = ColorDepth::True;
     let buffer = draw(&model, &mut view, &Theme::light());
     let bright = buffer.content().iter().filter(|cell| cell.fg == Color::Rgb(0x44, 0x01, 0x54)).count();
     assert!(bright > 0, "on a light background much is dark");
 }
 
 #[test]
-fn the_bin_and_its_count_at_the_cursor_are_told() {
+fn cursor_shows_bin_and_count() {
     let model = logged();
     let mut view = selected(&model, "hist/action", "[");
     let drawn = text(&draw(&model, &mut view, &Theme::dark()));
-    let told = "most in 1.250 to 1.500 964 of ";
-    assert!(drawn.contains(told) && drawn.contains('│'), "{drawn}");
+    assert!(drawn.contains("1.250 to 1.500 964 of ") && drawn.contains('│'), "{drawn}");
     press_at(&model, &mut view, "KK", SIZE);
     let low = text(&draw(&model, &mut view, &Theme::dark()));
-    assert!(low.contains("in -3.750 to -3.500 ") && low.contains('┼'), "{low}");
+    assert!(low.contains("-3.750 to -3.500 ") && low.contains('┼'), "{low}");
     press_at(&model, &mut view, "m{{{", SIZE);
     let apart = text(&draw(&model, &mut view, &Theme::dark()));
-    assert!(apart.contains("mean Δ -"), "{apart}");
+    assert!(apart.contains("Δ -"), "{apart}");
     press_at(&model, &mut view, "\x1b", SIZE);
-    assert_eq!((view.chart.cursor, view.chart.height), (None, None));
+    assert_eq!((view.charts.view.cursor, view.charts.view.height), (None, None));
     press_at(&model, &mut view, "K", SIZE);
-    assert!(view.toasts[0].text.contains("no cursor"), "{:?}", view.toasts);
+    insta::assert_snapshot!(toasts(&view));
 }
 
 #[test]
-fn a_histogram_is_a_series_among_others() {
+fn histogram_is_a_series_among_others() {
     let model = logged();
     let mut view = ViewState::new();
-    let run = |view: &mut ViewState, line: &str| rankdeck_tui::palette::run(&model, view, line, NOW);
+    let run = |view: &mut ViewState, line: &str| rankdeck_tui::run_line(&model, view, line, NOW);
     run(&mut view, "chart hist/action");
     let drawn = text(&draw(&model, &mut view, &Theme::dark()));
     assert!(drawn.contains("● action") && drawn.contains("min ") && drawn.contains('▀'), "{drawn}");
-    let one = text(&draw(&model, &mut selected(&model, "hist/action", "+++"), &Theme::dark()));
-    assert!(one.contains("shown ") && one.contains('▀'), "closer: {one}");
-    let time = text(&draw(&model, &mut selected(&model, "hist/action", "a"), &Theme::dark()));
-    assert!(time.contains("x time") && time.contains('▀'), "{time}");
+    let mut zoomed = selected(&model, "hist/action", "+++");
+    let closer = text(&draw(&model, &mut zoomed, &Theme::dark()));
+    assert!(zoomed.charts.view.window.zoom == 3 && closer.contains('▀'), "{closer}");
+    let mut on_time = selected(&model, "hist/action", "a");
+    let time = text(&draw(&model, &mut on_time, &Theme::dark()));
+    assert!(on_time.charts.view.axis == Axis::Time && time.contains('▀'), "{time}");
     let files = run(&mut view, "export");
     let [Action::SaveFiles(files)] = &files[..] else { panic!("{files:?}") };
     let names: Vec<(&str, &str)> = files.iter().map(|file| (file.stem, file.ending)).collect();
     assert_eq!(names, [("charts", "csv"), ("charts", "svg"), ("charts", "png"), ("histograms", "csv")]);
-    let svg = String::from_utf8_lossy(&files[1].bytes);
+    let svg = String::from_utf8_lossy(&files[1].bytes()).into_owned();
     assert!(svg.matches("<rect ").count() > 1000, "{} bytes", svg.len());
     assert!(
-        String::from_utf8_lossy(&files[3].bytes)
+        String::from_utf8_lossy(&files[3].bytes())
             .starts_with("series,env_step,time,low,high,count,histograms\n")
     );
-    assert!(files[2].bytes.starts_with(b"\x89PNG"));
+    assert!(files[2].bytes().starts_with(b"\x89PNG"));
 }
 
 #[test]
-fn a_run_with_nothing_but_histograms_shows_one() {
+fn run_with_only_histograms_shows_one() {
     let mut model = logged();
     model.scalars.clear();
     let drawn = text(&draw(&model, &mut ViewState::new(), &Theme::dark()));
@@ -164,7 +166,7 @@ fn a_run_with_nothing_but_histograms_shows_one() {
 }
 
 #[test]
-fn pictures_are_looked_at_by_name_and_step() {
+fn images_are_browsed_by_name_and_step() {
     let model = logged();
     let mut view = ViewState::new();
     press_at(&model, &mut view, "i", SIZE);
@@ -172,48 +174,43 @@ fn pictures_are_looked_at_by_name_and_step() {
     assert!(text(&dark).contains('▀'), "{}", text(&dark));
     insta::assert_snapshot!("pictures_mono", text(&draw(&model, &mut view, &Theme::mono())));
     let shown = |view: &mut ViewState| text(&draw(&model, view, &Theme::mono()));
-    assert!(shown(&mut view).contains("5 of 5, the newest"));
+    assert!(shown(&mut view).contains("5 of 5"));
     press_at(&model, &mut view, "hh", SIZE);
     let third = shown(&mut view);
-    assert!(
-        third.contains("step 200.0k") && third.contains("3 of 5") && !third.contains("newest"),
-        "{third}"
-    );
+    assert!(third.contains("200.0k") && third.contains("3 of 5"), "{third}");
     press_at(&model, &mut view, "g", SIZE);
     assert!(shown(&mut view).contains("1 of 5"));
     press_at(&model, &mut view, "j", SIZE);
     let other = shown(&mut view);
     assert!(other.contains("plots/value map") && other.contains("64 x 16"), "{other}");
     press_at(&model, &mut view, "jGh", SIZE);
-    assert_eq!(
-        view.overlays,
-        [Overlay::Pictures(PictureChoice { name: Some("eval/frame".into()), number: Some(4) })]
-    );
+    assert_eq!(view.overlays[..], [Overlay::Images(Images::new(Some("eval/frame".into()), Some(4)))]);
     let saved = press_at(&model, &mut view, "e", SIZE);
     let [Action::SaveFiles(files)] = &saved[..] else { panic!("{saved:?}") };
-    assert_eq!((files[0].ending, &files[0].bytes), ("png", &png(32, 32, 120)));
+    assert_eq!((files[0].ending, files[0].bytes()), ("png", png(32, 32, 120).into()));
     let copied = press_at(&model, &mut view, "y", SIZE);
-    assert!(matches!(&copied[..], [Action::Copy(text)] if text.contains("plots/value map: 64 x 16 pixels")));
+    assert!(matches!(&copied[..], [Action::Copy(text)] if text.contains("plots/value map: 64 x 16 ")));
     press_at(&model, &mut view, "i", SIZE);
     assert!(view.overlays.is_empty(), "the same key closes it");
 }
 
 #[test]
-fn pictures_are_named_in_the_palette() {
+fn palette_opens_images_by_name() {
     let (model, mut view) = (logged(), ViewState::new());
-    let run = |view: &mut ViewState, line: &str| rankdeck_tui::palette::run(&model, view, line, NOW);
+    let run = |view: &mut ViewState, line: &str| rankdeck_tui::run_line(&model, view, line, NOW);
     run(&mut view, "media value");
-    let choice = PictureChoice { name: Some("plots/value map".into()), number: None };
-    assert_eq!(view.overlays, [Overlay::Pictures(choice)]);
+    let choice = Images::new(Some("plots/value map".into()), None);
+    assert_eq!(view.overlays[..], [Overlay::Images(choice)]);
     view.overlays.clear();
     run(&mut view, "media nothing");
-    assert!(view.overlays.is_empty() && view.toasts[0].text.contains("no name of a picture"));
-    rankdeck_tui::palette::run(&running(&[cpu("a", 1)]), &mut view, "media", NOW);
-    assert!(view.toasts.iter().any(|toast| toast.text.contains("no pictures")), "{:?}", view.toasts);
+    assert!(view.overlays.is_empty());
+    rankdeck_tui::run_line(&running(&[cpu("a", 1)]), &mut view, "media", NOW);
+    assert!(view.overlays.is_empty());
+    insta::assert_snapshot!(toasts(&view));
 }
 
 #[test]
-fn a_picture_that_the_moment_does_not_have_gives_way_to_the_one_before() {
+fn missing_image_falls_back_to_the_one_before() {
     let model = logged();
     let mut earlier = logged();
     earlier.gallery = Default::default();
@@ -222,22 +219,23 @@ fn a_picture_that_the_moment_does_not_have_gives_way_to_the_one_before() {
     let mut view = ViewState::new();
     press_at(&model, &mut view, "ih", SIZE);
     let past = text(&draw(&earlier, &mut view, &Theme::mono()));
-    assert!(past.contains("step 100.0k") && past.contains("2 of 2"), "{past}");
+    assert!(past.contains("100.0k") && past.contains("2 of 2"), "{past}");
     let before = text(&draw(&running(&[cpu("a", 1)]), &mut view, &Theme::mono()));
-    assert!(before.contains("the built-in trainer logs no pictures"), "{before}");
+    insta::assert_snapshot!(before);
     let after = text(&draw(&model, &mut view, &Theme::mono()));
     assert!(after.contains("4 of 5"), "the choice stays: {after}");
 }
 
 #[test]
-fn a_picture_that_is_broken_says_so_and_others_draw_what_a_terminal_can_draw() {
+fn broken_image_is_reported_and_others_are_drawn() {
     let mut model = logged();
     let whole = png(8, 8, 9);
     log_picture(&mut model, "a", 1.0, &whole[..50]);
     let mut view = ViewState::new();
     press_at(&model, &mut view, "i", SIZE);
     let drawn = text(&draw(&model, &mut view, &Theme::dark()));
-    assert!(drawn.contains("cannot be drawn: "), "{drawn}");
+    assert!(!drawn.contains('▀'), "{drawn}");
+    insta::assert_snapshot!(drawn);
     let area = Rect::new(0, 0, SIZE.0, SIZE.1);
     assert!(rankdeck_tui::picture_apart(&view, area).is_none());
     press_at(&model, &mut view, "j", SIZE);
@@ -251,29 +249,37 @@ fn a_picture_that_is_broken_says_so_and_others_draw_what_a_terminal_can_draw() {
 }
 
 #[test]
-fn words_tell_histograms_and_pictures() {
+fn words_print_histograms_and_images() {
     let model = logged();
-    let said = |typed: &str| Linear::default().hear(&model, typed, NOW).lines;
-    let bins = said("bins action");
-    assert!(bins[0].starts_with("hist/action at step 1.18M: "), "{bins:?}");
+    let printed = |typed: &str| Linear::default().handle_line(&model, typed, NOW).lines;
+    let bins = printed("bins action");
+    assert!(bins[0].starts_with("hist/action ") && bins[0].contains(" 1.18M"), "{bins:?}");
     assert!(bins.len() == 17 && bins.iter().any(|line| line.ends_with(&"#".repeat(30))), "{bins:?}");
-    assert!(said("bins nothing")[0].contains("which one? there are hist/action"));
-    let pictures = said("pictures");
+    assert!(printed("bins nothing")[0].contains("hist/action"));
+    let pictures = printed("pictures");
     assert_eq!(pictures.len(), 2);
-    assert!(pictures[0].starts_with("eval/frame: 32 x 32 pixels at step 400.0k, 1K, 5 kept"), "{pictures:?}");
+    let image = &pictures[0];
+    assert!(image.starts_with("eval/frame: 32 x 32 ") && image.contains(" 400.0k, 1K, 5 "), "{image}");
+    let mut shown = Transcript::default();
+    for typed in ["bins action", "bins nothing", "pictures"] {
+        shown.add(typed, &printed(typed).join("\n"));
+    }
     let empty = running(&[cpu("a", 1)]);
-    let none = |typed: &str| Linear::default().hear(&empty, typed, NOW).lines.join(" ");
-    assert!(none("bins x").contains("no histograms") && none("pictures").contains("no pictures"));
+    for typed in ["bins x", "pictures"] {
+        let lines = Linear::default().handle_line(&empty, typed, NOW).lines;
+        shown.add(&format!("{typed}, without any"), &lines.join("\n"));
+    }
+    insta::assert_snapshot!(shown.0);
 }
 
 #[test]
-fn no_size_is_too_small_for_either() {
+fn media_of_any_size_are_drawn_without_panic() {
     let model = logged();
     for width in [20, 40, 60, 80, 200] {
         for height in [5, 8, 12, 24, 60] {
             for keys in ["2", "i", "2o", "2L"] {
                 let mut view = ViewState::new();
-                view.series.selected = Some("hist/action".into());
+                view.charts.series.selected = Some("hist/action".into());
                 press_at(&model, &mut view, keys, (width, height));
                 for theme in [Theme::dark(), Theme::mono()] {
                     cells(&model, &mut view, &theme, (width, height), NOW);

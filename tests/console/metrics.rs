@@ -2,14 +2,14 @@
 //! is.
 
 use crate::scenes::*;
-use rankdeck::shell::metrics::{Form, text as text_as};
+use rankdeck::app::metrics::{MetricsFormat, text as text_as};
 use rankdeck_core::model::*;
 use rankdeck_testkit::repository;
 use rankdeck_types::ids::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn text(model: &Model, now: Timestamp) -> String {
-    text_as(model, now, Form::OpenMetrics)
+    text_as(model, now, MetricsFormat::OpenMetrics)
 }
 
 /// One sample: labels and value.
@@ -61,7 +61,7 @@ fn parse(text: &str) -> BTreeMap<String, Vec<Sample>> {
 }
 
 #[test]
-fn the_text_is_openmetrics_with_totals_ranks_and_gpus() {
+fn text_is_openmetrics() {
     let model = running(&[gpu("node-a", 2), gpu("node-b", 2)]);
     let found = parse(&text(&model, NOW));
     let one = |name: &str| found.get(name).unwrap_or_else(|| panic!("no {name}"))[0].1;
@@ -79,9 +79,9 @@ fn the_text_is_openmetrics_with_totals_ranks_and_gpus() {
 }
 
 #[test]
-fn a_textfile_has_the_same_samples_in_the_older_format() {
+fn textfile_has_equal_samples_in_prometheus_format() {
     let model = running(&[gpu("node-a", 2), gpu("node-b", 2)]);
-    let (new, old) = (text(&model, NOW), text_as(&model, NOW, Form::Prometheus));
+    let (new, old) = (text(&model, NOW), text_as(&model, NOW, MetricsFormat::Prometheus));
     let samples = |text: &str| -> Vec<String> {
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
     };
@@ -100,7 +100,7 @@ fn a_textfile_has_the_same_samples_in_the_older_format() {
 }
 
 #[test]
-fn what_stands_still_is_not_told_as_if_it_went_on() {
+fn stalled_values_are_not_reported_as_current() {
     let model = running(&[gpu("node-a", 1)]);
     let later = parse(&text(&model, NOW.plus(60_000)));
     assert_eq!(later["rankdeck_env_steps_per_second"][0].1, 0.0);
@@ -110,7 +110,7 @@ fn what_stands_still_is_not_told_as_if_it_went_on() {
 }
 
 #[test]
-fn names_from_outside_break_no_line() {
+fn label_values_are_escaped() {
     let mut model = running(&[cpu("node-a", 1)]);
     model.ranks[0].host = "a\"b\\c\nd".into();
     let found = parse(&text(&model, NOW));
@@ -118,7 +118,7 @@ fn names_from_outside_break_no_line() {
 }
 
 #[test]
-fn the_dashboard_asks_for_what_is_served() {
+fn dashboard_queries_existing_metrics() {
     let mut model = running(&[gpu("node-a", 2)]);
     model.verdicts = behind().verdicts;
     let found = parse(&text(&model, NOW));

@@ -1,6 +1,10 @@
-//! The console in a real terminal: what it draws, and that it gives the terminal back however it ends.
+//! The console in a real terminal: what it draws, that it restores the terminal however it ends, `attach`
+//! without a run, and home.
 
+use crate::support::Bench;
 use crate::support::terminal::Terminal;
+use crate::support::texts;
+use std::process::{Command, Output};
 
 const RANKDECK: &str = env!("CARGO_BIN_EXE_rankdeck");
 const ENDLESS: [&str; 7] = ["simulate", "--nnodes", "2", "--ranks", "2", "--iteration-ms", "100"];
@@ -11,7 +15,7 @@ pub fn simulate(extra: &[&str], envs: &[(&str, &str)]) -> Terminal {
 }
 
 #[test]
-fn it_draws_resizes_and_helps() {
+fn screen_draws_resizes_and_shows_help() {
     let mut terminal = simulate(&[], &[]);
     terminal.until_shows("simulated-");
     assert!(terminal.alternate());
@@ -25,7 +29,7 @@ fn it_draws_resizes_and_helps() {
     });
     terminal.resize(100, 30);
     terminal.until("the keys in the last row again", |t| {
-        t.text().lines().nth(29).is_some_and(|row| row.contains("? help"))
+        t.text().lines().nth(29).is_some_and(|row| row.contains(texts::HELP_KEY))
     });
     let before = terminal.text();
     terminal.send("?");
@@ -35,12 +39,12 @@ fn it_draws_resizes_and_helps() {
     terminal.assert_restored();
 }
 
-/// Who names a theme wants its colours, whatever the environment says; who does not gets none.
+/// A named theme has its colors whatever the environment is; without one there are none.
 #[test]
-fn no_color_takes_nothing_from_a_theme_that_is_named() {
+fn no_color_does_not_override_a_named_theme() {
     let drawn = |theme: &[&str]| {
         let mut terminal = simulate(theme, &[("NO_COLOR", "1")]);
-        terminal.until("the ranks", |t| t.text().contains("sim-01") && t.text().contains("? help"));
+        terminal.until("the ranks", |t| t.text().contains("sim-01") && t.text().contains(texts::HELP_KEY));
         terminal.signal(libc::SIGTERM);
         terminal.wait();
         terminal.written()
@@ -51,32 +55,32 @@ fn no_color_takes_nothing_from_a_theme_that_is_named() {
 }
 
 #[test]
-fn sigterm_gives_the_terminal_back_and_stops_cleanly() {
+fn sigterm_restores_the_terminal_and_stops_cleanly() {
     let mut terminal = simulate(&[], &[]);
-    terminal.until_shows("running");
+    terminal.until_shows(texts::RUNNING);
     terminal.signal(libc::SIGTERM);
     assert_eq!(terminal.wait(), 130);
     terminal.assert_restored();
-    terminal.until_shows("stopped: verified, no process is left on 2 hosts");
+    terminal.until_shows(texts::NO_PROCESS_LEFT);
 }
 
 #[test]
-fn a_run_that_ends_leaves_its_summary_on_the_normal_screen() {
+fn ended_run_leaves_its_summary_on_the_normal_screen() {
     let mut terminal = simulate(&["--steps", "81920", "--exit"], &[]);
     terminal.until("the screen", Terminal::alternate);
     assert_eq!(terminal.wait(), 0);
     terminal.assert_restored();
-    terminal.until_shows("stopped: verified, no process is left on 2 hosts");
-    terminal.until_shows("succeeded");
+    terminal.until_shows(texts::NO_PROCESS_LEFT);
+    terminal.until_shows(texts::SUCCEEDED);
 }
 
 #[test]
-fn a_failed_run_leaves_its_failure_on_the_normal_screen() {
+fn failed_run_leaves_its_failure_on_the_normal_screen() {
     let mut terminal = simulate(&["--fault", "fail:1@0.5"], &[]);
-    terminal.until_shows("the run is over");
+    terminal.until_shows(texts::ENDED);
     terminal.send("6");
     terminal.until_shows("events");
-    assert!(terminal.alternate(), "the last screen stays, and its pages can be looked at");
+    assert!(terminal.alternate(), "the last screen stays, with its pages");
     terminal.send("q");
     assert_eq!(terminal.wait(), 1);
     terminal.assert_restored();
@@ -84,17 +88,17 @@ fn a_failed_run_leaves_its_failure_on_the_normal_screen() {
 }
 
 #[test]
-fn a_run_that_ends_well_stays_until_a_key() {
+fn succeeded_run_stays_until_a_key() {
     for leave in ["q", "\x03"] {
         let mut terminal = simulate(&["--steps", "40960"], &[]);
-        terminal.until_shows("the run is over");
+        terminal.until_shows(texts::ENDED);
         terminal.send(leave);
         assert_eq!(terminal.wait(), 0);
         terminal.assert_restored();
-        terminal.until_shows("stopped: verified, no process is left on 2 hosts");
+        terminal.until_shows(texts::NO_PROCESS_LEFT);
     }
     let mut signalled = simulate(&["--steps", "40960"], &[]);
-    signalled.until_shows("the run is over");
+    signalled.until_shows(texts::ENDED);
     signalled.signal(libc::SIGTERM);
     assert_eq!(signalled.wait(), 0);
     signalled.assert_restored();
@@ -135,7 +139,7 @@ impl Drop for Tmux {
 }
 
 #[test]
-fn copying_works_in_a_default_tmux_and_says_so() {
+fn copy_in_default_tmux_fills_its_buffer() {
     if rankdeck_testkit::program("tmux").is_none() {
         rankdeck_testkit::skip!("no tmux; install tmux");
     }
@@ -144,12 +148,12 @@ fn copying_works_in_a_default_tmux_and_says_so() {
     tmux.call(&["new-session", "-d", "-x", "100", "-y", "30", &command]);
     tmux.until(&["capture-pane", "-p"], "R ● running");
     tmux.call(&["send-keys", "y"]);
-    tmux.until(&["capture-pane", "-p"], "copied");
+    tmux.until(&["capture-pane", "-p"], texts::COPIED);
     tmux.until(&["show-buffer"], "rank 0 on sim-00");
 }
 
 #[test]
-fn the_user_picks_colours_and_glyphs() {
+fn theme_and_glyphs_follow_environment_and_terminal() {
     let dark = simulate(&[], &[]);
     dark.until_shows("R ● running");
     let light = simulate(&[], &[("COLORFGBG", "0;15")]);
@@ -171,25 +175,26 @@ fn the_user_picks_colours_and_glyphs() {
 }
 
 #[test]
-fn a_live_run_is_shown_as_it_was_while_it_goes_on_and_orders_wait_for_the_present() {
+fn live_run_plays_back_and_disables_orders() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["simulate", "--nnodes", "1", "--ranks", "2", "--iteration-ms", "100", "--record"];
     let mut terminal = Terminal::start_in(folder.path(), RANKDECK, &args, &[]);
-    terminal.until_shows("running");
+    terminal.until_shows(texts::RUNNING);
     terminal.send(",");
-    terminal.until_shows("ahead");
+    terminal.until_shows(texts::AHEAD);
     terminal.send("2");
-    terminal.until_shows("esc live");
+    terminal.until_shows(texts::ESC_LIVE);
     terminal.send("x");
-    terminal.until_shows("only in the present");
+    terminal.until_shows(texts::NOT_IN_PLAYBACK);
     terminal.send("T-99h\r");
-    terminal.until_shows("the record begins");
+    terminal.until_shows(texts::RECORDING_STARTS);
     terminal.send("\x1b");
-    terminal.until("no dialog", |t| !t.text().contains("go to a time"));
+    terminal.until("no dialog", |t| !t.text().contains("-99h"));
     terminal.send("1<<<<<<<<<<<<<<<");
-    terminal.until("the beginning", |t| t.text().contains("connecting") && t.text().contains("ahead"));
+    terminal.until("the beginning", |t| t.text().contains("connecting") && t.text().contains(texts::AHEAD));
     terminal.send("\x1b");
-    terminal.until("the present", |t| !t.text().contains("esc live") && t.text().contains("running"));
+    terminal
+        .until("the present", |t| !t.text().contains(texts::ESC_LIVE) && t.text().contains(texts::RUNNING));
     terminal.signal(libc::SIGTERM);
     assert_eq!(terminal.wait(), 130);
     terminal.assert_restored();
@@ -220,44 +225,44 @@ fn recorded(steps: u32) -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn a_filter_of_a_replay_takes_spaces_and_nothing_can_be_ordered() {
+fn replay_filter_takes_spaces_and_orders_are_disabled() {
     let (_folder, run) = recorded(20_480);
     let mut terminal = Terminal::start(RANKDECK, &["replay", run.to_str().unwrap()], &[]);
-    terminal.until_shows("before the end");
+    terminal.until_shows(texts::BEFORE_END);
     terminal.send("Tend\r");
-    terminal.until_shows("the end of the record");
+    terminal.until_shows(texts::END_OF_RECORDING);
     terminal.send("/rank: 1");
     terminal.until_shows("/rank: 1");
     terminal.send("\rX");
-    terminal.until_shows("this is a recorded run");
+    terminal.until_shows(texts::RECORDED);
     terminal.send("q");
     assert_eq!(terminal.wait(), 0);
     terminal.assert_restored();
 }
 
 #[test]
-fn copying_elsewhere_is_handed_to_the_terminal_and_says_so() {
+fn copy_outside_tmux_goes_to_the_terminal() {
     let mut terminal = simulate(&[], &[("TMUX", "")]);
-    terminal.until_shows("running");
+    terminal.until_shows(texts::RUNNING);
     terminal.send("y");
-    terminal.until_shows("handed to the terminal");
+    terminal.until_shows(texts::HANDED_TO_TERMINAL);
     assert!(terminal.written().contains("\x1b]52;c;"));
     terminal.signal(libc::SIGTERM);
     terminal.wait();
 }
 
 #[test]
-fn ages_grow_on_the_screen_although_nothing_arrives() {
-    // One host, of which nothing is heard after two seconds.
+fn ages_grow_without_messages() {
+    // One host, without messages after two seconds.
     let args = ["simulate", "--nnodes", "1", "--ranks", "2", "--fault", "lose:0@1"];
     let terminal = Terminal::start(RANKDECK, &args, &[]);
-    terminal.until_shows("unheard 3s");
-    terminal.until_shows("unheard 5s");
+    terminal.until_shows("silent 3s");
+    terminal.until_shows("silent 5s");
     terminal.signal(libc::SIGKILL);
 }
 
 #[test]
-fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
+fn ctrl_z_suspends_and_fg_repaints() {
     let mut shell =
         Terminal::start("bash", &["--norc", "--noprofile", "-i"], &[("PS1", "shell> "), ("HISTFILE", "")]);
     shell.until_shows("shell>");
@@ -273,7 +278,7 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
         shell.until("the screen again", |t| t.alternate() && t.text().contains("sim-00"));
     }
     shell.send("\x1a");
-    // The screen is given back before the console stops: until the shell says so, the console may still read
+    // The screen is given back before the console stops: until the shell reports it, the console may still read
     // what is typed.
     shell.until("the shell", |t| !t.alternate() && t.text().contains("Stopped"));
     // Not the shell's own `kill`: that continues the job in the background, where taking the terminal stops
@@ -285,25 +290,25 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn a_panic_gives_the_terminal_back_before_its_message() {
+fn panic_restores_the_terminal_before_its_message() {
     let mut terminal = simulate(&[], &[("RANKDECK_TEST_PANIC", "1")]);
     assert_eq!(terminal.wait(), 101);
     terminal.assert_restored();
-    terminal.until_shows("asked for by RANKDECK_TEST_PANIC");
+    terminal.until_shows("RANKDECK_TEST_PANIC");
     terminal.until_shows("rankdeck attach");
 }
 
 #[test]
-fn a_lost_terminal_ends_the_console() {
+fn lost_terminal_ends_the_console() {
     let mut terminal = simulate(&[], &[]);
-    terminal.until_shows("running");
+    terminal.until_shows(texts::RUNNING);
     // The reading thread holds the terminal open: hang up as the kernel would.
     terminal.signal(libc::SIGHUP);
     assert_eq!(terminal.wait(), 0);
 }
 
 #[test]
-fn a_terminal_that_cannot_show_a_screen_is_refused() {
+fn dumb_terminal_is_refused() {
     let mut terminal = simulate(&[], &[("TERM", "dumb")]);
     assert_eq!(terminal.wait(), 2);
     terminal.until_shows("--headless");
@@ -311,11 +316,11 @@ fn a_terminal_that_cannot_show_a_screen_is_refused() {
 }
 
 #[test]
-fn a_stop_and_go_from_outside_repaints() {
+fn sigcont_repaints_the_screen() {
     let mut terminal = simulate(&[], &[]);
     terminal.until_shows("sim-00");
     terminal.signal(libc::SIGSTOP);
-    // Somebody else writes on the terminal meanwhile.
+    // Another program writes to the terminal meanwhile.
     terminal.screen.lock().unwrap().process(b"\x1b[2J\x1b[Hgarbage");
     terminal.signal(libc::SIGCONT);
     terminal.until("a full frame", |t| t.text().contains("sim-00") && !t.text().contains("garbage"));
@@ -325,17 +330,17 @@ fn a_stop_and_go_from_outside_repaints() {
 }
 
 #[test]
-fn a_recorded_run_is_shown_again_with_pause_and_jumps() {
+fn replay_pauses_and_jumps() {
     let (_folder, run) = recorded(40_960);
     let mut terminal = Terminal::start(RANKDECK, &["replay", run.to_str().unwrap()], &[]);
     terminal.until_shows(" 1x ");
     terminal.send("P");
     terminal.until("a pause", |t| !t.text().contains(" 1x "));
     terminal.send("Tend\r");
-    terminal.until_shows("the end of the record");
+    terminal.until_shows(texts::END_OF_RECORDING);
     terminal.until_shows("40,960");
     terminal.send("Tstart\r");
-    terminal.until_shows("before the end");
+    terminal.until_shows(texts::BEFORE_END);
     terminal.until("the beginning", |t| !t.text().contains("40,960"));
     terminal.signal(libc::SIGTERM);
     terminal.wait();
@@ -343,34 +348,197 @@ fn a_recorded_run_is_shown_again_with_pause_and_jumps() {
 }
 
 #[test]
-fn a_key_of_a_demonstration_says_what_helps_when_its_run_is_over() {
+fn demo_key_after_the_end_names_the_key_that_helps() {
     let mut terminal = Terminal::start(RANKDECK, &["demo", "--nnodes", "1", "--ranks", "2"], &[]);
-    terminal.until("training", |t| t.text().contains("weights equal"));
+    terminal.until("training", |t| t.text().contains(texts::WEIGHTS_EQUAL));
     terminal.send("x");
-    terminal.until("the question", |t| t.text().contains("stop the run?"));
+    terminal.until("the question", |t| t.text().contains(texts::STOP_QUESTION));
     terminal.send("y");
-    terminal.until("the end", |t| t.text().contains("the run is over after"));
+    terminal.until("the end", |t| t.text().contains(texts::ENDED));
     terminal.send("\x1bOQ");
-    terminal
-        .until("why nothing freezes", |t| t.text().contains("freeze: the run is over; r begins it again"));
+    terminal.until("the key that helps", |t| t.text().contains(texts::FREEZE_ENDED));
     terminal.send("q");
     terminal.wait();
     terminal.assert_restored();
 }
 
 #[test]
-fn a_demonstration_says_its_keys_and_breaks_what_they_name() {
+fn demo_keys_freeze_and_kill_ranks() {
     let mut terminal = Terminal::start(RANKDECK, &["demo", "--nnodes", "2", "--ranks", "2"], &[]);
-    terminal.until_shows("F2 freeze");
-    terminal.until("training", |t| t.text().contains("weights equal"));
+    terminal.until_shows("F2 ");
+    terminal.until("training", |t| t.text().contains(texts::WEIGHTS_EQUAL));
     terminal.send("\x1bOQ");
-    terminal.until("the frozen rank", |t| t.text().contains("rank 2 on sim-01: frozen"));
-    terminal.until("it goes on by itself", |t| t.text().contains("no trouble"));
+    terminal.until("the frozen rank", |t| t.text().contains("rank 2 on sim-01: "));
+    terminal.until("the rank runs again", |t| t.text().contains(texts::OK));
     terminal.send("\x1bOS");
     terminal.until("a new generation after the kill", |t| t.text().contains("gen 1"));
     terminal.signal(libc::SIGTERM);
     assert_eq!(terminal.wait(), 130);
     terminal.assert_restored();
-    terminal.until("its summary", |t| t.text().contains("stopped: verified"));
-    assert!(!terminal.text().contains("rankdeck replay"), "no record of it stays");
+    terminal.until("its summary", |t| t.text().contains(texts::NO_PROCESS_LEFT));
+    assert!(!terminal.text().contains("rankdeck replay"), "there is no recording of it");
+}
+
+/// A folder with one local host with one rank.
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.local_hosts(1, 1);
+    bench
+}
+
+fn call(bench: &Bench, args: &[&str]) -> Output {
+    Command::new(RANKDECK).args(args).current_dir(bench.path()).output().unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Launches an endless run and detaches; returns its whole name.
+fn launched(bench: &Bench, name: &str) -> String {
+    let endless = ["--", "sh", "-c", "echo hello; while :; do sleep 1; done"];
+    let output = call(bench, &[&["run", "--detach", "--name", name][..], &endless].concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    let runs = std::fs::read_dir(bench.path().join("runs")).unwrap().flatten();
+    let names = runs.filter_map(|entry| entry.file_name().into_string().ok());
+    names.into_iter().find(|run| run.starts_with(name)).unwrap()
+}
+
+#[test]
+fn ended_run_screen_stays_until_a_key() {
+    for (command, code, word) in
+        [("echo hello", 0, texts::SUCCEEDED), ("echo hello; exit 3", 1, texts::FAILED)]
+    {
+        let bench = bench();
+        let mut terminal =
+            Terminal::start_in(bench.path(), RANKDECK, &["run", "--", "sh", "-c", command], &[]);
+        terminal.until_shows(texts::ENDED);
+        assert!(terminal.alternate() && terminal.text().contains(word), "{}", terminal.text());
+        terminal.send("4");
+        terminal.until_shows("hello");
+        terminal.send("q");
+        assert_eq!(terminal.wait(), code);
+        terminal.assert_restored();
+        terminal.until_shows("`rankdeck replay ");
+    }
+}
+
+#[test]
+fn attach_with_several_runs_offers_a_list() {
+    let bench = bench();
+    let [first, second] = ["walker", "hopper"].map(|name| launched(&bench, name));
+    let output = call(&bench, &["attach"]);
+    let stderr = errors(&output);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    for part in [first.as_str(), second.as_str(), "hint: "] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["attach"], &[]);
+    terminal.until("both runs", |t| {
+        let text = t.text();
+        text.contains(texts::SELECT_RUN) && text.contains(&first) && text.contains(&second)
+    });
+    terminal.send("\x1b");
+    assert_eq!(terminal.wait(), 2, "none of them");
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["attach"], &[]);
+    terminal.until_shows(&first);
+    // The newest comes first.
+    terminal.send("j\r");
+    terminal.until("its screen", |t| t.alternate() && t.text().contains(texts::ADOPTED));
+    assert!(terminal.text().contains(&first), "{}", terminal.text());
+    terminal.send("D");
+    assert_eq!(terminal.wait(), 0);
+    for run in [&first, &second] {
+        assert!(call(&bench, &["stop", run]).status.success());
+    }
+    // Without a running run, a terminal lists the finished ones.
+    let stderr = errors(&call(&bench, &["attach"]));
+    assert!(stderr.starts_with("error: ") && stderr.contains("hint: "), "{stderr}");
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["attach"], &[]);
+    terminal.until("finished runs", |t| t.text().contains("finished") && t.text().contains(&second));
+    terminal.send("\r");
+    terminal.until_shows(texts::ENDED);
+    terminal.send("q");
+    terminal.wait();
+    terminal.assert_restored();
+}
+
+#[test]
+fn attach_without_runs_fails_with_a_hint() {
+    let bench = bench();
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["attach"], &[]);
+    assert_eq!(terminal.wait(), 2);
+    terminal.until_shows("error: ");
+    terminal.until_shows("hint: ");
+}
+
+/// One local host with two ranks, and an experiment that runs until it is stopped.
+fn endless_bench() -> Bench {
+    let bench = Bench::new();
+    bench.local_hosts(1, 2);
+    std::fs::create_dir(bench.path().join("configs")).unwrap();
+    let text = "[run]\nname = \"endless\"\nnote = \"from home\"\n[launch]\n\
+                command = [\"sh\", \"-c\", \"echo hello; while :; do sleep 1; done\"]\n";
+    bench.write("configs/endless.toml", text);
+    bench
+}
+
+#[test]
+fn home_launches_reopens_and_stops_a_run() {
+    let bench = endless_bench();
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &[], &[]);
+    terminal.until_shows(texts::NO_RUNS);
+    terminal.send("2");
+    terminal.until_shows("configs/endless.toml");
+    terminal.until_shows("world_size 2");
+    terminal.send("\r");
+    terminal.until_shows("launch configs/endless.toml");
+    terminal.send("run.note=changed");
+    terminal.until_shows("run.note=changed");
+    terminal.send("\r");
+    terminal.until("the run's screen", |t| t.text().contains("hello") && t.text().contains("ranks 2"));
+    terminal.send("q");
+    terminal.until_shows("1 running");
+    terminal.send("1");
+    terminal.until("the run, with its note", |t| {
+        let text = t.text();
+        text.contains("● running") && text.contains("changed")
+    });
+    terminal.send("\r");
+    // Home shows the command, `hello` in it, too.
+    terminal.until_shows(texts::ADOPTED);
+    terminal.send("q");
+    terminal.until_shows("1 runs 1");
+    terminal.send("x");
+    terminal.until_shows(texts::STOP_QUESTION);
+    terminal.send("y");
+    terminal.until("the end", |t| t.text().contains("stopped") && t.text().contains("0 running"));
+    terminal.send("o");
+    terminal.until_shows(texts::NO_PROCESS_LEFT);
+    // Any key closes the output; the next one quits.
+    terminal.send("q");
+    terminal.until("the page below the output", |t| !t.text().contains(texts::NO_PROCESS_LEFT));
+    terminal.send("q");
+    assert_eq!(terminal.wait(), 0);
+    terminal.assert_restored();
+}
+
+#[test]
+fn sigterm_restores_the_terminal() {
+    let bench = endless_bench();
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &[], &[]);
+    terminal.until_shows(texts::NO_RUNS);
+    terminal.signal(libc::SIGTERM);
+    assert_eq!(terminal.wait(), 0);
+    terminal.assert_restored();
+}
+
+#[test]
+fn home_without_terminal_exits_2() {
+    let output = Command::new(RANKDECK).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("Usage: rankdeck"));
+    let output = Command::new(RANKDECK).arg("home").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("rankdeck ps"));
 }

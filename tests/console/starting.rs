@@ -1,5 +1,4 @@
-//! What a launch is told and what it finds, on this machine: environments, variables, ways to say what to
-//! run.
+//! Launches on this machine: environments, variables, and the ways to name a program.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -15,7 +14,7 @@ fn text(output: &Output) -> (i32, String, String) {
     (output.status.code().unwrap_or(-1), string(&output.stdout), string(&output.stderr))
 }
 
-fn told(folder: &Path, args: &[&str]) -> (i32, String, String) {
+fn run(folder: &Path, args: &[&str]) -> (i32, String, String) {
     text(&rankdeck(folder, args).output().unwrap())
 }
 
@@ -29,7 +28,7 @@ fn bench(more: &str, command: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn check_and_run_agree_on_the_interpreter_of_the_ranks() {
+fn check_and_run_use_the_same_interpreter() {
     let show = r#"["python", "-c", "import sys; print('prefix', sys.prefix)"]"#;
     for more in ["prelude = \"source v/bin/activate\"", "venv = \"v\""] {
         let folder = bench(more, show);
@@ -38,16 +37,16 @@ fn check_and_run_agree_on_the_interpreter_of_the_ranks() {
             Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(there.join("v")).status();
         assert!(made.unwrap().success(), "python3 with venv is needed");
         let prefix = there.join("v").display().to_string();
-        let (code, out, err) = told(folder.path(), &["check", "e.toml"]);
+        let (code, out, err) = run(folder.path(), &["check", "e.toml"]);
         assert!(code == 0 && out.contains(&format!("prefix {prefix}")), "{more}: {out}{err}");
-        let (code, out, err) = told(folder.path(), &["run", "e.toml", "--headless", "--logs"]);
+        let (code, out, err) = run(folder.path(), &["run", "e.toml", "--headless", "--logs"]);
         assert!(code == 0 && out.contains(&format!("prefix {prefix}")), "{more}: {out}{err}");
     }
 }
 
 #[test]
-fn what_fails_before_the_ranks_refuses_the_launch_with_its_own_words() {
-    for (more, says) in [
+fn failed_pre_launch_command_refuses_the_launch() {
+    for (more, named) in [
         ("prelude = \"source /nope/activate; export A=1\"", "/nope/activate"),
         ("prelude = \"conda activate rl\"", "conda"),
         ("venv = \"nope\"", "nope/bin/activate"),
@@ -55,15 +54,18 @@ fn what_fails_before_the_ranks_refuses_the_launch_with_its_own_words() {
     ] {
         let folder = bench(more, r#"["python3", "-c", "print(1)"]"#);
         for args in [&["check", "e.toml"][..], &["run", "e.toml", "--headless"]] {
-            let (code, out, err) = told(folder.path(), args);
-            assert!(code == 3 && err.contains(says) && err.contains("hint: "), "{more} {args:?}: {out}{err}");
+            let (code, out, err) = run(folder.path(), args);
+            assert!(
+                code == 3 && err.contains(named) && err.contains("hint: "),
+                "{more} {args:?}: {out}{err}"
+            );
             assert!(!folder.path().join("runs").exists(), "nothing was started");
         }
     }
 }
 
 #[test]
-fn a_program_runs_without_any_file() {
+fn program_runs_without_files() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(
         folder.path().join("my train.py"),
@@ -72,35 +74,33 @@ fn a_program_runs_without_any_file() {
     .unwrap();
     let line = ["--", "python3", "my train.py", "--lr", "a b"];
     let with = |command: &[&'static str]| [command, &line].concat();
-    let (code, out, err) = told(folder.path(), &with(&["check", "--nproc", "2"]));
+    let (code, out, err) = run(folder.path(), &with(&["check", "--nproc", "2"]));
     assert_eq!(code, 0, "{out}{err}");
-    for part in
-        ["world_size 2", "command  python3 'my train.py' --lr 'a b'", "code     none is copied", "python "]
-    {
+    for part in ["world_size 2", "command  python3 'my train.py' --lr 'a b'", "  code     ", "python "] {
         assert!(out.contains(part), "{part}\n{out}");
     }
-    let (code, out, err) = told(folder.path(), &with(&["run", "--nproc", "2", "--headless", "--logs"]));
+    let (code, out, err) = run(folder.path(), &with(&["run", "--nproc", "2", "--headless", "--logs"]));
     assert!(code == 0 && out.contains("args ['--lr', 'a b'] 1"), "{out}{err}");
     assert!(out.contains("my-train-"), "the run is named after the script: {out}");
     // Other commands find it again without a hosts file.
-    let (code, out, err) = told(folder.path(), &["ps", "--all"]);
+    let (code, out, err) = run(folder.path(), &["ps", "--all"]);
     assert!(code == 0 && out.contains("my-train-"), "{out}{err}");
-    let (code, _, err) = told(folder.path(), &with(&["sbatch", "--dry-run"]));
+    let (code, _, err) = run(folder.path(), &with(&["sbatch", "--dry-run"]));
     assert_eq!(code, 0, "{err}");
 }
 
 #[test]
-fn what_is_no_experiment_is_told_how_to_run() {
+fn non_experiment_prints_how_to_run() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, says) in [
+    for (name, hint) in [
         ("train.py", "rankdeck run -- python train.py"),
         ("run.sh", "rankdeck run -- bash run.sh"),
-        ("conf.yaml", "an experiment is a TOML file"),
+        ("conf.yaml", "TOML"),
     ] {
         std::fs::write(folder.path().join(name), "import os\n").unwrap();
         for command in ["run", "check"] {
-            let (code, out, err) = told(folder.path(), &[command, name]);
-            assert!(code == 2 && err.contains(says), "{out}{err}");
+            let (code, out, err) = run(folder.path(), &[command, name]);
+            assert!(code == 2 && err.contains(hint), "{out}{err}");
         }
     }
     for args in [
@@ -110,13 +110,13 @@ fn what_is_no_experiment_is_told_how_to_run() {
         &["run", "e.toml", "--", "true"],
         &["run", "--"],
     ] {
-        let (code, out, err) = told(folder.path(), args);
+        let (code, out, err) = run(folder.path(), args);
         assert!(code == 2 && err.contains("error: "), "{args:?} {out}{err}");
     }
 }
 
 #[test]
-fn mistakes_are_told_to_programs_too() {
+fn json_lists_configuration_errors() {
     let folder = bench("", r#"["true"]"#);
     std::fs::write(
         folder.path().join("bad.toml"),
@@ -129,7 +129,7 @@ fn mistakes_are_told_to_programs_too() {
         (&["run", "e.toml", "--json", "--set", "launch.code=nowhere"], "run_finished"),
         (&["check", "e.toml", "--json", "--hosts", "none.toml"], "check_finished"),
     ] {
-        let (code, out, err) = told(folder.path(), args);
+        let (code, out, err) = run(folder.path(), args);
         let line: serde_json::Value =
             serde_json::from_str(out.trim()).unwrap_or_else(|_| panic!("{args:?} {out}{err}"));
         assert_eq!((code, &line["kind"], &line["exit_code"]), (2, &kind.into(), &2.into()), "{out}");
@@ -146,7 +146,7 @@ fn mistakes_are_told_to_programs_too() {
 }
 
 #[test]
-fn what_a_run_would_not_use_or_not_find_is_warned_of() {
+fn unused_and_missing_inputs_are_warned_of() {
     let folder = bench("", r#"["python3", "train.py"]"#);
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("train.py", "import os\nimport nothing_of_that_name\nimport beside\n");
@@ -155,112 +155,111 @@ fn what_a_run_would_not_use_or_not_find_is_warned_of() {
         |more: &str| format!("[run]\nname = \"e\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\n{more}");
     for code in ["", "code = \".\"\n"] {
         write("e.toml", &text(code));
-        let (status, out, err) = told(folder.path(), &["check", "e.toml"]);
-        assert!(status == 0 && err.contains("has no nothing_of_that_name"), "{out}{err}");
+        let (status, out, err) = run(folder.path(), &["check", "e.toml"]);
+        assert!(status == 0 && err.contains("nothing_of_that_name"), "{out}{err}");
     }
     write("e.toml", &text("[learn]\nalgorithm = \"ppo\"\n[policy]\nhidden = [3]\n"));
-    let (_, _, err) = told(folder.path(), &["check", "e.toml"]);
-    assert!(err.contains("does not see [learn], [policy]"), "{err}");
-    let (_, _, err) = told(folder.path(), &["check", "--", "torchrun", "train.py"]);
+    let (_, _, err) = run(folder.path(), &["check", "e.toml"]);
+    assert!(err.contains("[learn], [policy]"), "{err}");
+    let (_, _, err) = run(folder.path(), &["check", "--", "torchrun", "train.py"]);
     assert!(err.contains("torchrun"), "{err}");
 }
 
 #[test]
-fn a_key_can_be_removed_and_another_algorithm_named_in_a_few_lines() {
+fn set_removes_keys_and_changes_algorithm() {
     let folder = bench("", r#"["true"]"#);
     let text = "[run]\nname = \"e\"\ntotal_steps = 10000\n[env]\nid = \"Pendulum-v1\"\nnum_envs = 4\n[eval]\nevery = 1\n\
                 stop_value = 1.0\n[learn]\nalgorithm = \"ppo\"\ngae_lambda = 0.9\nclip_coef = 0.1\nvf_coef = 0.1\n";
     std::fs::write(folder.path().join("p.toml"), text).unwrap();
-    let said = |sets: &[&str]| {
+    let check_with = |sets: &[&str]| {
         let mut args = vec!["sbatch", "p.toml", "--dry-run"];
         sets.iter().for_each(|set| args.extend(["--set", set]));
-        let (code, _, err) = told(folder.path(), &args);
+        let (code, _, err) = run(folder.path(), &args);
         (code, err)
     };
-    let (code, err) = said(&["learn.algorithm=sac"]);
+    let (code, err) = check_with(&["learn.algorithm=sac"]);
     assert!(
         code == 2
             && err.lines().count() < 12
-            && err.contains("3 keys are those of")
-            && err.contains("~learn"),
+            && ["gae_lambda", "clip_coef", "vf_coef", "~learn"].iter().all(|key| err.contains(key)),
         "{err}"
     );
-    assert_eq!(said(&["~learn", "learn.algorithm=sac", "learn.learning_starts=100"]).0, 0);
-    assert_eq!(said(&["eval.every=0"]).0, 2);
-    assert_eq!(said(&["eval.every=0", "~eval.stop_value"]).0, 0);
+    assert_eq!(check_with(&["~learn", "learn.algorithm=sac", "learn.learning_starts=100"]).0, 0);
+    assert_eq!(check_with(&["eval.every=0"]).0, 2);
+    assert_eq!(check_with(&["eval.every=0", "~eval.stop_value"]).0, 0);
 }
 
 /// A script that reports by `rankdeck.py`: no warning that it is not installed, and its steps in `ps`.
 #[test]
-fn a_script_that_reports_is_taken_as_it_is_and_its_steps_are_listed() {
+fn reporting_script_needs_no_package() {
     let folder = bench("nproc = 2", "[\"python3\", \"s.py\"]");
     let script = "import rankdeck\nfor i in range(4):\n    rankdeck.report(env_step=100 * (i + 1), returns=[2.0, 4.0])\n";
     std::fs::write(folder.path().join("s.py"), script).unwrap();
-    let (code, out, err) = told(folder.path(), &["check", "e.toml"]);
-    assert!(code == 0 && err.is_empty() && out.contains("0 warnings"), "{out}{err}");
-    let (code, out, err) = told(folder.path(), &["run", "e.toml", "--quiet"]);
+    let (code, out, err) = run(folder.path(), &["check", "e.toml"]);
+    assert!(code == 0 && err.is_empty(), "no warnings: {out}{err}");
+    let (code, out, err) = run(folder.path(), &["run", "e.toml", "--quiet"]);
     assert_eq!(code, 0, "{out}{err}");
-    let (_, out, err) = told(folder.path(), &["ps", "--json"]);
-    let run: serde_json::Value =
+    let (_, out, err) = run(folder.path(), &["ps", "--json"]);
+    let listed: serde_json::Value =
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
-    assert_eq!((&run["env_step"], &run["last_return"]), (&800.into(), &3.0.into()), "{run}");
+    assert_eq!((&listed["env_step"], &listed["last_return"]), (&800.into(), &3.0.into()), "{listed}");
     std::fs::write(folder.path().join("e2.toml"), "base = \"e.toml\"\n[watch]\npython_hook = false\n")
         .unwrap();
-    let (_, out, err) = told(folder.path(), &["check", "e2.toml"]);
-    assert!(err.contains("`rankdeck client > rankdeck.py` writes it"), "{out}{err}");
+    let (_, out, err) = run(folder.path(), &["check", "e2.toml"]);
+    assert!(err.contains("`rankdeck client > rankdeck.py`"), "{out}{err}");
 }
 
-/// Hosts that share a disk have each other's logs: each tells its own. What a host refuses is an error.
+/// Hosts that share a disk have each other's logs: each prints its own. A refusal of a host is an error.
 #[test]
-fn every_line_is_found_once_and_what_is_wrong_is_said() {
+fn logs_are_deduplicated_and_errors_reported() {
     let folder =
         bench("\n[[host]]\nname = \"b\"\ntransport = \"local\"", "[\"sh\", \"-c\", \"echo rank $RANK\"]");
-    let (code, out, err) = told(folder.path(), &["run", "e.toml", "--quiet"]);
+    let (code, out, err) = run(folder.path(), &["run", "e.toml", "--quiet"]);
     assert_eq!(code, 0, "{out}{err}");
-    let (_, out, err) = told(folder.path(), &["logs", "e", "--grep", "rank"]);
+    let (_, out, err) = run(folder.path(), &["logs", "e", "--grep", "rank"]);
     let mut lines: Vec<&str> = out.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["a:0:1: rank 0", "b:1:1: rank 1"], "{err}");
-    let (code, _, err) = told(folder.path(), &["logs", "e", "--grep", "("]);
-    assert!(code != 0 && err.contains("error: host a: `(`: "), "{code} {err}");
-    let (code, out, err) = told(folder.path(), &["fetch", "e", "nothing.*"]);
-    assert!(code == 2 && err.contains("is called `nothing.*`") && err.contains("hint: "), "{out}{err}");
-    let (code, out, err) = told(folder.path(), &["queue", "nope"]);
-    assert!(code == 2 && err.contains("there is no such sweep"), "{out}{err}");
-    let (code, out, err) = told(folder.path(), &["run", "e.toml", "--random", "3"]);
+    let (code, _, err) = run(folder.path(), &["logs", "e", "--grep", "("]);
+    assert!(code != 0 && err.contains("host a: ") && err.contains("`(`"), "{code} {err}");
+    let (code, out, err) = run(folder.path(), &["fetch", "e", "nothing.*"]);
+    assert!(code == 2 && err.contains("`nothing.*`") && err.contains("hint: "), "{out}{err}");
+    let (code, out, err) = run(folder.path(), &["queue", "nope"]);
+    assert!(code == 2 && err.contains("rankdeck queue"), "{out}{err}");
+    let (code, out, err) = run(folder.path(), &["run", "e.toml", "--random", "3"]);
     assert!(code == 2 && err.contains("--sweep"), "{out}{err}");
 }
 
 #[test]
-fn init_writes_files_that_work_and_writes_over_none() {
+fn init_writes_working_files_and_overwrites_none() {
     let folder = tempfile::tempdir().unwrap();
     let script =
         "import time\nfor step in range(3):\n    print(f\"step={step} loss={1 / (step + 1):.3f}\")\n";
     std::fs::write(folder.path().join("train.py"), script).unwrap();
-    let (code, out, err) = told(folder.path(), &["init"]);
-    assert!(code == 0 && out.contains("wrote hosts.toml") && out.contains("wrote train.toml"), "{out}{err}");
+    let (code, out, err) = run(folder.path(), &["init"]);
+    assert!(code == 0 && out.contains("hosts.toml") && out.contains("train.toml"), "{out}{err}");
     let text = std::fs::read_to_string(folder.path().join("train.toml")).unwrap();
     assert!(text.contains("(?P<loss>") && text.contains("(?P<env_step>"), "{text}");
-    let (code, out, err) = told(folder.path(), &["check", "train.toml"]);
+    let (code, out, err) = run(folder.path(), &["check", "train.toml"]);
     assert_eq!(code, 0, "{out}{err}");
-    let (code, out, err) = told(folder.path(), &["run", "train.toml", "--headless"]);
+    let (code, out, err) = run(folder.path(), &["run", "train.toml", "--headless"]);
     assert!(code == 0 && out.contains("step 2  loss 0.3330"), "both of the line's values: {out}{err}");
-    let (code, _, err) = told(folder.path(), &["init"]);
-    assert!(code == 0 && err.contains("stays as it is"), "{err}");
-    assert_eq!(told(folder.path(), &["init", "--script", "nope.py"]).0, 2);
-    assert_eq!(told(folder.path(), &["init", "a b"]).0, 2);
-    assert_eq!(told(folder.path(), &["init", "nope.py"]).0, 2);
+    let (code, _, err) = run(folder.path(), &["init"]);
+    assert!(code == 0 && err.contains("hosts.toml") && err.contains("--force"), "{err}");
+    assert_eq!(run(folder.path(), &["init", "--script", "nope.py"]).0, 2);
+    assert_eq!(run(folder.path(), &["init", "a b"]).0, 2);
+    assert_eq!(run(folder.path(), &["init", "nope.py"]).0, 2);
     std::fs::remove_file(folder.path().join("hosts.toml")).unwrap();
     std::fs::rename(folder.path().join("train.py"), folder.path().join("other.py")).unwrap();
-    let (code, out, err) = told(folder.path(), &["init", "other.py"]);
-    assert!(code == 0 && out.contains("wrote hosts.toml") && out.contains("wrote other.toml"), "{out}{err}");
+    let (code, out, err) = run(folder.path(), &["init", "other.py"]);
+    assert!(code == 0 && out.contains("hosts.toml") && out.contains("other.toml"), "{out}{err}");
     let hosts = std::fs::read_to_string(folder.path().join("hosts.toml")).unwrap();
     assert!(hosts.contains("transport = \"local\"") && !hosts.contains("other.py"), "{hosts}");
 }
 
 /// SECRET-2: a value that a rank prints is in no output and in no file of the run.
 #[test]
-fn a_passed_value_that_a_rank_prints_is_kept_nowhere() {
+fn secret_2_printed_value_is_kept_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let script = "import os\nprint('key', os.environ['MY_API_KEY'], 'and', os.environ['LONG_NAME'], flush=True)\n\
                   raise SystemExit('failed with ' + os.environ['MY_API_KEY'])\n";
@@ -275,7 +274,7 @@ fn a_passed_value_that_a_rank_prints_is_kept_nowhere() {
         assert!(code == 1 && out.contains("key ************ and ************"), "{out}{err}");
         assert!(!format!("{out}{err}").contains("s3cret-value"), "{out}{err}");
     }
-    let (code, out, err) = told(folder.path(), &["logs", "x-", "--grep", "key"]);
+    let (code, out, err) = run(folder.path(), &["logs", "x-", "--grep", "key"]);
     assert!(code == 0 || code == 2, "{out}{err}");
     let found =
         Command::new("grep").args(["-rl", "s3cret-value", "."]).current_dir(folder.path()).output().unwrap();
@@ -283,23 +282,22 @@ fn a_passed_value_that_a_rank_prints_is_kept_nowhere() {
 }
 
 #[test]
-fn a_script_without_a_file_shows_its_numbers_and_where_its_output_is() {
+fn script_without_file_shows_metrics_and_logs_hint() {
     let folder = tempfile::tempdir().unwrap();
     let script = "for step in range(3):\n    print('step', step, 'loss:', 1 / (step + 1))\n";
     std::fs::write(folder.path().join("x.py"), script).unwrap();
     let command = ["--", "python3", "x.py"];
-    let (code, out, err) = told(folder.path(), &[&["run", "--headless"][..], &command].concat());
+    let (code, out, err) = run(folder.path(), &[&["run", "--headless"][..], &command].concat());
     assert!(code == 0 && out.contains("step 2  loss 0.3333"), "{out}{err}");
-    let told_once = err.matches("`rankdeck logs x-").count() == 1 && err.contains("`--logs`");
-    assert!(told_once, "{out}{err}");
+    assert!(err.matches("`rankdeck logs x-").count() == 1 && err.contains("`--logs`"), "{out}{err}");
     for option in ["--logs", "--quiet"] {
-        let (code, out, err) = told(folder.path(), &[&["run", "--headless", option][..], &command].concat());
+        let (code, out, err) = run(folder.path(), &[&["run", "--headless", option][..], &command].concat());
         assert!(code == 0 && !err.contains("rankdeck logs"), "{option}: {out}{err}");
     }
 }
 
 #[test]
-fn a_run_keeps_where_it_comes_from_and_what_git_ignores_stays() {
+fn origin_is_saved_and_ignored_files_stay() {
     let folder = bench("", "[\"python3\", \"train.py\"]\ncode = \".\"\ninclude = [\"*.so\"]");
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("train.py", "import os; print('files', sorted(os.listdir('.')))");
@@ -315,29 +313,27 @@ fn a_run_keeps_where_it_comes_from_and_what_git_ignores_stays() {
     git(&["add", "."]);
     git(&["commit", "-qm", "one"]);
     write("train.py", "import os; print('files', sorted(os.listdir('.')))  # changed");
-    let (code, out, err) = told(folder.path(), &["check", "e.toml"]);
+    let (code, out, err) = run(folder.path(), &["check", "e.toml"]);
     assert!(code == 0 && out.contains("  git      "), "{out}{err}");
-    let (code, out, err) = told(folder.path(), &["run", "e.toml", "--headless", "--logs"]);
+    let (code, out, err) = run(folder.path(), &["run", "e.toml", "--headless", "--logs"]);
     assert!(code == 0 && out.contains("'kept.so'") && !out.contains("big.bin"), "{out}{err}");
-    let run = std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let run_folder = std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
     let origin: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(run.join("console/origin.json")).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(run_folder.join("console/origin.json")).unwrap())
+            .unwrap();
     assert_eq!(origin["command_line"][1], "run");
     assert_eq!(origin["git"]["commit"].as_str().map(str::len), Some(40));
     assert_eq!((&origin["git"]["dirty"], &origin["git"]["changed"]), (&true.into(), &1.into()));
     assert!(origin["hosts"]["a"]["python"].is_string() && origin["code"].is_string(), "{origin}");
-    let changes = std::fs::read_to_string(run.join("console/changes.diff")).unwrap();
+    let changes = std::fs::read_to_string(run_folder.join("console/changes.diff")).unwrap();
     assert!(changes.contains("# changed"), "{changes}");
-    let (code, out, err) = told(folder.path(), &["report", "--output", "-"]);
-    assert!(
-        code == 0 && out.contains("## Where it comes from") && out.contains(", 1 file changed"),
-        "{out}{err}"
-    );
+    let (code, out, err) = run(folder.path(), &["report", "--output", "-"]);
+    assert!(code == 0 && out.contains(" 1 file "), "{out}{err}");
     assert!(out.contains("| a | python 3.") && out.contains("run e.toml --headless --logs"), "{out}");
 }
 
 #[test]
-fn launches_of_the_same_second_have_names_of_their_own() {
+fn launches_of_one_second_have_distinct_names() {
     let folder = bench("", r#"["true"]"#);
     let other = bench("", r#"["true"]"#);
     let start = |at: &Path| {
@@ -357,9 +353,9 @@ fn launches_of_the_same_second_have_names_of_their_own() {
 fn schemas_are_printed() {
     let folder = tempfile::tempdir().unwrap();
     for what in ["experiment", "hosts", "events"] {
-        let (code, out, _) = told(folder.path(), &["schema", what]);
+        let (code, out, _) = run(folder.path(), &["schema", what]);
         let schema: serde_json::Value = serde_json::from_str(&out).unwrap();
         assert!(code == 0 && schema["$schema"].is_string(), "{what}");
     }
-    assert_eq!(told(folder.path(), &["schema", "none"]).0, 2);
+    assert_eq!(run(folder.path(), &["schema", "none"]).0, 2);
 }

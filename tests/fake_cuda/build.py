@@ -4,7 +4,7 @@
 
 A LIBRARY is then built without a SYMBOL. OUT/torch is then a libtorch to run with, OUT/driver the folder for LD_LIBRARY_PATH, and OUT/python that for PYTHONPATH. libtorch's own files are hard links
 (a process is asked where its libtorch lies, and the kernel would name the target of a symbolic one). The libraries that libtorch_cuda.so needs are made from the symbols that it asks for:
-cuBLAS, cuDNN and the like do nothing. The last line printed is empty, or says why nothing can be built here."""
+cuBLAS, cuDNN and the like do nothing. The last line printed is empty, or the reason why nothing can be built here."""
 
 import fcntl
 import hashlib
@@ -62,7 +62,7 @@ def run(*command):
 
 
 def asked(library):
-    """(symbol, version) of everything that a library wants from elsewhere."""
+    """(symbol, version) of everything that a library needs from elsewhere."""
     for line in run("nm", "-D", "--undefined-only", str(library)).splitlines():
         name, _, version = line.split()[-1].partition("@")
         yield name, version.lstrip("@")
@@ -137,21 +137,21 @@ def build(torch, out, without):
     cuda = ("-L" + str(driver), "-l:libcuda.so.1")
     compile_(HERE / "driver.c", driver / "libcuda.so.1", "libcuda.so.1", None, without, "-lpthread")
     compile_(HERE / "nvml.c", driver / "libnvidia-ml.so.1", "libnvidia-ml.so.1", None, without, *cuda)
-    wanted, versions = {name: set() for name in FOLDERS}, {name: set() for name in FOLDERS}
+    needed, versions = {name: set() for name in FOLDERS}, {name: set() for name in FOLDERS}
     for asking in ASKING:
         if not (lib / asking).exists():
             continue
         for name, version in asked(lib / asking):
             of = library_of(name, version)
-            if of in wanted:
-                wanted[of].add(name)
+            if of in needed:
+                needed[of].add(name)
                 versions[of].update({version} - {""})
     nccl = {name for name, version in asked(lib / "libtorch_cuda.so") if name.startswith("nccl") and not version}
     for soname, folder in FOLDERS.items():
         target = out / folder / soname
         target.parent.mkdir(parents=True, exist_ok=True)
         written = (HERE / WRITTEN[soname]).read_text() if soname in WRITTEN else ""
-        names = nccl if soname == "libnccl.so.2" else wanted[soname]
+        names = nccl if soname == "libnccl.so.2" else needed[soname]
         missing = sorted(name for name in names if not re.search(rf"\b{name}\(", written))
         text = '#include "fake.h"\n' + "\n".join(stub(name) for name in missing)
         rest = target.with_suffix(".c")

@@ -131,7 +131,7 @@ static int visible(int seen, int* count) {
   }
   while (*list) {
     int index = strncmp(list, "GPU-", 4) == 0 ? (int)strtol(list + strcspn(list, ",") - 2, 0, 16) : atoi(list);
-    // What comes after an entry that is no GPU of this machine is not seen either.
+    // What comes after an entry that is not a GPU of this machine is not seen either.
     if ((*list < '0' || *list > '9') && *list != 'G') break;
     if (index < 0 || index >= gpus) break;
     if (n == seen) result = index;
@@ -175,11 +175,11 @@ void fake_hold(void) { held = 1; }
 
 int fake_broken(void) {
   while (held) pause();
-  static _Atomic long looked = -1000;
+  static _Atomic long polled = -1000;
   static _Atomic int lost = -1, error;
   long now = milliseconds();
-  if (now - looked > 20) {
-    looked = now;
+  if (now - polled > 20) {
+    polled = now;
     lost = (int)fake_knob("lost", -1);
     error = (int)fake_knob("cuda_error", 0);
   }

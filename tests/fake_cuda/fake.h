@@ -7,7 +7,7 @@
 //
 // Knobs (default):
 //   gpus (1) models (NVIDIA H200; one for each GPU, divided by `|`, the last one repeated) memory_mib
-//   (143771) multiprocessors (132) driver (13000, as cuDriverGetVersion says it) driver_name (580.95.05)
+//   (143771) multiprocessors (132) driver (13000, as cuDriverGetVersion returns it) driver_name (580.95.05)
 //   hang_at (never): the collective of this number, counted from 0, never ends; abort_hangs (0):
 //   ncclCommAbort neither hang_holds (0): and from then on no call on the GPU
 //   network_dies (never): from the collective of this number on, the network card is dead;
@@ -16,17 +16,17 @@
 //   utilization (50) process_utilization (20): their value may be `unsupported`
 //   capture_refused (0): no capture of a CUDA graph begins; capture_fails (0): none ends well
 //   mig (0): GPUs are divided; mig_instances (0): into so many instances each, MIG-... with the GPU's and the
-//   instance's number as its last two digits; hide_pids (0): NVML tells pids of another namespace; idle (0):
+//   instance's number as its last two digits; hide_pids (0): NVML reports pids of another namespace; idle (0):
 //   processes that were there before get no new samples of their use
 //   nvml (0): what NVML answers to the first call: 9 for no module in the kernel, 18 for one of another
 //     version
 //   lost (none): index of a GPU that has fallen off the bus: NVML has lost it, and every call on it
-//   fails; renumbers (0): NVML then counts the others anew; row_remap (none): PENDING FAILED, as NVML tells
+//   fails; renumbers (0): NVML then renumbers the others; row_remap (none): PENDING FAILED, as NVML reports
 //   them; retired_pending (0); xid (none): `INDEX NUMBER`, reported once per process
 //   ecc_corrected ecc_uncorrected nvlink_errors (0) pcie_rx pcie_tx (0, KB/s) nvlink_rx nvlink_tx (0, KiB/s):
 //   their value may be `unsupported`; throttle (0): NVML's bits
 //   without (none): `LIBRARY:SYMBOL`, which that library does not have; the test kit builds one for it
-//   nccl (22809) cudnn (91900): versions that these libraries say they have; start_error (0): cuInit fails
+//   nccl (22809) cudnn (91900): versions that these libraries report; start_error (0): cuInit fails
 //   with this number: 34 the library is the toolkit's stub, 802 not ready, 803 not the kernel's version
 //   cuda_error (0): every call on the GPU fails with this number: 2 no memory, 209 no kernel for
 //   this model, 214 ECC, 719 a kernel failed
@@ -74,7 +74,7 @@ void fake_written(const void* at, size_t size);
 int fake_is_written(const void* at, size_t size);
 
 // Streams do everything at once, except for what other libraries put on them (collectives): that is `begun`
-// in order and `ended` later. `fake_stream_ready` says whether everything that was put on a stream before is
+// in order and `ended` later. `fake_stream_ready` returns whether everything that was put on a stream before is
 // done.
 typedef struct Stream Stream;
 Stream* fake_stream(void* handle);
@@ -84,7 +84,7 @@ void fake_stream_end(Stream* stream, uint64_t upto);
 void* fake_stream_mark(Stream* stream);
 void fake_mark_join(void* mark);
 // A collective was put on this stream. Until the device's own stream waits for that one, what is launched
-// goes on beside it.
+// continues meanwhile.
 void fake_collective_begun(Stream* stream);
 void fake_launched(void);
 // Waits for what is on the stream. Not counted.

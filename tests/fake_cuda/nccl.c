@@ -80,7 +80,7 @@ int ncclGetUniqueId(Id* id) {
   return SUCCESS;
 }
 
-// A process is gone when it has ended, also while nobody has waited for it.
+// A process is gone when it has ended, also before its parent has waited for it.
 static int gone(int pid) {
   char path[64], state = 'Z';
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -92,20 +92,20 @@ static int gone(int pid) {
 }
 
 // Waits for all ranks to come to a step; 0 when one is gone or the communicator is aborted. Who has not come
-// for a while is looked for less often: some never come.
+// for a while is polled less often: some never come.
 static int together(Comm* comm, int64_t step) {
-  unsigned looks = 0;
+  unsigned polls = 0;
   for (int rank = 0; rank < comm->ranks; rank++) {
     while (comm->shared->step[rank] < step) {
       int pid = comm->shared->pid[rank];
       if (comm->aborted) return 0;
-      looks++;
-      if (pid && looks % (looks < 500 ? 500 : 10) == 0 && gone(pid)) {
+      polls++;
+      if (pid && polls % (polls < 500 ? 500 : 10) == 0 && gone(pid)) {
         snprintf(comm->error, sizeof comm->error, "peer of rank %d is gone", rank);
         comm->state = REMOTE_ERROR;
         return 0;
       }
-      usleep(looks < 500 ? 20 : 1000);
+      usleep(polls < 500 ? 20 : 1000);
     }
   }
   return 1;
@@ -129,7 +129,7 @@ static int done(Comm* comm, Job* job, int64_t number) {
     while (!comm->aborted) usleep(200);
     return 0;
   }
-  // What NCCL says once its card's timeouts are over.
+  // What NCCL reports once its card's timeouts are over.
   if (number >= fake_knob("network_dies", INT32_MAX)) {
     snprintf(comm->error, sizeof comm->error, "NET/IB : Got completion from peer with status=12 opcode=0 len=0 vendor err 129 (Send)");
     comm->state = REMOTE_ERROR;
@@ -247,15 +247,15 @@ static void put(Comm* comm, Job* job) {
 
 static void* nothing(void* argument) { return argument; }
 
-static int begin(Comm* comm, Job wanted, void* stream) {
+static int begin(Comm* comm, Job requested, void* stream) {
   fake_count(COLLECTIVES, 1);
-  if (wanted.count * SIZES[wanted.type] > SLOT) return INVALID_USAGE;
+  if (requested.count * SIZES[requested.type] > SLOT) return INVALID_USAGE;
   Job* job = malloc(sizeof *job);
-  *job = wanted;
+  *job = requested;
   job->stream = fake_stream(stream);
   job->before = fake_stream_mark(job->stream);
   job->ticket = fake_stream_begin(job->stream);
-  comm->shared->members[comm->rank].launched[wanted.what]++;
+  comm->shared->members[comm->rank].launched[requested.what]++;
   put(comm, job);
   fake_collective_begun(job->stream);
   if (comm->blocking) return SUCCESS;

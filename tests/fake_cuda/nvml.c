@@ -1,4 +1,4 @@
-// libnvidia-ml.so.1: what the knobs say about each GPU, and the processes that use it.
+// libnvidia-ml.so.1: each GPU as in the knobs, and the processes that use it.
 #include "fake.h"
 #include <dirent.h>
 #include <errno.h>
@@ -267,12 +267,12 @@ typedef struct EventData {
   unsigned instance, compute;
 } EventData;
 int nvmlEventSetWait_v2(void* set, EventData* out, unsigned milliseconds) {
-  static int told;
+  static int reported;
   char text[64];
   int index, number;
   fake_text("xid", "", text, sizeof text);
-  if (!told && sscanf(text, "%d %d", &index, &number) == 2) {
-    told = 1;
+  if (!reported && sscanf(text, "%d %d", &index, &number) == 2) {
+    reported = 1;
     *out = (EventData){(Device)(intptr_t)(index + 1), 8, (unsigned long long)number, ~0u, ~0u};
     return SUCCESS;
   }

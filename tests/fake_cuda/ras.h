@@ -1,5 +1,5 @@
 // NCCL's RAS: one thread per process that answers questions about its communicators, over TCP at
-// NCCL_RAS_ADDR. It speaks as NCCL does: JSON from 2.28.7 on, in which a comma is missing up to
+// NCCL_RAS_ADDR. It replies as NCCL does: JSON from 2.28.7 on, in which a comma is missing up to
 // 2.28.9, and text before. A member answers by its own thread here, whatever its other threads do;
 // one that is stopped does not.
 #include <netinet/in.h>
@@ -113,21 +113,21 @@ static void* answer(void* argument) {
   FILE* stream = fdopen(client, "r");
   char line[256];
   while (stream && fgets(line, sizeof line, stream)) {
-    const char* said = "OK\n";
+    const char* reply = "OK\n";
     Text* text = 0;
     if (strcmp(line, "SET FORMAT json\n") == 0) {
       json = fake_knob("nccl", 22809) >= 22807;
-      if (!json) said = "ERROR: Unknown command\n";
+      if (!json) reply = "ERROR: Unknown command\n";
     } else if (strncmp(line, "TIMEOUT ", 8) == 0) {
       patience = atol(line + 8) * 1000;
     } else if (strcmp(line, "STATUS\n") == 0 || strcmp(line, "VERBOSE STATUS\n") == 0) {
       text = calloc(1, sizeof *text);
       status(text, json, patience);
-      said = text->bytes;
+      reply = text->bytes;
     } else {
-      said = "ERROR: Unknown command\n";
+      reply = "ERROR: Unknown command\n";
     }
-    ssize_t sent = send(client, said, strlen(said), MSG_NOSIGNAL);
+    ssize_t sent = send(client, reply, strlen(reply), MSG_NOSIGNAL);
     free(text);
     if (text || sent < 0) break;
   }
@@ -156,7 +156,7 @@ static void* serve(void* argument) {
   struct pollfd wait = {.fd = (int)(intptr_t)argument, .events = POLLIN};
   for (;;) {
     for (int i = 0; i < knowns && i < COMMS; i++) known[i].members[known[i].own].alive = ras_now();
-    // Connections of one that never answers are taken by the kernel, and nobody reads them.
+    // Connections of one that never answers are taken by the kernel, and never read.
     int silent = fake_knob("ras", 0) == 2;
     if (poll(silent ? 0 : &wait, !silent, KEEPALIVE_MS) <= 0) continue;
     int client = accept4(wait.fd, 0, 0, SOCK_CLOEXEC);
@@ -166,7 +166,7 @@ static void* serve(void* argument) {
   return 0;
 }
 
-// Makes a communicator known. A port that somebody has is no error: NCCL goes on without RAS.
+// Makes a communicator known. A used port is no error: NCCL continues without RAS.
 static void ras_know(const char* name, int ranks, int own, Member* members, int device, int real) {
   Member* member = &members[own];
   member->device = device, member->real = real, member->pid = getpid();

@@ -5,11 +5,11 @@
 
 use rankdeck_core::Core;
 use rankdeck_core::trace;
-use rankdeck_core::trace::Header;
+use rankdeck_core::trace::SegmentHeader;
 use rankdeck_proto::frame::Decoder;
 use rankdeck_proto::media::{self, Histogram};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, RankEvent, Record};
-use rankdeck_proto::status_page::{Reader, Writer};
+use rankdeck_proto::status_page::{StatusPageReader, StatusPageWriter};
 use rankdeck_proto::tfrecord;
 use rankdeck_testkit::fuzz::{Counting, fuzz};
 use rankdeck_types::ids::Timestamp;
@@ -69,10 +69,10 @@ fn segment() -> (Vec<u8>, Vec<u8>) {
     let mut lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let head = lines.next().unwrap();
     let goal = serde_json::from_value(head["goal"].clone()).unwrap();
-    let (mut writer, mut bursts) = (trace::Writer::default(), Vec::new());
+    let (mut writer, mut bursts) = (trace::SegmentWriter::default(), Vec::new());
     let mut entries = Vec::new();
     let core = Core::new(goal, Vec::new(), Timestamp(0));
-    trace::State::of(&core).unwrap().write_to(&mut entries).unwrap();
+    trace::ConsoleSnapshot::of(&core).unwrap().write_to(&mut entries).unwrap();
     for line in lines.take(40) {
         let event = serde_json::from_value(line["event"].clone()).unwrap();
         let at = Timestamp(line["at"].as_u64().unwrap());
@@ -84,10 +84,10 @@ fn segment() -> (Vec<u8>, Vec<u8>) {
 /// Read, and played to the reducer.
 #[test]
 fn traces() {
-    let header = Header::new(Timestamp(0), 0.0);
+    let header = SegmentHeader::new(Timestamp(0), 0.0);
     let (entries, bursts) = segment();
     fuzz("trace", vec![entries], 256 * MIB, |bytes| {
-        let Ok((mut core, mut reader)) = trace::Reader::open(&header, bytes, Some(&bursts[..])) else {
+        let Ok((mut core, mut reader)) = trace::SegmentReader::open(&header, bytes, Some(&bursts[..])) else {
             return;
         };
         for (at, event) in std::iter::from_fn(|| reader.event()).take(2000) {
@@ -125,14 +125,14 @@ fn event_lines() {
     fuzz("event_lines", lines.map(|line| line.as_bytes().to_vec()).to_vec(), 16 * MIB, |bytes| {
         for line in bytes.split(|byte| *byte == b'\n') {
             match serde_json::from_slice::<RankEvent>(line) {
-                Ok(RankEvent::Histogram(said)) => {
-                    let bins = Histogram { edges: said.edges, counts: said.counts };
+                Ok(RankEvent::Histogram(logged)) => {
+                    let bins = Histogram { edges: logged.edges, counts: logged.counts };
                     if bins.check().is_ok() {
                         let sum = bins.plus(&Histogram { edges: vec![-1.0, 7.0], counts: vec![2.0] });
                         assert_eq!((sum.check(), sum.mean().is_finite()), (Ok(()), true), "{bins:?}");
                     }
                 }
-                Ok(RankEvent::Image(said)) => drop(media::decoded(&said.data)),
+                Ok(RankEvent::Image(logged)) => drop(media::decoded(&logged.data)),
                 _ => {}
             }
         }
@@ -179,7 +179,7 @@ fn configurations() {
     let file = folder.path().join("x.toml");
     let seeds = [files("configs"), files("tests/configs/valid"), files("tests/configs/invalid")].concat();
     fuzz("configurations", seeds, 64 * MIB, |bytes| {
-        // Long ones are refused by their length; here it is about what they say.
+        // Long files are refused by their length; this target is about their content.
         std::fs::write(&file, &bytes[..bytes.len().min(64 << 10)]).unwrap();
         if let Err(found) =
             rankdeck_config::load_experiment(&rankdeck_config::ExperimentSource::File(file.clone()), &[])
@@ -190,7 +190,7 @@ fn configurations() {
 }
 
 fn page(file: &Path) -> Vec<u8> {
-    let mut writer = Writer::create(file, 1, 2).unwrap();
+    let mut writer = StatusPageWriter::create(file, 1, 2).unwrap();
     writer.group("world", 4);
     writer.progress();
     drop(writer);
@@ -206,7 +206,7 @@ fn status_pages() {
         // A new file each time: another page may still be mapped.
         let _ = std::fs::remove_file(&file);
         std::fs::write(&file, bytes).unwrap();
-        if let Ok(reader) = Reader::open(&file) {
+        if let Ok(reader) = StatusPageReader::open(&file) {
             let _ = reader.view();
         }
     });

@@ -1,9 +1,9 @@
-//! examples/python: scripts of others that report by rankdeck.py, on two hosts over SSH.
+//! examples/python: third-party programs that report with rankdeck.py, on two hosts over SSH.
 
 use crate::support::hosts::Loopback;
 use rankdeck_testkit::{python, python_of, repository};
 
-/// Runs an example with a smaller budget; its totals over both ranks and its evaluations must be shown.
+/// Runs an example with a small budget; checks its totals over both ranks and its evaluations.
 fn runs(name: &str, packages: &str, args: &[&str]) {
     let Some(python) = python(packages) else { return };
     runs_with(&python, name, args);
@@ -20,10 +20,10 @@ fn runs_with(python: &str, name: &str, args: &[&str]) {
     let mut command = vec![python, "-u", &script];
     command.extend(args);
     let set = format!("launch.command={command:?}");
-    // Stable-Baselines3 and others log into folders of the machine otherwise.
+    // Else Stable-Baselines3 and others log to folders outside of the test.
     let logs = format!("launch.env={{TMPDIR={0:?},SB3_LOGDIR={0:?}}}", hosts.bench.path());
     let mut console = hosts.console(&["run", experiment.to_str().unwrap(), "--set", &set, "--set", &logs]);
-    assert_eq!(console.finish(300).code(), Some(0), "{name}: {}", console.told());
+    assert_eq!(console.finish(300).code(), Some(0), "{name}: {}", console.transcript());
     let progress = console.all("progress");
     let last = progress.last().unwrap_or_else(|| panic!("{name}: no totals"));
     let steps: Vec<u64> =
@@ -39,23 +39,23 @@ fn runs_with(python: &str, name: &str, args: &[&str]) {
 }
 
 #[test]
-fn ppo_in_one_file() {
+fn ppo_example_runs() {
     runs("ppo", "torch, gymnasium", &["--total-timesteps", "4096", "--eval-every", "2"]);
 }
 
 #[test]
-fn stable_baselines3() {
+fn sb3_example_runs() {
     runs("sb3", "stable_baselines3", &["--timesteps", "512", "--rounds", "2"]);
 }
 
 #[test]
-fn lightning() {
+fn lightning_example_runs() {
     runs("lightning", "pytorch_lightning, gymnasium", &["--epochs", "2", "--episodes", "4"]);
 }
 
-/// It wants NumPy 1 and gym 0.25, so it has an interpreter of its own (`tests/setup/ding.txt`).
+/// It needs NumPy 1 and gym 0.25, so it has its own interpreter (`tests/setup/ding.txt`).
 #[test]
-fn di_engine() {
+fn di_engine_example_runs() {
     let Some(python) = python_of("RANKDECK_TEST_DING", "torch, ding") else { return };
     runs_with(&python, "ding_dqn", &["--steps", "400"]);
 }

@@ -1,11 +1,12 @@
-//! A host that lies, over real SSH: its agent's word starts nothing elsewhere, and nothing that it says
-//! reaches a terminal as it is.
+//! A lying host over real SSH: its messages start nothing elsewhere, and its texts are cleaned before they
+//! reach a terminal.
 //!
-//! The host runs every command as it should, but tells another socket for its agent's. There sits the liar,
-//! between console and agent, and changes what the agent says.
+//! The host runs commands correctly, but reports another socket as its agent's. A proxy on that socket
+//! changes the messages of the agent.
 
 use crate::support::hosts::Loopback;
 use crate::support::terminal::Terminal;
+use crate::support::texts;
 use crate::support::{Console, stripped_console, wait_until};
 use rankdeck_proto::frame;
 use rankdeck_proto::message::{AgentMessage, RankEvent, Record, RecordEvent, Survivor};
@@ -16,7 +17,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// What the host does with every command.
+/// The shell of the lying host.
 const SHELL: &str = r#"
 import json, os, subprocess, sys
 place = os.path.dirname(os.path.abspath(__file__))
@@ -27,13 +28,13 @@ child = subprocess.Popen(["/bin/sh", "-c", command], stdout=subprocess.PIPE)
 for line in child.stdout:
     word, _, rest = line.partition(b" ")
     if word == b"RANKDECK-AGENT":
-        told = json.loads(rest)
-        if told.get("socket"):
+        reply = json.loads(rest)
+        if reply.get("socket"):
             with open(place + "/new", "w") as file:
-                file.write(told["socket"])
+                file.write(reply["socket"])
             os.replace(place + "/new", place + "/socket")
-            told["socket"] = place + "/liar"
-        line = b"RANKDECK-AGENT " + json.dumps(told).encode() + b"\n"
+            reply["socket"] = place + "/liar"
+        line = b"RANKDECK-AGENT " + json.dumps(reply).encode() + b"\n"
     elif word in (b"RANKDECK-LIST", b"RANKDECK-PROBE") and os.path.exists(place + "/words"):
         words = open(place + "/words").read()
 
@@ -51,10 +52,11 @@ for line in child.stdout:
 sys.exit(child.wait())
 "#;
 
-/// Drives a terminal, and passes for lines of ours.
-const WORDS: &str = "x\u{1b}]0;title\u{7}\u{1b}[2J\nstopped: verified, says the host\rrun finished: completed\n\u{9b}31m\u{202e}y";
+/// Escape sequences, and lines that imitate rankdeck's.
+const WORDS: &str =
+    "x\u{1b}]0;title\u{7}\u{1b}[2J\nstop verified: by the host\rrun finished: completed\n\u{9b}31m\u{202e}y";
 
-/// What becomes of a message: the frames that are sent instead.
+/// Replaces a message with frames.
 type Lie = Box<dyn FnMut(Value) -> Vec<Vec<u8>> + Send>;
 
 struct Liar {
@@ -64,7 +66,7 @@ struct Liar {
 }
 
 impl Liar {
-    /// Two hosts, of which this one lies; `None` has been noted as a skip.
+    /// Starts two hosts, of which `node` lies; `None` if the test is skipped.
     fn start(node: usize) -> Option<Liar> {
         let place = tempfile::Builder::new().prefix("rdliar").tempdir().unwrap();
         let shell = place.path().join("shell.py");
@@ -74,16 +76,16 @@ impl Liar {
         std::fs::write(place.path().join("port"), hosts.servers[node].port.to_string()).unwrap();
         let lie: Arc<Mutex<Lie>> = Arc::new(Mutex::new(Box::new(|message| vec![framed(&message)])));
         let listener = UnixListener::bind(place.path().join("liar")).unwrap();
-        let (real, told) = (place.path().join("socket"), Arc::clone(&lie));
+        let (real, rules) = (place.path().join("socket"), Arc::clone(&lie));
         std::thread::spawn(move || {
             for console in listener.incoming() {
                 let agent = UnixStream::connect(std::fs::read_to_string(&real).unwrap());
-                // The agent is gone: the console finds out.
+                // The agent has ended; the console notices.
                 let (Ok(console), Ok(agent)) = (console, agent) else { continue };
                 let orders = (console.try_clone().unwrap(), agent.try_clone().unwrap());
                 std::thread::spawn(move || pass(orders.0, orders.1));
-                let told = Arc::clone(&told);
-                std::thread::spawn(move || deceive(agent, console, &told));
+                let rules = Arc::clone(&rules);
+                std::thread::spawn(move || deceive(agent, console, &rules));
             }
         });
         Some(Liar { hosts, place, lie })
@@ -93,7 +95,7 @@ impl Liar {
         *self.lie.lock().unwrap() = Box::new(lie);
     }
 
-    /// A file that a command of the liar's would make.
+    /// A file that the liar's command would create.
     fn pwned(&self) -> PathBuf {
         self.place.path().join("pwned")
     }
@@ -108,7 +110,7 @@ impl Liar {
         self.hosts.bench.write("experiment.toml", &text).display().to_string()
     }
 
-    /// A run on both hosts, and its console.
+    /// Starts a run on both hosts.
     fn run(&self, arguments: &[&str], more: &str) -> (Console, String) {
         let file = self.experiment(arguments, more);
         let mut console = self.hosts.console(&["run", &file]);
@@ -147,7 +149,7 @@ fn deceive(mut agent: UnixStream, mut console: UnixStream, lie: &Mutex<Lie>) {
     let _ = console.shutdown(std::net::Shutdown::Both);
 }
 
-/// The launch in a message that tells one.
+/// The launch in a message that has one.
 fn spec_of(message: &mut Value) -> Option<&mut Value> {
     match message["kind"].as_str()? {
         "snapshot" => Some(&mut message["spec"]).filter(|spec| !spec.is_null()),
@@ -160,9 +162,9 @@ fn touch(file: &std::path::Path) -> Value {
     json!(["/bin/sh", "-c", format!("touch {}; sleep 1000", file.display())])
 }
 
-/// OWN-2: a command that one host tells is started on no other.
+/// OWN-2: a command from one host is not started on another.
 #[test]
-fn own_2_a_command_of_one_hosts_agent_is_started_nowhere() {
+fn own_2_command_of_lying_agent_is_not_started() {
     let Some(liar) = Liar::start(1) else { return };
     let (mut console, run) = liar.run(&["--iters", "1000000"], "");
     let pwned = liar.pwned();
@@ -175,20 +177,20 @@ fn own_2_a_command_of_one_hosts_agent_is_started_nowhere() {
     });
     let before = liar.ranks();
     let output = liar.hosts.command(&["restart", &run, "--yes"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{output:?}");
-    assert!(said.contains("hosts tell different things about the run") && said.contains("hint: "), "{said}");
-    assert_eq!((liar.ranks(), before), (2, 2), "nothing was stopped, either");
+    assert!(text.contains("hint: "), "{text}");
+    assert_eq!((liar.ranks(), before), (2, 2));
     assert!(!pwned.exists());
     console.signal(libc::SIGINT);
     console.finish(120);
     assert!(!pwned.exists());
-    wait_until("nothing is left", 60, || liar.hosts.bench.rank_processes().is_empty());
+    wait_until("ranks end", 60, || liar.hosts.bench.rank_processes().is_empty());
 }
 
-/// OWN-1: hosts that an agent names get no link, no folder and no agent, and keep a stop from being verified.
+/// OWN-1: hosts from an agent get no link, folder or agent, and a stop is not verified.
 #[test]
-fn own_1_hosts_of_one_hosts_agent_are_never_reached() {
+fn own_1_hosts_of_lying_agent_are_not_contacted() {
     let Some(liar) = Liar::start(1) else { return };
     let (mut console, run) = liar.run(&["--iters", "1000000"], "");
     console.signal(libc::SIGKILL);
@@ -209,7 +211,7 @@ fn own_1_hosts_of_one_hosts_agent_are_never_reached() {
             let ranks = spec["plan"]["ranks"].as_array_mut().unwrap();
             ranks.push(json!({"rank": 2, "local_rank": 0, "node_rank": 2, "gpu": null}));
             spec["generation"] = json!(5);
-            // It must be a launch that the console can read, or this test shows nothing.
+            // The console must be able to read the launch, else this test checks nothing.
             assert!(
                 serde_json::from_value::<AgentMessage>(message.clone())
                     .is_ok_and(|message| message != AgentMessage::Unknown)
@@ -219,34 +221,33 @@ fn own_1_hosts_of_one_hosts_agent_are_never_reached() {
         vec![framed(&message)]
     });
     let output = liar.hosts.command(&["stop", &run]).output().unwrap();
-    let said =
+    let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(*seen.lock().unwrap() > 0, "it told its plan: {said}");
-    assert!(!output.status.success() && said.contains("NOT VERIFIED") && said.contains("laptop"), "{said}");
+    assert!(*seen.lock().unwrap() > 0, "the plan was not sent: {text}");
+    assert!(!output.status.success() && text.contains("laptop"), "{text}");
     assert!(!chosen.exists());
-    wait_until("both hosts were told to stop", 60, || liar.hosts.bench.rank_processes().is_empty());
+    wait_until("both hosts stop", 60, || liar.hosts.bench.rank_processes().is_empty());
 }
 
-/// OWN-1: the console that launched goes on with its own launch, whatever one host tells of another
-/// console's.
+/// OWN-1: the console keeps its own launch when a host reports one of another console.
 #[test]
-fn own_1_another_consoles_launch_on_one_host_is_not_followed() {
+fn own_1_launch_of_another_console_is_not_followed() {
     let Some(liar) = Liar::start(1) else { return };
-    let (pwned, mut told) = (liar.pwned(), 0);
+    let (pwned, mut added) = (liar.pwned(), 0);
     let command = touch(&pwned);
     let mut launched = Value::Null;
     liar.lies(move |mut message| {
         if message["kind"] != "record" {
             return vec![framed(&message)];
         }
-        message["seq"] = json!(message["seq"].as_u64().unwrap() + told);
+        message["seq"] = json!(message["seq"].as_u64().unwrap() + added);
         if message["event"]["event"] == "launched" {
             launched = message.clone();
         }
-        let joined = message["event"]["said"]["kind"] == "joined" && told == 0;
+        let joined = message["event"]["said"]["kind"] == "joined" && added == 0;
         let mut frames = vec![framed(&message)];
         if joined {
-            told = 1;
+            added = 1;
             let mut rival = launched.clone();
             rival["seq"] = json!(message["seq"].as_u64().unwrap() + 1);
             (rival["generation"], rival["event"]["spec"]["generation"]) = (json!(9), json!(9));
@@ -257,19 +258,18 @@ fn own_1_another_consoles_launch_on_one_host_is_not_followed() {
     });
     let file = liar.experiment(&["--iters", "1000000"], "[restart]\nmax_restarts = 1\nbackoff_s = 0.1\n");
     let mut console = liar.hosts.console(&["run", &file]);
-    console.wait_for("it is told", 120, |line| {
-        line["kind"] == "notice" && line.to_string().contains("generation 9 of another console")
+    console.wait_for("a notice", 120, |line| {
+        line["kind"] == "notice" && line.to_string().contains("generation 9")
     });
     let run = console.seen[0]["run"].as_str().unwrap().to_owned();
     let rank = console
         .wait_for("rank 0", 120, |line| line["kind"] == "rank" && line["rank"] == 0 && line["pid"] != 0);
     crate::support::kill(rank["pid"].as_u64().unwrap() as u32, libc::SIGKILL);
-    // It neither launches over another console's generation, if that is what it is, nor calls its own stopped
-    // there.
+    // It neither launches over another console's generation nor reports its own as stopped there.
     let status = console.finish(120);
     let finished = console.seen.last().unwrap();
     assert_eq!((status.code(), &finished["proved"]), (Some(1), &json!(false)), "{finished}");
-    assert!(finished["reason"].as_str().unwrap().contains("no proof from h1"), "{finished}");
+    assert_eq!(finished["unverified"], json!(["h1"]), "{finished}");
     assert!(
         console.all("run_started").iter().all(|line| line["generation"] == 0 && line["adopted"] == false)
     );
@@ -277,42 +277,41 @@ fn own_1_another_consoles_launch_on_one_host_is_not_followed() {
     liar.lies(|message| vec![framed(&message)]);
     let output = liar.hosts.command(&["stop", &run]).output().unwrap();
     assert!(output.status.success() && !pwned.exists(), "{output:?}");
-    wait_until("nothing is left", 60, || liar.hosts.bench.rank_processes().is_empty());
+    wait_until("ranks end", 60, || liar.hosts.bench.rank_processes().is_empty());
 }
 
-/// WIRE-1: a frame without an end costs the connection, and no stop is called verified that was not.
+/// WIRE-1: an oversized frame ends its connection, and the stop is not reported as verified.
 #[test]
-fn wire_1_a_frame_over_the_limit_ends_its_connection_and_the_rest_goes_on() {
+fn wire_1_oversized_frame_ends_only_its_connection() {
     let Some(liar) = Liar::start(1) else { return };
     let (mut console, run) = liar.run(&["--iters", "1000000"], "[watch]\nlost_after_s = 3.0\n");
     liar.lies(|_| vec![u32::MAX.to_be_bytes().to_vec(), vec![b'x'; 1 << 20]]);
-    console.wait_for("it is named", 120, |line| {
-        line["kind"] == "host" && line["node_rank"] == 1 && line.to_string().contains("over the limit")
+    console.wait_for("h1 is lost", 120, |line| {
+        line["kind"] == "host" && line["node_rank"] == 1 && line["state"] != "ready"
     });
-    console.wait_for_new("the other host goes on", 120, |line| {
+    console.wait_for_new("output of the other host", 120, |line| {
         line["kind"] == "progress" || line["kind"] == "log"
     });
     console.signal(libc::SIGKILL);
     console.finish(120);
     let output = liar.hosts.command(&["stop", &run]).output().unwrap();
-    let said =
+    let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(!output.status.success() && said.contains("NOT VERIFIED") && said.contains("h1"), "{said}");
-    assert_eq!(liar.ranks(), 1, "the honest host has stopped: {said}");
+    assert!(!output.status.success() && text.contains("h1"), "{text}");
+    assert_eq!(liar.ranks(), 1, "{text}");
     liar.lies(|message| vec![framed(&message)]);
     let output = liar.hosts.command(&["stop", &run]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    wait_until("nothing is left", 60, || liar.hosts.bench.rank_processes().is_empty());
+    wait_until("ranks end", 60, || liar.hosts.bench.rank_processes().is_empty());
 }
 
-/// Puts [`WORDS`] into every text of a message of which the message can still be read, and into names of
-/// values.
+/// Replaces every text of a message with [`WORDS`] if the message is still valid, and names of values.
 fn worded(message: &Value) -> Value {
     let mut worded = message.clone();
     let mut paths = Vec::new();
     texts(message, String::new(), &mut paths);
     for path in paths {
-        // Who it is, and which run: another test's matter.
+        // Other tests check identities.
         if path.ends_with("/kind") || path.ends_with("/event") || path.ends_with("/run") {
             continue;
         }
@@ -351,25 +350,27 @@ fn texts(value: &Value, path: String, found: &mut Vec<String>) {
     }
 }
 
-/// Records with texts that this run would not have.
+/// Records with further texts.
 fn more_records() -> Vec<RecordEvent> {
-    let said = |said: Value| RecordEvent::Rank {
+    let rank_event = |event: Value| RecordEvent::Rank {
         rank: Rank(0),
-        said: serde_json::from_value::<RankEvent>(said).unwrap(),
+        event: serde_json::from_value::<RankEvent>(event).unwrap(),
     };
     vec![
         RecordEvent::Notice { text: "x".into() },
-        said(json!({"kind": "checkpoint", "path": "x", "env_step": 1, "train_iter": 1, "reason": "best"})),
-        said(
+        rank_event(
+            json!({"kind": "checkpoint", "path": "x", "env_step": 1, "train_iter": 1, "reason": "best"}),
+        ),
+        rank_event(
             json!({"kind": "scalars", "train_iter": 1, "env_step": 1, "values": {WORDS: 1.0}, "not_finite": {WORDS: 1}}),
         ),
-        said(
+        rank_event(
             json!({"kind": "fingerprint", "train_iter": 1, "update": 1, "values": ["x", "y"], "equal": false}),
         ),
-        said(
+        rank_event(
             json!({"kind": "exception", "class": "x", "bases": ["x"], "message": "x", "at": "x", "thread": "x"}),
         ),
-        said(json!({"kind": "error", "message": "x", "hint": "x"})),
+        rank_event(json!({"kind": "error", "message": "x", "hint": "x"})),
         RecordEvent::Metrics {
             rank: Rank(0),
             source: "x".into(),
@@ -387,20 +388,20 @@ fn more_records() -> Vec<RecordEvent> {
     ]
 }
 
-/// A lie about every text, with records of all kinds once the rank has joined.
+/// Replaces every text, and adds records of all kinds once the rank has joined.
 fn all_words() -> impl FnMut(Value) -> Vec<Vec<u8>> + Send {
-    let mut told = 0;
+    let mut added = 0;
     move |mut message| {
         if message["kind"] != "record" {
             return vec![framed(&worded(&message))];
         }
         let own = message["seq"].as_u64().unwrap();
-        message["seq"] = json!(own + told);
+        message["seq"] = json!(own + added);
         let mut frames = vec![framed(&worded(&message))];
-        if message["event"]["said"]["kind"] == "joined" && told == 0 {
+        if message["event"]["said"]["kind"] == "joined" && added == 0 {
             for event in more_records() {
-                told += 1;
-                let record = Record { seq: own + told, time: 1.0, generation: Generation(0), event };
+                added += 1;
+                let record = Record { seq: own + added, time: 1.0, generation: Generation(0), event };
                 frames.push(framed(&worded(&serde_json::to_value(AgentMessage::Record(record)).unwrap())));
             }
         }
@@ -412,15 +413,14 @@ fn assert_clean(what: &str, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let drives = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
     assert!(!text.chars().any(drives), "{what}: {text:?}");
-    let fake = |line: &str| {
-        line.starts_with("stopped: verified, says") || line.starts_with("run finished: completed")
-    };
+    let fake =
+        |line: &str| line.starts_with("stop verified: by") || line.starts_with("run finished: completed");
     assert!(!text.lines().any(fake), "{what}: {text}");
 }
 
-/// TERM-1, TERM-2, for every text of every message, and every face of the console.
+/// TERM-1, TERM-2, for every text of every message, in every mode of the console.
 #[test]
-fn term_1_no_text_of_an_agent_drives_a_terminal_or_passes_for_a_line_of_ours() {
+fn term_1_agent_texts_reach_terminal_cleaned() {
     let Some(liar) = Liar::start(0) else { return };
     let words = liar.place.path().join("words");
     for form in [&["--headless"][..], &["--headless", "--logs"], &["--headless", "--json"]] {
@@ -431,8 +431,8 @@ fn term_1_no_text_of_an_agent_drives_a_terminal_or_passes_for_a_line_of_ours() {
         assert!(!output.status.success(), "{form:?}: {output:?}");
         assert_clean(&format!("{form:?}"), &output.stdout);
         assert_clean(&format!("{form:?}"), &output.stderr);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains("31my"), "{form:?}: the words are told: {said}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("31my"), "{form:?}: the texts are missing: {text}");
     }
     liar.lies(all_words());
     let file = liar.experiment(&["--iters", "1000000"], "");
@@ -456,24 +456,66 @@ fn term_1_no_text_of_an_agent_drives_a_terminal_or_passes_for_a_line_of_ours() {
         &["attach", "--hosts", &hosts],
         &envs,
     );
-    terminal.until("the screen", |terminal| terminal.alternate() && terminal.text().contains("31my"));
+    terminal.until("the TUI", |terminal| terminal.alternate() && terminal.text().contains("31my"));
     for keys in [
         "1", "2", "3", "4", "5", "6", "7", "8", "9", "\r", "\u{1b}", "?", "\u{1b}", "l", "e", "v", "h", "\t",
         "\r",
     ] {
         let before = terminal.raw.lock().unwrap().len();
         terminal.send(keys);
-        terminal.until("the next picture", |terminal| terminal.raw.lock().unwrap().len() > before);
+        terminal.until("the next frame", |terminal| terminal.raw.lock().unwrap().len() > before);
     }
     let written = terminal.written();
-    // The console has a title of its own.
+    // The console sets its own title.
     for evil in ["\u{1b}]0;title", "title\u{7}", "\u{9b}", "\u{202e}"] {
-        assert!(!written.contains(evil), "{evil:?} reached the terminal");
+        let near = written.split(evil).next().unwrap();
+        let near: String = near.chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect();
+        assert!(!written.contains(evil), "{evil:?} reached the terminal after {near:?}");
     }
     drop(terminal);
     std::fs::remove_file(&words).unwrap();
     liar.lies(|message| vec![framed(&message)]);
     let output = liar.hosts.command(&["stop"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    wait_until("nothing is left", 60, || liar.hosts.bench.rank_processes().is_empty());
+    wait_until("ranks end", 60, || liar.hosts.bench.rank_processes().is_empty());
+}
+
+/// The same in the form of `printf`.
+const EVIL: &str = r"\033]0;title\007\033[2J\nstop verified: no process is left\rrun finished: completed\n\302\23331m\nRANKDECK-HOST\033[31m\n";
+
+/// TERM-1, TERM-2: output of a host is cleaned of control characters, and never imitates a line of rankdeck.
+#[test]
+fn host_output_is_cleaned_in_every_command() {
+    let evil = tempfile::tempdir().unwrap();
+    let script = evil.path().join("shell");
+    std::fs::write(&script, format!("printf '{EVIL}'; printf '{EVIL}' >&2\n")).unwrap();
+    let extra = format!("ForceCommand /bin/sh {}", script.display());
+    let Some(hosts) = Loopback::start_with(1, 1, &extra) else { return };
+    let experiment =
+        hosts.bench.write("experiment.toml", "[run]\nname = \"words\"\n[launch]\ncommand = [\"true\"]\n");
+    let file = experiment.to_str().unwrap();
+    let commands: [&[&str]; 10] = [
+        &["ps"],
+        &["ps", "--json"],
+        &["check", file],
+        &["run", file, "--headless"],
+        &["run", file, "--headless", "--json"],
+        &["attach", "words", "--headless"],
+        &["restart", "words", "--yes"],
+        &["stop", "words"],
+        &["logs", "words"],
+        &["push"],
+    ];
+    for args in commands {
+        let output = hosts.command(args).output().unwrap();
+        assert!(!output.status.success(), "{args:?}: {output:?}");
+        for bytes in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(bytes);
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{args:?}: {text:?}");
+            let fake = |line: &str| line.starts_with(texts::VERIFIED) || line.starts_with(texts::FINISHED);
+            assert!(!text.lines().any(fake), "{args:?}: {text}");
+        }
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("error: ") && stderr.contains("hint: "), "{args:?}: {stderr}");
+    }
 }

@@ -5,7 +5,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::disallowed_macros,
-    reason = "a test that fails should say so loudly"
+    reason = "a test that cannot go on must fail"
 )]
 
 rankdeck_testkit::hide_gpus!();
@@ -13,6 +13,7 @@ rankdeck_testkit::hide_gpus!();
 #[path = "../support/mod.rs"]
 mod support;
 
+mod beds;
 mod examples;
 mod faults;
 mod fleet;
@@ -22,4 +23,3 @@ mod slurm;
 mod ssh;
 mod ssh_runs;
 mod variables;
-mod words;

@@ -1,9 +1,7 @@
-//! A whole run over real SSH: console, sshd, agents, ranks.
+//! Runs over real SSH: console, sshd, agents, ranks.
 //!
-//! Two kinds of hosts: OpenSSH servers on loopback; and the test bed's, with addresses, process tables and
-//! disks of their own.
-
-mod sweeps;
+//! The hosts are OpenSSH servers on loopback, or those of the test bed with their own addresses, process
+//! tables and disks.
 
 use crate::support::hosts::{Loopback, TestBed};
 use crate::support::random::{Random, rounds};
@@ -11,10 +9,11 @@ use crate::support::{Console, rank_program, trainer, wait_until};
 use rankdeck_testkit::repository;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What each rank printed of its environment, by rank.
+/// Returns the environment variables that each rank printed.
 fn environments(console: &Console) -> BTreeMap<u64, BTreeMap<String, Option<String>>> {
     let mut all = BTreeMap::new();
     for line in console.all("log") {
@@ -30,7 +29,7 @@ fn runs_over_ssh(nodes: usize, nproc: usize) {
     let experiment = hosts.bench.program(&["--iters", "20"]);
     let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
     let status = console.finish(120);
-    assert_eq!(status.code(), Some(0), "{}", console.told());
+    assert_eq!(status.code(), Some(0), "{}", console.transcript());
     let finished = console.seen.last().unwrap();
     assert_eq!((&finished["outcome"], &finished["proved"]), (&Value::from("succeeded"), &Value::from(true)));
     let environments = environments(&console);
@@ -49,24 +48,24 @@ fn runs_over_ssh(nodes: usize, nproc: usize) {
         );
     }
     for server in &hosts.servers {
-        assert!(server.folder.join("cache").is_dir(), "the agent was deployed by content");
-        assert_eq!(server.logins(), 1, "preflight, upload and link share one login: {}", server.log());
+        assert!(server.folder.join("cache").is_dir(), "not deployed");
+        assert_eq!(server.logins(), 1, "more than one login: {}", server.log());
     }
-    wait_until("agents leave", 20, || hosts.bench.processes().is_empty());
+    wait_until("agents end", 20, || hosts.bench.processes().is_empty());
 }
 
 #[test]
-fn two_hosts_of_two_ranks() {
+fn run_on_two_hosts_with_two_ranks_succeeds() {
     runs_over_ssh(2, 2);
 }
 
 #[test]
-fn four_hosts_of_one_rank() {
+fn run_on_four_hosts_with_one_rank_succeeds() {
     runs_over_ssh(4, 1);
 }
 
 #[test]
-fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
+fn killed_connections_leave_no_gap_in_progress() {
     let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let experiment = hosts.bench.program(&["--iters", "1000000", "--pause", "0.02", "--family"]);
     let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
@@ -81,7 +80,7 @@ fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
             v["kind"] == "host" && v["node_rank"] == victim && v["state"] == "ready"
         });
         assert!(hosts.servers[victim].logins() > before, "round {round}");
-        console.wait_for_new("progress goes on", 30, |v| v["kind"] == "progress");
+        console.wait_for_new("progress", 30, |v| v["kind"] == "progress");
         assert_eq!(
             hosts.bench.rank_processes().iter().filter(|(_, command)| command.contains("rank.py")).count(),
             6,
@@ -98,7 +97,7 @@ fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
 }
 
 #[test]
-fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
+fn stalled_link_loses_nothing_and_run_can_be_adopted() {
     let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let experiment = hosts.bench.program(&["--iters", "1000000", "--pause", "0.02"]);
     let mut first = hosts.console(&["run", experiment.to_str().unwrap()]);
@@ -114,7 +113,7 @@ fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
             std::thread::sleep(Duration::from_secs(1));
         }
         hosts.servers[1].stall(false);
-        first.wait_for_new("it goes on", 60, |v| v["kind"] == "progress");
+        first.wait_for_new("progress", 60, |v| v["kind"] == "progress");
         if losses > 0 {
             first.wait_for("the host is back", 60, |v| {
                 v["kind"] == "verdict" && v["verdict"] == "lost" && v["severity"] == "cleared"
@@ -122,8 +121,8 @@ fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
         }
         assert_eq!(lost(&first) - before >= 1, losses > 0);
     }
-    assert!(first.all("restart").is_empty() && first.all("run_started").len() == 1, "nothing was restarted");
-    // Another folder, as on another machine: only hosts.toml and the way to log in.
+    assert!(first.all("restart").is_empty() && first.all("run_started").len() == 1, "restarted");
+    // Another folder, as on another machine, with only hosts.toml and the SSH configuration.
     let elsewhere = tempfile::tempdir().unwrap();
     let away = |args: &[&str]| {
         let mut command = hosts.command(args);
@@ -141,15 +140,15 @@ fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
     second.wait_kind("progress", 60);
     first.signal(libc::SIGKILL);
     drop(first);
-    second.wait_for_new("training goes on without the first", 30, |v| v["kind"] == "progress");
+    second.wait_for_new("progress without the first console", 30, |v| v["kind"] == "progress");
     let stopped = away(&["stop", &run]).output().unwrap();
-    assert!(String::from_utf8_lossy(&stopped.stdout).contains("stopped: verified"), "{stopped:?}");
+    assert!(stopped.status.success(), "{stopped:?}");
     second.finish(60);
     let progress = second.all("progress");
     for (i, line) in progress.iter().enumerate() {
         let iteration = i as u64 + 1;
-        assert_eq!(line["train_iter"], iteration, "history from the launch, without a gap");
-        // What the program counts: 8 steps per rank and iteration.
+        assert_eq!(line["train_iter"], iteration, "a gap in the history");
+        // The program counts 8 steps per rank and iteration.
         assert_eq!(
             (&line["env_step"], &line["consistent"]),
             (&Value::from(16 * iteration), &Value::from(true))
@@ -163,13 +162,13 @@ fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
 }
 
 #[test]
-fn a_host_that_refuses_ends_the_run_with_3_and_nothing_is_left_anywhere() {
+fn host_error_at_start_exits_with_3() {
     for refusal in ["down", "key", "unknown"] {
         let Some(mut hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
         let expected = match refusal {
             "down" => {
                 hosts.servers[1].down();
-                "refused"
+                "h1"
             }
             "key" => {
                 std::fs::write(hosts.servers[1].folder.join("authorized_keys"), "").unwrap();
@@ -184,15 +183,15 @@ fn a_host_that_refuses_ends_the_run_with_3_and_nothing_is_left_anywhere() {
         let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
         let status = console.finish(60);
         let stderr = console.stderr();
-        let told = format!("{stderr}\n{:?}", console.seen);
-        assert_eq!(status.code(), Some(3), "{refusal}: {told}");
-        assert!(told.contains(expected), "{refusal}: {told}");
+        let output = format!("{stderr}\n{:?}", console.seen);
+        assert_eq!(status.code(), Some(3), "{refusal}: {output}");
+        assert!(output.contains(expected), "{refusal}: {output}");
         assert!(stderr.contains("hint:"), "{refusal}: {stderr}");
-        wait_until("nothing is left", 20, || hosts.bench.processes().is_empty());
+        wait_until("the hosts are free", 20, || hosts.bench.processes().is_empty());
     }
 }
 
-/// An experiment that counts to `iters` on hosts that have no file of it.
+/// Writes an experiment that counts to `iters`, without files on the hosts.
 fn on_the_bed(bed: &TestBed, iters: &str) -> PathBuf {
     let command = rank_program(&["--iters", iters]);
     let path = bed.folder.path().join("experiment.toml");
@@ -201,12 +200,12 @@ fn on_the_bed(bed: &TestBed, iters: &str) -> PathBuf {
 }
 
 #[test]
-fn hosts_with_addresses_of_their_own_form_one_group() {
+fn hosts_with_own_addresses_form_one_group() {
     for (nodes, nproc) in [(2, 2), (4, 1)] {
         let Some(bed) = TestBed::start(nodes).map(TestBed::with_agent) else { return };
         let experiment = on_the_bed(&bed, "20");
         let mut console = bed.console(&bed.hosts(nodes, nproc, ""), &["run", experiment.to_str().unwrap()]);
-        assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
+        assert_eq!(console.finish(120).code(), Some(0), "{}", console.transcript());
         let finished = console.seen.last().unwrap();
         assert_eq!(
             (&finished["outcome"], &finished["proved"]),
@@ -216,30 +215,30 @@ fn hosts_with_addresses_of_their_own_form_one_group() {
         assert_eq!(environments.len(), nodes * nproc);
         assert!(environments.values().all(|env| env["MASTER_ADDR"].as_deref() == Some("10.77.0.10")));
         for node in 0..nodes {
-            wait_until("agents leave", 20, || !bed.processes(node).contains("rankdeck"));
+            wait_until("agents end", 20, || !bed.processes(node).contains("rankdeck"));
         }
     }
 }
 
 #[test]
-fn a_silent_host_costs_its_connect_timeout() {
+fn connect_timeout_of_ssh_config_applies() {
     let Some(bed) = TestBed::start(1).map(TestBed::with_agent) else { return };
     let hosts = bed.hosts(1, 1, "");
     let config = bed.folder.path().join("config");
     let text = std::fs::read_to_string(&config).unwrap();
     for seconds in [1, 3] {
-        // The first value of a directive wins.
+        // The first value of a directive applies.
         std::fs::write(&config, format!("Host *\nConnectTimeout {seconds}\n{text}")).unwrap();
         bed.fault(0, &["drop", "22"]);
         let output = bed.rankdeck(&hosts, &["ps"]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(&format!("no answer within {seconds} s")), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains(&format!(" {seconds} s")), "{stderr}");
         bed.fault(0, &["drop", "off"]);
     }
 }
 
 #[test]
-fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
+fn training_continues_while_host_is_unreachable() {
     let Some(bed) = TestBed::start(2).map(TestBed::with_agent) else { return };
     let experiment = on_the_bed(&bed, "1000000");
     let hosts = bed.hosts(2, 1, "");
@@ -259,25 +258,25 @@ fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
         v["kind"] == "verdict" && v["verdict"] == "lost" && v["severity"] == "cleared"
     });
     console.wait_for_new("progress", 30, |v| v["kind"] == "progress");
-    // From a second terminal: the first console runs behind the bed's script, which passes no signals on.
+    // From a second terminal: the script of the bed does not forward signals to the first console.
     let run = console.seen[0]["run"].as_str().unwrap().to_string();
     let stop = bed.rankdeck(&hosts, &["stop", &run]).output().unwrap();
-    assert!(stop.status.success() && String::from_utf8_lossy(&stop.stdout).contains("stopped"), "{stop:?}");
+    assert!(stop.status.success(), "{stop:?}");
     assert_eq!(console.finish(60).code(), Some(130));
     let iterations: Vec<u64> =
         console.all("progress").iter().map(|v| v["train_iter"].as_u64().unwrap()).collect();
     assert!(iterations.windows(2).all(|pair| pair[1] == pair[0] + 1), "a gap in {iterations:?}");
-    let blamed: Vec<_> = console.all("verdict").into_iter().filter(|v| !v["rank"].is_null()).collect();
-    assert!(blamed.is_empty(), "no rank is to blame: {blamed:?}");
+    let rank_verdicts: Vec<_> = console.all("verdict").into_iter().filter(|v| !v["rank"].is_null()).collect();
+    assert!(rank_verdicts.is_empty(), "{rank_verdicts:?}");
 }
 
 mod with_the_trainer {
     use super::*;
 
-    /// docs/SECURITY.md: rendezvous and collectives listen on the address of the chosen interface, and
-    /// nothing else of a run listens on TCP.
+    /// docs/security.md: rendezvous and collectives listen on the address of the chosen interface; nothing
+    /// else of a run listens on TCP.
     #[test]
-    fn a_run_listens_on_its_own_interface_only() {
+    fn run_listens_on_its_interface_only() {
         let Some(_) = trainer() else { return };
         let Some(bed) = TestBed::start(2).map(TestBed::with_agent) else { return };
         let hosts = bed.hosts(2, 1, &bed.libtorch());
@@ -290,7 +289,7 @@ mod with_the_trainer {
         let master = started["master"].as_str().unwrap().to_owned();
         assert!(master.starts_with("10.77.0.10:"), "{master}");
         for node in 0..2 {
-            // Local address and process of everything that listens.
+            // Local address and process of each listener.
             let text = bed.on(node, "ss -ltnpH | awk '{print $4, $6}'");
             let own = format!("10.77.0.{}:", 10 + node);
             let others: Vec<&str> = text.lines().filter(|line| !line.contains("sshd")).collect();
@@ -307,13 +306,13 @@ mod with_the_trainer {
         let run = started["run"].as_str().unwrap().to_owned();
         let stop = bed.rankdeck(&hosts, &["stop", &run]).output().unwrap();
         assert!(stop.status.success(), "{stop:?}");
-        assert_eq!(console.finish(90).code(), Some(130), "{}", console.told());
+        assert_eq!(console.finish(90).code(), Some(130), "{}", console.transcript());
     }
 
-    /// PPO between hosts that share nothing but a network: the binaries are uploaded, libtorch is found by
+    /// PPO between hosts that share only a network: the binaries are uploaded, and libtorch is set in
     /// hosts.toml.
     #[test]
-    fn the_built_in_trainer_learns_across_hosts() {
+    fn trainer_learns_across_hosts() {
         let Some(_) = trainer() else { return };
         for (nodes, nproc) in [(2, 2), (4, 1)] {
             let Some(bed) = TestBed::start(nodes) else { return };
@@ -330,7 +329,7 @@ mod with_the_trainer {
                     "eval.every=10",
                 ],
             );
-            assert_eq!(console.finish(180).code(), Some(0), "{}", console.told());
+            assert_eq!(console.finish(180).code(), Some(0), "{}", console.transcript());
             let progress = console.all("progress");
             assert_eq!(progress.last().unwrap()["env_step"], 10240);
             assert!(progress.iter().all(|line| line["consistent"] == true));
@@ -341,25 +340,193 @@ mod with_the_trainer {
     }
 }
 
-/// UPLOAD-1: the first write that fails says so, with the host, the path and the system's word.
+/// UPLOAD-1: the first failed write is reported with the host, the path and the error of the system.
 #[test]
-fn a_home_that_cannot_be_written_is_named_at_once() {
+fn unwritable_home_is_named() {
     let Some(bed) = TestBed::start(1) else { return };
     let hosts = bed.hosts(1, 1, "");
     let experiment = bed.folder.path().join("experiment.toml");
     std::fs::write(&experiment, "[run]\nname = \"full\"\n[launch]\ncommand = [\"true\"]\n").unwrap();
-    for (options, words) in [("size=1m", "No space left on device"), ("ro", "Read-only file system")] {
+    for (options, error) in [("size=1m", "No space left on device"), ("ro", "Read-only file system")] {
         bed.on(0, &format!("mkdir -p ~tb/.cache && mount -t tmpfs -o {options},mode=1777 tmpfs ~tb/.cache"));
         for args in [&["ps"][..], &["run", experiment.to_str().unwrap(), "--headless"]] {
             let began = Instant::now();
             let output = bed.rankdeck(&hosts, args).output().unwrap();
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(3), "{stderr}");
-            for wanted in [words, "node0", ".cache/rankdeck", "df -h", "RANKDECK_CACHE"] {
-                assert!(stderr.contains(wanted), "{options} {args:?}: {wanted}: {stderr}");
+            for fact in [error, "node0", ".cache/rankdeck", "df -h", "RANKDECK_CACHE"] {
+                assert!(stderr.contains(fact), "{options} {args:?}: {fact}: {stderr}");
             }
             assert!(began.elapsed() < Duration::from_secs(20), "{options}: {:?}", began.elapsed());
         }
         bed.on(0, "umount ~tb/.cache");
+    }
+}
+
+/// Reads the file of the only sweep in a folder.
+fn sweep(folder: &Path) -> Option<Value> {
+    let entries = std::fs::read_dir(folder.join("runs")).ok()?.flatten();
+    let file = entries.map(|entry| entry.path().join("sweep.json")).find(|path| path.exists())?;
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
+#[test]
+fn killed_cell_can_be_resumed() {
+    let Some(bed) = TestBed::start(2).map(TestBed::with_agent) else { return };
+    let hosts = bed.hosts(2, 1, "");
+    let folder = bed.folder.path();
+    let experiment = folder.join("cells.toml");
+    let program = rank_program(&["--iters", "200"]);
+    let text = format!("[run]\nname = \"cells\"\n[launch]\ncommand = [{program}]\nstop_grace_s = 3.0\n");
+    std::fs::write(&experiment, text).unwrap();
+    let common = ["run", experiment.to_str().unwrap(), "--hosts-per-run", "1"];
+    let words = [&common[..], &["--sweep", "launch.threads=1,2", "--seeds", "1..2"]].concat();
+    let mut console = bed.rankdeck(&hosts, &words).spawn().unwrap();
+    let running = || -> Option<(String, usize)> {
+        let sweep = sweep(folder)?;
+        let cell =
+            sweep["cells"].as_array()?.iter().find(|cell| cell["env_step"].as_u64() > Some(0))?.clone();
+        let host = sweep["slots"][cell["slot"].as_u64()? as usize]["hosts"][0].as_str()?.to_owned();
+        Some((cell["run"].as_str()?.to_owned(), host.strip_prefix("node")?.parse().ok()?))
+    };
+    wait_until("a cell to make steps", 120, || running().is_some());
+    let (run, node) = running().unwrap();
+    // Kills the rank, not the agent.
+    bed.on(node, &format!("for p in /proc/[0-9]*; do tr '\\0' '\\n' <$p/environ 2>/dev/null | grep -qx RANKDECK_RUN={run} \
+                           && tr '\\0' '\\n' <$p/environ | grep -qx RANK=0 && kill -KILL ${{p#/proc/}}; done; true"));
+    assert_eq!(console.wait().unwrap().code(), Some(1), "exit code");
+    let states = || -> Vec<String> {
+        let sweep = sweep(folder).unwrap();
+        sweep["cells"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|cell| cell["state"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(states().iter().filter(|state| *state == "failed").count(), 1, "{:?}", states());
+    assert_eq!(states().iter().filter(|state| *state == "succeeded").count(), 3, "{:?}", states());
+
+    let again = bed.rankdeck(&hosts, &["queue", "sweep-cells", "--resume", "--failed"]).output().unwrap();
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert!(states().iter().all(|state| state == "succeeded"), "{:?}", states());
+    let cells = sweep(folder).unwrap()["cells"].clone();
+    assert!(
+        cells.as_array().unwrap().iter().any(|cell| cell["run"] == run.as_str()),
+        "not in its own run: {cells}"
+    );
+}
+
+/// Two hosts addressed by name, with Debian's /etc/hosts: each name resolves to a loopback address on the host itself, and to its address on the others.
+fn debian() -> Option<(TestBed, PathBuf)> {
+    let bed = TestBed::start(2)?.with_agent();
+    for node in 0..2 {
+        let own = format!("s/^.* node{node}$/127.0.1.1 node{node}/");
+        bed.on(node, &format!("sed '{own}' /etc/hosts >/tmp/hosts && cat /tmp/hosts >/etc/hosts"));
+    }
+    let hosts = bed.hosts(2, 1, &bed.libtorch());
+    let text = std::fs::read_to_string(&hosts).unwrap();
+    let named = (0..2).fold(text, |text, node| {
+        text.replace(&format!("address = \"10.77.0.{}\"", 10 + node), &format!("address = \"node{node}\""))
+    });
+    std::fs::write(&hosts, named).unwrap();
+    Some((bed, hosts))
+}
+
+/// ROUTE-1: `check` prints the address, and ranks get one that reaches rank 0 from every host.
+#[test]
+fn loopback_name_is_replaced_by_routable_address() {
+    let Some((bed, hosts)) = debian() else { return };
+    let command = rank_program(&["--iters", "5"]);
+    let experiment = bed.folder.path().join("e.toml");
+    std::fs::write(&experiment, format!("[run]\nname = \"n\"\n[launch]\ncommand = [{command}]\n")).unwrap();
+    let experiment = experiment.to_str().unwrap();
+    let output = bed.rankdeck(&hosts, &["check", experiment]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("10.77.0.10") && text.contains("/etc/hosts"), "{text}");
+    let mut console = bed.console(&hosts, &["run", experiment]);
+    assert_eq!(console.finish(120).code(), Some(0), "{}", console.transcript());
+    let environments: Vec<Value> = console
+        .all("log")
+        .iter()
+        .filter_map(|line| line["line"].as_str()?.strip_prefix("environment "))
+        .map(|text| serde_json::from_str(text).unwrap())
+        .collect();
+    assert_eq!(environments.len(), 2, "{}", console.transcript());
+    for env in environments {
+        assert_eq!(env["MASTER_ADDR"], "10.77.0.10");
+        assert_eq!(
+            (&env["GLOO_SOCKET_IFNAME"], &env["NCCL_SOCKET_IFNAME"]),
+            (&"eth0".into(), &"eth0".into())
+        );
+    }
+}
+
+#[test]
+fn trainer_learns_with_loopback_names() {
+    let Some(_) = trainer() else { return };
+    let Some((bed, hosts)) = debian() else { return };
+    let experiment = repository("configs/cartpole_ppo.toml");
+    let few = ["--set", "run.total_steps=10240", "--set", "eval.every=1000"];
+    let mut console = bed.console(&hosts, &[["run", experiment.to_str().unwrap()].as_slice(), &few].concat());
+    assert_eq!(console.finish(240).code(), Some(0), "{}", console.transcript());
+    let started = console.all("run_started");
+    assert!(started[0]["master"].as_str().unwrap().starts_with("10.77.0.10:"), "{started:?}");
+    assert_eq!(console.seen.last().unwrap()["outcome"], "succeeded");
+}
+
+/// Start files of a login shell that replace it or read its input, one for each host of the bed.
+const START_FILES: [&str; 4] = ["exec cat", "read -r x; echo \"got $x\"", "exec bash -l", "exec sh"];
+
+const SECRET: &str = "s3cr3t-pass-env";
+
+fn all_output(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// INPUT-1, for both SSH transports: start files get no input.
+#[test]
+fn start_files_get_no_input() {
+    let Some(bed) = TestBed::start(START_FILES.len()).map(TestBed::with_agent) else { return };
+    for (node, line) in START_FILES.iter().enumerate() {
+        std::fs::write(bed.folder.path().join(format!("node{node}/home/tb/.bashrc")), format!("{line}\n"))
+            .unwrap();
+    }
+    let experiment = bed.folder.path().join("e.toml");
+    let touch = "touch /tmp/touched";
+    std::fs::write(
+        &experiment,
+        format!(
+            "[run]\nname = \"x\"\n[launch]\ncommand = [\"echo\", \"$({touch})\", \"`{touch}`\", \"; {touch}\"]\n\
+             pass_env = [\"WB_TOKEN\"]\nenv = {{ PLAIN = \"$({touch})\" }}\n"
+        ),
+    )
+    .unwrap();
+    let experiment = experiment.to_str().unwrap();
+    for transport in ["ssh", "openssh"] {
+        let hosts = bed.hosts(START_FILES.len(), 1, &format!("transport = \"{transport}\"\n"));
+        let output = bed
+            .rankdeck(&hosts, &["check", experiment, "--json"])
+            .env("WB_TOKEN", SECRET)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = all_output(&output);
+        assert_eq!(output.status.code(), Some(3), "{transport}: {text}");
+        assert!(!text.contains(SECRET) && !text.contains("touched"), "{transport}: {text}");
+        for node in 0..START_FILES.len() {
+            let host = format!("node{node}");
+            assert!(text.contains(&format!("start files on {host}")), "{transport}: {host}: {text}");
+            assert_eq!(bed.on(node, "ls /tmp").matches("touched").count(), 0, "{transport}: {host}");
+        }
+        assert!(text.contains(".bashrc"), "{transport}: {text}");
+        // Start files that read the input get its end, and then the command runs.
+        let output = bed.rankdeck(&hosts, &["ps"]).stdin(Stdio::null()).output().unwrap();
+        let text = all_output(&output);
+        for (node, named) in [(0, true), (1, false), (2, true), (3, true)] {
+            let name = format!("start files on node{node}");
+            assert_eq!(text.contains(&name), named, "{transport}: {name}: {text}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// An installed rankdeck: the launcher, and a stand-in for the trainer that says how it was started.
+/// An installed rankdeck: the launcher, and a fake trainer that prints how it was started.
 struct Installation {
     prefix: tempfile::TempDir,
 }
@@ -60,48 +60,48 @@ fn words(output: &[u8]) -> String {
 }
 
 #[test]
-fn it_helps_and_checks_environments_where_no_libtorch_is() {
+fn help_and_environment_checks_work_without_libtorch() {
     let installed = Installation::new();
     let help = installed.run(&["--help"], &[]);
     assert!(help.status.success() && words(&help.stdout).contains("--setup-env"), "{help:?}");
     let version = installed.run(&["--version"], &[]);
     assert!(words(&version.stdout).starts_with("rankdeck-trainer "), "{version:?}");
     let checked = installed.run(&["--check-env", "CartPole-v1"], &[]);
-    assert!(checked.status.success() && words(&checked.stdout).contains("CartPole-v1: works"), "{checked:?}");
+    assert!(checked.status.success() && words(&checked.stdout).contains("CartPole-v1"), "{checked:?}");
     let python = installed.path("nothing");
     let set_up = installed.run(&["--setup-env", "venv", "--python", python.to_str().unwrap()], &[]);
     assert_eq!(set_up.status.code(), Some(2), "{set_up:?}");
-    assert!(words(&set_up.stderr).contains("the virtual environment cannot be made"), "{set_up:?}");
+    assert!(words(&set_up.stderr).contains("python3-venv"), "{set_up:?}");
 }
 
 #[test]
-fn an_experiment_is_checked_as_far_as_that_goes_without_libtorch() {
+fn experiment_is_checked_without_the_network_without_libtorch() {
     let installed = Installation::new();
     let experiment = "[run]\nname = 'x'\ntotal_steps = 512\n[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n\
                       [learn]\nalgorithm = 'ppo'\n";
     std::fs::write(installed.path("x.toml"), experiment).unwrap();
     let checked = installed.run(&["--check-env", "CartPole-v1", "--config", "../x.toml"], &[]);
-    let said = words(&checked.stdout);
-    assert!(checked.status.success() && said.contains("network       not checked"), "{checked:?}");
+    let text = words(&checked.stdout);
+    assert!(checked.status.success() && text.contains("libtorch"), "the network is not checked: {checked:?}");
 }
 
 #[test]
-fn a_rank_without_libtorch_is_refused_with_what_fetches_it() {
+fn rank_without_libtorch_is_refused_with_a_command() {
     let installed = Installation::new();
     let alone = installed.run(&["--config", "x.toml"], &[]);
     assert_eq!(alone.status.code(), Some(2), "{alone:?}");
-    let said = words(&alone.stderr);
-    assert!(said.contains("there is no libtorch here") && said.contains("pip install torch==2.11"), "{said}");
+    let error = words(&alone.stderr);
+    assert!(error.contains("pip install torch==2.11") && error.contains("LIBTORCH"), "{error}");
 
     installed.torch("venv", "2.9.1");
     let venv = installed.path("venv");
     let other = installed.run(&["--config", "x.toml"], &[("VIRTUAL_ENV", &venv)]);
-    let said = words(&other.stderr);
-    assert!(said.contains("needs libtorch 2.11.x") && said.contains("2.9.1"), "{said}");
+    let error = words(&other.stderr);
+    assert!(error.contains("2.11.x") && error.contains("2.9.1"), "{error}");
 }
 
 #[test]
-fn it_becomes_the_trainer_with_the_torch_of_the_active_environment() {
+fn launcher_execs_the_trainer_with_the_active_torch() {
     let installed = Installation::new();
     for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         let lib = installed.torch("active", "2.11.0+cu128");
@@ -119,9 +119,9 @@ fn it_becomes_the_trainer_with_the_torch_of_the_active_environment() {
     );
 }
 
-/// An interpreter whose `-m venv` makes one that says how it was called, and installs nothing.
+/// An interpreter whose `-m venv` makes one that prints its arguments and installs nothing.
 #[test]
-fn a_torch_that_fits_is_fetched_on_request() {
+fn setup_env_installs_a_matching_torch() {
     let installed = Installation::new();
     let python = installed.path("python3");
     let inner = "#!/bin/sh\\necho \"$@\"\\nexit 3\\n";

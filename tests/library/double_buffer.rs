@@ -1,8 +1,8 @@
-//! `collect.double_buffer`: half of the environments step while the policy looks at the other half, and
+//! `collect.double_buffer`: half of the environments step while the policy runs on the other half, and
 //! nothing else changes.
 
-use crate::harness::{Run, counters, totals};
-use rankdeck_proto::message::{Counters, FinishReason, RankEvent};
+use crate::harness::{Run, counters, errors, totals};
+use rankdeck_proto::message::{Counters, FailureKind, FinishReason, RankEvent};
 use rankdeck_testkit::repository;
 use rankdeck_trainer::checkpoint::Checkpoint;
 
@@ -23,33 +23,33 @@ fn counted(all: &[Counters]) -> Vec<[u64; 3]> {
 /// COLLECT-2. With everything that a rollout carries along, by two ranks and by one: the checkpoint, and what
 /// was counted on the way to it.
 #[test]
-fn the_halves_learn_what_the_whole_learns_bit_by_bit() {
-    let normalised = "normalise_observations = true\nnormalise_rewards = true\n[learn]\nalgorithm = 'ppo'\n\
+fn double_buffer_is_bit_equal_to_one_group() {
+    let normalized = "normalise_observations = true\nnormalise_rewards = true\n[learn]\nalgorithm = 'ppo'\n\
                       bootstrap_truncated = true\n";
     for (id, rest, args) in [
         ("CartPole-v1", "[learn]\nalgorithm = 'ppo'\n", &["--spawn", "2"][..]),
-        ("Pendulum-v1", normalised, &[]),
+        ("Pendulum-v1", normalized, &[]),
         ("CartPole-v1", "[learn]\nalgorithm = 'ppg'\npolicy_iterations = 2\n", &[]),
     ] {
-        let learnt = |double_buffer| {
+        let train = |double_buffer| {
             let mut run = Run::start(&experiment(id, 4096, double_buffer, rest)?, args);
             run.end_with(0);
             let bytes = std::fs::read(run.file("checkpoints/latest.ckpt")).unwrap();
             let Checkpoint { header, arrays, words, .. } = Checkpoint::decode(&bytes).unwrap();
             let events = run.events();
             assert!(!counted(&totals(&events)).is_empty(), "{}", run.logs());
-            let learnt = format!("{arrays:?} {words:?} {:?}", header.latest_returns);
-            Some((learnt, counted(&counters(&events, 0)).pop(), counted(&totals(&events)).pop()))
+            let weights = format!("{arrays:?} {words:?} {:?}", header.latest_returns);
+            Some((weights, counted(&counters(&events, 0)).pop(), counted(&totals(&events)).pop()))
         };
-        let (Some(whole), Some(halves)) = (learnt(false), learnt(true)) else { return };
+        let (Some(whole), Some(halves)) = (train(false), train(true)) else { return };
         assert!(whole == halves, "{id} {args:?}: {:?} {:?}", whole.1, halves.1);
     }
 }
 
-/// Each half's step ends only when the other half has begun its own: a run gets on only if both go on at
+/// Each half's step ends only when the other half has started its own: a run progresses only if both run at
 /// once.
 #[test]
-fn one_half_steps_while_the_other_is_looked_at() {
+fn double_buffer_halves_step_concurrently() {
     let meet = tempfile::tempdir().unwrap();
     let programs = repository("tests/programs");
     let env = [("PYTHONPATH", programs.to_str().unwrap()), ("FAULTY_MEET", meet.path().to_str().unwrap())];
@@ -67,7 +67,9 @@ fn one_half_steps_while_the_other_is_looked_at() {
     }
     let mut run = Run::start_with(&text(false).unwrap(), &[], &env);
     run.end_with(1);
-    assert!(run.logs().contains("did not finish a step within 3s"), "{}", run.logs());
+    let errors = errors(&run.events());
+    let [error] = &errors[..] else { panic!("{errors:?}\n{}", run.logs()) };
+    assert!(error.kind == FailureKind::Environment && error.message.contains("3s"), "{error:?}");
 }
 
 /// PYTHON-3: two workers, and none is left.

@@ -6,20 +6,20 @@
 //!
 //! Equal results need that the parts make up the whole: minibatches drawn by each rank from its own share are
 //! not those that one rank would draw, so the exact cases learn from whole rollouts, and advantages are
-//! normalised over the world or not at all. With moments per rank and several minibatches, as CleanRL has
+//! normalized over the world or not at all. With moments per rank and several minibatches, as CleanRL has
 //! them, ranks still stay equal to each other, which the long cases check.
 
 use crate::harness::DEADLINE;
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_proto::status_page::Writer;
+use rankdeck_proto::status_page::StatusPageWriter;
 use rankdeck_trainer::algo;
+use rankdeck_trainer::algo::stop_points::StopPoints;
 use rankdeck_trainer::algo::{BuildContext, StepContext};
 use rankdeck_trainer::distributed::{BackendKind, GroupSettings, ProcessGroup};
 use rankdeck_trainer::env::EnvFactory;
-use rankdeck_trainer::page::Page;
-use rankdeck_trainer::setup::Sizes;
-use rankdeck_trainer::state::State;
-use rankdeck_trainer::stop_points::StopPoints;
+use rankdeck_trainer::startup::setup::Sizes;
+use rankdeck_trainer::support::page::StatusPage;
+use rankdeck_trainer::support::state::AlgorithmState;
 use rankdeck_types::experiment::Experiment;
 use tch::Device;
 
@@ -95,7 +95,7 @@ const LONG: &[(&str, &str, u64)] = &[
 
 /// What a rank ends with.
 pub struct EpisodeEnd {
-    pub state: State,
+    pub state: AlgorithmState,
     pub chains: Vec<u64>,
     pub updates: u64,
 }
@@ -126,7 +126,7 @@ impl Rank {
             secret: None,
             device: Device::Cpu,
         };
-        let page = Page::new(Writer::anonymous(rank, 0).unwrap());
+        let page = StatusPage::new(StatusPageWriter::anonymous(rank, 0).unwrap());
         ProcessGroup::connect(&settings, page).unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -137,7 +137,7 @@ impl Rank {
         let spec = envs.spec().clone();
         algo::check(&experiment, &spec, &sizes).unwrap_or_else(|error| panic!("{error}"));
         let group = self.group();
-        let page = Page::new(Writer::anonymous(self.rank, 0).unwrap());
+        let page = StatusPage::new(StatusPageWriter::anonymous(self.rank, 0).unwrap());
         let build = BuildContext {
             experiment: &experiment,
             sizes,
@@ -186,14 +186,14 @@ pub fn train(case: &str, world_size: u32, iterations: u64, synchronised: bool) -
 }
 
 /// The largest difference of any weight, and where it is.
-pub fn apart(a: &State, b: &State) -> (f32, String) {
+pub fn apart(a: &AlgorithmState, b: &AlgorithmState) -> (f32, String) {
     assert_eq!(a.arrays.len(), b.arrays.len());
     let mut worst = (0.0_f32, String::new());
     for (a, b) in a.arrays.iter().zip(&b.arrays).filter(|(a, _)| a.name.starts_with("model.")) {
         assert_eq!((&a.name, a.values.len()), (&b.name, b.values.len()));
         for (x, y) in a.values.iter().zip(&b.values) {
             let distance = if x == y { 0.0 } else { (x - y).abs() };
-            // What is no number is infinitely apart.
+            // NaN is infinitely apart.
             let distance = if distance.is_nan() { f32::INFINITY } else { distance };
             if distance > worst.0 {
                 worst = (distance, a.name.clone());
@@ -210,7 +210,7 @@ fn w_ranks_on_split_data_equal_one_rank_on_the_whole() {
         assert!(whole.updates >= 10, "{name}: {}", whole.updates);
         let start = train(case, 1, 0, true).remove(0);
         let moved = apart(&start.state, &whole.state).0;
-        assert!(moved > 1e-4, "{name}: nothing was learnt: {moved}");
+        assert!(moved > 1e-4, "{name}: nothing was learned: {moved}");
         for world_size in [2, 4] {
             let ranks = train(case, world_size, *iterations, true);
             for (rank, ended) in ranks.iter().enumerate() {
@@ -241,7 +241,7 @@ fn fingerprints_stay_equal_over_a_thousand_updates() {
             assert!(ended.chains.iter().all(|chain| *chain != 0), "{name}");
             assert_eq!(ended.chains, ranks[0].chains, "{name}, {world_size} ranks");
             // Everything but the environments, bit by bit.
-            let bits = |state: &State| -> Vec<Vec<u32>> {
+            let bits = |state: &AlgorithmState| -> Vec<Vec<u32>> {
                 state.arrays.iter().map(|a| a.values.iter().map(|v| v.to_bits()).collect()).collect()
             };
             assert_eq!(bits(&ended.state), bits(&ranks[0].state), "{name}");

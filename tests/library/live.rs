@@ -20,7 +20,7 @@ fn frames(run: &Run) -> Vec<LiveFrame> {
 }
 
 #[test]
-fn live_1_a_run_that_is_looked_at_is_the_run_to_the_bit() {
+fn live_1_observed_run_is_bit_equal() {
     let experiment = experiment(8 * 512, "seed = 3", EVAL);
     let mut seen = Run::start(&experiment, &["--spawn", "2"]);
     let began = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! The built-in trainer by its library: collectives between ranks, networks beside PyTorch's, ranks that
+//! The built-in trainer by its library: collectives between ranks, networks compared with PyTorch's, ranks that
 //! learn what one learns; and runs of the program whose checkpoints are read: stopping, saving, resuming.
 //!
 //! Needs libtorch. Comparisons with Python packages need an interpreter that has them:
@@ -9,7 +9,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::disallowed_macros,
-    reason = "a test that fails should say so loudly"
+    reason = "a failing test should be loud"
 )]
 
 rankdeck_testkit::end_without_destructors!();

@@ -13,7 +13,7 @@ fn case(policy_iterations: u32, rest: &str) -> String {
 
 /// PPG-1, ADAM-2.
 #[test]
-fn the_auxiliary_head_learns_in_the_auxiliary_phase_only() {
+fn auxiliary_head_learns_in_its_phase_only() {
     let head = |iterations: u64| {
         let ended = train(&case(3, ""), 1, iterations, true).remove(0);
         let find = |name: &str| ended.state.arrays.iter().find(|a| a.name == name).unwrap().values.clone();
@@ -30,7 +30,7 @@ fn the_auxiliary_head_learns_in_the_auxiliary_phase_only() {
 
 /// In the policy phase the critic's loss, however large, does not reach the shared layers, unless it shall.
 #[test]
-fn the_critic_reaches_shared_layers_only_when_asked_to() {
+fn critic_trains_shared_layers_only_if_configured() {
     let shared = |vf_coef: &str, critic_trains_shared: bool| {
         let rest = format!(
             "max_grad_norm = 1e9\nvf_coef = {vf_coef}\ncritic_trains_shared = {critic_trains_shared}"
@@ -43,10 +43,10 @@ fn the_critic_reaches_shared_layers_only_when_asked_to() {
     assert!(apart(&shared("0", true), &shared("1000", true)).0 > 1e-5);
 }
 
-/// PPG-1: a run that is resumed within a phase has its auxiliary phases at the same iterations, and says that
+/// PPG-1: a run that is resumed within a phase has its auxiliary phases at the same iterations, and logs that
 /// the first one knows less.
 #[test]
-fn a_resumed_run_keeps_its_phases() {
+fn resumed_run_keeps_its_phases() {
     let experiment =
         format!("[run]\nname = 'x'\ntotal_steps = {}\n{}[checkpoint]\nevery = 2\n", 5 * 4 * 32, case(4, ""));
     let mut whole = Run::start(&experiment, &[]);
@@ -56,5 +56,5 @@ fn a_resumed_run_keeps_its_phases() {
     resumed.end_with(0);
     let updates = |run: &Run| totals(&run.events()).last().unwrap().updates;
     assert_eq!((updates(&whole), updates(&resumed)), (5 * 2 + 12, 5 * 2 + 12));
-    assert!(resumed.logs().contains("after iteration 4: on 2 of 4 rollouts"), "{}", resumed.logs());
+    assert!(resumed.logs().contains("2 of 4 rollouts"), "{}", resumed.logs());
 }

@@ -1,7 +1,7 @@
 //! A stop in the middle of things, evaluations that take long, and ranks whose environments break.
 
-use crate::harness::{Run, totals};
-use rankdeck_proto::message::{FinishReason, RankEvent};
+use crate::harness::{Run, errors, totals};
+use rankdeck_proto::message::{FailureKind, FinishReason, RankEvent};
 use rankdeck_testkit::repository;
 use rankdeck_trainer::checkpoint::Checkpoint;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn start(experiment: &str, args: &[&str], env: &[(&str, &str)]) -> Run {
     Run::start_with(experiment, args, &[&[path], env].concat())
 }
 
-fn says(run: &Run, text: &str) {
+fn wait_for_log(run: &Run, text: &str) {
     let deadline = Instant::now() + crate::harness::DEADLINE;
     while !run.logs().contains(text) {
         assert!(Instant::now() < deadline, "no {text:?}\n{}", run.logs());
@@ -38,7 +38,7 @@ const PPO: &str = "[learn]\nalgorithm = 'ppo'\n";
 
 /// EVAL-3: the evaluation would take minutes. What was broken off is made up for after the restart.
 #[test]
-fn a_stop_within_an_evaluation_ends_it_at_once_with_a_checkpoint_on_all_ranks() {
+fn stop_within_evaluation_aborts_it_and_checkpoints() {
     for rank in [0, 1] {
         let Some(experiment) = experiment("Slow-v0", &format!("{PPO}[eval]\nevery = 2\nepisodes = 100\n"))
         else {
@@ -46,11 +46,11 @@ fn a_stop_within_an_evaluation_ends_it_at_once_with_a_checkpoint_on_all_ranks() 
         };
         let mut run =
             start(&experiment, &["--spawn", "2"], &[("FAULTY_SLEEP", "0.02"), ("FAULTY_SAYS", "1")]);
-        says(&run, "env worker: the first step");
-        let begun = Instant::now();
+        wait_for_log(&run, "env worker: the first step");
+        let started = Instant::now();
         crate::harness::kill(run.rank_pid(rank), libc::SIGTERM);
         run.end_with(0);
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
         let stopped = RankEvent::Finished { reason: FinishReason::Stopped };
         assert_eq!(run.events().iter().filter(|(_, event)| *event == stopped).count(), 2, "{}", run.logs());
         assert_eq!((saved(&run).header.train_iter, saved(&run).header.evaluation_due), (0, true));
@@ -67,7 +67,7 @@ fn a_stop_within_an_evaluation_ends_it_at_once_with_a_checkpoint_on_all_ranks() 
 
 /// The ranks' environments, or rank 0's for the evaluation, would take minutes to make.
 #[test]
-fn a_stop_while_environments_start_ends_at_once_with_a_checkpoint_that_goes_on() {
+fn stop_during_env_startup_saves_resumable_checkpoint() {
     let dqn =
         "[learn]\nalgorithm = 'dqn'\nlearning_starts = 8\nbatch_size = 8\n[checkpoint]\nreplay = true\n";
     // With 2 environments, each rank has one; with 4, the second of each rank is slow to make.
@@ -78,13 +78,13 @@ fn a_stop_while_environments_start_ends_at_once_with_a_checkpoint_that_goes_on()
         };
         let experiment = experiment.replace("num_envs = 4", &format!("num_envs = {envs}"));
         let mut run = start(&experiment, &["--spawn", "2"], &[("FAULTY_MAKING", "600")]);
-        says(&run, "it takes long to make");
-        let begun = Instant::now();
+        wait_for_log(&run, "it takes long to make");
+        let started = Instant::now();
         for rank in [0, 1] {
             crate::harness::kill(run.rank_pid(rank), libc::SIGTERM);
         }
         run.end_with(0);
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
         let stopped = RankEvent::Finished { reason: FinishReason::Stopped };
         assert_eq!(run.events().iter().filter(|(_, event)| *event == stopped).count(), 2, "{}", run.logs());
         assert_eq!((saved(&run).header.train_iter, saved(&run).header.evaluation_due), (0, true));
@@ -99,19 +99,20 @@ fn a_stop_while_environments_start_ends_at_once_with_a_checkpoint_that_goes_on()
 
 /// The other rank's environments start meanwhile, as far as they get; then both leave.
 #[test]
-fn one_rank_that_is_asked_to_stop_while_environments_start_takes_the_others_along() {
+fn stop_during_env_startup_stops_all_ranks() {
     let Some(experiment) = experiment("Slow-v0", PPO) else { return };
     let mut run = start(&experiment, &["--spawn", "2"], &[("FAULTY_MAKING", "6")]);
-    says(&run, "it takes long to make");
+    wait_for_log(&run, "it takes long to make");
     crate::harness::kill(run.rank_pid(1), libc::SIGTERM);
     run.end_with(0);
-    assert!(run.logs().contains("stopped before the first step"), "{}", run.logs());
+    let stopped = RankEvent::Finished { reason: FinishReason::Stopped };
+    assert_eq!(run.events().iter().filter(|(_, event)| *event == stopped).count(), 2, "{}", run.logs());
     assert_eq!(saved(&run).header.train_iter, 0);
 }
 
 /// The evaluation takes several times `distributed.timeout_s`, and moves.
 #[test]
-fn an_evaluation_longer_than_the_timeout_of_collectives_harms_nobody() {
+fn evaluation_longer_than_timeout_is_allowed() {
     let rest = format!("{PPO}[eval]\nevery = 1000\nepisodes = 4\n[distributed]\ntimeout_s = 8\n");
     let Some(experiment) = experiment("Slow-v0", &rest) else { return };
     let experiment = experiment.replace("64000", "64");
@@ -126,23 +127,28 @@ fn an_evaluation_longer_than_the_timeout_of_collectives_harms_nobody() {
 }
 
 #[test]
-fn an_endless_episode_of_an_evaluation_is_cut_off_and_told() {
+fn endless_evaluation_episode_is_cut_off() {
     let rest = format!("{PPO}[eval]\nevery = 1000\nepisodes = 3\nmax_steps = 50\n");
     let Some(experiment) = experiment("Endless-v0", &rest) else { return };
     let mut run = start(&experiment.replace("64000", "64"), &[], &[]);
     run.end_with(0);
-    assert!(run.logs().contains("3 of 3 episodes did not end within eval.max_steps = 50"), "{}", run.logs());
+    let lengths = run.events().into_iter().find_map(|(_, event)| match event {
+        RankEvent::Eval(evaluation) => Some((evaluation.episodes, evaluation.length_mean)),
+        _ => None,
+    });
+    assert_eq!(lengths, Some((3, 50.0)));
+    assert!(run.logs().contains("eval.max_steps = 50"), "{}", run.logs());
 }
 
-/// The rank whose environment gives what cannot be learnt from names itself; the other one only loses it.
+/// The rank whose environment returns a number that is not finite names itself; the other one only loses it.
 #[test]
-fn what_one_ranks_environment_breaks_is_blamed_on_that_rank_alone() {
-    for (id, algorithm, wanted) in [
-        ("nan", "ppo", "environment 2 (faulty_env:Faulty-nan-v0) gave the reward NaN in step"),
-        ("nan_seen", "ppo", "gave NaN as number 1 of its observation in step"),
-        ("huge", "ppo", "the loss of this rank's own share is"),
-        ("nan", "dqn", "environment 2 (faulty_env:Faulty-nan-v0) gave the reward NaN in step"),
-        ("huge", "dqn", "losses/td_loss of this rank's own share is"),
+fn broken_environment_is_reported_by_its_rank_only() {
+    for (id, algorithm, kind, fact) in [
+        ("nan", "ppo", FailureKind::Environment, "environment 2 (faulty_env:Faulty-nan-v0)"),
+        ("nan_seen", "ppo", FailureKind::Environment, "number 1 of its observation"),
+        ("huge", "ppo", FailureKind::Diverged, "loss"),
+        ("nan", "dqn", FailureKind::Environment, "environment 2 (faulty_env:Faulty-nan-v0)"),
+        ("huge", "dqn", FailureKind::Diverged, "losses/td_loss"),
     ] {
         let off = "learning_starts = 8\nbatch_size = 8\n";
         let rest =
@@ -151,28 +157,22 @@ fn what_one_ranks_environment_breaks_is_blamed_on_that_rank_alone() {
         let env = [("FAULTY_AFTER", "20"), ("FAULTY_RANK", "1")];
         let mut run = start(&experiment, &["--spawn", "2"], &env);
         run.end_with(1);
-        let errors: Vec<(u32, String, String)> = run
-            .events()
-            .into_iter()
-            .filter_map(|(rank, event)| match event {
-                RankEvent::Error { message, hint, .. } => Some((rank, message, hint)),
-                _ => None,
-            })
-            .collect();
-        let own = errors.iter().find(|(rank, ..)| *rank == 1).unwrap_or_else(|| panic!("{}", run.logs()));
-        assert!(own.1.contains(wanted), "{id} {algorithm}: {own:?}");
-        for (_, message, _) in errors.iter().filter(|(rank, ..)| *rank == 0) {
-            assert!(!message.contains("not a finite number") && !message.contains("own share"), "{message}");
+        let errors = errors(&run.events());
+        let own = errors.iter().find(|error| error.rank == 1).unwrap_or_else(|| panic!("{}", run.logs()));
+        assert_eq!(own.kind, kind, "{id} {algorithm}: {own:?}");
+        assert!(own.message.contains(fact), "{id} {algorithm}: {own:?}");
+        for other in errors.iter().filter(|error| error.rank == 0) {
+            assert!(![FailureKind::Diverged, FailureKind::Environment].contains(&other.kind), "{other:?}");
         }
-        if !wanted.contains("own share") {
-            assert!(!own.2.contains("learning rate"), "{own:?}");
+        if kind == FailureKind::Environment {
+            assert!(!own.hint.contains("learning rate"), "{own:?}");
         }
     }
 }
 
 /// Observations of every shape and type train with a network that takes them.
 #[test]
-fn observations_of_any_shape_and_type_are_learnt_from() {
+fn observations_of_any_shape_and_type_train() {
     for (id, network, algorithm) in [
         ("bytes", "mlp", "dqn"),
         ("bytes", "mlp", "ppo"),

@@ -1,14 +1,13 @@
-//! The weights beside each checkpoint are PyTorch's: loaded by real torch into CleanRL's networks, they give
+//! The weights next to each checkpoint are PyTorch's: loaded by real torch into CleanRL's networks, they give
 //! what ours give.
 
 use crate::harness::{Run, python};
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_trainer::checkpoint::Checkpoint;
+use rankdeck_trainer::checkpoint::{Checkpoint, safetensors};
 use rankdeck_trainer::env::{EnvFactory, ObservationType, Spec};
 use rankdeck_trainer::policy::ActorCritic;
-use rankdeck_trainer::policy::actor_critic::{Layout, Pass};
+use rankdeck_trainer::policy::actor_critic::{ForwardOptions, Layout};
 use rankdeck_trainer::policy::distribution::Distribution;
-use rankdeck_trainer::safetensors;
 use rankdeck_types::experiment::{Network, Policy};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -89,7 +88,7 @@ fn check(id: &str, spec: &Spec) {
         let n = 5 * spec.observation_len();
         let x: Vec<f32> = (0..n).map(|i| i as f32 / 10.0 - 0.5).collect();
         let ours = policy
-            .forward(&Tensor::from_slice(&x).view([5, spec.observation_len() as i64]), Pass::PLAIN)
+            .forward(&Tensor::from_slice(&x).view([5, spec.observation_len() as i64]), ForwardOptions::PLAIN)
             .unwrap();
         let scores = match ours.distribution {
             Distribution::Categorical(scores) => scores,
@@ -170,7 +169,7 @@ fn pytorch_loads_an_impala_network_by_name() {
     let arrays = policy.all().arrays("").unwrap();
     let bytes = {
         let entries: Vec<_> =
-            arrays.iter().map(|array| (array.name.as_str(), safetensors::Entry::F32(array))).collect();
+            arrays.iter().map(|array| (array.name.as_str(), safetensors::TensorEntry::F32(array))).collect();
         safetensors::encode(&entries, &BTreeMap::new()).unwrap()
     };
     let folder = tempfile::tempdir().unwrap();
@@ -182,7 +181,7 @@ fn pytorch_loads_an_impala_network_by_name() {
     let theirs: Vec<f64> = lines.map(|line| line.parse().unwrap()).collect();
     let pixels: Vec<u8> = (0..2 * 3 * 64 * 64).map(|i| (i * 7 % 251) as u8).collect();
     let pixels = Tensor::from_slice(&pixels).view([2, 3, 64, 64]);
-    let ours = policy.forward(&pixels, Pass { detached: true, aux: true }).unwrap();
+    let ours = policy.forward(&pixels, ForwardOptions { detached: true, aux: true }).unwrap();
     let Distribution::Categorical(scores) = ours.distribution else { panic!("15 actions") };
     let aux = ours.aux.unwrap().unsqueeze(-1);
     let ours = Tensor::cat(&[ours.values.unsqueeze(-1), scores, aux], 1).view([-1]);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Speaks the protocol of src/envs/python/worker.py without any package, for tests of the trainer's side of it.
+"""Implements the protocol of src/envs/python/worker.py without any package, for tests of the trainer.
 
 Started in place of the interpreter: `-c PROGRAM MEMORY PROGRAM_FD ID`. Observations count the steps since the reset; the reward is the
-action; action 1 ends an episode, except that with the ids fake-die, fake-hang, fake-garbage and fake-error it does what they say. With fake-slow:PATH
+action; action 1 ends an episode, except that with the ids fake-die, fake-hang, fake-garbage and fake-error it does so. With fake-slow:PATH
 the first environment of a step is through at once and the second waits until PATH exists.
 """
 import json

@@ -89,7 +89,7 @@ class Slow(gymnasium.Env):
 
 
 class Meet(gymnasium.Env):
-    """Its steps have no end before another process has begun a step of the same number: files in FAULTY_MEET tell."""
+    """A step ends only after another process has begun the step of the same number, which files in FAULTY_MEET record."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -119,7 +119,7 @@ class Spaces(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(0, high, shape, dtype)
         self.high = high
 
-    def look(self):
+    def observe(self):
         self.bit = int(self.np_random.integers(2))
         seen = numpy.zeros(self.observation_space.shape, self.observation_space.dtype)
         seen[...] = self.bit * self.high
@@ -128,12 +128,12 @@ class Spaces(gymnasium.Env):
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
-        return self.look(), {}
+        return self.observe(), {}
 
     def step(self, action):
         self.steps += 1
         reward = float(action == self.bit)
-        return self.look(), reward, False, self.steps == 20, {}
+        return self.observe(), reward, False, self.steps == 20, {}
 
 
 for name, shape, dtype in (

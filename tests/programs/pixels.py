@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An environment worker without packages, for tests that only count what a GPU is asked for.
 
-Speaks the protocol of src/envs/python/worker.py: pictures as an Atari game's, another one each step, and an end after 50 steps.
+Implements the protocol of src/envs/python/worker.py: pictures as an Atari game's, another one each step, and an end after 50 steps.
 Started in place of the interpreter: `-c PROGRAM MEMORY PROGRAM_FD ID`.
 """
 import json

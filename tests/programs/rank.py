@@ -20,11 +20,15 @@ parser.add_argument("--fail-at", type=int, default=0)
 parser.add_argument("--fail-how", default="exit:3", help="exit:CODE or signal:NUMBER")
 parser.add_argument("--family", action="store_true", help="fork a worker that ignores SIGTERM and a double-forked daemon")
 parser.add_argument("--ignore-term", action="store_true")
-parser.add_argument("--silent", action="store_true", help="say nothing on the event socket")
+parser.add_argument("--save", help="write this file every ten iterations and report it as a checkpoint")
+parser.add_argument("--silent", action="store_true", help="send nothing on the event socket")
+parser.add_argument("--wait-for", default="", help="a file: after 10 iterations, go on once it exists")
 args = parser.parse_args()
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 generation = int(os.environ["RANKDECK_GENERATION"])
+# The same with every seed, which sweeps may change.
+seed = int(os.environ.get("RANKDECK_SEED", "0"))
 stop = False
 
 
@@ -54,22 +58,25 @@ if not args.silent and "RANKDECK_EVENTS" in os.environ:
     events.connect(os.environ["RANKDECK_EVENTS"])
 
 
-def say(kind, **fields):
+def send(kind, **fields):
     if events:
         events.sendall((json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 
-say("hello", rank=rank, generation=generation)
+send("hello", rank=rank, generation=generation)
 names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
-         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "OMP_NUM_THREADS"]
+         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "OMP_NUM_THREADS", "RANKDECK_RESUME", "GLOO_SOCKET_IFNAME",
+         "NCCL_SOCKET_IFNAME"]
 print("environment", json.dumps({name: os.environ.get(name) for name in names}), flush=True)
-say("joined", world_size=world, backend="none", device="cpu")
+send("joined", world_size=world, backend="none", device="cpu")
 
 finished = "budget"
 for i in range(1, args.iters + 1):
     if stop:
         finished = "stopped"
         break
+    while args.wait_for and i > 10 and not stop and not os.path.exists(args.wait_for):
+        time.sleep(0.01)
     if rank == args.fail_rank and i == args.fail_at:
         how, _, number = args.fail_how.partition(":")
         print("about to fail", file=sys.stderr, flush=True)
@@ -78,12 +85,16 @@ for i in range(1, args.iters + 1):
         sys.exit(int(number))
     time.sleep(args.pause)
     own = {"train_iter": i, "env_step": 8 * i, "samples": 8 * i, "episodes": i, "duration_s": i * args.pause, "updates": i}
-    say("counters", **own)
+    send("counters", **own)
     if rank == 0:
-        say("totals", **{k: v if k in ("train_iter", "updates") else v * world for k, v in own.items()})
+        send("totals", **{k: v if k in ("train_iter", "updates") else v * world for k, v in own.items()})
         if i % 5 == 0:
-            say("eval", env_step=8 * i * world, train_iter=i, episodes=4, return_mean=float(i), return_std=0.5, return_min=0.0,
+            send("eval", env_step=8 * i * world, train_iter=i, episodes=4, return_mean=float(i), return_std=0.5, return_min=0.0,
                 return_max=2.0 * i, length_mean=10.0, duration_s=0.01, stop=False)
+    if rank == 0 and args.save and i % 10 == 0:
+        with open(args.save, "w") as file:
+            file.write(str(i))
+        send("checkpoint", path=os.path.abspath(args.save), env_step=8 * i * world, train_iter=i, reason="latest")
     if i % 10 == 0:
         print(f"iteration {i}", flush=True)
-say("finished", reason=finished)
+send("finished", reason=finished)

@@ -2,23 +2,24 @@
 //! files of their own.
 
 use crate::support::{Bench, Console, kill, rankdeck, wait_until};
+use rankdeck_testkit::python;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Body of a rank that really waits for its peers: this test binary, started by an agent through
 /// `launch.command`. It writes a status page as the built-in trainer does and meets the other ranks over TCP
-/// once per iteration. `TEST_STALL=RANK:ITER` makes one of them sleep for ever in its rollout instead.
+/// once per iteration. `TEST_STALL=RANK:ITER` makes one of them sleep forever in its rollout instead.
 #[test]
 #[ignore = "not a test: a rank of other tests"]
 fn rank_program() {
     use rankdeck_proto::message::Phase;
-    use rankdeck_proto::status_page::{Dtype, Op, Writer, tag};
+    use rankdeck_proto::status_page::{Dtype, Op, StatusPageWriter, tag};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     let var = |name: &str| std::env::var(name).unwrap();
     let (rank, world): (u32, usize) = (var("RANK").parse().unwrap(), var("WORLD_SIZE").parse().unwrap());
-    let mut page = Writer::create(var("RANKDECK_STATUS_PAGE").as_ref(), rank, 0).unwrap();
+    let mut page = StatusPageWriter::create(var("RANKDECK_STATUS_PAGE").as_ref(), rank, 0).unwrap();
     let master = format!("{}:{}", var("MASTER_ADDR"), var("MASTER_PORT"));
     page.phase(Phase::Rendezvous);
     let mut peers: Vec<TcpStream> = if rank == 0 {
@@ -44,7 +45,7 @@ fn rank_program() {
         });
         page.phase(Phase::Learn);
         page.enter(Op::AllReduce, tag("grad"), 9155, 36620, Dtype::F32, 1);
-        // Everybody tells rank 0, rank 0 tells everybody: nobody leaves before all have come.
+        // Every rank sends to rank 0, and rank 0 to every rank: none leaves before all have come.
         let mut byte = [0];
         if rank == 0 {
             peers.iter_mut().for_each(|peer| peer.read_exact(&mut byte).unwrap());
@@ -58,7 +59,7 @@ fn rank_program() {
 }
 
 #[test]
-fn the_rank_that_has_not_entered_the_collective_is_named() {
+fn rank_missing_from_a_collective_is_named() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(2, 2);
     let this = std::env::current_exe().unwrap();
@@ -107,7 +108,7 @@ fn rank_logs(bench: &Bench, run: &str) -> BTreeMap<u32, String> {
 }
 
 #[test]
-fn a_program_runs_on_two_hosts_with_torchruns_environment_and_ends_with_proof() {
+fn program_on_two_hosts_has_the_torchrun_environment() {
     let bench = Bench::new();
     let (hosts, experiment) = (bench.local_hosts(2, 2), bench.program(&["--iters", "20"]));
     let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
@@ -154,7 +155,7 @@ fn a_program_runs_on_two_hosts_with_torchruns_environment_and_ends_with_proof() 
 }
 
 #[test]
-fn a_failed_rank_ends_the_run_with_code_1_and_is_named() {
+fn failed_rank_is_named_and_exits_1() {
     for (how, expected) in [("exit:3", "3"), ("signal:11", "SIGSEGV")] {
         let bench = Bench::new();
         let hosts = bench.local_hosts(2, 1);
@@ -190,7 +191,7 @@ fn a_failed_rank_ends_the_run_with_code_1_and_is_named() {
 }
 
 #[test]
-fn the_first_signal_stops_cleanly_with_130() {
+fn first_signal_stops_ranks_cleanly_with_130() {
     let bench = Bench::new();
     let (hosts, experiment) = (bench.local_hosts(2, 1), bench.program(&["--iters", "100000", "--family"]));
     let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
@@ -209,7 +210,7 @@ fn the_first_signal_stops_cleanly_with_130() {
 }
 
 #[test]
-fn the_second_signal_kills_what_ignores_the_first() {
+fn second_signal_kills_ranks_that_ignore_the_first() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 2);
     let experiment = bench.program(&["--iters", "100000", "--ignore-term"]);
@@ -238,7 +239,7 @@ fn the_second_signal_kills_what_ignores_the_first() {
 
 /// SIGNAL-1: `timeout` signals the console, and then the group that it is in, at the same moment.
 #[test]
-fn signal_1_a_console_under_timeout_stops_the_run_cleanly() {
+fn signal_1_console_under_timeout_stops_cleanly() {
     let bench = Bench::new();
     let (hosts, experiment) = (bench.local_hosts(1, 2), bench.program(&["--iters", "1000000"]));
     let mut timeout = std::process::Command::new("timeout");
@@ -249,7 +250,7 @@ fn signal_1_a_console_under_timeout_stops_the_run_cleanly() {
     let mut console = Console::spawn(timeout);
     console.wait_kind("progress", 30);
     console.signal(libc::SIGTERM);
-    assert_eq!(console.finish(60).code(), Some(130), "{}", console.told());
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.transcript());
     let finished = console.seen.last().unwrap();
     assert_eq!((&finished["outcome"], &finished["proved"]), (&"stopped".into(), &true.into()), "{finished}");
     let ends: Vec<_> = console.all("rank").into_iter().filter(|rank| !rank["exit_code"].is_null()).collect();
@@ -258,7 +259,7 @@ fn signal_1_a_console_under_timeout_stops_the_run_cleanly() {
 }
 
 #[test]
-fn a_hangup_detaches_and_another_console_finds_adopts_and_stops_the_run() {
+fn hangup_detaches_and_another_console_stops() {
     let bench = Bench::new();
     let (hosts, experiment) =
         (bench.local_hosts(2, 1), bench.program(&["--iters", "100000", "--pause", "0.02"]));
@@ -267,7 +268,7 @@ fn a_hangup_detaches_and_another_console_finds_adopts_and_stops_the_run() {
     console.wait_kind("progress", 30);
     console.signal(libc::SIGHUP);
     assert_eq!(console.finish(20).code(), Some(0));
-    assert_eq!(bench.rank_processes().len(), 2, "training goes on");
+    assert_eq!(bench.rank_processes().len(), 2, "training continues");
 
     let listed = rankdeck().args(["ps", "--json", "--hosts", path(&hosts)]).output().unwrap();
     assert!(String::from_utf8_lossy(&listed.stdout).contains(&run), "{listed:?}");
@@ -278,8 +279,7 @@ fn a_hangup_detaches_and_another_console_finds_adopts_and_stops_the_run() {
     assert_eq!(first["train_iter"], 1, "history since launch, without a gap");
     let stop = rankdeck().args(["stop", &run, "--hosts", path(&hosts)]).output().unwrap();
     assert!(stop.status.success(), "{stop:?}");
-    assert!(String::from_utf8_lossy(&stop.stdout).contains("stopped"), "{stop:?}");
-    adopted.wait_kind("run_finished", 20);
+    assert_eq!(adopted.wait_kind("run_finished", 20)["outcome"], "stopped");
     let iterations: Vec<u64> =
         adopted.all("progress").iter().map(|v| v["train_iter"].as_u64().unwrap()).collect();
     assert!(iterations.windows(2).all(|pair| pair[1] == pair[0] + 1), "a gap in {iterations:?}");
@@ -287,7 +287,7 @@ fn a_hangup_detaches_and_another_console_finds_adopts_and_stops_the_run() {
 }
 
 #[test]
-fn a_restart_is_a_new_generation_with_a_new_rendezvous() {
+fn restart_is_a_generation_with_its_own_rendezvous() {
     let bench = Bench::new();
     let (hosts, experiment) = (bench.local_hosts(2, 1), bench.program(&["--iters", "100000"]));
     let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
@@ -308,7 +308,7 @@ fn a_restart_is_a_new_generation_with_a_new_rendezvous() {
 }
 
 #[test]
-fn a_frozen_rank_is_named_and_cleared_again() {
+fn frozen_rank_is_named_then_cleared() {
     let bench = Bench::new();
     let (hosts, experiment) = (bench.local_hosts(2, 1), bench.program(&["--iters", "100000"]));
     let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
@@ -331,7 +331,7 @@ fn a_frozen_rank_is_named_and_cleared_again() {
 
 /// The kernel starts no program with a longer string; with the largest that it takes, it does.
 #[test]
-fn a_string_that_no_program_can_be_started_with_is_refused_with_its_line() {
+fn string_with_nul_is_refused_with_its_line() {
     let long = "x".repeat(200_000);
     // `BIG=` and the zero byte at the end count.
     let largest = "x".repeat((128 << 10) - 5);
@@ -377,17 +377,17 @@ fn a_string_that_no_program_can_be_started_with_is_refused_with_its_line() {
         for args in [&["check", &file][..], &["run", &file, "--headless"]] {
             let output =
                 rankdeck().args(args).args(["--hosts", &hosts]).current_dir(bench.path()).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
+            let output_text = String::from_utf8_lossy(&output.stderr);
             if key.is_empty() {
                 let out = String::from_utf8_lossy(&output.stdout);
-                assert_eq!(output.status.code(), Some(0), "{args:?}: {said}{out}");
+                assert_eq!(output.status.code(), Some(0), "{args:?}: {output_text}{out}");
                 continue;
             }
-            assert_eq!(output.status.code(), Some(2), "{args:?} {key}: {said}");
-            for part in [&format!("`{key}` has "), place, "128 KiB", "hint: "] {
+            assert_eq!(output.status.code(), Some(2), "{args:?} {key}: {output_text}");
+            for part in [&format!("`{key}` "), place, "128 KiB", "hint: "] {
                 let part =
                     if key.ends_with("prelude") { part.replace("128", "112") } else { part.to_owned() };
-                assert!(said.contains(&part), "{args:?}: {part} in {said}");
+                assert!(output_text.contains(&part), "{args:?}: {part} in {output_text}");
             }
         }
         assert!(key.is_empty() || bench.processes().is_empty(), "nothing was started");
@@ -396,7 +396,7 @@ fn a_string_that_no_program_can_be_started_with_is_refused_with_its_line() {
 
 /// WIRE-1: thousands of variables, a long command.
 #[test]
-fn wire_1_a_launch_that_is_too_large_is_refused_before_the_start_with_its_line() {
+fn wire_1_too_large_launch_is_refused_with_its_line() {
     let many: String = (0..20_400).map(|i| format!("VARIABLE_{i} = \"{i:030}\"\n")).collect();
     let words = vec![format!("{:?}", "x".repeat(100_000)); 10].join(", ");
     let cases =
@@ -411,12 +411,10 @@ fn wire_1_a_launch_that_is_too_large_is_refused_before_the_start_with_its_line()
         for args in [&["check", &file][..], &["run", &file, "--headless"]] {
             let output =
                 rankdeck().args(args).args(["--hosts", &hosts]).current_dir(bench.path()).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(2), "{args:?} {key}: {said}");
-            for part in
-                ["too large to send", &format!("`{key}`"), &format!("experiment.toml:{line}"), "hint: "]
-            {
-                assert!(said.contains(part), "{args:?}: {part} in {said}");
+            let output_text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?} {key}: {output_text}");
+            for part in [&format!("`{key}`"), &format!("experiment.toml:{line}"), "hint: "] {
+                assert!(output_text.contains(part), "{args:?}: {part} in {output_text}");
             }
         }
         assert!(bench.processes().is_empty(), "nothing was started");
@@ -424,7 +422,7 @@ fn wire_1_a_launch_that_is_too_large_is_refused_before_the_start_with_its_line()
 }
 
 #[test]
-fn a_clean_stop_waits_for_an_iteration_that_is_longer_than_the_grace() {
+fn clean_stop_waits_for_a_long_iteration() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);
     let experiment = bench.program(&["--iters", "1000", "--pause", "2.5"]);
@@ -441,18 +439,16 @@ fn a_clean_stop_waits_for_an_iteration_that_is_longer_than_the_grace() {
         line["kind"] == "progress" && line["train_iter"].as_u64() >= Some(3)
     });
     console.signal(libc::SIGINT);
-    assert_eq!(console.finish(60).code(), Some(130), "{}", console.told());
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.transcript());
     let end = &console.all("run_finished")[0];
-    assert_eq!((&end["outcome"], &end["reason"]), (&"stopped".into(), &"stopped by signal".into()), "{end}");
-    let told = console.all("notice");
-    let waits =
-        |line: &Value| line.to_string().contains("for the iteration under way: iterations have taken");
-    assert!(told.iter().any(waits), "{told:?}");
+    assert_eq!(end["outcome"], "stopped", "{end}");
+    let notices = console.all("notice");
+    assert!(notices.iter().any(|line| line["text"].to_string().contains("iteration")), "{notices:?}");
 }
 
-/// A rank that prints all the time: `logs` without `-f` shows what was there when it was asked, and ends.
+/// A rank that prints all the time: `logs` without `-f` prints the lines up to its start, and ends.
 #[test]
-fn logs_of_a_run_that_never_stops_printing_end() {
+fn logs_of_an_endlessly_printing_run_end() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 2);
     let text = "[run]\nname = \"talk\"\n[launch]\nstop_grace_s = 1.0\n\
@@ -460,7 +456,7 @@ fn logs_of_a_run_that_never_stops_printing_end() {
     let experiment = bench.write("experiment.toml", text);
     let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
     let run = console.wait_kind("run_started", 60)["run"].as_str().unwrap().to_owned();
-    // More than an agent leaves unread between two looks.
+    // More than an agent leaves unread between two polls.
     wait_until("both ranks print", 60, || {
         rank_logs(&bench, &run).values().filter(|log| log.lines().count() > 100).count() == 2
     });
@@ -470,5 +466,58 @@ fn logs_of_a_run_that_never_stops_printing_end() {
     let shown = String::from_utf8_lossy(&logs.stdout);
     assert!(logs.status.success() && shown.lines().count() > 2, "{:?}: {shown}", logs.status);
     console.signal(libc::SIGINT);
-    assert_eq!(console.finish(60).code(), Some(130), "{}", console.told());
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.transcript());
+}
+
+/// `HOW` ends rank 1 inside `init_process_group`: after the rendezvous, while there is no group yet that could
+/// break.
+const JOIN_SCRIPT: &str = r#"
+import os, signal, sys
+import torch.distributed as dist
+
+def strike(*args, **kwargs):
+    how = os.environ["HOW"]
+    if how == "raise":
+        raise ValueError("no such fabric")
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if os.environ["RANK"] == "1":
+    dist.distributed_c10d._new_process_group_helper = strike
+dist.init_process_group("gloo")
+dist.barrier()
+"#;
+
+#[test]
+fn death_in_init_process_group_names_rank_and_cause() {
+    let Some(python) = python("torch") else { return };
+    for (how, ranks, cause) in [
+        ("kill", 3, "SIGKILL"),
+        ("exit", 2, "exited with code 3"),
+        ("raise", 2, "ValueError: no such fabric"),
+    ] {
+        let bench = Bench::new();
+        let hosts = bench.local_hosts(1, ranks);
+        let script = bench.write("script.py", JOIN_SCRIPT);
+        let text = format!(
+            "[run]\nname = \"joining\"\n[launch]\ncommand = {:?}\n[launch.env]\nHOW = \"{how}\"\n",
+            [python.to_string(), script.display().to_string()]
+        );
+        let experiment = bench.write("experiment.toml", &text);
+        let mut console =
+            Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+        let verdict = console.wait_for("a red verdict", 60, |line| {
+            line["kind"] == "verdict" && line["severity"] == "red" && line["verdict"] == "dead"
+        });
+        assert_eq!(verdict["rank"], Value::from(1), "{how}: {verdict}");
+        // Its peers wait for it, and may notice in their own time; nobody waits for them.
+        assert_eq!(console.finish(90).code(), Some(1), "{how}: {}", console.transcript());
+        let finished = console.seen.last().unwrap();
+        assert_eq!(finished["first_failure"]["rank"], Value::from(1), "{how}: {finished}");
+        let output_text = format!("{verdict}{finished}");
+        assert!(output_text.contains(cause), "{how}: {cause}: {output_text}");
+        assert_eq!(finished["proved"], Value::from(true), "{how}: {finished}");
+        assert!(bench.rank_processes().is_empty(), "{how}: {:?}", bench.rank_processes());
+    }
 }

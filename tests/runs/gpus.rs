@@ -15,7 +15,7 @@ pub struct Machine {
     pub experiment: PathBuf,
 }
 
-/// `None` has been noted as a skip.
+/// `None` if the test is skipped.
 pub fn machine(knobs: &[(&str, &str)], host: &str) -> Option<Machine> {
     if trainer().is_none() {
         rankdeck_testkit::skipped("the trainer is not built");
@@ -47,7 +47,7 @@ impl Machine {
         self.bench.path()
     }
 
-    /// Ranks whose environments take their time: what these tests wait for is no matter of steps.
+    /// Ranks with slow environments: these tests do not wait for steps.
     pub fn command(&self, args: &[&str], env: &[(&str, &str)]) -> Command {
         let mut command = rankdeck();
         self.fake.apply(&mut command);
@@ -56,16 +56,44 @@ impl Machine {
         command.current_dir(self.bench.path()).envs(env.iter().copied());
         command
     }
+
+    /// Runs a preflight: `check`, or a `run` that is refused.
+    pub fn preflight(&self, command: &str, env: &[(&str, &str)]) -> Preflight {
+        let output = self.command(&[command, "--json"], env).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        Preflight { code: output.status.code(), lines, errors }
+    }
+}
+
+/// The result of a preflight.
+#[derive(Debug)]
+pub struct Preflight {
+    pub code: Option<i32>,
+    /// Lines of `--json`.
+    pub lines: Vec<serde_json::Value>,
+    /// Standard error.
+    pub errors: String,
+}
+
+impl Preflight {
+    /// The result of a check, and its text with its hint.
+    pub fn check(&self, name: &str) -> (&str, String) {
+        let line = self.lines.iter().find(|line| line["check"] == name);
+        let line = line.unwrap_or_else(|| panic!("{name}: {} {:#?}", self.errors, self.lines));
+        (line["result"].as_str().unwrap(), format!("{} {}", line["text"], line["hint"]))
+    }
 }
 
 #[test]
-fn figures_are_those_of_the_gpus_that_the_user_gave() {
+fn metrics_are_of_the_given_gpus() {
     figures_under("2,3", "0");
 }
 
-/// In a container, NVML tells pids that are those of no rank.
+/// In a container, NVML reports pids of another namespace.
 #[test]
-fn figures_are_those_of_the_given_gpus_where_pids_are_hidden() {
+fn metrics_are_of_the_given_gpus_with_hidden_pids() {
     figures_under("2,3", "1");
     let named = |index: u32| format!("GPU-00000000-0000-0000-0000-0000000000{index:02x}");
     figures_under(&format!("{},{}", named(2), named(3)), "1");
@@ -91,72 +119,74 @@ fn figures_under(given: &str, hide_pids: &str) {
 }
 
 #[test]
-fn a_check_computes_on_the_gpus_and_says_when_the_network_is_too_small_for_them() {
+fn check_computes_on_gpus_and_notes_small_networks() {
     let Some(machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
     let output = machine.command(&["check"], &[]).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("ranks 0=gpu0 1=gpu1") && said.contains("a network this small"), "{said}");
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("0=gpu0 1=gpu1") && text.contains("note: "), "{text}");
     assert!(machine.fake.counts("-")["gemms"] >= 2, "the preflight has the trainer compute");
 }
 
 #[test]
-fn a_gpu_that_the_trainer_cannot_use_is_found_before_the_launch() {
+fn unusable_gpu_is_found_before_launch() {
     let Some(machine) = machine(&[("gpus", "2"), ("driver", "12040")], "gpus = 'all'") else { return };
-    let output = machine.command(&["check"], &[]).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(!output.status.success(), "{said}");
-    assert!(said.contains("the trainer cannot use them") && said.contains("supports CUDA 12.4"), "{said}");
+    let found = machine.preflight("check", &[]);
+    assert_ne!(found.code, Some(0), "{found:#?}");
+    let (result, text) = found.check("gpus");
+    assert!(result == "failed" && text.contains("CUDA 12.4"), "{text}");
 }
 
 #[test]
-fn a_library_of_another_version_is_found_before_the_launch() {
+fn library_of_another_version_is_found_before_launch() {
     for (knob, words, help) in [
-        (("without", "libnccl.so.2:ncclCommSplit"), "libnccl.so.2 has no ncclCommSplit", "nvidia-nccl-cu13"),
-        (("cudnn", "90100"), "cuDNN 9.1.0 is too old", "nvidia-cudnn-cu13"),
+        (("without", "libnccl.so.2:ncclCommSplit"), ["libnccl.so.2", "ncclCommSplit"], "nvidia-nccl-cu13"),
+        (("cudnn", "90100"), ["cuDNN", "9.1.0"], "nvidia-cudnn-cu13"),
     ] {
         let Some(machine) = machine(&[knob], "gpus = 'all'") else { return };
         for command in ["check", "run"] {
-            let output = machine.command(&[command], &[]).output().unwrap();
-            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            assert_eq!(output.status.code(), Some(3), "{command}: {said}");
-            assert!(said.contains("the trainer cannot use them") && said.contains(words), "{said}");
-            assert!(said.contains(help), "{said}");
+            let found = machine.preflight(command, &[]);
+            assert_eq!(found.code, Some(3), "{command}: {found:#?}");
+            let (result, text) = found.check("gpus");
+            assert_eq!(result, "failed", "{text}");
+            assert!(words.iter().all(|word| text.contains(word)) && text.contains(help), "{text}");
         }
         assert!(!machine.folder().join("runs").exists(), "nothing was started");
     }
 }
 
-/// What the first words of the logs of a sweep's runs say, one for each of `--seeds 1..RUNS` with a GPU, and
-/// what the sweep said.
-fn swept(machine: &Machine, runs: u32, env: &[(&str, &str)]) -> (Vec<String>, String) {
+/// Runs a sweep of `--seeds 1..RUNS` with a GPU each; returns the first line of each run's log, and how many
+/// ran in parallel.
+fn swept(machine: &Machine, runs: u32, env: &[(&str, &str)]) -> (Vec<String>, usize) {
     let script = "echo gpu=$CUDA_VISIBLE_DEVICES local=$LOCAL_RANK ranks=$WORLD_SIZE; sleep 1";
-    let text = format!("[run]\nname = 'cells'\n[launch]\ncommand = ['/bin/sh', '-c', '{script}']\n");
+    let seed = "env = { SEED = '{seed}' }\n";
+    let text = format!("[run]\nname = 'cells'\n[launch]\ncommand = ['/bin/sh', '-c', '{script}']\n{seed}");
     std::fs::write(&machine.experiment, text).unwrap();
     let seeds = format!("1..{runs}");
     let args = ["run", "--seeds", seeds.as_str(), "--gpus-per-run", "1"];
     let output = machine.command(&args, env).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{output_text}");
     let folders = std::fs::read_dir(machine.bench.path().join("runs")).unwrap().flatten();
     let sweep = folders.map(|entry| entry.path()).find(|path| path.join("sweep.json").exists()).unwrap();
     let sweep = std::fs::read_to_string(sweep.join("sweep.json")).unwrap();
     let sweep: serde_json::Value = serde_json::from_str(&sweep).unwrap();
-    let told = |cell: &serde_json::Value| {
+    let slots = sweep["slots"].as_array().unwrap().len();
+    let first_line = |cell: &serde_json::Value| {
         let run = cell["run"].as_str().unwrap();
         let log = machine.bench.path().join(format!("runs/{run}/node0/gen0/rank0.log"));
         let text = std::fs::read_to_string(&log).unwrap_or_else(|error| panic!("{log:?}: {error}"));
         let line = text.lines().find(|line| line.contains("gpu=")).unwrap_or_else(|| panic!("{text}"));
         line[line.find("gpu=").unwrap()..].to_owned()
     };
-    (sweep["cells"].as_array().unwrap().iter().map(told).collect(), said)
+    (sweep["cells"].as_array().unwrap().iter().map(first_line).collect(), slots)
 }
 
 #[test]
-fn a_sweep_gives_each_run_a_free_gpu_of_its_own() {
+fn sweep_gives_each_trial_its_own_gpu() {
     let Some(machine) = machine(&[("gpus", "3")], "gpus = 'all'") else { return };
-    let (mut logs, said) = swept(&machine, 4, &[]);
-    assert!(said.contains("one: 3 of 3 GPUs free") && said.contains("4 runs, 3 at once"), "{said}");
+    let (mut logs, slots) = swept(&machine, 4, &[]);
+    assert_eq!(slots, 3);
     logs.sort();
     logs.dedup();
     assert_eq!(logs, [0, 1, 2].map(|gpu| format!("gpu={gpu} local=0 ranks=1")), "all have had a run");
@@ -164,28 +194,28 @@ fn a_sweep_gives_each_run_a_free_gpu_of_its_own() {
 
 /// A plan counts among the GPUs that programs see.
 #[test]
-fn a_sweep_gives_its_runs_the_gpus_that_the_user_has_and_no_others() {
+fn sweep_uses_only_the_users_gpus() {
     let Some(machine) = machine(&[("gpus", "4")], "gpus = 'all'") else { return };
-    let (mut logs, said) = swept(&machine, 2, &[("CUDA_VISIBLE_DEVICES", "2,3")]);
-    assert!(said.contains("one: 2 of 2 GPUs free") && said.contains("2 runs, 2 at once"), "{said}");
+    let (mut logs, slots) = swept(&machine, 2, &[("CUDA_VISIBLE_DEVICES", "2,3")]);
+    assert_eq!(slots, 2);
     logs.sort();
     assert_eq!(logs, [2, 3].map(|gpu| format!("gpu={gpu} local=0 ranks=1")));
 }
 
 #[test]
-fn a_sweep_gives_each_run_an_instance_of_mig_of_its_own() {
+fn sweep_gives_each_trial_its_own_mig_instance() {
     let knobs = [("gpus", "2"), ("mig", "1"), ("mig_instances", "2")];
     let Some(machine) = machine(&knobs, "gpus = 'all'") else { return };
     let named = ["00", "01", "10"].map(|last| format!("MIG-00000000-0000-0000-0000-0000000000{last}"));
-    let (mut logs, said) = swept(&machine, 3, &[("CUDA_VISIBLE_DEVICES", named.join(",").as_str())]);
-    assert!(said.contains("one: 3 of 3 GPUs free") && said.contains("3 runs, 3 at once"), "{said}");
+    let (mut logs, slots) = swept(&machine, 3, &[("CUDA_VISIBLE_DEVICES", named.join(",").as_str())]);
+    assert_eq!(slots, 3);
     logs.sort();
     assert_eq!(logs, named.map(|name| format!("gpu={name} local=0 ranks=1")));
 }
 
 /// Of MIG, a process uses one instance, and calls it `cuda:0`; a script calls its GPU `cuda:LOCAL_RANK`.
 #[test]
-fn scripts_on_instances_of_mig_find_their_own_as_cuda_local_rank() {
+fn mig_script_finds_its_instance_as_cuda_local_rank() {
     let knobs = [("gpus", "1"), ("mig", "1"), ("mig_instances", "2")];
     let Some(machine) = machine(&knobs, "gpus = 'all'") else { return };
     let script = "echo rank=$RANK gpu=$CUDA_VISIBLE_DEVICES local=$LOCAL_RANK";
@@ -195,32 +225,39 @@ fn scripts_on_instances_of_mig_find_their_own_as_cuda_local_rank() {
     let env = [("CUDA_VISIBLE_DEVICES", named.join(","))];
     let env = env.each_ref().map(|(name, value)| (*name, value.as_str()));
     let output = machine.command(&["run", "--headless", "--logs"], &env).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{said}");
+    let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{output_text}");
     for (rank, name) in named.iter().enumerate() {
-        assert!(said.contains(&format!("rank={rank} gpu={name} local=0")), "{said}");
+        assert!(output_text.contains(&format!("rank={rank} gpu={name} local=0")), "{output_text}");
     }
 }
 
 /// The first run ends only when the second has run: both need the GPU that comes back.
 #[test]
-fn a_sweep_takes_a_gpu_that_becomes_free_while_cells_wait() {
+fn sweep_uses_a_gpu_that_becomes_free() {
     let Some(mut machine) = machine(&[("gpus", "2"), ("lost", "1")], "gpus = 'all'") else { return };
     let met = machine.bench.path().join("met");
     let script = format!(
         "if [ $CUDA_VISIBLE_DEVICES = 1 ]; then touch {0}; else until [ -e {0} ]; do sleep 0.1; done; fi",
         met.display()
     );
-    let text = format!("[run]\nname = 'cells'\n[launch]\ncommand = ['/bin/sh', '-c', '{script}']\n");
+    let seed = "env = { SEED = '{seed}' }\n";
+    let text = format!("[run]\nname = 'cells'\n[launch]\ncommand = ['/bin/sh', '-c', '{script}']\n{seed}");
     std::fs::write(&machine.experiment, text).unwrap();
     let mut command = machine.command(&["run", "--seeds", "1..2", "--gpus-per-run", "1"], &[]);
-    let log = machine.bench.path().join("told");
+    let log = machine.bench.path().join("errors");
     command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
     let mut sweep = command.spawn().unwrap();
-    let told = || std::fs::read_to_string(&log).unwrap();
+    let errors = || std::fs::read_to_string(&log).unwrap();
+    let slots = || {
+        let folders = std::fs::read_dir(machine.bench.path().join("runs")).ok()?.flatten();
+        let file = folders.map(|entry| entry.path().join("sweep.json")).find(|path| path.exists())?;
+        let sweep: serde_json::Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+        Some(sweep["slots"].as_array()?.len())
+    };
     let deadline = Instant::now() + Duration::from_secs(120);
-    while !told().contains("2 runs, 1 at once") {
-        assert!(Instant::now() < deadline && sweep.try_wait().unwrap().is_none(), "{}", told());
+    while slots() != Some(1) {
+        assert!(Instant::now() < deadline && sweep.try_wait().unwrap().is_none(), "{}", errors());
         std::thread::sleep(Duration::from_millis(20));
     }
     machine.fake.set("lost", "-1");
@@ -229,33 +266,32 @@ fn a_sweep_takes_a_gpu_that_becomes_free_while_cells_wait() {
             // Cleanly: it takes its runs along.
             Command::new("kill").arg(sweep.id().to_string()).status().unwrap();
             sweep.wait().unwrap();
-            panic!("{}", told());
+            panic!("{}", errors());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(sweep.wait().unwrap().success(), "{}", told());
-    assert!(told().contains("one: GPU 1 is free now"), "{}", told());
+    assert!(sweep.wait().unwrap().success(), "{}", errors());
+    assert_eq!(slots(), Some(2), "the GPU that came back");
 }
 
 #[test]
-fn a_gpu_that_is_named_twice_is_refused_before_the_launch() {
+fn gpu_named_twice_is_refused_before_launch() {
     let Some(machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
     let again = [("CUDA_VISIBLE_DEVICES", "0,GPU-00000000-0000-0000-0000-000000000000")];
-    let output = machine.command(&["check"], &again).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(
-        said.contains("CUDA_VISIBLE_DEVICES names NVIDIA H200 (GPU-00000000") && said.contains("twice"),
-        "{said}"
-    );
+    let found = machine.preflight("check", &again);
+    assert_eq!(found.code, Some(3), "{found:#?}");
+    let (result, text) = found.check("gpus");
+    assert!(result == "failed" && text.contains("CUDA_VISIBLE_DEVICES"), "{text}");
+    assert!(text.contains("NVIDIA H200") && text.contains("GPU-00000000"), "{text}");
 
     // Two entries of the file that are one machine.
     let text = std::fs::read_to_string(&machine.hosts).unwrap();
     std::fs::write(&machine.hosts, format!("{text}{}", text.replace("'one'", "'two'"))).unwrap();
-    let output = machine.command(&["check"], &[]).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("is one of host one, too"), "{said}");
+    let found = machine.preflight("check", &[]);
+    assert_eq!(found.code, Some(3), "{found:#?}");
+    let failed =
+        |line: &serde_json::Value| line["result"] == "failed" && line["text"].to_string().contains("one");
+    assert!(found.lines.iter().any(failed), "{found:#?}");
     let apart = text.replace("'all'", "[0]") + &text.replace("'one'", "'two'").replace("'all'", "[1]");
     std::fs::write(&machine.hosts, apart).unwrap();
     let output = machine.command(&["check"], &[]).output().unwrap();
@@ -263,23 +299,22 @@ fn a_gpu_that_is_named_twice_is_refused_before_the_launch() {
 }
 
 #[test]
-fn ranks_that_will_share_gpus_are_told_before_the_launch() {
+fn ranks_sharing_gpus_are_found_before_launch() {
     let check = |gpus: &str| {
         let machine = machine(&[("gpus", "2")], gpus)?;
-        let output = machine.command(&["check"], &[]).output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{said}");
-        Some(said)
+        let found = machine.preflight("check", &[]);
+        assert_eq!(found.code, Some(0), "{found:#?}");
+        Some(found.check("gpus").0.to_owned())
     };
-    let Some(said) = check("gpus = 'all'\nnproc = 4") else { return };
-    assert!(said.contains("4 ranks share 2 GPUs"), "{said}");
-    let Some(said) = check("gpus = 'all'\nnproc = 2") else { return };
-    assert!(!said.contains("share"), "{said}");
+    let Some(result) = check("gpus = 'all'\nnproc = 4") else { return };
+    assert_eq!(result, "warning");
+    let Some(result) = check("gpus = 'all'\nnproc = 2") else { return };
+    assert_eq!(result, "passed");
 }
 
 /// Each rank sees the instance that is its own, and its memory there is what is shown; of use, nothing.
 #[test]
-fn ranks_on_instances_of_mig_show_memory_and_no_use() {
+fn ranks_on_mig_instances_show_memory_only() {
     for hide_pids in ["0", "1"] {
         let knobs = [("gpus", "2"), ("mig", "1"), ("mig_instances", "2"), ("hide_pids", hide_pids)];
         let Some(machine) = machine(&knobs, "gpus = 'all'") else { return };
@@ -287,8 +322,8 @@ fn ranks_on_instances_of_mig_show_memory_and_no_use() {
         let given = format!("{},{}", named("01"), named("10"));
         let env = [("CUDA_VISIBLE_DEVICES", given.as_str())];
         let output = machine.command(&["check"], &env).output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success() && said.contains("ranks 0=gpu0 1=gpu1"), "{said}");
+        let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && output_text.contains("0=gpu0 1=gpu1"), "{output_text}");
         let mut console = Console::spawn(machine.command(&["run", "--headless", "--json"], &env));
         let memory = |line: &serde_json::Value, rank: usize| line["per_rank"][rank]["gpu_memory"].as_u64();
         let progress = console.wait_for("memory of both", 120, |line| {
@@ -307,57 +342,57 @@ fn ranks_on_instances_of_mig_show_memory_and_no_use() {
 }
 
 #[test]
-fn a_gpu_with_bad_memory_is_told_before_the_launch() {
-    for (knob, words, code) in [
-        (("row_remap", "1 0"), "bad memory is replaced at the next reset only", 0),
-        (("retired_pending", "1"), "bad memory is replaced at the next reset only", 0),
-        (("ecc_uncorrected", "2"), "2 memory errors not corrected", 0),
-        (("row_remap", "0 1"), "no spare rows are left", 3),
+fn gpu_with_bad_memory_is_found_before_launch() {
+    for (knob, result, code) in [
+        (("row_remap", "1 0"), "warning", 0),
+        (("retired_pending", "1"), "warning", 0),
+        (("ecc_uncorrected", "2"), "warning", 0),
+        (("row_remap", "0 1"), "failed", 3),
     ] {
         let Some(machine) = machine(&[knob], "gpus = 'all'") else { return };
-        let output = machine.command(&["check"], &[]).output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.code() == Some(code) && said.contains(words), "{said}");
+        let found = machine.preflight("check", &[]);
+        assert_eq!(found.code, Some(code), "{found:#?}");
+        let (graded, text) = found.check("gpus");
+        assert!(graded == result && text.contains("GPU 0"), "{text}");
     }
 }
 
 /// Its environments can be split over one, two and three ranks.
-pub fn split_in_any_way(machine: &Machine) {
+fn split_in_any_way(machine: &Machine) {
     let text = std::fs::read_to_string(&machine.experiment).unwrap();
     std::fs::write(&machine.experiment, text.replace("num_envs = 4", "num_envs = 12")).unwrap();
 }
 
 /// What the driver still counts, and what it counts no more. Nothing is started.
 #[test]
-fn a_gpu_that_has_fallen_off_before_the_launch_is_told_with_what_to_do() {
-    let counted = "GPU 1 has fallen off the bus: the driver does not reach it any more";
+fn lost_gpu_before_launch_is_reported_with_a_remedy() {
     for (gpus, renumbers, words, help) in [
-        ("'all'", "0", counted, "CUDA_VISIBLE_DEVICES"),
-        ("[0, 1]", "0", counted, "reboot the host"),
-        ("[0, 2]", "1", "GPU 2 is wanted, and 2 are there: driver 580.95.05", "Xid 79"),
-        ("3", "1", "GPU 2 is wanted, and 2 are there: driver 580.95.05", "Xid 79"),
+        ("'all'", "0", "GPU 1", "CUDA_VISIBLE_DEVICES"),
+        ("[0, 1]", "0", "GPU 1", "reboot"),
+        ("[0, 2]", "1", "580.95.05", "Xid 79"),
+        ("3", "1", "580.95.05", "Xid 79"),
     ] {
         let knobs = [("gpus", "3"), ("lost", "1"), ("renumbers", renumbers)];
         let Some(machine) = machine(&knobs, &format!("gpus = {gpus}")) else { return };
         split_in_any_way(&machine);
         for command in ["check", "run"] {
-            let output = machine.command(&[command], &[]).output().unwrap();
-            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            assert_eq!(output.status.code(), Some(3), "{command}: {said}");
-            assert!(said.contains(words) && said.contains(help), "{gpus}, {command}: {said}");
+            let found = machine.preflight(command, &[]);
+            assert_eq!(found.code, Some(3), "{gpus}, {command}: {found:#?}");
+            let (result, text) = found.check("gpus");
+            assert!(result == "failed" && text.contains(words) && text.contains(help), "{gpus}: {text}");
         }
         assert!(!machine.folder().join("runs").exists(), "nothing was started");
     }
-    // As the hint says.
+    // As in the hint.
     let Some(machine) = machine(&[("gpus", "3"), ("lost", "1")], "gpus = 'all'") else { return };
     let output = machine.command(&["check"], &[("CUDA_VISIBLE_DEVICES", "0,2")]).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success() && said.contains("ranks 0=gpu0 1=gpu1"), "{said}");
+    let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && output_text.contains("0=gpu0 1=gpu1"), "{output_text}");
 }
 
-/// Neither what the driver says of it nor what the trainer finds when it tries.
+/// Neither the driver's report nor the trainer's check of that GPU.
 #[test]
-fn a_lost_gpu_that_the_plan_leaves_out_refuses_nothing() {
+fn lost_gpu_outside_the_plan_refuses_nothing() {
     for (gpus, given, ranks) in [
         ("[0, 2]", None, "ranks 0=gpu0 1=gpu2"),
         ("1", None, "ranks 0=gpu0"),
@@ -371,32 +406,32 @@ fn a_lost_gpu_that_the_plan_leaves_out_refuses_nothing() {
         split_in_any_way(&machine);
         let given: Vec<_> = given.iter().map(|list| ("CUDA_VISIBLE_DEVICES", *list)).collect();
         let output = machine.command(&["check"], &given).output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success() && said.contains(ranks), "{gpus}: {said}");
+        let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && output_text.contains(ranks), "{gpus}: {output_text}");
     }
 }
 
-/// A plan counts among the GPUs that were given, and so does a sweep that looks for free ones.
+/// A plan, and a sweep that needs free GPUs, count among the given ones.
 #[test]
-fn a_look_at_a_host_tells_the_gpus_that_were_given() {
+fn fleet_snapshot_lists_the_given_gpus() {
     let Some(machine) = machine(&[("gpus", "4"), ("lost", "3")], "gpus = 'all'") else { return };
     let mut command = rankdeck();
     machine.fake.apply(&mut command);
     command.env("CUDA_VISIBLE_DEVICES", "2,3");
     command.args(["agent", "fleet", "--workdir"]).arg(machine.folder()).args(["--seconds", "1"]);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let look = said.lines().find_map(|line| line.split_once(' ')).expect("a look").1;
-    let look: serde_json::Value = serde_json::from_str(look).unwrap();
-    let given = look["given"].as_array().unwrap();
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let snapshot = output_text.lines().find_map(|line| line.split_once(' ')).expect("a snapshot").1;
+    let snapshot: serde_json::Value = serde_json::from_str(snapshot).unwrap();
+    let given = snapshot["given"].as_array().unwrap();
     let lost: Vec<bool> = given.iter().map(|gpu| gpu["lost"] == true).collect();
-    assert_eq!(lost, [false, true], "{look:#}");
-    assert_eq!(look["sample"]["gpus"].as_array().unwrap().len(), 4, "all are shown: {look:#}");
+    assert_eq!(lost, [false, true], "{snapshot:#}");
+    assert_eq!(snapshot["sample"]["gpus"].as_array().unwrap().len(), 4, "all are shown: {snapshot:#}");
 }
 
-/// The driver then counts the others anew.
+/// The driver then renumbers the others.
 #[test]
-fn a_lost_gpu_leaves_the_others_their_figures() {
+fn lost_gpu_leaves_metrics_of_the_others() {
     let Some(mut machine) = machine(&[("gpus", "3"), ("renumbers", "1")], "gpus = 'all'") else { return };
     let mut command = rankdeck();
     machine.fake.apply(&mut command);
@@ -407,8 +442,8 @@ fn a_lost_gpu_leaves_the_others_their_figures() {
         let Some(json) = line.split_once(' ').and_then(|(_, json)| serde_json::from_str(json).ok()) else {
             continue;
         };
-        let look: serde_json::Value = json;
-        let gpus = look["sample"]["gpus"].as_array().unwrap().clone();
+        let snapshot: serde_json::Value = json;
+        let gpus = snapshot["sample"]["gpus"].as_array().unwrap().clone();
         let of =
             |gpu: &serde_json::Value| (gpu["index"].clone(), gpu["utilization"].clone(), gpu["lost"] == true);
         seen.push(gpus.iter().map(of).collect::<Vec<_>>());
@@ -426,7 +461,7 @@ fn a_lost_gpu_leaves_the_others_their_figures() {
 }
 
 #[test]
-fn ranks_that_share_a_gpu_show_what_each_of_them_uses() {
+fn ranks_sharing_a_gpu_show_their_own_utilization() {
     let Some(mut machine) = machine(&[], "gpus = 'all'\nnproc = 2") else { return };
     let mut console = Console::spawn(machine.command(&["run", "--headless", "--json"], &[]));
     let percent = |line: &serde_json::Value| {
@@ -438,7 +473,7 @@ fn ranks_that_share_a_gpu_show_what_each_of_them_uses() {
     console.wait_for("the share of each", 120, |line| {
         line["kind"] == "progress" && percent(line) == [Some(20), Some(21)]
     });
-    // The driver keeps what it told last of processes that do nothing any more.
+    // The driver keeps the last samples of idle processes.
     machine.fake.set("idle", "1");
     console.wait_for("no share of either", 60, |line| {
         line["kind"] == "progress" && percent(line) == [Some(50), Some(50)]
@@ -448,7 +483,7 @@ fn ranks_that_share_a_gpu_show_what_each_of_them_uses() {
 }
 
 #[test]
-fn errors_of_memory_and_links_and_what_goes_over_them_are_told() {
+fn gpu_memory_and_link_errors_are_reported() {
     let knobs = [
         ("ecc_corrected", "7"),
         ("ecc_uncorrected", "2"),
@@ -461,7 +496,7 @@ fn errors_of_memory_and_links_and_what_goes_over_them_are_told() {
     ];
     let Some(machine) = machine(&knobs, "gpus = 'all'") else { return };
     let mut console = Console::spawn(machine.command(&["run", "--headless", "--json"], &[]));
-    let progress = console.wait_for("what the driver tells", 120, |line| {
+    let progress = console.wait_for("the driver's counters", 120, |line| {
         line["kind"] == "progress" && line["per_rank"][0]["gpu"]["nvlink_rx"].is_u64()
     });
     let gpu = &progress["per_rank"][0]["gpu"];
@@ -474,4 +509,52 @@ fn errors_of_memory_and_links_and_what_goes_over_them_are_told() {
     assert!((750.0..1300.0).contains(&rate("nvlink_tx")), "{gpu}");
     console.signal(libc::SIGINT);
     console.finish(120);
+}
+
+/// A driver that was updated and not reloaded, one that is not loaded, a container without NVML: none of them
+/// is "no driver", and each has its own remedy.
+#[test]
+fn driver_without_gpus_is_reported_with_its_remedy() {
+    for (knob, value, hint) in [
+        ("nvml", "18", "reboot"),
+        ("nvml", "9", "modprobe nvidia"),
+        ("without", "libnvidia-ml.so.1:nvmlInit_v2", "NVIDIA_DRIVER_CAPABILITIES"),
+    ] {
+        for gpus in ["[0, 1]", "1", "'all'"] {
+            let Some(machine) = machine(&[("gpus", "2"), (knob, value)], &format!("gpus = {gpus}")) else {
+                return;
+            };
+            split_in_any_way(&machine);
+            let found = machine.preflight("check", &[]);
+            assert_eq!(found.code, Some(3), "{gpus}: {found:#?}");
+            let (result, text) = found.check("gpus");
+            assert!(result == "failed" && text.contains(hint), "{gpus}: {text}");
+        }
+    }
+}
+
+/// The user's own list, or Slurm's, is the reason for fewer GPUs than the plan needs.
+#[test]
+fn visible_devices_list_is_reported_as_the_cause() {
+    for (gpus, given) in [("[0, 1]", ""), ("'all'", ""), ("1", "-1"), ("1", "7"), ("[0, 1]", "1")] {
+        let Some(machine) = machine(&[("gpus", "2")], &format!("gpus = {gpus}")) else { return };
+        split_in_any_way(&machine);
+        let found = machine.preflight("check", &[("CUDA_VISIBLE_DEVICES", given)]);
+        assert_eq!(found.code, Some(3), "{gpus}, {given:?}: {found:#?}");
+        let (result, text) = found.check("gpus");
+        assert!(result == "failed" && text.contains("CUDA_VISIBLE_DEVICES"), "{gpus}: {text}");
+        assert!(text.contains(&format!("`{given}`")) && !text.contains("Xid"), "{gpus}, {given:?}: {text}");
+    }
+    for env in ["CUDA_VISIBLE_DEVICES = '1'", "CUDA_VISIBLE_DEVICES = ''"] {
+        let Some(machine) = machine(&[("gpus", "2")], &format!("gpus = 'all'\nenv = {{ {env} }}")) else {
+            return;
+        };
+        let output = machine.command(&["check"], &[]).output().unwrap();
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{env}: {output_text}");
+        assert!(
+            output_text.contains("CUDA_VISIBLE_DEVICES") && output_text.contains("--gpus 2,3"),
+            "{output_text}"
+        );
+    }
 }

@@ -5,7 +5,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::disallowed_macros,
-    reason = "a test that fails should say so loudly"
+    reason = "a test that cannot go on must fail"
 )]
 
 rankdeck_testkit::hide_gpus!();
@@ -13,14 +13,11 @@ rankdeck_testkit::hide_gpus!();
 #[path = "../support/mod.rs"]
 mod support;
 
-mod again;
 mod agent;
 mod e2e;
 mod gpu_faults;
 mod gpu_kit;
-mod gpu_preflight;
 mod gpus;
-mod joining;
 mod logged;
 mod metrics;
 mod orphans;
@@ -28,6 +25,6 @@ mod push;
 mod reaching;
 mod restarts;
 mod results;
-mod searching;
+mod screen;
 mod sweeps;
-mod watching;
+mod unread;

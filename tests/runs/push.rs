@@ -26,7 +26,7 @@ fn push(hosts: &Loopback, args: &[&str]) -> Output {
     command.env("RANKDECK_CACHE", hosts.bench.path().join("own-cache")).output().unwrap()
 }
 
-fn told(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -39,7 +39,7 @@ fn inside(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn code_goes_to_every_host_once_and_ranks_run_in_a_copy_of_their_own() {
+fn push_uploads_code_once_and_ranks_run_in_a_copy() {
     let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let experiment = code_folder(
         &hosts,
@@ -47,30 +47,33 @@ fn code_goes_to_every_host_once_and_ranks_run_in_a_copy_of_their_own() {
     );
     let experiment = experiment.to_str().unwrap();
     let first = push(&hosts, &[experiment]);
-    assert!(first.status.success(), "{}", told(&first));
+    assert!(first.status.success(), "{}", text_of(&first));
     for server in &hosts.servers {
         assert_eq!(inside(&server.folder.join("cache/packs")).len(), 1);
         assert_eq!(inside(&server.folder.join("cache/experiments")).len(), 1);
         assert!(inside(&server.folder.join("cache/pieces")).is_empty(), "pieces are joined and removed");
     }
     let again = push(&hosts, &[experiment]);
-    let rows: Vec<String> =
-        told(&again).lines().filter(|line| line.contains("ready")).map(str::to_owned).collect();
-    assert!(rows.len() == 2 && rows.iter().all(|row| row.ends_with("0B")), "{}", told(&again));
+    assert_eq!(
+        text_of(&again).lines().filter(|line| line.ends_with(" 0B")).count(),
+        2,
+        "{}",
+        text_of(&again)
+    );
     let mut command = hosts.command(&["run", experiment, "--headless", "--json"]);
     command.env("RANKDECK_CACHE", hosts.bench.path().join("own-cache"));
     let mut console = crate::support::Console::spawn(command);
-    assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
+    assert_eq!(console.finish(120).code(), Some(0), "{}", console.transcript());
     let lines = console.all("log");
-    let said: Vec<&str> = lines
+    let output_text: Vec<&str> = lines
         .iter()
         .filter_map(|line| line["line"].as_str())
         .filter(|line| line.starts_with("here"))
         .collect();
-    assert_eq!(said.len(), 2, "{lines:?}");
+    assert_eq!(output_text.len(), 2, "{lines:?}");
     assert!(
-        said.iter().all(|line| line.contains("['model.py', 'train.py']") && line.contains("/node")),
-        "{said:?}"
+        output_text.iter().all(|line| line.contains("['model.py', 'train.py']") && line.contains("/node")),
+        "{output_text:?}"
     );
     let folder = std::fs::read_dir(hosts.bench.path().join("host0/runs"))
         .unwrap()
@@ -86,13 +89,13 @@ fn code_goes_to_every_host_once_and_ranks_run_in_a_copy_of_their_own() {
     let mut command = hosts.command(&["run", experiment, "--headless", "--json"]);
     command.env("RANKDECK_CACHE", hosts.bench.path().join("own-cache"));
     let mut console = crate::support::Console::spawn(command);
-    assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
+    assert_eq!(console.finish(120).code(), Some(0), "{}", console.transcript());
     assert_eq!(console.all("log").iter().filter(|line| line["line"] == "here changed").count(), 2);
     wait_until("agents leave", 40, || hosts.bench.processes().is_empty());
 }
 
 #[test]
-fn a_broken_push_goes_on_where_it_was() {
+fn interrupted_push_resumes() {
     let Some(hosts) = Loopback::start(1, 1).map(Loopback::with_agent) else { return };
     let experiment = code_folder(&hosts, "print(1)\n");
     // Five pieces and a bit, which no compression and no equality of pieces shortens.
@@ -120,11 +123,11 @@ fn a_broken_push_goes_on_where_it_was() {
     });
     assert!(server.kill_sessions());
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "it mends itself: {}", told(&output));
+    assert!(output.status.success(), "it mends itself: {}", text_of(&output));
     assert_eq!(inside(&packs).len(), 1);
     assert!(inside(&pieces).is_empty());
     let experiment = experiment.to_str().unwrap();
-    assert!(told(&push(&hosts, &[experiment])).contains("0B"));
+    assert!(text_of(&push(&hosts, &[experiment])).contains("0B"));
 }
 
 #[test]
@@ -138,10 +141,9 @@ fn libtorch_is_installed_on_request_and_found_afterwards() {
     std::fs::write(torch.join("include/x.h"), "").unwrap();
     for sent in [true, false] {
         let output = push(&hosts, &["--libtorch", torch.to_str().unwrap()]);
-        assert!(output.status.success() && told(&output).contains("2.11.0+cpu"), "{}", told(&output));
-        let again =
-            told(&output).lines().filter(|line| line.contains("ready") && line.ends_with(" 0B")).count();
-        assert_eq!(again, if sent { 0 } else { 2 }, "{}", told(&output));
+        assert!(output.status.success() && text_of(&output).contains("2.11.0+cpu"), "{}", text_of(&output));
+        let again = text_of(&output).lines().filter(|line| line.ends_with(" 0B")).count();
+        assert_eq!(again, if sent { 0 } else { 2 }, "{}", text_of(&output));
     }
     for server in &hosts.servers {
         let libraries = server.folder.join("cache/libtorch");
@@ -150,7 +152,7 @@ fn libtorch_is_installed_on_request_and_found_afterwards() {
         assert!(inside(&server.folder.join("cache/packs")).is_empty(), "the pack is not needed any more");
     }
     let nothing = push(&hosts, &["--libtorch", hosts.bench.path().to_str().unwrap()]);
-    assert_eq!(nothing.status.code(), Some(2), "{}", told(&nothing));
+    assert_eq!(nothing.status.code(), Some(2), "{}", text_of(&nothing));
     // The built-in trainer's preflight finds it; the environment names another one for local use.
     let experiment = repository("configs/cartpole_ppo.toml");
     let output = hosts
@@ -171,7 +173,7 @@ fn libtorch_is_installed_on_request_and_found_afterwards() {
 
 /// The environment of ranks holds tokens; command lines and logs can be read by more people than its owner.
 #[test]
-fn a_secret_of_the_environment_is_on_no_command_line_and_in_no_log() {
+fn environment_secret_is_on_no_command_line_or_log() {
     let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let secret =
         format!("token-{}-{:x}", std::process::id(), std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos());
@@ -206,7 +208,7 @@ fn a_secret_of_the_environment_is_on_no_command_line_and_in_no_log() {
     let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
     console.wait_for("a rank has it", 120, |line| line["line"] == format!("has {}", secret.len()));
     console.signal(libc::SIGINT);
-    assert_eq!(console.finish(90).code(), Some(130), "{}", console.told());
+    assert_eq!(console.finish(90).code(), Some(130), "{}", console.transcript());
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let seen = watcher.join().unwrap();
     assert!(seen.is_empty(), "{seen:?}");

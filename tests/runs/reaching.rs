@@ -1,7 +1,9 @@
-//! What a key does to one rank or its host: its stack, SIGCONT, a shell there; and calls while nobody looks.
+//! Keys that reach one rank or its host: stack, SIGCONT, shell; and notifications while no console is attached.
 
 use crate::support::terminal::Terminal;
+use crate::support::texts;
 use crate::support::{Bench, kill, rankdeck, wait_until};
+use serde_json::Value;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
@@ -20,7 +22,7 @@ fn ranks(bench: &Bench) -> Vec<u32> {
 }
 
 #[test]
-fn a_stack_is_shown_a_stopped_rank_is_continued_and_a_shell_is_opened_by_keys() {
+fn keys_show_a_stack_continue_a_rank_and_open_a_shell() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 2);
     let experiment = bench.program(&["--iters", "100000"]);
@@ -29,42 +31,39 @@ fn a_stack_is_shown_a_stopped_rank_is_continued_and_a_shell_is_opened_by_keys() 
         Terminal::start_in(bench.path(), RANKDECK, &words, &[("SHELL", "/bin/sh"), ("TMUX", "")]);
     terminal.resize(120, 40);
     terminal.until("both ranks run, behind their imports", |t| {
-        t.text().matches("running").count() >= 2 && t.text().contains("│ iteration ")
+        t.text().matches(texts::RUNNING).count() >= 2 && t.text().contains("iteration")
     });
     terminal.send("t");
-    terminal.until("the stack of a healthy rank", |t| {
-        let text = t.text();
-        text.contains("seen ") && text.contains("rank.py:")
-    });
+    terminal.until_shows("rank.py:");
     terminal.send("\x1b");
     let pids = ranks(&bench);
     kill(pids[0], libc::SIGSTOP);
-    terminal.until_shows("c: continue it");
+    terminal.until_shows("state T");
     terminal.send("d");
-    terminal.until_shows("do first");
+    terminal.until_shows(&format!("pid {}", pids[0]));
     terminal.send("c");
-    wait_until("the rank goes on", 20, || state(pids[0]) != 'T');
+    wait_until("the rank continues", 20, || state(pids[0]) != 'T');
     terminal.send("6");
-    terminal.until_shows("gets SIGCONT");
+    terminal.until_shows("SIGCONT");
     terminal.send("1s");
     terminal.until("a shell instead of the screen", |t| !t.alternate());
     terminal.send("echo in $(basename \"$PWD\") > where; exit\n");
-    terminal.until("the screen again", |t| t.alternate() && t.text().contains("ranks"));
+    terminal.until("the screen again", |t| t.alternate() && !t.text().trim().is_empty());
     let run = std::fs::read_dir(bench.path().join("runs")).unwrap().flatten().next().unwrap().path();
-    let told = std::fs::read_to_string(run.join("where")).unwrap();
-    assert_eq!(told, format!("in {}\n", run.file_name().unwrap().to_str().unwrap()));
+    let sent = std::fs::read_to_string(run.join("where")).unwrap();
+    assert_eq!(sent, format!("in {}\n", run.file_name().unwrap().to_str().unwrap()));
     terminal.signal(libc::SIGTERM);
     terminal.wait();
     terminal.assert_restored();
 }
 
-/// Launches an experiment, leaves it alone, and returns what its agent has called the user with.
-fn called(bench: &Bench, script: &str, notify: &str) -> String {
+/// Launches an experiment, detaches, and returns its agent's first notification.
+fn notified(bench: &Bench, script: &str, notify: &str) -> Value {
     let hosts = bench.local_hosts(1, 2);
-    let told = bench.path().join("told");
+    let sent = bench.path().join("sent");
     std::fs::create_dir_all(bench.path().join("config/rankdeck")).unwrap();
     let command =
-        format!("cat >> {0}.part; echo >> {0}.part; cp {0}.part {0}.new; mv {0}.new {0}", told.display());
+        format!("cat >> {0}.part; echo >> {0}.part; cp {0}.part {0}.new; mv {0}.new {0}", sent.display());
     bench.write(
         "config/rankdeck/ui.toml",
         &format!("[notify]\n{notify}away_command = [\"sh\", \"-c\", {command:?}]\n"),
@@ -87,36 +86,40 @@ fn called(bench: &Bench, script: &str, notify: &str) -> String {
         .unwrap();
     assert_eq!(done.status.code(), Some(0), "{done:?}");
     std::fs::write(bench.path().join("go"), "").unwrap();
-    wait_until("a call", 60, || told.exists());
-    std::fs::read_to_string(told).unwrap()
+    wait_until("a notification", 60, || sent.exists());
+    let text = std::fs::read_to_string(sent).unwrap();
+    serde_json::from_str(text.lines().next().unwrap()).unwrap()
 }
 
 #[test]
-fn a_rank_that_fails_while_nobody_looks_is_told_by_the_host_of_rank_0() {
+fn failure_while_detached_is_notified_by_rank_0s_host() {
     let bench = Bench::new();
     let go = bench.path().join("go").display().to_string();
     let script = format!(
         "while [ ! -e {go} ]; do sleep 0.1; done; [ $RANK = 1 ] && echo out of luck && exit 7; sleep 60"
     );
-    let told = called(&bench, &script, "");
-    assert!(told.contains("\"occasion\":\"end\"") && told.contains("out of luck"), "{told}");
-    assert!(told.contains("rank 1 on local0") && told.contains("\"run\":\"away-"), "{told}");
+    let sent = notified(&bench, &script, "");
+    assert_eq!((&sent["occasion"], &sent["from"]), (&"end".into(), &"local0".into()), "{sent}");
+    let text = sent["text"].as_str().unwrap();
+    assert!(["rank 1", "local0", "out of luck"].iter().all(|part| text.contains(part)), "{sent}");
+    assert!(sent["run"].as_str().unwrap().starts_with("away-"), "{sent}");
     // Nothing that stays on the host names the program that was to be called.
     for run in std::fs::read_dir(bench.path().join("runs")).unwrap().flatten() {
         let node = run.path().join("node0");
         for file in ["records.jsonl", "manifest.json", "agent.log"] {
             let text = std::fs::read_to_string(node.join(file)).unwrap_or_default();
-            assert!(!text.contains("told.part"), "{file}: {text}");
+            assert!(!text.contains("sent.part"), "{file}: {text}");
         }
     }
 }
 
 #[test]
-fn a_run_that_ends_well_while_nobody_looks_is_told() {
+fn success_while_detached_is_notified() {
     let bench = Bench::new();
     let go = bench.path().join("go").display().to_string();
-    let told = called(&bench, &format!("while [ ! -e {go} ]; do sleep 0.1; done"), "");
-    assert!(told.contains("\"text\":\"finished, as far as local0 knows\""), "{told}");
+    let sent = notified(&bench, &format!("while [ ! -e {go} ]; do sleep 0.1; done"), "");
+    assert_eq!(sent["occasion"], "end", "{sent}");
+    assert!(sent["text"].as_str().unwrap().starts_with("finished"), "{sent}");
 }
 
 fn scrape(port: u16) -> Option<String> {
@@ -129,7 +132,7 @@ fn scrape(port: u16) -> Option<String> {
 }
 
 #[test]
-fn figures_are_exported_by_a_process_whose_end_is_not_the_runs() {
+fn export_metrics_does_not_affect_the_run() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 2);
     let experiment = bench.program(&["--iters", "100000"]);
@@ -140,7 +143,7 @@ fn figures_are_exported_by_a_process_whose_end_is_not_the_runs() {
     };
     let run = at(&["run", experiment.to_str().unwrap(), "--detach", "--headless"]).output().unwrap();
     assert_eq!(run.status.code(), Some(0), "{run:?}");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = rankdeck_testkit::free_port();
     let file = bench.path().join("run.prom");
     let file_is = |what: &str| std::fs::read_to_string(Path::new(&file)).unwrap_or_default().contains(what);
     let (listen, textfile) = (port.to_string(), file.display().to_string());
@@ -152,7 +155,7 @@ fn figures_are_exported_by_a_process_whose_end_is_not_the_runs() {
     wait_until("the same in the file", 30, || file_is("rankdeck_env_steps_total{"));
     kill(exporter.id(), libc::SIGINT);
     assert_eq!(exporter.wait().unwrap().code(), Some(0));
-    assert_eq!(ranks(&bench).len(), 2, "the run goes on");
+    assert_eq!(ranks(&bench).len(), 2, "the run keeps running");
     let mut exporter = at(&["export-metrics", "--textfile", &textfile, "--every", "60"])
         .stderr(Stdio::null())
         .spawn()
@@ -162,6 +165,23 @@ fn figures_are_exported_by_a_process_whose_end_is_not_the_runs() {
     assert_eq!(stopped.status.code(), Some(0), "{stopped:?}");
     assert_eq!(exporter.wait().unwrap().code(), Some(0));
     assert!(file_is("outcome=\"stopped\"} 1\n"), "the end stays in the file");
+}
+
+#[test]
+fn textfile_of_an_unknown_run_is_not_touched() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let file = bench.write("run.prom", "x 1\n");
+    let text = bench.write("run.txt", "valuable");
+    for (run, file) in [("nope", &file), ("nope", &text)] {
+        let words = ["export-metrics", run, "--textfile", file.to_str().unwrap()];
+        let mut command = rankdeck();
+        command.args(["--hosts", hosts.to_str().unwrap()]).args(words).current_dir(bench.path());
+        let refused = command.output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
+    let read = |file: &Path| std::fs::read_to_string(file).unwrap();
+    assert_eq!((read(&file), read(&text)), ("x 1\n".into(), "valuable".into()));
 }
 
 /// Files below a folder that hold a text.
@@ -184,7 +204,7 @@ fn holding(folder: &Path, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn reach_2_an_environment_is_shown_and_kept_nowhere_and_a_rank_that_the_user_ends_says_so() {
+fn reach_2_environment_is_not_persisted() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 2);
     let experiment = bench.program(&["--iters", "100000"]);
@@ -193,13 +213,14 @@ fn reach_2_an_environment_is_shown_and_kept_nowhere_and_a_rank_that_the_user_end
     let words = ["--hosts", hosts.to_str().unwrap(), "run", experiment.to_str().unwrap()];
     let seen = format!("shown-{}-only", std::process::id());
     let envs =
-        [("REACH_SEEN", seen.as_str()), ("REACH_GIVEN", "given-secret"), ("REACH_API_KEY", "looks-secret")];
+        [("REACH_SEEN", seen.as_str()), ("REACH_GIVEN", "given-secret"), ("REACH_API_KEY", "api-secret")];
     let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &words, &envs);
     terminal.resize(120, 40);
-    terminal
-        .until("both ranks run", |t| t.text().matches("running").count() >= 2 && ranks(&bench).len() == 2);
+    terminal.until("both ranks run", |t| {
+        t.text().matches(texts::RUNNING).count() >= 2 && ranks(&bench).len() == 2
+    });
     terminal.send("e");
-    terminal.until_shows("environment of rank 0");
+    terminal.until("an environment", |t| t.text().matches('=').count() > 10);
     terminal.send("G");
     terminal.until_shows("REACH_SEEN=");
     let shown = terminal.text();
@@ -208,18 +229,19 @@ fn reach_2_an_environment_is_shown_and_kept_nowhere_and_a_rank_that_the_user_end
         assert!(shown.contains(&line), "{line}\n{shown}");
     }
     terminal.send("\x1b");
-    terminal.until("the page again", |t| !t.text().contains("environment of"));
+    terminal.until("the page again", |t| !t.text().contains("REACH_SEEN="));
     terminal.send(":signal 1 KILL\r");
-    terminal.until_shows("send SIGKILL?");
+    terminal.until_shows("SIGKILL");
     terminal.send("y");
     terminal.until("the end, with its cause", |t| {
-        t.text().contains("rank 1 on local0 was killed by SIGKILL, which a console sent")
+        let text = t.text();
+        [texts::FAILED, "rank 1", "SIGKILL", "console"].iter().all(|part| text.contains(part))
     });
     terminal.send("q");
     terminal.wait();
     terminal.assert_restored();
-    assert!(!terminal.written().contains("given-secret") && !terminal.written().contains("looks-secret"));
-    for text in [seen.as_str(), "given-secret", "looks-secret"] {
+    assert!(!terminal.written().contains("given-secret") && !terminal.written().contains("api-secret"));
+    for text in [seen.as_str(), "given-secret", "api-secret"] {
         assert_eq!(holding(bench.path(), text), Vec::<String>::new(), "{text}");
     }
 }

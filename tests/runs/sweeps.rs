@@ -1,61 +1,130 @@
 //! Sweeps, the queue of their cells, and what prune leaves of them.
 
-use crate::results::{listed, path, told};
+use crate::results::{listed, path, run_command};
 use crate::support::{Bench, kill, rankdeck, wait_until};
 use serde_json::Value;
 
-#[test]
-fn a_sweep_runs_every_cell_although_some_fail_and_the_queue_shows_it() {
-    let bench = Bench::new();
-    let hosts = bench.local_hosts(2, 1);
-    let experiment = bench.program(&["--iters", "10"]);
-    let axis = "launch.command=[\"true\"],[\"false\"]";
-    let common = ["run", path(&experiment), "--hosts", path(&hosts), "--hosts-per-run", "1"];
-    let (code, text) = told(&bench, &[&common[..], &["--sweep", axis, "--seeds", "1..2"]].concat());
-    assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("2 at once") && text.contains("2 succeeded, 2 failed"), "{text}");
-    let (code, text) = told(&bench, &["queue"]);
-    assert!(
-        code == Some(0) && text.contains("sweep-program-") && text.contains("2 succeeded, 2 failed"),
-        "{text}"
-    );
-    // Scores of programs that tell them; a wrong value is told before anything runs.
-    let (code, text) = told(&bench, &[&common[..], &["--seeds", "1..3"]].concat());
-    assert_eq!(code, Some(0), "{text}");
-    let line = text.lines().find(|line| line.starts_with("(as it is)")).unwrap_or_else(|| panic!("{text}"));
-    assert!(line.contains("3/3") && line.contains("10.00 to 10.00") && line.ends_with(" 80"), "{line}");
-    let (code, text) = told(&bench, &[&common[..], &["--sweep", "run.seed=1,x"]].concat());
-    assert!(code == Some(2) && !text.contains("sweep sweep-"), "{text}");
+/// The newest sweep of a bench, as its file has it.
+fn sweep(bench: &Bench) -> Option<Value> {
+    let folders = std::fs::read_dir(bench.path().join("runs")).ok()?.flatten();
+    let file = folders.map(|entry| entry.path().join("sweep.json")).filter(|path| path.exists()).max()?;
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
+/// States of the trials of the newest sweep, sorted.
+fn states(bench: &Bench) -> Vec<String> {
+    let sweep = sweep(bench).unwrap();
+    let trials = sweep["cells"].as_array().unwrap().iter();
+    let mut states: Vec<String> = trials.map(|trial| trial["state"].as_str().unwrap().to_owned()).collect();
+    states.sort();
+    states
+}
+
+/// How many trials the newest sweep runs in parallel.
+fn slots(bench: &Bench) -> usize {
+    sweep(bench).unwrap()["slots"].as_array().unwrap().len()
 }
 
 #[test]
-fn a_host_that_no_slot_has_takes_no_part_in_a_sweep() {
+fn sweep_runs_every_trial_although_some_fail() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 1);
+    let experiment = bench.program(&["--iters", "10"]);
+    let axis = "launch.command=[\"true\", \"{seed}\"],[\"false\", \"{seed}\"]";
+    let common = ["run", path(&experiment), "--hosts", path(&hosts), "--hosts-per-run", "1"];
+    let (code, text) = run_command(&bench, &[&common[..], &["--sweep", axis, "--seeds", "1..2"]].concat());
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(
+        (slots(&bench), states(&bench)),
+        (2, ["failed", "failed", "succeeded", "succeeded"].map(str::to_owned).to_vec())
+    );
+    let (code, text) = run_command(&bench, &["queue"]);
+    assert!(code == Some(0) && text.contains("sweep-program-"), "{text}");
+    // Scores of programs that report them; an invalid value is refused before anything runs.
+    let (code, text) = run_command(&bench, &[&common[..], &["--seeds", "1..3"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(states(&bench), ["succeeded"; 3]);
+    let line = text.lines().find(|line| line.contains("3/3")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.matches("10.00").count() >= 2 && line.ends_with(" 80"), "{line}");
+    let (code, text) = run_command(&bench, &[&common[..], &["--sweep", "run.seed=1,x"]].concat());
+    assert!(code == Some(2) && !text.contains("sweep-"), "{text}");
+}
+
+#[test]
+fn seed_reaches_the_script_or_is_refused() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let write = |name: &str, text: &str| std::fs::write(bench.path().join(name), text).unwrap();
+    write("reads.py", "import os\nprint('seed', os.environ['RANKDECK_SEED'], flush=True)\n");
+    write("calls.py", "import rankdeck\nprint('seed', rankdeck.seed(), flush=True)\n");
+    write("takes.py", "import sys\nprint('seed', sys.argv[1], flush=True)\n");
+    write("plain.py", "print('seed 0', flush=True)\n");
+    let launch = |script: &str| {
+        let path = bench.path().join(script.split(' ').next().unwrap()).display().to_string();
+        let words = ["python3", path.as_str()].into_iter().chain(script.split(' ').skip(1));
+        let words = words.map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+        let text = format!("[run]\nname = \"seeds\"\n[launch]\ncommand = [{words}]\n");
+        bench.write("experiment.toml", &text)
+    };
+    let runs = || std::fs::read_dir(bench.path().join("runs")).map_or(0, |runs| runs.flatten().count());
+    for script in ["reads.py", "calls.py", "takes.py {seed}"] {
+        let common = ["run", path(&launch(script)), "--hosts", path(&hosts)].map(str::to_owned);
+        let common: Vec<&str> = common.iter().map(String::as_str).collect();
+        let (code, text) = run_command(&bench, &[&common[..], &["--seeds", "1..2"]].concat());
+        assert_eq!(code, Some(0), "{script}: {text}");
+        let mut output_text: Vec<String> = Vec::new();
+        for entry in std::fs::read_dir(bench.path().join("runs")).unwrap().flatten() {
+            let log = std::fs::read_to_string(entry.path().join("node0/gen0/rank1.log"));
+            output_text.extend(log.iter().flat_map(|log| log.lines()).map(str::to_owned));
+        }
+        output_text.sort();
+        let output_text: Vec<&str> =
+            output_text.iter().filter_map(|line| Some(&line[line.find("seed ")?..])).collect();
+        assert_eq!(output_text, ["seed 1", "seed 2"], "{script}");
+        std::fs::remove_dir_all(bench.path().join("runs")).unwrap();
+    }
+    let experiment = launch("plain.py");
+    for sets in [["--seeds", "1..2"], ["--sweep", "run.seed=1,2"], ["--set", "run.seed=1"]] {
+        let common = ["run", path(&experiment), "--hosts", path(&hosts), "--headless"];
+        let (code, text) = run_command(&bench, &[&common[..], &sets].concat());
+        let line = "plain.py\", \"--seed\", \"{seed}\"]";
+        assert!(code == Some(2) && text.contains(line), "{sets:?}: {text}");
+        assert_eq!(runs(), 0, "nothing was launched");
+    }
+}
+
+#[test]
+fn host_without_a_slot_is_not_used_by_a_sweep() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(3, 1);
     let experiment = bench.program(&["--iters", "10"]);
     let common = ["run", path(&experiment), "--hosts", path(&hosts), "--seeds", "1..2"];
-    let (code, text) = told(&bench, &[&common[..], &["--hosts-per-run", "2"]].concat());
-    assert!(code == Some(0) && text.contains("1 at once"), "{text}");
+    let (code, text) = run_command(&bench, &[&common[..], &["--hosts-per-run", "2"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(slots(&bench), 1);
     let sizes: Vec<Value> = listed(&hosts).iter().map(|line| line["world_size"].clone()).collect();
     assert_eq!(sizes, [2, 2]);
 }
 
 #[test]
-fn several_runs_of_a_sweep_share_a_host() {
+fn trials_of_a_sweep_share_a_host() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);
     let experiment = bench.program(&["--iters", "30"]);
     let common = ["run", path(&experiment), "--hosts", path(&hosts), "--seeds", "1..3"];
-    let (code, text) = told(&bench, &[&common[..], &["--runs-per-host", "3"]].concat());
-    assert!(code == Some(0) && text.contains("3 at once") && text.contains("3 succeeded"), "{text}");
+    let (code, text) = run_command(&bench, &[&common[..], &["--runs-per-host", "3"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!((slots(&bench), states(&bench)), (3, vec!["succeeded".to_owned(); 3]));
 }
 
 #[test]
-fn an_interrupted_sweep_goes_on() {
+fn interrupted_sweep_resumes() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);
-    let experiment = bench.program(&["--iters", "120"]);
-    let mut sweep = rankdeck()
+    // No trial ends by itself before the sweep is interrupted, however long its polls take.
+    let gate = bench.path().join("interrupted");
+    let experiment = bench.program(&["--iters", "20", "--wait-for", path(&gate)]);
+    let mut running = rankdeck()
         .args(["run", path(&experiment), "--hosts", path(&hosts), "--seeds", "1,2"])
         .current_dir(bench.path())
         .spawn()
@@ -63,38 +132,37 @@ fn an_interrupted_sweep_goes_on() {
     wait_until("the first cell to run", 60, || {
         listed(&hosts).first().is_some_and(|line| line["train_iter"].as_u64() > Some(5))
     });
-    kill(sweep.id(), libc::SIGINT);
-    assert_eq!(sweep.wait().unwrap().code(), Some(130));
-    let (_, text) = told(&bench, &["queue"]);
-    assert!(text.contains("1 stopped, 1 waiting"), "{text}");
-    let (code, text) = told(&bench, &["queue", "sweep-program", "--resume"]);
+    kill(running.id(), libc::SIGINT);
+    assert_eq!(running.wait().unwrap().code(), Some(130));
+    assert_eq!(states(&bench), ["stopped", "waiting"]);
+    std::fs::write(&gate, "").unwrap();
+    let (code, text) = run_command(&bench, &["queue", "sweep-program", "--resume"]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("2 succeeded"), "{text}");
+    assert_eq!(states(&bench), ["succeeded"; 2]);
     let generations: Vec<Value> = listed(&hosts).iter().map(|line| line["generation"].clone()).collect();
     assert_eq!(generations, [Value::from(0), Value::from(1)], "the stopped cell went on in its own run");
 
     // Its name stands for all of its runs.
-    let (code, text) = told(&bench, &["compare", "sweep-program", "--json"]);
-    assert_eq!((code, text.lines().count()), (Some(0), 3), "two runs, and what is said of both: {text}");
-    let (code, text) = told(&bench, &["rm", "sweep-program", "--yes", "--hosts", path(&hosts)]);
-    assert!(code == Some(0) && text.contains("removed 2 runs"), "{text}");
-    assert!(listed(&hosts).is_empty());
-    assert!(told(&bench, &["queue"]).1.contains("no sweeps"));
+    let (code, text) = run_command(&bench, &["compare", "sweep-program", "--json"]);
+    assert_eq!((code, text.lines().count()), (Some(0), 3), "two runs, and their comparison: {text}");
+    let (code, text) = run_command(&bench, &["rm", "sweep-program", "--yes", "--hosts", path(&hosts)]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(listed(&hosts).is_empty() && sweep(&bench).is_none());
 }
 
 #[test]
-fn an_interrupted_prune_says_what_is_gone_and_what_is_left() {
+fn interrupted_prune_lists_what_is_left() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);
     let experiment = bench.program(&["--iters", "3"]);
     let common = ["run", path(&experiment), "--hosts", path(&hosts), "--runs-per-host", "4"];
     for given in [["--seeds", "1,1"], ["--seeds", "1..2"]] {
         let set = ["--set", "run.seed=1"];
-        let (code, text) = told(&bench, &[&common[..], &given, &set].concat());
-        let says = text.contains("named twice") || text.contains("given by --set");
-        assert!(code == Some(2) && says && !text.contains("sweep sweep-"), "{text}");
+        let (code, text) = run_command(&bench, &[&common[..], &given, &set].concat());
+        assert_eq!(code, Some(2), "{text}");
+        assert!(sweep(&bench).is_none(), "nothing was launched: {text}");
     }
-    let (code, text) = told(&bench, &[&common[..], &["--seeds", "1..4"]].concat());
+    let (code, text) = run_command(&bench, &[&common[..], &["--seeds", "1..4"]].concat());
     assert_eq!(code, Some(0), "{text}");
     let runs: Vec<String> =
         listed(&hosts).iter().map(|line| line["run"].as_str().unwrap().to_owned()).collect();
@@ -117,14 +185,13 @@ fn an_interrupted_prune_says_what_is_gone_and_what_is_left() {
     // A machine that was busy may have removed all of them before the signal came.
     if gone < 4 {
         assert_eq!(output.status.code(), Some(130), "{text}");
-        assert!(text.contains(&format!("removed {gone} of 4 runs")) && text.contains("left: "), "{text}");
         assert!(left().iter().all(|run| text.contains(run.as_str())) && text.contains("hint: "), "{text}");
-        assert!(told(&bench, &["queue"]).1.contains("sweep-program"), "its table stays with its runs");
+        assert!(sweep(&bench).is_some(), "its table stays with its runs");
     }
     // A sweep goes with the last of its runs.
-    let (code, text) = told(&bench, &prune);
+    let (code, text) = run_command(&bench, &prune);
     assert_eq!(code, Some(0), "{text}");
     assert!(left().is_empty() && listed(&hosts).is_empty());
     assert!(gone == 4 || text.contains("sweep-program"), "{text}");
-    assert!(told(&bench, &["queue"]).1.contains("no sweeps"));
+    assert!(sweep(&bench).is_none());
 }

@@ -62,7 +62,7 @@ class Failure(Exception):
         self.hint = hint
 
 
-def say(text):
+def log(text):
     print(f"libtorch: {text}", file=sys.stderr, flush=True)
 
 
@@ -89,7 +89,7 @@ def parse_record(text):
 
 
 def content(arch):
-    """What the stamp says; it says nothing of the architecture that was once the only one."""
+    """The stamp. It lacks the architecture for x86_64, once the only one."""
     return {"libtorch": TORCH, "format": 3, "requirements": REQUIREMENTS} | ({} if arch == "x86_64" else {"arch": arch})
 
 
@@ -106,13 +106,13 @@ def adopt(folder, arch):
     record = folder / f"torch-{TORCH}.dist-info/RECORD"
     if not (record.is_file() and (folder / "torch/include/torch").is_dir() and (folder / "nvidia").is_dir()):
         return False
-    say(f"checking the libraries and modules that are in {folder}")
-    wanted = {path: value for path, value in parse_record(record.read_text()).items()
+    log(f"checking the libraries and modules that are in {folder}")
+    expected = {path: value for path, value in parse_record(record.read_text()).items()
               if path.startswith("torch/") and not path.startswith(DROPPED) and (".so" in path or path.endswith(".py") or path.startswith("torch/bin/"))}
-    for path, value in wanted.items():
+    for path, value in expected.items():
         file = folder / path
         if not file.is_file() or record_hash(sha256(file)) != value:
-            say(f"{file} is missing or differs")
+            log(f"{file} is missing or differs")
             return False
     write_stamp(folder, arch)
     return True
@@ -145,18 +145,18 @@ def download(wheels, arch):
     hashes = SHA256[arch]
     found = [path for path in wheels.glob("*.whl") if path.name in hashes]
     if len(found) == len(hashes) and all(sha256(path).hexdigest() == hashes[path.name] for path in found):
-        say("the wheels are here already")
+        log("the wheels are here already")
         return
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries", "5",
                "--disable-pip-version-check", "--no-cache-dir", "--dest", str(wheels)]
     tags = [item for name in GLIBCS for item in ("--platform", f"{name}_{arch}")]
     exact = ["--implementation", "cp", "--python-version", PYTHON, "--abi", f"cp{PYTHON}", "--abi", "none", *tags]
-    say("downloading 544 MB: " + ", ".join(REQUIREMENTS))
+    log("downloading 544 MB: " + ", ".join(REQUIREMENTS))
     # A mirror may carry only the wheels of the Python in use; those hold the same libraries.
     for tags_of in (exact, []) if arch == platform.machine() else (exact,):
         if subprocess.run([*command, *tags_of, *REQUIREMENTS], stdout=sys.stderr).returncode == 0:
             return
-        say("no wheels that way" + (", trying those of this Python" if tags_of else ""))
+        log("no wheels that way" + (", trying those of this Python" if tags_of else ""))
     names = ", ".join(hashes)
     raise Failure("pip could not download the wheels (its error is above)",
                   "is this machine online? pip honours HTTPS_PROXY, PIP_INDEX_URL and PIP_CERT; without a network, copy\n"
@@ -187,9 +187,9 @@ def unpack(wheel, tree):
                     done += len(block)
                     if done - shown >= 256 << 20:
                         shown = done
-                        say(f"unpacking {wheel.name.split('-')[0]}: {done >> 20} of {total >> 20} MiB")
+                        log(f"unpacking {wheel.name.split('-')[0]}: {done >> 20} of {total >> 20} MiB")
             if name != record_name and record.get(name) != record_hash(digest):
-                raise Failure(f"{name} in {wheel.name} is not what its RECORD says", f"remove {wheel} and run this again")
+                raise Failure(f"{name} in {wheel.name} does not match its RECORD", f"remove {wheel} and run this again")
 
 
 def fetch(folder, arch):
@@ -207,7 +207,7 @@ def fetch(folder, arch):
         wheel = found[name]
         expected = SHA256[arch].get(wheel.name)
         if expected is None:
-            say(f"{wheel.name} is of another Python: checked by its RECORD only")
+            log(f"{wheel.name} is of another Python: checked by its RECORD only")
         elif sha256(wheel).hexdigest() != expected:
             raise Failure(f"{wheel.name} is damaged", f"remove {wheel} and run this again")
         unpack(wheel, tree)
@@ -217,7 +217,7 @@ def fetch(folder, arch):
     tree.rename(folder)
     shutil.rmtree(partial, ignore_errors=True)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    say(f"{TORCH} is ready in {folder} ({size >> 20} MiB)")
+    log(f"{TORCH} is ready in {folder} ({size >> 20} MiB)")
 
 
 def installed():
@@ -240,14 +240,14 @@ def main(arguments):
     folder = Path(arguments[0]).absolute()
     arch = arguments[1] if len(arguments) == 2 else {"AMD64": "x86_64"}.get(platform.machine(), platform.machine())
     if is_ready(folder, arch):
-        return say(f"{TORCH} is ready in {folder}")
+        return log(f"{TORCH} is ready in {folder}")
     if folder.is_symlink() and not folder.exists():
         raise Failure(f"{folder} is a link to nothing", f"remove it: rm {folder}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.parent / (folder.name + ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_ready(folder, arch) or adopt(folder, arch):
-            return say(f"{TORCH} is ready in {folder}")
+            return log(f"{TORCH} is ready in {folder}")
         if folder.is_symlink():
             raise Failure(f"{folder} is a link to a folder without a complete libtorch {TORCH}", f"remove it: rm {folder}")
         return fetch(folder, arch)
@@ -257,13 +257,13 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except Failure as failure:
-        say(f"error: {failure}")
+        log(f"error: {failure}")
         for line in failure.hint.splitlines():
-            say(f"  hint: {line}")
+            log(f"  hint: {line}")
         sys.exit(1)
     except (OSError, zipfile.BadZipFile) as error:
-        say(f"error: {error}")
-        say("  hint: look at free space and permissions; run it again, what is complete is kept")
+        log(f"error: {error}")
+        log("  hint: check free space and permissions; run it again, what is complete is kept")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

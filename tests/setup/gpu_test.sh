@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 ${CARGO:-cargo} test --workspace "$@" -- --ignored gpu 2>&1 | tee "$log"
-wanted=$(grep -rh '#\[ignore = "GPU' src tests --include=*.rs | wc -l)
+expected=$(grep -rh '#\[ignore = "GPU' src tests --include=*.rs | wc -l)
 passed=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
-echo "gpu-test: $passed of $wanted tests passed"
-[ "$passed" -eq "$wanted" ]
+echo "gpu-test: $passed of $expected tests passed"
+[ "$passed" -eq "$expected" ]

@@ -14,6 +14,6 @@ case $header in
 *) exit 0 ;;
 esac
 folder=$(cd "$(dirname "$path")" && pwd) || exit 0
-# The headers are on the compiler's own path; openssl-sys wants one to be named.
+# The headers are on the compiler's own path; openssl-sys needs a named one.
 [ -f /usr/include/openssl/opensslv.h ] || exit 0
 echo "OPENSSL_NO_VENDOR=1 OPENSSL_STATIC=1 OPENSSL_LIB_DIR=$folder OPENSSL_INCLUDE_DIR=/usr/include"

@@ -1,11 +1,10 @@
 #!/bin/sh
-# Makes sure that the system has what building (`build`) and testing (`test`) need. As root on Debian and its
-# like, missing packages are installed; otherwise one line says what to install. Usage: packages.sh build
-# [openssl] [test] [slurm] [containers]
+# Installs system packages for building (`build`) and testing (`test`), as root on Debian and its derivatives;
+# otherwise prints the command. Usage: packages.sh build [openssl] [test] [slurm] [containers]
 set -u
 
 missing=
-need() { # PACKAGE TEST...: the test says whether the package is there
+need() { # PACKAGE TEST...: TEST succeeds if the package is there
     package=$1
     shift
     "$@" >/dev/null 2>&1 || missing="$missing $package"
@@ -21,7 +20,7 @@ for group in "$@"; do
         # them.
         need perl perl -MIPC::Cmd -MFindBin -MFile::Compare -e 1
         need python3 has python3
-        # Where a Python of one's own comes first on PATH, it needs no package.
+        # A user's own Python that is first on PATH needs no package.
         need python3-pip python3 -m pip --version
         ;;
     test)
@@ -56,7 +55,7 @@ for group in "$@"; do
         need runc has runc
         ;;
     *)
-        echo "packages: unknown group \`$group\`; there are build, openssl, test, slurm and containers" >&2
+        echo "packages: unknown group \`$group\`; expected build, openssl, test, slurm or containers" >&2
         exit 2
         ;;
     esac
@@ -71,7 +70,7 @@ missing=$(printf '%s\n' $missing | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     echo "packages: missing: $missing; install them, then run this again:" >&2
     echo "    sudo apt-get install -y --no-install-recommends $missing" >&2
-    command -v apt-get >/dev/null 2>&1 || echo "packages: (names of Debian; this system calls them by its own)" >&2
+    command -v apt-get >/dev/null 2>&1 || echo "packages: (Debian's names; this system's may differ)" >&2
     exit 1
 fi
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""summary.py LOG SKIPPED STATUS: what the tests said, in one line.
+"""summary.py LOG SKIPPED STATUS: prints the results of all tests in one line.
 
 Reads the runners' summaries in LOG, the tests that called skip! in SKIPPED, and the reasons of #[ignore] in the sources. A test
 that skips itself passes for its runner; here it counts as skipped. Ignored functions whose reason begins with `not a test` are

@@ -3,7 +3,7 @@
 # with cargo otherwise. Lists the tests that cannot run here, with the reasons; the last line counts:
 # `N passed, N failed, N skipped`. Arguments go to the runner, for example a filter.
 #
-# RANKDECK_ALLOW_SKIPS says which skips are allowed: all (default), gpu (reasons that begin with `GPU:`) or
+# RANKDECK_ALLOW_SKIPS selects the allowed skips: all (default), gpu (reasons that begin with `GPU:`) or
 # none.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
@@ -13,7 +13,7 @@ trap '[ -z "${process:-}" ] || kill "$process" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 status=0
 export RANKDECK_SKIPPED=$work/skipped
-# What runs keep beside their folders goes with the tests.
+# State that runs keep outside their folders is removed with the tests.
 mkdir -m 700 "$work/run"
 export XDG_RUNTIME_DIR=$work/run RANKDECK_CACHE=$work/cache
 # The tests start Python a thousand times. A version manager's python3 is a shell script before it is Python,
@@ -35,7 +35,7 @@ stage() {
 }
 
 if [ -z "${RANKDECK_TEST_PYTHON:-}" ]; then
-    # Without it, the tests that need its packages are skipped, and say so.
+    # Without it, the tests that need its packages are counted as skipped.
     if interpreter=$(tests/setup/python.sh "${CARGO_TARGET_DIR:-target}/test-python"); then
         export RANKDECK_TEST_PYTHON=$interpreter
     fi
@@ -52,7 +52,7 @@ else
     runner=(cargo test --no-fail-fast --lib --bins --tests)
 fi
 
-# The trainer's unit tests in one process, beside the others: nextest starts a process for each test, and each
+# The trainer's unit tests in one process, parallel to the others: nextest starts a process for each test, and each
 # would load libtorch, which costs more than all of these tests do.
 units() {
     cargo nextest list "${features[@]}" --list-type binaries-only --message-format json 2>/dev/null |

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Hosts on loopback: each a server of its own with a host key, a port and a working folder.
+/// Hosts on loopback, each with its own server, host key, port and working folder.
 pub struct Loopback {
     pub bench: Bench,
     pub servers: Vec<Sshd>,
@@ -17,12 +17,12 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// `None` has been noted as a skip.
+    /// Starts hosts; `None` if the test is skipped.
     pub fn start(nodes: usize, nproc: usize) -> Option<Loopback> {
         Loopback::start_with(nodes, nproc, "")
     }
 
-    /// The same with more lines for the servers' configuration.
+    /// Like [`Loopback::start`], with more lines for the servers' configuration.
     pub fn start_with(nodes: usize, nproc: usize, extra: &str) -> Option<Loopback> {
         let bench = Bench::new();
         let key = bench.path().join("id");
@@ -51,7 +51,7 @@ impl Loopback {
         Some(Loopback { bench, servers, hosts })
     }
 
-    /// The same hosts after a first run, which has brought them this build's agent.
+    /// Installs this build's agent, as a first run does.
     pub fn with_agent(self) -> Loopback {
         self.servers.iter().for_each(|server| install_agent(&server.folder.join("cache")));
         self
@@ -72,8 +72,7 @@ impl Loopback {
     }
 }
 
-/// Puts this build's agent into a host's cache as a first run would have: folders are named by what is in
-/// them.
+/// Copies this build's agent into a host's cache, as a first run does: folders are named by content.
 fn install_agent(cache: &Path) {
     let console = stripped_console();
     let hash = std::fs::read_to_string(console.with_extension("sha256")).unwrap();
@@ -82,19 +81,19 @@ fn install_agent(cache: &Path) {
     std::fs::copy(console, folder.join("rankdeck")).unwrap();
 }
 
-/// Hosts made of namespaces (tests/testbed); gone when dropped.
+/// Hosts in namespaces (tests/testbed), removed on drop.
 pub struct TestBed {
     pub script: PathBuf,
     pub folder: tempfile::TempDir,
-    /// Of the hosts' user: of this bed alone, so that whatever holds it got it from here.
+    /// Password of the hosts' user, unique to this bed.
     pub password: String,
 }
 
-/// First address of the bed's hosts.
+/// Network of the hosts.
 const NET: &str = "10.77.0";
 
 impl TestBed {
-    /// Hosts as root makes them, or as others can: rootless. `None` has been noted as a skip.
+    /// Starts hosts, rootless if not run as root; `None` if the test is skipped.
     pub fn start(nodes: usize) -> Option<TestBed> {
         for name in ["sshd", "ssh-keygen", "ip", "nft", "unshare", "nsenter", "openssl", "ps", "perl"] {
             if program(name).is_none() {
@@ -107,31 +106,30 @@ impl TestBed {
         let bed = TestBed { script: repository("tests/testbed/testbed"), folder, password };
         let owner = std::process::id().to_string();
         let mut up = bed.call(&["up", &nodes.to_string()]);
-        // Longer than a pipe: some machines run tests with such an environment, and the bed looks for itself
-        // in it.
+        // Longer than a pipe, as the environment is on some machines; the bed searches for itself in it.
         up.env("TESTBED_OWNER", owner).env("TESTBED_BALLAST", "x".repeat(100_000));
         up.env("TESTBED_PASSWORD", &bed.password);
         let up = up.output().unwrap();
-        let said = String::from_utf8_lossy(&up.stderr).into_owned();
-        if said.contains("namespaces here") {
-            skipped(&format!("no test bed: {}", said.trim()));
+        let stderr = String::from_utf8_lossy(&up.stderr).into_owned();
+        if stderr.contains("namespaces here") {
+            skipped(&format!("no test bed: {}", stderr.trim()));
             return None;
         }
-        assert!(up.status.success(), "the test bed does not start: {said}");
+        assert!(up.status.success(), "the test bed does not start: {stderr}");
         Some(bed)
     }
 
-    /// Hosts with passwords and control groups, which only root can make.
+    /// Starts hosts with passwords and control groups, which need root.
     pub fn start_as_root(nodes: usize) -> Option<TestBed> {
         // SAFETY: geteuid takes nothing and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
-            skipped("only root can make hosts with passwords");
+            skipped("only root can create hosts with passwords");
             return None;
         }
         TestBed::start(nodes)
     }
 
-    /// The same hosts after a first run, which has brought them this build's agent.
+    /// Installs this build's agent, as a first run does.
     pub fn with_agent(self) -> TestBed {
         for home in (0..).map(|node| self.folder.path().join(format!("node{node}/home/tb"))) {
             let Ok(facts) = std::fs::metadata(&home) else { break };
@@ -146,14 +144,14 @@ impl TestBed {
     pub fn call(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.script);
         command.args(args).env("TESTBED_DIR", self.folder.path());
-        // Hosts have a /tmp and a /home of their own, which may hide libtorch and the libraries beside it.
+        // Hosts have their own /tmp and /home, which may hide libtorch and the libraries beside it.
         if let Ok(libtorch) = libtorch().canonicalize() {
             command.env("TESTBED_BIND", libtorch.parent().unwrap());
         }
         command
     }
 
-    /// Writes hosts.toml; every host's disk is its own.
+    /// Writes hosts.toml.
     pub fn hosts(&self, nodes: usize, nproc: usize, more: &str) -> PathBuf {
         let mut text = format!("[defaults]\nworkdir = \"work\"\nnproc = {nproc}\n{more}");
         for node in 0..nodes {
@@ -161,8 +159,8 @@ impl TestBed {
         }
         let path = self.folder.path().join("hosts.toml");
         std::fs::write(&path, text).unwrap();
-        // The bed's own configuration knows its hosts by name; the rendezvous wants addresses. With
-        // BatchMode, Debian's ssh sets ServerAliveInterval to 300.
+        // The configuration of the bed has host names, but the rendezvous needs addresses. With BatchMode,
+        // Debian's ssh sets ServerAliveInterval to 300.
         let config = std::fs::read_to_string(self.folder.path().join("client/config")).unwrap();
         std::fs::write(
             self.folder.path().join("config"),
@@ -181,12 +179,12 @@ impl TestBed {
         Console::spawn(command)
     }
 
-    /// A program in the console's place of the bed.
+    /// Returns a program on the console's host of the bed.
     fn inside(&self, program: &Path) -> Command {
         self.call(&["exec", "console", program.to_str().unwrap()])
     }
 
-    /// A command of this build there.
+    /// Returns a command of this build on the console's host.
     pub fn rankdeck(&self, hosts: &Path, args: &[&str]) -> Command {
         let mut command = self.inside(&stripped_console());
         command.args(args).args(["--hosts", hosts.to_str().unwrap()]);
@@ -194,7 +192,7 @@ impl TestBed {
         command
     }
 
-    /// A command of this build in a terminal there.
+    /// Starts a command of this build in a terminal on the console's host.
     pub fn terminal(&self, hosts: &Path, args: &[&str]) -> Terminal {
         let folder = self.folder.path().display().to_string();
         let config = self.folder.path().join("config").display().to_string();
@@ -206,27 +204,27 @@ impl TestBed {
         Terminal::start_in(self.folder.path(), self.script.to_str().unwrap(), &words, &envs)
     }
 
-    /// Where the hosts have this machine's libtorch, as a line of hosts.toml.
+    /// Returns a line of hosts.toml with this machine's libtorch as the hosts see it.
     pub fn libtorch(&self) -> String {
         let folder = libtorch().canonicalize().unwrap();
         format!("libtorch = {:?}\n", Path::new("/mnt/bound").join(folder.file_name().unwrap()))
     }
 
-    /// Breaks something.
+    /// Injects a fault.
     pub fn fault(&self, node: usize, args: &[&str]) {
         let node = format!("node{node}");
         let output = self.call(&[&["fault", &node], args].concat()).output().unwrap();
         assert!(output.status.success(), "{args:?}: {output:?}");
     }
 
-    /// Runs a shell line on a host, as its root.
+    /// Runs a shell line on a host as root.
     pub fn on(&self, node: usize, line: &str) -> String {
         let output = self.call(&["exec", &format!("node{node}"), "sh", "-c", line]).output().unwrap();
         assert!(output.status.success(), "{line}: {output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What runs on a host besides its own servers.
+    /// Lists the processes of a host, except its servers.
     pub fn processes(&self, node: usize) -> String {
         let output = self.call(&["ps", &format!("node{node}")]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -236,7 +234,7 @@ impl TestBed {
 impl Drop for TestBed {
     fn drop(&mut self) {
         let down = self.call(&["down"]).output().unwrap();
-        let said = String::from_utf8_lossy(&down.stderr);
-        assert!(down.status.success() || std::thread::panicking(), "the test bed does not end: {said}");
+        let stderr = String::from_utf8_lossy(&down.stderr);
+        assert!(down.status.success() || std::thread::panicking(), "the test bed does not end: {stderr}");
     }
 }

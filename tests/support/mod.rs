@@ -1,5 +1,5 @@
-//! What integration tests share: a console process with its JSON lines, run directories, hosts files,
-//! processes to clean up.
+//! Fixtures of integration tests: a console process with its JSON lines, run folders, hosts files, process
+//! cleanup.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod hosts;
@@ -7,6 +7,7 @@ pub mod random;
 pub mod slurm;
 pub mod sshd;
 pub mod terminal;
+pub mod texts;
 
 use rankdeck_testkit::{repository, skipped};
 use serde_json::Value;
@@ -21,13 +22,13 @@ pub fn rankdeck() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rankdeck"))
 }
 
-/// The console without symbols, with the trainer beside it: what tests use that send it to hosts over SSH.
-/// Half the size is half the time to encrypt, write and hash it there.
+/// Returns the console without symbols, with the trainer beside it, for tests that upload it over SSH: half
+/// the size halves the time to encrypt, write and hash it.
 pub fn stripped_console() -> PathBuf {
     let console = Path::new(env!("CARGO_BIN_EXE_rankdeck"));
     let folder = console.with_file_name("stripped");
     std::fs::create_dir_all(&folder).unwrap();
-    // Each test is a process of its own: the first one makes it for all.
+    // Each test is its own process; the first one creates it for all.
     let lock = std::fs::File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
     let changed = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
@@ -37,7 +38,7 @@ pub fn stripped_console() -> PathBuf {
             continue;
         }
         let new = there.with_extension("new");
-        // The trainer keeps its symbols: evidence names its functions.
+        // The trainer keeps its symbols for the evidence.
         let made = name == "rankdeck" && {
             let mut strip = Command::new("strip");
             strip.arg("--strip-all").arg("-o").args([&new, &built]);
@@ -56,12 +57,12 @@ pub fn stripped_console() -> PathBuf {
 }
 
 fn sha256(file: &Path) -> String {
-    let told = Command::new("openssl").args(["dgst", "-sha256", "-r"]).arg(file).output().unwrap();
-    assert!(told.status.success(), "{told:?}");
-    String::from_utf8(told.stdout).unwrap()
+    let output = Command::new("openssl").args(["dgst", "-sha256", "-r"]).arg(file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
-/// The trainer, which is built beside the console; `None` has been noted as a skip.
+/// Returns the trainer beside the console; `None` if the test is skipped.
 pub fn trainer() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_BIN_EXE_rankdeck")).with_file_name("rankdeck-trainer");
     if path.is_file() {
@@ -76,27 +77,27 @@ pub fn libtorch() -> PathBuf {
     std::env::var_os("LIBTORCH").map_or_else(|| repository(".libtorch/torch"), PathBuf::from)
 }
 
-/// tests/programs/rank.py as a command that needs no file on the host: what stands in `command = [...]`.
+/// Returns tests/programs/rank.py as the content of `command = [...]`, without a file on the host.
 pub fn rank_program(args: &[&str]) -> String {
     let program = std::fs::read_to_string(repository("tests/programs/rank.py")).unwrap();
     let words = ["python3", "-u", "-c", &program].into_iter().chain(args.iter().copied());
     words.map(|word| Value::from(word).to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A folder of its own for one test: hosts.toml, experiments and the run directories of local hosts. Whatever
-/// still runs there is killed on drop.
+/// Folder of one test: hosts.toml, experiments and the run folders of local hosts. Its processes are killed
+/// on drop.
 pub struct Bench {
     /// The folder.
     pub folder: tempfile::TempDir,
 }
 
 impl Bench {
-    /// An empty folder.
+    /// Creates an empty folder.
     pub fn new() -> Bench {
         Bench { folder: tempfile::Builder::new().prefix("rankdeck-test-").tempdir().unwrap() }
     }
 
-    /// The folder's path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -108,7 +109,7 @@ impl Bench {
         path
     }
 
-    /// Writes a hosts.toml of `nodes` local hosts with `nproc` ranks each.
+    /// Writes a hosts.toml with `nodes` local hosts with `nproc` ranks each.
     pub fn local_hosts(&self, nodes: usize, nproc: usize) -> PathBuf {
         let mut text = format!("[defaults]\ntransport = \"local\"\nworkdir = {:?}\n", self.path());
         for node in 0..nodes {
@@ -128,7 +129,7 @@ impl Bench {
         )
     }
 
-    /// Pids of all processes that carry the mark of a run of this folder, agents included.
+    /// Returns all processes of runs in this folder, including agents.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let needle = self.path().display().to_string();
         let mut found = Vec::new();
@@ -145,7 +146,7 @@ impl Bench {
                 stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z') || rest.starts_with('X'));
             let [environment, command] =
                 ["environ", "cmdline"].map(|file| String::from_utf8_lossy(&read(file)).replace('\0', " "));
-            // Without a command line it has given up its memory since: it ends, whatever it was.
+            // A process without a command line is exiting.
             let is_there = !zombie && !command.is_empty();
             if is_there && (environment.contains(&needle) || command.contains(&needle)) {
                 found.push((pid, command));
@@ -154,9 +155,11 @@ impl Bench {
         found
     }
 
-    /// Processes of ranks and their descendants only: no console, agent or guard.
+    /// Returns the processes of ranks and their descendants, without consoles, agents and guards.
     pub fn rank_processes(&self) -> Vec<(u32, String)> {
-        self.processes().into_iter().filter(|(_, command)| !command.contains("rankdeck ")).collect()
+        // A preflight also starts the interpreter of the ranks, with its own script.
+        let is_rank = |command: &str| !["rankdeck ", "RANKDECK-"].iter().any(|other| command.contains(other));
+        self.processes().into_iter().filter(|(_, command)| is_rank(command)).collect()
     }
 }
 
@@ -173,7 +176,7 @@ impl Drop for Bench {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        // An agent and its guard that were killed together have removed nothing.
+        // An agent and its guard that were killed together could not clean up.
         for run in std::fs::read_dir(self.path().join("runs")).into_iter().flatten().flatten() {
             let _ = rankdeck()
                 .args(["agent", "sweep", "--run"])
@@ -185,29 +188,29 @@ impl Drop for Bench {
     }
 }
 
-/// Sends a signal; a process that is gone is fine.
+/// Sends a signal; ignores processes that have ended.
 pub fn kill(pid: u32, signal: i32) {
     // SAFETY: kill has no memory effects.
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-/// When a wait is given up that takes at most `seconds` on a quiet machine: beside nine other tests on two
-/// cores it may take three times as long, and one that is over sooner costs nothing.
+/// Returns the deadline of a wait of at most `seconds` on an idle machine. With nine other tests on two cores
+/// it may take three times as long.
 fn deadline(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(3 * seconds)
 }
 
-/// Polls until `done` or panics when `seconds` of a quiet machine are over.
+/// Polls until `done`; panics after the deadline.
 pub fn wait_until(what: &str, seconds: u64, mut done: impl FnMut() -> bool) {
     let deadline = deadline(seconds);
     loop {
-        let asked = Instant::now();
+        let began = Instant::now();
         if done() {
             return;
         }
         assert!(Instant::now() < deadline, "not within 3 x {seconds} s: {what}");
-        // Some questions are commands: most of the machine is left to what is waited for.
-        std::thread::sleep((asked.elapsed() * 3).max(Duration::from_millis(20)));
+        // Some checks run commands; leave most of the machine to the program under test.
+        std::thread::sleep((began.elapsed() * 3).max(Duration::from_millis(20)));
     }
 }
 
@@ -215,18 +218,18 @@ pub fn wait_until(what: &str, seconds: u64, mut done: impl FnMut() -> bool) {
 pub struct Console {
     child: Child,
     lines: Receiver<Value>,
-    /// Everything seen so far.
+    /// All lines so far.
     pub seen: Vec<Value>,
     stderr: Option<std::thread::JoinHandle<String>>,
 }
 
 impl Console {
-    /// Starts `rankdeck ARGS --headless --json` where the hosts file is, so that its record goes there.
+    /// Starts `rankdeck ARGS --headless --json` in the folder of the hosts file, so that its record is there.
     pub fn start(args: &[&str]) -> Console {
         let mut command = rankdeck();
         command.args(args).args(["--headless", "--json"]);
         let hosts = args.iter().skip_while(|arg| **arg != "--hosts").nth(1).expect("--hosts FILE");
-        command.current_dir(Path::new(hosts).parent().expect("the hosts file lies in a folder"));
+        command.current_dir(Path::new(hosts).parent().expect("a folder of the hosts file"));
         Console::spawn(command)
     }
 
@@ -253,12 +256,12 @@ impl Console {
         Console { child, lines, seen: Vec::new(), stderr: Some(stderr) }
     }
 
-    /// Its process id.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for a line that fits, seen lines included.
+    /// Waits for a matching line, including earlier ones.
     pub fn wait_for(&mut self, what: &str, seconds: u64, fits: impl Fn(&Value) -> bool) -> Value {
         if let Some(value) = self.seen.iter().find(|value| fits(value)) {
             return value.clone();
@@ -266,7 +269,7 @@ impl Console {
         self.wait_for_new(what, seconds, fits)
     }
 
-    /// Waits for a line that fits and comes after this call.
+    /// Waits for a matching line after this call.
     pub fn wait_for_new(&mut self, what: &str, seconds: u64, fits: impl Fn(&Value) -> bool) -> Value {
         let deadline = deadline(seconds);
         loop {
@@ -283,7 +286,7 @@ impl Console {
         }
     }
 
-    /// Takes what comes within `time`.
+    /// Reads lines for `time`.
     pub fn drain(&mut self, time: Duration) {
         let deadline = Instant::now() + time;
         while let Ok(value) = self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -291,17 +294,17 @@ impl Console {
         }
     }
 
-    /// Waits for a kind.
+    /// Waits for a line of a kind, including earlier ones.
     pub fn wait_kind(&mut self, kind: &str, seconds: u64) -> Value {
         self.wait_for(kind, seconds, |value| value["kind"] == kind)
     }
 
-    /// All lines of a kind so far.
+    /// Returns all lines of a kind so far.
     pub fn all(&self, kind: &str) -> Vec<Value> {
         self.seen.iter().filter(|value| value["kind"] == kind).cloned().collect()
     }
 
-    /// Waits for the end; all remaining lines go to `seen`.
+    /// Waits for the end; adds the remaining lines to `seen`.
     pub fn finish(&mut self, seconds: u64) -> ExitStatus {
         let deadline = deadline(seconds);
         loop {
@@ -316,19 +319,19 @@ impl Console {
         self.child.wait().unwrap()
     }
 
-    /// What it said on stderr, once it has ended.
+    /// Returns its stderr after its end.
     pub fn stderr(&mut self) -> String {
         self.stderr.take().map(|thread| thread.join().unwrap()).unwrap_or_default()
     }
 
-    /// Its last line and its stderr, once it has ended: what a failed assertion wants to show.
-    pub fn told(&mut self) -> String {
+    /// Returns its last line and its stderr after its end, for messages of assertions.
+    pub fn transcript(&mut self) -> String {
         let stderr = self.stderr();
         format!("{:?}\n{stderr}", self.seen.last())
     }
 
-    /// Sends it a signal, and waits for its end where that cannot be withstood: a console that is dropped
-    /// while it dies has its children ended, too.
+    /// Sends a signal, and waits for the end after SIGKILL: dropping a console that is still exiting also
+    /// kills its children.
     pub fn signal(&mut self, signal: i32) {
         kill(self.child.id(), signal);
         if signal == libc::SIGKILL {
@@ -336,7 +339,7 @@ impl Console {
         }
     }
 
-    /// Ends it, and what it runs where it is a script that passes nothing on: that would keep our pipes open.
+    /// Kills the process and its children, which would keep the pipes open: scripts do not forward signals.
     fn end(&mut self) {
         let pid = self.child.id();
         let below = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! A small real Slurm on this machine: munged, slurmctld and two slurmd of their own ports and folders, as
-//! whoever runs the tests.
+//! A small real Slurm on this machine, as the current user: munged, slurmctld and two slurmd with their own
+//! ports and folders.
 //!
-//! Several slurmd on one machine work when each is told its node name (`slurmd -N`). No cgroups:
+//! Several slurmd work on one machine if each has its own node name (`slurmd -N`). Without cgroups:
 //! `proctrack/linuxproc`.
 
 use rankdeck_testkit::{free_port, program, skipped};
@@ -10,19 +10,18 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The daemons; ended on drop.
+/// The daemons, ended on drop.
 pub struct Slurm {
     folder: tempfile::TempDir,
     daemons: Vec<Child>,
     reaper: Option<Child>,
 }
 
-/// Where the daemons of nodes begin among [`Slurm::daemons`]: behind munged and slurmctld.
+/// Index of the first node in [`Slurm::daemons`], after munged and slurmctld.
 const NODES: usize = 2;
 
-/// Ends everything whose environment names the folder `$1`, and removes the folder, once its standard input
-/// is at its end: that comes with the end of the test, however it ends. A killed test drops nothing, and
-/// slurmstepd is nobody's child.
+/// Kills all processes whose environment contains the folder `$1`, and removes the folder, when its standard
+/// input ends, at the latest with the test. A killed test drops nothing, and slurmstepd is a daemon.
 const REAPER: &str = r#"
 cat >/dev/null
 round=0
@@ -38,18 +37,14 @@ done
 rm -rf "$1"
 "#;
 
-/// Why there is no Slurm here.
+/// Returns why Slurm cannot be started.
 fn missing() -> Option<String> {
     let absent: Vec<&str> = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel"]
         .into_iter()
         .filter(|name| program(name).is_none())
         .collect();
-    (!absent.is_empty()).then(|| {
-        format!(
-            "no {} here; `apt-get install slurmctld slurmd slurm-client munge` brings them",
-            absent.join(", ")
-        )
-    })
+    (!absent.is_empty())
+        .then(|| format!("no {}; `apt-get install slurmctld slurmd slurm-client munge`", absent.join(", ")))
 }
 
 fn daemon(name: &str) -> Command {
@@ -57,19 +52,19 @@ fn daemon(name: &str) -> Command {
 }
 
 impl Slurm {
-    /// Two nodes `n0` and `n1` that are idle; `None` has been noted as a skip.
+    /// Starts two idle nodes `n0` and `n1`; `None` if the test is skipped.
     pub fn start() -> Option<Slurm> {
         Slurm::start_with("", 0)
     }
 
-    /// The same, each with so many GPUs, at most 4. Slurm takes any device for one, and names them by number
-    /// in `CUDA_VISIBLE_DEVICES`.
+    /// Starts nodes with up to 4 GPUs each. Slurm accepts any device as a GPU, and lists their indices in
+    /// `CUDA_VISIBLE_DEVICES`.
     pub fn start_with_gpus(gpus: usize) -> Option<Slurm> {
         Slurm::start_with("", gpus)
     }
 
-    /// The same where a job that is requeued waits for seconds, not for two minutes: until no credential of
-    /// its former steps is valid.
+    /// Starts a Slurm in which requeued jobs wait seconds instead of two minutes for the credentials of their
+    /// former steps to expire.
     pub fn start_requeueing() -> Option<Slurm> {
         Slurm::start_with(",cred_expire=15", 0)
     }
@@ -79,7 +74,7 @@ impl Slurm {
             skipped(&why);
             return None;
         }
-        // A short path: sockets live in it.
+        // A short path, for sockets.
         let folder = tempfile::Builder::new().prefix("rd-slurm-").tempdir_in("/tmp").unwrap();
         let dir = folder.path().to_owned();
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
@@ -148,8 +143,8 @@ impl Slurm {
         node_daemon
     }
 
-    /// A node's daemon dies, and the controller takes the node for dead, as it does by itself after a while.
-    /// What runs there goes on.
+    /// Kills the daemon of a node and marks the node as down, as the controller does after a timeout. Its
+    /// processes continue.
     pub fn node_down(&mut self, node: usize) {
         let daemon = &mut self.daemons[NODES + node];
         daemon.kill().unwrap();
@@ -157,7 +152,7 @@ impl Slurm {
         self.ask("scontrol", &["update", &format!("nodename=n{node}"), "state=down", "reason=broken"]);
     }
 
-    /// It comes back.
+    /// Restarts the daemon of a node.
     pub fn node_up(&mut self, node: usize) {
         let node_daemon = self.node_daemon(node);
         self.spawn(node_daemon);
@@ -188,12 +183,12 @@ impl Slurm {
         }
     }
 
-    /// Its configuration file.
+    /// Returns the configuration file.
     pub fn conf(&self) -> PathBuf {
         self.folder.path().join("slurm.conf")
     }
 
-    /// A command of Slurm, or one that uses Slurm.
+    /// Returns a command of Slurm, or one that uses it.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("SLURM_CONF", self.conf());
@@ -205,14 +200,13 @@ impl Slurm {
         command
     }
 
-    /// What a command of Slurm prints.
+    /// Returns the output of a Slurm command.
     pub fn ask(&self, program: &str, args: &[&str]) -> String {
         let output = self.command(program).args(args).output().unwrap();
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Ends the time of a job in so many seconds. Where that moment is over when the controller reads it, it
-    /// is refused.
+    /// Sets the end of a job. Slurm rejects a time in the past.
     pub fn end_in(&self, job: &str, seconds: u32) {
         super::wait_until("the job's end is set", 30, || {
             let words = ["update".to_owned(), format!("JobId={job}"), format!("EndTime=now+{seconds}")];

@@ -1,4 +1,4 @@
-//! A real OpenSSH server on 127.0.0.1, for the current user, in a temporary folder; gone when dropped.
+//! A real OpenSSH server on 127.0.0.1, for the current user, in a temporary folder, ended on drop.
 
 pub use rankdeck_testkit::program;
 use rankdeck_testkit::{free_port, skipped};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Generous bound of everything that should happen at once; machines that run tests are busy.
+/// Timeout of steps that should be immediate; machines that run tests are busy.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until `holds`.
@@ -20,7 +20,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Makes a key pair `path` and `path.pub`.
+/// Creates a key pair `path` and `path.pub`.
 pub fn keygen(path: &Path, kind: &str, passphrase: &str) {
     let status = Command::new("ssh-keygen")
         .args(["-q", "-t", kind, "-a", "1", "-N", passphrase, "-C", "test", "-f"])
@@ -33,9 +33,9 @@ pub fn keygen(path: &Path, kind: &str, passphrase: &str) {
 
 /// A running server.
 pub struct Sshd {
-    /// Its port.
+    /// Port.
     pub port: u16,
-    /// Folder of its keys, log and remote caches.
+    /// Folder with keys, log and remote caches.
     pub folder: PathBuf,
     extra: String,
     child: Option<Child>,
@@ -43,8 +43,8 @@ pub struct Sshd {
 }
 
 impl Sshd {
-    /// Starts one with `extra` lines of configuration (the first line of a kind wins, so they come first);
-    /// `None` has been noted as a skip.
+    /// Starts a server with `extra` lines of configuration, which come first because the first line of a kind
+    /// applies; `None` if the test is skipped.
     pub fn start(extra: &str) -> Option<Sshd> {
         for name in ["sshd", "ssh-keygen", "ssh", "python3"] {
             if program(name).is_none() {
@@ -61,16 +61,16 @@ impl Sshd {
         Some(server)
     }
 
-    /// Starts it again with other lines of configuration.
+    /// Restarts with other lines of configuration.
     pub fn configure(&mut self, extra: &str) {
         self.down();
         self.extra = extra.into();
         self.up();
     }
 
-    /// Starts it (again), on its old port if it had one.
+    /// Starts the server, on its former port if it had one.
     pub fn up(&mut self) {
-        // A privileged server wants its separation folder, which only boot scripts make.
+        // A privileged server needs its separation folder, which boot scripts create.
         let _ = fs::create_dir_all("/run/sshd");
         let binary = program("sshd").unwrap();
         let deadline = Instant::now() + PATIENCE;
@@ -89,8 +89,7 @@ impl Sshd {
                 .stdin(Stdio::null())
                 .spawn()
                 .unwrap();
-            // Somebody else may have taken the port meanwhile; then the server ends and another port is
-            // tried.
+            // If the port was taken meanwhile, the server ends and another port is tried.
             while child.try_wait().unwrap().is_none() {
                 assert!(Instant::now() < deadline, "sshd does not listen: {}", self.log());
                 if self.log().contains(&format!("Server listening on 127.0.0.1 port {port}."))
@@ -108,7 +107,7 @@ impl Sshd {
 
     fn config(&self, port: u16) -> String {
         let folder = self.folder.display();
-        // SHLVL keeps bash from reading the start files of whoever runs the tests. Real GPUs stay hidden.
+        // With SHLVL, bash skips the start files of the current user. Real GPUs are hidden.
         format!(
             "{}\nListenAddress 127.0.0.1\nPort {port}\nHostKey {folder}/host_ed25519\nPidFile none\nAuthorizedKeysFile {folder}/authorized_keys\n\
              StrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
@@ -117,31 +116,30 @@ impl Sshd {
         )
     }
 
-    /// Lets the owner of `key.pub` in.
+    /// Accepts the key `key.pub`.
     pub fn authorize(&self, key: &Path) {
         let public = fs::read_to_string(key.with_extension("pub")).unwrap();
         let file = self.folder.join("authorized_keys");
         fs::write(&file, fs::read_to_string(&file).unwrap() + &public).unwrap();
     }
 
-    /// `type base64` of its host key file `name`.
+    /// Returns `type base64` of the host key file `name`.
     pub fn host_key(&self, name: &str) -> String {
         let public = fs::read_to_string(self.folder.join(name).with_extension("pub")).unwrap();
         public.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
     }
 
-    /// Everything it has logged.
+    /// Returns the log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// How many logins it has accepted.
+    /// Returns the number of accepted logins.
     pub fn logins(&self) -> usize {
         self.log().matches("Accepted publickey ").count()
     }
 
-    /// Stops the server and every session, or lets them go on: to a client this looks like a network that
-    /// carries nothing.
+    /// Suspends or resumes the server and its sessions, which a client sees as a dead network.
     pub fn stall(&self, stalled: bool) {
         let signal = if stalled { libc::SIGSTOP } else { libc::SIGCONT };
         let Some(process) = &self.child else { return };
@@ -151,8 +149,8 @@ impl Sshd {
         kill(process.id(), signal);
     }
 
-    /// Ends every session, as a crash of its sshd process would; the listener stays. `true` when there was
-    /// one.
+    /// Kills every session, as a crash of its sshd process would; the listener stays. Returns whether there
+    /// was one.
     pub fn kill_sessions(&self) -> bool {
         let Some(child) = &self.child else { return false };
         let below = descendants(child.id());
@@ -163,13 +161,13 @@ impl Sshd {
         !sessions.is_empty()
     }
 
-    /// Is anybody logged in, or about to be?
+    /// Returns whether there is a session or login.
     pub fn has_sessions(&self) -> bool {
         let Some(child) = &self.child else { return false };
         descendants(child.id()).into_iter().any(|pid| command(pid).starts_with("sshd"))
     }
 
-    /// Ends it and its sessions.
+    /// Ends the server and its sessions.
     pub fn down(&mut self) {
         self.kill_sessions();
         if let Some(mut child) = self.child.take() {
@@ -182,7 +180,7 @@ impl Sshd {
 impl Drop for Sshd {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- sshd said:\n{}", self.log());
+            eprintln!("--- log of sshd:\n{}", self.log());
         }
         self.down();
     }
@@ -198,7 +196,7 @@ fn command(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
 }
 
-/// All processes below `pid`.
+/// Returns all descendants of `pid`.
 fn descendants(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());

@@ -1,29 +1,31 @@
-//! A program in a real terminal: what it draws, what is typed, and how it ends.
+//! A program in a real terminal: its screen, input and exit.
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use std::io::{Read, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes longer unless it hangs, even where ten others compile.
+/// Timeout of each step, for a machine that is also compiling.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A terminal with a program in it, killed and reaped at the end.
+/// A terminal with a program, killed on drop.
 pub struct Terminal {
     pub screen: Arc<Mutex<vt100::Parser>>,
     pub raw: Arc<Mutex<Vec<u8>>>,
+    /// Whether output of the program is read.
+    reads: Arc<(Mutex<bool>, Condvar)>,
     writer: Box<dyn Write + Send>,
     master: Box<dyn MasterPty + Send>,
     pub child: Box<dyn Child + Send + Sync>,
 }
 
 impl Terminal {
-    /// Starts a program in 30 rows and 100 columns.
+    /// Starts a program in a terminal of 30 rows and 100 columns.
     pub fn start(program: &str, args: &[&str], envs: &[(&str, &str)]) -> Terminal {
         Terminal::start_in(&std::env::temp_dir(), program, args, envs)
     }
 
-    /// The same, in a folder.
+    /// Starts a program in a folder.
     pub fn start_in(
         folder: &std::path::Path,
         program: &str,
@@ -47,15 +49,19 @@ impl Terminal {
         let raw = Arc::new(Mutex::new(Vec::new()));
         let mut reader = pair.master.try_clone_reader().unwrap();
         let (to_screen, to_raw) = (Arc::clone(&screen), Arc::clone(&raw));
+        let reads = Arc::new((Mutex::new(true), Condvar::new()));
+        let may_read = Arc::clone(&reads);
         std::thread::spawn(move || {
             let mut bytes = [0; 8192];
             while let Ok(n @ 1..) = reader.read(&mut bytes) {
+                let gate = may_read.0.lock().unwrap();
+                drop(may_read.1.wait_while(gate, |reads| !*reads).unwrap());
                 to_screen.lock().unwrap().process(&bytes[..n]);
                 to_raw.lock().unwrap().extend_from_slice(&bytes[..n]);
             }
         });
         let writer = pair.master.take_writer().unwrap();
-        Terminal { screen, raw, writer, master: pair.master, child }
+        Terminal { screen, raw, reads, writer, master: pair.master, child }
     }
 
     pub fn text(&self) -> String {
@@ -71,7 +77,33 @@ impl Terminal {
         self.writer.flush().unwrap();
     }
 
-    /// What the program has written so far, with everything that moves the cursor.
+    /// Sets whether output is read; if not, the terminal behaves like one behind a dead connection.
+    pub fn read(&self, reads: bool) {
+        *self.reads.0.lock().unwrap() = reads;
+        self.reads.1.notify_all();
+    }
+
+    /// Returns whether a thread of the program is blocked writing.
+    pub fn is_stuck(&self) -> bool {
+        let tasks = format!("/proc/{}/task", self.child.process_id().unwrap());
+        let writes = format!("{} ", libc::SYS_write);
+        std::fs::read_dir(tasks).unwrap().flatten().any(|task| {
+            std::fs::read_to_string(task.path().join("syscall")).is_ok_and(|call| call.starts_with(&writes))
+        })
+    }
+
+    /// Stops reading, and requests redraws until the buffer is full.
+    pub fn fill(&mut self) {
+        self.read(false);
+        let deadline = Instant::now() + DEADLINE;
+        while !self.is_stuck() {
+            assert!(Instant::now() < deadline, "the terminal does not become full");
+            self.send("\x0c");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Returns the raw output so far.
     pub fn written(&self) -> String {
         String::from_utf8_lossy(&self.raw.lock().unwrap()).into_owned()
     }
@@ -87,7 +119,7 @@ impl Terminal {
         assert_eq!(unsafe { libc::kill(self.child.process_id().unwrap() as i32, signal) }, 0);
     }
 
-    /// Signals the program and its children: where it runs behind a script that passes nothing on.
+    /// Signals the program and its children, for scripts that do not forward signals.
     pub fn signal_all(&self, signal: i32) {
         let pid = self.child.process_id().unwrap();
         let children =
@@ -101,11 +133,7 @@ impl Terminal {
     pub fn until(&self, what: &str, condition: impl Fn(&Terminal) -> bool) {
         let deadline = Instant::now() + DEADLINE;
         while !condition(self) {
-            assert!(
-                Instant::now() < deadline,
-                "waited in vain for {what}; the screen shows:\n{}",
-                self.text()
-            );
+            assert!(Instant::now() < deadline, "timed out: {what}; the screen shows:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -125,7 +153,7 @@ impl Terminal {
         }
     }
 
-    /// Modes of the terminal: (canonical, echo, signals).
+    /// Returns the modes of the terminal: canonical, echo, signals.
     pub fn modes(&self) -> (bool, bool, bool) {
         let fd = self.master.as_raw_fd().unwrap();
         // SAFETY: all-zero is a valid termios, which tcgetattr fills in; the descriptor is open.
@@ -138,7 +166,7 @@ impl Terminal {
         (has(libc::ICANON), has(libc::ECHO), has(libc::ISIG))
     }
 
-    /// The terminal is as a shell wants it: modes, screen, cursor, mouse, paste.
+    /// Checks that the terminal is restored: modes, screen, cursor, mouse, paste.
     pub fn assert_restored(&self) {
         self.until("the normal screen", |terminal| !terminal.alternate());
         assert_eq!(self.modes(), (true, true, true));

@@ -11,7 +11,7 @@ FAULT_HELP='network
   reset [PORT]            RST every established connection (default: of its sshd)
 processes
   kill                    all processes of the host die, their sockets are closed
-  crash                   power loss: the link goes first, so peers hear nothing; then boot
+  crash                   power loss: the link goes first, so peers get no message; then boot
   freeze|thaw             stop the whole host (cgroup v2, else SIGSTOP); the kernel still acknowledges
   stop sshd|sessions | cont    SIGSTOP of the listener, or of the sessions
   sshd kill|start|restart      only the listener; sessions go on

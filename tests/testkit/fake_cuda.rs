@@ -1,16 +1,14 @@
-//! GPUs on a machine without any: fakes of NVIDIA's libraries (`tests/fake_cuda`) below the real
-//! `libtorch_cuda.so`.
+//! Fake GPUs: fakes of NVIDIA's libraries (`tests/fake_cuda`) under the real `libtorch_cuda.so`.
 //!
-//! Kernels do nothing, so no number that was computed "on the GPU" means anything. Everything else is real:
-//! which device, which call in which order, which copies, what NCCL exchanges, who waits for whom. All of it
-//! is counted.
+//! Kernels do nothing, so numbers computed on the GPU are meaningless. The rest is real and counted: devices,
+//! the order of calls, copies, NCCL's exchanges, synchronization.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// GPUs for the processes that are started with [`FakeCuda::apply`].
+/// GPUs for processes started with [`FakeCuda::apply`].
 #[derive(Debug)]
 pub struct FakeCuda {
     built: PathBuf,
@@ -18,11 +16,11 @@ pub struct FakeCuda {
     knobs: BTreeMap<String, String>,
 }
 
-/// What a process did so far, by name (`launches`, `bytes_down`; see `tests/fake_cuda/driver.c`).
+/// Counters of processes by name (`launches`, `bytes_down`; see `tests/fake_cuda/driver.c`).
 pub type Counts = BTreeMap<String, u64>;
 
-/// Where the libraries are, built once; an error says why they cannot be. `without` is a symbol that one of
-/// them lacks, `LIBRARY:SYMBOL`, or empty.
+/// Returns the folder of the libraries, built once. `without`: a symbol to leave out, `LIBRARY:SYMBOL`, or
+/// empty.
 fn built(without: &str) -> Result<PathBuf, String> {
     static BUILT: Mutex<BTreeMap<String, Result<PathBuf, String>>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,8 +41,8 @@ fn build(without: &str) -> Result<PathBuf, String> {
     command.arg(super::repository("tests/fake_cuda/build.py")).arg(&torch).arg(&out);
     command.args(Some(without).filter(|symbol| !symbol.is_empty()));
     let output = command.output().map_err(|error| format!("python3: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    match (output.status.success(), said.as_str()) {
+    let problem = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match (output.status.success(), problem.as_str()) {
         (true, "") => Ok(out),
         (true, why) => Err(why.to_owned()),
         (false, _) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
@@ -52,12 +50,12 @@ fn build(without: &str) -> Result<PathBuf, String> {
 }
 
 impl FakeCuda {
-    /// GPUs with these knobs (`tests/fake_cuda/fake.h` lists them); notes go into `folder`. `None` has been
-    /// noted as a skip.
+    /// Creates GPUs with these knobs (`tests/fake_cuda/fake.h` lists them) and their files in `folder`;
+    /// `None` if the test is skipped.
     ///
     /// # Panics
     ///
-    /// When the folder cannot be written.
+    /// If the folder cannot be written.
     pub fn new(folder: &Path, knobs: &[(&str, &str)]) -> Option<FakeCuda> {
         let without = knobs.iter().find(|(knob, _)| *knob == "without");
         let built = match built(without.map_or("", |(_, symbol)| symbol)) {
@@ -75,11 +73,11 @@ impl FakeCuda {
         Some(fake)
     }
 
-    /// Turns a knob; processes that run notice it the next time they look.
+    /// Sets a knob; running processes read it again.
     ///
     /// # Panics
     ///
-    /// When the folder cannot be written.
+    /// If the folder cannot be written.
     #[expect(clippy::expect_used, reason = "a test that cannot be set up must not pass")]
     pub fn set(&mut self, knob: &str, value: &str) {
         self.knobs.insert(knob.into(), value.into());
@@ -88,22 +86,22 @@ impl FakeCuda {
         std::fs::rename(self.folder.join("knobs.new"), self.folder.join("knobs")).expect("the knobs");
     }
 
-    /// The folder with everything that was built, as `tests/fake_cuda/build.py` says.
+    /// Returns the folder of the libraries (see `tests/fake_cuda/build.py`).
     pub fn built(&self) -> &Path {
         &self.built
     }
 
-    /// The libtorch to name in `hosts.toml` or `LIBTORCH`.
+    /// Returns the libtorch for `hosts.toml` or `LIBTORCH`.
     pub fn libtorch(&self) -> PathBuf {
         self.built.join("torch")
     }
 
-    /// The driver's folder, as it stands in `LD_LIBRARY_PATH`.
+    /// Returns the driver's folder, for `LD_LIBRARY_PATH`.
     pub fn driver(&self) -> PathBuf {
         self.built.join("driver")
     }
 
-    /// Variables under which a program sees these GPUs.
+    /// Returns the environment variables with which a program sees these GPUs.
     pub fn env(&self) -> Vec<(String, String)> {
         let path = format!("{}:{}", self.libtorch().join("lib").display(), self.driver().display());
         vec![
@@ -113,12 +111,12 @@ impl FakeCuda {
         ]
     }
 
-    /// Lets a command see these GPUs, all of them.
+    /// Shows a command all of these GPUs.
     pub fn apply(&self, command: &mut Command) {
         command.envs(self.env()).env_remove("CUDA_VISIBLE_DEVICES");
     }
 
-    /// What every process of a rank did, added up; `-` is the rank of those that have none.
+    /// Returns the sums of the counters of a rank's processes; `-`: processes without a rank.
     pub fn counts(&self, rank: &str) -> Counts {
         let mut sums = Counts::new();
         for entry in std::fs::read_dir(self.folder.join("counters")).into_iter().flatten().flatten() {

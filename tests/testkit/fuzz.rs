@@ -1,8 +1,7 @@
-//! Fuzzing on stable Rust: inputs that are nearly right, made from kept ones, for a bounded time.
+//! Fuzzing on stable Rust: mutates known inputs for a limited time.
 //!
-//! `RANKDECK_FUZZ_SECONDS` sets the time of each target (1 by default), `RANKDECK_FUZZ_SEED` where it begins.
-//! A failure names the seed and writes the input to a file; kept in `tests/fuzz/NAME/`, it is tried first
-//! from then on.
+//! `RANKDECK_FUZZ_SECONDS` sets the time of each target (default 1), `RANKDECK_FUZZ_SEED` the seed. A failure
+//! prints the seed and writes the input to a file; files in `tests/fuzz/NAME/` are tried first.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest time of one input, on a busy machine.
+/// Time limit of one input, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 thread_local! {
@@ -20,16 +19,16 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// An allocator that knows how much each thread has taken; `#[global_allocator]` of a test binary.
+/// An allocator that counts the memory of each thread, as `#[global_allocator]` of a test binary.
 pub struct Counting;
 
-/// Bytes that this thread has taken and not given back, where [`Counting`] is the allocator.
+/// Returns the allocated bytes of this thread, if [`Counting`] is the allocator.
 pub fn live() -> isize {
     LIVE.with(Cell::get)
 }
 
 fn count(bytes: isize) {
-    // A thread that ends has no counters any more.
+    // An ending thread has no counters.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
@@ -63,7 +62,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Numbers that look random and come again with the seed (S. Vigna, splitmix64).
+/// Pseudorandom numbers (S. Vigna, splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -79,7 +78,7 @@ impl Random {
     }
 }
 
-/// Pieces of text that parsers stumble over.
+/// Texts that are difficult for parsers.
 const WORDS: [&str; 24] = [
     "null",
     "true",
@@ -137,7 +136,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             bytes.splice(at..at, piece.iter().copied());
         }
         8 => {
-            // Another value where one stands.
+            // Replace a value.
             let is_value = |byte: &u8| byte.is_ascii_alphanumeric() || b"-+.\"".contains(byte);
             if let Some(start) = bytes[at..].iter().position(is_value).map(|start| at + start) {
                 let end = bytes[start..].iter().position(|byte| !is_value(byte));
@@ -160,13 +159,13 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Tries `target` with the `seeds`, with the files of `tests/fuzz/NAME/`, and with what becomes of them, for
-/// a bounded time. No input may cost the thread more than `most` bytes of memory at a time.
+/// Runs `target` with the `seeds`, the files in `tests/fuzz/NAME/` and their mutations for a limited time. An
+/// input may take at most `most` bytes of memory at a time.
 ///
 /// # Panics
 ///
-/// When the target panics, takes too much memory or does not come back (which ends the process).
-#[expect(clippy::panic, clippy::disallowed_macros, reason = "a failing test says so")]
+/// If the target panics, takes too much memory or does not return (which aborts the process).
+#[expect(clippy::panic, clippy::disallowed_macros, reason = "fails the test")]
 pub fn fuzz(name: &'static str, mut seeds: Vec<Vec<u8>>, most: usize, target: impl Fn(&[u8])) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("RANKDECK_FUZZ_SEED").unwrap_or(1);

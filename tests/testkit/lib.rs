@@ -1,16 +1,17 @@
-//! What the tests of all crates share: skips that are counted, files of the repository, programs of this
-//! machine.
+//! Fixtures for the tests of all crates: counted skips, files of the repository, programs of this machine.
 
 pub mod fake_cuda;
 pub mod fuzz;
 
 use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// Ends a test that cannot run here: `skip!("no sshd; install openssh-server")`. What only a GPU (or its
-/// absence) decides begins with `GPU:`.
+/// Skips a test that cannot run here: `skip!("no sshd; install openssh-server")`. Reasons that depend on a
+/// GPU or its absence start with `GPU:`.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)+) => {{
@@ -19,20 +20,19 @@ macro_rules! skip {
     }};
 }
 
-/// For a test binary that is linked with libtorch: its processes end without libtorch's destructors, which
-/// take 0.1 s. Every test is a process of its own.
+/// Ends a test binary without libtorch's destructors, which take 0.1 s per test.
 #[macro_export]
 macro_rules! end_without_destructors {
     () => {
-        // Runs after the constructors of the libraries; what it registers, before their destructors.
+        // Runs after the constructors of the libraries; its handler runs before their destructors.
         #[used]
         #[unsafe(link_section = ".init_array")]
         static END_WITHOUT_DESTRUCTORS: extern "C" fn() = $crate::end_without_destructors;
     };
 }
 
-/// For a test binary whose programs are not to find the GPUs of this machine: what they would say of those
-/// depends on the machine. A test with GPUs gives them itself ([`fake_cuda::FakeCuda::apply`]).
+/// Hides the GPUs of this machine from the programs of a test binary. Tests with GPUs add them
+/// ([`fake_cuda::FakeCuda::apply`]).
 #[macro_export]
 macro_rules! hide_gpus {
     () => {
@@ -42,7 +42,7 @@ macro_rules! hide_gpus {
     };
 }
 
-/// What [`hide_gpus!`] runs at the start of a process: its environment is that of whatever it starts.
+/// Called by [`hide_gpus!`] at the start of a process; child processes inherit its environment.
 pub extern "C" fn hide_gpus() {
     use std::ffi::{c_char, c_int};
     unsafe extern "C" {
@@ -52,7 +52,7 @@ pub extern "C" fn hide_gpus() {
     unsafe { setenv(c"CUDA_VISIBLE_DEVICES".as_ptr(), c"".as_ptr(), 1) };
 }
 
-/// What [`end_without_destructors!`] runs at the start of a process.
+/// Called by [`end_without_destructors!`] at the start of a process.
 pub extern "C" fn end_without_destructors() {
     use std::ffi::{c_int, c_void};
     unsafe extern "C" {
@@ -60,19 +60,19 @@ pub extern "C" fn end_without_destructors() {
         fn _exit(status: c_int) -> !;
     }
     extern "C" fn leave(status: c_int, _: *mut c_void) {
-        // SAFETY: _exit takes an integer; the test runner has written what it had to say.
+        // SAFETY: _exit takes an integer; the test runner has written its output.
         unsafe { _exit(status) }
     }
     // SAFETY: the function lives as long as the process, and needs no argument.
     unsafe { on_exit(leave, std::ptr::null_mut()) };
 }
 
-/// Notes that the running test cannot run here. `tests/setup/test.sh` names a file in `RANKDECK_SKIPPED` and
-/// counts its lines as skipped.
+/// Records that the current test cannot run here. `tests/setup/test.sh` sets the file `RANKDECK_SKIPPED` and
+/// counts its lines.
 ///
 /// # Panics
 ///
-/// Without that file: a test that did not run must not pass.
+/// Without that file, because a test that did not run must not pass.
 #[expect(clippy::panic, clippy::expect_used, reason = "a test that did not run must not pass")]
 pub fn skipped(reason: &str) {
     let Some(file) = std::env::var_os("RANKDECK_SKIPPED") else {
@@ -88,7 +88,7 @@ pub fn skipped(reason: &str) {
     file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of RANKDECK_SKIPPED");
 }
 
-/// Names of the running test and of its binary.
+/// Returns the names of the test binary and the running test.
 fn running() -> (String, String) {
     let binary = std::env::current_exe().ok();
     let binary =
@@ -103,50 +103,77 @@ fn running() -> (String, String) {
     (binary, test)
 }
 
-/// A file below the repository's root.
+/// Returns a path in the repository.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).join(path)
 }
 
-/// A program's path, where distributions put it.
+/// Returns the path of a program in the usual folders.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), "/usr/bin".into()]);
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// A port that is free and stays so: below those that the kernel gives to outgoing connections, and one of
-/// this process's own.
+/// Returns a free TCP port, reserved among the processes of these tests until this one ends. It is below the
+/// ports of outgoing connections and those of the rendezvous.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
-    const PROCESSES: u16 = 1_000;
-    const EACH: u16 = 20;
-    static COUNT: AtomicU16 = AtomicU16::new(0);
-    let begin = (std::process::id() % u32::from(PROCESSES)) as u16 * EACH;
-    loop {
-        let port = FIRST + (begin + COUNT.fetch_add(1, Ordering::Relaxed)) % (PROCESSES * EACH);
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+    const COUNT: u16 = 10_000;
+    static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    // Processes start at different ports, to avoid collisions.
+    let begin = (std::process::id() % 500) as u16 * 20;
+    (0..COUNT)
+        .find_map(|number| {
+            let port = FIRST + (begin + number) % COUNT;
+            // An abstract socket ends with the process and belongs to a network namespace, like ports.
+            let name = SocketAddr::from_abstract_name(format!("rankdeck-test-port-{port}")).ok()?;
+            let lock = UnixListener::bind_addr(&name).ok()?;
+            std::net::TcpListener::bind(("0.0.0.0", port)).ok()?;
+            held.push(lock);
+            Some(port)
+        })
+        .unwrap_or_default()
 }
 
-/// An interpreter that has `packages` (`gymnasium, ale_py`): the one that `RANKDECK_TEST_PYTHON` names, or
-/// python3. `None` has been noted as a skip.
+/// Returns an interpreter with `packages` (`gymnasium, ale_py`): `RANKDECK_TEST_PYTHON`, or python3. `None`
+/// if the test is skipped.
 pub fn python(packages: &str) -> Option<String> {
     python_of("RANKDECK_TEST_PYTHON", packages)
 }
 
-/// The same, where the environment's `variable` names it.
+/// Like [`python`], with another environment variable.
 pub fn python_of(variable: &str, packages: &str) -> Option<String> {
     let python = std::env::var(variable).unwrap_or_else(|_| "python3".into());
-    // Whether they are there, without what it takes to load them: torch alone takes 1.3 s.
+    // Without importing them: torch alone takes 1.3 s.
     const FIND: &str =
         "import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))";
     let there = Command::new(&python).args(["-c", FIND]).args(packages.split(", ")).output();
     if there.is_ok_and(|output| output.status.success()) {
         return Some(python);
     }
-    skipped(&format!("{python} does not have {packages}; {variable} names one that does"));
+    skipped(&format!("{python} does not have {packages}; set {variable} to an interpreter that does"));
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_ports_are_unique_among_processes() {
+        let others = free_port();
+        assert!((10_000..20_000).contains(&others));
+        let name = SocketAddr::from_abstract_name(format!("rankdeck-test-port-{others}")).unwrap();
+        assert!(UnixListener::bind_addr(&name).is_err(), "not reserved");
+        let mut given: Vec<u16> = (0..200).map(|_| free_port()).collect();
+        given
+            .extend(std::thread::spawn(|| (0..200).map(|_| free_port()).collect::<Vec<_>>()).join().unwrap());
+        given.push(others);
+        let all = given.len();
+        given.sort_unstable();
+        given.dedup();
+        assert_eq!(given.len(), all, "duplicate port");
+    }
 }

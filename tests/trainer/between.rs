@@ -1,8 +1,8 @@
-//! Somebody between two ranks, and somebody at the place where they meet: refused, named on the rank that
+//! An attacker between two ranks, and one at the place where they meet: refused, named on the rank that
 //! sees it, and the weights are as ever.
 
-use crate::harness::{Run, experiment, kill};
-use rankdeck_proto::message::RankEvent;
+use crate::harness::{RankError, Run, errors, experiment, kill};
+use rankdeck_proto::message::{FailureKind, RankEvent};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ struct Passing {
     other: Vec<u8>,
 }
 
-/// What goes on instead of a record, and whether the connection ends then.
+/// What is passed on instead of a record, and whether the connection ends then.
 type Forward = (Vec<Vec<u8>>, bool);
 
 /// What is done to one record.
@@ -111,7 +111,7 @@ fn relay(mut caller: TcpStream, master: u16, tamper: &Arc<Tamper>) -> Option<()>
     Some(())
 }
 
-/// A length, so many bytes, and their tag.
+/// A length, that many bytes, and their tag.
 fn record(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 4];
     from.read_exact(&mut bytes).ok()?;
@@ -150,13 +150,10 @@ fn fingerprints(run: &Run) -> BTreeMap<u64, Vec<String>> {
         .collect()
 }
 
-/// What a rank said before it ended, and its hint.
-fn error(run: &Run) -> (String, String) {
-    let said = run.events().into_iter().find_map(|(_, event)| match event {
-        RankEvent::Error { message, hint, .. } => Some((message, hint)),
-        _ => None,
-    });
-    said.unwrap_or_else(|| panic!("it said nothing\n{}", run.logs()))
+/// The error that ended a rank.
+fn error(run: &Run) -> RankError {
+    let error = errors(&run.events()).into_iter().next();
+    error.unwrap_or_else(|| panic!("no error\n{}", run.logs()))
 }
 
 const ITERATIONS: u64 = 48;
@@ -165,7 +162,7 @@ fn text() -> String {
     experiment(ITERATIONS * 512, "", "[distributed]\ntimeout_s = 20")
 }
 
-/// Runs two ranks with somebody between them; both, once they have ended.
+/// Runs two ranks with an attacker between them; both, once they have ended.
 fn attacked(tamper: Arc<Tamper>) -> Option<[Run; 2]> {
     let folder = tempfile::tempdir().unwrap();
     let library = detour(folder.path())?;
@@ -181,7 +178,7 @@ fn attacked(tamper: Arc<Tamper>) -> Option<[Run; 2]> {
 
 /// SEAL-1: between two ranks that train.
 #[test]
-fn seal_1_what_passes_between_two_ranks_is_unchanged_or_refused_on_the_rank_that_gets_it() {
+fn seal_1_tampered_message_is_rejected_by_receiver() {
     let mut quiet = ranks(&text(), rankdeck_testkit::free_port(), &[]);
     quiet.iter_mut().for_each(|run| run.end_with(0));
     let weights = fingerprints(&quiet[0]);
@@ -236,18 +233,16 @@ fn seal_1_what_passes_between_two_ranks_is_unchanged_or_refused_on_the_rank_that
             }));
             let runs = runs.unwrap();
             let (own, peer) = (&runs[victim as usize], 1 - victim);
-            let (message, hint) = error(own);
-            let expected = match name {
-                "cut off" => format!("rank {peer}: "),
-                _ => format!("what arrived as rank {peer}'s message is not what it sent"),
-            };
-            assert!(message.contains(&expected), "{name} to rank {victim}: {message}");
-            assert!(
-                message.contains(&format!("rank {victim} of 2: collective ")) && !hint.is_empty(),
-                "{message}"
-            );
-            let (message, _) = error(&runs[peer as usize]);
-            assert!(message.contains(&format!("rank {victim}: ")), "{name}: the other end: {message}");
+            let found = error(own);
+            // A forged record has no kind of its own.
+            let kind = if name == "cut off" { FailureKind::Connection } else { FailureKind::Other };
+            assert_eq!(found.kind, kind, "{name} to rank {victim}: {found:?}");
+            for part in [format!("rank {victim} of 2: collective "), format!("rank {peer}")] {
+                assert!(found.message.contains(&part), "{name}: {part} in {found:?}");
+            }
+            assert!(!found.hint.is_empty(), "{found:?}");
+            let other = error(&runs[peer as usize]);
+            assert!(other.message.contains(&format!("rank {victim}: ")), "{name}: the other end: {other:?}");
             assert!(!fingerprints(&runs[0]).contains_key(&ITERATIONS), "{name}: it ended there");
             same(&runs[0], name);
         }
@@ -256,7 +251,7 @@ fn seal_1_what_passes_between_two_ranks_is_unchanged_or_refused_on_the_rank_that
 
 /// STORE-1: between a rank and the store at which they meet.
 #[test]
-fn store_1_what_passes_to_and_from_the_store_is_unchanged_or_refused() {
+fn store_1_tampered_store_message_is_rejected() {
     for victim in [1, 0] {
         let runs = attacked(Arc::new(move |mut record: Passing| {
             // Rank 0 talks to its own store in the same way.
@@ -267,23 +262,22 @@ fn store_1_what_passes_to_and_from_the_store_is_unchanged_or_refused() {
             untouched(record)
         }));
         let Some(runs) = runs else { return };
-        let (message, hint) = error(&runs[1]);
-        assert!(message.contains("store at 127.0.0.1:") && !hint.is_empty(), "{message}");
+        let found = error(&runs[1]);
+        assert!(found.message.contains("127.0.0.1:") && !found.hint.is_empty(), "{found:?}");
         if victim == 1 {
-            assert!(message.contains("what arrived as rank 0's message is not what it sent"), "{message}");
+            assert_eq!(found.kind, FailureKind::Other, "{found:?}");
         } else {
-            let told = runs[0].logs();
-            assert!(told.contains("what arrived as rank 1's message is not what it sent"), "{told}");
+            let logs = runs[0].logs();
+            assert!(logs.lines().any(|line| line.starts_with("rank 0's store: ")), "{logs}");
         }
-        let (message, _) = error(&runs[0]);
-        assert!(message.contains("rendezvous"), "{message}");
-        assert!(fingerprints(&runs[0]).is_empty(), "nothing was learnt");
+        assert_eq!(error(&runs[0]).kind, FailureKind::Rendezvous, "{:?}", error(&runs[0]));
+        assert!(fingerprints(&runs[0]).is_empty(), "nothing was learned");
     }
 }
 
 /// Somebody listens on MASTER_PORT before rank 0 does.
 #[test]
-fn a_port_that_somebody_else_holds_is_named_with_what_helps() {
+fn taken_port_is_named_with_a_hint() {
     let text = text();
     let hold = |answers: fn(TcpStream)| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -307,8 +301,9 @@ fn a_port_that_somebody_else_holds_is_named_with_what_helps() {
     let silence: fn(TcpStream) = |mut caller| {
         let _ = caller.read_to_end(&mut Vec::new());
     };
-    let refused = "is not rank 0's store: it does not know this run's secret";
-    let cases = [("garbage", garbage, refused), ("silence", silence, "it does not greet")];
+    // A forged server has no kind of its own.
+    let refused = FailureKind::Other;
+    let cases = [("garbage", garbage, refused), ("silence", silence, FailureKind::Rendezvous)];
     for (name, answers, expected) in cases {
         let (port, over) = hold(answers);
         let mut runs = ranks(&text, port, &[]);
@@ -328,15 +323,14 @@ fn a_port_that_somebody_else_holds_is_named_with_what_helps() {
     kill(thief.pid(), libc::SIGKILL);
 }
 
-fn taken(name: &str, runs: &[Run; 2], port: u16, expected: &str) {
-    let (message, hint) = error(&runs[0]);
-    assert!(message.contains(&format!("port {port} is in use on this host")), "{name}: {message}");
-    assert!(hint.contains("MASTER_PORT") && hint.contains("ss -ltnp"), "{name}: {hint}");
-    let (message, hint) = error(&runs[1]);
-    assert!(
-        message.contains(expected) && message.contains(&format!("127.0.0.1:{port}")),
-        "{name}: {message}"
-    );
-    assert!(hint.contains("MASTER_PORT"), "{name}: {hint}");
-    assert!(runs.iter().all(|run| fingerprints(run).is_empty()), "{name}: nothing was learnt");
+fn taken(name: &str, runs: &[Run; 2], port: u16, expected: FailureKind) {
+    let [server, client] = [0, 1].map(|rank| error(&runs[rank]));
+    assert_eq!((server.kind, client.kind), (FailureKind::PortTaken, expected), "{name}: {client:?}");
+    assert!(server.message.contains(&port.to_string()), "{name}: {server:?}");
+    assert!(server.hint.contains("ss -ltnp"), "{name}: {server:?}");
+    assert!(client.message.contains(&format!("127.0.0.1:{port}")), "{name}: {client:?}");
+    for found in [server, client] {
+        assert!(found.hint.contains("MASTER_PORT"), "{name}: {found:?}");
+    }
+    assert!(runs.iter().all(|run| fingerprints(run).is_empty()), "{name}: nothing was learned");
 }

@@ -106,8 +106,8 @@ fn play(id: &str, base: u64, envs: usize, episodes: usize) -> Vec<String> {
             ended.push_str(if outcome.terminated[i] { "T" } else { "" });
             ended.push_str(if outcome.truncated[i] { "L" } else { "" });
             let episode = outcome.episodes.iter().find(|episode| episode.env == i).unwrap();
-            let begun = begin(&seen[row], &state[i]);
-            let digest = std::mem::replace(&mut env.digest, begun).finalize();
+            let started = begin(&seen[row], &state[i]);
+            let digest = std::mem::replace(&mut env.digest, started).finalize();
             let digest: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
             let bits = episode.episode_return.to_bits();
             env.episodes.push(format!("{} {ended} {bits:016x} {digest}", episode.length));
@@ -141,7 +141,7 @@ fn classic_1_and_2_recorded_gymnasium_episodes() {
 }
 
 #[test]
-fn classic_1_gymnasium_itself_when_it_is_there() {
+fn classic_1_states_equal_installed_gymnasium() {
     let program = repository("tests/trainer/gymnasium_classic.py");
     for id in rankdeck_envs::classic::KNOWN {
         let args = [program.as_os_str(), OsStr::new(id), "77".as_ref(), "6".as_ref(), "2".as_ref()];

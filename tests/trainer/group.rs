@@ -19,7 +19,7 @@ fn training(run: &Run) {
 }
 
 #[test]
-fn totals_are_the_sums_of_the_ranks_counters_and_weights_stay_equal() {
+fn totals_equal_rank_sums_and_weights_stay_equal() {
     let rest = "[eval]\nevery = 10\nepisodes = 2\n[checkpoint]\nevery = 7";
     let mut run = Run::start(&experiment(30 * 512, "", rest), &["--spawn", "2"]);
     run.end_with(0);
@@ -67,7 +67,7 @@ fn totals_are_the_sums_of_the_ranks_counters_and_weights_stay_equal() {
 }
 
 #[test]
-fn the_first_sigterm_makes_all_ranks_leave_at_the_same_iteration() {
+fn first_sigterm_stops_all_ranks_at_the_same_iteration() {
     let mut run = Run::start(&experiment(LONG, "", ""), &["--spawn", "2"]);
     training(&run);
     run.signal(libc::SIGTERM);
@@ -90,7 +90,7 @@ fn the_first_sigterm_makes_all_ranks_leave_at_the_same_iteration() {
 }
 
 #[test]
-fn a_signal_to_one_rank_stops_all() {
+fn signal_to_one_rank_stops_all() {
     let mut run = Run::start(&experiment(LONG, "", ""), &["--spawn", "2"]);
     training(&run);
     kill(run.rank_pid(1), libc::SIGTERM);
@@ -99,10 +99,10 @@ fn a_signal_to_one_rank_stops_all() {
 }
 
 #[test]
-fn the_second_signal_ends_at_once() {
+fn second_signal_exits_at_once() {
     let mut run = Run::start(&experiment(LONG, "", ""), &["--spawn", "2"]);
     training(&run);
-    // Rank 1 stands still, so that no iteration can end and the first signal alone would wait for ever.
+    // Rank 1 stands still, so that no iteration can end and the first signal alone would wait without end.
     let rank1 = run.rank_pid(1);
     kill(rank1, libc::SIGSTOP);
     run.signal(libc::SIGTERM);
@@ -116,11 +116,11 @@ fn the_second_signal_ends_at_once() {
 
 /// SIGNAL-2: `timeout` signals its child, and then its whole group, in which the child is.
 #[test]
-fn signal_2_two_signals_at_the_same_moment_are_one_request() {
+fn signal_2_simultaneous_signals_are_one_request() {
     for signals in [[libc::SIGTERM, libc::SIGTERM], [libc::SIGTERM, libc::SIGINT]] {
         let mut run = Run::start(&experiment(LONG, "", ""), &["--spawn", "2"]);
         training(&run);
-        // They find the ranks in the middle of something, so that both are delivered before either is heard.
+        // They find the ranks in the middle of something, so that both are delivered before either is handled.
         let ranks = [0, 1].map(|rank| run.rank_pid(rank));
         ranks.iter().for_each(|rank| kill(*rank, libc::SIGSTOP));
         for signal in signals {
@@ -136,7 +136,7 @@ fn signal_2_two_signals_at_the_same_moment_are_one_request() {
 }
 
 #[test]
-fn spawn_2_the_parent_of_ranks_that_train_has_one_thread_and_none_of_a_gpus_libraries() {
+fn spawn_2_parent_has_one_thread_and_no_gpu_libraries() {
     let run = Run::start(&experiment(LONG, "", "[eval]\nevery = 0\n"), &["--spawn", "2"]);
     training(&run);
     let parent = format!("/proc/{}", run.pid());
@@ -147,7 +147,7 @@ fn spawn_2_the_parent_of_ranks_that_train_has_one_thread_and_none_of_a_gpus_libr
 }
 
 #[test]
-fn a_group_ends_whose_launcher_ignores_the_ends_of_children() {
+fn group_ends_under_a_launcher_that_ignores_sigchld() {
     let experiment = experiment(512, "", "[eval]\nevery = 0\n");
     let mut run = Run::start_by(&experiment, &["--spawn", "2"], |command| {
         // SAFETY: signal may be called between fork and exec.
@@ -162,17 +162,17 @@ fn a_group_ends_whose_launcher_ignores_the_ends_of_children() {
 }
 
 #[test]
-fn a_killed_rank_fails_the_group_and_nothing_is_left() {
+fn killed_rank_fails_the_group_without_leftovers() {
     let mut run = Run::start(&experiment(LONG, "", ""), &["--spawn", "2"]);
     training(&run);
     kill(run.rank_pid(1), libc::SIGKILL);
     run.end_with(1);
-    // The survivor says what it noticed.
-    let said = run.events().into_iter().find_map(|(rank, event)| match event {
+    // The remaining rank reports what it noticed.
+    let output = run.events().into_iter().find_map(|(rank, event)| match event {
         RankEvent::Error { message, usage, .. } => Some((rank, message, usage)),
         _ => None,
     });
-    let (rank, message, usage) = said.unwrap();
+    let (rank, message, usage) = output.unwrap();
     assert!(rank == 0 && !usage && !message.is_empty(), "{message}");
 }
 
@@ -187,7 +187,7 @@ fn spawn_1_ranks_die_with_their_parent() {
 }
 
 #[test]
-fn mistakes_end_every_rank_with_code_2_and_a_hint() {
+fn config_errors_exit_2_on_every_rank_with_a_hint() {
     for (experiment, args, key) in [
         (
             experiment(5000, "", "").replace("id = 'CartPole-v1'", "id = 'Cart-v9'\nworker = 'rust'"),
@@ -212,10 +212,10 @@ fn mistakes_end_every_rank_with_code_2_and_a_hint() {
 }
 
 #[test]
-fn contradictory_environments_are_refused_before_anything_starts() {
+fn contradictory_variables_exit_2_before_start() {
     let mut run = Run::start_with(&experiment(5000, "", ""), &[], &[("RANK", "1")]);
     run.end_with(2);
-    assert!(run.logs().contains("RANK is given without WORLD_SIZE"), "{}", run.logs());
+    assert!(run.logs().contains("WORLD_SIZE"), "{}", run.logs());
     assert!(matches!(&run.events()[..], [(1, RankEvent::Error { usage: true, .. })]));
     let mut run = Run::start_with(&experiment(5000, "", ""), &["--spawn", "2"], &[("WORLD_SIZE", "2")]);
     run.end_with(2);
@@ -225,25 +225,25 @@ fn contradictory_environments_are_refused_before_anything_starts() {
 /// MESH-1, STORE-1: a process without the secret talks to whatever the ranks listen on while they join, and
 /// learns and changes nothing: it floods their ports, speaks the store's words, and greets as a rank would.
 #[test]
-fn a_stranger_changes_nothing_but_a_counter() {
+fn unauthenticated_peer_changes_only_a_counter() {
     attacked(None);
 }
 
-/// The same where a rank may open few files: it says so, and keeps enough of them for what is its own.
+/// The same where a rank may open few files: it logs that, and keeps enough of them for what is its own.
 #[test]
-fn a_stranger_changes_nothing_where_few_files_may_be_open() {
-    let told = attacked(Some(64));
-    assert!(told.contains("at most 64 files may be open here") && told.contains("`nofile`"), "{told}");
-    assert!(!told.contains("Too many open files"), "{told}");
+fn unauthenticated_peer_under_low_file_limit_is_harmless() {
+    let reported = attacked(Some(64));
+    assert!(reported.contains("64") && reported.contains("`nofile`"), "{reported}");
+    assert!(!reported.contains("Too many open files"), "{reported}");
 }
 
-/// What two ranks say that a stranger calls all the time, with a limit of open files.
+/// What two ranks log while a stranger connects all the time, with a limit of open files.
 fn attacked(files: Option<u64>) -> String {
     const ITERATIONS: u64 = 64;
     let text = experiment(ITERATIONS * 512, "", "[checkpoint]\nevery = 2\n");
     let mut alone = Run::start(&text, &["--spawn", "2"]);
     alone.end_with(0);
-    assert!(!alone.logs().contains(STRANGERS), "{}", alone.logs());
+    assert!(!alone.logs().contains(REJECTED), "{}", alone.logs());
 
     let (port, secret) = (rankdeck_testkit::free_port().to_string(), "5a".repeat(32));
     let start = |rank: &str| {
@@ -295,14 +295,14 @@ fn attacked(files: Option<u64>) -> String {
         let same = attacked.get(&iteration).is_none_or(|attacked| *attacked == weights);
         assert!(same, "the same weights, bit for bit, at iteration {iteration}");
     }
-    let told = first.logs();
-    let lines = told.lines().filter(|line| line.contains(STRANGERS)).count();
-    assert!((1..=4).contains(&lines), "counted, and not a line for each: {told}");
-    told
+    let reported = first.logs();
+    let lines = reported.lines().filter(|line| line.contains(REJECTED)).count();
+    assert!((1..=4).contains(&lines), "counted, and not a line for each: {reported}");
+    reported
 }
 
-/// What a rank says of connections that are not of its run.
-const STRANGERS: &str = "did not come from this run";
+/// A rank's warning about connections that are not of its run.
+const REJECTED: &str = "from outside this run";
 
 /// Every rank's weights by iteration. Which iterations are reported depends on the time; the last one always
 /// is.
@@ -355,14 +355,14 @@ impl Stranger {
 
 /// Waits until a process listens on this port.
 pub fn until_listening(pid: u32, port: u16) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !listening(pid).contains(&port) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nobody listens on {port}");
+        assert!(started.elapsed() < Duration::from_secs(60), "no process listens on {port}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Ports on which any of these processes listens. To look is a search of all sockets of this machine.
+/// Ports on which any of these processes listens. It searches all sockets of this machine.
 fn listening_ranks(pids: &[u32]) -> Vec<u16> {
     pids.iter().flat_map(|pid| listening(*pid)).collect()
 }

@@ -1,6 +1,6 @@
 //! Starts the trainer, plays its agent on an event socket, and leaves nothing behind.
 
-use rankdeck_proto::message::{Counters, RankEvent};
+use rankdeck_proto::message::{Counters, FailureKind, RankEvent};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 /// Nothing here takes longer unless it hangs.
 pub const DEADLINE: Duration = Duration::from_secs(180);
-/// How long what a run said last may be on its way.
+/// How long the last events of a run may take to arrive.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Between two looks at whether the run has ended.
-const LOOK: Duration = Duration::from_millis(100);
+/// Between two checks whether the run has ended.
+const POLL: Duration = Duration::from_millis(100);
 
-/// What the ranks said, in order of arrival, with the rank that said it.
+/// EventSender of the ranks in order of arrival, each with its rank.
 #[derive(Default)]
 struct HeardEvents {
     events: Mutex<Vec<(u32, RankEvent)>>,
@@ -28,7 +28,7 @@ pub struct Run {
     child: Child,
     mark: String,
     folder: tempfile::TempDir,
-    heard: Arc<HeardEvents>,
+    received: Arc<HeardEvents>,
     socket: PathBuf,
     acceptor: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -63,8 +63,8 @@ impl Run {
         std::fs::write(&config, experiment).unwrap();
         let socket = folder.path().join("events.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let heard = Arc::new(HeardEvents::default());
-        let theirs = Arc::clone(&heard);
+        let received = Arc::new(HeardEvents::default());
+        let theirs = Arc::clone(&received);
         let acceptor = std::thread::spawn(move || accept(&listener, &theirs));
         let mark = format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let log = |name: &str| Stdio::from(std::fs::File::create(folder.path().join(name)).unwrap());
@@ -95,7 +95,7 @@ impl Run {
             .stderr(log("stderr"));
         last(&mut command);
         let child = command.spawn().unwrap();
-        Run { child, mark, folder, heard, socket, acceptor: Mutex::new(Some(acceptor)) }
+        Run { child, mark, folder, received, socket, acceptor: Mutex::new(Some(acceptor)) }
     }
 
     /// The process that was started has not ended.
@@ -118,9 +118,9 @@ impl Run {
         kill(self.pid(), signal);
     }
 
-    /// Everything said so far.
+    /// All events so far.
     pub fn events(&self) -> Vec<(u32, RankEvent)> {
-        self.heard.events.lock().unwrap().clone()
+        self.received.events.lock().unwrap().clone()
     }
 
     /// It is a zombie, or gone: who waits for it does not reap it.
@@ -129,18 +129,18 @@ impl Run {
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
     }
 
-    /// Waits until `found` holds for what was said; not for a run that has ended.
+    /// Waits until `found` holds for the events; not for a run that has ended.
     pub fn wait_for(&self, what: &str, found: impl Fn(&[(u32, RankEvent)]) -> bool) {
         let mut deadline = Instant::now() + DEADLINE;
         let mut ended = false;
-        let mut events = self.heard.events.lock().unwrap();
+        let mut events = self.received.events.lock().unwrap();
         while !found(&events) {
             if !ended && self.has_ended() {
                 (ended, deadline) = (true, deadline.min(Instant::now() + LAST_WORDS));
             }
             let why = if ended { "before the end" } else { "in time" };
             assert!(Instant::now() < deadline, "no {what} {why}\n{}", self.logs());
-            events = self.heard.changed.wait_timeout(events, LOOK).unwrap().0;
+            events = self.received.changed.wait_timeout(events, POLL).unwrap().0;
         }
     }
 
@@ -163,7 +163,7 @@ impl Run {
         self.nothing_left();
     }
 
-    /// Waits until no process carries this run's mark, and everything is heard that they said.
+    /// Waits until no process carries this run's mark and all their events have arrived.
     pub fn nothing_left(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -176,7 +176,7 @@ impl Run {
         }
     }
 
-    /// Waits for the ends of all connections; later ones are not heard.
+    /// Waits for the ends of all connections; later ones are not read.
     fn hear_out(&self) {
         if let Some(acceptor) = self.acceptor.lock().unwrap().take() {
             let _ = UnixStream::connect(&self.socket)
@@ -192,8 +192,8 @@ impl Run {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         pids.filter(|pid| {
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let wanted = format!("RANKDECK_TEST_MARK={}", self.mark);
-            environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+            let mark_variable = format!("RANKDECK_TEST_MARK={}", self.mark);
+            environ.split(|byte| *byte == 0).any(|pair| pair == mark_variable.as_bytes())
         })
         .collect()
     }
@@ -248,7 +248,7 @@ pub fn kill(pid: u32, signal: i32) {
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-fn accept(listener: &UnixListener, heard: &Arc<HeardEvents>) {
+fn accept(listener: &UnixListener, received: &Arc<HeardEvents>) {
     let mut readers = Vec::new();
     for stream in listener.incoming() {
         let mut lines = BufReader::new(stream.unwrap()).lines();
@@ -259,16 +259,38 @@ fn accept(listener: &UnixListener, heard: &Arc<HeardEvents>) {
         let RankEvent::Hello { rank, .. } = serde_json::from_str(&first).unwrap() else {
             panic!("a connection begins with hello, not {first}");
         };
-        let heard = Arc::clone(heard);
+        let received = Arc::clone(received);
         readers.push(std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let event = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-                heard.events.lock().unwrap().push((rank.0, event));
-                heard.changed.notify_all();
+                received.events.lock().unwrap().push((rank.0, event));
+                received.changed.notify_all();
             }
         }));
     }
     readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+/// The error that ended a rank, as its agent gets it.
+#[derive(Debug, Clone)]
+pub struct RankError {
+    pub rank: u32,
+    pub message: String,
+    pub hint: String,
+    pub usage: bool,
+    pub kind: FailureKind,
+}
+
+/// Errors of all ranks, in order of arrival.
+pub fn errors(events: &[(u32, RankEvent)]) -> Vec<RankError> {
+    let pick = |(rank, event): &(u32, RankEvent)| match event.clone() {
+        RankEvent::Error { message, hint, usage, failure } => {
+            let kind = failure.unwrap_or(FailureKind::Other);
+            Some(RankError { rank: *rank, message, hint, usage, kind })
+        }
+        _ => None,
+    };
+    events.iter().filter_map(pick).collect()
 }
 
 /// All counters of a rank, in order.

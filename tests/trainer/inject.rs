@@ -1,10 +1,10 @@
-//! Faults on purpose: each strikes its rank, and a close look from outside names the function and the line.
+//! Faults on purpose: each strikes its rank, and an inspection from outside names the function and the line.
 
 use crate::harness::*;
-use rankdeck_agent::inspect::{Subject, inspect};
+use rankdeck_agent::inspect::{InspectTarget, inspect};
 use rankdeck_agent::proc;
-use rankdeck_agent::proc::Ident;
-use rankdeck_proto::inspection::{How, Inspection};
+use rankdeck_agent::proc::ProcessKey;
+use rankdeck_proto::inspection::{Inspection, StackMethod};
 use rankdeck_types::ids::Rank;
 use std::time::Instant;
 
@@ -15,8 +15,8 @@ fn trainer(fault: &str, env: &[(&str, &str)]) -> Run {
     Run::start_with(&text, &["--spawn", "2", "--inject", fault], env)
 }
 
-/// Looks at a rank until what is looked for has come about.
-fn look(run: &Run, rank: u32, what: &str, fits: impl Fn(&Inspection) -> bool) -> Inspection {
+/// Inspects a rank until it is in the expected state.
+fn inspect_until(run: &Run, rank: u32, what: &str, fits: impl Fn(&Inspection) -> bool) -> Inspection {
     run.wait_for("both ranks in the group", |events| {
         events
             .iter()
@@ -25,22 +25,25 @@ fn look(run: &Run, rank: u32, what: &str, fits: impl Fn(&Inspection) -> bool) ->
             == 2
     });
     let pid = run.rank_pid(rank);
-    let ident = Ident { pid, start: proc::stat(pid).unwrap().start };
-    let begun = Instant::now();
+    let ident = ProcessKey { pid, start: proc::stat(pid).unwrap().start };
+    let started = Instant::now();
     loop {
         let found =
-            inspect(vec![Subject { rank: Rank(rank), ident: Some(ident), ..Subject::default() }]).remove(0);
+            inspect(vec![InspectTarget { rank: Rank(rank), ident: Some(ident), ..InspectTarget::default() }])
+                .remove(0);
         if fits(&found) {
             return found;
         }
-        assert!(begun.elapsed() < DEADLINE, "{what}: {found:#?}\n{}", run.logs());
+        assert!(started.elapsed() < DEADLINE, "{what}: {found:#?}\n{}", run.logs());
     }
 }
 
 /// `file:line` of a function in the native stack of the main thread.
 fn place(found: &Inspection, function: &str) -> Option<(String, u32)> {
-    let stack =
-        found.threads.iter().find(|stack| stack.how == How::Native && Some(stack.tid) == found.pid)?;
+    let stack = found
+        .threads
+        .iter()
+        .find(|stack| stack.how == StackMethod::Native && Some(stack.tid) == found.pid)?;
     // Functions of the standard library have the names of closures among their parameters.
     let is_meant = |name: &str| name.split('<').next().is_some_and(|name| name.contains(function));
     let frame = stack.frames.iter().find(|frame| is_meant(&frame.function))?;
@@ -48,16 +51,17 @@ fn place(found: &Inspection, function: &str) -> Option<(String, u32)> {
 }
 
 #[test]
-fn a_lock_taken_twice_is_named_with_file_and_line() {
+fn deadlock_is_located_by_file_and_line() {
     let run = trainer("lock@1:1", &[]);
-    let found = look(&run, 1, "rank 1 waits for its own lock", |found| {
+    let found = inspect_until(&run, 1, "rank 1 waits for its own lock", |found| {
         place(found, "gather_rows").is_some() && found.blocked_on.is_some()
     });
     let (file, line) = place(&found, "gather_rows").unwrap();
     assert!(file.ends_with("src/trainer/inject/injection.rs") && line > 0, "{file}:{line}");
     assert_eq!(found.blocked_on.as_deref(), Some("a lock or a condition (futex)"));
-    eprintln!("a look at a trainer took {} ms: gather_rows at {file}:{line}", found.took_ms);
-    let waits = look(&run, 0, "rank 0 waits in a collective", |found| place(found, "all_reduce").is_some());
+    eprintln!("an inspection of a trainer took {} ms: gather_rows at {file}:{line}", found.took_ms);
+    let waits =
+        inspect_until(&run, 0, "rank 0 waits in a collective", |found| place(found, "all_reduce").is_some());
     assert!(
         place(&waits, "iterate").is_some(),
         "the loop is in the stack, through the library: {:#?}",
@@ -66,23 +70,23 @@ fn a_lock_taken_twice_is_named_with_file_and_line() {
 }
 
 #[test]
-fn a_rank_that_spins_is_named_with_file_and_line() {
+fn spinning_rank_is_located_by_file_and_line() {
     let run = trainer("spin@1:1", &[]);
-    let found = look(&run, 1, "rank 1 spins", |found| place(found, "loop_without_end").is_some());
+    let found = inspect_until(&run, 1, "rank 1 spins", |found| place(found, "loop_without_end").is_some());
     assert!(place(&found, "loop_without_end").unwrap().0.ends_with("injection.rs"));
     assert_eq!(proc::stat(run.rank_pid(1)).unwrap().state, 'R');
 }
 
 #[test]
-fn a_stopped_rank_shows_its_state() {
+fn stopped_rank_has_state_t() {
     let run = trainer("stop@1:1", &[]);
-    let found = look(&run, 1, "rank 1 is stopped", |found| found.os.state == 'T');
+    let found = inspect_until(&run, 1, "rank 1 is stopped", |found| found.os.state == 'T');
     assert_eq!(found.os.words, "stopped by a signal");
     kill(run.rank_pid(1), libc::SIGCONT);
 }
 
 #[test]
-fn ranks_that_end_end_in_their_way() {
+fn injected_exits_have_their_own_status() {
     for (fault, text) in [
         ("raise@1:1", "injected failure"),
         ("exit@1:1", "rank 1"),
@@ -99,7 +103,7 @@ fn ranks_that_end_end_in_their_way() {
 }
 
 #[test]
-fn calls_that_differ_are_found_at_the_call_that_is_checked() {
+fn check_mode_detects_injected_mismatches() {
     for fault in
         ["mismatch-op@1:1", "mismatch-count@1:1", "mismatch-dtype@1:1", "skip@1:1", "extra-barrier@1:1"]
     {
@@ -112,7 +116,7 @@ fn calls_that_differ_are_found_at_the_call_that_is_checked() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn full_disk_is_reported() {
     let text = experiment(1_000_000, "", "[eval]\nevery = 0\n[checkpoint]\nevery = 1\n");
     let mut run = Run::start_with(&text, &["--spawn", "2", "--inject", "disk-full@0:1"], &[]);
     run.end_with(1);
@@ -120,7 +124,7 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
-fn a_fault_that_does_not_exist_is_refused() {
+fn unknown_fault_exits_2() {
     let mut run = trainer("nonsense@1:1", &[]);
     run.end_with(2);
 }
@@ -129,7 +133,7 @@ fn a_fault_that_does_not_exist_is_refused() {
 /// is over: what rank 1 sends meanwhile arrives at the moment at which rank 0 sees that the slice has ended.
 /// That is an end, no failure.
 #[test]
-fn ranks_that_were_stopped_inside_a_collective_go_on() {
+fn ranks_stopped_inside_a_collective_continue() {
     let run = Run::start(&experiment(1_000_000_000, "", SMALL), &["--spawn", "2"]);
     let done = |events: &[(u32, rankdeck_proto::message::RankEvent)]| {
         counters(events, 0).last().map_or(0, |counters| counters.train_iter)
@@ -146,6 +150,6 @@ fn ranks_that_were_stopped_inside_a_collective_go_on() {
         kill(other, libc::SIGCONT);
         pause(300);
         kill(first, libc::SIGCONT);
-        run.wait_for(&format!("it goes on after stop {round}"), |events| done(events) > before);
+        run.wait_for(&format!("progress after stop {round}"), |events| done(events) > before);
     }
 }

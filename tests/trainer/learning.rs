@@ -1,8 +1,8 @@
-//! PPO learns, tells what it learnt, and its TensorBoard files are TensorBoard's.
+//! PPO learns, reports its progress, and its TensorBoard files are TensorBoard's.
 
 use crate::harness::{Run, counters, experiment, python, totals};
 use rankdeck_proto::message::{Counters, FinishReason, Phase, RankEvent, Returns};
-use rankdeck_proto::status_page::Reader;
+use rankdeck_proto::status_page::StatusPageReader;
 use rankdeck_testkit::repository;
 use std::ffi::OsStr;
 
@@ -19,7 +19,7 @@ fn best_return(seed: u64) -> f64 {
 }
 
 #[test]
-fn ppo_learns_cartpole_whatever_the_seed() {
+fn ppo_learns_cartpole_with_any_seed() {
     // CartPole-v0 counts as solved at 195.
     for seed in [11, 12, 13] {
         let best = best_return(seed);
@@ -29,7 +29,7 @@ fn ppo_learns_cartpole_whatever_the_seed() {
 
 /// ALF's bar for its CartPole-v0 settings: evaluations above 195 within 51,200 steps.
 #[test]
-fn the_shipped_settings_of_alf_solve_cartpole_v0() {
+fn shipped_alf_settings_solve_cartpole_v0() {
     for name in ["cartpole_ppo_alf", "cartpole_ppg"] {
         let file = std::fs::read_to_string(repository(&format!("configs/{name}.toml"))).unwrap();
         // Its last section is `[eval]`.
@@ -43,7 +43,7 @@ fn the_shipped_settings_of_alf_solve_cartpole_v0() {
 }
 
 #[test]
-fn a_whole_run_of_one_rank() {
+fn single_rank_run_completes() {
     let rest = "[eval]\nevery = 10\nepisodes = 3\n[checkpoint]\nevery = 8";
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("rank0.page");
@@ -80,8 +80,8 @@ fn a_whole_run_of_one_rank() {
             _ => None,
         })
         .collect();
-    let wanted = [(8, "every"), (16, "every"), (20, "final")];
-    assert_eq!(checkpoints, wanted.map(|(iteration, reason)| (iteration, reason.to_string())));
+    let expected = [(8, "every"), (16, "every"), (20, "final")];
+    assert_eq!(checkpoints, expected.map(|(iteration, reason)| (iteration, reason.to_string())));
     let equal =
         events.iter().filter(|(_, e)| matches!(e, RankEvent::Fingerprint { equal: true, .. })).count();
     assert!(equal > 0);
@@ -90,7 +90,7 @@ fn a_whole_run_of_one_rank() {
         _ => None,
     });
     assert!(names.unwrap().contains(&"losses/value_loss".to_string()));
-    let body = Reader::open(&page).unwrap().view().unwrap().body;
+    let body = StatusPageReader::open(&page).unwrap().view().unwrap().body;
     assert_eq!((body.phase, body.train_iter, body.env_step), (Phase::Done as u64, 20, 20 * 512));
     assert_eq!((body.samples, body.episodes, body.updates), (last.samples, last.episodes, last.updates));
     assert!(body.entered > 0 && body.entered == body.left);

@@ -9,7 +9,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::disallowed_macros,
-    reason = "a test that fails should say so loudly"
+    reason = "a failing test should be loud"
 )]
 
 rankdeck_testkit::end_without_destructors!();

@@ -1,4 +1,4 @@
-//! Exported policies: the loader of docs/POLICIES.md plays what the trainer evaluated.
+//! Exported policies: the loader of docs/trainer.md plays what the trainer evaluated.
 
 use crate::harness::{Run, python};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
@@ -65,7 +65,7 @@ for path, seeds in zip(sys.argv[4::2], sys.argv[5::2]):
 
 /// The loader, as the document has it.
 fn loader() -> String {
-    let text = std::fs::read_to_string(repository("docs/POLICIES.md")).unwrap();
+    let text = std::fs::read_to_string(repository("docs/trainer.md")).unwrap();
     let (_, code) = text.split_once("```python\n").unwrap();
     code.split_once("```").unwrap().0.to_owned()
 }
@@ -116,9 +116,9 @@ fn equals(output: &str, evaluation: &Evaluation, experiment: &str) {
     }
 }
 
-/// `--evaluate` needs the checkpoint alone, and says what the run's own evaluation said.
+/// `--evaluate` needs the checkpoint alone, and prints what the run's own evaluation printed.
 #[test]
-fn a_checkpoint_is_evaluated_without_its_experiment_file() {
+fn checkpoint_is_evaluated_without_experiment_file() {
     let off = "batch_size = 32\nlearning_starts = 100\nbuffer_size = 1000\n";
     for (env, rest) in [
         ("Pendulum-v1", "normalise_observations = true\n[learn]\nalgorithm = 'ppo'\n".to_owned()),
@@ -138,10 +138,14 @@ fn a_checkpoint_is_evaluated_without_its_experiment_file() {
             .arg(run.file("checkpoints/latest.ckpt"))
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let wanted = format!("return {:.3} +- {:.3} over 5 episodes", own.return_mean, own.return_std);
-        assert!(output.status.success() && said.contains(&wanted), "{wanted}: {said}\n{:?}", output.stderr);
-        assert!(said.contains("the mean lies between"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let expected = format!("return {:.3} +- {:.3} over 5 episodes", own.return_mean, own.return_std);
+        assert!(
+            output.status.success() && printed.contains(&expected),
+            "{expected}: {printed}\n{:?}",
+            output.stderr
+        );
+        assert!(printed.contains("95%"), "{printed}");
     }
 }
 
@@ -153,20 +157,20 @@ fn experiment(env: &str, iterations: u64, rest: &str) -> String {
 }
 
 #[test]
-fn the_documents_loader_plays_ppo_as_the_trainer_does_with_normalisation_too() {
-    for (env, normalise) in [("CartPole-v1", false), ("Pendulum-v1", true), ("CartPole-v1", true)] {
+fn documented_loader_plays_normalized_ppo_like_the_trainer() {
+    for (env, normalize) in [("CartPole-v1", false), ("Pendulum-v1", true), ("CartPole-v1", true)] {
         check(&experiment(
             env,
             8,
             &format!(
-                "[collect]\nnum_steps = 64\nnormalise_observations = {normalise}\n[learn]\nalgorithm = 'ppo'\n"
+                "[collect]\nnum_steps = 64\nnormalise_observations = {normalize}\n[learn]\nalgorithm = 'ppo'\n"
             ),
         ));
     }
 }
 
 #[test]
-fn the_documents_loader_plays_shared_layers_and_the_off_policy_algorithms() {
+fn documented_loader_plays_shared_and_off_policy() {
     let off = "batch_size = 32\nlearning_starts = 100\nbuffer_size = 1000\nupdates_per_iteration = 20\n";
     for (env, rest) in [
         (
@@ -186,7 +190,7 @@ fn the_documents_loader_plays_shared_layers_and_the_off_policy_algorithms() {
 
 /// Every algorithm and every network, as `rankdeck export` makes them: the actions are the trainer's.
 #[test]
-fn exported_torchscript_and_onnx_act_as_the_trainer_does() {
+fn exported_torchscript_and_onnx_act_as_the_trainer() {
     let packages = "gymnasium, torch, onnx, onnxruntime";
     let Some(interpreter) = rankdeck_testkit::python(packages) else { return };
     let off = "batch_size = 32\nlearning_starts = 100\nbuffer_size = 1000\nupdates_per_iteration = 20\n";
@@ -235,7 +239,7 @@ fn exported_torchscript_and_onnx_act_as_the_trainer_does() {
 
 /// ROWS-1, METRICS-1: a line per iteration in metrics.csv, and a point in TensorBoard.
 #[test]
-fn every_iteration_has_a_line_in_metrics_csv_and_a_point_in_tensorboard() {
+fn every_iteration_is_in_metrics_csv_and_tensorboard() {
     let text = experiment("CartPole-v1", 12, "[learn]\nalgorithm = 'ppo'\n[collect]\nnum_steps = 64\n")
         .replace("every = 1000", "every = 6");
     let mut run = Run::start(&text, &["--spawn", "2"]);
@@ -290,4 +294,73 @@ print('| learn.gamma | 0.99 |' in text and '| version.rankdeck |' in text)
         return;
     };
     assert_eq!(output.split_whitespace().collect::<Vec<_>>(), ["0.99", "CartPole-v1", "True", "True"]);
+}
+
+/// Makes its environment a CartPole, and leaves a file next to itself whenever it is imported.
+const EVIL: &str = "\
+import os
+open(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'ran'), 'w').close()
+import gymnasium
+gymnasium.register('X-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9)
+";
+
+/// IMPORT-1: what a checkpoint names is not run: no interpreter, and no module that the user has not named.
+#[test]
+fn import_1_evaluation_runs_nothing_named_by_its_checkpoint() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(interpreter) = rankdeck_testkit::python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let write = |name: &str, text: &str| std::fs::write(at(name), text).unwrap();
+    let cwd = folder.path().to_str().unwrap();
+    let (ran, own) = (at("ran"), at("own-python"));
+    write("own-python", &format!("#!/bin/sh\nexec '{interpreter}' \"$@\"\n"));
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write("evil.py", EVIL);
+    let trained = |id: &str| {
+        let env = format!("num_envs = 4\nworker = 'python'\npython = '{}'", own.display());
+        let text = experiment(id, 1, "[learn]\nalgorithm = 'ppo'\n[collect]\nnum_steps = 64\n");
+        let mut run = Run::start_with(&text.replacen("num_envs = 4", &env, 1), &[], &[("PYTHONPATH", cwd)]);
+        run.end_with(0);
+        run
+    };
+    let (plain, named) = (trained("CartPole-v1"), trained("evil:X-v0"));
+    assert!(ran.exists(), "training imports it");
+    // From here on the checkpoint's interpreter and every module of this directory belong to another user.
+    write("own-python", &format!("#!/bin/sh\ntouch '{}'\nexec '{interpreter}' \"$@\"\n", ran.display()));
+    for module in ["linecache", "numpy", "json", "sitecustomize"] {
+        write(&format!("{module}.py"), EVIL);
+    }
+    let evaluate = |run: &Run, args: &[&str], path: Option<&str>| {
+        let _ = std::fs::remove_file(&ran);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_rankdeck-trainer"));
+        command.arg("--evaluate").arg(run.file("checkpoints/latest.ckpt")).args(args);
+        command.env_remove("PYTHONPATH").current_dir(folder.path());
+        path.map(|path| command.env("PYTHONPATH", path));
+        let output = command.output().unwrap();
+        let lines = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), ran.exists(), lines)
+    };
+    let ours = ["--python", &interpreter];
+    let (code, touched, lines) = evaluate(&plain, &[], None);
+    assert!(!touched, "the checkpoint's interpreter ran ({code:?}): {lines}");
+    for path in [None, Some(":"), Some("")] {
+        let (code, touched, lines) = evaluate(&plain, &ours, path);
+        assert_eq!((code, touched), (Some(0), false), "{path:?}: {lines}");
+    }
+    let (code, touched, lines) = evaluate(&named, &ours, Some(cwd));
+    assert_eq!((code, touched), (Some(2), false), "{lines}");
+    assert!(lines.contains("--env-module evil"), "{lines}");
+    // Other modules are refused, and the directory is not in the module path.
+    for (module, code) in [("evi", 2), ("evil.x", 2), ("evil", 2)] {
+        let (found, touched, lines) =
+            evaluate(&named, &[&ours[..], &["--env-module", module]].concat(), None);
+        assert_eq!((found, touched), (Some(code), false), "{module}: {lines}");
+    }
+    for module in ["linecache", "numpy", "json", "sitecustomize"] {
+        std::fs::remove_file(at(&format!("{module}.py"))).unwrap();
+    }
+    let (code, touched, lines) =
+        evaluate(&named, &[&ours[..], &["--env-module", "evil"]].concat(), Some(cwd));
+    assert_eq!((code, touched), (Some(0), true), "{lines}");
 }

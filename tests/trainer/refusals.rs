@@ -34,7 +34,7 @@ fn bad_input_ends_every_rank_before_training() {
                 })
                 .collect();
             let [(message, hint, true)] = errors[..] else {
-                panic!("{key}: rank {rank} said {errors:?}\n{}", run.logs())
+                panic!("{key}: rank {rank} reported {errors:?}\n{}", run.logs())
             };
             assert!(message.contains(key) || hint.contains(key), "{key}: {message}; {hint}");
         }

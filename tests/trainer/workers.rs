@@ -1,7 +1,7 @@
-//! Python environments in whole runs: what a rank says when its worker fails, and that no worker is left
+//! Python environments in whole runs: what a rank reports when its worker fails, and that no worker is left
 //! whatever ends the rank.
 
-use crate::harness::{Run, counters, kill};
+use crate::harness::{RankError, Run, counters, errors, kill};
 use rankdeck_proto::message::{FailureKind, FinishReason, RankEvent};
 use rankdeck_testkit::repository;
 
@@ -24,7 +24,7 @@ fn trains(run: &Run) {
 }
 
 #[test]
-fn python_3_a_killed_rank_takes_its_worker_along() {
+fn python_3_worker_dies_with_its_killed_rank() {
     let Some(experiment) = experiment("CartPole-v1", 100_000_000) else { return };
     let mut run = Run::start(&experiment, &[]);
     trains(&run);
@@ -35,7 +35,7 @@ fn python_3_a_killed_rank_takes_its_worker_along() {
 }
 
 #[test]
-fn a_polite_signal_to_the_whole_group_stops_the_rank_at_the_end_of_an_iteration() {
+fn sigterm_to_group_stops_at_iteration_end() {
     let Some(experiment) = experiment("CartPole-v1", 100_000_000) else { return };
     let mut run = Run::start(&experiment, &[]);
     trains(&run);
@@ -49,23 +49,22 @@ fn a_polite_signal_to_the_whole_group_stops_the_rank_at_the_end_of_an_iteration(
 }
 
 #[test]
-fn python_2_a_worker_that_dies_ends_the_rank_with_an_error() {
+fn python_2_dead_worker_ends_the_rank_with_an_error() {
     let Some(experiment) = experiment("CartPole-v1", 100_000_000) else { return };
     let mut run = Run::start(&experiment, &[]);
     trains(&run);
     kill(worker_of(&run), libc::SIGKILL);
     run.end_with(1);
-    let events = run.events();
-    let Some((0, RankEvent::Error { message, hint, usage: false, .. })) = events.last() else {
-        panic!("{events:?}\n{}", run.logs())
-    };
-    assert!(message.contains("CartPole-v1") && message.contains("was killed by SIGKILL"), "{message}");
-    assert!(hint.contains("oom"), "{hint}");
-    assert!(run.logs().contains("rank 0: error: environment CartPole-v1: its worker"), "{}", run.logs());
+    let errors = errors(&run.events());
+    let [error] = &errors[..] else { panic!("{errors:?}\n{}", run.logs()) };
+    assert_eq!((error.rank, error.usage, error.kind), (0, false, FailureKind::Environment), "{error:?}");
+    assert!(error.message.contains("CartPole-v1") && error.message.contains("SIGKILL"), "{error:?}");
+    assert!(error.hint.contains("env.num_envs"), "{error:?}");
+    assert!(run.logs().contains("rank 0: error: "), "{}", run.logs());
 }
 
 #[test]
-fn python_2_an_exception_reaches_the_user_and_the_other_ranks_end_too() {
+fn python_2_exception_is_reported_and_ends_all_ranks() {
     let Some(experiment) = experiment("faulty_env:Faulty-raise-v0", 100_000_000) else { return };
     let programs = repository("tests/programs");
     let env = [("PYTHONPATH", programs.to_str().unwrap()), ("FAULTY_AFTER", "300")];
@@ -91,29 +90,28 @@ fn python_2_an_exception_reaches_the_user_and_the_other_ranks_end_too() {
 /// The other ranks wait in a collective of the evaluation, whose timeout is shorter than that of the
 /// environment.
 #[test]
-fn an_evaluation_that_hangs_is_told_as_that_before_the_others_give_up() {
+fn hanging_evaluation_is_reported_before_timeouts() {
     let Some(text) = experiment("faulty_env:Faulty-hang-v0", 100_000_000) else { return };
     let text = format!("{text}[eval]\nevery = 1\nepisodes = 2\n[distributed]\ntimeout_s = 15\n");
     let programs = repository("tests/programs");
     let env = [("PYTHONPATH", programs.to_str().unwrap()), ("FAULTY_AFTER", "5"), ("FAULTY_RANK", "0")];
     let mut run = Run::start_with(&text, &["--spawn", "2"], &env);
     run.end_with(1);
-    let said = run.events().into_iter().find_map(|(rank, event)| match event {
-        RankEvent::Error { message, hint, .. } if rank == 0 => Some((message, hint)),
-        _ => None,
-    });
-    let (message, hint) = said.unwrap_or_else(|| panic!("rank 0 said nothing\n{}", run.logs()));
-    for part in
-        ["rank 0 cannot evaluate", "Faulty-hang-v0", "did not finish a step within 6s", "faulty_env.py"]
-    {
-        assert!(message.contains(part), "{part} in {message}");
+    let errors = errors(&run.events());
+    let error = errors.iter().find(|error| error.rank == 0);
+    let error = error.unwrap_or_else(|| panic!("no error of rank 0\n{}", run.logs()));
+    for part in ["Faulty-hang-v0", "6s", "faulty_env.py"] {
+        assert!(error.message.contains(part), "{part} in {error:?}");
     }
-    assert!(hint.contains("env.worker_timeout_s") && hint.contains("distributed.timeout_s"), "{hint}");
-    assert!(!run.logs().contains("not finished within"), "no collective gave up: {}", run.logs());
+    for key in ["env.worker_timeout_s", "distributed.timeout_s"] {
+        assert!(error.hint.contains(key), "{key} in {error:?}");
+    }
+    let timed_out = errors.iter().any(|error| error.kind == FailureKind::Connection);
+    assert!(!timed_out, "no collective timed out: {errors:?}");
 }
 
 #[test]
-fn a_missing_package_is_refused_before_training_with_the_line_to_run() {
+fn missing_package_exits_2_with_install_hint() {
     let experiment = "[run]\nname = 'test'\ntotal_steps = 100000\n[env]\nid = 'nosuchmodule:X-v0'\nnum_envs = 4\n\
                       [learn]\nalgorithm = 'ppo'\n";
     let mut run = Run::start(experiment, &[]);
@@ -133,7 +131,7 @@ fn bare_python(folder: &std::path::Path) -> String {
 }
 
 #[test]
-fn without_gymnasium_every_rank_says_what_to_install_and_ends_with_2() {
+fn missing_gymnasium_exits_2_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     let python = bare_python(folder.path());
     for id in ["HalfCheetah-v5", "ALE/Pong-v5"] {
@@ -142,17 +140,11 @@ fn without_gymnasium_every_rank_says_what_to_install_and_ends_with_2() {
         );
         let mut run = Run::start(&experiment, &["--spawn", "2"]);
         run.end_with(2);
-        let errors: Vec<_> = run
-            .events()
-            .into_iter()
-            .filter_map(|(rank, event)| match event {
-                RankEvent::Error { message, hint, usage, .. } => Some((rank, message, hint, usage)),
-                _ => None,
-            })
-            .collect();
+        let errors = errors(&run.events());
         assert_eq!(errors.len(), 2, "{errors:?}\n{}", run.logs());
-        for (_, message, hint, usage) in errors {
-            assert!(usage && message.contains(id) && message.contains("has no gymnasium"), "{message}");
+        for RankError { message, hint, usage, kind, .. } in errors {
+            assert_eq!((usage, kind), (true, FailureKind::Configuration), "{message}");
+            assert!(message.contains(id) && message.contains("gymnasium"), "{message}");
             assert!(
                 hint.contains("-m pip install \"gymnasium>=1.0\"") && hint.contains("--setup-env DIR"),
                 "{hint}"

@@ -1,7 +1,7 @@
 """What happens to a script at one step: things that take long and are well, and things that never end.
 
 `LAB_FAULT=NAME@RANK:STEP` says what, to which rank (`all`: to every one) and when; with `STEP+EVERY` it happens again
-and again, and of several names joined by `,` they take turns. `LAB_BESIDE` says what runs beside every rank: `tracker` (a
+and again, and of several names joined by `,` they take turns. `LAB_BESIDE` selects what runs next to every rank: `tracker` (a
 process that computes and writes, as trackers do) or `writer` (a thread that does). Nothing here knows of rankdeck.
 """
 import concurrent.futures, fcntl, http.server, os, queue, re, socket, socketserver, subprocess, sys, tempfile, threading, time, urllib.request
@@ -136,7 +136,7 @@ def uploads():
 
 
 def appears():
-    """Waits for a file of somebody else, who looks every two seconds."""
+    """Waits for a file of another process, polling every two seconds."""
     until, path = time.time() + LONG, os.path.join(tempfile.mkdtemp(prefix="lab"), "ready")
     while not os.path.exists(path):
         time.sleep(2)
@@ -258,5 +258,5 @@ def leaves():
 
 
 def remains():
-    """A thread that nobody ends; the training goes on."""
+    """A thread that is never joined; training continues."""
     threading.Thread(target=threading.Event().wait).start()

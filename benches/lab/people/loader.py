@@ -32,8 +32,8 @@ def main():
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)))
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(Samples(), batch_size=BATCH, num_workers=2, prefetch_factor=2)
-    for step, (inputs, wanted) in enumerate(loader, 1):
-        loss = (model(inputs) - wanted).square().mean()
+    for step, (inputs, targets) in enumerate(loader, 1):
+        loss = (model(inputs) - targets).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

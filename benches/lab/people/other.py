@@ -1,4 +1,4 @@
-"""A script of somebody else, unchanged: `LAB_SCRIPT` is its file, `LAB_ARGS` its arguments, `LAB_PATH` more folders to import from.
+"""A third-party script, unchanged: `LAB_SCRIPT` is its file, `LAB_ARGS` its arguments, `LAB_PATH` more folders to import from.
 
 Faults strike before a step of an optimiser; steps are what is counted. Names that Gymnasium has changed since are the new ones.
 """

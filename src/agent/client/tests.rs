@@ -25,8 +25,8 @@ fn lines(stream: UnixStream) -> Vec<RankEvent> {
     lines.map(|line| serde_json::from_str(&line.unwrap()).expect("an event")).collect()
 }
 
-/// Runs a script before an agent that reads; what it said, and how it ended.
-fn heard(rank: u32, script: &str) -> (Vec<RankEvent>, Output) {
+/// Runs a script before an agent that reads; returns its events and its end.
+fn run_script(rank: u32, script: &str) -> (Vec<RankEvent>, Output) {
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join("events.sock")).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -44,16 +44,16 @@ fn heard(rank: u32, script: &str) -> (Vec<RankEvent>, Output) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let said = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
-    (said, child.wait_with_output().unwrap())
+    let events = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+    (events, child.wait_with_output().unwrap())
 }
 
-fn counters(said: &[RankEvent]) -> Vec<Counters> {
+fn counters(events: &[RankEvent]) -> Vec<Counters> {
     let counters = |event: &RankEvent| match event {
         RankEvent::Counters(counters) => Some(*counters),
         _ => None,
     };
-    said.iter().filter_map(counters).collect()
+    events.iter().filter_map(counters).collect()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -61,49 +61,49 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_program_tells_counters_values_evaluations_and_checkpoints() {
+fn program_reports_counters_values_evals_and_checkpoints() {
     let script = "import rankdeck\n\
                   rankdeck.report(100, {'losses/value': 0.5}, returns=[1.0, 5.0], kl=float('nan'))\n\
                   rankdeck.eval([10, 20.0], [5, 7], duration_s=0.5, stop=True)\n\
                   rankdeck.checkpoint('last.pt', 'best', env_step=9)\n\
                   print(rankdeck.lost())\n";
-    let (said, output) = heard(0, script);
+    let (events, output) = run_script(0, script);
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "0\n"), "{output:?}");
     let expected = serde_json::json!([
         {"kind": "hello", "rank": 0, "generation": 3},
         {"kind": "joined", "world_size": 2, "backend": "none", "device": "cpu"},
     ]);
-    assert_eq!(serde_json::to_value(&said[..2]).unwrap(), expected);
-    let [own] = counters(&said)[..] else { panic!("{said:?}") };
+    assert_eq!(serde_json::to_value(&events[..2]).unwrap(), expected);
+    let [own] = counters(&events)[..] else { panic!("{events:?}") };
     assert_eq!((own.train_iter, own.env_step, own.samples, own.episodes, own.sum), (1, 100, 100, 2, true));
     assert_eq!((own.returns.sum, own.returns.count, own.returns.min, own.returns.max), (6.0, 2, 1.0, 5.0));
-    let scalars = said.iter().find_map(|event| match event {
+    let scalars = events.iter().find_map(|event| match event {
         RankEvent::Scalars { env_step, values, not_finite, .. } => Some((*env_step, values, not_finite)),
         _ => None,
     });
     let (env_step, values, not_finite) = scalars.unwrap();
     assert_eq!((env_step, values["losses/value"], not_finite["kl"]), (200, 0.5, 1));
-    let evaluation = said.iter().find_map(|event| match event {
+    let evaluation = events.iter().find_map(|event| match event {
         RankEvent::Eval(evaluation) => Some(evaluation.clone()),
         _ => None,
     });
     let evaluation = evaluation.unwrap();
     assert_eq!((evaluation.env_step, evaluation.episodes, evaluation.length_mean), (200, 2, 6.0));
     assert_eq!((evaluation.return_mean, evaluation.return_std, evaluation.stop), (15.0, 5.0, true));
-    let RankEvent::Checkpoint { path, env_step, reason, .. } = said.last().unwrap() else {
-        panic!("{said:?}")
+    let RankEvent::Checkpoint { path, env_step, reason, .. } = events.last().unwrap() else {
+        panic!("{events:?}")
     };
     assert!(path.starts_with('/') && path.ends_with("/last.pt"), "{path}");
     assert_eq!((*env_step, reason.as_str()), (9, "best"));
 }
 
 #[test]
-fn only_rank_0_tells_values_and_evaluations() {
+fn only_rank_0_reports_values_and_evaluations() {
     let script =
         "import rankdeck\nrankdeck.report(8, loss=1.0)\nrankdeck.eval([1])\nrankdeck.checkpoint('x')\n";
-    let (said, _) = heard(1, script);
-    assert_eq!(said.len(), 3, "hello, joined and counters: {said:?}");
-    assert_eq!(counters(&said).len(), 1);
+    let (events, _) = run_script(1, script);
+    assert_eq!(events.len(), 3, "hello, joined and counters: {events:?}");
+    assert_eq!(counters(&events).len(), 1);
 }
 
 #[test]
@@ -118,16 +118,16 @@ fn client_1_nothing_that_it_is_given_raises() {
                   rankdeck.checkpoint('x' * 100000)\n\
                   rankdeck.checkpoint(b'caf\\xe9'.decode('utf-8', 'surrogateescape'))\n\
                   print('alive', rankdeck.lost())\n";
-    let (said, output) = heard(0, script);
+    let (events, output) = run_script(0, script);
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "alive 13\n"), "{output:?}");
     let messages = text(&output.stderr);
     assert_eq!(messages.lines().count(), 8, "bounded: {messages}");
-    assert!(messages.contains("loss is no number but a str"), "{messages}");
-    assert_eq!(counters(&said).len(), 1);
-    assert!(matches!(said.last(), Some(RankEvent::Checkpoint { path, .. }) if path.contains("caf")));
+    assert!(messages.contains("loss") && messages.contains("str"), "{messages}");
+    assert_eq!(counters(&events).len(), 1);
+    assert!(matches!(events.last(), Some(RankEvent::Checkpoint { path, .. }) if path.contains("caf")));
 }
 
-/// Reports as fast as it can, and says by how many KiB it has grown.
+/// Reports as fast as it can, and prints by how many KiB it has grown.
 const BUSY: &str = "import rankdeck, resource, time\n\
                     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n\
                     for i in range(50000):\n    rankdeck.report(i, returns=1.0, **{'loss%d' % (i % 1000): 0.5})\n    \
@@ -136,24 +136,24 @@ const BUSY: &str = "import rankdeck, resource, time\n\
                     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n";
 
 #[test]
-fn client_2_an_agent_that_does_not_read_costs_neither_time_nor_memory() {
+fn client_2_unread_socket_costs_no_time_or_memory() {
     let folder = tempfile::tempdir().unwrap();
     for present in [false, true] {
-        // Connections wait in the listener's queue, and nobody reads them.
+        // Connections wait in the listener's queue and are not read.
         let _listener = present.then(|| UnixListener::bind(folder.path().join("events.sock")).unwrap());
         let output = python(folder.path(), 0, BUSY).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let grown: u64 = text(&output.stdout).trim().parse().unwrap();
         assert!(grown < 8 << 10, "{grown} KiB");
-        assert!(text(&output.stderr).contains("events were lost"), "{output:?}");
+        assert!(text(&output.stderr).contains("lost"), "{output:?}");
     }
 }
 
 #[test]
-fn client_2_the_last_counters_arrive_however_many_there_were() {
-    let (said, output) = heard(1, BUSY);
+fn client_2_last_counters_always_arrive() {
+    let (events, output) = run_script(1, BUSY);
     assert!(output.status.success());
-    let all = counters(&said);
+    let all = counters(&events);
     let count: u64 = all.iter().map(|counters| counters.returns.count).sum();
     assert_eq!((all.last().unwrap().env_step, count), (50_000, 50_000), "no return is lost");
     assert!(all.len() < 1_000, "{}", all.len());
@@ -170,9 +170,9 @@ fn client_3_forks_are_silent_and_end_on_sigterm() {
                   child = os.fork()\n\
                   if child == 0:\n    rankdeck.report(5)\n    sys.exit(0)\n\
                   print(os.waitpid(child, 0)[1])\n";
-    let (said, output) = heard(0, script);
+    let (events, output) = run_script(0, script);
     assert_eq!(text(&output.stdout).lines().collect::<Vec<_>>(), ["15", "0"], "{output:?}");
-    assert_eq!(counters(&said).iter().map(|counters| counters.env_step).collect::<Vec<_>>(), [1]);
+    assert_eq!(counters(&events).iter().map(|counters| counters.env_step).collect::<Vec<_>>(), [1]);
 }
 
 #[test]
@@ -181,19 +181,19 @@ fn threads_may_all_report() {
                   def work():\n    for i in range(2000): rankdeck.report(8, returns=1.0)\n\
                   threads = [threading.Thread(target=work) for _ in range(8)]\n\
                   [t.start() for t in threads]\n[t.join() for t in threads]\n";
-    let (said, output) = heard(0, script);
+    let (events, output) = run_script(0, script);
     assert!(output.status.success());
-    let last = *counters(&said).last().unwrap();
+    let last = *counters(&events).last().unwrap();
     assert_eq!((last.train_iter, last.episodes), (16_000, 16_000));
 }
 
 #[test]
-fn should_stop_is_true_after_a_signal_and_a_second_one_ends_the_program() {
+fn should_stop_is_set_by_a_signal_and_the_second_ends() {
     let script = "import os, rankdeck, signal\n\
                   print(rankdeck.should_stop())\nos.kill(os.getpid(), signal.SIGTERM)\n\
                   print(rankdeck.should_stop(), flush=True)\nos.kill(os.getpid(), signal.SIGTERM)\n\
                   print('not reached', flush=True)\n";
-    let (_, output) = heard(0, script);
+    let (_, output) = run_script(0, script);
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(
         (output.status.signal(), text(&output.stdout).as_str()),
@@ -203,12 +203,12 @@ fn should_stop_is_true_after_a_signal_and_a_second_one_ends_the_program() {
     let own = "import os, rankdeck, signal\nsignal.signal(signal.SIGTERM, lambda *_: print('own'))\n\
                rankdeck.should_stop()\nfor _ in range(2): os.kill(os.getpid(), signal.SIGTERM)\n\
                print(rankdeck.should_stop())\n";
-    let (_, output) = heard(0, own);
+    let (_, output) = run_script(0, own);
     assert_eq!(text(&output.stdout), "own\nown\nTrue\n", "a handler of the program's own is called as ever");
 }
 
 #[test]
-fn what_the_agent_refuses_is_said_in_the_log() {
+fn refusal_of_the_agent_is_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join("events.sock")).unwrap();
     let script = "import rankdeck, time\nrankdeck.report(1)\n\
@@ -216,14 +216,14 @@ fn what_the_agent_refuses_is_said_in_the_log() {
     let child = python(folder.path(), 0, script).stderr(Stdio::piped()).spawn().unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(b"{\"kind\":\"refused\",\"line\":3,\"reason\":\"no such thing\"}\nrubbish\n").unwrap();
-    let told = lines(stream);
+    let events = lines(stream);
     let output = child.wait_with_output().unwrap();
-    assert_eq!(text(&output.stderr), "rankdeck: an event was refused: no such thing\n");
-    assert!(counters(&told).len() > 3);
+    assert_eq!(text(&output.stderr), "rankdeck: event refused: no such thing\n");
+    assert!(counters(&events).len() > 3);
 }
 
 #[test]
-fn a_new_connection_follows_a_broken_one() {
+fn new_connection_follows_a_broken_one() {
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join("events.sock")).unwrap();
     let script = "import rankdeck, time\n\
@@ -232,10 +232,10 @@ fn a_new_connection_follows_a_broken_one() {
     let (stream, _) = listener.accept().unwrap();
     drop(stream);
     let (stream, _) = listener.accept().unwrap();
-    let said = lines(stream);
+    let events = lines(stream);
     assert!(child.wait().unwrap().success());
-    assert!(matches!(said[0], RankEvent::Hello { .. }), "{said:?}");
-    assert_eq!(counters(&said).last().unwrap().env_step, 399);
+    assert!(matches!(events[0], RankEvent::Hello { .. }), "{events:?}");
+    assert_eq!(counters(&events).last().unwrap().env_step, 399);
 }
 
 #[test]
@@ -251,8 +251,8 @@ fn outside_rankdeck_nothing_happens() {
     assert_eq!((text(&output.stdout).as_str(), text(&output.stderr).as_str()), ("False 1 SIG_DFL\n", ""));
 }
 
-fn histograms(said: &[RankEvent]) -> Vec<(&str, Vec<f64>, Vec<f64>)> {
-    let histogram = said.iter().filter_map(|event| match event {
+fn histograms(events: &[RankEvent]) -> Vec<(&str, Vec<f64>, Vec<f64>)> {
+    let histogram = events.iter().filter_map(|event| match event {
         RankEvent::Histogram(one) => Some((one.name.as_str(), one.edges.clone(), one.counts.clone())),
         _ => None,
     });
@@ -270,9 +270,9 @@ fn histograms_are_made_of_numbers_and_of_bins() {
                   rankdeck.histogram('many', (list(range(1001)), [1] * 1000))\n\
                   rankdeck.histogram('one', [5.5] * 3)\n\
                   rankdeck.histogram('far', [1e20, 1e20 + 1e5])\n";
-    let (said, output) = heard(0, script);
+    let (events, output) = run_script(0, script);
     assert!(output.stderr.is_empty(), "{output:?}");
-    let all = histograms(&said);
+    let all = histograms(&events);
     assert_eq!(all[0], ("whole", vec![0.5, 1.5, 2.5, 3.5, 4.5], vec![1.0, 2.0, 0.0, 1.0]));
     for (name, edges, counts) in &all {
         let bins = rankdeck_proto::media::Histogram { edges: edges.clone(), counts: counts.clone() };
@@ -281,7 +281,7 @@ fn histograms_are_made_of_numbers_and_of_bins() {
     let sums: Vec<f64> = all.iter().map(|one| one.2.iter().sum::<f64>().round()).collect();
     assert_eq!(sums, [4.0, 2.0, 7.0, 7.0, 1000.0, 3.0, 2.0]);
     assert_eq!((all[2].1.len(), &all[2].1, all[4].2.len()), (3, &all[3].1, 64));
-    let steps = said.iter().filter_map(|event| match event {
+    let steps = events.iter().filter_map(|event| match event {
         RankEvent::Histogram(one) => Some((one.env_step, one.train_iter)),
         _ => None,
     });
@@ -314,7 +314,7 @@ fn arrays_of_numpy_and_tensors_are_taken_as_they_are() {
 }
 
 #[test]
-fn pictures_are_files_paths_and_rows_and_no_larger_than_the_agent_takes() {
+fn images_are_files_paths_or_rows_within_the_limit() {
     let script = "import rankdeck\n\
                   rankdeck.image('grey', [[0, 255], [128, 300]])\n\
                   file = rankdeck._png([bytes([1, 2, 3] * 5)] * 4, 3)\n\
@@ -327,8 +327,8 @@ fn pictures_are_files_paths_and_rows_and_no_larger_than_the_agent_takes() {
                   rankdeck.image('text', b'text')\nrankdeck.image('none', 'absent.png')\nrankdeck.image('empty', [])\n\
                   rankdeck.image('odd', [[1, 2], [3]])\nrankdeck.image('two', [[[1, 2]]])\n\
                   print(rankdeck.lost())\n";
-    let (said, output) = heard(0, script);
-    let pictures: Vec<_> = said
+    let (events, output) = run_script(0, script);
+    let pictures: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
             RankEvent::Image(one) => {
@@ -341,9 +341,9 @@ fn pictures_are_files_paths_and_rows_and_no_larger_than_the_agent_takes() {
     let expected = [("grey", 2, 2), ("bytes", 5, 4), ("path", 5, 4), ("gif", 5, 4), ("large", 700, 300)];
     assert_eq!(pictures, expected, "{output:?}");
     assert_eq!(text(&output.stdout), "6\n");
-    let told = text(&output.stderr);
-    assert!(told.contains("image: ValueError: the picture has more than 262144 bytes"), "{told}");
-    assert!(told.contains("No such file") && told.contains("a picture is PNG, GIF, or rows"), "{told}");
+    let errors = text(&output.stderr);
+    assert!(errors.contains("image: ValueError: the picture has more than 262144 bytes"), "{errors}");
+    assert!(errors.contains("No such file") && errors.contains("a picture is PNG, GIF, or rows"), "{errors}");
 }
 
 /// CLIENT-5
@@ -357,10 +357,10 @@ fn client_5_many_histograms_cost_little_and_the_rest_is_counted() {
                   took = time.monotonic() - begun\n\
                   time.sleep(1.2)\n\
                   rankdeck.histogram('w', [1, 2], env_step=20001)\n";
-    let (said, output) = heard(0, script);
+    let (events, output) = run_script(0, script);
     assert!(output.status.success(), "{output:?}");
-    let of = |name: &str| histograms(&said).iter().filter(|one| one.0 == name).count() as u64;
-    let skipped: u64 = said
+    let of = |name: &str| histograms(&events).iter().filter(|one| one.0 == name).count() as u64;
+    let skipped: u64 = events
         .iter()
         .map(|event| match event {
             RankEvent::Histogram(one) => one.skipped,
@@ -368,15 +368,30 @@ fn client_5_many_histograms_cost_little_and_the_rest_is_counted() {
             _ => 0,
         })
         .sum();
-    let pictures = said.iter().filter(|event| matches!(event, RankEvent::Image(_))).count() as u64;
+    let pictures = events.iter().filter(|event| matches!(event, RankEvent::Image(_))).count() as u64;
     assert!((8..=200).contains(&of("w")) && (4..=100).contains(&pictures), "{} {pictures}", of("w"));
-    let names = histograms(&said).iter().filter(|one| one.0.starts_with("name")).count() as u64;
+    let names = histograms(&events).iter().filter(|one| one.0.starts_with("name")).count() as u64;
     assert_eq!(names, 46, "48 names in all");
     assert_eq!(of("w") + pictures + names + skipped, 40_101, "every one is sent or counted");
-    assert!(text(&output.stderr).contains("one name too many"), "{output:?}");
-    let last = said.iter().rev().find_map(|event| match event {
+    assert!(text(&output.stderr).contains("too many names"), "{output:?}");
+    let last = events.iter().rev().find_map(|event| match event {
         RankEvent::Histogram(one) => Some(one.env_step),
         _ => None,
     });
     assert_eq!(last, Some(20_001));
+}
+
+#[test]
+fn program_gets_its_seed_and_0_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "import rankdeck\nprint(rankdeck.seed())\n";
+    for (seed, expected) in [(Some("7"), "7\n"), (None, "0\n"), (Some("x"), "0\n")] {
+        let mut command = python(folder.path(), 1, script);
+        match seed {
+            Some(seed) => command.env("RANKDECK_SEED", seed),
+            None => command.env_remove("RANKDECK_SEED"),
+        };
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), expected), "{output:?}");
+    }
 }

@@ -1,26 +1,26 @@
-//! Which code ranks will run: the hash of what was pushed, or of the script and its neighbours where nothing
+//! Which code ranks will run: the hash of what was pushed, or of the script and its other ranks where nothing
 //! is pushed.
 //!
 //! Owner: one preflight. Hosts are compared by these hashes, so they depend on names and contents only, never
 //! on times or places.
 
-use rankdeck_proto::examination::{Code, Question};
+use rankdeck_proto::examination::{CodeFinding, Question};
 use rankdeck_proto::pack;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// Most files beside a script that are hashed, and most bytes.
+/// Most files next to a script that are hashed, and most bytes.
 const MAX_FILES: usize = 2000;
 const MAX_BYTES: u64 = 32 << 20;
 
-pub(super) fn look(question: &Question, workdir: &Path, script: Option<&str>) -> Code {
+pub(super) fn probe(question: &Question, workdir: &Path, script: Option<&str>) -> CodeFinding {
     if let Some(hash) = &question.code {
-        return Code { pushed: pack::cached(hash).is_some(), ..Code::default() };
+        return CodeFinding { pushed: pack::cached(hash).is_some(), ..CodeFinding::default() };
     }
-    let Some(script) = script.map(Path::new) else { return Code::default() };
-    let Ok(bytes) = std::fs::read(script) else { return Code::default() };
+    let Some(script) = script.map(Path::new) else { return CodeFinding::default() };
+    let Ok(bytes) = std::fs::read(script) else { return CodeFinding::default() };
     let folder = script.parent().unwrap_or(workdir);
-    Code {
+    CodeFinding {
         pushed: false,
         script: Some(short(&Sha256::digest(bytes))),
         folder: neighbours(folder),
@@ -32,7 +32,7 @@ fn short(digest: &[u8]) -> String {
     rankdeck_types::words::hex(&digest[..8])
 }
 
-/// Hash over all `.py` files of a folder; `None` when there are too many to be a program.
+/// Hash over all `.py` files of a directory; `None` when there are too many to be a program.
 fn neighbours(folder: &Path) -> Option<String> {
     let mut files = Vec::new();
     gather(folder, 0, &mut files)?;
@@ -104,7 +104,7 @@ mod tests {
             std::fs::create_dir(folder.path().join("runs")).unwrap();
             write("runs/x.py", name);
             let script = folder.path().join("train.py");
-            let code = look(&Question::default(), folder.path(), script.to_str());
+            let code = probe(&Question::default(), folder.path(), script.to_str());
             (code.script.unwrap(), code.folder.unwrap())
         };
         let one = make("a", "model.py");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_found_loose_packed_or_detached() {
+    fn commit_is_found_loose_packed_or_detached() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);

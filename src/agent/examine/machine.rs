@@ -1,37 +1,35 @@
-//! Facts about a machine: GPUs and who uses them, disks, limits, interfaces, names, what happens to processes
+//! Facts about a machine: GPUs and who uses them, disks, limits, interfaces, what happens to processes
 //! after a logout.
 //!
 //! Owner: one preflight; readers only, but for a file of a few bytes that is written to learn whether one can
 //! be.
 
-use crate::observe::nvml;
-use crate::observe::shares::Shares;
-use crate::observe::visible::visible;
+use crate::observe::gpu::visible_gpus;
+use crate::observe::host_signals::{InterfaceAddress, interface_addresses};
+use crate::observe::nvml::{self, Shares};
 use crate::proc;
 
 use super::program::nearest;
 use nvml_wrapper::error::NvmlError;
-use rankdeck_proto::examination::{
-    Disk, GpuFinding, GpuProcess, Interface, Limits, Names, Question, Route, Session,
-};
+use rankdeck_proto::examination::{Disk, GpuFinding, GpuProcess, Interface, Limits, LoginSession};
 use rankdeck_proto::message::GpuInstance;
+use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
-use std::ffi::{CStr, CString};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
-use std::os::unix::ffi::OsStrExt;
+use rustix::process::{Resource, getrlimit};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The driver's version, its GPUs, and why nobody tells of any though there is a driver.
-pub(super) type Gpus = (Option<String>, Vec<GpuFinding>, Option<HintedError>);
+/// Returns the driver's version, its GPUs, and why they are unknown although there is a driver.
+pub(super) type GpuFindings = (Option<String>, Vec<GpuFinding>, Option<HintedError>);
 
-pub(super) fn gpus() -> Gpus {
+pub(super) fn gpus() -> GpuFindings {
     let nvml = match nvml::open() {
         Ok(nvml) => nvml,
-        Err(error) => return (None, Vec::new(), untold(&error)),
+        Err(error) => return (None, Vec::new(), driver_error(&error)),
     };
-    let all = nvml::look(&nvml, &mut Shares::default());
+    let all = nvml::sample(&nvml, &mut Shares::default());
     // Counted as the plan counts. A GPU that the user's list names twice is there twice.
-    let found = visible(&all).into_iter().zip(0..).filter_map(|(given, place)| {
+    let found = visible_gpus(&all).into_iter().zip(0..).filter_map(|(given, place)| {
         let given = given?;
         let gpu = given.gpu(&all)?;
         let whole = GpuInstance {
@@ -57,24 +55,25 @@ pub(super) fn gpus() -> Gpus {
     (nvml.sys_driver_version().ok(), found, None)
 }
 
-/// Why NVML tells nothing of a driver that is there, and what helps.
-fn untold(error: &NvmlError) -> Option<HintedError> {
+/// Returns why NVML fails although there is a driver, and what helps.
+fn driver_error(error: &NvmlError) -> Option<HintedError> {
     let (text, hint) = match error {
         NvmlError::LibloadingError(_) if !has_cuda() => return None,
         NvmlError::LibRmVersionMismatch => (
-            "the NVIDIA driver's module in the kernel and its libraries are of different versions".to_owned(),
-            "the driver was updated while it was loaded: reboot that host",
+            "NVIDIA driver mismatch: kernel module and libraries have different versions".to_owned(),
+            "the driver was updated while loaded: reboot the host",
         ),
         NvmlError::DriverNotLoaded => (
-            "the NVIDIA driver is installed, and not loaded".to_owned(),
-            "`sudo modprobe nvidia` there; `dmesg | grep -i nvidia` says why it was not",
+            "the NVIDIA driver is installed but not loaded".to_owned(),
+            "run `sudo modprobe nvidia` on the host; for the cause: `dmesg | grep -i nvidia`",
         ),
-        NvmlError::NoPermission => {
-            ("this user may not use the NVIDIA driver".to_owned(), "`ls -l /dev/nvidia*` there shows who may")
-        }
+        NvmlError::NoPermission => (
+            "this user has no access to the NVIDIA driver".to_owned(),
+            "check permissions with `ls -l /dev/nvidia*` on the host",
+        ),
         error => (
-            format!("there is an NVIDIA driver, and its library NVML does not work: {error}"),
-            "install its libnvidia-ml.so.1; containers get it by `NVIDIA_DRIVER_CAPABILITIES=compute,utility`",
+            format!("the NVIDIA driver is present, but NVML fails: {error}"),
+            "install the driver's libnvidia-ml.so.1; in containers, set `NVIDIA_DRIVER_CAPABILITIES=compute,utility`",
         ),
     };
     Some(HintedError::new(text, hint))
@@ -104,37 +103,33 @@ fn process(pid: u32, bytes: u64) -> GpuProcess {
     GpuProcess { pid, bytes, command, run }
 }
 
-/// Space of the file system of `path`, or of the nearest folder above it.
+/// Space of the file system of `path`, or of the nearest directory above it.
 pub(super) fn space(path: &Path) -> Disk {
     let mut disk = Disk { path: path.display().to_string(), ..Disk::default() };
-    let folder = nearest(path);
-    let Ok(name) = CString::new(folder.as_os_str().as_bytes()) else { return disk };
-    // SAFETY: `facts` is plain data for which zeros are valid, `name` ends in NUL, and both live for the
-    // length of the call.
-    let facts = unsafe {
-        let mut facts: libc::statvfs = std::mem::zeroed();
-        (libc::statvfs(name.as_ptr(), &mut facts) == 0).then_some(facts)
-    };
-    match facts {
-        Some(facts) => {
+    match rustix::fs::statvfs(nearest(path)) {
+        Ok(facts) => {
             disk.free = facts.f_bavail.saturating_mul(facts.f_frsize);
             disk.total = facts.f_blocks.saturating_mul(facts.f_frsize);
-            // File systems without a table of files say 0 of 0.
+            // File systems without inodes report 0 of 0.
             disk.free_files = if facts.f_files == 0 { u64::MAX } else { facts.f_favail };
         }
-        None => disk.error = Some(std::io::Error::last_os_error().to_string()),
+        Err(error) => disk.error = Some(std::io::Error::from(error).to_string()),
     }
     disk
 }
 
-/// The same, and a file is written there, or in what is there of the way to it, and removed again. No folder
-/// is made: other checks, and those of other hosts of this machine, look at the same path at the same moment,
-/// and would find a folder that is gone when they use it.
+/// Also writes and removes a file in it, or in its nearest existing parent. No directory
+/// is made: other checks, and those of other hosts of this machine, use the same path at the same moment,
+/// and would fail when it disappears.
 pub(super) fn disk(workdir: &Path) -> Disk {
     let mut disk = space(workdir);
     let there = workdir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    disk.distrust = trust::check_place(&workdir.join("runs")).err();
+    if disk.distrust.is_some() {
+        return disk;
+    }
     let file = there.join(format!(".rankdeck-check-{}", std::process::id()));
-    let written = std::fs::write(&file, [b'x'; 4096]);
+    let written = trust::create(&file).and_then(|mut file| file.write_all(&[b'x'; 4096]));
     let _ = std::fs::remove_file(&file);
     disk.error = disk.error.or(written.err().map(|error| error.to_string()));
     disk
@@ -142,118 +137,30 @@ pub(super) fn disk(workdir: &Path) -> Disk {
 
 /// Soft limits of this process.
 pub(super) fn limits() -> Limits {
-    let soft = |resource| {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is a live, writable struct for the length of the call.
-        let got = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
-        (got && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
-    };
     Limits {
-        open_files: soft(libc::RLIMIT_NOFILE),
-        processes: soft(libc::RLIMIT_NPROC),
-        locked: soft(libc::RLIMIT_MEMLOCK),
+        open_files: getrlimit(Resource::Nofile).current,
+        processes: getrlimit(Resource::Nproc).current,
+        locked: getrlimit(Resource::Memlock).current,
         infiniband: std::fs::read_dir("/sys/class/infiniband")
             .is_ok_and(|mut inside| inside.next().is_some()),
     }
 }
 
-/// Interfaces that are up and have an address.
+/// Returns the interfaces that are up and have an address.
 pub(super) fn interfaces() -> Vec<Interface> {
     let mut found: Vec<Interface> = Vec::new();
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: getifaddrs fills `list` or fails.
-    if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return found;
-    }
-    let mut at = list;
-    while !at.is_null() {
-        // SAFETY: `at` is an element of the list that getifaddrs made, which is freed only below; its name is
-        // a NUL-terminated string, and its address, where it is not null, is a socket address of the family
-        // that it says.
-        let (name, up, address) = unsafe {
-            let entry = &*at;
-            at = entry.ifa_next;
-            let name = CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
-            let address = match entry.ifa_addr.as_ref().map(|address| i32::from(address.sa_family)) {
-                Some(libc::AF_INET) => {
-                    let address = &*entry.ifa_addr.cast::<libc::sockaddr_in>();
-                    Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
-                }
-                Some(libc::AF_INET6) => {
-                    let address = &*entry.ifa_addr.cast::<libc::sockaddr_in6>();
-                    Some(IpAddr::from(address.sin6_addr.s6_addr))
-                }
-                _ => None,
-            };
-            (name, entry.ifa_flags & libc::IFF_UP as u32 != 0, address)
-        };
-        let Some(address) = address.filter(|_| up) else { continue };
+    for InterfaceAddress { name, address, .. } in interface_addresses().into_iter().filter(|own| own.is_up) {
         match found.iter_mut().find(|interface| interface.name == name) {
             Some(interface) => interface.addresses.push(address),
             None => found.push(Interface { name, addresses: vec![address] }),
         }
     }
-    // SAFETY: `list` came from getifaddrs and is freed once.
-    unsafe { libc::freeifaddrs(list) };
     found
-}
-
-fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
-    let mut found: Vec<IpAddr> = (name, 0u16)
-        .to_socket_addrs()
-        .map_err(|error| {
-            let said = error.to_string();
-            said.strip_prefix("failed to lookup address information: ").unwrap_or(&said).to_owned()
-        })?
-        .map(|address| address.ip())
-        .collect();
-    found.sort_unstable();
-    found.dedup();
-    Ok(found)
-}
-
-/// The way to `master`; where that is this host itself, the interface that has its address, or the way to the
-/// first other host.
-pub(super) fn route(master: &str, question: &Question) -> Route {
-    let addresses = match resolve(master) {
-        Ok(addresses) => addresses,
-        Err(error) => return Route { error: Some(error), ..Route::default() },
-    };
-    let interfaces = interfaces();
-    let holder = |ip: IpAddr| {
-        interfaces
-            .iter()
-            .find(|interface| interface.addresses.contains(&ip))
-            .map(|interface| interface.name.clone())
-    };
-    let own = addresses.iter().find_map(|ip| holder(*ip));
-    let toward = |ip: IpAddr| source(ip).and_then(holder);
-    let others =
-        || question.peers.iter().filter_map(|peer| resolve(&peer.address).ok()).flatten().find_map(toward);
-    let interface = own.or_else(|| addresses.iter().find_map(|ip| toward(*ip))).or_else(others);
-    let error = interface.is_none().then(|| "no route to it".to_owned());
-    Route { addresses, interface, error }
-}
-
-/// The address that packets to `ip` would carry; nothing is sent.
-fn source(ip: IpAddr) -> Option<IpAddr> {
-    let any: SocketAddr = match ip {
-        IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-        IpAddr::V6(_) => ([0u16; 8], 0).into(),
-    };
-    let socket = UdpSocket::bind(any).ok()?;
-    socket.connect((ip, 9)).ok()?;
-    Some(socket.local_addr().ok()?.ip())
-}
-
-/// What the host's own name means.
-pub(super) fn names() -> Names {
-    Names { own: resolve(&proc::hostname()).unwrap_or_default() }
 }
 
 /// The user's name, or number.
 pub(super) fn user() -> String {
-    proc::user_name(crate::paths::own_uid())
+    proc::user_name(rankdeck_proto::trust::own_uid())
 }
 
 /// Release of the kernel.
@@ -262,7 +169,7 @@ pub(super) fn kernel() -> String {
 }
 
 /// Will ranks live on after the login that starts them?
-pub(super) fn session() -> Session {
+pub(super) fn session() -> LoginSession {
     let error = if proc::stat(std::process::id()).is_none() {
         Some("no mounted /proc".to_owned())
     } else {
@@ -270,7 +177,7 @@ pub(super) fn session() -> Session {
     };
     let systemd = Path::new("/run/systemd/system").is_dir();
     let lingers = Path::new("/var/lib/systemd/linger").join(user()).exists();
-    Session {
+    LoginSession {
         killed_at_logout: systemd && kills_user_processes(Path::new("/etc/systemd")) && !lingers,
         error,
     }
@@ -297,7 +204,7 @@ fn kills_user_processes(folder: &Path) -> bool {
     values.last().is_some_and(|value| ["yes", "true", "on", "1"].contains(&value.as_str()))
 }
 
-/// What only one machine, or one container with a network and processes of its own, says of itself.
+/// Identity of one machine, or of one container with its own network and processes.
 pub(super) fn identity() -> String {
     let space = |kind: &str| {
         std::fs::read_link(format!("/proc/self/ns/{kind}"))
@@ -312,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_tried_and_left_as_it_was() {
+    fn disk_is_tried_and_left_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("a/b");
         let found = disk(&deep);
@@ -324,12 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn no_folder_is_there_for_a_moment_only() {
+    fn disk_probe_leaves_no_temporary_directory() {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("a/b");
         let end = std::sync::atomic::AtomicBool::new(false);
         let seen = std::thread::scope(|scope| {
-            let looking = scope.spawn(|| {
+            let watcher = scope.spawn(|| {
                 let mut seen = false;
                 while !end.load(std::sync::atomic::Ordering::Relaxed) {
                     seen |= folder.path().join("a").exists();
@@ -338,25 +245,13 @@ mod tests {
             });
             (0..2000).for_each(|_| assert!(disk(&deep).error.is_none()));
             end.store(true, std::sync::atomic::Ordering::Relaxed);
-            looking.join().unwrap()
+            watcher.join().unwrap()
         });
-        assert!(
-            !seen,
-            "the program that is looked for at that moment would be started in a folder that is gone"
-        );
+        assert!(!seen, "a program that is probed at that moment would start in a folder that is gone");
     }
 
     #[test]
-    fn the_way_to_ourselves_is_the_loopback_interface() {
-        let way = route("127.0.0.1", &Question::default());
-        assert_eq!((way.interface.as_deref(), way.error), (Some("lo"), None));
-        assert!(interfaces().iter().any(|interface| interface.name == "lo"));
-        let nowhere = route("no-such-host.invalid", &Question::default());
-        assert!(nowhere.error.is_some());
-    }
-
-    #[test]
-    fn the_last_word_of_logind_counts() {
+    fn last_word_of_logind_counts() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         assert!(!kills_user_processes(folder.path()));

@@ -1,4 +1,4 @@
-//! `agent examine`: everything that a preflight wants to know of this host, in one command.
+//! `agent examine`: all facts of a host for a preflight, in one command.
 //!
 //! Owner: a short-lived process that the console starts on every host at about the same time. The question
 //! comes on standard input, because it holds the ranks' environment, and command lines can be read by
@@ -7,41 +7,39 @@
 //! (`cli::preflight`).
 
 mod code;
-mod environment;
-mod imports;
 mod machine;
 mod ports;
-mod probe;
 mod program;
+mod route;
 
-pub use imports::imports_of;
-pub(crate) use probe::probe;
-pub use program::script_of;
-
-use crate::entries;
-use crate::paths;
+use crate::observe::gpu;
 use crate::supervise::libtorch;
+use crate::{entries, paths, proc};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::examination::{Disk, Findings, Question};
+use rankdeck_proto::folders;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::probe::Probe;
 use std::io::Read;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+pub use program::script_of;
+
 /// Most bytes of a question.
 const MAX_QUESTION: u64 = 1 << 20;
 /// How long the driver of the GPUs may take.
 const DRIVER: Duration = Duration::from_secs(10);
-/// How long the disk of the working folder may take.
+/// How long the disk of the working directory may take.
 const DISK: Duration = Duration::from_secs(10);
 
 /// Reads the question from standard input and examines.
-pub fn main() -> Result<Findings, HintedError> {
+pub(crate) fn main() -> Result<Findings, HintedError> {
     let mut text = String::new();
     let read = std::io::stdin().take(MAX_QUESTION).read_to_string(&mut text);
     let fault = |error: String| {
-        HintedError::new(format!("the question cannot be read: {error}"), "this is the console's own command")
+        HintedError::new(format!("invalid request: {error}"), "the console runs this command")
     };
     read.map_err(|error| fault(error.to_string()))?;
     let question: Question = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
@@ -49,22 +47,22 @@ pub fn main() -> Result<Findings, HintedError> {
 }
 
 /// Examines.
-pub fn examine(question: &Question) -> Findings {
-    let heard = wall_time();
+pub(crate) fn examine(question: &Question) -> Findings {
+    let arrived = wall_time();
     // First, because the other hosts are waiting for it.
-    let meeting = ports::begin(question);
+    let meeting = ports::start(question);
     let workdir = paths::expand(&question.workdir);
     let asked = question.clone();
     let folder = workdir.clone();
     let program = bounded(program::PATIENCE * 2, move || {
-        let found = program::look(&asked, &folder);
+        let found = program::probe(&asked, &folder);
         let script = found.program.as_ref().and_then(|program| program.script.as_deref());
-        let code = code::look(&asked, &folder, script);
+        let code = code::probe(&asked, &folder, script);
         (found, code)
     });
     let env = question.environment.clone().map(|env| {
         let (asked, folder) = (question.clone(), workdir.clone());
-        bounded(environment::PATIENCE * 2, move || environment::look(&asked, &env, &folder))
+        bounded(program::ENV_PATIENCE * 2, move || program::probe_environment(&asked, &env, &folder))
     });
     let gpus = bounded(DRIVER, machine::gpus);
     let disk = bounded(DISK, {
@@ -85,38 +83,38 @@ pub fn examine(question: &Question) -> Findings {
         .as_ref()
         .and_then(|found| found.as_ref().ok())
         .and_then(|path| rankdeck_proto::libtorch::version(path.as_ref()));
-    let route = question.master.as_deref().map(|master| machine::route(master, question));
-    let (looked, code) = program.wait().unwrap_or_default();
-    let (driver, gpus, untold_gpus) = gpus.wait().unwrap_or_default();
+    let route = question.master.as_deref().map(|master| route::route(master, question));
+    let (probed, code) = program.wait().unwrap_or_default();
+    let (driver, gpus, gpus_unknown) = gpus.wait().unwrap_or_default();
     let disk = disk.wait().unwrap_or_else(|| Disk {
         path: workdir.display().to_string(),
-        error: Some(format!("no answer within {} s", DISK.as_secs())),
+        error: Some(format!("no response within {} s", DISK.as_secs())),
         ..Disk::default()
     });
     let (listened, reached) = meeting.end();
     Findings {
-        heard,
+        arrived,
         probe,
         user: machine::user(),
         kernel: machine::kernel(),
-        runs: entries::list(&workdir),
+        runs: entries::list(&workdir).runs,
         run_exists: !question.run.is_empty() && workdir.join("runs").join(&question.run).exists(),
         driver,
         gpus,
-        untold_gpus,
+        gpus_unknown,
         visible_gpus: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         disk,
         shm: machine::space("/dev/shm".as_ref()),
         limits: machine::limits(),
         interfaces: machine::interfaces(),
         route,
-        names: machine::names(),
+        names: route::names(),
         listened,
         reached,
         environment: env.and_then(BoundedTask::wait),
         machine: machine::identity(),
-        setup: looked.setup,
-        program: looked.program,
+        setup: probed.setup,
+        program: probed.program,
         libtorch,
         libtorch_version,
         gpu_check,
@@ -134,7 +132,7 @@ struct BoundedTask<T> {
 
 fn bounded<T: Send + 'static>(within: Duration, work: impl FnOnce() -> T + Send + 'static) -> BoundedTask<T> {
     let (sender, answer) = mpsc::channel();
-    // Without the thread there is no answer, which is what the caller then says.
+    // Without the thread there is no reply, which the caller reports.
     let _ = std::thread::Builder::new().name("examine".into()).spawn(move || sender.send(work()));
     BoundedTask { answer, within }
 }
@@ -148,8 +146,60 @@ impl<T> BoundedTask<T> {
 fn found_libtorch(named: Option<&str>, workdir: &Path) -> Result<String, HintedError> {
     libtorch::find(named, workdir)?.map(|path| path.display().to_string()).ok_or_else(|| {
         HintedError::new(
-            "no libtorch found",
-            "`pip install torch==2.11.0` there, or bring one with `rankdeck push --libtorch DIR`",
+            "libtorch not found",
+            "run `pip install torch==2.11.0` on the host, or upload libtorch with `rankdeck push --libtorch DIR`",
         )
     })
+}
+
+/// Most names.
+const MOST: usize = 64;
+
+/// Names of the packages that a script imports without condition: lines that start with `import` or `from`.
+pub fn imports_of(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut add = |module: &str| {
+        let name = module.trim().split(['.', ' ']).next().unwrap_or_default();
+        let plain = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if plain && found.len() < MOST && !found.iter().any(|known| known == name) {
+            found.push(name.to_owned());
+        }
+    };
+    for line in text.lines() {
+        if let Some(list) = line.strip_prefix("import ") {
+            list.split('#').next().unwrap_or_default().split(',').for_each(&mut add);
+        } else if let Some(rest) = line.strip_prefix("from ")
+            && let Some((module, _)) = rest.split_once(" import")
+        {
+            // A leading dot is a sibling module.
+            add(module);
+        }
+    }
+    found
+}
+
+/// Everything about this host.
+pub(crate) fn probe() -> Probe {
+    let here = std::env::current_dir().unwrap_or_default();
+    Probe {
+        hostname: proc::hostname(),
+        cpu_count: proc::cpu_count(),
+        gpu_count: gpu::visible_count(),
+        home: folders::home().display().to_string(),
+        trainer: libtorch::trainer().map(|path| path.display().to_string()),
+        libtorch: libtorch::find(None, &here).ok().flatten().map(|path| path.display().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_at_the_top_are_found_and_nothing_else() {
+        let text = "import os, sys  # x\nimport numpy as np\nfrom torch.nn import Linear\nfrom . import me\n\
+                    from .you import x\ntry:\n    import wandb\nexcept ImportError: pass\nimport torch.optim as o\n\
+                    text = 'import nothing'\nimported = 1\n";
+        assert_eq!(imports_of(text), ["os", "sys", "numpy", "torch"]);
+    }
 }

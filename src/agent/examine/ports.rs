@@ -1,9 +1,9 @@
 //! Can the hosts of a run reach each other?
 //!
 //! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at
-//! theirs, so that one command per host is enough; a few bytes of a token say that it was really the other
-//! host. Listeners end when all have come and have said that they got their answer, at the latest after the
-//! patience: a caller on a busy host may give up just before the answer comes, and calls again.
+//! theirs, so that one command per host is enough; a few bytes of a token prove that it was the other
+//! host. Listeners end when all have connected and confirmed the reply, at the latest after the
+//! timeout: a peer on a busy host may give up just before the reply arrives, and connects again.
 
 use rankdeck_proto::examination::{ConnectResult, ListenResult, Peer, Question};
 use std::collections::VecDeque;
@@ -17,18 +17,18 @@ const ATTEMPT: Duration = Duration::from_millis(1000);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// So many times in a row another program answers, or nobody behind an open port, on every port that the host
-/// may take: it has none of them. More than once, because a host that many call at the same time may be late.
+/// A host has none of its ports if on each, this many times in a row, another program replied or an open port
+/// stayed silent. More than once, because a host with many peers at the same time may be late.
 const STRANGERS: u32 = 2;
 
 /// Listening and connecting under way.
-pub(super) struct Meeting {
+pub(super) struct PortProbe {
     listener: Option<JoinHandle<ListenResult>>,
     callers: Vec<(Peer, JoinHandle<ConnectResult>)>,
 }
 
-/// Begins both.
-pub(super) fn begin(question: &Question) -> Meeting {
+/// Starts both.
+pub(super) fn start(question: &Question) -> PortProbe {
     let patience = Duration::from_millis(question.patience_ms.min(60_000));
     let deadline = Instant::now() + patience;
     let (ports, token, expect) = (question.listen.clone(), question.token.clone(), question.expect);
@@ -41,10 +41,10 @@ pub(super) fn begin(question: &Question) -> Meeting {
         let to = peer.clone();
         (peer.clone(), std::thread::spawn(move || call(&to, deadline)))
     });
-    Meeting { listener, callers: callers.collect() }
+    PortProbe { listener, callers: callers.collect() }
 }
 
-impl Meeting {
+impl PortProbe {
     /// Waits for the end of both.
     pub(super) fn end(self) -> (Option<ListenResult>, Vec<ConnectResult>) {
         let reached = self
@@ -54,7 +54,7 @@ impl Meeting {
                 thread.join().unwrap_or_else(|_| ConnectResult {
                     node: peer.node,
                     address: peer.address,
-                    error: Some("cannot try".into()),
+                    error: Some("cannot test".into()),
                 })
             })
             .collect();
@@ -87,16 +87,16 @@ fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: In
     if listener.set_nonblocking(true).is_err() {
         return listened;
     }
-    let mut callers: VecDeque<Caller> = VecDeque::new();
+    let mut callers: VecDeque<PendingPeer> = VecDeque::new();
     while listened.heard < expect && Instant::now() < deadline {
         for _ in 0..CALLERS {
             let Ok((stream, _)) = listener.accept() else { break };
             if stream.set_nonblocking(true).is_ok() {
                 callers.truncate(CALLERS - 1);
-                callers.push_front(Caller {
+                callers.push_front(PendingPeer {
                     stream,
                     since: Instant::now(),
-                    said: Vec::new(),
+                    received: Vec::new(),
                     answered: false,
                 });
             }
@@ -117,33 +117,33 @@ fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: In
 /// Most callers that are listened to at a time; beyond them, the one that has waited longest goes.
 const CALLERS: usize = 64;
 
-/// Somebody who has connected and has not said the token yet. Nobody waits for anybody else.
-struct Caller {
+/// A peer that has connected and not sent the token yet. Peers do not wait for each other.
+struct PendingPeer {
     stream: TcpStream,
     since: Instant,
-    said: Vec<u8>,
+    received: Vec<u8>,
     answered: bool,
 }
 
-/// What a caller says when it has its answer.
+/// A peer's confirmation of the reply.
 const THANKS: u8 = b'.';
 
-impl Caller {
-    /// Answers with the token once the caller has said it; `true` once the caller has got that.
+impl PendingPeer {
+    /// Replies with the token once the peer has sent it; `true` once the peer has received that.
     ///
-    /// Errors: it said something else, or is gone.
+    /// Errors: it sent something else, or is gone.
     fn answer(&mut self, token: &str) -> io::Result<bool> {
         let mut bytes = [0; 256];
-        while self.said.len() < token.len() {
-            let room = (token.len() - self.said.len()).min(bytes.len());
+        while self.received.len() < token.len() {
+            let room = (token.len() - self.received.len()).min(bytes.len());
             match self.stream.read(&mut bytes[..room]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.said.extend(&bytes[..count]),
+                Ok(count) => self.received.extend(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        if self.said != token.as_bytes() {
+        if self.received != token.as_bytes() {
             return Err(io::ErrorKind::InvalidData.into());
         }
         if !self.answered {
@@ -164,15 +164,16 @@ fn call(peer: &Peer, deadline: Instant) -> ConnectResult {
     let addresses: Vec<IpAddr> = match (peer.address.as_str(), 0u16).to_socket_addrs() {
         Ok(found) => found.map(|address| address.ip()).collect(),
         Err(error) => {
-            let said = error.to_string();
-            let said = said.strip_prefix("failed to lookup address information: ").unwrap_or(&said);
-            reached.error = Some(format!("no address for it here: {said}"));
+            let received = error.to_string();
+            let received =
+                received.strip_prefix("failed to lookup address information: ").unwrap_or(&received);
+            reached.error = Some(format!("cannot resolve it on this host: {received}"));
             return reached;
         }
     };
     let mut strange = 0;
     loop {
-        let mut why = "no address for it here".to_owned();
+        let mut why = "cannot resolve it on this host".to_owned();
         let mut all_strange = true;
         for ip in &addresses {
             for &port in &peer.ports {
@@ -197,16 +198,16 @@ fn call(peer: &Peer, deadline: Instant) -> ConnectResult {
 
 fn greet(address: SocketAddr, token: &str) -> io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, ATTEMPT).map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => io::Error::new(error.kind(), "no answer: does a firewall drop it?"),
+        io::ErrorKind::TimedOut => io::Error::new(error.kind(), "no response (check the firewall)"),
         _ => error,
     })?;
     stream.set_read_timeout(Some(ATTEMPT))?;
     stream.set_write_timeout(Some(ATTEMPT))?;
     stream.write_all(token.as_bytes())?;
-    let mut said = vec![0; token.len()];
+    let mut received = vec![0; token.len()];
     let other = || io::Error::new(io::ErrorKind::InvalidData, "another program listens there");
-    stream.read_exact(&mut said).map_err(|_| other())?;
-    if said != token.as_bytes() {
+    stream.read_exact(&mut received).map_err(|_| other())?;
+    if received != token.as_bytes() {
         return Err(other());
     }
     stream.write_all(&[THANKS])
@@ -215,13 +216,10 @@ fn greet(address: SocketAddr, token: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn free_port() -> u16 {
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-    }
+    use rankdeck_testkit::free_port;
 
     #[test]
-    fn hosts_meet_on_the_first_free_port_and_only_with_the_right_token() {
+    fn hosts_meet_on_the_first_free_port_by_token() {
         let taken = TcpListener::bind("0.0.0.0:0").unwrap();
         let ports = vec![taken.local_addr().unwrap().port(), free_port()];
         let host = Question {
@@ -231,13 +229,13 @@ mod tests {
             patience_ms: 10_000,
             ..Question::default()
         };
-        let meeting = begin(&host);
+        let meeting = start(&host);
         let peer =
             Peer { node: 0, address: "127.0.0.1".into(), ports: ports[1..].to_vec(), token: "right".into() };
         let stranger = call(&Peer { token: "wrong".into(), ..peer.clone() }, Instant::now());
         assert!(stranger.error.is_some(), "{stranger:?}");
         let caller = Question { peers: vec![peer], patience_ms: 10_000, ..Question::default() };
-        let (none, reached) = begin(&caller).end();
+        let (none, reached) = start(&caller).end();
         assert_eq!((none, reached[0].error.as_ref()), (None, None));
         let (listened, _) = meeting.end();
         assert_eq!(listened.unwrap(), ListenResult { port: ports[1], error: None, heard: 1 });
@@ -253,9 +251,9 @@ mod tests {
             patience_ms: 30_000,
             ..Question::default()
         };
-        let meeting = begin(&host);
+        let meeting = start(&host);
         let connect = || loop {
-            // The listener may not have begun.
+            // The listener may not have started.
             if let Ok(stream) = TcpStream::connect(("127.0.0.1", ports[0])) {
                 return stream;
             }
@@ -280,9 +278,9 @@ mod tests {
         drop(strangers);
     }
 
-    /// As on a host without a free core: the answer comes when nobody waits for it any more.
+    /// As on a host without a free core: the reply comes after the peer gave up.
     #[test]
-    fn a_caller_that_gave_up_before_its_answer_is_waited_for() {
+    fn caller_that_gave_up_early_is_awaited() {
         let port = free_port();
         let host = Question {
             listen: vec![port],
@@ -291,7 +289,7 @@ mod tests {
             patience_ms: 30_000,
             ..Question::default()
         };
-        let meeting = begin(&host);
+        let meeting = start(&host);
         let deadline = Instant::now() + Duration::from_secs(30);
         let mut hasty = loop {
             match TcpStream::connect(("127.0.0.1", port)) {
@@ -310,14 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_and_a_name_without_address_are_findings() {
+    fn port_in_use_and_a_name_without_address_are_findings() {
         let taken = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let host = Question { listen: vec![port], expect: 1, token: "t".into(), ..Question::default() };
-        assert!(begin(&host).end().0.unwrap().error.unwrap().contains("in use"));
+        assert!(start(&host).end().0.unwrap().error.unwrap().contains("in use"));
         let peer =
             Peer { node: 3, address: "no-such-host.invalid".into(), ports: vec![1], token: "t".into() };
-        assert!(call(&peer, Instant::now()).error.unwrap().starts_with("no address"));
+        assert!(call(&peer, Instant::now()).error.unwrap().starts_with("cannot resolve"));
         let closed =
             Peer { node: 3, address: "127.0.0.1".into(), ports: vec![free_port()], token: "t".into() };
         assert!(call(&closed, Instant::now()).error.unwrap().contains("refused"));

@@ -1,16 +1,16 @@
 //! The program that ranks will run: is it there as a rank would find it, and which Python and torch are
-//! behind it?
+//! behind it? The same for the Python environment of the built-in trainer's worker: are its packages there, is the id
+//! known, and which actions does it take?
 //!
-//! Owner: one preflight. The shell, the environment and the folder are those of a rank; nothing imports
+//! Owner: one preflight. The shell, the environment and the directory are those of a rank; nothing imports
 //! torch, whose version is read from its files.
 
 use crate::paths;
-use crate::supervise::groups;
-use crate::supervise::launch_prep::among;
-use crate::supervise::libtorch;
-use crate::supervise::setup::{self, Container, Stage};
-use rankdeck_proto::examination::{Program, Question};
+use crate::supervise::setup::{self, Container, ScriptContext};
+use crate::supervise::{groups, libtorch};
+use rankdeck_proto::examination::{EnvFindings, EnvQuestion, Program, Question};
 use rankdeck_types::error::HintedError;
+use rankdeck_types::plan::visible_devices;
 use rankdeck_types::setup::Uv;
 use std::ffi::OsString;
 use std::io::Read;
@@ -28,7 +28,7 @@ const GPU_PATIENCE: Duration = Duration::from_secs(30);
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// Most output that is read.
 const MAX_OUTPUT: u64 = 1 << 20;
-/// Most lines and characters that are told of a set-up that fails.
+/// Most lines and characters of the output of a failed setup.
 const MAX_LINES: usize = 4;
 const MAX_WORDS: usize = 400;
 
@@ -70,23 +70,26 @@ print("RANKDECK-PYTHON", json.dumps({
 }))
 "#;
 
-/// What the shell says once everything before the program has succeeded, and then where the program is.
+/// Printed by the shell once the setup has succeeded; the program's path follows.
 const READY: &str = "RANKDECK-READY";
 
 /// What was found of the program, and why what comes before it fails.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct ProgramProbe {
     /// `None` for the built-in trainer.
     pub program: Option<Program>,
     /// The last words of the shell that failed.
     pub setup: Option<String>,
 }
 
-/// Tries what comes before the ranks of a question, and looks for their program.
-pub(super) fn look(question: &Question, workdir: &Path) -> Look {
+/// Runs the setup of a question's ranks, and finds their program.
+pub(super) fn probe(question: &Question, workdir: &Path) -> ProgramProbe {
     let Some(program) = question.command.first() else {
         let ready = !question.setup.is_empty();
-        return Look { setup: ready.then(|| attempt(question, workdir, &[]).err()).flatten(), program: None };
+        return ProgramProbe {
+            setup: ready.then(|| attempt(question, workdir, &[]).err()).flatten(),
+            program: None,
+        };
     };
     let mut found = Program::default();
     if let Some(script) = script_of(&question.command) {
@@ -94,47 +97,47 @@ pub(super) fn look(question: &Question, workdir: &Path) -> Look {
         found.script_exists = script.is_file();
         found.script = Some(script.display().to_string());
     }
-    // The shell of a preflight may be in another folder, and finds what cannot be run.
+    // The shell of a preflight may be in another directory, and finds what cannot be run.
     if let Some(error) =
         named_by_path(question).and_then(|path| refused(&workdir.join(path), &question.command))
     {
-        return Look { program: Some(Program { error: Some(error), ..found }), setup: None };
+        return ProgramProbe { program: Some(Program { error: Some(error), ..found }), setup: None };
     }
     let is_python =
         Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
     let ask = if is_python { "exec \"$0\" -c \"$@\"" } else { "" };
     let inner = format!("echo {READY}; printf 'RANKDECK-PROGRAM %s\\n' \"$(command -v \"$0\")\"; {ask}");
-    let (beside, imports) = wanted_packages(question, &found);
-    let mut words = vec![inner.as_str(), program, SCRIPT, &beside];
+    let (folder_of_script, imports) = required_packages(question, &found);
+    let mut words = vec![inner.as_str(), program, SCRIPT, &folder_of_script];
     words.extend(imports.iter().map(String::as_str));
-    let said = match attempt(question, workdir, &words) {
-        Ok(said) => said,
-        Err(error) => return Look { program: Some(found), setup: Some(error) },
+    let output = match attempt(question, workdir, &words) {
+        Ok(output) => output,
+        Err(error) => return ProgramProbe { program: Some(found), setup: Some(error) },
     };
     if is_made_later(question, workdir) {
-        found.later = Some("`uv sync` makes the environment at the launch".into());
-        return Look { program: Some(found), setup: None };
+        found.later = Some("`uv sync` creates the environment at launch".into());
+        return ProgramProbe { program: Some(found), setup: None };
     }
-    let after = |marker: &str| said.lines().find_map(|line| line.strip_prefix(marker)).map(str::trim);
+    let after = |marker: &str| output.lines().find_map(|line| line.strip_prefix(marker)).map(str::trim);
     found.path = after("RANKDECK-PROGRAM").filter(|path| !path.is_empty()).map(str::to_owned);
     if found.path.is_none() {
         found.error = Some(HintedError::new(
-            format!("`{program}` is not found in a shell without login"),
-            "write its full path, or say where it comes from: `venv`, `conda` or `prelude` in the hosts file",
+            format!("`{program}` not found in a non-login shell"),
+            "use its full path, or set `venv`, `conda` or `prelude` in the hosts file",
         ));
     }
     found.python = after("RANKDECK-PYTHON").and_then(|text| serde_json::from_str(text).ok());
     if is_python && found.path.is_some() && found.python.is_none() {
         found.error = Some(HintedError::new(
-            format!("`{program}` does not run"),
-            format!("try `{program} -c 1` in a shell on that host"),
+            format!("cannot run `{program}`"),
+            format!("try `{program} -c 1` in a shell on the host"),
         ));
     }
-    Look { program: Some(found), setup: None }
+    ProgramProbe { program: Some(found), setup: None }
 }
 
-/// The program where it is named by a path of the host: no name that is looked for, nothing inside a
-/// container or in code that is brought.
+/// Returns the program if it is a path of the host: not a name in PATH, nothing inside a
+/// container or in uploaded code.
 fn named_by_path(question: &Question) -> Option<&str> {
     let path = question.command.first().filter(|path| path.contains('/') && !path.starts_with('~'))?;
     let here = question.code.is_none() || Path::new(path).is_absolute();
@@ -145,8 +148,8 @@ fn named_by_path(question: &Question) -> Option<&str> {
 fn refused(file: &Path, command: &[String]) -> Option<HintedError> {
     let shown = file.display();
     let Some(found) = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file) else {
-        let hint = "copy it there, change `workdir`, or let rankdeck bring it: `launch.code = \"DIR\"`";
-        return Some(HintedError::new(format!("there is no program {shown}"), hint));
+        let hint = "copy it to the host, change `workdir`, or upload it with `launch.code = \"DIR\"`";
+        return Some(HintedError::new(format!("program not found: {shown}"), hint));
     };
     if found.permissions().mode() & 0o111 != 0 {
         return None;
@@ -156,14 +159,14 @@ fn refused(file: &Path, command: &[String]) -> Option<HintedError> {
         Some("sh") => Some("sh"),
         _ => None,
     };
-    let line = |name: &str| format!(", or name what runs it: `{name} {}`", command.join(" "));
+    let line = |name: &str| format!(", or name its interpreter: `{name} {}`", command.join(" "));
     let hint = format!("`chmod +x {shown}`{}", interpreter.map(line).unwrap_or_default());
     Some(HintedError::new(format!("{shown} is not executable"), hint))
 }
 
-/// The folder whose modules the script finds beside it, and the packages that it imports: as the console
-/// says, which has the code, or as the script here says.
-fn wanted_packages(question: &Question, found: &Program) -> (String, Vec<String>) {
+/// Returns the directory of the script's own modules, and the packages that it imports: from the console
+/// for uploaded code, else from the script on this host.
+fn required_packages(question: &Question, found: &Program) -> (String, Vec<String>) {
     let nowhere = "/nonexistent".to_owned();
     if question.code.is_some() {
         return (nowhere, question.imports.clone());
@@ -172,10 +175,10 @@ fn wanted_packages(question: &Question, found: &Program) -> (String, Vec<String>
     let Some(script) = script else { return (nowhere, Vec::new()) };
     let mut text = String::new();
     let read = std::fs::File::open(script).map(|file| file.take(MAX_OUTPUT).read_to_string(&mut text));
-    let beside = script.parent().map_or(nowhere, |folder| folder.display().to_string());
+    let folder_of_script = script.parent().map_or(nowhere, |folder| folder.display().to_string());
     match read {
-        Ok(Ok(_)) => (beside, super::imports_of(&text)),
-        _ => (beside, Vec::new()),
+        Ok(Ok(_)) => (folder_of_script, super::imports_of(&text)),
+        _ => (folder_of_script, Vec::new()),
     }
 }
 
@@ -189,10 +192,10 @@ fn is_made_later(question: &Question, workdir: &Path) -> bool {
     }
 }
 
-/// Runs what comes before a rank, then `sh -c INNER...`; what that says. The environment is a rank's, as far
-/// as it is known before the launch; preludes may ask which rank they are for.
+/// Runs the setup of a rank, then `sh -c INNER...`; returns its output. The environment is a rank's, as far
+/// as it is known before the launch; preludes may read their rank.
 ///
-/// Errors: what comes before fails; the end of what it said.
+/// Errors: the setup fails; the end of its output.
 fn attempt(question: &Question, workdir: &Path, inner: &[&str]) -> Result<String, String> {
     let mut setup = question.setup.clone();
     let ready = format!("echo {READY}");
@@ -204,7 +207,7 @@ fn attempt(question: &Question, workdir: &Path, inner: &[&str]) -> Result<String
     if is_made_later(question, workdir) {
         setup.uv = None;
         words[2] = "PATH=\"$PATH:$HOME/.local/bin:$HOME/.cargo/bin\"; \
-                    command -v uv >/dev/null || { echo 'there is no `uv` on this host' >&2; exit 1; }; \
+                    command -v uv >/dev/null || { echo 'command `uv` not found on this host' >&2; exit 1; }; \
                     echo RANKDECK-READY";
     }
     let folder = nearest(workdir);
@@ -212,7 +215,7 @@ fn attempt(question: &Question, workdir: &Path, inner: &[&str]) -> Result<String
         question.env.keys().map(String::as_str).chain(question.variables.reveal().map(|(name, _)| name));
     let variables = own.map(OsString::from).collect();
     let container = Container { folders: vec![&folder], variables, ..Container::default() };
-    let stage = Stage { workdir: &folder, folder: &folder, container, look_only: true };
+    let stage = ScriptContext { workdir: &folder, folder: &folder, container, probe_only: true };
     let argv = setup::command(&setup, &stage, words.iter().map(OsString::from).collect());
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]).current_dir(&folder);
@@ -221,25 +224,25 @@ fn attempt(question: &Question, workdir: &Path, inner: &[&str]) -> Result<String
         command.env(name, value);
     }
     command.envs(&question.env).envs(question.variables.reveal());
-    let said = run(&mut command, PATIENCE).map_err(|error| match question.setup.container().is_some() {
-        true => format!("{error}: is the image on this host?"),
+    let ran = run(&mut command, PATIENCE).map_err(|error| match question.setup.container().is_some() {
+        true => format!("{error} (check that the image is on this host)"),
         false => error,
     })?;
-    match said.output.lines().any(|line| line.trim() == READY) {
-        true => Ok(said.output),
-        false => Err(last_words(&said.errors)),
+    match ran.output.lines().any(|line| line.trim() == READY) {
+        true => Ok(ran.output),
+        false => Err(last_words(&ran.errors)),
     }
 }
 
-/// The end of what a shell says before it gives up, as one line.
+/// Returns the end of a failed shell's output as one line.
 fn last_words(errors: &str) -> String {
     let lines: Vec<&str> = errors.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let (own, others): (Vec<&str>, Vec<&str>) =
-        lines.into_iter().partition(|line| line.starts_with("rankdeck: what comes before"));
+        lines.into_iter().partition(|line| line.starts_with("rankdeck: setup failed"));
     let shown = if others.is_empty() { &own } else { &others };
     let from = shown.len().saturating_sub(MAX_LINES);
     let text: String = shown[from..].join("; ").chars().take(MAX_WORDS).collect();
-    if text.is_empty() { "it ends without a word".to_owned() } else { text }
+    if text.is_empty() { "no output".to_owned() } else { text }
 }
 
 /// The script among an interpreter's arguments.
@@ -262,8 +265,8 @@ pub fn script_of(command: &[String]) -> Option<&str> {
     None
 }
 
-/// Has the built-in trainer load CUDA in a process of its own: what only fails when ranks start is a finding
-/// before. `None` where there is no trainer that knows the question.
+/// Runs the built-in trainer's GPU check in its own process: a failure at rank start becomes a finding
+/// before. `None` without a trainer that supports it.
 pub(super) fn check_gpu(question: &Question, libtorch: &Path) -> Option<Result<String, HintedError>> {
     let trainer = libtorch::trainer()?;
     let mut path = libtorch.join("lib").into_os_string();
@@ -276,11 +279,10 @@ pub(super) fn check_gpu(question: &Question, libtorch: &Path) -> Option<Result<S
     }
     let mut command = Command::new(trainer);
     command.arg("--check-gpu");
-    // As its ranks will see them: what is wrong with a GPU that the run does not use is no hindrance.
+    // As its ranks will see them: a fault of a GPU that the run does not use does not matter.
     if !question.planned_gpus.is_empty() {
-        let indices: Vec<String> = question.planned_gpus.iter().map(u32::to_string).collect();
-        let given = std::env::var(VISIBLE).unwrap_or_default();
-        command.env(VISIBLE, among(&indices.join(","), &given));
+        let visible = std::env::var(VISIBLE).ok();
+        command.env(VISIBLE, visible_devices(&question.planned_gpus, visible.as_deref()).join(","));
     }
     command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID").envs(&question.env).env("LD_LIBRARY_PATH", path);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -293,42 +295,42 @@ pub(super) fn check_gpu(question: &Question, libtorch: &Path) -> Option<Result<S
         let _ = errors.by_ref().take(MAX_OUTPUT).read_to_string(&mut text);
         let _ = sender.send(text);
     });
-    let Ok(said) = answer.recv_timeout(GPU_PATIENCE) else {
+    let Ok(output) = answer.recv_timeout(GPU_PATIENCE) else {
         // Where the driver does not let go of it, it ends when the driver does.
         let _ = child.kill();
-        let text = format!("CUDA does not start within {} s", GPU_PATIENCE.as_secs());
-        return Some(Err(HintedError::new(text, "run `nvidia-smi` there")));
+        let text = format!("CUDA did not start within {} s", GPU_PATIENCE.as_secs());
+        return Some(Err(HintedError::new(text, "run `nvidia-smi` on the host")));
     };
-    let part = |word: &str| said.lines().find_map(|line| Some(line.split_once(word)?.1.trim().to_owned()));
+    let part = |word: &str| output.lines().find_map(|line| Some(line.split_once(word)?.1.trim().to_owned()));
     match child.wait().ok()?.code() {
-        Some(0) => Some(Ok(said.lines().last().unwrap_or_default().to_owned())),
-        // Arguments that it does not know end it, too.
-        _ if said.contains("unexpected argument") => None,
+        Some(0) => Some(Ok(output.lines().last().unwrap_or_default().to_owned())),
+        // Unknown arguments end it, too.
+        _ if output.contains("unexpected argument") => None,
         _ => Some(Err(HintedError::new(
-            part("error: ").unwrap_or_else(|| words(&said)),
-            part("hint: ").unwrap_or_else(|| "run `rankdeck-trainer --check-gpu` there".to_owned()),
+            part("error: ").unwrap_or_else(|| words(&output)),
+            part("hint: ").unwrap_or_else(|| "run `rankdeck-trainer --check-gpu` on the host".to_owned()),
         ))),
     }
 }
 
-/// The last line of what a program said.
-fn words(said: &str) -> String {
-    said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim().to_owned()
+/// Returns the last line of a program's output.
+fn words(output: &str) -> String {
+    output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no output").trim().to_owned()
 }
 
-/// `path`, or the nearest folder above it that is there.
+/// `path`, or the nearest directory above it that is there.
 pub(super) fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// What a command said.
-pub(super) struct CommandOutput {
+/// Output of a command.
+struct ProbeOutput {
     pub output: String,
     errors: String,
 }
 
 /// Runs a command to its end; everything of its process group is killed after `within`.
-pub(super) fn run(command: &mut Command, within: Duration) -> Result<CommandOutput, String> {
+fn run(command: &mut Command, within: Duration) -> Result<ProbeOutput, String> {
     groups::set_apart(command);
     let mut child = command
         .stdin(Stdio::null())
@@ -350,22 +352,85 @@ pub(super) fn run(command: &mut Command, within: Duration) -> Result<CommandOutp
     }
     let deadline = Instant::now() + within;
     let mut texts = [String::new(), String::new()];
-    let mut heard = 0;
-    while heard < texts.len() {
+    let mut received = 0;
+    while received < texts.len() {
         let Ok((index, text)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
         else {
             break;
         };
         texts[index] = text;
-        heard += 1;
+        received += 1;
     }
     // SAFETY: kill takes integers; the child is not reaped yet, so the group (its own session) is still its.
     unsafe { libc::kill(-pid, libc::SIGKILL) };
     let _ = child.wait();
     let [output, errors] = texts;
-    match heard {
-        2 => Ok(CommandOutput { output, errors }),
-        _ => Err(format!("it gave no answer within {} s", within.as_secs())),
+    match received {
+        2 => Ok(ProbeOutput { output, errors }),
+        _ => Err(format!("no response within {} s", within.as_secs())),
+    }
+}
+
+/// How long an environment may take to be made.
+pub(super) const ENV_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes the environment as the worker does, and prints its spaces.
+const ENV_SCRIPT: &str = r#"
+import importlib, json, sys
+name, atari = sys.argv[1], sys.argv[2] == "atari"
+found = {"executable": sys.executable, "missing": [], "error": None, "discrete": None, "image": None}
+def report():
+    print("RANKDECK-ENV", json.dumps(found), flush=True)
+    sys.exit()
+for package in ["numpy", "gymnasium"] + (["ale_py"] if atari else []):
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        found["missing"].append(package)
+found["versions"] = {"python": sys.version.split()[0]}
+for package in ["numpy", "gymnasium"] + (["ale_py"] if atari else []):
+    version = getattr(sys.modules.get(package), "__version__", None)
+    if version:
+        found["versions"][package] = str(version)
+if found["missing"]:
+    report()
+import gymnasium
+if atari:
+    import ale_py
+    gymnasium.register_envs(ale_py)
+try:
+    env = gymnasium.make(name)
+    space = env.action_space
+    found["discrete"] = isinstance(space, gymnasium.spaces.Discrete)
+    shape = getattr(env.observation_space, "shape", None) or ()
+    found["image"] = len(shape) == 3
+except Exception as error:
+    found["error"] = "%s: %s" % (type(error).__name__, str(error).splitlines()[0] if str(error) else "")
+report()
+"#;
+
+/// Probes the environment with its interpreter: trainer and libtorch are not needed. A simulator that takes long to start
+/// is not an error and is not reported.
+pub(super) fn probe_environment(question: &Question, env: &EnvQuestion, workdir: &Path) -> EnvFindings {
+    let folder = nearest(workdir);
+    let mut command = Command::new(&env.python);
+    let kind = if env.atari { "atari" } else { "any" };
+    // NumPy's threads, one for each core, would only spin.
+    command
+        .args(["-c", ENV_SCRIPT, &env.id, kind])
+        .env("OMP_NUM_THREADS", "1")
+        .envs(&question.env)
+        .envs(question.variables.reveal());
+    command.current_dir(&folder);
+    match run(&mut command, ENV_PATIENCE) {
+        Ok(ProbeOutput { output, .. }) => {
+            let line = output.lines().find_map(|line| line.strip_prefix("RANKDECK-ENV"));
+            line.and_then(|text| serde_json::from_str(text.trim()).ok()).unwrap_or_default()
+        }
+        Err(error) if error.starts_with("cannot run") => {
+            EnvFindings { no_python: Some(error), ..EnvFindings::default() }
+        }
+        Err(_) => EnvFindings::default(),
     }
 }
 
@@ -379,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_is_what_the_interpreter_runs() {
+    fn script_is_what_the_interpreter_runs() {
         assert_eq!(script_of(&words("python3 -u train.py --lr 1 other.py")), Some("train.py"));
         assert_eq!(script_of(&words("torchrun --nproc 2 train.py")), Some("train.py"));
         assert_eq!(script_of(&words("python3 -m pkg.train")), None);
@@ -389,23 +454,23 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_as_a_rank_would_find_it() {
+    fn program_is_found_as_a_rank_would_find_it() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("train.py"), "").unwrap();
-        let look = |command: &str, prelude: Option<&str>| {
+        let probed = |command: &str, prelude: Option<&str>| {
             let setup = Setup { prelude: prelude.map(str::to_owned), ..Setup::default() };
             let question = Question { command: words(command), setup, ..Question::default() };
-            super::look(&question, folder.path())
+            super::probe(&question, folder.path())
         };
-        let program = |command: &str, prelude| look(command, prelude).program.unwrap();
+        let program = |command: &str, prelude| probed(command, prelude).program.unwrap();
         let found = program("python3 train.py", Some("echo noise"));
         assert!(found.error.is_none() && found.script_exists && found.python.is_some(), "{found:?}");
         assert!(!program("python3 missing.py", None).script_exists);
         assert!(program("no-such-program x", None).error.unwrap().error.contains("no-such-program"));
-        // Named by its path: it has to be there, in that folder, and executable.
+        // Named by its path: it has to be there, in that directory, and executable.
         for absent in ["./missing.py --lr 1", "/nonexistent/python train.py", "../."] {
             let error = program(absent, None).error.unwrap();
-            assert!(error.error.starts_with("there is no program /"), "{absent}: {error:?}");
+            assert!(error.error.starts_with("program not found: /"), "{absent}: {error:?}");
         }
         let error = program("./train.py --lr 1", None).error.unwrap();
         assert!(error.error.ends_with("train.py is not executable"), "{error:?}");
@@ -417,7 +482,7 @@ mod tests {
         std::fs::set_permissions(folder.path().join("train.py"), mode).unwrap();
         let found = program("./train.py --lr 1", None);
         assert!(found.error.is_none() && found.path.is_some(), "{found:?}");
-        let failed = |prelude| look("python3 train.py", Some(prelude)).setup.unwrap();
+        let failed = |prelude| probed("python3 train.py", Some(prelude)).setup.unwrap();
         assert!(failed("PATH=/nonexistent; nothing").contains("nothing"), "{}", failed("PATH=/x; nothing"));
         assert!(failed("source /nope/activate").contains("/nope/activate"));
         assert!(failed("exit 3").contains("status 3"));
@@ -426,12 +491,12 @@ mod tests {
             setup: Setup { prelude: Some("echo because >&2; false".into()), ..Setup::default() },
             ..Question::default()
         };
-        let looked = super::look(&builtin, folder.path());
-        assert!(looked.program.is_none() && looked.setup.unwrap() == "because");
+        let probed = super::probe(&builtin, folder.path());
+        assert!(probed.program.is_none() && probed.setup.unwrap() == "because");
     }
 
     #[test]
-    fn the_interpreter_that_ranks_get_is_told() {
+    fn interpreter_of_ranks_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let venv = folder.path().canonicalize().unwrap().join("v e");
         let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status();
@@ -445,15 +510,15 @@ mod tests {
             .collect();
         setups.push(Setup { venv: Some("v e".into()), ..Setup::default() });
         for setup in setups {
-            let looked = look(&question(setup.clone()), folder.path());
-            let python = looked.program.and_then(|program| program.python);
+            let probed = probe(&question(setup.clone()), folder.path());
+            let python = probed.program.and_then(|program| program.python);
             let prefix = python.map(|python| python.prefix).unwrap_or_default();
-            assert_eq!(prefix, venv.display().to_string(), "{setup:?} {:?}", looked.setup);
+            assert_eq!(prefix, venv.display().to_string(), "{setup:?} {:?}", probed.setup);
         }
     }
 
     #[test]
-    fn an_environment_that_uv_will_make_is_no_mistake() {
+    fn environment_that_uv_creates_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let here = |code: Option<&str>| Question {
             setup: Setup { uv: Some(Uv::Here(true)), ..Setup::default() },
@@ -468,5 +533,37 @@ mod tests {
             is_made_later(&here(Some("hash")), folder.path()),
             "pushed code has an environment of its own"
         );
+    }
+
+    fn probed_env(python: &str, id: &str) -> EnvFindings {
+        let env = EnvQuestion { python: python.into(), id: id.into(), atari: id.starts_with("ALE/") };
+        probe_environment(&Question::default(), &env, Path::new("/"))
+    }
+
+    #[test]
+    fn packages_that_are_missing_are_named() {
+        // No packages at all: a venv of its own.
+        let folder = tempfile::tempdir().unwrap();
+        let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(folder.path()).status();
+        assert!(made.unwrap().success(), "python3 with venv is needed");
+        let python = folder.path().join("bin/python").display().to_string();
+        assert_eq!(probed_env(&python, "ALE/Pong-v5").missing, ["numpy", "gymnasium", "ale_py"]);
+        assert_eq!(probed_env(&python, "Pong").missing, ["numpy", "gymnasium"]);
+        assert!(probed_env("/nope/python", "Pong").no_python.is_some());
+    }
+
+    #[test]
+    fn unknown_gymnasium_id_and_actions_are_reported() {
+        let Some(python) = std::env::var_os("RANKDECK_TEST_PYTHON") else {
+            return rankdeck_testkit::skipped("RANKDECK_TEST_PYTHON is not set");
+        };
+        let python = python.to_string_lossy();
+        let wrong = probed_env(&python, "Pong").error.unwrap_or_default();
+        assert!(wrong.contains("Pong"), "{wrong}");
+        let found = probed_env(&python, "CartPole-v1");
+        assert_eq!(found.discrete, Some(true));
+        let names: Vec<&str> = found.versions.keys().map(String::as_str).collect();
+        assert_eq!(names, ["gymnasium", "numpy", "python"]);
+        assert_eq!(probed_env(&python, "Pendulum-v1").discrete, Some(false));
     }
 }

@@ -1,16 +1,17 @@
 //! The hook for Python ranks: a `sitecustomize` on `PYTHONPATH` that shows PyTorch's process groups on the
 //! rank's status page.
 //!
-//! Owner: the thread that prepares a launch writes it into the folder of the generation; the rules of the
+//! Owner: the thread that prepares a launch writes it into the directory of the generation; the rules of the
 //! hook itself stand at its head. `[watch] python_hook = false` leaves it out.
 
 use rankdeck_proto::folders::create_private;
-use std::io;
+use rankdeck_proto::trust;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The modules, as they are put on the host: only the first is loaded by every interpreter, the next three
 /// with `torch.distributed`, then one when an exception ends the program, and the last one by programs that
-/// want it.
+/// import it.
 const SOURCES: [(&str, &str); 6] = [
     ("sitecustomize.py", include_str!("sitecustomize.py")),
     ("rankdeck_hook.py", include_str!("rankdeck_hook.py")),
@@ -22,7 +23,7 @@ const SOURCES: [(&str, &str); 6] = [
 
 /// Variables that make PyTorch keep and write its Flight Recorder, under the names of all versions since 2.6;
 /// the files lie in `folder`. Timing is left alone: it may hang PyTorch's own watchdog.
-pub fn recorder_environment(folder: &Path) -> [(&'static str, PathBuf); 6] {
+pub(crate) fn recorder_environment(folder: &Path) -> [(&'static str, PathBuf); 6] {
     let files = folder.join("fr_rank_");
     [
         ("TORCH_FR_BUFFER_SIZE", "2000".into()),
@@ -34,12 +35,12 @@ pub fn recorder_environment(folder: &Path) -> [(&'static str, PathBuf); 6] {
     ]
 }
 
-/// Writes the hook and returns the folder that belongs on `PYTHONPATH`.
-pub fn install(generation_dir: &Path) -> io::Result<PathBuf> {
+/// Writes the hook and returns the directory that belongs on `PYTHONPATH`.
+pub(crate) fn install(generation_dir: &Path) -> io::Result<PathBuf> {
     let folder = generation_dir.join("python");
     create_private(&folder).map_err(|failure| io::Error::other(failure.error))?;
     for (name, source) in SOURCES {
-        std::fs::write(folder.join(name), source)?;
+        trust::create(&folder.join(name))?.write_all(source.as_bytes())?;
     }
     Ok(folder)
 }

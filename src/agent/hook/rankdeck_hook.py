@@ -5,11 +5,12 @@ Owner: the interpreter of a rank, which loads this when it imports `torch.distri
 
 import os
 import sys
+from _thread import get_ident as _get_ident
 
 import rankdeck_page as pages
 from rankdeck_page import ANSWER, LEARN, REQUEST, TEARDOWN, words_of
 
-# Function: (number of the operation on the page, name of the parameter that says how much, name of the
+# Function: (number of the operation on the page, name of the parameter for the amount, name of the
 # parameter that is its root).
 _OPS = {
     "all_reduce": (1, "tensor", None),
@@ -50,25 +51,57 @@ def _even(outputs, inputs):
 
 class Hook:
     def __init__(self, module, load):
-        """`load` imports a module that lies beside this one."""
+        """`load` imports a module that lies next to this one."""
         self.module, self.load = module, load
         self.watched = False
         self.torch_dir = os.path.dirname(os.path.dirname(os.path.abspath(module.__file__)))
-        self.inside = False
         self.known = {}
         self.world = None
         # Dtypes by themselves: their text takes longer to make than all the rest.
         torch = sys.modules["torch"]
-        self.dtypes = {getattr(torch, name): told for name, told in _DTYPES.items() if hasattr(torch, name)}
+        self.dtypes = {getattr(torch, name): number for name, number in _DTYPES.items() if hasattr(torch, name)}
         self.theirs = {}
         import threading
 
         import weakref
 
-        # What `isend` and `irecv` gave back, and their calls on the page, until somebody waits for them.
+        # What `isend` and `irecv` gave back, and their calls on the page, until they are waited for.
         self.posted = weakref.WeakKeyDictionary()
-        # Some of PyTorch's point-to-point calls are made of others: each thread counts the outermost.
-        self.pairing = threading.local()
+        # Some of PyTorch's calls are made of others: each thread counts the outermost.
+        self.local = threading.local()
+        # The thread that trains, and whether it has shown so.
+        self.trainer, self.is_sure = None, False
+
+    def counts(self, shows=False):
+        """HOOK-6: what this thread does belongs to the training loop; `shows`: it does what only such a thread does."""
+        own = _get_ident()
+        if own == self.trainer:
+            self.is_sure = self.is_sure or shows
+            return True
+        if not self.is_started(own):
+            return True
+        if shows and not self.is_sure or self.trainer not in sys._current_frames():
+            self.trainer, self.is_sure = own, shows
+            return True
+        return False
+
+    def is_started(self, own):
+        """Python has started this thread: C++ runs hooks of the training loop in threads of its own, such as those of autograd."""
+        started = getattr(self.local, "started", None)
+        if started is None:
+            import threading
+
+            thread = threading._active.get(own)
+            started = self.local.started = thread is not None and not isinstance(thread, threading._DummyThread)
+        return started
+
+    def leave_to_others(self, given):
+        """A thread that does not train calls something in this group: from now on, numbers of that group do not describe the training loop."""
+        known = None if given is None else self.known.get(id(given))
+        if known is not None and known[0] is given and known[1] is not self.world and known[1][8] is not None:
+            with pages.page.lock:
+                pages.page.catch_up(known[1])
+                known[1][8] = None
 
     def group(self, given):
         """The page's entry of a process group, `None` where this rank is no member."""
@@ -98,23 +131,22 @@ class Hook:
 
     def is_theirs(self, file):
         """The file belongs to PyTorch."""
-        told = self.theirs.get(file)
-        if told is None:
-            told = self.theirs[file] = file.startswith(self.torch_dir)
-        return told
+        is_torch = self.theirs.get(file)
+        if is_torch is None:
+            is_torch = self.theirs[file] = file.startswith(self.torch_dir)
+        return is_torch
 
     def wrap(self, name, function):
         import functools
         import inspect
 
-        op, amount, root = _OPS[name]
-        tag = _TAGS[name]
+        (op, amount, root), tag = _OPS[name], _TAGS[name]
         parameters = list(inspect.signature(function).parameters)
         at_group = parameters.index("group")
         at_async = parameters.index("async_op") if "async_op" in parameters else -1
         at_amount = parameters.index(amount) if amount in parameters else -1
         at_root = parameters.index(root) if root in parameters else -1
-        hook = self
+        hook, module = self, self.module
 
         def argument(args, kwargs, at):
             if at < 0:
@@ -168,21 +200,25 @@ class Hook:
 
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
-            if pages.page is None or hook.inside:
+            if pages.page is None or getattr(hook.local, "inside", False):
                 return function(*args, **kwargs)
-            hook.inside = True
+            hook.local.inside = True
             token = None
             try:
                 try:
-                    token = begin(args, kwargs, sys._getframe(1))
+                    given = argument(args, kwargs, at_group)
+                    if hook.counts(given is None or given is module._get_default_group()):
+                        token = begin(args, kwargs, sys._getframe(1))
+                    else:
+                        hook.leave_to_others(given)
                 except Exception:
                     pass
                 return function(*args, **kwargs)
             finally:
-                hook.inside = False
+                hook.local.inside = False
                 if token is not None:
                     try:
-                        # An asynchronous one is over when the group says so, or when a later one is.
+                        # An asynchronous one is over when the group reports it, or when a later one is.
                         end(token, not argument(args, kwargs, at_async) or token[0][8] is None or pages.page.fr is None)
                     except Exception:
                         pass
@@ -233,15 +269,16 @@ class Hook:
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
             group = None
-            if getattr(hook.pairing, "inside", False):
+            if getattr(hook.local, "pairing", False):
                 return function(*args, **kwargs)
-            if pages.page is not None and not hook.inside:
+            if pages.page is not None and not getattr(hook.local, "inside", False):
                 try:
-                    given = (args[at] if at < len(args) else kwargs.get("group")) if at >= 0 else args[0][0].group
-                    group = hook.group(given)
-                    with pages.page.lock:
-                        pages.page.catch_up(group)
-                        pages.page.open = (group, None)
+                    if hook.counts():
+                        given = (args[at] if at < len(args) else kwargs.get("group")) if at >= 0 else args[0][0].group
+                        group = hook.group(given)
+                        with pages.page.lock:
+                            pages.page.catch_up(group)
+                            pages.page.open = (group, None)
                 except Exception:
                     group = None
             token, result, finished, posted = None, None, False, name in ("isend", "irecv")
@@ -250,13 +287,13 @@ class Hook:
                     token = enter(args, kwargs, sys._getframe(1))
                 except Exception:
                     pass
-            hook.pairing.inside = name in _PEER
+            hook.local.pairing = name in _PEER
             try:
                 result = function(*args, **kwargs)
                 finished = True
                 return result
             finally:
-                hook.pairing.inside = False
+                hook.local.pairing = False
                 if group is not None:
                     try:
                         if token is None and name == "recv" and type(result) is int:
@@ -285,7 +322,7 @@ class Hook:
             token = None
             if hook.posted and pages.page is not None:
                 try:
-                    posted = hook.posted.pop(self, None)
+                    posted = hook.posted.pop(self, None) if hook.counts() else None
                     if posted is not None:
                         with pages.page.lock:
                             token = pages.page._reenter(*posted, pages.page.now())
@@ -353,6 +390,7 @@ class Hook:
 
     def started(self):
         page = pages.page
+        self.trainer, self.is_sure = _get_ident(), False
         try:
             from torch._C._distributed_c10d import _dump_fr_trace_json
 
@@ -367,7 +405,7 @@ class Hook:
 
             def stepped(*_):
                 try:
-                    if pages.page is not None:
+                    if pages.page is not None and self.counts(True):
                         pages.page.step()
                 except Exception:
                     pass
@@ -375,7 +413,7 @@ class Hook:
             register_optimizer_step_post_hook(stepped)
             if not self.watched and os.environ.get("RANKDECK_FINGERPRINTS") != "0":
                 self.watched = True
-                self.load("rankdeck_weights").watch(lambda: pages.page)
+                self.load("rankdeck_weights").watch(lambda: pages.page if self.counts(True) else None)
         except Exception:
             pass
         import atexit
@@ -410,8 +448,8 @@ class Hook:
                     except Exception:
                         page.fr = None
                 for handle, group in list(self.known.values()):
-                    told = status.get(self.module._get_process_group_name(handle), {})
-                    completed = told.get("last_completed_collective")
+                    entry = status.get(self.module._get_process_group_name(handle), {})
+                    completed = entry.get("last_completed_collective")
                     with page.lock:
                         page.catch_up(group, None if completed is None else int(completed))
                 request = page.words[REQUEST]

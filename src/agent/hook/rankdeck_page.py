@@ -20,7 +20,7 @@ RENDEZVOUS, LEARN, TEARDOWN = 1, 3, 7
 _WRITER, REQUEST, ANSWER = 5, 6, 7
 
 page = None
-_told = False
+_reported = False
 
 
 def words_of(text, size):
@@ -176,7 +176,7 @@ class Page:
         self._leave(group, again, now)
 
     def catch_up(self, group, completed=None):
-        """Counts what C++ has issued in a group since the last look; to be called with the lock."""
+        """Counts what C++ has issued in a group since the last call; to be called with the lock."""
         if group[8] is None:
             return
         missing = group[8]() - group[7] - group[1]
@@ -219,7 +219,7 @@ class Page:
             self.words[_LOCK] += 1
 
     def step(self):
-        """An optimiser step ends: the iteration of a script that tells nothing else."""
+        """An optimiser step ends: the iteration of a script without other reports."""
         with self.lock:
             world = self.groups.get("world")
             if world is None:
@@ -238,7 +238,7 @@ class Page:
 
 
 def open_page():
-    global page, _told
+    global page, _reported
     if page is not None:
         return
     try:
@@ -250,12 +250,12 @@ def open_page():
         os.register_at_fork(after_in_child=_forget)
     except Exception as error:
         page = None
-        if not _told:
-            _told = True
-            _tell("rankdeck: no status page: %s; the watch sees less of this rank\n" % error)
+        if not _reported:
+            _reported = True
+            _print("rankdeck: no status page: %s; verdicts about this rank are limited\n" % error)
 
 
-def _tell(text):
+def _print(text):
     import sys
 
     try:

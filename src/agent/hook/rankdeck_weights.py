@@ -1,14 +1,14 @@
 """Fingerprints of the weights that an optimiser updates, for the status page: ranks that train one model must agree about them.
 
 Owner: the rank's interpreter, which loads this with `torch.distributed`. Of each parameter a few elements are read, the same ones on every rank.
-No collective is made, and nothing waits for a GPU: a copy that is under way is looked at after a later step.
+No collective is made, and nothing waits for a GPU: a copy that is under way is read after a later step.
 
 They are taken when a step begins, of what the steps before have made: programs that average weights now and then, and not gradients, are equal
-only behind that. Whether a collective was made since the step before is told with each; where that is not so at every step, the first behind
+only behind that. Each is sent with whether a collective was made since the step before; where that is not so at every step, the first behind
 some are taken, whatever the pace.
 
 Cost: fingerprints are taken at steps that are multiples of a power of two, which doubles until they take less than `_SHARE` of the CPU
-time of the thread that steps: on a busy host, the time that passes says nothing about either. A step without one costs a comparison: reading
+time of the thread that steps: on a busy host, wall time measures neither. A step without one costs a comparison: reading
 the clock of a thread is a system call. However dear they are, every `_MOST` steps there is one, so that a difference is seen within those.
 """
 
@@ -21,7 +21,7 @@ import torch
 
 _SHARE = 0.005
 _MOST = 1024
-# The first steps are always looked at: replicas must begin alike.
+# The first steps are always sampled: replicas must begin alike.
 _ALWAYS = 8
 # Behind collectives, in programs that make steps without them.
 _BEHIND = 64
@@ -38,17 +38,17 @@ class Weights:
         self.steps = 0
         self.every = self.due = 1
         self.cost = self.between = None
-        self.looked, self.last = 0, thread_time()
+        self.sampled, self.last = 0, thread_time()
         self.views = None
         self.pending = None
-        self.wanted, self.alone, self.behind, self.called = True, False, 0, page.entered
+        self.due, self.alone, self.behind, self.called = True, False, 0, page.entered
 
     def before(self):
         """A step begins; the first one with what all ranks begin with."""
         called = self.page.entered != self.called
-        if self.wanted or called and self.alone and self.behind < _BEHIND:
-            self.behind += not self.wanted
-            self.wanted = False
+        if self.due or called and self.alone and self.behind < _BEHIND:
+            self.behind += not self.due
+            self.due = False
             self.take(self.steps)
         self.alone = not called
 
@@ -60,11 +60,11 @@ class Weights:
         if self.steps < self.due:
             return
         now = thread_time()
-        between = (now - self.last) / (self.steps - self.looked)
-        self.looked, self.last = self.steps, now
+        between = (now - self.last) / (self.steps - self.sampled)
+        self.sampled, self.last = self.steps, now
         # One long pause, such as an evaluation, must not make the next steps dear.
         self.between = between if self.between is None else min(self.between * 1.5, 0.9 * self.between + 0.1 * between)
-        self.wanted = True
+        self.due = True
         if self.steps > _ALWAYS // 2:
             self.pace()
         self.due = self.steps + 1 if self.steps < _ALWAYS else (self.steps // self.every + 1) * self.every
@@ -82,7 +82,7 @@ class Weights:
         begun = thread_time()
         with torch.no_grad():
             if self.views is None or self.moved():
-                self.look()
+                self.scan()
             if not self.views:
                 return
             synced = self.page.calls() != self.called
@@ -95,7 +95,7 @@ class Weights:
                 event.record()
                 self.pending = (step, synced, event)
             else:
-                self.tell(step, sample, synced)
+                self.report(step, sample, synced)
         cost = thread_time() - begun
         self.cost = cost if self.cost is None or step <= 2 else 0.8 * self.cost + 0.2 * cost
 
@@ -104,7 +104,7 @@ class Weights:
         if event.query():
             begun = thread_time()
             self.pending = None
-            self.tell(step, self.buffer, synced)
+            self.report(step, self.buffer, synced)
             self.cost += thread_time() - begun
 
     def parameters(self):
@@ -115,7 +115,7 @@ class Weights:
         parameters = self.parameters()
         return len(parameters) != len(self.pointers) or any(p.data_ptr() != at for p, at in zip(parameters, self.pointers))
 
-    def look(self):
+    def scan(self):
         """Chooses the elements: up to so many of each parameter, at a fixed stride. Its lane is the place of a parameter among all."""
         parameters = self.parameters()
         self.pointers = [parameter.data_ptr() for parameter in parameters]
@@ -140,7 +140,7 @@ class Weights:
             shapes.append((tuple(parameter.shape), str(parameter.dtype)))
         self.shapes = zlib.crc32(repr(shapes).encode())
 
-    def tell(self, step, sample, synced):
+    def report(self, step, sample, synced):
         count = sample.numel()
         data = ctypes.string_at(sample.data_ptr(), 4 * count)
         lanes, at = [0] * _LANES, 0
@@ -153,7 +153,7 @@ class Weights:
 
 
 def watch(page_of):
-    """Looks at every optimiser from now on; `page_of` gives the open page, or `None`."""
+    """Samples every optimiser from now on; `page_of` gives the open page, or `None`."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     known = {}
@@ -186,7 +186,7 @@ def watch(page_of):
 
 
 class _Silent:
-    """An optimiser that cannot be looked at."""
+    """An optimiser that cannot be sampled."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer

@@ -8,7 +8,12 @@ Rules:
 - HOOK-2: the script's own `sitecustomize` runs as if this one were not there.
 - HOOK-3: only the rank itself writes: children, forked or spawned, never do, and inherit neither socket nor running thread.
 - HOOK-4: collectives that C++ issues (gradient all-reduce of DDP) are counted too, through the group's own sequence number.
-- HOOK-5: the exception that ends the rank is reported, whoever else watches for it.
+- HOOK-5: the exception that ends the rank is reported, whoever else watches for it, and whatever exit code follows. One that the rank may
+  survive is reported as that: of a program that the rank's own has started, or one that was caught and shown. Where a shell starts
+  another program after it, it is taken back.
+- HOOK-6: only the training loop is counted. Its thread is the one that called `init_process_group`, or another one that is the first to use
+  the group of all ranks or to step an optimizer; when it has ended, the next that calls. Threads that only C++ knows belong to it. Collectives
+  and steps of other threads leave no trace on the page.
 """
 
 import os
@@ -19,7 +24,7 @@ _OWN = os.path.dirname(os.path.abspath(__file__))
 
 
 def _load(name):
-    """A module that lies beside this one, whatever the script has made of `sys.path`."""
+    """A module that lies next to this one, whatever the script has made of `sys.path`."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location(name, os.path.join(_OWN, name + ".py"))
@@ -65,25 +70,40 @@ class _Finder:
         return spec
 
 
-_reported = set()
+# Exceptions by identity, and whether they were reported as the end.
+_reported = {}
 
 
 def _report(value, thread=""):
     """Only for the rank itself: the first interpreter, or the one that has joined the process group."""
     try:
         page = getattr(sys.modules.get("rankdeck_page"), "page", None)
-        if value is None or id(value) in _reported or (page is None and os.environ.get("RANKDECK_FIRST_PYTHON") != str(os.getpid())):
+        first = os.environ.get("RANKDECK_FIRST_PYTHON") == str(os.getpid())
+        if value is None or _reported.get(id(value)) or not (first or page is not None):
             return
-        _reported.add(id(value))
-        _load("rankdeck_ending").report(value, thread)
+        ending = _load("rankdeck_ending")
+        ends = bool(thread) or first and ending.ends(value.__traceback__)
+        if ends or id(value) not in _reported:
+            _reported[id(value)] = ends
+            ending.report(value, thread, ends)
     except Exception:
         pass
+
+
+def _report_last():
+    _report(getattr(sys, "last_value", None))
 
 
 def _watch_end():
     import atexit
 
-    os.environ.setdefault("RANKDECK_FIRST_PYTHON", str(os.getpid()))
+    first = os.environ.setdefault("RANKDECK_FIRST_PYTHON", str(os.getpid())) == str(os.getpid())
+    if first and os.path.exists(os.environ["RANKDECK_STATUS_PAGE"] + ".raised"):
+        # A shell runs this program after another one.
+        try:
+            _load("rankdeck_ending").take_back()
+        except Exception:
+            pass
     before = sys.excepthook
 
     def excepthook(kind, value, trace):
@@ -92,7 +112,7 @@ def _watch_end():
 
     sys.excepthook = excepthook
     # A program that has a hook of its own may not call this one; the interpreter keeps what ended it.
-    atexit.register(lambda: _report(getattr(sys, "last_value", None)))
+    atexit.register(_report_last)
 
 
 def _watch_threads():
@@ -105,6 +125,8 @@ def _watch_threads():
         before(args)
 
     threading.excepthook = excepthook
+    # Before every exit handler of the program: one may end the process on the spot.
+    threading._register_atexit(_report_last)
 
 
 def _chain():

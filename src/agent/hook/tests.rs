@@ -2,9 +2,10 @@
 
 use super::*;
 use rankdeck_proto::message::{Exception, FailureKind, RankEvent};
-use rankdeck_proto::status_page::{Reader, Writer};
+use rankdeck_proto::status_page::{StatusPageReader, StatusPageWriter};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
 
 /// The hook finds what it wraps by name.
 const MODULE: &str = r#"
@@ -19,10 +20,11 @@ def init_process_group():
     global _world
     _world = Group()
 def destroy_process_group(group=None): pass
-def all_reduce(tensor, op=None, group=None, async_op=False): pass
+def all_reduce(tensor, op=None, group=None, async_op=False):
+    if callable(op): op()
 "#;
 
-/// A folder with the hook, the stand-in and `train.py`.
+/// A directory with the hook, the stand-in and `train.py`.
 fn folder(script: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     install(folder.path()).unwrap();
@@ -72,7 +74,7 @@ print("trained", flush=True)
 "#;
 
 #[test]
-fn hook_1_a_full_disk_never_reaches_the_script_and_is_told_once() {
+fn hook_1_full_disk_spares_the_script_and_is_reported_once() {
     let made = folder(STARTS);
     let disk = tempfile::tempdir().unwrap();
     let command = python(made.path(), &disk.path().join("rank0.page"));
@@ -87,12 +89,12 @@ fn hook_1_a_full_disk_never_reaches_the_script_and_is_told_once() {
 }
 
 #[test]
-fn the_hook_writes_a_page_that_the_agent_reads() {
+fn hook_writes_a_page_that_the_agent_reads() {
     let made = folder(STARTS);
     let page = made.path().join("rank0.page");
     let output = python(made.path(), &page).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let view = Reader::open(&page).unwrap().view().unwrap();
+    let view = StatusPageReader::open(&page).unwrap().view().unwrap();
     assert!(view.by_hook && !view.torn);
     assert_eq!(view.body.entered, 1);
 }
@@ -102,12 +104,12 @@ fn the_hook_writes_a_page_that_the_agent_reads() {
 #[ignore = "not a test: a rank of another test"]
 fn page_on_a_full_disk() {
     let path = std::env::var("TEST_PAGE").unwrap();
-    let error = Writer::create(path.as_ref(), 0, 0).err().expect("no room for a page");
+    let error = StatusPageWriter::create(path.as_ref(), 0, 0).err().expect("no room for a page");
     assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
 }
 
 #[test]
-fn page_2_a_full_disk_is_an_error_not_a_signal() {
+fn page_2_full_disk_is_an_error_not_a_signal() {
     let disk = tempfile::tempdir().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["hook::tests::page_on_a_full_disk", "--exact", "--ignored"]);
@@ -115,19 +117,26 @@ fn page_2_a_full_disk_is_an_error_not_a_signal() {
     let Some(output) = on_a_full_disk(disk.path(), &command) else {
         rankdeck_testkit::skip!("no user namespaces here");
     };
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{:?} {said}", output.status);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout.contains("1 passed"), "{:?} {stdout}", output.status);
 }
 
-/// What `script` tells the agent about its end, as pairs of class and place.
-fn reported(script: &str) -> (Vec<(Exception, String)>, Output) {
+/// Runs rank 0 in the directory `made`, `command` or else its `train.py`, and returns what it reported.
+fn events(made: &tempfile::TempDir, command: &[&str]) -> (Vec<RankEvent>, Output) {
     use std::io::Read;
-    let made = folder(script);
     let path = made.path().join("events.sock");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let mut command = python(made.path(), &made.path().join("rank0.page"));
-    command.env("RANKDECK_EVENTS", &path).env("RANKDECK_RANK", "0").env_remove("RANKDECK_FIRST_PYTHON");
-    let output = command.output().unwrap();
+    let own = python(made.path(), &made.path().join("rank0.page"));
+    let program = command.first().map_or(own.get_program(), std::ffi::OsStr::new);
+    let mut rank = Command::new(program);
+    match command {
+        [] => rank.args(own.get_args()),
+        [_, arguments @ ..] => rank.args(arguments),
+    };
+    rank.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(made.path());
+    rank.env("RANKDECK_EVENTS", &path).env("RANKDECK_RANK", "0");
+    rank.env_remove("RANKDECK_FIRST_PYTHON").env_remove("RANKDECK_HOOK_PID");
+    let output = rank.output().unwrap();
     listener.set_nonblocking(true).unwrap();
     let mut found = Vec::new();
     while let Ok((mut stream, _)) = listener.accept() {
@@ -135,19 +144,26 @@ fn reported(script: &str) -> (Vec<(Exception, String)>, Output) {
         stream.read_to_string(&mut text).unwrap();
         let mut lines = text.lines().map(|line| serde_json::from_str::<RankEvent>(line).unwrap());
         assert!(matches!(lines.next(), Some(RankEvent::Hello { .. })), "{text}");
-        found.extend(lines.map(|line| match line {
-            RankEvent::Exception(exception) => {
-                let line = exception.at.rsplit('/').next().unwrap().to_owned();
-                (exception, line)
-            }
-            other => panic!("{other:?}"),
-        }));
+        found.extend(lines);
     }
     (found, output)
 }
 
+/// Runs `script`; returns its reported ends as pairs of class and place.
+fn reported(script: &str) -> (Vec<(Exception, String)>, Output) {
+    let (found, output) = events(&folder(script), &[]);
+    let exception = |event| match event {
+        RankEvent::Exception(exception) => {
+            let line = exception.at.rsplit('/').next().unwrap().to_owned();
+            (exception, line)
+        }
+        other => panic!("{other:?}"),
+    };
+    (found.into_iter().map(exception).collect(), output)
+}
+
 #[test]
-fn hook_5_the_exception_that_ends_a_rank_is_reported_and_shown_as_ever() {
+fn hook_5_fatal_exception_is_reported_and_printed() {
     let (found, output) = reported(
         "import torch.distributed\nclass Full(OSError): pass\ndef save():\n    raise Full(28, 'full')\n\
          try:\n    save()\nexcept OSError as error:\n    raise RuntimeError('cannot save') from error\n",
@@ -166,11 +182,11 @@ fn hook_5_the_exception_that_ends_a_rank_is_reported_and_shown_as_ever() {
     assert!(errors.contains("RuntimeError: cannot save") && !errors.contains("rankdeck"), "{errors}");
 }
 
-/// A type of the program's own, or of Python's, tells the kind whatever the text says.
+/// An exception's type decides the kind, whatever its text.
 #[test]
-fn hook_5_the_kind_of_a_failure_is_told_by_the_type_of_its_exception() {
+fn hook_5_failure_kind_follows_the_exception_type() {
     let text = "'socket closed: no space left on device, CUDA out of memory'";
-    for (raised, wanted) in [
+    for (raised, expected) in [
         (format!("raise ConnectionResetError({text})"), Some(FailureKind::Other)),
         (format!("raise KeyError({text})"), Some(FailureKind::Other)),
         (format!("class Sim(RuntimeError): pass\nraise Sim({text})"), Some(FailureKind::Other)),
@@ -187,12 +203,12 @@ fn hook_5_the_kind_of_a_failure_is_told_by_the_type_of_its_exception() {
     ] {
         let (found, output) = reported(&format!("import torch.distributed\n{raised}\n"));
         let kinds: Vec<_> = found.iter().map(|(exception, _)| exception.failure).collect();
-        assert_eq!(kinds, [wanted], "{raised}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(kinds, [expected], "{raised}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
 #[test]
-fn hook_5_whoever_else_watches_and_nobody_but_the_rank() {
+fn hook_5_only_the_rank_is_watched_among_other_hooks() {
     let own = "import sys\nsys.excepthook = lambda *_: print('theirs', flush=True)\n{}['obs']\n";
     let (found, output) = reported(own);
     assert_eq!(found.len(), 1, "a hook of the program's own hides nothing");
@@ -212,7 +228,7 @@ fn hook_5_whoever_else_watches_and_nobody_but_the_rank() {
     assert!(output.status.success());
 }
 
-/// Two ranks of a process group that run `script` with the hook, and their pages, in a folder.
+/// Two ranks of a process group that run `script` with the hook, and their pages, in a directory.
 fn two_ranks(python: &str, folder: &Path, script: &str) -> [Child; 2] {
     install(folder).unwrap();
     std::fs::write(folder.join("train.py"), script).unwrap();
@@ -262,8 +278,9 @@ fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
     for mut rank in ranks {
         assert!(rank.wait().unwrap().success());
     }
-    let taken =
-        [0, 1].map(|rank| Reader::open(&page_of(made.path(), rank)).unwrap().view().unwrap().fingerprints);
+    let taken = [0, 1].map(|rank| {
+        StatusPageReader::open(&page_of(made.path(), rank)).unwrap().view().unwrap().fingerprints
+    });
     for (network, equal, finite) in [(0, 5, 8), (1, 6, 6)] {
         let [first, second] = [&taken[0], &taken[1]].map(|taken| taken.chunks(8).nth(network).unwrap());
         assert_eq!((first.len(), second.len()), (8, 8), "before each step");
@@ -306,7 +323,7 @@ dist.barrier()
 "#;
 
 #[test]
-fn a_posted_message_that_is_waited_for_shows_its_peer() {
+fn posted_message_that_is_waited_for_shows_its_peer() {
     waits_for_its_peer(POSTS, |rank, counts| match rank {
         // Six, one of a batch, and the one that never comes.
         0 => counts == Some((8, 7)),
@@ -340,7 +357,7 @@ dist.barrier()
 "#;
 
 #[test]
-fn calls_between_two_ranks_are_counted_by_both_and_show_who_waits_for_whom() {
+fn point_to_point_calls_are_counted_by_both_ranks() {
     let view = waits_for_its_peer(TALKS, |rank, counts| match rank {
         0 => counts == Some((4, 3)),
         _ => counts == Some((3, 3)),
@@ -352,13 +369,13 @@ fn calls_between_two_ranks_are_counted_by_both_and_show_who_waits_for_whom() {
         .filter(|entry| entry.op == rankdeck_proto::status_page::Op::AllToAll)
         .map(|entry| entry.count)
         .collect();
-    assert_eq!(exchanges, [6, 0], "nothing is told of unequal parts");
+    assert_eq!(exchanges, [6, 0], "nothing is reported of unequal parts");
     let sent = view.groups.iter().find(|group| group.name.starts_with(b"0>1")).unwrap();
     assert_eq!((sent.entered, sent.left), (3, 3));
 }
 
 /// Two ranks until both have what is `right` of the calls from rank 1 to rank 0, entered and left, and then
-/// to their end. What rank 0's page says then.
+/// to their end. Returns rank 0's page.
 fn waits_for_its_peer(
     script: &str,
     right: impl Fn(u32, Option<(u64, u64)>) -> bool,
@@ -366,7 +383,9 @@ fn waits_for_its_peer(
     let python = rankdeck_testkit::python("torch")?;
     let made = tempfile::tempdir().unwrap();
     let mut ranks = two_ranks(&python, made.path(), script);
-    let view = |rank: u32| Reader::open(&page_of(made.path(), rank)).ok().and_then(|page| page.view().ok());
+    let view = |rank: u32| {
+        StatusPageReader::open(&page_of(made.path(), rank)).ok().and_then(|page| page.view().ok())
+    };
     let counts = |rank: u32| {
         let view = view(rank)?;
         let found = view.groups.iter().find(|found| found.name.starts_with(b"1>0"))?;
@@ -388,6 +407,189 @@ fn waits_for_its_peer(
         assert!(rank.wait().unwrap().success());
     }
     let over = view(0).unwrap();
-    assert_eq!(over.body.left, over.body.entered, "nobody is inside");
+    assert_eq!(over.body.left, over.body.entered, "no rank is inside");
     Some(over)
+}
+
+// Threads: only the collectives of the training loop count.
+
+/// Collectives entered and left, and steps, by the page that `script` leaves behind.
+fn counted(script: &str) -> (u64, u64, u64) {
+    let made = folder(script);
+    let page = made.path().join("rank0.page");
+    let output = python(made.path(), &page).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let body = StatusPageReader::open(&page).unwrap().view().unwrap().body;
+    (body.entered, body.left, body.updates)
+}
+
+const BEGINS: &str = "import _thread, threading, torch.distributed as dist\ndist.init_process_group()\n\
+                      class Side:\n    def size(self): return 1\n";
+
+#[test]
+fn hook_6_background_thread_does_not_count() {
+    let script = "inside, go = threading.Event(), threading.Event()\n\
+                  def hold():\n    inside.set()\n    go.wait()\n\
+                  dist.all_reduce(None)\n\
+                  side = threading.Thread(target=lambda: dist.all_reduce(None, op=hold, group=Side()))\n\
+                  side.start()\ninside.wait()\n\
+                  for _ in range(3): dist.all_reduce(None)\n\
+                  go.set()\nside.join()\ndist.all_reduce(None)\n";
+    assert_eq!(counted(&format!("{BEGINS}{script}")), (5, 5, 0));
+}
+
+#[test]
+fn hook_6_training_loop_may_run_in_any_thread() {
+    for (script, calls) in [
+        // A thread that C++ has made, as for autograd.
+        (
+            "over = threading.Event()\ndef hook():\n    dist.all_reduce(None)\n    over.set()\n\
+             _thread.start_new_thread(hook, ())\nover.wait()\ndist.all_reduce(None)\n",
+            2,
+        ),
+        // Only another thread trains; once it has ended, the first one may again.
+        (
+            "went, over = threading.Event(), threading.Event()\n\
+             def train():\n    for _ in range(4): dist.all_reduce(None)\n    went.set()\n    over.wait()\n\
+             loop = threading.Thread(target=train)\nloop.start()\nwent.wait()\n\
+             dist.all_reduce(None)\nover.set()\nloop.join()\ndist.all_reduce(None)\n",
+            5,
+        ),
+        // A collective that is made of others.
+        ("dist.all_reduce(None, op=lambda: dist.all_reduce(None))\n", 1),
+    ] {
+        assert_eq!(counted(&format!("{BEGINS}{script}")), (calls, calls, 0), "{script}");
+    }
+}
+
+/// Two ranks whose background threads exchange something all the time; the training loop of rank 1 stands
+/// still after ten collectives.
+const REPORTS: &str = r#"
+import os, threading, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), os.path.dirname(os.environ["RANKDECK_STATUS_PAGE"])
+side = dist.new_group([0, 1])
+dist.barrier(group=side)
+over = False
+def report():
+    sent = 0
+    while True:
+        flag = torch.tensor([float(over)])
+        dist.all_reduce(flag, group=side)
+        sent += 1
+        if sent == 20: open(f"{folder}/reports{rank}", "w").close()
+        if flag.item() == 2: return
+        time.sleep(0.01)
+thread = threading.Thread(target=report)
+thread.start()
+for _ in range(10): dist.all_reduce(torch.ones(1))
+while rank == 1 and not os.path.exists(f"{folder}/over"):
+    time.sleep(0.05)
+dist.all_reduce(torch.ones(1))
+over = True
+thread.join()
+"#;
+
+#[test]
+fn hook_6_hang_is_seen_behind_a_thread_that_reports() {
+    let Some(python) = rankdeck_testkit::python("torch") else { return };
+    let made = tempfile::tempdir().unwrap();
+    let mut ranks = two_ranks(&python, made.path(), REPORTS);
+    let body = |rank: u32| Some(StatusPageReader::open(&page_of(made.path(), rank)).ok()?.view().ok()?.body);
+    let counts = |rank| body(rank).map(|body| (body.entered, body.left));
+    let reports = || [0, 1].iter().all(|rank| made.path().join(format!("reports{rank}")).exists());
+    let begun = Instant::now();
+    // One call of both in the group of the side, ten in that of all ranks, and the one that rank 0 waits in.
+    while !(reports() && counts(0) == Some((12, 11)) && counts(1) == Some((11, 11))) {
+        if begun.elapsed().as_secs() > 300 {
+            ranks.iter_mut().for_each(|rank| rank.kill().unwrap());
+            panic!("{:?} {:?}", counts(0), counts(1));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::fs::write(made.path().join("over"), "").unwrap();
+    for mut rank in ranks {
+        assert!(rank.wait().unwrap().success());
+    }
+    assert_eq!(counts(0), Some((12, 12)));
+}
+
+// Exceptions: which of them end a rank, whatever its exit code.
+
+const RAISES: &str = "raise RuntimeError('simulator lost')\n";
+
+/// What became of each exception of the main thread that was reported: `true` where the rank survived it.
+fn survived(found: &[RankEvent]) -> Vec<bool> {
+    let mut known = Vec::new();
+    for event in found {
+        match event {
+            RankEvent::Exception(exception) if exception.thread.is_empty() => {
+                known.push(exception.survivable);
+            }
+            RankEvent::Survived => known.iter_mut().for_each(|survived| *survived = true),
+            _ => {}
+        }
+    }
+    known
+}
+
+#[test]
+fn hook_5_exception_ends_the_rank_for_any_exit_code() {
+    for (before, code) in [
+        ("", 1),
+        ("import atexit, os, torch.distributed\natexit.register(lambda: os._exit(0))\n", 0),
+        ("import sys, torch.distributed\nsys.excepthook = lambda *_: None\n", 1),
+        (
+            "import atexit, os, sys, torch.distributed\natexit.register(lambda: os._exit(0))\n\
+             sys.excepthook = lambda *_: None\n",
+            0,
+        ),
+        ("import sys\nold = sys.excepthook\nsys.excepthook = lambda *end: old(*end)\n", 1),
+    ] {
+        let (found, output) = events(&folder(&format!("{before}{RAISES}")), &[]);
+        assert_eq!((survived(&found), output.status.code()), (vec![false], Some(code)), "{before}");
+    }
+    let module = "import runpy; runpy.run_path('train.py', run_name='__main__')";
+    for command in [["python3", "-m", "train"], ["python3", "-c", module]] {
+        assert_eq!(survived(&events(&folder(RAISES), &command).0), [false], "{command:?}");
+    }
+}
+
+#[test]
+fn hook_5_exception_that_was_caught_is_survived() {
+    for (script, reports) in [
+        ("import sys\ntry: {}['x']\nexcept KeyError: sys.excepthook(*sys.exc_info())\n", &[true][..]),
+        (
+            "import sys\ndef run():\n    try: {}['x']\n    except KeyError as error: sys.last_value = error\nrun()\n",
+            &[true],
+        ),
+        ("import code\ncode.InteractiveInterpreter().runsource('1/0')\n", &[true]),
+        (
+            "import sys\ntry: {}['x']\nexcept KeyError:\n    sys.excepthook(*sys.exc_info())\n    raise\n",
+            &[true, false],
+        ),
+        (
+            "import subprocess, sys\nsubprocess.run([sys.executable, '-c', \
+             'import torch.distributed as dist; dist.init_process_group(); 1/0'])\n",
+            &[true],
+        ),
+        ("import sys\nsys.exit('text')\n", &[]),
+        ("import sys\nsys.exit(0)\n", &[]),
+        ("raise KeyboardInterrupt\n", &[]),
+        ("import atexit\natexit.register(lambda: 1/0)\n", &[]),
+    ] {
+        assert_eq!(survived(&events(&folder(script), &[]).0), reports, "{script}");
+    }
+}
+
+#[test]
+fn hook_5_shell_survives_its_first_program() {
+    for (line, reports) in [
+        ("python3 train.py; true", &[false][..]),
+        ("python3 train.py 2>&1 | cat", &[false]),
+        ("python3 train.py || python3 -c 'print(1)'", &[true]),
+        ("python3 train.py || python3 train.py; true", &[true, false]),
+    ] {
+        assert_eq!(survived(&events(&folder(RAISES), &["sh", "-c", line]).0), reports, "{line}");
+    }
 }

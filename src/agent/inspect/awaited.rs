@@ -1,10 +1,10 @@
-//! What a rank waits for, one step further: the processes at the other end, when one of them wakes by itself,
-//! and whether anything of the rank wants a core and gets none.
+//! Follows a wait to the process on the other end (pipe, socket, lock, child): when it wakes by itself,
+//! and whether a thread of the rank is short of CPU.
 //!
-//! Owner: nobody keeps state but [`Cores`], which compares two moments of one look.
+//! The only state is [`CoreUsage`], which compares two moments of one inspection.
 
-use super::syscall::{self, Call};
-use super::{descriptors, memory, polled, sockets};
+use super::syscall::{self, SyscallWait};
+use super::{descriptors, memory, sockets};
 use crate::observe::cgroup_stat::Mounts;
 use crate::observe::host_signals::clock_ms;
 use crate::proc;
@@ -17,14 +17,14 @@ use std::time::Instant;
 const PROCESSES: usize = 64;
 /// Most threads whose time on a core is compared.
 const THREADS: usize = 256;
-/// Share of the look from which a thread lacked a core.
+/// Share of the inspection from which a thread counts as short of CPU.
 const LACKS: f64 = 0.5;
 
 /// The processes that a call waits for: a child, or those that hold the other ends of its descriptors.
-pub(super) fn processes(pid: u32, call: &Call) -> Vec<u32> {
+pub(super) fn processes(pid: u32, call: &SyscallWait) -> Vec<u32> {
     let polled = || -> Option<Vec<i32>> {
         let (name, _) = syscall::name(call.number?);
-        polled::of(pid, call).filter(|_| matches!(name, "poll" | "ppoll")).map(|polled| polled.fds)
+        poll_call(pid, call).filter(|_| matches!(name, "poll" | "ppoll")).map(|polled| polled.fds)
     };
     let fds = syscall::descriptor(call).map(|fd| vec![fd]).or_else(polled).unwrap_or_default();
     let mut pids: Vec<u32> =
@@ -35,13 +35,13 @@ pub(super) fn processes(pid: u32, call: &Call) -> Vec<u32> {
     pids
 }
 
-/// Milliseconds until a thread that sleeps wakes by itself. A relative sleep counts in full: nothing tells
-/// how much of it has passed. An event loop that has nothing but timers sleeps, too.
-pub(super) fn sleep_left_ms(pid: u32, call: &Call) -> Option<u64> {
-    by_clock_ms(pid, call).or_else(|| polled::timer_ms(pid, call))
+/// Returns the milliseconds until a sleeping thread wakes by itself. A relative sleep counts in full:
+/// the elapsed part is unknown. An event loop that has only timers sleeps, too.
+pub(super) fn sleep_left_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
+    by_clock_ms(pid, call).or_else(|| timer_ms(pid, call))
 }
 
-fn by_clock_ms(pid: u32, call: &Call) -> Option<u64> {
+fn by_clock_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
     let (at, clock) = match call.number? {
         libc::SYS_nanosleep => (call.args[0], None),
         libc::SYS_clock_nanosleep => {
@@ -109,7 +109,7 @@ fn threads(pid: u32) -> Vec<u32> {
 
 /// One thread's times in nanoseconds, and whether it is ready to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Times {
+struct ThreadTimes {
     ran: u64,
     delayed: u64,
     ready: bool,
@@ -117,28 +117,28 @@ struct Times {
 
 /// The threads of a process and the processes below it, and what they had of the cores.
 #[derive(Debug)]
-pub(super) struct Cores {
+pub(super) struct CoreUsage {
     at: Instant,
-    threads: BTreeMap<(u32, u32), Times>,
+    threads: BTreeMap<(u32, u32), ThreadTimes>,
 }
 
-impl Cores {
+impl CoreUsage {
     /// What they have had so far.
-    pub fn of(pid: u32) -> Cores {
+    pub fn read(pid: u32) -> CoreUsage {
         let own = threads(pid).into_iter().map(|tid| (pid, tid));
         let below = proc::descendants(pid).into_iter().map(|child| (child, child));
         let threads = own.chain(below).take(THREADS);
-        Cores {
+        CoreUsage {
             at: Instant::now(),
             threads: threads.filter_map(|place| Some((place, times(place)?))).collect(),
         }
     }
 
-    /// One of them wanted a core for most of the time since, and got none. The kernel counts a wait only when
-    /// it is over: a thread that gets no core at all is merely seen ready.
+    /// Returns whether one of them was ready for most of the time since without a core. The kernel counts a wait only when
+    /// it ends: a thread that gets no core at all is merely seen ready.
     pub fn lacked(&self) -> bool {
         let passed = self.at.elapsed().as_nanos() as f64;
-        let lacks = |(place, before): (&(u32, u32), &Times)| {
+        let lacks = |(place, before): (&(u32, u32), &ThreadTimes)| {
             let Some(now) = times(*place) else { return false };
             let share = |ns: u64| ns as f64 / passed.max(1.0);
             let all_the_time = before.ready && now.ready && share(now.ran.saturating_sub(before.ran)) < LACKS;
@@ -148,73 +148,119 @@ impl Cores {
     }
 }
 
-fn times((pid, tid): (u32, u32)) -> Option<Times> {
+fn times((pid, tid): (u32, u32)) -> Option<ThreadTimes> {
     let had = proc::schedule(pid, tid)?;
     let state = proc::parse_stat(&proc::text(format!("/proc/{pid}/task/{tid}/stat"))?)?.state;
-    Some(Times { ran: had.ran_ns, delayed: had.delay_ns, ready: state == 'R' })
+    Some(ThreadTimes { ran: had.ran_ns, delayed: had.delay_ns, ready: state == 'R' })
+}
+
+/// Most descriptors of one call.
+const POLLED: usize = 16;
+
+/// The descriptors, and milliseconds until it gives up; `None` for as long as it takes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PollCall {
+    pub fds: Vec<i32>,
+    pub timeout_ms: Option<u64>,
+}
+
+/// Of poll(2) and epoll_wait(2).
+pub(super) fn poll_call(pid: u32, call: &SyscallWait) -> Option<PollCall> {
+    let (name, _) = syscall::name(call.number?);
+    let (fds, limit) = match name {
+        "poll" | "ppoll" => {
+            // struct pollfd: descriptor, events, returned events.
+            let count = (call.args[1] as usize).min(POLLED);
+            let bytes = memory::read(pid, call.args[0], count * 8).ok()?;
+            let fds = bytes
+                .chunks_exact(8)
+                .filter_map(|entry| Some(i32::from_ne_bytes(entry.get(..4)?.try_into().ok()?)));
+            (fds.filter(|fd| *fd >= 0).collect(), (name == "poll").then_some(call.args[2]))
+        }
+        "epoll_wait" | "epoll_pwait" => {
+            let text = proc::text(format!("/proc/{pid}/fdinfo/{}", call.args[0] as i32))?;
+            let fds = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok());
+            (fds.take(POLLED).collect(), Some(call.args[3]))
+        }
+        _ => return None,
+    };
+    Some(PollCall { fds, timeout_ms: limit.and_then(|limit| u64::try_from(limit as i32).ok()) })
+}
+
+/// Returns the milliseconds after which an event loop wakes that waits only for its own threads. How
+/// much of them has passed is unknown. An event loop has its own pipe or socket pair for wake-ups: one that waits
+/// for nothing else, with a time limit, has a timer to run.
+pub(super) fn timer_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
+    let PollCall { fds, timeout_ms } = poll_call(pid, call)?;
+    // All of a full list may not be all that it waits for.
+    let is_all = !fds.is_empty() && fds.len() < POLLED;
+    timeout_ms.filter(|_| is_all && fds.iter().all(|fd| descriptors::is_own_wake_up(pid, *fd)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::victim::Victim;
+    use crate::inspect::tests::Victim;
     use std::time::Duration;
 
     #[test]
-    fn the_sleep_of_a_worker_that_a_rank_waits_for_is_told() {
+    fn sleep_of_an_awaited_worker_is_reported() {
         let code = "import multiprocessing, time\nours, theirs = multiprocessing.Pipe()\n\
             multiprocessing.Process(target=time.sleep, args=(500,), daemon=True).start()\nours.recv()";
         let victim = Victim::start("python3", &["-c", code]);
         let mut left = None;
         victim.until("it waits for its worker, which sleeps", || {
-            left = victim.looked_at().awaited_sleep_ms;
+            left = victim.inspection().awaited_sleep_ms;
             left.is_some()
         });
         assert!(left.is_some_and(|left| (400_000..=500_000).contains(&left)), "{left:?}");
     }
 
-    /// Without the signal, this worker would be told as one that wakes by itself.
+    /// Without the signal, this worker would be reported as one that wakes by itself.
     #[test]
-    fn the_sleep_of_a_worker_that_is_stopped_is_no_promise() {
+    fn sleep_of_a_stopped_worker_is_not_counted() {
         let code = "import multiprocessing, time\nours, theirs = multiprocessing.Pipe()\n\
             multiprocessing.Process(target=time.sleep, args=(500,), daemon=True).start()\nours.recv()";
         let victim = Victim::start("python3", &["-c", code]);
-        victim
-            .until("it waits for its worker, which sleeps", || victim.looked_at().awaited_sleep_ms.is_some());
+        victim.until("it waits for its worker, which sleeps", || {
+            victim.inspection().awaited_sleep_ms.is_some()
+        });
         for child in proc::descendants(victim.0.id()) {
             let start = proc::stat(child).map_or(0, |stat| stat.start);
             crate::supervise::groups::signal(child, start, libc::SIGSTOP);
         }
-        victim.until("its worker is stopped", || victim.looked_at().awaited_sleep_ms.is_none());
-        assert!(!victim.looked_at().awaits.is_empty(), "it waits for the worker all the same");
+        victim.until("its worker is stopped", || victim.inspection().awaited_sleep_ms.is_none());
+        assert!(!victim.inspection().awaits.is_empty(), "it waits for the worker all the same");
     }
 
     #[test]
-    fn the_sleep_of_a_server_in_a_thread_of_the_program_itself_is_told() {
+    fn sleep_of_a_server_thread_is_reported() {
         let code = "import socket, threading, time\nserver = socket.create_server(('127.0.0.1', 0))\n\
             client = socket.create_connection(server.getsockname())\nother, _ = server.accept()\n\
             threading.Thread(target=time.sleep, args=(500,), daemon=True).start()\nclient.recv(1)";
         let victim = Victim::start("python3", &["-c", code]);
         let mut left = None;
         victim.until("it waits for its own thread, which sleeps", || {
-            left = victim.looked_at().awaited_sleep_ms;
+            left = victim.inspection().awaited_sleep_ms;
             left.is_some()
         });
         assert!(left.is_some_and(|left| (400_000..=500_000).contains(&left)), "{left:?}");
     }
 
     #[test]
-    fn a_rank_that_sleeps_lacks_no_core_and_one_whose_core_another_has_does() {
+    fn rank_lacks_a_core_only_when_ready() {
         let sleeper = Victim::start("sleep", &["1000"]);
-        let cores = Cores::of(sleeper.0.id());
+        let cores = CoreUsage::read(sleeper.0.id());
         std::thread::sleep(Duration::from_millis(50));
         assert!(!cores.lacked());
 
-        // Many that want one core: each gets a part of it.
+        // Many threads share one core.
         let code = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass";
         let crowd: Vec<Victim> = (0..8).map(|_| Victim::start("python3", &["-c", code])).collect();
         crowd[0].until("one of many lacks a core", || {
-            let cores = Cores::of(crowd[0].0.id());
+            let cores = CoreUsage::read(crowd[0].0.id());
             std::thread::sleep(Duration::from_millis(200));
             cores.lacked()
         });

@@ -1,9 +1,9 @@
-//! Object files of a process, read and never mapped: whoever may write to a library may also cut it short,
-//! and what is missing from a mapping ends the one who reads it (SIGBUS). Here it is a section that cannot be
-//! had.
+//! Object files of a process, read and never mapped: a writable library may be truncated,
+//! and reading a missing page of a mapping kills the reader (SIGBUS). Here it is a section that cannot be
+//! read.
 //!
 //! Owner: a helper thread of one inspection. A section is read when it is first asked for, and shared with
-//! all looks of that moment: the ranks of a host have the same libraries. A file that is no longer the one
+//! all inspections of that moment: the ranks of a host have the same libraries. A file that is no longer the one
 //! that was opened first gives nothing more. Format: System V ABI, chapters 4 and 5, 64 bits, little-endian.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const HEADERS: usize = 4096;
 const NAMES_BYTES: u64 = 1 << 20;
 /// Longest name of a symbol.
 const NAME_BYTES: u64 = 4096;
-/// Symbols are read in pieces of so many; one takes so many bytes.
+/// Symbols in one read, and bytes of a symbol.
 const SYMBOLS: u64 = 1 << 15;
 const SYMBOL_BYTES: u64 = 24;
 
@@ -31,7 +31,7 @@ const COMPRESSED: u64 = 0x800;
 const FUNCTION: u8 = 2;
 const INDIRECT_FUNCTION: u8 = 10;
 
-/// What tells one content of a file from another.
+/// Identity of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     device: u64,
@@ -42,13 +42,13 @@ struct Identity {
 
 /// Where a file is, and which one it was when it was opened first.
 #[derive(Debug)]
-struct Source {
+struct ElfSource {
     path: PathBuf,
     known: Identity,
 }
 
-impl Source {
-    fn open(path: &Path) -> Option<(File, Source)> {
+impl ElfSource {
+    fn open(path: &Path) -> Option<(File, ElfSource)> {
         // By now there may be anything at that place; opening a FIFO would wait for its other end.
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -59,12 +59,12 @@ impl Source {
             size: data.size(),
             changed: (data.mtime(), data.mtime_nsec()),
         };
-        Some((file, Source { path: path.to_owned(), known }))
+        Some((file, ElfSource { path: path.to_owned(), known }))
     }
 
     /// The same file again.
     fn again(&self) -> Option<File> {
-        Source::open(&self.path).filter(|(_, now)| now.known == self.known).map(|(file, _)| file)
+        ElfSource::open(&self.path).filter(|(_, now)| now.known == self.known).map(|(file, _)| file)
     }
 
     /// Bytes that the file has, all of them or none.
@@ -82,11 +82,11 @@ impl Source {
 type Key = (Identity, u64, u64);
 type Slot = Arc<Mutex<Weak<Vec<u8>>>>;
 
-/// What looks that are under way have read or are reading. Whoever wants the same bytes waits for them: they
+/// Files of running inspections. A reader of the same bytes waits for them: they
 /// come from the same storage.
 static READ: Mutex<BTreeMap<Key, Slot>> = Mutex::new(BTreeMap::new());
 
-fn shared(source: &Source, offset: u64, size: u64) -> Option<Arc<Vec<u8>>> {
+fn shared(source: &ElfSource, offset: u64, size: u64) -> Option<Arc<Vec<u8>>> {
     let slot = {
         let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
         let held = |slot: &Slot| slot.try_lock().map_or(true, |bytes| bytes.strong_count() > 0);
@@ -102,18 +102,18 @@ fn shared(source: &Source, offset: u64, size: u64) -> Option<Arc<Vec<u8>>> {
     Some(fresh)
 }
 
-/// A section's bytes, which are read when they are first looked at; empty when they cannot be had.
+/// A section's bytes, read at first use; empty when unreadable.
 #[derive(Clone, Default)]
-pub(super) struct Part(Option<Arc<Lazy>>);
+pub(super) struct LazySection(Option<Arc<Lazy>>);
 
 struct Lazy {
-    source: Arc<Source>,
+    source: Arc<ElfSource>,
     offset: u64,
     size: u64,
     bytes: OnceLock<Arc<Vec<u8>>>,
 }
 
-impl Deref for Part {
+impl Deref for LazySection {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -124,7 +124,7 @@ impl Deref for Part {
 
 /// A part of the file that is loaded into memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Segment {
+pub(super) struct LoadSegment {
     pub executable: bool,
     pub offset: u64,
     pub size: u64,
@@ -150,19 +150,19 @@ pub(super) struct Symbol {
     name: (u64, u64),
 }
 
-/// What the headers of a file tell.
+/// The headers of a file.
 pub(super) struct Elf {
-    source: Arc<Source>,
+    source: Arc<ElfSource>,
     /// Address of the program's first instruction.
     pub entry: u64,
-    pub segments: Vec<Segment>,
+    pub segments: Vec<LoadSegment>,
     sections: Vec<Section>,
 }
 
 impl Elf {
-    /// Errors: it is no such file, or cannot be read.
+    /// Errors: it is not such a file, or unreadable.
     pub fn open(path: &Path) -> Option<Elf> {
-        let (file, source) = Source::open(path)?;
+        let (file, source) = ElfSource::open(path)?;
         let header = source.read(&file, 0, 64)?;
         // Magic, 64 bits, little-endian.
         if header.get(..6)? != [0x7f, b'E', b'L', b'F', 2, 1] {
@@ -195,10 +195,10 @@ impl Elf {
     }
 
     /// Its bytes, later.
-    pub fn part(&self, section: &Section) -> Part {
+    pub fn part(&self, section: &Section) -> LazySection {
         let source = Arc::clone(&self.source);
         let Section { offset, size, .. } = *section;
-        Part(Some(Arc::new(Lazy { source, offset, size, bytes: OnceLock::new() })))
+        LazySection(Some(Arc::new(Lazy { source, offset, size, bytes: OnceLock::new() })))
     }
 
     /// The functions of its symbol tables, the whole one before that for the dynamic linker. There are too
@@ -236,8 +236,8 @@ fn pieces(bytes: &[u8], each: u64) -> impl Iterator<Item = &[u8]> {
     bytes.chunks_exact((each as usize).max(1))
 }
 
-fn segment(bytes: &[u8]) -> Option<Segment> {
-    (u32_at(bytes, 0)? == LOADED).then_some(Segment {
+fn segment(bytes: &[u8]) -> Option<LoadSegment> {
+    (u32_at(bytes, 0)? == LOADED).then_some(LoadSegment {
         executable: u32_at(bytes, 4)? & EXECUTABLE != 0,
         offset: u64_at(bytes, 8)?,
         address: u64_at(bytes, 16)?,
@@ -284,6 +284,13 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inspect::memory::{self, Mapping};
+    use crate::inspect::stacks;
+    use crate::inspect::symbols::Modules;
+    use std::io::Read;
+    use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
 
     fn copy_of_this_program(folder: &Path) -> PathBuf {
         let path = folder.join("library.so");
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_missing_and_shared_bytes_are_read_once() {
+    fn cut_off_bytes_are_missing_and_shared_ones_read_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = copy_of_this_program(folder.path());
         let elf = Elf::open(&path).unwrap();
@@ -349,5 +356,130 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
         assert!(Elf::open(&path).is_none(), "no file");
+    }
+
+    /// A Python program that has mapped the code of its own library, and never reads it.
+    struct MappedLibrary {
+        child: Child,
+        library: PathBuf,
+        whole: Vec<u8>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Drop for MappedLibrary {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    impl MappedLibrary {
+        fn start(name: &str) -> MappedLibrary {
+            let own = memory::code(std::process::id()).unwrap();
+            let c_library = own.iter().find(|mapping| mapping.path.contains("/libc.so")).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let library = folder.path().join(name);
+            std::fs::copy(&c_library.path, &library).unwrap();
+            let elf = Elf::open(&library).unwrap();
+            let code = elf.segments.iter().find(|segment| segment.executable).unwrap();
+            let program = "import mmap, sys, time\nfile = open(sys.argv[1], 'rb')\nfrom_, bytes = int(sys.argv[2]), int(sys.argv[3])\n\
+            code = mmap.mmap(file.fileno(), bytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC, offset=from_)\n\
+            print('there', flush=True)\ntime.sleep(1000)";
+            let mut command = Command::new("python3");
+            command.args(["-c", program]).arg(&library);
+            command.args([(code.offset & !0xfff).to_string(), code.size.to_string()]);
+            let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+            MappedLibrary { child, whole: std::fs::read(&library).unwrap(), library, _folder: folder }
+        }
+
+        fn mapping(&self) -> Mapping {
+            let code = memory::code(self.child.id()).unwrap();
+            code.into_iter().find(|mapping| *mapping.path == *self.library.to_string_lossy()).unwrap()
+        }
+
+        fn file(&self) -> File {
+            OpenOptions::new().write(true).open(&self.library).unwrap()
+        }
+
+        /// An address inside the first function whose name is known.
+        fn address(&self) -> u64 {
+            let elf = Elf::open(&self.library).unwrap();
+            let code = elf.segments.iter().find(|segment| segment.executable).unwrap();
+            let mut first = None;
+            elf.functions(|symbol| {
+                let inside = (code.address..code.address + code.size).contains(&symbol.start);
+                first = first.or(Some(symbol).filter(|_| inside));
+            });
+            self.mapping().start + first.unwrap().start - (code.address & !0xfff)
+        }
+
+        /// Reads again and again while the library is cut short and written again; as often as it takes for many
+        /// reads to meet a change.
+        fn read_while_it_changes(&self, mut read: impl FnMut()) {
+            let (file, over, changes) = (self.file(), AtomicBool::new(false), AtomicUsize::new(0));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::SeqCst) {
+                        file.set_len(4096).unwrap();
+                        std::thread::yield_now();
+                        file.write_all_at(&self.whole, 0).unwrap();
+                        changes.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+                let begun = Instant::now();
+                for _ in 0..60 {
+                    let before = changes.load(Ordering::SeqCst);
+                    read();
+                    while changes.load(Ordering::SeqCst) == before
+                        && begun.elapsed() < Duration::from_secs(60)
+                    {
+                        read();
+                    }
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+        }
+    }
+
+    #[test]
+    fn truncated_library_loses_its_symbols() {
+        let program = MappedLibrary::start("libsimulator.so");
+        let (mapping, address) = (program.mapping(), program.address());
+        let code = [mapping];
+        let named = |modules: &Modules| {
+            let frames = modules.names(&[address], true).remove(&address).unwrap();
+            frames.into_iter().next().unwrap()
+        };
+        let whole = Modules::new(program.child.id(), &code);
+        assert!(!named(&whole).function.starts_with("0x"), "{:?}", named(&whole));
+        let mut cut = Modules::new(program.child.id(), &code);
+        program.file().set_len(4096).unwrap();
+        assert!(named(&cut).function.starts_with("0x"), "{:?}", named(&cut));
+        assert_eq!(named(&cut).file.as_deref(), Some("libsimulator.so"));
+        assert!(!cut.is_return(address + 16), "its code is gone, too");
+        let (frames, _) = cut.unwind(address, 8, 0, 8, |_| Some(address));
+        assert_eq!(frames.first(), Some(&address));
+    }
+
+    #[test]
+    fn library_that_changes_while_read_is_harmless() {
+        let program = MappedLibrary::start("libsimulator.so");
+        let (code, address) = ([program.mapping()], program.address());
+        program.read_while_it_changes(|| {
+            let mut modules = Modules::new(program.child.id(), &code);
+            let _ = modules.unwind(address, 8, 0, 8, |_| Some(address));
+            let _ = (modules.is_return(address + 16), modules.names(&[address], true));
+        });
+    }
+
+    /// py-spy maps what it takes for the interpreter's library.
+    #[test]
+    fn changed_interpreter_library_is_harmless() {
+        let program = MappedLibrary::start("libpython3.11.so");
+        program.read_while_it_changes(|| {
+            let _ = stacks::python_stacks(program.child.id());
+        });
+        assert!(rankdeck_proto::mapping::reading(|| stacks::is_interpreter(program.child.id(), &[])));
     }
 }

@@ -1,7 +1,7 @@
 //! Locks on files: who holds those that a process waits for, or tries again and again to take.
 //!
-//! Owner: nobody keeps state. Sources: `/proc/locks`, which names the holder where a lock belongs to a
-//! process, and `fdinfo`, which tells the file of a descriptor and the locks that were taken through it. No
+//! Sources: `/proc/locks`, which names the holder where a lock belongs to a
+//! process, and `fdinfo`, which names the file of a descriptor and the locks that were taken through it. No
 //! file system is asked.
 
 use super::descriptors;
@@ -66,15 +66,15 @@ pub(super) fn awaited(pid: u32, fd: i32, family: Family) -> Vec<u32> {
     holders(pid, &locks)
 }
 
-/// The file that a process has open and somebody else has locked against it, and who that is. For a process
-/// that tries, sleeps and tries again, which no list of the kernel shows.
+/// Returns the file that a process has open and others have locked against it, and the holders. For a process
+/// that polls the lock, which no list of the kernel shows.
 pub(super) fn contended(pid: u32) -> Option<(String, Vec<u32>)> {
     let text = proc::text("/proc/locks")?;
     let own = |lock: &Lock<'_>| !lock.waits && lock.pid == Some(pid) && lock.writes;
-    let wants: Vec<&str> = text.lines().filter_map(parse).filter(own).map(|lock| lock.file).collect();
+    let exclusive: Vec<&str> = text.lines().filter_map(parse).filter(own).map(|lock| lock.file).collect();
     // One that reads keeps out only one that writes.
     let mut others: Vec<Lock<'_>> =
-        held(&text, pid).filter(|lock| lock.writes || wants.contains(&lock.file)).collect();
+        held(&text, pid).filter(|lock| lock.writes || exclusive.contains(&lock.file)).collect();
     if others.is_empty() {
         return None;
     }
@@ -118,7 +118,7 @@ fn of_waiter(text: &str, waiter: u32) -> Vec<Lock<'_>> {
 fn holders(pid: u32, locks: &[Lock<'_>]) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     for lock in locks {
-        // Whoever took a lock may have left it to a child.
+        // The process that took a lock may have left it to a child.
         let named = lock.pid.filter(|holder| proc::stat(*holder).is_some());
         found.extend(named.map_or_else(|| with_descriptor(lock), |holder| vec![holder]));
     }

@@ -1,6 +1,6 @@
 //! Memory and mappings of another process, without stopping it.
 //!
-//! Owner: nobody keeps state. Reading takes the process's memory lock and can therefore wait without end when
+//! Reading takes the process's memory lock and can therefore block forever when
 //! a thread of it is stuck in the kernel while holding that lock: only for helper threads with a deadline
 //! (INSPECT-1).
 
@@ -8,7 +8,7 @@ use std::io;
 
 /// One mapping of a file with code in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mapping {
+pub(crate) struct Mapping {
     /// First address.
     pub start: u64,
     /// Address after the last.
@@ -22,7 +22,7 @@ pub struct Mapping {
 }
 
 /// The executable file mappings of a process.
-pub fn code(pid: u32) -> io::Result<Vec<Mapping>> {
+pub(crate) fn code(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(parse(&crate::proc::read(format!("/proc/{pid}/maps"))?))
 }
 
@@ -47,7 +47,7 @@ fn parse(maps: &str) -> Vec<Mapping> {
 }
 
 /// At most `most` bytes from `address` upwards, up to the end of the mapping.
-pub fn read(pid: u32, address: u64, most: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read(pid: u32, address: u64, most: usize) -> io::Result<Vec<u8>> {
     const STEP: usize = 4096;
     let mut bytes = vec![0u8; most];
     let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
@@ -73,7 +73,7 @@ pub fn read(pid: u32, address: u64, most: usize) -> io::Result<Vec<u8>> {
 }
 
 /// A NUL-terminated text of a process, at most 4096 bytes.
-pub fn text(pid: u32, address: u64) -> Option<String> {
+pub(crate) fn text(pid: u32, address: u64) -> Option<String> {
     let bytes = read(pid, address, 4096).ok()?;
     let end = bytes.iter().position(|byte| *byte == 0)?;
     Some(String::from_utf8_lossy(&bytes[..end]).into_owned())

@@ -2,7 +2,7 @@
 //! mapped files.
 //!
 //! Owner: a helper thread of one inspection. A thread that waits in the kernel (also one that is stopped,
-//! frozen or in uninterruptible sleep) is not disturbed: `/proc/PID/task/TID/syscall` tells its stack pointer
+//! frozen or in uninterruptible sleep) is not disturbed: `/proc/PID/task/TID/syscall` has its stack pointer
 //! and program counter. Only a thread that runs in user space is stopped, by ptrace, for the time that
 //! copying its stack takes and by a thread that lives no longer; a system call is never interrupted, since
 //! some would return EINTR to the program. Method: DWARF call-frame information (`.eh_frame`), unwound by
@@ -11,39 +11,39 @@
 use super::memory;
 use super::symbols::Modules;
 use super::syscall;
-use rankdeck_proto::inspection::{Frame, How, ThreadStack};
+use rankdeck_proto::inspection::{Frame, StackMethod, ThreadStack};
 use std::time::Instant;
 
 /// Most bytes of one stack.
 const STACK_BYTES: usize = 512 << 10;
-/// Frame records tried, and how far up the stack they are looked for.
+/// Most frame records tried, and how far up the stack.
 const RECORDS: usize = 48;
 const RECORD_BYTES: usize = 16 << 10;
 /// Most frames of one thread.
 const FRAMES: usize = 96;
 
 /// Registers of a thread and a copy of its stack.
-pub struct Copy {
+pub(crate) struct StackSnapshot {
     ip: u64,
     sp: u64,
     bp: u64,
     stack: Vec<u8>,
 }
 
-/// Copies the stack of one thread; an error says in words why that was not possible.
-pub fn copy(pid: u32, tid: u32) -> Result<Copy, String> {
-    let call = syscall::call(pid, tid).ok_or("the kernel does not show its registers to this user")?;
+/// Copies the stack of one thread.
+pub(crate) fn copy(pid: u32, tid: u32) -> Result<StackSnapshot, String> {
+    let call = syscall::call(pid, tid).ok_or("the kernel hides its registers from this user")?;
     if call.sp != 0 {
         let stack = memory::read(pid, call.sp, STACK_BYTES).map_err(|error| format!("its stack: {error}"))?;
         // It may have moved on in between: then what was copied fits no stack pointer.
         if syscall::call(pid, tid) == Some(call) {
-            return Ok(Copy { ip: call.pc, sp: call.sp, bp: 0, stack });
+            return Ok(StackSnapshot { ip: call.pc, sp: call.sp, bp: 0, stack });
         }
     }
     seize::copy(pid, tid)
 }
 
-impl Copy {
+impl StackSnapshot {
     /// Addresses of its frames, innermost first; each but the first lies inside the call instruction.
     ///
     /// The frame pointer of a thread that waits is not known: the kernel shows two registers only. It is
@@ -88,8 +88,8 @@ impl Copy {
 }
 
 /// Stacks of at most `most` threads, main thread first; threads that wait in the same frames as an earlier
-/// one are left out. Files and lines come only where `lines` asks for them.
-pub fn stacks(
+/// one are left out. Files and lines are resolved only with `lines`.
+pub(crate) fn stacks(
     pid: u32,
     tids: &[u32],
     modules: &mut Modules,
@@ -121,7 +121,7 @@ pub fn stacks(
         .map(|(tid, addresses)| ThreadStack {
             tid,
             name: super::thread_name(pid, tid),
-            how: How::Native,
+            how: StackMethod::Native,
             frames: addresses
                 .iter()
                 .flat_map(|address| {
@@ -139,7 +139,7 @@ pub fn stacks(
 mod seize {
     //! Registers of a running thread.
 
-    use super::{Copy, STACK_BYTES, memory};
+    use super::{STACK_BYTES, StackSnapshot, memory};
     use std::time::{Duration, Instant};
 
     /// How long a running thread may take to stop: it has to be scheduled once.
@@ -150,33 +150,34 @@ mod seize {
     /// By a thread that ends with that: only a stopped thread can be detached from, and one that starves may
     /// stop long after the patience is over. The end of its tracer lets it go wherever it is, and takes the
     /// order to stop back.
-    pub fn copy(pid: u32, tid: u32) -> Result<Copy, String> {
+    pub fn copy(pid: u32, tid: u32) -> Result<StackSnapshot, String> {
         copy_within(pid, tid, PATIENCE)
     }
 
-    pub(super) fn copy_within(pid: u32, tid: u32, patience: Duration) -> Result<Copy, String> {
+    pub(super) fn copy_within(pid: u32, tid: u32, patience: Duration) -> Result<StackSnapshot, String> {
         let tracer = std::thread::Builder::new().name("inspect".into());
-        let tracer =
-            tracer.spawn(move || hold(pid, tid, patience)).map_err(|error| format!("no thread: {error}"))?;
-        tracer.join().unwrap_or_else(|_| Err("its tracer failed".into()))
+        let tracer = tracer
+            .spawn(move || hold(pid, tid, patience))
+            .map_err(|error| format!("cannot start inspection thread: {error}"))?;
+        tracer.join().unwrap_or_else(|_| Err("the tracer failed".into()))
     }
 
     /// Must not wait on the thread: the agent's loop reaps by process id and may see the stop first, so the
     /// state letter is polled instead.
-    fn hold(pid: u32, tid: u32, patience: Duration) -> Result<Copy, String> {
+    fn hold(pid: u32, tid: u32, patience: Duration) -> Result<StackSnapshot, String> {
         let state = || {
             let text = crate::proc::text(format!("/proc/{pid}/task/{tid}/stat"))?;
             crate::proc::parse_stat(&text).map(|stat| stat.state)
         };
         if state() != Some('R') {
-            return Err("it moved while it was looked at".into());
+            return Err("the thread ran during sampling".into());
         }
         ptrace(libc::PTRACE_SEIZE, tid, 0)?;
         let result = ptrace(libc::PTRACE_INTERRUPT, tid, 0).and_then(|()| {
             let begun = Instant::now();
             while state() != Some('t') {
                 if begun.elapsed() >= patience {
-                    return Err("it did not stop to be looked at".to_owned());
+                    return Err("the thread did not stop for sampling".to_owned());
                 }
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -185,7 +186,7 @@ mod seize {
             ptrace(libc::PTRACE_GETREGS, tid, &raw mut registers as usize)?;
             let stack = memory::read(pid, registers.rsp, STACK_BYTES)
                 .map_err(|error| format!("its stack: {error}"))?;
-            Ok(Copy { ip: registers.rip, sp: registers.rsp, bp: registers.rbp, stack })
+            Ok(StackSnapshot { ip: registers.rip, sp: registers.rsp, bp: registers.rbp, stack })
         });
         let _ = ptrace(libc::PTRACE_DETACH, tid, 0);
         result
@@ -204,7 +205,7 @@ mod seize {
     //! Running threads are read on x86-64 only.
 
     /// Says so.
-    pub fn copy(_: u32, _: u32) -> Result<super::Copy, String> {
+    pub fn copy(_: u32, _: u32) -> Result<super::StackSnapshot, String> {
         Err("stacks of running threads are read on x86-64 only".into())
     }
 }
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_does_not_stop_in_time_is_not_stopped_later() {
+    fn thread_that_stops_too_late_is_not_stopped() {
         let spins = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let spinner = Spinner(spins);
         let pid = spinner.0.id();
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_whose_frame_pointer_serves_another_purpose_is_read_without_a_gap() {
+    fn stack_with_reused_frame_pointer_has_no_gap() {
         let held = LOCK.lock().unwrap();
         let thread = std::thread::spawn(|| {
             // SAFETY: no arguments, cannot fail.

@@ -1,16 +1,15 @@
 //! What a thread is blocked on, where that has a name: a file lock and its holder, a FIFO, a name server, the
-//! other end of a pipe or connection, somebody who connects, a child.
+//! other end of a pipe or connection, a client to connect, a child.
 //!
-//! Owner: nobody keeps state. Sources: the arguments of the system call, `/proc/PID/fd` (links are read,
+//! Sources: the arguments of the system call, `/proc/PID/fd` (links are read,
 //! never followed), the kernel's lists of locks and sockets. Only [`in_memory`] reads the memory of the
 //! process.
 
-use super::descriptors::{self, Target};
-use super::listeners::{self, hex_address};
+use super::descriptors::{self, FdTarget};
 use super::locks::{self, Family};
-use super::sockets::Tcp;
-use super::syscall::{self, Call, Kind};
-use super::{awaited, memory, polled, question};
+use super::sockets::{self, Tcp, hex_address};
+use super::syscall::{self, SyscallWait, WaitKind};
+use super::{awaited, memory};
 use crate::proc;
 use rankdeck_proto::inspection::{Holder, Obstacle};
 use std::net::SocketAddr;
@@ -25,7 +24,7 @@ const PAUSE_MS: u64 = 2_000;
 const WAITING_LOCKS: [u64; 2] = [libc::F_SETLKW as u64, libc::F_OFD_SETLKW as u64];
 
 /// What the main thread of `pid` is blocked on, by what can be read without its memory.
-pub fn of(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
+pub(crate) fn find(pid: u32, call: &SyscallWait, tcp: &[Tcp]) -> Option<Obstacle> {
     let number = call.number?;
     let fd = call.args[0] as i32;
     let waits_for_lock =
@@ -36,9 +35,11 @@ pub fn of(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
         return Some(lock(path, locks::awaited(pid, fd, family)));
     }
     match syscall::name(number).1 {
-        kind @ (Kind::Read | Kind::Write | Kind::Connect) => on(pid, fd, kind != Kind::Write, tcp),
-        Kind::Accept => descriptors::place(pid, fd).map(|at| Obstacle::Listener { at }),
-        Kind::Child => child(pid, fd),
+        kind @ (WaitKind::Read | WaitKind::Write | WaitKind::Connect) => {
+            on(pid, fd, kind != WaitKind::Write, tcp)
+        }
+        WaitKind::Accept => descriptors::place(pid, fd).map(|at| Obstacle::Listener { at }),
+        WaitKind::Child => child(pid, fd),
         _ => None,
     }
 }
@@ -49,29 +50,29 @@ fn lock(path: String, holders: Vec<u32>) -> Obstacle {
 
 /// The same where arguments lie in its memory: several descriptors, a path that is being opened, and the name
 /// that a name server was asked for.
-pub fn in_memory(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
+pub(crate) fn in_memory(pid: u32, call: &SyscallWait, tcp: &[Tcp]) -> Option<Obstacle> {
     match waiting_for(pid, call, tcp)? {
         Obstacle::NameServer { server, .. } => {
-            Some(Obstacle::NameServer { server, name: question::of(pid, call) })
+            Some(Obstacle::NameServer { server, name: queried_name(pid, call) })
         }
         found => Some(found),
     }
 }
 
-fn waiting_for(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
+fn waiting_for(pid: u32, call: &SyscallWait, tcp: &[Tcp]) -> Option<Obstacle> {
     let number = call.number?;
     if pauses(pid, call) {
         return locks::contended(pid).map(|(path, holders)| lock(path, holders));
     }
     match syscall::name(number) {
-        (_, Kind::Read) => on(pid, call.args[0] as i32, true, tcp)
+        (_, WaitKind::Read) => on(pid, call.args[0] as i32, true, tcp)
             .filter(|found| matches!(found, Obstacle::NameServer { .. })),
         ("poll" | "ppoll" | "epoll_wait" | "epoll_pwait", _) => {
-            if polled::timer_ms(pid, call).is_some() {
+            if awaited::timer_ms(pid, call).is_some() {
                 return None;
             }
-            let fds = polled::of(pid, call)?.fds;
-            fds.into_iter().filter_map(|fd| on(pid, fd, true, tcp)).min_by_key(says_little)
+            let fds = awaited::poll_call(pid, call)?.fds;
+            fds.into_iter().filter_map(|fd| on(pid, fd, true, tcp)).min_by_key(explains_little)
         }
         ("openat" | "open", _) => {
             let wchan = proc::wchan(pid);
@@ -90,7 +91,7 @@ fn waiting_for(pid: u32, call: &Call, tcp: &[Tcp]) -> Option<Obstacle> {
 
 /// How little one of several descriptors explains a wait: a server of the program's own waits for as long as
 /// it lives, and a pipe that only its own threads write to wakes its event loop.
-fn says_little(found: &Obstacle) -> u8 {
+fn explains_little(found: &Obstacle) -> u8 {
     match found {
         Obstacle::Pipe { ends, .. } if ends.is_empty() => 2,
         Obstacle::Listener { .. } => 1,
@@ -99,14 +100,14 @@ fn says_little(found: &Obstacle) -> u8 {
 }
 
 /// It sleeps for so short a time that it may be about to try something again.
-fn pauses(pid: u32, call: &Call) -> bool {
+fn pauses(pid: u32, call: &SyscallWait) -> bool {
     let polls_nothing = call.number.is_some_and(|number| matches!(syscall::name(number).0, "poll"))
         && call.args[1] == 0
         && u64::try_from(call.args[2] as i32).is_ok_and(|ms| ms <= PAUSE_MS);
     polls_nothing || awaited::sleep_left_ms(pid, call).is_some_and(|ms| ms <= PAUSE_MS)
 }
 
-fn below_its_folder(pid: u32, call: &Call, at: usize, path: &str) -> String {
+fn below_its_folder(pid: u32, call: &SyscallWait, at: usize, path: &str) -> String {
     let folder = if at == 1 && call.args[0] as i32 != libc::AT_FDCWD {
         descriptors::path(pid, call.args[0] as i32)
     } else {
@@ -121,25 +122,25 @@ fn on(pid: u32, fd: i32, reads: bool, tcp: &[Tcp]) -> Option<Obstacle> {
         peers.into_iter().take(NAMED).filter_map(|(pid, ..)| holder(pid)).collect()
     };
     match descriptors::target(pid, fd)? {
-        Target::Pipe { peers, .. } => Some(Obstacle::Pipe { ends: named(peers), reads }),
-        Target::Unix { peers, path: None } => Some(Obstacle::Pipe { ends: named(peers), reads }),
-        Target::Unix { peers, path: Some(peer) } => {
+        FdTarget::Pipe { peers, .. } => Some(Obstacle::Pipe { ends: named(peers), reads }),
+        FdTarget::Unix { peers, path: None } => Some(Obstacle::Pipe { ends: named(peers), reads }),
+        FdTarget::Unix { peers, path: Some(peer) } => {
             Some(Obstacle::Connection { peer, owner: named(peers).into_iter().next() })
         }
-        Target::Listener { path } => Some(Obstacle::Listener { at: path }),
-        Target::Inet { inode } => match tcp.iter().find(|tcp| tcp.inode == inode) {
+        FdTarget::Listener { path } => Some(Obstacle::Listener { at: path }),
+        FdTarget::Inet { inode } => match tcp.iter().find(|tcp| tcp.inode == inode) {
             Some(found) => Some(connection(pid, &found.socket.peer, &found.socket.local, tcp)),
             None => {
-                let listens = listeners::place(pid, inode).map(|at| Obstacle::Listener { at });
+                let listens = sockets::listening_at(pid, inode).map(|at| Obstacle::Listener { at });
                 listens.or_else(|| name_server(pid, inode))
             }
         },
-        Target::File { path, .. } => {
+        FdTarget::File { path, .. } => {
             let wchan = proc::wchan(pid);
             let fifo = wchan.contains("pipe_read") || wchan.contains("pipe_write");
             fifo.then_some(Obstacle::Fifo { path, reads, opening: false })
         }
-        Target::Other(_) => None,
+        FdTarget::Other(_) => None,
     }
 }
 
@@ -148,7 +149,7 @@ fn connection(pid: u32, peer: &str, local: &str, tcp: &[Tcp]) -> Obstacle {
         return Obstacle::NameServer { server: peer.to_owned(), name: String::new() };
     }
     let other = tcp.iter().find(|tcp| tcp.socket.local == peer && tcp.socket.peer == local);
-    // Before it is accepted, a connection belongs to nobody but the one who listens.
+    // Before it is accepted, a connection belongs to the listener.
     let inode = other.map(|tcp| tcp.inode).filter(|inode| *inode > 0).or_else(|| listener(pid, peer));
     let owner = inode.and_then(|inode| descriptors::socket_owner(pid, inode)).and_then(holder);
     Obstacle::Connection { peer: peer.to_owned(), owner }
@@ -156,10 +157,10 @@ fn connection(pid: u32, peer: &str, local: &str, tcp: &[Tcp]) -> Obstacle {
 
 /// Inode of the socket that listens at an address of this host.
 fn listener(pid: u32, address: &str) -> Option<u64> {
-    let wanted: SocketAddr = address.parse().ok()?;
+    let target: SocketAddr = address.parse().ok()?;
     let here =
-        |at: &SocketAddr| at.port() == wanted.port() && (at.ip().is_unspecified() || at.ip() == wanted.ip());
-    listeners::all(pid).into_iter().find(|(_, at)| here(at)).map(|(inode, _)| inode)
+        |at: &SocketAddr| at.port() == target.port() && (at.ip().is_unspecified() || at.ip() == target.ip());
+    sockets::listening(pid).into_iter().find(|(_, at)| here(at)).map(|(inode, _)| inode)
 }
 
 /// A datagram socket that is connected to a name server.
@@ -207,6 +208,47 @@ fn is_of_the_run(pid: u32) -> bool {
     let theirs = proc::environ(pid).and_then(|environ| mark(&environ));
     let below_us = || proc::descendants(std::process::id()).contains(&pid);
     (own.is_some() && theirs == own) || below_us()
+}
+
+/// Bytes of the stack to search, from the waiting call upwards.
+const STACK: usize = 64 << 10;
+const HEAD: usize = 12;
+const LONGEST: usize = 253;
+
+/// Returns the host name of the DNS query that this call waits for; empty when there is none on the stack. The C
+/// library's resolver keeps its query (RFC 1035, section 4.1) on the stack of the waiting thread, in any language.
+fn queried_name(pid: u32, call: &SyscallWait) -> String {
+    memory::read(pid, call.sp, STACK).ok().and_then(|stack| asked(&stack)).unwrap_or_default()
+}
+
+/// The name in the first query of these bytes.
+fn asked(stack: &[u8]) -> Option<String> {
+    stack.windows(HEAD).enumerate().filter(|(_, head)| is_query(head)).find_map(|(at, _)| {
+        let mut rest = stack.get(at + HEAD..)?;
+        let mut name = String::new();
+        loop {
+            let (length, after) = rest.split_first()?;
+            if *length == 0 {
+                rest = after;
+                break;
+            }
+            let label = after.get(..usize::from(*length))?;
+            let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            if *length > 63 || !label.iter().all(plain) || name.len() + label.len() >= LONGEST {
+                return None;
+            }
+            let dot = if name.is_empty() { "" } else { "." };
+            name = format!("{name}{dot}{}", String::from_utf8_lossy(label));
+            rest = after.get(label.len()..)?;
+        }
+        // The class is that of the internet.
+        (!name.is_empty() && rest.get(2..4)? == [0, 1]).then_some(name)
+    })
+}
+
+/// A question for a recursive answer, alone, with or without an additional record.
+fn is_query(head: &[u8]) -> bool {
+    head[2] == 1 && head[3] & 0b1100_1111 == 0 && head[4..11] == [0, 1, 0, 0, 0, 0, 0] && head[11] <= 1
 }
 
 #[cfg(test)]

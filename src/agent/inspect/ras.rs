@@ -1,12 +1,11 @@
 //! A client of NCCL's RAS subsystem (reliability, availability, serviceability): one question, one report.
 //!
 //! Owner: the helper thread of one inspection. Protocol: lines of text over TCP; `SET FORMAT json` is
-//! answered with `OK` or `ERROR: ...`, then `STATUS` with the report and the end of the connection; `MONITOR`
-//! (NCCL 2.29) with lines without end. Sources: NCCL's user guide, chapter on RAS; `src/ras` of NCCL 2.24 to
-//! 2.30.
+//! answered with `OK` or `ERROR: ...`, then `STATUS` with the report and the end of the connection. Sources:
+//! NCCL's user guide, chapter on RAS; `src/ras` of NCCL 2.24 to 2.30.
 //!
 //! What it is worth: RAS counts launches, not completions, leaves out captured graphs and point-to-point
-//! calls, and says that all is well while every rank is inside the same kernel. It is a second witness, never
+//! calls, and reports no problem while every rank is inside the same kernel. It is a second source, never
 //! the only one.
 //! - Nothing that the other end sends or omits blocks longer than the deadline or takes more than
 //!   [`BYTES`].
@@ -31,10 +30,10 @@ const GREETING: Duration = Duration::from_millis(300);
 
 /// Why there is no report.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum NoReport {
+pub(crate) enum NoReport {
     /// As where NCCL has no RAS, or has it turned off.
-    #[error("nobody listens there")]
-    NobodyListens,
+    #[error("connection refused")]
+    ConnectionRefused,
     #[error("{0}")]
     Other(String),
 }
@@ -51,27 +50,27 @@ impl From<&str> for NoReport {
     }
 }
 
-/// What RAS said.
+/// A report of RAS.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Report {
-    /// Version of NCCL, empty when it did not say.
+pub(crate) struct RasReport {
+    /// Version of NCCL, empty when unknown.
     pub version: String,
     /// Communicators, from a JSON report.
-    pub communicators: Vec<Communicator>,
-    /// The report as it came, from a version that knows no JSON.
+    pub communicators: Vec<RasCommunicator>,
+    /// The report as text, from a version without JSON.
     pub text: Vec<String>,
 }
 
 /// One communicator.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
-pub struct Communicator {
+pub(crate) struct RasCommunicator {
     /// Its hash, equal on all members.
     pub hash: String,
     /// Members.
     pub size: u32,
     /// Members that answered.
-    pub ranks: Vec<Member>,
+    pub ranks: Vec<RasMember>,
     /// Members that did not.
     pub missing_ranks: Vec<MissingMember>,
 }
@@ -79,13 +78,13 @@ pub struct Communicator {
 /// A member that answered.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
-pub struct Member {
+pub(crate) struct RasMember {
     /// Rank in the communicator.
     pub rank: u32,
     pub host: String,
-    /// Process; -1 where NCCL does not know it.
+    /// Process; -1 where unknown to NCCL.
     pub pid: i64,
-    pub status: Status,
+    pub status: RasStatus,
     /// Launches by kind of collective.
     pub collective_counts: BTreeMap<String, u64>,
 }
@@ -93,7 +92,7 @@ pub struct Member {
 /// State of a member that answered.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(default)]
-pub struct Status {
+pub(crate) struct RasStatus {
     /// 0: running.
     pub init_state: i64,
     /// 0: none.
@@ -109,11 +108,11 @@ pub struct Status {
 /// A member that did not answer.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
-pub struct MissingMember {
+pub(crate) struct MissingMember {
     /// Rank in the communicator.
     pub rank: u32,
     pub host: String,
-    /// Process; -1 where NCCL does not know it.
+    /// Process; -1 where unknown to NCCL.
     pub pid: i64,
     /// How it is missing.
     pub status: MissingStatus,
@@ -122,7 +121,7 @@ pub struct MissingMember {
 /// How a member is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(default)]
-pub struct MissingStatus {
+pub(crate) struct MissingStatus {
     /// It has not answered for seconds.
     pub unresponsive: bool,
     /// It has not answered for a minute.
@@ -133,20 +132,20 @@ pub struct MissingStatus {
 #[serde(default)]
 struct Document {
     nccl_version: String,
-    communicators: Vec<Communicator>,
+    communicators: Vec<RasCommunicator>,
 }
 
-/// Asks the first of these that greets: that one has all the time that is left. `None`: nobody listens at any
-/// of them, as where NCCL has no RAS (it came with 2.24), or has it turned off. An error says why there is no
+/// Queries the first of these that greets: it gets all the remaining time. `None`: no server at any
+/// of them, as where NCCL has no RAS (before 2.24) or has it disabled. An error is the reason for no
 /// report.
-pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Option<Report>, String> {
+pub(crate) fn query_any(addresses: &[String], deadline: Instant) -> Result<Option<RasReport>, String> {
     let mut why = None;
     for (asked, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / (addresses.len() - asked).clamp(1, 2) as u32;
-        match ask_within(address, share.min(GREETING), deadline) {
+        match query_within(address, share.min(GREETING), deadline) {
             Ok(report) => return Ok(Some(report)),
-            Err(NoReport::NobodyListens) => {}
+            Err(NoReport::ConnectionRefused) => {}
             Err(error) => why = Some(format!("{address}: {error}")),
         }
         if left.is_zero() {
@@ -156,27 +155,22 @@ pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Option<Report>
     why.map_or(Ok(None), Err)
 }
 
-/// Asks for a report; an error says in words why there is none.
-pub fn ask(address: &str, deadline: Instant) -> Result<Report, NoReport> {
-    ask_within(address, deadline.saturating_duration_since(Instant::now()), deadline)
-}
-
-/// The same of one that has to greet within this time.
-fn ask_within(address: &str, greeting: Duration, deadline: Instant) -> Result<Report, NoReport> {
+/// Requests a report from a server that must greet within this time.
+fn query_within(address: &str, greeting: Duration, deadline: Instant) -> Result<RasReport, NoReport> {
     let mut talk = RasConnection::open(address, deadline.min(Instant::now() + greeting))?;
-    talk.say("SET FORMAT json")?;
+    talk.send("SET FORMAT json")?;
     let greeted = talk.line()?;
     talk.deadline = deadline;
     if greeted == "OK" {
-        // Otherwise the rank that answers waits 5 s for those that do not, which is longer than a look lasts.
-        talk.say("TIMEOUT 1")?;
+        // Otherwise the rank that replies waits 5 s for those that do not, which is longer than an inspection.
+        talk.send("TIMEOUT 1")?;
         talk.line()?;
-        talk.say("STATUS")?;
+        talk.send("STATUS")?;
         return Ok(parse(&talk.rest()?)?);
     }
-    // A version before 2.28.7. Whether it goes on after an error differs, so a new connection is made.
+    // A version before 2.28.7. Whether it continues after an error differs, so a new connection is made.
     let mut talk = RasConnection::open(address, deadline)?;
-    talk.say("VERBOSE STATUS")?;
+    talk.send("VERBOSE STATUS")?;
     Ok(parse(&talk.rest()?)?)
 }
 
@@ -189,29 +183,29 @@ struct RasConnection {
 impl RasConnection {
     fn open(address: &str, deadline: Instant) -> Result<RasConnection, NoReport> {
         let mut last = NoReport::from("the address is empty");
-        for target in address.to_socket_addrs().map_err(told)? {
+        for target in address.to_socket_addrs().map_err(io_error)? {
             let left = left(deadline)?;
             match TcpStream::connect_timeout(&target, left) {
                 Ok(stream) => return Ok(RasConnection { stream, deadline, ahead: Vec::new() }),
-                Err(error) => last = told(error),
+                Err(error) => last = io_error(error),
             }
         }
         Err(last)
     }
 
-    fn say(&mut self, line: &str) -> Result<(), NoReport> {
+    fn send(&mut self, line: &str) -> Result<(), NoReport> {
         let timeout = self.stream.set_write_timeout(Some(left(self.deadline)?));
-        timeout.and_then(|()| self.stream.write_all(format!("{line}\n").as_bytes())).map_err(told)
+        timeout.and_then(|()| self.stream.write_all(format!("{line}\n").as_bytes())).map_err(io_error)
     }
 
     /// Reads more; `false` at the end.
     fn more(&mut self) -> Result<bool, NoReport> {
         if self.ahead.len() > BYTES {
-            return Err(format!("it sent more than {} MiB", BYTES >> 20).into());
+            return Err(format!("the report exceeds {} MiB", BYTES >> 20).into());
         }
-        self.stream.set_read_timeout(Some(left(self.deadline)?)).map_err(told)?;
+        self.stream.set_read_timeout(Some(left(self.deadline)?)).map_err(io_error)?;
         let mut chunk = [0; 16 << 10];
-        let got = self.stream.read(&mut chunk).map_err(told)?;
+        let got = self.stream.read(&mut chunk).map_err(io_error)?;
         self.ahead.extend(&chunk[..got]);
         Ok(got > 0)
     }
@@ -223,7 +217,7 @@ impl RasConnection {
                 return Ok(String::from_utf8_lossy(&line).trim().to_owned());
             }
             if self.ahead.len() > LINE || !self.more()? {
-                return Err("it does not speak RAS's protocol".into());
+                return Err("not a RAS server".into());
             }
         }
     }
@@ -236,19 +230,19 @@ impl RasConnection {
 
 fn left(deadline: Instant) -> Result<Duration, NoReport> {
     let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err("no answer in time".into()) } else { Ok(left) }
+    if left.is_zero() { Err("timed out".into()) } else { Ok(left) }
 }
 
-fn told(error: std::io::Error) -> NoReport {
+fn io_error(error: std::io::Error) -> NoReport {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer in time".into(),
-        ErrorKind::ConnectionRefused => NoReport::NobodyListens,
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "timed out".into(),
+        ErrorKind::ConnectionRefused => NoReport::ConnectionRefused,
         _ => error.to_string().into(),
     }
 }
 
 /// Reads a report of either kind.
-pub fn parse(text: &str) -> Result<Report, String> {
+pub(crate) fn parse(text: &str) -> Result<RasReport, String> {
     let text = text.trim();
     if let Some(error) = text.strip_prefix("ERROR:") {
         return Err(error.trim().lines().next().unwrap_or_default().to_owned());
@@ -256,10 +250,10 @@ pub fn parse(text: &str) -> Result<Report, String> {
     if !text.starts_with('{') {
         let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).take(LINES).collect();
         if lines.is_empty() {
-            return Err("an empty report".into());
+            return Err("empty report".into());
         }
         let version = lines.iter().find_map(|line| line.strip_prefix("NCCL version ")?.split(' ').next());
-        return Ok(Report {
+        return Ok(RasReport {
             version: version.unwrap_or_default().to_owned(),
             communicators: Vec::new(),
             text: lines,
@@ -267,9 +261,9 @@ pub fn parse(text: &str) -> Result<Report, String> {
     }
     let document: Document = serde_json::from_str(text)
         .or_else(|_| serde_json::from_str(&mended(text)))
-        .map_err(|error| format!("its report is not JSON: {error}"))?;
+        .map_err(|error| format!("the report is not JSON: {error}"))?;
     let Document { nccl_version: version, communicators } = document;
-    Ok(Report { version, communicators, text: Vec::new() })
+    Ok(RasReport { version, communicators, text: Vec::new() })
 }
 
 /// The report with the commas that 2.28 leaves out: before a key that follows a value without one.
@@ -290,13 +284,13 @@ fn mended(text: &str) -> String {
     mended
 }
 
-impl Report {
-    /// What it says about a rank of the run and about those that differ, in sentences. Ranks are those of
+impl RasReport {
+    /// Returns sentences about a rank of the run and about those that differ. Ranks are those of
     /// communicators as large as the largest one.
     pub fn lines_about(&self, rank: u32) -> Vec<String> {
         let mut lines = Vec::new();
         for communicator in &self.communicators {
-            let Communicator { hash, size, ranks, missing_ranks } = communicator;
+            let RasCommunicator { hash, size, ranks, missing_ranks } = communicator;
             for missing in missing_ranks {
                 let how = if missing.status.considered_dead { "considered dead" } else { "unresponsive" };
                 let pid = if missing.pid < 0 { String::new() } else { format!("pid {} ", missing.pid) };
@@ -306,7 +300,7 @@ impl Report {
                 ));
             }
             for member in ranks {
-                let Status { init_state, async_error, abort_flag, .. } = member.status;
+                let RasStatus { init_state, async_error, abort_flag, .. } = member.status;
                 if async_error != 0 || abort_flag || init_state != 0 {
                     lines.push(format!(
                         "communicator {hash} of {size}: rank {}: init state {init_state}, async error {async_error}{}",
@@ -346,7 +340,7 @@ impl Report {
     }
 }
 
-impl Communicator {
+impl RasCommunicator {
     /// The largest number of launches of each kind.
     pub fn most_launched(&self) -> BTreeMap<&str, u64> {
         let mut most = BTreeMap::new();
@@ -358,64 +352,182 @@ impl Communicator {
     }
 }
 
-impl Member {
+impl RasMember {
     /// Launches of one kind.
     pub fn count(&self, op: &str) -> u64 {
         self.collective_counts.get(op).copied().unwrap_or(0)
     }
 }
 
-/// One event of a monitor stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    /// `PEER_DEAD`, `PEER_SEND_STUCK`, ...
-    pub name: String,
-    /// The whole line.
-    pub line: String,
-    /// Something is wrong with the peer, rather than under way.
-    pub bad: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread::JoinHandle;
 
-/// Splits a monitor stream into events; chunks may end anywhere.
-#[derive(Debug, Default)]
-pub struct Monitor {
-    ahead: Vec<u8>,
-    /// Bytes of lines that were too long.
-    pub dropped: u64,
+    const MISSING: &str = r#"{
+  "nccl_version": "2.28.9",
+  "communicators_count": 1,
+  "communicators": [
+    {
+      "hash": "0xa1",
+      "size": 3,
+      "ranks": [
+        { "rank": 0, "host": "a", "pid": 10, "status": { "init_state": 0, "async_error": 0, "abort_flag": false },
+          "collective_counts": { "AllReduce": 46, "Broadcast": 2 } },
+        { "rank": 2, "host": "b", "pid": 12, "status": { "init_state": 0, "async_error": 3, "abort_flag": true },
+          "collective_counts": { "AllReduce": 45, "Broadcast": 2 } }
+      ],
+      "missing_ranks": [
+        {
+          "rank": 1,
+          "host": "a",
+          "pid": 11,
+          "cuda_dev": 1,
+          "nvml_dev": 1
+          "status": {
+            "unresponsive": true,
+            "considered_dead": false
+          }
+        }
+      ]
+    }
+  ],
+  "ras": { "timeouts_count": 0 }
 }
+"#;
 
-impl Monitor {
-    /// Takes bytes and gives the events that they complete.
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<Event> {
-        self.ahead.extend(bytes);
-        let mut events = Vec::new();
-        while let Some(end) = self.ahead.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.ahead.drain(..=end).collect();
-            events.extend(event(&String::from_utf8_lossy(&line)));
-        }
-        if self.ahead.len() > LINE {
-            self.dropped += self.ahead.len() as u64;
-            self.ahead.clear();
-        }
-        events
+    /// A server that plays connections one after the other: for each, (what it expects, what it answers) in
+    /// order, then it hangs up.
+    fn server(script: Vec<Vec<(&'static str, &'static str)>>) -> (String, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let thread = std::thread::spawn(move || {
+            for connection in script {
+                let (mut stream, _) = listener.accept().unwrap();
+                for (expected, answer) in connection {
+                    let mut line = Vec::new();
+                    let mut byte = [0];
+                    while line.last() != Some(&b'\n') && stream.read(&mut byte).unwrap() == 1 {
+                        line.push(byte[0]);
+                    }
+                    assert_eq!(String::from_utf8(line).unwrap().trim(), expected);
+                    stream.write_all(answer.as_bytes()).unwrap();
+                }
+            }
+        });
+        (address, thread)
+    }
+
+    fn query(address: &str, deadline: Instant) -> Result<RasReport, NoReport> {
+        query_within(address, deadline.saturating_duration_since(Instant::now()), deadline)
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    #[test]
+    fn json_is_asked_for_and_the_broken_one_of_2_28_is_read() {
+        let (address, thread) =
+            server(vec![vec![("SET FORMAT json", "OK\n"), ("TIMEOUT 1", "OK\n"), ("STATUS", MISSING)]]);
+        let report = query(&address, soon()).unwrap();
+        thread.join().unwrap();
+        assert_eq!(report.version, "2.28.9");
+        let lines = report.lines_about(0);
+        insta::assert_snapshot!("ras_report_of_a_missing_rank", lines.join("\n"));
+    }
+
+    #[test]
+    fn sound_json_is_not_touched() {
+        let sound = MISSING.replace("\"nvml_dev\": 1\n", "\"nvml_dev\": 1,\n");
+        assert_eq!(parse(&sound).unwrap(), parse(MISSING).unwrap());
+        assert_eq!(mended(&sound).replace(char::is_whitespace, ""), sound.replace(char::is_whitespace, ""));
+    }
+
+    #[test]
+    fn version_without_json_is_asked_for_text() {
+        let text = "NCCL version 2.26.2 compiled with CUDA 12.8\nJob summary\n\nOK\n";
+        let script =
+            vec![vec![("SET FORMAT json", "ERROR: unknown command\n")], vec![("VERBOSE STATUS", text)]];
+        let (address, thread) = server(script);
+        let report = query(&address, soon()).unwrap();
+        thread.join().unwrap();
+        assert_eq!((report.version.as_str(), report.communicators.len()), ("2.26.2", 0));
+        assert!(report.lines_about(0).contains(&"Job summary".to_owned()));
+    }
+
+    #[test]
+    fn slow_server_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let begun = Instant::now();
+        let error = query(&listener.local_addr().unwrap().to_string(), begun + Duration::from_millis(200))
+            .unwrap_err();
+        assert_eq!(error, NoReport::from("timed out"));
+        assert!(begun.elapsed() < Duration::from_secs(15));
+    }
+
+    #[test]
+    fn refused_connection_gives_no_report_and_no_error() {
+        let address = format!("127.0.0.1:{}", rankdeck_testkit::free_port());
+        assert_eq!(query(&address, soon()), Err(NoReport::ConnectionRefused));
+        assert_eq!(query_any(&[address.clone(), address.clone()], soon()), Ok(None));
+        // One that hangs up is there.
+        let (other, thread) = server(vec![vec![]]);
+        assert!(query_any(&[other, address], soon()).is_err());
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn closed_or_invalid_reply_is_an_error() {
+        let (address, thread) = server(vec![vec![]]);
+        assert!(query(&address, soon()).is_err());
+        thread.join().unwrap();
+        assert!(parse("").is_err());
+        assert!(parse("{\"communicators\": 5}").is_err());
+        assert_eq!(parse("ERROR: busy\n").unwrap_err(), "busy");
+    }
+
+    /// NCCL reports -1 for an unknown process; another rank is queried when one does not reply.
+    #[test]
+    fn unknown_process_and_a_silent_rank_cost_no_report() {
+        let unknown = MISSING.replace("\"pid\": 11,", "\"pid\": -1,");
+        let unknown = parse(&unknown).unwrap();
+        assert_eq!(unknown.communicators[0].missing_ranks[0].pid, -1);
+        assert!(!unknown.lines_about(0).iter().any(|line| line.contains("-1")), "{unknown:?}");
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let script = vec![vec![("SET FORMAT json", "OK\n"), ("TIMEOUT 1", "OK\n"), ("STATUS", MISSING)]];
+        let (address, thread) = server(script);
+        let deadline = Instant::now() + Duration::from_secs(4);
+        let report =
+            query_any(&[silent.local_addr().unwrap().to_string(), address], deadline).unwrap().unwrap();
+        assert_eq!(report.version, "2.28.9");
+        thread.join().unwrap();
+    }
+
+    /// A report waits for missing ranks, longer than half an inspection: a server that has greeted is waited for.
+    #[test]
+    fn greeting_server_gets_the_remaining_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (ended, end) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut got = [0; 64];
+            for answer in ["OK\n", "OK\n", MISSING] {
+                assert!(stream.read(&mut got).unwrap() > 0);
+                if answer == MISSING {
+                    // Three quarters of the time that there is.
+                    let _ = end.recv_timeout(Duration::from_millis(3000));
+                }
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let refusing = format!("127.0.0.1:{}", rankdeck_testkit::free_port());
+        let report =
+            query_any(&[address, refusing], Instant::now() + Duration::from_millis(4000)).unwrap().unwrap();
+        assert_eq!(report.communicators[0].missing_ranks[0].rank, 1);
+        drop(ended);
+        thread.join().unwrap();
     }
 }
-
-fn event(line: &str) -> Option<Event> {
-    const BAD: [&str; 6] = [
-        "PEER_DEAD",
-        "PEER_DISCONNECTED",
-        "PEER_UNRESPONSIVE",
-        "PEER_KEEPALIVE_TIMEOUT",
-        "PEER_SEND_STUCK",
-        "TIMEOUT",
-    ];
-    let name =
-        line.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).find(|word| word.starts_with("PEER_"))?;
-    let bad = BAD.iter().any(|known| name.contains(known));
-    Some(Event { name: name.to_owned(), line: line.trim().chars().take(LINE).collect(), bad })
-}
-
-#[cfg(test)]
-#[path = "ras_tests.rs"]
-mod tests;

@@ -1,12 +1,12 @@
-//! PyTorch's Flight Recorder of a Python rank, as a witness beside the hook's page.
+//! PyTorch's Flight Recorder of a Python rank, as a witness next to the hook's page.
 //!
-//! Owner: the helper thread of one inspection. It asks the hook through the status page and reads the file
+//! Owner: the helper thread of one inspection. It requests a dump through the status page and reads the file
 //! that the hook writes; nothing is started in the rank. A rank that cannot answer (stopped, frozen,
 //! interpreter lock held) is waited for briefly, and that is noted. Format: the JSON of `_dump_fr_trace_json`
-//! of PyTorch 2.9 and later (dump format 2.10). With Gloo `state` stays `scheduled` and `retired` tells that
+//! of PyTorch 2.9 and later (dump format 2.10). With Gloo `state` stays `scheduled` and `retired` shows that
 //! it is complete; numbers may come as text.
 
-use super::{SharedHelper, Subject};
+use super::{InspectTarget, SharedHelper};
 use crate::observe::pages;
 use rankdeck_proto::inspection::{GroupView, PythonView, RecentCall};
 use rankdeck_proto::message::CollectiveCall;
@@ -15,14 +15,14 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the hook may take to answer: it looks five times a second.
+/// Time limit of the hook, which polls five times a second.
 const ANSWER: Duration = Duration::from_millis(600);
 /// Most bytes of a dump.
 const BYTES: u64 = 16 << 20;
 /// Latest calls that are kept.
 const RECENT: usize = 16;
 
-pub(super) fn add(subject: &Subject, shared: &SharedHelper, deadline: Instant) {
+pub(super) fn add(subject: &InspectTarget, shared: &SharedHelper, deadline: Instant) {
     let Ok(reader) = pages::open(&subject.page) else { return };
     if !reader.has_hook() {
         return;
@@ -33,7 +33,7 @@ pub(super) fn add(subject: &Subject, shared: &SharedHelper, deadline: Instant) {
         if Instant::now() >= until {
             shared.found(|found| {
                 found.notes.push(
-                    "cannot read the Flight Recorder: the rank's interpreter does not run or has no recorder"
+                    "cannot read the Flight Recorder: the rank's interpreter is not running or has no recorder"
                         .into(),
                 );
             });
@@ -44,7 +44,7 @@ pub(super) fn add(subject: &Subject, shared: &SharedHelper, deadline: Instant) {
     match read(&dump_path(&subject.page)) {
         Ok(view) => shared.found(|found| {
             let python = found.python.get_or_insert_default();
-            // The page is fresher; the recorder knows members and what C++ called.
+            // The page is fresher; the recorder has members and calls from C++.
             for group in view.groups {
                 match python.groups.iter_mut().find(|known| known.name == group.name) {
                     Some(known) if known.ranks.is_empty() => known.ranks = group.ranks,
@@ -80,7 +80,7 @@ fn read(path: &Path) -> Result<PythonView, String> {
 }
 
 /// Reads a dump.
-pub fn parse(text: &str) -> Result<PythonView, String> {
+pub(crate) fn parse(text: &str) -> Result<PythonView, String> {
     let dump: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut groups: Vec<GroupView> = dump["pg_status"]
         .as_object()
@@ -167,7 +167,7 @@ mod tests {
         "profiling_name":"gloo:all_reduce","retired":false,"state":"scheduled","frames":[{"filename":"train.py","line":7,"name":"main"}]}]}"#;
 
     #[test]
-    fn a_dump_of_gloo_is_read() {
+    fn dump_of_gloo_is_read() {
         let view = parse(DUMP).unwrap();
         let world = &view.groups[0];
         assert_eq!((world.name.as_str(), world.enqueued, world.completed), ("world", 11, 10));

@@ -1,10 +1,11 @@
 //! TCP connections with the kernel's view of them, and the other ends of unix sockets: a reader of the
 //! kernel's socket diagnostics.
 //!
-//! Owner: nobody keeps state; each question opens and closes a netlink socket. Source: `linux/inet_diag.h`,
+//! Each query opens and closes a netlink socket. Source: `linux/inet_diag.h`,
 //! `linux/unix_diag.h`, `linux/tcp.h` (struct tcp_info; fields are only ever appended, so offsets hold on
 //! every kernel). Reads are bounded in time and bytes, and nothing is trusted about lengths.
 
+use crate::proc;
 use rankdeck_proto::inspection::Socket;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,17 +27,17 @@ const ANSWER_BYTES: usize = 16 << 20;
 
 /// A TCP connection and the inode that descriptors name it by.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tcp {
+pub(crate) struct Tcp {
     /// Inode of the socket.
     pub inode: u64,
     /// Bytes that came in and bytes that the other end has acknowledged, since it began.
     pub carried: u64,
-    /// What a close look tells of it.
+    /// Its state in an inspection.
     pub socket: Socket,
 }
 
 /// All live TCP connections of this network namespace.
-pub fn tcp() -> io::Result<Vec<Tcp>> {
+pub(crate) fn tcp() -> io::Result<Vec<Tcp>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         // struct inet_diag_req_v2: family, protocol, extensions, pad, states, then an id of 48 bytes that a
@@ -51,20 +52,20 @@ pub fn tcp() -> io::Result<Vec<Tcp>> {
 
 /// A unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Unix {
+pub(crate) struct Unix {
     /// Inode of the socket.
     pub inode: u64,
-    /// Inode of its other end; 0 as long as nobody has accepted it.
+    /// Inode of its other end; 0 until it is accepted.
     pub peer: Option<u64>,
     /// Its path, `@NAME` where it has a name and no file. What a listener accepts has the listener's.
     pub path: Option<String>,
     pub listens: bool,
-    /// Inodes of those that want to be accepted.
+    /// Inodes of pending connections.
     pub waiting: Vec<u64>,
 }
 
 /// All unix sockets of this network namespace.
-pub fn unix() -> io::Result<Vec<Unix>> {
+pub(crate) fn unix() -> io::Result<Vec<Unix>> {
     // struct unix_diag_req: family, protocol, pad, states, inode, show, cookie.
     let mut request = vec![libc::AF_UNIX as u8, 0, 0, 0];
     request.extend(u32::MAX.to_ne_bytes());
@@ -98,7 +99,7 @@ fn dump(request: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just returned this descriptor to us, and nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let patience = libc::timeval { tv_sec: 0, tv_usec: 500_000 };
     // SAFETY: the option takes a timeval of this size.
@@ -178,7 +179,7 @@ fn parse_tcp(message: &[u8]) -> Option<Tcp> {
         info.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
     };
     let byte = |at: usize| u32::from(info.get(at).copied().unwrap_or(0));
-    // A whole segment would fit into the window of the other end. Kernels before 5.5 do not tell the window.
+    // A whole segment would fit into the window of the other end. Kernels before 5.5 do not report the window.
     let has_room = field(228) >= field(16).max(1);
     Some(Tcp {
         inode: u64::from(u32_at(message, 68)?),
@@ -215,13 +216,13 @@ fn state_name(state: u8) -> &'static str {
     }
 }
 
-fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
+fn attribute(mut rest: &[u8], expected: u16) -> Option<&[u8]> {
     while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
         let length = usize::from(length);
         if length < 4 {
             return None;
         }
-        if kind == wanted {
+        if kind == expected {
             return rest.get(4..length);
         }
         rest = rest.get(length.next_multiple_of(4)..)?;
@@ -237,11 +238,47 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
+/// All of them, with their inodes.
+pub(super) fn listening(pid: u32) -> Vec<(u64, SocketAddr)> {
+    let tables = ["tcp", "tcp6"].iter().filter_map(|table| proc::text(format!("/proc/{pid}/net/{table}")));
+    tables.flat_map(|text| text.lines().skip(1).filter_map(parse_listener).collect::<Vec<_>>()).collect()
+}
+
+/// Where a socket listens, in words.
+pub(super) fn listening_at(pid: u32, inode: u64) -> Option<String> {
+    let (_, at) = listening(pid).into_iter().find(|(own, _)| *own == inode)?;
+    Some(if at.ip().is_unspecified() { format!("port {}", at.port()) } else { at.to_string() })
+}
+
+fn parse_listener(line: &str) -> Option<(u64, SocketAddr)> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+    (*state == "0A").then_some(())?;
+    Some((inode.parse().ok()?, hex_address(local)?))
+}
+
+/// `0100007F:0035`, as the kernel writes addresses: words in the machine's order.
+pub(super) fn hex_address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word =
+        |at: usize| Some(u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes());
+    if address.len() == 8 {
+        return Some(SocketAddr::from((Ipv4Addr::from(word(0)?), port)));
+    }
+    let mut bytes = [0; 16];
+    for at in 0..4 {
+        bytes.get_mut(at * 4..at * 4 + 4)?.copy_from_slice(&word(at)?);
+    }
+    Some(SocketAddr::new(Ipv6Addr::from(bytes).to_canonical(), port))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -250,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_shows_what_was_not_read_and_its_other_end() {
+    fn connection_shows_what_was_not_read_and_its_other_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut far, _) = listener.accept().unwrap();
@@ -279,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_that_nobody_has_accepted_stands_at_its_listener() {
+    fn pending_unix_connection_belongs_to_its_listener() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("orders");
         let listener = UnixListener::bind(&path).unwrap();
@@ -304,5 +341,25 @@ mod tests {
             let _ = attribute(&vec![3; length], 1);
         }
         assert_eq!(attribute(&[0, 0, 2, 0], 2), None);
+    }
+
+    #[test]
+    fn addresses_are_read_as_the_kernel_writes_them() {
+        assert_eq!(hex_address("0100007F:0035").unwrap().to_string(), "127.0.0.1:53");
+        assert_eq!(hex_address("00000000000000000000000001000000:0016").unwrap().to_string(), "[::1]:22");
+        assert_eq!(
+            (hex_address("01:35"), hex_address("x"), hex_address("zz00007F:0035")),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn listener_is_found_by_its_port() {
+        for (bound, words) in [("127.0.0.1:0", "127.0.0.1:"), ("0.0.0.0:0", "port ")] {
+            let listener = TcpListener::bind(bound).unwrap();
+            let inode = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino();
+            let port = listener.local_addr().unwrap().port();
+            assert_eq!(listening_at(std::process::id(), inode), Some(format!("{words}{port}")));
+        }
     }
 }

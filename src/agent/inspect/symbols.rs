@@ -4,7 +4,7 @@
 //! asked for are read ([`super::elf`]), and code from the memory of the process. Function names come from
 //! symbol tables, files and lines from DWARF line tables where the file carries them.
 
-use super::elf::{Elf, Part, Symbol};
+use super::elf::{Elf, LazySection, Symbol};
 use super::memory::{self, Mapping};
 use addr2line::gimli::{self, EndianSlice, LittleEndian};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
@@ -16,7 +16,7 @@ use std::path::Path;
 /// Debug information above this size is not read: making an index of it would take longer than an inspection
 /// may.
 const DWARF_BYTES: u64 = 256 << 20;
-/// Bytes of code that are looked at before an address.
+/// Bytes of code to read before an address.
 const BEFORE: u64 = 7;
 
 struct LoadedFile {
@@ -34,12 +34,12 @@ struct LoadedFile {
 /// The call-frame information of a file, and the index of it, with their addresses in the file.
 #[derive(Default)]
 struct UnwindTables {
-    frames: (u64, Part),
-    index: (u64, Part),
+    frames: (u64, LazySection),
+    index: (u64, LazySection),
 }
 
 impl UnwindTables {
-    /// Where the function around this address of the file begins.
+    /// Where the function around this address of the file starts.
     fn function(&self, address: u64) -> Option<u64> {
         let bases =
             gimli::BaseAddresses::default().set_eh_frame(self.frames.0).set_eh_frame_hdr(self.index.0);
@@ -52,10 +52,10 @@ impl UnwindTables {
 }
 
 /// The files of one process.
-pub struct Modules {
+pub(crate) struct Modules {
     pid: u32,
     loaded: Vec<LoadedFile>,
-    unwinder: framehop::x86_64::UnwinderX86_64<Part>,
+    unwinder: framehop::x86_64::UnwinderX86_64<LazySection>,
     cache: framehop::x86_64::CacheX86_64,
 }
 
@@ -81,7 +81,7 @@ impl Modules {
         let mapped =
             || Elf::open(Path::new(&format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)));
         let elf = there.and_then(|path| Elf::open(Path::new(&path))).or_else(mapped)?;
-        // Segments need not begin at a page: what lies before one on its first page belongs to another, which
+        // Segments need not start at a page: what lies before one on its first page belongs to another, which
         // is mapped elsewhere.
         let segment = elf.segments.iter().find(|segment| {
             let end = segment.offset.saturating_add(segment.size.max(1));
@@ -95,7 +95,7 @@ impl Modules {
         };
         let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();
-        let whole = |svma: &Option<std::ops::Range<u64>>, part: &Option<Part>| {
+        let whole = |svma: &Option<std::ops::Range<u64>>, part: &Option<LazySection>| {
             (svma.as_ref().map_or(0, |range| range.start), part.clone().unwrap_or_default())
         };
         let unwinding = UnwindTables {
@@ -133,11 +133,11 @@ impl Modules {
         frames.windows(2).filter(|pair| self.is_stray(pair[0], pair[1] + 1) == Some(true)).count()
     }
 
-    /// `None`: it cannot be told. Calls through a register lead anywhere.
+    /// `None`: unknown. Calls through a register lead anywhere.
     fn is_stray(&self, inner: u64, back: u64) -> Option<bool> {
         let target = match self.before(back)? {
             [_, _, 0xe8, distance @ ..] => back.wrapping_add_signed(i64::from(i32::from_le_bytes(distance))),
-            // Through a word beside the code, such as the linker's table of functions.
+            // Through a word next to the code, such as the linker's table of functions.
             [_, 0xff, 0x15, distance @ ..] => {
                 let place = back.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
                 u64::from_le_bytes(memory::read(self.pid, place, 8).ok()?.try_into().ok()?)
@@ -149,7 +149,7 @@ impl Modules {
         Some(self.function(inner)? != called)
     }
 
-    /// Where the function around this address begins.
+    /// Where the function around this address starts.
     fn function(&self, address: u64) -> Option<u64> {
         let loaded = self.file(address)?;
         let start = loaded.unwinding.function(address.wrapping_sub(loaded.bias))?;
@@ -168,9 +168,9 @@ impl Modules {
         memory::read(self.pid, from, BEFORE as usize).ok()?.try_into().ok()
     }
 
-    /// A thread begins here: the program's entry point, or the C library, which starts all other threads.
+    /// A thread starts here: the program's entry point, or the C library, which starts all other threads.
     ///
-    /// Unwinding also ends in the middle of a stack, where a record that is none leads to an empty one.
+    /// Unwinding also ends in the middle of a stack, where an invalid record leads to an empty one.
     fn is_bottom(&self, address: u64) -> bool {
         const C_LIBRARIES: [&str; 4] = ["libc.so", "libc-", "libpthread", "ld-musl"];
         /// More than `_start` takes on any architecture, bytes.
@@ -261,28 +261,28 @@ impl LoadedFile {
     fn functions(&self, addresses: &[u64]) -> BTreeMap<u64, String> {
         let mut known = self.functions.borrow_mut();
         let new = addresses.iter().filter(|address| !known.contains_key(address));
-        let mut wanted: Vec<(u64, u64)> =
+        let mut offsets: Vec<(u64, u64)> =
             new.map(|address| (address.wrapping_sub(self.bias), *address)).collect();
-        wanted.sort_unstable();
-        if !wanted.is_empty() {
-            let found = self.symbols(&wanted);
+        offsets.sort_unstable();
+        if !offsets.is_empty() {
+            let found = self.symbols(&offsets);
             let names = found.keys().copied().zip(self.elf.names(found.values()));
-            known.extend(wanted.iter().map(|(_, address)| (*address, None)));
+            known.extend(offsets.iter().map(|(_, address)| (*address, None)));
             known.extend(names.map(|(address, name)| (address, name.as_deref().map(demangle))));
         }
         let of = |address: &u64| Some((*address, known.get(address)?.clone()?));
         addresses.iter().filter_map(of).collect()
     }
 
-    /// The symbol that each address lies in, of `wanted`: addresses in the file, sorted, and in the process.
-    fn symbols(&self, wanted: &[(u64, u64)]) -> BTreeMap<u64, Symbol> {
+    /// Returns the symbol of each address. `addresses`: in the file, sorted, and in the process.
+    fn symbols(&self, addresses: &[(u64, u64)]) -> BTreeMap<u64, Symbol> {
         let mut found: BTreeMap<u64, Symbol> = BTreeMap::new();
         self.elf.functions(|symbol| {
             // A symbol without a size reaches as far as the next one: take the closest below.
             let size = if symbol.size == 0 { 1 << 16 } else { symbol.size };
             let end = symbol.start.saturating_add(size);
-            let from = wanted.partition_point(|(at, _)| *at < symbol.start);
-            for (_, address) in wanted[from..].iter().take_while(|(at, _)| *at < end) {
+            let from = addresses.partition_point(|(at, _)| *at < symbol.start);
+            for (_, address) in addresses[from..].iter().take_while(|(at, _)| *at < end) {
                 if found.get(address).is_none_or(|known| symbol.start > known.start) {
                     found.insert(*address, symbol);
                 }
@@ -294,7 +294,7 @@ impl LoadedFile {
 
 fn demangle(name: &str) -> String {
     let text = addr2line::demangle_auto(name.into(), None).into_owned();
-    // Rust's hash at the end says nothing to people.
+    // Rust's hash at the end is noise.
     let text = match text.rsplit_once("::h") {
         Some((head, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             head.to_owned()
@@ -307,13 +307,13 @@ fn demangle(name: &str) -> String {
 type Lines<'a> = addr2line::Context<EndianSlice<'a, LittleEndian>>;
 
 /// The sections with line tables and what belongs to them, where a file has them and they are not too large.
-fn debug_information(elf: &Elf) -> Option<gimli::DwarfSections<Part>> {
+fn debug_information(elf: &Elf) -> Option<gimli::DwarfSections<LazySection>> {
     let size = |name: &str| elf.section(name).map_or(0, |section| section.size);
     if size(".debug_info") == 0 || size(".debug_line") == 0 {
         return None;
     }
     let mut all = 0_u64;
-    let load = |id: gimli::SectionId| -> Result<Part, gimli::Error> {
+    let load = |id: gimli::SectionId| -> Result<LazySection, gimli::Error> {
         let section = elf.section(id.name());
         all = all.saturating_add(section.map_or(0, |section| section.size));
         Ok(section.map(|section| elf.part(section)).unwrap_or_default())
@@ -322,7 +322,7 @@ fn debug_information(elf: &Elf) -> Option<gimli::DwarfSections<Part>> {
     (all <= DWARF_BYTES).then_some(sections)
 }
 
-fn line_tables(sections: &gimli::DwarfSections<Part>) -> Option<Lines<'_>> {
+fn line_tables(sections: &gimli::DwarfSections<LazySection>) -> Option<Lines<'_>> {
     addr2line::Context::from_dwarf(sections.borrow(|part| EndianSlice::new(part, LittleEndian))).ok()
 }
 

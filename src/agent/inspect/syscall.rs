@@ -1,15 +1,15 @@
 //! What a thread waits for, from `/proc/PID/task/TID/syscall`: the call by name, and its descriptor resolved
 //! to the process at the other end.
 //!
-//! Owner: nobody keeps state. Nothing here reads the memory of the process, so nothing here can wait for its
-//! memory lock.
+//! Nothing here reads the memory of the process, so nothing here can wait for its
+//! memory lock; and only `/proc` and `/sys` are read, which wait for no file system.
 
-use super::descriptors::{self, Target};
+use super::descriptors::{self, FdTarget};
 use crate::proc;
 
 /// One thread's system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub(crate) struct SyscallWait {
     /// Number; `None` while it runs in user space.
     pub number: Option<i64>,
     /// First four arguments.
@@ -20,22 +20,22 @@ pub struct Call {
     pub pc: u64,
 }
 
-impl Call {
+impl SyscallWait {
     /// It runs, or is ready to: it waits for nothing but a core.
     pub fn is_awake(&self) -> bool {
         self.number.is_none() && self.pc == 0
     }
 }
 
-/// The state of a thread, `None` when the kernel does not tell (gone, or another user's).
-pub fn call(pid: u32, tid: u32) -> Option<Call> {
+/// The state of a thread, `None` when unreadable (gone, or another user's).
+pub(crate) fn call(pid: u32, tid: u32) -> Option<SyscallWait> {
     parse(&proc::text(format!("/proc/{pid}/task/{tid}/syscall"))?)
 }
 
-fn parse(text: &str) -> Option<Call> {
+fn parse(text: &str) -> Option<SyscallWait> {
     let text = text.trim();
     if text == "running" {
-        return Some(Call { number: None, args: [0; 4], sp: 0, pc: 0 });
+        return Some(SyscallWait { number: None, args: [0; 4], sp: 0, pc: 0 });
     }
     let words: Vec<&str> = text.split(' ').collect();
     let number: i64 = words.first()?.parse().ok()?;
@@ -48,12 +48,12 @@ fn parse(text: &str) -> Option<Call> {
             *arg = hex(word)?;
         }
     }
-    Some(Call { number: (number >= 0).then_some(number), args, sp, pc })
+    Some(SyscallWait { number: (number >= 0).then_some(number), args, sp, pc })
 }
 
 /// What kind of waiting a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum WaitKind {
     /// On the descriptor that is its first argument; it would take something in.
     Read,
     /// On the descriptor that is its first argument; it would give something out.
@@ -70,7 +70,7 @@ pub enum Kind {
     Child,
     /// For a connection to come up.
     Connect,
-    /// For somebody to connect.
+    /// For an incoming connection.
     Accept,
     /// For a driver.
     Device,
@@ -85,151 +85,193 @@ pub enum Kind {
 }
 
 /// Name and kind of a system call of this machine.
-pub fn name(number: i64) -> (&'static str, Kind) {
-    const TABLE: &[(i64, &str, Kind)] = &[
-        (libc::SYS_read, "read", Kind::Read),
-        (libc::SYS_pread64, "pread64", Kind::Read),
-        (libc::SYS_readv, "readv", Kind::Read),
-        (libc::SYS_recvfrom, "recvfrom", Kind::Read),
-        (libc::SYS_recvmsg, "recvmsg", Kind::Read),
-        (libc::SYS_write, "write", Kind::Write),
-        (libc::SYS_pwrite64, "pwrite64", Kind::Write),
-        (libc::SYS_writev, "writev", Kind::Write),
-        (libc::SYS_sendto, "sendto", Kind::Write),
-        (libc::SYS_sendmsg, "sendmsg", Kind::Write),
-        (libc::SYS_fsync, "fsync", Kind::Storage),
-        (libc::SYS_fdatasync, "fdatasync", Kind::Storage),
-        (libc::SYS_ftruncate, "ftruncate", Kind::Storage),
-        (libc::SYS_fallocate, "fallocate", Kind::Storage),
-        (libc::SYS_getdents64, "getdents64", Kind::Storage),
-        (libc::SYS_futex, "futex", Kind::Lock),
-        (libc::SYS_flock, "flock", Kind::Other),
-        (libc::SYS_fcntl, "fcntl", Kind::Other),
-        (libc::SYS_ppoll, "ppoll", Kind::Poll),
-        (libc::SYS_pselect6, "pselect6", Kind::Poll),
-        (libc::SYS_epoll_pwait, "epoll_pwait", Kind::Poll),
-        (libc::SYS_nanosleep, "nanosleep", Kind::Sleep),
-        (libc::SYS_clock_nanosleep, "clock_nanosleep", Kind::Sleep),
-        (libc::SYS_wait4, "wait4", Kind::Child),
-        (libc::SYS_waitid, "waitid", Kind::Child),
-        (libc::SYS_connect, "connect", Kind::Connect),
-        (libc::SYS_accept, "accept", Kind::Accept),
-        (libc::SYS_accept4, "accept4", Kind::Accept),
-        (libc::SYS_ioctl, "ioctl", Kind::Device),
-        (libc::SYS_openat, "openat", Kind::Other),
-        (libc::SYS_renameat2, "renameat2", Kind::Other),
-        (libc::SYS_unlinkat, "unlinkat", Kind::Other),
-        (libc::SYS_mmap, "mmap", Kind::Other),
-        (libc::SYS_munmap, "munmap", Kind::Other),
-        (libc::SYS_exit_group, "exit_group", Kind::Other),
-        (libc::SYS_sched_yield, "sched_yield", Kind::Other),
-        (libc::SYS_rt_sigsuspend, "rt_sigsuspend", Kind::Signal),
-        (libc::SYS_rt_sigtimedwait, "rt_sigtimedwait", Kind::Signal),
-        (libc::SYS_msgrcv, "msgrcv", Kind::Queue),
-        (libc::SYS_msgsnd, "msgsnd", Kind::Queue),
-        (libc::SYS_mq_timedreceive, "mq_timedreceive", Kind::Queue),
-        (libc::SYS_mq_timedsend, "mq_timedsend", Kind::Queue),
-        (libc::SYS_semop, "semop", Kind::Semaphore),
-        (libc::SYS_semtimedop, "semtimedop", Kind::Semaphore),
-        (libc::SYS_restart_syscall, "restart_syscall", Kind::Other),
+pub(crate) fn name(number: i64) -> (&'static str, WaitKind) {
+    const TABLE: &[(i64, &str, WaitKind)] = &[
+        (libc::SYS_read, "read", WaitKind::Read),
+        (libc::SYS_pread64, "pread64", WaitKind::Read),
+        (libc::SYS_readv, "readv", WaitKind::Read),
+        (libc::SYS_recvfrom, "recvfrom", WaitKind::Read),
+        (libc::SYS_recvmsg, "recvmsg", WaitKind::Read),
+        (libc::SYS_write, "write", WaitKind::Write),
+        (libc::SYS_pwrite64, "pwrite64", WaitKind::Write),
+        (libc::SYS_writev, "writev", WaitKind::Write),
+        (libc::SYS_sendto, "sendto", WaitKind::Write),
+        (libc::SYS_sendmsg, "sendmsg", WaitKind::Write),
+        (libc::SYS_fsync, "fsync", WaitKind::Storage),
+        (libc::SYS_fdatasync, "fdatasync", WaitKind::Storage),
+        (libc::SYS_ftruncate, "ftruncate", WaitKind::Storage),
+        (libc::SYS_fallocate, "fallocate", WaitKind::Storage),
+        (libc::SYS_getdents64, "getdents64", WaitKind::Storage),
+        (libc::SYS_futex, "futex", WaitKind::Lock),
+        (libc::SYS_flock, "flock", WaitKind::Other),
+        (libc::SYS_fcntl, "fcntl", WaitKind::Other),
+        (libc::SYS_ppoll, "ppoll", WaitKind::Poll),
+        (libc::SYS_pselect6, "pselect6", WaitKind::Poll),
+        (libc::SYS_epoll_pwait, "epoll_pwait", WaitKind::Poll),
+        (libc::SYS_nanosleep, "nanosleep", WaitKind::Sleep),
+        (libc::SYS_clock_nanosleep, "clock_nanosleep", WaitKind::Sleep),
+        (libc::SYS_wait4, "wait4", WaitKind::Child),
+        (libc::SYS_waitid, "waitid", WaitKind::Child),
+        (libc::SYS_connect, "connect", WaitKind::Connect),
+        (libc::SYS_accept, "accept", WaitKind::Accept),
+        (libc::SYS_accept4, "accept4", WaitKind::Accept),
+        (libc::SYS_ioctl, "ioctl", WaitKind::Device),
+        (libc::SYS_openat, "openat", WaitKind::Other),
+        (libc::SYS_renameat2, "renameat2", WaitKind::Other),
+        (libc::SYS_unlinkat, "unlinkat", WaitKind::Other),
+        (libc::SYS_mmap, "mmap", WaitKind::Other),
+        (libc::SYS_munmap, "munmap", WaitKind::Other),
+        (libc::SYS_exit_group, "exit_group", WaitKind::Other),
+        (libc::SYS_sched_yield, "sched_yield", WaitKind::Other),
+        (libc::SYS_rt_sigsuspend, "rt_sigsuspend", WaitKind::Signal),
+        (libc::SYS_rt_sigtimedwait, "rt_sigtimedwait", WaitKind::Signal),
+        (libc::SYS_msgrcv, "msgrcv", WaitKind::Queue),
+        (libc::SYS_msgsnd, "msgsnd", WaitKind::Queue),
+        (libc::SYS_mq_timedreceive, "mq_timedreceive", WaitKind::Queue),
+        (libc::SYS_mq_timedsend, "mq_timedsend", WaitKind::Queue),
+        (libc::SYS_semop, "semop", WaitKind::Semaphore),
+        (libc::SYS_semtimedop, "semtimedop", WaitKind::Semaphore),
+        (libc::SYS_restart_syscall, "restart_syscall", WaitKind::Other),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_poll, "poll", Kind::Poll),
+        (libc::SYS_poll, "poll", WaitKind::Poll),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_select, "select", Kind::Poll),
+        (libc::SYS_select, "select", WaitKind::Poll),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_epoll_wait, "epoll_wait", Kind::Poll),
+        (libc::SYS_epoll_wait, "epoll_wait", WaitKind::Poll),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_open, "open", Kind::Other),
+        (libc::SYS_open, "open", WaitKind::Other),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_stat, "stat", Kind::Other),
+        (libc::SYS_stat, "stat", WaitKind::Other),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_rename, "rename", Kind::Other),
+        (libc::SYS_rename, "rename", WaitKind::Other),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_mkdir, "mkdir", Kind::Other),
+        (libc::SYS_mkdir, "mkdir", WaitKind::Other),
         #[cfg(target_arch = "x86_64")]
-        (libc::SYS_pause, "pause", Kind::Signal),
+        (libc::SYS_pause, "pause", WaitKind::Signal),
     ];
     TABLE
         .iter()
         .find(|(known, ..)| *known == number)
-        .map_or(("", Kind::Other), |(_, name, kind)| (name, *kind))
+        .map_or(("", WaitKind::Other), |(_, name, kind)| (name, *kind))
 }
 
-/// The call in a word: `futex`, `read(5)`; the number where there is no name.
-pub fn in_short(call: &Call) -> Option<String> {
+/// Returns the call's name: `futex`, `read(5)`; its number if it has none.
+pub(crate) fn in_short(call: &SyscallWait) -> Option<String> {
     let number = call.number?;
     Some(match name(number) {
         ("", _) => format!("system call {number}"),
-        (name, Kind::Read | Kind::Write | Kind::Storage | Kind::Connect | Kind::Accept | Kind::Device) => {
+        (
+            name,
+            WaitKind::Read
+            | WaitKind::Write
+            | WaitKind::Storage
+            | WaitKind::Connect
+            | WaitKind::Accept
+            | WaitKind::Device,
+        ) => {
             format!("{name}({})", call.args[0])
         }
         (name, _) => name.to_owned(),
     })
 }
 
-/// The descriptors that the call waits for, as far as its registers tell.
-pub fn descriptor(call: &Call) -> Option<i32> {
+/// Returns the descriptors that the call waits for, by its registers.
+pub(crate) fn descriptor(call: &SyscallWait) -> Option<i32> {
     let (_, kind) = name(call.number?);
-    matches!(kind, Kind::Read | Kind::Write).then_some(call.args[0] as i32)
+    matches!(kind, WaitKind::Read | WaitKind::Write).then_some(call.args[0] as i32)
 }
 
 /// The child whose end the call waits for.
-pub fn child(call: &Call) -> Option<u32> {
+pub(crate) fn child(call: &SyscallWait) -> Option<u32> {
     let (name, kind) = name(call.number?);
-    // The first argument of waitid says what the second one is: 1 for a process, 3 for a descriptor of one.
+    // The first argument of waitid is the type of the second one: 1 for a process, 3 for a descriptor of one.
     let pid = match (kind, name) {
-        (Kind::Child, "waitid") if call.args[0] == u64::from(libc::P_PID) => call.args[1],
-        (Kind::Child, "wait4") => call.args[0],
+        (WaitKind::Child, "waitid") if call.args[0] == u64::from(libc::P_PID) => call.args[1],
+        (WaitKind::Child, "wait4") => call.args[0],
         _ => return None,
     };
     u32::try_from(pid as i32).ok().filter(|pid| *pid > 0)
 }
 
 /// What the call waits for, in words; `None` while the thread runs.
-pub fn in_words(pid: u32, call: &Call, tcp: &[super::sockets::Tcp]) -> Option<String> {
+pub(crate) fn in_words(pid: u32, call: &SyscallWait, tcp: &[super::sockets::Tcp]) -> Option<String> {
     let number = call.number?;
     let (name, kind) = name(number);
     let fd = call.args[0] as i32;
     let target = || descriptors::target(pid, fd);
-    let at = |target: &Target| target.words(tcp);
+    let at = |target: &FdTarget| target.describe(tcp);
     Some(match kind {
-        Kind::Read | Kind::Write => match target() {
+        WaitKind::Read | WaitKind::Write => match target() {
             Some(target) => format!("{name} on {}", at(&target)),
             None => format!("{name} on descriptor {fd}"),
         },
-        Kind::Storage => {
+        WaitKind::Storage => {
             format!("{name} of {}", target().map_or_else(|| format!("descriptor {fd}"), |t| at(&t)))
         }
-        Kind::Device => {
+        WaitKind::Device => {
             format!("{name} of {}", target().map_or_else(|| format!("descriptor {fd}"), |t| at(&t)))
         }
-        Kind::Connect => match target() {
-            Some(target) => format!("a connection to come up: {}", at(&target)),
-            None => "a connection to come up".to_owned(),
+        WaitKind::Connect => match target() {
+            Some(target) => format!("a connection to be established: {}", at(&target)),
+            None => "a connection to be established".to_owned(),
         },
-        Kind::Accept => match descriptors::place(pid, fd) {
-            Some(place) => format!("somebody to connect to {place}"),
-            None => "somebody to connect".to_owned(),
+        WaitKind::Accept => match descriptors::place(pid, fd) {
+            Some(place) => format!("an incoming connection on {place}"),
+            None => "an incoming connection".to_owned(),
         },
-        Kind::Lock => "a lock or a condition (futex)".to_owned(),
-        Kind::Poll => "several descriptors at once (poll)".to_owned(),
-        Kind::Sleep => "time to pass (sleep)".to_owned(),
-        Kind::Child => match fd {
+        WaitKind::Lock => "a lock or a condition (futex)".to_owned(),
+        WaitKind::Poll => "several descriptors (poll)".to_owned(),
+        WaitKind::Sleep => "a timer (sleep)".to_owned(),
+        WaitKind::Child => match fd {
             child if child > 0 => {
-                let told = proc::stat(child as u32).map_or_else(
+                let child_text = proc::stat(child as u32).map_or_else(
                     || "gone".to_owned(),
                     |stat| format!("{}, {}", stat.comm, super::state_words(stat.state)),
                 );
-                format!("the end of child {child} ({told})")
+                format!("child {child} to exit ({child_text})")
             }
-            _ => "the end of a child".to_owned(),
+            _ => "a child to exit".to_owned(),
         },
-        Kind::Signal => format!("a signal ({name})"),
-        Kind::Queue => format!("a message queue ({name})"),
-        Kind::Semaphore => format!("a semaphore ({name})"),
-        Kind::Other if name.is_empty() => format!("system call {number}"),
-        Kind::Other => name.to_owned(),
+        WaitKind::Signal => format!("a signal ({name})"),
+        WaitKind::Queue => format!("a message queue ({name})"),
+        WaitKind::Semaphore => format!("a semaphore ({name})"),
+        WaitKind::Other if name.is_empty() => format!("system call {number}"),
+        WaitKind::Other => name.to_owned(),
     })
+}
+
+/// Bytes of a sector in the kernel's counters, whatever the device's own are.
+const SECTOR: u64 = 512;
+
+/// Bytes that the storage behind the descriptor of a call has read and written so far; `None` where the call
+/// has none, or the kernel does not count. A thread in fsync(2) on a slow file server and one on a dead server are alike
+/// for minutes. The servers are not.
+pub(super) fn storage_bytes(pid: u32, call: &SyscallWait) -> Option<u64> {
+    let (_, kind) = name(call.number?);
+    let fd = matches!(kind, WaitKind::Storage | WaitKind::Read | WaitKind::Write)
+        .then_some(call.args[0] as i32)?;
+    let path = descriptors::path(pid, fd)?;
+    let mount = descriptors::mount(&proc::text(format!("/proc/{pid}/mountinfo"))?, &path)?;
+    if mount.kind.starts_with("nfs") {
+        return server_bytes(&proc::text(format!("/proc/{pid}/mountstats"))?, &mount.at);
+    }
+    device_bytes(&proc::text(format!("/sys/dev/block/{}/stat", mount.device))?)
+}
+
+/// `/sys/dev/block/MAJOR:MINOR/stat` (Documentation/block/stat.rst): sectors read and written.
+fn device_bytes(stat: &str) -> Option<u64> {
+    let fields: Vec<u64> = stat.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    Some(fields.get(2)?.saturating_add(*fields.get(6)?).saturating_mul(SECTOR))
+}
+
+/// `/proc/PID/mountstats`: bytes that the NFS client has read from the server of a mount and written to it.
+fn server_bytes(mountstats: &str, at: &str) -> Option<u64> {
+    let mounted = format!(" mounted on {at} with fstype nfs");
+    let mut lines = mountstats.lines().skip_while(|line| !line.contains(&mounted)).skip(1);
+    let own = lines.by_ref().take_while(|line| !line.starts_with("device "));
+    let bytes = own.into_iter().find_map(|line| line.trim().strip_prefix("bytes:"))?;
+    let fields: Vec<u64> = bytes.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    Some(fields.get(4)?.saturating_add(*fields.get(5)?))
 }
 
 #[cfg(test)]
@@ -254,11 +296,35 @@ mod tests {
 
     #[test]
     fn calls_have_their_names() {
-        assert_eq!(name(libc::SYS_futex), ("futex", Kind::Lock));
+        assert_eq!(name(libc::SYS_futex), ("futex", WaitKind::Lock));
         assert_eq!(name(9999).0, "");
-        let call = Call { number: Some(libc::SYS_read), args: [5, 0, 0, 0], sp: 0, pc: 0 };
+        let call = SyscallWait { number: Some(libc::SYS_read), args: [5, 0, 0, 0], sp: 0, pc: 0 };
         assert_eq!(in_short(&call).as_deref(), Some("read(5)"));
-        let unknown = Call { number: Some(9999), ..call };
+        let unknown = SyscallWait { number: Some(9999), ..call };
         assert_eq!(in_short(&unknown).as_deref(), Some("system call 9999"));
+    }
+
+    #[test]
+    fn bytes_of_servers_and_devices_are_read() {
+        let stats = "\
+device /dev/vda mounted on / with fstype ext4
+device server:/home mounted on /home with fstype nfs4 statvers=1.1
+\tbytes:\t1 2 3 4 50 60 7 8
+device server:/data mounted on /data with fstype nfs4 statvers=1.1
+\topts:\trw,vers=4.2
+\tbytes:\t10 20 30 40 5000 6000 7 8
+";
+        assert_eq!(server_bytes(stats, "/data"), Some(11_000));
+        assert_eq!((server_bytes(stats, "/home"), server_bytes(stats, "/")), (Some(110), None));
+        assert_eq!(device_bytes("  10 0 100 5  20 0 300 9 0 4 4 0 0 0 0 1 1\n"), Some(400 * 512));
+    }
+
+    #[test]
+    fn thread_that_waits_for_no_file_has_no_storage() {
+        let call =
+            |number: i64| SyscallWait { number: Some(number), args: [u64::MAX, 0, 0, 0], sp: 0, pc: 0 };
+        for number in [libc::SYS_futex, libc::SYS_fsync, libc::SYS_read] {
+            assert_eq!(storage_bytes(std::process::id(), &call(number)), None);
+        }
     }
 }

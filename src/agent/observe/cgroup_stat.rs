@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Where a process's groups lie.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Groups {
-    /// Path below the mount of the hierarchy that tells most: version 2 where it has controllers, else the
+pub(crate) struct Groups {
+    /// Path below the mount of the most useful hierarchy: version 2 where it has controllers, else the
     /// freezer's.
     pub path: String,
     unified: Option<PathBuf>,
@@ -22,12 +22,12 @@ pub struct Groups {
 
 /// Counters of a CPU quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Throttling {
+pub(crate) struct Throttling {
     /// Periods that have passed while anything in the group ran.
     pub periods: u64,
     /// Those of them in which it was throttled.
     pub throttled: u64,
-    /// For how long, ms, on each core by itself; 0 where nobody tells.
+    /// For how long, ms, on each core by itself; 0 where unknown.
     pub held_ms: u64,
 }
 
@@ -41,7 +41,7 @@ struct Mount {
 
 /// The mounted hierarchies, as this process sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mounts {
+pub(crate) struct Mounts {
     list: Vec<Mount>,
 }
 
@@ -86,19 +86,19 @@ impl Mounts {
         for line in cgroup.lines() {
             let mut parts = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-            let wanted: Vec<&str> = controllers.split(',').filter(|name| !name.is_empty()).collect();
+            let names: Vec<&str> = controllers.split(',').filter(|name| !name.is_empty()).collect();
             let mount = self.list.iter().find(|mount| {
-                if wanted.is_empty() {
+                if names.is_empty() {
                     mount.controllers.is_empty()
                 } else {
-                    wanted.iter().all(|name| mount.controllers.iter().any(|has| has == name))
+                    names.iter().all(|name| mount.controllers.iter().any(|has| has == name))
                 }
             });
             let Some(mount) = mount else { continue };
-            // Inside a container the mount may begin at the container's own group.
+            // Inside a container the mount may start at the container's own group.
             let below = path.strip_prefix(mount.root.as_str()).unwrap_or(path).trim_start_matches('/');
             let folder = mount.at.join(below);
-            if wanted.is_empty() {
+            if names.is_empty() {
                 groups.unified = Some(folder.clone());
                 groups.cpu.get_or_insert_with(|| (folder.clone(), mount.at.clone()));
                 if groups.path.is_empty() || path != "/" {
@@ -106,7 +106,7 @@ impl Mounts {
                 }
                 continue;
             }
-            for name in wanted {
+            for name in names {
                 match name {
                     "freezer" => {
                         groups.freezer = Some(folder.clone());
@@ -157,12 +157,12 @@ impl Groups {
         let mut at: &Path = folder;
         loop {
             let text = proc::text(at.join("cpu.stat")).unwrap_or_default();
-            let told = |name: &str| value_in(&text, name);
-            if let Some(periods) = told("nr_periods").filter(|periods| *periods > 0) {
+            let value = |name: &str| value_in(&text, name);
+            if let Some(periods) = value("nr_periods").filter(|periods| *periods > 0) {
                 // Microseconds in version 2, nanoseconds in version 1.
-                let two = told("throttled_usec").map(|us| us / 1000);
-                let one = || told("throttled_time").map(|ns| ns / 1_000_000);
-                let throttled = told("nr_throttled").unwrap_or(0);
+                let two = value("throttled_usec").map(|us| us / 1000);
+                let one = || value("throttled_time").map(|ns| ns / 1_000_000);
+                let throttled = value("nr_throttled").unwrap_or(0);
                 return Throttling { periods, throttled, held_ms: two.or_else(one).unwrap_or(0) };
             }
             match at.parent() {
@@ -221,7 +221,7 @@ mod tests {
 ";
 
     #[test]
-    fn both_versions_side_by_side_are_told_apart() {
+    fn both_cgroup_versions_at_once_are_distinguished() {
         let groups = Mounts::parse(HYBRID)
             .locate("12:cpu,cpuacct:/a/b\n11:freezer:/jobs/7\n10:memory:/docker/abc/x\n0::/user.slice/7\n")
             .unwrap();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_freezer_is_seen() {
+    fn frozen_freezer_is_seen() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("freezer.state"), "FROZEN\n").unwrap();
         let groups = Groups { freezer: Some(folder.path().into()), ..Groups::default() };

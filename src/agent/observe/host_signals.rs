@@ -9,11 +9,11 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two looks for the interface that leads to the master.
+/// Interval between lookups of the interface towards the master.
 const ROUTE_ROUND: Duration = Duration::from_secs(10);
 
 /// Share of the last 10 s in which tasks waited; `None` on kernels without pressure-stall information.
-pub fn pressure() -> Option<Pressure> {
+pub(crate) fn pressure() -> Option<Pressure> {
     let read = |name: &str| proc::text(format!("/proc/pressure/{name}"));
     let memory = read("memory")?;
     Some(Pressure {
@@ -34,32 +34,32 @@ fn avg10(text: &str, kind: &str) -> f32 {
 
 /// What the sampling thread remembers about the host.
 #[derive(Debug, Default)]
-pub struct HostWatch {
+pub(crate) struct HostWatch {
     master: String,
     named: Option<String>,
     link: Option<String>,
-    looked: Option<Instant>,
+    route_read_at: Option<Instant>,
     awake: Option<(u64, u64)>,
 }
 
 impl HostWatch {
-    /// Says where the group meets, and the interface that `hosts.toml` names for it.
+    /// Sets where the group meets, and the interface that `hosts.toml` names for it.
     pub fn aim(&mut self, master: &str, interface: Option<&str>) {
         if self.master != master || self.named.as_deref() != interface {
             self.master = master.to_owned();
             self.named = interface.map(str::to_owned);
-            self.looked = None;
+            self.route_read_at = None;
         }
     }
 
     /// The signals now.
-    pub fn look(&mut self) -> HostSignals {
+    pub fn sample(&mut self) -> HostSignals {
         HostSignals { pressure: pressure(), link: self.link(), suspended_ms: self.suspended_ms() }
     }
 
     fn link(&mut self) -> Option<LinkSample> {
-        if self.looked.is_none_or(|at| at.elapsed() >= ROUTE_ROUND) {
-            self.looked = Some(Instant::now());
+        if self.route_read_at.is_none_or(|at| at.elapsed() >= ROUTE_ROUND) {
+            self.route_read_at = Some(Instant::now());
             // A route that is gone does not make the interface another one.
             if let Some(name) = self.named.clone().or_else(|| interface_towards(&self.master)) {
                 self.link = Some(name);
@@ -76,7 +76,7 @@ impl HostWatch {
 }
 
 /// Milliseconds of a clock of this machine.
-pub fn clock_ms(clock: libc::clockid_t) -> u64 {
+pub(crate) fn clock_ms(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec for the duration of the call.
     unsafe { libc::clock_gettime(clock, &mut time) };
@@ -86,7 +86,7 @@ pub fn clock_ms(clock: libc::clockid_t) -> u64 {
 fn link(folder: &Path, name: &str) -> Option<LinkSample> {
     let folder = folder.join(name);
     let read = |file: &str| proc::text(folder.join(file));
-    // An interface that is switched off refuses to tell its carrier; one that is gone has no folder.
+    // The carrier of a disabled interface is unreadable; a removed interface has no directory.
     let exists = folder.exists();
     let carrier = read("carrier").is_some_and(|text| text.trim() == "1");
     let changes = read("carrier_changes").and_then(|text| text.trim().parse().ok()).unwrap_or(0);
@@ -95,8 +95,8 @@ fn link(folder: &Path, name: &str) -> Option<LinkSample> {
         .or_else(|| (!name.is_empty()).then(|| LinkSample { name: name.to_owned(), ..LinkSample::default() }))
 }
 
-/// The interface whose address packets to `master` carry; `None` for this host itself and for names that need
-/// a look-up.
+/// Returns the interface whose address packets to `master` carry; `None` for this host itself and for names that need
+/// a lookup.
 fn interface_towards(master: &str) -> Option<String> {
     let address: IpAddr = master.parse().ok()?;
     if address.is_loopback() {
@@ -107,11 +107,22 @@ fn interface_towards(master: &str) -> Option<String> {
     // Nothing is sent: the kernel only picks the route.
     socket.connect((address, 9)).ok()?;
     let own = socket.local_addr().ok()?.ip();
-    addresses().into_iter().find(|(_, ip)| *ip == own).map(|(name, _)| name)
+    interface_addresses().into_iter().find(|one| one.address == own).map(|one| one.name)
 }
 
-/// Names and addresses of all interfaces.
-fn addresses() -> Vec<(String, IpAddr)> {
+/// One address of a network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InterfaceAddress {
+    /// The interface.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The interface is up.
+    pub is_up: bool,
+}
+
+/// Returns the IP addresses of all interfaces.
+pub(crate) fn interface_addresses() -> Vec<InterfaceAddress> {
     let mut found = Vec::new();
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: getifaddrs fills `first` with a list that freeifaddrs below gives back.
@@ -127,9 +138,9 @@ fn addresses() -> Vec<(String, IpAddr)> {
             continue;
         }
         // SAFETY: the name is a NUL-terminated string and the address has the length that its family demands.
-        let (name, ip) = unsafe {
+        let (name, address) = unsafe {
             let name = std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
-            let ip = match i32::from((*entry.ifa_addr).sa_family) {
+            let address = match i32::from((*entry.ifa_addr).sa_family) {
                 libc::AF_INET => {
                     let address = &*entry.ifa_addr.cast::<libc::sockaddr_in>();
                     IpAddr::from(address.sin_addr.s_addr.to_ne_bytes())
@@ -140,11 +151,10 @@ fn addresses() -> Vec<(String, IpAddr)> {
                 }
                 _ => continue,
             };
-            (name, ip)
+            (name, address)
         };
-        if !ip.is_loopback() {
-            found.push((name, ip));
-        }
+        let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
+        found.push(InterfaceAddress { name, address, is_up });
     }
     // SAFETY: the list came from getifaddrs and nothing of it is kept.
     unsafe { libc::freeifaddrs(first) };
@@ -162,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cable_that_is_out_shows() {
+    fn cable_that_is_out_shows() {
         let folder = tempfile::tempdir().unwrap();
         let eth = folder.path().join("eth0");
         std::fs::create_dir(&eth).unwrap();
@@ -176,19 +186,21 @@ mod tests {
     }
 
     #[test]
-    fn the_road_to_this_host_itself_is_no_link() {
+    fn route_to_this_host_is_no_link() {
         assert_eq!(interface_towards("127.0.0.1"), None);
         assert_eq!(interface_towards("some.name"), None);
         let mut watch = HostWatch::default();
         watch.aim("127.0.0.1", None);
-        let signals = watch.look();
+        let signals = watch.sample();
         assert_eq!(signals.link, None);
         assert!(signals.suspended_ms < 1000);
     }
 
     #[test]
-    fn the_interface_of_an_own_address_is_found() {
-        let Some((name, ip)) = addresses().into_iter().find(|(_, ip)| ip.is_ipv4()) else { return };
+    fn interface_of_an_own_address_is_found() {
+        let found =
+            interface_addresses().into_iter().find(|one| one.address.is_ipv4() && !one.address.is_loopback());
+        let Some(InterfaceAddress { name, address: ip, .. }) = found else { return };
         assert!(!name.is_empty());
         // The route to an own address is the loopback's, but the address that packets carry is the
         // interface's.

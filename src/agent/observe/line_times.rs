@@ -1,16 +1,16 @@
-//! When the bytes of a rank's log were read, beside the log: `rank<r>.log.times`.
+//! When the bytes of a rank's log were read, next to the log: `rank<r>.log.times`.
 //!
 //! Owner: the thread that tails the log. A program's lines have no times of their own, and a file has only
 //! one. Places count all bytes that the rank has ever written, so that they stay right when the front of the
 //! file is cut off. Invariants:
 //! - LINES-1: the file and the memory behind it are bounded: of [`MARKS`] places, every second one of the
 //!   older half goes. The newest keep [`EVERY_MS`].
-//! - A time is that of a look that had seen the line: late by a second at most, and never early.
+//! - A time is that of the poll that read the line: late by a second at most, and never early.
 
+use rankdeck_proto::trust;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Most places kept.
@@ -22,12 +22,12 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// What is known of one log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Times {
+pub(crate) struct LineTimes {
     /// Bytes, and by when they had been read; both grow.
     marks: Vec<(u64, u64)>,
-    /// Where `rank<r>.log.1` begins.
+    /// Where `rank<r>.log.1` starts.
     older: u64,
-    /// Where `rank<r>.log` begins.
+    /// Where `rank<r>.log` starts.
     newer: u64,
     /// Line ends before that, where they are known.
     newer_lines: Option<u64>,
@@ -35,21 +35,20 @@ pub struct Times {
 
 /// When a line was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Read {
-    /// When the look was over that saw it, ms.
+pub(crate) struct LineTime {
+    /// End of the poll that read it, ms.
     pub seen_ms: u64,
-    /// About when it was written, ms: within the look's second, by how far behind the look's first byte it
-    /// is.
+    /// Estimated time of writing, ms: interpolated within the poll's second by its distance from the poll's first byte
     pub about_ms: u64,
 }
 
-impl Times {
-    /// What is known of the log at `path`; nothing, when there is no such file.
-    pub fn of(path: &Path) -> Times {
-        let path = beside(path);
+impl LineTimes {
+    /// Opens the times of the log at `path`; empty without such a file.
+    pub fn open(path: &Path) -> LineTimes {
+        let path = times_path(path);
         let small = std::fs::metadata(&path).is_ok_and(|file| file.len() <= MOST_BYTES);
         let text = if small { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
-        let mut times = Times::default();
+        let mut times = LineTimes::default();
         for line in text.lines() {
             let mut words = line.split(' ');
             let what = words.next();
@@ -65,27 +64,27 @@ impl Times {
         times
     }
 
-    /// Where `rank<r>.log.1` and `rank<r>.log` begin, among all bytes that the rank has ever written.
+    /// Where `rank<r>.log.1` and `rank<r>.log` start, among all bytes that the rank has ever written.
     pub fn begins(&self) -> (u64, u64) {
         (self.older, self.newer)
     }
 
-    /// How many lines end before `rank<r>.log` begins; `None`: not known.
+    /// How many lines end before `rank<r>.log` starts; `None`: not known.
     pub fn lines_before(&self) -> Option<u64> {
         if self.newer == 0 { Some(0) } else { self.newer_lines }
     }
 
     /// When the line was read that ends at this byte of all.
-    pub fn at(&self, end: u64) -> Option<Read> {
+    pub fn at(&self, end: u64) -> Option<LineTime> {
         let index = self.marks.partition_point(|(bytes, _)| *bytes < end);
         let (mark, seen_ms) = *self.marks.get(index).or(self.marks.last())?;
         let (before, before_ms) =
             index.checked_sub(1).and_then(|i| self.marks.get(i)).copied().unwrap_or((0, 0));
-        // A look comes at most that long after what it sees.
+        // A poll comes at most this long after the write.
         let from_ms = before_ms.max(seen_ms.saturating_sub(EVERY_MS)).min(seen_ms);
         let (all, part) = (mark.saturating_sub(before).max(1), end.saturating_sub(before));
         let gone = (seen_ms - from_ms) as u128 * u128::from(part.min(all)) / u128::from(all);
-        Some(Read { seen_ms, about_ms: from_ms + gone as u64 })
+        Some(LineTime { seen_ms, about_ms: from_ms + gone as u64 })
     }
 
     fn text(&self) -> String {
@@ -99,7 +98,7 @@ impl Times {
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn times_path(path: &Path) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
     name.push(".times");
     name.into()
@@ -107,19 +106,19 @@ fn beside(path: &Path) -> PathBuf {
 
 /// Writes them, while the log is read.
 #[derive(Debug)]
-pub struct LineTimes {
+pub(crate) struct LineTimesWriter {
     path: PathBuf,
-    times: Times,
+    times: LineTimes,
     /// A place that may still become later.
     pending: Option<(u64, u64)>,
     /// Why the file could not be written the last time.
     pub error: Option<String>,
 }
 
-impl LineTimes {
-    /// Of the log at `path`, which begins.
-    pub fn new(path: &Path) -> LineTimes {
-        LineTimes { path: beside(path), times: Times::default(), pending: None, error: None }
+impl LineTimesWriter {
+    /// Of the log at `path`, which starts.
+    pub fn new(path: &Path) -> LineTimesWriter {
+        LineTimesWriter { path: times_path(path), times: LineTimes::default(), pending: None, error: None }
     }
 
     /// All bytes before `upto` have been read.
@@ -156,13 +155,13 @@ impl LineTimes {
         }
     }
 
-    /// The file begins at this byte now; so many lines end before it.
+    /// The file starts at this byte now; so many lines end before it.
     pub fn begins_at(&mut self, bytes: u64, lines: u64) {
         (self.times.newer, self.times.newer_lines) = (bytes, Some(lines));
         self.append(&format!("newer {bytes} {lines}\n"));
     }
 
-    /// What was moved away begins at this byte.
+    /// What was moved away starts at this byte.
     pub fn older_begins_at(&mut self, bytes: u64) {
         self.times.older = bytes;
         self.append(&format!("older {bytes}\n"));
@@ -170,13 +169,13 @@ impl LineTimes {
 
     /// What cannot be written is not known later; the log itself does not suffer.
     fn append(&mut self, text: &str) {
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
+        let file = trust::open(&self.path, OpenOptions::new().append(true).create(true));
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
         self.error = written.err().map(|error| error.to_string());
     }
 
     fn write_all(&mut self) {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path);
+        let file = trust::open(&self.path, OpenOptions::new().write(true).create(true).truncate(true));
         let written = file.and_then(|mut file| file.write_all(self.times.text().as_bytes()));
         self.error = written.err().map(|error| error.to_string());
     }
@@ -187,54 +186,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_time_of_the_look_that_saw_it() {
+    fn line_has_the_time_of_the_poll_that_read_it() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("rank0.log");
-        assert_eq!(Times::of(&log).at(10), None);
-        let mut times = LineTimes::new(&log);
+        assert_eq!(LineTimes::open(&log).at(10), None);
+        let mut times = LineTimesWriter::new(&log);
         times.read(100, 5_000);
         times.read(150, 5_200);
         times.round(5_900);
         times.round(6_100);
         times.read(200, 3_600_000);
         times.finish();
-        let read = Times::of(&log);
-        let seen = |times: &Times, end| times.at(end).map(|read| read.seen_ms);
+        let read = LineTimes::open(&log);
+        let seen = |times: &LineTimes, end| times.at(end).map(|read| read.seen_ms);
         let at = |end| seen(&read, end);
         assert_eq!((at(1), at(100), at(101), at(150)), (Some(5_000), Some(5_000), Some(5_200), Some(5_200)));
         assert_eq!((at(151), at(999)), (Some(3_600_000), Some(3_600_000)));
         times.older_begins_at(50);
-        assert_eq!(Times::of(&log).lines_before(), Some(0));
+        assert_eq!(LineTimes::open(&log).lines_before(), Some(0));
         times.begins_at(120, 7);
-        let read = Times::of(&log);
+        let read = LineTimes::open(&log);
         assert_eq!((read.begins(), read.lines_before()), ((50, 120), Some(7)));
-        std::fs::write(beside(&log), "newer 120\nread 150 5200\n").unwrap();
-        assert_eq!(Times::of(&log).lines_before(), None, "an older agent counted none");
+        std::fs::write(times_path(&log), "newer 120\nread 150 5200\n").unwrap();
+        assert_eq!(LineTimes::open(&log).lines_before(), None, "an older agent counted none");
     }
 
     #[test]
-    fn lines_of_one_look_are_spread_over_its_second_in_their_order() {
+    fn lines_of_one_poll_are_spread_over_its_second_in_order() {
         let marks = vec![(100, 10_000), (300, 11_000), (500, 60_000)];
-        let times = Times { marks, ..Times::default() };
+        let times = LineTimes { marks, ..LineTimes::default() };
         let about: Vec<u64> =
             [101, 200, 300, 301, 400, 500, 600].map(|end| times.at(end).unwrap().about_ms).into();
         assert_eq!(about, [10_005, 10_500, 11_000, 59_005, 59_500, 60_000, 60_000]);
-        assert_eq!(times.at(1).unwrap(), Read { seen_ms: 10_000, about_ms: 9_010 });
+        assert_eq!(times.at(1).unwrap(), LineTime { seen_ms: 10_000, about_ms: 9_010 });
     }
 
     #[test]
     fn lines_1_of_a_long_run_the_newest_times_stay_exact() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("rank0.log");
-        let mut times = LineTimes::new(&log);
+        let mut times = LineTimesWriter::new(&log);
         let last = 3 * MARKS as u64;
         for second in 1..=last {
             times.read(second * 10, second * 1000);
         }
         times.finish();
-        let read = Times::of(&log);
+        let read = LineTimes::open(&log);
         assert!(read.marks.len() < MARKS, "{}", read.marks.len());
-        assert!(std::fs::metadata(beside(&log)).unwrap().len() < MOST_BYTES);
+        assert!(std::fs::metadata(times_path(&log)).unwrap().len() < MOST_BYTES);
         for second in [last, last - 1, last - 1000] {
             assert_eq!(read.at(second * 10).unwrap().seen_ms, second * 1000);
         }

@@ -8,31 +8,32 @@
 //!   counted.
 //! - Memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
 //! - LOG-3: a log file grows to at most [`FILE_BYTES`] and what a rank writes in one round, however fast that
-//!   is; then its last [`FILE_BYTES`] move to `rank<r>.log.1` and it begins anew. A full disk changes nothing
+//!   is; then its last [`FILE_BYTES`] move to `rank<r>.log.1` and it starts empty. A full disk changes nothing
 //!   of that.
-//! - LOG-4: what cannot be read or kept is told, once when it begins and once when it is over.
+//! - LOG-4: a failure to read or store is reported once when it starts and once when it is resolved.
 
-use super::line_times::{self, LineTimes};
-use super::secrets::Secrets;
-use crate::trouble::Trouble;
+use super::line_times::{self, LineTimesWriter};
+use super::secrets::LogSecrets;
+use crate::transient_failure::TransientFailure;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::LinesRead;
+use rankdeck_proto::trust;
 use rankdeck_types::ids::{Generation, Rank};
+use rustix::fs::FallocateFlags;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Longest line that is passed on, bytes; the rest of it is cut off.
-pub const LINE_BYTES: usize = 4096;
-/// Lines told when a rank ends.
-pub const LAST_LINES: usize = 20;
+pub(crate) const LINE_BYTES: usize = 4096;
+/// Lines reported when a rank ends.
+pub(crate) const LAST_LINES: usize = 20;
 /// Size at which a log file is moved away.
 const FILE_BYTES: u64 = 64 << 20;
 /// Read of one file in one round; lines before that are only counted.
@@ -42,13 +43,13 @@ const BATCH_LINES: usize = 500;
 const BATCH_BYTES: usize = 96 << 10;
 /// Between two rounds while a rank writes more than is passed on: the file must not grow far over its bound.
 const RUSH_ROUND: Duration = Duration::from_millis(20);
-/// Between two rounds, and at most while nobody writes: every round takes a moment from the ranks' cores.
+/// Between two rounds, and at most while nothing is written: every round takes time from the ranks' cores.
 const ROUND: Duration = Duration::from_millis(200);
 const CALM_ROUND: Duration = Duration::from_millis(500);
 
 /// Consecutive lines of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
+pub(crate) struct LineBatch {
     /// The rank that wrote them.
     pub rank: Rank,
     pub generation: Generation,
@@ -60,15 +61,15 @@ pub struct Batch {
     pub times: Vec<LinesRead>,
 }
 
-/// Cuts bytes into lines as a terminal would show them: a carriage return begins the line again, as progress
+/// Cuts bytes into lines as a terminal would show them: a carriage return starts the line again, as progress
 /// bars do.
 #[derive(Debug, Default)]
-pub struct Splitter {
+pub(crate) struct LineSplitter {
     line: Vec<u8>,
     restart: bool,
 }
 
-impl Splitter {
+impl LineSplitter {
     /// Feeds bytes; `each` gets every finished line.
     pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(String)) {
         for byte in bytes {
@@ -106,57 +107,57 @@ impl Splitter {
     }
 }
 
-enum Order {
-    Follow { rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<Secrets> },
+enum TailCommand {
+    Follow { rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<LogSecrets> },
     Finish { rank: Rank, answer: Box<dyn FnOnce(Vec<String>) + Send> },
 }
 
 /// The thread's other end.
 #[derive(Clone)]
-pub struct Logs {
-    orders: mpsc::Sender<Order>,
+pub(crate) struct Logs {
+    orders: mpsc::Sender<TailCommand>,
 }
 
 impl Logs {
-    /// Starts the thread; `deliver` gets every batch, `lost` counts the lines that are in none, and `tell`
-    /// gets what cannot be read or kept.
+    /// Starts the thread; `deliver` gets every batch, `lost` counts the lines that are in none, and `report`
+    /// gets failures to read or store.
     pub fn start(
         lost: Arc<AtomicU64>,
-        deliver: impl FnMut(Batch) + Send + 'static,
-        tell: impl FnMut(String) + Send + 'static,
+        deliver: impl FnMut(LineBatch) + Send + 'static,
+        report: impl FnMut(String) + Send + 'static,
     ) -> io::Result<Logs> {
         let (orders, inbox) = mpsc::channel();
-        std::thread::Builder::new().name("logs".into()).spawn(move || run(&inbox, &lost, deliver, tell))?;
+        std::thread::Builder::new().name("logs".into()).spawn(move || run(&inbox, &lost, deliver, report))?;
         Ok(Logs { orders })
     }
 
-    /// Follows a file from its begin; the rank's former file is forgotten.
-    pub fn follow(&self, rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<Secrets>) {
-        let _ = self.orders.send(Order::Follow { rank, generation, path, secrets });
+    /// Follows a file from its start; the rank's former file is forgotten.
+    pub fn follow(&self, rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<LogSecrets>) {
+        let _ = self.orders.send(TailCommand::Follow { rank, generation, path, secrets });
     }
 
     /// The rank has ended: reads to the end, then hands over the last lines.
     pub fn finish(&self, rank: Rank, answer: impl FnOnce(Vec<String>) + Send + 'static) {
-        let _ = self.orders.send(Order::Finish { rank, answer: Box::new(answer) });
+        let _ = self.orders.send(TailCommand::Finish { rank, answer: Box::new(answer) });
     }
 }
 
 fn run(
-    inbox: &mpsc::Receiver<Order>,
+    inbox: &mpsc::Receiver<TailCommand>,
     lost: &Arc<AtomicU64>,
-    mut deliver: impl FnMut(Batch),
-    mut tell: impl FnMut(String),
+    mut deliver: impl FnMut(LineBatch),
+    mut report: impl FnMut(String),
 ) {
-    let mut tails: Vec<Tail> = Vec::new();
+    let mut tails: Vec<LogTailer> = Vec::new();
     let mut pause = ROUND;
     loop {
         match inbox.recv_timeout(pause) {
-            Ok(Order::Follow { rank, generation, path, secrets }) => {
+            Ok(TailCommand::Follow { rank, generation, path, secrets }) => {
                 tails.retain(|tail| tail.rank != rank && tail.generation == generation);
-                let tail = Tail::new(rank, generation, path, lost.clone());
-                tails.push(Tail { secrets, ..tail });
+                let tail = LogTailer::new(rank, generation, path, lost.clone());
+                tails.push(LogTailer { secrets, ..tail });
             }
-            Ok(Order::Finish { rank, answer }) => {
+            Ok(TailCommand::Finish { rank, answer }) => {
                 let tail = tails.iter_mut().find(|tail| tail.rank == rank);
                 answer(tail.map_or(Vec::new(), |tail| tail.finish(&mut deliver)));
             }
@@ -164,7 +165,7 @@ fn run(
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
         let grown = tails.iter_mut().map(|tail| tail.round(&mut deliver)).max().unwrap_or(0);
-        tails.iter_mut().flat_map(|tail| tail.news.drain(..)).for_each(&mut tell);
+        tails.iter_mut().flat_map(|tail| tail.news.drain(..)).for_each(&mut report);
         pause = match grown {
             0 => CALM_ROUND,
             some if some < ROUND_BYTES => ROUND,
@@ -173,83 +174,83 @@ fn run(
     }
 }
 
-struct Tail {
+struct LogTailer {
     rank: Rank,
     generation: Generation,
     path: PathBuf,
     file: Option<File>,
     offset: u64,
-    splitter: Splitter,
+    splitter: LineSplitter,
     next: u64,
     last: VecDeque<String>,
     limit: u64,
     lost: Arc<AtomicU64>,
     /// SECRET-2.
-    secrets: Arc<Secrets>,
-    /// The rank has ended: what it has begun to write is all.
+    secrets: Arc<LogSecrets>,
+    /// The rank has ended: what it has started to write is all.
     over: bool,
-    times: LineTimes,
+    times: LineTimesWriter,
     /// Bytes that were cut off the front of the file so far.
     cut: u64,
-    reading: Trouble,
-    keeping: Trouble,
-    timing: Trouble,
-    /// LOG-4: what there is to tell.
+    reading: TransientFailure,
+    keeping: TransientFailure,
+    timing: TransientFailure,
+    /// LOG-4: failures to report.
     news: Vec<String>,
 }
 
-impl Tail {
-    fn new(rank: Rank, generation: Generation, path: PathBuf, lost: Arc<AtomicU64>) -> Tail {
-        Tail {
+impl LogTailer {
+    fn new(rank: Rank, generation: Generation, path: PathBuf, lost: Arc<AtomicU64>) -> LogTailer {
+        LogTailer {
             rank,
             generation,
-            times: LineTimes::new(&path),
+            times: LineTimesWriter::new(&path),
             cut: 0,
             path,
             file: None,
             offset: 0,
-            splitter: Splitter::default(),
+            splitter: LineSplitter::default(),
             next: 0,
             last: VecDeque::new(),
             limit: FILE_BYTES,
             lost,
             secrets: Arc::default(),
             over: false,
-            reading: Trouble::default(),
-            keeping: Trouble::default(),
-            timing: Trouble::default(),
+            reading: TransientFailure::default(),
+            keeping: TransientFailure::default(),
+            timing: TransientFailure::default(),
             news: Vec::new(),
         }
     }
 
     /// Reads what is new; how many bytes that were.
-    fn round(&mut self, deliver: &mut impl FnMut(Batch)) -> u64 {
+    fn round(&mut self, deliver: &mut impl FnMut(LineBatch)) -> u64 {
         let grown = self.read_on(deliver);
         self.times.round(wall_ms());
         if self.offset >= self.limit {
             let error = self.rotate(deliver).err().map(|error| error.to_string());
-            let what = || format!("older lines of {} cannot be kept", self.path.display());
+            let what = || format!("cannot keep older lines of {}", self.path.display());
             self.news.extend(self.keeping.tried(what, error.as_deref()));
         }
-        let what = || format!("times of lines of {} cannot be kept", self.path.display());
+        let what = || format!("cannot keep line times of {}", self.path.display());
         self.news.extend(self.timing.tried(what, self.times.error.as_deref()));
         grown
     }
 
     /// Reads on; how many bytes.
-    fn read_on(&mut self, deliver: &mut impl FnMut(Batch)) -> u64 {
+    fn read_on(&mut self, deliver: &mut impl FnMut(LineBatch)) -> u64 {
         let read = self.read(deliver);
         let error = match &read {
-            // The rank has not begun.
+            // The rank has not started.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             read => read.as_ref().err().map(io::Error::to_string),
         };
-        let what = || format!("lines of {} cannot be read", self.path.display());
+        let what = || format!("cannot read lines of {}", self.path.display());
         self.news.extend(self.reading.tried(what, error.as_deref()));
         read.unwrap_or(0)
     }
 
-    fn finish(&mut self, deliver: &mut impl FnMut(Batch)) -> Vec<String> {
+    fn finish(&mut self, deliver: &mut impl FnMut(LineBatch)) -> Vec<String> {
         self.over = true;
         self.read_on(deliver);
         if let Some(line) = self.splitter.finish() {
@@ -260,14 +261,14 @@ impl Tail {
     }
 
     /// Takes in what is there now; of more than [`ROUND_BYTES`], the last.
-    fn read(&mut self, deliver: &mut impl FnMut(Batch)) -> io::Result<u64> {
+    fn read(&mut self, deliver: &mut impl FnMut(LineBatch)) -> io::Result<u64> {
         if self.file.is_none() {
-            self.file = Some(OpenOptions::new().read(true).write(true).open(&self.path)?);
+            self.file = Some(trust::open(&self.path, OpenOptions::new().read(true).write(true))?);
         }
         let Some(file) = self.file.as_ref() else { return Ok(0) };
         let length = file.metadata()?.len();
         if length < self.offset {
-            // Somebody emptied it: what is there now is new.
+            // The file was truncated: its content is new.
             self.cut += self.offset;
             self.offset = 0;
             self.times.begins_at(self.cut, self.next);
@@ -300,8 +301,8 @@ impl Tail {
 
     fn piece(&self, end: u64, offset: u64, chunk: &mut [u8]) -> io::Result<usize> {
         let Some(file) = self.file.as_ref() else { return Ok(0) };
-        let want = chunk.len().min((end - offset) as usize);
-        file.read_at(&mut chunk[..want], offset)
+        let length = chunk.len().min((end - offset) as usize);
+        file.read_at(&mut chunk[..length], offset)
     }
 
     /// SECRET-2. Hides secrets in what lies at `offset` of the file, there as well; how many bytes may be
@@ -315,7 +316,7 @@ impl Tail {
         bytes.len() - if is_all { 0 } else { self.secrets.open_end(bytes) }
     }
 
-    /// LOG-1. Counts the lines that end before `end`, and goes on behind the last of them. A line that is
+    /// LOG-1. Counts the lines that end before `end`, and continues behind the last of them. A line that is
     /// longer than all that is cut short as every long line.
     fn skip(&mut self, end: u64, chunk: &mut [u8]) -> io::Result<()> {
         let (mut count, mut behind, mut at) = (0, self.offset, self.offset);
@@ -343,7 +344,7 @@ impl Tail {
         Ok(())
     }
 
-    fn send(&mut self, lines: Vec<String>, deliver: &mut impl FnMut(Batch)) {
+    fn send(&mut self, lines: Vec<String>, deliver: &mut impl FnMut(LineBatch)) {
         for line in lines.iter().rev().take(LAST_LINES).rev() {
             if self.last.len() == LAST_LINES {
                 self.last.pop_front();
@@ -363,23 +364,23 @@ impl Tail {
         self.flush(batch, deliver);
     }
 
-    fn flush(&mut self, lines: Vec<String>, deliver: &mut impl FnMut(Batch)) {
+    fn flush(&mut self, lines: Vec<String>, deliver: &mut impl FnMut(LineBatch)) {
         if !lines.is_empty() {
             let first = self.next;
             self.next += lines.len() as u64;
             let times = vec![LinesRead { lines: lines.len() as u32, time_ms: wall_ms() }];
-            deliver(Batch { rank: self.rank, generation: self.generation, first, lines, times });
+            deliver(LineBatch { rank: self.rank, generation: self.generation, first, lines, times });
         }
     }
 
-    /// LOG-3. The rank appends, so it goes on wherever the file ends then.
-    fn rotate(&mut self, deliver: &mut impl FnMut(Batch)) -> io::Result<()> {
+    /// LOG-3. The rank appends, so it continues at the file's new end.
+    fn rotate(&mut self, deliver: &mut impl FnMut(LineBatch)) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         let copied = self.copy_end(&old);
         match &copied {
             Ok(from) => self.times.older_begins_at(self.cut + from),
-            // The disk is full: this one goes on filling it, the copy must not.
+            // The disk is full: the log may fill it, the copy must not.
             Err(_) => {
                 let _ = std::fs::remove_file(&old);
             }
@@ -404,21 +405,20 @@ impl Tail {
         copied.map(|_| ())
     }
 
-    /// Copies the end of the file, and says from where on.
+    /// Copies the end of the file; returns its offset.
     fn copy_end(&self, to: &OsStr) -> io::Result<u64> {
         let mut from = File::open(&self.path)?;
         let length = from.metadata()?.len();
         let start = length.saturating_sub(self.limit);
         from.seek(SeekFrom::Start(start))?;
-        let mut options = OpenOptions::new();
-        let mut copy = options.write(true).create(true).truncate(true).mode(0o600).open(to)?;
+        let mut copy = trust::open(to.as_ref(), OpenOptions::new().write(true).create(true).truncate(true))?;
         io::copy(&mut from.take(self.limit), &mut copy)?;
         Ok(start)
     }
 }
 
 /// How many lines end in these bytes.
-pub fn line_ends(bytes: &[u8]) -> u64 {
+pub(crate) fn line_ends(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
@@ -430,19 +430,16 @@ fn cut_front(file: &File, upto: u64) -> Option<u64> {
     if cut == 0 {
         return None;
     }
-    // SAFETY: fallocate takes a descriptor that `file` owns, and integers.
-    let done =
-        unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_COLLAPSE_RANGE, 0, cut as libc::off_t) };
-    (done == 0).then_some(cut)
+    rustix::fs::fallocate(file, FallocateFlags::COLLAPSE_RANGE, 0, cut).ok().map(|()| cut)
 }
 
 /// The last `most` lines of a finished log file, the number of the first of them, and when they were read.
-pub fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>, Vec<LinesRead>)> {
+pub(crate) fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>, Vec<LinesRead>)> {
     let mut file = File::open(path)?;
-    let times = line_times::Times::of(path);
+    let times = line_times::LineTimes::open(path);
     let (_, begin) = times.begins();
     let before = times.lines_before().unwrap_or(0);
-    let mut splitter = Splitter::default();
+    let mut splitter = LineSplitter::default();
     let mut kept: VecDeque<(String, u64)> = VecDeque::new();
     let (mut count, mut offset) = (0, 0);
     let mut keep = |line: String, end: u64| {
@@ -481,9 +478,9 @@ pub fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>
 
 /// Follows a log of rank 0 that is moved away at `limit` bytes, a round with each call.
 #[cfg(test)]
-pub fn tail_for_test(path: &std::path::Path, limit: u64) -> impl FnMut(&mut dyn FnMut(Batch)) {
-    let tail = Tail::new(Rank(0), Generation(0), path.to_owned(), Arc::default());
-    let mut tail = Tail { limit, ..tail };
+pub(crate) fn tail_for_test(path: &std::path::Path, limit: u64) -> impl FnMut(&mut dyn FnMut(LineBatch)) {
+    let tail = LogTailer::new(Rank(0), Generation(0), path.to_owned(), Arc::default());
+    let mut tail = LogTailer { limit, ..tail };
     move |deliver| {
         tail.round(&mut |batch| deliver(batch));
     }
@@ -495,4 +492,202 @@ fn wall_ms() -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn without_folder(text: &str, folder: &tempfile::TempDir) -> String {
+        text.replace(&*folder.path().to_string_lossy(), "DIR")
+    }
+
+    fn split(parts: &[&[u8]]) -> Vec<String> {
+        let mut splitter = LineSplitter::default();
+        let mut lines = Vec::new();
+        for part in parts {
+            splitter.push(part, |line| lines.push(line));
+        }
+        lines.extend(splitter.finish());
+        lines
+    }
+
+    fn tail_of(path: &std::path::Path) -> LogTailer {
+        LogTailer::new(Rank(0), Generation(0), path.to_owned(), Arc::default())
+    }
+
+    /// LOG-1, LOG-3: as fast as this machine writes.
+    #[test]
+    fn log_3_flood_is_bounded_and_every_line_counted() {
+        const LINES: u64 = 1_500_000;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.log");
+        let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let mut tail = tail_of(&path);
+        tail.limit = 16 << 20;
+        let cuts = {
+            let probe = folder.path().join("probe");
+            std::fs::write(&probe, vec![0; 1 << 20]).unwrap();
+            cut_front(&OpenOptions::new().write(true).open(&probe).unwrap(), 1 << 19).is_some()
+        };
+        let writer = std::thread::spawn(move || {
+            let mut block = String::new();
+            for number in 0..LINES {
+                block += &format!("line {number:08} {}\n", "x".repeat(85));
+                if block.len() > 60_000 || number + 1 == LINES {
+                    file.write_all(block.as_bytes()).unwrap();
+                    block.clear();
+                }
+            }
+        });
+        let (mut delivered, mut largest, mut grown) = (0, 0, 1);
+        let mut deliver = |batch: LineBatch| {
+            delivered += batch.lines.len() as u64;
+            // A line that is there is whole, and has its number.
+            for (number, line) in (batch.first..).zip(&batch.lines) {
+                assert!(
+                    line.len() == 99 && (!cuts || line.starts_with(&format!("line {number:08} "))),
+                    "{number}: {line}"
+                );
+            }
+        };
+        while grown > 0 || !writer.is_finished() {
+            grown = tail.round(&mut deliver);
+            largest = largest.max(std::fs::metadata(&path).unwrap().len());
+        }
+        writer.join().unwrap();
+        tail.finish(&mut deliver);
+        let lost = tail.lost.load(Ordering::Relaxed);
+        let all = std::fs::metadata(&path).unwrap().len()
+            + std::fs::metadata(folder.path().join("rank0.log.1")).unwrap().len();
+        assert!(all <= 2 * tail.limit + ROUND_BYTES, "{all} bytes are left of 150 MB");
+        assert_eq!(delivered + lost, tail.next);
+        assert!(!cuts || tail.next == LINES, "{} lines of {LINES}, {lost} of them lost", tail.next);
+        println!("largest {largest}, delivered {delivered}, lost {lost}");
+    }
+
+    #[test]
+    fn log_3_copy_that_cannot_be_made_does_not_keep_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.log");
+        std::fs::create_dir(folder.path().join("rank0.log.1")).unwrap();
+        std::fs::write(&path, "line\n".repeat(1000)).unwrap();
+        let mut tail = tail_of(&path);
+        tail.limit = 1000;
+        let mut count = 0;
+        tail.round(&mut |batch| count += batch.lines.len());
+        assert_eq!(count, 1000);
+        assert!(std::fs::metadata(&path).unwrap().len() < 1000);
+        let [news] = &tail.news[..] else { panic!("LOG-4: {:?}", tail.news) };
+        insta::assert_snapshot!("log_failure_to_keep_older_lines", without_folder(news, &folder));
+    }
+
+    #[test]
+    fn log_4_read_failure_is_reported_once_and_when_resolved() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.log");
+        let mut tail = tail_of(&path);
+        let mut lines = Vec::new();
+        let mut round = |tail: &mut LogTailer| {
+            tail.round(&mut |batch| lines.extend(batch.lines));
+            std::mem::take(&mut tail.news)
+        };
+        assert_eq!(round(&mut tail), [""; 0], "the rank has not begun");
+        std::fs::create_dir(&path).unwrap();
+        let mut reports = round(&mut tail);
+        assert_eq!(round(&mut tail), [""; 0], "once");
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, "line\n").unwrap();
+        reports.extend(round(&mut tail));
+        // Times cannot be written next to it.
+        std::fs::remove_file(folder.path().join("rank0.log.times")).unwrap();
+        std::fs::create_dir(folder.path().join("rank0.log.times")).unwrap();
+        tail.times.begins_at(0, 0);
+        reports.extend(round(&mut tail));
+        insta::assert_snapshot!("log_failures_and_their_end", without_folder(&reports.join("\n"), &folder));
+        assert_eq!(lines, ["line"]);
+    }
+
+    #[test]
+    fn lines_are_shown_as_on_a_terminal() {
+        assert_eq!(split(&[b"a\nb", b"c\n\nd"]), ["a", "bc", "", "d"]);
+        assert_eq!(split(&[b"10%\r20%\r", b"30%\ndone\r\n"]), ["30%", "done"]);
+        assert_eq!(split(&[b"\xff\n"]), ["\u{fffd}"]);
+        let long = vec![b'x'; LINE_BYTES * 3];
+        assert_eq!(split(&[&long, b"\ny\n"]), [&"x".repeat(LINE_BYTES), "y"]);
+    }
+
+    #[test]
+    fn log_1_every_line_has_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.log");
+        let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let mut tail = tail_of(&path);
+        let mut batches = Vec::new();
+        for i in 0..1000 {
+            writeln!(file, "line {i}").unwrap();
+        }
+        tail.round(&mut |batch| batches.push(batch));
+        write!(file, "unfinished").unwrap();
+        let last = tail.finish(&mut |batch| batches.push(batch));
+        assert_eq!(
+            (last.len(), last[18].as_str(), last[19].as_str()),
+            (LAST_LINES, "line 999", "unfinished")
+        );
+        let mut next = 0;
+        for batch in &batches {
+            assert_eq!(batch.first, next);
+            next += batch.lines.len() as u64;
+        }
+        assert_eq!(next, 1001);
+        let (first, lines, times) = super::tail(&path, 2).unwrap();
+        assert_eq!((first, lines), (999, vec!["line 999".into(), "unfinished".into()]));
+        let (read, all) = (batches.last().unwrap(), times.iter().map(|some| some.lines).sum::<u32>());
+        assert_eq!((all, times.last().unwrap().time_ms / 10_000), (2, read.times[0].time_ms / 10_000));
+    }
+
+    #[test]
+    fn log_3_file_over_the_bound_starts_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.log");
+        let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let mut tail = tail_of(&path);
+        tail.limit = 1000;
+        let mut lines = Vec::new();
+        for i in 0..500 {
+            writeln!(file, "line {i}").unwrap();
+            tail.round(&mut |batch| lines.extend(batch.lines));
+        }
+        assert_eq!(lines, (0..500).map(|i| format!("line {i}")).collect::<Vec<_>>());
+        assert!(std::fs::metadata(&path).unwrap().len() <= 1010);
+        assert!(folder.path().join("rank0.log.1").exists());
+    }
+
+    /// SECRET-2: in one write or in several, in what is passed on and in the file.
+    #[test]
+    fn secret_2_secret_leaves_the_file_and_is_in_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.log");
+        let secrets = Arc::new(LogSecrets::new(["s3cret-value".to_owned()].into_iter()));
+        let mut tail = LogTailer { secrets, ..tail_of(&path) };
+        let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let mut lines = Vec::new();
+        for part in ["key=s3cret-value\nhalf s3cr", "et-value end\n", "s3cret-", "other\nlast s3cret-val"] {
+            file.write_all(part.as_bytes()).unwrap();
+            tail.round(&mut |batch: LineBatch| lines.extend(batch.lines));
+        }
+        // More than one round takes in is counted only, and hidden all the same.
+        let flood = "x s3cret-value\n".repeat(600_000);
+        file.write_all(b"\n").unwrap();
+        file.write_all(flood.as_bytes()).unwrap();
+        tail.round(&mut |batch: LineBatch| lines.extend(batch.lines));
+        tail.finish(&mut |batch: LineBatch| lines.extend(batch.lines));
+        assert_eq!(lines[..3], ["key=************", "half ************ end", "s3cret-other"]);
+        assert!(lines.iter().all(|line| !line.contains("s3cret-value")));
+        let left = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            (left.matches("s3cret-value").count(), left.len()),
+            (0, 68 + flood.len()),
+            "{}",
+            &left[..80]
+        );
+    }
+}

@@ -1,61 +1,61 @@
-//! Values that only the console knows, kept out of what ranks print: each byte of them is a star in the log
-//! file and in every line that is passed on.
+//! Redacts secret values in the output of ranks: each byte of them is a star in the log
+//! file and in every forwarded line.
 //!
-//! - SECRET-2: a value of `launch.pass_env`, or of a variable whose name tells a secret, of at least
+//! - SECRET-2: a value of `launch.pass_env`, or of a variable with a secret's name, of at least
 //!   [`LEAST`] bytes is in no line that an agent delivers, and leaves the log file when the agent reads it.
 
-use rankdeck_proto::message::{LaunchSpec, Private};
+use rankdeck_proto::message::{LaunchSecrets, LaunchSpec};
 use rankdeck_types::variables::{holds_password, names_secret, plain};
 use std::fmt;
 use std::ops::Range;
 
 /// Shorter values are words that a log is full of.
 const LEAST: usize = 8;
-/// Longest value that is looked for.
+/// Longest value that is redacted.
 const MOST: usize = 4096;
 
 /// What is kept out of the lines of a generation.
 #[derive(Default, Clone)]
-pub struct Secrets {
+pub(crate) struct LogSecrets {
     values: Vec<Vec<u8>>,
-    /// Whether a byte begins one of them.
+    /// Whether a byte starts one of them.
     begins: Vec<bool>,
 }
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for LogSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} secrets", self.values.len())
     }
 }
 
-impl Secrets {
+impl LogSecrets {
     /// Those of a launch on this host.
-    pub fn of(spec: &LaunchSpec, private: &Private) -> Secrets {
+    pub fn from_launch(spec: &LaunchSpec, private: &LaunchSecrets) -> LogSecrets {
         let launch = &spec.plan.experiment.launch;
         let host = spec.plan.hosts.iter().find(|host| host.node_rank == spec.node_rank);
         let passed = private.variables.reveal().filter(|(name, value)| {
-            // Folders are passed as well, and nobody hides them.
+            // Directories are passed as well, and are not secret.
             let is_passed = launch.pass_env.iter().any(|passed| passed == name) && !value.starts_with('/');
             is_passed || names_secret(name) || holds_password(value)
         });
         let own = host.into_iter().flat_map(|host| &host.host.env);
         let written = launch.env.iter().chain(own).filter(|(name, _)| names_secret(name));
         let passed = passed.map(|(_, value)| value.to_owned());
-        Secrets::new(passed.chain(written.filter_map(|(_, value)| plain(value))))
+        LogSecrets::new(passed.chain(written.filter_map(|(_, value)| plain(value))))
     }
 
     /// These values; of one with several lines, each line.
-    pub fn new(values: impl Iterator<Item = String>) -> Secrets {
+    pub fn new(values: impl Iterator<Item = String>) -> LogSecrets {
         let mut all: Vec<Vec<u8>> = values
             .flat_map(|value| value.lines().map(|line| line.trim().as_bytes().to_vec()).collect::<Vec<_>>())
             .filter(|value| (LEAST..=MOST).contains(&value.len()))
             .collect();
-        // Of two that begin alike, the longer one.
+        // Of two that start alike, the longer one.
         all.sort_by_key(|value| std::cmp::Reverse(value.len()));
         all.dedup();
         let mut begins = vec![false; 256];
         all.iter().filter_map(|value| value.first()).for_each(|byte| begins[usize::from(*byte)] = true);
-        Secrets { values: all, begins }
+        LogSecrets { values: all, begins }
     }
 
     /// Hides them in these bytes; where that was.
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn secret_2_values_become_stars_and_an_open_end_waits() {
-        let secrets = Secrets::new(
+        let secrets = LogSecrets::new(
             ["abcdefgh", "abcdefghijkl", "short", "key one\nkey two 2\n"].map(str::to_owned).into_iter(),
         );
         let hidden = |text: &str| {
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(secrets.open_end(text.as_bytes()), open, "{text}");
         }
         assert_eq!(
-            (Secrets::default().hide(&mut [b'a'; 9]).len(), Secrets::default().open_end(b"a")),
+            (LogSecrets::default().hide(&mut [b'a'; 9]).len(), LogSecrets::default().open_end(b"a")),
             (0, 0)
         );
         assert!(!format!("{secrets:?}").contains("abc"));

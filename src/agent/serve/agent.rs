@@ -4,57 +4,65 @@
 //! Owner: the main thread, on a single-threaded runtime. It never waits for a disk, a driver, a console or a
 //! rank: those have threads or tasks of their own and report through bounded channels.
 
-mod end;
-mod start;
-
-use crate::manifest::{Manifest, ManifestRank};
-use crate::observe::sample;
-use crate::observe::secrets::Secrets;
-use crate::observe::starvation::Starvation;
-use crate::proc::{self, Ident};
-use crate::serve::console::Order;
+use crate::manifest::{self, Manifest, ManifestRank};
+use crate::observe::gpu;
+use crate::observe::sample::{self, Starvation};
+use crate::observe::secrets::LogSecrets;
+use crate::paths::RunPaths;
+use crate::proc::{self, ProcessKey};
+use crate::serve::console::{AgentInfo, ConsoleContext, ConsoleOrder};
 use crate::serve::consoles::Consoles;
-use crate::serve::events::ReceivedEvent;
-use crate::serve::journal::Journal;
-use crate::serve::kept::{self, LaunchVariables};
-use crate::serve::log::say;
+use crate::serve::daemon::ServingAgent;
+use crate::serve::events::{self, ReceivedEvent};
+use crate::serve::journal::AgentJournal;
+use crate::serve::notifier::AgentNotifier;
 use crate::serve::observers::{ObserverChannels, Observers};
-use crate::serve::port;
-use crate::serve::reach;
-use crate::serve::settings::Settings;
-use crate::serve::slurm_step::SlurmStep;
-use crate::supervise::lifecycle::{self, Action, Lifecycle};
-use crate::supervise::supervisor::{Consequences, Outcome, Supervisor};
+use crate::serve::slurm_step::{self, SlurmStep};
+use crate::serve::{Settings, listen, log_line, port, spool};
+use crate::supervise::groups::Helpers;
+use crate::supervise::launch_prep::{self, HostFacts, LaunchVariables};
+use crate::supervise::leftovers::Leftovers;
+use crate::supervise::lifecycle::{self, Lifecycle, LifecycleAction};
+use crate::supervise::supervisor::{self, FollowUps, NodeContext, Supervisor, TaskResult};
+use crate::supervise::{groups, guard};
 use crate::timing::Timing;
-use end::EndSignals;
-use rankdeck_proto::message::{ConsoleMessage, Exit, LaunchSpec, Private, RankEvent, RecordEvent, StopMode};
+use crate::{identity, open_files, process_query};
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::message::{
+    AgentMessage, ConsoleMessage, Exit, LaunchSecrets, LaunchSpec, RankEvent, RecordEvent, StopMode,
+};
+use rankdeck_proto::process::{ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::variables::RequestedVariables;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::Signal;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Between two looks at the clock while something ends.
+/// Tick interval while something ends.
 const TICK: Duration = Duration::from_millis(100);
-/// The same at the latest while ranks run and nothing waits for the clock. Rounds of samples are looks at the
-/// clock, too, since every wake takes a moment from the ranks' cores; this is for a sampling thread that
+/// Tick interval while ranks run and nothing waits for the clock. Rounds of samples tick, too,
+/// since every wake takes time from the ranks' cores; this interval is for a sampling thread that
 /// hangs.
 const CALM_TICK: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The agent of one node of a run.
 pub(crate) struct Agent {
     settings: Settings,
     timing: Timing,
-    own: Ident,
+    own: ProcessKey,
     build: String,
     /// When the run began here, seconds since the epoch.
     started: f64,
     lifecycle: Rc<RefCell<Lifecycle>>,
     kept: Rc<RefCell<LaunchVariables>>,
-    journal: Journal,
+    journal: AgentJournal,
     supervisor: Supervisor,
     observers: Observers,
     consoles: Consoles,
@@ -64,50 +72,50 @@ pub(crate) struct Agent {
     cause_by: Option<Instant>,
     asked_cause: bool,
     starvation: Starvation,
-    /// A signal or the end of its step has told the agent to end.
+    /// A signal or the end of its step has ended the agent.
     quitting: bool,
 }
 
 /// What the loop listens to.
-pub(crate) struct Inputs {
+pub(crate) struct LoopInputs {
     children: Signal,
     end_signals: EndSignals,
-    outcomes: mpsc::Receiver<Outcome>,
+    outcomes: mpsc::Receiver<TaskResult>,
     observed: ObserverChannels,
-    said: mpsc::Receiver<ReceivedEvent>,
-    orders: mpsc::Receiver<Order>,
+    events: mpsc::Receiver<ReceivedEvent>,
+    orders: mpsc::Receiver<ConsoleOrder>,
     /// The end of its Slurm step was noticed.
     step_over: bool,
 }
 
 impl Agent {
     /// Serves until the run is over and no console is attached.
-    pub async fn serve(mut self, mut inputs: Inputs) -> ExitCode {
+    pub async fn serve(mut self, mut inputs: LoopInputs) -> ExitCode {
         let socket = self.settings.console_socket();
         let node = self.settings.paths.node;
-        say(&format!("serving {} as node {node} on {}", self.settings.run, socket.display()));
+        log_line(&format!("serving {} as node {node} on {}", self.settings.run, socket.display()));
         let mut ticked = tokio::time::Instant::now();
         loop {
             if !self.wait(&mut inputs, ticked).await {
                 continue;
             }
             ticked = tokio::time::Instant::now();
-            // What a console said before it left counts before its absence does.
+            // A console's last orders come before its absence.
             while let Ok(order) = inputs.orders.try_recv() {
                 self.obey(order);
             }
             self.observers.count_lost_lines();
             self.reap();
             if let Some(reason) = self.tick() {
-                // Consoles hear what is on disk: the last records must be there before the goodbye.
+                // Consoles receive what is on disk: the last records must be there before the goodbye.
                 self.journal.flush();
                 return self.end(reason).await;
             }
         }
     }
 
-    /// Takes in one thing that has happened; `true` when the clock is to be looked at.
-    async fn wait(&mut self, inputs: &mut Inputs, ticked: tokio::time::Instant) -> bool {
+    /// Handles one input; returns `true` when a tick is due.
+    async fn wait(&mut self, inputs: &mut LoopInputs, ticked: tokio::time::Instant) -> bool {
         let calm = self.lifecycle.borrow().is_calm();
         let pause = if calm { CALM_TICK } else { TICK };
         // Killed once: its end is not waited for again.
@@ -130,8 +138,8 @@ impl Agent {
                 self.on_outcome(outcome);
             }
             Some(order) = inputs.orders.recv() => self.obey(order),
-            Some(ReceivedEvent { generation, event }) = inputs.said.recv() => {
-                if let RecordEvent::Rank { rank, said: RankEvent::Counters(counters) } = &event {
+            Some(ReceivedEvent { generation, event }) = inputs.events.recv() => {
+                if let RecordEvent::Rank { rank, event: RankEvent::Counters(counters) } = &event {
                     let now = self.supervisor.now();
                     self.lifecycle.borrow_mut().iterated(*rank, counters.train_iter, now);
                 }
@@ -142,7 +150,7 @@ impl Agent {
             Ok(()) = inputs.observed.samples.changed() => {
                 let (get_on, starve) = {
                     let latest = inputs.observed.samples.borrow();
-                    (sample::all_get_on(&latest.1), self.starvation.look(&latest.1))
+                    (sample::all_get_on(&latest.1), self.starvation.check(&latest.1))
                 };
                 let mut lifecycle = self.lifecycle.borrow_mut();
                 match lifecycle.is_stopping() {
@@ -152,9 +160,9 @@ impl Agent {
                 }
                 drop(lifecycle);
                 let within = self.timing.stuck;
-                let mut calls = self.journal.calls.borrow_mut();
-                calls.look(&inputs.observed.samples.borrow().1, Instant::now(), within);
-                drop(calls);
+                let mut notifier = self.journal.notifier.borrow_mut();
+                notifier.check_progress(&inputs.observed.samples.borrow().1, Instant::now(), within);
+                drop(notifier);
                 self.observers.turn();
                 return calm;
             }
@@ -166,28 +174,28 @@ impl Agent {
         false
     }
 
-    fn on_outcome(&mut self, outcome: Outcome) {
-        if matches!(outcome, Outcome::JobEnd(_)) {
+    fn on_outcome(&mut self, outcome: TaskResult) {
+        if matches!(outcome, TaskResult::JobEnd(_)) {
             self.cause_by = None;
         }
-        if let Outcome::ExitInfo(Rank(0), _) = &outcome {
+        if let TaskResult::ExitInfo(Rank(0), _) = &outcome {
             self.name_stranger();
         }
-        if let Outcome::ExitInfo(rank, _) = &outcome
+        if let TaskResult::ExitInfo(rank, _) = &outcome
             && let Some(event) = self.observers.last_metrics(*rank)
         {
-            // After the verified stop nobody listens any more.
+            // After the verified stop there are no receivers.
             self.journal.record(event);
         }
         let consequences = self.supervisor.on_outcome(outcome);
         self.settle(consequences);
     }
 
-    /// Rank 0 has ended: was somebody else in its place? Said before its end is recorded.
+    /// Reports another user's process on rank 0's port, before rank 0's end is recorded.
     fn name_stranger(&self) {
         let port = {
             let lifecycle = self.lifecycle.borrow();
-            let failed = |life: &lifecycle::RankLife| {
+            let failed = |life: &lifecycle::HostRank| {
                 life.rank == Rank(0) && life.exit.as_ref().is_some_and(|exit| *exit != Exit::Code { code: 0 })
             };
             lifecycle
@@ -200,8 +208,7 @@ impl Agent {
         if let Some(uid) = port.and_then(port::stranger_on) {
             let port = port.unwrap_or_default();
             self.journal.notice(format!(
-                "user {uid} listens on port {port}, where rank 0 was to; a restart takes another port, and \
-                 `launch.master_port` names one"
+                "port {port} for rank 0's store is taken by user {uid}; restart to use another port, or set `launch.master_port`"
             ));
         }
     }
@@ -211,7 +218,7 @@ impl Agent {
         self.settle(consequences);
     }
 
-    fn settle(&mut self, consequences: Consequences) {
+    fn settle(&mut self, consequences: FollowUps) {
         self.perform(consequences.actions);
         consequences.notices.into_iter().for_each(|text| self.journal.notice(text));
     }
@@ -222,7 +229,7 @@ impl Agent {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: ConsoleOrder) {
         let now = self.supervisor.now();
         let refused = match &order.message {
             ConsoleMessage::Launch { spec, private } => self.launch(spec.clone(), private.clone()),
@@ -242,7 +249,7 @@ impl Agent {
             }
             ConsoleMessage::Reach { request, process, action } => {
                 let parts = (&*self.lifecycle.borrow(), &self.journal);
-                reach::reach(*request, *process, *action, &order, parts, &self.supervisor.spared());
+                reach(*request, *process, *action, &order, parts, &self.supervisor.spared());
                 Ok(())
             }
             ConsoleMessage::Detach => {
@@ -266,28 +273,28 @@ impl Agent {
         }
     }
 
-    fn launch(&mut self, spec: Box<LaunchSpec>, mut private: Private) -> Result<(), HintedError> {
+    fn launch(&mut self, spec: Box<LaunchSpec>, mut private: LaunchSecrets) -> Result<(), HintedError> {
         let Settings { run, paths, .. } = &self.settings;
         if spec.plan.run != *run || spec.node_rank != paths.node {
             return Err(HintedError::new(
                 format!(
-                    "this agent serves node {} of run {run}, and the launch is for node {} of run {}",
+                    "this agent serves node {} of run {run}, but the launch is for node {} of run {}",
                     paths.node, spec.node_rank, spec.plan.run
                 ),
                 "attach to the right agent",
             ));
         }
         if self.quitting {
-            return Err(HintedError::new("this agent is ending", "attach again in a moment"));
+            return Err(HintedError::new("this agent is shutting down", "attach again in a moment"));
         }
-        self.kept.borrow_mut().complete(&spec, &mut private.variables, &kept::inherited)?;
+        self.kept.borrow_mut().complete(&spec, &mut private.variables, &launch_prep::is_inherited)?;
         let actions = self.lifecycle.borrow_mut().launch(spec.clone())?;
         if !actions.is_empty() {
-            self.consoles.begin();
-            self.journal.calls.borrow_mut().begin(private.away.take());
+            self.consoles.start();
+            self.journal.notifier.borrow_mut().start_generation(private.away.take());
             let ranks: Vec<Rank> = self.lifecycle.borrow().ranks().iter().map(|life| life.rank).collect();
-            let secrets = Secrets::of(&spec, &private);
-            if let Some(text) = self.observers.begin(&spec, ranks, paths, &self.settings.workdir, secrets) {
+            let secrets = LogSecrets::from_launch(&spec, &private);
+            if let Some(text) = self.observers.start(&spec, ranks, paths, &self.settings.workdir, secrets) {
                 self.journal.notice(text);
             }
             self.supervisor.prepare(spec, private);
@@ -296,29 +303,29 @@ impl Agent {
         Ok(())
     }
 
-    fn perform(&mut self, actions: Vec<Action>) {
+    fn perform(&mut self, actions: Vec<LifecycleAction>) {
         if actions.is_empty() {
             return;
         }
         for action in actions {
             match action {
-                Action::Record(event) => self.journal.record(event),
-                Action::Save => self.journal.save_manifest(self.manifest(true).bytes()),
-                Action::SignalRanks(ranks, signal) => self.supervisor.signal_ranks(&ranks, signal),
-                Action::SignalAll(signal) => self.supervisor.signal_all(signal),
-                Action::CollectExitInfo { rank } => {
+                LifecycleAction::Record(event) => self.journal.record(event),
+                LifecycleAction::Save => self.journal.save_manifest(self.manifest(true).bytes()),
+                LifecycleAction::SignalRanks(ranks, signal) => self.supervisor.signal_ranks(&ranks, signal),
+                LifecycleAction::SignalAll(signal) => self.supervisor.signal_all(signal),
+                LifecycleAction::CollectExitInfo { rank } => {
                     self.observers.collect_exit_info(rank, self.supervisor.outcomes());
                 }
-                Action::EndOrphans { rank, ident, polite } => {
+                LifecycleAction::EndOrphans { rank, ident, polite } => {
                     self.supervisor.end_orphans(rank, ident, polite);
                 }
-                Action::VerifyStop => self.supervisor.verify_stop(),
+                LifecycleAction::VerifyStop => self.supervisor.verify_stop(),
             }
         }
         self.observers.aim(&self.lifecycle.borrow(), &self.settings.paths);
     }
 
-    /// Looks at the clock and at the surroundings; `Some(reason)` when the agent is to end.
+    /// Handles passed time and changed surroundings; `Some(reason)` when the agent is to end.
     fn tick(&mut self) -> Option<String> {
         self.tick_supervisor();
         if let Some(event) = self.observers.due_metrics() {
@@ -326,8 +333,8 @@ impl Agent {
         }
         self.journal.check_disk();
         self.follow_sockets();
-        let attended = self.consoles.look_on();
-        self.call_user(attended);
+        let attended = self.consoles.is_attended();
+        self.notify(attended);
         let (now, unattended) = (self.supervisor.now(), self.timing.unattended.as_millis() as u64);
         let mut actions = self.lifecycle.borrow_mut().tick(now, attended, unattended);
         let expired = self.consoles.expired_lease(&self.lifecycle.borrow());
@@ -339,18 +346,18 @@ impl Agent {
         let reason = self.consoles.reason_to_end(&lifecycle);
         let cause_is_awaited = self.cause_by.is_some_and(|by| Instant::now() < by);
         if self.quitting && !cause_is_awaited && (lifecycle.is_quiet() || lifecycle.has_survivors()) {
-            return Some("the agent was told to end".into());
+            return Some("the agent received a signal to end".into());
         }
         reason
     }
 
-    /// Calls the user where no console does. Not in the middle of a stop: who searches for what is left of
-    /// the run then finds nothing of ours.
-    fn call_user(&self, attended: bool) {
+    /// Sends notifications while no console is attached. Not during a stop: its process scan must find no
+    /// commands of the agent.
+    fn notify(&self, attended: bool) {
         let lifecycle = self.lifecycle.borrow();
         let calm = lifecycle.is_quiet() || lifecycle.is_running() && !lifecycle.is_stopping();
         drop(lifecycle);
-        let failures = if calm { self.journal.calls.borrow_mut().make(attended) } else { Vec::new() };
+        let failures = if calm { self.journal.notifier.borrow_mut().send(attended) } else { Vec::new() };
         failures.into_iter().for_each(|text| self.journal.notice(text));
     }
 
@@ -361,7 +368,7 @@ impl Agent {
             return;
         }
         let folder = events.parent().unwrap_or(&events).display().to_string();
-        self.journal.notice(format!("the folder of the sockets was taken away; they are in {folder} now"));
+        self.journal.notice(format!("the socket directory was removed; sockets are now in {folder}"));
         self.supervisor.move_sockets(events, self.settings.note());
         self.journal.save_manifest(self.manifest(true).bytes());
     }
@@ -369,8 +376,8 @@ impl Agent {
     fn manifest(&self, serving: bool) -> Manifest {
         let lifecycle = self.lifecycle.borrow();
         let plan = lifecycle.spec().map(|spec| &spec.plan);
-        let rank = |life: &lifecycle::RankLife| {
-            let Ident { pid, start } = life.ident?;
+        let rank = |life: &lifecycle::HostRank| {
+            let ProcessKey { pid, start } = life.ident?;
             Some(ManifestRank { rank: life.rank.0, pid, start, ended: life.exit.is_some() })
         };
         Manifest {
@@ -402,4 +409,328 @@ async fn over(step: Option<Rc<SlurmStep>>) {
         Some(step) => step.over().await,
         None => std::future::pending().await,
     }
+}
+
+fn failed(what: &str, error: io::Error) -> HintedError {
+    HintedError::new(format!("{what}: {error}"), "check agent.log")
+}
+
+impl Agent {
+    /// Takes over the node: ends what a former agent left, reads its records, and listens.
+    ///
+    /// Errors: something that an agent cannot work without.
+    pub async fn open(settings: Settings) -> Result<(Agent, LoopInputs), HintedError> {
+        open_files::raise();
+        open_files::keep_back();
+        groups::set_umask(0o077);
+        groups::become_subreaper().map_err(|error| failed("cannot become subreaper", error))?;
+        let own = proc::stat(std::process::id())
+            .ok_or_else(|| HintedError::new("cannot read /proc", "the agent needs a mounted /proc"))?;
+        let own = ProcessKey { pid: own.pid, start: own.start };
+        let handled = |error| failed("cannot handle signals", error);
+        let children = signal(SignalKind::child()).map_err(handled)?;
+        let end_signals = EndSignals::new().map_err(handled)?;
+        let former = Manifest::load(&settings.paths.manifest());
+        let RecoveredNode { lifecycle, spool, left } = recover(&settings).await?;
+        let thread = |error| failed("cannot start a thread", error);
+        let (timing, gpus) = (Timing::from_environment(), gpu::GpuWatch::start());
+        let context = NodeContext {
+            run: settings.run.clone(),
+            facts: HostFacts {
+                paths: settings.paths.clone(),
+                workdir: settings.workdir.clone(),
+                events: settings.event_socket(),
+                agent: guard::agent_name(own),
+                umask: settings.umask,
+            },
+            agent: own,
+            note: settings.note(),
+            left,
+        };
+        let helpers = Helpers::default();
+        let notifier = AgentNotifier::new(settings.run.clone(), settings.host.clone(), helpers.clone());
+        let (supervisor, outcomes) =
+            Supervisor::new(context, lifecycle.clone(), gpus.clone(), helpers).map_err(thread)?;
+        let (observers, observed) = Observers::new(timing, gpus).map_err(thread)?;
+        let mut agent = Agent {
+            timing,
+            own,
+            build: identity::build(),
+            started: former.map_or_else(wall_time, |manifest| manifest.started),
+            journal: AgentJournal::new(lifecycle.clone(), spool.clone(), settings.paths.spool(), notifier),
+            supervisor,
+            observers,
+            consoles: Consoles::new(timing),
+            lifecycle,
+            kept: Rc::default(),
+            step: SlurmStep::from_holder(settings.holder)
+                .map_err(|error| failed("the Slurm step of this agent has ended", error))?
+                .map(Rc::new),
+            cause_by: None,
+            asked_cause: false,
+            starvation: Starvation::default(),
+            quitting: false,
+            settings,
+        };
+        agent.tick_supervisor();
+        agent.observers.remember_logs(&agent.lifecycle.borrow(), &agent.settings.paths);
+        let (events, orders) = agent.listen(spool, &observed)?;
+        Ok((
+            agent,
+            LoopInputs { children, end_signals, outcomes, observed, events, orders, step_over: false },
+        ))
+    }
+
+    fn listen(
+        &self,
+        spool: spool::Spool,
+        observed: &ObserverChannels,
+    ) -> Result<(mpsc::Receiver<ReceivedEvent>, mpsc::Receiver<ConsoleOrder>), HintedError> {
+        let (events_in, events) = mpsc::channel(1024);
+        let (orders_in, orders) = mpsc::channel(64);
+        let connections = self.observers.events();
+        listen(&self.settings, Settings::event_socket, move |stream| {
+            events::admit(stream, &connections, &events_in);
+        })?;
+        let context = ConsoleContext {
+            identity: Rc::new(AgentInfo {
+                run: self.settings.run.clone(),
+                host: self.settings.host.clone(),
+                node: self.settings.paths.node,
+                build: self.build.clone(),
+                run_dir: self.settings.paths.run_dir.display().to_string(),
+            }),
+            spool,
+            samples: observed.samples.clone(),
+            lifecycle: self.lifecycle.clone(),
+            kept: self.kept.clone(),
+            lines: self.observers.lines(),
+            frames: self.observers.events().frames.subscribe(),
+            attached: self.consoles.attached(),
+            searches: Arc::default(),
+            orders: orders_in,
+            reserved: Rc::default(),
+            bye: self.consoles.goodbye(),
+        };
+        self.consoles.listen(&self.settings, context)?;
+        let path = self.settings.paths.manifest();
+        manifest::write(&self.settings.paths, &self.manifest(true).bytes())
+            .map_err(|error| failed(&format!("cannot write {}", path.display()), error))?;
+        Ok((events, orders))
+    }
+
+    /// Returns the message for the starter.
+    pub fn started(&self) -> ServingAgent {
+        ServingAgent {
+            socket: self.settings.console_socket().display().to_string(),
+            pid: self.own.pid,
+            build: self.build.clone(),
+            run_dir: self.settings.paths.run_dir.display().to_string(),
+        }
+    }
+}
+
+/// What a former agent of this node has left.
+struct RecoveredNode {
+    lifecycle: Rc<RefCell<Lifecycle>>,
+    spool: spool::Spool,
+    /// Processes that could not be ended, and what leads to them.
+    left: Leftovers,
+}
+
+/// The state that a former agent of this node has left, after what it had started is ended.
+async fn recover(settings: &Settings) -> Result<RecoveredNode, HintedError> {
+    let (survivors, left) = supervisor::end_former(&settings.run, &settings.paths).await;
+    let mut lifecycle = Lifecycle::default();
+    let spool = spool::Spool::open(&settings.paths, |record| lifecycle.replay(record))
+        .map_err(|error| failed(&format!("cannot open {}", settings.paths.spool().display()), error))?;
+    for event in lifecycle.close_former(survivors) {
+        spool.append(lifecycle.generation(), event);
+    }
+    Ok(RecoveredNode { lifecycle: Rc::new(RefCell::new(lifecycle)), spool, left })
+}
+
+impl Agent {
+    /// Ends after a signal. From Slurm it comes some seconds before the job's end.
+    fn quit(&mut self) {
+        let grace = self.lifecycle.borrow().spec().map_or(0, lifecycle::grace_ms);
+        match self.step.as_ref().map(|step| step.job()) {
+            Some(job) => self.end_run(StopMode::Clean, grace, &job),
+            None => self.end_run(StopMode::Terminate, grace, "signal"),
+        }
+    }
+
+    /// SLURM-1. The step is over: its cores belong to the next job. Without an earlier signal, ranks get
+    /// a moment for a checkpoint.
+    fn leave_step(&mut self) {
+        let job = self.step.as_ref().map(|step| step.job()).unwrap_or_default();
+        if self.quitting {
+            self.end_run(StopMode::Kill, 0, &job);
+        } else {
+            let grace = self.lifecycle.borrow().spec().map_or(0, lifecycle::grace_ms);
+            // No progress makes it longer.
+            self.end_run(StopMode::Terminate, grace.min(slurm_step::MOMENT_MS), &job);
+        }
+    }
+
+    fn end_run(&mut self, mode: StopMode, grace: u64, by: &str) {
+        self.quitting = true;
+        if self.lifecycle.borrow().is_quiet() {
+            return;
+        }
+        let now = self.supervisor.now();
+        let actions = self.lifecycle.borrow_mut().stop(mode, grace, by, now);
+        self.perform(actions);
+        self.ask_cause();
+    }
+
+    /// Records the cause of the step's end, once. Not for a run that has ended: a job of a thousand nodes
+    /// would query its controller a thousand times.
+    fn ask_cause(&mut self) {
+        let Some(step) = self.step.as_ref().filter(|_| !self.asked_cause) else { return };
+        self.asked_cause = true;
+        self.cause_by = Some(Instant::now() + slurm_step::CAUSE);
+        let (cause, outcomes) = (step.cause(self.supervisor.helpers()), self.supervisor.outcomes());
+        tokio::task::spawn_blocking(move || outcomes.blocking_send(TaskResult::JobEnd(cause())));
+    }
+
+    async fn end(self, reason: String) -> ExitCode {
+        self.consoles.end(reason).await;
+        let verified = self.lifecycle.borrow().is_quiet();
+        let unused = self.lifecycle.borrow().spec().is_none();
+        self.journal.save_manifest(self.manifest(false).bytes());
+        if !self.journal.flush() {
+            log_line("some records could not be written to disk");
+        }
+        // A console that comes now waits for the end of this process.
+        crate::socket_files::close(&self.settings.console_socket());
+        if unused {
+            forget(&self.settings.paths);
+        }
+        log_line("ended");
+        self.supervisor.end(verified);
+        if verified { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Removes the traces of a run that never began: a directory with records of it stays.
+fn forget(paths: &RunPaths) {
+    if std::fs::metadata(paths.spool()).is_ok_and(|data| data.len() > 0) {
+        return;
+    }
+    for file in [paths.manifest(), paths.spool(), paths.agent_log(), paths.launcher()] {
+        let _ = std::fs::remove_file(file);
+    }
+    // Both only succeed when nothing else is inside.
+    let _ = std::fs::remove_dir(paths.node_dir());
+    let _ = std::fs::remove_dir(&paths.run_dir);
+}
+
+/// The signals that end an agent. SIGHUP is handled rather than ignored, because ranks would inherit
+/// that.
+struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+    _hangup: Signal,
+}
+
+impl EndSignals {
+    fn new() -> io::Result<EndSignals> {
+        Ok(EndSignals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            _hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Answers a console's query about one process of this host: checked, recorded if it changes something, executed.
+/// `spared` serve the run and are left alone.
+fn reach(
+    request: u64,
+    process: ProcessName,
+    action: ProcessAction,
+    order: &ConsoleOrder,
+    (lifecycle, journal): (&Lifecycle, &AgentJournal),
+    spared: &BTreeSet<u32>,
+) {
+    let answers = order.answers.clone();
+    let answer = move |result: Result<ReachOutcome, HintedError>| AgentMessage::Reached {
+        request,
+        outcome: Box::new(result.unwrap_or_else(ReachOutcome::Refused)),
+    };
+    let target = match target_of(lifecycle, process, spared) {
+        Ok(target) => target,
+        Err(error) => {
+            let _ = answers.try_send(answer(Err(error)));
+            return;
+        }
+    };
+    match action {
+        ProcessAction::Environment => {
+            let hidden = hidden_variables(lifecycle);
+            // The kernel may keep a reader waiting for as long as the process holds its memory map.
+            tokio::task::spawn_blocking(move || {
+                let _ = answers.blocking_send(answer(process_query::environment(target, &hidden)));
+            });
+        }
+        ProcessAction::Signal { signal } => {
+            // Its record is to come before that of the end that it may cause.
+            let result = process_query::check(target).and_then(|()| {
+                let ProcessName { rank, pid, .. } = process;
+                journal.record(RecordEvent::Signalled { rank, pid, signal });
+                process_query::signal(target, signal)
+            });
+            if let Err(error) = &result {
+                journal.notice(format!("{process}: {}", error.error));
+            }
+            // A console that does not even take its answers has the record.
+            let _ = answers.try_send(answer(result));
+        }
+        ProcessAction::Unknown => {
+            let error =
+                HintedError::new("this agent is from an older rankdeck and does not support this", "");
+            let _ = answers.try_send(answer(Err(error)));
+        }
+    }
+}
+
+/// The process that a query names.
+fn target_of(
+    lifecycle: &Lifecycle,
+    process: ProcessName,
+    spared: &BTreeSet<u32>,
+) -> Result<ProcessKey, HintedError> {
+    let Some(rank) = process.rank else {
+        if spared.contains(&process.pid) {
+            let error = format!("pid {} belongs to rankdeck itself", process.pid);
+            return Err(HintedError::new(error, "end the run and its agent with `rankdeck stop`"));
+        }
+        return Ok(ProcessKey { pid: process.pid, start: process.start });
+    };
+    let life = lifecycle.ranks().iter().find(|life| life.rank == rank);
+    let ident = life.filter(|life| life.lives()).and_then(|life| life.ident);
+    match ident {
+        None => Err(HintedError::new(format!("rank {rank} has no process on this host"), "")),
+        Some(ident) if ident.pid != process.pid => Err(HintedError::new(
+            format!("rank {rank} is now pid {}, not {}", ident.pid, process.pid),
+            "try again: the rank was restarted",
+        )),
+        Some(ident) => Ok(ident),
+    }
+}
+
+/// Variables whose values came from the console that launched the run.
+fn hidden_variables(lifecycle: &Lifecycle) -> BTreeSet<String> {
+    let Some(spec) = lifecycle.spec() else { return BTreeSet::new() };
+    let host = spec.plan.hosts.get(spec.node_rank.index());
+    let requested = host.map(|planned| RequestedVariables::new(&spec.plan.experiment.launch, &planned.host));
+    requested.iter().flat_map(|requested| requested.names().map(str::to_owned).collect::<Vec<_>>()).collect()
 }

@@ -2,20 +2,21 @@
 //!
 //! Owner: the spool's writer. What a run *is* stays: launches, processes and their ends, stops. What it
 //! reported becomes coarser: counters of fewer and fewer iterations, the same ones on every host, so that
-//! totals can still be compared with the ranks' own counters. Histograms and pictures, which are long, become
+//! totals can still be compared with the ranks' own counters. Histograms and images, which are long, become
 //! coarser before them. Each stretch that is left out becomes one
-//! record, which says from where to where, so that numbers go on without gaps (CORE-3).
+//! record with its range, so that numbers continue without gaps (CORE-3).
 //!
 //! - SPOOL-5: the file is rewritten when it reaches [`FILE_BYTES`], to about [`TARGET_BYTES`]; the newest
 //!   records stay as they are, and everything that is left out is counted.
 
 use rankdeck_proto::message::{Record, RecordEvent};
+use rankdeck_proto::trust;
 use rankdeck_types::ids::Generation;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ const TARGET_BYTES: u64 = 8 << 20;
 /// Newest part that is not made coarser.
 const NEWEST_BYTES: u64 = 2 << 20;
 
-/// Stages that histograms are ahead of a series in becoming coarser, and pictures.
+/// Stages that histograms are ahead of a series in becoming coarser, and images.
 const SHORT: u32 = 1;
 const LONG: u32 = 3;
 /// About the length of a record that stands for others.
@@ -67,12 +68,12 @@ struct LightEvent {
     first: Option<u64>,
     #[serde(default)]
     rank: Option<u32>,
-    #[serde(default)]
-    said: Option<LightSaid>,
+    #[serde(default, rename = "said")]
+    reported: Option<EventHeader>,
 }
 
 #[derive(Debug, Deserialize)]
-struct LightSaid {
+struct EventHeader {
     kind: String,
     #[serde(default)]
     train_iter: Option<u64>,
@@ -80,14 +81,14 @@ struct LightSaid {
 
 /// How dear a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Worth {
+enum RecordPriority {
     /// What the run is.
     Structure,
     /// Single events: evaluations, checkpoints, notices.
     Event,
     /// One of many of its kind, with its place among them.
     Series(u64),
-    /// A histogram or a picture, with its place among them, and how many stages it is ahead of a series.
+    /// A histogram or an image, with its place among them, and how many stages it is ahead of a series.
     Logged(u64, u32),
     /// It stands for others.
     Omitted,
@@ -100,47 +101,49 @@ struct Fact {
     time: f64,
     generation: Generation,
     bytes: u64,
-    worth: Worth,
+    worth: RecordPriority,
 }
 
 /// Sorts records; places in a series without iterations are counted.
 #[derive(Default)]
-struct Sorter {
+struct RecordClassifier {
     places: BTreeMap<Option<u32>, u64>,
     logged: u64,
 }
 
-impl Sorter {
+impl RecordClassifier {
     fn fact(&mut self, line: &[u8]) -> Option<Fact> {
         let light: LightRecord = serde_json::from_slice(line).ok()?;
-        let place = light.event.said.as_ref().and_then(|said| said.train_iter);
-        let worth =
-            match (light.event.event.as_str(), light.event.said.as_ref().map(|said| said.kind.as_str())) {
-                ("launched" | "rank_spawned" | "rank_exited" | "stop_ordered" | "stopped" | "ended", _) => {
-                    Worth::Structure
-                }
-                ("omitted", _) => Worth::Omitted,
-                (_, Some("counters" | "totals" | "scalars" | "fingerprint")) => {
-                    Worth::Series(place.unwrap_or(0))
-                }
-                (_, Some(kind @ ("histogram" | "image"))) => {
-                    self.logged += 1;
-                    Worth::Logged(self.logged, if kind == "image" { LONG } else { SHORT })
-                }
-                ("metrics", _) => {
-                    let count = self.places.entry(light.event.rank).or_default();
-                    *count += 1;
-                    Worth::Series(*count)
-                }
-                _ => Worth::Event,
-            };
-        let first = light.event.first.filter(|_| worth == Worth::Omitted).unwrap_or(light.seq);
+        let place = light.event.reported.as_ref().and_then(|header| header.train_iter);
+        let worth = match (
+            light.event.event.as_str(),
+            light.event.reported.as_ref().map(|header| header.kind.as_str()),
+        ) {
+            ("launched" | "rank_spawned" | "rank_exited" | "stop_ordered" | "stopped" | "ended", _) => {
+                RecordPriority::Structure
+            }
+            ("omitted", _) => RecordPriority::Omitted,
+            (_, Some("counters" | "totals" | "scalars" | "fingerprint")) => {
+                RecordPriority::Series(place.unwrap_or(0))
+            }
+            (_, Some(kind @ ("histogram" | "image"))) => {
+                self.logged += 1;
+                RecordPriority::Logged(self.logged, if kind == "image" { LONG } else { SHORT })
+            }
+            ("metrics", _) => {
+                let count = self.places.entry(light.event.rank).or_default();
+                *count += 1;
+                RecordPriority::Series(*count)
+            }
+            _ => RecordPriority::Event,
+        };
+        let first = light.event.first.filter(|_| worth == RecordPriority::Omitted).unwrap_or(light.seq);
         let LightRecord { seq, time, generation, .. } = light;
         Some(Fact { first, seq, time, generation, bytes: line.len() as u64, worth })
     }
 }
 
-/// A number that looks random and is the same on every host (SplitMix64, Steele et al. 2014): programs may
+/// A pseudo-random number that is the same on every host (SplitMix64, Steele et al. 2014): programs may
 /// report odd iterations only.
 fn mixed(place: u64) -> u64 {
     let mut word = place.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -154,11 +157,11 @@ fn mixed(place: u64) -> u64 {
 fn choose(older: &[Fact], target: u64) -> impl Fn(&Fact) -> bool + use<> {
     let latest = older.iter().map(|fact| fact.generation).max().unwrap_or(Generation(0));
     let keeps = move |stage: u32, fact: &Fact| match fact.worth {
-        Worth::Structure => stage < 32 || fact.generation == latest,
-        Worth::Event => stage < 31,
-        Worth::Series(place) => stage < 31 && mixed(place).trailing_zeros() >= stage,
-        Worth::Logged(place, ahead) => stage < 31 && mixed(place).trailing_zeros() >= stage + ahead,
-        Worth::Omitted => false,
+        RecordPriority::Structure => stage < 32 || fact.generation == latest,
+        RecordPriority::Event => stage < 31,
+        RecordPriority::Series(place) => stage < 31 && mixed(place).trailing_zeros() >= stage,
+        RecordPriority::Logged(place, ahead) => stage < 31 && mixed(place).trailing_zeros() >= stage + ahead,
+        RecordPriority::Omitted => false,
     };
     // Each stretch that is left out costs a record of its own.
     let bytes = |stage: u32| {
@@ -202,7 +205,7 @@ fn lines(old: &Arc<File>, length: u64) -> BufReader<io::Take<ReadFrom>> {
 }
 
 fn write_kept(old: &Arc<File>, length: u64, temporary: &Path) -> io::Result<RewrittenFile> {
-    let mut sorter = Sorter::default();
+    let mut sorter = RecordClassifier::default();
     let (mut facts, mut offset, mut line) = (Vec::new(), 0, Vec::new());
     let mut reader = lines(old, length);
     while reader.read_until(b'\n', &mut line)? > 0 {
@@ -213,18 +216,16 @@ fn write_kept(old: &Arc<File>, length: u64, temporary: &Path) -> io::Result<Rewr
     let newest = facts.partition_point(|(offset, _)| offset + NEWEST_BYTES < length);
     let older: Vec<Fact> = facts.iter().take(newest).filter_map(|(_, fact)| *fact).collect();
     let keep = choose(&older, TARGET_BYTES - NEWEST_BYTES);
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
-    let mut out = BufWriter::with_capacity(1 << 16, file);
+    let mut out = BufWriter::with_capacity(1 << 16, trust::create(temporary)?);
     let (mut left_out, mut reached) = (0, 0);
     let mut reader = lines(old, length);
     for (at, (_, fact)) in facts.iter().enumerate() {
         line.clear();
         reader.read_until(b'\n', &mut line)?;
-        // The last record says which number comes next, and stays.
+        // The last record holds the next number, and stays.
         let Some(fact) = fact else { continue };
         if at < newest && at + 1 < facts.len() && !keep(fact) {
-            left_out += u64::from(fact.worth != Worth::Omitted);
+            left_out += u64::from(fact.worth != RecordPriority::Omitted);
             continue;
         }
         if fact.first > reached + 1 {
@@ -245,8 +246,8 @@ mod tests {
     use rankdeck_types::ids::Rank;
 
     fn counters(seq: u64, train_iter: u64) -> Record {
-        let said = RankEvent::Counters(Counters { train_iter, ..Counters::default() });
-        let event = RecordEvent::Rank { rank: Rank(0), said };
+        let event = RankEvent::Counters(Counters { train_iter, ..Counters::default() });
+        let event = RecordEvent::Rank { rank: Rank(0), event };
         Record { seq, time: 1.0, generation: Generation(0), event }
     }
 
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn spool_5_a_long_run_becomes_coarser_and_every_number_is_accounted_for() {
+    fn spool_5_compaction_accounts_for_every_number() {
         let folder = tempfile::tempdir().unwrap();
         let mut records: Vec<Record> = (1..=90_000).map(|seq| counters(seq, 2 * seq + 1)).collect();
         let stop =
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn spool_5_a_flood_of_single_events_is_bounded_too() {
+    fn spool_5_flood_of_single_events_is_bounded_too() {
         let folder = tempfile::tempdir().unwrap();
         let long = "x".repeat(20_000);
         let mut records: Vec<Record> = (1..=1000).map(|seq| notice(seq, &long)).collect();
@@ -327,8 +328,8 @@ mod tests {
         use rankdeck_proto::message::LoggedImage;
         let folder = tempfile::tempdir().unwrap();
         let picture = |seq: u64| {
-            let said = RankEvent::Image(LoggedImage { data: "x".repeat(40_000), ..LoggedImage::default() });
-            let event = RecordEvent::Rank { rank: Rank(0), said };
+            let event = RankEvent::Image(LoggedImage { data: "x".repeat(40_000), ..LoggedImage::default() });
+            let event = RecordEvent::Rank { rank: Rank(0), event };
             Record { seq, time: 1.0, generation: Generation(0), event }
         };
         let records: Vec<Record> =
@@ -346,7 +347,7 @@ mod tests {
         let kept = |folder: &Path, every: u64| {
             let records: Vec<Record> = (1..=90_000).map(|seq| counters(seq, every * seq)).collect();
             let kept = rewritten(folder, &records).0.into_iter().filter_map(|record| match record.event {
-                RecordEvent::Rank { said: RankEvent::Counters(counters), .. } => Some(counters.train_iter),
+                RecordEvent::Rank { event: RankEvent::Counters(counters), .. } => Some(counters.train_iter),
                 _ => None,
             });
             kept.filter(|train_iter| *train_iter < 50_000).collect::<Vec<_>>()

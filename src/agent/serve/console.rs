@@ -2,33 +2,38 @@
 //! takes them.
 //!
 //! Owner: two tasks per connection on the agent's loop. Invariants:
-//! - CONSOLE-1: a slow or stopped console holds up nobody: records are read from the spool when it is ready
+//! - CONSOLE-1: a slow or stopped console blocks nothing: records are read from the spool when it is ready
 //!   for them, samples are replaced by newer ones, log lines over the bound are dropped and counted, and a
 //!   write that takes [`WRITE_PATIENCE`] ends the connection.
 //! - Only this user's processes are served.
 
-use crate::observe::logs::Batch;
+use crate::observe::logs::LineBatch;
 use crate::observe::sample::NumberedSample;
-use crate::paths::{RunPaths, own_uid};
+use crate::paths::RunPaths;
+use crate::search::{self, FRAME_ROOM};
 use crate::serve::events::LatestFrame;
-use crate::serve::kept::{self, LaunchVariables};
-use crate::serve::line_store::{LineStore, Queue};
-use crate::serve::searches::Searches;
-use crate::serve::{port::ReservedPort, spool::Spool, wire::Wire};
+use crate::serve::line_store::{ConsoleLineQueue, LineStore};
+use crate::serve::port::ReservedPort;
+use crate::serve::spool::Spool;
+use crate::supervise::launch_prep::{self, LaunchVariables};
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
+use rankdeck_proto::search::{LogFindings, LogSearch};
 use rankdeck_proto::show::LiveFrame;
+use rankdeck_proto::trust::own_uid;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, RunId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
@@ -44,9 +49,9 @@ const GATHER: Duration = Duration::from_millis(4);
 /// Answers that may wait for one console.
 const ANSWERS: usize = 64;
 
-/// What consoles are told about the agent.
+/// The agent, as consoles see it.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub(crate) struct AgentInfo {
     pub run: RunId,
     /// Name of this host.
     pub host: String,
@@ -54,14 +59,14 @@ pub struct Identity {
     pub node: NodeRank,
     /// Build of this agent.
     pub build: String,
-    /// Folder of the run.
+    /// Directory of the run.
     pub run_dir: String,
 }
 
 /// An order that the loop has to carry out.
 #[derive(Debug)]
-pub struct Order {
-    /// What the console wants.
+pub(crate) struct ConsoleOrder {
+    /// The console's subscriptions.
     pub message: ConsoleMessage,
     /// Where the answer goes.
     pub answers: mpsc::Sender<AgentMessage>,
@@ -69,18 +74,18 @@ pub struct Order {
 
 /// A console that is attached.
 #[derive(Debug, Clone, Copy)]
-pub struct AttachedConsole {
-    /// When it last said something.
-    pub heard: Instant,
+pub(crate) struct AttachedConsole {
+    /// When its last message arrived.
+    pub last_message: Instant,
     /// It beats, so that its silence means something.
     pub pings: bool,
 }
 
 /// What connections share with the loop.
 #[derive(Clone)]
-pub struct ConsoleContext {
+pub(crate) struct ConsoleContext {
     /// Who serves.
-    pub identity: Rc<Identity>,
+    pub identity: Rc<AgentInfo>,
     /// Records.
     pub spool: Spool,
     pub samples: watch::Receiver<NumberedSample>,
@@ -97,7 +102,7 @@ pub struct ConsoleContext {
     /// Searches in this host's logs that are under way.
     pub searches: Arc<AtomicUsize>,
     /// Orders to the loop.
-    pub orders: mpsc::Sender<Order>,
+    pub orders: mpsc::Sender<ConsoleOrder>,
     /// The port of the latest generation, from its reservation to the next one.
     pub reserved: Rc<RefCell<Option<ReservedPort>>>,
     /// `Some(reason)` once the agent ends.
@@ -117,11 +122,11 @@ impl Drop for Registration {
 }
 
 /// Serves one connection until it ends.
-pub async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
+pub(crate) async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
     if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid()) {
         return;
     }
-    let Ok(wire) = Wire::new(stream) else { return };
+    let Ok(wire) = ConsoleSocket::new(stream) else { return };
     let mut decoder = Decoder::default();
     let first = tokio::time::timeout(ATTACH_PATIENCE, next(&wire, &mut decoder)).await;
     let (after_seq, log_tail) = match first {
@@ -132,7 +137,7 @@ pub async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
         }
         Ok(Ok(Some(ConsoleMessage::Attach { protocol, build, .. }))) => {
             let error = format!(
-                "console {build} speaks protocol {protocol}, the agent on {} speaks {PROTOCOL}",
+                "console {build} uses protocol {protocol}, but the agent on {} uses {PROTOCOL}",
                 context.identity.host
             );
             let hint = "use the rankdeck version that launched the run".to_owned();
@@ -141,22 +146,22 @@ pub async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
             return;
         }
         _ => {
-            let _ = send(&wire, &AgentMessage::Bye { reason: "no attach".into() }).await;
+            let _ = send(&wire, &AgentMessage::Bye { reason: "expected `attach`".into() }).await;
             return;
         }
     };
-    context.attached.borrow_mut().insert(id, AttachedConsole { heard: Instant::now(), pings: false });
+    context.attached.borrow_mut().insert(id, AttachedConsole { last_message: Instant::now(), pings: false });
     let registration = Registration { id, context: context.clone() };
     let (answers, inbox) = mpsc::channel(ANSWERS);
-    let (wanted, watched) = watch::channel(false);
-    let wants = Subscription { after_seq, log_tail: log_tail as usize, frames: watched };
+    let (enabled, watched) = watch::channel(false);
+    let subscription = Subscription { after_seq, log_tail: log_tail as usize, frames: watched };
     tokio::select! {
-        _ = talk(&wire, &context, inbox, wants) => {}
-        reason = hear(&wire, decoder, &registration, answers, &wanted) => { let _ = reason; }
+        _ = send_updates(&wire, &context, inbox, subscription) => {}
+        reason = receive(&wire, decoder, &registration, answers, &enabled) => { let _ = reason; }
     }
 }
 
-/// What a console wants to be sent by itself.
+/// What a console has subscribed to.
 struct Subscription {
     /// Records after this one.
     after_seq: u64,
@@ -166,7 +171,7 @@ struct Subscription {
     frames: watch::Receiver<bool>,
 }
 
-async fn next(wire: &Wire, decoder: &mut Decoder) -> io::Result<Option<ConsoleMessage>> {
+async fn next(wire: &ConsoleSocket, decoder: &mut Decoder) -> io::Result<Option<ConsoleMessage>> {
     let mut chunk = vec![0; 16 << 10];
     loop {
         match decoder.next_frame() {
@@ -181,19 +186,19 @@ async fn next(wire: &Wire, decoder: &mut Decoder) -> io::Result<Option<ConsoleMe
     }
 }
 
-async fn hear(
-    wire: &Wire,
+async fn receive(
+    wire: &ConsoleSocket,
     mut decoder: Decoder,
     registration: &Registration,
     answers: mpsc::Sender<AgentMessage>,
     frames: &watch::Sender<bool>,
 ) -> io::Result<()> {
-    let Identity { run_dir, node, .. } = &*registration.context.identity;
+    let AgentInfo { run_dir, node, .. } = &*registration.context.identity;
     let paths = RunPaths { run_dir: run_dir.into(), node: *node };
-    let mut searches = Searches::new(paths, answers.clone(), registration.context.searches.clone());
+    let mut searches = ConsoleSearches::new(paths, answers.clone(), registration.context.searches.clone());
     while let Some(message) = next(wire, &mut decoder).await? {
         if let Some(attached) = registration.context.attached.borrow_mut().get_mut(&registration.id) {
-            attached.heard = Instant::now();
+            attached.last_message = Instant::now();
             attached.pings |= matches!(message, ConsoleMessage::Ping { .. });
         }
         let answer = match message {
@@ -208,20 +213,20 @@ async fn hear(
                 }
                 Err(error) => AgentMessage::Refused(HintedError {
                     error: format!("no free TCP port on {}: {error}", registration.context.identity.host),
-                    hint: "set `launch.master_port` to a port that is free".into(),
+                    hint: "set `launch.master_port` to a free port".into(),
                 }),
             },
             ConsoleMessage::Watch { on } => {
                 frames.send_replace(on);
                 continue;
             }
-            ConsoleMessage::Search { request, wanted } => {
-                searches.begin(request, wanted).await;
+            ConsoleMessage::Search { request, search: query } => {
+                searches.start(request, query).await;
                 continue;
             }
             ConsoleMessage::Attach { .. } | ConsoleMessage::Unknown => continue,
             message => {
-                let order = Order { message, answers: answers.clone() };
+                let order = ConsoleOrder { message, answers: answers.clone() };
                 if registration.context.orders.send(order).await.is_err() {
                     return Ok(());
                 }
@@ -235,14 +240,14 @@ async fn hear(
     Ok(())
 }
 
-async fn talk(
-    wire: &Wire,
+async fn send_updates(
+    wire: &ConsoleSocket,
     context: &ConsoleContext,
     mut answers: mpsc::Receiver<AgentMessage>,
-    wants: Subscription,
+    subscription: Subscription,
 ) -> io::Result<()> {
     let mut bye = context.bye.clone();
-    let mut feed = Feed::open(wire, context, wants).await?;
+    let mut feed = ConsoleStream::open(wire, context, subscription).await?;
     let mut burst = Vec::new();
     loop {
         let mut moved = false;
@@ -274,11 +279,11 @@ async fn talk(
 }
 
 /// What one console is sent by itself: records, samples and log lines, and how far it is.
-struct Feed<'a> {
+struct ConsoleStream<'a> {
     context: &'a ConsoleContext,
     records: watch::Receiver<u64>,
     samples: watch::Receiver<NumberedSample>,
-    lines: Rc<Queue>,
+    lines: Rc<ConsoleLineQueue>,
     /// The latest record that was sent.
     sent: u64,
     /// The latest sample that was sent.
@@ -291,7 +296,7 @@ struct Feed<'a> {
 /// Moments of rank 0's evaluation, for a console that watches.
 struct FrameFeed {
     frames: watch::Receiver<LatestFrame>,
-    wanted: watch::Receiver<bool>,
+    enabled: watch::Receiver<bool>,
     /// Number of the latest one that was sent since the console watches.
     shown: Option<u64>,
     /// Those that newer ones have replaced since then.
@@ -301,7 +306,7 @@ struct FrameFeed {
 impl FrameFeed {
     /// The newest one, once.
     fn take(&mut self) -> Option<AgentMessage> {
-        if !*self.wanted.borrow_and_update() {
+        if !*self.enabled.borrow_and_update() {
             (self.shown, self.missed) = (None, 0);
             return None;
         }
@@ -322,20 +327,24 @@ impl FrameFeed {
 
     /// Waits for another, or for the console to change its mind; false when nothing can come any more.
     async fn wait(&mut self) -> bool {
-        if *self.wanted.borrow() {
+        if *self.enabled.borrow() {
             tokio::select! {
                 gone = self.frames.changed() => gone.is_ok(),
-                gone = self.wanted.changed() => gone.is_ok(),
+                gone = self.enabled.changed() => gone.is_ok(),
             }
         } else {
-            self.wanted.changed().await.is_ok()
+            self.enabled.changed().await.is_ok()
         }
     }
 }
 
-impl Feed<'_> {
-    /// Greets the console and tells it the state of the moment, from which the feed goes on.
-    async fn open<'a>(wire: &Wire, context: &'a ConsoleContext, wants: Subscription) -> io::Result<Feed<'a>> {
+impl ConsoleStream<'_> {
+    /// Sends the greeting and the current state, from which the stream continues.
+    async fn open<'a>(
+        wire: &ConsoleSocket,
+        context: &'a ConsoleContext,
+        subscription: Subscription,
+    ) -> io::Result<ConsoleStream<'a>> {
         let identity = &context.identity;
         let hello = AgentMessage::Hello {
             protocol: PROTOCOL,
@@ -354,7 +363,8 @@ impl Feed<'_> {
         let snapshot = {
             let lifecycle = context.lifecycle.borrow();
             let spec = lifecycle.spec().cloned().map(Box::<LaunchSpec>::new);
-            let holds = spec.as_ref().map(|spec| context.kept.borrow().names(spec, &kept::inherited));
+            let holds =
+                spec.as_ref().map(|spec| context.kept.borrow().names(spec, &launch_prep::is_inherited));
             AgentMessage::Snapshot {
                 spec,
                 ranks: lifecycle.snapshot(),
@@ -362,16 +372,20 @@ impl Feed<'_> {
                 holds: holds.unwrap_or_default(),
             }
         };
-        let tails = context.lines.borrow().tails(wants.log_tail);
+        let tails = context.lines.borrow().tails(subscription.log_tail);
         send(wire, &snapshot).await?;
         for tail in &tails {
             send(wire, tail).await?;
         }
         let seen = samples.borrow().0.saturating_sub(1);
-        let sight =
-            FrameFeed { frames: context.frames.clone(), wanted: wants.frames, shown: None, missed: 0 };
-        let sent = wants.after_seq.min(last_seq);
-        Ok(Feed { context, records, samples, lines, sent, seen, missed: 0, sight })
+        let sight = FrameFeed {
+            frames: context.frames.clone(),
+            enabled: subscription.frames,
+            shown: None,
+            missed: 0,
+        };
+        let sent = subscription.after_seq.min(last_seq);
+        Ok(ConsoleStream { context, records, samples, lines, sent, seen, missed: 0, sight })
     }
 
     /// Adds frames of what there is now; whether there may be more at once.
@@ -404,7 +418,7 @@ impl Feed<'_> {
             frame(burst, &message)?;
         }
         if let Some(batch) = self.lines.pop() {
-            let Batch { rank, first, lines, times, .. } = batch;
+            let LineBatch { rank, first, lines, times, .. } = batch;
             frame(burst, &AgentMessage::Log { rank, first, lines, times })?;
             more = true;
         }
@@ -419,7 +433,7 @@ impl Feed<'_> {
                 if gone.is_err() {
                     return false;
                 }
-                // The loop takes in what ranks have said by this round.
+                // The loop takes in the ranks' events up to this round.
                 tokio::task::yield_now().await;
                 if self.context.spool.is_behind() {
                     tokio::time::sleep(GATHER).await;
@@ -442,7 +456,7 @@ fn frame_record(into: &mut Vec<u8>, json: &str) {
     into.extend(rest);
 }
 
-async fn send(wire: &Wire, message: &AgentMessage) -> io::Result<()> {
+async fn send(wire: &ConsoleSocket, message: &AgentMessage) -> io::Result<()> {
     let mut bytes = Vec::new();
     frame(&mut bytes, message)?;
     write(wire, &bytes).await
@@ -456,10 +470,180 @@ fn invalid(error: FrameError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-async fn write(wire: &Wire, bytes: &[u8]) -> io::Result<()> {
+async fn write(wire: &ConsoleSocket, bytes: &[u8]) -> io::Result<()> {
     tokio::time::timeout(WRITE_PATIENCE, wire.write_all(bytes))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// A console's connection. What comes wakes the loop, and room for more bytes does only where there was none: a socket
+/// that the runtime watches in both directions wakes the loop each time the other end has read something, and every
+/// wake takes a moment from the ranks' cores.
+#[derive(Debug)]
+struct ConsoleSocket {
+    socket: AsyncFd<std::os::unix::net::UnixStream>,
+}
+
+impl ConsoleSocket {
+    /// Takes a socket over.
+    fn new(stream: UnixStream) -> io::Result<ConsoleSocket> {
+        Ok(ConsoleSocket { socket: watched(stream.into_std()?, Interest::READABLE)? })
+    }
+
+    /// Waits for bytes; 0 when the other end has closed.
+    async fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut ready = self.socket.readable().await?;
+            match ready.try_io(|socket| socket.get_ref().read(into)) {
+                Ok(Err(error)) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(result) => return result,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Writes all of it. Not cancel-safe: a part may have been written.
+    async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.socket.get_ref().write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.room().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the other end has read something, on its own descriptor.
+    async fn room(&self) -> io::Result<()> {
+        let socket = watched(self.socket.get_ref().try_clone()?, Interest::WRITABLE)?;
+        socket.writable().await.map(drop)
+    }
+}
+
+fn watched(
+    socket: std::os::unix::net::UnixStream,
+    interest: Interest,
+) -> io::Result<AsyncFd<std::os::unix::net::UnixStream>> {
+    // SAFETY: a socket keeps its one descriptor open for as long as it lives, and `AsyncFd` does not give it
+    // away here.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+/// Most searches of all consoles at once.
+const SEARCHES: usize = 8;
+/// Interval of progress reports.
+const SEARCH_REPORTS: Duration = Duration::from_millis(300);
+/// How long a search may take.
+const SEARCH_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Searches in this host's logs for one console: one at a time, each in a thread of its own, so that neither the loop
+/// nor a rank waits for a disk. A newer search, and the console's end, cancel the one before.
+struct ConsoleSearches {
+    paths: RunPaths,
+    answers: mpsc::Sender<AgentMessage>,
+    /// Searches of all consoles that are under way.
+    all: Arc<AtomicUsize>,
+    /// Calls off the latest one.
+    off: Arc<AtomicBool>,
+}
+
+impl ConsoleSearches {
+    fn new(paths: RunPaths, answers: mpsc::Sender<AgentMessage>, all: Arc<AtomicUsize>) -> ConsoleSearches {
+        ConsoleSearches { paths, answers, all, off: Arc::default() }
+    }
+
+    /// Starts one in place of that before; `None`: calls that off and nothing else.
+    async fn start(&mut self, request: u64, query: Option<Box<LogSearch>>) {
+        self.off.store(true, Ordering::Relaxed);
+        let Some(query) = query else { return };
+        // The first reply confirms the search.
+        let mut first = LogFindings::default();
+        if self.all.load(Ordering::Relaxed) >= SEARCHES {
+            first = not_searched(format!("{SEARCHES} searches are running on this host"));
+        }
+        let busy = first.over;
+        let message = AgentMessage::Found { request, findings: Box::new(first) };
+        if self.answers.send(message).await.is_err() || busy {
+            return;
+        }
+        self.off = Arc::default();
+        let (off, paths, answers, held) =
+            (self.off.clone(), self.paths.clone(), self.answers.clone(), SearchCount::new(&self.all));
+        let thread = std::thread::Builder::new().name("search".into()).spawn(move || {
+            search::yield_to_others();
+            run_search(request, &query, &paths, &answers, &off);
+            drop(held);
+        });
+        if let Err(error) = thread {
+            let findings = Box::new(not_searched(format!("cannot start a search thread: {error}")));
+            let _ = self.answers.send(AgentMessage::Found { request, findings }).await;
+        }
+    }
+}
+
+impl Drop for ConsoleSearches {
+    fn drop(&mut self) {
+        self.off.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Counts a search while it is under way.
+struct SearchCount(Arc<AtomicUsize>);
+
+impl SearchCount {
+    fn new(all: &Arc<AtomicUsize>) -> SearchCount {
+        all.fetch_add(1, Ordering::Relaxed);
+        SearchCount(all.clone())
+    }
+}
+
+impl Drop for SearchCount {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn not_searched(cut: String) -> LogFindings {
+    LogFindings { cut, over: true, ..LogFindings::default() }
+}
+
+fn run_search(
+    request: u64,
+    query: &LogSearch,
+    paths: &RunPaths,
+    answers: &mpsc::Sender<AgentMessage>,
+    off: &AtomicBool,
+) {
+    let began = Instant::now();
+    let mut sent_at = began;
+    let mut go_on = |so_far: &LogFindings| {
+        if sent_at.elapsed() >= SEARCH_REPORTS {
+            sent_at = Instant::now();
+            let findings = Box::new(so_far.clone());
+            // A console that is slow misses this one.
+            let sent = answers.try_send(AgentMessage::Found { request, findings });
+            if let Err(mpsc::error::TrySendError::Closed(_)) = sent {
+                return false;
+            }
+        }
+        !off.load(Ordering::Relaxed) && began.elapsed() < SEARCH_PATIENCE
+    };
+    let found = search::search_nodes(std::slice::from_ref(paths), query, FRAME_ROOM, &mut go_on);
+    if off.load(Ordering::Relaxed) {
+        return;
+    }
+    let findings = match found {
+        Ok(found) if found.over => found,
+        Ok(found) => {
+            let cut = format!("not all lines were searched within {} s", SEARCH_PATIENCE.as_secs());
+            LogFindings { cut, over: true, ..found }
+        }
+        Err(error) => not_searched(format!("`{}`: {error}", query.pattern)),
+    };
+    let _ = answers.blocking_send(AgentMessage::Found { request, findings: Box::new(findings) });
 }
 
 #[cfg(test)]
@@ -467,9 +651,10 @@ mod tests {
     use super::*;
     use rankdeck_proto::message::{Record, RecordEvent};
     use rankdeck_types::ids::Generation;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[test]
-    fn a_record_framed_from_the_spool_is_the_record() {
+    fn record_framed_from_the_spool_is_the_record() {
         let event = RecordEvent::Notice { text: "a \"b\"".into() };
         let record = Record { seq: 7, time: 1.5, generation: Generation(2), event };
         let mut bytes = Vec::new();
@@ -478,5 +663,38 @@ mod tests {
         decoder.push(&bytes);
         assert_eq!(decoder.next_frame::<AgentMessage>().unwrap(), Some(AgentMessage::Record(record)));
         assert_eq!(decoder.next_bytes().unwrap(), None);
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn slow_reader_gets_more_than_the_socket_buffer() {
+        let (mut console, agent) = tokio::net::UnixStream::pair().unwrap();
+        let wire = ConsoleSocket::new(agent).unwrap();
+        let sent: Vec<u8> = (0..4_000_000u32).map(|at| at as u8).collect();
+        let console_side = async {
+            console.write_all(b"hello").await.unwrap();
+            let mut got = Vec::new();
+            let mut chunk = vec![0; 100_000];
+            while got.len() < sent.len() {
+                let read = console.read(&mut chunk).await.unwrap();
+                assert!(read > 0);
+                got.extend_from_slice(&chunk[..read]);
+                tokio::task::yield_now().await;
+            }
+            drop(console);
+            got
+        };
+        let agent_side = async {
+            let mut bytes = [0; 16];
+            let read = wire.read(&mut bytes).await.unwrap();
+            assert_eq!(&bytes[..read], b"hello");
+            wire.write_all(&sent).await.unwrap();
+            assert_eq!(wire.read(&mut bytes).await.unwrap(), 0, "it has closed");
+            assert!(wire.write_all(b"x").await.is_err());
+        };
+        let both = async { tokio::join!(console_side, agent_side) };
+        let (got, ()) = tokio::time::timeout(PATIENCE, both).await.expect("all of it");
+        assert!(got == sent);
     }
 }

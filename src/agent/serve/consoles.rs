@@ -1,8 +1,7 @@
 //! The consoles of an agent: who is attached, and what their absence means for the run.
 
-use crate::serve::console::{self, AttachedConsole, ConsoleContext, Order};
-use crate::serve::settings::Settings;
-use crate::serve::sockets;
+use crate::serve::console::{self, AttachedConsole, ConsoleContext, ConsoleOrder};
+use crate::serve::{Settings, listen};
 use crate::supervise::lifecycle::{self, Lifecycle};
 use crate::timing::Timing;
 use rankdeck_proto::message::AgentMessage;
@@ -16,10 +15,10 @@ use tokio::sync::watch;
 
 /// How long an agent that never launched anything waits for a console.
 const UNLAUNCHED_LINGER: Duration = Duration::from_secs(5);
-/// How long consoles may take to hear that the agent ends.
+/// Time limit for the goodbye to consoles.
 const GOODBYE: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// All consoles of the agent.
 pub(crate) struct Consoles {
     timing: Timing,
     attached: Rc<RefCell<BTreeMap<u64, AttachedConsole>>>,
@@ -54,7 +53,7 @@ impl Consoles {
         self.attached.clone()
     }
 
-    /// What consoles are told at the end.
+    /// The last message for consoles.
     pub fn goodbye(&self) -> watch::Receiver<Option<String>> {
         self.bye.subscribe()
     }
@@ -64,31 +63,34 @@ impl Consoles {
     /// Errors: the socket cannot be made.
     pub fn listen(&self, settings: &Settings, context: ConsoleContext) -> Result<(), HintedError> {
         let mut next_id = 0;
-        sockets::listen(settings, Settings::console_socket, move |stream| {
+        listen(settings, Settings::console_socket, move |stream| {
             next_id += 1;
             tokio::task::spawn_local(console::serve(stream, next_id, context.clone()));
         })
     }
 
-    /// A generation begins.
-    pub fn begin(&mut self) {
+    /// Starts a generation.
+    pub fn start(&mut self) {
         self.closed = false;
         self.detached = false;
         self.attended = Instant::now();
     }
 
-    /// A console looks on: it is attached, and not silent although it used to ping.
-    pub fn look_on(&mut self) -> bool {
+    /// Whether a console is attached, and not silent although it used to ping.
+    pub fn is_attended(&mut self) -> bool {
         let silent = self.timing.silent;
-        let attended =
-            self.attached.borrow().values().any(|console| !console.pings || console.heard.elapsed() < silent);
+        let attended = self
+            .attached
+            .borrow()
+            .values()
+            .any(|console| !console.pings || console.last_message.elapsed() < silent);
         if attended {
             self.attended = Instant::now();
         }
         attended
     }
 
-    /// The grace of the stop that is due because no console has looked on for as long as the experiment's
+    /// Returns the grace of the stop that is due because no console was attached for the experiment's
     /// lease.
     pub fn expired_lease(&self, lifecycle: &Lifecycle) -> Option<u64> {
         let spec = lifecycle.spec()?;
@@ -102,30 +104,30 @@ impl Consoles {
         expired.then(|| lifecycle::grace_ms(spec))
     }
 
-    /// Why the agent is no longer needed, if so.
+    /// Returns why the agent is no longer needed, if so.
     pub fn reason_to_end(&mut self, lifecycle: &Lifecycle) -> Option<String> {
         if !lifecycle.is_quiet() || !self.attached.borrow().is_empty() {
             self.busy = Instant::now();
             return None;
         }
         if self.closed {
-            return Some("the run is over".into());
+            return Some("the run has ended".into());
         }
         // Without a launch there is nothing to come back to.
         let linger = match lifecycle.spec() {
             Some(_) => self.timing.linger,
             None => self.timing.linger.min(UNLAUNCHED_LINGER),
         };
-        (self.busy.elapsed() >= linger).then(|| "nobody is attached".into())
+        (self.busy.elapsed() >= linger).then(|| "no console is attached".into())
     }
 
-    /// Tells a console why its order cannot be carried out.
-    pub fn refuse(order: &Order, error: HintedError) {
+    /// Sends a console the reason why its order cannot be carried out.
+    pub fn refuse(order: &ConsoleOrder, error: HintedError) {
         // A console that does not even take its answers will learn from the snapshot.
         let _ = order.answers.try_send(AgentMessage::Refused(error));
     }
 
-    /// Tells all consoles that the agent ends, and waits for them to leave.
+    /// Sends all consoles the reason of the agent's end, and waits for them to leave.
     pub async fn end(&self, reason: String) {
         let _ = self.bye.send(Some(reason));
         let begun = Instant::now();

@@ -1,6 +1,6 @@
 //! `agent start`: finds the agent of a run on this host, or makes one that nothing can take down with it.
 //!
-//! Owner: a short-lived process. Two that run at once are put in order by a lock beside the sockets.
+//! Owner: a short-lived process. A lock next to the sockets orders two that run at once.
 //! Invariants:
 //! - At most one agent serves a node of a run.
 //! - The agent keeps nothing of the process that started it: no terminal, no session, no open
@@ -10,16 +10,16 @@
 
 use crate::manifest::Manifest;
 use crate::paths::{self, RunPaths};
-use crate::proc::{self, Ident};
-use crate::sockets::StartLock;
+use crate::proc::{self, ProcessKey};
+use crate::socket_files::StartLock;
 use crate::supervise::{groups, guard};
+use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, RunId};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -33,18 +33,20 @@ const SERVING_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a new agent may take until it serves; it ends orphans first.
 const READY_PATIENCE: Duration = Duration::from_secs(45);
 
-/// Between two looks of a holder at its parent.
-const HOLDER_LOOK: Duration = Duration::from_secs(1);
+/// Most bytes of a console's name in the launcher's file.
+const LAUNCHER_BYTES: u64 = 4096;
+/// Interval at which a holder checks its parent.
+const HOLDER_POLL: Duration = Duration::from_secs(1);
 
 /// What was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
+pub(crate) struct StartRequest {
     pub run: String,
     /// Name of this host.
     pub host: String,
     /// Index of this host.
     pub node: NodeRank,
-    /// Folder for runs, as typed.
+    /// Directory for runs, as typed.
     pub workdir: String,
     /// Only a run that exists already.
     pub existing: bool,
@@ -60,29 +62,39 @@ pub struct ServingAgent {
     /// Its process.
     pub pid: u32,
     pub build: String,
-    /// Folder of the run.
+    /// Directory of the run.
     pub run_dir: String,
 }
 
 /// Finds or makes the agent.
-pub fn start(start: &Start) -> Result<ServingAgent, HintedError> {
+pub(crate) fn start(start: &StartRequest) -> Result<ServingAgent, HintedError> {
     start_held(start, None)
 }
 
 /// The same; an agent that is made ends with `holder`.
-fn start_held(start: &Start, holder: Option<Ident>) -> Result<ServingAgent, HintedError> {
+fn start_held(start: &StartRequest, holder: Option<ProcessKey>) -> Result<ServingAgent, HintedError> {
     let run = RunId::parse(&start.run)?;
     let umask = groups::set_umask(0o077);
     let workdir = paths::expand(&start.workdir);
     let run_dir = workdir.join("runs").join(&run.0);
     let node_dir = RunPaths { run_dir: run_dir.clone(), node: start.node }.node_dir();
-    if start.existing && !node_dir.is_dir() {
-        return Err(HintedError::new(
-            format!("no run {run} of host {} in {} on {}", start.host, workdir.display(), proc::hostname()),
-            "`rankdeck ps` lists the runs of all hosts",
-        ));
+    if start.existing {
+        if !node_dir.is_dir() {
+            let host = &start.host;
+            return Err(HintedError::new(
+                format!(
+                    "run {run} of host {host} not found in {} on {}",
+                    workdir.display(),
+                    proc::hostname()
+                ),
+                "list the runs of all hosts with `rankdeck ps`",
+            ));
+        }
+    } else {
+        // Nothing is made where others could put something else in its place.
+        check_trust(&node_dir)?;
+        rankdeck_proto::folders::create_private(&node_dir)?;
     }
-    rankdeck_proto::folders::create_private(&node_dir)?;
     let absolute = |path: &Path| {
         path.canonicalize().map_err(|error| {
             HintedError::new(format!("cannot resolve {}: {error}", path.display()), "check `workdir`")
@@ -90,47 +102,52 @@ fn start_held(start: &Start, holder: Option<Ident>) -> Result<ServingAgent, Hint
     };
     let paths = RunPaths { run_dir: absolute(&run_dir)?, node: start.node };
     let workdir = absolute(&workdir)?;
+    // An agent that serves is verified by its socket: its run can be stopped wherever its directory is.
+    if start.existing
+        && let Some(found) = serving(&paths)?
+    {
+        return Ok(found);
+    }
+    check_trust(&paths.node_dir())?;
     let folder = paths::private_folder(&paths)?;
     let _lock = StartLock::take(&folder.join(paths.socket_stem()), LOCK_PATIENCE)?;
     claim(start, &paths)?;
-    if let Some(manifest) = Manifest::load(&paths.manifest()) {
-        if !manifest.is_of_this_machine() {
-            return Err(HintedError::new(
-                format!(
-                    "node {} of run {run} belongs to machine {}, and this is {}",
-                    start.node,
-                    manifest.hostname,
-                    proc::hostname()
-                ),
-                "keep the order of hosts.toml while a run lives, or give each host its own `workdir`",
-            ));
-        }
-        if let Some(found) = serving(&paths, &manifest)? {
-            return Ok(found);
-        }
+    if let Some(found) = serving(&paths)? {
+        return Ok(found);
     }
     let made = AgentStart { start, paths: &paths, workdir: &workdir, sockets: &folder, umask, holder };
     made.spawn()
 }
 
-/// START-3. Writes down who launches the run, or refuses when that was somebody else. The caller holds the
+/// TRUST-1.
+fn check_trust(place: &Path) -> Result<(), HintedError> {
+    trust::check_place(place).map_err(|why| {
+        let hint = format!("{}: change `workdir` in hosts.toml", why.hint);
+        HintedError::new(format!("cannot store runs on {}: {}", proc::hostname(), why.error), hint)
+    })
+}
+
+/// START-3. Records who launches the run, or refuses when another console did. The caller holds the
 /// lock.
-fn claim(start: &Start, paths: &RunPaths) -> Result<(), HintedError> {
+fn claim(start: &StartRequest, paths: &RunPaths) -> Result<(), HintedError> {
     let Some(launcher) = &start.launcher else { return Ok(()) };
     let failed = |error: std::io::Error| {
-        HintedError::new(format!("cannot write {}: {error}", paths.launcher().display()), "is the disk full?")
+        HintedError::new(
+            format!("cannot write {}: {error}", paths.launcher().display()),
+            "check the free disk space",
+        )
     };
     let foreign = || {
         HintedError::new(
-            format!("another console has launched a run called {} on {}", start.run, proc::hostname()),
-            "names hold the second of the launch: launch again, or give the run another `--name`",
+            format!("run {} already exists on {}: another console launched it", start.run, proc::hostname()),
+            "launch again, or choose another `--name`",
         )
     };
-    match std::fs::read_to_string(paths.launcher()) {
-        Ok(found) if found == *launcher => Ok(()),
+    match trust::read(&paths.launcher(), LAUNCHER_BYTES) {
+        Ok(found) if found == launcher.as_bytes() => Ok(()),
         Ok(_) => Err(foreign()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // A run of an agent that wrote no such file is somebody else's, too.
+            // A run of an agent that wrote no such file belongs to another console, too.
             if paths.manifest().exists() {
                 return Err(foreign());
             }
@@ -146,19 +163,22 @@ fn claim(start: &Start, paths: &RunPaths) -> Result<(), HintedError> {
     }
 }
 
-/// Finds or makes the agent, tells, and stays until an agent that was made here has ended: for launchers that
+/// Finds or starts the agent, reports, and stays until an agent that it started has ended: for launchers that
 /// kill what a finished process leaves behind. A signal to end, and the end of its parent, which is Slurm's
 /// daemon of the step, are passed on to the agent: it ends when it has verified its stop.
-pub fn hold(wanted: &Start, tell: impl FnOnce(Result<ServingAgent, HintedError>)) -> std::process::ExitCode {
-    let own = proc::stat(std::process::id()).map(|stat| Ident { pid: stat.pid, start: stat.start });
+pub(crate) fn hold(
+    request: &StartRequest,
+    report: impl FnOnce(Result<ServingAgent, HintedError>),
+) -> std::process::ExitCode {
+    let own = proc::stat(std::process::id()).map(|stat| ProcessKey { pid: stat.pid, start: stat.start });
     let parent = groups::parent();
     groups::note_end_signals();
-    let started = start_held(wanted, own);
+    let started = start_held(request, own);
     for signal in [libc::SIGHUP, libc::SIGPIPE] {
         groups::ignore(signal);
     }
     let pid = started.as_ref().ok().map(|started| started.pid);
-    tell(started);
+    report(started);
     let Some(pid) = pid else { return std::process::ExitCode::FAILURE };
     // One that served before has a holder already.
     let since = own.map_or(0, |own| own.start);
@@ -166,39 +186,51 @@ pub fn hold(wanted: &Start, tell: impl FnOnce(Result<ServingAgent, HintedError>)
     let Ok(fd) = groups::pidfd(pid) else { return std::process::ExitCode::SUCCESS };
     let mut orphaned = false;
     while let Some(agent) = mine()
-        && !groups::has_ended(&fd, HOLDER_LOOK)
+        && !groups::has_ended(&fd, HOLDER_POLL)
     {
         let left = groups::parent() != parent && !std::mem::replace(&mut orphaned, true);
-        if groups::was_told_to_end() || left {
+        if groups::has_end_signal() || left {
             groups::signal(agent.pid, agent.start, libc::SIGTERM);
         }
     }
     std::process::ExitCode::SUCCESS
 }
 
-/// The agent of the manifest, when it serves.
-fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<ServingAgent>, HintedError> {
+/// The agent of the node, when it serves.
+fn serving(paths: &RunPaths) -> Result<Option<ServingAgent>, HintedError> {
+    let Some(mut manifest) = Manifest::load(&paths.manifest()) else { return Ok(None) };
+    if !manifest.is_of_this_machine() {
+        return Err(HintedError::new(
+            format!(
+                "node {} of run {} belongs to machine {}, but this is {}",
+                paths.node,
+                manifest.run,
+                manifest.hostname,
+                proc::hostname()
+            ),
+            "keep the order of hosts.toml while a run is active, or give each host its own `workdir`",
+        ));
+    }
     let Some(agent) = manifest.agent() else { return Ok(None) };
     if agent.state == 'T' {
         return Err(HintedError::new(
-            format!("the agent of this run, process {}, is stopped", agent.pid),
-            format!("run `kill -CONT {}` on {}", agent.pid, proc::hostname()),
+            format!("the agent of this run (process {}) is stopped", agent.pid),
+            format!("resume it with `kill -CONT {}` on {}", agent.pid, proc::hostname()),
         ));
     }
-    let mut manifest = manifest.clone();
-    // It is on its way out, or moves its sockets: wait for that rather than work beside it.
+    // It is shutting down, or moves its sockets: wait for that rather than work in parallel.
     let begun = Instant::now();
-    while UnixStream::connect(&manifest.socket).is_err() {
+    while let Err(error) = trust::connect(Path::new(&manifest.socket)) {
         if manifest.agent().is_none() {
             return Ok(None);
         }
         if begun.elapsed() > SERVING_PATIENCE {
             return Err(HintedError::new(
                 format!(
-                    "the agent of this run, process {}, does not answer on {}",
+                    "the agent of this run (process {}) does not respond on {}: {error}",
                     agent.pid, manifest.socket
                 ),
-                format!("look at {}, or end it with `kill {}`", paths.agent_log().display(), agent.pid),
+                format!("check {}, or end the agent with `kill {}`", paths.agent_log().display(), agent.pid),
             ));
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -214,23 +246,27 @@ fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<ServingAgent>
 
 /// An agent that is to be made.
 struct AgentStart<'a> {
-    start: &'a Start,
+    start: &'a StartRequest,
     paths: &'a RunPaths,
     workdir: &'a Path,
     sockets: &'a Path,
     umask: u32,
-    holder: Option<Ident>,
+    holder: Option<ProcessKey>,
 }
 
 impl AgentStart<'_> {
     fn failed(&self, error: String) -> HintedError {
-        let hint = format!("look at {}", self.paths.agent_log().display());
+        let hint = format!("check {}", self.paths.agent_log().display());
         HintedError::new(format!("cannot start the agent: {error}"), hint)
     }
 
     fn command(&self) -> Result<Command, HintedError> {
-        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(self.paths.agent_log());
-        let log = log.map_err(|error| self.failed(error.to_string()))?;
+        let log = trust::open(&self.paths.agent_log(), OpenOptions::new().append(true).create(true));
+        let log = log.map_err(|error| {
+            let hint =
+                format!("remove it with `rm {}`, or free disk space", self.paths.agent_log().display());
+            HintedError::new(format!("cannot start the agent: {error}"), hint)
+        })?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("rankdeck");
         command
@@ -286,7 +322,7 @@ impl AgentStart<'_> {
 /// The one line that a new agent writes to its starter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Ready {
+pub(crate) enum Ready {
     Serves(ServingAgent),
     /// It cannot.
     Failed(HintedError),
@@ -297,11 +333,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn start_3_the_second_console_of_one_name_is_refused() {
+    fn start_3_second_console_of_one_name_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let paths = RunPaths { run_dir: folder.path().into(), node: NodeRank(0) };
         std::fs::create_dir(paths.node_dir()).unwrap();
-        let start = |launcher: Option<&str>| Start {
+        let start = |launcher: Option<&str>| StartRequest {
             run: "r".into(),
             host: "h".into(),
             node: NodeRank(0),
@@ -313,9 +349,63 @@ mod tests {
         claim(&start(Some("a")), &paths).unwrap();
         claim(&start(None), &paths).unwrap();
         let refused = claim(&start(Some("b")), &paths).unwrap_err();
-        assert!(refused.error.contains("another console") && refused.hint.contains("--name"), "{refused:?}");
+        assert!(refused.hint.contains("--name"), "{refused:?}");
         std::fs::remove_file(paths.launcher()).unwrap();
         std::fs::write(paths.manifest(), "{}").unwrap();
         assert!(claim(&start(Some("a")), &paths).is_err(), "a run that is older than this file");
+    }
+
+    fn mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn trust_1_no_agent_starts_where_others_can_write() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        std::fs::create_dir_all(at("w/runs/r/node0")).unwrap();
+        let request = |run: &str, existing: bool| StartRequest {
+            run: run.into(),
+            host: "h".into(),
+            node: NodeRank(0),
+            workdir: at("w").display().to_string(),
+            existing,
+            launcher: (!existing).then(|| "a".into()),
+        };
+        for open in ["w", "w/runs", "w/runs/r", "w/runs/r/node0"] {
+            mode(&at(open), 0o777);
+            // The way to another run leads through the upper two only.
+            let runs: &[&str] =
+                if open.contains("/r/") || open.ends_with("/r") { &["r"] } else { &["r", "new"] };
+            for (run, existing) in runs.iter().flat_map(|run| [(*run, false), (*run, *run == "r")]) {
+                let refused = start(&request(run, existing)).unwrap_err();
+                let place = at(open).canonicalize().unwrap();
+                assert!(refused.error.contains(&format!("{} ", place.display())), "{refused:?}");
+                assert!(refused.hint.contains("chmod go-w"), "{refused:?}");
+            }
+            mode(&at(open), 0o700);
+        }
+        assert!(!at("w/runs/new").exists() && !at("w/runs/r/node0/launcher").exists());
+    }
+
+    #[test]
+    fn trust_2_no_link_is_followed_to_the_log_of_an_agent() {
+        let base = tempfile::tempdir().unwrap();
+        let paths = RunPaths { run_dir: base.path().into(), node: NodeRank(0) };
+        std::fs::create_dir(paths.node_dir()).unwrap();
+        std::os::unix::fs::symlink(base.path().join("bashrc"), paths.agent_log()).unwrap();
+        let start = StartRequest {
+            run: "r".into(),
+            host: "h".into(),
+            node: NodeRank(0),
+            workdir: "w".into(),
+            existing: true,
+            launcher: None,
+        };
+        let (workdir, sockets) = (base.path(), base.path());
+        let made = AgentStart { start: &start, paths: &paths, workdir, sockets, umask: 0, holder: None };
+        let refused = made.command().unwrap_err();
+        assert!(refused.error.contains("agent.log"), "{refused:?}");
+        assert!(!base.path().join("bashrc").exists());
     }
 }

@@ -1,7 +1,7 @@
 //! What the agent writes down: durable records, and notices.
 
-use crate::serve::calls::Calls;
-use crate::serve::log::say;
+use crate::serve::log_line;
+use crate::serve::notifier::AgentNotifier;
 use crate::serve::spool::Spool;
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::message::RecordEvent;
@@ -14,21 +14,26 @@ use std::time::Duration;
 /// How long a slow disk may hold up the end of an agent.
 const LAST_RECORDS: Duration = Duration::from_secs(5);
 
-/// See the module.
-pub(crate) struct Journal {
+/// Records, notices and the log of the agent.
+pub(crate) struct AgentJournal {
     lifecycle: Rc<RefCell<Lifecycle>>,
     spool: Spool,
     path: PathBuf,
     failing: bool,
     left_out: u64,
-    /// Who is called about some of it.
-    pub calls: RefCell<Calls>,
+    /// Notifications about some records.
+    pub notifier: RefCell<AgentNotifier>,
 }
 
-impl Journal {
+impl AgentJournal {
     /// A journal that writes to `spool`, whose file is `path`.
-    pub fn new(lifecycle: Rc<RefCell<Lifecycle>>, spool: Spool, path: PathBuf, calls: Calls) -> Journal {
-        Journal { lifecycle, spool, path, failing: false, left_out: 0, calls: RefCell::new(calls) }
+    pub fn new(
+        lifecycle: Rc<RefCell<Lifecycle>>,
+        spool: Spool,
+        path: PathBuf,
+        notifier: AgentNotifier,
+    ) -> AgentJournal {
+        AgentJournal { lifecycle, spool, path, failing: false, left_out: 0, notifier: RefCell::new(notifier) }
     }
 
     /// Records an event of the latest generation.
@@ -38,26 +43,26 @@ impl Journal {
 
     /// Records an event of any generation.
     pub fn record_of(&self, generation: Generation, event: RecordEvent) {
-        self.calls.borrow_mut().see(&event);
+        self.notifier.borrow_mut().on_record(&event);
         self.spool.append(generation, event);
     }
 
-    /// Records what the agent itself has to tell.
+    /// Records a notice of the agent.
     pub fn notice(&self, text: String) {
-        say(&text);
+        log_line(&text);
         self.record(RecordEvent::Notice { text });
     }
 
-    /// Tells when records cannot be written to disk, and when they can be again.
+    /// Reports when records cannot be written to disk, and when they can be again.
     pub fn check_disk(&mut self) {
         let left_out = self.spool.left_out();
         if left_out > self.left_out {
-            let text = format!("{}: {left_out} older records were left out so far", self.path.display());
+            let text = format!("{}: {left_out} older records were dropped so far", self.path.display());
             // One is enough for a run of weeks; consoles count what they do not get.
             if self.left_out == 0 {
                 self.notice(text)
             } else {
-                say(&text)
+                log_line(&text)
             }
             self.left_out = left_out;
         }
@@ -67,7 +72,7 @@ impl Journal {
         }
         self.failing = failing;
         self.notice(if failing {
-            format!("{} cannot be written; records are kept in memory", self.path.display())
+            format!("cannot write {}; records are kept in memory", self.path.display())
         } else {
             format!("records are written to disk again; {} were lost", self.spool.lost())
         });

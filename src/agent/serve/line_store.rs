@@ -2,7 +2,7 @@
 //!
 //! Owner: the agent's loop. Both are bounded; what a slow console misses is counted (CONSOLE-1).
 
-use crate::observe::logs::Batch;
+use crate::observe::logs::LineBatch;
 use rankdeck_proto::message::{AgentMessage, LinesRead};
 use rankdeck_types::ids::Rank;
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ const KEPT_BYTES: usize = 512 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct LineStore {
     kept: BTreeMap<Rank, StoredLines>,
-    queues: Vec<Weak<Queue>>,
+    queues: Vec<Weak<ConsoleLineQueue>>,
     /// Lines that did not even reach this store.
     pub dropped: u64,
 }
@@ -34,21 +34,21 @@ struct StoredLines {
 
 /// Log lines that wait for one console.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    batches: RefCell<VecDeque<Batch>>,
+pub(crate) struct ConsoleLineQueue {
+    batches: RefCell<VecDeque<LineBatch>>,
     lines: Cell<usize>,
     dropped: Cell<u64>,
     wake: Notify,
 }
 
 impl LineStore {
-    /// Forgets everything: a generation begins.
+    /// Clears everything for a new generation.
     pub fn clear(&mut self) {
         self.kept.clear();
     }
 
     /// Keeps lines and hands them to every console.
-    pub fn push(&mut self, batch: &Batch) {
+    pub fn push(&mut self, batch: &LineBatch) {
         let kept = self.kept.entry(batch.rank).or_default();
         let numbered = (batch.first..).zip(LinesRead::each(&batch.times)).zip(&batch.lines);
         for ((number, time_ms), line) in numbered {
@@ -74,7 +74,7 @@ impl LineStore {
         });
     }
 
-    /// The last line of a rank that says something.
+    /// Returns the last non-blank line of a rank.
     pub fn last(&self, rank: Rank) -> Option<String> {
         let lines = &self.kept.get(&rank)?.lines;
         lines
@@ -86,8 +86,8 @@ impl LineStore {
     }
 
     /// A queue for a console that attaches; it is fed until it is dropped.
-    pub fn subscribe(&mut self) -> Rc<Queue> {
-        let queue = Rc::new(Queue::default());
+    pub fn subscribe(&mut self) -> Rc<ConsoleLineQueue> {
+        let queue = Rc::new(ConsoleLineQueue::default());
         self.queues.push(Rc::downgrade(&queue));
         queue
     }
@@ -121,7 +121,7 @@ impl LineStore {
     }
 }
 
-impl Queue {
+impl ConsoleLineQueue {
     /// Lines that this console was too slow for, so far.
     pub fn dropped(&self) -> u64 {
         self.dropped.get()
@@ -133,7 +133,7 @@ impl Queue {
     }
 
     /// The oldest batch that waits.
-    pub fn pop(&self) -> Option<Batch> {
+    pub fn pop(&self) -> Option<LineBatch> {
         let batch = self.batches.borrow_mut().pop_front()?;
         self.lines.set(self.lines.get() - batch.lines.len());
         Some(batch)
@@ -145,14 +145,14 @@ mod tests {
     use super::*;
     use rankdeck_types::ids::Generation;
 
-    fn batch(first: u64, count: u64) -> Batch {
+    fn batch(first: u64, count: u64) -> LineBatch {
         let lines = (first..first + count).map(|i| format!("line {i}")).collect();
         let times = vec![LinesRead { lines: count as u32, time_ms: first }];
-        Batch { rank: Rank(0), generation: Generation(0), first, lines, times }
+        LineBatch { rank: Rank(0), generation: Generation(0), first, lines, times }
     }
 
     #[test]
-    fn console_1_waiting_lines_are_bounded_and_the_oldest_are_dropped_and_counted() {
+    fn console_1_waiting_lines_are_bounded_and_drops_counted() {
         let mut store = LineStore::default();
         let queue = store.subscribe();
         for i in 0..100 {

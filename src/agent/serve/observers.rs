@@ -1,28 +1,27 @@
-//! What the agent observes of its ranks: samples, log lines, metrics, events, close looks.
+//! What the agent observes of its ranks: samples, log lines, metrics, events, inspections.
 //!
 //! Owner: the agent's loop. Every source has a thread or tasks of its own.
 
 use crate::inspect;
-use crate::observe::gpu::Gpus;
-use crate::observe::logs::{self, Batch, Logs};
-use crate::observe::metrics::{Follower, Picker, SILENCE};
-use crate::observe::sample::{self, Meeting, NumberedSample, Target, Targets, gpu_of};
-use crate::observe::secrets::Secrets;
-use crate::observe::visible;
+use crate::observe::gpu::{self, GpuWatch};
+use crate::observe::logs::{self, LineBatch, Logs};
+use crate::observe::metrics::{EventFileTailer, MetricExtractor, SILENCE};
+use crate::observe::sample::{self, NumberedSample, RendezvousAddr, SampledRank, SampledRanks, gpu_of};
+use crate::observe::secrets::LogSecrets;
 use crate::paths::RunPaths;
 use crate::paths::expand_in;
-use crate::serve::console::Order;
+use crate::serve::console::ConsoleOrder;
 use crate::serve::events::EventConnections;
 use crate::serve::line_store::LineStore;
-use crate::serve::log::say;
+use crate::serve::log_line;
 use crate::supervise::launch_prep::ranks_folder;
-use crate::supervise::lifecycle::{Lifecycle, RankLife};
-use crate::supervise::supervisor::Outcome;
+use crate::supervise::lifecycle::{HostRank, Lifecycle};
+use crate::supervise::supervisor::TaskResult;
 use crate::timing::Timing;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, RecordEvent};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
-use rankdeck_types::plan::{PlannedRank, ras_address};
+use rankdeck_types::plan::{PlannedBackend, PlannedRank, ras_address};
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
@@ -32,12 +31,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Most close looks at once: each is a thread per rank.
-const LOOKS: usize = 4;
+/// Most inspections at once: each is a thread per rank.
+const MOST_INSPECTIONS: usize = 4;
 /// The last events and log lines of a rank may take this long to arrive. The least time is for a connection
 /// that may not even be accepted yet.
 const LAST_EVENTS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long the last look at event files may take.
+/// Time limit of the last poll of event files.
 const LAST_FILES: Duration = Duration::from_secs(2);
 /// How long the reader of a log file may take to reach its end.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -47,36 +46,36 @@ const REMEMBERED_LINES: usize = 1000;
 /// What observers send to the loop.
 pub(crate) struct ObserverChannels {
     /// Log lines.
-    pub lines: mpsc::Receiver<Batch>,
+    pub lines: mpsc::Receiver<LineBatch>,
     /// Values from event files.
     pub metrics: mpsc::Receiver<RecordEvent>,
     /// Rounds of samples.
     pub samples: watch::Receiver<NumberedSample>,
 }
 
-/// See the module.
+/// Everything that observes the ranks.
 pub(crate) struct Observers {
     logs: Logs,
     lines: Rc<RefCell<LineStore>>,
     lost_lines: Arc<AtomicU64>,
-    targets: Targets,
+    targets: SampledRanks,
     events: EventConnections,
-    gpus: Gpus,
+    gpus: GpuWatch,
     metrics: mpsc::Sender<RecordEvent>,
-    /// Picks values from rank 0's lines, when rank 0 is here and the experiment asks for it.
-    picker: Option<Picker>,
+    /// Extracts metrics from rank 0's lines, if rank 0 is on this host and the experiment enables it.
+    picker: Option<MetricExtractor>,
     /// Follows rank 0's event files.
-    follower: Option<Follower>,
-    /// Held by every close look that is under way.
-    looks: Arc<()>,
+    follower: Option<EventFileTailer>,
+    /// One clone per running inspection.
+    inspections: Arc<()>,
 }
 
 impl Observers {
     /// Starts the threads that sample and read logs.
     ///
     /// Errors: a thread cannot be started.
-    pub fn new(timing: Timing, gpus: Gpus) -> io::Result<(Observers, ObserverChannels)> {
-        let (lines_in, lines) = mpsc::channel::<Batch>(256);
+    pub fn new(timing: Timing, gpus: GpuWatch) -> io::Result<(Observers, ObserverChannels)> {
+        let (lines_in, lines) = mpsc::channel::<LineBatch>(256);
         let (metrics_in, metrics) = mpsc::channel(1024);
         let lost_lines = Arc::new(AtomicU64::new(0));
         let lost = lost_lines.clone();
@@ -86,13 +85,13 @@ impl Observers {
             }
         };
         let notices = metrics_in.clone();
-        let tell = move |text: String| {
-            say(&text);
-            // When there is no room, the agent's log has it.
+        let report = move |text: String| {
+            log_line(&text);
+            // If the channel is full, the agent's log has it.
             let _ = notices.try_send(RecordEvent::Notice { text });
         };
-        let logs = Logs::start(lost_lines.clone(), deliver, tell)?;
-        let (events, targets) = (EventConnections::default(), Targets::default());
+        let logs = Logs::start(lost_lines.clone(), deliver, report)?;
+        let (events, targets) = (EventConnections::default(), SampledRanks::default());
         let (malformed, gate) = (events.malformed.clone(), events.gate.clone());
         let samples = sample::start(targets.clone(), gpus.clone(), malformed, gate, timing)?;
         let observers = Observers {
@@ -105,7 +104,7 @@ impl Observers {
             metrics: metrics_in,
             picker: None,
             follower: None,
-            looks: Arc::default(),
+            inspections: Arc::default(),
         };
         Ok((observers, ObserverChannels { lines, metrics, samples }))
     }
@@ -120,14 +119,14 @@ impl Observers {
         self.events.clone()
     }
 
-    /// A generation begins. A returned text says what cannot be observed.
-    pub fn begin(
+    /// Starts a generation. Returns what cannot be observed.
+    pub fn start(
         &mut self,
         spec: &LaunchSpec,
         ranks: Vec<Rank>,
         paths: &RunPaths,
         workdir: &Path,
-        secrets: Secrets,
+        secrets: LogSecrets,
     ) -> Option<String> {
         self.lines.borrow_mut().clear();
         let secrets = Arc::new(secrets);
@@ -136,19 +135,19 @@ impl Observers {
             self.logs.follow(*rank, spec.generation, path, secrets.clone());
         }
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
-        self.events.gate.begin();
+        self.events.gate.start();
         (self.picker, self.follower) = (None, None);
         // Metrics are rank 0's.
         if spec.plan.ranks.first().is_none_or(|rank| rank.node_rank != spec.node_rank) {
             return None;
         }
         let metrics = &spec.plan.experiment.metrics;
-        self.picker = Picker::new(metrics);
-        // Relative paths of a script begin where it runs.
-        let begin = ranks_folder(paths, workdir, spec.plan.experiment.launch.code.as_deref());
+        self.picker = MetricExtractor::new(metrics);
+        // Relative paths of a script start in its working directory.
+        let begin = ranks_folder(paths, workdir, spec.plan.experiment.launch.code.as_ref());
         let folder = expand_in(metrics.tensorboard.as_ref()?, &begin);
         let (sender, gate) = (self.metrics.clone(), self.events.gate.clone());
-        match Follower::start(folder, gate, SILENCE, move |event| drop(sender.blocking_send(event))) {
+        match EventFileTailer::start(folder, gate, SILENCE, move |event| drop(sender.blocking_send(event))) {
             Ok(follower) => {
                 self.follower = Some(follower);
                 None
@@ -157,12 +156,12 @@ impl Observers {
         }
     }
 
-    /// Tells the sampling thread which processes to look at.
+    /// Sets the processes that the sampling thread samples.
     pub fn aim(&self, lifecycle: &Lifecycle, paths: &RunPaths) {
         let generation = lifecycle.generation();
         let elsewhere = lifecycle.starts_elsewhere();
-        let target = |life: &RankLife| {
-            Some(Target {
+        let target = |life: &HostRank| {
+            Some(SampledRank {
                 rank: life.rank,
                 ident: life.ident.filter(|ident| ident.start > 0)?,
                 gpu: life.gpu,
@@ -170,14 +169,14 @@ impl Observers {
                 elsewhere,
             })
         };
-        let meeting = lifecycle.spec().map_or_else(Meeting::default, |spec| Meeting {
+        let meeting = lifecycle.spec().map_or_else(RendezvousAddr::default, |spec| RendezvousAddr {
             master: spec.master_addr.clone(),
             interface: spec
                 .plan
                 .hosts
                 .iter()
                 .find(|host| host.node_rank == spec.node_rank)
-                .and_then(|host| host.interface.clone()),
+                .and_then(|host| spec.plan.interface(host).map(str::to_owned)),
         });
         let world_size = lifecycle.spec().map_or(0, |spec| spec.plan.ranks.len());
         let targets = lifecycle.ranks().iter().filter_map(target).collect();
@@ -185,7 +184,7 @@ impl Observers {
     }
 
     /// Log lines of a rank have come.
-    pub fn read(&mut self, batch: &Batch) {
+    pub fn read(&mut self, batch: &LineBatch) {
         if let Some(picker) = self.picker.as_mut().filter(|_| batch.rank == Rank(0)) {
             batch.lines.iter().for_each(|line| picker.line(line));
         }
@@ -207,17 +206,17 @@ impl Observers {
         self.events.turn();
     }
 
-    /// Tells consoles how many lines were lost before they reached the store.
+    /// Updates, for consoles, the number of lines that were lost before they reached the store.
     pub fn count_lost_lines(&self) {
         self.lines.borrow_mut().dropped = self.lost_lines.load(Ordering::Relaxed);
     }
 
     /// Waits for a rank's last events and log lines, and reports them.
-    pub fn collect_exit_info(&self, rank: Rank, outcomes: mpsc::Sender<Outcome>) {
+    pub fn collect_exit_info(&self, rank: Rank, outcomes: mpsc::Sender<TaskResult>) {
         // Its page's last words are to be sampled before its end is recorded.
-        self.targets.look_now();
+        self.targets.sample_now();
         let (events, logs) = (self.events.clone(), self.logs.clone());
-        let files_read = self.follower.as_ref().filter(|_| rank == Rank(0)).map(Follower::look_now);
+        let files_read = self.follower.as_ref().filter(|_| rank == Rank(0)).map(EventFileTailer::poll_now);
         tokio::task::spawn_local(async move {
             let begun = Instant::now();
             while begun.elapsed() < LAST_EVENTS.0
@@ -233,41 +232,46 @@ impl Observers {
             logs.finish(rank, move |lines| drop(answer.send(lines)));
             let lines = tokio::time::timeout(LAST_LINES, lines).await;
             let lines = lines.ok().and_then(Result::ok).unwrap_or_default();
-            let _ = outcomes.send(Outcome::ExitInfo(rank, lines)).await;
+            let _ = outcomes.send(TaskResult::ExitInfo(rank, lines)).await;
         });
     }
 
-    /// Looks closely at some ranks, at all of this host when none is named, and answers `order`.
+    /// Inspects some ranks, all of this host when none is named, and answers `order`.
     ///
-    /// Errors: too many looks are under way.
+    /// Errors: too many inspections are running.
     pub fn inspect(
         &self,
         request: u64,
         ranks: &[Rank],
-        order: &Order,
+        order: &ConsoleOrder,
         lifecycle: &Lifecycle,
         paths: &RunPaths,
     ) -> Result<(), HintedError> {
-        if Arc::strong_count(&self.looks) > LOOKS {
+        if Arc::strong_count(&self.inspections) > MOST_INSPECTIONS {
             return Err(HintedError::new(
-                format!("{LOOKS} close looks at ranks are already under way on this host"),
-                "ask again in two seconds",
+                format!("{MOST_INSPECTIONS} inspections are already running on this host"),
+                "try again in two seconds",
             ));
         }
         let subjects = self.subjects(ranks, lifecycle, paths);
-        let (look, answers) = (self.looks.clone(), order.answers.clone());
+        let (running, answers) = (self.inspections.clone(), order.answers.clone());
         tokio::task::spawn_blocking(move || {
             let inspections = inspect::inspect(subjects);
             // A console that has left misses its answer and nothing else.
             let _ = answers.blocking_send(AgentMessage::Inspected { request, inspections });
-            drop(look);
+            drop(running);
         });
         Ok(())
     }
 
-    fn subjects(&self, ranks: &[Rank], lifecycle: &Lifecycle, paths: &RunPaths) -> Vec<inspect::Subject> {
+    fn subjects(
+        &self,
+        ranks: &[Rank],
+        lifecycle: &Lifecycle,
+        paths: &RunPaths,
+    ) -> Vec<inspect::InspectTarget> {
         let (lines, gpus) = (self.lines.borrow(), self.gpus.latest());
-        let nccl = lifecycle.spec().filter(|spec| spec.plan.backend == "nccl");
+        let nccl = lifecycle.spec().filter(|spec| spec.plan.backend() == PlannedBackend::Nccl);
         let lives = lifecycle.ranks();
         let ras = |own: Rank| -> Vec<String> {
             let Some(spec) = nccl else { return Vec::new() };
@@ -280,14 +284,14 @@ impl Observers {
         lives
             .iter()
             .filter(|life| ranks.is_empty() || ranks.contains(&life.rank))
-            .map(|life| inspect::Subject {
+            .map(|life| inspect::InspectTarget {
                 rank: life.rank,
                 ident: life.ident.filter(|ident| ident.start > 0 && life.exit.is_none()),
                 page: paths.page(lifecycle.generation(), life.rank),
                 elsewhere: lifecycle.starts_elsewhere(),
                 last_line: lines.last(life.rank),
                 gpu: {
-                    let planned = life.gpu.and_then(|index| visible::planned(index, &gpus));
+                    let planned = life.gpu.and_then(|index| gpu::planned_gpu(index, &gpus));
                     gpu_of(&gpus, &[life.ident.map_or(0, |ident| ident.pid)], planned.as_ref()).cloned()
                 },
                 ras: ras(life.rank),
@@ -302,7 +306,7 @@ impl Observers {
             if let Ok((first, lines, times)) =
                 logs::tail(&paths.rank_log(generation, life.rank), REMEMBERED_LINES)
             {
-                self.lines.borrow_mut().push(&Batch { rank: life.rank, generation, first, lines, times });
+                self.lines.borrow_mut().push(&LineBatch { rank: life.rank, generation, first, lines, times });
             }
         }
     }

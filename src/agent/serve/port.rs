@@ -3,23 +3,23 @@
 //!
 //! Owner: the agent of the first host, which holds one at a time. A Python rank takes seconds from its start
 //! to its store, and the port lies where the kernel takes ports for outgoing connections. A socket that is
-//! bound and does not listen keeps a port from those (`inet_hash_connect` passes over ports that somebody
+//! bound and does not listen keeps a port from those (`inet_hash_connect` skips ports that are
 //! bound) and from every `bind` without `SO_REUSEADDR`, while a server that sets `SO_REUSEADDR`, as PyTorch's
-//! store and ours do, may bind beside it (`inet_csk_bind_conflict`: both sockets reuse, and the older one
-//! does not listen). So may any other user's, and nothing can be had against that: a socket that listens
-//! would keep rank 0 out as well, and programs of the user take no descriptor. What can be had is to say who
-//! it was; a restart takes another port.
+//! store and ours do, may bind next to it (`inet_csk_bind_conflict`: both sockets reuse, and the older one
+//! does not listen). So may any other user's, and nothing prevents that: a socket that listens
+//! would keep rank 0 out as well, and programs of the user take no descriptor. The agent can only name the
+//! other user; a restart takes another port.
 
-use crate::paths::own_uid;
 use crate::proc;
+use rankdeck_proto::trust::own_uid;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::net::TcpSocket;
 
-/// The user that listens on a TCP port of this host, when that is another one than this. The kernel lets
-/// anybody bind beside a socket that does not listen; then rank 0 cannot, and its own error does not say who
-/// is in its way.
-pub fn stranger_on(port: u16) -> Option<u32> {
+/// Returns the other user that listens on a TCP port of this host. The kernel lets
+/// any user bind next to a socket that does not listen; then rank 0 cannot, and its own error does not name
+/// the other one.
+pub(crate) fn stranger_on(port: u16) -> Option<u32> {
     let own = own_uid();
     ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().find_map(|file| listener(&proc::text(file)?, port, own))
 }
@@ -38,7 +38,7 @@ fn listener(table: &str, port: u16, own: u32) -> Option<u32> {
 
 /// A port that is kept for rank 0; free again when dropped.
 #[derive(Debug)]
-pub struct ReservedPort {
+pub(crate) struct ReservedPort {
     port: u16,
     _bound: TcpSocket,
 }
@@ -78,8 +78,8 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = [0];
-        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut said).unwrap();
+        let mut byte = [0];
+        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut byte).unwrap();
         assert_eq!(stranger_on(reserved.port()), Some(61_003));
         drop(other.stdin.take());
         other.wait().unwrap();
@@ -87,7 +87,20 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_reuses_addresses_gets_it_and_nobody_else_does() {
+    fn launches_at_one_moment_get_ports_of_their_own() {
+        let find = || (0..200).map(|_| ReservedPort::find().unwrap()).collect::<Vec<_>>();
+        let held: Vec<Vec<ReservedPort>> = std::thread::scope(|scope| {
+            let agents: Vec<_> = (0..4).map(|_| scope.spawn(find)).collect();
+            agents.into_iter().map(|agent| agent.join().unwrap()).collect()
+        });
+        let mut ports: Vec<u16> = held.iter().flatten().map(ReservedPort::port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 800);
+    }
+
+    #[test]
+    fn reserved_port_goes_only_to_a_server_that_reuses_addresses() {
         let reserved = ReservedPort::find().unwrap();
         let port = reserved.port();
         let plain = TcpSocket::new_v4().unwrap();

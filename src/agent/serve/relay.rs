@@ -4,20 +4,20 @@
 //! Owner: the console's link. It understands nothing of what it carries, and ends when either side does.
 
 use rankdeck_proto::lines::{LineReader, PIECE, line};
+use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// The line that tells the reader that bytes follow.
-pub const MARKER: &str = "RANKDECK-RELAY";
+/// The line before the bytes.
+pub(crate) const MARKER: &str = "RANKDECK-RELAY";
 
 /// Runs until either side ends; with `lines`, both directions of the standard streams are lines of [`line`].
-pub fn run(socket: &Path, lines: bool) -> Result<(), HintedError> {
-    let stream = UnixStream::connect(socket).map_err(|error| {
+pub(crate) fn run(socket: &Path, lines: bool) -> Result<(), HintedError> {
+    let stream = trust::connect(socket).map_err(|error| {
         HintedError::new(
             format!("cannot reach the agent at {}: {error}", socket.display()),
-            "the agent may have ended; attach again",
+            "the agent may have ended: attach again",
         )
     })?;
     let failed = |error: io::Error| HintedError::new(format!("relay: {error}"), "attach again");
@@ -29,7 +29,7 @@ pub fn run(socket: &Path, lines: bool) -> Result<(), HintedError> {
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
         let _ = if lines { unfold(&mut input, &mut up) } else { copy(&mut input, &mut up) };
-        // The console is gone: the other direction has nobody to write to either.
+        // The console is gone: the other direction has no reader either.
         let _ = up.shutdown(std::net::Shutdown::Both);
     });
     let _ = if lines { fold(&mut &stream, &mut output) } else { copy(&mut &stream, &mut output) };

@@ -4,33 +4,33 @@
 //! processes of a step by their parents (`proctrack/linuxproc`) neither signals nor kills it when the job
 //! ends: the node goes to the next job with the old ranks on it. What the agent has instead is its *holder*,
 //! `agent hold`, the one process of the step. Slurm signals the holder before the end, and kills it at the
-//! end. That is cheaper and surer than asking the controller again and again: it works when the controller,
-//! the network or slurmd is gone, and costs nothing while the job lives. The controller is asked for the
+//! end. That is cheaper and more reliable than polling the controller: it works when the controller,
+//! the network or slurmd is gone, and costs nothing while the job runs. The controller is queried for the
 //! cause only then.
 //!
-//! - SLURM-1: when the step is told to end, the run is stopped cleanly; when the step is over after that, the
-//!   run is killed. A step that is over without a word (the job's `srun` may kill it before slurmd's signal
-//!   has arrived) leaves the ranks a moment for a clean stop. Each is recorded with the job and what Slurm
-//!   says about its end.
+//! - SLURM-1: when the step gets a signal, the run is stopped cleanly; when the step is over after that, the
+//!   run is killed. A step that ends without a signal (the job's `srun` may kill it before slurmd's signal
+//!   has arrived) leaves the ranks a moment for a clean stop. Each is recorded with the job and Slurm's
+//!   cause.
 
-use crate::proc::{self, Ident};
-use crate::supervise::helpers::Helpers;
-use crate::supervise::{groups, libtorch};
+use crate::proc::{self, ProcessKey};
+use crate::supervise::groups::{self, Helpers};
+use crate::supervise::libtorch;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// How long the controller may take to tell the cause.
+/// Time limit for the cause from the controller.
 pub(crate) const CAUSE: Duration = Duration::from_secs(5);
 
-/// How long the controller may have nothing to tell but that the job ends, and how often it is asked.
+/// How long the controller may report only that the job ends, and the polling interval.
 const SETTLED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(200));
 
 /// Milliseconds for a clean stop once the step is over.
 pub(crate) const MOMENT_MS: u64 = 5_000;
 
-/// See the module.
+/// The Slurm step that contains the agent.
 #[derive(Debug)]
 pub(crate) struct SlurmStep {
     job: Option<String>,
@@ -40,14 +40,14 @@ pub(crate) struct SlurmStep {
 impl SlurmStep {
     /// The step of a holder; `None` when the agent has none. A holder that is gone already is noticed at
     /// once.
-    pub fn of(holder: Option<Ident>) -> std::io::Result<Option<SlurmStep>> {
+    pub fn from_holder(holder: Option<ProcessKey>) -> std::io::Result<Option<SlurmStep>> {
         let Some(holder) = holder else { return Ok(None) };
         let pidfd = groups::pidfd(holder.pid)?;
         if proc::stat(holder.pid).is_none_or(|stat| stat.start != holder.start) {
             return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
         }
-        // SAFETY: the descriptor stays open for as long as the `OwnedFd` lives, and `AsyncFd` gives it away
-        // to nobody here.
+        // SAFETY: the descriptor stays open for as long as the `OwnedFd` lives, and `AsyncFd` does not give it
+        // away here.
         let holder = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?;
         Ok(Some(SlurmStep { job: std::env::var("SLURM_JOB_ID").ok(), holder }))
     }
@@ -64,13 +64,13 @@ impl SlurmStep {
         self.job.as_ref().map_or_else(|| "its Slurm step".to_owned(), |job| format!("Slurm job {job}"))
     }
 
-    /// A thread's work: what the controller says about the end of the job.
+    /// Returns a closure for a thread: queries the controller for the cause of the job's end.
     pub fn cause(&self, helpers: Helpers) -> impl FnOnce() -> String + Send + 'static {
         let (job, shown, nodes) = (self.job.clone(), self.job(), std::env::var("SLURM_JOB_NODELIST").ok());
         move || {
             let ask = |job: String| {
                 let words = ["scontrol", "show", "job", "--oneliner", &job].map(Into::into);
-                libtorch::ask(&words, CAUSE, &helpers).ok()
+                libtorch::run_helper(&words, CAUSE, &helpers).ok()
             };
             let asked = Instant::now();
             let (state, down) = loop {
@@ -82,32 +82,32 @@ impl SlurmStep {
                 std::thread::sleep(SETTLED.1);
             };
             match state {
-                Some(state) => format!("{shown} ends here: {state}{down}"),
-                None => format!("{shown} ends here; Slurm does not say why{down}"),
+                Some(state) => format!("{shown} is ending: {state}{down}"),
+                None => format!("{shown} is ending; cause unknown{down}"),
             }
         }
     }
 }
 
-/// Those of `nodes` that have failed: a job that is requeued for that does not say it.
+/// Returns those of `nodes` that have failed: a requeued job does not show this.
 fn nodes_down(nodes: String, helpers: &Helpers) -> Option<String> {
     let words =
         ["sinfo", "--noheader", "--Node", "--states=down,fail", "--format=%N %T (%E)", "--nodes", &nodes];
-    let said = libtorch::ask(&words.map(Into::into), CAUSE, helpers).ok()?;
-    let mut down: Vec<String> = said.lines().map(|line| line.trim().replacen(' ', " is ", 1)).collect();
+    let output = libtorch::run_helper(&words.map(Into::into), CAUSE, helpers).ok()?;
+    let mut down: Vec<String> = output.lines().map(|line| line.trim().replacen(' ', " is ", 1)).collect();
     // Once for each partition.
     down.dedup();
     (!down.is_empty()).then(|| down.join(", "))
 }
 
-/// Whether a state says why the job ends: while its processes are ended, it is COMPLETING whatever the cause.
+/// Whether a state is the cause of the job's end: while its processes end, it is COMPLETING whatever the cause.
 fn is_cause(state: Option<&str>) -> bool {
     state.is_some_and(|state| !["COMPLETING", "RUNNING"].contains(&state))
 }
 
 /// State and reason in the answer of `scontrol show job`.
-fn state(said: &str) -> Option<String> {
-    let value = |name: &str| said.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
+fn state(output: &str) -> Option<String> {
+    let value = |name: &str| output.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
     let state = value("JobState=")?;
     let reason = value("Reason=").filter(|reason| *reason != "None");
     Some(reason.map_or_else(|| state.to_owned(), |reason| format!("{state} ({reason})")))
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_controllers_answer_names_the_cause() {
-        let said = "JobId=7 JobName=wrap UserId=a(1) JobState=TIMEOUT Reason=TimeLimit Dependency=(null)";
-        assert_eq!(state(said).as_deref(), Some("TIMEOUT (TimeLimit)"));
+    fn controllers_answer_names_the_cause() {
+        let output = "JobId=7 JobName=wrap UserId=a(1) JobState=TIMEOUT Reason=TimeLimit Dependency=(null)";
+        assert_eq!(state(output).as_deref(), Some("TIMEOUT (TimeLimit)"));
         assert_eq!(state("JobState=CANCELLED Reason=None").as_deref(), Some("CANCELLED"));
         assert_eq!(state(""), None);
         assert!(is_cause(Some("TIMEOUT (TimeLimit)")) && is_cause(Some("COMPLETING (NodeFail)")));

@@ -7,8 +7,8 @@
 //!   survives the agent.
 //! - SPOOL-3: a disk that fails or hangs stops neither the agent nor its ranks: records wait in memory,
 //!   bounded, and are shown from there. Only beyond that bound are records lost, and then they are counted.
-//! - SPOOL-6: neither records nor the manifest wait for a disk to flush: who lists the runs of a host
-//!   (`rankdeck ps`) sees what the agent knows. A manifest that was saved before a record was appended is in
+//! - SPOOL-6: neither records nor the manifest wait for a disk to flush: a list of the host's runs
+//!   (`rankdeck ps`) shows the agent's state. A manifest that was saved before a record was appended is in
 //!   place before a reader is shown the record.
 //! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file. So is the file
 //!   ([`compaction`]).
@@ -16,16 +16,16 @@
 use crate::manifest;
 use crate::paths::RunPaths;
 use crate::serve::compaction::{self, ReadFrom};
-use crate::serve::flusher::Flusher;
-use crate::serve::log::say;
+use crate::serve::log_line;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::MAX_FRAME;
 use rankdeck_proto::message::{Record, RecordEvent};
+use rankdeck_proto::trust;
 use rankdeck_types::ids::Generation;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -41,13 +41,13 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// One record as it stands in the file, without the newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub(crate) struct SpoolLine {
     /// Its number.
     pub seq: u64,
     pub json: Arc<str>,
 }
 
-/// Where every so many records begin in the file.
+/// Offsets of every n-th record in the file.
 #[derive(Debug)]
 struct Index {
     stride: u64,
@@ -81,14 +81,14 @@ impl Index {
 }
 
 #[derive(Debug)]
-struct State {
-    recent: VecDeque<Line>,
+struct SpoolState {
+    recent: VecDeque<SpoolLine>,
     recent_bytes: usize,
     last: u64,
     on_disk: u64,
     failing: bool,
     lost: u64,
-    /// The file, and where records begin in this very file: it may be replaced by a shorter one.
+    /// The file, and the offsets of records in it: it may be replaced by a shorter one.
     file: Arc<File>,
     index: Index,
     /// Records that were left out of it so far.
@@ -100,37 +100,40 @@ struct State {
 
 #[derive(Debug)]
 struct SharedState {
-    state: Mutex<State>,
+    state: Mutex<SpoolState>,
     work: Condvar,
     visible: watch::Sender<u64>,
 }
 
 impl SharedState {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SpoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// See the module. Clones share one spool.
+/// The records of a node. Clones share one spool.
 #[derive(Debug, Clone)]
-pub struct Spool {
+pub(crate) struct Spool {
     shared: Arc<SharedState>,
 }
 
 impl Spool {
     /// Opens the spool of a node, repairs it, and hands every old record to `each`.
     pub fn open(paths: &RunPaths, each: impl FnMut(&Record)) -> io::Result<Spool> {
-        Spool::flushed_by(paths, each, File::sync_data)
+        Spool::flushed_by(Spool::file(paths)?, paths, each, File::sync_data)
+    }
+
+    fn file(paths: &RunPaths) -> io::Result<File> {
+        let mut how = OpenOptions::new();
+        trust::open(&paths.spool(), how.read(true).write(true).create(true).truncate(false))
     }
 
     fn flushed_by(
+        file: File,
         paths: &RunPaths,
         mut each: impl FnMut(&Record),
         flush: impl Fn(&File) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Spool> {
-        let path = paths.spool();
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
         let (mut index, file) = (Index::default(), Arc::new(file));
         let (last, length) = scan(&file, |record, offset| {
             index.note(record.seq, offset);
@@ -140,7 +143,7 @@ impl Spool {
             file.set_len(length)?;
         }
         let (visible, _) = watch::channel(last);
-        let state = State {
+        let state = SpoolState {
             recent: VecDeque::new(),
             recent_bytes: 0,
             last,
@@ -157,7 +160,7 @@ impl Spool {
         let shared = Arc::new(SharedState { state: Mutex::new(state), work: Condvar::new(), visible });
         let rewrite_at = compaction::FILE_BYTES;
         let (shared_too, paths, flusher) = (shared.clone(), paths.clone(), Flusher::start(flush)?);
-        let writer = Writer { shared: shared_too, file, length, rewrite_at, paths, flusher };
+        let writer = SpoolWriter { shared: shared_too, file, length, rewrite_at, paths, flusher };
         std::thread::Builder::new().name("spool".into()).spawn(move || writer.run())?;
         Ok(Spool { shared })
     }
@@ -169,17 +172,17 @@ impl Spool {
         let mut record = Record { seq, time: wall_time(), generation, event };
         let mut json = serde_json::to_string(&record).unwrap_or_default();
         if json.is_empty() || json.len() > MAX_FRAME - 64 {
-            let text = format!("a record of {} bytes was too long to keep", json.len());
+            let text = format!("a record of {} bytes was too long and was dropped", json.len());
             record.event = RecordEvent::Notice { text };
             json = serde_json::to_string(&record).unwrap_or_default();
         }
         state.last = seq;
         state.recent_bytes += json.len();
-        state.recent.push_back(Line { seq, json: json.into() });
+        state.recent.push_back(SpoolLine { seq, json: json.into() });
         trim(&mut state);
         let (failing, idle) = (state.failing, state.idle);
         drop(state);
-        // A writer that is at work looks again before it waits.
+        // A busy writer checks again before it waits.
         if idle {
             self.shared.work.notify_all();
         }
@@ -222,7 +225,7 @@ impl Spool {
 
     /// The records after `after`, at most about `bytes` of them; empty when there are none yet. Reads the
     /// file when they are old: call it where blocking is allowed.
-    pub fn read(&self, after: u64, bytes: usize) -> Vec<Line> {
+    pub fn read(&self, after: u64, bytes: usize) -> Vec<SpoolLine> {
         let (file, offset, upto) = {
             let state = self.shared.lock();
             let visible = *self.shared.visible.borrow();
@@ -239,11 +242,11 @@ impl Spool {
         let lines = BufReader::with_capacity(1 << 16, ReadFrom { file, offset })
             .lines()
             .map_while(Result::ok)
-            .filter_map(|json| Some(Line { seq: number(&json)?, json: json.into() }))
+            .filter_map(|json| Some(SpoolLine { seq: number(&json)?, json: json.into() }))
             .skip_while(|line| line.seq <= after)
             .take_while(|line| line.seq <= upto);
         let lines = match cut(lines, bytes) {
-            // Somebody damaged the file: what memory still has is better than nothing.
+            // The file is damaged: the records in memory are better than nothing.
             none if none.is_empty() => {
                 cut(self.shared.lock().recent.iter().filter(|line| line.seq > after).cloned(), bytes)
             }
@@ -282,7 +285,7 @@ impl Drop for Spool {
     }
 }
 
-fn cut(lines: impl Iterator<Item = Line>, bytes: usize) -> Vec<Line> {
+fn cut(lines: impl Iterator<Item = SpoolLine>, bytes: usize) -> Vec<SpoolLine> {
     let mut size = 0;
     lines
         .take_while(|line| {
@@ -294,7 +297,7 @@ fn cut(lines: impl Iterator<Item = Line>, bytes: usize) -> Vec<Line> {
 }
 
 /// Puts a record before `lines` that stands for those between `after` and them, where there are such.
-fn without_gap(after: u64, mut lines: Vec<Line>) -> Vec<Line> {
+fn without_gap(after: u64, mut lines: Vec<SpoolLine>) -> Vec<SpoolLine> {
     let Some(first) = lines.first() else { return lines };
     let begins = span(&first.json).map_or(first.seq, |(begins, _)| begins);
     if begins > after + 1 {
@@ -305,14 +308,14 @@ fn without_gap(after: u64, mut lines: Vec<Line>) -> Vec<Line> {
 }
 
 /// The record that stands for records that memory could not hold; `next` is the one after them.
-fn gap_line(first: u64, last: u64, next: &str) -> Line {
+fn gap_line(first: u64, last: u64, next: &str) -> SpoolLine {
     let next = serde_json::from_str::<Record>(next).ok();
     let (time, generation) = next.map_or((wall_time(), Generation(0)), |next| (next.time, next.generation));
     let record = compaction::omitted(first, last, time, generation);
-    Line { seq: last, json: serde_json::to_string(&record).unwrap_or_default().into() }
+    SpoolLine { seq: last, json: serde_json::to_string(&record).unwrap_or_default().into() }
 }
 
-fn trim(state: &mut State) {
+fn trim(state: &mut SpoolState) {
     while let Some(first) = state.recent.front() {
         let written = first.seq <= state.on_disk;
         let over = if written { KEPT_BYTES } else { WAITING_BYTES };
@@ -367,7 +370,7 @@ fn scan(file: &Arc<File>, mut each: impl FnMut(&Record, u64)) -> io::Result<(u64
     }
 }
 
-struct Writer {
+struct SpoolWriter {
     shared: Arc<SharedState>,
     file: Arc<File>,
     length: u64,
@@ -377,7 +380,7 @@ struct Writer {
     flusher: Flusher,
 }
 
-impl Writer {
+impl SpoolWriter {
     fn run(mut self) {
         loop {
             let (lines, manifest, closing) = {
@@ -389,7 +392,8 @@ impl Writer {
                 }
                 state.idle = false;
                 let from = state.on_disk;
-                let lines: Vec<Line> = state.recent.iter().filter(|line| line.seq > from).cloned().collect();
+                let lines: Vec<SpoolLine> =
+                    state.recent.iter().filter(|line| line.seq > from).cloned().collect();
                 (lines, state.manifest.take(), state.closing)
             };
             let saved = manifest.as_ref().map_or(Ok(()), |bytes| {
@@ -437,13 +441,13 @@ impl Writer {
                 self.rewrite_at = compaction::FILE_BYTES.max(length + compaction::FILE_BYTES / 4);
             }
             Err(error) => {
-                say(&format!("{} cannot be rewritten: {error}", self.paths.spool().display()));
+                log_line(&format!("{} cannot be rewritten: {error}", self.paths.spool().display()));
                 self.rewrite_at = self.length + compaction::FILE_BYTES / 4;
             }
         }
     }
 
-    fn write(&mut self, mut lines: Vec<Line>) -> io::Result<()> {
+    fn write(&mut self, mut lines: Vec<SpoolLine>) -> io::Result<()> {
         // Numbers that memory could not hold; `lost` has counted them.
         let on_disk = self.shared.lock().on_disk;
         lines = without_gap(on_disk, lines);
@@ -469,7 +473,7 @@ impl Writer {
 }
 
 #[cfg(test)]
-/// Every record of a spool that nobody writes to at the moment, for tests and for looking at a finished run.
+/// Returns every record of a spool without a writer, for tests and finished runs.
 fn records(path: &std::path::Path) -> io::Result<Vec<Record>> {
     let mut records = Vec::new();
     scan(&Arc::new(File::open(path)?), |record, _| records.push(record.clone()))?;
@@ -477,5 +481,224 @@ fn records(path: &std::path::Path) -> io::Result<Vec<Record>> {
 }
 
 #[cfg(test)]
-#[path = "spool_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use rankdeck_types::ids::NodeRank;
+    use std::io::Write;
+
+    fn place() -> (tempfile::TempDir, RunPaths) {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = RunPaths { run_dir: folder.path().into(), node: NodeRank(0) };
+        std::fs::create_dir(paths.node_dir()).unwrap();
+        (folder, paths)
+    }
+
+    fn notice(text: &str) -> RecordEvent {
+        RecordEvent::Notice { text: text.into() }
+    }
+
+    fn numbers(lines: &[SpoolLine]) -> Vec<u64> {
+        lines.iter().map(|line| line.seq).collect()
+    }
+
+    fn wait_until_visible(spool: &Spool, seq: u64) {
+        let begun = std::time::Instant::now();
+        while *spool.watch().borrow() < seq {
+            assert!(begun.elapsed() < Duration::from_secs(20), "record {seq} never became visible");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn spool_1_numbers_go_on_after_a_restart_and_a_torn_line() {
+        let (_folder, paths) = place();
+        let spool = Spool::open(&paths, |_| panic!("nothing there yet")).unwrap();
+        assert_eq!(
+            (spool.append(Generation(0), notice("a")), spool.append(Generation(0), notice("b"))),
+            (1, 2)
+        );
+        assert!(spool.flush(Duration::from_secs(20)));
+        drop(spool);
+        let mut file = OpenOptions::new().append(true).open(paths.spool()).unwrap();
+        file.write_all(br#"{"seq":3,"time":0,"gener"#).unwrap();
+        let mut seen = Vec::new();
+        let spool = Spool::open(&paths, |record| seen.push(record.seq)).unwrap();
+        assert_eq!(seen, [1, 2]);
+        assert_eq!(spool.append(Generation(1), notice("c")), 3);
+        assert!(spool.flush(Duration::from_secs(20)));
+        let all = records(&paths.spool()).unwrap();
+        assert_eq!(all.iter().map(|record| record.seq).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(all[2].event, notice("c"));
+    }
+
+    #[test]
+    fn readers_start_anywhere_whether_from_memory_or_from_the_file() {
+        let (_folder, paths) = place();
+        let spool = Spool::open(&paths, |_| {}).unwrap();
+        let long = "x".repeat(40_000);
+        for _ in 0..300 {
+            spool.append(Generation(0), notice(&long));
+        }
+        assert!(spool.flush(Duration::from_secs(60)));
+        assert!(!spool.is_recent(0), "twelve megabytes do not stay in memory");
+        let mut after = 0;
+        let mut seen = Vec::new();
+        loop {
+            let lines = spool.read(after, 100_000);
+            let Some(last) = lines.last() else { break };
+            after = last.seq;
+            seen.extend(numbers(&lines));
+        }
+        assert_eq!(seen, (1..=300).collect::<Vec<_>>());
+        assert_eq!(numbers(&spool.read(154, 1)), [155]);
+        assert_eq!(numbers(&spool.read(299, 1 << 20)), [300]);
+        assert_eq!(spool.read(300, 1 << 20), []);
+        drop(spool);
+        let again = Spool::open(&paths, |_| {}).unwrap();
+        assert_eq!(numbers(&again.read(298, 1 << 20)), [299, 300]);
+    }
+
+    /// A disk without space.
+    fn full() -> File {
+        OpenOptions::new().read(true).write(true).open("/dev/full").unwrap()
+    }
+
+    #[test]
+    fn spool_3_full_disk_costs_nothing_but_durability() {
+        let (_folder, paths) = place();
+        let spool = Spool::flushed_by(full(), &paths, |_| {}, File::sync_data).unwrap();
+        for i in 1..=20 {
+            assert_eq!(spool.append(Generation(0), notice("n")), i);
+        }
+        wait_until_visible(&spool, 20);
+        assert!(spool.is_failing() && spool.lost() == 0);
+        assert_eq!(numbers(&spool.read(0, 1 << 20)), (1..=20).collect::<Vec<_>>());
+        assert_eq!(numbers(&spool.read(15, 1 << 20)), [16, 17, 18, 19, 20]);
+        assert!(!spool.flush(Duration::from_millis(10)));
+    }
+
+    #[test]
+    fn spool_4_memory_stays_bounded_and_losses_are_counted() {
+        let mut index = Index { stride: 1, entries: Vec::new() };
+        for seq in 1..=100_000 {
+            index.note(seq, seq * 10);
+        }
+        assert!(index.entries.len() <= INDEX_ENTRIES);
+        for seq in [1, 2, 4_999, 100_000] {
+            let offset = index.before(seq);
+            assert!(offset <= seq * 10 && offset + index.stride * 10 > seq * 10, "record {seq} at {offset}");
+        }
+        let (_folder, paths) = place();
+        let spool = Spool::flushed_by(full(), &paths, |_| {}, File::sync_data).unwrap();
+        let long = "x".repeat(1_000_000);
+        for _ in 0..40 {
+            spool.append(Generation(0), notice(&long));
+        }
+        assert!(spool.lost() >= 5, "lost {}", spool.lost());
+        let kept = spool.shared.lock().recent_bytes;
+        assert!(kept <= WAITING_BYTES, "kept {kept}");
+    }
+
+    #[test]
+    fn record_too_long_for_a_frame_becomes_a_notice() {
+        let (_folder, paths) = place();
+        let spool = Spool::open(&paths, |_| {}).unwrap();
+        spool.append(Generation(0), notice(&"x".repeat(MAX_FRAME)));
+        assert!(spool.flush(Duration::from_secs(20)));
+        assert!(spool.read(0, 1)[0].json.len() < 300);
+    }
+
+    /// SPOOL-6: a disk that does not return from a flush, as a busy one for seconds and a broken one forever.
+    #[test]
+    fn spool_6_records_and_manifest_are_visible_during_a_flush() {
+        let (_folder, paths) = place();
+        let (held, hold) = std::sync::mpsc::channel::<()>();
+        let spool = Spool::flushed_by(
+            Spool::file(&paths).unwrap(),
+            &paths,
+            |_| {},
+            move |_| {
+                let _ = hold.recv();
+                Ok(())
+            },
+        )
+        .unwrap();
+        for world_size in 1..=20 {
+            let manifest = manifest::Manifest { world_size, ..manifest::Manifest::default() };
+            spool.save_manifest(manifest.bytes());
+            let seq = spool.append(Generation(0), notice("a"));
+            assert!(spool.flush(Duration::from_secs(20)));
+            assert_eq!(manifest::Manifest::load(&paths.manifest()), Some(manifest));
+            wait_until_visible(&spool, seq);
+        }
+        drop(held);
+    }
+
+    /// SPOOL-6: what a console has seen happen, another console finds in the manifest.
+    #[test]
+    fn spool_6_manifest_is_written_before_later_records() {
+        let (_folder, paths) = place();
+        let spool = Spool::open(&paths, |_| {}).unwrap();
+        for world_size in 1..=200 {
+            let manifest = manifest::Manifest { world_size, ..manifest::Manifest::default() };
+            spool.save_manifest(manifest.bytes());
+            wait_until_visible(&spool, spool.append(Generation(0), notice("a")));
+            assert_eq!(manifest::Manifest::load(&paths.manifest()), Some(manifest));
+        }
+    }
+}
+
+/// A thread that flushes the newest file that it was given. It ends with its owner, or, where the disk holds
+/// it, with the process.
+#[derive(Debug)]
+pub(crate) struct Flusher {
+    slot: Arc<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// The file that waits, and whether the owner is gone.
+    state: Mutex<(Option<File>, bool)>,
+    changed: Condvar,
+}
+
+impl Flusher {
+    pub(crate) fn start(flush: impl Fn(&File) -> io::Result<()> + Send + 'static) -> io::Result<Flusher> {
+        let slot = Arc::new(Slot::default());
+        let theirs = slot.clone();
+        std::thread::Builder::new().name("flush".into()).spawn(move || {
+            while let Some(file) = theirs.next() {
+                if let Err(error) = flush(&file) {
+                    log_line(&format!("cannot flush the manifest to disk: {error}"));
+                }
+            }
+        })?;
+        Ok(Flusher { slot })
+    }
+
+    /// Has it flushed; one that still waits for its turn was replaced by this one.
+    pub(crate) fn flush(&self, file: File) {
+        self.slot.state.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(file);
+        self.slot.changed.notify_one();
+    }
+}
+
+impl Slot {
+    fn next(&self) -> Option<File> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match std::mem::take(&mut state.0) {
+                Some(file) => return Some(file),
+                None if state.1 => return None,
+                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.slot.state.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.slot.changed.notify_one();
+    }
+}

@@ -2,21 +2,23 @@
 //! inside at once, also what forks while it is being killed, has left its session, cleared its environment or
 //! lost its parent (Linux 5.14, Documentation/admin-guide/cgroup-v2.rst).
 //!
-//! Owner: the agent, which makes it below its own group and removes it; its guard knows the path. Its name
-//! says whose it is, so that anybody who looks for what a dead agent has left finds it without being told.
+//! Owner: the agent, which makes it below its own group and removes it; its guard has the path. Its name
+//! contains its owner, so that a scan for leftovers of a dead agent finds it.
 //! Where there is none (no cgroup v2, not writable, an older kernel), the other layers stand alone.
 
-use crate::paths::{self, RunPaths};
+use crate::open_files::patiently;
+use crate::paths::RunPaths;
 use crate::proc;
+use rankdeck_proto::trust;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What the name of each group of ours begins with; the run directory's stem and the agent's name follow.
+/// Prefix of the name of every group of rankdeck; the run directory's stem and the agent's name follow.
 const PREFIX: &str = "rankdeck-";
-/// Most groups that a search looks at, and how deep it goes.
+/// Most groups of a search, and its depth.
 const SEARCHED: usize = 50_000;
 const DEPTH: usize = 16;
 /// How long a group may stay busy with processes that are just ending.
@@ -24,7 +26,7 @@ const EMPTYING: Duration = Duration::from_secs(1);
 
 /// A group that was made here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cgroup {
+pub(crate) struct Cgroup {
     path: PathBuf,
 }
 
@@ -47,12 +49,12 @@ impl Cgroup {
         usable.then_some(made)
     }
 
-    /// The group at a path that an agent has told its guard.
+    /// The group at a path that the guard got from its agent.
     pub fn at(path: PathBuf) -> Cgroup {
         Cgroup { path }
     }
 
-    /// Its folder.
+    /// Its directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -73,7 +75,7 @@ impl Cgroup {
     pub fn pids(&self) -> Vec<u32> {
         let mut found = Vec::new();
         walk(&self.path, &mut |folder| {
-            let listed = proc::text(folder.join("cgroup.procs")).unwrap_or_default();
+            let listed = patiently(|| proc::read(folder.join("cgroup.procs"))).unwrap_or_default();
             // Processes that this one cannot name are listed as 0.
             found.extend(listed.lines().filter_map(|pid| pid.parse::<u32>().ok()).filter(|pid| *pid > 0));
             true
@@ -106,11 +108,11 @@ fn remove(folder: &Path, depth: usize) -> bool {
 }
 
 fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = patiently(|| std::fs::read_dir(folder)).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
 }
 
-/// Shows `each` a group and, where it wants that, those inside.
+/// Calls `each` for a group and, if it returns `true`, for those inside.
 fn walk(top: &Path, each: &mut impl FnMut(&Path) -> bool) {
     let (mut todo, mut seen) = (vec![(top.to_owned(), 0)], 0);
     while let Some((folder, depth)) = todo.pop() {
@@ -123,13 +125,13 @@ fn walk(top: &Path, each: &mut impl FnMut(&Path) -> bool) {
 
 /// Every group that agents of this user have made on this machine, wherever they ran. The names alone would
 /// let another user have processes ended that are not ours.
-pub fn all() -> Vec<Cgroup> {
+pub(crate) fn all() -> Vec<Cgroup> {
     let mounts = proc::text("/proc/self/mountinfo").unwrap_or_default();
     let mut found = Vec::new();
     for (_, point) in mounts.lines().filter_map(cgroup2) {
         walk(Path::new(point), &mut |folder| {
             let named = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
-            if named && std::fs::metadata(folder).is_ok_and(|data| data.uid() == paths::own_uid()) {
+            if named && std::fs::metadata(folder).is_ok_and(|data| data.uid() == trust::own_uid()) {
                 found.push(Cgroup { path: folder.to_owned() });
             }
             !named
@@ -138,8 +140,8 @@ pub fn all() -> Vec<Cgroup> {
     found
 }
 
-/// Removes empty groups beside a new one whose agents were killed together with their guards, also where
-/// nobody knows their run directories any more.
+/// Removes empty sibling groups whose agents were killed together with their guards, also where
+/// their run directories are unknown.
 fn remove_abandoned(parent: &Path) {
     let is_dead = |folder: &PathBuf| {
         let name = folder.file_name()?.to_str()?.strip_prefix(PREFIX)?.to_owned();
@@ -153,7 +155,7 @@ fn remove_abandoned(parent: &Path) {
         .for_each(|folder| _ = remove(&folder, DEPTH));
 }
 
-/// The folder of this process's own group in the cgroup v2 tree.
+/// The directory of this process's own group in the cgroup v2 tree.
 fn own() -> Option<PathBuf> {
     let groups = proc::text("/proc/self/cgroup")?;
     let mounts = proc::text("/proc/self/mountinfo")?;
@@ -182,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_group_is_found_in_pure_hybrid_and_mounted_in_part() {
+    fn own_group_is_found_in_pure_hybrid_and_mounted_in_part() {
         let pure = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
         let hybrid = "25 24 0:22 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       26 24 0:23 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";

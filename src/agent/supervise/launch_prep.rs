@@ -1,34 +1,35 @@
-//! Getting a host ready for a launch: folders, the resolved experiment, code, libtorch, the trainer.
+//! Gets a host ready for a launch: the console's variables, directories, the resolved experiment, code, libtorch, the
+//! trainer.
 //!
 //! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing;
-//! [`PreparedHost::command`] says what is to be started.
+//! [`PreparedHost::command`] returns the command of a rank.
 
 use crate::hook;
 use crate::paths::RunPaths;
 use crate::supervise::libtorch;
-use crate::supervise::setup::{self, Container, Stage};
+use crate::supervise::setup::{self, Container, ScriptContext};
 use crate::supervise::spawn::RankCommand;
 use rankdeck_proto::folders::create_private;
-use rankdeck_proto::message::{LaunchSpec, Private};
-use rankdeck_proto::pack;
+use rankdeck_proto::message::{LaunchSecrets, LaunchSpec};
 use rankdeck_proto::process::HIDDEN;
 use rankdeck_proto::secret::GroupSecret;
+use rankdeck_proto::{pack, trust};
+use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
-use rankdeck_types::variables::WantedVariables;
+use rankdeck_types::variables::{RequestedVariables, Values};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What an agent knows about its host from its start.
+/// Facts about the host, fixed at the agent's start.
 #[derive(Debug, Clone)]
 pub(crate) struct HostFacts {
     /// Files of this node.
     pub paths: RunPaths,
-    /// Working folder of the ranks.
+    /// Working directory of the ranks.
     pub workdir: PathBuf,
     /// Event socket.
     pub events: PathBuf,
@@ -43,18 +44,18 @@ pub(crate) struct HostFacts {
 pub(crate) struct PreparedHost {
     facts: HostFacts,
     host: PlannedHost,
-    /// Where the ranks run: their own copy of pushed code, or the working folder.
+    /// Where the ranks run: their own copy of pushed code, or the working directory.
     folder: PathBuf,
     /// Where libtorch is, when the ranks need it on their library path.
     libtorch: Option<PathBuf>,
     /// The built-in trainer on this host, when there is one.
     trainer: Option<PathBuf>,
-    /// The folder of the hook for Python ranks, where it is wanted.
+    /// The directory of the hook for Python ranks, where it is enabled.
     hook: Option<PathBuf>,
-    /// The secret that the ranks of this generation know each other by, and values of the console's
+    /// The shared secret of this generation's ranks, and values of the console's
     /// variables. Only in memory: a launch is never repeated from records.
-    private: Private,
-    /// What could not be prepared although the launch goes on.
+    private: LaunchSecrets,
+    /// What could not be prepared; the launch continues.
     pub notices: Vec<String>,
 }
 
@@ -66,9 +67,17 @@ impl PreparedHost {
         rank: &PlannedRank,
         inherited: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<RankCommand, String> {
+        let is_foreign = |name: &OsString| !name.to_string_lossy().starts_with("RANKDECK_");
+        let inherited: BTreeMap<OsString, OsString> =
+            inherited.filter(|(name, _)| is_foreign(name)).collect();
+        let visible = inherited
+            .get(&OsString::from("CUDA_VISIBLE_DEVICES"))
+            .map(|list| list.to_string_lossy().into_owned())
+            .filter(|list| !list.is_empty());
+        let visible = visible.as_deref();
         Ok(RankCommand {
-            argv: self.argv(spec, rank)?,
-            env: self.environment(spec, rank, inherited),
+            argv: self.argv(spec, rank, visible)?,
+            env: self.environment(spec, rank, inherited, visible),
             workdir: self.folder.clone(),
             log: self.facts.paths.rank_log(spec.generation, rank.rank),
             // Checkpoints, replay and TensorBoard files are private; programs of the user decide for
@@ -77,23 +86,35 @@ impl PreparedHost {
         })
     }
 
-    fn argv(&self, spec: &LaunchSpec, rank: &PlannedRank) -> Result<Vec<OsString>, String> {
+    fn argv(
+        &self,
+        spec: &LaunchSpec,
+        rank: &PlannedRank,
+        visible: Option<&str>,
+    ) -> Result<Vec<OsString>, String> {
         let argv: Vec<OsString> = if spec.plan.is_builtin() {
             let trainer = self.trainer.as_ref().ok_or_else(|| {
                 let host = &self.host.host.name;
-                format!("no rankdeck-trainer on host {host}; put it beside the rankdeck executable there")
+                format!(
+                    "rankdeck-trainer not found on host {host}; install it next to the rankdeck executable"
+                )
             })?;
             vec![trainer.into(), "--config".into(), self.facts.paths.experiment(spec.generation).into()]
         } else {
-            spec.plan.experiment.launch.command.iter().map(OsString::from).collect()
+            spec.plan.experiment.filled_launch().command.into_iter().map(OsString::from).collect()
         };
-        let container = self.container(spec, rank);
-        let stage = Stage { workdir: &self.facts.workdir, folder: &self.folder, container, look_only: false };
+        let container = self.container(spec, rank, visible);
+        let stage = ScriptContext {
+            workdir: &self.facts.workdir,
+            folder: &self.folder,
+            container,
+            probe_only: false,
+        };
         Ok(setup::command(&self.host.host.setup, &stage, argv))
     }
 
-    /// What a container of this rank has to see.
-    fn container(&self, spec: &LaunchSpec, rank: &PlannedRank) -> Container<'_> {
+    /// Returns the directories and variables that a container of this rank needs.
+    fn container(&self, spec: &LaunchSpec, rank: &PlannedRank, visible: Option<&str>) -> Container<'_> {
         if self.host.host.setup.container.is_none() {
             return Container::default();
         }
@@ -108,34 +129,25 @@ impl PreparedHost {
         Container {
             name: setup::container_name(&spec.plan.run, spec.generation, rank.rank),
             folders,
-            variables: self.environment(spec, rank, std::iter::empty()).into_keys().collect(),
+            variables: self.environment(spec, rank, BTreeMap::new(), visible).into_keys().collect(),
             gpu: rank.gpu.is_some(),
         }
     }
 
-    /// In the order in which later ones win: what the agent inherits, what the plan says, what the user set,
-    /// paths that only this host knows.
+    /// Returns the environment of a rank. Later ones win: the agent's own environment, the plan, the user's
+    /// variables, paths of this host. `visible`: GPUs that the agent may use, as `CUDA_VISIBLE_DEVICES` lists
+    /// them.
     fn environment(
         &self,
         spec: &LaunchSpec,
         rank: &PlannedRank,
-        inherited: impl Iterator<Item = (OsString, OsString)>,
+        inherited: BTreeMap<OsString, OsString>,
+        visible: Option<&str>,
     ) -> BTreeMap<OsString, OsString> {
-        let planned =
-            rank_environment(&spec.plan, rank, spec.generation, &spec.master_addr, spec.master_port);
-        let foreign = |name: &OsString| !name.to_string_lossy().starts_with("RANKDECK_");
-        let mut env: BTreeMap<OsString, OsString> = inherited.filter(|(name, _)| foreign(name)).collect();
-        // Slurm, or the user, names the GPUs that are theirs in this variable; indices of the plan count
-        // among those.
-        let given = env.get(&OsString::from("CUDA_VISIBLE_DEVICES")).filter(|list| !list.is_empty()).cloned();
-        env.extend(planned.iter().map(|(name, value)| (name.into(), value.into())));
-        if let (Some(given), Some(indices)) = (given, planned.get("CUDA_VISIBLE_DEVICES")) {
-            let named = among(indices, &given.to_string_lossy());
-            let device = planned.get("RANKDECK_DEVICE").map_or("", String::as_str);
-            let own = format!("{}-{}-{}", spec.plan.run, rank.node_rank, rank.local_rank);
-            let named = devices(&named, device, own);
-            env.extend(named.into_iter().map(|(name, value)| (name.into(), value.into())));
-        }
+        let LaunchSpec { plan, generation, master_addr, master_port, .. } = spec;
+        let planned = rank_environment(plan, rank, *generation, master_addr, *master_port, visible);
+        let mut env = inherited;
+        env.extend(planned.into_iter().map(|(name, value)| (name.into(), value.into())));
         let users = user_environment(&spec.plan, &self.host);
         env.extend(users.into_iter().map(|(name, value)| (name.into(), value.into())));
         env.extend(self.private.variables.reveal().map(|(name, value)| (name.into(), value.into())));
@@ -162,10 +174,10 @@ impl PreparedHost {
         if let Some(secret) = &self.private.secret {
             own(GroupSecret::VARIABLE, secret.to_hex().into());
         }
-        let wanted = WantedVariables::new(&spec.plan.experiment.launch, &self.host.host);
-        if !wanted.is_empty() {
+        let requested = RequestedVariables::new(&spec.plan.experiment.filled_launch(), &self.host.host);
+        if !requested.is_empty() {
             // Who shows an environment leaves their values out (REACH-1).
-            own(HIDDEN, wanted.names().collect::<Vec<_>>().join(",").into());
+            own(HIDDEN, requested.names().collect::<Vec<_>>().join(",").into());
         }
         if let Some(resume) = &spec.resume {
             own("RANKDECK_RESUME", resume.into());
@@ -174,7 +186,7 @@ impl PreparedHost {
     }
 }
 
-/// Puts a folder at the front of a variable that lists folders.
+/// Puts a directory at the front of a variable that lists directories.
 fn prepend(env: &mut BTreeMap<OsString, OsString>, name: &str, folder: &Path) {
     let mut list = folder.as_os_str().to_owned();
     if let Some(rest) = env.get(&OsString::from(name)).filter(|rest| !rest.is_empty()) {
@@ -184,62 +196,38 @@ fn prepend(env: &mut BTreeMap<OsString, OsString>, name: &str, folder: &Path) {
     env.insert(name.into(), list);
 }
 
-/// Indices of a plan as names out of a list of visible devices: `0,2` of `4,5,6` is `4,6`. Without a list
-/// they stay as they are.
-pub(crate) fn among(planned: &str, given: &str) -> String {
-    let given: Vec<&str> = given.split(',').map(str::trim).collect();
-    let entry = |index: usize| given.get(index).copied().filter(|name| !name.is_empty());
-    let name = |index: &str| index.parse().ok().and_then(entry);
-    planned.split(',').map(|index| name(index).unwrap_or(index)).collect::<Vec<_>>().join(",")
-}
-
-/// Variables of a rank with `device` of those that are `named`. Of instances of MIG it sees its own alone: a
-/// process can use one only. `own` is a name that no other rank has.
-fn devices(named: &str, device: &str, own: String) -> Vec<(&'static str, String)> {
-    const LIST: &str = "CUDA_VISIBLE_DEVICES";
-    let place = device.strip_prefix("cuda:").and_then(|place| place.parse().ok());
-    let has_instances = named.split(',').any(|entry| entry.starts_with("MIG-"));
-    match place.and_then(|place| named.split(',').nth(place)).filter(|_| has_instances) {
-        None => vec![(LIST, named.to_owned())],
-        Some(instance) => vec![
-            (LIST, instance.to_owned()),
-            ("RANKDECK_DEVICE", "cuda:0".to_owned()),
-            // A script takes `cuda:LOCAL_RANK`.
-            ("LOCAL_RANK", "0".to_owned()),
-            // As for ranks that share a GPU: to NCCL, all instances on a GPU are that GPU.
-            ("NCCL_HOSTID", own),
-        ],
-    }
-}
-
 /// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
-pub(crate) fn prepare(facts: HostFacts, spec: &LaunchSpec, private: Private) -> Result<PreparedHost, String> {
-    let told = |error: HintedError| format!("{} ({})", error.error, error.hint);
+pub(crate) fn prepare(
+    facts: HostFacts,
+    spec: &LaunchSpec,
+    private: LaunchSecrets,
+) -> Result<PreparedHost, String> {
+    let one_line = |error: HintedError| format!("{} ({})", error.error, error.hint);
     let host = spec
         .plan
         .hosts
         .iter()
         .find(|host| host.node_rank == spec.node_rank)
-        .ok_or_else(|| format!("the plan has no node {}", spec.node_rank))?
+        .ok_or_else(|| format!("node {} is not in the plan", spec.node_rank))?
         .clone();
     let generation_dir = facts.paths.generation_dir(spec.generation);
-    create_private(&generation_dir).map_err(told)?;
+    create_private(&generation_dir).map_err(one_line)?;
     if spec.plan.is_builtin() {
-        // The built-in trainer writes these beside the node folders.
+        // The built-in trainer writes these next to the node directories.
         for folder in ["checkpoints", "tensorboard"] {
-            create_private(&facts.paths.run_dir.join(folder)).map_err(told)?;
+            create_private(&facts.paths.run_dir.join(folder)).map_err(one_line)?;
         }
     }
     write_experiment(&facts.paths.experiment(spec.generation), spec)?;
-    // A program of the user brings its own libraries, unless hosts.toml says which.
-    let libtorch = if spec.plan.is_builtin() || host.libtorch.is_some() {
-        libtorch::find(host.libtorch.as_deref(), &facts.workdir).map_err(told)?
+    // A program of the user brings its own libraries, unless hosts.toml sets them.
+    let libtorch = if spec.plan.is_builtin() || host.libtorch().is_some() {
+        libtorch::find(host.libtorch(), &facts.workdir).map_err(one_line)?
     } else {
         None
     };
     let mut notices = Vec::new();
-    let wants_hook = !spec.plan.is_builtin() && spec.plan.experiment.watch.python_hook;
-    let hook = wants_hook.then(|| hook::install(&generation_dir)).and_then(|installed| {
+    let has_hook = !spec.plan.is_builtin() && spec.plan.experiment.watch.python_hook;
+    let hook = has_hook.then(|| hook::install(&generation_dir)).and_then(|installed| {
         // Without the hook less is seen; that must not keep a run from starting.
         installed
             .map_err(|error| notices.push(format!("cannot install the hook for Python ranks: {error}")))
@@ -247,7 +235,7 @@ pub(crate) fn prepare(facts: HostFacts, spec: &LaunchSpec, private: Private) -> 
     });
     let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(libtorch::trainer);
     let folder = match &spec.plan.experiment.launch.code {
-        Some(code) => code_folder(&facts.paths, code).map_err(told)?,
+        Some(code) => unpack_code(&facts.paths, code).map_err(one_line)?,
         None => facts.workdir.clone(),
     };
     Ok(PreparedHost { facts, host, folder, libtorch, trainer, hook, private, notices })
@@ -255,43 +243,105 @@ pub(crate) fn prepare(facts: HostFacts, spec: &LaunchSpec, private: Private) -> 
 
 fn write_experiment(path: &Path, spec: &LaunchSpec) -> Result<(), String> {
     let text = toml::to_string(&spec.plan.experiment)
-        .map_err(|error| format!("the experiment cannot be written as TOML: {error}"))?;
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
+        .map_err(|error| format!("cannot write the experiment as TOML: {error}"))?;
+    trust::open(path, OpenOptions::new().write(true).create(true).truncate(true))
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// Where ranks run: in the run's own copy of pushed code, else in the working folder.
-pub(crate) fn ranks_folder(paths: &RunPaths, workdir: &Path, code: Option<&str>) -> PathBuf {
-    match code.and_then(|code| code.strip_prefix(pack::BY_HASH)) {
-        Some(hash) => {
-            let short: String = hash.chars().take(16).collect();
-            paths.node_dir().join(format!("code-{short}"))
-        }
-        None => workdir.to_owned(),
+/// Returns the directory that ranks run in: the run's own copy of an uploaded pack, else the working
+/// directory.
+pub(crate) fn ranks_folder(paths: &RunPaths, workdir: &Path, code: Option<&Code>) -> PathBuf {
+    match code {
+        Some(Code::Pack(hash)) => pack_folder(paths, hash),
+        Some(Code::Path(_)) | None => workdir.to_owned(),
     }
 }
 
-/// The run's own copy of the pushed code, in which its ranks work. It is unpacked once, and kept over
-/// restarts.
-fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, HintedError> {
-    let absent = |what: &str| {
-        HintedError::new(format!("code {what} is not on this host"), "`rankdeck push EXPERIMENT` brings it")
+fn pack_folder(paths: &RunPaths, hash: &str) -> PathBuf {
+    paths.node_dir().join(format!("code-{}", short(hash)))
+}
+
+fn short(hash: &str) -> String {
+    hash.chars().take(16).collect()
+}
+
+/// Unpacks the run's own copy of an uploaded pack, in which its ranks work. Restarts reuse it.
+fn unpack_code(paths: &RunPaths, code: &Code) -> Result<PathBuf, HintedError> {
+    let absent = |name: &str| {
+        HintedError::new(
+            format!("code {name} is not on this host"),
+            "upload it with `rankdeck push EXPERIMENT`",
+        )
     };
-    let hash = code.strip_prefix(pack::BY_HASH).ok_or_else(|| absent(code))?;
-    let short: String = hash.chars().take(16).collect();
-    let folder = ranks_folder(paths, Path::new(""), Some(code));
+    let hash = match code {
+        Code::Pack(hash) => hash,
+        Code::Path(path) => return Err(absent(path)),
+    };
+    let folder = pack_folder(paths, hash);
     if folder.is_dir() {
         return Ok(folder);
     }
-    let pack = pack::cached(hash).ok_or_else(|| absent(&short))?;
+    let pack = pack::cached(hash).ok_or_else(|| absent(&short(hash)))?;
     pack::unpack(&pack, hash, &folder)?;
     Ok(folder)
+}
+
+/// The variables that the latest launch requested, and their values: the next generation has them too when the console
+/// that starts it does not. In memory only, as long as the agent lives (SECRET-1).
+#[derive(Default)]
+pub(crate) struct LaunchVariables {
+    requested: RequestedVariables,
+    values: Values,
+}
+
+impl LaunchVariables {
+    /// Completes what a console hands over by what an earlier one did, and keeps it. `inherited`: variables
+    /// that ranks have from the agent.
+    ///
+    /// Errors: a rank would be started without a variable that the plan names.
+    pub fn complete(
+        &mut self,
+        spec: &LaunchSpec,
+        values: &mut Values,
+        inherited: &dyn Fn(&str) -> bool,
+    ) -> Result<(), HintedError> {
+        let requested = requested_variables(spec);
+        values.complete(&self.values, |name| requested.agrees(&self.requested, name));
+        let lacking: Vec<&str> = requested
+            .names()
+            .filter(|name| !(values.has(name) || requested.passes(name) && inherited(name)))
+            .collect();
+        if !lacking.is_empty() {
+            return Err(HintedError::new(
+                format!("cannot start ranks: {} not set and not part of the launch", lacking.join(", ")),
+                "`export` it in the console's shell, then restart",
+            ));
+        }
+        *self = LaunchVariables { requested, values: values.clone() };
+        Ok(())
+    }
+
+    /// Names of variables that the next ranks of the same plan would have without a console.
+    pub fn names(&self, spec: &LaunchSpec, inherited: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let requested = requested_variables(spec);
+        let has = |name: &&str| {
+            self.values.has(name) && requested.agrees(&self.requested, name)
+                || requested.passes(name) && inherited(name)
+        };
+        requested.names().filter(has).map(str::to_owned).collect()
+    }
+}
+
+fn requested_variables(spec: &LaunchSpec) -> RequestedVariables {
+    let host = spec.plan.hosts.get(spec.node_rank.index());
+    let launch = spec.plan.experiment.filled_launch();
+    host.map(|planned| RequestedVariables::new(&launch, &planned.host)).unwrap_or_default()
+}
+
+/// The agent's own environment has it, and ranks inherit that.
+pub(crate) fn is_inherited(name: &str) -> bool {
+    std::env::var_os(name).is_some()
 }
 
 #[cfg(test)]
@@ -316,7 +366,10 @@ mod tests {
             libtorch: Some("/lt".into()),
             trainer: Some("/bin/rankdeck-trainer".into()),
             hook: Some("/w/py".into()),
-            private: Private { secret: GroupSecret::from_hex(&"5e".repeat(32)), ..Private::default() },
+            private: LaunchSecrets {
+                secret: GroupSecret::from_hex(&"5e".repeat(32)),
+                ..LaunchSecrets::default()
+            },
             notices: Vec::new(),
         }
     }
@@ -339,7 +392,6 @@ mod tests {
                 experiment: toml::from_str(&text).unwrap(),
                 hosts: vec![],
                 ranks: vec![],
-                backend: "tcp".into(),
                 sizes: vec![],
             },
         }
@@ -357,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_cannot_be_installed_is_told_and_keeps_no_run_from_starting() {
+    fn failed_hook_installation_is_a_notice() {
         let folder = tempfile::tempdir().unwrap();
         let facts = HostFacts {
             paths: RunPaths { run_dir: folder.path().into(), node: NodeRank(1) },
@@ -367,7 +419,7 @@ mod tests {
         spec.plan.hosts = vec![host(&[])];
         std::fs::create_dir_all(facts.paths.generation_dir(spec.generation)).unwrap();
         std::fs::write(facts.paths.generation_dir(spec.generation).join("python"), "in the way").unwrap();
-        let ready = prepare(facts, &spec, Private::default()).unwrap();
+        let ready = prepare(facts, &spec, LaunchSecrets::default()).unwrap();
         assert!(ready.hook.is_none() && ready.notices[0].contains("hook"), "{:?}", ready.notices);
     }
 
@@ -407,24 +459,28 @@ mod tests {
     }
 
     #[test]
-    fn indices_of_the_plan_count_among_slurms_devices() {
-        assert_eq!(among("0,2", "4,5,6"), "4,6");
-        assert_eq!(among("0", "GPU-8932f937"), "GPU-8932f937");
-        assert_eq!(among("3", "4,5"), "3", "a plan that does not fit is the driver's to refuse");
-        assert_eq!(among("0,2", ""), "0,2", "there is no list");
-        let of = |named, device| devices(named, device, "own".into());
-        assert_eq!(of("4,6", "cuda:1"), [("CUDA_VISIBLE_DEVICES", "4,6".to_owned())]);
-        let second = of("MIG-a,MIG-b", "cuda:1");
-        assert_eq!(second[0], ("CUDA_VISIBLE_DEVICES", "MIG-b".to_owned()), "a process can use one instance");
-        assert_eq!(second[1], ("RANKDECK_DEVICE", "cuda:0".to_owned()));
-        assert_eq!(second[2], ("LOCAL_RANK", "0".to_owned()), "what a script calls its GPU");
+    fn inherited_visible_devices_name_the_planned_gpus() {
+        let mut host = host(&[]);
+        host.host.setup.container = Some("docker image:1".into());
+        let mut spec = spec("[\"true\"]");
+        spec.plan.ranks = vec![RANK];
+        let started = |visible: &str| {
+            let inherited = [(OsString::from("CUDA_VISIBLE_DEVICES"), OsString::from(visible))];
+            prepared(host.clone()).command(&spec, &RANK, inherited.into_iter()).unwrap()
+        };
+        let list = |command: &RankCommand| command.env[&OsString::from("CUDA_VISIBLE_DEVICES")].clone();
+        assert_eq!(list(&started("4,5")), "5");
+        assert_eq!(list(&started("")), "1");
+        let instance = started("MIG-a,MIG-b");
+        assert_eq!(list(&instance), "MIG-b");
+        assert!(instance.argv[2].to_str().unwrap().contains("--env NCCL_HOSTID"), "{:?}", instance.argv);
     }
 
     #[test]
-    fn a_container_sees_the_run_and_inherits_what_the_rank_is_told_but_no_value() {
+    fn container_inherits_variables_by_name_only() {
         let mut host = host(&[("TOKEN", "hidden")]);
         host.host.setup.container = Some("docker --shm-size 8g image:1".into());
-        let argv = prepared(host).argv(&spec("[\"python\", \"a b.py\"]"), &RANK).unwrap();
+        let argv = prepared(host).argv(&spec("[\"python\", \"a b.py\"]"), &RANK, None).unwrap();
         let script = argv[2].to_str().unwrap();
         let last = script.lines().last().unwrap();
         for part in [
@@ -443,17 +499,17 @@ mod tests {
     }
 
     #[test]
-    fn what_the_built_in_trainer_writes_is_private() {
+    fn files_of_the_built_in_trainer_are_private() {
         let mask =
             |command| prepared(host(&[])).command(&spec(command), &RANK, std::iter::empty()).unwrap().umask;
         assert_eq!((mask("[]"), mask("[\"true\"]")), (0o077, 0o022));
     }
 
     #[test]
-    fn the_built_in_trainer_gets_the_resolved_experiment() {
-        let built_in = prepared(host(&[])).argv(&spec("[]"), &RANK).unwrap();
+    fn built_in_trainer_gets_the_resolved_experiment() {
+        let built_in = prepared(host(&[])).argv(&spec("[]"), &RANK, None).unwrap();
         assert_eq!(built_in, ["/bin/rankdeck-trainer", "--config", "/w/runs/t/node1/gen2/experiment.toml"]);
         let without = PreparedHost { trainer: None, ..prepared(host(&[])) };
-        assert!(without.argv(&spec("[]"), &RANK).unwrap_err().contains("host b"));
+        assert!(without.argv(&spec("[]"), &RANK, None).unwrap_err().contains("host b"));
     }
 }

@@ -1,45 +1,44 @@
 //! What agents of a node may have left: everything that leads to their processes when agent and guard are
 //! gone.
 //!
-//! Owner: the agent that follows, `agent list` and `agent sweep`. A process that was forked twice, has a
-//! session of its own and an environment of its own carries no mark and has no parent that knows it. Two
+//! Owner: the next agent, `agent list` and `agent sweep`. A process that was forked twice, has its own
+//! session and its own environment carries no tag and has no parent of the run. Two
 //! things still lead to it: the control group of its agent, and where there was none, a file in which the
-//! guard notes what it sees below its agent.
+//! guard notes the processes below its agent.
 //!
-//! - LEFT-1: whoever looks for what a dead agent has left looks by mark, in the control groups of every agent
-//!   of that node, and by what the last guard noted.
-//! - LEFT-2: a note is written and read only in a folder that is this user's alone: it says whom to kill.
+//! - LEFT-1: a scan for leftovers of a dead agent uses tags, the control groups of every agent
+//!   of that node, and the last guard's notes.
+//! - LEFT-2: a note is written and read only in a directory of this user: its processes get killed.
 
 use crate::manifest::Manifest;
-use crate::paths::{self, RunPaths};
-use crate::proc::{self, Ident};
+use crate::paths::RunPaths;
+use crate::proc::{self, ProcessKey};
 use crate::supervise::cgroup::Cgroup;
-use crate::supervise::sweep::{self, Mark, Scope};
+use crate::supervise::process_scan::{self, RunTag, ScanScope};
 use rankdeck_proto::message::Survivor;
+use rankdeck_proto::trust;
 use rankdeck_types::ids::{Rank, RunId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What was below an agent while it lived.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SeenProcesses {
+pub(crate) struct SeenProcesses {
     /// Every process.
-    pub members: BTreeSet<Ident>,
+    pub members: BTreeSet<ProcessKey>,
     /// Those that lead a session.
-    pub sessions: BTreeMap<Ident, Option<Rank>>,
+    pub sessions: BTreeMap<ProcessKey, Option<Rank>>,
 }
 
 impl SeenProcesses {
     /// What is below `agent` now, without this process.
     pub fn below(agent: u32) -> SeenProcesses {
         let own = std::process::id();
-        let below: Vec<proc::Stat> =
+        let below: Vec<proc::ProcStat> =
             proc::descendants(agent).into_iter().filter(|pid| *pid != own).filter_map(proc::stat).collect();
-        let ident = |stat: &proc::Stat| Ident { pid: stat.pid, start: stat.start };
+        let ident = |stat: &proc::ProcStat| ProcessKey { pid: stat.pid, start: stat.start };
         SeenProcesses {
             members: below.iter().map(ident).collect(),
             sessions: below
@@ -61,9 +60,7 @@ impl SeenProcesses {
             text += &format!("{} {}{leads}\n", member.pid, member.start);
         }
         let temporary = path.with_extension("below.new");
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        options.open(&temporary)?.write_all(text.as_bytes())?;
+        trust::create(&temporary)?.write_all(text.as_bytes())?;
         std::fs::rename(&temporary, path)
     }
 
@@ -80,7 +77,7 @@ impl SeenProcesses {
             let mut number = || words.next()?.parse::<u64>().ok();
             let (Some(pid), Some(start)) = (number(), number()) else { continue };
             let Ok(pid) = pid.try_into() else { continue };
-            let ident = Ident { pid, start };
+            let ident = ProcessKey { pid, start };
             seen.members.insert(ident);
             if words.next() == Some("leads") {
                 seen.sessions.insert(ident, None);
@@ -92,12 +89,12 @@ impl SeenProcesses {
 
 /// LEFT-2.
 fn is_safe(note: &Path) -> bool {
-    note.parent().is_some_and(paths::is_private)
+    note.parent().is_some_and(trust::is_private)
 }
 
 /// What an agent of a node may have left, as found at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Leftovers {
+pub(crate) struct Leftovers {
     /// Control groups of its agents, present ones included.
     pub groups: Vec<Cgroup>,
     seen: SeenProcesses,
@@ -107,7 +104,7 @@ pub struct Leftovers {
 impl Leftovers {
     /// Of a node of a run whose manifest was this one; `groups` are all control groups of ours.
     pub fn find(paths: &RunPaths, manifest: Option<&Manifest>, groups: &[Cgroup]) -> Leftovers {
-        let note = manifest.filter(|manifest| manifest.is_of_this_boot()).map(Manifest::note);
+        let note = manifest.filter(|manifest| manifest.is_of_this_boot()).and_then(Manifest::note);
         Leftovers {
             groups: groups.iter().filter(|group| group.is_of(paths)).cloned().collect(),
             seen: note.as_deref().map(SeenProcesses::load).unwrap_or_default(),
@@ -116,19 +113,19 @@ impl Leftovers {
     }
 
     /// LEFT-1. Everything of the node.
-    pub fn scope(&self, run: &RunId, paths: &RunPaths) -> Scope {
-        let mark = Mark {
+    pub fn scope(&self, run: &RunId, paths: &RunPaths) -> ScanScope {
+        let mark = RunTag {
             run: run.clone(),
             run_dir: paths.run_dir.clone(),
             node: paths.node,
             agent: None,
             rank: None,
         };
-        self.add_to(Scope::marked(mark))
+        self.add_to(ScanScope::marked(mark))
     }
 
     /// `scope`, and what is known here.
-    pub fn add_to(&self, mut scope: Scope) -> Scope {
+    pub fn add_to(&self, mut scope: ScanScope) -> ScanScope {
         scope.groups.extend(self.groups.iter().cloned());
         scope.members.extend(&self.seen.members);
         scope.sessions.extend(self.seen.sessions.clone());
@@ -137,13 +134,14 @@ impl Leftovers {
 
     /// Ends all of it, and removes what led to it when nothing is left.
     pub fn end(&self, run: &RunId, paths: &RunPaths, within: Duration) -> Vec<Survivor> {
-        let survivors = sweep::kill_all(&self.scope(run, paths), sweep::find, Duration::ZERO, within);
+        let survivors =
+            process_scan::kill_all(&self.scope(run, paths), process_scan::find, Duration::ZERO, within);
         self.groups.iter().for_each(Cgroup::remove);
         if survivors.is_empty()
             && let Some(note) = &self.note
         {
-            let _ = std::fs::remove_file(note);
-            crate::sockets::remove(note);
+            crate::socket_files::remove_note(note);
+            crate::socket_files::remove(note);
         }
         survivors
     }
@@ -161,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn left_1_what_a_guard_noted_is_read_by_the_next_and_only_after_the_same_boot() {
+    fn left_1_guard_notes_are_read_within_the_same_boot() {
         let folder = private_folder();
         let path = folder.path().join("x.below");
         assert_eq!(SeenProcesses::load(&path), SeenProcesses::default());
@@ -175,22 +173,18 @@ mod tests {
         child.wait().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen(&proc::boot_id(), "another-boot", 1)).unwrap();
-        assert_eq!(
-            SeenProcesses::load(&path),
-            SeenProcesses::default(),
-            "numbers of another boot name nobody"
-        );
+        assert_eq!(SeenProcesses::load(&path), SeenProcesses::default(), "pids of another boot are ignored");
         std::fs::write(&path, format!("{}\n1 x\n\u{fffd}\n99999999999 1\n7 8 leads\n", proc::boot_id()))
             .unwrap();
-        assert_eq!(SeenProcesses::load(&path).members, BTreeSet::from([Ident { pid: 7, start: 8 }]));
+        assert_eq!(SeenProcesses::load(&path).members, BTreeSet::from([ProcessKey { pid: 7, start: 8 }]));
     }
 
     #[test]
-    fn left_2_a_note_where_others_can_write_names_nobody() {
+    fn left_2_note_in_a_shared_directory_is_ignored() {
         let folder = private_folder();
         let path = folder.path().join("x.below");
         let seen = SeenProcesses {
-            members: BTreeSet::from([Ident { pid: 7, start: 8 }]),
+            members: BTreeSet::from([ProcessKey { pid: 7, start: 8 }]),
             ..SeenProcesses::default()
         };
         seen.save(&path).unwrap();

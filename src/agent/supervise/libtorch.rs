@@ -2,15 +2,16 @@
 //!
 //! Nothing here imports torch: Python is only asked where the package is.
 //!
-//! - LIBTORCH-1: libraries that were pushed are used only where nobody else can write them. They were named
+//! - LIBTORCH-1: uploaded libraries are used only where no other user can write them. They were named
 //!   by their content when they were unpacked, and hashing a gigabyte at every launch would cost seconds.
 
 use crate::paths;
 use crate::proc;
 use crate::supervise::groups;
-use crate::supervise::helpers::Helpers;
+use crate::supervise::groups::Helpers;
 use rankdeck_proto::folders;
 use rankdeck_proto::libtorch::{fits, is_libtorch, of_environments, trainer_of};
+use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -20,29 +21,31 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long an interpreter may take to say where torch is.
+/// Time limit for an interpreter to locate torch.
 const PYTHON_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The trainer that belongs to the running executable.
-pub fn trainer() -> Option<PathBuf> {
+pub(crate) fn trainer() -> Option<PathBuf> {
     trainer_of(&folders::executable()?)
 }
 
-/// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working
-/// folder or above the executable, else the torch of a Python environment when it fits, else what was
-/// pushed. `Ok(None)`: there is none and none was asked for.
-pub fn find(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
-    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return search(workdir) };
-    let folder = match wanted.strip_prefix("python:") {
+/// Returns a directory with libtorch: from hosts.toml, else `LIBTORCH`, else `.libtorch/torch` in the working
+/// directory or above the executable, else the torch of a Python environment when it fits, else what was
+/// pushed. `Ok(None)`: not found and not requested.
+pub(crate) fn find(configured: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
+    let Some(configured) = configured.filter(|configured| !configured.is_empty()) else {
+        return search(workdir);
+    };
+    let folder = match configured.strip_prefix("python:") {
         Some(python) => workdir.join(asked(python, workdir)?),
-        None => workdir.join(expanded(wanted)),
+        None => workdir.join(expanded(configured)),
     };
     if is_libtorch(&folder) {
         return Ok(Some(folder));
     }
     Err(HintedError::new(
-        format!("no lib/libtorch_cpu.so in {} on {}", folder.display(), proc::hostname()),
-        "set `libtorch` in hosts.toml to the unpacked torch folder, or to `python:PATH` of an interpreter that has torch",
+        format!("lib/libtorch_cpu.so not found in {} on {}", folder.display(), proc::hostname()),
+        "set `libtorch` in hosts.toml to the unpacked torch directory, or to `python:PATH` of an interpreter with torch",
     ))
 }
 
@@ -53,12 +56,13 @@ fn expanded(text: &str) -> PathBuf {
 fn asked(python: &str, workdir: &Path) -> Result<String, HintedError> {
     const SCRIPT: &str = "import importlib.util as u; s = u.find_spec('torch'); print(list(s.submodule_search_locations)[0] if s else '')";
     let program = expanded(python);
-    // A bare name is looked up in PATH, a relative path starts at the working folder.
+    // A bare name is searched in PATH, a relative path starts at the working directory.
     let program = if python.contains('/') { workdir.join(program) } else { program };
     let failed =
         |error: String| HintedError::new(error, "check the interpreter after `python:` in hosts.toml");
-    let answer = ask(&[program.into(), "-c".into(), SCRIPT.into()], PYTHON_PATIENCE, &Helpers::default())
-        .map_err(failed)?;
+    let answer =
+        run_helper(&[program.into(), "-c".into(), SCRIPT.into()], PYTHON_PATIENCE, &Helpers::default())
+            .map_err(failed)?;
     if answer.is_empty() {
         return Err(failed(format!("{python} on {} has no torch", proc::hostname())));
     }
@@ -66,7 +70,7 @@ fn asked(python: &str, workdir: &Path) -> Result<String, HintedError> {
 }
 
 /// Runs a short helper and returns the first line it prints; killed after `within`.
-pub(crate) fn ask(argv: &[OsString], within: Duration, helpers: &Helpers) -> Result<String, String> {
+pub(crate) fn run_helper(argv: &[OsString], within: Duration, helpers: &Helpers) -> Result<String, String> {
     let program = argv.first().ok_or("the command is empty")?;
     let shown = Path::new(program).display().to_string();
     let mut command = Command::new(program);
@@ -89,7 +93,7 @@ pub(crate) fn ask(argv: &[OsString], within: Duration, helpers: &Helpers) -> Res
     });
     let line = inbox.recv_timeout(within).map_err(|_| {
         groups::signal(pid, start, libc::SIGKILL);
-        format!("{shown} did not answer within {} s", within.as_secs())
+        format!("{shown} did not respond within {} s", within.as_secs())
     })?;
     Ok(line.trim().to_owned())
 }
@@ -105,7 +109,7 @@ fn search(workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
     if let Some(found) = { known }.find(|folder| is_libtorch(folder)) {
         return Ok(Some(found));
     }
-    // Nobody has pointed at these: one of another version is somebody else's.
+    // The user did not choose these: one of another version belongs to another program.
     if let Some(found) = of_environments().into_iter().find(|folder| fits(folder)) {
         return Ok(Some(found));
     }
@@ -125,12 +129,16 @@ fn pushed(cache: &Path) -> Option<PathBuf> {
 fn trusted(folder: PathBuf) -> Result<PathBuf, HintedError> {
     let inside =
         std::fs::read_dir(folder.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
-    match std::iter::once(folder.join("lib")).chain(inside).find_map(|path| paths::distrust(&path)) {
+    match std::iter::once(folder.join("lib")).chain(inside).find_map(|path| trust::distrust(&path)) {
         None => Ok(folder),
         Some(reason) => Err(HintedError::new(
-            format!("libtorch in {} on {} cannot be trusted: {reason}", folder.display(), proc::hostname()),
-            "run `chmod -R go-w` there if it is yours, or set RANKDECK_CACHE on the host to a folder of your own \
-             and push again",
+            format!(
+                "libtorch in {} on {} is not trusted: {}",
+                folder.display(),
+                proc::hostname(),
+                reason.error
+            ),
+            "run `chmod -R go-w` on it if it is yours, or set RANKDECK_CACHE on the host to a directory of yours and push again",
         )),
     }
 }
@@ -138,20 +146,20 @@ fn trusted(folder: PathBuf) -> Result<PathBuf, HintedError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::sweep::{self, Mark, Scope};
+    use crate::supervise::process_scan::{self, RunTag, ScanScope};
     use rankdeck_types::ids::{NodeRank, RunId};
     use std::collections::BTreeSet;
     use std::time::Instant;
 
     /// A job's end sweeps the run while the controller is asked why it ends.
     #[test]
-    fn who_is_asked_is_no_process_of_the_run() {
+    fn helper_is_no_process_of_the_run() {
         let folder = tempfile::tempdir().unwrap();
         let script =
             format!("while [ ! -e {} ]; do sleep 0.01; done; echo here", folder.path().join("go").display());
         let helpers = Helpers::default();
         let found = |spared: BTreeSet<u32>| {
-            let mark = Mark {
+            let mark = RunTag {
                 run: RunId("x".into()),
                 run_dir: "/x".into(),
                 node: NodeRank(0),
@@ -159,11 +167,11 @@ mod tests {
                 rank: None,
             };
             let below = Some(std::process::id());
-            sweep::find(&Scope { below, spared, ..Scope::marked(mark) })
+            process_scan::find(&ScanScope { below, spared, ..ScanScope::marked(mark) })
         };
         let asked = helpers.clone();
         let answer = std::thread::spawn(move || {
-            ask(&["sh".into(), "-c".into(), script.into()], Duration::from_secs(30), &asked)
+            run_helper(&["sh".into(), "-c".into(), script.into()], Duration::from_secs(30), &asked)
         });
         let deadline = Instant::now() + Duration::from_secs(20);
         while helpers.pids().is_empty() {
@@ -179,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_libtorch_by_its_library() {
+    fn folder_is_libtorch_by_its_library() {
         let folder = tempfile::tempdir().unwrap();
         let torch = folder.path().join("torch");
         std::fs::create_dir_all(torch.join("lib")).unwrap();
@@ -190,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn libtorch_1_pushed_libraries_that_others_can_write_are_refused() {
+    fn libtorch_1_writable_uploaded_libraries_are_refused() {
         use std::os::unix::fs::PermissionsExt;
         let cache = tempfile::tempdir().unwrap();
         let place = |name: &str| {
@@ -207,13 +215,13 @@ mod tests {
             let before = std::fs::metadata(&path).unwrap().permissions();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             let refused = trusted(found.clone()).unwrap_err();
-            assert!(refused.error.contains("others can write"), "{refused:?}");
+            assert!(refused.error.contains(&format!("{} ", path.display())), "{refused:?}");
             std::fs::set_permissions(&path, before).unwrap();
         }
     }
 
     #[test]
-    fn an_interpreter_is_asked_and_its_failure_told() {
+    fn interpreter_is_queried_and_its_failure_reported() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let torch = folder.path().join("site/torch");
@@ -227,9 +235,8 @@ mod tests {
         script(&format!("#!/bin/sh\necho {}\n", torch.display()));
         assert_eq!(find(Some("python:./python"), folder.path()).unwrap(), Some(torch));
         script("#!/bin/sh\nexit 1\n");
-        assert!(find(Some("python:./python"), folder.path()).unwrap_err().error.contains("has no torch"));
-        assert!(
-            find(Some("python:/nonexistent/python"), folder.path()).unwrap_err().error.contains("cannot run")
-        );
+        let failure = |python: &str| find(Some(python), folder.path()).unwrap_err().error;
+        assert!(failure("python:./python").contains("./python"));
+        assert!(failure("python:/nonexistent/python").contains("/nonexistent/python"));
     }
 }

@@ -1,16 +1,16 @@
-//! Starting ranks: program, environment, working folder, log file.
+//! Starting ranks: program, environment, working directory, log file.
 //!
 //! Owner: one thread that lives as long as the agent: the parent-death signal fires when the
 //! *thread* that forked ends. It is also the only place that may wait for a slow file system on the way to
 //! `exec`.
 
-use crate::proc::{self, Ident};
+use crate::proc::{self, ProcessKey};
 use crate::supervise::{cgroup::Cgroup, groups};
+use rankdeck_proto::trust;
 use rankdeck_types::ids::Rank;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -22,7 +22,7 @@ pub(crate) struct RankCommand {
     pub argv: Vec<OsString>,
     /// Its whole environment.
     pub env: BTreeMap<OsString, OsString>,
-    /// Its working folder.
+    /// Its working directory.
     pub workdir: PathBuf,
     /// Where its output goes.
     pub log: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) struct RankCommand {
 }
 
 /// A process that was started, or why it was not.
-pub(crate) type SpawnResult = Result<Ident, String>;
+pub(crate) type SpawnResult = Result<ProcessKey, String>;
 
 /// The thread's other end. Dropping it ends the thread, and with it every rank.
 #[derive(Debug, Clone)]
@@ -63,15 +63,11 @@ impl Spawner {
 fn start(rank: &RankCommand, cgroup: Option<&Cgroup>) -> SpawnResult {
     let program = rank.argv.first().ok_or("the command is empty")?;
     let shown = Path::new(program).display();
-    let log = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(&rank.log)
+    let log = trust::open(&rank.log, OpenOptions::new().append(true).create(true))
         .map_err(|error| format!("cannot open {}: {error}", rank.log.display()))?;
     let other = log.try_clone().map_err(|error| format!("cannot duplicate a descriptor: {error}"))?;
     if !rank.workdir.is_dir() {
-        return Err(format!("{} is not a folder; check `workdir` in hosts.toml", rank.workdir.display()));
+        return Err(format!("{} is not a directory; check `workdir` in hosts.toml", rank.workdir.display()));
     }
     let mut command = Command::new(program);
     command
@@ -87,5 +83,5 @@ fn start(rank: &RankCommand, cgroup: Option<&Cgroup>) -> SpawnResult {
     let child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
     // Not waited for here: the agent's loop reaps every child.
     let pid = child.id();
-    Ok(Ident { pid, start: proc::stat(pid).map_or(0, |stat| stat.start) })
+    Ok(ProcessKey { pid, start: proc::stat(pid).map_or(0, |stat| stat.start) })
 }

@@ -1,26 +1,25 @@
-//! Carries out what the [`Lifecycle`] asks for: starts ranks, signals them, reaps them, and searches for what
-//! they leave.
+//! Executes the actions of the [`Lifecycle`]: starts, signals and reaps ranks, scans for what they leave
+//! behind, and detects kills by the out-of-memory killer.
 //!
 //! Owner: the agent's loop. Whatever reads all of `/proc`, waits for processes or touches disks runs on a
-//! thread of its own and reports back as an [`Outcome`].
+//! thread of its own and reports back as an [`TaskResult`].
 
 use crate::manifest::Manifest;
-use crate::observe::gpu::Gpus;
+use crate::observe::gpu::GpuWatch;
 use crate::paths::RunPaths;
-use crate::proc::Ident;
+use crate::proc::{self, ProcessKey};
 use crate::supervise::cgroup::{self, Cgroup};
-use crate::supervise::guard::{self, Guard, Watch};
-use crate::supervise::helpers::Helpers;
+use crate::supervise::groups::Helpers;
+use crate::supervise::guard::{self, Guard, GuardConfig};
 use crate::supervise::launch_prep::{self, HostFacts, PreparedHost};
 use crate::supervise::leftovers::Leftovers;
-use crate::supervise::lifecycle::{self, Action, Lifecycle, RankLife};
-use crate::supervise::looks::SharedLooks;
-use crate::supervise::oom::OomWatch;
-use crate::supervise::searches::Searches;
+use crate::supervise::lifecycle::{self, HostRank, Lifecycle, LifecycleAction};
+use crate::supervise::process_scan::{self, RunTag, ScanCount, ScanScope, SharedProcessScan};
 use crate::supervise::spawn::{SpawnResult, Spawner};
-use crate::supervise::sweep::{self, Mark, Scope};
-use crate::supervise::{gpu_release, groups, libtorch};
-use rankdeck_proto::message::{LaunchSpec, Private, Survivor};
+use crate::supervise::terminate::TerminateRequests;
+use crate::supervise::{groups, libtorch};
+use crate::{open_files, program};
+use rankdeck_proto::message::{LaunchSecrets, LaunchSpec, Survivor};
 use rankdeck_types::ids::{Rank, RunId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +32,7 @@ use tokio::task::spawn_blocking;
 
 /// How long a container's tool may take to forget what was killed.
 const REMOVAL: Duration = Duration::from_secs(5);
-/// How long a search keeps killing before it reports survivors.
+/// How long a scan keeps killing before it reports survivors.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long processes that a rank left behind may take to end by themselves after the rank returned 0.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
@@ -43,7 +42,7 @@ const GUARD_RETRY: Duration = Duration::from_secs(5);
 const EARLY_EXITS: usize = 1024;
 
 /// What a thread of the supervisor has done.
-pub(crate) enum Outcome {
+pub(crate) enum TaskResult {
     /// The host is ready for a launch, or why it is not.
     Prepared(Box<LaunchSpec>, Result<Box<PreparedHost>, String>),
     /// A rank has a process, or why it has none.
@@ -54,17 +53,17 @@ pub(crate) enum Outcome {
     OrphansGone(Rank),
     /// Why the Slurm job of this agent ends.
     JobEnd(String),
-    /// A search for processes of the run has ended: the survivors, and the GPUs that are free.
-    Searched(Vec<Survivor>, Vec<u32>),
+    /// A scan for processes of the run has ended: the survivors, and the GPUs that are free.
+    Scanned(Vec<Survivor>, Vec<u32>),
 }
 
-/// What a supervisor is told once.
+/// Context of a supervisor.
 pub(crate) struct NodeContext {
     pub run: RunId,
-    /// What the agent knows about this host.
+    /// Facts about this host.
     pub facts: HostFacts,
     /// The agent's own process.
-    pub agent: Ident,
+    pub agent: ProcessKey,
     /// Where its guard notes what it sees.
     pub note: PathBuf,
     /// What former agents of this node have left and could not be ended.
@@ -73,27 +72,27 @@ pub(crate) struct NodeContext {
 
 /// What follows from a child's end or a thread's outcome.
 #[derive(Default)]
-pub(crate) struct Consequences {
+pub(crate) struct FollowUps {
     /// What is to be done.
-    pub actions: Vec<Action>,
-    /// What consoles are to be told.
+    pub actions: Vec<LifecycleAction>,
+    /// Notices for consoles.
     pub notices: Vec<String>,
 }
 
-impl From<Vec<Action>> for Consequences {
-    fn from(actions: Vec<Action>) -> Consequences {
-        Consequences { actions, notices: Vec::new() }
+impl From<Vec<LifecycleAction>> for FollowUps {
+    fn from(actions: Vec<LifecycleAction>) -> FollowUps {
+        FollowUps { actions, notices: Vec::new() }
     }
 }
 
-/// See the module.
+/// Executes the actions of the lifecycle.
 pub(crate) struct Supervisor {
     context: NodeContext,
     lifecycle: Rc<RefCell<Lifecycle>>,
-    outcomes: mpsc::Sender<Outcome>,
+    outcomes: mpsc::Sender<TaskResult>,
     spawner: Spawner,
     cgroup: Option<Cgroup>,
-    gpus: Gpus,
+    gpus: GpuWatch,
     /// What runs for the user.
     helpers: Helpers,
     oom: OomWatch,
@@ -107,9 +106,11 @@ pub(crate) struct Supervisor {
     /// Ranks that have left nothing behind.
     emptied: BTreeSet<Rank>,
     /// Threads that kill what they find.
-    searches: Searches,
-    /// What they find it in.
-    looks: SharedLooks,
+    running_scans: ScanCount,
+    /// Scans that they share.
+    scans: SharedProcessScan,
+    /// Programs of ranks that were asked to end.
+    asking: TerminateRequests,
 }
 
 impl Supervisor {
@@ -119,14 +120,14 @@ impl Supervisor {
     pub fn new(
         context: NodeContext,
         lifecycle: Rc<RefCell<Lifecycle>>,
-        gpus: Gpus,
+        gpus: GpuWatch,
         helpers: Helpers,
-    ) -> io::Result<(Supervisor, mpsc::Receiver<Outcome>)> {
+    ) -> io::Result<(Supervisor, mpsc::Receiver<TaskResult>)> {
         let (outcomes, receiver) = mpsc::channel(1024);
         let cgroup = Cgroup::make(&context.facts.paths, &guard::agent_name(context.agent));
         let spawned = outcomes.clone();
         let spawner = Spawner::start(cgroup.clone(), move |rank, result| {
-            let _ = spawned.blocking_send(Outcome::Spawned(rank, result));
+            let _ = spawned.blocking_send(TaskResult::Spawned(rank, result));
         })?;
         let now = Instant::now();
         let supervisor = Supervisor {
@@ -144,23 +145,24 @@ impl Supervisor {
             spawning: 0,
             early_exits: BTreeMap::new(),
             emptied: BTreeSet::new(),
-            searches: Searches::default(),
-            looks: SharedLooks::default(),
+            running_scans: ScanCount::default(),
+            scans: SharedProcessScan::default(),
+            asking: TerminateRequests::default(),
         };
         Ok((supervisor, receiver))
     }
 
-    /// Milliseconds on the clock that the lifecycle is told.
+    /// Milliseconds on the lifecycle's clock.
     pub fn now(&self) -> u64 {
         self.clock.elapsed().as_millis() as u64
     }
 
-    /// The ranks to come are told this event socket.
+    /// Whether new ranks get this event socket.
     pub fn events_are_at(&self, path: &Path) -> bool {
         self.context.facts.events == path
     }
 
-    /// The folder of the sockets is another one: the ranks to come are told, and the next guard.
+    /// Moves the sockets to another directory, for new ranks and the next guard.
     pub fn move_sockets(&mut self, events: PathBuf, note: PathBuf) {
         self.context.facts.events = events;
         self.context.note = note;
@@ -170,48 +172,47 @@ impl Supervisor {
     }
 
     /// Where threads that work for the supervisor report.
-    pub fn outcomes(&self) -> mpsc::Sender<Outcome> {
+    pub fn outcomes(&self) -> mpsc::Sender<TaskResult> {
         self.outcomes.clone()
     }
 
     /// A launch was accepted: prepares the host on a thread, since disks and interpreters may be slow.
-    pub fn prepare(&mut self, spec: Box<LaunchSpec>, private: Private) {
+    pub fn prepare(&mut self, spec: Box<LaunchSpec>, private: LaunchSecrets) {
         self.emptied.clear();
+        self.asking.end();
         self.oom = OomWatch::start();
         self.spawning = self.lifecycle.borrow().ranks().len();
         let (facts, outcomes) = (self.context.facts.clone(), self.outcomes.clone());
         spawn_blocking(move || {
             let prepared = launch_prep::prepare(facts, &spec, private).map(Box::new);
-            let _ = outcomes.blocking_send(Outcome::Prepared(spec, prepared));
+            let _ = outcomes.blocking_send(TaskResult::Prepared(spec, prepared));
         });
     }
 
     /// What follows from the outcome of a thread.
-    pub fn on_outcome(&mut self, outcome: Outcome) -> Consequences {
+    pub fn on_outcome(&mut self, outcome: TaskResult) -> FollowUps {
         let now = self.now();
         match outcome {
-            Outcome::Prepared(spec, prepared) => self.spawn_ranks(&spec, prepared),
-            Outcome::Spawned(rank, result) => self.on_spawned(rank, result).into(),
-            Outcome::ExitInfo(rank, lines) => self.lifecycle.borrow_mut().exit_info(rank, lines, now).into(),
-            Outcome::OrphansGone(rank) => {
-                self.emptied.insert(rank);
-                Consequences::default()
+            TaskResult::Prepared(spec, prepared) => self.spawn_ranks(&spec, prepared),
+            TaskResult::Spawned(rank, result) => self.on_spawned(rank, result).into(),
+            TaskResult::ExitInfo(rank, lines) => {
+                self.lifecycle.borrow_mut().exit_info(rank, lines, now).into()
             }
-            Outcome::JobEnd(text) => Consequences { actions: Vec::new(), notices: vec![text] },
-            Outcome::Searched(survivors, gpus_free) => {
-                self.lifecycle.borrow_mut().searched(survivors, gpus_free, now).into()
+            TaskResult::OrphansGone(rank) => {
+                self.emptied.insert(rank);
+                FollowUps::default()
+            }
+            TaskResult::JobEnd(text) => FollowUps { actions: Vec::new(), notices: vec![text] },
+            TaskResult::Scanned(survivors, gpus_free) => {
+                self.lifecycle.borrow_mut().scanned(survivors, gpus_free, now).into()
             }
         }
     }
 
-    fn spawn_ranks(
-        &mut self,
-        spec: &LaunchSpec,
-        prepared: Result<Box<PreparedHost>, String>,
-    ) -> Consequences {
+    fn spawn_ranks(&mut self, spec: &LaunchSpec, prepared: Result<Box<PreparedHost>, String>) -> FollowUps {
         let stopping = self.lifecycle.borrow().is_stopping();
         let prepared = match prepared {
-            _ if stopping => Err("a stop was ordered before it was started".to_owned()),
+            _ if stopping => Err("stopped before it was started".to_owned()),
             prepared => prepared,
         };
         let notices = prepared.as_ref().map_or_else(|_| Vec::new(), |host| host.notices.clone());
@@ -226,10 +227,10 @@ impl Supervisor {
                 Err(error) => actions.extend(self.on_spawned(planned.rank, Err(error))),
             }
         }
-        Consequences { actions, notices }
+        FollowUps { actions, notices }
     }
 
-    fn on_spawned(&mut self, rank: Rank, result: SpawnResult) -> Vec<Action> {
+    fn on_spawned(&mut self, rank: Rank, result: SpawnResult) -> Vec<LifecycleAction> {
         self.spawning = self.spawning.saturating_sub(1);
         let pid = result.as_ref().ok().map(|ident| ident.pid);
         let mut actions = self.lifecycle.borrow_mut().spawned(rank, result, self.now());
@@ -242,64 +243,100 @@ impl Supervisor {
         actions
     }
 
-    /// Sends a signal to some ranks.
-    pub fn signal_ranks(&self, ranks: &[Ident], signal: i32) {
-        for ident in ranks {
-            sweep::deliver(*ident, signal);
+    /// Sends a signal to some ranks; SIGTERM reaches their programs below shells.
+    pub fn signal_ranks(&self, ranks: &[ProcessKey], signal: i32) {
+        open_files::release();
+        if signal == libc::SIGTERM {
+            let (asking, ranks) = (self.asking.clone(), ranks.to_vec());
+            let (call, elsewhere) = (asking.call(&ranks), self.lifecycle.borrow().starts_elsewhere());
+            spawn_blocking(move || {
+                let (_, followed) = asking.ask(call, &ranks, elsewhere);
+                asking.follow(followed);
+            });
+            return;
+        }
+        for ident in ranks.iter().filter(|ident| signal != libc::SIGCONT || !program::is_held(**ident)) {
+            process_scan::deliver(*ident, signal);
         }
     }
 
-    /// Sends a signal to every process of the run on this host.
+    /// Sends a signal to every process of the run on this host. With SIGTERM, what ranks' programs need while
+    /// they end is left alone.
     pub fn signal_all(&self, signal: i32) {
+        open_files::release();
+        let asked: Vec<ProcessKey> = match signal {
+            libc::SIGTERM => self.lifecycle.borrow().ranks().iter().filter_map(living).collect(),
+            _ => {
+                self.asking.end();
+                Vec::new()
+            }
+        };
         if let Some(cgroup) = self.cgroup.as_ref().filter(|_| signal == libc::SIGKILL) {
             cgroup.kill();
         }
-        let (scope, looks, search) = (self.scope(), self.looks.clone(), self.searches.begin());
+        let (scope, scans, running) = (self.scope(), self.scans.clone(), self.running_scans.start());
+        let (asking, call) = (self.asking.clone(), self.asking.call(&asked));
+        let elsewhere = self.lifecycle.borrow().starts_elsewhere();
         spawn_blocking(move || {
-            for found in looks.find(&scope) {
-                sweep::deliver(found.ident, signal);
+            let (parts, followed) = asking.ask(call, &asked, elsewhere);
+            for found in scans.find(&scope).iter().filter(|found| !parts.contains(&found.ident)) {
+                process_scan::deliver(found.ident, signal);
             }
-            drop(search);
+            drop(running);
+            asking.follow(followed);
         });
     }
 
     /// Ends what a rank left behind; `polite` gives it time to end by itself.
-    pub fn end_orphans(&self, rank: Rank, ident: Ident, polite: bool) {
-        let scope = Scope {
+    pub fn end_orphans(&self, rank: Rank, ident: ProcessKey, polite: bool) {
+        let scope = ScanScope {
             sessions: BTreeMap::from([(ident, Some(rank))]),
             spared: self.spared(),
-            ..Scope::marked(mark(&self.context.run, &self.context.facts.paths, Some(rank)))
+            ..ScanScope::marked(mark(&self.context.run, &self.context.facts.paths, Some(rank)))
         };
-        let (outcomes, looks, search) = (self.outcomes.clone(), self.looks.clone(), self.searches.begin());
+        let (outcomes, scans, running) =
+            (self.outcomes.clone(), self.scans.clone(), self.running_scans.start());
+        let (asking, readers) = (self.asking.clone(), self.asking.readers(Some(ident)));
         spawn_blocking(move || {
-            let grace = if polite { ORPHAN_GRACE } else { Duration::ZERO };
-            if sweep::kill_all(&scope, |scope| looks.find(scope), grace, KILL_PATIENCE).is_empty() {
-                let _ = outcomes.blocking_send(Outcome::OrphansGone(rank));
+            if !readers.is_empty() {
+                // They end once no writer is left.
+                let mut others = scope.clone();
+                others.spared.extend(readers.iter().map(|reader| reader.pid));
+                process_scan::kill_all(&others, |scope| scans.find(scope), Duration::ZERO, KILL_PATIENCE);
+                asking.let_readers_end(Some(ident));
             }
-            drop(search);
+            let grace = if polite { ORPHAN_GRACE } else { Duration::ZERO };
+            if process_scan::kill_all(&scope, |scope| scans.find(scope), grace, KILL_PATIENCE).is_empty() {
+                let _ = outcomes.blocking_send(TaskResult::OrphansGone(rank));
+            }
+            drop(running);
         });
     }
 
-    /// Kills and searches until nothing of the run is left on this host, or reports the survivors.
+    /// Kills and scans until nothing of the run is left on this host, or reports the survivors.
     pub fn verify_stop(&self) {
+        open_files::release();
         let (scope, outcomes, gpus) = (self.scope(), self.outcomes.clone(), self.gpus.clone());
-        let (searches, looks) = (self.searches.clone(), self.looks.clone());
+        let (running_scans, scans) = (self.running_scans.clone(), self.scans.clone());
         let lifecycle = self.lifecycle.borrow();
         let used: BTreeSet<u32> = lifecycle.ranks().iter().filter_map(|life| life.gpu).collect();
         let mut pids: BTreeSet<u32> =
             lifecycle.ranks().iter().filter_map(|life| Some(life.ident?.pid)).collect();
         let (removal, helpers) = (lifecycle.containers_removal(), self.helpers());
+        let asking = self.asking.clone();
         spawn_blocking(move || {
-            pids.extend(looks.find(&scope).iter().map(|found| found.ident.pid));
-            let survivors = sweep::kill_all(&scope, |scope| looks.find(scope), Duration::ZERO, KILL_PATIENCE);
+            asking.let_readers_end(None);
+            pids.extend(scans.find(&scope).iter().map(|found| found.ident.pid));
+            let survivors =
+                process_scan::kill_all(&scope, |scope| scans.find(scope), Duration::ZERO, KILL_PATIENCE);
             // The next generation's ranks carry the same marks.
-            searches.wait();
+            running_scans.wait();
             if let Some(removal) = removal {
-                // The proof is about processes; of a list that stays as it is nobody is the worse.
-                let _ = libtorch::ask(&removal, REMOVAL, &helpers);
+                // The proof is about processes; a stale list does no harm.
+                let _ = libtorch::run_helper(&removal, REMOVAL, &helpers);
             }
-            let free = gpu_release::wait(&gpus, &used, &pids);
-            let _ = outcomes.blocking_send(Outcome::Searched(survivors, free));
+            let free = wait_for_free_gpus(&gpus, &used, &pids);
+            let _ = outcomes.blocking_send(TaskResult::Scanned(survivors, free));
         });
     }
 
@@ -317,7 +354,7 @@ impl Supervisor {
 
     /// Everything of the run on this host: by session, by descent from the agent, by the mark in the
     /// environment, by control group, and what former agents have left.
-    fn scope(&self) -> Scope {
+    fn scope(&self) -> ScanScope {
         let lifecycle = self.lifecycle.borrow();
         let sessions = lifecycle
             .ranks()
@@ -325,19 +362,19 @@ impl Supervisor {
             .filter(|life| !self.emptied.contains(&life.rank))
             .filter_map(|life| Some((life.ident.filter(|ident| ident.start > 0)?, Some(life.rank))))
             .collect();
-        self.context.left.add_to(Scope {
+        self.context.left.add_to(ScanScope {
             sessions,
             below: Some(self.context.agent.pid),
             groups: self.cgroup.iter().cloned().collect(),
             spared: self.spared(),
-            ..Scope::marked(mark(&self.context.run, &self.context.facts.paths, None))
+            ..ScanScope::marked(mark(&self.context.run, &self.context.facts.paths, None))
         })
     }
 
     /// Reaps every child that has ended. Children whose pid is known are reaped even while another child is
     /// being made.
-    pub fn reap(&mut self) -> Consequences {
-        let mut found = Consequences::default();
+    pub fn reap(&mut self) -> FollowUps {
+        let mut found = FollowUps::default();
         if !groups::has_dead() {
             return found;
         }
@@ -359,44 +396,50 @@ impl Supervisor {
     }
 
     /// A child was reaped: a rank, the guard, a helper, or an orphan of a rank.
-    fn on_child_exit(&mut self, pid: u32, status: i32, found: &mut Consequences) {
-        let is_it = |life: &RankLife| life.lives() && life.ident.is_some_and(|ident| ident.pid == pid);
+    fn on_child_exit(&mut self, pid: u32, status: i32, found: &mut FollowUps) {
+        let is_it = |life: &HostRank| life.lives() && life.ident.is_some_and(|ident| ident.pid == pid);
         let is_rank = self.lifecycle.borrow().ranks().iter().any(is_it);
         if is_rank {
             found.actions.extend(self.on_rank_exit(pid, status));
         } else if self.guard.as_ref().is_some_and(|guard| guard.pid == pid) {
             self.guard = None;
-            found.notices.push("the guard process ended; starting another".into());
+            found.notices.push("guard process ended; starting a new one".into());
         } else if self.spawning > 0 && self.early_exits.len() < EARLY_EXITS {
-            // This may be a rank that ended before the loop was told its pid.
+            // This may be a rank that ended before the loop knew its pid.
             self.early_exits.insert(pid, status);
         }
     }
 
-    fn on_rank_exit(&mut self, pid: u32, status: i32) -> Vec<Action> {
+    fn on_rank_exit(&mut self, pid: u32, status: i32) -> Vec<LifecycleAction> {
         let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
         let out_of_memory = killed && self.oom.was_it();
         self.lifecycle.borrow_mut().reaped(pid, lifecycle::decode(status, out_of_memory), self.now())
     }
 
-    /// Time passed: starts a guard where there is none, and moves the window in which kills by the kernel are
-    /// counted. A returned text says why there is no guard.
+    /// Handles passed time: starts a guard if there is none, and moves the window in which kills by the kernel are
+    /// counted. Returns why there is no guard.
     pub fn tick(&mut self) -> Option<String> {
         self.oom.turn();
+        if self.lifecycle.borrow().is_calm() || self.lifecycle.borrow().is_quiet() {
+            open_files::keep_back();
+        }
         if self.guard.is_some() || Instant::now() < self.guard_retry {
             return None;
         }
         self.guard_retry = Instant::now() + GUARD_RETRY;
-        let watch = Watch {
+        open_files::release();
+        let watch = GuardConfig {
             run: self.context.run.clone(),
             paths: self.context.facts.paths.clone(),
             agent: self.context.agent,
             cgroup: self.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
             note: self.context.note.clone(),
         };
-        match Guard::start(&watch).and_then(|guard| guard.beat().map(|()| guard)) {
+        let started = Guard::start(&watch).and_then(|guard| guard.beat().map(|()| guard));
+        open_files::keep_back();
+        match started {
             Ok(guard) => self.guard = Some(guard),
-            Err(error) => return Some(format!("cannot start a guard process: {error}; trying again")),
+            Err(error) => return Some(format!("cannot start a guard process: {error}; retrying")),
         }
         None
     }
@@ -408,12 +451,17 @@ impl Supervisor {
         }
         if let Some(guard) = self.guard.take().filter(|_| nothing_left) {
             guard.dismiss();
-            let _ = std::fs::remove_file(&self.context.note);
+            crate::socket_files::remove_note(&self.context.note);
         }
     }
 }
 
-/// Ends what an agent of this node that died has left, before another one begins to serve; what could not be
+/// The process of a rank that has not ended.
+fn living(life: &HostRank) -> Option<ProcessKey> {
+    life.ident.filter(|_| life.lives())
+}
+
+/// Ends leftovers of a dead agent of this node, before another one starts to serve; returns what could not be
 /// ended, and what leads to it.
 pub(crate) async fn end_former(run: &RunId, paths: &RunPaths) -> (Vec<Survivor>, Leftovers) {
     let (run, paths) = (run.clone(), paths.clone());
@@ -426,7 +474,142 @@ pub(crate) async fn end_former(run: &RunId, paths: &RunPaths) -> (Vec<Survivor>,
     spawn_blocking(end).await.unwrap_or_default()
 }
 
-/// What the environments of the processes of this node say, or those of one of its ranks.
-fn mark(run: &RunId, paths: &RunPaths, rank: Option<Rank>) -> Mark {
-    Mark { run: run.clone(), run_dir: paths.run_dir.clone(), node: paths.node, agent: None, rank }
+/// Tag of the processes of this node, or of one of its ranks.
+fn mark(run: &RunId, paths: &RunPaths, rank: Option<Rank>) -> RunTag {
+    RunTag { run: run.clone(), run_dir: paths.run_dir.clone(), node: paths.node, agent: None, rank }
+}
+
+/// How long the driver may take.
+const DRIVER_PATIENCE: Duration = Duration::from_secs(5);
+/// Polling interval.
+const DRIVER_POLL: Duration = Duration::from_millis(100);
+
+/// Returns the GPUs among `used` that none of `pids` uses any more; empty where the driver does not report. Blocks.
+fn wait_for_free_gpus(gpus: &GpuWatch, used: &BTreeSet<u32>, pids: &BTreeSet<u32>) -> Vec<u32> {
+    let begun = Instant::now();
+    if used.is_empty() || gpus.latest().is_empty() {
+        return Vec::new();
+    }
+    loop {
+        let seen = gpus.since(begun).unwrap_or_default();
+        let free: Vec<u32> = seen
+            .iter()
+            .filter(|gpu| {
+                used.contains(&gpu.index)
+                    && !gpu.lost
+                    && !gpu.processes.iter().any(|(pid, _)| pids.contains(pid))
+            })
+            .map(|gpu| gpu.index)
+            .collect();
+        if free.len() == used.len() || begun.elapsed() >= DRIVER_PATIENCE {
+            return free;
+        }
+        std::thread::sleep(DRIVER_POLL);
+    }
+}
+
+/// The machine's count is compared with one that is between one and two of these old: a process with much
+/// memory takes a while to end.
+const OOM_WINDOW: Duration = Duration::from_secs(5);
+
+/// Whether the kernel's out-of-memory killer ended a process. The kernel names the killed process only in its log,
+/// which needs root; it only counts. The count of the agent's own control group is about its ranks only. Ranks may live
+/// in other groups, as a container's or a batch system's, so the machine's count is used too, but only over the last
+/// seconds: an old rise has nothing to do with this end.
+#[derive(Debug)]
+struct OomWatch {
+    own: Option<u64>,
+    older: Option<u64>,
+    newer: Option<u64>,
+    turned: Instant,
+}
+
+impl OomWatch {
+    /// Starts to count now.
+    fn start() -> OomWatch {
+        OomWatch {
+            own: group_oom_kills(),
+            older: machine_oom_kills(),
+            newer: machine_oom_kills(),
+            turned: Instant::now(),
+        }
+    }
+
+    /// Moves the window; to be called at least as often as it is long.
+    fn turn(&mut self) {
+        if self.turned.elapsed() >= OOM_WINDOW {
+            self.turned = Instant::now();
+            self.older = self.newer;
+            self.newer = machine_oom_kills();
+        }
+    }
+
+    /// Returns whether the out-of-memory killer caused a SIGKILL. A kill counts for one process
+    /// only.
+    fn was_it(&mut self) -> bool {
+        self.decide(group_oom_kills(), machine_oom_kills())
+    }
+
+    fn decide(&mut self, own: Option<u64>, machine: Option<u64>) -> bool {
+        let rose =
+            |before: Option<u64>, now: Option<u64>| now.zip(before).is_some_and(|(now, before)| now > before);
+        let killed = rose(self.own, own) || rose(self.older, machine);
+        self.own = own;
+        (self.older, self.newer) = (machine, machine);
+        killed
+    }
+}
+
+fn oom_kills(path: &Path) -> Option<u64> {
+    let text = proc::text(path)?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// Kills in this process's own group and below, where there is such a group.
+fn group_oom_kills() -> Option<u64> {
+    let cgroups = proc::text("/proc/self/cgroup").unwrap_or_default();
+    cgroups.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let path = path.trim_start_matches('/');
+        if controllers.is_empty() {
+            oom_kills(&Path::new("/sys/fs/cgroup").join(path).join("memory.events"))
+        } else if controllers.split(',').any(|name| name == "memory") {
+            oom_kills(&Path::new("/sys/fs/cgroup/memory").join(path).join("memory.oom_control"))
+        } else {
+            None
+        }
+    })
+}
+
+/// Kills on the whole machine, those of limited groups included.
+fn machine_oom_kills() -> Option<u64> {
+    oom_kills(Path::new("/proc/vmstat"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oom_count_rise_is_one_kill_and_an_old_rise_is_none() {
+        let now = Instant::now();
+        let mut watch = OomWatch { own: Some(2), older: Some(7), newer: Some(8), turned: now };
+        assert!(watch.decide(Some(2), Some(8)), "within the window");
+        assert!(!watch.decide(Some(2), Some(8)), "one kill is one process");
+        assert!(watch.decide(Some(3), Some(8)));
+        assert!(!watch.decide(None, None));
+        assert!(!watch.decide(Some(9), Some(9)), "nothing was known before");
+        let mut old = OomWatch { own: Some(0), older: Some(7), newer: Some(9), turned: now - 2 * OOM_WINDOW };
+        old.turn();
+        assert!(!old.decide(Some(0), Some(9)));
+    }
+
+    #[test]
+    fn machine_oom_kills_are_counted() {
+        // Kernels since 4.13 have it; otherwise only the own group is used.
+        if let Some(kills) = machine_oom_kills() {
+            assert!(machine_oom_kills().unwrap() >= kills);
+        }
+    }
 }

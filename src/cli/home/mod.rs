@@ -1,83 +1,85 @@
-//! Home: what bare `rankdeck` shows on a terminal.
+//! Runs the home screen: bare `rankdeck` on a terminal.
 //!
-//! Owner: the process. The hosts are watched by [`hosts`], one session each; what is known becomes a
-//! [`Home`](rankdeck_tui::home::Home), which is drawn; what the user wants comes back as actions. A command
-//! that needs the terminal gets it, in this process, so that what was typed there is typed once; hosts are
-//! not watched meanwhile. Other commands run beside the screen, as children that are waited for.
+//! [`hosts`] polls the hosts. Updates go into a [`Home`](rankdeck_tui::home::Home), which is drawn; keys come
+//! back as actions. A command that needs the terminal runs in this process, so that credentials are entered
+//! once; hosts are not polled meanwhile. Other commands run in the background as child processes.
 
-mod editor;
 mod experiments;
 mod hosts;
-mod jobs;
-mod reach;
-mod recorded;
 mod runs;
 
-use super::again;
 use super::args::{Cli, HomeArgs, OutputArgs};
-use super::choose::{self, TerminalInfo};
-use super::{Failure, code};
-use crate::shell::clock::Clock;
-use crate::shell::home_screen::HomeScreen;
-use crate::shell::signals::{ConsoleSignal, Signals};
-use crate::shell::stderr;
+use super::output_mode::{self, TerminalInfo};
+use super::run_index::own_binary;
+use super::{Failure, code, print, relaunch};
+use crate::app::clock::Clock;
+use crate::app::home_screen::HomeScreen;
+use crate::app::signals::{ConsoleSignal, ConsoleSignals};
+use crate::app::stderr;
 use clap::FromArgMatches;
-use hosts::{News, Watch};
-use jobs::Jobs;
+use hosts::{HostPoller, HostUpdate, ReplyView};
 use rankdeck_config::HostsSource;
-use rankdeck_tui::home::{Home, HomeAction, HomeEvent, HomeView, Launch, Overlay, Page};
+use rankdeck_proto::run_entry::RunList;
+use rankdeck_tui::Role;
+use rankdeck_tui::home::{Home, HomeAction, HomeEvent, HomeView, JobOutput};
 use rankdeck_types::host::Host;
-use reach::AnswerView;
-use runs::Lists;
+use rankdeck_types::words::clean;
+use runs::RunLists;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::process::Stdio;
+use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
 
-/// Carries out a command of this program.
+/// Runs a rankdeck command.
 pub type Dispatch = fn(Cli) -> Pin<Box<dyn Future<Output = Result<u8, Failure>>>>;
 
-/// What home works with.
+/// State of the home screen.
 struct HomeSession {
-    /// Options before each command that is started from here.
+    /// Options of every command that home starts.
     options: Vec<String>,
-    /// Options of commands that show a run.
-    looks: Vec<String>,
+    /// Options of commands that show a run screen.
+    screen_options: Vec<String>,
     source: HostsSource,
     hosts: Vec<Host>,
     home: Home,
     view: HomeView,
     clock: Clock,
-    lists: Lists,
-    watch: Watch,
-    jobs: Jobs,
-    /// The plan that was asked for last.
-    drafting: Option<(String, String)>,
+    lists: RunLists,
+    poller: HostPoller,
+    jobs: BackgroundJobs,
+    /// File and overrides of the latest requested preview.
+    requested_preview: Option<(String, String)>,
     dispatch: Dispatch,
 }
 
-/// Signals that end this console whatever it shows.
-struct Leave {
+/// Signals that end the console on any screen.
+struct ExitSignals {
     terminate: Signal,
     hang_up: Signal,
 }
 
-impl Leave {
-    fn new() -> io::Result<Leave> {
-        Ok(Leave { terminate: signal(SignalKind::terminate())?, hang_up: signal(SignalKind::hangup())? })
+impl ExitSignals {
+    fn new() -> io::Result<ExitSignals> {
+        Ok(ExitSignals {
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
     }
 
-    /// One of them has come.
-    fn has_come(&mut self) -> bool {
+    /// Tests whether a signal has arrived.
+    fn received(&mut self) -> bool {
         use futures_util::FutureExt;
         self.terminate.recv().now_or_never().is_some() || self.hang_up.recv().now_or_never().is_some()
     }
 }
 
-/// Runs home.
+/// Runs `rankdeck home`.
 ///
 /// # Errors
-/// When this is no terminal, or the terminal fails.
+/// If there is no terminal, or it fails.
 pub async fn home(
     source: &HostsSource,
     args: HomeArgs,
@@ -86,8 +88,8 @@ pub async fn home(
 ) -> Result<u8, Failure> {
     let place = TerminalInfo::here();
     if !place.terminal {
-        return Err(Failure::usage("home needs a terminal")
-            .hint("`rankdeck ps` lists runs, `rankdeck --help` commands"));
+        return Err(Failure::usage("home requires a terminal")
+            .hint("list runs with `rankdeck ps`, commands with `rankdeck --help`"));
     }
     let output = OutputArgs {
         theme: args.theme.clone(),
@@ -95,115 +97,116 @@ pub async fn home(
         read_only: args.read_only,
         ..OutputArgs::default()
     };
-    choose::choose(&output, &place)?;
-    choose::stay_at_home();
-    let (hosts, trouble) = match rankdeck_config::load_hosts(source) {
+    output_mode::choose(&output, &place)?;
+    output_mode::stay_at_home();
+    let (hosts, error) = match rankdeck_config::load_hosts(source) {
         Ok(hosts) => (hosts, None),
         Err(error) => (Vec::new(), Some(Failure::from(error).in_short())),
     };
     let mut home = Home::new(hosts.iter().map(|host| (host.name.clone(), host.address.clone())));
-    home.trouble = trouble;
-    let view = HomeView { read_only: choose::ui().read_only, ..HomeView::default() };
-    let mut looks = Vec::new();
+    home.error = error;
+    let view = HomeView { read_only: output_mode::ui().read_only, ..HomeView::default() };
+    let mut screen_options = Vec::new();
     for (name, value) in [("--theme", args.theme), ("--glyphs", args.glyphs)] {
-        looks.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
+        screen_options.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
     }
     if args.read_only {
-        looks.push("--read-only".into());
+        screen_options.push("--read-only".into());
     }
     let session = HomeSession {
-        lists: Lists::new(hosts.clone()),
+        lists: RunLists::new(hosts.clone()),
         options,
-        looks,
+        screen_options,
         source: source.clone(),
         hosts,
         home,
         view,
         clock: Clock::new(),
-        watch: Watch::default(),
-        jobs: Jobs::default(),
-        drafting: None,
+        poller: HostPoller::default(),
+        jobs: BackgroundJobs::default(),
+        requested_preview: None,
         dispatch,
     };
-    session.live().await.map_err(Failure::terminal)?
+    session.run().await.map_err(Failure::terminal)?
 }
 
-/// What ends a stay on the screen.
+/// What follows when the home screen closes.
 enum NextStep {
-    Leave,
-    Terminal { args: Vec<String>, pause: bool },
+    Quit,
+    Command { args: Vec<String>, pause: bool },
     Edit(String),
 }
 
 impl HomeSession {
-    async fn live(mut self) -> io::Result<Result<u8, Failure>> {
-        let mut leave = Leave::new()?;
+    async fn run(mut self) -> io::Result<Result<u8, Failure>> {
+        let mut signals = ExitSignals::new()?;
         loop {
-            match self.stay().await? {
-                NextStep::Leave => break,
-                NextStep::Terminal { args, pause } => {
-                    self.watch.end();
-                    self.on_terminal(&args, pause).await;
-                    if leave.has_come() {
+            match self.show().await? {
+                NextStep::Quit => break,
+                NextStep::Command { args, pause } => {
+                    self.poller.stop();
+                    self.run_on_terminal(&args, pause).await;
+                    if signals.received() {
                         break;
                     }
                 }
                 NextStep::Edit(path) => {
-                    self.watch.end();
-                    let edited = editor::edit(&path).await;
+                    self.poller.stop();
+                    let edited = edit(&path).await;
                     edited.unwrap_or_else(|failure| pause(&failure.lines()));
-                    if leave.has_come() {
+                    if signals.received() {
                         break;
                     }
                 }
             }
         }
-        self.watch.end();
+        self.poller.stop();
         self.jobs.finish().await;
         Ok(Ok(code::SUCCESS))
     }
 
-    /// Shows home until the user leaves it.
-    async fn stay(&mut self) -> io::Result<NextStep> {
-        let mut screen = HomeScreen::open(&choose::ui())?;
-        let mut signals = Signals::new(true)?;
-        self.watch.begin(&self.hosts);
-        self.tell(HomeEvent::Experiments(experiments::find()));
-        self.retell_runs();
-        self.prepare_again();
+    /// Shows home until it closes.
+    async fn show(&mut self) -> io::Result<NextStep> {
+        let mut screen = HomeScreen::open(&output_mode::ui())?;
+        let mut signals = ConsoleSignals::new(true)?;
+        self.poller.start(&self.hosts);
+        self.apply(HomeEvent::Experiments(experiments::find()));
+        self.update_runs();
+        self.open_relaunch();
         loop {
             let now = self.clock.now();
             screen.draw(&self.home, &mut self.view, now)?;
-            let wake = screen.poll_timeout();
+            let (due, wake) = (screen.poll_timeout(), screen.wake());
             let actions = tokio::select! {
+                () = wake.notified() => Vec::new(),
                 signal = signals.next() => match signal {
                     ConsoleSignal::Stop | ConsoleSignal::HangUp => vec![HomeAction::Quit],
                     ConsoleSignal::Suspend => vec![HomeAction::Suspend],
                     ConsoleSignal::Continue => vec![HomeAction::Redraw],
                 },
                 input = screen.next_input() => match input {
-                    Some(input) => screen.hear(input, &self.home, &mut self.view, now),
+                    Some(input) => screen.handle_input(input, &self.home, &mut self.view, now),
                     None => vec![HomeAction::Quit],
                 },
-                news = self.watch.news() => {
-                    self.hear(news);
+                update = self.poller.next() => {
+                    self.on_update(update);
                     Vec::new()
                 }
                 ended = self.jobs.next() => {
-                    self.ended(ended);
+                    self.on_job_end(ended);
                     Vec::new()
                 }
-                () = self.clock.sleep_until(wake) => Vec::new(),
+                () = self.clock.sleep_until(due) => Vec::new(),
             };
             for action in actions {
                 match action {
                     HomeAction::Quit => {
                         screen.close();
-                        return Ok(NextStep::Leave);
+                        return Ok(NextStep::Quit);
                     }
                     HomeAction::OnTerminal { args, pause } => {
                         screen.close();
-                        return Ok(NextStep::Terminal { args, pause });
+                        return Ok(NextStep::Command { args, pause });
                     }
                     HomeAction::Edit(path) => {
                         screen.close();
@@ -212,14 +215,14 @@ impl HomeSession {
                     HomeAction::Suspend => screen.suspend(&mut signals).await?,
                     HomeAction::Redraw => screen.redraw(),
                     HomeAction::Refresh => {
-                        self.watch.begin(&self.hosts);
-                        self.tell(HomeEvent::Experiments(experiments::find()));
+                        self.poller.start(&self.hosts);
+                        self.apply(HomeEvent::Experiments(experiments::find()));
                     }
-                    HomeAction::Draft { path, typed } => self.draft(path, typed),
+                    HomeAction::Preview { path, typed } => self.preview(path, typed),
                     HomeAction::Compare(runs) => self.compare(runs),
-                    HomeAction::Reach { host, process, action } => {
-                        if let Some(host) = self.hosts.iter().find(|known| known.name == host).cloned() {
-                            tokio::spawn(reach::ask(host, process, action, self.watch.sender()));
+                    HomeAction::Process { host, process, action } => {
+                        if let Some(host) = self.hosts.iter().find(|listed| listed.name == host).cloned() {
+                            tokio::spawn(hosts::request_process(host, process, action, self.poller.sender()));
                         }
                     }
                     HomeAction::InBackground { title, args } => self.in_background(title, args),
@@ -228,56 +231,58 @@ impl HomeSession {
         }
     }
 
-    /// The screen of a run was left for another one like it: its launch is prepared, nothing is started.
-    fn prepare_again(&mut self) {
-        let Some(again) = again::take() else { return };
+    /// Opens the launch form if the run screen was closed to launch a similar run.
+    fn open_relaunch(&mut self) {
+        let Some(again) = relaunch::take() else { return };
         let (path, typed) = (again.path(), again.set.join(" "));
-        self.view.page = Page::Experiments;
-        self.view.overlay = Some(Overlay::Launch(Launch { path: path.clone(), typed: typed.clone() }));
-        self.draft(path, typed);
+        self.view.open_launch(path.clone(), typed.clone());
+        self.preview(path, typed);
     }
 
-    fn tell(&mut self, event: HomeEvent) {
+    fn apply(&mut self, event: HomeEvent) {
         self.home.update(event, self.clock.now());
     }
 
-    fn hear(&mut self, news: News) {
-        match news {
-            News::Look(host, mut look) => {
-                let listed = look.runs.take();
-                // The model is to know that there was a list.
-                look.runs = listed.as_ref().map(|_| Vec::new());
-                self.tell(HomeEvent::Looked { host, look });
-                if let Some(runs) = listed {
-                    self.lists.heard(host, runs);
-                    self.retell_runs();
-                }
-            }
-            News::Failed(host, error) => {
-                self.tell(HomeEvent::Failed { host, error });
-                self.retell_runs();
-            }
-            News::Reached(host, process, action, outcome) => {
-                match reach::told(&host, process, action, outcome) {
-                    AnswerView::Page(said) => {
-                        self.tell(HomeEvent::Ended { job: 0, said });
-                        self.view.overlay.get_or_insert(Overlay::Said(0));
+    fn on_update(&mut self, update: HostUpdate) {
+        match update {
+            HostUpdate::Snapshot(host, mut snapshot) => {
+                let listed = snapshot.runs.take();
+                // An empty list still marks the snapshot as one with a list.
+                snapshot.runs = listed.as_ref().map(|_| RunList::default());
+                self.apply(HomeEvent::Snapshot { host, snapshot });
+                if let Some(list) = listed {
+                    if let Some(warning) = self.lists.left_out(host, list.left_out) {
+                        self.view.toast(warning, Role::Warn, self.clock.now());
                     }
-                    AnswerView::Word(text, role) => self.view.say(text, role, self.clock.now()),
+                    self.lists.set(host, list.runs);
+                    self.update_runs();
                 }
             }
-            News::Recorded(past, summary) => {
-                self.lists.learnt(&past, *summary);
+            HostUpdate::Failed(host, error) => {
+                self.apply(HomeEvent::HostFailed { host, error });
+                self.update_runs();
+            }
+            HostUpdate::Replied(host, process, action, outcome) => {
+                match hosts::reply_view(&host, process, action, outcome) {
+                    ReplyView::Output(output) => {
+                        self.apply(HomeEvent::JobEnded { job: 0, output });
+                        self.view.open_output();
+                    }
+                    ReplyView::Toast(text, role) => self.view.toast(text, role, self.clock.now()),
+                }
+            }
+            HostUpdate::Recorded(recorded, summary) => {
+                self.lists.add_summary(&recorded, *summary);
                 self.show_runs();
             }
-            News::AllRecorded => {
+            HostUpdate::AllRecorded => {
                 self.lists.read_all();
-                self.retell_runs();
+                self.update_runs();
             }
-            News::Compared(runs, missing) => self.tell(HomeEvent::Compared(runs, missing)),
-            News::Drafted(draft) => {
-                if self.drafting.as_ref() == Some(&(draft.path.clone(), draft.typed.clone())) {
-                    self.tell(HomeEvent::Drafted(draft));
+            HostUpdate::Compared(runs, missing) => self.apply(HomeEvent::Compared(runs, missing)),
+            HostUpdate::Planned(preview) => {
+                if self.requested_preview.as_ref() == Some(&(preview.path.clone(), preview.typed.clone())) {
+                    self.apply(HomeEvent::Planned(preview));
                 }
             }
         }
@@ -285,43 +290,43 @@ impl HomeSession {
 
     fn show_runs(&mut self) {
         let rows = self.lists.rows(&self.home);
-        self.tell(HomeEvent::Runs(rows));
+        self.apply(HomeEvent::Runs(rows));
     }
 
-    /// Tells the runs, and has records read, elsewhere, that tell of runs which no host has.
-    fn retell_runs(&mut self) {
+    /// Updates the list of runs, and reads recordings of runs that no host knows on another thread.
+    fn update_runs(&mut self) {
         self.show_runs();
         let unread = self.lists.unread(&self.home.runs);
         if unread.is_empty() {
             return;
         }
-        let news = self.watch.sender();
+        let updates = self.poller.sender();
         tokio::task::spawn_blocking(move || {
-            for past in unread {
-                let summary = Box::new(recorded::read(&past));
-                if news.blocking_send(News::Recorded(past, summary)).is_err() {
+            for recorded in unread {
+                let summary = Box::new(runs::read_summary(&recorded));
+                if updates.blocking_send(HostUpdate::Recorded(recorded, summary)).is_err() {
                     return;
                 }
             }
-            let _ = news.blocking_send(News::AllRecorded);
+            let _ = updates.blocking_send(HostUpdate::AllRecorded);
         });
     }
 
-    /// Makes a plan, elsewhere: sources of hosts may have to be asked.
-    fn draft(&mut self, path: String, typed: String) {
-        self.drafting = Some((path.clone(), typed.clone()));
-        let chosen = self.view.chosen.clone();
+    /// Plans a launch on another thread, because it may have to query the source of hosts.
+    fn preview(&mut self, path: String, typed: String) {
+        self.requested_preview = Some((path.clone(), typed.clone()));
+        let chosen = self.view.fleet.chosen.clone();
         let probes = experiments::probes(&self.home);
-        let (source, drafts) = (self.source.clone(), self.watch.sender());
+        let (source, updates) = (self.source.clone(), self.poller.sender());
         tokio::task::spawn_blocking(move || {
-            let draft = experiments::draft(&source, path, typed, &chosen, &probes);
-            let _ = drafts.blocking_send(News::Drafted(draft));
+            let preview = experiments::preview(&source, path, typed, &chosen, &probes);
+            let _ = updates.blocking_send(HostUpdate::Planned(preview));
         });
     }
 
-    /// Reads records, elsewhere.
+    /// Reads the recordings to compare on another thread.
     fn compare(&mut self, runs: Vec<String>) {
-        let news = self.watch.sender();
+        let updates = self.poller.sender();
         tokio::task::spawn_blocking(move || {
             let (mut read, mut missing) = (Vec::new(), Vec::new());
             for run in runs {
@@ -330,7 +335,7 @@ impl HomeSession {
                     Err(failure) => missing.push(format!("{run}: {}", failure.cause.error)),
                 }
             }
-            let _ = news.blocking_send(News::Compared(read, missing));
+            let _ = updates.blocking_send(HostUpdate::Compared(read, missing));
         });
     }
 
@@ -338,31 +343,31 @@ impl HomeSession {
         let args = self.options.iter().cloned().chain(args).collect::<Vec<_>>();
         let now = self.clock.now();
         match self.jobs.start(&title, &args) {
-            Ok(job) => self.tell(HomeEvent::Began { job, title }),
-            Err(error) => self.view.say(format!("{title}: {error}"), rankdeck_tui::Role::Bad, now),
+            Ok(job) => self.apply(HomeEvent::JobStarted { job, title }),
+            Err(error) => self.view.toast(format!("{title}: {error}"), Role::Bad, now),
         }
     }
 
-    fn ended(&mut self, (job, said): (u64, rankdeck_tui::home::CommandEnd)) {
-        let role = if said.well { rankdeck_tui::Role::Good } else { rankdeck_tui::Role::Bad };
-        let last = match said.well {
-            true => said.lines.iter().rev().find(|line| !line.starts_with("hint:")),
-            false => said.lines.iter().find(|line| line.starts_with("error:")).or(said.lines.last()),
+    fn on_job_end(&mut self, (job, output): (u64, JobOutput)) {
+        let role = if output.succeeded { Role::Good } else { Role::Bad };
+        let line = match output.succeeded {
+            true => output.lines.iter().rev().find(|line| !line.starts_with("hint:")),
+            false => output.lines.iter().find(|line| line.starts_with("error:")).or(output.lines.last()),
         };
-        let text = format!("{}: {}   o shows all", said.title, last.map_or("done", String::as_str));
-        self.view.say(text, role, self.clock.now());
-        self.tell(HomeEvent::Ended { job, said });
-        // What it did shows at once.
-        self.watch.begin(&self.hosts);
+        let text = format!("{}: {}   o shows all", output.title, line.map_or("done", String::as_str));
+        self.view.toast(text, role, self.clock.now());
+        self.apply(HomeEvent::JobEnded { job, output });
+        // Show its effect without waiting for the next snapshot.
+        self.poller.start(&self.hosts);
     }
 
-    /// Runs a command of this program with the terminal, and reads its last words with the user.
-    async fn on_terminal(&mut self, args: &[String], pause: bool) {
+    /// Runs a rankdeck command on the terminal; with `pause`, waits for Enter at its end.
+    async fn run_on_terminal(&mut self, args: &[String], pause: bool) {
         let shows = matches!(args.first().map(String::as_str), Some("attach" | "run"));
-        let looks = self.looks.iter().filter(|_| shows).cloned();
+        let screen_options = self.screen_options.iter().filter(|_| shows).cloned();
         let words = ["rankdeck".to_owned()].into_iter().chain(self.options.iter().cloned());
-        let words: Vec<String> = words.chain(args.iter().cloned()).chain(looks).collect();
-        let parsed = super::help::command().try_get_matches_from(&words);
+        let words: Vec<String> = words.chain(args.iter().cloned()).chain(screen_options).collect();
+        let parsed = super::args::help::command().try_get_matches_from(&words);
         let parsed = parsed.and_then(|found| Cli::from_arg_matches(&found));
         let done = match parsed {
             Ok(cli) => (self.dispatch)(cli).await,
@@ -376,10 +381,130 @@ impl HomeSession {
     }
 }
 
-/// Says this, and waits until somebody has read it.
+/// Prints lines and waits for Enter.
 fn pause(lines: &[String]) {
     lines.iter().for_each(|line| stderr::line(line));
-    stderr::status("enter goes back to home ");
+    stderr::status("press enter to return to home ");
     let mut line = String::new();
     let _ = io::stdin().read_line(&mut line);
+}
+
+/// Maximum bytes stored per stream.
+const MAX_OUTPUT_BYTES: usize = 1 << 20;
+
+/// Running commands.
+#[derive(Default)]
+struct BackgroundJobs {
+    running: JoinSet<(u64, JobOutput)>,
+    titles: Vec<(u64, String)>,
+    next: u64,
+}
+
+impl BackgroundJobs {
+    /// Starts a command and returns its number. Without a terminal it cannot prompt.
+    fn start(&mut self, title: &str, args: &[String]) -> io::Result<u64> {
+        let binary = own_binary().map_err(|failure| io::Error::other(failure.to_string()))?;
+        let child = Command::new(binary)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        self.next += 1;
+        let (job, title) = (self.next, title.to_owned());
+        self.titles.push((job, title.clone()));
+        self.running.spawn(async move {
+            let output = match child.wait_with_output().await {
+                Ok(output) => {
+                    let lines = output_lines(&output.stdout).chain(output_lines(&output.stderr));
+                    JobOutput { title, succeeded: output.status.success(), lines: lines.collect() }
+                }
+                Err(error) => JobOutput { title, succeeded: false, lines: vec![format!("error: {error}")] },
+            };
+            (job, output)
+        });
+        Ok(job)
+    }
+
+    /// Returns the next command that ends. Cancel-safe.
+    async fn next(&mut self) -> (u64, JobOutput) {
+        loop {
+            match self.running.join_next().await {
+                Some(Ok(ended)) => {
+                    self.titles.retain(|(job, _)| *job != ended.0);
+                    return ended;
+                }
+                Some(Err(_)) => {}
+                None => return std::future::pending().await,
+            }
+        }
+    }
+
+    /// Waits for all running commands and prints their output.
+    async fn finish(&mut self) {
+        for (_, title) in &self.titles {
+            stderr::line(&format!("note: waiting for `{title}` to finish"));
+        }
+        while let Some(ended) = self.running.join_next().await {
+            if let Ok((_, output)) = ended {
+                output.lines.iter().for_each(|line| {
+                    print::stdout(line);
+                });
+            }
+        }
+    }
+}
+
+fn output_lines(bytes: &[u8]) -> impl Iterator<Item = String> {
+    let stored = &bytes[..bytes.len().min(MAX_OUTPUT_BYTES)];
+    let lines: Vec<String> = String::from_utf8_lossy(stored).lines().map(clean).collect();
+    lines.into_iter().filter(|line| !line.trim().is_empty())
+}
+
+/// Opens a file in the editor of `$VISUAL` or `$EDITOR` and waits for it.
+async fn edit(path: &str) -> Result<(), Failure> {
+    edit_with(&editor_command(&|name| std::env::var(name).ok()), path).await
+}
+
+/// Returns the editor as git and crontab choose it.
+fn editor_command(value: &dyn Fn(&str) -> Option<String>) -> String {
+    let set = |name: &str| value(name).filter(|editor| !editor.trim().is_empty());
+    set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".into())
+}
+
+/// Runs the editor through a shell, because the variable may contain arguments.
+async fn edit_with(editor: &str, path: &str) -> Result<(), Failure> {
+    let script = format!("exec {editor} \"$1\"");
+    let status = Command::new("sh").args(["-c", &script, "sh", path]).status().await;
+    let why = match status {
+        Ok(status) if status.success() => return Ok(()),
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::failed(format!("the editor `{editor}` failed on {path}: {why}"))
+        .hint("set another editor: `export EDITOR=nano`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn editor_comes_from_visual_or_editor_with_arguments() {
+        let of = |pairs: &[(&str, &str)]| {
+            editor_command(&|name| {
+                pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(of(&[("EDITOR", "nano"), ("VISUAL", "code -w")]), "code -w");
+        assert_eq!(of(&[("EDITOR", "nano"), ("VISUAL", " ")]), "nano");
+        assert_eq!(of(&[]), "vi");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("an experiment.toml");
+        std::fs::write(&file, "a\n").unwrap();
+        edit_with("sed -i s/a/b/", file.to_str().unwrap()).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "b\n");
+        assert!(edit_with("false", "x.toml").await.is_err());
+    }
 }

@@ -1,61 +1,72 @@
-//! Runs as home lists them: what the hosts tell, put together as `rankdeck ps` does, and records that lie
-//! here.
+//! Lists runs: those of the hosts, merged as `rankdeck ps` does, and local recordings, with how far this
+//! console saw them and how they ended.
 
-use crate::cli::past;
-use crate::cli::roster::{Roster, State};
+use crate::cli::recorded_runs::{self, RecordedRun};
 use crate::cli::run_id::RUNS;
+use crate::cli::run_index::{RunIndex, RunStatus};
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::run_entry::RunEntry;
-use rankdeck_tui::home::{Home, Life, RunRow};
+use rankdeck_tui::home::{Home, RunPhase, RunRow};
 use rankdeck_types::host::Host;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long what lies in the folder is taken as known.
-const FRESH: Duration = Duration::from_secs(10);
+/// How long the list of recordings is cached.
+const CACHED: Duration = Duration::from_secs(10);
 
-/// Most records that are read for the list, the latest first.
-const READ: usize = 200;
+/// Maximum number of recordings read for the list, latest first.
+const MAX_READ: usize = 200;
 
-/// The latest list of each host.
-pub(super) struct Lists {
+/// The latest run list of each host.
+pub(super) struct RunLists {
     hosts: Vec<Host>,
-    told: Vec<Vec<RunEntry>>,
-    records: Vec<past::PastRun>,
-    looked: Option<Instant>,
-    /// What records tell, and when they were written then.
-    known: BTreeMap<String, (SystemTime, RunSummary)>,
-    /// They are being read.
+    reported: Vec<Vec<RunEntry>>,
+    left_out: Vec<Vec<String>>,
+    records: Vec<RecordedRun>,
+    listed_at: Option<Instant>,
+    /// Summaries of recordings, with their modification times.
+    summaries: BTreeMap<String, (SystemTime, RunSummary)>,
+    /// Recordings are being read.
     reading: bool,
 }
 
-impl Lists {
-    /// Of hosts that have told nothing yet.
-    pub fn new(hosts: Vec<Host>) -> Lists {
-        let told = vec![Vec::new(); hosts.len()];
-        let (records, known) = (Vec::new(), BTreeMap::new());
-        Lists { hosts, told, records, looked: None, known, reading: false }
+impl RunLists {
+    /// Creates empty lists for these hosts.
+    pub fn new(hosts: Vec<Host>) -> RunLists {
+        let (reported, left_out) = (vec![Vec::new(); hosts.len()], vec![Vec::new(); hosts.len()]);
+        let (records, summaries) = (Vec::new(), BTreeMap::new());
+        RunLists { hosts, reported, left_out, records, listed_at: None, summaries, reading: false }
     }
 
-    /// A host has told its runs.
-    pub fn heard(&mut self, host: usize, runs: Vec<RunEntry>) {
-        if let Some(told) = self.told.get_mut(host) {
-            *told = runs;
+    /// Replaces the list of a host.
+    pub fn set(&mut self, host: usize, runs: Vec<RunEntry>) {
+        if let Some(reported) = self.reported.get_mut(host) {
+            *reported = runs;
         }
     }
 
-    /// Records of these runs that nobody has read since they were written. They count as being read until
-    /// [`Lists::read_all`].
-    pub fn unread(&mut self, rows: &[RunRow]) -> Vec<past::PastRun> {
+    /// Returns a warning if a host omits something from its list for a new reason.
+    pub fn left_out(&mut self, host: usize, reasons: Vec<String>) -> Option<String> {
+        let (known, name) = (self.left_out.get_mut(host)?, &self.hosts.get(host)?.name);
+        let new = reasons.iter().find(|reason| !known.contains(reason));
+        let warning = new.map(|reason| format!("host {name}: not listed: {reason}"));
+        *known = reasons;
+        warning
+    }
+
+    /// Returns recordings of these runs that changed since they were read, and marks them as being read
+    /// until [`RunLists::read_all`].
+    pub fn unread(&mut self, rows: &[RunRow]) -> Vec<RecordedRun> {
         let alone: BTreeSet<&str> =
-            rows.iter().filter(|row| row.life == Life::Recorded).map(|row| row.run.as_str()).collect();
-        let wanted = self.records.iter().filter(|past| alone.contains(past.name.as_str())).take(READ);
-        let is_old = |past: &&past::PastRun| {
-            self.known.get(&past.name).is_none_or(|(written, _)| *written != past.written)
+            rows.iter().filter(|row| row.phase == RunPhase::Recorded).map(|row| row.run.as_str()).collect();
+        let candidates =
+            self.records.iter().filter(|recorded| alone.contains(recorded.name.as_str())).take(MAX_READ);
+        let is_old = |recorded: &&RecordedRun| {
+            self.summaries.get(&recorded.name).is_none_or(|(written, _)| *written != recorded.written)
         };
-        let unread: Vec<past::PastRun> = wanted.filter(is_old).cloned().collect();
+        let unread: Vec<RecordedRun> = candidates.filter(is_old).cloned().collect();
         if self.reading || unread.is_empty() {
             return Vec::new();
         }
@@ -63,60 +74,65 @@ impl Lists {
         unread
     }
 
-    /// A record tells this.
-    pub fn learnt(&mut self, past: &past::PastRun, summary: RunSummary) {
-        self.known.insert(past.name.clone(), (past.written, summary));
+    /// Caches the summary of a recording.
+    pub fn add_summary(&mut self, recorded: &RecordedRun, summary: RunSummary) {
+        self.summaries.insert(recorded.name.clone(), (recorded.written, summary));
     }
 
-    /// Those that were wanted are read.
+    /// All requested recordings are read.
     pub fn read_all(&mut self) {
         self.reading = false;
     }
 
-    /// All runs, newest first; records of runs that no host has come last.
+    /// Returns all runs, newest first; recordings of runs that no host knows come last.
     pub fn rows(&mut self, home: &Home) -> Vec<RunRow> {
-        if self.looked.is_none_or(|at| at.elapsed() >= FRESH) {
-            self.records = past::list(Path::new(RUNS));
-            self.looked = Some(Instant::now());
+        if self.listed_at.is_none_or(|at| at.elapsed() >= CACHED) {
+            self.records = recorded_runs::list(Path::new(RUNS));
+            self.listed_at = Some(Instant::now());
         }
         let now = wall_time();
         let entries = self
-            .told
+            .reported
             .iter()
             .enumerate()
-            .flat_map(|(host, told)| told.iter().map(move |entry| (host, entry.clone())));
+            .flat_map(|(host, reported)| reported.iter().map(move |entry| (host, entry.clone())));
         let silent = home.hosts.iter().enumerate();
-        let silent = silent.filter_map(|(index, host)| Some((index, host.trouble.clone()?)));
-        let roster =
-            Roster { hosts: self.hosts.clone(), entries: entries.collect(), silent: silent.collect() }
-                .whole();
-        let mut rows: Vec<RunRow> = roster
+        let silent = silent.filter_map(|(index, host)| Some((index, host.error.clone()?)));
+        let run_index = RunIndex {
+            hosts: self.hosts.clone(),
+            entries: entries.collect(),
+            silent: silent.collect(),
+            left_out: Vec::new(),
+        }
+        .deduplicated();
+        let mut rows: Vec<RunRow> = run_index
             .runs()
             .iter()
             .map(|found| {
                 let summary = found.summary(now);
                 RunRow {
                     run: found.run.to_owned(),
-                    life: match found.state {
-                        State::Running => Life::Running,
-                        State::Orphaned => Life::Orphaned,
-                        State::Finished => Life::Over,
+                    phase: match found.state {
+                        RunStatus::Running => RunPhase::Running,
+                        RunStatus::Orphaned => RunPhase::Orphaned,
+                        RunStatus::Finished => RunPhase::Ended,
                     },
                     alive: found.parts.iter().map(|(_, part)| part.ranks_alive).sum(),
                     age_s: summary.started.map(|started| (now - started).max(0.0)),
-                    recorded: self.records.iter().any(|past| past.name == found.run),
+                    recorded: self.records.iter().any(|recorded| recorded.name == found.run),
                     summary,
                 }
             })
             .collect();
-        let known: Vec<String> = rows.iter().map(|row| row.run.clone()).collect();
-        let alone = self.records.iter().filter(|past| !known.contains(&past.name));
-        rows.extend(alone.map(|past| {
-            let summary = self.known.get(&past.name).map(|(_, summary)| summary.clone()).unwrap_or_default();
-            let written = past.written.elapsed().ok().map(|age| age.as_secs_f64());
+        let listed: Vec<String> = rows.iter().map(|row| row.run.clone()).collect();
+        let alone = self.records.iter().filter(|recorded| !listed.contains(&recorded.name));
+        rows.extend(alone.map(|recorded| {
+            let summary =
+                self.summaries.get(&recorded.name).map(|(_, summary)| summary.clone()).unwrap_or_default();
+            let written = recorded.written.elapsed().ok().map(|age| age.as_secs_f64());
             RunRow {
-                run: past.name.clone(),
-                life: Life::Recorded,
+                run: recorded.name.clone(),
+                phase: RunPhase::Recorded,
                 age_s: summary.started.map(|started| (now - started).max(0.0)).or(written),
                 recorded: true,
                 summary,
@@ -124,5 +140,27 @@ impl Lists {
             }
         }));
         rows
+    }
+}
+
+/// Reads the recording; the summary is empty if it cannot be read.
+pub(super) fn read_summary(recorded: &RecordedRun) -> RunSummary {
+    let read = recorded_runs::open(recorded).ok().and_then(|record| record.last().ok());
+    read.map(|(model, at)| RunSummary::from_model(&model, at)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_recording_has_an_empty_summary() {
+        let nothing = RecordedRun {
+            name: "x".into(),
+            record: "nowhere".into(),
+            written: std::time::SystemTime::UNIX_EPOCH,
+            path: None,
+        };
+        assert_eq!(read_summary(&nothing), RunSummary::default());
     }
 }

@@ -53,7 +53,7 @@ impl LogPlace {
 
 /// Lines that arrive together.
 #[derive(Debug, Clone, Default)]
-pub struct Arrival {
+pub struct ReceivedLines {
     /// Number of the first, in the rank's file.
     pub first: u64,
     pub lines: Vec<String>,
@@ -79,12 +79,12 @@ pub struct LogRing {
     pub dropped: u64,
     /// The bytes of the lines, those that were not recorded included: a console that was read from a record
     /// drops the same lines as the one that wrote it.
-    batches: VecDeque<Batch>,
+    batches: VecDeque<LineBlock>,
 }
 
 /// Neighbouring lines that leave the ring together when it holds too many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-struct Batch {
+struct LineBlock {
     lines: usize,
     bytes: usize,
     /// Number, in the rank's file, of the line after its last; its lines have no holes between them. 0: not
@@ -93,7 +93,7 @@ struct Batch {
     end: u64,
 }
 
-impl Batch {
+impl LineBlock {
     const LINES: usize = 100;
     const BYTES: usize = LEAST.bytes / 4;
 
@@ -104,7 +104,7 @@ impl Batch {
     }
 
     fn is_full(&self) -> bool {
-        self.lines >= Batch::LINES || self.bytes >= Batch::BYTES
+        self.lines >= LineBlock::LINES || self.bytes >= LineBlock::BYTES
     }
 }
 
@@ -113,25 +113,25 @@ pub const LOG_LINES: usize = 2000;
 /// Most bytes of them.
 pub const LOG_BYTES: usize = 1 << 20;
 /// Most lines and bytes of all ranks.
-const ALL: Room = Room { lines: 64 * LOG_LINES, bytes: 64 * LOG_BYTES };
+const ALL: RingLimits = RingLimits { lines: 64 * LOG_LINES, bytes: 64 * LOG_BYTES };
 /// What each rank has at least.
-const LEAST: Room = Room { lines: 128, bytes: 1 << 16 };
+const LEAST: RingLimits = RingLimits { lines: 128, bytes: 1 << 16 };
 /// Lines of each rank in a snapshot of a record.
 pub const RECORDED_LINES: usize = 16;
 
 /// How much a ring may hold.
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
+pub struct RingLimits {
     lines: usize,
     bytes: usize,
 }
 
-impl Room {
+impl RingLimits {
     /// For each of so many ranks: less where they are many, so that all of them together are bounded. Hosts
     /// keep every line.
-    pub fn among(ranks: usize) -> Room {
+    pub fn among(ranks: usize) -> RingLimits {
         let each = |all: usize, least: usize, most: usize| (all / ranks.max(1)).clamp(least, most);
-        Room {
+        RingLimits {
             lines: each(ALL.lines, LEAST.lines, LOG_LINES),
             bytes: each(ALL.bytes, LEAST.bytes, LOG_BYTES),
         }
@@ -141,8 +141,13 @@ impl Room {
 impl LogRing {
     /// Adds those lines that are new. Returns them, and how many old ones fell out. `order` numbers lines
     /// over all ranks.
-    pub fn extend(&mut self, arrival: Arrival, room: Room, order: &mut u64) -> (Vec<String>, u64) {
-        let Arrival { first, lines, times, ahead_ms, generation } = arrival;
+    pub fn extend(
+        &mut self,
+        arrival: ReceivedLines,
+        room: RingLimits,
+        order: &mut u64,
+    ) -> (Vec<String>, u64) {
+        let ReceivedLines { first, lines, times, ahead_ms, generation } = arrival;
         let known = usize::try_from(self.next.saturating_sub(first)).unwrap_or(usize::MAX);
         let end = first.saturating_add(lines.len() as u64);
         let times: Vec<u64> =
@@ -151,19 +156,19 @@ impl LogRing {
         if fresh.is_empty() {
             return (fresh, 0);
         }
-        self.dropped += first.saturating_sub(self.next);
+        self.dropped = self.dropped.saturating_add(first.saturating_sub(self.next));
         let mut number = first.max(self.next);
         self.next = end;
         let mut latest = self.lines.back().map_or(0, |line| line.merge_ms);
         for (line, time_ms) in fresh.iter().zip(times) {
             *order += 1;
             if time_ms > 0 {
-                latest = latest.max(time_ms.saturating_add_signed(-ahead_ms));
+                latest = latest.max(time_ms.saturating_add_signed(ahead_ms.saturating_neg()));
             }
             let (order, text) = (*order, line.clone());
             match self.batches.back_mut().filter(|batch| !batch.is_full() && batch.end == number) {
                 Some(batch) => batch.add(text.len()),
-                None => self.batches.push_back(Batch {
+                None => self.batches.push_back(LineBlock {
                     lines: 1,
                     bytes: text.len(),
                     end: number.saturating_add(1),
@@ -199,7 +204,7 @@ impl LogRing {
     }
 
     /// How many of the oldest lines have no room any more; they leave their batches.
-    fn over(&mut self, room: Room) -> usize {
+    fn over(&mut self, room: RingLimits) -> usize {
         let mut over = 0;
         let mut left = self.unrecorded + self.lines.len();
         let mut bytes = self.batches.iter().fold(0_usize, |all, batch| all.saturating_add(batch.bytes));
@@ -226,7 +231,7 @@ struct RecordedRing<L> {
     next: u64,
     dropped: u64,
     #[serde(default)]
-    batches: VecDeque<Batch>,
+    batches: VecDeque<LineBlock>,
 }
 
 impl Serialize for LogRing {
@@ -254,7 +259,7 @@ impl<'de> Deserialize<'de> for LogRing {
         {
             // A record of a build that knew no bytes.
             let bytes = lines.iter().map(|line| line.text.len()).sum();
-            batches = VecDeque::from([Batch { lines: unrecorded + lines.len(), bytes, end: 0 }]);
+            batches = VecDeque::from([LineBlock { lines: unrecorded + lines.len(), bytes, end: 0 }]);
         }
         Ok(LogRing { lines, unrecorded, next: ring.next, dropped: ring.dropped, batches })
     }
@@ -265,14 +270,18 @@ mod tests {
     use super::*;
 
     /// Where few ranks share the room.
-    const FEW: Room = Room { lines: LOG_LINES, bytes: LOG_BYTES };
+    const FEW: RingLimits = RingLimits { lines: LOG_LINES, bytes: LOG_BYTES };
 
-    fn lines(first: u64, count: usize) -> Arrival {
-        Arrival { first, lines: (0..count).map(|i| i.to_string()).collect(), ..Arrival::default() }
+    fn lines(first: u64, count: usize) -> ReceivedLines {
+        ReceivedLines {
+            first,
+            lines: (0..count).map(|i| i.to_string()).collect(),
+            ..ReceivedLines::default()
+        }
     }
 
     #[test]
-    fn log_lines_come_once_and_holes_are_counted() {
+    fn repeated_log_lines_are_dropped_gaps_counted() {
         let (mut ring, mut order) = (LogRing::default(), 0);
         assert_eq!(ring.extend(lines(0, 3), FEW, &mut order).0.len(), 3);
         assert_eq!(ring.extend(lines(1, 4), FEW, &mut order).0, ["2", "3"]);
@@ -282,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn log_1_every_line_has_its_number_whatever_was_missed_and_dropped() {
+    fn log_1_line_numbers_survive_gaps_and_drops() {
         let (mut ring, mut order) = (LogRing::default(), 0);
         ring.extend(lines(10, 3), FEW, &mut order);
         ring.extend(lines(12, 2), FEW, &mut order);
@@ -297,7 +306,7 @@ mod tests {
             (Some(498 + LOG_LINES as u64), None)
         );
         ring.next = 0;
-        ring.extend(Arrival { generation: Generation(1), ..lines(0, 2) }, FEW, &mut order);
+        ring.extend(ReceivedLines { generation: Generation(1), ..lines(0, 2) }, FEW, &mut order);
         let place = ring.line_place(Rank(3), LOG_LINES - 1).unwrap();
         assert_eq!((place.generation, place.rank, place.line), (Generation(1), Rank(3), 2));
         let copy: LogRing = rmp_serde::from_slice(&rmp_serde::to_vec_named(&ring).unwrap()).unwrap();
@@ -305,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_their_time_and_are_merged_by_it_on_one_clock() {
+    fn log_lines_are_merged_by_console_clock() {
         let (mut ring, mut order) = (LogRing::default(), 0);
         let times = vec![LinesRead { lines: 1, time_ms: 5_000 }, LinesRead { lines: 2, time_ms: 9_000 }];
-        ring.extend(Arrival { times, ahead_ms: 1_000, ..lines(0, 3) }, FEW, &mut order);
+        ring.extend(ReceivedLines { times, ahead_ms: 1_000, ..lines(0, 3) }, FEW, &mut order);
         let back = vec![LinesRead { lines: 2, time_ms: 1 }];
-        ring.extend(Arrival { times: back, ..lines(2, 2) }, FEW, &mut order);
+        ring.extend(ReceivedLines { times: back, ..lines(2, 2) }, FEW, &mut order);
         ring.extend(lines(4, 1), FEW, &mut order);
         let times: Vec<(u64, u64)> = ring.lines.iter().map(|line| (line.time_ms, line.merge_ms)).collect();
         assert_eq!(times, [(5_000, 4_000), (9_000, 8_000), (9_000, 8_000), (1, 8_000), (0, 8_000)]);
@@ -318,7 +327,7 @@ mod tests {
 
     /// A record of a build that knew no times.
     #[test]
-    fn lines_without_a_time_are_read_from_an_older_record() {
+    fn older_record_lines_without_time_are_read() {
         let old = rmp_serde::to_vec_named(&RecordedRing {
             held: 1,
             newest: vec![(7u64, "x")],
@@ -331,21 +340,21 @@ mod tests {
     }
 
     #[test]
-    fn core_2_the_ring_is_bounded_in_bytes_and_a_copy_out_of_a_record_drops_the_same_lines() {
+    fn core_2_log_ring_is_bounded_in_bytes() {
         for ranks in [1, 200, 65_536] {
-            drops_the_same(Room::among(ranks));
+            drops_the_same(RingLimits::among(ranks));
         }
-        let most = |ranks: usize| Room::among(ranks).bytes * ranks;
+        let most = |ranks: usize| RingLimits::among(ranks).bytes * ranks;
         assert!(most(1) <= ALL.bytes && most(64) <= ALL.bytes && most(1024) <= ALL.bytes);
     }
 
-    fn drops_the_same(room: Room) {
+    fn drops_the_same(room: RingLimits) {
         let (mut ring, mut order, mut over) = (LogRing::default(), 0, 0);
         let mut copies: Vec<(LogRing, u64)> = Vec::new();
         for n in 0..4_000_u64 {
             // Long ones between many short ones.
             let text = "x".repeat(if n % 7 == 0 || n > 3_000 { 4_000 } else { 20 });
-            let arrival = Arrival { first: n, lines: vec![text], ..Arrival::default() };
+            let arrival = ReceivedLines { first: n, lines: vec![text], ..ReceivedLines::default() };
             for (copy, order) in &mut copies {
                 copy.extend(arrival.clone(), room, order);
             }
@@ -366,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn core_2_the_ring_is_bounded_and_counts() {
+    fn core_2_log_ring_is_bounded_in_lines() {
         let (mut ring, mut order) = (LogRing::default(), 0);
         let (_, over) = ring.extend(lines(0, LOG_LINES + 10), FEW, &mut order);
         assert_eq!((ring.lines.len(), over, ring.dropped), (LOG_LINES, 10, 10));

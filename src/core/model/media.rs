@@ -4,7 +4,7 @@
 //!   charts are; pictures keep the latest [`EACH`] of a name and [`BYTES`] in all, the oldest go first.
 
 use crate::series::{Place, Series};
-use rankdeck_proto::media::{Histogram, PictureHead};
+use rankdeck_proto::media::{self, Histogram, PictureHead};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ pub const BYTES: usize = 3 << 20;
 
 /// Values at one step, or at neighbours that were put together.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Column {
+pub struct HistogramBucket {
     /// Of the newest histogram behind it.
     pub place: Place,
     /// Their values.
@@ -31,10 +31,10 @@ pub struct Column {
 /// Histograms of one name over steps and time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HistogramSeries {
-    columns: Vec<Column>,
+    columns: Vec<HistogramBucket>,
     /// Histograms per column: doubles when neighbours are put together.
     per_column: u32,
-    newest: Option<Column>,
+    newest: Option<HistogramBucket>,
     summary: Series,
 }
 
@@ -47,7 +47,7 @@ impl HistogramSeries {
         }
         let (low, high) = bins.range();
         self.summary.push_spread(place, bins.mean(), low, high);
-        let column = Column { place, bins, behind: 1 };
+        let column = HistogramBucket { place, bins, behind: 1 };
         self.newest = Some(column.clone());
         self.per_column = self.per_column.max(1);
         if let Some(last) = self.columns.last_mut()
@@ -66,13 +66,21 @@ impl HistogramSeries {
         self.columns.push(column);
     }
 
+    /// It is as [`HistogramSeries::push`] makes one.
+    pub(crate) fn is_sound(&self) -> bool {
+        let mut all = self.columns.iter().chain(&self.newest);
+        self.columns.len() <= COLUMNS
+            && all.all(|column| column.bins.check().is_ok())
+            && self.summary.is_sound()
+    }
+
     /// The columns, oldest first.
-    pub fn columns(&self) -> &[Column] {
+    pub fn columns(&self) -> &[HistogramBucket] {
         &self.columns
     }
 
     /// The newest histogram, by itself.
-    pub fn newest(&self) -> Option<&Column> {
+    pub fn newest(&self) -> Option<&HistogramBucket> {
         self.newest.as_ref()
     }
 
@@ -82,14 +90,14 @@ impl HistogramSeries {
     }
 }
 
-fn both(before: &Column, next: &Column) -> Column {
+fn both(before: &HistogramBucket, next: &HistogramBucket) -> HistogramBucket {
     let behind = before.behind.saturating_add(next.behind);
-    Column { place: next.place, bins: before.bins.plus(&next.bins), behind }
+    HistogramBucket { place: next.place, bins: before.bins.plus(&next.bins), behind }
 }
 
 /// A picture that was logged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Picture {
+pub struct StoredImage {
     /// Counts all pictures of the run, from 1.
     pub number: u64,
     pub place: Place,
@@ -102,7 +110,7 @@ pub struct Picture {
 /// The latest pictures of each name.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Gallery {
-    names: BTreeMap<String, VecDeque<Picture>>,
+    names: BTreeMap<String, VecDeque<StoredImage>>,
     count: u64,
     bytes: usize,
 }
@@ -113,10 +121,10 @@ impl Gallery {
         if self.names.len() >= NAMES && !self.names.contains_key(&name) {
             return false;
         }
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         self.bytes += data.len();
         let all = self.names.entry(name).or_default();
-        all.push_back(Picture { number: self.count, place, head, data });
+        all.push_back(StoredImage { number: self.count, place, head, data });
         if all.len() > EACH
             && let Some(gone) = all.pop_front()
         {
@@ -124,6 +132,26 @@ impl Gallery {
         }
         while self.bytes > BYTES && self.drop_oldest() {}
         true
+    }
+
+    /// Drops pictures that no event can have brought, of a gallery that comes out of a file; how many.
+    pub(crate) fn check(&mut self) -> usize {
+        let pictures =
+            |names: &BTreeMap<String, VecDeque<StoredImage>>| names.values().map(VecDeque::len).sum();
+        let before: usize = pictures(&self.names);
+        let is_sound =
+            |picture: &StoredImage| media::decoded(&picture.data).is_ok_and(|(head, _)| head == picture.head);
+        self.names.values_mut().for_each(|all| {
+            all.retain(is_sound);
+            all.drain(..all.len().saturating_sub(EACH));
+        });
+        self.names.retain(|name, all| media::check_name(name).is_ok() && !all.is_empty());
+        while self.names.len() > NAMES {
+            self.names.pop_last();
+        }
+        self.bytes = self.names.values().flatten().map(|picture| picture.data.len()).sum();
+        while self.bytes > BYTES && self.drop_oldest() {}
+        before - pictures(&self.names)
     }
 
     /// Lets the oldest picture go; the newest of a name stays as long as another name has several.
@@ -151,12 +179,12 @@ impl Gallery {
     }
 
     /// The names in order, with their pictures, oldest first.
-    pub fn names(&self) -> impl Iterator<Item = (&String, &VecDeque<Picture>)> {
+    pub fn names(&self) -> impl Iterator<Item = (&String, &VecDeque<StoredImage>)> {
         self.names.iter()
     }
 
     /// The pictures of a name, oldest first.
-    pub fn of(&self, name: &str) -> Option<&VecDeque<Picture>> {
+    pub fn of(&self, name: &str) -> Option<&VecDeque<StoredImage>> {
         self.names.get(name)
     }
 }
@@ -172,7 +200,7 @@ mod tests {
 
     /// CORE-4
     #[test]
-    fn core_4_histograms_are_put_together_and_no_value_is_lost() {
+    fn core_4_merged_histograms_keep_all_values() {
         let mut series = HistogramSeries::default();
         let all = COLUMNS * 8 + 77;
         for step in 0..all {
@@ -195,7 +223,7 @@ mod tests {
 
     /// CORE-4
     #[test]
-    fn core_4_the_latest_pictures_stay() {
+    fn core_4_latest_images_are_kept() {
         let head = PictureHead { format: PictureFormat::Png, width: 1, height: 1 };
         let mut gallery = Gallery::default();
         for step in 0..100 {

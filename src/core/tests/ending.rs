@@ -1,15 +1,17 @@
 //! How runs end: well, badly, on request, stuck, restarted, left alone.
 
 use crate::Goal;
-use crate::event::Event;
-use crate::event::StopSource;
+use crate::event::{Event, StopSource};
 use crate::model::{RankLife, RunState};
 use crate::report::{Outcome, ReportBody, Severity, VerdictKind};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::OnStuck;
 use rankdeck_types::host::Transport;
-use rankdeck_types::plan::Until;
+use rankdeck_types::ids::Rank;
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::StopGoal;
 
 fn running(hosts: usize) -> Cluster {
     let mut c = Cluster::launch(hosts);
@@ -27,10 +29,10 @@ fn outcome(c: &Cluster) -> (Option<Outcome>, Option<u8>) {
 }
 
 #[test]
-fn a_run_that_ends_by_itself_succeeds_when_every_host_has_proved_it() {
+fn run_succeeds_once_every_host_has_verified() {
     let mut c = running(2);
     for rank in 0..4 {
-        c.rank_said(rank, RankEvent::Finished { reason: FinishReason::StopValue });
+        c.rank_event(rank, RankEvent::Finished { reason: FinishReason::StopValue });
     }
     c.host_ends(0, false);
     c.pass(1_000);
@@ -42,7 +44,7 @@ fn a_run_that_ends_by_itself_succeeds_when_every_host_has_proved_it() {
     };
     assert!(*proved && survivors.is_empty());
     assert_eq!(gpus_free[..], ["ant:0", "bee:0"]);
-    assert_eq!(reason, "reached the stop value");
+    insta::assert_snapshot!("reached_stop_value", reason);
     for node in 0..2 {
         assert!(c.stops(node).is_empty());
         assert_eq!(c.agents[node].orders.last(), Some(&ConsoleMessage::Close));
@@ -52,7 +54,7 @@ fn a_run_that_ends_by_itself_succeeds_when_every_host_has_proved_it() {
 }
 
 #[test]
-fn a_killed_rank_is_named_its_peers_are_stopped_and_the_run_fails() {
+fn killed_rank_fails_run_and_stops_peers() {
     let mut c = running(2);
     c.exit_of(1, killed(), false);
     assert_eq!(c.verdicts(), [(VerdictKind::Dead, Some(1), Severity::Red)]);
@@ -67,15 +69,15 @@ fn a_killed_rank_is_named_its_peers_are_stopped_and_the_run_fails() {
     assert_eq!(c.exit, None);
     c.proof(1);
     assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
-    assert_eq!(c.model().run.reason, "rank 1 on ant was killed by SIGKILL");
+    assert_eq!(c.model().run.first_failure.as_ref().map(|first| first.rank), Some(Rank(1)));
     assert_eq!(c.verdicts().len(), 1, "ranks that we stopped are no verdicts");
 }
 
 #[test]
-fn the_end_of_an_agent_is_told_as_that_and_not_as_its_ranks_signal() {
+fn death_of_agent_is_not_reported_as_signal() {
     let mut c = running(2);
     let event = RecordEvent::RankExited {
-        rank: rankdeck_types::ids::Rank(1),
+        rank: Rank(1),
         pid: 1001,
         exit: killed(),
         last_lines: vec![],
@@ -85,32 +87,31 @@ fn the_end_of_an_agent_is_told_as_that_and_not_as_its_ranks_signal() {
     };
     c.agents[0].samples.remove(&1);
     c.record(0, event);
-    assert!(c.model().run.first_failure.as_ref().is_none_or(|first| first.error.contains("agent on ant")));
-    let verdict = c.model().verdicts.iter().find(|v| v.rank == Some(rankdeck_types::ids::Rank(1))).unwrap();
-    assert!(verdict.reason.starts_with("the agent on ant was killed or died"), "{}", verdict.reason);
+    let verdict = c.model().verdicts.iter().find(|verdict| verdict.rank == Some(Rank(1))).unwrap();
+    insta::assert_snapshot!("death_of_agent", verdict.reason);
 }
 
 #[test]
-fn victims_that_report_first_do_not_hide_the_culprit() {
+fn secondary_failures_first_keep_culprit() {
     let mut c = running(2);
     let failure = Some(FailureKind::Connection);
     let error =
         |text: &str| RankEvent::Error { message: text.into(), hint: "".into(), usage: false, failure };
-    c.rank_said(2, error("all_reduce grad: Connection reset by peer"));
+    c.rank_event(2, error("all_reduce grad: Connection reset by peer"));
     c.exit_of(2, Exit::Code { code: 1 }, false);
     c.exit_of(1, killed(), false);
-    c.rank_said(0, error("all_reduce grad: Connection closed by peer"));
+    c.rank_event(0, error("all_reduce grad: Connection closed by peer"));
     c.exit_of(0, Exit::Code { code: 1 }, false);
     assert!(c.verdicts().contains(&(VerdictKind::Dead, Some(0), Severity::Amber)), "{:?}", c.verdicts());
     c.proof(0);
     c.exit_of(3, Exit::Code { code: 1 }, false);
     c.proof(1);
     assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
-    assert_eq!(c.model().run.reason, "rank 1 on ant was killed by SIGKILL");
+    assert_eq!(c.model().run.first_failure.as_ref().map(|first| first.rank), Some(Rank(1)));
 }
 
 #[test]
-fn a_rank_that_names_a_configuration_mistake_ends_the_console_with_2() {
+fn configuration_error_of_rank_exits_2() {
     let mut c = running(1);
     let error = RankEvent::Error {
         message: "unknown environment Foo-v1".into(),
@@ -118,7 +119,7 @@ fn a_rank_that_names_a_configuration_mistake_ends_the_console_with_2() {
         usage: true,
         failure: None,
     };
-    c.rank_said(0, error);
+    c.rank_event(0, error);
     c.exit_of(0, Exit::Code { code: 2 }, false);
     c.exit_of(1, Exit::Code { code: 1 }, false);
     c.proof(0);
@@ -128,21 +129,23 @@ fn a_rank_that_names_a_configuration_mistake_ends_the_console_with_2() {
 }
 
 #[test]
-fn a_program_that_could_not_be_started_and_a_log_line_are_reasons() {
-    let mut c = running(1);
-    c.exit_of(1, Exit::Code { code: 1 }, false);
-    assert!(c.model().verdicts[0].reason.ends_with("exited with code 1: ValueError: boom"));
-    let mut c = running(1);
-    c.exit_of(0, Exit::NotStarted { error: "/x: no such file".into() }, false);
-    assert!(c.model().verdicts[0].reason.ends_with("could not be started: /x: no such file"));
-    let mut c = running(1);
-    c.exit_of(0, Exit::Signal { signal: 9, out_of_memory: true }, false);
-    assert!(c.model().verdicts[0].reason.contains("out of memory"));
-    assert!(c.model().verdicts[0].card.hint().contains("num_envs"));
+fn failed_starts_and_exits_have_reasons() {
+    let exits = [
+        (1, Exit::Code { code: 1 }),
+        (0, Exit::NotStarted { error: "/x: no such file".into() }),
+        (0, Exit::Signal { signal: 9, out_of_memory: true }),
+    ];
+    let sentences = exits.map(|(rank, exit)| {
+        let mut c = running(1);
+        c.exit_of(rank, exit, false);
+        let verdict = c.model().verdicts[0].clone();
+        format!("{}\n{}", verdict.reason, verdict.card.hint())
+    });
+    insta::assert_snapshot!("failed_starts_and_exits", sentences.join("\n"));
 }
 
 #[test]
-fn a_stop_on_request_is_clean_then_harder_and_ends_with_130() {
+fn requested_stop_escalates_and_exits_130() {
     for by in [StopSource::Signal, StopSource::Key, StopSource::Command] {
         let mut c = running(2);
         c.event(stop(StopMode::Clean, by));
@@ -162,7 +165,7 @@ fn a_stop_on_request_is_clean_then_harder_and_ends_with_130() {
 }
 
 #[test]
-fn a_stop_is_sent_again_after_a_reconnect() {
+fn stop_is_resent_after_reconnect() {
     let mut c = running(2);
     c.lose(1);
     c.event(stop(StopMode::Clean, StopSource::Key));
@@ -176,7 +179,7 @@ fn a_stop_is_sent_again_after_a_reconnect() {
 }
 
 #[test]
-fn run_2_a_host_that_stays_away_is_listed_and_the_stop_is_not_proved() {
+fn run_2_absent_host_is_listed_and_stop_unverified() {
     let mut c = running(2);
     c.lose(1);
     c.event(stop(StopMode::Clean, StopSource::Signal));
@@ -190,7 +193,7 @@ fn run_2_a_host_that_stays_away_is_listed_and_the_stop_is_not_proved() {
 }
 
 #[test]
-fn an_agent_that_does_not_finish_its_stop_is_told_to_kill_then_given_up() {
+fn unfinished_stop_escalates_to_kill_then_gives_up() {
     let mut c = running(1);
     c.hang(1, |_| ());
     c.event(stop(StopMode::Clean, StopSource::Key));
@@ -201,7 +204,7 @@ fn an_agent_that_does_not_finish_its_stop_is_told_to_kill_then_given_up() {
 }
 
 #[test]
-fn a_clean_stop_is_waited_for_while_ranks_move_and_not_longer_than_its_limit() {
+fn clean_stop_waits_for_progress_up_to_limit() {
     let mut c = running(1);
     c.event(stop(StopMode::Clean, StopSource::Key));
     c.pass(299_000);
@@ -211,9 +214,9 @@ fn a_clean_stop_is_waited_for_while_ranks_move_and_not_longer_than_its_limit() {
 }
 
 #[test]
-fn a_goal_for_which_a_rank_was_killed_is_no_success() {
+fn goal_reached_by_kill_is_not_success() {
     let goal = Goal::Launch(Box::new(draft(1, Transport::Local)));
-    let mut c = Cluster::with(goal, 1, vec![Until::Iters(3)]);
+    let mut c = Cluster::with(goal, 1, vec![StopGoal::Iters(3)]);
     c.all_ready();
     c.iteration(3, 10);
     assert_eq!(c.stops(0), [StopMode::Clean]);
@@ -221,20 +224,19 @@ fn a_goal_for_which_a_rank_was_killed_is_no_success() {
     c.exit_of(1, killed(), true);
     c.proof(0);
     assert_eq!(outcome(&c), (Some(Outcome::Stopped), Some(137)));
-    let reason = c.model().run.reason.clone();
-    assert!(reason.starts_with("reached iters=3, not clean"), "{reason}");
+    insta::assert_snapshot!("goal_reached_by_kill", c.model().run.reason);
     let [ReportBody::RunFinished { clean: false, .. }] = &c.finished()[..] else { panic!() };
 }
 
 #[test]
-fn a_stop_of_the_trainer_that_had_to_kill_is_told_from_a_clean_one_and_says_what_is_lost() {
+fn stop_with_kill_reports_lost_iterations() {
     let end = |saved: Option<u64>, exit: fn() -> Exit| {
         let mut c = running(1);
         c.core.model_mut().plan.as_mut().unwrap().experiment.launch.command.clear();
         c.iteration(50, 10);
         if let Some(train_iter) = saved {
             let (path, reason) = ("c/latest.ckpt".into(), "every".into());
-            c.rank_said(0, RankEvent::Checkpoint { path, env_step: 1, train_iter, reason });
+            c.rank_event(0, RankEvent::Checkpoint { path, env_step: 1, train_iter, reason });
         }
         c.event(stop(StopMode::Clean, StopSource::Signal));
         for rank in 0..2 {
@@ -243,23 +245,19 @@ fn a_stop_of_the_trainer_that_had_to_kill_is_told_from_a_clean_one_and_says_what
         c.proof(0);
         (c.exit, c.model().run.reason.clone())
     };
-    let clean = end(Some(40), || Exit::Code { code: 0 });
-    assert_eq!(clean, (Some(130), "stopped by signal".into()));
-    for (saved, lost) in [
-        (Some(40), "iterations 41 to 50 are lost; the last checkpoint is of iteration 40"),
-        (Some(49), "iteration 50 is lost; the last checkpoint is of iteration 49"),
-        (
-            Some(50),
-            "ranks were killed, and no complete iteration is lost; the last checkpoint is of iteration 50",
-        ),
-        (None, "iterations 1 to 50 are lost; there is no checkpoint"),
-    ] {
-        assert_eq!(end(saved, killed), (Some(137), format!("stopped by signal, not clean: {lost}")));
+    let (code, clean) = end(Some(40), || Exit::Code { code: 0 });
+    assert_eq!(code, Some(130));
+    let mut sentences = vec![clean];
+    for saved in [Some(40), Some(49), Some(50), None] {
+        let (code, sentence) = end(saved, killed);
+        assert_eq!(code, Some(137), "{saved:?}");
+        sentences.push(sentence);
     }
+    insta::assert_snapshot!("lost_iterations", sentences.join("\n"));
 }
 
 #[test]
-fn survivors_are_listed_and_never_give_0() {
+fn leftover_processes_are_listed_and_fail() {
     let mut c = running(1);
     for rank in 0..2 {
         c.exit_of(rank, Exit::Code { code: 0 }, false);
@@ -272,7 +270,7 @@ fn survivors_are_listed_and_never_give_0() {
 }
 
 #[test]
-fn a_natural_end_waits_for_a_lost_host_within_bounds() {
+fn natural_end_waits_bounded_for_lost_host() {
     let mut c = running(2);
     c.lose(1);
     c.pass(30_000);
@@ -283,7 +281,7 @@ fn a_natural_end_waits_for_a_lost_host_within_bounds() {
     c.record(
         1,
         RecordEvent::RankExited {
-            rank: rankdeck_types::ids::Rank(2),
+            rank: Rank(2),
             pid: 1,
             exit: Exit::Code { code: 0 },
             last_lines: vec![],
@@ -299,10 +297,10 @@ fn a_natural_end_waits_for_a_lost_host_within_bounds() {
 }
 
 #[test]
-fn until_stops_cleanly_and_succeeds_but_never_with_a_failed_rank() {
+fn until_stops_cleanly_unless_a_rank_failed() {
     for bad in [false, true] {
         let goal = Goal::Launch(Box::new(draft(1, Transport::Local)));
-        let mut c = Cluster::with(goal, 1, vec![Until::Steps(1_000), Until::Evals(9)]);
+        let mut c = Cluster::with(goal, 1, vec![StopGoal::Steps(1_000), StopGoal::Evals(9)]);
         c.all_ready();
         assert_eq!(c.model().run.total_steps, Some(1_000));
         c.iteration(1, 499);
@@ -315,19 +313,19 @@ fn until_stops_cleanly_and_succeeds_but_never_with_a_failed_rank() {
         let expected =
             if bad { (Some(Outcome::Failed), Some(1)) } else { (Some(Outcome::Succeeded), Some(0)) };
         assert_eq!(outcome(&c), expected);
-        assert!(bad || c.model().run.reason == "reached steps=1000");
+        insta::assert_snapshot!(if bad { "until_with_failed_rank" } else { "until" }, c.model().run.reason);
     }
 }
 
 #[test]
 fn until_counts_evaluations_iterations_and_seconds() {
-    for until in [Until::Evals(2), Until::Iters(2), Until::Seconds(5)] {
+    for until in [StopGoal::Evals(2), StopGoal::Iters(2), StopGoal::Seconds(5)] {
         let mut c = Cluster::with(Goal::Launch(Box::new(draft(1, Transport::Local))), 1, vec![until]);
         c.all_ready();
         for iter in 1..=2 {
             assert!(c.stops(0).is_empty(), "{until:?}");
             c.iteration(iter, iter * 10);
-            c.rank_said(0, RankEvent::Eval(Evaluation { return_mean: 9.0, ..Evaluation::default() }));
+            c.rank_event(0, RankEvent::Eval(Evaluation { return_mean: 9.0, ..Evaluation::default() }));
             c.pass(3_000);
         }
         assert_eq!(c.stops(0), [StopMode::Clean], "{until:?}");
@@ -335,10 +333,10 @@ fn until_counts_evaluations_iterations_and_seconds() {
 }
 
 #[test]
-fn a_restart_stops_proves_and_launches_a_new_generation() {
+fn restart_launches_after_verified_stop() {
     let mut c = running(2);
     c.iteration(1, 10);
-    let restart = || Event::restart(Some("latest".into()));
+    let restart = || Event::restart(Some("/ck/a.pt".into()));
     c.event(restart());
     assert_eq!(c.model().run.state, RunState::Restarting);
     assert_eq!(c.stops(1), [StopMode::Clean]);
@@ -349,9 +347,10 @@ fn a_restart_stops_proves_and_launches_a_new_generation() {
     let launch = &c.launches(1)[1];
     assert_eq!(
         (launch.generation.0, launch.resume.as_deref(), launch.master_port),
-        (1, Some("latest"), 40_002)
+        (1, Some("/ck/a.pt"), 40_002)
     );
-    let started = c.told.iter().filter(|(_, _, body)| matches!(body, ReportBody::RunStarted { .. })).count();
+    let started =
+        c.reports.iter().filter(|(_, _, body)| matches!(body, ReportBody::RunStarted { .. })).count();
     assert_eq!(started, 2);
     assert!(c.model().ranks.iter().all(|rank| rank.life == RankLife::Spawned));
     assert_eq!(c.model().run.stopping, None);
@@ -362,7 +361,7 @@ fn a_restart_stops_proves_and_launches_a_new_generation() {
 }
 
 #[test]
-fn a_restart_after_a_failure_terminates_and_a_stop_calls_it_off() {
+fn stop_cancels_restart_after_failure() {
     let mut c = running(1);
     c.exit_of(1, killed(), false);
     c.event(Event::restart(None));
@@ -375,7 +374,7 @@ fn a_restart_after_a_failure_terminates_and_a_stop_calls_it_off() {
 }
 
 #[test]
-fn a_screen_lingers_after_the_end_and_can_restart_from_there() {
+fn lingering_console_can_restart() {
     let mut c = Cluster::launch(1);
     c.core = crate::Core::with_resolver(
         Goal::Launch(Box::new(draft(1, Transport::Local))),
@@ -401,7 +400,7 @@ fn a_screen_lingers_after_the_end_and_can_restart_from_there() {
 }
 
 #[test]
-fn detach_leaves_the_run_alone_and_says_how_to_come_back() {
+fn detach_keeps_run_and_reports_attach_command() {
     let mut c = running(2);
     c.event(Event::DetachRequested);
     assert_eq!(c.exit, Some(0));
@@ -427,7 +426,7 @@ fn with_policy(policy: OnStuck) -> Cluster {
 }
 
 #[test]
-fn watch_3_the_policy_leaves_a_silent_rank_alone_unless_the_user_has_limited_that() {
+fn watch_3_silent_rank_is_not_stopped_without_a_limit() {
     let policies = [OnStuck::Stop, OnStuck::Restart];
     for (policy, limit) in policies.into_iter().flat_map(|policy| [(policy, None), (policy, Some(99.0))]) {
         let mut draft = draft(2, Transport::Local);
@@ -446,7 +445,7 @@ fn watch_3_the_policy_leaves_a_silent_rank_alone_unless_the_user_has_limited_tha
 }
 
 #[test]
-fn the_policy_for_stuck_ranks_reports_stops_with_4_or_restarts() {
+fn stuck_policy_reports_stops_or_restarts() {
     let c = with_policy(OnStuck::Report);
     assert!(c.stops(0).is_empty());
 
@@ -456,7 +455,7 @@ fn the_policy_for_stuck_ranks_reports_stops_with_4_or_restarts() {
     c.proof(0);
     c.proof(1);
     assert_eq!(outcome(&c), (Some(Outcome::Stuck), Some(4)));
-    assert!(c.model().run.reason.contains("rank 3"), "{}", c.model().run.reason);
+    insta::assert_snapshot!("stuck_run", c.model().run.reason);
 
     let mut c = with_policy(OnStuck::Restart);
     for rank in 0..4 {
@@ -471,7 +470,7 @@ fn the_policy_for_stuck_ranks_reports_stops_with_4_or_restarts() {
 }
 
 #[test]
-fn run_2_a_stop_after_an_unproved_end_goes_to_the_host_that_has_come_back() {
+fn run_2_stop_after_unverified_end_reaches_returned_host() {
     let mut c = Cluster::launch(2);
     c.core = crate::Core::with_resolver(
         Goal::Launch(Box::new(draft(2, Transport::Local))),
@@ -490,10 +489,42 @@ fn run_2_a_stop_after_an_unproved_end_goes_to_the_host_that_has_come_back() {
         (RunState::Over, &["bee".to_string()][..])
     );
     c.ready(1);
-    assert!(c.stops(1).is_empty(), "nobody asked again");
+    assert!(c.stops(1).is_empty(), "no one asked again");
     c.event(stop(StopMode::Clean, StopSource::Key));
     assert_eq!(c.stops(1), [StopMode::Clean]);
     c.host_ends(1, true);
     assert_eq!((c.model().run.state, c.model().run.unverified.len()), (RunState::Over, 0));
     let [_, ReportBody::RunFinished { proved: true, .. }] = &c.finished()[..] else { panic!() };
+}
+
+/// The job that the nodes belonged to is over, as after the failure of one: no one gets there any more. The
+/// end comes within the bound, whatever arrived before.
+#[test]
+fn run_2_lost_allocation_ends_run_unverified() {
+    let failed = |name: &str| {
+        LinkState::Failed(HintedError {
+            error: format!("{name}: Slurm job 7 has no nodes any more: NODE_FAIL (NodeDown)"),
+            hint: "check the job".into(),
+        })
+    };
+    for stop_recorded in [false, true] {
+        let mut draft = draft(2, Transport::Slurm);
+        draft.hosts.iter_mut().for_each(|host| host.transport = Transport::Slurm);
+        let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
+        c.all_ready();
+        if stop_recorded {
+            c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "Slurm job 7".into() });
+        }
+        c.link(0, failed("ant"));
+        c.pass(60_000);
+        assert_eq!(c.exit, None, "the other node may still report");
+        c.link(1, failed("bee"));
+        c.pass(45_000);
+        let [ReportBody::RunFinished { proved: false, unverified, reason, .. }] = &c.finished()[..] else {
+            panic!("{stop_recorded}: {:?}", c.finished())
+        };
+        assert_eq!(unverified[..], ["ant", "bee"], "{reason}");
+        insta::assert_snapshot!(format!("lost_allocation_{stop_recorded}"), reason);
+        assert_ne!(c.exit, Some(0));
+    }
 }

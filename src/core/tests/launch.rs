@@ -1,8 +1,6 @@
 //! From links to running ranks, and every way that does not work.
 
-use crate::effect::Effect;
-use crate::event::Event;
-use crate::event::StopSource;
+use crate::event::{Effect, Event, StopSource};
 use crate::model::{RankLife, RunState};
 use crate::report::{Outcome, ReportBody};
 use crate::testkit::*;
@@ -23,7 +21,7 @@ fn failed() -> LinkState {
 }
 
 #[test]
-fn a_launch_goes_from_links_to_running_ranks() {
+fn launch_runs_ranks_once_all_hosts_link() {
     let mut c = Cluster::launch(2);
     assert_eq!(c.model().run.state, RunState::Connecting);
     c.ready(0);
@@ -41,7 +39,7 @@ fn a_launch_goes_from_links_to_running_ranks() {
     }
     assert!(c.model().ranks.iter().all(|rank| rank.life == RankLife::Spawned && rank.pid.is_some()));
     let started: Vec<_> =
-        c.told.iter().filter(|(_, _, b)| matches!(b, ReportBody::RunStarted { .. })).collect();
+        c.reports.iter().filter(|(_, _, b)| matches!(b, ReportBody::RunStarted { .. })).collect();
     assert!(
         matches!(
             started[..],
@@ -52,7 +50,7 @@ fn a_launch_goes_from_links_to_running_ranks() {
 }
 
 #[test]
-fn hosts_over_ssh_meet_at_the_first_ones_address_and_a_fixed_port_is_taken_as_it_is() {
+fn ssh_hosts_use_first_address_and_fixed_port() {
     let mut draft = draft(2, Transport::Ssh);
     draft.experiment.launch.master_port = 29_500;
     let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
@@ -64,7 +62,7 @@ fn hosts_over_ssh_meet_at_the_first_ones_address_and_a_fixed_port_is_taken_as_it
 }
 
 #[test]
-fn what_a_probe_found_is_filled_into_the_plan_and_a_missing_trainer_stops_the_launch() {
+fn probe_fills_plan_and_missing_trainer_stops_launch() {
     let mut draft = draft(1, Transport::Local);
     draft.experiment.launch.command.clear();
     let goal = Goal::Launch(Box::new(draft));
@@ -72,21 +70,21 @@ fn what_a_probe_found_is_filled_into_the_plan_and_a_missing_trainer_stops_the_la
     let probe = Probe { trainer: Some("/t".into()), libtorch: Some("/l".into()), ..Probe::default() };
     c.link(0, LinkState::Ready { probe });
     let host = &c.launches(0)[0].plan.hosts[0];
-    assert_eq!((host.trainer.as_deref(), host.libtorch.as_deref()), (Some("/t"), Some("/l")));
+    assert_eq!((host.trainer.as_deref(), host.libtorch()), (Some("/t"), Some("/l")));
 
     let mut c = Cluster::with(goal, 1, vec![]);
     c.ready(0);
     assert_eq!(c.exit, Some(3));
-    assert!(c.model().run.reason.contains("rankdeck-trainer"), "{}", c.model().run.reason);
+    insta::assert_snapshot!("missing_trainer", c.model().run.reason);
     assert!(c.launches(0).is_empty());
 }
 
 #[test]
-fn a_host_that_fails_before_the_launch_ends_it_with_3_and_nothing_left() {
+fn host_failure_before_launch_exits_3() {
     let mut c = Cluster::launch(3);
     c.ready(0);
     c.link(1, failed());
-    assert_eq!(c.exit, None, "the others may still have something to say");
+    assert_eq!(c.exit, None, "the others may still report a failure");
     c.pass(2_250);
     assert_eq!(c.exit, Some(3));
     assert!(c.launches(0).is_empty() && c.launches(2).is_empty());
@@ -101,7 +99,7 @@ fn a_host_that_fails_before_the_launch_ends_it_with_3_and_nothing_left() {
 }
 
 #[test]
-fn all_failures_are_told_at_once_when_every_host_is_settled() {
+fn all_link_failures_are_reported_together() {
     let mut c = Cluster::launch(2);
     c.link(0, LinkState::Failed(HintedError { error: "ant: no route".into(), hint: String::new() }));
     c.link(1, failed());
@@ -111,7 +109,7 @@ fn all_failures_are_told_at_once_when_every_host_is_settled() {
 }
 
 #[test]
-fn a_plan_that_cannot_work_ends_with_2() {
+fn impossible_plan_exits_2() {
     let goal = Goal::Launch(Box::new(draft(1, Transport::Local)));
     let mut c = Cluster::launch(1);
     c.core = Core::with_resolver(goal, vec![], Timestamp(0), no_plan);
@@ -121,7 +119,7 @@ fn a_plan_that_cannot_work_ends_with_2() {
 }
 
 #[test]
-fn an_agent_of_another_protocol_or_run_is_refused_with_a_hint() {
+fn foreign_agent_is_refused_with_hint() {
     for change in [0, 1] {
         let mut c = Cluster::launch(1);
         c.agents[0].connected = false;
@@ -136,7 +134,7 @@ fn an_agent_of_another_protocol_or_run_is_refused_with_a_hint() {
                 _ => *run = RunId("other".into()),
             }
         }
-        c.said(0, message);
+        c.receive(0, message);
         assert_eq!(c.exit, Some(3));
         assert!(
             matches!(&c.model().hosts[0].link, LinkState::Failed(HintedError { hint, .. }) if !hint.is_empty())
@@ -146,18 +144,18 @@ fn an_agent_of_another_protocol_or_run_is_refused_with_a_hint() {
 }
 
 #[test]
-fn an_agent_that_never_says_hello_is_given_up() {
+fn agent_without_hello_times_out() {
     let mut c = Cluster::launch(1);
     c.event(Event::LinkChanged { node: NodeRank(0), state: LinkState::Ready { probe: Probe::default() } });
     c.pass(19_000);
     assert_eq!(c.exit, None);
     c.pass(2_000);
     assert_eq!(c.exit, Some(3));
-    assert!(c.model().run.reason.contains("does not answer"));
+    insta::assert_snapshot!("agent_without_hello", c.model().run.reason);
 }
 
 #[test]
-fn a_refused_launch_stops_the_others_and_ends_with_3() {
+fn refused_launch_stops_others_and_exits_3() {
     let mut c = Cluster::launch(2);
     c.refuse_launch = Some(1);
     c.all_ready();
@@ -171,13 +169,13 @@ fn a_refused_launch_stops_the_others_and_ends_with_3() {
 }
 
 #[test]
-fn a_launch_that_got_lost_with_its_connection_is_sent_again_once() {
+fn lost_launch_is_sent_again_once() {
     let mut c = Cluster::launch(2);
     c.ready(0);
     // The link of node 1 breaks right after its snapshot: the launch goes nowhere.
     c.event(Event::LinkChanged { node: NodeRank(1), state: LinkState::Ready { probe: Probe::default() } });
-    c.said(1, hello(1, c.wall_time(1)));
-    c.said(1, AgentMessage::Snapshot { spec: None, ranks: vec![], last_seq: 0, holds: vec![] });
+    c.receive(1, hello(1, c.wall_time(1)));
+    c.receive(1, AgentMessage::Snapshot { spec: None, ranks: vec![], last_seq: 0, holds: vec![] });
     assert_eq!(c.model().run.state, RunState::Launching);
     assert!(c.launches(1).is_empty());
     c.lose(1);
@@ -192,7 +190,7 @@ fn a_launch_that_got_lost_with_its_connection_is_sent_again_once() {
 }
 
 #[test]
-fn a_stop_or_detach_before_the_launch_leaves_nothing() {
+fn stop_or_detach_before_launch_leaves_nothing() {
     for event in
         [Event::StopRequested { mode: StopMode::Clean, by: StopSource::Signal }, Event::DetachRequested]
     {
@@ -221,7 +219,7 @@ fn prompts_are_shown_and_answered_once() {
 }
 
 #[test]
-fn ticks_are_asked_for_four_times_a_second_at_most() {
+fn ticks_are_due_four_times_a_second_at_most() {
     let mut c = Cluster::launch(2);
     assert_eq!(c.core.poll_timeout(), Some(Timestamp(250)));
     c.ready(0);
@@ -231,12 +229,12 @@ fn ticks_are_asked_for_four_times_a_second_at_most() {
 }
 
 #[test]
-fn gauges_bring_the_tick_along_while_all_is_well() {
+fn samples_trigger_ticks_in_healthy_run() {
     let mut c = Cluster::launch(1);
     c.all_ready();
     c.pass(1_000);
     let ticked = c.now;
-    assert_eq!(c.core.poll_timeout(), Some(ticked.plus(750)), "the latest gauges have been looked at");
+    assert_eq!(c.core.poll_timeout(), Some(ticked.plus(750)), "the latest samples are assessed");
     c.now = ticked.plus(500);
     c.sample(0);
     assert_eq!(c.core.poll_timeout(), Some(ticked.plus(250)), "new ones: at once");
@@ -244,15 +242,11 @@ fn gauges_bring_the_tick_along_while_all_is_well() {
     assert_eq!(c.core.poll_timeout(), Some(ticked.plus(1_250)));
     c.core.handle(ticked.plus(1_250), Event::Ticked);
     c.core.handle(ticked.plus(1_260), Event::Ticked);
-    assert_eq!(
-        c.core.poll_timeout(),
-        Some(ticked.plus(1_510)),
-        "a host that says nothing is looked at more often"
-    );
+    assert_eq!(c.core.poll_timeout(), Some(ticked.plus(1_510)), "a silent host is checked more often");
 }
 
 #[test]
-fn agents_are_pinged_while_the_run_is_alive() {
+fn agents_are_pinged_while_run_lasts() {
     let mut c = Cluster::launch(1);
     c.ready(0);
     c.pass(10_000);
@@ -260,6 +254,6 @@ fn agents_are_pinged_while_the_run_is_alive() {
         c.agents[0].orders.iter().filter(|order| matches!(order, ConsoleMessage::Ping { .. })).count();
     assert_eq!(pings, 5);
     c.now = c.now.plus(40);
-    c.said(0, AgentMessage::Pong { sent_ms: 10_000, wall_time: None });
+    c.receive(0, AgentMessage::Pong { sent_ms: 10_000, wall_time: None });
     assert_eq!(c.model().hosts[0].rtt_ms, Some(40));
 }

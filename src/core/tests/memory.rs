@@ -1,4 +1,4 @@
-//! CORE-2 in bytes: whatever an agent says, and however often, the console keeps a bounded amount of it.
+//! CORE-2 in bytes: whatever an agent sends, and however often, the console keeps a bounded amount of it.
 
 use crate::testkit::*;
 use crate::{Core, event::Event};
@@ -105,7 +105,7 @@ fn inspection() -> Inspection {
     }
 }
 
-fn said() -> Vec<RankEvent> {
+fn rank_events() -> Vec<RankEvent> {
     let exception = Exception {
         class: some(),
         bases: vec![some()],
@@ -142,6 +142,7 @@ fn said() -> Vec<RankEvent> {
         RankEvent::Fingerprint { train_iter: 1, update: 1, values: vec![some()], equal: false },
         RankEvent::Error { message: some(), hint: some(), usage: true, failure: None },
         RankEvent::Exception(exception),
+        RankEvent::Survived,
         RankEvent::Finished { reason: FinishReason::Budget },
     ]
 }
@@ -175,7 +176,7 @@ fn records() -> Vec<RecordEvent> {
         RecordEvent::Notice { text: some() },
     ];
     all.extend(exits.into_iter().map(ended));
-    all.extend(said().into_iter().map(|said| RecordEvent::Rank { rank: Rank(0), said }));
+    all.extend(rank_events().into_iter().map(|event| RecordEvent::Rank { rank: Rank(0), event }));
     all
 }
 
@@ -257,19 +258,19 @@ fn swollen(value: &Value, put: &dyn Fn(Value) -> Value, into: &mut Vec<String>) 
     }
 }
 
-fn told(core: &mut Core, now: &mut rankdeck_types::ids::Timestamp, message: AgentMessage) {
+fn reported(core: &mut Core, now: &mut rankdeck_types::ids::Timestamp, message: AgentMessage) {
     *now = now.plus(600);
     let message = Box::new(message);
-    drop(core.handle(*now, Event::AgentSaid { node: NodeRank(0), message }));
+    drop(core.handle(*now, Event::AgentMessage { node: NodeRank(0), message }));
     drop(core.handle(*now, Event::Ticked));
 }
 
 #[test]
-fn core_2_whatever_an_agent_says_and_however_often_takes_bounded_memory() {
+fn core_2_agent_messages_take_bounded_memory() {
     let mut tried = 0;
     let mut c = Cluster::launch(2);
     c.all_ready();
-    // Rank 0 stands still, so that looks at it are wanted.
+    // Rank 0 stands still, so that inspections are requested.
     c.iteration(1, 10);
     c.hang(0, |_| {});
     c.pass(12_000);
@@ -292,11 +293,11 @@ fn core_2_whatever_an_agent_says_and_however_often_takes_bounded_memory() {
             let last_seq = core.model().hosts[0].last_seq;
             let before = live();
             for n in 0..TIMES {
-                let mut said = if differs { typed(n).unwrap() } else { first.clone() };
-                if let AgentMessage::Record(record) = &mut said {
+                let mut message = if differs { typed(n).unwrap() } else { first.clone() };
+                if let AgentMessage::Record(record) = &mut message {
                     record.seq = last_seq + 1 + n;
                 }
-                told(&mut core, &mut now, said);
+                reported(&mut core, &mut now, message);
             }
             let taken = live() - before;
             let start = &text[..text.len().min(300)];
@@ -309,7 +310,7 @@ fn core_2_whatever_an_agent_says_and_however_often_takes_bounded_memory() {
 
 /// Of launches that this console does not follow, too.
 #[test]
-fn core_2_launches_of_others_and_their_records_take_bounded_memory() {
+fn core_2_launches_of_other_consoles_are_bounded() {
     let mut c = Cluster::launch(2);
     c.all_ready();
     let spec = c.agents[0].spec.clone().unwrap();
@@ -321,7 +322,7 @@ fn core_2_launches_of_others_and_their_records_take_bounded_memory() {
         spec.plan.experiment.launch.env.insert("X".into(), format!("{n}{}", "x".repeat(900 << 10)));
         let (seq, generation, event) =
             (last_seq + 1 + n, spec.generation, RecordEvent::Launched { spec: Box::new(spec) });
-        told(&mut core, &mut now, AgentMessage::Record(Record { seq, time: 1.0, generation, event }));
+        reported(&mut core, &mut now, AgentMessage::Record(Record { seq, time: 1.0, generation, event }));
     }
     assert!(live() - before < 12 << 20, "{} MiB", (live() - before) >> 20);
     assert!(core.model().drops.gaps > 0, "what had no room is counted");

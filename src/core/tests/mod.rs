@@ -1,18 +1,13 @@
 //! Scenarios of the whole reducer with fake agents, and properties over arbitrary events.
 
-mod allocation;
 mod attach;
 mod ending;
-mod failing;
-mod figures;
-mod finding;
-mod history;
+mod failures;
 mod launch;
-mod media;
 mod memory;
+mod metrics;
 mod ownership;
 mod properties;
-mod reaching;
+mod queries;
 mod restarting;
 mod stopping;
-mod watching;

@@ -1,11 +1,9 @@
 //! PURE-1, PURE-2 and CORE-3 over arbitrary events and orders.
 
 use super::attach::essence;
-use crate::effect::Effect;
-use crate::event::Event;
-use crate::event::StopSource;
+use crate::event::{Effect, Event, StopSource};
 use crate::testkit::*;
-use crate::trace::{Header, Reader, State, Writer};
+use crate::trace::{ConsoleSnapshot, SegmentHeader, SegmentReader, SegmentWriter};
 use crate::{Core, Goal, PaceHistory};
 use proptest::prelude::*;
 use rankdeck_proto::message::*;
@@ -13,7 +11,7 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};
-use rankdeck_types::plan::Until;
+use rankdeck_types::plan::StopGoal;
 use rankdeck_types::probe::Probe;
 
 /// A run with two generations, evaluations and a natural end, as the agents have spooled it.
@@ -30,14 +28,14 @@ fn finished() -> Cluster {
     }
     for iter in 5..=9 {
         c.iteration(iter, iter * 10);
-        c.rank_said(
+        c.rank_event(
             0,
             RankEvent::Eval(Evaluation { train_iter: iter, env_step: iter * 60, ..Evaluation::default() }),
         );
         c.pass(500);
     }
     for rank in 0..6 {
-        c.rank_said(rank, RankEvent::Finished { reason: FinishReason::Budget });
+        c.rank_event(rank, RankEvent::Finished { reason: FinishReason::Budget });
     }
     for node in 0..3 {
         c.host_ends(node, false);
@@ -57,7 +55,7 @@ proptest! {
 
     /// Hosts deliver in any interleaving, repeat themselves and lose messages: the model is the same.
     #[test]
-    fn core_3_order_between_hosts_repeats_and_losses_do_not_matter(
+    fn core_3_model_is_same_for_any_delivery(
         moves in prop::collection::vec((0usize..3, 0usize..8), 50..400)
     ) {
         let c = finished();
@@ -78,11 +76,11 @@ proptest! {
             next[node] += 1;
             other.agents[node].records.push(record.clone());
             match accident {
-                1 => { other.said(node, AgentMessage::Record(record.clone())); other.said(node, AgentMessage::Record(record)); }
+                1 => { other.receive(node, AgentMessage::Record(record.clone())); other.receive(node, AgentMessage::Record(record)); }
                 2 => {}
                 3 => { other.lose(node); other.ready(node); }
-                4 => { let old = spools[node][next[node] / 2].clone(); other.said(node, AgentMessage::Record(old)); }
-                _ => other.said(node, AgentMessage::Record(record)),
+                4 => { let old = spools[node][next[node] / 2].clone(); other.receive(node, AgentMessage::Record(old)); }
+                _ => other.receive(node, AgentMessage::Record(record)),
             }
         }
         for node in 0..3 {
@@ -104,7 +102,7 @@ proptest! {
             true => Goal::Launch(Box::new(draft(2, Transport::Ssh))),
             false => Goal::Attach { run: rankdeck_types::ids::RunId(RUN.into()), hosts: vec!["ant".into(), "bee".into()] },
         };
-        let core = Core::with_resolver(goal, vec![Until::Iters(50), Until::Seconds(90)], Timestamp(5), resolve);
+        let core = Core::with_resolver(goal, vec![StopGoal::Iters(50), StopGoal::Seconds(90)], Timestamp(5), resolve);
         let mut core = if linger { core.lingering() } else { core };
         let (mut now, mut exits) = (0, 0);
         for (pause, event) in events {
@@ -151,14 +149,14 @@ fn event() -> impl Strategy<Value = Event> {
                 AgentMessage::Hello { .. } if node < 2 => hello(node as usize, 1_000.0),
                 other => other,
             };
-            Event::AgentSaid { node: NodeRank(node), message: Box::new(message) }
+            Event::AgentMessage { node: NodeRank(node), message: Box::new(message) }
         }),
         1 => mode().prop_map(|mode| Event::StopRequested { mode, by: StopSource::Key }),
         1 => prop::option::of(Just("latest".to_string())).prop_map(Event::restart),
         1 => node.prop_map(|node| Event::PromptAnswered { node: NodeRank(node), answer: None }),
         1 => any::<f64>().prop_map(|time| Event::WallClock { time }),
         1 => prop::collection::vec(prop::collection::vec(any::<(u8, u32)>(), 0..4), 0..30)
-            .prop_map(|places| Event::Recalled { learnt: PaceHistory { places } }),
+            .prop_map(|places| Event::Recalled { pace: PaceHistory { places } }),
     ]
 }
 
@@ -256,11 +254,11 @@ fn record() -> impl Strategy<Value = RecordEvent> {
         }),
         1 => Just(RecordEvent::Notice { text: "n".into() }),
         1 => Just(RecordEvent::Unknown),
-        8 => (rank(), said()).prop_map(|(rank, said)| RecordEvent::Rank { rank, said }),
+        8 => (rank(), rank_events()).prop_map(|(rank, event)| RecordEvent::Rank { rank, event }),
     ]
 }
 
-fn said() -> impl Strategy<Value = RankEvent> {
+fn rank_events() -> impl Strategy<Value = RankEvent> {
     let counters =
         (0u64..4, any::<u64>(), any::<f64>()).prop_map(|(train_iter, env_step, duration_s)| Counters {
             train_iter,
@@ -294,15 +292,15 @@ fn said() -> impl Strategy<Value = RankEvent> {
 /// Everything that a snapshot keeps of a console.
 fn state(core: &Core) -> Vec<u8> {
     let mut bytes = Vec::new();
-    State::of(core).unwrap().write_to(&mut bytes).unwrap();
+    ConsoleSnapshot::of(core).unwrap().write_to(&mut bytes).unwrap();
     bytes
 }
 
 /// A console read back from a snapshot of `core`, which must be the same.
 fn restored(core: &Core) -> Core {
     let bytes = state(core);
-    let header = Header::new(Timestamp(0), 0.0);
-    let (mut copy, _) = Reader::open(&header, &bytes[..], None).expect("a whole state");
+    let header = SegmentHeader::new(Timestamp(0), 0.0);
+    let (mut copy, _) = SegmentReader::open(&header, &bytes[..], None).expect("a whole state");
     copy.session.resolve = core.session.resolve;
     assert_eq!(state(&copy), bytes);
     copy
@@ -317,7 +315,7 @@ fn story() -> (Core, Vec<(Timestamp, Event)>) {
         c.iteration(iter, iter * 10);
         let first = (iter - 1) * 100;
         let lines = (first..first + 100).map(|line| format!("line {line}")).collect();
-        c.said(0, AgentMessage::Log { rank: Rank(0), first, lines, times: Vec::new() });
+        c.receive(0, AgentMessage::Log { rank: Rank(0), first, lines, times: Vec::new() });
         c.pass(500);
         if iter == 20 {
             c.lose(1);
@@ -331,7 +329,7 @@ fn story() -> (Core, Vec<(Timestamp, Event)>) {
     }
     c.pass(1_000);
     for rank in 0..6 {
-        c.rank_said(rank, RankEvent::Finished { reason: FinishReason::Budget });
+        c.rank_event(rank, RankEvent::Finished { reason: FinishReason::Budget });
     }
     for node in 0..3 {
         c.host_ends(node, false);
@@ -340,15 +338,15 @@ fn story() -> (Core, Vec<(Timestamp, Event)>) {
 }
 
 #[test]
-fn pure_1_a_replay_from_any_snapshot_equals_a_replay_from_the_start() {
+fn pure_1_replay_from_snapshot_equals_full_replay() {
     let (mut core, events) = story();
-    let mut writer = Writer::default();
+    let mut writer = SegmentWriter::default();
     let (mut entries, mut bursts) = (state(&core), Vec::new());
     for (at, event) in &events {
         writer.event(*at, event, &mut entries, &mut bursts);
     }
-    let header = Header::new(Timestamp(0), 0.0);
-    let (mut replayed, mut reader) = Reader::open(&header, &entries[..], Some(&bursts[..])).unwrap();
+    let header = SegmentHeader::new(Timestamp(0), 0.0);
+    let (mut replayed, mut reader) = SegmentReader::open(&header, &entries[..], Some(&bursts[..])).unwrap();
     replayed.session.resolve = core.session.resolve;
     let mut copies: Vec<Core> = Vec::new();
     for (index, (at, event)) in events.iter().enumerate() {
@@ -372,7 +370,8 @@ fn pure_1_a_replay_from_any_snapshot_equals_a_replay_from_the_start() {
 proptest! {
     #![proptest_config(config())]
 
-    /// Whatever happens: a snapshot between any two events gives the same console, and that goes on equally.
+    /// Whatever happens: a snapshot between any two events gives the same console, and that continues
+    /// equally.
     #[test]
     fn pure_1_snapshots_of_any_state_are_exact(
         launch in any::<bool>(),
@@ -383,7 +382,7 @@ proptest! {
             true => Goal::Launch(Box::new(draft(2, Transport::Ssh))),
             false => Goal::Attach { run: rankdeck_types::ids::RunId(RUN.into()), hosts: vec!["ant".into(), "bee".into()] },
         };
-        let mut core = Core::new(goal, vec![Until::Iters(50), Until::Seconds(90)], Timestamp(5));
+        let mut core = Core::new(goal, vec![StopGoal::Iters(50), StopGoal::Seconds(90)], Timestamp(5));
         let (mut now, mut copy) = (0, None);
         for (index, (pause, event)) in events.into_iter().enumerate() {
             now += pause;

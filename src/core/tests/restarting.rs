@@ -1,9 +1,7 @@
 //! Restarts by policy, and restarts on other hosts.
 
 use crate::Goal;
-use crate::effect::Effect;
-use crate::event::Event;
-use crate::event::StopSource;
+use crate::event::{Effect, Event, StopSource};
 use crate::model::RunState;
 use crate::report::{Outcome, ReportBody, RestartState};
 use crate::testkit::*;
@@ -47,16 +45,19 @@ fn restarts(c: &Cluster) -> Vec<(RestartState, f64)> {
         ReportBody::Restart { state, in_s, .. } => Some((*state, *in_s)),
         _ => None,
     };
-    c.told.iter().filter_map(|(_, _, body)| state(body)).collect()
+    c.reports.iter().filter_map(|(_, _, body)| state(body)).collect()
 }
 
 fn checkpoint(c: &mut Cluster, train_iter: u64) {
     let path = format!("/w/runs/{RUN}/checkpoints/{train_iter}.ckpt");
-    c.rank_said(0, RankEvent::Checkpoint { path, env_step: train_iter, train_iter, reason: "latest".into() });
+    c.rank_event(
+        0,
+        RankEvent::Checkpoint { path, env_step: train_iter, train_iter, reason: "latest".into() },
+    );
 }
 
 #[test]
-fn a_failed_rank_is_followed_by_a_new_generation_after_its_wait() {
+fn failed_rank_restarts_after_backoff() {
     let mut c = with(2, policy(3));
     checkpoint(&mut c, 5);
     fail(&mut c);
@@ -70,13 +71,15 @@ fn a_failed_rank_is_followed_by_a_new_generation_after_its_wait() {
     assert!(c.model().revision > before, "the countdown is on the screen");
     let launches = c.launches(1);
     assert_eq!(launches.len(), 2);
-    assert_eq!((launches[1].generation, launches[1].resume.as_deref()), (Generation(1), Some("latest")));
+    // The script gets a path: it has no directory that is searched for `latest`.
+    let from = format!("/w/runs/{RUN}/checkpoints/5.ckpt");
+    assert_eq!((launches[1].generation, launches[1].resume.as_ref()), (Generation(1), Some(&from)));
     assert_ne!(launches[1].master_port, launches[0].master_port, "a rendezvous of its own");
     assert_eq!((c.model().run.restart_at, c.model().run.restarts, c.exit), (None, 1, None));
 }
 
 #[test]
-fn restart_2_restarts_without_progress_end_and_progress_forgives() {
+fn restart_2_restarts_without_progress_are_bounded() {
     let mut c = with(1, policy(100));
     c.iteration(7, 10);
     let mut waits = Vec::new();
@@ -104,7 +107,7 @@ fn restart_2_restarts_without_progress_end_and_progress_forgives() {
 }
 
 #[test]
-fn restart_1_and_2_the_budget_and_configuration_mistakes_end_it() {
+fn restart_1_2_budget_and_usage_errors_end_run() {
     let mut c = with(1, policy(1));
     c.iteration(1, 1);
     fail(&mut c);
@@ -113,7 +116,7 @@ fn restart_1_and_2_the_budget_and_configuration_mistakes_end_it() {
     fail(&mut c);
     assert_eq!(c.exit, Some(1));
     let mut c = with(1, policy(5));
-    c.rank_said(
+    c.rank_event(
         1,
         RankEvent::Error { message: "no such env".into(), hint: String::new(), usage: true, failure: None },
     );
@@ -127,7 +130,7 @@ fn restart_1_and_2_the_budget_and_configuration_mistakes_end_it() {
 }
 
 #[test]
-fn a_stop_while_it_waits_ends_the_run_as_failed_and_r_does_not_wait() {
+fn stop_during_backoff_fails_run_and_restart_skips_it() {
     let mut c = with(1, policy(5));
     fail(&mut c);
     c.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Key });
@@ -173,7 +176,7 @@ fn stuck_ranks_use_the_same_budget() {
 }
 
 #[test]
-fn plan_4_a_host_is_left_out_and_comes_back() {
+fn plan_4_host_is_excluded_and_added_again() {
     let mut c = with(3, Restart::default());
     checkpoint(&mut c, 3);
     let exclude = |names: &[&str]| Event::RestartRequested {
@@ -185,7 +188,7 @@ fn plan_4_a_host_is_left_out_and_comes_back() {
     };
     c.event(exclude(&["ant", "bee"]));
     assert!(c.model().run.refused.as_ref().unwrap().contains("env.num_envs"), "restart_3");
-    assert_eq!((c.model().run.state, c.stops(0).len()), (RunState::Running, 0), "the run goes on");
+    assert_eq!((c.model().run.state, c.stops(0).len()), (RunState::Running, 0), "the run keeps running");
     c.event(exclude(&["bee"]));
     assert_eq!(c.model().run.refused, None);
     assert_eq!(restarts(&c).last().unwrap().0, RestartState::Planned, "shown before anything is stopped");
@@ -233,7 +236,7 @@ fn plan_4_a_host_is_left_out_and_comes_back() {
 }
 
 #[test]
-fn changed_keys_are_planned_and_shown_before_anything_is_stopped() {
+fn changed_keys_are_planned_before_stop() {
     let mut c = with(2, Restart::default());
     checkpoint(&mut c, 3);
     let ask = |total_steps: u64, c: &Cluster| {
@@ -250,7 +253,7 @@ fn changed_keys_are_planned_and_shown_before_anything_is_stopped() {
     let event = ask(7, &c);
     c.event(event);
     assert!(c.model().run.refused.as_ref().unwrap().contains("not divisible"));
-    assert_eq!((c.model().run.state, c.stops(0).len()), (RunState::Running, 0), "the run goes on");
+    assert_eq!((c.model().run.state, c.stops(0).len()), (RunState::Running, 0), "the run keeps running");
     let event = ask(5_000, &c);
     c.event(event);
     assert_eq!(c.model().run.refused, None);
@@ -262,12 +265,12 @@ fn changed_keys_are_planned_and_shown_before_anything_is_stopped() {
     for node in 0..2 {
         let launches = c.launches(node);
         assert_eq!((launches.len(), launches[1].plan.experiment.run.total_steps), (2, 5_000));
-        assert_eq!(launches[1].resume.as_deref(), Some("latest"));
+        assert!(launches[1].resume.as_ref().is_some_and(|from| from.ends_with("/checkpoints/3.ckpt")));
     }
 }
 
 #[test]
-fn a_new_host_is_connected_first_and_a_host_that_fails_changes_nothing() {
+fn new_host_connects_first_and_failure_changes_nothing() {
     let mut c = with(1, Restart::default());
     let cow = || Host { name: "cow".into(), ..draft(3, Transport::Local).hosts.remove(2) };
     let ask = || Event::RestartRequested {
@@ -280,7 +283,7 @@ fn a_new_host_is_connected_first_and_a_host_that_fails_changes_nothing() {
     let effects = c.core.handle(c.now, ask());
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Connect { node: NodeRank(1), .. })));
     let failed = LinkState::Failed(HintedError { error: "cow: refused".into(), hint: "is sshd up?".into() });
-    c.agents.push(Agent::default());
+    c.agents.push(FakeAgent::default());
     c.link(1, failed);
     assert!(c.model().run.refused.as_ref().unwrap().contains("cow: refused"));
     assert_eq!((c.model().run.state, c.stops(0).len()), (RunState::Running, 0));
@@ -295,7 +298,7 @@ fn a_new_host_is_connected_first_and_a_host_that_fails_changes_nothing() {
 }
 
 #[test]
-fn restart_4_a_lost_host_is_left_out_by_policy_and_chased_when_it_comes_back() {
+fn restart_4_lost_host_is_excluded_and_killed_on_return() {
     let restart = Restart { lost_host: LostHost::Exclude, ..policy(3) };
     let mut c = with(3, restart);
     c.lose(2);
@@ -311,7 +314,7 @@ fn restart_4_a_lost_host_is_left_out_by_policy_and_chased_when_it_comes_back() {
     assert_eq!(launches.len(), 2);
     assert_eq!(launches[1].plan.ranks.len(), 4);
     assert!(!launches[1].plan.has_ranks(NodeRank(2)));
-    assert_eq!(c.model().hosts[2].excluded.as_ref().map(|why| why.contains("lost")), Some(true));
+    assert!(c.model().hosts[2].excluded.is_some());
     let before = c.stops(2).len();
     c.ready(2);
     assert_eq!(c.stops(2)[before..], [StopMode::Kill], "what it still runs is ended");
@@ -322,13 +325,13 @@ fn restart_4_a_lost_host_is_left_out_by_policy_and_chased_when_it_comes_back() {
         core: c.core.clone(),
         agents: c.agents.clone(),
         now: c.now,
-        told: vec![],
+        reports: vec![],
         exit: None,
         events: vec![],
         refuse_launch: None,
     };
     for c in [&mut c, &mut d] {
-        if c.told.is_empty() {
+        if c.reports.is_empty() {
             c.proof(2);
         }
         c.host_ends(0, false);
@@ -341,8 +344,58 @@ fn restart_4_a_lost_host_is_left_out_by_policy_and_chased_when_it_comes_back() {
     assert_eq!((proved(&c), proved(&d)), ((false, 1), (true, 0)));
 }
 
+/// An attached console to which one of three hosts has never answered, and its request to restart without it.
+fn without_the_third(c: &Cluster) -> (Cluster, Event) {
+    let mut other = c.attach();
+    other.ready(0);
+    other.ready(1);
+    other.lose(2);
+    let shown = other.model().run.launch.clone();
+    let exclude = vec!["cow".to_string()];
+    (other, Event::RestartRequested { from: None, exclude, add: vec![], experiment: None, shown })
+}
+
 #[test]
-fn a_lost_host_ends_the_run_unless_policy_says_otherwise() {
+fn restart_4_silent_host_is_excluded_on_request() {
+    let running = with(3, Restart::default());
+    let mut over = with(3, Restart::default());
+    over.host_ends(0, false);
+    over.host_ends(1, false);
+    for c in [running, over] {
+        let was_over = c.model().run.state == RunState::Draining;
+        let (mut other, request) = without_the_third(&c);
+        assert!(!other.model().is_settled_without(&[]), "its ranks may not be started");
+        assert!(other.model().is_settled_without(&["cow".into()]));
+        other.event(request);
+        assert_eq!(other.model().run.refused, None);
+        for node in (0..2).filter(|_| !was_over) {
+            assert_eq!(other.stops(node), [StopMode::Clean]);
+            other.host_ends(node, true);
+        }
+        for node in 0..2 {
+            let launches = other.launches(node);
+            assert_eq!(launches.last().map(|spec| spec.generation), Some(Generation(1)), "node {node}");
+            assert!(!launches[0].plan.has_ranks(NodeRank(2)));
+        }
+    }
+}
+
+#[test]
+fn unconfirmed_launch_blocks_changes() {
+    let c = with(3, Restart::default());
+    let mut other = c.attach();
+    other.ready(0);
+    other.lose(1);
+    other.lose(2);
+    let shown = other.model().run.launch.clone();
+    let exclude = vec!["cow".to_string()];
+    other.event(Event::RestartRequested { from: None, exclude, add: vec![], experiment: None, shown });
+    assert!(other.model().run.refused.is_some());
+    assert_eq!(other.stops(0), []);
+}
+
+#[test]
+fn lost_host_ends_run_by_default() {
     let mut c = with(2, policy(3));
     c.lose(1);
     c.exit_of(0, Exit::Code { code: 1 }, false);
@@ -373,7 +426,7 @@ fn another_console_links_to_hosts_that_joined() {
             hello(0, other.wall_time(0)),
             AgentMessage::Snapshot { spec, ranks: vec![], last_seq: 0, holds: vec![] },
         ] {
-            let event = Event::AgentSaid { node: NodeRank(0), message: Box::new(message) };
+            let event = Event::AgentMessage { node: NodeRank(0), message: Box::new(message) };
             connects.extend(other.core.handle(other.now, event).into_iter().filter_map(
                 |effect| match effect {
                     Effect::Find { node, name } => Some((node.0, name)),

@@ -1,30 +1,37 @@
-//! Messages of agents, except records and samples, which have files of their own.
+//! Messages of agents: greetings, samples, log lines, replies. Records have a file of their own.
 
 use super::ownership::{self, LaunchFinding};
-use super::{bounds, failure, finder, link, policy_view, reach, records, samples};
+use super::{bounds, failure, link, queries, records};
 use crate::host::HostStage;
-use crate::model::{Arrival, Room, Tone};
+use crate::model::{EventTone, ReceivedLines, RingLimits};
 use crate::report::ReportBody;
-use crate::run::{Cause, Stage};
-use crate::session::Ctx;
+use crate::run::{EndCause, RunStage};
+use crate::session::EventCtx;
 use crate::watch;
-use rankdeck_proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
+use rankdeck_proto::message::{AgentMessage, HostSample, LaunchSpec, PROTOCOL, RankSnapshot};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
+use std::collections::VecDeque;
+
+/// Values per sparkline.
+const HISTORY: usize = 240;
+/// The same of a GPU, and GPUs of a host that have one.
+const GPU_HISTORY: usize = 60;
+const GPUS: usize = 64;
 
 /// An agent sent a message. Returns whether a screen could show the change.
-pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, mut message: AgentMessage) -> bool {
+pub(super) fn on_agent_message(ctx: &mut EventCtx<'_>, node: NodeRank, mut message: AgentMessage) -> bool {
     let (awake, now) = (ctx.session.clock.awake_ms, ctx.now);
     let host = ctx.host(node);
     if !host.machine.is_connected() {
         return false;
     }
-    host.machine.heard = awake;
-    host.heard = Some(now);
+    host.machine.last_message_awake_ms = awake;
+    host.last_message_at = Some(now);
     shorten(ctx, node, &mut message);
     match message {
         AgentMessage::Hello { protocol, build, host, node_rank, run, pid, wall_time, run_dir } => {
-            let greeting = Greeting { protocol, build, host, node_rank, run, pid, wall_time, run_dir };
+            let greeting = AgentHello { protocol, build, host, node_rank, run, pid, wall_time, run_dir };
             hello(ctx, node, greeting);
         }
         AgentMessage::Snapshot { spec, ranks, last_seq, holds } => {
@@ -32,14 +39,14 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, mut message: AgentMessage)
             snapshot(ctx, node, spec, &ranks, last_seq);
         }
         AgentMessage::Record(record) => return records::apply(ctx, node, record),
-        AgentMessage::Sample(sample) => samples::apply(ctx, node, *sample),
+        AgentMessage::Sample(sample) => apply_sample(ctx, node, *sample),
         AgentMessage::Log { rank, first, lines, times } => {
-            log(ctx, node, rank, Arrival { first, lines, times, ..Arrival::default() });
+            log(ctx, node, rank, ReceivedLines { first, lines, times, ..ReceivedLines::default() });
         }
         AgentMessage::PortReserved { request: answered, port: found } => {
             let first = ctx.model.plan.as_ref().and_then(|plan| plan.ranks.first());
             let first = first.map_or(NodeRank(0), |rank| rank.node_rank);
-            if let Stage::Reserving { request, port, .. } = &mut ctx.session.run.stage
+            if let RunStage::Reserving { request, port, .. } = &mut ctx.session.run.stage
                 && node == first
                 && *request == Some(answered)
                 && found != 0
@@ -55,21 +62,26 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, mut message: AgentMessage)
             }
         }
         AgentMessage::Frame { generation, age_ms, missed, frame } => {
-            return policy_view::frame(ctx, node, generation, age_ms, missed, frame);
+            return queries::on_frame(ctx, node, generation, age_ms, missed, frame);
         }
-        AgentMessage::Found { request, findings } => return finder::found(ctx, node, request, *findings),
-        AgentMessage::Reached { request, outcome } => return reach::reached(ctx, node, request, *outcome),
+        AgentMessage::Found { request, findings } => {
+            return queries::on_findings(ctx, node, request, *findings);
+        }
+        AgentMessage::Reached { request, outcome } => {
+            return queries::on_outcome(ctx, node, request, *outcome);
+        }
         AgentMessage::Refused(error) => refused(ctx, node, &error),
         AgentMessage::Bye { reason } => {
             let name = ctx.host_name(node);
-            ctx.note(Tone::Info, format!("{name}: the agent leaves: {reason}"));
+            ctx.note(EventTone::Info, format!("{name}: the agent exits: {reason}"));
         }
         AgentMessage::Inspected { request: _, inspections } => {
             for inspection in inspections {
                 match ctx.model.ranks.get_mut(inspection.rank.index()).filter(|rank| rank.node == node) {
                     Some(rank) => {
-                        rank.look = Some(Box::new(watch::seen(rank, &inspection, ctx.now)));
-                        ctx.session.watch.looked(inspection);
+                        rank.inspection =
+                            Some(Box::new(watch::describe_inspection(rank, &inspection, ctx.now)));
+                        ctx.session.watch.on_inspection(inspection);
                     }
                     None => ctx.model.drops.misplaced += 1,
                 }
@@ -80,18 +92,18 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, mut message: AgentMessage)
     true
 }
 
-/// Cuts what no true agent says; the first time is told.
-fn shorten(ctx: &mut Ctx<'_>, node: NodeRank, message: &mut AgentMessage) {
+/// Truncates data that no true agent sends; the first time is reported.
+fn shorten(ctx: &mut EventCtx<'_>, node: NodeRank, message: &mut AgentMessage) {
     let cut = bounds::cut(message);
     let before = ctx.model.drops.cut;
     ctx.model.drops.cut = before.saturating_add(cut);
     if before == 0 && cut > 0 {
         let name = ctx.host_name(node);
-        ctx.note(Tone::Warn, format!("{name}: its agent says more than can be true (cut and counted)"));
+        ctx.note(EventTone::Warn, format!("{name}: agent sent implausible data (truncated and counted)"));
     }
 }
 
-struct Greeting {
+struct AgentHello {
     protocol: u32,
     build: String,
     host: String,
@@ -102,13 +114,14 @@ struct Greeting {
     run_dir: String,
 }
 
-fn hello(ctx: &mut Ctx<'_>, node: NodeRank, greeting: Greeting) {
+fn hello(ctx: &mut EventCtx<'_>, node: NodeRank, greeting: AgentHello) {
     let HostStage::Attaching { since } = ctx.host(node).machine.stage else { return };
     let name = ctx.host_name(node);
     if greeting.protocol != PROTOCOL {
         let (theirs, build) = (greeting.protocol, &greeting.build);
-        let error =
-            format!("{name}: the agent speaks protocol {theirs} (build {build}), this console {PROTOCOL}");
+        let error = format!(
+            "{name}: agent protocol {theirs} (build {build}) differs from console protocol {PROTOCOL}"
+        );
         let hint = "attach with the rankdeck that launched the run, or stop that run first";
         return link::fail(ctx, node, HintedError::new(error, hint));
     }
@@ -135,7 +148,7 @@ fn hello(ctx: &mut Ctx<'_>, node: NodeRank, greeting: Greeting) {
 }
 
 fn snapshot(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut EventCtx<'_>,
     node: NodeRank,
     spec: Option<Box<LaunchSpec>>,
     ranks: &[RankSnapshot],
@@ -150,16 +163,16 @@ fn snapshot(
     host.machine.stage = HostStage::Live { target: last_seq };
     host.machine.launch_sent = spec.as_ref().map(|spec| spec.generation);
     if spec.is_none() {
-        host.machine.forgets();
+        host.machine.lose_launch();
     }
     (host.machine.launch_open, host.machine.answered) = (None, true);
     if shrunk {
         let name = ctx.host_name(node);
-        ctx.note(Tone::Warn, format!("{name}: the agent has fewer records than it had before"));
+        ctx.note(EventTone::Warn, format!("{name}: the agent has fewer records than before"));
         ctx.model.drops.gaps += 1;
     }
     if ctx.model.policy.watched {
-        policy_view::tell(ctx, node);
+        queries::send_frame_request(ctx, node);
     }
     if let Some(spec) = spec {
         match ownership::seen(ctx, node, &spec) {
@@ -179,10 +192,10 @@ fn snapshot(
     }
 }
 
-fn log(ctx: &mut Ctx<'_>, node: NodeRank, rank: Rank, arrival: Arrival) {
+fn log(ctx: &mut EventCtx<'_>, node: NodeRank, rank: Rank, arrival: ReceivedLines) {
     let ahead_ms = (ctx.host(node).clock_offset_s * 1000.0) as i64;
-    let arrival = Arrival { ahead_ms, generation: ctx.model.run.generation, ..arrival };
-    let room = Room::among(ctx.model.ranks.len());
+    let arrival = ReceivedLines { ahead_ms, generation: ctx.model.run.generation, ..arrival };
+    let room = RingLimits::among(ctx.model.ranks.len());
     let Some(model) = ctx.model.ranks.get_mut(rank.index()).filter(|model| model.node == node) else {
         ctx.model.drops.misplaced += 1;
         return;
@@ -191,28 +204,96 @@ fn log(ctx: &mut Ctx<'_>, node: NodeRank, rank: Rank, arrival: Arrival) {
     ctx.model.drops.log_lines += over;
     let host = model.host.clone();
     for line in fresh {
-        ctx.tell(ReportBody::Log { rank, host: host.clone(), line });
+        ctx.report(ReportBody::Log { rank, host: host.clone(), line });
     }
 }
 
 /// An order could not be carried out.
-fn refused(ctx: &mut Ctx<'_>, node: NodeRank, error: &HintedError) {
+fn refused(ctx: &mut EventCtx<'_>, node: NodeRank, error: &HintedError) {
     let name = ctx.host_name(node);
     let text = format!("{name}: {}", error.with_hint());
-    ctx.note(Tone::Bad, format!("refused: {text}"));
+    ctx.note(EventTone::Bad, format!("rejected: {text}"));
     let run = &ctx.session.run;
     let current = run.launch.as_ref().filter(|_| run.is_launcher()).map(|launch| launch.generation);
     let machine = &ctx.host(node).machine;
     let launch_refused = current.is_some() && machine.launch_sent == current && machine.generation != current;
     match &ctx.session.run.stage {
         // Nothing of this generation was started there.
-        Stage::Launching | Stage::Running | Stage::Draining { .. } if launch_refused => {
+        RunStage::Launching | RunStage::Running | RunStage::Draining { .. } if launch_refused => {
             ctx.host(node).machine.launch_open = None;
-            ctx.session.run.facts.blame(Cause::LaunchFailed(text));
+            ctx.session.run.facts.blame(EndCause::LaunchFailed(text));
         }
-        Stage::Reserving { .. } | Stage::Gathering { .. } => {
-            ctx.session.run.facts.blame(Cause::LaunchFailed(text));
+        RunStage::Reserving { .. } | RunStage::Gathering { .. } => {
+            ctx.session.run.facts.blame(EndCause::LaunchFailed(text));
         }
-        Stage::Launching | Stage::Running | Stage::Draining { .. } | Stage::Waiting { .. } | Stage::Over => {}
+        RunStage::Launching
+        | RunStage::Running
+        | RunStage::Draining { .. }
+        | RunStage::Waiting { .. }
+        | RunStage::Over => {}
+    }
+}
+
+/// Takes a host's sample: the latest values of the host and its ranks, their rates and short histories.
+fn apply_sample(ctx: &mut EventCtx<'_>, node: NodeRank, mut sample: HostSample) {
+    if !ctx.host(node).is_live() {
+        return;
+    }
+    ctx.session.clock.sampled = true;
+    let (machine, drops) = (&mut ctx.model.hosts[node.index()].machine, &mut ctx.model.drops);
+    // Losses are counted per connection, malformed lines per life of the agent; both begin at 0.
+    let since = |before: u64, now: u64| if now >= before { now - before } else { now };
+    drops.by_agents = drops.by_agents.saturating_add(since(machine.dropped, sample.dropped));
+    machine.dropped = sample.dropped;
+    let malformed = since(machine.malformed, sample.malformed);
+    drops.malformed = drops.malformed.saturating_add(malformed);
+    machine.malformed = sample.malformed;
+    drops.withheld = drops.withheld.saturating_add(since(machine.withheld, sample.withheld));
+    machine.withheld = sample.withheld;
+    if ctx.session.run.is_current(sample.generation) {
+        ctx.session.watch.observe(ctx.model, node, &sample);
+        // Each rank keeps its own.
+        for gauge in std::mem::take(&mut sample.ranks) {
+            let Some(model) = ctx.model.ranks.get_mut(gauge.rank.index()).filter(|m| m.node == node) else {
+                ctx.model.drops.misplaced += 1;
+                continue;
+            };
+            if !gauge.is_gone() {
+                push(&mut model.cpu_history, gauge.cpu_percent);
+            }
+            // The host overrules the plan: a scheduler may have given the rank another one.
+            model.gpu = gauge.gpu.or(model.gpu);
+            let gpu = sample.gpus.iter().find(|gpu| Some(gpu.index) == model.gpu);
+            if let Some(percent) = gauge.gpu_share.or(gpu.and_then(|gpu| gpu.utilization)) {
+                push(&mut model.gpu_history, percent as f32);
+            }
+            if let Some(page) = &gauge.page {
+                model.steps_per_s = model.rate.update(sample.mono_ms as f64 / 1000.0, page.env_step);
+            }
+            model.sample = Some(gauge);
+            model.sampled = Some(ctx.now);
+        }
+    }
+    sample.ranks.clear();
+    let histories = &mut ctx.host(node).gpu_history;
+    histories.retain(|index, _| sample.gpus.iter().any(|gpu| gpu.index == *index));
+    for gpu in sample.gpus.iter().take(GPUS) {
+        let history = histories.entry(gpu.index).or_default();
+        push(history, gpu.utilization.map_or(f32::NAN, |percent| percent as f32));
+        if history.len() > GPU_HISTORY {
+            history.pop_front();
+        }
+    }
+    ctx.host(node).sample = Some(sample);
+    if malformed > 0 && ctx.model.drops.malformed == malformed {
+        let name = ctx.host_name(node);
+        ctx.note(EventTone::Warn, format!("{name}: a rank sent invalid event lines (counted)"));
+    }
+}
+
+fn push(history: &mut VecDeque<f32>, value: f32) {
+    history.push_back(if value.is_finite() { value } else { 0.0 });
+    if history.len() > HISTORY {
+        history.pop_front();
     }
 }

@@ -1,16 +1,22 @@
-//! What an agent says is cut to what a true one says, before anything keeps it (CORE-2): a frame of 1 MiB may
+//! Truncates agent messages to what a true agent sends, before they are stored (CORE-2): a frame of 1 MiB may
 //! be one text, or a list of 300,000 empty elements, and the model keeps thousands of some.
 //!
 //! Launches are not cut: the console that sent them has made them, and there is one per host.
 
+use super::charts::{CHARTS, MARKS};
+use super::progress::EVALUATIONS;
+use super::ranks::CHECKPOINTS;
+use crate::model::{HistogramSeries, MEDIA_NAMES, Model};
+use crate::series::Series;
+use crate::session::HISTORY;
 use rankdeck_proto::inspection::{Frame, Holder, Inspection, Obstacle, PythonView};
-use rankdeck_proto::media::{MOST_BINS, PICTURE_BYTES};
+use rankdeck_proto::media::{self, MOST_BINS, PICTURE_BYTES};
 use rankdeck_proto::message::{
     AgentMessage, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage, PageSample,
     RankEvent, RankSample, RecordEvent,
 };
 use rankdeck_proto::process::{ReachOutcome, VARIABLES};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a text that is a sentence or more.
 const TEXT: usize = 8 << 10;
@@ -29,11 +35,11 @@ const LAST_LINES: usize = 32;
 
 /// Cuts, and how many texts and lists it has cut.
 #[derive(Debug, Default)]
-struct Cutter(u64);
+struct Truncator(u64);
 
 /// Cuts a message; returns how many of its texts and lists were cut.
 pub(super) fn cut(message: &mut AgentMessage) -> u64 {
-    let mut cut = Cutter::default();
+    let mut cut = Truncator::default();
     match message {
         AgentMessage::Hello { build, host, run_dir, .. } => {
             cut.texts(NAME, [build, host]);
@@ -90,7 +96,18 @@ pub(super) fn cut(message: &mut AgentMessage) -> u64 {
     cut.0
 }
 
-impl Cutter {
+/// Cuts the texts of a model that comes out of a record; returns how many were cut.
+fn cut_model(model: &mut Model) -> u64 {
+    let mut cut = Truncator::default();
+    cut.text(TEXT, &mut model.run.reason);
+    model.history.iter_mut().for_each(|line| cut.text(TEXT, &mut line.text));
+    cut.list(LONG, &mut model.hosts);
+    cut.list(LONG, &mut model.ranks);
+    cut.list(LIST, &mut model.verdicts);
+    cut.0
+}
+
+impl Truncator {
     fn text(&mut self, most: usize, text: &mut String) {
         if text.len() > most {
             let end = (0..=most).rev().find(|end| text.is_char_boundary(*end));
@@ -158,7 +175,7 @@ impl Cutter {
                 self.text(TEXT, &mut ending.reason);
                 ending.first_failure.iter_mut().for_each(|text| self.text(TEXT, text));
             }
-            RecordEvent::Rank { said, .. } => self.said(said),
+            RecordEvent::Rank { event, .. } => self.event(event),
             RecordEvent::Metrics { source, values, not_finite, spread, .. } => {
                 self.text(NAME, source);
                 self.values(values);
@@ -174,8 +191,8 @@ impl Cutter {
         }
     }
 
-    fn said(&mut self, said: &mut RankEvent) {
-        match said {
+    fn event(&mut self, event: &mut RankEvent) {
+        match event {
             RankEvent::Joined { backend, device, .. } => self.texts(NAME, [backend, device]),
             RankEvent::Scalars { values, not_finite, .. } => {
                 self.values(values);
@@ -198,7 +215,8 @@ impl Cutter {
             RankEvent::Fingerprint { values, .. } => self.names(LONG, values),
             RankEvent::Error { message, hint, .. } => self.texts(TEXT, [message, hint]),
             RankEvent::Exception(exception) => {
-                let Exception { class, bases, message, at, thread, errno: _, failure: _ } = exception;
+                let Exception { class, bases, message, at, thread, errno: _, failure: _, survivable: _ } =
+                    exception;
                 self.texts(NAME, [class, thread]);
                 self.names(LAST_LINES, bases);
                 self.texts(TEXT, [message, at]);
@@ -207,6 +225,7 @@ impl Cutter {
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
             | RankEvent::Eval(_)
+            | RankEvent::Survived
             | RankEvent::Finished { .. }
             | RankEvent::Frame(_)
             | RankEvent::Unknown => {}
@@ -258,16 +277,21 @@ impl Cutter {
         self.text(PATH, site);
     }
 
-    fn inspection(&mut self, look: &mut Inspection) {
-        let os = &mut look.os;
+    fn inspection(&mut self, inspection: &mut Inspection) {
+        let os = &mut inspection.os;
         self.text(TEXT, &mut os.words);
-        let words =
-            [&mut os.wchan, &mut os.syscall, &mut look.blocked_on, &mut look.last_line, &mut look.gpu];
+        let words = [
+            &mut os.wchan,
+            &mut os.syscall,
+            &mut inspection.blocked_on,
+            &mut inspection.last_line,
+            &mut inspection.gpu,
+        ];
         words.into_iter().flatten().for_each(|text| self.text(TEXT, text));
-        look.obstacle.iter_mut().for_each(|obstacle| self.obstacle(obstacle));
-        self.list(LIST, &mut look.awaits);
-        self.list(LIST, &mut look.threads);
-        for thread in &mut look.threads {
+        inspection.obstacle.iter_mut().for_each(|obstacle| self.obstacle(obstacle));
+        self.list(LIST, &mut inspection.awaits);
+        self.list(LIST, &mut inspection.threads);
+        for thread in &mut inspection.threads {
             self.text(NAME, &mut thread.name);
             self.list(LIST, &mut thread.frames);
             for Frame { function, file, line: _ } in &mut thread.frames {
@@ -275,15 +299,15 @@ impl Cutter {
                 file.iter_mut().for_each(|file| self.text(PATH, file));
             }
         }
-        self.list(LIST, &mut look.children);
-        look.children.iter_mut().for_each(|child| self.text(NAME, &mut child.name));
-        self.list(LIST, &mut look.sockets);
-        for socket in &mut look.sockets {
+        self.list(LIST, &mut inspection.children);
+        inspection.children.iter_mut().for_each(|child| self.text(NAME, &mut child.name));
+        self.list(LIST, &mut inspection.sockets);
+        for socket in &mut inspection.sockets {
             self.texts(NAME, [&mut socket.peer, &mut socket.local, &mut socket.state]);
         }
-        look.python.iter_mut().for_each(|python| self.python(python));
-        self.lines(LIST, &mut look.ras);
-        self.lines(LIST, &mut look.notes);
+        inspection.python.iter_mut().for_each(|python| self.python(python));
+        self.lines(LIST, &mut inspection.ras);
+        self.lines(LIST, &mut inspection.notes);
     }
 
     fn python(&mut self, python: &mut PythonView) {
@@ -326,4 +350,44 @@ impl Cutter {
     fn holder(&mut self, holder: &mut Holder) {
         self.texts(NAME, [&mut holder.name, &mut holder.does]);
     }
+}
+
+/// Drops what no event can have made, and counts it.
+pub(crate) fn check(model: &mut Model) {
+    let mut lines = last(&mut model.evals, EVALUATIONS);
+    lines += last(&mut model.checkpoints, CHECKPOINTS);
+    lines += last(&mut model.marks, MARKS);
+    lines += last(&mut model.history, HISTORY);
+    let series = charts(&mut model.scalars) + charts(&mut model.spreads);
+    let logged = histograms(&mut model.histograms) + model.gallery.check();
+    let cut = cut_model(model);
+    let drops = &mut model.drops;
+    let count = |drops: &mut u64, more: usize| *drops = drops.saturating_add(more as u64);
+    count(&mut drops.history, lines);
+    count(&mut drops.charts, series);
+    count(&mut drops.withheld, logged);
+    drops.cut = drops.cut.saturating_add(cut);
+}
+
+fn last<T>(all: &mut VecDeque<T>, most: usize) -> usize {
+    let more = all.len().saturating_sub(most);
+    all.drain(..more);
+    more
+}
+
+fn charts(all: &mut BTreeMap<String, Series>) -> usize {
+    let count = all.len();
+    let series = std::mem::take(all).into_iter();
+    // The console's own names come on top of those that programs give.
+    *all = series.filter(|(_, series)| series.is_sound()).take(2 * CHARTS).collect();
+    count - all.len()
+}
+
+fn histograms(all: &mut BTreeMap<String, HistogramSeries>) -> usize {
+    let count = all.len();
+    let series = std::mem::take(all).into_iter();
+    let is_sound =
+        |(name, series): &(String, HistogramSeries)| media::check_name(name).is_ok() && series.is_sound();
+    *all = series.filter(is_sound).take(MEDIA_NAMES).collect();
+    count - all.len()
 }

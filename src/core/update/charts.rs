@@ -1,16 +1,20 @@
-//! What charts show: values over steps and time, how far apart the ranks are, and what happened where.
+//! What charts show: values over steps and time, how far apart the ranks are, and what happened where; and
+//! the histograms and images that the program logs.
 
-use crate::model::{Mark, MarkKind, Model, RankModel};
-use crate::run::Reach;
+use crate::model::{ChartMark, ChartMarkKind, Gallery, MEDIA_NAMES, Model, RankModel};
+use crate::report::ReportBody;
+use crate::run::RunProgress;
 use crate::series::{Place, Series};
-use crate::session::{At, Ctx};
-use crate::watch::Occurrence;
+use crate::session::{EventCtx, RecordContext};
+use crate::watch::RecordedTime;
+use rankdeck_proto::media::{self, Histogram};
+use rankdeck_proto::message::{LoggedHistogram, LoggedImage};
 use std::collections::BTreeMap;
 
 /// Different charts kept.
-const CHARTS: usize = 256;
+pub(super) const CHARTS: usize = 256;
 /// Marks kept.
-const MARKS: usize = 1024;
+pub(super) const MARKS: usize = 1024;
 /// Training returns, from totals.
 pub(super) const RETURN: &str = "charts/episodic_return";
 /// Mean returns of evaluations.
@@ -19,12 +23,12 @@ pub(super) const EVAL: &str = "charts/eval_return";
 pub(super) const SPS: &str = "charts/SPS";
 
 /// Where a value of a record stands.
-pub(super) fn place(at: At, step: u64) -> Place {
+pub(super) fn place(at: RecordContext, step: u64) -> Place {
     Place { step: step as f64, time: at.time }
 }
 
 /// Adds to a chart that the console itself makes.
-pub(super) fn derived(ctx: &mut Ctx<'_>, name: &'static str, place: Place, y: f64) {
+pub(super) fn derived(ctx: &mut EventCtx<'_>, name: &'static str, place: Place, y: f64) {
     if !ctx.session.rates.derived.contains(name) {
         ctx.session.rates.derived.insert(name.to_owned());
         ctx.model.scalars.remove(name);
@@ -33,7 +37,7 @@ pub(super) fn derived(ctx: &mut Ctx<'_>, name: &'static str, place: Place, y: f6
     ctx.model.scalars.entry(name.into()).or_default().push(place, y);
 }
 
-/// Values that ranks say themselves, by name.
+/// Values that ranks report themselves, by name.
 #[derive(Debug, Default)]
 pub(super) struct RankScalars {
     /// The newest ones.
@@ -44,9 +48,9 @@ pub(super) struct RankScalars {
     pub not_finite: BTreeMap<String, u64>,
 }
 
-/// Adds what ranks say themselves.
-pub(super) fn scalars(ctx: &mut Ctx<'_>, at: At, env_step: u64, said: RankScalars) {
-    let RankScalars { values, spread, not_finite } = said;
+/// Adds values that ranks report themselves.
+pub(super) fn scalars(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64, scalars: RankScalars) {
+    let RankScalars { values, spread, not_finite } = scalars;
     // A name that is among the numbers too has become one again since.
     for (name, count) in not_finite {
         // A chart that the console makes of numbers alone takes these, too.
@@ -56,7 +60,7 @@ pub(super) fn scalars(ctx: &mut Ctx<'_>, at: At, env_step: u64, said: RankScalar
             series.push_not_finite(place(at, env_step), f64::NAN, count);
         }
     }
-    ctx.session.run.tries.reached.advance(Reach { env_step, ..Reach::default() });
+    ctx.session.run.tries.reached.advance(RunProgress { env_step, ..RunProgress::default() });
     for (name, value) in values {
         let (low, high) = spread.get(&name).copied().unwrap_or((value, value));
         if let Some(series) = series(ctx, name) {
@@ -66,7 +70,7 @@ pub(super) fn scalars(ctx: &mut Ctx<'_>, at: At, env_step: u64, said: RankScalar
 }
 
 /// The series of a name that ranks give; `None` when the console makes it itself, or when there are too many.
-fn series<'a>(ctx: &'a mut Ctx<'_>, name: String) -> Option<&'a mut Series> {
+fn series<'a>(ctx: &'a mut EventCtx<'_>, name: String) -> Option<&'a mut Series> {
     if ctx.session.rates.derived.contains(name.as_str()) {
         return None;
     }
@@ -78,30 +82,30 @@ fn series<'a>(ctx: &'a mut Ctx<'_>, name: String) -> Option<&'a mut Series> {
     Some(ctx.model.scalars.entry(name).or_default())
 }
 
-/// What the chart of a histogram is called whose name is that of a chart of numbers.
-pub(super) fn beside(name: &str) -> String {
+/// The chart of a histogram whose name is that of a chart of numbers.
+fn histogram_chart(name: &str) -> String {
     format!("{name} (histogram)")
 }
 
 /// A chart of numbers gets the name of a histogram.
-fn make_room(ctx: &mut Ctx<'_>, name: &str) {
+fn make_room(ctx: &mut EventCtx<'_>, name: &str) {
     if let Some(series) = ctx.model.histograms.remove(name) {
-        ctx.model.histograms.insert(beside(name), series);
+        ctx.model.histograms.insert(histogram_chart(name), series);
     }
 }
 
 /// Something happened at the step that the run had reached by then, or at `step`.
-pub(super) fn mark(ctx: &mut Ctx<'_>, happened: Occurrence, step: Option<u64>, kind: MarkKind) {
-    let Occurrence { time, past } = happened;
+pub(super) fn mark(ctx: &mut EventCtx<'_>, happened: RecordedTime, step: Option<u64>, kind: ChartMarkKind) {
+    let RecordedTime { time, past } = happened;
     let step = step.map(|step| step as f64).unwrap_or_else(|| match past {
         true => step_at(ctx.model, time),
         false => ctx.session.run.tries.reached.env_step as f64,
     });
-    let generation = matches!(kind, MarkKind::Generation(_));
+    let generation = matches!(kind, ChartMarkKind::Generation(_));
     if generation && ctx.model.marks.iter().any(|mark| mark.kind == kind) {
         return;
     }
-    ctx.model.marks.push_back(Mark { place: Place { step, time }, kind });
+    ctx.model.marks.push_back(ChartMark { place: Place { step, time }, kind });
     if ctx.model.marks.len() > MARKS {
         ctx.model.marks.pop_front();
         ctx.model.drops.history += 1;
@@ -118,23 +122,23 @@ fn step_at(model: &Model, time: f64) -> f64 {
 }
 
 /// The run had come to this step by then: what happened later, and was read earlier, stands no further back.
-pub(super) fn settle(ctx: &mut Ctx<'_>, at: At, env_step: u64) {
+pub(super) fn settle(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64) {
     if !at.past {
         return;
     }
-    let later = |mark: &&mut Mark| mark.kind != MarkKind::Checkpoint && mark.place.time >= at.time;
+    let later = |mark: &&mut ChartMark| mark.kind != ChartMarkKind::Checkpoint && mark.place.time >= at.time;
     for mark in ctx.model.marks.iter_mut().filter(later) {
         mark.place.step = mark.place.step.max(env_step as f64);
     }
 }
 
-/// How far apart the ranks are at an iteration that all of them have told.
+/// The spread over ranks at an iteration that all of them have reported.
 pub(super) fn spread(model: &mut Model, place: Place) {
     type Value = fn(&RankModel) -> Option<f64>;
     let gauges: [(&str, Value); 5] = [
         ("ranks/SPS", |rank| rank.sample.as_ref()?.page.as_ref().map(|_| rank.steps_per_s)),
-        ("ranks/iteration_s", |rank| rank.track.iteration().map(|iteration| iteration.0)),
-        ("ranks/wait_share", |rank| rank.track.iteration().map(|iteration| iteration.1)),
+        ("ranks/iteration_s", |rank| rank.watch_history.iteration().map(|iteration| iteration.0)),
+        ("ranks/wait_share", |rank| rank.watch_history.iteration().map(|iteration| iteration.1)),
         ("ranks/cpu_percent", |rank| {
             rank.sample
                 .as_ref()
@@ -155,4 +159,59 @@ pub(super) fn spread(model: &mut Model, place: Place) {
         let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
         model.spreads.entry(name.into()).or_default().push_spread(place, middle, *low, *high);
     }
+}
+
+/// Adds a histogram that the program logs.
+pub(super) fn add_histogram(ctx: &mut EventCtx<'_>, at: RecordContext, logged: LoggedHistogram) {
+    let LoggedHistogram { name, env_step, edges, counts, train_iter, .. } = logged;
+    let bins = Histogram { edges, counts };
+    if bins.check().is_err() || media::check_name(&name).is_err() {
+        ctx.model.drops.misplaced += 1;
+        return;
+    }
+    let key = if ctx.model.scalars.contains_key(&name) { histogram_chart(&name) } else { name.clone() };
+    let known = &ctx.model.histograms;
+    if known.len() >= MEDIA_NAMES && !known.contains_key(&key) {
+        ctx.model.drops.charts += 1;
+        return;
+    }
+    let (low, high) = bins.range();
+    let body = ReportBody::Histogram {
+        name,
+        env_step,
+        train_iter,
+        count: bins.total(),
+        mean: bins.mean(),
+        min: low,
+        max: high,
+        edges: bins.edges.clone(),
+        counts: bins.counts.clone(),
+    };
+    ctx.report_at(at.generation, at.time, body);
+    let place = place(at, env_step);
+    ctx.model.histograms.entry(key).or_default().push(place, bins);
+}
+
+/// Adds an image that the program logs.
+pub(super) fn add_image(ctx: &mut EventCtx<'_>, at: RecordContext, logged: LoggedImage) {
+    let LoggedImage { name, env_step, train_iter, data, .. } = logged;
+    let (Ok((head, file)), Ok(())) = (media::decoded(&data), media::check_name(&name)) else {
+        ctx.model.drops.misplaced += 1;
+        return;
+    };
+    let gallery: &mut Gallery = &mut ctx.model.gallery;
+    if !gallery.push(name.clone(), place(at, env_step), head, data) {
+        ctx.model.drops.charts += 1;
+        return;
+    }
+    let body = ReportBody::Image {
+        name,
+        env_step,
+        train_iter,
+        format: head.format,
+        width: head.width,
+        height: head.height,
+        bytes: file.len() as u64,
+    };
+    ctx.report_at(at.generation, at.time, body);
 }

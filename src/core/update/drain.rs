@@ -1,14 +1,15 @@
-//! The way out: stops are ordered, verified stops awaited within bounds, and the end is reported.
+//! Shutdown: orders stops, waits (bounded) for each host to verify, then reports the outcome.
 
-use super::{clean_stop, failure, policy, transition, verdicts};
+use super::{failure, policy, transition, verdicts};
 use crate::host::HostStage;
-use crate::limits::Limits;
-use crate::model::{HostModel, Tone};
+use crate::limits::TimeLimits;
+use crate::model::{EventTone, HostModel, Model, RankLife};
 use crate::report::Outcome;
-use crate::run::{Cause, Stage, Stop};
-use crate::session::Ctx;
+use crate::run::{EndCause, RunStage, StopRequest};
+use crate::session::EventCtx;
 use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode};
 use rankdeck_types::ids::{NodeRank, Timestamp};
+use rankdeck_types::words;
 
 /// Milliseconds between the first failure and the stop of all others, so that peers can report.
 const PEERS_MS: u64 = 2_000;
@@ -20,8 +21,8 @@ const SUCCESSOR_MS: u64 = 4_000;
 const KILL_MS: u64 = 10_000;
 
 /// Sends orders to every host until each has proved that nothing is left.
-pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
-    want_stop(ctx);
+pub(super) fn draining(ctx: &mut EventCtx<'_>, began: Timestamp) {
+    request_due_stop(ctx);
     let open: Vec<NodeRank> = ctx
         .model
         .hosts
@@ -47,44 +48,47 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
     }
 }
 
-/// The present generation needs the host's proof to end; a stop that was asked for needs that of every host.
-fn is_awaited(ctx: &Ctx<'_>, host: &HostModel) -> bool {
-    ctx.is_member(host) || ctx.session.run.facts.asked && ctx.counts(host)
+/// The present generation needs the host's proof to end; a requested stop needs that of every host.
+fn is_awaited(ctx: &EventCtx<'_>, host: &HostModel) -> bool {
+    ctx.is_member(host) || ctx.session.run.facts.by_user && ctx.counts(host)
 }
 
-/// The host has proved its stop, or has told which processes are left. A member that has not got the launch
-/// of another console may get it any moment, and counts a while later.
-fn is_done(ctx: &Ctx<'_>, host: &HostModel, began: Timestamp) -> bool {
+/// The host has verified its stop, or has reported which processes are left. A member that has not got the
+/// launch of another console may get it any moment, and counts a while later.
+fn is_done(ctx: &EventCtx<'_>, host: &HostModel, began: Timestamp) -> bool {
     let run = &ctx.session.run;
     let present = run.launch.as_ref().map(|launch| launch.generation);
     let half_launched = ctx.is_member(host) && !run.is_launcher() && host.machine.generation < present;
     let is_late = !half_launched || ctx.now.since(began) >= HALF_LAUNCHED_MS;
-    // A host that had told survivors before this console's order is asked again.
-    let has_told = host.stopped.is_some() && (!run.facts.asked || host.machine.stop_sent.is_some());
-    // The record after a proof may say how the run ended.
+    // A host that reported survivors before this console's order gets it again.
+    let has_reported = host.stopped.is_some() && (!run.facts.by_user || host.machine.stop_sent.is_some());
+    // The record after a verification may have the ending.
     let replays = host.is_live() && !host.caught_up();
-    is_late && !replays && (ctx.is_clear(host) || has_told)
+    is_late && !replays && (ctx.is_clear(host) || has_reported)
 }
 
 /// The console that launched the run may make a next generation, by order or by policy.
-fn is_successor_expected(ctx: &Ctx<'_>) -> bool {
+fn is_successor_expected(ctx: &EventCtx<'_>) -> bool {
     let facts = &ctx.session.run.facts;
     let patience = match facts.cause {
-        Some(Cause::Elsewhere { .. }) => SUCCESSOR_MS,
-        Some(Cause::Failure) => policy::successor_ms(ctx).map_or(0, |wait| wait.saturating_add(SUCCESSOR_MS)),
-        Some(Cause::LaunchFailed(_) | Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_)) | None => {
-            0
+        Some(EndCause::Elsewhere { .. }) => SUCCESSOR_MS,
+        Some(EndCause::Failure) => {
+            policy::successor_ms(ctx).map_or(0, |wait| wait.saturating_add(SUCCESSOR_MS))
         }
+        Some(
+            EndCause::LaunchFailed(_) | EndCause::Requested { .. } | EndCause::Until(_) | EndCause::Stuck(_),
+        )
+        | None => 0,
     };
-    !facts.asked
-        && facts.told.is_none()
+    !facts.by_user
+        && facts.recorded_ending.is_none()
         && facts.live_proof.is_some_and(|proof| ctx.now.since(proof) < patience)
 }
 
 /// A stop is due: the orders, a harder one when it takes too long, and the end when that does not help.
-fn stopping(ctx: &mut Ctx<'_>, open: &[NodeRank], stop: Stop) {
-    let limits = Limits::of(ctx.model.plan.as_ref());
-    let age = ctx.now.since(clean_stop::no_progress_since(ctx, stop, &limits));
+fn stopping(ctx: &mut EventCtx<'_>, open: &[NodeRank], stop: StopRequest) {
+    let limits = TimeLimits::of(ctx.model.plan.as_ref());
+    let age = ctx.now.since(no_progress_since(ctx, stop, &limits));
     ctx.model.run.stopping = ctx.model.run.stopping.max(Some(stop.mode));
     send_stops(ctx, open, stop.mode, limits.grace);
     let patience = if stop.mode == StopMode::Kill { KILL_MS.max(limits.lost) } else { limits.drain() };
@@ -93,7 +97,7 @@ fn stopping(ctx: &mut Ctx<'_>, open: &[NodeRank], stop: Stop) {
     }
     let reachable = open.iter().any(|node| ctx.host(*node).is_live());
     if stop.mode < StopMode::Kill && reachable {
-        ctx.note(Tone::Warn, "the stop takes too long: killing what is left");
+        ctx.note(EventTone::Warn, "stop timed out; killing remaining processes");
         transition::order(ctx, StopMode::Kill);
         send_stops(ctx, open, StopMode::Kill, 0);
     } else {
@@ -102,9 +106,9 @@ fn stopping(ctx: &mut Ctx<'_>, open: &[NodeRank], stop: Stop) {
 }
 
 /// The run ends by itself, without a stop. It is over unless hosts do not answer.
-fn leaving(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
+fn leaving(ctx: &mut EventCtx<'_>, open: &[NodeRank], began: Timestamp) {
     pass_on(ctx, open);
-    look_for_leftovers(ctx, open, began);
+    request_scans(ctx, open, began);
     let away_since = |node: &NodeRank| match ctx.host(*node).machine.stage {
         HostStage::Away { since } => Some(since),
         HostStage::Failed | HostStage::Closed => Some(began),
@@ -114,74 +118,79 @@ fn leaving(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
         | HostStage::Live { .. } => None,
     };
     let away: Option<Vec<Timestamp>> = open.iter().map(away_since).collect();
-    // No proof is to come where no host will be heard of again.
+    // No verification will come if no host will connect again.
     let for_good = open.iter().all(|node| ctx.host(*node).machine.is_gone());
     let proof = ctx.session.run.facts.first_proof.or(for_good.then_some(began));
     if let (Some(away), Some(proof)) = (away, proof) {
         let since = away.into_iter().fold(proof, Timestamp::max);
-        if ctx.now.since(since) >= Limits::of(ctx.model.plan.as_ref()).drain() {
+        if ctx.now.since(since) >= TimeLimits::of(ctx.model.plan.as_ref()).drain() {
             conclude(ctx, open);
         }
     }
 }
 
 /// Another console's stop, for hosts that it could not reach: the console that launched the run passes it on.
-fn pass_on(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
+fn pass_on(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
     let facts = &ctx.session.run.facts;
-    let elsewhere = matches!(facts.cause, Some(Cause::Elsewhere { .. })) && ctx.session.run.is_launcher();
+    let elsewhere = matches!(facts.cause, Some(EndCause::Elsewhere { .. })) && ctx.session.run.is_launcher();
     let settled = facts.first_proof.is_some_and(|proof| ctx.now.since(proof) >= PEERS_MS);
     if elsewhere && settled {
         let mode = ctx.model.run.stopping.unwrap_or(StopMode::Clean);
-        let untold: Vec<NodeRank> =
-            open.iter().copied().filter(|node| !ctx.host(*node).machine.stop_told).collect();
-        let grace_ms = Limits::of(ctx.model.plan.as_ref()).grace;
-        send_stops(ctx, &untold, mode, grace_ms);
+        let unordered: Vec<NodeRank> =
+            open.iter().copied().filter(|node| !ctx.host(*node).machine.stop_recorded).collect();
+        let grace_ms = TimeLimits::of(ctx.model.plan.as_ref()).grace;
+        send_stops(ctx, &unordered, mode, grace_ms);
     }
 }
 
-/// Agents that know of no launch are asked to look for what may be left of one; by then, a launch of another
+/// Agents without a launch are ordered to scan for leftover processes; by then, a launch of another
 /// console would have arrived.
-fn look_for_leftovers(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
+fn request_scans(ctx: &mut EventCtx<'_>, open: &[NodeRank], began: Timestamp) {
     if ctx.now.since(began) >= HALF_LAUNCHED_MS {
         let silent =
-            open.iter().copied().filter(|node| ctx.model.hosts[node.index()].machine.knows_nothing());
+            open.iter().copied().filter(|node| ctx.model.hosts[node.index()].machine.has_no_launch());
         let silent: Vec<NodeRank> = silent.collect();
         send_stops(ctx, &silent, StopMode::Clean, 0);
     }
 }
 
-/// The next generation excludes the host, and it does not answer: nobody waits for its proof (RESTART-4).
-fn given_up(ctx: &Ctx<'_>, host: &HostModel) -> bool {
+/// The next generation excludes the host, and it does not respond: its verification is not awaited
+/// (RESTART-4).
+fn given_up(ctx: &EventCtx<'_>, host: &HostModel) -> bool {
     let excluded = ctx.session.run.next().is_some_and(|next| next.excludes(host.node_rank));
     excluded && !host.machine.is_connected()
 }
 
 /// The stop that follows from why the run ends.
-fn want_stop(ctx: &mut Ctx<'_>) {
+fn request_due_stop(ctx: &mut EventCtx<'_>) {
     let restart = ctx.session.run.next().is_some();
     let facts = &mut ctx.session.run.facts;
     match &facts.cause {
-        Some(Cause::Failure) => facts.want_stop(StopMode::Terminate, ctx.now.plus(PEERS_MS)),
-        Some(Cause::LaunchFailed(_)) => facts.want_stop(StopMode::Terminate, ctx.now),
-        Some(Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_) | Cause::Elsewhere { .. })
+        Some(EndCause::Failure) => facts.request_stop(StopMode::Terminate, ctx.now.plus(PEERS_MS)),
+        Some(EndCause::LaunchFailed(_)) => facts.request_stop(StopMode::Terminate, ctx.now),
+        Some(
+            EndCause::Requested { .. } | EndCause::Until(_) | EndCause::Stuck(_) | EndCause::Elsewhere { .. },
+        )
         | None
             if restart =>
         {
-            facts.want_stop(StopMode::Clean, ctx.now);
+            facts.request_stop(StopMode::Clean, ctx.now);
         }
-        Some(Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_) | Cause::Elsewhere { .. })
+        Some(
+            EndCause::Requested { .. } | EndCause::Until(_) | EndCause::Stuck(_) | EndCause::Elsewhere { .. },
+        )
         | None => {}
     }
 }
 
-pub(super) fn send_stops(ctx: &mut Ctx<'_>, open: &[NodeRank], mode: StopMode, grace_ms: u64) {
+pub(super) fn send_stops(ctx: &mut EventCtx<'_>, open: &[NodeRank], mode: StopMode, grace_ms: u64) {
     let run = &ctx.session.run;
     let present = run.launch.as_ref().map(|launch| launch.generation);
-    let asked = run.facts.asked;
+    let by_user = run.facts.by_user;
     for node in open {
         let host = ctx.host(*node);
-        // What follows from the end of this generation is no order to another console's next one.
-        let is_meant = asked || host.machine.generation <= present;
+        // The end of this generation does not affect another console's next one.
+        let is_meant = by_user || host.machine.generation <= present;
         if is_meant && host.caught_up() && host.machine.stop_sent.is_none_or(|sent| sent < mode) {
             (host.machine.stop_sent, host.stopped) = (Some(mode), None);
             ctx.session.run.facts.ordered = true;
@@ -191,10 +200,10 @@ pub(super) fn send_stops(ctx: &mut Ctx<'_>, open: &[NodeRank], mode: StopMode, g
 }
 
 /// Every host has proved its stop, except those in `open`, which will not any more.
-fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
+fn conclude(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
     // All ranks of a group may be dead within a tick of each other.
-    super::tick::last_words(ctx);
-    verdicts::tell(ctx);
+    verdicts::compare_last_calls(ctx);
+    verdicts::report_verdicts(ctx);
     policy::ended(ctx, open);
     let next = ctx.session.run.take_next();
     let leaves = |host: &HostModel| next.as_ref().is_some_and(|next| next.excludes(host.node_rank));
@@ -206,20 +215,20 @@ fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     if let Some(next) = next.filter(|_| dirty.is_empty()) {
         return policy::proceed(ctx, next);
     }
-    let mut ending = clean_stop::told_apart(ctx, failure::ending(ctx));
+    let mut ending = with_killed_ranks(ctx, failure::ending(ctx));
     if !dirty.is_empty() {
         let code = if matches!(ending.exit_code, 0 | 130 | 137) { 1 } else { ending.exit_code };
         ending = Ending::new(
             Outcome::Failed,
             code,
-            format!("{}, but the stop is not proved: no proof from {}", ending.reason, dirty.join(", ")),
+            format!("{}, but the stop is not verified on {}", ending.reason, dirty.join(", ")),
         );
     }
     transition::finish(ctx, ending);
 }
 
-/// A stop that is asked for again: it goes once more to every host that has not proved it.
-pub(super) fn repeat(ctx: &mut Ctx<'_>) -> bool {
+/// A repeated request for a stop: it goes once more to every host that has not proved it.
+pub(super) fn repeat(ctx: &mut EventCtx<'_>) -> bool {
     for node in ctx.nodes() {
         if !ctx.is_clear(&ctx.model.hosts[node.index()]) {
             ctx.host(node).machine.stop_sent = None;
@@ -228,8 +237,8 @@ pub(super) fn repeat(ctx: &mut Ctx<'_>) -> bool {
     true
 }
 
-/// A stop that is asked for after the end, in a console that lingers: hosts that proved nothing may be back.
-pub(super) fn stop_again(ctx: &mut Ctx<'_>, mode: StopMode, text: String) -> bool {
+/// A stop that is requested after the end, in a console that lingers: hosts that proved nothing may be back.
+pub(super) fn stop_again(ctx: &mut EventCtx<'_>, mode: StopMode, text: String) -> bool {
     let session = &ctx.session;
     if !session.linger
         || session.run.exited
@@ -238,13 +247,81 @@ pub(super) fn stop_again(ctx: &mut Ctx<'_>, mode: StopMode, text: String) -> boo
     {
         return false;
     }
-    ctx.note(Tone::Info, text);
+    ctx.note(EventTone::Info, text);
     repeat(ctx);
     let run = &mut ctx.model.run;
     (run.ended, run.outcome, run.exit_code) = (None, None, None);
     run.stopping = Some(mode);
     let facts = &mut ctx.session.run.facts;
-    (facts.asked, facts.stop) = (true, Some(Stop { mode, at: ctx.now }));
-    ctx.session.run.stage = Stage::Draining { began: ctx.now, next: None };
+    (facts.by_user, facts.stop) = (true, Some(StopRequest { mode, at: ctx.now }));
+    ctx.session.run.stage = RunStage::Draining { began: ctx.now, next: None };
     true
+}
+
+/// A page that was written within so many milliseconds shows progress.
+const RECENT_MS: u64 = 2_000;
+/// Shorter iterations are not mentioned.
+const SLOW_ITERATION_MS: u64 = 2_000;
+
+/// Since when the stop makes no progress. Ranks that move on their way to a clean stop are waited for, up to
+/// the limit; ranks that only wait for others do not count.
+fn no_progress_since(ctx: &mut EventCtx<'_>, stop: StopRequest, limits: &TimeLimits) -> Timestamp {
+    let now = ctx.now;
+    let moves = ctx.model.ranks.iter().any(|rank| {
+        let live = ctx.model.hosts.get(rank.node.index()).is_some_and(HostModel::is_live);
+        let fresh = live && rank.sampled.is_some_and(|at| now.since(at) < RECENT_MS);
+        let page = rank.sample.as_ref().and_then(|sample| sample.page.as_ref());
+        !matches!(rank.life, RankLife::Exited(_))
+            && fresh
+            && page.is_some_and(|page| page.heartbeat_age_ms < RECENT_MS)
+    });
+    let facts = &mut ctx.session.run.facts;
+    if stop.mode == StopMode::Clean && moves && now.since(stop.at) < limits.stop {
+        facts.moved = Some(now);
+    }
+    facts.moved.filter(|_| stop.mode == StopMode::Clean).map_or(stop.at, |moved| moved.max(stop.at))
+}
+
+/// A stop that killed ranks is not a success; the ending lists what they had not saved. A user's program may
+/// not handle SIGTERM: then a stop on request is as clean as it can be, and a target is not reached cleanly.
+fn with_killed_ranks(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
+    let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
+    let recorded = ctx.session.run.facts.recorded_ending.is_some();
+    let good = ending.outcome == Outcome::Succeeded;
+    let meant = good || ending.exit_code == 130;
+    if recorded || !meant || ctx.session.run.facts.killed == 0 {
+        return ending;
+    }
+    let exit_code = if builtin || good { Ending::KILLED } else { ending.exit_code };
+    let reason = match lost_work(ctx.model) {
+        Some(lost) if builtin => format!("{}, not clean: {lost}", ending.reason),
+        _ => format!("{}, not clean: ranks were killed", ending.reason),
+    };
+    Ending { outcome: Outcome::Stopped, exit_code, reason, ..ending }
+}
+
+/// What a stop waits for, where that takes long enough to be noticed.
+pub(super) fn awaited(model: &Model) -> Option<String> {
+    let latest = model.latest.as_ref().filter(|latest| latest.gap_ms >= SLOW_ITERATION_MS)?;
+    let (next, gap) = (latest.counters.train_iter + 1, words::duration_ms(latest.gap_ms));
+    Some(format!("waiting for iteration {next} to finish (about {gap} each)"))
+}
+
+/// The iterations between the latest checkpoint and the end; `None` if unknown.
+fn lost_work(model: &Model) -> Option<String> {
+    let reached =
+        model.ranks.iter().filter_map(|rank| rank.sample.as_ref()?.page.as_ref()).map(|p| p.train_iter);
+    let totals = model.progress.as_ref().map(|progress| progress.totals.train_iter);
+    let reached = reached.chain(totals).max().unwrap_or(0);
+    let saved = model.checkpoints.iter().map(|checkpoint| checkpoint.train_iter).max();
+    let text = match saved.unwrap_or(0) {
+        saved if saved >= reached => "ranks were killed; no complete iteration is lost".into(),
+        saved if saved + 1 == reached => format!("iteration {reached} is lost"),
+        saved => format!("iterations {} to {reached} are lost", saved + 1),
+    };
+    let kept = match saved {
+        Some(saved) => format!("; last checkpoint: iteration {saved}"),
+        None => "; no checkpoint exists".to_owned(),
+    };
+    (reached > 0 || saved.is_some()).then(|| text + &kept)
 }

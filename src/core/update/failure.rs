@@ -5,8 +5,8 @@
 //! trip (Cristian 1989; the same bound as in NTP, RFC 5905 section 8).
 
 use crate::report::FirstFailure;
-use crate::run::Weight;
-use crate::session::{At, Ctx};
+use crate::run::BlamePriority;
+use crate::session::{EventCtx, RecordContext};
 use rankdeck_proto::message::Ending;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
@@ -19,7 +19,7 @@ const LINES: usize = 20;
 
 /// An agent's clock showed `theirs` somewhere in the last `rtt_ms` milliseconds. The tightest measurement
 /// counts.
-pub(super) fn measure_clock(ctx: &mut Ctx<'_>, node: NodeRank, theirs: f64, rtt_ms: u64) {
+pub(super) fn measure_clock(ctx: &mut EventCtx<'_>, node: NodeRank, theirs: f64, rtt_ms: u64) {
     if ctx.session.clock.wall.is_none() || !theirs.is_finite() {
         return;
     }
@@ -38,7 +38,7 @@ pub(super) fn measure_clock(ctx: &mut Ctx<'_>, node: NodeRank, theirs: f64, rtt_
 }
 
 /// A time of the agent of `node` on the console's clock, and the bound of its error, seconds.
-pub(super) fn on_our_clock(ctx: &Ctx<'_>, node: NodeRank, time: f64) -> (f64, f64) {
+pub(super) fn on_our_clock(ctx: &EventCtx<'_>, node: NodeRank, time: f64) -> (f64, f64) {
     let host = &ctx.model.hosts[node.index()];
     let age_s = ctx.now.since(host.clock_at) as f64 / 1000.0;
     (
@@ -48,7 +48,7 @@ pub(super) fn on_our_clock(ctx: &Ctx<'_>, node: NodeRank, time: f64) -> (f64, f6
 }
 
 /// Milliseconds since a record of the past was written; 0 of one that has just been.
-pub(super) fn age_ms(ctx: &Ctx<'_>, at: At) -> u64 {
+pub(super) fn age_ms(ctx: &EventCtx<'_>, at: RecordContext) -> u64 {
     if !at.past || ctx.session.clock.wall.is_none() {
         return 0;
     }
@@ -56,15 +56,15 @@ pub(super) fn age_ms(ctx: &Ctx<'_>, at: At) -> u64 {
     ((ctx.session.clock.wall_time(ctx.now) - written) * 1000.0).max(0.0) as u64
 }
 
-/// All ranks failed by themselves, and alike: that in one sentence, with what one of them said.
-fn all_alike(ctx: &Ctx<'_>) -> Option<String> {
+/// All ranks failed by themselves with the same error: one sentence, with the message of one of them.
+fn all_alike(ctx: &EventCtx<'_>) -> Option<String> {
     let (facts, ranks) = (&ctx.session.run.facts, ctx.model.ranks.len());
     let first = facts.culprit().filter(|_| ranks > 1 && facts.alike().len() + 1 == ranks)?;
-    Some(format!("all {ranks} ranks failed alike: {}", first.text))
+    Some(format!("all {ranks} ranks failed with the same error: {}", first.text))
 }
 
-/// How the run is called. Where no rank failed for another's sake, none is singled out.
-pub(super) fn ending(ctx: &Ctx<'_>) -> Ending {
+/// The ending of the run. If all ranks failed with the same error, none is singled out.
+pub(super) fn ending(ctx: &EventCtx<'_>) -> Ending {
     let ending = ctx.session.run.facts.ending();
     let first = ctx.session.run.facts.culprit().filter(|first| first.text == ending.reason);
     let reason = first.and_then(|_| all_alike(ctx));
@@ -72,14 +72,14 @@ pub(super) fn ending(ctx: &Ctx<'_>) -> Ending {
 }
 
 /// The report about the present generation's failures, if there are any.
-pub(super) fn report(ctx: &Ctx<'_>) -> Option<FirstFailure> {
+pub(super) fn report(ctx: &EventCtx<'_>) -> Option<FirstFailure> {
     let facts = &ctx.session.run.facts;
     let first = facts.culprit()?;
     let mut others: Vec<_> = facts.failures.iter().filter(|other| other.rank != first.rank).collect();
     others.sort_by(|a, b| a.time.total_cmp(&b.time));
-    let close = |other: &&&crate::run::Failure| {
+    let close = |other: &&&crate::run::FailedRank| {
         other.weight == first.weight
-            && other.weight != Weight::Victim
+            && other.weight != BlamePriority::Victim
             && other.time - first.time <= other.bound_s + first.bound_s
     };
     let together: Vec<Rank> = others.iter().filter(close).map(|other| other.rank).collect();
@@ -101,11 +101,11 @@ pub(super) fn report(ctx: &Ctx<'_>) -> Option<FirstFailure> {
         None => format!("first failure: {}", first.text),
     };
     if !alike.is_empty() && all_alike(ctx).is_none() {
-        line.push_str(&format!("; {} {} failed alike", plural(&alike), list(&alike)));
+        line.push_str(&format!("; {} {} failed with the same error", plural(&alike), list(&alike)));
     }
     if !unlike.is_empty() {
         line.push_str(&format!(
-            "; {} {} failed at the same time as far as the clocks can tell (±{:.0} ms)",
+            "; {} {} failed at the same time (clocks ±{:.0} ms)",
             plural(&unlike),
             list(&unlike),
             (first.bound_s * 1000.0).max(1.0)

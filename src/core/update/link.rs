@@ -1,12 +1,12 @@
-//! Links: the connection to an agent comes up, breaks or fails.
+//! Links: the connection to an agent comes up, breaks or fails, heartbeats, and agents that do not respond.
 
-use super::{finder, reach};
-use crate::effect::Effect;
+use super::queries;
+use crate::event::Effect;
 use crate::host::HostStage;
-use crate::model::Tone;
+use crate::model::EventTone;
 use crate::report::ReportBody;
-use crate::run::Stage;
-use crate::session::Ctx;
+use crate::run::RunStage;
+use crate::session::EventCtx;
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::{ConsoleMessage, PROTOCOL};
 use rankdeck_types::error::HintedError;
@@ -15,9 +15,13 @@ use rankdeck_types::link_state::{LinkState, Prompt};
 
 /// Lines of each rank's log that an agent sends at once.
 const LOG_TAIL: u32 = 200;
+/// Milliseconds between two pings.
+const PING_MS: u64 = 2_000;
+/// Milliseconds within which an agent must answer an `attach`.
+const HELLO_MS: u64 = 20_000;
 
 /// A link changed its state. Returns whether a screen could show the change.
-pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bool {
+pub(super) fn changed(ctx: &mut EventCtx<'_>, node: NodeRank, state: LinkState) -> bool {
     let (awake, now) = (ctx.session.clock.awake_ms, ctx.now);
     let host = ctx.host(node);
     let machine = &mut host.machine;
@@ -59,39 +63,38 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bo
         }
     }
     if !ctx.host(node).machine.is_live() {
-        finder::lost(ctx, node);
-        reach::lost(ctx, node);
+        queries::on_link_lost(ctx, node);
     }
     if is_news || matches!(state, LinkState::Ready { .. }) {
-        tell(ctx, node, &state);
+        report_link(ctx, node, &state);
     }
     true
 }
 
 /// Reports a new state, and notes it when people should see it.
-fn tell(ctx: &mut Ctx<'_>, node: NodeRank, state: &LinkState) {
+fn report_link(ctx: &mut EventCtx<'_>, node: NodeRank, state: &LinkState) {
     let (word, detail) = describe(state);
     let host = ctx.host_name(node);
     let text =
         if detail.is_empty() { format!("{host}: {word}") } else { format!("{host}: {word}: {detail}") };
-    ctx.tell(ReportBody::Host { node_rank: node, host, state: word.into(), detail });
+    ctx.report(ReportBody::Host { node_rank: node, host, state: word.into(), detail });
     let tone = match state {
-        LinkState::Failed(_) => Tone::Bad,
-        LinkState::Lost { .. } | LinkState::Asking { .. } => Tone::Warn,
-        LinkState::Ready { .. } => Tone::Info,
+        LinkState::Failed(_) => EventTone::Bad,
+        LinkState::Lost { .. } | LinkState::Asking { .. } => EventTone::Warn,
+        LinkState::Ready { .. } => EventTone::Info,
         LinkState::Idle
         | LinkState::Connecting { .. }
         | LinkState::Uploading { .. }
         | LinkState::Starting
         | LinkState::Closed => return,
     };
-    if ctx.session.run.stage != Stage::Over {
+    if ctx.session.run.stage != RunStage::Over {
         ctx.note(tone, text);
     }
 }
 
 /// Asks the agent for all records after the last one applied.
-pub(super) fn attach(ctx: &mut Ctx<'_>, node: NodeRank) {
+pub(super) fn attach(ctx: &mut EventCtx<'_>, node: NodeRank) {
     let after_seq = ctx.host(node).last_seq;
     ctx.send(
         node,
@@ -105,7 +108,7 @@ pub(super) fn attach(ctx: &mut Ctx<'_>, node: NodeRank) {
 }
 
 /// Gives up a host that cannot work with this console.
-pub(super) fn fail(ctx: &mut Ctx<'_>, node: NodeRank, error: HintedError) {
+pub(super) fn fail(ctx: &mut EventCtx<'_>, node: NodeRank, error: HintedError) {
     if ctx.host(node).machine.is_gone() {
         return;
     }
@@ -113,7 +116,46 @@ pub(super) fn fail(ctx: &mut Ctx<'_>, node: NodeRank, error: HintedError) {
     ctx.out.push(Effect::Link { node, command: LinkCommand::Close });
 }
 
-/// The word for a state and what there is to say about it.
+/// Pings live agents every [`PING_MS`].
+pub(super) fn ping(ctx: &mut EventCtx<'_>) {
+    if ctx.now.since(ctx.session.clock.ping) < PING_MS {
+        return;
+    }
+    ctx.session.clock.ping = ctx.now;
+    for node in ctx.nodes() {
+        if ctx.host(node).is_live() {
+            ctx.send(node, ConsoleMessage::Ping { sent_ms: ctx.now.0 });
+        }
+    }
+}
+
+/// Gives up agents that were attached to but never sent hello.
+pub(super) fn fail_silent_agents(ctx: &mut EventCtx<'_>) {
+    let awake = ctx.session.clock.awake_ms;
+    let known = ctx.session.run.launch.is_some();
+    for node in ctx.nodes() {
+        let host = ctx.host(node);
+        let (HostStage::Attaching { since } | HostStage::Greeted { since }) = host.machine.stage else {
+            continue;
+        };
+        if awake.saturating_sub(since) < HELLO_MS {
+            continue;
+        }
+        if known {
+            // Its records were requested again after a gap and did not come: they count as lost.
+            if host.machine.gap_at.is_some() && host.agent.is_some() {
+                host.machine.stage = HostStage::Live { target: host.last_seq };
+            }
+        } else {
+            let name = ctx.host_name(node);
+            let error = format!("{name}: the agent is not responding");
+            let hint = format!("check node{node}/agent.log in the run directory on {name}");
+            fail(ctx, node, HintedError::new(error, hint));
+        }
+    }
+}
+
+/// The word for a state and its detail.
 fn describe(state: &LinkState) -> (&'static str, String) {
     match state {
         LinkState::Idle => ("idle", String::new()),

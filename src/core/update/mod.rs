@@ -1,71 +1,65 @@
 //! The reducer, one file per cause. Each part changes facts; [`reconcile`] alone decides what follows from
 //! them.
 //!
-//! Owner: [`crate::Core::handle`]. Invariants:
+//! Invariants:
 //! - No part panics, whatever the event; indices from outside are checked.
-//! - What is decided depends on facts and time only, not on which event brought them. What only informs is
-//!   decided upon at the next tick: thousands of such events come each second in a large run.
+//! - Decisions depend on facts and time only, not on which event brought them. Gauge updates never trigger a
+//!   decision; decisions are made on the next tick: thousands of such events arrive each second in a large
+//!   run.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod agent;
 mod bounds;
 mod charts;
-mod clean_stop;
 mod drain;
 mod failure;
-mod finder;
-mod generation;
 mod link;
-mod media;
 mod ownership;
 mod policy;
-mod policy_view;
 mod progress;
+mod queries;
 mod ranks;
-mod reach;
 mod reconcile;
 mod records;
-mod samples;
-mod tick;
 mod transition;
 mod user;
 mod verdicts;
 
-pub(crate) use generation::install;
+pub(crate) use bounds::check;
+pub(crate) use queries::is_waiting;
+pub(crate) use transition::install;
 
 use crate::event::Event;
-use crate::model::{HostModel, Model, Tone};
-use crate::session::Ctx;
+use crate::model::{EventTone, HostModel};
+use crate::run::RunStage;
+use crate::session::EventCtx;
 use rankdeck_proto::message::{AgentMessage, RankEvent, Record, RecordEvent};
 
-/// Hosts were asked something that somebody waits for.
-pub(crate) fn is_waiting(model: &Model) -> bool {
-    finder::is_waiting(model) || model.reaches.is_waiting()
-}
-
-/// What may follow from an event at once.
+/// What follows from an event at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Weight {
-    /// Gauges, output: nothing before the next tick.
+enum ReconcileUrgency {
+    /// Gauges, output: no decision before the next tick.
     Informs,
-    /// Counters: they may differ from the totals, which is told.
-    Tells,
+    /// Counters: they may differ from the totals, which is reported.
+    Reports,
     /// Everything else.
     Decides,
 }
 
-fn weight(ctx: &Ctx<'_>, event: &Event) -> Weight {
-    let Event::AgentSaid { node, message } = event else { return Weight::Decides };
+fn weight(ctx: &EventCtx<'_>, event: &Event) -> ReconcileUrgency {
+    let Event::AgentMessage { node, message } = event else { return ReconcileUrgency::Decides };
     // Counters may be what the run is to be stopped at, and the last record of the past.
     let plain = || {
         ctx.session.until.is_empty() && ctx.model.hosts.get(node.index()).is_some_and(HostModel::caught_up)
     };
     let counters = |record: &Record| {
-        matches!(record.event, RecordEvent::Rank { said: RankEvent::Counters(_), .. }) && plain()
+        matches!(record.event, RecordEvent::Rank { event: RankEvent::Counters(_), .. }) && plain()
     };
     match message.as_ref() {
-        AgentMessage::Sample(_) | AgentMessage::Log { .. } | AgentMessage::Pong { .. } => Weight::Informs,
-        AgentMessage::Record(record) if counters(record) => Weight::Tells,
+        AgentMessage::Sample(_) | AgentMessage::Log { .. } | AgentMessage::Pong { .. } => {
+            ReconcileUrgency::Informs
+        }
+        AgentMessage::Record(record) if counters(record) => ReconcileUrgency::Reports,
         AgentMessage::Hello { .. }
         | AgentMessage::Snapshot { .. }
         | AgentMessage::Record(_)
@@ -76,19 +70,19 @@ fn weight(ctx: &Ctx<'_>, event: &Event) -> Weight {
         | AgentMessage::Refused(_)
         | AgentMessage::Bye { .. }
         | AgentMessage::Inspected { .. }
-        | AgentMessage::Unknown => Weight::Decides,
+        | AgentMessage::Unknown => ReconcileUrgency::Decides,
     }
 }
 
 /// Handles one event.
-pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
+pub(super) fn handle(ctx: &mut EventCtx<'_>, event: Event) {
     let weight = weight(ctx, &event);
     let before = ctx.out.len();
     let counts = apply(ctx, event);
-    if weight >= Weight::Tells {
-        verdicts::tell(ctx);
+    if weight >= ReconcileUrgency::Reports {
+        verdicts::report_verdicts(ctx);
     }
-    if weight >= Weight::Decides {
+    if weight >= ReconcileUrgency::Decides {
         reconcile::reconcile(ctx);
     }
     if counts || ctx.out.len() > before {
@@ -97,18 +91,18 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
 }
 
 /// Changes the facts. Returns whether a screen could show it.
-fn apply(ctx: &mut Ctx<'_>, event: Event) -> bool {
+fn apply(ctx: &mut EventCtx<'_>, event: Event) -> bool {
     match event {
-        Event::Ticked => tick::ticked(ctx),
+        Event::Ticked => tick(ctx),
         Event::LinkChanged { node, .. }
-        | Event::AgentSaid { node, .. }
+        | Event::AgentMessage { node, .. }
         | Event::PromptAnswered { node, .. }
             if node.index() >= ctx.model.hosts.len() =>
         {
             false
         }
         Event::LinkChanged { node, state } => link::changed(ctx, node, state),
-        Event::AgentSaid { node, message } => agent::said(ctx, node, *message),
+        Event::AgentMessage { node, message } => agent::on_agent_message(ctx, node, *message),
         Event::StopRequested { mode, by } => user::stop(ctx, mode, by),
         Event::RestartRequested { ref shown, ref exclude, .. }
             if !ownership::may_restart(ctx, shown.as_ref(), exclude) =>
@@ -133,20 +127,22 @@ fn apply(ctx: &mut Ctx<'_>, event: Event) -> bool {
             policy::refuse(ctx, reason);
             true
         }
-        Event::Watched { on } => policy_view::watched(ctx, on),
-        Event::LookRequested { rank } => user::look(ctx, rank),
+        Event::Watched { on } => queries::request_frames(ctx, on),
+        Event::InspectRequested { rank } => user::request_inspection(ctx, rank),
         Event::ContinueRequested { rank } => user::resume(ctx, rank),
-        Event::ReachRequested { node, process, action } => reach::requested(ctx, node, process, action),
-        Event::Searched { wanted } => finder::searched(ctx, wanted.map(|wanted| *wanted)),
+        Event::ProcessActionRequested { node, process, action } => {
+            queries::request_process_action(ctx, node, process, action)
+        }
+        Event::Searched { search } => queries::request_search(ctx, search.map(|search| *search)),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node, answer),
-        Event::Recalled { learnt } => {
-            ctx.session.watch.recall(&learnt);
+        Event::Recalled { pace } => {
+            ctx.session.watch.recall(&pace);
             false
         }
         Event::Warned { lines } => user::warned(ctx, lines),
         Event::Noticed { text } => {
-            ctx.note(Tone::Warn, text);
+            ctx.note(EventTone::Warn, text);
             true
         }
         Event::WallClock { time } => {
@@ -154,4 +150,20 @@ fn apply(ctx: &mut Ctx<'_>, event: Event) -> bool {
             false
         }
     }
+}
+
+/// Time passed. Returns whether a screen could show the change.
+fn tick(ctx: &mut EventCtx<'_>) -> bool {
+    (ctx.session.clock.tick, ctx.session.clock.sampled) = (ctx.now, false);
+    let failed = queries::on_tick(ctx);
+    if ctx.session.run.stage == RunStage::Over {
+        return failed;
+    }
+    link::ping(ctx);
+    link::fail_silent_agents(ctx);
+    let before = ctx.model.verdicts.len();
+    verdicts::evaluate(ctx);
+    verdicts::compare_last_calls(ctx);
+    // A countdown is on the screen while the policy waits.
+    failed || before > 0 || matches!(ctx.session.run.stage, RunStage::Waiting { .. })
 }

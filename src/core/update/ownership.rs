@@ -1,46 +1,45 @@
 //! Whose run it is: which launches this console follows, and what an agent's word may lead to.
 //!
-//! An agent that lies can tell any plan. Invariants:
+//! A compromised agent can report any plan. Invariants:
 //! - OWN-1: a console that launched the present generation follows another console's only when every host of
-//!   its own confirms it: those with ranks there tell the same launch, and nothing is left on the others.
-//! - OWN-2: a plan that agents told is launched again only when all of its hosts tell the same one, and when
-//!   the user was shown it.
+//!   its own confirms it: those with ranks report the same launch, and no process is left on the others.
+//! - OWN-2: a plan that agents reported is launched again only if all of its hosts report the same one, and
+//!   if the user was shown it.
 
-use super::{generation, link, policy};
-use crate::Goal;
-use crate::model::{HostModel, Tone};
+use super::{link, policy, transition};
+use crate::model::{EventTone, HostModel};
 use crate::report::ReportBody;
-use crate::run::{Launch, Role};
-use crate::session::Ctx;
+use crate::run::{ActiveLaunch, ConsoleRole};
+use crate::session::{EventCtx, Goal};
 use rankdeck_proto::message::{LaunchHash, LaunchSpec};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::plan::Plan;
 
-/// What came of a launch that a host tells.
+/// The result of a launch that a host reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaunchFinding {
     /// It cannot be true; the host is given up.
     Flaw,
     Noted,
-    /// This console follows it from now on: what hosts had told about it can be applied.
+    /// This console follows it from now on: what hosts had reported about it can be applied.
     Followed,
 }
 
 /// The snapshot or a record of a host shows which launch it has accepted.
-pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) -> LaunchFinding {
+pub(super) fn seen(ctx: &mut EventCtx<'_>, node: NodeRank, spec: &LaunchSpec) -> LaunchFinding {
     let name = ctx.host_name(node);
     let foreign = ctx.model.run.id.as_ref().is_some_and(|run| *run != spec.plan.run);
     let flaw = match spec.plan.flaw() {
-        None if foreign => Some(format!("it is of run {}", spec.plan.run)),
+        None if foreign => Some(format!("it belongs to run {}", spec.plan.run)),
         flaw => flaw,
     };
     if let Some(flaw) = flaw {
-        let error = format!("{name}: the agent tells a plan that cannot be: {flaw}");
+        let error = format!("{name}: agent reported an invalid plan: {flaw}");
         link::fail(
             ctx,
             node,
-            HintedError::new(error, "the host may be compromised: look at it before you trust it"),
+            HintedError::new(error, "the host may be compromised: check it before you trust it"),
         );
         return LaunchFinding::Flaw;
     }
@@ -53,7 +52,7 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) -> Laun
             rank.log.next = 0;
         }
     }
-    generation::take_part(ctx, spec.generation, &spec.plan);
+    transition::take_part(ctx, spec.generation, &spec.plan);
     let newer = ctx.session.run.launch.as_ref().is_none_or(|launch| launch.generation < spec.generation);
     let mut followed = false;
     if newer && ctx.session.run.is_launcher() {
@@ -63,11 +62,11 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) -> Laun
         let first = ctx.session.run.launch.is_none();
         adopt(ctx, spec, hash.clone());
         let text = if first {
-            format!("found the run in generation {}", spec.generation)
+            format!("attached to the run in generation {}", spec.generation)
         } else {
             format!("generation {} was launched by another console", spec.generation)
         };
-        ctx.note(Tone::Info, text);
+        ctx.note(EventTone::Info, text);
     }
     if ctx.session.run.is_current(spec.generation)
         && !ctx.session.run.is_launcher()
@@ -80,20 +79,20 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) -> Laun
     if followed { LaunchFinding::Followed } else { LaunchFinding::Noted }
 }
 
-/// A host tells a newer launch than the present one, which this console has made.
-pub(super) fn rival(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) {
+/// A host reports a newer launch than the current one, which this console has made.
+pub(super) fn rival(ctx: &mut EventCtx<'_>, node: NodeRank, spec: &LaunchSpec) {
     let name = ctx.host_name(node);
     let host = ctx.host(node);
     if host.machine.rival.as_deref() != Some(spec) {
         host.machine.rival = Some(Box::new(spec.clone()));
-        let text = format!("tells generation {} of another console", spec.generation);
-        ctx.note(Tone::Warn, format!("{name} {text}"));
-        ctx.tell(ReportBody::Notice { node_rank: node, host: name, text });
+        let text = format!("reports generation {} of another console", spec.generation);
+        ctx.note(EventTone::Warn, format!("{name} {text}"));
+        ctx.report(ReportBody::Notice { node_rank: node, host: name, text });
     }
 }
 
 /// Follows a launch of another console once it is confirmed (OWN-1). Returns whether it did.
-pub(super) fn follow(ctx: &mut Ctx<'_>) -> bool {
+pub(super) fn follow(ctx: &mut EventCtx<'_>) -> bool {
     if !ctx.session.run.is_launcher() {
         return false;
     }
@@ -102,7 +101,7 @@ pub(super) fn follow(ctx: &mut Ctx<'_>) -> bool {
     let hash = spec.hash();
     let confirms = |host: &HostModel| {
         if spec.plan.has_ranks(host.node_rank) {
-            host.machine.told.as_ref() == Some(&hash)
+            host.machine.launch_hash.as_ref() == Some(&hash)
         } else {
             host.is_clear()
         }
@@ -116,25 +115,29 @@ pub(super) fn follow(ctx: &mut Ctx<'_>) -> bool {
         }
         adopt(ctx, &spec, hash);
         let text = format!("generation {} was launched by another console", spec.generation);
-        ctx.note(Tone::Info, text);
+        ctx.note(EventTone::Info, text);
     }
     confirmed
 }
 
-/// Makes a launch that agents tell the present one.
-pub(super) fn adopt(ctx: &mut Ctx<'_>, spec: &LaunchSpec, hash: LaunchHash) {
+/// Makes a launch that agents report the current one.
+fn adopt(ctx: &mut EventCtx<'_>, spec: &LaunchSpec, hash: LaunchHash) {
     ctx.model.run.master = format!("{}:{}", spec.master_addr, spec.master_port);
     let (generation, resume) = (spec.generation, spec.resume.clone());
     ctx.model.run.launch = Some(hash);
-    generation::begin(ctx, spec.plan.clone(), Launch { generation, resume, role: Role::Onlooker });
+    transition::begin_generation(
+        ctx,
+        spec.plan.clone(),
+        ActiveLaunch { generation, resume, role: ConsoleRole::Onlooker },
+    );
 }
 
-/// Hosts that tell something else about the run than this console's launch, or than the present one.
-pub(super) fn compare(ctx: &mut Ctx<'_>) {
+/// Hosts that disagree with this console's launch, or with the current one.
+pub(super) fn compare(ctx: &mut EventCtx<'_>) {
     let Some(present) = ctx.session.run.launch.as_ref().map(|launch| launch.generation) else { return };
     let reference = ctx.model.run.launch.clone();
     let differs = |host: &&HostModel| match host.machine.generation {
-        Some(generation) if generation == present => host.machine.told != reference,
+        Some(generation) if generation == present => host.machine.launch_hash != reference,
         Some(generation) if generation > present => true,
         Some(_) => host.caught_up() && !host.is_clear(),
         None => false,
@@ -143,8 +146,8 @@ pub(super) fn compare(ctx: &mut Ctx<'_>) {
     ctx.model.run.differing = names;
 }
 
-/// Whether a restart without the hosts of these names may be made (OWN-2). Says why not.
-pub(super) fn may_restart(ctx: &mut Ctx<'_>, shown: Option<&LaunchHash>, excluded: &[String]) -> bool {
+/// Whether a restart without the hosts of these names may be made (OWN-2). Reports why not.
+pub(super) fn may_restart(ctx: &mut EventCtx<'_>, shown: Option<&LaunchHash>, excluded: &[String]) -> bool {
     let launches = matches!(ctx.session.goal, Goal::Launch(_)) && ctx.session.run.launch.is_none();
     if launches || ctx.session.run.is_launcher() || ctx.session.run.exited {
         return true;
@@ -152,7 +155,7 @@ pub(super) fn may_restart(ctx: &mut Ctx<'_>, shown: Option<&LaunchHash>, exclude
     compare(ctx);
     let refusal = match (&ctx.model.plan, &ctx.model.run.launch) {
         (Some(plan), Some(launch)) => objection(ctx, plan, launch, shown, excluded),
-        _ => Some("the run is not known yet".to_string()),
+        _ => Some("the run is unknown until a host responds".to_string()),
     };
     let Some(text) = refusal else { return true };
     policy::refuse(ctx, text);
@@ -160,7 +163,7 @@ pub(super) fn may_restart(ctx: &mut Ctx<'_>, shown: Option<&LaunchHash>, exclude
 }
 
 fn objection(
-    ctx: &Ctx<'_>,
+    ctx: &EventCtx<'_>,
     plan: &Plan,
     launch: &LaunchHash,
     shown: Option<&LaunchHash>,
@@ -169,7 +172,7 @@ fn objection(
     let differing = &ctx.model.run.differing;
     if !differing.is_empty() {
         return Some(format!(
-            "hosts tell different things about the run, and one of them may lie: {} and the others",
+            "hosts disagree about the run; one may be compromised: {} and the others",
             differing.join(", ")
         ));
     }
@@ -178,14 +181,13 @@ fn objection(
         .filter(|planned| !excluded.contains(&planned.host.name))
         .filter(|planned| {
             let host = ctx.model.hosts.get(planned.node_rank.index());
-            host.is_none_or(|host| host.machine.told.as_ref() != Some(launch))
+            host.is_none_or(|host| host.machine.launch_hash.as_ref() != Some(launch))
         })
         .map(|planned| planned.host.name.clone())
         .collect();
     if !silent.is_empty() {
-        return Some(format!("no answer from {}, which has to confirm the plan", silent.join(", ")));
+        return Some(format!("no response from {}, which must confirm the plan", silent.join(", ")));
     }
-    (shown != Some(launch)).then(|| {
-        "another console launched this run: look at what would be started, and say yes to it".to_string()
-    })
+    (shown != Some(launch))
+        .then(|| "another console launched this run: review its command and confirm the restart".to_string())
 }

@@ -1,20 +1,20 @@
-//! How far the training is, as ranks tell it: totals, rates, evaluations, weights, and charts of all of them.
+//! Training progress as ranks report it: totals, rates, evaluations, weights, and charts of all of them.
 
 use super::charts::{self, EVAL, RETURN, RankScalars, SPS};
 use super::failure::age_ms;
 use crate::join::JoinedIteration;
-use crate::model::{FingerprintModel, LatestTotals, OwnMetrics, Progress, RankModel, Tone};
+use crate::model::{EventTone, FingerprintModel, LatestTotals, OwnMetrics, RankModel, TrainingProgress};
 use crate::report::{GpuState, RankProgress, ReportBody, VerdictKind};
-use crate::run::Reach;
-use crate::session::{At, Ctx};
+use crate::run::RunProgress;
+use crate::session::{EventCtx, RecordContext};
 use rankdeck_proto::message::{Counters, Evaluation};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 
 /// Evaluations kept.
-const EVALUATIONS: usize = 10_000;
+pub(super) const EVALUATIONS: usize = 10_000;
 
-pub(super) fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
+pub(super) fn totals(ctx: &mut EventCtx<'_>, at: RecordContext, totals: Counters) {
     let steps_per_s = global_rate(ctx, at, &totals);
     if ctx.session.run.is_current(at.generation) {
         let joined = ctx.session.join.totals(totals, at.time, steps_per_s);
@@ -23,7 +23,7 @@ pub(super) fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
 }
 
 /// The ranks' latest counters were added up.
-pub(super) fn summed(ctx: &mut Ctx<'_>, at: At, added: Option<(Counters, Vec<Counters>)>) {
+pub(super) fn summed(ctx: &mut EventCtx<'_>, at: RecordContext, added: Option<(Counters, Vec<Counters>)>) {
     let Some((totals, own)) = added else { return };
     let steps_per_s = global_rate(ctx, at, &totals);
     let joined = JoinedIteration {
@@ -39,7 +39,7 @@ pub(super) fn summed(ctx: &mut Ctx<'_>, at: At, added: Option<(Counters, Vec<Cou
 }
 
 /// Global steps per second; totals are charted on the way.
-fn global_rate(ctx: &mut Ctx<'_>, at: At, totals: &Counters) -> f64 {
+fn global_rate(ctx: &mut EventCtx<'_>, at: RecordContext, totals: &Counters) -> f64 {
     let rates = &mut ctx.session.rates;
     if rates.generation != at.generation {
         rates.generation = at.generation;
@@ -59,16 +59,16 @@ fn global_rate(ctx: &mut Ctx<'_>, at: At, totals: &Counters) -> f64 {
     steps_per_s
 }
 
-/// A program that does not know rankdeck gave values: those of this rank, not reduced.
+/// A program without rankdeck.py gave values: those of this rank, not reduced.
 pub(super) fn measured(
-    ctx: &mut Ctx<'_>,
-    at: At,
+    ctx: &mut EventCtx<'_>,
+    at: RecordContext,
     rank: Rank,
     source: String,
     env_step: Option<u64>,
-    said: RankScalars,
+    scalars: RankScalars,
 ) {
-    let values = &said.values;
+    let values = &scalars.values;
     let known = ctx.model.own.as_ref();
     let own = OwnMetrics {
         rank,
@@ -83,15 +83,15 @@ pub(super) fn measured(
     // Without steps, only the order of arrival is known.
     let x = own.env_step.unwrap_or(own.records);
     ctx.model.own = Some(own);
-    ctx.tell_at(
+    ctx.report_at(
         at.generation,
         at.time,
         ReportBody::Metrics { rank, source, env_step, values: values.clone(), reduced: false },
     );
-    charts::scalars(ctx, at, x, said);
+    charts::scalars(ctx, at, x, scalars);
 }
 
-pub(super) fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {
+pub(super) fn evaluated(ctx: &mut EventCtx<'_>, at: RecordContext, evaluation: Evaluation) {
     charts::derived(ctx, EVAL, charts::place(at, evaluation.env_step), evaluation.return_mean);
     ctx.session.run.evals = ctx.session.run.evals.saturating_add(1);
     let text = format!(
@@ -102,8 +102,8 @@ pub(super) fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {
         evaluation.episodes,
         if evaluation.stop { ", stop value reached" } else { "" }
     );
-    ctx.note_routine(at.time, Tone::Good, text, None);
-    ctx.tell_at(
+    ctx.note_routine(at.time, EventTone::Good, text, None);
+    ctx.report_at(
         at.generation,
         at.time,
         ReportBody::Eval {
@@ -124,7 +124,12 @@ pub(super) fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {
     }
 }
 
-pub(super) fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, values: &[String]) {
+pub(super) fn fingerprint(
+    ctx: &mut EventCtx<'_>,
+    at: RecordContext,
+    latest: FingerprintModel,
+    values: &[String],
+) {
     if !ctx.session.run.is_current(at.generation) {
         return;
     }
@@ -132,16 +137,16 @@ pub(super) fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, v
     let (equal, train_iter) = (latest.equal, latest.train_iter);
     ctx.model.fingerprint = Some(FingerprintModel { compared, ..latest });
     if equal {
-        ctx.session.watch.take_back(VerdictKind::Drift);
+        ctx.session.watch.withdraw(VerdictKind::Drift);
     } else {
         let (rank, verdict) = crate::watch::drift(ctx.model, train_iter, values);
-        ctx.session.watch.take_back(VerdictKind::Drift);
-        ctx.session.watch.fact(rank, verdict, at.happened());
+        ctx.session.watch.withdraw(VerdictKind::Drift);
+        ctx.session.watch.add_fact(rank, verdict, at.happened());
     }
 }
 
 /// An iteration is complete: the totals and all ranks' counters have arrived.
-pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<JoinedIteration>) {
+pub(super) fn progressed(ctx: &mut EventCtx<'_>, at: RecordContext, joined: Option<JoinedIteration>) {
     ctx.model.drops.joins += ctx.session.join.take_dropped();
     let Some(joined) = joined else { return };
     let ranks = ctx.model.ranks.iter().zip(&joined.own);
@@ -150,14 +155,14 @@ pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<JoinedIterati
     // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to
     // it.
     let Counters { train_iter, env_step, .. } = totals;
-    ctx.session.run.tries.reached.advance(Reach { train_iter, env_step, ..Reach::default() });
+    ctx.session.run.tries.reached.advance(RunProgress { train_iter, env_step, ..RunProgress::default() });
     let returns = totals.returns;
     let return_mean =
         (returns.count > 0).then(|| returns.sum / returns.count as f64).filter(|mean| mean.is_finite());
     let eta_s = ctx.model.run.total_steps.and_then(|goal| {
         (steps_per_s > 0.0).then(|| goal.saturating_sub(totals.env_step) as f64 / steps_per_s)
     });
-    ctx.tell_at(
+    ctx.report_at(
         at.generation,
         time,
         ReportBody::Progress {
@@ -181,7 +186,7 @@ pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<JoinedIterati
         charts::spread(ctx.model, charts::place(at, totals.env_step));
     }
     let age_ms = age_ms(ctx, at);
-    ctx.model.progress = Some(Progress {
+    ctx.model.progress = Some(TrainingProgress {
         totals,
         sum,
         consistent,
@@ -194,14 +199,14 @@ pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<JoinedIterati
         per_rank,
     });
     if consistent {
-        ctx.session.watch.take_back(VerdictKind::TotalsDiffer);
+        ctx.session.watch.withdraw(VerdictKind::TotalsDiffer);
     } else {
-        ctx.session.watch.fact(None, crate::watch::totals_differ(ctx.model, &joined), at.happened());
+        ctx.session.watch.add_fact(None, crate::watch::totals_differ(ctx.model, &joined), at.happened());
     }
 }
 
-/// A rank's own counters, and its gauges of that time: of the past nobody has measured them.
-fn rank_progress(ctx: &Ctx<'_>, at: At, rank: &RankModel, own: &Counters) -> RankProgress {
+/// A rank's own counters, and its gauges of that time: those of the past were not measured.
+fn rank_progress(ctx: &EventCtx<'_>, at: RecordContext, rank: &RankModel, own: &Counters) -> RankProgress {
     let sample = rank.sample.as_ref().filter(|_| !at.past);
     let page = sample.and_then(|sample| sample.page.as_ref());
     let gpu = rank.gpu.filter(|_| !at.past).and_then(|index| {

@@ -4,23 +4,28 @@
 //! to the present one.
 
 use super::charts::{self, RankScalars};
-use super::{media, progress};
-use crate::last_words::{EndOfProcess, LastWords};
-use crate::limits::Limits;
-use crate::model::{CheckpointModel, FingerprintModel, MarkKind, RankLife, RankModel, Subject, Tone};
+use super::progress;
+use crate::exit_message::{EndOfProcess, ExitMessage};
+use crate::limits::TimeLimits;
+use crate::model::{
+    ChartMarkKind, CheckpointModel, EventSubject, EventTone, FingerprintModel, RankLife, RankModel,
+};
 use crate::report::ReportBody;
-use crate::run::{Cause, Failure, Reach, Weight, weigh};
-use crate::session::{At, Ctx};
-use crate::watch::{Death, Occurrence};
+use crate::run::{BlamePriority, EndCause, FailedRank, RunProgress, weigh};
+use crate::session::{EventCtx, RecordContext};
+use crate::watch::{AbnormalExit, RecordedTime};
 use rankdeck_proto::message::{Exception, Exit, FailureKind, FinishReason, RankEvent};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 
+/// Exceptions that follow from the failure of a program that the rank's own has started.
+const OF_CHILDREN: [&str; 4] =
+    ["ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"];
 /// Checkpoints kept.
-const CHECKPOINTS: usize = 10_000;
+pub(super) const CHECKPOINTS: usize = 10_000;
 
 /// A rank of this host in the present generation.
-fn mine<'a>(ctx: &'a mut Ctx<'_>, at: At, rank: Rank) -> Option<&'a mut RankModel> {
+fn mine<'a>(ctx: &'a mut EventCtx<'_>, at: RecordContext, rank: Rank) -> Option<&'a mut RankModel> {
     if !ctx.session.run.is_current(at.generation) {
         return None;
     }
@@ -32,17 +37,17 @@ fn mine<'a>(ctx: &'a mut Ctx<'_>, at: At, rank: Rank) -> Option<&'a mut RankMode
 }
 
 /// A rank's process exists.
-pub(super) fn spawned(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32) {
+pub(super) fn spawned(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid: u32) {
     let Some(model) = mine(ctx, at, rank) else { return };
     model.pid = Some(pid);
     if model.life == RankLife::Pending {
         model.life = RankLife::Spawned;
     }
-    tell_life(ctx, at, rank, "spawned", None, String::new());
+    report_life(ctx, at, rank, "spawned", None, String::new());
 }
 
 /// How a rank's process ended.
-pub(super) struct End<'a> {
+pub(super) struct ProcessEnd<'a> {
     pub exit: Exit,
     /// The end of its log.
     pub last_lines: &'a [String],
@@ -58,11 +63,11 @@ pub(super) struct End<'a> {
 
 /// Ranks that end alike within this time are one line, ms.
 const TOGETHER_MS: u64 = 30_000;
-/// Newest lines among which that of the others is looked for.
+/// Newest lines in which the line about the others is searched.
 const NEAR: usize = 64;
 
 /// A stop of many ranks is one line for each way in which they ended: adds a rank to the line of the others.
-fn joins_others(ctx: &mut Ctx<'_>, at: At, rank: Rank, exit: &Exit) -> bool {
+fn joins_others(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, exit: &Exit) -> bool {
     let how = exit.to_string();
     let alike = |other: &&RankModel| {
         other.rank != rank && matches!(&other.life, RankLife::Exited(ended) if ended == exit)
@@ -74,7 +79,7 @@ fn joins_others(ctx: &mut Ctx<'_>, at: At, rank: Rank, exit: &Exit) -> bool {
     }
     let now = ctx.now;
     let line = ctx.model.history.iter_mut().rev().take(NEAR).find(|line| {
-        let about = matches!(line.subject, Some(Subject::Rank(_))) && line.routine;
+        let about = matches!(line.subject, Some(EventSubject::Rank(_))) && line.routine;
         about && line.text.ends_with(&how) && line.at.plus(TOGETHER_MS) >= now
     });
     let Some(line) = line else { return false };
@@ -85,16 +90,20 @@ fn joins_others(ctx: &mut Ctx<'_>, at: At, rank: Rank, exit: &Exit) -> bool {
 }
 
 /// A rank's process ended.
-pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'_>) {
+pub(super) fn exited(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid: u32, end: ProcessEnd<'_>) {
     let name = ctx.host_name(at.node);
-    let good = end.exit.is_success();
-    let tone = if good || end.stopping { Tone::Info } else { Tone::Bad };
+    // An exception is better evidence than an exit code, which exit handlers and pipes change.
+    let is_current = ctx.session.run.is_current(at.generation);
+    let known = ctx.model.ranks.get(rank.index()).filter(|model| is_current && model.node == at.node);
+    let raised = known.is_some_and(|model| model.raised);
+    let good = end.exit.is_success() && !raised;
+    let tone = if good || end.stopping { EventTone::Info } else { EventTone::Bad };
     let text = format!("rank {rank} on {name} {}", end.exit.predicate());
     match tone {
-        Tone::Info if joins_others(ctx, at, rank, &end.exit) => {}
-        Tone::Info => ctx.note_routine(at.time, tone, text, Some(Subject::Rank(rank))),
-        Tone::Good | Tone::Warn | Tone::Bad => {
-            ctx.note_about(at.time, tone, text, Some(Subject::Rank(rank)));
+        EventTone::Info if joins_others(ctx, at, rank, &end.exit) => {}
+        EventTone::Info => ctx.note_routine(at.time, tone, text, Some(EventSubject::Rank(rank))),
+        EventTone::Good | EventTone::Warn | EventTone::Bad => {
+            ctx.note_about(at.time, tone, text, Some(EventSubject::Rank(rank)));
         }
     }
     let Some(model) = mine(ctx, at, rank) else { return };
@@ -103,20 +112,20 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     let rest = ctx.session.addition.rest(at.time);
     progress::summed(ctx, at, rest);
     let Some(model) = mine(ctx, at, rank) else { return };
-    let said = model.error.clone().map(|error| error.0).unwrap_or_default();
+    let error = model.error.clone().map(|error| error.0).unwrap_or_default();
     let last_words = last_words(model, &end);
     let state = match &end.exit {
-        Exit::Code { code: 0 } => "exited",
+        Exit::Code { code: 0 } if good => "exited",
         Exit::Code { .. } => "failed",
         Exit::Signal { .. } => "killed",
         Exit::NotStarted { .. } => "not_started",
     };
-    tell_life(ctx, at, rank, state, Some(&end.exit), said.clone());
+    report_life(ctx, at, rank, state, Some(&end.exit), error.clone());
     ctx.session.run.facts.first_end.get_or_insert(ctx.now);
     if good {
-        // The ranks whose connection it closed may have been heard of first.
+        // The ranks whose connection it closed may have reported first.
         let facts = &ctx.session.run.facts;
-        let victims = facts.failures.iter().all(|failure| failure.weight == Weight::Victim);
+        let victims = facts.failures.iter().all(|failure| failure.weight == BlamePriority::Victim);
         let first = facts.failures.first().map(|failure| failure.rank);
         if let Some(victim) = first.filter(|_| victims && !end.stopping) {
             left_early(ctx, at, victim);
@@ -124,14 +133,15 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
         return;
     }
     let blame = blame(ctx, rank, &end, last_words);
-    if end.stopping || is_end_wanted(ctx, blame.weight) {
+    if end.stopping || is_end_requested(ctx, blame.weight) {
         // Peers of a rank that a stop has already reached fail with connection errors before their own order
         // arrives.
-        if !(end.stopping && end.exit.is_stop_effect()) {
+        let follows = !end.exit.is_success() || blame.weight == BlamePriority::Victim;
+        if !(end.stopping && end.exit.is_stop_effect() && follows) {
             let facts = &mut ctx.session.run.facts;
             facts.bad_exits += 1;
-            let gist = blame.said.gist();
-            facts.said_last.extend((!gist.is_empty()).then_some((rank, gist)));
+            let gist = blame.message.gist();
+            facts.last_messages.extend((!gist.is_empty()).then_some((rank, gist)));
         } else if end.exit.is_sigkill() {
             ctx.session.run.facts.killed += 1;
         }
@@ -140,12 +150,12 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     failed(ctx, at, rank, &end, blame);
 }
 
-/// What the end of a rank's process and its last words say about its guilt.
-struct Blame {
-    weight: Weight,
+/// Whether a failed rank is the culprit, by its exit and its error message.
+struct FailureBlame {
+    weight: BlamePriority,
     /// The rank named a mistake in the configuration.
     usage: bool,
-    said: LastWords,
+    message: ExitMessage,
     /// The signal from a console that it ended by.
     sent: Option<i32>,
 }
@@ -155,7 +165,7 @@ const AFTER_SIGNAL_S: f64 = 30.0;
 
 /// The signal from a console that a rank ended by: that very signal, or an end soon after one that ends
 /// programs.
-fn sent(ctx: &Ctx<'_>, rank: Rank, end: &End<'_>) -> Option<i32> {
+fn sent(ctx: &EventCtx<'_>, rank: Rank, end: &ProcessEnd<'_>) -> Option<i32> {
     let sent = ctx.model.ranks.get(rank.index())?.signalled?;
     let ended = end.time - end.ago_ms as f64 / 1000.0;
     let by_it = match end.exit {
@@ -166,10 +176,10 @@ fn sent(ctx: &Ctx<'_>, rank: Rank, end: &End<'_>) -> Option<i32> {
     by_it.then_some(sent.signal)
 }
 
-/// What the program said about its end.
-fn last_words(model: &RankModel, end: &End<'_>) -> LastWords {
+/// The error message of the program.
+fn last_words(model: &RankModel, end: &ProcessEnd<'_>) -> ExitMessage {
     let page = model.sample.as_ref().and_then(|sample| sample.page.as_ref());
-    LastWords::of(&EndOfProcess {
+    ExitMessage::of(&EndOfProcess {
         exit: &end.exit,
         exception: model.exception.as_ref(),
         error: model.error.as_ref().map(|error| (error.0.as_str(), model.failure)),
@@ -178,77 +188,92 @@ fn last_words(model: &RankModel, end: &End<'_>) -> LastWords {
     })
 }
 
-fn blame(ctx: &Ctx<'_>, rank: Rank, end: &End<'_>, said: LastWords) -> Blame {
-    // Exit code 2 of the built-in trainer means a mistake in the configuration, said or unsaid.
+fn blame(ctx: &EventCtx<'_>, rank: Rank, end: &ProcessEnd<'_>, message: ExitMessage) -> FailureBlame {
+    // Exit code 2 of the built-in trainer means a configuration error, with or without a message.
     let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
     let code_2 = end.exit == Exit::Code { code: 2 };
     let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && code_2);
     let sent = sent(ctx, rank, end);
-    // Who ends by what the user sent is nobody's victim.
-    let weight = if sent.is_some() { Weight::Hard } else { weigh(&end.exit, usage, &said) };
-    Blame { weight, usage, said, sent }
+    // A rank that the user's signal ended is not a secondary failure.
+    let weight = if sent.is_some() { BlamePriority::Hard } else { weigh(&end.exit, usage, &message) };
+    FailureBlame { weight, usage, message, sent }
 }
 
 /// The generation was on its way out already, for a reason other than a failure.
-fn is_end_wanted(ctx: &Ctx<'_>, weight: Weight) -> bool {
-    let wanted = match ctx.session.run.facts.cause {
-        Some(Cause::Failure | Cause::LaunchFailed(_)) | None => false,
-        Some(Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_)) => true,
-        Some(Cause::Elsewhere { .. }) => weight == Weight::Victim,
+fn is_end_requested(ctx: &EventCtx<'_>, weight: BlamePriority) -> bool {
+    let requested = match ctx.session.run.facts.cause {
+        Some(EndCause::Failure | EndCause::LaunchFailed(_)) | None => false,
+        Some(EndCause::Requested { .. } | EndCause::Until(_) | EndCause::Stuck(_)) => true,
+        Some(EndCause::Elsewhere { .. }) => weight == BlamePriority::Victim,
     };
-    wanted || ctx.session.run.next().is_some()
+    requested || ctx.session.run.next().is_some()
 }
 
-/// A rank failed by itself or as another one's victim: a fact for the watch, and the cause of the run's end.
-fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
-    let Blame { weight, usage, said, sent } = blame;
-    let lost_peer = weight == Weight::Victim && said.kind() != FailureKind::Mismatch;
+/// A rank failed by itself or as a secondary failure: a fact for the watch, and the cause of the run's end.
+fn failed(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, end: &ProcessEnd<'_>, blame: FailureBlame) {
+    let FailureBlame { weight, usage, message, sent } = blame;
+    let lost_peer = weight == BlamePriority::Victim && message.kind() != FailureKind::Mismatch;
     let culprit = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
     let earlier = culprit.map(|culprit| culprit.rank);
     let stuck = ctx.session.watch.root().filter(|root| *root != rank);
     let known = earlier.or(stuck);
     let left = if known.is_none() && lost_peer { left_early(ctx, at, rank) } else { None };
     let victim_of = known.or(left).filter(|_| lost_peer);
-    ctx.session.watch.died(ctx.session.clock.awake_ms);
-    // A broken connection is never the first failure of a group, even where its cause has not been heard of
+    ctx.session.watch.on_death(ctx.session.clock.awake_ms);
+    // A broken connection is never the first failure of a group, even if its cause has not been reported
     // yet.
     let victim = lost_peer && ctx.model.ranks.len() > 1;
-    let death = Death { exit: &end.exit, said: &said, last_lines: end.last_lines, victim, victim_of, sent };
+    let death = AbnormalExit {
+        exit: &end.exit,
+        message: &message,
+        last_lines: end.last_lines,
+        victim,
+        victim_of,
+        sent,
+    };
     let mut verdict = crate::watch::dead(ctx.model, rank, &death);
     let host = ctx.host_name(at.node);
     if end.with_agent {
         // Our own guard sent the signal, after the agent had died.
-        verdict.reason = format!(
-            "the agent on {host} was killed or died, and rank {rank} with it: ranks do not outlive their agent"
-        );
+        verdict.reason = format!("agent on {host} died; rank {rank} was killed with it");
     }
     let ended = at.time - end.ago_ms as f64 / 1000.0;
-    let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |said| said.min(ended));
+    let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |reported| reported.min(ended));
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
     let (last_lines, text) = (end.last_lines.to_vec(), verdict.reason.clone());
     let facts = &mut ctx.session.run.facts;
-    facts.failed(Failure { rank, host, time, bound_s, last_lines, weight, text, gist: said.gist(), usage });
-    facts.blame(Cause::Failure);
-    let happened = Occurrence { time: ended, past: at.past };
-    ctx.session.watch.fact(Some(rank), verdict, happened);
+    facts.failed(FailedRank {
+        rank,
+        host,
+        time,
+        bound_s,
+        last_lines,
+        weight,
+        text,
+        gist: message.gist(),
+        usage,
+    });
+    facts.blame(EndCause::Failure);
+    let happened = RecordedTime { time: ended, past: at.past };
+    ctx.session.watch.add_fact(Some(rank), verdict, happened);
 }
 
 /// The rank that left early and thereby ended `victim`, if there is one: the run's failure is its failure.
-fn left_early(ctx: &mut Ctx<'_>, at: At, victim: Rank) -> Option<Rank> {
-    let limits = Limits::of(ctx.model.plan.as_ref());
+fn left_early(ctx: &mut EventCtx<'_>, at: RecordContext, victim: Rank) -> Option<Rank> {
+    let limits = TimeLimits::of(ctx.model.plan.as_ref());
     let (rank, text) = ctx.session.watch.left_early(ctx.model, victim, &limits, at.happened())?;
     let host = ctx.model.ranks.get(rank.index()).map(|rank| rank.host.clone()).unwrap_or_default();
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, at.time);
-    let (last_lines, weight) = (Vec::new(), Weight::Plain);
+    let (last_lines, weight) = (Vec::new(), BlamePriority::Plain);
     let gist = String::new();
-    let failure = Failure { rank, host, time, bound_s, last_lines, weight, text, gist, usage: false };
+    let failure = FailedRank { rank, host, time, bound_s, last_lines, weight, text, gist, usage: false };
     ctx.session.run.facts.failed(failure);
     Some(rank)
 }
 
-/// A rank said something on its event socket.
-pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
-    match said {
+/// A rank sent an event on its event socket.
+pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, event: RankEvent) {
+    match event {
         RankEvent::Hello { .. } => {}
         RankEvent::Joined { world_size: _, backend, device } => joined(ctx, at, rank, &backend, device),
         RankEvent::Counters(counters) => {
@@ -266,29 +291,16 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             charts::scalars(ctx, at, env_step, RankScalars { values, not_finite, ..RankScalars::default() });
         }
         RankEvent::Eval(evaluation) if rank == Rank(0) => progress::evaluated(ctx, at, evaluation),
-        RankEvent::Histogram(said) if rank == Rank(0) => media::histogram(ctx, at, said),
-        RankEvent::Image(said) if rank == Rank(0) => media::image(ctx, at, said),
+        RankEvent::Histogram(logged) if rank == Rank(0) => charts::add_histogram(ctx, at, logged),
+        RankEvent::Image(logged) if rank == Rank(0) => charts::add_image(ctx, at, logged),
         RankEvent::Totals(_)
         | RankEvent::Scalars { .. }
         | RankEvent::Eval(_)
         | RankEvent::Histogram(_)
         | RankEvent::Image(_) => ctx.model.drops.misplaced += 1,
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
-            let text = format!("checkpoint ({reason}) at step {}: {}", words::count(env_step), in_run(&path));
-            ctx.note_routine(at.time, Tone::Info, text, Some(Subject::Checkpoint(path.clone())));
-            ctx.tell_at(
-                at.generation,
-                at.time,
-                ReportBody::Checkpoint { path: path.clone(), env_step, train_iter, reason: reason.clone() },
-            );
-            let reached = Reach { train_iter, checkpoint: train_iter.saturating_add(1), ..Reach::default() };
-            ctx.session.run.tries.reached.advance(reached);
-            charts::mark(ctx, at.happened(), Some(env_step), MarkKind::Checkpoint);
-            ctx.model.checkpoints.push_back(CheckpointModel { path, env_step, train_iter, reason });
-            if ctx.model.checkpoints.len() > CHECKPOINTS {
-                ctx.model.checkpoints.pop_front();
-                ctx.model.drops.history += 1;
-            }
+            let generation = at.generation;
+            saved(ctx, at, CheckpointModel { path, env_step, train_iter, reason, generation });
         }
         RankEvent::Fingerprint { train_iter, update, values, equal } => {
             progress::fingerprint(
@@ -299,7 +311,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             );
         }
         RankEvent::Error { message, hint, usage, failure } => {
-            ctx.note_at(at.time, Tone::Bad, format!("rank {rank}: {message}"));
+            ctx.note_at(at.time, EventTone::Bad, format!("rank {rank}: {message}"));
             let Some(model) = mine(ctx, at, rank) else { return };
             model.error = Some((words::clip(&message, 2000), words::clip(&hint, 500)));
             model.failure = failure;
@@ -309,59 +321,97 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             }
         }
         RankEvent::Exception(exception) => raised(ctx, at, rank, exception),
+        RankEvent::Survived => {
+            let Some(model) = mine(ctx, at, rank) else { return };
+            (model.exception, model.raised) = (None, false);
+            ctx.session.run.facts.errors.remove(&rank);
+            ctx.note_at(
+                at.time,
+                EventTone::Info,
+                format!("rank {rank}: another program started after the exception"),
+            );
+        }
         RankEvent::Finished { reason } => finished(ctx, at, rank, reason),
         // An agent records no frames.
         RankEvent::Frame(_) | RankEvent::Unknown => ctx.model.drops.unknown += 1,
     }
 }
 
+/// A checkpoint is complete.
+fn saved(ctx: &mut EventCtx<'_>, at: RecordContext, checkpoint: CheckpointModel) {
+    let CheckpointModel { path, env_step, train_iter, reason, .. } = checkpoint.clone();
+    let text = format!("checkpoint ({reason}) at step {}: {}", words::count(env_step), in_run(&path));
+    ctx.note_routine(at.time, EventTone::Info, text, Some(EventSubject::Checkpoint(path.clone())));
+    ctx.report_at(at.generation, at.time, ReportBody::Checkpoint { path, env_step, train_iter, reason });
+    let reached =
+        RunProgress { train_iter, checkpoint: train_iter.saturating_add(1), ..RunProgress::default() };
+    ctx.session.run.tries.reached.advance(reached);
+    charts::mark(ctx, at.happened(), Some(env_step), ChartMarkKind::Checkpoint);
+    ctx.model.checkpoints.push_back(checkpoint);
+    if ctx.model.checkpoints.len() > CHECKPOINTS {
+        ctx.model.checkpoints.pop_front();
+        ctx.model.drops.history += 1;
+    }
+}
+
 /// A rank is about to end because of an exception. The first of the main thread counts: a launcher's follows
 /// from that of the program that it started.
-fn raised(ctx: &mut Ctx<'_>, at: At, rank: Rank, exception: Exception) {
-    let told = LastWords::exception(&exception);
-    ctx.note_at(at.time, Tone::Bad, format!("rank {rank}: {}", told.shown()));
+fn raised(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, exception: Exception) {
+    let message = ExitMessage::exception(&exception);
+    ctx.note_at(at.time, EventTone::Bad, format!("rank {rank}: {}", message.shown()));
     let Some(model) = mine(ctx, at, rank) else { return };
-    if model.exception.as_ref().is_none_or(|known| !known.thread.is_empty()) {
+    let (ends, class) = (exception.ends_rank(), exception.class.rsplit('.').next().unwrap_or_default());
+    let follows = OF_CHILDREN.contains(&class);
+    let is_better = |known: &Exception| !known.thread.is_empty() || (known.survivable && ends && !follows);
+    if model.exception.as_ref().is_none_or(is_better) {
         model.exception = Some(exception);
     }
+    model.raised |= ends;
     ctx.session.run.facts.errors.entry(rank).or_insert(at.time);
 }
 
-fn joined(ctx: &mut Ctx<'_>, at: At, rank: Rank, backend: &str, device: String) {
+fn joined(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, backend: &str, device: String) {
     let Some(model) = mine(ctx, at, rank) else { return };
     if matches!(model.life, RankLife::Pending | RankLife::Spawned) {
         model.life = RankLife::Joined;
     }
     let detail = format!("{device}, {backend}");
     model.device = device;
-    tell_life(ctx, at, rank, "joined", None, detail);
+    report_life(ctx, at, rank, "joined", None, detail);
 }
 
-fn finished(ctx: &mut Ctx<'_>, at: At, rank: Rank, reason: FinishReason) {
+fn finished(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, reason: FinishReason) {
     let Some(model) = mine(ctx, at, rank) else { return };
     if !matches!(model.life, RankLife::Exited(_)) {
         model.life = RankLife::Finished;
     }
     let word = match reason {
-        FinishReason::StopValue => "stop value reached",
-        FinishReason::Budget => "step goal reached",
+        FinishReason::StopValue => "reached the stop value",
+        FinishReason::Budget => "reached the target steps",
         FinishReason::Stopped => "stopped by a signal",
     };
     if rank == Rank(0) {
         ctx.session.run.facts.finish = Some(reason);
-        ctx.note_at(at.time, Tone::Good, format!("training has ended: {word}"));
+        ctx.note_at(at.time, EventTone::Good, format!("training finished: {word}"));
     }
-    tell_life(ctx, at, rank, "finished", None, word.into());
+    report_life(ctx, at, rank, "finished", None, word.into());
 }
 
-fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&Exit>, detail: String) {
+fn report_life(
+    ctx: &mut EventCtx<'_>,
+    at: RecordContext,
+    rank: Rank,
+    state: &str,
+    exit: Option<&Exit>,
+    detail: String,
+) {
     let model = ctx.model.ranks.get(rank.index());
     let (exit_code, signal) = match exit {
         Some(Exit::Code { code }) => (Some(*code), None),
         Some(Exit::Signal { signal, .. }) => (None, Some(*signal)),
         Some(Exit::NotStarted { .. }) | None => (None, None),
     };
-    // Of an end: the one phrase for it, and what the rank said of its own.
+    // Of an exit: the phrase for it, and the rank's own message.
     let detail = match exit {
         Some(exit) if detail.is_empty() => exit.to_string(),
         Some(exit) => format!("{exit}: {detail}"),
@@ -376,7 +426,7 @@ fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&E
         signal,
         detail,
     };
-    ctx.tell_at(at.generation, at.time, body);
+    ctx.report_at(at.generation, at.time, body);
 }
 
 /// A checkpoint's place in the folder of its run.

@@ -1,36 +1,35 @@
 //! What follows from the facts: the next stage, orders to hosts, the end.
 //!
-//! Orders are levels: each call compares what is wanted with what was sent on the present
+//! Orders are levels: each call compares the desired state with what was sent on the current
 //! connection.
 
 use super::drain::{self, draining};
 use super::transition::{self, finish};
-use super::{generation, ownership, policy, records};
-use crate::Goal;
-use crate::fit;
-use crate::model::{HostModel, RankLife, RunState, Tone};
+use super::{ownership, policy, records};
+use crate::launch_size;
+use crate::model::{EventTone, HostModel, RankLife, RunState};
 use crate::report::Outcome;
-use crate::run::{Cause, Launch, Role, Stage};
-use crate::session::Ctx;
+use crate::run::{ActiveLaunch, ConsoleRole, EndCause, RunStage};
+use crate::session::{EventCtx, Goal};
 use rankdeck_proto::message::{ConsoleMessage, Ending, LaunchSpec, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::plan::{Plan, PlanDraft, Until};
+use rankdeck_types::plan::{Plan, PlanDraft, StopGoal};
 use rankdeck_types::probe::Probe;
 use rankdeck_types::words::plural;
 
 /// Milliseconds for which other hosts may still report their own failure before a launch is given up.
 const ABORT_MS: u64 = 2_000;
-/// Milliseconds for which a stop that was asked for waits for hosts before any has told the run.
+/// Milliseconds for which a requested stop waits for hosts before any has reported the run.
 const ANSWER_MS: u64 = 30_000;
 /// Stages that one event can lead through at most. A proof leads through four: draining, reserving (with a
 /// fixed port), launching, running.
 const STAGES: usize = 7;
 
 /// Goes through stages until nothing follows any more.
-pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
+pub(super) fn reconcile(ctx: &mut EventCtx<'_>) {
     if ownership::follow(ctx) {
         records::catch_up(ctx);
     }
@@ -39,30 +38,30 @@ pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
     for _ in 0..STAGES {
         let stage = std::mem::discriminant(&ctx.session.run.stage);
         match ctx.session.run.stage {
-            Stage::Gathering { failed, .. } => gathering(ctx, failed),
-            Stage::Reserving { .. } => reserving(ctx),
-            Stage::Launching | Stage::Running => running(ctx),
-            Stage::Draining { began, .. } => draining(ctx, began),
-            Stage::Waiting { until, .. } => policy::waiting(ctx, until),
-            Stage::Over => {}
+            RunStage::Gathering { failed, .. } => gathering(ctx, failed),
+            RunStage::Reserving { .. } => reserving(ctx),
+            RunStage::Launching | RunStage::Running => running(ctx),
+            RunStage::Draining { began, .. } => draining(ctx, began),
+            RunStage::Waiting { until, .. } => policy::waiting(ctx, until),
+            RunStage::Over => {}
         }
         if std::mem::discriminant(&ctx.session.run.stage) == stage || ctx.session.run.exited {
             break;
         }
     }
     ctx.model.run.state = match &ctx.session.run.stage {
-        Stage::Gathering { .. } => RunState::Connecting,
-        Stage::Reserving { generation: Generation(0), .. } | Stage::Launching => RunState::Launching,
-        Stage::Reserving { .. } | Stage::Waiting { .. } => RunState::Restarting,
-        Stage::Running => RunState::Running,
-        Stage::Draining { next: Some(_), .. } => RunState::Restarting,
-        Stage::Draining { next: None, .. } => RunState::Draining,
-        Stage::Over => RunState::Over,
+        RunStage::Gathering { .. } => RunState::Connecting,
+        RunStage::Reserving { generation: Generation(0), .. } | RunStage::Launching => RunState::Launching,
+        RunStage::Reserving { .. } | RunStage::Waiting { .. } => RunState::Restarting,
+        RunStage::Running => RunState::Running,
+        RunStage::Draining { next: Some(_), .. } => RunState::Restarting,
+        RunStage::Draining { next: None, .. } => RunState::Draining,
+        RunStage::Over => RunState::Over,
     };
 }
 
 /// Before anything was launched or found.
-fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
+fn gathering(ctx: &mut EventCtx<'_>, failed: Option<Timestamp>) {
     let broken = ctx.model.hosts.iter().filter(|host| host.link.failure().is_some());
     let failures: Vec<String> = broken.filter_map(HostModel::link_error).collect();
     let settled = ctx.model.hosts.iter().all(|host| {
@@ -73,11 +72,11 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
     });
     let launch = matches!(ctx.session.goal, Goal::Launch(_));
     match &ctx.session.run.facts.cause {
-        Some(Cause::LaunchFailed(text)) => {
+        Some(EndCause::LaunchFailed(text)) => {
             let text = text.clone();
             return finish(ctx, Ending::new(Outcome::Failed, 3, text));
         }
-        Some(Cause::Requested { by }) => {
+        Some(EndCause::Requested { by }) => {
             let by = *by;
             return stopping_early(ctx, &by.to_string(), failures, settled);
         }
@@ -85,7 +84,7 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
     }
     if !failures.is_empty() {
         let since = failed.unwrap_or(ctx.now);
-        if let Stage::Gathering { failed, .. } = &mut ctx.session.run.stage {
+        if let RunStage::Gathering { failed, .. } = &mut ctx.session.run.stage {
             *failed = Some(since);
         }
         let hopeless = failures.len() == ctx.model.hosts.len() || launch;
@@ -98,35 +97,36 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
     }
 }
 
-/// A stop was asked for, and no host has told a launch. Agents that know of none look for what may be left.
-fn stopping_early(ctx: &mut Ctx<'_>, by: &str, failures: Vec<String>, settled: bool) {
+/// A stop was requested, and no host has reported a launch. Agents without one scan for leftover processes.
+fn stopping_early(ctx: &mut EventCtx<'_>, by: &str, failures: Vec<String>, settled: bool) {
     let stop = ctx.session.run.facts.stop;
-    let open = |ctx: &Ctx<'_>| -> Vec<NodeRank> {
+    let open = |ctx: &EventCtx<'_>| -> Vec<NodeRank> {
         let hosts = ctx.model.hosts.iter().filter(|host| ctx.counts(host) && !ctx.is_clear(host));
         hosts.map(|host| host.node_rank).collect()
     };
-    let asked = open(ctx);
-    drain::send_stops(ctx, &asked, stop.map_or(StopMode::Clean, |stop| stop.mode), 0);
+    let targets = open(ctx);
+    drain::send_stops(ctx, &targets, stop.map_or(StopMode::Clean, |stop| stop.mode), 0);
     let open = open(ctx);
     if open.is_empty() {
         let text = format!("stopped by {by} before anything was launched");
         return finish(ctx, Ending::new(Outcome::Stopped, 130, text));
     }
     let hosts = || open.iter().filter_map(|node| ctx.model.hosts.get(node.index()));
-    let has_told = |host: &&HostModel| host.machine.stop_sent.is_some() && host.stopped.is_some();
+    let has_reported = |host: &&HostModel| host.machine.stop_sent.is_some() && host.stopped.is_some();
     let late = stop.is_some_and(|stop| ctx.now.since(stop.at) >= ANSWER_MS);
-    if late || settled && hosts().all(|host| !host.is_live() || has_told(&host)) {
-        let silent = hosts().filter(|host| host.link_error().is_none()).map(|host| match has_told(&host) {
-            true => format!("{}: processes are left", host.name),
-            false => format!("{}: no answer", host.name),
-        });
+    if late || settled && hosts().all(|host| !host.is_live() || has_reported(&host)) {
+        let silent =
+            hosts().filter(|host| host.link_error().is_none()).map(|host| match has_reported(&host) {
+                true => format!("{}: leftover processes", host.name),
+                false => format!("{}: no response", host.name),
+            });
         let text = failures.into_iter().chain(silent).collect::<Vec<_>>().join(" | ");
         finish(ctx, Ending::new(Outcome::Failed, 3, text));
     }
 }
 
 /// All hosts are there: the plan can be made.
-fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
+fn plan_launch(ctx: &mut EventCtx<'_>, draft: &PlanDraft) {
     let probes: Vec<Probe> =
         ctx.model.hosts.iter().map(|host| host.probe.clone().unwrap_or_default()).collect();
     let plan = match (ctx.session.resolve)(draft, &probes) {
@@ -139,28 +139,29 @@ fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
     let builtin = plan.is_builtin();
     if let Some(planned) = plan.members().find(|planned| builtin && planned.trainer.is_none()) {
         let text = format!(
-            "{}: there is no rankdeck-trainer; build it with `make libtorch` and `cargo build --release --workspace`, \
+            "{}: rankdeck-trainer not found; build it with `make libtorch` and `cargo build --release --workspace`, \
              or set `launch.command`",
             planned.host.name
         );
         return finish(ctx, Ending::new(Outcome::Failed, 3, text));
     }
-    generation::install(ctx.model, &plan);
+    transition::install(ctx.model, &plan);
     ctx.model.plan = Some(plan);
     let generation = Generation(0);
     let resume = draft.resume.clone();
-    ctx.session.run.stage = Stage::Reserving { generation, resume, request: None, port: None };
+    ctx.session.run.stage = RunStage::Reserving { generation, resume, request: None, port: None };
 }
 
 /// Why the launch cannot be made any more.
-fn obstacle(ctx: &Ctx<'_>) -> Option<Ending> {
+fn obstacle(ctx: &EventCtx<'_>) -> Option<Ending> {
     match &ctx.session.run.facts.cause {
-        Some(Cause::LaunchFailed(text)) => return Some(Ending::new(Outcome::Failed, 3, text.clone())),
-        Some(Cause::Requested { by }) => {
+        Some(EndCause::LaunchFailed(text)) => return Some(Ending::new(Outcome::Failed, 3, text.clone())),
+        Some(EndCause::Requested { by }) => {
             let text = format!("stopped by {by} before the launch");
             return Some(Ending::new(Outcome::Stopped, 130, text));
         }
-        Some(Cause::Failure | Cause::Until(_) | Cause::Stuck(_) | Cause::Elsewhere { .. }) | None => {}
+        Some(EndCause::Failure | EndCause::Until(_) | EndCause::Stuck(_) | EndCause::Elsewhere { .. })
+        | None => {}
     }
     let gone = ctx.model.hosts.iter().find(|host| host.excluded.is_none() && host.machine.is_gone())?;
     let error = if let Some(HintedError { error, .. }) = gone.link.failure() {
@@ -172,10 +173,10 @@ fn obstacle(ctx: &Ctx<'_>) -> Option<Ending> {
 }
 
 /// A port for rank 0's store, then launches to all hosts at once.
-fn reserving(ctx: &mut Ctx<'_>) {
-    if ctx.session.run.facts.asked && transition::has_open_host(ctx) {
+fn reserving(ctx: &mut EventCtx<'_>) {
+    if ctx.session.run.facts.by_user && transition::has_open_host(ctx) {
         // An excluded host may still run an earlier generation.
-        ctx.session.run.stage = Stage::Draining { began: ctx.now, next: None };
+        ctx.session.run.stage = RunStage::Draining { began: ctx.now, next: None };
         return;
     }
     if let Some(ending) = obstacle(ctx) {
@@ -185,7 +186,9 @@ fn reserving(ctx: &mut Ctx<'_>) {
     let fixed = plan.experiment.launch.master_port;
     let first = plan.ranks.first().map_or(NodeRank(0), |rank| rank.node_rank);
     let reachable = ctx.model.hosts.get(first.index()).is_some_and(HostModel::is_live);
-    let Stage::Reserving { generation, resume, request, port } = &mut ctx.session.run.stage else { return };
+    let RunStage::Reserving { generation, resume, request, port } = &mut ctx.session.run.stage else {
+        return;
+    };
     if fixed != 0 {
         *port = Some(fixed);
     }
@@ -217,45 +220,46 @@ fn reserving(ctx: &mut Ctx<'_>) {
         resume: resume.clone(),
         plan: plan.clone(),
     };
-    if let Err(problem) = fit::check(&plan) {
+    if let Err(problem) = launch_size::check(&plan) {
         return finish(ctx, Ending::new(Outcome::Failed, 2, problem.cause.with_hint()));
     }
     ctx.model.run.launch = Some(spec.hash());
-    let launch = Launch { generation, resume, role: Role::Launcher { master_addr, master_port: port } };
+    let launch =
+        ActiveLaunch { generation, resume, role: ConsoleRole::Launcher { master_addr, master_port: port } };
     let text = format!(
         "launching generation {generation}: {} on {}, {}",
         plural(plan.ranks.len(), "rank"),
         plural(plan.members().count(), "host"),
-        plan.backend
+        plan.backend()
     );
-    generation::begin(ctx, plan, launch);
-    ctx.note(Tone::Info, text);
+    transition::begin_generation(ctx, plan, launch);
+    ctx.note(EventTone::Info, text);
 }
 
 /// Where rank 0's store is reached: on this machine by the loopback address, else by its host's own.
 fn master_address(plan: &Plan) -> String {
     let local = plan.members().all(|planned| planned.host.transport == Transport::Local);
     match plan.members().next() {
-        Some(first) if !local && plan.members().count() > 1 => first.address.clone(),
+        Some(first) if !local && plan.members().count() > 1 => plan.address(first).to_owned(),
         Some(_) | None => "127.0.0.1".into(),
     }
 }
 
 /// Ranks are being spawned, or run.
-fn running(ctx: &mut Ctx<'_>) {
+fn running(ctx: &mut EventCtx<'_>) {
     send_launches(ctx);
     if let Some(goal) = goal_reached(ctx) {
         super::user::stop_at_goal(ctx, goal);
     }
     if let Some(text) = allocation_over(ctx) {
-        ctx.session.run.facts.blame(Cause::LaunchFailed(text));
+        ctx.session.run.facts.blame(EndCause::LaunchFailed(text));
     }
-    if ctx.session.run.stage == Stage::Launching && generation::all_spawned(ctx.model) {
-        ctx.session.run.stage = Stage::Running;
+    if ctx.session.run.stage == RunStage::Launching && transition::all_spawned(ctx.model) {
+        ctx.session.run.stage = RunStage::Running;
     }
     let ended =
         ctx.model.ranks.iter().any(|rank| matches!(rank.life, RankLife::Exited(_) | RankLife::Finished));
-    // Each event comes here: what few hosts are is asked first.
+    // Each event comes here: what few hosts are is checked first.
     let proved = ctx.model.hosts.iter().any(|host| {
         host.stopped.is_some()
             && host.machine.generation.is_some_and(|latest| ctx.session.run.is_current(latest))
@@ -266,27 +270,28 @@ fn running(ctx: &mut Ctx<'_>) {
     }
 }
 
-/// The allocation that the run was in is no more: agents end their ranks (SLURM-1), and nobody comes to its
+/// The allocation of the run has ended: agents end their ranks (SLURM-1), and no console comes to its
 /// nodes again. Hosts of other transports may come back, whatever keeps them away.
-fn allocation_over(ctx: &Ctx<'_>) -> Option<String> {
+fn allocation_over(ctx: &EventCtx<'_>) -> Option<String> {
     let plan = ctx.model.plan.as_ref()?;
     let slurm = plan.members().all(|planned| planned.host.transport == Transport::Slurm);
     let failures: Option<Vec<_>> = ctx.members().map(|host| host.link.failure()).collect();
     let first = failures.filter(|_| slurm)?.into_iter().next()?;
-    Some(format!("no host can be reached any more: {}", first.error))
+    Some(format!("no host is reachable: {}", first.error))
 }
 
 /// Sends the present launch to hosts that have not got it on this connection.
-fn send_launches(ctx: &mut Ctx<'_>) {
+fn send_launches(ctx: &mut EventCtx<'_>) {
     let Some(launch) = &ctx.session.run.launch else { return };
-    let waits = |host: &&HostModel| host.machine.is_live() && !host.machine.knows(launch.generation);
+    let waits = |host: &&HostModel| host.machine.is_live() && !host.machine.has_launch(launch.generation);
     let waiting = ctx.model.hosts.iter().filter(waits).filter(|host| ctx.is_member(host));
     let waiting: Vec<NodeRank> = waiting.map(|host| host.node_rank).collect();
     if waiting.is_empty() {
         return;
     }
     let launch = launch.clone();
-    let (Role::Launcher { master_addr, master_port }, Some(plan)) = (launch.role, ctx.model.plan.clone())
+    let (ConsoleRole::Launcher { master_addr, master_port }, Some(plan)) =
+        (launch.role, ctx.model.plan.clone())
     else {
         return;
     };
@@ -306,7 +311,7 @@ fn send_launches(ctx: &mut Ctx<'_>) {
 }
 
 /// A goal of `--until` that is reached, in the words it was typed in.
-fn goal_reached(ctx: &Ctx<'_>) -> Option<String> {
+fn goal_reached(ctx: &EventCtx<'_>) -> Option<String> {
     if ctx.session.run.is_ending() {
         return None;
     }
@@ -314,10 +319,12 @@ fn goal_reached(ctx: &Ctx<'_>) -> Option<String> {
     let seconds = ctx.model.run.started.map_or(0, |started| ctx.now.since(started) / 1000);
     ctx.session.until.iter().find_map(|until| {
         let (reached, text) = match until {
-            Until::Steps(n) => (totals.is_some_and(|totals| totals.env_step >= *n), format!("steps={n}")),
-            Until::Iters(n) => (totals.is_some_and(|totals| totals.train_iter >= *n), format!("iters={n}")),
-            Until::Evals(n) => (ctx.session.run.evals >= *n, format!("evals={n}")),
-            Until::Seconds(n) => (seconds >= *n, format!("seconds={n}")),
+            StopGoal::Steps(n) => (totals.is_some_and(|totals| totals.env_step >= *n), format!("steps={n}")),
+            StopGoal::Iters(n) => {
+                (totals.is_some_and(|totals| totals.train_iter >= *n), format!("iters={n}"))
+            }
+            StopGoal::Evals(n) => (ctx.session.run.evals >= *n, format!("evals={n}")),
+            StopGoal::Seconds(n) => (seconds >= *n, format!("seconds={n}")),
         };
         reached.then_some(text)
     })

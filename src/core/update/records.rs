@@ -2,12 +2,13 @@
 
 use super::charts::RankScalars;
 use super::ownership::{self, LaunchFinding};
-use super::{charts, link, progress, ranks, reach};
+use super::{charts, link, progress, queries, ranks};
 use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
-use crate::model::{MarkKind, Tone};
+use crate::model::{ChartMarkKind, EventTone};
+use crate::origin;
 use crate::report::ReportBody;
-use crate::run::Cause;
-use crate::session::{At, Ctx};
+use crate::run::EndCause;
+use crate::session::{EventCtx, RecordContext};
 use rankdeck_proto::message::{Record, RecordEvent, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, NodeRank};
 
@@ -15,7 +16,7 @@ use rankdeck_types::ids::{Generation, NodeRank};
 const FRESH_S: f64 = 10.0;
 
 /// Applies one record. Returns whether it changed anything.
-pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
+pub(super) fn apply(ctx: &mut EventCtx<'_>, node: NodeRank, record: Record) -> bool {
     let awake = ctx.session.clock.awake_ms;
     let host = ctx.host(node);
     if !host.is_live() {
@@ -33,7 +34,7 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
         ctx.model.drops.omitted += record.seq - last;
         return true;
     }
-    // The first gap at a place is asked for again; the second is a loss in the spool itself.
+    // The first gap at a place is requested again; the second is a loss in the spool itself.
     if record.seq != last.saturating_add(1) && host.machine.gap_at != Some(last) {
         host.machine.gap_at = Some(last);
         host.machine.stage = HostStage::Attaching { since: awake };
@@ -48,7 +49,7 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
 }
 
 /// A record of a launch that this console may follow later is kept for that (OWN-1).
-fn keep_ahead(ctx: &mut Ctx<'_>, node: NodeRank, record: &Record) {
+fn keep_ahead(ctx: &mut EventCtx<'_>, node: NodeRank, record: &Record) {
     let present = ctx.session.run.launch.as_ref().map(|launch| launch.generation);
     let is_ahead = ctx.session.run.is_launcher() && Some(record.generation) > present;
     if !is_ahead {
@@ -65,7 +66,7 @@ fn keep_ahead(ctx: &mut Ctx<'_>, node: NodeRank, record: &Record) {
 }
 
 /// Applies the records of a launch that this console follows from now on.
-pub(super) fn catch_up(ctx: &mut Ctx<'_>) {
+pub(super) fn catch_up(ctx: &mut EventCtx<'_>) {
     for node in ctx.nodes() {
         ctx.host(node).machine.ahead_bytes = 0;
         for record in std::mem::take(&mut ctx.host(node).machine.ahead) {
@@ -74,18 +75,18 @@ pub(super) fn catch_up(ctx: &mut Ctx<'_>) {
     }
 }
 
-fn act_on(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) {
+fn act_on(ctx: &mut EventCtx<'_>, node: NodeRank, record: Record) {
     let past = matches!(ctx.host(node).machine.stage, HostStage::Live { target } if record.seq <= target);
     let Record { time, generation, event, .. } = record;
-    let at = At { node, generation, time, past };
+    let at = RecordContext { node, generation, time, past };
     match event {
         RecordEvent::Launched { spec } => launched(ctx, at, &spec),
         RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
         RecordEvent::RankExited { rank, pid, exit, last_lines, stopping, ago_ms, with_agent } => {
-            let end = ranks::End { exit, last_lines: &last_lines, stopping, time, ago_ms, with_agent };
+            let end = ranks::ProcessEnd { exit, last_lines: &last_lines, stopping, time, ago_ms, with_agent };
             ranks::exited(ctx, at, rank, pid, end);
         }
-        RecordEvent::Signalled { rank, pid, signal } => reach::signalled(ctx, at, rank, pid, signal),
+        RecordEvent::Signalled { rank, pid, signal } => queries::on_signal(ctx, at, rank, pid, signal),
         RecordEvent::StopOrdered { mode, by } => stop_ordered(ctx, at, mode, by),
         RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
             stopped(ctx, at, survivors, gpus_free, took_ms)
@@ -93,28 +94,30 @@ fn act_on(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) {
         RecordEvent::Ended { ending } => {
             let run = &mut ctx.session.run;
             if run.is_current(generation) && !run.is_launcher() {
-                run.facts.told = Some(*ending);
+                run.facts.recorded_ending = Some(*ending);
             }
         }
-        RecordEvent::Rank { rank, said } => ranks::said(ctx, at, rank, said),
+        RecordEvent::Rank { rank, event } => ranks::on_rank_event(ctx, at, rank, event),
         RecordEvent::Metrics { rank, source, env_step, values, skipped: _, not_finite, spread } => {
             progress::measured(ctx, at, rank, source, env_step, RankScalars { values, spread, not_finite });
         }
         RecordEvent::Notice { text } => {
             let name = ctx.host_name(node);
-            ctx.note_at(time, Tone::Warn, format!("{name}: {text}"));
-            ctx.tell_at(generation, time, ReportBody::Notice { node_rank: node, host: name, text });
+            ctx.note_at(time, EventTone::Warn, format!("{name}: {text}"));
+            ctx.report_at(generation, time, ReportBody::Notice { node_rank: node, host: name, text });
         }
         RecordEvent::Omitted { .. } | RecordEvent::Unknown => ctx.model.drops.unknown += 1,
     }
 }
 
-fn launched(ctx: &mut Ctx<'_>, at: At, spec: &rankdeck_proto::message::LaunchSpec) {
+fn launched(ctx: &mut EventCtx<'_>, at: RecordContext, spec: &rankdeck_proto::message::LaunchSpec) {
     match ownership::seen(ctx, at.node, spec) {
         LaunchFinding::Flaw => return,
         LaunchFinding::Followed => catch_up(ctx),
         LaunchFinding::Noted => {}
     }
+    // Once more: those of the host of rank 0 may come after another host's word of this launch.
+    origin::leave_behind(&mut ctx.model.checkpoints, spec.generation, spec.resume.as_deref());
     // By the agent's own clock.
     let machine = &mut ctx.host(at.node).machine;
     let age_s = machine.hello_time - *machine.first_launch.get_or_insert(at.time);
@@ -126,37 +129,43 @@ fn launched(ctx: &mut Ctx<'_>, at: At, spec: &rankdeck_proto::message::LaunchSpe
     let name = ctx.host_name(at.node);
     let from = spec.resume.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
     if spec.generation > Generation(0) {
-        charts::mark(ctx, at.happened(), None, MarkKind::Generation(spec.generation));
+        charts::mark(ctx, at.happened(), None, ChartMarkKind::Generation(spec.generation));
     }
-    ctx.note_at(at.time, Tone::Info, format!("{name}: generation {} accepted{from}", spec.generation));
+    ctx.note_at(at.time, EventTone::Info, format!("{name}: generation {} accepted{from}", spec.generation));
 }
 
-fn stop_ordered(ctx: &mut Ctx<'_>, at: At, mode: StopMode, by: String) {
+fn stop_ordered(ctx: &mut EventCtx<'_>, at: RecordContext, mode: StopMode, by: String) {
     let name = ctx.host_name(at.node);
     let how = mode.word();
-    ctx.note_at(at.time, Tone::Info, format!("{name}: stop ordered by {by} ({how})"));
+    ctx.note_at(at.time, EventTone::Info, format!("{name}: stop ordered by {by} ({how})"));
     let host = ctx.host(at.node);
-    host.machine.stop_told |= host.machine.generation == Some(at.generation);
-    let knows_nothing = host.machine.knows_nothing();
+    host.machine.stop_recorded |= host.machine.generation == Some(at.generation);
+    let has_no_launch = host.machine.has_no_launch();
     let run = &mut ctx.session.run;
-    if knows_nothing || !run.is_current(at.generation) {
+    if has_no_launch || !run.is_current(at.generation) {
         return;
     }
     run.facts.first_end.get_or_insert(ctx.now);
     // A stop that this console has ordered comes back in a record; its cause is known already.
     if run.next().is_none() && run.facts.stop.is_none() {
-        run.facts.blame(Cause::Elsewhere { by });
+        run.facts.blame(EndCause::Elsewhere { by });
         ctx.model.run.stopping = ctx.model.run.stopping.max(Some(mode));
     }
 }
 
-fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u32>, took_ms: u64) {
+fn stopped(
+    ctx: &mut EventCtx<'_>,
+    at: RecordContext,
+    survivors: Vec<Survivor>,
+    gpus_free: Vec<u32>,
+    took_ms: u64,
+) {
     let name = ctx.host_name(at.node);
     let text = match survivors.len() {
-        0 => format!("{name}: nothing is left of generation {} (after {took_ms} ms)", at.generation),
+        0 => format!("{name}: no process of generation {} is left (after {took_ms} ms)", at.generation),
         count => format!("{name}: {count} processes of generation {} are left", at.generation),
     };
-    let tone = if survivors.is_empty() { Tone::Good } else { Tone::Bad };
+    let tone = if survivors.is_empty() { EventTone::Good } else { EventTone::Bad };
     ctx.note_at(at.time, tone, text);
     let host = ctx.host(at.node);
     if host.machine.generation.is_none_or(|latest| latest <= at.generation) {
@@ -164,7 +173,7 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
         host.machine.searched = host.machine.generation.is_none() && survivors.is_empty();
         host.stopped = Some(survivors);
     }
-    if host.machine.knows_nothing() || !ctx.session.run.is_current(at.generation) {
+    if host.machine.has_no_launch() || !ctx.session.run.is_current(at.generation) {
         return;
     }
     // By the agent's own clock: how old this proof was when the agent last greeted us.

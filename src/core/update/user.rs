@@ -1,12 +1,10 @@
 //! Requests of people, signals and scripts.
 
-use super::{clean_stop, drain, policy, transition};
-use crate::Goal;
-use crate::effect::Effect;
-use crate::event::StopSource;
-use crate::model::Tone;
-use crate::run::{Cause, Next, Stage};
-use crate::session::Ctx;
+use super::{drain, policy, transition};
+use crate::event::{Effect, StopSource};
+use crate::model::EventTone;
+use crate::run::{EndCause, PendingGeneration, RunStage};
+use crate::session::{EventCtx, Goal};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_types::ids::{NodeRank, Rank};
@@ -15,41 +13,41 @@ use rankdeck_types::words;
 /// Most warnings that are kept.
 const WARNINGS: usize = 64;
 
-/// A stop was asked for.
-pub(super) fn stop(ctx: &mut Ctx<'_>, mode: StopMode, by: StopSource) -> bool {
-    let text = format!("stop asked for by {by} ({})", mode.word());
-    stop_because(ctx, mode, Cause::Requested { by }, text)
+/// A stop was requested.
+pub(super) fn stop(ctx: &mut EventCtx<'_>, mode: StopMode, by: StopSource) -> bool {
+    let text = format!("stop requested by {by} ({})", mode.word());
+    stop_because(ctx, mode, EndCause::Requested { by }, text)
 }
 
 /// The run has reached a goal of `--until`.
-pub(super) fn stop_at_goal(ctx: &mut Ctx<'_>, goal: String) {
-    let text = format!("stop: the run has reached {goal}");
-    stop_because(ctx, StopMode::Clean, Cause::Until(goal), text);
+pub(super) fn stop_at_goal(ctx: &mut EventCtx<'_>, goal: String) {
+    let text = format!("stopping: the run reached {goal}");
+    stop_because(ctx, StopMode::Clean, EndCause::Until(goal), text);
 }
 
-fn stop_because(ctx: &mut Ctx<'_>, mode: StopMode, cause: Cause, text: String) -> bool {
-    if ctx.session.run.stage == Stage::Over {
+fn stop_because(ctx: &mut EventCtx<'_>, mode: StopMode, cause: EndCause, text: String) -> bool {
+    if ctx.session.run.stage == RunStage::Over {
         return drain::stop_again(ctx, mode, text);
     }
-    let waiting = matches!(ctx.session.run.stage, Stage::Waiting { .. });
+    let waiting = matches!(ctx.session.run.stage, RunStage::Waiting { .. });
     let facts = &ctx.session.run.facts;
-    if facts.asked && facts.stop.is_some_and(|stop| stop.mode >= mode) {
+    if facts.by_user && facts.stop.is_some_and(|stop| stop.mode >= mode) {
         // Asking again does not make it harder; asking for more does.
         return drain::repeat(ctx);
     }
-    ctx.note(Tone::Info, text);
-    if let Some(text) = clean_stop::awaited(ctx.model).filter(|_| mode == StopMode::Clean) {
-        ctx.note(Tone::Info, text);
+    ctx.note(EventTone::Info, text);
+    if let Some(text) = drain::awaited(ctx.model).filter(|_| mode == StopMode::Clean) {
+        ctx.note(EventTone::Info, text);
     }
     ctx.session.run.change = None;
     if ctx.session.run.take_next().is_some() || waiting {
-        ctx.note(Tone::Info, "the restart is called off");
+        ctx.note(EventTone::Info, "restart cancelled");
     }
     ctx.session.run.facts.blame(cause);
-    ctx.session.run.facts.asked = true;
+    ctx.session.run.facts.by_user = true;
     transition::order(ctx, mode);
     if waiting && transition::has_open_host(ctx) {
-        ctx.session.run.stage = Stage::Draining { began: ctx.now, next: None };
+        ctx.session.run.stage = RunStage::Draining { began: ctx.now, next: None };
     } else if waiting {
         // Nothing runs, so nothing has to be stopped.
         let ending = ctx.session.run.facts.ending();
@@ -58,9 +56,9 @@ fn stop_because(ctx: &mut Ctx<'_>, mode: StopMode, cause: Cause, text: String) -
     true
 }
 
-/// A new generation was asked for; `checked`: one in which ranks compare every collective before they begin
+/// A new generation was requested; `checked`: one in which ranks compare every collective before they begin
 /// it.
-pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) -> bool {
+pub(super) fn restart(ctx: &mut EventCtx<'_>, from: Option<String>, checked: bool) -> bool {
     if ctx.session.run.exited {
         return false;
     }
@@ -73,59 +71,63 @@ pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) ->
     }
     let how = if checked { " that checks every collective" } else { "" };
     let text = match &from {
-        Some(from) => format!("restart{how} from {from} asked for"),
-        None => format!("restart{how} from the beginning asked for"),
+        Some(from) => format!("restart{how} from {from} requested"),
+        None => format!("restart{how} from scratch requested"),
     };
-    if matches!(ctx.session.run.stage, Stage::Gathering { .. }) && is_launch(ctx) {
-        ctx.note(Tone::Warn, "nothing to restart: the run has not been launched");
+    if matches!(ctx.session.run.stage, RunStage::Gathering { .. }) && is_launch(ctx) {
+        ctx.note(EventTone::Warn, "nothing to restart: the run was not launched");
         return true;
     }
-    ctx.note(Tone::Info, text);
-    ctx.session.run.facts.asked = false;
+    ctx.note(EventTone::Info, text);
+    ctx.session.run.facts.by_user = false;
     match &mut ctx.session.run.stage {
-        Stage::Reserving { resume, .. } => *resume = from,
-        Stage::Waiting { until, next } => {
+        RunStage::Reserving { .. } => {
+            let from = transition::launched_from(ctx, from, None);
+            if let RunStage::Reserving { resume, .. } = &mut ctx.session.run.stage {
+                *resume = from;
+            }
+        }
+        RunStage::Waiting { until, next } => {
             *until = ctx.now;
             next.from = from;
         }
-        Stage::Gathering { next, .. } => *next = Some(Next { from, ..Next::default() }),
-        Stage::Launching | Stage::Running | Stage::Draining { .. } => {
+        RunStage::Gathering { next, .. } => {
+            *next = Some(PendingGeneration { from, ..PendingGeneration::default() })
+        }
+        RunStage::Launching | RunStage::Running | RunStage::Draining { .. } => {
             let next = ctx.session.run.take_next().unwrap_or_default();
-            ctx.session.run.drain(ctx.now, Some(Next { from, ..next }));
-            let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure | Cause::Stuck(_)));
+            ctx.session.run.drain(ctx.now, Some(PendingGeneration { from, ..next }));
+            let failed = matches!(ctx.session.run.facts.cause, Some(EndCause::Failure | EndCause::Stuck(_)));
             transition::order(ctx, if failed { StopMode::Terminate } else { StopMode::Clean });
         }
-        Stage::Over => policy::resume(ctx, Next { from, ..Next::default() }),
+        RunStage::Over => policy::resume(ctx, PendingGeneration { from, ..PendingGeneration::default() }),
     }
     true
 }
 
-/// The console leaves, the run goes on.
-pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
+/// The console detaches, the run keeps running.
+pub(super) fn detach(ctx: &mut EventCtx<'_>) -> bool {
     match ctx.session.run.stage {
-        Stage::Over => {
+        RunStage::Over => {
             let code = ctx.model.run.exit_code.unwrap_or(0);
             transition::leave(ctx, code);
         }
-        Stage::Gathering { .. } | Stage::Reserving { .. }
+        RunStage::Gathering { .. } | RunStage::Reserving { .. }
             if ctx.session.run.launch.is_none() && is_launch(ctx) =>
         {
             // Nothing runs yet, so there is nothing to come back to.
             return stop(ctx, StopMode::Clean, StopSource::Detach);
         }
-        Stage::Waiting { .. } => {
+        RunStage::Waiting { .. } => {
             return stop(ctx, StopMode::Clean, StopSource::Detach);
         }
-        Stage::Gathering { .. }
-        | Stage::Reserving { .. }
-        | Stage::Launching
-        | Stage::Running
-        | Stage::Draining { .. } => {
+        RunStage::Gathering { .. }
+        | RunStage::Reserving { .. }
+        | RunStage::Launching
+        | RunStage::Running
+        | RunStage::Draining { .. } => {
             let run = ctx.model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default();
-            ctx.note(
-                Tone::Info,
-                format!("detached; the run goes on. Come back with `rankdeck attach {run}`"),
-            );
+            ctx.note(EventTone::Info, format!("detached; the run keeps running (`rankdeck attach {run}`)"));
             for node in ctx.nodes() {
                 if ctx.host(node).machine.is_connected() {
                     ctx.send(node, ConsoleMessage::Detach);
@@ -139,48 +141,48 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
     true
 }
 
-/// Number of a look that a user asks for; those of the watch count from 1.
-const LOOK: u64 = 0;
+/// Number of an inspection that a user requests; those of the watch count from 1.
+const USER_REQUEST: u64 = 0;
 
-/// Asks a rank's agent for a close look; the answer is kept beside the rank.
-pub(super) fn look(ctx: &mut Ctx<'_>, rank: Rank) -> bool {
+/// Requests an inspection of a rank; the model keeps the reply.
+pub(super) fn request_inspection(ctx: &mut EventCtx<'_>, rank: Rank) -> bool {
     let Some(node) = ctx.model.ranks.get(rank.index()).map(|rank| rank.node) else { return false };
     if ctx.host(node).is_live() {
-        ctx.send(node, ConsoleMessage::Inspect { request: LOOK, ranks: vec![rank] });
+        ctx.send(node, ConsoleMessage::Inspect { request: USER_REQUEST, ranks: vec![rank] });
     }
     true
 }
 
 /// Asks a rank's agent to continue it.
-pub(super) fn resume(ctx: &mut Ctx<'_>, rank: Rank) -> bool {
+pub(super) fn resume(ctx: &mut EventCtx<'_>, rank: Rank) -> bool {
     let Some(node) = ctx.model.ranks.get(rank.index()).map(|rank| rank.node) else { return false };
     if ctx.host(node).is_live() {
-        ctx.note(Tone::Info, format!("rank {rank} is to be continued, asked for by key"));
+        ctx.note(EventTone::Info, format!("resuming rank {rank} on request"));
         ctx.send(node, ConsoleMessage::Continue { ranks: vec![rank] });
     }
     true
 }
 
 /// The user answered a link's question.
-pub(super) fn answer(ctx: &mut Ctx<'_>, node: NodeRank, answer: Option<String>) -> bool {
-    let asked = ctx.host(node).prompt.take().is_some();
-    if asked {
+pub(super) fn answer(ctx: &mut EventCtx<'_>, node: NodeRank, answer: Option<String>) -> bool {
+    let answered = ctx.host(node).prompt.take().is_some();
+    if answered {
         ctx.out.push(Effect::Link { node, command: LinkCommand::Answer(answer) });
     }
-    asked
+    answered
 }
 
 /// The console is to launch, not to attach.
-pub(super) fn is_launch(ctx: &Ctx<'_>) -> bool {
-    matches!(ctx.session.goal, crate::Goal::Launch(_))
+fn is_launch(ctx: &EventCtx<'_>) -> bool {
+    matches!(ctx.session.goal, Goal::Launch(_))
 }
 
 /// Keeps warnings from before the run, for the events pane and the summary at the end.
-pub(super) fn warned(ctx: &mut Ctx<'_>, lines: Vec<String>) -> bool {
+pub(super) fn warned(ctx: &mut EventCtx<'_>, lines: Vec<String>) -> bool {
     let room = WARNINGS.saturating_sub(ctx.model.run.warnings.len());
     ctx.model.drops.history += lines.len().saturating_sub(room) as u64;
     for line in lines.into_iter().take(room) {
-        ctx.note(Tone::Warn, line.clone());
+        ctx.note(EventTone::Warn, line.clone());
         ctx.model.run.warnings.push(words::clip(&line, 400));
     }
     true

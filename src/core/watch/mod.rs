@@ -1,411 +1,289 @@
-//! Verdicts: which rank or host is in trouble, with evidence. Pure.
+//! Detects stuck, failed, slow and diverging ranks and explains each finding as a verdict.
 //!
-//! Owner: `update`. Two sources: facts (a death, differing weights) that records bring, and conditions that
-//! are looked at again at each tick.
+//! Data flows one way, through four stages; a stage imports only the stages before it:
 //!
-//! Map: `track` remembers ranks between samples, `pace` learns what is usual, `rank_view` is one rank now;
-//! `waits` follows the frontier of every group to the guilty ranks, `disagree` finds the rank that left the
-//! common order, `replicas` compares the weights of scripts, `cause` finds the reason, `obstacle` names what
-//! it is blocked on, `shortage` tells ranks that get no core, and `weigh` decides what is said; `hosts`,
-//! `network` and `slow` look at silent hosts, connections and stragglers, `quota` at CPU quotas; `devices` at
-//! interfaces and GPUs; `looks` asks agents about suspects; `evidence` and `facts` put it into words, `draft`
-//! is all of a verdict but its card, and `card_builder` makes that; `incidents` keeps what holds and what was
-//! told, and `post_mortem` compares last words.
+//! 1. [`history`] remembers each rank and host between samples, and shows each rank as it is now (a
+//!    `RankView`: its history plus its latest sample, with lookups).
+//! 2. [`patterns`] compares ranks: waits, differing calls and weights, stragglers, packet loss, a stall of
+//!    the run.
+//! 3. [`assess`] decides what is wrong: a `Finding` with reason, severity and confidence. It also names the
+//!    ranks to inspect.
+//! 4. [`report`] describes a finding: evidence, sentence, advice. The result is a [`VerdictReport`].
+//!
+//! [`Detector`] drives the stages at each tick, and [`verdict_store`] keeps the verdicts and returns what
+//! changed. A verdict has one of two sources: facts (a death, differing weights) that records bring, and
+//! conditions that are assessed again at each tick.
 //!
 //! Invariants:
-//! - One incident per root: a death, a frozen process or a silent host explains the waits of the
-//!   others.
+//! - One verdict per root cause: a death, a frozen process or a silent host explains the waits of the others.
 //! - WATCH-2: only ages measured on one host's own clock decide; ages of different hosts are never
 //!   subtracted.
-//! - A verdict is told when it appears or changes its severity or reason, once more when a close
-//!   look at its rank has come, and once more, `cleared`, when it is gone.
-//! - WATCH-3: detection never acts. The policy is applied by `update`, to red verdicts on living ranks that
-//!   are certain, as the row of their reason says. Certain is what the kernel or other ranks prove; silence
-//!   alone is `likely` for ever, unless `watch.silence_is_stuck_s` says otherwise.
-//! - Red needs two samples a second apart without any progress, except for hard facts and differing
-//!   calls.
+//! - A verdict is reported when it appears or changes its severity or reason, again when an inspection of its
+//!   rank has arrived, and again, `cleared`, when it no longer holds.
+//! - WATCH-3: detection never acts. `update` applies the policy, to critical verdicts on live ranks that are
+//!   certain, as the row of their reason defines. Certain is what the kernel or other ranks prove; silence
+//!   alone stays `likely`, unless `watch.silence_is_stuck_s` is set. The iterations of a script are a guess
+//!   of its hook and prove nothing (DISAGREE-1).
+//! - A critical verdict needs two samples a second apart without any progress, except for hard facts and
+//!   differing calls.
 #![deny(clippy::wildcard_enum_match_arm)]
 
-mod card_builder;
-mod cause;
-mod devices;
-mod disagree;
-mod draft;
-mod evidence;
-mod facts;
-mod gauges;
-mod hosts;
-mod incidents;
-mod learning;
-mod looks;
-mod movement;
-mod network;
-mod obstacle;
-mod pace;
-mod post_mortem;
-mod program;
-mod quota;
-mod rank_view;
-mod replicas;
-mod shortage;
-mod slow;
-mod stages;
-mod standstill;
-pub(crate) mod track;
-mod waits;
-mod weigh;
+mod assess;
+pub(crate) mod history;
+mod patterns;
+mod report;
+mod verdict_store;
 
-pub(crate) use card_builder::seen;
-pub(crate) use facts::{Death, dead, drift, totals_differ};
-pub(crate) use incidents::{Change, Occurrence};
-pub(crate) use looks::LookRequest;
+pub(crate) use assess::finding::AbnormalExit;
+pub(crate) use history::inspections::InspectRequest;
+pub(crate) use report::builder::describe_inspection;
+pub(crate) use report::facts::{dead, drift, totals_differ};
+pub(crate) use verdict_store::{RecordedTime, VerdictChange};
 
-use crate::limits::Limits;
-use crate::model::{HostModel, Model, RankLife, RankModel};
-use crate::pace_history::PaceHistory;
-use crate::reason::{Bounds, Reason};
-use crate::report::{Severity, VerdictKind, VerdictReport};
-use devices::Devices;
-use evidence::Snapshot;
-use hosts::Beats;
-use incidents::{Incidents, Key};
-use looks::Looks;
-use pace::Pace;
-use post_mortem::PostMortem;
-use rank_view::{HostView, RankView};
+use crate::limits::TimeLimits;
+use crate::model::Model;
+use crate::reason::{ConfidenceBounds, Severity, VerdictKind};
+use crate::report::VerdictReport;
+use assess::finding::Finding;
+use assess::late_rank;
+use assess::stages::{self, PostMortem};
+use history::hosts::{DeviceHealth, HostHeartbeats};
+use history::inspections::InspectionLog;
+use history::movement;
+use history::run_view::{Memory, RunView, fresh_hosts, living};
+use history::silence::{PaceHistory, SilenceModel};
+use patterns::learning;
+use patterns::replicas::Replicas;
+use patterns::stall::StallDetector;
+use patterns::stragglers::{self, Straggler};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::HostSample;
 use rankdeck_types::ids::{NodeRank, Rank};
-use replicas::Replicas;
+use report::{evidence, facts};
 use serde::{Deserialize, Serialize};
-use slow::Straggler;
-use standstill::Standstill;
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use track::Track;
+use verdict_store::{VerdictKey, VerdictStore};
 
-/// Milliseconds for which a process must be seen stopped, or a link down.
-const FROZEN_MS: u64 = 1_000;
-/// Milliseconds without a message after which a host's samples are too old to compare.
-const FRESH_MS: u64 = 3_000;
-/// Milliseconds for which a straggler is shown after it was last seen to be one.
-const SLOW_HOLD_MS: u64 = 10_000;
-
-/// All verdicts of a generation.
+/// All verdicts of a generation, and what is remembered to find them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Watch {
-    /// What is usual; kept over generations, so that a restart begins with what was learnt.
-    pace: Pace,
-    looks: Looks,
-    incidents: Incidents,
-    devices: Devices,
-    beats: Beats,
-    slow: Option<(Straggler, u64)>,
-    standstill: Standstill,
+pub(crate) struct Detector {
+    /// How long a silence is usual; kept over generations, so that a restart starts with what was learned.
+    #[serde(rename = "pace")]
+    silence: SilenceModel,
+    #[serde(rename = "looks")]
+    inspections: InspectionLog,
+    #[serde(rename = "incidents")]
+    verdicts: VerdictStore,
+    devices: DeviceHealth,
+    #[serde(rename = "beats")]
+    heartbeats: HostHeartbeats,
+    /// The latest straggler, and when it was seen on the awake clock.
+    #[serde(rename = "slow")]
+    straggler: Option<(Straggler, u64)>,
+    #[serde(rename = "standstill")]
+    stall: StallDetector,
     post_mortem: PostMortem,
     replicas: Replicas,
 }
 
-impl Watch {
-    /// A new generation: what was told is cleared by the next [`Watch::changes`].
+impl Detector {
+    /// Starts a new generation; the next [`Detector::changes`] clears the reported verdicts.
     pub fn reset(&mut self) {
-        self.looks = Looks::default();
-        self.incidents.reset();
-        (self.devices, self.beats) = (Devices::default(), Beats::default());
-        (self.slow, self.post_mortem) = (None, PostMortem::NobodyDied);
-        (self.replicas, self.standstill) = (Replicas::default(), Standstill::default());
+        let silence = std::mem::take(&mut self.silence);
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        verdicts.reset();
+        *self = Detector { silence, verdicts, ..Detector::default() };
     }
 
-    /// Takes a host's gauges of the present generation.
+    /// Takes a host's sample of the current generation.
     pub fn observe(&mut self, model: &mut Model, node: NodeRank, sample: &HostSample) {
         for rank in &sample.ranks {
             let known = model.ranks.get_mut(rank.rank.index()).filter(|known| known.node == node);
-            let Some(track) = known.map(|known| &mut known.track) else { continue };
-            track.observe(sample, rank, &mut self.pace);
-            if track.still_ms() == 0 {
-                self.looks.moved(rank.rank);
+            let Some(history) = known.map(|known| &mut known.watch_history) else { continue };
+            history.observe(sample, rank, &mut self.silence);
+            if history.still_ms() == 0 {
+                self.inspections.on_progress(rank.rank);
             }
         }
-        self.beats.heard(node, sample.mono_ms);
+        self.heartbeats.record_heartbeat(node, sample.mono_ms);
         self.devices.observe(node, sample);
     }
 
-    /// What is usual in this run, as far as it was learnt.
-    pub fn learnt(&self) -> PaceHistory {
-        self.pace.history()
+    /// Takes the reply to an inspection request.
+    pub fn on_inspection(&mut self, inspection: Inspection) {
+        self.inspections.on_reply(inspection);
     }
 
-    /// Takes over what an earlier console learnt about this run.
+    /// Returns what was learned about usual silences.
+    pub fn pace_history(&self) -> PaceHistory {
+        self.silence.history()
+    }
+
+    /// Takes over what an earlier console learned about this run.
     pub fn recall(&mut self, history: &PaceHistory) {
-        self.pace.recall(history);
+        self.silence.recall(history);
     }
 
-    /// A fact that stays until it is taken back.
-    pub fn fact(&mut self, rank: Option<Rank>, verdict: VerdictReport, happened: Occurrence) {
-        self.incidents.fact(rank, verdict, Some(happened));
+    /// Adds a fact that stays until it is withdrawn.
+    pub fn add_fact(&mut self, rank: Option<Rank>, verdict: VerdictReport, happened: RecordedTime) {
+        self.verdicts.add_fact(rank, verdict, Some(happened));
     }
 
-    /// Looks at whether the run learns.
-    pub fn learning(&mut self, model: &Model) {
-        let verdict = learning::look(model);
-        // The words of one that stands may change with every value; what was told at first stays.
-        if self.incidents.reason(VerdictKind::Learning) != verdict.as_ref().map(|now| now.reason_code) {
-            self.take_back(VerdictKind::Learning);
-            if let Some(verdict) = verdict {
-                self.incidents.fact(verdict.rank, verdict, None);
+    /// Withdraws all facts of a kind.
+    pub fn withdraw(&mut self, kind: VerdictKind) {
+        self.verdicts.withdraw(kind);
+    }
+
+    /// Checks whether the run learns.
+    pub fn check_learning(&mut self, model: &Model) {
+        let issue = learning::find_issue(model);
+        // The words of an issue may change with every value; those first reported stay.
+        if self.verdicts.reason(VerdictKind::Learning) != issue.as_ref().map(|issue| issue.reason) {
+            self.withdraw(VerdictKind::Learning);
+            if let Some(issue) = issue {
+                let verdict = facts::learning(model, issue);
+                self.verdicts.add_fact(verdict.rank, verdict, None);
             }
         }
     }
 
-    /// Takes a kind of fact back.
-    pub fn take_back(&mut self, kind: VerdictKind) {
-        self.incidents.take_back(kind);
-    }
-
-    /// The living rank that a red verdict blames. A rank that fails because of a wait is its victim.
+    /// Returns the live rank that a critical verdict names as the culprit. A rank that fails because of a
+    /// wait is a secondary failure.
     pub fn root(&self) -> Option<Rank> {
-        self.incidents.root()
+        self.verdicts.root()
     }
 
-    /// What changed since the last call, in the order to tell it: worst news first, cleared ones last.
-    pub fn changes(&mut self) -> Vec<Change> {
-        self.incidents.changes()
+    /// Returns what changed since the last call, in the order to report it: most severe first, cleared ones
+    /// last.
+    pub fn changes(&mut self) -> Vec<VerdictChange> {
+        self.verdicts.changes()
     }
 
-    /// Present verdicts, worst first.
-    pub fn present(&self) -> Vec<VerdictReport> {
-        self.incidents.present()
+    /// Returns the current verdicts, most severe first.
+    pub fn current(&self) -> Vec<VerdictReport> {
+        self.verdicts.current()
     }
 
-    /// A close look came back.
-    pub fn looked(&mut self, inspection: Inspection) {
-        self.looks.answered(inspection);
-    }
-
-    fn views<'a>(&'a self, model: &'a Model, fresh: &[bool], limits: &Limits) -> Vec<RankView<'a>> {
-        let mut on_gpus: BTreeMap<(NodeRank, u32), usize> = BTreeMap::new();
-        for rank in &model.ranks {
-            rank.gpu.into_iter().for_each(|gpu| *on_gpus.entry((rank.node, gpu)).or_default() += 1);
-        }
-        let mut usual = self.pace.thresholds(limits);
-        let view = |rank: &'a RankModel| {
-            let track = &rank.track;
-            let (left, died) = match &rank.life {
-                RankLife::Exited(exit) if exit.is_success() => (true, false),
-                RankLife::Exited(_) => (false, true),
-                RankLife::Pending => return None,
-                RankLife::Spawned | RankLife::Joined | RankLife::Finished => (false, false),
-            };
-            let sample = rank.sample.as_ref()?;
-            let host = model.hosts.get(rank.node.index()).and_then(|host| host.sample.as_ref());
-            let gone = left || died;
-            let look = self.looks.latest(rank.rank);
-            let began_ms = look.map(|look| look.began_ms).filter(|at| *at > 0);
-            let view = RankView {
-                rank: rank.rank,
-                node: rank.node,
-                sample,
-                fresh: !gone && fresh.get(rank.node.index()).copied().unwrap_or(false),
-                left,
-                died,
-                still_ms: track.still_ms(),
-                halted_ms: track.stopped_ms().into_iter().chain(track.frozen_ms()).max(),
-                blocked_ms: track.blocked_ms(),
-                idle_ms: track.idle_ms(),
-                longest_pause_ms: track.longest_pause_ms(),
-                ended_before: track.ended_before(),
-                usual_helpers: track.usual_helpers(),
-                usual_io: track.usual_io(),
-                track,
-                movement: OnceCell::new(),
-                threshold: usual.of(rank_view::silence_kind(sample)),
-                groups: rank_view::groups(sample),
-                host: host.map_or(HostView::default(), |host| HostView {
-                    flaps: self.devices.flaps(rank.node, host.mono_ms),
-                    ..HostView::of(host)
-                }),
-                gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
-                gpu_is_shared: rank.gpu.is_some_and(|gpu| on_gpus.get(&(rank.node, gpu)) > Some(&1)),
-                look,
-                look_age_ms: began_ms.map_or(0, |at| track.mono_ms.saturating_sub(at)),
-                function_before: self.looks.function_before(rank.rank),
-                storage_before: self.looks.storage_before(rank.rank),
-                latest: look,
-                sockets_before: self.looks.before(rank.rank),
-            };
-            Some(view.or_earlier(self.looks.waiting(rank.rank)))
-        };
-        model.ranks.iter().filter_map(view).collect()
-    }
-
-    /// Looks at all conditions, and says which ranks to look at closely.
-    pub fn evaluate(&mut self, model: &Model, awake_ms: u64, limits: &Limits) -> Vec<LookRequest> {
-        let fresh: Vec<bool> = model.hosts.iter().map(|host| is_fresh(host, awake_ms, limits)).collect();
-        let living = living(model);
-        self.replicas.compare(&living);
-        model.hosts.iter().for_each(|host| self.beats.look(host));
-        self.weights(model);
-        let mut standstill = std::mem::take(&mut self.standstill);
-        let views = self.views(model, &fresh, limits);
-        let snapshot = Snapshot { model, views: &views };
-        let detections = self
-            .silent_hosts(&snapshot, awake_ms, limits)
-            .chain(self.devices.dead_links(&snapshot))
-            .chain(halted(&snapshot))
-            .chain(self.devices.broken_gpus(&snapshot))
-            .chain(waits(&snapshot, limits))
-            .chain(shifted(&snapshot, &living))
-            .chain(weigh::alone(&snapshot, &living, model.ranks.len()).map(Detection::of))
-            .chain(stages::look(&snapshot, model, &fresh, limits));
-        let mut found: BTreeMap<Key, VerdictReport> = BTreeMap::new();
-        let mut suspects: Vec<Rank> = Vec::new();
-        for detection in detections {
-            suspects.extend(detection.suspects);
-            if let Some(verdict) = detection.verdict {
-                found.insert((verdict.verdict, verdict.rank, detection.node), verdict);
+    /// Assesses all conditions and returns the inspections to request.
+    pub fn evaluate(&mut self, model: &Model, awake_ms: u64, limits: &TimeLimits) -> Vec<InspectRequest> {
+        // History.
+        let histories = living(model);
+        self.replicas.compare(&histories);
+        model.hosts.iter().for_each(|host| self.heartbeats.record_link(host));
+        self.check_weights(model);
+        let memory =
+            Memory { silence: &self.silence, inspections: &self.inspections, devices: &self.devices };
+        let run = RunView::new(model, memory, fresh_hosts(model, awake_ms, limits), limits);
+        // Patterns and findings.
+        let mut findings = assess::assess(&run, &self.heartbeats, &self.devices, awake_ms, limits);
+        if findings.found.is_empty() {
+            if let Some(stall) = self.stall.observe(&run, awake_ms, limits) {
+                let stalled = assess::stall(&run, stall);
+                findings.found.extend(stalled.found);
+                findings.suspects.extend(stalled.suspects);
             }
-        }
-        if found.is_empty() {
-            let detection = standstill.look(&snapshot, awake_ms, limits).unwrap_or_default();
-            suspects.extend(detection.suspects);
-            found.extend(detection.verdict.map(|verdict| ((verdict.verdict, verdict.rank, None), verdict)));
         } else {
-            standstill.interrupt();
+            self.stall.interrupt();
         }
-        let slow = slow::look(&living, &views).map(|slow| (slow, awake_ms)).or_else(|| self.slow.clone());
-        let slow = slow.filter(|(_, seen)| awake_ms.saturating_sub(*seen) < SLOW_HOLD_MS);
-        if let Some((slow, _)) = &slow
-            && !found.values().any(|verdict| verdict.severity == Severity::Red)
+        let straggler = stragglers::find_straggler(&histories, &run.views);
+        self.straggler = straggler
+            .map(|straggler| (straggler, awake_ms))
+            .or_else(|| self.straggler.take())
+            .filter(|(_, seen)| awake_ms.saturating_sub(*seen) < stragglers::HOLD_MS);
+        // Verdicts.
+        let mut verdicts: BTreeMap<VerdictKey, VerdictReport> = BTreeMap::new();
+        for finding in findings.found {
+            let verdict = evidence::verdict(&run, &finding);
+            verdicts.insert((verdict.verdict, verdict.rank, finding.node()), verdict);
+        }
+        if let Some((straggler, _)) = &self.straggler
+            && !verdicts.values().any(|verdict| verdict.severity == Severity::Red)
         {
-            let verdict = snapshot.straggler(slow);
-            // Of a rank that is late right now, that is told.
-            found.entry((verdict.verdict, verdict.rank, None)).or_insert(verdict);
+            let verdict = evidence::verdict(&run, &Finding::Straggler(straggler.clone()));
+            // A verdict that the rank is late right now wins.
+            verdicts.entry((verdict.verdict, verdict.rank, None)).or_insert(verdict);
         }
-        let wanted = answering(&snapshot, &suspects);
-        let old: Vec<Rank> =
-            views.iter().filter(|view| cause::wants_look(view, limits)).map(|view| view.rank).collect();
-        for verdict in found.values_mut() {
-            let lasted_ms = (verdict.latency_s * 1000.0) as u64;
-            let silent_ms = verdict.card.guilty.as_ref().and_then(|side| side.silent_ms).unwrap_or(lasted_ms);
-            let bounds = Bounds { budget_ms: limits.rank0, silent_ms, silence_ms: limits.silence };
-            let policy = verdict.reason_code.row().policy;
-            verdict.confidence = policy.confidence(verdict.confidence, lasted_ms, bounds);
-        }
-        self.slow = slow;
-        self.standstill = standstill;
-        self.incidents.hold(found, awake_ms);
-        old.iter().for_each(|rank| self.looks.again(*rank));
-        self.looks.ask(&wanted, awake_ms)
+        verdicts.values_mut().for_each(|verdict| apply_policy(&run, verdict, limits));
+        let suspects = run.inspectable(&findings.suspects);
+        let stale: Vec<Rank> = run
+            .views
+            .iter()
+            .filter(|view| late_rank::needs_inspection(view, limits))
+            .map(|view| view.rank)
+            .collect();
+        self.verdicts.hold(verdicts, awake_ms);
+        stale.iter().for_each(|rank| self.inspections.expire(*rank));
+        self.inspections.request(&suspects, awake_ms)
     }
 
-    /// Weights of scripts that differ or are no numbers: facts, as for the built-in trainer.
-    fn weights(&mut self, model: &Model) {
+    /// Weights of scripts that differ, or contain NaN or Inf: facts, as for the built-in trainer.
+    fn check_weights(&mut self, model: &Model) {
         let odd = |ranks: &[Rank]| if let [rank] = ranks { Some(*rank) } else { None };
         if let Some(found) = self.replicas.not_finite().cloned() {
-            self.incidents.only_fact(odd(&found.ranks), facts::not_finite(model, &found));
+            self.verdicts.only_fact(odd(&found.ranks), facts::not_finite(model, &found));
         } else if let Some(drift) = self.replicas.drift() {
-            self.incidents.only_fact(drift.odd().first().copied(), facts::replicas_differ(model, &drift));
+            self.verdicts.only_fact(drift.odd().first().copied(), facts::replicas_differ(model, &drift));
         }
     }
 
-    /// Hosts that say nothing.
-    fn silent_hosts(
-        &self,
-        snapshot: &Snapshot<'_>,
+    fn run_after_exit<'a>(&'a self, model: &'a Model, limits: &TimeLimits) -> RunView<'a> {
+        let memory =
+            Memory { silence: &self.silence, inspections: &self.inspections, devices: &self.devices };
+        RunView::new(model, memory, Vec::new(), limits)
+    }
+
+    /// Finds the rank that exited with code 0 and broke `victim`'s connection; its verdict becomes a fact.
+    pub fn left_early(
+        &mut self,
+        model: &Model,
+        victim: Rank,
+        limits: &TimeLimits,
+        happened: RecordedTime,
+    ) -> Option<(Rank, String)> {
+        let run = self.run_after_exit(model, limits);
+        let verdict = evidence::verdict(&run, &stages::left_early(&run, victim)?);
+        let (rank, text) = (verdict.rank?, verdict.reason.clone());
+        self.verdicts.add_fact(Some(rank), verdict, Some(happened));
+        Some((rank, text))
+    }
+
+    /// A rank died: for a while, the last calls of all ranks are compared.
+    pub fn on_death(&mut self, awake_ms: u64) {
+        self.post_mortem.on_death(awake_ms);
+    }
+
+    /// After a death: finds the rank that left the common order of collectives, by the last calls of all
+    /// ranks. It is returned once. Its verdict becomes a fact, and the other deaths become secondary
+    /// failures.
+    pub fn post_mortem(
+        &mut self,
+        model: &Model,
         awake_ms: u64,
-        limits: &Limits,
-    ) -> impl Iterator<Item = Detection> {
-        snapshot.model.hosts.iter().filter_map(move |host| {
-            // The other ranks moved lately, and long after this host was heard last.
-            let silence = awake_ms.saturating_sub(host.machine.heard);
-            let moves = |view: &RankView<'_>| {
-                view.node != host.node_rank
-                    && view.fresh
-                    && view.still_ms < limits.behind
-                    && silence >= view.still_ms.saturating_add(hosts::ALIVE_MS)
-                    && !view.groups.is_empty()
-            };
-            let others = silence >= hosts::ALIVE_MS && snapshot.views.iter().any(moves);
-            let verdict = hosts::lost(snapshot, host, awake_ms, limits, others, &self.beats)?;
-            Some(Detection { node: Some(host.node_rank), ..Detection::of(verdict) })
-        })
+        limits: &TimeLimits,
+    ) -> Option<(Rank, String)> {
+        self.post_mortem.is_open(awake_ms).then_some(())?;
+        let mut run = self.run_after_exit(model, limits);
+        run.views.iter_mut().for_each(|view| view.died = true);
+        let mismatch = stages::first_mismatch(&run)?;
+        let rank = mismatch.rank?;
+        let verdict = evidence::verdict(&run, &Finding::Mismatch { mismatch, waited_ms: 0 });
+        self.post_mortem = PostMortem::Found;
+        self.verdicts.deaths_follow_from(rank);
+        let text = verdict.reason.clone();
+        let death = self.verdicts.first_death();
+        self.verdicts.add_fact(Some(rank), verdict, death);
+        Some((rank, text))
     }
 }
 
-/// What a detector has found.
-#[derive(Debug, Default)]
-struct Detection {
-    /// The host that the verdict is about, where it is about one.
-    node: Option<NodeRank>,
-    verdict: Option<VerdictReport>,
-    /// Ranks that are worth a close look, in order of weight.
-    suspects: Vec<Rank>,
-}
-
-impl Detection {
-    fn of(verdict: VerdictReport) -> Detection {
-        Detection { verdict: Some(verdict), ..Detection::default() }
-    }
-}
-
-/// Ranks whose processes run and have been heard of.
-fn living(model: &Model) -> Vec<(Rank, &Track)> {
-    let lives = |rank: &&RankModel| {
-        !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending) && rank.track.mono_ms > 0
-    };
-    model.ranks.iter().filter(lives).map(|rank| (rank.rank, &rank.track)).collect()
-}
-
-/// The host was heard of lately.
-fn is_fresh(host: &HostModel, awake_ms: u64, limits: &Limits) -> bool {
-    host.is_live() && awake_ms.saturating_sub(host.machine.heard) < FRESH_MS.min(limits.lost.max(1))
-}
-
-/// Processes that are stopped, held or frozen.
-fn halted(snapshot: &Snapshot<'_>) -> impl Iterator<Item = Detection> {
-    snapshot.answering().filter_map(|view| {
-        let ms = view.halted_ms.filter(|ms| *ms >= FROZEN_MS)?;
-        let rank = snapshot.model.ranks.get(view.rank.index())?;
-        let reason = match view.sample.state {
-            't' => Reason::Debugger,
-            'T' => Reason::Stopped,
-            _ => Reason::CgroupFrozen,
-        };
-        let verdict = snapshot.halted(rank, reason, ms);
-        Some(Detection { suspects: vec![view.rank], ..Detection::of(verdict) })
-    })
-}
-
-/// Who holds up whom.
-fn waits(snapshot: &Snapshot<'_>, limits: &Limits) -> impl Iterator<Item = Detection> {
-    // A death explains every wait that follows from it.
-    let dead = snapshot.views.iter().any(|view| view.died);
-    waits::look(snapshot.views).into_iter().map(move |finding| Detection {
-        node: None,
-        verdict: weigh::waiting(snapshot, &finding, limits, dead),
-        suspects: weigh::suspicious(snapshot, &finding),
-    })
-}
-
-/// Ranks whose iterations begin at another number of collectives than the others'.
-fn shifted(snapshot: &Snapshot<'_>, living: &[(Rank, &Track)]) -> impl Iterator<Item = Detection> {
-    let what = disagree::iterations(living).or_else(|| disagree::missed_steps(snapshot.views, living));
-    what.into_iter().map(|what| Detection {
-        suspects: vec![what.odd.first().copied().unwrap_or_default(), what.other],
-        ..Detection::of(snapshot.disagree(&what, 0))
-    })
-}
-
-/// Those of the suspects that can be looked at, once each.
-fn answering(snapshot: &Snapshot<'_>, suspects: &[Rank]) -> Vec<(NodeRank, Rank)> {
-    let mut wanted: Vec<(NodeRank, Rank)> = Vec::new();
-    for rank in suspects {
-        let view = snapshot.view(*rank).filter(|view| view.fresh && view.alive());
-        if let Some(view) = view.filter(|view| !wanted.contains(&(view.node, view.rank))) {
-            wanted.push((view.node, view.rank));
-        }
-    }
-    wanted
+/// Sets how sure a verdict is, by how long it has lasted and how long its culprit has been silent.
+fn apply_policy(run: &RunView<'_>, verdict: &mut VerdictReport, limits: &TimeLimits) {
+    let lasted_ms = (verdict.latency_s * 1000.0) as u64;
+    let sample = verdict.rank.and_then(|rank| run.model.ranks.get(rank.index())?.sample.as_ref());
+    let silent_ms = sample.and_then(movement::silence).unwrap_or(lasted_ms);
+    let bounds = ConfidenceBounds { budget_ms: limits.rank0, silent_ms, silence_ms: limits.silence };
+    let policy = verdict.reason_code.row().policy;
+    verdict.confidence = policy.confidence(verdict.confidence, lasted_ms, bounds);
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Acrobot-v1 as Gymnasium 1.x computes it (Sutton 1996; Sutton and Barto's book): two links, a motor between
 //! them, swing the tip up.
 //!
-//! Owner: the vector environment that steps it (CLASSIC-1 and 2). Fourth-order Runge-Kutta in f64. The state
-//! after a reset is rounded to f32, and its observation is made of f32 sines and cosines; both are f64 after
-//! the first step. 500 steps.
+//! Fourth-order Runge-Kutta in f64. The state after a reset is rounded to f32, and its observation is made of
+//! f32 sines and cosines; both are f64 after the first step. 500 steps.
 
 use super::{ClassicTask, TaskStep, pow2};
 use crate::ActionSpace;
@@ -22,7 +21,7 @@ pub struct Acrobot {
     fresh: bool,
 }
 
-/// Time derivative of the state under a torque: the book's equations. Links are 1 m and 1 kg, their centres
+/// Time derivative of the state under a torque: the book's equations. Links are 1 m and 1 kg, their centers
 /// of mass in the middle, their moments of inertia 1.
 fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64) -> [f64; 4] {
     let (cos2, sin2) = (theta2.cos(), theta2.sin());

@@ -1,8 +1,8 @@
 //! CartPole-v0 and CartPole-v1 as Gymnasium 1.x computes them (Barto, Sutton, Anderson 1983; Euler steps of
 //! 0.02 s).
 //!
-//! Owner: the vector environment that steps it (CLASSIC-1 and 2). State is f64, observations are the state
-//! cast to f32, squares are `x * x` (Gymnasium writes `np.square`). Limits: 200 steps in v0, 500 in v1.
+//! State is f64, observations are the state cast to f32, squares are `x * x` (Gymnasium writes `np.square`).
+//! Limits: 200 steps in v0, 500 in v1.
 
 use super::{ClassicTask, TaskStep};
 use crate::ActionSpace;

@@ -1,8 +1,7 @@
-//! `rankdeck/Constant-v0`: one observation, reward 1 for every step, no end but the time limit (10 steps).
+//! `rankdeck/Constant-v0`: one observation, reward 1 for every step, ended by the time limit only (10 steps).
 //!
-//! Owner: tests of learners. A learner that bootstraps truncated episodes finds the value `1 / (1 - gamma)`;
-//! one that takes truncation for termination finds a value bounded by the limit. It is not one of
-//! Gymnasium's.
+//! A learner that bootstraps truncated episodes finds the value `1 / (1 - gamma)`; one that takes truncation
+//! for termination finds a value bounded by the limit. It is not one of Gymnasium's.
 
 use super::{ClassicTask, TaskStep};
 use crate::ActionSpace;

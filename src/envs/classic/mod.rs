@@ -1,8 +1,7 @@
-//! Classic control, computed in Rust as Gymnasium 1.x computes it, many environments stepped together.
+//! Classic control in Rust, bit-equal to Gymnasium 1.x; many environments step together.
 //!
-//! Owner: the collector of a rank. A [`ClassicTask`] is the physics of one environment without time limit,
-//! random stream or bookkeeping; [`ClassicVector`] adds those for all kinds alike. Nothing is allocated per
-//! step.
+//! A [`ClassicTask`] is the physics of one environment without time limit, random stream or bookkeeping;
+//! [`ClassicVector`] adds those for all kinds alike. Nothing is allocated per step.
 //!
 //! Invariants, besides those of every [`VectorEnv`]:
 //! - CLASSIC-1: states, observations, rewards, ends and resets are bit-equal to `gymnasium.make(id)` with the
@@ -11,14 +10,16 @@
 //! - CLASSIC-2: the time limit truncates at exactly `limit` steps; an end in that very step is both
 //!   terminated and truncated.
 
-pub mod acrobot;
+mod acrobot;
 pub mod cartpole;
-pub mod constant;
-pub mod mountain_car;
+mod constant;
+mod mountain_car;
 pub mod pendulum;
 
-use super::{ActionSpace, Actions, EnvError, Episode, Observations, Spec, StepOutcome, Streams, VectorEnv};
-use super::{ObservationBuffer, ObservationType};
+use super::{
+    ActionSpace, Actions, EnvError, Episode, ObservationBuffer, ObservationType, Observations, Spec,
+    StepOutcome, Streams, VectorEnv,
+};
 use acrobot::Acrobot;
 use cartpole::CartPole;
 use constant::Constant;
@@ -30,14 +31,14 @@ use std::hint::black_box;
 
 /// What one action led to.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TaskStep {
+pub(crate) struct TaskStep {
     pub reward: f64,
     /// The task itself ended.
     pub terminated: bool,
 }
 
 /// The type of a task's actions: `i64` where they are discrete, `f32` where they are one number.
-pub trait TaskAction: Copy + Send + 'static {
+pub(crate) trait TaskAction: Copy + Send + 'static {
     /// The actions, if they are of this type.
     fn all(actions: Actions<'_>) -> Option<&[Self]>;
     /// May be applied in this space.
@@ -71,7 +72,7 @@ impl TaskAction for f32 {
 }
 
 /// The physics of one environment.
-pub trait ClassicTask: Clone + Send {
+pub(crate) trait ClassicTask: Clone + Send {
     /// Type of its actions.
     type Action: TaskAction;
     /// Numbers in an observation.
@@ -163,7 +164,7 @@ struct Slot<T> {
 }
 
 /// Environments of one kind.
-pub struct ClassicVector<T> {
+pub(crate) struct ClassicVector<T> {
     id: String,
     limit: u64,
     streams: Streams,
@@ -184,11 +185,11 @@ impl<T: ClassicTask> ClassicVector<T> {
             spec: spec::<T>(),
             observations: vec![0.0; envs * T::OBSERVATION],
         };
-        this.begin();
+        this.start_episodes();
         this
     }
 
-    fn begin(&mut self) {
+    fn start_episodes(&mut self) {
         let rows = self.observations.chunks_exact_mut(T::OBSERVATION);
         for (index, (slot, observation)) in self.slots.iter_mut().zip(rows).enumerate() {
             slot.random = Generator::from_words(&self.streams.words(index));
@@ -220,7 +221,7 @@ impl<T: ClassicTask> VectorEnv for ClassicVector<T> {
         let envs = self.slots.len();
         let Some(actions) = <T::Action as TaskAction>::all(actions).filter(|actions| actions.len() == envs)
         else {
-            return Err(self.refuse(format!("actions of another kind or number than {envs} were given")));
+            return Err(self.refuse(format!("expected {envs} actions of this environment's kind")));
         };
         if let Some(index) = actions.iter().position(|action| !action.fits(&self.spec.actions)) {
             return Err(self.refuse(format!("the action for environment {index} is not in its action space")));
@@ -259,7 +260,7 @@ impl<T: ClassicTask> VectorEnv for ClassicVector<T> {
     }
 
     fn reset(&mut self) -> Result<(), EnvError> {
-        self.begin();
+        self.start_episodes();
         Ok(())
     }
 
@@ -296,5 +297,144 @@ impl<T: ClassicTask> VectorEnv for ClassicVector<T> {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
-mod tests;
+mod tests {
+    use super::super::{EnvPurpose, make_vector};
+    use super::*;
+    use rankdeck_kernel::seeds::Seeds;
+    use rankdeck_types::experiment::{Env, EnvWorker};
+
+    fn vector(id: &str, envs: usize, first: u32, seed: u64) -> Box<dyn VectorEnv> {
+        make_vector(&Env::new(id, 1), envs, first, &Seeds::new(seed), 0, EnvPurpose::Train).unwrap()
+    }
+
+    /// Some actions that depend on the step and the environment.
+    fn act(env: &mut dyn VectorEnv, step: usize, outcome: &mut StepOutcome) {
+        let number = |i: usize| (step * 7 + i * 3) / 5;
+        match env.spec().actions.clone() {
+            ActionSpace::Discrete { n } => {
+                let actions: Vec<i64> = (0..env.len()).map(|i| (number(i) % n) as i64).collect();
+                env.step(Actions::Discrete(&actions), outcome).unwrap();
+            }
+            ActionSpace::Continuous { low, high } => {
+                let at = |i: usize| low[0] + (high[0] - low[0]) * (number(i) % 11) as f32 / 10.0;
+                let actions: Vec<f32> = (0..env.len()).map(at).collect();
+                env.step(Actions::Continuous(&actions), outcome).unwrap();
+            }
+        }
+    }
+
+    fn bits(observations: Observations<'_>) -> Vec<u32> {
+        observations.f32().unwrap().iter().map(|x| x.to_bits()).collect()
+    }
+
+    fn play(env: &mut dyn VectorEnv, steps: usize) -> (Vec<u32>, Vec<Episode>, u64) {
+        let mut outcome = StepOutcome::new(env.spec(), env.len());
+        let (mut seen, mut episodes, mut done) = (Vec::new(), Vec::new(), 0);
+        for step in 0..steps {
+            act(env, step, &mut outcome);
+            done += (0..env.len()).filter(|i| outcome.done(*i)).count() as u64;
+            assert!(outcome.valid.iter().all(|valid| *valid));
+            episodes.extend(outcome.episodes.iter().copied());
+            seen.extend(bits(env.observations()));
+        }
+        (seen, episodes, done)
+    }
+
+    #[test]
+    fn vector_1_every_step_counts_and_no_reset_does() {
+        let mut env = vector("CartPole-v1", 3, 0, 1);
+        let (_, episodes, done) = play(env.as_mut(), 400);
+        assert_eq!(episodes.len() as u64, done);
+        assert!(done > 10);
+        let running: u64 =
+            env.save().unwrap().chunks(env.words_per_env().unwrap()).map(|words| words[1]).sum();
+        assert_eq!(episodes.iter().map(|e| e.length).sum::<u64>() + running, 3 * 400);
+        assert!(episodes.iter().all(|e| e.episode_return == e.length as f64));
+    }
+
+    #[test]
+    fn vector_2_final_observation_is_kept_on_same_step_reset() {
+        let mut env = vector("CartPole-v1", 2, 0, 3);
+        let mut outcome = StepOutcome::new(env.spec(), 2);
+        let mut ends = 0;
+        for step in 0..300 {
+            act(env.as_mut(), step, &mut outcome);
+            for i in (0..2).filter(|i| outcome.done(*i)) {
+                let row =
+                    |observations: Observations<'_>| observations.f32().unwrap()[i * 4..i * 4 + 4].to_vec();
+                let (last, first) = (row(outcome.final_observations.view()), row(env.observations()));
+                assert!(last[2].abs() > 0.2 || last[0].abs() > 2.4, "a fallen pole: {last:?}");
+                assert!(first.iter().all(|x| x.abs() <= 0.05), "a reset state: {first:?}");
+                ends += 1;
+            }
+        }
+        assert!(ends > 5);
+    }
+
+    #[test]
+    fn vector_3_restored_state_continues_bit_exactly() {
+        for id in KNOWN {
+            let mut env = vector(id, 2, 0, 4);
+            play(env.as_mut(), 57);
+            let mut copy = vector(id, 2, 9, 4);
+            copy.restore(&env.save().unwrap()).unwrap();
+            assert_eq!(bits(copy.observations()), bits(env.observations()), "{id}");
+            assert_eq!(play(copy.as_mut(), 300), play(env.as_mut(), 300), "{id}");
+            assert!(copy.restore(&[1, 2, 3]).is_err());
+        }
+    }
+
+    #[test]
+    fn vector_4_an_environment_depends_on_its_global_index_only() {
+        for id in KNOWN {
+            let (mut all, mut half) = (vector(id, 4, 0, 2), vector(id, 2, 2, 2));
+            let width = all.spec().observation_len();
+            assert_eq!(bits(all.observations())[2 * width..], bits(half.observations()));
+            let started = bits(all.observations());
+            play(all.as_mut(), 20);
+            all.reset().unwrap();
+            half.reset().unwrap();
+            assert_eq!(bits(all.observations()), started, "{id}");
+        }
+    }
+
+    #[test]
+    fn unfit_actions_and_buffers_are_refused() {
+        let mut env = vector("CartPole-v1", 2, 0, 2);
+        let mut outcome = StepOutcome::new(env.spec(), 2);
+        for actions in [
+            Actions::Discrete(&[0]),
+            Actions::Discrete(&[0, 2]),
+            Actions::Discrete(&[-1, 0]),
+            Actions::Continuous(&[0.0, 0.0]),
+        ] {
+            assert!(matches!(env.step(actions, &mut outcome), Err(EnvError::Actions { .. })), "{actions:?}");
+        }
+        let mut small = StepOutcome::new(env.spec(), 1);
+        assert!(env.step(Actions::Discrete(&[0, 0]), &mut small).is_err());
+        env.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();
+    }
+
+    #[test]
+    fn unknown_id_error_lists_known_ids() {
+        let env = Env { worker: EnvWorker::Rust, ..Env::new("CartPole-v7", 1) };
+        let error = super::super::EnvFactory::open(&env).err().unwrap();
+        assert!(
+            error.to_string().contains("CartPole-v7") && error.to_string().contains("CartPole-v1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn constant_environment_is_truncated_only() {
+        let env = Env { max_episode_steps: Some(4), ..Env::new(constant::ID, 1) };
+        let mut env = make_vector(&env, 2, 0, &Seeds::new(0), 0, EnvPurpose::Train).unwrap();
+        let mut outcome = StepOutcome::new(env.spec(), 2);
+        for step in 1..=12 {
+            env.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();
+            assert_eq!((outcome.rewards[0], outcome.terminated[0]), (1.0, false));
+            assert_eq!(outcome.truncated, [step % 4 == 0; 2]);
+            assert_eq!(outcome.episodes.len(), if step % 4 == 0 { 2 } else { 0 });
+        }
+    }
+}

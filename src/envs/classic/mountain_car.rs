@@ -1,10 +1,10 @@
 //! MountainCar-v0 and MountainCarContinuous-v0 as Gymnasium 1.x computes them (Moore 1990): a car too weak
 //! for its hill takes a run-up.
 //!
-//! Owner: the vector environment that steps it (CLASSIC-1 and 2). The discrete one is f64 throughout. The
-//! continuous one keeps its state in f32 after the first step, and which terms are f32 follows NumPy's
-//! promotion rules: Python's own numbers take the width of the array element that they meet, and a clipped
-//! force is a Python number while an unclipped one is an f32. Limits: 200 and 999 steps.
+//! The discrete one is f64 throughout. The continuous one keeps its state in f32 after the first step, and
+//! which terms are f32 follows NumPy's promotion rules: Python's own numbers take the width of the array
+//! element that they meet, and a clipped force is a Python number while an unclipped one is an f32. Limits:
+//! 200 and 999 steps.
 
 use super::{ClassicTask, TaskStep, pow2};
 use crate::ActionSpace;

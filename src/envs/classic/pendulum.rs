@@ -1,9 +1,8 @@
 //! Pendulum-v1 as Gymnasium 1.x computes it: swing up and hold a pendulum that hangs from a motor too weak to
 //! lift it at once.
 //!
-//! Owner: the vector environment that steps it (CLASSIC-1 and 2). State is f64. The action is f32, so the
-//! terms made of it alone are computed in f32 and then widened, as NumPy's promotion rules say. `x**2` of
-//! NumPy scalars is `pow`, see [`super::pow2`]. 200 steps.
+//! State is f64. The action is f32, so the terms made of it alone are computed in f32 and then widened, as
+//! NumPy's promotion rules require. `x**2` of NumPy scalars is `pow`, see [`super::pow2`]. 200 steps.
 
 use super::{ClassicTask, TaskStep, pow2, pow2_f32};
 use crate::ActionSpace;

@@ -1,10 +1,9 @@
-//! Environments of Python: any id that Gymnasium knows, and Atari games, in one worker process beside each
-//! rank.
+//! Python environments (any Gymnasium id, Atari games), in one worker process per rank.
 //!
-//! Owner: the collector of a rank, through [`PythonVector`]. The worker ([`process`], `worker.py`) writes
-//! observations, rewards and flags into shared memory ([`shared`]); a byte each way over pipes passes the
-//! turn. Returns and lengths of episodes are counted here, from raw rewards and real ends, so that clipped
-//! rewards and lost lives change what is learnt but not what is reported.
+//! The worker ([`process`], `worker.py`) writes observations, rewards and flags into shared memory
+//! ([`shared`]); a byte each way over pipes passes the turn. Returns and lengths of episodes are counted
+//! here, from raw rewards and real ends, so that clipped rewards and lost lives change what is learned but not
+//! what is reported.
 //!
 //! Invariants, besides those of every [`VectorEnv`]:
 //! - PYTHON-1: shared memory belongs to one side at a time: to the worker from a request to its answer, else
@@ -19,14 +18,12 @@
 
 mod process;
 mod shared;
-mod tail;
-mod threads;
 
 use super::{
     ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType, Observations,
-    Spec, StepOutcome, Streams, VectorEnv, Watcher,
+    Spec, StepOutcome, Streams, VectorEnv, Watcher, WorkerImports,
 };
-pub(super) use process::Worker;
+pub(super) use process::PythonWorker;
 use rankdeck_proto::message::Activity;
 use rankdeck_proto::show::Picture;
 use rankdeck_types::experiment::Env;
@@ -36,7 +33,7 @@ use shared::SharedMemory;
 
 /// Environments in a Python worker.
 pub(super) struct PythonVector {
-    worker: Worker,
+    worker: PythonWorker,
     shared: SharedMemory,
     spec: Spec,
     envs: usize,
@@ -50,7 +47,7 @@ pub(super) struct PythonVector {
     /// Global index of the first environment.
     first_env: u32,
     watcher: Option<Watcher>,
-    /// The worker may be asked for pictures.
+    /// The worker draws pictures on request.
     draws: bool,
     /// An error left the worker unusable.
     failed: bool,
@@ -96,15 +93,20 @@ impl Spaces {
     }
 }
 
-/// Starts a worker with one environment, which is to be asked for more; returns it with its spaces.
-pub(super) fn open(env: &Env) -> Result<(Worker, Spec), EnvError> {
-    let mut worker = Worker::start(env)?;
+/// Starts a worker with one environment, to which others are added later; returns it with its spaces.
+pub(super) fn open(env: &Env, imports: WorkerImports) -> Result<(PythonWorker, Spec), EnvError> {
+    let mut worker = PythonWorker::start(env, imports)?;
     let spec = make(&mut worker, env, 1, None)?;
     Ok((worker, spec))
 }
 
 /// Lets the worker make `envs` environments in all.
-fn make(worker: &mut Worker, env: &Env, envs: usize, streams: Option<Streams>) -> Result<Spec, EnvError> {
+fn make(
+    worker: &mut PythonWorker,
+    env: &Env,
+    envs: usize,
+    streams: Option<Streams>,
+) -> Result<Spec, EnvError> {
     let seeds = |i: usize| streams.map_or([0; 6], |streams| streams.words(i));
     let small = |i: usize| streams.map_or(0, |streams| streams.small(i));
     let config = json!({
@@ -128,7 +130,7 @@ fn make(worker: &mut Worker, env: &Env, envs: usize, streams: Option<Streams>) -
     }
 }
 
-/// Why nothing can be learnt from such spaces.
+/// Why the trainer cannot use such spaces.
 fn refusal(spec: &Spec) -> Option<String> {
     let len = spec.observation_len();
     if len == 0 || spec.actions.width() == 0 {
@@ -140,17 +142,16 @@ fn refusal(spec: &Spec) -> Option<String> {
 }
 
 impl PythonVector {
-    /// `envs` environments, reset, in a worker that is [open](open) for this environment or in a new one.
+    /// `envs` environments, reset, in a worker that is [open](open) for this environment or new.
     pub(super) fn new(
         env: &Env,
         envs: usize,
         streams: Streams,
-        worker: Option<Worker>,
+        mut worker: PythonWorker,
     ) -> Result<PythonVector, EnvError> {
-        let mut worker = worker.map_or_else(|| Worker::start(env), Ok)?;
         let spec = make(&mut worker, env, envs, Some(streams))?;
         let shared = SharedMemory::new(worker.memory(), &spec, envs)
-            .map_err(|error| worker.refuse(format!("its shared memory cannot be mapped: {error}")))?;
+            .map_err(|error| worker.refuse(format!("cannot map its shared memory: {error}")))?;
         worker.send(&shared.layout().to_string(), "its shared memory")?;
         let atari = env.atari();
         let train = streams.purpose == EnvPurpose::Train;
@@ -180,27 +181,27 @@ impl PythonVector {
 
     fn request(&mut self, request: u8, doing: &'static str) -> Result<(), EnvError> {
         if self.failed {
-            return Err(self.worker.refuse("its worker failed before".into()));
+            return Err(self.worker.refuse("its worker failed earlier".into()));
         }
         self.worker.request(request, doing).inspect_err(|_| self.failed = true)
     }
 
     fn answered(&mut self, request: u8, doing: &'static str, activity: Activity) -> Result<(), EnvError> {
         let PythonVector { worker, shared, watcher, .. } = self;
-        let mut tell = |activity| {
+        let mut report = |activity| {
             if let Some(watcher) = watcher {
                 watcher(activity);
             }
         };
-        tell(activity);
+        report(activity);
         let mut seen = shared.moves();
         let done = worker.answered((request, doing), &mut || {
             let now = shared.moves();
             if std::mem::replace(&mut seen, now) != now {
-                tell(activity);
+                report(activity);
             }
         });
-        tell(Activity::None);
+        report(Activity::None);
         self.failed = done.is_err();
         done
     }
@@ -213,7 +214,7 @@ impl PythonVector {
         let (rewards, flags) = (self.shared.rewards(), self.shared.flags());
         let len = self.spec.observation_len();
         let wrong = |env: usize| -> Option<String> {
-            // What is learnt from is f32.
+            // Learning uses f32.
             if !(rewards[env] as f32).is_finite() {
                 return Some(format!("the reward {}", rewards[env]));
             }
@@ -258,15 +259,15 @@ impl VectorEnv for PythonVector {
     }
 
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
-        self.begin(actions, outcome)?;
+        self.start_step(actions, outcome)?;
         self.finish(outcome)
     }
 
-    fn begin(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+    fn start_step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         if !self.shared.put_actions(actions, &self.spec.actions) {
             return Err(EnvError::Actions {
                 id: self.worker.id().into(),
-                what: "actions of another kind, number or range than its own were given".into(),
+                what: "actions do not match its action space".into(),
             });
         }
         if outcome.rewards.len() != self.envs {

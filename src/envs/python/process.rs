@@ -1,27 +1,27 @@
-//! The worker process: started, asked, listened to, ended.
+//! Starts a worker process, exchanges requests and replies with it, and ends it.
 //!
-//! Owner: [`super::PythonVector`]. Three pipes: requests (its standard input), answers (its standard output;
-//! `worker.py` moves what environments print to standard error), and its standard error, which a thread
-//! passes on to the rank's log and of which it keeps the last lines. The program and the shared memory are
-//! anonymous files that the child inherits, so that nothing is left on a disk.
+//! Three pipes: requests (its standard input), answers (its standard output; `worker.py` moves what
+//! environments print to standard error), and its standard error, which a thread passes on to the rank's log
+//! and of which it keeps the last lines. The program and the shared memory are anonymous files that the child
+//! inherits, so that nothing is left on a disk.
 
-use super::super::{EnvError, classic, start};
 use super::Spaces;
-use super::tail::LogTail;
-use super::threads;
+use crate::log::warn;
+use crate::{EnvError, WorkerImports, classic, start};
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::show::Picture;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Env, EnvWorker};
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = include_str!("worker.py");
@@ -30,17 +30,21 @@ const PROGRAM: &str = include_str!("worker.py");
 const BEGIN: &str = "import linecache as l,os,sys;p=os.fdopen(int(sys.argv[2])).read();\
                      n='<rankdeck environment worker>';l.cache[n]=(len(p),None,p.splitlines(True),n);exec(compile(p,n,'exec'))";
 
+/// Takes the current directory out of the module path, before anything is imported. Python 3.11 does so by
+/// itself where `PYTHONSAFEPATH` is set.
+const INSTALLED_ONLY: &str = "import sys;sys.path[:]=[p for p in sys.path if p];";
+
 /// Longest message of a worker.
 const LONGEST: usize = 1 << 20;
-/// Between two looks at how far the worker is.
-const LOOK: Duration = Duration::from_millis(200);
+/// Between two checks of the worker's progress.
+const POLL: Duration = Duration::from_millis(200);
 /// Wait for a worker whose input has ended to close its environments.
 const CLOSING: Duration = Duration::from_secs(1);
 /// Waits for the end of a killed process, and for its last lines.
 const DYING: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What the worker says about its failure.
+/// The worker's report of its failure.
 #[derive(Deserialize)]
 struct WorkerFailure {
     #[serde(flatten)]
@@ -50,13 +54,13 @@ struct WorkerFailure {
 }
 
 /// A worker process; dropping ends it.
-pub struct Worker {
+pub struct PythonWorker {
     id: String,
     python: String,
     threads: u32,
     timeout: Duration,
-    /// The environment is not built in, and `env.worker` does not say Python.
-    chosen_for_want_of_rust: bool,
+    /// The environment is not built in, and `env.worker` is not `python`: the id may be a typo.
+    is_fallback: bool,
     child: Child,
     requests: Option<ChildStdin>,
     answers: ChildStdout,
@@ -66,9 +70,9 @@ pub struct Worker {
     starting: bool,
 }
 
-impl Worker {
-    /// Starts the interpreter; [`Worker::spaces`] makes the environments.
-    pub(super) fn start(env: &Env) -> Result<Worker, EnvError> {
+impl PythonWorker {
+    /// Starts the interpreter; [`PythonWorker::spaces`] makes the environments.
+    pub(crate) fn start(env: &Env, imports: WorkerImports) -> Result<PythonWorker, EnvError> {
         let failed = |what: String, hint: &str, usage: bool| EnvError::Worker {
             id: env.id.clone(),
             error: HintedError::new(what, hint),
@@ -77,13 +81,14 @@ impl Worker {
         };
         let files = anonymous(c"rankdeck-env").and_then(|memory| Ok((memory, program()?)));
         let (memory, program) =
-            files.map_err(|error| failed(format!("no memory to share: {error}"), "", false))?;
-        let threads = threads::of_worker(env);
-        let mut command = interpreter(env, threads, [memory.as_raw_fd(), program.as_raw_fd()]);
+            files.map_err(|error| failed(format!("cannot create shared memory: {error}"), "", false))?;
+        let threads = worker_threads(env);
+        let inherited = [memory.as_raw_fd(), program.as_raw_fd()];
+        let mut command = interpreter(env, (threads, imports), inherited);
         let mut child = command.spawn().map_err(|error| {
             failed(
-                format!("its Python worker cannot be started: {}: {error}", env.python),
-                "install Python 3 on this host, or set env.python to an interpreter; `rankdeck-trainer --setup-env DIR` makes one",
+                format!("cannot start its Python worker: {}: {error}", env.python),
+                "install Python 3 on this host, set env.python to an interpreter, or create one with `rankdeck-trainer --setup-env DIR`",
                 true,
             )
         })?;
@@ -92,12 +97,12 @@ impl Worker {
         else {
             return Err(failed("its Python worker has no pipes".into(), "", false));
         };
-        Ok(Worker {
+        Ok(PythonWorker {
             id: env.id.clone(),
             python: env.python.clone(),
             threads,
             timeout: Duration::try_from_secs_f64(env.worker_timeout_s).unwrap_or(Duration::from_secs(60)),
-            chosen_for_want_of_rust: env.worker == EnvWorker::Auto && !env.looks_atari(),
+            is_fallback: env.worker == EnvWorker::Auto && !env.looks_atari(),
             child,
             requests: Some(requests),
             answers,
@@ -163,12 +168,12 @@ impl Worker {
         };
         match sent {
             Ok(()) => Ok(()),
-            // If it died, its last lines say why.
+            // If it died, its last lines explain why.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self
                 .answer(what, self.timeout, &mut || ())
                 .err()
                 .unwrap_or_else(|| self.confused("a closed pipe"))),
-            Err(error) => Err(self.refuse(format!("its worker cannot be told {what}: {error}"))),
+            Err(error) => Err(self.refuse(format!("cannot send {what} to its worker: {error}"))),
         }
     }
 
@@ -181,17 +186,17 @@ impl Worker {
         if let Err(error) = sent
             && error.kind() != io::ErrorKind::BrokenPipe
         {
-            return Err(self.refuse(format!("its worker cannot be asked for {doing}: {error}")));
+            return Err(self.refuse(format!("cannot request {doing} from its worker: {error}")));
         }
         Ok(())
     }
 
-    /// Waits until a request is done. `look` is called now and then meanwhile.
-    pub(super) fn answered(&mut self, asked: (u8, &str), look: &mut dyn FnMut()) -> Result<(), EnvError> {
+    /// Waits until a request is done. `on_wait` is called now and then meanwhile.
+    pub(super) fn answered(&mut self, asked: (u8, &str), on_wait: &mut dyn FnMut()) -> Result<(), EnvError> {
         let (request, doing) = asked;
         // The first reset of many emulators is as slow as their making.
         let within = if request == b'r' { self.timeout * 2 } else { self.timeout };
-        match self.answer(doing, within, look)? {
+        match self.answer(doing, within, on_wait)? {
             None => Ok(()),
             Some(_) => Err(self.confused("spaces")),
         }
@@ -214,22 +219,22 @@ impl Worker {
         &mut self,
         doing: &str,
         within: Duration,
-        look: &mut dyn FnMut(),
+        on_wait: &mut dyn FnMut(),
     ) -> Result<Option<Vec<u8>>, EnvError> {
         let deadline = Instant::now() + within;
         let mut tag = [0];
-        self.read(&mut tag, deadline, (doing, within), look)?;
+        self.read(&mut tag, deadline, (doing, within), on_wait)?;
         if tag[0] == b'k' {
             return Ok(None);
         }
         let mut length = [0; 4];
-        self.read(&mut length, deadline, (doing, within), look)?;
+        self.read(&mut length, deadline, (doing, within), on_wait)?;
         let length = u32::from_le_bytes(length) as usize;
         if !matches!(tag[0], b'S' | b'P' | b'E') || length > LONGEST {
-            return Err(self.confused("neither an answer nor a message"));
+            return Err(self.confused("neither a reply nor a message"));
         }
         let mut text = vec![0; length];
-        self.read(&mut text, deadline, (doing, within), look)?;
+        self.read(&mut text, deadline, (doing, within), on_wait)?;
         if tag[0] != b'E' {
             return Ok(Some(text));
         }
@@ -237,9 +242,9 @@ impl Worker {
         match serde_json::from_slice::<WorkerFailure>(&text) {
             Ok(failure) => {
                 let WorkerFailure { mut error, traceback, usage } = failure;
-                if usage && self.chosen_for_want_of_rust {
+                if usage && self.is_fallback {
                     let known = classic::KNOWN.join(", ");
-                    error.hint.push_str(&format!("; without Python there are {known}"));
+                    error.hint.push_str(&format!("; built in: {known}"));
                 }
                 Err(EnvError::Worker { id: self.id.clone(), error, traceback, usage })
             }
@@ -249,8 +254,8 @@ impl Worker {
 
     fn confused(&self, what: &str) -> EnvError {
         self.failed(
-            format!("its worker ({}) does not speak the protocol: {what}", self.python),
-            "env.python has to be a Python 3 interpreter".into(),
+            format!("protocol error from its worker ({}): {what}", self.python),
+            "set env.python to a Python 3 interpreter".into(),
             String::new(),
         )
     }
@@ -261,21 +266,21 @@ impl Worker {
         mut buffer: &mut [u8],
         deadline: Instant,
         asked: (&str, Duration),
-        look: &mut dyn FnMut(),
+        on_wait: &mut dyn FnMut(),
     ) -> Result<(), EnvError> {
         while !buffer.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
-            match readable(self.answers.as_raw_fd(), left.min(LOOK)) {
+            match readable(self.answers.as_raw_fd(), left.min(POLL)) {
                 Ok(true) => match self.answers.read(buffer) {
                     Ok(0) => return Err(self.died(asked.0)),
                     Ok(count) => buffer = &mut buffer[count..],
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(self.refuse(format!("its worker cannot be heard: {error}"))),
+                    Err(error) => return Err(self.refuse(format!("cannot read from its worker: {error}"))),
                 },
                 Ok(false) if self.starting && start::is_abandoned() => return Err(EnvError::Abandoned),
                 Ok(false) if left.is_zero() => return Err(self.hangs(asked)),
-                Ok(false) => look(),
-                Err(error) => return Err(self.refuse(format!("its worker cannot be waited for: {error}"))),
+                Ok(false) => on_wait(),
+                Err(error) => return Err(self.refuse(format!("cannot wait for its worker: {error}"))),
             }
         }
         Ok(())
@@ -288,9 +293,9 @@ impl Worker {
         let ended = self.reap(DYING);
         let (how, hint) = match ended {
             Some(status) => describe(status),
-            None => ("closed its pipe and does not end".into(), String::new()),
+            None => ("closed its pipe but is still running".into(), String::new()),
         };
-        let last = self.tail.last().map(|line| format!("; its last line: {line}")).unwrap_or_default();
+        let last = self.tail.last().map(|line| format!("; last output: {line}")).unwrap_or_default();
         self.failed(
             format!("its worker (pid {pid}, {}) {how} during {doing}{last}", self.python),
             hint,
@@ -317,7 +322,7 @@ impl Worker {
                 "its worker (pid {pid}, {}, {state}) did not finish {doing} within {within:?}{place}",
                 self.python
             ),
-            "raise env.worker_timeout_s if the environment is that slow, and distributed.timeout_s to 2.5 times as much, since the other ranks wait; its stack is in the rank's log"
+            "check its stack in the rank's log; if the environment is that slow, raise env.worker_timeout_s, and distributed.timeout_s to 2.5 times as much"
                 .into(),
             stack.join("\n"),
         )
@@ -325,16 +330,16 @@ impl Worker {
 
     /// Waits for the end of the process, kills it at half time.
     fn reap(&mut self, within: Duration) -> Option<ExitStatus> {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);
             }
-            if begun.elapsed() > within {
+            if start_time.elapsed() > within {
                 return None;
             }
-            if begun.elapsed() > within / 2 {
+            if start_time.elapsed() > within / 2 {
                 let _ = self.child.kill();
             }
             std::thread::sleep(pause);
@@ -343,7 +348,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for PythonWorker {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
@@ -360,19 +365,16 @@ fn describe(status: ExitStatus) -> (String, String) {
     match status.signal() {
         Some(libc::SIGKILL) => (
             "was killed by SIGKILL".into(),
-            "the kernel does that when memory is short: `dmesg | grep -i oom`; lower env.num_envs or add memory"
-                .into(),
+            "it may have run out of memory (`dmesg | grep -i oom`): lower env.num_envs or add memory".into(),
         ),
         Some(libc::SIGSEGV) => {
-            ("crashed (SIGSEGV)".into(), "the rank's log has the stack of Python at the crash".into())
+            ("crashed (SIGSEGV)".into(), "check the Python stack in the rank's log".into())
         }
-        Some(libc::SIGABRT) => {
-            ("aborted (SIGABRT)".into(), "the rank's log has what it said before".into())
-        }
-        Some(signal) => (format!("was ended by signal {signal}"), String::new()),
+        Some(libc::SIGABRT) => ("aborted (SIGABRT)".into(), "check its output in the rank's log".into()),
+        Some(signal) => (format!("was terminated by signal {signal}"), String::new()),
         None => {
             let code = status.code().unwrap_or(-1);
-            (format!("ended with exit code {code}"), "the rank's log has what it said before".into())
+            (format!("exited with code {code}"), "check its output in the rank's log".into())
         }
     }
 }
@@ -419,11 +421,22 @@ fn program() -> io::Result<File> {
 }
 
 /// The command of a worker that inherits shared memory and program, and dies with this thread.
-fn interpreter(env: &Env, threads: u32, inherited: [RawFd; 2]) -> Command {
+fn interpreter(env: &Env, (threads, imports): (u32, WorkerImports), inherited: [RawFd; 2]) -> Command {
     let mut command = Command::new(&env.python);
+    let begin = match imports {
+        WorkerImports::CurrentDirectory => BEGIN.to_owned(),
+        WorkerImports::Installed => {
+            // An empty part means the current directory.
+            let path = std::env::var_os("PYTHONPATH").unwrap_or_default();
+            let parts = std::env::split_paths(&path).filter(|part| !part.as_os_str().is_empty());
+            command.env("PYTHONPATH", std::env::join_paths(parts).unwrap_or_default());
+            command.env("PYTHONSAFEPATH", "1");
+            [INSTALLED_ONLY, BEGIN].concat()
+        }
+    };
     command
-        .args(["-c", BEGIN, &inherited[0].to_string(), &inherited[1].to_string(), &env.id])
-        .env("OMP_NUM_THREADS", threads::of_numpy(env, threads).to_string())
+        .args(["-c", &begin, &inherited[0].to_string(), &inherited[1].to_string(), &env.id])
+        .env("OMP_NUM_THREADS", numpy_threads(env, threads).to_string())
         // Environments are not ranks.
         .env_remove(GroupSecret::VARIABLE)
         .stdin(Stdio::piped())
@@ -452,11 +465,177 @@ fn interpreter(env: &Env, threads: u32, inherited: [RawFd; 2]) -> Command {
 /// An anonymous file in memory, closed on exec.
 fn anonymous(name: &std::ffi::CStr) -> io::Result<File> {
     let name = CString::from(name);
-    // SAFETY: the name is a C string; the descriptor that comes back is nobody else's.
+    // SAFETY: the name is a C string; the returned descriptor is not shared.
     unsafe {
         match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
             -1 => Err(io::Error::last_os_error()),
             fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// `env.worker_threads`. Without it, Atari emulators take this rank's share of the cores, since the trainer
+/// waits while they compute; others have what the rank has.
+fn worker_threads(env: &Env) -> u32 {
+    let number = |key: &str| std::env::var(key).ok()?.parse::<usize>().ok();
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    env.worker_threads.unwrap_or_else(|| share(env.looks_atari(), cores, number))
+}
+
+fn share(emulators: bool, cores: usize, number: impl Fn(&str) -> Option<usize>) -> u32 {
+    let threads = if emulators {
+        cores / number("LOCAL_WORLD_SIZE").unwrap_or(1).max(1)
+    } else {
+        number("OMP_NUM_THREADS").unwrap_or(1)
+    };
+    threads.clamp(1, 4096) as u32
+}
+
+/// `OMP_NUM_THREADS` of a worker with this many threads. Emulators have threads of their own; those of NumPy's
+/// would only spin next to them.
+fn numpy_threads(env: &Env, threads: u32) -> u32 {
+    if env.looks_atari() { 1 } else { threads }
+}
+
+const LINES_KEPT: usize = 60;
+const LONGEST_LINE: usize = 2000;
+
+/// Copies a worker's standard error to the rank's log and keeps its last lines for error messages.
+///
+/// A thread per worker reads; it ends when the last process that holds the pipe's other end does. Bounded:
+/// [`LINES_KEPT`] lines of at most [`LONGEST_LINE`] bytes; longer lines are cut into several.
+struct LogTail {
+    lines: Mutex<LastLines>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct LastLines {
+    last: VecDeque<String>,
+    /// Lines since the start.
+    count: u64,
+    ended: bool,
+}
+
+impl LogTail {
+    /// Follows a pipe until its end.
+    fn follow(pipe: ChildStderr) -> Arc<LogTail> {
+        let tail = Arc::new(LogTail { lines: Mutex::default(), changed: Condvar::new() });
+        let theirs = Arc::clone(&tail);
+        let thread = std::thread::Builder::new().name("env-log".into());
+        if thread.spawn(move || theirs.run(pipe)).is_err() {
+            tail.lock().ended = true;
+        }
+        tail
+    }
+
+    fn run(&self, mut pipe: ChildStderr) {
+        let (mut rest, mut chunk) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+            for byte in &chunk[..count] {
+                if *byte != b'\n' {
+                    rest.push(*byte);
+                }
+                if *byte == b'\n' || rest.len() >= LONGEST_LINE {
+                    self.add(&rest);
+                    rest.clear();
+                }
+            }
+        }
+        if !rest.is_empty() {
+            self.add(&rest);
+        }
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    fn add(&self, line: &[u8]) {
+        let line = String::from_utf8_lossy(line).trim_end().to_string();
+        warn(&format!("env worker: {line}"));
+        let mut lines = self.lock();
+        if lines.last.len() == LINES_KEPT {
+            lines.last.pop_front();
+        }
+        lines.last.push_back(line);
+        lines.count += 1;
+        drop(lines);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LastLines> {
+        self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Lines so far.
+    fn count(&self) -> u64 {
+        self.lock().count
+    }
+
+    /// The last line that is not empty.
+    fn last(&self) -> Option<String> {
+        self.lock().last.iter().rev().find(|line| !line.is_empty()).cloned()
+    }
+
+    /// All lines that are kept.
+    fn text(&self) -> String {
+        self.lock().last.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Waits until the pipe has ended.
+    fn wait_for_end(&self, within: Duration) {
+        let lines = self.lock();
+        let _unused = self.changed.wait_timeout_while(lines, within, |lines| !lines.ended);
+    }
+
+    /// The lines after the first `before` ones, once Python's stack of the main thread, which comes last, is
+    /// among them.
+    fn stack_after(&self, before: u64, within: Duration) -> Vec<String> {
+        let deadline = Instant::now() + within;
+        // The end of a stack is not marked; it is complete when no line follows its first frames for a while.
+        const PAUSE: Duration = Duration::from_millis(100);
+        let mut lines = self.lock();
+        loop {
+            let new = (lines.count - before).min(lines.last.len() as u64) as usize;
+            let added: Vec<String> = lines.last.iter().skip(lines.last.len() - new).cloned().collect();
+            let started = added.iter().position(|line| line.starts_with("Current thread"));
+            let is_whole = started.is_some_and(|at| added.len() > at + 1);
+            let wait = if is_whole { PAUSE } else { deadline.saturating_duration_since(Instant::now()) };
+            let count = lines.count;
+            let (guard, timeout) =
+                match self.changed.wait_timeout_while(lines, wait, |l| l.count == count && !l.ended) {
+                    Ok(waited) => waited,
+                    Err(_) => return added,
+                };
+            lines = guard;
+            if timeout.timed_out() || lines.ended && lines.count == count || Instant::now() >= deadline {
+                return started.map_or(added.clone(), |at| added[at..].to_vec());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn emulator_threads_share_cores_over_local_ranks() {
+        let local = |ranks: Option<usize>| {
+            move |key: &str| match key {
+                "LOCAL_WORLD_SIZE" => ranks,
+                _ => Some(3),
+            }
+        };
+        assert_eq!(share(true, 16, local(None)), 16);
+        assert_eq!(share(true, 16, local(Some(4))), 4);
+        assert_eq!(share(true, 2, local(Some(8))), 1);
+        assert_eq!(share(false, 16, local(Some(1))), 3, "as many as the rank");
+    }
+
+    #[test]
+    fn numpy_has_one_thread_with_emulators() {
+        for (id, expected) in [("ALE/Pong-v5", 1), ("HalfCheetah-v5", 3)] {
+            assert_eq!(numpy_threads(&Env::new(id, 1), 3), expected, "{id}");
         }
     }
 }

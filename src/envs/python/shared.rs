@@ -1,7 +1,6 @@
-//! The memory that a rank and its worker share: one anonymous file, mapped by both.
+//! Memory shared by a rank and its worker: one anonymous file that both map.
 //!
-//! Owner: the rank's [`super::PythonVector`]; the worker has its own mapping. Everything is `[envs][...]`,
-//! each part at a multiple of 64 bytes.
+//! Everything is `[envs][...]`, each part at a multiple of 64 bytes.
 
 use super::super::{ActionSpace, Actions, ObservationType, Observations, Spec};
 use memmap2::{MmapOptions, MmapRaw};
@@ -52,7 +51,7 @@ impl EpisodeFlags<'_> {
         self.truncated[env] != 0
     }
 
-    /// A life was lost and the game goes on.
+    /// A life was lost and the game continues.
     pub(super) fn lost_life(&self, env: usize) -> bool {
         self.lost_life[env] != 0
     }

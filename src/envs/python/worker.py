@@ -2,7 +2,7 @@
 
 Owner: the trainer that started it, which holds the other ends of its pipes; it ends when its standard input does.
 
-Protocol. Standard input: JSON lines of what to make (the first asks for one environment, to learn its spaces, or for all; a second says
+Protocol. Standard input: JSON lines of what to make (the first requests one environment, to learn its spaces, or all; a second has
 how many, and with which seeds), one JSON line (where in the shared memory everything is), then one byte per request: `s` step, `r` reset
 with the seeds of the beginning, `p` draw the first environment. Standard output: `S` + length (u32) + JSON with the spaces for each line
 of what to make, then `k` per request that is done (`P` + length + width and height (u32) + bytes for a picture), or `E` + length + JSON
@@ -23,7 +23,7 @@ import traceback
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 faulthandler.enable()
-# The rank asks for stacks when a step takes too long.
+# The rank requests stacks when a step takes too long.
 faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 # Unbuffered: what follows a line is read byte by byte.
@@ -33,7 +33,7 @@ os.dup2(2, 1)
 
 
 class Refused(Exception):
-    """What was asked for cannot work: a mistake of the configuration, with a hint."""
+    """A configuration error, with a hint."""
 
     def __init__(self, message, hint):
         super().__init__(message)
@@ -102,7 +102,7 @@ class Atari:
         self.lives = None
 
     def resize(self, config):
-        """As many as there shall be, with their seeds."""
+        """Makes the environments, with their seeds."""
         self.seeds = self.numpy.array(config["small_seeds"], dtype=self.numpy.int64)
         if self.env is not None and self.env.num_envs == config["envs"]:
             return
@@ -202,7 +202,7 @@ class Single:
             )
 
     def resize(self, config):
-        """As many as there shall be, with their seeds. Those that are there stay: some simulators cannot be started twice."""
+        """Makes the environments, with their seeds. Existing ones stay: some simulators cannot be started twice."""
         self.envs += [self.one(config) for _ in range(config["envs"] - len(self.envs))]
         self.seeds = [sum(word << (32 * i) for i, word in enumerate(words)) for words in config["seeds"]]
         self.small_seeds = config["small_seeds"]
@@ -228,7 +228,7 @@ class Single:
     def put(self, row, seen):
         found = self.numpy.shape(seen)
         if found != self.expected:
-            raise Broken("it returned an observation of shape %s, and its space says %s" % (found, self.expected))
+            raise Broken("it returned an observation of shape %s; its space has %s" % (found, self.expected))
         if self.turn:
             seen = self.numpy.moveaxis(seen, 2, 0)
         row[...] = self.numpy.reshape(seen, self.shape)
@@ -310,7 +310,7 @@ class Shared:
         self.truncated = view("truncated", numpy.bool_, ())
         self.lost_life = view("lost_life", numpy.bool_, ())
         self.retired = view("retired", numpy.bool_, ())
-        # The rank looks at this one while it waits.
+        # The rank reads this one while it waits.
         self.moves = numpy.ndarray((1,), dtype=numpy.uint64, buffer=memory, offset=layout["moves"])
 
 
@@ -332,14 +332,14 @@ def atari_game(env_id):
 
         close = difflib.get_close_matches(name, names, 1)
         raise Refused(
-            "there is no Atari game of that name",
-            "did you mean %r?" % env_id.replace(name, close[0]) if close else "games are named as in `ALE/SpaceInvaders-v5`",
+            "unknown Atari game",
+            "a similar game exists: `%s`" % env_id.replace(name, close[0]) if close else "games are named as in `ALE/SpaceInvaders-v5`",
         )
     found = re.fullmatch(r"(\w+?)(Deterministic)?-v[045]", env_id)
     if found and found[1] in names:
         raise Refused(
             "this variant skips frames by itself",
-            "set env.id to %r or %r; env.frame_skip says how many frames" % ("ALE/%s-v5" % found[1], found[1] + "NoFrameskip-v4"),
+            "set env.id to %r or %r; env.frame_skip sets the number of frames" % ("ALE/%s-v5" % found[1], found[1] + "NoFrameskip-v4"),
         )
     return None
 
@@ -349,7 +349,7 @@ def make(config):
         import gymnasium
         import numpy  # noqa: F401
     except ImportError as error:
-        raise Refused("%s has no %s" % (sys.executable, error.name), install("gymnasium>=1.0", "numpy"))
+        raise Refused("%s: module %s not found" % (sys.executable, error.name), install("gymnasium>=1.0", "numpy"))
     game = None
     try:
         import ale_py
@@ -358,16 +358,16 @@ def make(config):
         game = atari_game(config["id"])
     except ImportError as error:
         if config["looks_atari"]:
-            raise Refused("%s has no %s" % (sys.executable, error.name or "ale-py"), install("ale-py==0.12.*", "gymnasium>=1.0"))
+            raise Refused("%s: module %s not found" % (sys.executable, error.name or "ale-py"), install("ale-py==0.12.*", "gymnasium>=1.0"))
     if game:
         try:
             import ale_py.vector_env  # noqa: F401
         except ImportError as error:
-            raise Refused("its ale-py has no vector environment: %s" % error, install("ale-py==0.12.*"))
+            raise Refused("its ale-py does not support vector environments: %s" % error, install("ale-py==0.12.*"))
         return Atari(config, game)
     if config["atari_keys"]:
         raise Refused(
-            "env.%s is an option of Atari games, and this is not one" % config["atari_keys"][0],
+            "env.%s applies to Atari games only" % config["atari_keys"][0],
             "remove %s" % ", ".join("env.%s" % key for key in config["atari_keys"]),
         )
     try:
@@ -385,8 +385,8 @@ def make(config):
         )
 
 
-def tell(error, doing, current):
-    """Says what failed: to the log in full, to the rank in short. `current`: the environment, counted over all ranks."""
+def report(error, doing, current):
+    """Reports a failure: in full to the log, in short to the rank. `current`: the environment, counted over all ranks."""
     if isinstance(error, Refused):
         answer(b"E", {"error": str(error), "hint": error.hint, "usage": True, "traceback": ""})
         return
@@ -431,7 +431,7 @@ def main(memory):
                 break
             answer(b"k")
     except BaseException as error:  # What an environment raises is for the rank to report, SystemExit too.
-        tell(error, doing, getattr(worker, "current", None))
+        report(error, doing, getattr(worker, "current", None))
         os._exit(1)
     # Not by way of interpreter shutdown: threads and destructors of environments may hang there.
     for env in getattr(worker, "envs", []):

@@ -1,79 +1,83 @@
-//! Logging in: ssh-agent, key files, then questions.
+//! Login: ssh-agent, key files, then prompts.
 //!
-//! Owner: the session's thread. Invariants:
-//! - AUTH-1: keys are offered in OpenSSH's order (certificates; keys of the agent that are configured; its
-//!   others unless `IdentitiesOnly`; other configured keys), and a refused key costs one of the server's
-//!   attempts (MaxAuthTries) and no more. A server that hangs up before the configured keys had their turn is
-//!   called once more, for those alone.
+//! Secrets that the user typed stay in memory for the lifetime of the process: reconnecting links need them
+//! without the user, and hosts with the same key share one prompt. Invariants:
+//! - AUTH-1: keys are offered in OpenSSH's order (certificates; configured keys of the agent; its other keys
+//!   unless `IdentitiesOnly`; other configured keys), and a refused key costs one of the server's attempts
+//!   (MaxAuthTries). If the server disconnects before the configured keys were offered, one more connection
+//!   offers only those.
 //! - AUTH-2: the agent's identities are offered one by one; libssh2's own loop tries only the first.
 //! - AUTH-3: `authenticated()` decides, not return codes: libssh2 returns -19 for a key that was accepted as
 //!   the first of two factors.
+//! - RING-1: a secret is never stored or formatted, and is overwritten when dropped ([`Secret`]).
+//! - There is one prompt at a time per secret; other sessions wait and use its answer.
 
-use super::answers::{AbsentOperator, Answers};
 use super::connection::{Connection, Permit};
-use super::key_files::{self, KeyFile};
-use super::keyring::{self, Secret};
+use super::keys::{self, KeyFile, Secret};
 use super::user_config::{AgentChoice, SshTarget};
-use super::wait::Stall;
-use super::{Operator, SshError, SshErrorKind, quote};
+use super::wait::{self, BlockReason};
+use super::{SessionOwner, SshError, SshErrorKind, quote};
 use rankdeck_types::link_state::Prompt;
+use ssh2::KeyboardInteractivePrompt;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a passphrase or password is asked for.
+/// Most prompts for a passphrase or password.
 const TRIES: u32 = 3;
-/// Bound of one exchange with the server; PAM alone may take seconds.
+/// Timeout of one exchange with the server; PAM alone may take seconds.
 const EXCHANGE: Duration = Duration::from_secs(30);
-/// `LIBSSH2_ERROR_FILE`: the key could not be read, because of its passphrase or its form.
+/// `LIBSSH2_ERROR_FILE`: the key cannot be read, because of its passphrase or its format.
 const BAD_KEY: i32 = -16;
-/// `LIBSSH2_ERROR_AUTHENTICATION_FAILED`. Of a key: the server does not want it, and nothing was signed.
-const UNWANTED: i32 = -18;
+/// `LIBSSH2_ERROR_AUTHENTICATION_FAILED`. For a key: refused before a signature.
+const AUTHENTICATION_FAILED: i32 = -18;
 /// `LIBSSH2_ERROR_SOCKET_NONE`, `..._SEND`, `..._DISCONNECT`, `..._RECV`: the connection is gone.
-const HUNG_UP: [i32; 4] = [-1, -7, -13, -43];
+const DISCONNECTED: [i32; 4] = [-1, -7, -13, -43];
 
-/// One login under way.
+/// A login in progress.
 struct Login<'a> {
     connection: &'a Connection,
-    operator: &'a mut dyn Operator,
+    owner: &'a mut dyn SessionOwner,
     permit: &'a mut Option<Permit>,
-    /// What the server still accepts, separated by commas.
+    /// Methods that the server still accepts, separated by commas.
     methods: String,
-    /// Keys of the agent that nobody has configured were offered.
-    strangers: bool,
-    /// Configured keys that were not offered yet.
-    waiting: usize,
-    /// What was tried, for the error.
+    /// Keys of the agent that are not configured were offered.
+    has_offered_others: bool,
+    /// Configured keys not offered yet.
+    configured_left: usize,
+    /// Attempts, for the error.
     tried: Vec<String>,
-    /// What would have helped.
+    /// Hints, for the error.
     hints: Vec<String>,
-    /// Public keys that need not be offered again.
+    /// Public keys offered so far.
     offered: Vec<Vec<u8>>,
 }
 
-/// How far a step got.
+/// Result of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// Logged in.
     Done,
-    /// Accepted, but the server wants another factor.
+    /// Accepted, but the server requires another factor.
     Partial,
     /// Not accepted.
     Refused,
 }
 
-/// Logs in. `permit` is given up as soon as the user must be asked.
+/// Logs in. Drops `permit` before the first prompt.
 pub fn login(
     connection: &Connection,
     permit: &mut Option<Permit>,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
 ) -> Result<(), SshError> {
     let mut login = Login {
         connection,
-        operator,
+        owner,
         permit,
         methods: String::new(),
-        strangers: false,
-        waiting: 0,
+        has_offered_others: false,
+        configured_left: 0,
         tried: Vec::new(),
         hints: Vec::new(),
         offered: Vec::new(),
@@ -95,61 +99,63 @@ impl Login<'_> {
         self.methods.split(',').any(|offered| offered == method)
     }
 
-    /// One exchange with the server.
+    /// Runs one exchange with the server.
     fn exchange<T>(
         &mut self,
         mut call: impl FnMut(&ssh2::Session) -> Result<T, ssh2::Error>,
-    ) -> Result<T, Stall> {
+    ) -> Result<T, BlockReason> {
         let connection = self.connection;
-        connection.until(self.operator, Instant::now() + EXCHANGE, || call(&connection.session))
+        connection.until(self.owner, Instant::now() + EXCHANGE, || call(&connection.session))
     }
 
-    /// Asks what the server accepts; `true` when it needs nothing at all.
+    /// Queries the methods of the server; `true` if it requires none.
     fn ask_methods(&mut self) -> Result<bool, SshError> {
         let user = self.connection.target.user.clone();
         let methods = self.exchange(|session| session.auth_methods(&user).map(String::from));
         if self.connection.session.authenticated() {
             return Ok(true);
         }
-        self.methods = methods.map_err(|stall| self.broken(&stall))?;
+        self.methods = methods.map_err(|blocked| self.disconnected(&blocked))?;
         Ok(false)
     }
 
-    /// The connection itself failed.
-    fn broken(&self, stall: &Stall) -> SshError {
+    /// Returns the error of a lost connection.
+    fn disconnected(&self, blocked: &BlockReason) -> SshError {
         let target = &self.connection.target;
-        stall.passing(
-            &format!("{}: login as {} broke off", target.label, target.account()),
+        blocked.transient(
+            &format!("{}: login as {} interrupted", target.label, target.account()),
             &format!("try `{}`", target.command()),
         )
     }
 
-    /// Judges the result of offering a key. Of a key that the server does not want it is not asked what else
-    /// it accepts: the question would count as one more attempt.
-    fn judge_key(&mut self, result: Result<(), Stall>, what: &str) -> Result<Step, SshError> {
+    /// Checks the result of offering a key. After a refused key, the methods are not queried: that would
+    /// count as one more attempt.
+    fn check_key(&mut self, result: Result<(), BlockReason>, what: &str) -> Result<Step, SshError> {
         match &result {
-            Err(stall) if stall.code() == UNWANTED && !self.connection.session.authenticated() => {
-                self.tried.push(format!("{what}: {}", plain(stall)));
+            Err(blocked)
+                if blocked.code() == AUTHENTICATION_FAILED && !self.connection.session.authenticated() =>
+            {
+                self.tried.push(format!("{what}: {}", plain(blocked)));
                 Ok(Step::Refused)
             }
-            _ => self.judge(result, what),
+            _ => self.check(result, what),
         }
     }
 
-    /// Judges the result of offering something.
-    fn judge(&mut self, result: Result<(), Stall>, what: &str) -> Result<Step, SshError> {
+    /// Checks the result of offering credentials.
+    fn check(&mut self, result: Result<(), BlockReason>, what: &str) -> Result<Step, SshError> {
         if self.connection.session.authenticated() {
             return Ok(Step::Done);
         }
-        let stall = match result {
+        let blocked = match result {
             Ok(()) => return Ok(Step::Done),
-            Err(Stall::Closed) => return Err(SshError::closed()),
-            Err(stall @ Stall::TimedOut) => return Err(self.broken(&stall)),
-            Err(stall) => stall,
+            Err(BlockReason::Closed) => return Err(SshError::closed()),
+            Err(blocked @ BlockReason::TimedOut) => return Err(self.disconnected(&blocked)),
+            Err(blocked) => blocked,
         };
-        self.tried.push(format!("{what}: {}", plain(&stall)));
-        if HUNG_UP.contains(&stall.code()) {
-            return Err(self.hung_up());
+        self.tried.push(format!("{what}: {}", plain(&blocked)));
+        if DISCONNECTED.contains(&blocked.code()) {
+            return Err(self.server_disconnected());
         }
         let before = self.methods.clone();
         match self.ask_methods() {
@@ -157,29 +163,29 @@ impl Login<'_> {
             Ok(false) if self.methods != before => Ok(Step::Partial),
             Ok(false) => Ok(Step::Refused),
             Err(error) if error.kind == SshErrorKind::Closed => Err(error),
-            Err(_) => Err(self.hung_up()),
+            Err(_) => Err(self.server_disconnected()),
         }
     }
 
-    /// The server has had enough of our attempts.
-    fn hung_up(&mut self) -> SshError {
-        self.tried.push("then the server hung up".into());
+    /// Returns the error of a server that disconnected after too many attempts.
+    fn server_disconnected(&mut self) -> SshError {
+        self.tried.push("then the server disconnected".into());
         self.hints.push(
-            "the server allows few attempts (MaxAuthTries): set identity_file for this host in hosts.toml, and \
-             `IdentitiesOnly yes` for it in ~/.ssh/config, so that other keys of the ssh-agent are not offered"
+            "the server limits attempts (MaxAuthTries): set identity_file for this host in hosts.toml, and \
+             `IdentitiesOnly yes` for it in ~/.ssh/config, to offer no other keys of the ssh-agent"
                 .into(),
         );
-        let narrower = self.strangers && self.waiting > 0;
+        let narrower = self.has_offered_others && self.configured_left > 0;
         let error = self.refused();
         let kind = if narrower { SshErrorKind::TooManyKeys } else { error.kind };
         SshError { kind, ..error }
     }
 
-    /// AUTH-1.
+    /// Offers all keys (AUTH-1).
     fn public_keys(&mut self) -> Result<Step, SshError> {
-        let files = key_files::load(&self.connection.target, &mut self.tried);
-        self.waiting = files.iter().filter(|file| file.is_private()).count();
-        // The user is asked for a passphrase only when nothing else helps.
+        let files = keys::load(&self.connection.target, &mut self.tried);
+        self.configured_left = files.iter().filter(|file| file.is_private()).count();
+        // Encrypted keys come last, to avoid prompts.
         let (encrypted, open): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.encrypted);
         for file in open.iter().filter(|file| file.is_private()) {
             match self.certificates(file, None)? {
@@ -187,8 +193,8 @@ impl Login<'_> {
                 Some(step) => return Ok(step),
             }
         }
-        let wanted: Vec<&[u8]> = files.iter().filter_map(|file| file.public.as_deref()).collect();
-        match self.agent(&wanted)? {
+        let configured_keys: Vec<&[u8]> = files.iter().filter_map(|file| file.public.as_deref()).collect();
+        match self.agent(&configured_keys)? {
             Step::Refused => {}
             step => return Ok(step),
         }
@@ -196,7 +202,7 @@ impl Login<'_> {
             if file.public.as_ref().is_some_and(|key| self.offered.contains(key)) {
                 continue;
             }
-            self.waiting = self.waiting.saturating_sub(1);
+            self.configured_left = self.configured_left.saturating_sub(1);
             let step = if file.encrypted { self.encrypted_file(file)? } else { self.plain_file(file)? };
             if step != Step::Refused {
                 return Ok(step);
@@ -205,8 +211,8 @@ impl Login<'_> {
         Ok(Step::Refused)
     }
 
-    /// AUTH-2. `wanted`: the public keys of the configured files, which come first and in their order.
-    fn agent(&mut self, wanted: &[&[u8]]) -> Result<Step, SshError> {
+    /// Offers the agent's keys (AUTH-2), those in `configured_keys` first and in their order.
+    fn agent(&mut self, configured_keys: &[&[u8]]) -> Result<Step, SshError> {
         let socket = match &self.connection.target.agent {
             AgentChoice::Off => return Ok(Step::Refused),
             AgentChoice::Environment
@@ -233,7 +239,7 @@ impl Login<'_> {
                 return Ok(Step::Refused);
             }
         };
-        let place = |blob: &[u8]| wanted.iter().position(|key| *key == blob);
+        let place = |blob: &[u8]| configured_keys.iter().position(|key| *key == blob);
         let (mut configured, others): (Vec<_>, Vec<_>) =
             identities.into_iter().partition(|identity| place(identity.blob()).is_some());
         configured.sort_by_key(|identity| place(identity.blob()));
@@ -241,13 +247,13 @@ impl Login<'_> {
         let user = self.connection.target.user.clone();
         for identity in configured.into_iter().chain(others) {
             if place(identity.blob()).is_some() {
-                self.waiting = self.waiting.saturating_sub(1);
+                self.configured_left = self.configured_left.saturating_sub(1);
             } else {
-                self.strangers = true;
+                self.has_offered_others = true;
             }
             self.offered.push(identity.blob().to_vec());
             let result = self.exchange(|_| agent.userauth(&user, &identity));
-            let outcome = self.judge_key(result, &format!("ssh-agent {}", identity.comment()))?;
+            let outcome = self.check_key(result, &format!("ssh-agent {}", identity.comment()))?;
             if outcome != Step::Refused {
                 return Ok(outcome);
             }
@@ -255,7 +261,7 @@ impl Login<'_> {
         Ok(Step::Refused)
     }
 
-    /// Offers the certificates of a key; `None` when the passphrase does not open it.
+    /// Offers the certificates of a key; `None` if the passphrase is wrong.
     fn certificates(&mut self, file: &KeyFile, secret: Option<&Secret>) -> Result<Option<Step>, SshError> {
         let user = self.connection.target.user.clone();
         for (path, certificate) in &file.certificates {
@@ -263,10 +269,10 @@ impl Login<'_> {
                 let secret = secret.map(Secret::text);
                 session.userauth_pubkey_memory(&user, Some(certificate), file.text.text(), secret)
             });
-            if secret.is_some() && result.as_ref().is_err_and(|stall| stall.code() == BAD_KEY) {
+            if secret.is_some() && result.as_ref().is_err_and(|blocked| blocked.code() == BAD_KEY) {
                 return Ok(None);
             }
-            match self.judge_key(result, &path.display().to_string())? {
+            match self.check_key(result, &path.display().to_string())? {
                 Step::Refused => {}
                 step => return Ok(Some(step)),
             }
@@ -282,41 +288,40 @@ impl Login<'_> {
         let user = self.connection.target.user.clone();
         let result =
             self.exchange(|session| session.userauth_pubkey_memory(&user, None, file.text.text(), None));
-        self.judge_key(result, &file.path.display().to_string())
+        self.check_key(result, &file.path.display().to_string())
     }
 
     fn encrypted_file(&mut self, file: &KeyFile) -> Result<Step, SshError> {
         let name = format!("key {}", file.path.display());
         let user = self.connection.target.user.clone();
-        if let Some(secret) = keyring::get(&name) {
+        if let Some(secret) = remembered_secret(&name) {
             match self.unlock(&user, file, &secret)? {
-                None => keyring::forget(&name),
+                None => forget_secret(&name),
                 Some(step) => return Ok(step),
             }
         }
-        if !self.operator.interactive() {
+        if !self.owner.interactive() {
             self.tried.push(format!("{}: needs a passphrase", file.path.display()));
             self.hints.push(format!(
-                "load the key first: `ssh-add {}`",
+                "load the key with `ssh-add {}`",
                 quote::word(&file.path.display().to_string())
             ));
             return Ok(Step::Refused);
         }
         self.permit.take();
         for _ in 0..TRIES {
-            let turn = keyring::turn(&name, self.operator).ok_or_else(SshError::closed)?;
-            let (secret, asked) = match keyring::get(&name) {
+            let turn = prompt_turn(&name, self.owner).ok_or_else(SshError::closed)?;
+            let (secret, asked) = match remembered_secret(&name) {
                 Some(secret) => (secret, false),
                 None => {
-                    let answer =
-                        self.operator.ask(&Prompt::Passphrase { key: file.path.display().to_string() });
-                    if self.operator.closing() {
+                    let answer = self.owner.ask(&Prompt::Passphrase { key: file.path.display().to_string() });
+                    if self.owner.closing() {
                         return Err(SshError::closed());
                     }
                     match answer {
                         Some(text) => (Secret::new(text), true),
                         None => {
-                            self.tried.push(format!("{}: no passphrase given", file.path.display()));
+                            self.tried.push(format!("{}: no passphrase entered", file.path.display()));
                             return Ok(Step::Refused);
                         }
                     }
@@ -325,11 +330,11 @@ impl Login<'_> {
             match self.unlock(&user, file, &secret)? {
                 Some(step) => {
                     if asked {
-                        keyring::put(&name, secret);
+                        remember_secret(&name, secret);
                     }
                     return Ok(step);
                 }
-                None => keyring::forget(&name),
+                None => forget_secret(&name),
             }
             drop(turn);
         }
@@ -341,7 +346,7 @@ impl Login<'_> {
         Ok(Step::Refused)
     }
 
-    /// Offers an encrypted key; `None` when the passphrase does not open it.
+    /// Offers an encrypted key; `None` if the passphrase is wrong.
     fn unlock(&mut self, user: &str, file: &KeyFile, secret: &Secret) -> Result<Option<Step>, SshError> {
         match self.certificates(file, Some(secret))? {
             Some(Step::Refused) => {}
@@ -350,13 +355,13 @@ impl Login<'_> {
         let result = self.exchange(|session| {
             session.userauth_pubkey_memory(user, None, file.text.text(), Some(secret.text()))
         });
-        if result.as_ref().is_err_and(|stall| stall.code() == BAD_KEY) {
+        if result.as_ref().is_err_and(|blocked| blocked.code() == BAD_KEY) {
             return Ok(None);
         }
-        self.judge_key(result, &file.path.display().to_string()).map(Some)
+        self.check_key(result, &file.path.display().to_string()).map(Some)
     }
 
-    /// Keyboard-interactive, else password.
+    /// Prompts: keyboard-interactive, else password.
     fn questions(&mut self) -> Result<Step, SshError> {
         let interactive = self.accepts("keyboard-interactive");
         if !interactive && !self.accepts("password") {
@@ -366,10 +371,10 @@ impl Login<'_> {
         let user = self.connection.target.user.clone();
         let name = format!("account {account}");
         for attempt in 0..TRIES {
-            let remembered = keyring::get(&name).filter(|_| attempt == 0);
-            if remembered.is_none() && !self.operator.interactive() {
+            let remembered = remembered_secret(&name).filter(|_| attempt == 0);
+            if remembered.is_none() && !self.owner.interactive() {
                 self.hints.push(format!(
-                    "{account} wants a password; set up a key: `{}`",
+                    "{account} requires a password; install a key with `{}`",
                     copy_id(&self.connection.target, None)
                 ));
                 return Ok(Step::Refused);
@@ -377,10 +382,10 @@ impl Login<'_> {
             if remembered.is_none() {
                 self.permit.take();
             }
-            let known = remembered.is_some();
+            let is_remembered = remembered.is_some();
             let connection = self.connection;
             let mut answers = Answers {
-                operator: self.operator,
+                owner: self.owner,
                 account: &account,
                 remembered,
                 typed: None,
@@ -388,40 +393,36 @@ impl Login<'_> {
                 refused: false,
             };
             let result = if interactive {
-                // The user thinks as long as he likes: the bound is the server's (LoginGraceTime).
+                // The server bounds the user's time (LoginGraceTime).
                 let fd = connection.fd();
-                super::wait::until(
-                    &connection.session,
-                    fd,
-                    &mut AbsentOperator,
-                    Instant::now() + EXCHANGE * 4,
-                    || connection.session.userauth_keyboard_interactive(&user, &mut answers),
-                )
+                wait::until(&connection.session, fd, &mut AbsentOwner, Instant::now() + EXCHANGE * 4, || {
+                    connection.session.userauth_keyboard_interactive(&user, &mut answers)
+                })
             } else {
                 match answers.one("password: ") {
                     Some(text) => {
                         let text = Secret::new(text);
-                        connection.until(answers.operator, Instant::now() + EXCHANGE, || {
+                        connection.until(answers.owner, Instant::now() + EXCHANGE, || {
                             connection.session.userauth_password(&user, text.text())
                         })
                     }
-                    None => Err(Stall::Closed),
+                    None => Err(BlockReason::Closed),
                 }
             };
             let (typed, refused) = (answers.typed.take(), answers.refused);
-            if self.operator.closing() {
+            if self.owner.closing() {
                 return Err(SshError::closed());
             }
             if refused {
-                self.tried.push("password: none given".into());
+                self.tried.push("password: no answer".into());
                 return Ok(Step::Refused);
             }
-            let step = self.judge(result, if known { "remembered password" } else { "password" })?;
+            let step = self.check(result, if is_remembered { "remembered password" } else { "password" })?;
             match step {
-                Step::Refused => keyring::forget(&name),
+                Step::Refused => forget_secret(&name),
                 step => {
                     if let Some(secret) = typed {
-                        keyring::put(&name, secret);
+                        remember_secret(&name, secret);
                     }
                     return Ok(step);
                 }
@@ -437,16 +438,16 @@ impl Login<'_> {
             let key = target.identities.iter().find(|path| path.exists()).map(PathBuf::as_path);
             self.hints.push(match key {
                 Some(key) => format!(
-                    "install a key: `{}`; then check with `{}`",
+                    "install a key with `{}`, then check with `{}`",
                     copy_id(target, Some(key)),
                     target.command()
                 ),
-                None => "make a key with `ssh-keygen -t ed25519`, or set identity_file for this host in hosts.toml".into(),
+                None => "create a key with `ssh-keygen -t ed25519`, or set identity_file for this host in hosts.toml".into(),
             });
         }
-        SshError::lasting(
+        SshError::permanent(
             format!(
-                "{}: {} refused the login (it accepts {}): {tried}",
+                "{}: {} refused the login (accepted methods: {}): {tried}",
                 target.label,
                 target.account(),
                 self.methods
@@ -456,18 +457,146 @@ impl Login<'_> {
     }
 }
 
-/// The command that lets a key in.
+/// Returns the command that installs a key.
 fn copy_id(target: &SshTarget, key: Option<&Path>) -> String {
     let key = key.map(|key| format!("-i {} ", quote::word(&key.display().to_string()))).unwrap_or_default();
     let account = format!("{}@{}", target.user, target.address);
     format!("ssh-copy-id {key}-p {} {}", target.port, quote::word(&account))
 }
 
-/// libssh2's words for a refusal, in ours.
-fn plain(stall: &Stall) -> String {
-    match stall.code() {
+/// Returns a refusal of libssh2 as text.
+fn plain(blocked: &BlockReason) -> String {
+    match blocked.code() {
         -18 | -19 => "refused".into(),
         BAD_KEY => "cannot be read".into(),
-        _ => stall.text(),
+        _ => blocked.text(),
+    }
+}
+
+/// Answers the server's prompts. libssh2 prompts inside a call, so the owner is lent to the callback
+/// meanwhile.
+struct Answers<'a> {
+    owner: &'a mut dyn SessionOwner,
+    account: &'a str,
+    remembered: Option<Secret>,
+    /// The typed secret, if there was exactly one.
+    typed: Option<Secret>,
+    rounds: u32,
+    refused: bool,
+}
+
+impl Answers<'_> {
+    fn one(&mut self, text: &str) -> Option<String> {
+        if let Some(secret) = self.remembered.take() {
+            return Some(secret.text().to_string());
+        }
+        let prompt = Prompt::Password { account: self.account.into(), text: text.into() };
+        let answer = if self.refused { None } else { self.owner.ask(&prompt) };
+        self.rounds += 1;
+        match &answer {
+            Some(text) => self.typed = (self.rounds == 1).then(|| Secret::new(text.clone())),
+            None => self.refused = true,
+        }
+        answer
+    }
+}
+
+impl KeyboardInteractivePrompt for Answers<'_> {
+    fn prompt<'a>(&mut self, _user: &str, instructions: &str, prompts: &[ssh2::Prompt<'a>]) -> Vec<String> {
+        let ask = |prompt: &ssh2::Prompt<'a>| match instructions.trim() {
+            "" => prompt.text.to_string(),
+            instructions => format!("{instructions} {}", prompt.text),
+        };
+        prompts.iter().map(|prompt| self.one(&ask(prompt)).unwrap_or_default()).collect()
+    }
+}
+
+/// Placeholder while libssh2's callback holds the owner; the exchange's deadline bounds the wait.
+pub(super) struct AbsentOwner;
+
+impl SessionOwner for AbsentOwner {
+    fn interactive(&self) -> bool {
+        false
+    }
+
+    fn ask(&mut self, _prompt: &Prompt) -> Option<String> {
+        None
+    }
+
+    fn closing(&mut self) -> bool {
+        false
+    }
+
+    fn wake_fd(&self) -> Option<std::os::fd::RawFd> {
+        None
+    }
+}
+
+/// Secrets that were accepted, and those that a session prompts for.
+#[derive(Default)]
+struct Keyring {
+    secrets: HashMap<String, Secret>,
+    asking: HashSet<String>,
+}
+
+static KEYRING: Mutex<Option<Keyring>> = Mutex::new(None);
+
+fn with_keyring<T>(act: impl FnOnce(&mut Keyring) -> T) -> T {
+    let mut guard: MutexGuard<'_, Option<Keyring>> = KEYRING.lock().unwrap_or_else(PoisonError::into_inner);
+    act(guard.get_or_insert_default())
+}
+
+/// Returns the secret `name`, if it was typed before.
+fn remembered_secret(name: &str) -> Option<Secret> {
+    with_keyring(|ring| ring.secrets.get(name).cloned())
+}
+
+/// Stores a secret that was accepted.
+fn remember_secret(name: &str, secret: Secret) {
+    with_keyring(|ring| ring.secrets.insert(name.into(), secret));
+}
+
+/// Removes a secret that was rejected.
+fn forget_secret(name: &str) {
+    with_keyring(|ring| ring.secrets.remove(name));
+}
+
+/// The right to prompt for one secret, until dropped.
+struct PromptTurn(String);
+
+impl Drop for PromptTurn {
+    fn drop(&mut self) {
+        with_keyring(|ring| ring.asking.remove(&self.0));
+    }
+}
+
+/// Waits until no other session prompts for `name`; `None` if the owner closes the session. The secret may be
+/// remembered afterwards.
+fn prompt_turn(name: &str, owner: &mut dyn SessionOwner) -> Option<PromptTurn> {
+    loop {
+        if with_keyring(|ring| ring.asking.insert(name.into())) {
+            return Some(PromptTurn(name.into()));
+        }
+        if owner.closing() {
+            return None;
+        }
+        // Polling is cheap compared with typing, and needs no second wake-up.
+        let wake: Vec<_> =
+            owner.wake_fd().map(|fd| wait::Interest { fd, read: true, write: false }).into_iter().collect();
+        let _ = wait::poll(&wake, Duration::from_millis(50));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ring_1_secret_is_not_formatted() {
+        assert_eq!(format!("{:?}", Secret::new("hunter2".into())), "(secret)");
+        remember_secret("test: one", Secret::new("a".into()));
+        assert_eq!(remembered_secret("test: one").unwrap().text(), "a");
+        forget_secret("test: one");
+        assert_eq!(remembered_secret("test: one"), None);
     }
 }

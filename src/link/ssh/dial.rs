@@ -1,9 +1,7 @@
-//! TCP to a server, and why it did not come about.
-//!
-//! Owner: the calling thread.
+//! Connects to a server over TCP.
 
 use super::user_config::SshTarget;
-use super::{Operator, SshError};
+use super::{SessionOwner, SshError};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,27 +9,27 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// What frees a write into a dead connection, unless longer silence is allowed; the agent's heartbeat is the
-/// real detector.
+/// TCP user timeout for writes to a dead connection, unless longer silence is allowed; the agent's heartbeat
+/// detects it earlier.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Why TCP did not connect.
+/// Why a connection failed.
 pub(super) enum DialFailure {
-    /// The name has no address.
+    /// Name resolution failed.
     Name(io::Error),
-    /// No address answered; the last one's error.
+    /// No address responded; error of the last one.
     Connect(io::Error),
 }
 
-/// Connects over TCP. Name resolution and the connection happen on a thread of their own, so that the order
-/// to close need not wait for either; that thread outlives it by the connection's own timeout at most.
-pub(super) fn dial(target: &SshTarget, operator: &mut dyn Operator) -> Result<OwnedFd, SshError> {
+/// Connects over TCP. Name resolution and connection run on another thread, so that closing need not wait for
+/// them; that thread ends with the connection's timeout.
+pub(super) fn dial(target: &SshTarget, owner: &mut dyn SessionOwner) -> Result<OwnedFd, SshError> {
     let (sender, dialled) = mpsc::channel();
     let (address, port, timeout) = (target.address.clone(), target.port, target.connect_timeout);
     let work = move || sender.send(dial_each(&address, port, timeout)).unwrap_or_default();
     let started = thread::Builder::new().name("ssh-dial".into()).spawn(work);
     started.map_err(|error| {
-        SshError::passing(format!("{}: cannot start a thread: {error}", target.label), "raise `ulimit -u`")
+        SshError::transient(format!("{}: cannot start a thread: {error}", target.label), "raise `ulimit -u`")
     })?;
     loop {
         match dialled.recv_timeout(Duration::from_millis(20)) {
@@ -39,11 +37,11 @@ pub(super) fn dial(target: &SshTarget, operator: &mut dyn Operator) -> Result<Ow
                 tune(&stream, target.silence.unwrap_or_default().max(USER_TIMEOUT));
                 return Ok(stream.into());
             }
-            Ok(Err(why)) => return Err(undialled(target, why)),
-            Err(RecvTimeoutError::Timeout) if operator.closing() => return Err(SshError::closed()),
+            Ok(Err(why)) => return Err(dial_error(target, why)),
+            Err(RecvTimeoutError::Timeout) if owner.closing() => return Err(SshError::closed()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(undialled(target, DialFailure::Connect(io::ErrorKind::Other.into())));
+                return Err(dial_error(target, DialFailure::Connect(io::ErrorKind::Other.into())));
             }
         }
     }
@@ -62,40 +60,43 @@ pub(super) fn dial_each(address: &str, port: u16, timeout: Duration) -> Result<T
     Err(DialFailure::Connect(last))
 }
 
-fn undialled(target: &SshTarget, why: DialFailure) -> SshError {
+fn dial_error(target: &SshTarget, why: DialFailure) -> SshError {
     let (label, place) = (&target.label, target.place());
     let error = match why {
         DialFailure::Name(error) => {
-            let said = error.to_string();
-            let said = said.strip_prefix("failed to lookup address information: ").unwrap_or(&said);
+            let reason = error.to_string();
+            let reason = reason.strip_prefix("failed to lookup address information: ").unwrap_or(&reason);
             let hint = format!(
-                "check `address` of this host in hosts.toml, or try `getent hosts {}`",
+                "check `address` of this host in hosts.toml, and `getent hosts {}`",
                 super::quote::word(&target.address)
             );
-            return SshError::passing(format!("{label}: no address for {:?}: {said}", target.address), hint);
+            return SshError::transient(
+                format!("{label}: cannot resolve {:?}: {reason}", target.address),
+                hint,
+            );
         }
         DialFailure::Connect(error) => error,
     };
     let (what, hint) = match error.kind() {
         io::ErrorKind::ConnectionRefused => {
-            ("connection refused".to_string(), "is sshd running there, on this port? ")
+            ("connection refused".to_string(), "check that sshd runs on this port; ")
         }
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => (
-            format!("no answer within {} s", target.connect_timeout.as_secs()),
-            "is the host up, and does a firewall let this port through? ",
+            format!("no response within {} s", target.connect_timeout.as_secs()),
+            "check that the host is up and that no firewall blocks the port; ",
         ),
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            ("no route to it".into(), "is the network up? ")
+            ("no route to host".into(), "check the network; ")
         }
         _ => (error.to_string(), ""),
     };
-    SshError::passing(
+    SshError::transient(
         format!("{label}: cannot connect to {place}: {what}"),
         format!("{hint}try `{}`", target.command()),
     )
 }
 
-/// Small messages at once; a dead peer is noticed. All of it is optional, so errors are not.
+/// Disables Nagle's algorithm and enables keepalive. Both are optional, so errors are ignored.
 fn tune(stream: &TcpStream, dead_after: Duration) {
     let _ = stream.set_nodelay(true);
     let set = |level: libc::c_int, option: libc::c_int, value: libc::c_int| {
@@ -107,7 +108,7 @@ fn tune(stream: &TcpStream, dead_after: Duration) {
     set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
     set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
     set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
-    // With a user timeout, that one decides when probes have failed often enough.
+    // The user timeout overrides the probe count.
     set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
     let dead_after = i32::try_from(dead_after.as_millis()).unwrap_or(i32::MAX);
     set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, dead_after);

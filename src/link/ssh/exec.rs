@@ -1,218 +1,308 @@
-//! One command on a host: run it, collect what it says, up to a marker or its end.
+//! Runs a command on a host and collects its output, up to a marker or its end.
 //!
-//! Owner: the session's thread. Both output streams are read in every turn (they share one window: SSH-1),
-//! and both are bounded.
+//! Both output streams are read in turn (they share one window: SSH-1), and both are bounded. Invariants:
+//! - INPUT-1: a command's input is sent only after its [`StartMarker`] was received: until then a start file
+//!   of the login shell could read, run or print it. Errors never quote the input.
 
-use super::output::{Output, after};
+use super::output::{CommandOutput, after};
+use super::script;
 use super::session::{SshChannel, SshSession, Stream};
-use super::wait::Stall;
-use super::{Operator, SshError};
+use super::wait::BlockReason;
+use super::{SessionOwner, SshError, SshErrorKind};
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Most bytes of standard output that are kept.
+/// Most retained bytes of stdout.
 pub const MAX_OUTPUT: usize = 16 << 20;
-/// Most bytes of standard error that are kept: the last ones.
+/// Most retained bytes of stderr: the last ones.
 const MAX_STDERR: usize = 4 << 10;
-/// How long an ended command may take to be closed in due form.
+/// Timeout of closing the channel of an ended command.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// How long a command may go on that has said enough.
+/// Timeout of a command whose output is complete.
 const PARTING: Duration = Duration::from_millis(500);
+/// Most reads of one stream before the other one and the deadline are checked.
+const READS: usize = 16;
 
-/// A word that begins a line of standard output once the login shell has got through its start files, and the
-/// bound of that.
+/// Most bytes that start files may print before a command starts.
+const MAX_NOISE: usize = 1 << 20;
+/// Timeout of start files that read stdin, after its end.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// First line of a command on stdout: the login shell has finished its start files, and the script runs.
+/// Input is sent only after it (INPUT-1).
 #[derive(Debug, Clone, Copy)]
 pub struct StartMarker {
-    /// The word.
+    /// First word of the line.
     pub marker: &'static str,
-    /// Bound until it is there; that of the whole command begins behind it.
+    /// Timeout of the marker; the timeout of the command starts after it.
     pub within: Duration,
 }
 
-/// Starts `command`.
-pub fn start(
-    session: &dyn SshSession,
-    operator: &mut dyn Operator,
-    command: &str,
-    deadline: Instant,
-) -> Result<Box<dyn SshChannel>, SshError> {
-    session.start(operator, command, deadline)
-}
+/// The marker of [`super::script::Script::started`], with a timeout for slow home directories and start
+/// files.
+pub const START: StartMarker = StartMarker { marker: script::STARTED, within: Duration::from_secs(30) };
 
-/// Runs `command` with `input` on its standard input until `done` is satisfied by its output, or it ends.
+/// Runs `command` without input until its output satisfies `done`, or it ends.
 pub fn run(
     session: &dyn SshSession,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
     command: &str,
-    input: &[u8],
     within: Duration,
     done: &dyn Fn(&[u8]) -> bool,
-) -> Result<Output, SshError> {
-    run_from(session, operator, (command, None), input, within, done)
+) -> Result<CommandOutput, SshError> {
+    let deadline = Instant::now() + within;
+    let sent = SystemTime::now();
+    let mut channel = session.start(owner, command, deadline)?;
+    channel.end_input(owner, deadline).map_err(|blocked| fault(session, &blocked))?;
+    let output = collect(channel.as_mut(), owner, deadline, done);
+    finished(session, output.map_err(|blocked| fault(session, &blocked))?, sent)
 }
 
-/// [`run`] of a command that has an opening.
+/// Runs `command`, which prints `start` first, until its output satisfies `done`, or it ends. Sends `input`
+/// after that marker.
 pub fn run_from(
     session: &dyn SshSession,
-    operator: &mut dyn Operator,
-    (command, opening): (&str, Option<StartMarker>),
+    owner: &mut dyn SessionOwner,
+    (command, start): (&str, StartMarker),
     input: &[u8],
     within: Duration,
     done: &dyn Fn(&[u8]) -> bool,
-) -> Result<Output, SshError> {
-    let deadline = Instant::now() + opening.map_or(within, |opening| opening.within);
+) -> Result<CommandOutput, SshError> {
     let sent = SystemTime::now();
-    let mut channel = session.start(operator, command, deadline)?;
-    let fault = |stall: Stall, what: &str| stall.passing(&format!("{}: {what}", session.label()), "");
-    feed(channel.as_mut(), operator, input, deadline)
-        .map_err(|stall| fault(stall, "cannot write a command's input"))?;
-    channel.end_input(operator, deadline).map_err(|stall| fault(stall, "cannot close a command's input"))?;
-    let mut heard = OpeningState { opening, within, opened: None, since: Instant::now() };
-    let mut output = gather(channel.as_mut(), operator, deadline, &mut heard, done).map_err(
-        |stall| match (&stall, opening) {
-            (Stall::TimedOut, Some(opening)) if heard.opened.is_none() => SshError::passing(
-                format!(
-                    "{}: no command begins there within {} s: what the login shell reads first takes longer",
-                    session.label(),
-                    opening.within.as_secs()
-                ),
-                format!(
-                    "time `{} true`; let ~/.bashrc return at once where the shell is not interactive",
-                    session.by_hand()
-                ),
-            ),
-            _ => fault(stall, "a command on the host did not end in due form"),
-        },
-    )?;
+    let mut channel = session.start(owner, command, Instant::now() + start.within)?;
+    let channel = channel.as_mut();
+    if input.is_empty() {
+        let ended = channel.end_input(owner, Instant::now() + start.within);
+        ended.map_err(|blocked| fault(session, &blocked))?;
+    }
+    let mut output = CommandOutput::default();
+    let opened = await_start(session, channel, owner, (start, input.is_empty()), &mut output)?;
+    let deadline = Instant::now() + within;
+    // A command whose output is complete reads nothing.
+    if !input.is_empty() && !done(&output.stdout) {
+        output.withhold(input);
+        feed(channel, owner, input, deadline).map_err(|blocked| fault(session, &blocked))?;
+    }
+    if !input.is_empty() {
+        // Other failures show in the output.
+        if let Err(blocked @ BlockReason::Closed) = channel.end_input(owner, deadline) {
+            return Err(fault(session, &blocked));
+        }
+    }
+    collect_more(channel, owner, deadline, &mut output, done).map_err(|blocked| fault(session, &blocked))?;
+    output.opened = Some(opened);
+    finished(session, output, sent)
+}
+
+fn fault(session: &dyn SshSession, blocked: &BlockReason) -> SshError {
+    blocked.transient(&format!("{}: a command on the host failed", session.label()), "")
+}
+
+fn finished(
+    session: &dyn SshSession,
+    mut output: CommandOutput,
+    sent: SystemTime,
+) -> Result<CommandOutput, SshError> {
     if let Some(error) = session.refusal(&output) {
         return Err(error);
     }
-    output.opened = heard.opened;
     output.sent = Some(sent);
     Ok(output)
 }
 
-/// Writes a short input whole, before anything is read (SSH-3).
+/// Waits for the marker of a new command; returns the time that it took. `ended`: its input is closed.
+pub(crate) fn await_start(
+    session: &dyn SshSession,
+    channel: &mut dyn SshChannel,
+    owner: &mut dyn SessionOwner,
+    (start, ended): (StartMarker, bool),
+    output: &mut CommandOutput,
+) -> Result<Duration, SshError> {
+    let began = Instant::now();
+    let mut deadline = began + start.within;
+    // Set once the input was closed to detect a reader.
+    let mut tried = false;
+    loop {
+        let moved = read_output(channel, output).map_err(|blocked| fault(session, &blocked))?;
+        if after(&output.stdout, start.marker).is_some() {
+            if tried {
+                // A start file read stdin to its end; the marker follows.
+                return Err(start_files(session, &CommandOutput::default()));
+            }
+            owner.begun();
+            return Ok(began.elapsed());
+        }
+        if channel.ended() || output.stdout.len() > MAX_NOISE {
+            let closed = channel.ended().then(|| channel.close(owner, Instant::now() + CLOSING));
+            output.status = match closed {
+                Some(Err(blocked @ BlockReason::Closed)) => return Err(fault(session, &blocked)),
+                Some(Ok(status)) => status,
+                Some(Err(_)) | None => None,
+            };
+            return Err(match session.refusal(output) {
+                Some(error) => error,
+                None if tried || matches!(output.status, None | Some(0)) => start_files(session, output),
+                None => not_run(session, output),
+            });
+        }
+        let paused = match moved && Instant::now() < deadline {
+            true => Ok(()),
+            false => channel.pause(owner, deadline),
+        };
+        match paused {
+            Ok(()) => {}
+            // Nothing was sent yet. A start file that reads stdin ends at its end.
+            Err(BlockReason::TimedOut) if !ended && !tried => {
+                tried = true;
+                deadline = Instant::now() + ENDING;
+                let end = channel.end_input(owner, deadline);
+                end.map_err(|blocked| fault(session, &blocked))?;
+            }
+            Err(BlockReason::TimedOut) => return Err(slow(session, start.within)),
+            Err(blocked) => return Err(fault(session, &blocked)),
+        }
+    }
+}
+
+/// Returns the error of a start file that replaces the shell or reads its input.
+fn start_files(session: &dyn SshSession, output: &CommandOutput) -> SshError {
+    let label = session.label();
+    let printed = if output.is_silent() { String::new() } else { format!(": {}", output.summary()) };
+    SshError::new(
+        SshErrorKind::StartFiles,
+        format!("{label}: start files on {label} replace the login shell or read its input{printed}"),
+        format!(
+            "limit such lines in ~/.bashrc, ~/.profile and the like to interactive shells with \
+             `case $- in *i*) ;; *) return ;; esac`, then check with `{} true`",
+            session.by_hand()
+        ),
+    )
+}
+
+/// Returns the error of a login shell that failed.
+fn not_run(session: &dyn SshSession, output: &CommandOutput) -> SshError {
+    SshError::permanent(
+        format!("{}: cannot run commands: {}", session.label(), output.summary()),
+        format!("check the login shell and its start files with `{} uname -sm`", session.by_hand()),
+    )
+}
+
+fn slow(session: &dyn SshSession, within: Duration) -> SshError {
+    SshError::transient(
+        format!(
+            "{}: no command started within {} s: start files of the login shell are too slow",
+            session.label(),
+            within.as_secs()
+        ),
+        format!(
+            "time `{} true`, and return early from ~/.bashrc in non-interactive shells",
+            session.by_hand()
+        ),
+    )
+}
+
+/// Writes a short input completely (SSH-3).
 fn feed(
     channel: &mut dyn SshChannel,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
     input: &[u8],
     deadline: Instant,
-) -> Result<(), Stall> {
+) -> Result<(), BlockReason> {
     let mut done = 0;
     while done < input.len() {
         match channel.write(&input[done..]) {
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                channel.pause(operator, deadline)?;
+                channel.pause(owner, deadline)?;
             }
-            // It has ended already; what it said tells why.
+            // It has ended; its output has the reason.
             Err(_) => return Ok(()),
         }
     }
     Ok(())
 }
 
-/// What is known of a command's opening.
-struct OpeningState {
-    opening: Option<StartMarker>,
-    /// Bound of what follows.
-    within: Duration,
-    opened: Option<Duration>,
-    since: Instant,
-}
-
-impl OpeningState {
-    /// The new deadline, when the opening is among `bytes` for the first time.
-    fn look(&mut self, bytes: &[u8]) -> Option<Instant> {
-        let opening = self.opening.filter(|_| self.opened.is_none())?;
-        after(bytes, opening.marker)?;
-        self.opened = Some(self.since.elapsed());
-        Some(Instant::now() + self.within)
-    }
-}
-
-/// Collects output until `done`, or the end; closes the channel either way.
+/// Collects output until `done` or the end, and closes the channel.
 pub fn collect(
     channel: &mut dyn SshChannel,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
     deadline: Instant,
     done: &dyn Fn(&[u8]) -> bool,
-) -> Result<Output, Stall> {
-    let mut heard =
-        OpeningState { opening: None, within: Duration::ZERO, opened: None, since: Instant::now() };
-    gather(channel, operator, deadline, &mut heard, done)
+) -> Result<CommandOutput, BlockReason> {
+    let mut output = CommandOutput::default();
+    collect_more(channel, owner, deadline, &mut output, done)?;
+    Ok(output)
 }
 
-/// Takes what has arrived on both streams; `true` when something had.
-pub fn listen(channel: &mut dyn SshChannel, output: &mut Output) -> Result<bool, Stall> {
+/// Reads available output of both streams; returns whether there was any.
+pub(crate) fn read_output(
+    channel: &mut dyn SshChannel,
+    output: &mut CommandOutput,
+) -> Result<bool, BlockReason> {
     let mut buffer = vec![0; 64 << 10];
     let mut moved = false;
     for stream in [Stream::Output, Stream::Error] {
-        loop {
+        for _ in 0..READS {
             match channel.read(stream, &mut buffer) {
                 Ok(0) => break,
                 Ok(count) => {
                     moved = true;
-                    keep(output, stream, &buffer[..count]);
+                    retain(output, stream, &buffer[..count]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return Err(Stall::lost()),
+                Err(_) => return Err(BlockReason::lost()),
             }
         }
     }
     Ok(moved)
 }
 
-fn gather(
+/// Continues [`collect`] with existing output.
+fn collect_more(
     channel: &mut dyn SshChannel,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
     mut deadline: Instant,
-    heard: &mut OpeningState,
+    output: &mut CommandOutput,
     done: &dyn Fn(&[u8]) -> bool,
-) -> Result<Output, Stall> {
+) -> Result<(), BlockReason> {
     let mut satisfied = false;
-    let mut output = Output::default();
     loop {
-        let moved = listen(channel, &mut output)?;
-        if let Some(later) = heard.look(&output.stdout) {
-            operator.begun();
-            deadline = later;
-        }
+        let moved = read_output(channel, output)?;
         if !satisfied && done(&output.stdout) {
             satisfied = true;
             output.received = Some(SystemTime::now());
-            // Its end is of no interest, but the server counts open commands (MaxSessions): most end at once.
+            // Most commands end at once; waiting frees a slot of the server (MaxSessions).
             deadline = deadline.min(Instant::now() + PARTING);
         }
         if channel.ended() {
             break;
         }
-        if !moved {
-            match channel.pause(operator, deadline) {
-                Err(Stall::TimedOut) if satisfied => {
+        // Endless output is bounded by the deadline, too.
+        if !moved || Instant::now() >= deadline {
+            match channel.pause(owner, deadline) {
+                Err(BlockReason::TimedOut) if satisfied => {
                     channel.abandon();
-                    return Ok(output);
+                    return Ok(());
                 }
                 paused => paused?,
             }
         }
     }
     output.received.get_or_insert_with(SystemTime::now);
-    match channel.close(operator, Instant::now() + CLOSING) {
-        Err(Stall::Closed) => return Err(Stall::Closed),
+    match channel.close(owner, Instant::now() + CLOSING) {
+        Err(BlockReason::Closed) => return Err(BlockReason::Closed),
         Ok(status) => {
             output.closed = true;
             output.status = status;
         }
         Err(_) => {}
     }
-    Ok(output)
+    Ok(())
 }
 
-/// Keeps the head of standard output and the tail of standard error.
-fn keep(output: &mut Output, stream: Stream, bytes: &[u8]) {
+/// Retains the head of stdout and the tail of stderr.
+fn retain(output: &mut CommandOutput, stream: Stream, bytes: &[u8]) {
     if stream == Stream::Output {
         let room = MAX_OUTPUT.saturating_sub(output.stdout.len());
         output.stdout.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -226,9 +316,154 @@ fn keep(output: &mut Output, stream: Stream, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ssh::auth::AbsentOwner;
+    use crate::ssh::openssh::{Openssh, SshProcess};
+    use crate::ssh::script::Script;
+    use crate::ssh::user_config::SshTarget;
+    use rankdeck_types::host::Host;
+    use std::fs;
+    use std::process::Command;
+
+    /// A bash that reads `~/.bashrc` before a command, as under sshd: its stdin is a socket.
+    struct ShellSession {
+        target: SshTarget,
+        home: tempfile::TempDir,
+    }
+
+    impl ShellSession {
+        fn new(bashrc: &str) -> ShellSession {
+            let host = Host { name: "node1".into(), address: "192.0.2.1".into(), ..Host::default() };
+            let target = Openssh::new(&host, None).unwrap().target().clone();
+            let home = tempfile::tempdir().unwrap();
+            fs::write(home.path().join(".bashrc"), format!("{bashrc}\n")).unwrap();
+            ShellSession { target, home }
+        }
+
+        /// Runs `cat` after the marker, with `input`.
+        fn cat(&self, input: &[u8], start_within: Duration) -> Result<CommandOutput, SshError> {
+            let command = Script::started().run("exec cat >&2").command();
+            let start = StartMarker { within: start_within, ..START };
+            let within = Duration::from_secs(60);
+            run_from(self, &mut AbsentOwner, (&command, start), input, within, &|_| false)
+        }
+
+        fn touched(&self) -> bool {
+            self.home.path().join("touched").exists()
+        }
+    }
+
+    impl SshSession for ShellSession {
+        fn target(&self) -> &SshTarget {
+            &self.target
+        }
+
+        fn start(
+            &self,
+            _owner: &mut dyn SessionOwner,
+            command: &str,
+            _deadline: Instant,
+        ) -> Result<Box<dyn SshChannel>, SshError> {
+            let mut bash = Command::new("bash");
+            let path = std::env::var_os("PATH").unwrap();
+            bash.env_clear().env("PATH", path).env("HOME", self.home.path()).current_dir(self.home.path());
+            bash.env("SSH_CLIENT", "192.0.2.2 1 22").args(["-c", command]);
+            Ok(Box::new(SshProcess::start(bash).unwrap()))
+        }
+
+        fn socket(
+            &self,
+            _owner: &mut dyn SessionOwner,
+            _path: &str,
+            _deadline: Instant,
+        ) -> Result<Option<Box<dyn SshChannel>>, SshError> {
+            Ok(None)
+        }
+
+        fn refusal(&self, _output: &CommandOutput) -> Option<SshError> {
+            None
+        }
+
+        fn release(self: Box<Self>) {}
+    }
+
+    /// Input that runs as a command, and that `cat` and `read` would consume.
+    const INPUT: &str = "{\"variables\":{\"WB_TOKEN\":\"s3cr3t-pass-env\"},\"x\":\"$(touch touched)\"}\n";
 
     #[test]
-    fn noise_before_a_marker_is_skipped_and_half_lines_wait() {
+    fn input_1_start_files_receive_no_input() {
+        // The last field: it ends by itself, before the timeout.
+        for (bashrc, at_once) in [
+            ("exec cat", false),
+            ("read -r x; echo \"$x\"", false),
+            ("exec bash -l", false),
+            ("exec sh", false),
+            ("cat; echo later", false),
+            ("cat >&2; exit 3", false),
+            ("exec python3 -c 'import sys; print(sys.stdin.read())'", false),
+            ("exit 0", true),
+            ("exec true", true),
+        ] {
+            let session = ShellSession::new(bashrc);
+            let bound = Duration::from_secs(if at_once { 60 } else { 1 });
+            let error = session.cat(INPUT.as_bytes(), bound).expect_err(bashrc);
+            assert_eq!(error.kind, SshErrorKind::StartFiles, "{bashrc}: {error:?}");
+            let text = error.cause.with_hint();
+            assert!(text.contains("node1") && text.contains(".bashrc"), "{bashrc}: {text}");
+            assert!(!text.contains("s3cr3t") && !text.contains("touch"), "{bashrc}: {text}");
+            assert!(!text.contains(START.marker), "{bashrc}: {text}");
+            assert!(!session.touched(), "{bashrc}: the input ran as a command");
+        }
+    }
+
+    #[test]
+    fn input_1_closed_input_ends_start_files_that_read_it() {
+        for bashrc in ["exec cat", "exec sh", "exec bash -l"] {
+            let error = ShellSession::new(bashrc).cat(b"", Duration::from_secs(60)).expect_err(bashrc);
+            assert_eq!(error.kind, SshErrorKind::StartFiles, "{bashrc}: {error:?}");
+        }
+        let output = ShellSession::new("read -r x").cat(b"", Duration::from_secs(60)).unwrap();
+        assert_eq!((output.status, output.is_silent()), (Some(0), false), "the end of the input suffices");
+    }
+
+    #[test]
+    fn output_of_start_files_is_not_a_failure() {
+        let failed =
+            ShellSession::new("echo '\x1b[31mno home today'; exit 7").cat(b"x", Duration::from_secs(60));
+        let error = failed.unwrap_err();
+        assert_eq!(error.kind, SshErrorKind::Permanent, "the shell failed");
+        assert!(
+            error.cause.error.contains("no home today") && !error.cause.error.contains('\x1b'),
+            "{error}"
+        );
+        for bashrc in
+            ["echo Welcome; printf half-a-line", "set -x; set -v", "head -c 100000 /dev/zero >&2", "stty -a"]
+        {
+            let output = ShellSession::new(bashrc).cat(INPUT.as_bytes(), Duration::from_secs(60)).unwrap();
+            assert_eq!(output.status, Some(0), "{bashrc}");
+            assert!(output.stderr.ends_with(INPUT.as_bytes()), "{bashrc}: the input is not whole");
+            assert!(output.opened.is_some(), "{bashrc}");
+        }
+    }
+
+    #[test]
+    fn endless_output_of_start_files_is_bounded() {
+        for bashrc in ["yes", "yes >&2"] {
+            let error = ShellSession::new(bashrc).cat(INPUT.as_bytes(), Duration::from_secs(1)).unwrap_err();
+            assert_ne!(error.kind, SshErrorKind::Closed, "{bashrc}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn input_1_error_never_quotes_the_input() {
+        let output = ShellSession::new("").cat(INPUT.as_bytes(), Duration::from_secs(60)).unwrap();
+        assert!(output.stderr.ends_with(INPUT.as_bytes()));
+        for text in [output.last_error_line(), output.summary()] {
+            assert!(!text.contains("s3cr3t") && !text.contains("touch"), "{text}");
+        }
+    }
+
+    #[test]
+    fn marker_is_found_after_noise_in_a_complete_line() {
         let text = b"Welcome!\nabout RANKDECK-AGENT x\nRANKDECK-AGENT {\"a\":1}\r\nlater\n";
         assert_eq!(after(text, "RANKDECK-AGENT").as_deref(), Some("{\"a\":1}"));
         assert_eq!(after(b"x\nRANKDECK-AGENT {\"a\"", "RANKDECK-AGENT"), None);
@@ -236,13 +471,13 @@ mod tests {
     }
 
     #[test]
-    fn output_is_bounded_and_the_last_complaint_is_found() {
-        let mut output = Output::default();
-        keep(&mut output, Stream::Error, &vec![b'x'; MAX_STDERR * 2]);
-        keep(&mut output, Stream::Error, b"\ndisk full\n\n");
+    fn output_is_bounded_and_has_its_last_error_line() {
+        let mut output = CommandOutput::default();
+        retain(&mut output, Stream::Error, &vec![b'x'; MAX_STDERR * 2]);
+        retain(&mut output, Stream::Error, b"\ndisk full\n\n");
         assert_eq!(output.stderr.len(), MAX_STDERR);
-        assert_eq!(output.complaint(), "disk full");
-        keep(&mut output, Stream::Output, &vec![0; MAX_OUTPUT + 1]);
+        assert_eq!(output.last_error_line(), "disk full");
+        retain(&mut output, Stream::Output, &vec![0; MAX_OUTPUT + 1]);
         assert_eq!(output.stdout.len(), MAX_OUTPUT);
     }
 }

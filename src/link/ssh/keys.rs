@@ -1,18 +1,21 @@
-//! Private key files: is a passphrase needed, and which public key is it? Pure.
+//! Private key files: encryption, public key, and certificates.
 
+use super::user_config::SshTarget;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-/// What a key file tells without its passphrase.
+/// Facts about a key file that need no passphrase.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyFacts {
-    /// A passphrase is needed.
+pub(crate) struct KeyFacts {
+    /// Needs a passphrase.
     pub encrypted: bool,
-    /// The public key in wire form, when the file holds it in the clear (OpenSSH's own format does).
+    /// Public key in wire form, if the file contains it unencrypted (OpenSSH's format).
     pub public: Option<Vec<u8>>,
 }
 
-/// Looks at the text of a private key file; `None` when it is none.
+/// Parses the text of a private key file; `None` if it is not one.
 pub fn facts(text: &str) -> Option<KeyFacts> {
     let begin = text.lines().map(str::trim).find(|line| line.starts_with("-----BEGIN "))?;
     if !begin.contains("PRIVATE KEY") {
@@ -35,15 +38,16 @@ pub fn facts(text: &str) -> Option<KeyFacts> {
     Some(KeyFacts { encrypted: cipher != b"none", public })
 }
 
-/// The key of a `.pub` file (`type base64 comment`) in wire form.
-pub fn public_blob(text: &str) -> Option<Vec<u8>> {
+/// Returns the key of a `.pub` file (`type base64 comment`) in wire form.
+pub(crate) fn public_blob(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text.split_whitespace().nth(1)?).ok()
 }
 
-/// Is `certificate` (in wire form) one for the key `public`? A certificate is a type, a nonce, the fields of
-/// the key behind its type, and what is certified.
-/// OpenSSH, PROTOCOL.certkeys.
-pub fn certifies(certificate: &[u8], public: &[u8]) -> bool {
+/// Returns whether `certificate` (wire form) certifies the key `public`.
+///
+/// A certificate is a type, a nonce, the key's fields after its type, and the certified data (OpenSSH,
+/// PROTOCOL.certkeys).
+pub(crate) fn certifies(certificate: &[u8], public: &[u8]) -> bool {
     let (mut certificate, mut public) = (certificate, public);
     let certified = |kind: &[u8]| kind.ends_with(b"-cert-v01@openssh.com");
     string(&mut certificate).is_some_and(certified)
@@ -59,6 +63,114 @@ pub(super) fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (text, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
     *rest = tail;
     Some(text)
+}
+
+/// A secret text.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// Creates a secret.
+    pub fn new(text: String) -> Secret {
+        Secret(text)
+    }
+
+    /// Returns the text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.0).into_bytes();
+        bytes.fill(0);
+        // Keeps the compiler from removing the overwrite.
+        std::hint::black_box(&bytes);
+    }
+}
+
+/// A configured key.
+pub(super) struct KeyFile {
+    pub path: PathBuf,
+    /// Private key; empty for a `.pub` file, which selects a key of the agent.
+    pub text: Secret,
+    /// Needs a passphrase.
+    pub encrypted: bool,
+    /// Public key in wire form, if known.
+    pub public: Option<Vec<u8>>,
+    /// Certificates (path and text of the file), offered before the key, as in OpenSSH.
+    pub certificates: Vec<(PathBuf, String)>,
+}
+
+impl KeyFile {
+    /// Returns whether the file has the private key.
+    pub fn is_private(&self) -> bool {
+        !self.text.text().is_empty()
+    }
+}
+
+/// Loads the configured keys that exist; adds unusable ones to `tried`.
+pub(super) fn load(target: &SshTarget, tried: &mut Vec<String>) -> Vec<KeyFile> {
+    let mut files = Vec::new();
+    for path in &target.identities {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => Secret::new(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                tried.push(format!("{}: {error}", path.display()));
+                continue;
+            }
+        };
+        let Some(facts) = self::facts(text.text()) else {
+            let named = text.text().starts_with("ssh-") || text.text().starts_with("ecdsa-");
+            match public_blob(text.text()).filter(|_| named) {
+                Some(public) => files.push(KeyFile {
+                    path: path.clone(),
+                    text: Secret::new(String::new()),
+                    encrypted: false,
+                    public: Some(public),
+                    certificates: Vec::new(),
+                }),
+                None => tried.push(format!("{}: not a private key", path.display())),
+            }
+            continue;
+        };
+        let public = facts.public.or_else(|| {
+            fs::read_to_string(sibling_path(path, ".pub")).ok().and_then(|text| public_blob(&text))
+        });
+        let certificates = certificates(target, path, public.as_deref());
+        files.push(KeyFile { path: path.clone(), text, encrypted: facts.encrypted, public, certificates });
+    }
+    files
+}
+
+fn sibling_path(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.to_path_buf().into_os_string();
+    name.push(suffix);
+    name.into()
+}
+
+/// Returns the certificates of the key at `path`: configured ones for this key, and `PATH-cert.pub`.
+fn certificates(target: &SshTarget, path: &Path, public: Option<&[u8]>) -> Vec<(PathBuf, String)> {
+    let Some(public) = public else { return Vec::new() };
+    let mut found: Vec<(PathBuf, String)> = Vec::new();
+    for file in target.certificates.iter().cloned().chain([sibling_path(path, "-cert.pub")]) {
+        let fits =
+            |text: &String| public_blob(text).is_some_and(|certificate| certifies(&certificate, public));
+        if let Some(text) = fs::read_to_string(&file).ok().filter(fits)
+            && !found.iter().any(|(_, known)| *known == text)
+        {
+            found.push((file, text));
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -84,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_belongs_to_one_key() {
+    fn certificate_matches_only_its_key() {
         let wire = |parts: &[&[u8]]| {
             let part = |part: &&[u8]| [&(part.len() as u32).to_be_bytes()[..], part].concat();
             parts.iter().flat_map(part).collect::<Vec<u8>>()
@@ -97,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_is_seen_in_every_format() {
+    fn encryption_is_detected_in_every_format() {
         assert_eq!(
             facts(&openssh("none")),
             Some(KeyFacts { encrypted: false, public: Some(b"pub".to_vec()) })
@@ -110,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_and_cut_files_are_no_keys() {
+    fn other_or_truncated_file_is_not_a_key() {
         for text in [
             "",
             "ssh-ed25519 AAAA me",

@@ -1,15 +1,12 @@
-//! `known_hosts`, read and written by ourselves.
+//! Reads and writes `known_hosts`.
 //!
-//! The libraries' readers take another port's key for a match, know no wildcards, ignore `@revoked`, and fail
-//! on one bad line. This one does as OpenSSH: plain, hashed (HMAC-SHA1), `[host]:port`, `*`, `?`, `!`,
-//! `@revoked`; of `@cert-authority` it is only told that there is one, since libssh2 cannot verify
-//! certificates; a line that makes no sense is skipped. Stricter in one place: a key known for port 22 does
-//! not count for another port.
-//!
-//! Owner: the user's file. Invariants:
-//! - KNOWN-1: a revoked key never matches, wherever else it is listed.
-//! - KNOWN-2: a host with any other key on record is `Changed`, never `Unknown`.
-//! - KNOWN-3: only whole lines are appended, and what is there is never rewritten.
+//! The libraries' readers match keys of other ports, lack wildcards, ignore `@revoked`, and fail on one bad
+//! line. This one follows OpenSSH: plain, hashed (HMAC-SHA1), `[host]:port`, `*`, `?`, `!`, `@revoked`;
+//! malformed lines are skipped. It only detects `@cert-authority`, because libssh2 cannot verify
+//! certificates. Stricter than OpenSSH, a key for port 22 does not match another port. Invariants:
+//! - KNOWN-1: a revoked key never matches, even if it is listed elsewhere.
+//! - KNOWN-2: a host with another known key is `Changed`, never `Unknown`.
+//! - KNOWN-3: only whole lines are appended, and existing lines are never rewritten.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
@@ -21,37 +18,37 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a file that are read.
+/// Largest part of a file to read.
 const MAX_FILE: u64 = 16 << 20;
 
-/// Where a key is on record.
+/// Location of a key in known_hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct KeyLocation {
     pub file: PathBuf,
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
 }
 
-/// What is known about a host's key.
+/// Result of checking a host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostKeyCheck {
-    /// This very key is on record.
+pub(crate) enum HostKeyCheck {
+    /// The key is known.
     Match,
-    /// Nothing is on record for this host.
+    /// The host has no known key.
     Unknown,
-    /// Another key is.
+    /// The host has another known key.
     Changed {
-        /// Where; of the same type as the key offered when there is one.
-        place: Place,
-        /// Type of the key on record.
+        /// Location, of a key of the same type if possible.
+        location: KeyLocation,
+        /// Type of the known key.
         key_type: String,
-        /// `SHA256:...` of the key on record.
+        /// `SHA256:...` of the known key.
         fingerprint: String,
     },
-    /// The key is marked as stolen.
+    /// The key is revoked.
     Revoked {
-        /// The line that says so.
-        place: Place,
+        /// Location of the revocation.
+        location: KeyLocation,
     },
 }
 
@@ -63,34 +60,33 @@ enum Names {
     Hashed(Vec<u8>, Vec<u8>),
 }
 
-/// What a line says of its key.
+/// Marker of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
-    /// It is the host's.
+enum KeyMarker {
+    /// A host key.
     Plain,
     Revoked,
-    /// `@cert-authority`: it signs the host's certificates.
+    /// `@cert-authority`: a key that signs host certificates.
     Authority,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    place: Place,
-    mark: Mark,
+struct KnownHostEntry {
+    location: KeyLocation,
+    marker: KeyMarker,
     names: Names,
     key_type: String,
     key: Vec<u8>,
 }
 
-/// All that is on record.
+/// Contents of known_hosts files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KnownHosts {
-    entries: Vec<Entry>,
+pub(crate) struct KnownHosts {
+    entries: Vec<KnownHostEntry>,
 }
 
 impl KnownHosts {
-    /// Reads the files that exist; a file that cannot be read counts as empty (then its hosts are unknown and
-    /// the user is asked).
+    /// Reads the files that exist; a file that cannot be read counts as empty (its hosts are then unknown).
     pub fn load(files: &[PathBuf]) -> KnownHosts {
         let mut known = KnownHosts::default();
         for file in files {
@@ -106,19 +102,21 @@ impl KnownHosts {
     /// Adds the lines of one file.
     pub fn add(&mut self, file: &Path, text: &str) {
         let lines = text.lines().enumerate();
-        self.entries
-            .extend(lines.filter_map(|(index, line)| {
-                entry(line, Place { file: file.to_path_buf(), line: index + 1 })
-            }));
+        self.entries.extend(lines.filter_map(|(index, line)| {
+            entry(line, KeyLocation { file: file.to_path_buf(), line: index + 1 })
+        }));
     }
 
-    /// What the record says about `key` (the wire form) of the host called `name` ([`record_name`]).
+    /// Checks `key` (wire form) of the host `name` ([`record_name`]).
     pub fn check(&self, name: &str, key: &[u8]) -> HostKeyCheck {
-        let ours: Vec<&Entry> = self.entries.iter().filter(|entry| entry.names.cover(name)).collect();
-        if let Some(entry) = ours.iter().find(|entry| entry.mark == Mark::Revoked && entry.key == key) {
-            return HostKeyCheck::Revoked { place: entry.place.clone() };
+        let ours: Vec<&KnownHostEntry> =
+            self.entries.iter().filter(|entry| entry.names.matches(name)).collect();
+        if let Some(entry) = ours.iter().find(|entry| entry.marker == KeyMarker::Revoked && entry.key == key)
+        {
+            return HostKeyCheck::Revoked { location: entry.location.clone() };
         }
-        let listed: Vec<&Entry> = ours.into_iter().filter(|entry| entry.mark == Mark::Plain).collect();
+        let listed: Vec<&KnownHostEntry> =
+            ours.into_iter().filter(|entry| entry.marker == KeyMarker::Plain).collect();
         if listed.iter().any(|entry| entry.key == key) {
             return HostKeyCheck::Match;
         }
@@ -127,25 +125,27 @@ impl KnownHosts {
         match nearest {
             None => HostKeyCheck::Unknown,
             Some(entry) => HostKeyCheck::Changed {
-                place: entry.place.clone(),
+                location: entry.location.clone(),
                 key_type: entry.key_type.clone(),
                 fingerprint: fingerprint(&entry.key),
             },
         }
     }
 
-    /// Where an authority is trusted to sign certificates of this host.
-    pub fn authority(&self, name: &str) -> Option<&Place> {
+    /// Returns the location of a trusted certificate authority for this host.
+    pub fn authority(&self, name: &str) -> Option<&KeyLocation> {
         let mut entries = self.entries.iter();
-        let found = entries.find(|entry| entry.mark == Mark::Authority && entry.names.cover(name))?;
-        let revoked = |entry: &Entry| entry.mark == Mark::Revoked && entry.key == found.key;
-        (!self.entries.iter().any(revoked)).then_some(&found.place)
+        let found =
+            entries.find(|entry| entry.marker == KeyMarker::Authority && entry.names.matches(name))?;
+        let revoked = |entry: &KnownHostEntry| entry.marker == KeyMarker::Revoked && entry.key == found.key;
+        (!self.entries.iter().any(revoked)).then_some(&found.location)
     }
 
-    /// Types of the keys on record for a host, each once, in the order of the file.
-    pub fn key_types(&self, name: &str) -> Vec<String> {
+    /// Returns the types of the known keys of a host, in the order of the file.
+    pub(crate) fn key_types(&self, name: &str) -> Vec<String> {
         let mut types: Vec<String> = Vec::new();
-        for entry in self.entries.iter().filter(|entry| entry.mark == Mark::Plain && entry.names.cover(name))
+        for entry in
+            self.entries.iter().filter(|entry| entry.marker == KeyMarker::Plain && entry.names.matches(name))
         {
             if !types.contains(&entry.key_type) {
                 types.push(entry.key_type.clone());
@@ -156,7 +156,7 @@ impl KnownHosts {
 }
 
 impl Names {
-    fn cover(&self, name: &str) -> bool {
+    fn matches(&self, name: &str) -> bool {
         match self {
             Names::Hashed(salt, hash) => Hmac::<Sha1>::new_from_slice(salt)
                 .is_ok_and(|mac| mac.chain_update(name.as_bytes()).verify_slice(hash).is_ok()),
@@ -170,18 +170,18 @@ impl Names {
     }
 }
 
-/// The name that a host goes by in the file: lower case, with `[...]:port` unless the port is 22.
-pub fn record_name(host: &str, port: u16) -> String {
+/// Returns the name of a host in the file: lower case, with `[...]:port` unless the port is 22.
+pub(crate) fn record_name(host: &str, port: u16) -> String {
     let host = host.to_lowercase();
     if port == 22 { host } else { format!("[{host}]:{port}") }
 }
 
-/// `SHA256:` and the unpadded base64 of the digest, as `ssh-keygen -l` prints it.
+/// Returns `SHA256:` and the unpadded base64 of the digest, as in `ssh-keygen -l`.
 pub fn fingerprint(key: &[u8]) -> String {
     format!("SHA256:{}", STANDARD_NO_PAD.encode(Sha256::digest(key)))
 }
 
-/// The type that a key in wire form names in its first field, empty when it is none.
+/// Returns the type of a key in wire form, empty if malformed.
 pub fn key_type(key: &[u8]) -> String {
     let Some(head) = key.first_chunk::<4>() else { return String::new() };
     let length = u32::from_be_bytes(*head) as usize;
@@ -190,13 +190,13 @@ pub fn key_type(key: &[u8]) -> String {
         .unwrap_or_default()
 }
 
-/// Appends `name key`; makes the folder (0700) and the file (0600) when they are missing.
+/// Appends `name key`; creates the directory (0700) and the file (0600) if missing.
 pub fn append(file: &Path, name: &str, key: &[u8]) -> io::Result<()> {
     if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let mut opened = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(file)?;
-    // A last line without newline would swallow ours.
+    // The last line may lack a newline.
     let mut last = [b'\n'];
     if opened.metadata()?.len() > 0 {
         opened.seek(SeekFrom::End(-1))?;
@@ -206,20 +206,20 @@ pub fn append(file: &Path, name: &str, key: &[u8]) -> io::Result<()> {
     opened.write_all(format!("{start}{name} {} {}\n", key_type(key), STANDARD.encode(key)).as_bytes())
 }
 
-fn entry(line: &str, place: Place) -> Option<Entry> {
+fn entry(line: &str, location: KeyLocation) -> Option<KnownHostEntry> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
         return None;
     }
     let mut fields = line.split_whitespace();
     let mut first = fields.next()?;
-    let mark = match first {
-        "@revoked" => Mark::Revoked,
-        "@cert-authority" => Mark::Authority,
+    let marker = match first {
+        "@revoked" => KeyMarker::Revoked,
+        "@cert-authority" => KeyMarker::Authority,
         _ if first.starts_with('@') => return None,
-        _ => Mark::Plain,
+        _ => KeyMarker::Plain,
     };
-    if mark != Mark::Plain {
+    if marker != KeyMarker::Plain {
         first = fields.next()?;
     }
     let named_type = fields.next()?;
@@ -227,7 +227,7 @@ fn entry(line: &str, place: Place) -> Option<Entry> {
     if key_type(&key) != named_type {
         return None;
     }
-    Some(Entry { place, mark, names: names(first)?, key_type: named_type.into(), key })
+    Some(KnownHostEntry { location, marker, names: names(first)?, key_type: named_type.into(), key })
 }
 
 fn names(field: &str) -> Option<Names> {
@@ -249,8 +249,8 @@ fn names(field: &str) -> Option<Names> {
     ))
 }
 
-/// OpenSSH's patterns: `*` any run of characters, `?` exactly one. Linear in space, at worst quadratic in
-/// time.
+/// Matches OpenSSH's patterns: `*` any run of characters, `?` exactly one. Linear in space, at worst
+/// quadratic in time.
 fn glob(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_name_matches_its_host_and_no_other() {
+    fn every_name_form_matches_only_its_host() {
         let ours = key("ssh-ed25519", 1);
         let cases = [
             ("node1", "node1", "node2"),
@@ -334,11 +334,11 @@ mod tests {
     }
 
     #[test]
-    fn known_1_a_revoked_key_is_refused_though_it_is_also_listed() {
+    fn known_1_revoked_key_is_rejected_though_listed() {
         let ours = key("ssh-ed25519", 1);
         let lines = [line("node1", &ours), format!("@revoked {}", line("*", &ours))];
-        let place = Place { file: "kh".into(), line: 2 };
-        assert_eq!(known(&lines).check("node1", &ours), HostKeyCheck::Revoked { place });
+        let location = KeyLocation { file: "kh".into(), line: 2 };
+        assert_eq!(known(&lines).check("node1", &ours), HostKeyCheck::Revoked { location });
         let other = key("ssh-ed25519", 2);
         assert_eq!(
             known(&lines[1..]).check("node1", &other),
@@ -348,21 +348,22 @@ mod tests {
     }
 
     #[test]
-    fn known_2_another_key_is_a_change_whatever_its_type() {
+    fn known_2_another_key_of_any_type_is_a_change() {
         let (old, new) = (key("ssh-ed25519", 1), key("ssh-ed25519", 2));
         let rsa = key("ssh-rsa", 1);
         let known = known(&["# a comment".into(), line("node1", &rsa), line("node1", &old)]);
-        let HostKeyCheck::Changed { place, key_type, fingerprint: shown } = known.check("node1", &new) else {
+        let HostKeyCheck::Changed { location, key_type, fingerprint: shown } = known.check("node1", &new)
+        else {
             panic!()
         };
-        assert_eq!((place.line, key_type.as_str(), shown), (3, "ssh-ed25519", fingerprint(&old)));
+        assert_eq!((location.line, key_type.as_str(), shown), (3, "ssh-ed25519", fingerprint(&old)));
         let ecdsa = key("ecdsa-sha2-nistp256", 1);
         assert!(matches!(known.check("node1", &ecdsa), HostKeyCheck::Changed { .. }));
         assert_eq!(known.key_types("node1"), ["ssh-rsa", "ssh-ed25519"]);
     }
 
     #[test]
-    fn bad_lines_and_authorities_are_skipped() {
+    fn malformed_lines_and_authorities_are_skipped() {
         let ours = key("ssh-ed25519", 1);
         let good = line("node1", &ours);
         let bad = [
@@ -377,7 +378,7 @@ mod tests {
         ];
         assert_eq!(known(&bad).check("node1", &ours), HostKeyCheck::Unknown);
         let authority = known(&bad);
-        assert_eq!(authority.authority("node1").map(|place| place.line), Some(4));
+        assert_eq!(authority.authority("node1").map(|location| location.line), Some(4));
         assert_eq!(authority.authority("node2"), None);
         let mut with_good = bad.to_vec();
         with_good.push(good);
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn known_3_appending_keeps_what_is_there_and_protects_the_file() {
+    fn known_3_append_keeps_lines_and_sets_modes() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("new/known_hosts");
         let (first, second) = (key("ssh-ed25519", 1), key("ssh-ed25519", 2));
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_lies_about_its_length_has_no_type() {
+    fn key_with_a_wrong_length_has_no_type() {
         assert_eq!(key_type(&[0xff, 0xff, 0xff, 0xff, 1]), "");
         assert_eq!(key_type(&[]), "");
     }

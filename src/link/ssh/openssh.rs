@@ -1,16 +1,16 @@
-//! The way through the system's `ssh`: one process per command.
+//! Sessions through the system's `ssh`, one process per command.
 //!
-//! It serves what libssh2 cannot do: post-quantum key exchange, FIDO keys, host certificates, GSSAPI,
-//! ProxyCommand, KnownHostsCommand. `ssh` checks the host key and logs in by itself, with the user's whole
-//! configuration; with `ControlMaster auto` there, all commands share one login. Owner: the link's thread; a
-//! process ends with the value that stands for it. Invariants:
-//! - OPENSSH-1: nothing is asked and no secret is passed on: `BatchMode` refuses what would need a question.
+//! Supports what libssh2 does not: post-quantum key exchange, FIDO keys, host certificates, GSSAPI,
+//! ProxyCommand, KnownHostsCommand. `ssh` checks the host key and logs in with the user's whole
+//! configuration; with `ControlMaster auto`, all commands share one login. A process ends when its value is
+//! dropped. Invariants:
+//! - OPENSSH-1: there are no prompts, and no secret is passed on: `BatchMode` rejects them.
 
-use super::output::Output;
+use super::output::CommandOutput;
 use super::session::{SshChannel, SshSession, Stream};
 use super::user_config::{self, SshTarget};
-use super::wait::{self, Interest, Stall};
-use super::{Operator, SshError, quote};
+use super::wait::{self, BlockReason, Interest};
+use super::{SessionOwner, SshError, quote};
 use rankdeck_types::host::Host;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -21,20 +21,20 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Exit code of an `ssh` that did not get as far as the command.
-const NOT_IN: i32 = 255;
-/// How long a process may take to end by itself once its streams are closed.
+/// Exit code of an `ssh` that failed before the command.
+const CONNECTION_FAILED: i32 = 255;
+/// Timeout of the exit of a process after its streams are closed.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// The way to one host.
+/// A session with one host.
 pub struct Openssh {
     target: SshTarget,
-    /// Its options and the address.
+    /// Options and address.
     words: Vec<String>,
 }
 
 impl Openssh {
-    /// The way to `host`. `config`: another file than `~/.ssh/config`.
+    /// Creates a session with `host`. `config`: a file in place of `~/.ssh/config`.
     pub fn new(host: &Host, config: Option<&Path>) -> Result<Openssh, SshError> {
         let target = user_config::outline(host, config)?;
         let mut words: Vec<String> = Vec::new();
@@ -58,18 +58,18 @@ impl SshSession for Openssh {
 
     fn start(
         &self,
-        _operator: &mut dyn Operator,
+        _owner: &mut dyn SessionOwner,
         command: &str,
         _deadline: Instant,
     ) -> Result<Box<dyn SshChannel>, SshError> {
         let mut ssh = Command::new("ssh");
-        // A shell of the user's may set these in his file for people's sessions.
+        // The user's file may set these for interactive sessions.
         for option in ["BatchMode=yes", "ClearAllForwardings=yes", "RemoteCommand=none", "LogLevel=ERROR"] {
             ssh.args(["-o", option]);
         }
         ssh.args(["-T", "-x", "-e", "none"]).args(&self.words).arg(command);
-        let process = Process::start(ssh).map_err(|error| {
-            SshError::lasting(
+        let process = SshProcess::start(ssh).map_err(|error| {
+            SshError::permanent(
                 format!("{}: cannot run `ssh`: {error}", self.label()),
                 "install the OpenSSH client, or set `transport = \"ssh\"` for this host",
             )
@@ -79,60 +79,59 @@ impl SshSession for Openssh {
 
     fn socket(
         &self,
-        _operator: &mut dyn Operator,
+        _owner: &mut dyn SessionOwner,
         _path: &str,
         _deadline: Instant,
     ) -> Result<Option<Box<dyn SshChannel>>, SshError> {
         Ok(None)
     }
 
-    fn refusal(&self, output: &Output) -> Option<SshError> {
-        if output.status != Some(NOT_IN) {
+    fn refusal(&self, output: &CommandOutput) -> Option<SshError> {
+        if output.status != Some(CONNECTION_FAILED) {
             return None;
         }
         let text = String::from_utf8_lossy(&output.stderr);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let said = lines[lines.len().saturating_sub(3)..].join("; ");
-        let error =
-            format!("{}: ssh did not get in: {}", self.label(), rankdeck_types::words::clip(&said, 400));
-        const PASSING: [&str; 6] =
+        let reason = lines[lines.len().saturating_sub(3)..].join("; ");
+        let error = format!("{}: ssh failed: {}", self.label(), rankdeck_types::words::clip(&reason, 400));
+        const TRANSIENT: [&str; 6] =
             ["refused", "timed out", "closed by", "reset by", "unreachable", "Temporary failure"];
-        let passing = PASSING.iter().any(|words| said.contains(words)) && !said.contains("denied");
+        let is_transient = TRANSIENT.iter().any(|words| reason.contains(words)) && !reason.contains("denied");
         let hint = format!(
-            "try `{}`: rankdeck's ssh asks nothing (BatchMode), so a passphrase wants an ssh-agent, and an unknown host \
-             key has to be accepted there first",
+            "run `{}` by hand to accept the host key; passphrases need an ssh-agent, because rankdeck runs ssh \
+             without prompts (BatchMode)",
             self.by_hand()
         );
-        Some(if passing { SshError::passing(error, hint) } else { SshError::lasting(error, hint) })
+        Some(if is_transient { SshError::transient(error, hint) } else { SshError::permanent(error, hint) })
     }
 
-    fn keep(self: Box<Self>) {}
+    fn release(self: Box<Self>) {}
 
     fn by_hand(&self) -> String {
         format!("ssh {}", quote::words(self.words.iter().filter(|word| *word != "--").map(String::as_str)))
     }
 }
 
-/// One `ssh` and its command. Standard input and output are the two directions of one socket.
-struct Process {
+/// A running `ssh`. Stdin and stdout are the two directions of one socket.
+pub(super) struct SshProcess {
     child: Child,
     stream: UnixStream,
     errors: ChildStderr,
-    /// Standard output has ended; standard error has.
+    /// Whether stdout and stderr have ended.
     ended: (bool, bool),
     /// The last write did not fit.
     full: bool,
     status: Option<ExitStatus>,
 }
 
-impl Process {
-    fn start(mut command: Command) -> io::Result<Process> {
+impl SshProcess {
+    pub(super) fn start(mut command: Command) -> io::Result<SshProcess> {
         let (stream, theirs) = UnixStream::pair()?;
         stream.set_nonblocking(true)?;
         let (input, output) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
-        // A group of its own: ctrl-c on the terminal is for the console.
+        // In its own process group: ctrl-c on the terminal is for the console.
         let spawned = command.stdin(input).stdout(output).stderr(Stdio::piped()).process_group(0).spawn();
-        // Its ends of the socket go, so that the end of the process is seen.
+        // Close its ends of the socket, so that the end of the process is noticed.
         drop(command);
         let mut child = spawned?;
         let Some(errors) = child.stderr.take() else {
@@ -143,11 +142,11 @@ impl Process {
             let flags = libc::fcntl(errors.as_raw_fd(), libc::F_GETFL);
             libc::fcntl(errors.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK);
         }
-        Ok(Process { child, stream, errors, ended: (false, false), full: false, status: None })
+        Ok(SshProcess { child, stream, errors, ended: (false, false), full: false, status: None })
     }
 }
 
-impl SshChannel for Process {
+impl SshChannel for SshProcess {
     fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> io::Result<usize> {
         let (read, ended) = match stream {
             Stream::Output => (Read::read(&mut self.stream, buffer), &mut self.ended.0),
@@ -163,9 +162,9 @@ impl SshChannel for Process {
         wrote
     }
 
-    fn end_input(&mut self, _operator: &mut dyn Operator, _deadline: Instant) -> Result<(), Stall> {
+    fn end_input(&mut self, _owner: &mut dyn SessionOwner, _deadline: Instant) -> Result<(), BlockReason> {
         self.full = false;
-        // An ended process has no input to end.
+        // Fails if the process has ended.
         let _ = self.stream.shutdown(Shutdown::Write);
         Ok(())
     }
@@ -182,7 +181,7 @@ impl SshChannel for Process {
         Interest { fd: self.stream.as_raw_fd(), read: true, write: pending || self.full }
     }
 
-    fn pause(&self, operator: &mut dyn Operator, deadline: Instant) -> Result<(), Stall> {
+    fn pause(&self, owner: &mut dyn SessionOwner, deadline: Instant) -> Result<(), BlockReason> {
         let mut interests = Vec::new();
         if !self.ended.0 {
             interests.push(self.interest(false));
@@ -190,20 +189,20 @@ impl SshChannel for Process {
         if !self.ended.1 {
             interests.push(Interest { fd: self.errors.as_raw_fd(), read: true, write: false });
         }
-        wait::pause(&interests, operator, deadline)
+        wait::pause(&interests, owner, deadline)
     }
 
-    fn close(&mut self, operator: &mut dyn Operator, deadline: Instant) -> Result<Option<i32>, Stall> {
+    fn close(&mut self, owner: &mut dyn SessionOwner, deadline: Instant) -> Result<Option<i32>, BlockReason> {
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 self.status = Some(status);
                 return Ok(status.code());
             }
-            if operator.closing() {
-                return Err(Stall::Closed);
+            if owner.closing() {
+                return Err(BlockReason::Closed);
             }
             if Instant::now() >= deadline {
-                return Err(Stall::TimedOut);
+                return Err(BlockReason::TimedOut);
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -214,12 +213,12 @@ impl SshChannel for Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for SshProcess {
     fn drop(&mut self) {
         if self.status.is_some() {
             return;
         }
-        // The command sees the end of its input; killing `ssh` harms nobody else.
+        // The command receives the end of its input; killing `ssh` affects nothing else.
         self.abandon();
         let deadline = Instant::now() + ENDING;
         while Instant::now() < deadline {

@@ -1,22 +1,30 @@
-//! Shell scripts for a host.
+//! Builds shell scripts for hosts.
 //!
-//! Values enter as quoted words only, so that the commands themselves are constants. A script has no newline
-//! and no `!`: the login shell may be csh, which reads both before `/bin/sh` does.
+//! Values are quoted words, so that the commands are constants. Scripts have no newline and no `!`: the login
+//! shell may be csh, which interprets both before `/bin/sh`.
 
 use super::quote;
 use std::fmt::Display;
 
-/// Commands for `/bin/sh`, one after another.
+/// First line of a script from [`Script::started`].
+pub const STARTED: &str = "RANKDECK-HOST";
+
+/// A script for `/bin/sh`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Script(String);
+pub(crate) struct Script(String);
 
 impl Script {
-    /// A script without commands.
+    /// Creates an empty script.
     pub fn new() -> Script {
         Script::default()
     }
 
-    /// Adds commands as they are.
+    /// Creates a script that first prints [`STARTED`], on a separate line after any output of start files.
+    pub fn started() -> Script {
+        Script::new().run("echo").call(&["echo", STARTED])
+    }
+
+    /// Appends commands verbatim.
     pub fn run(mut self, commands: &str) -> Script {
         if !self.0.is_empty() {
             self.0.push_str("; ");
@@ -35,18 +43,17 @@ impl Script {
         self.run(&format!("set -- {}", quote::words(words.iter().map(AsRef::as_ref))))
     }
 
-    /// Adds one command of these words.
+    /// Appends one command of these words.
     pub fn call<S: AsRef<str>>(self, words: &[S]) -> Script {
         self.run(&quote::words(words.iter().map(AsRef::as_ref)))
     }
 
-    /// Adds the commands of another script.
+    /// Appends another script.
     pub fn then(self, other: &Script) -> Script {
         self.run(&other.0)
     }
 
-    /// The line that runs the script, whatever the user's login shell is; fish and csh understand this line,
-    /// too.
+    /// Returns the command line that runs the script from any login shell, including fish and csh.
     pub fn command(&self) -> String {
         format!("exec /bin/sh -c {}", quote::always(&self.0))
     }
@@ -63,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn values_survive_a_second_shell() {
+    fn quoted_values_survive_a_second_shell() {
         let script = Script::new().set("x", "it's $HOME").run("printf %s \"$x\"");
         assert_eq!(output(&script), "it's $HOME");
         let words = ["a b", "", "*", "$(id)", "'"];

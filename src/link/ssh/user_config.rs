@@ -1,46 +1,50 @@
-//! Where and how to log in: `hosts.toml` over `~/.ssh/config`.
+//! Resolves login parameters: `hosts.toml` over `~/.ssh/config`.
 //!
-//! `ssh -G` resolves the user's file exactly (Include, Match, tokens, jumps) and connects to nothing; where
-//! there is no `ssh`, the ssh2-config crate reads it, and a file with `Match` is refused, because that crate
-//! gives its body to the wrong hosts ([`config_values`]). Owner: called on a session's own thread, since it
-//! starts a process. What `hosts.toml` says wins.
+//! `ssh -G` resolves the user's file exactly (Include, Match, tokens, jumps) without connecting. Without
+//! `ssh`, the ssh2-config crate reads it, and a file with `Match` is rejected, because that crate applies its
+//! body to the wrong hosts. It starts a process, so it runs on the session's thread.
 
-use super::config_values::{self, Values, WantedHost, expand, first, split};
 use super::{SshError, quote};
 use rankdeck_types::host::Host;
+use ssh2_config::{ParseRule, SshConfig};
+use std::collections::HashMap;
+use std::fs;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Most jumps on the way to one host.
+/// Most jumps to one host.
 const MAX_JUMPS: usize = 8;
-/// Least and most of what `ServerAlive*` can allow. Agents speak once a second at least, so less than 2 s
-/// says nothing; and many set minutes to keep a NAT from forgetting them (Debian's ssh sets 300 s by itself
-/// with `BatchMode`), which must not hide a dead host for a quarter of an hour.
+/// Bounds of the silence from `ServerAlive*`. Agents send one message per second, so less than 2 s is too
+/// short; and many users set minutes for NAT (Debian's ssh sets 300 s with `BatchMode`), which must not hide
+/// a dead host.
 pub const SILENCE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which ssh-agent to ask for keys.
+/// The ssh-agent to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentChoice {
     /// The one in `SSH_AUTH_SOCK`, if any.
     Environment,
     /// None.
     Off,
-    /// The one behind this socket.
+    /// The one at this socket.
     Socket(PathBuf),
 }
 
-/// What becomes of a host key that is not on record.
+/// Policy for unknown host keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownKeys {
-    /// The user is asked.
+    /// Prompt the user.
     Ask,
+    /// Reject them.
     Refuse,
-    /// It is accepted and remembered: the user has said so in his file (`accept-new`, `no`).
+    /// Accept and save them (`accept-new`, `no`).
     Accept,
 }
 
-/// Algorithms that the user's configuration allows; an empty list allows all that we have.
+/// Algorithms that the user's configuration allows; an empty list allows all supported ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedAlgorithms {
     /// `KexAlgorithms`
@@ -53,10 +57,10 @@ pub struct AllowedAlgorithms {
     pub macs: Vec<String>,
 }
 
-/// One SSH server, ready to be connected to.
+/// Resolved login parameters of one SSH server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SshTarget {
-    /// Name for messages: that of `hosts.toml`, or the jump as written.
+    /// Name for messages: the name in `hosts.toml`, or the jump as written.
     pub label: String,
     /// Login user.
     pub user: String,
@@ -64,42 +68,41 @@ pub struct SshTarget {
     pub address: String,
     /// TCP port.
     pub port: u16,
-    /// Private keys to offer, in this order; some may not exist.
+    /// Private keys to offer, in this order; they may not exist.
     pub identities: Vec<PathBuf>,
-    /// Certificates for those keys, besides the `KEY-cert.pub` that may lie beside each; some may not exist.
+    /// Certificates for those keys, besides `KEY-cert.pub` of each; they may not exist.
     pub certificates: Vec<PathBuf>,
-    /// Offer no key of the agent that is not among [`SshTarget::identities`].
+    /// Offer only keys of the agent that are among [`SshTarget::identities`].
     pub identities_only: bool,
-    /// Where other keys come from.
+    /// Source of other keys.
     pub agent: AgentChoice,
-    /// The user's known_hosts; accepted keys are appended to the first.
+    /// The user's known_hosts files; accepted keys are appended to the first.
     pub known_hosts: Vec<PathBuf>,
-    /// The machine's known_hosts.
+    /// The machine's known_hosts files.
     pub global_known_hosts: Vec<PathBuf>,
-    /// Keys that are never accepted (`RevokedHostKeys`).
+    /// File of revoked keys (`RevokedHostKeys`).
     pub revoked_host_keys: Option<PathBuf>,
-    /// What may be negotiated.
     pub allowed: AllowedAlgorithms,
     /// Name in known_hosts instead of the address.
     pub host_key_alias: Option<String>,
-    /// Bound of the TCP connection.
+    /// Timeout of the TCP connection.
     pub connect_timeout: Duration,
-    /// How long the other end may say nothing before the connection counts as broken: `ServerAliveInterval`
-    /// times `ServerAliveCountMax`, within [`SILENCE`]; `None` where the interval is not set.
+    /// Silence after which the connection counts as broken: `ServerAliveInterval` times
+    /// `ServerAliveCountMax`, within [`SILENCE`]; `None` if the interval is not set.
     pub silence: Option<Duration>,
-    /// `StrictHostKeyChecking`: what becomes of an unknown key. A changed key is refused whatever it says.
+    /// `StrictHostKeyChecking`: policy for unknown keys. A changed key is always rejected.
     pub unknown_keys: UnknownKeys,
-    /// Servers to go through, the nearest first; theirs are empty.
+    /// Jump servers, the nearest first; they have no jumps.
     pub jumps: Vec<SshTarget>,
 }
 
 impl SshTarget {
-    /// `user@address:port`, as errors name it.
+    /// Returns `user@address:port`, for errors.
     pub fn account(&self) -> String {
         format!("{}@{}", self.user, self.place())
     }
 
-    /// `address:port`.
+    /// Returns `address:port`.
     pub fn place(&self) -> String {
         match self.address.contains(':') {
             true => format!("[{}]:{}", self.address, self.port),
@@ -107,7 +110,7 @@ impl SshTarget {
         }
     }
 
-    /// The `ssh` command line that does the same login, for hints.
+    /// Returns the equivalent `ssh` command, for hints.
     pub fn command(&self) -> String {
         let port = if self.port == 22 { String::new() } else { format!("-p {} ", self.port) };
         let jumps: Vec<String> =
@@ -118,9 +121,26 @@ impl SshTarget {
     }
 }
 
-impl WantedHost {
-    fn of(host: &Host) -> WantedHost {
-        WantedHost {
+/// A requested host, before the user's file is read.
+#[derive(Debug, Clone, Default)]
+struct RequestedHost {
+    /// Name for messages.
+    label: String,
+    /// Address, name or alias.
+    address: String,
+    /// Takes precedence over the file, as do the others.
+    port: Option<u16>,
+    /// Login user.
+    user: Option<String>,
+    /// The key.
+    identity_file: Option<String>,
+    /// Jump hosts.
+    proxy_jump: Option<String>,
+}
+
+impl RequestedHost {
+    fn from_host(host: &Host) -> RequestedHost {
+        RequestedHost {
             label: host.name.clone(),
             address: host.address.clone(),
             port: host.port,
@@ -130,7 +150,7 @@ impl WantedHost {
         }
     }
 
-    /// Refuses what `ssh` would take for an option.
+    /// Rejects values that `ssh` would parse as options.
     fn check(&self) -> Result<(), SshError> {
         let option = |text: &str| text.starts_with('-');
         let bad = self.address.is_empty()
@@ -140,55 +160,55 @@ impl WantedHost {
         if !bad {
             return Ok(());
         }
-        Err(SshError::lasting(
-            format!("{}: {:?} is not an address", self.label, self.address),
+        Err(SshError::permanent(
+            format!("{}: invalid address {:?}", self.label, self.address),
             "set address (and user) of this host in hosts.toml",
         ))
     }
 }
 
-/// Resolves a host of `hosts.toml`. `config`: another file than `~/.ssh/config`.
+/// Resolves a host of `hosts.toml`. `config`: a file in place of `~/.ssh/config`.
 pub fn resolve(host: &Host, config: Option<&Path>) -> Result<SshTarget, SshError> {
-    target(&WantedHost::of(host), config, true, 0)
+    target(&RequestedHost::from_host(host), config, true, 0)
 }
 
-/// A host for those who let `ssh` find its way: without jumps, and whatever the user's file wants.
-pub fn outline(host: &Host, config: Option<&Path>) -> Result<SshTarget, SshError> {
-    let wanted = WantedHost::of(host);
-    wanted.check()?;
-    Ok(assemble(&wanted, &config_values::look_up(&wanted, config)?).0)
+/// Resolves a host for the system's `ssh`, without jumps and without checks of unsupported options.
+pub(crate) fn outline(host: &Host, config: Option<&Path>) -> Result<SshTarget, SshError> {
+    let requested = RequestedHost::from_host(host);
+    requested.check()?;
+    Ok(assemble(&requested, &read_values(&requested, config)?).0)
 }
 
 fn target(
-    wanted: &WantedHost,
+    requested: &RequestedHost,
     config: Option<&Path>,
     with_jumps: bool,
     depth: usize,
 ) -> Result<SshTarget, SshError> {
-    let label = &wanted.label;
-    wanted.check()?;
-    let values = config_values::look_up(wanted, config)?;
+    let label = &requested.label;
+    requested.check()?;
+    let values = read_values(requested, config)?;
     if let Some(command) = first(&values, "knownhostscommand").filter(|command| *command != "none") {
-        return Err(SshError::lasting(
+        return Err(SshError::permanent(
             format!(
-                "{label}: the ssh configuration wants KnownHostsCommand {command:?}, which rankdeck does not run"
+                "{label}: the built-in SSH does not support KnownHostsCommand {command:?} of the ssh configuration"
             ),
             format!(
-                "set `transport = \"openssh\"` for this host in hosts.toml, or `KnownHostsCommand none` for this host in ~/.ssh/config, and put its key into known_hosts (`ssh-keyscan {}`)",
-                quote::word(&wanted.address)
+                "set `transport = \"openssh\"` for this host in hosts.toml, or `KnownHostsCommand none` for it in ~/.ssh/config, and add its key to known_hosts (`ssh-keyscan {}`)",
+                quote::word(&requested.address)
             ),
         ));
     }
-    let (mut target, jump) = assemble(wanted, &values);
+    let (mut target, jump) = assemble(requested, &values);
     if !with_jumps {
         return Ok(target);
     }
     if let Some(jump) = jump {
         target.jumps = jumps(label, &jump, config, depth)?;
     } else if let Some(command) = first(&values, "proxycommand").filter(|command| *command != "none") {
-        return Err(SshError::lasting(
+        return Err(SshError::permanent(
             format!(
-                "{label}: the ssh configuration wants ProxyCommand {command:?}, which rankdeck does not run"
+                "{label}: the built-in SSH does not support ProxyCommand {command:?} of the ssh configuration"
             ),
             "set `transport = \"openssh\"` for this host in hosts.toml, or proxy_jump (`none` connects directly)",
         ));
@@ -196,32 +216,32 @@ fn target(
     Ok(target)
 }
 
-/// The servers of a jump list. As with OpenSSH, only the first may need jumps of its own.
+/// Resolves a jump list. As in OpenSSH, only the first server may have jumps.
 fn jumps(label: &str, list: &str, config: Option<&Path>, depth: usize) -> Result<Vec<SshTarget>, SshError> {
     let mut hops = Vec::new();
     for (index, text) in list.split(',').map(str::trim).filter(|text| !text.is_empty()).enumerate() {
-        let mut wanted = jump(text).ok_or_else(|| {
-            SshError::lasting(
-                format!("{label}: {text:?} does not name a jump host"),
-                "write proxy_jump as user@host:port",
+        let mut requested = jump(text).ok_or_else(|| {
+            SshError::permanent(
+                format!("{label}: invalid jump host {text:?}"),
+                "set proxy_jump to user@host:port",
             )
         })?;
-        wanted.label = format!("{label} (jump {text})");
-        let mut hop = target(&wanted, config, index == 0 && depth < MAX_JUMPS, depth + 1)?;
+        requested.label = format!("{label} (jump {text})");
+        let mut hop = target(&requested, config, index == 0 && depth < MAX_JUMPS, depth + 1)?;
         hops.append(&mut hop.jumps);
         hops.push(hop);
     }
     if hops.len() > MAX_JUMPS {
-        return Err(SshError::lasting(
+        return Err(SshError::permanent(
             format!("{label}: more than {MAX_JUMPS} jumps"),
-            "a jump host's own ProxyJump may lead in a circle: check with `ssh -G`",
+            "check for a ProxyJump cycle with `ssh -G`",
         ));
     }
     Ok(hops)
 }
 
-/// `[ssh://][user@]host[:port]`, with `[...]` around an IPv6 address.
-fn jump(text: &str) -> Option<WantedHost> {
+/// Parses `[ssh://][user@]host[:port]`, with `[...]` around an IPv6 address.
+fn jump(text: &str) -> Option<RequestedHost> {
     let text = text.strip_prefix("ssh://").unwrap_or(text).trim_end_matches('/');
     let (user, place) = match text.rsplit_once('@') {
         Some((user, place)) => (Some(user.to_string()), place),
@@ -242,20 +262,26 @@ fn jump(text: &str) -> Option<WantedHost> {
         Some(port) => Some(port.parse::<u16>().ok()?),
         None => None,
     };
-    (!address.is_empty()).then(|| WantedHost { address: address.into(), port, user, ..WantedHost::default() })
+    (!address.is_empty()).then(|| RequestedHost {
+        address: address.into(),
+        port,
+        user,
+        ..RequestedHost::default()
+    })
 }
 
-/// The target and its jump list.
-fn assemble(wanted: &WantedHost, values: &Values) -> (SshTarget, Option<String>) {
+/// Returns the target and its jump list.
+fn assemble(requested: &RequestedHost, values: &Values) -> (SshTarget, Option<String>) {
     let home = std::env::home_dir().unwrap_or_default();
-    let address = first(values, "hostname").unwrap_or(&wanted.address).to_string();
-    let port = wanted.port.or_else(|| first(values, "port").and_then(|port| port.parse().ok())).unwrap_or(22);
+    let address = first(values, "hostname").unwrap_or(&requested.address).to_string();
+    let port =
+        requested.port.or_else(|| first(values, "port").and_then(|port| port.parse().ok())).unwrap_or(22);
     let local_user = || {
         ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_else(|| "root".into())
     };
     let user =
-        wanted.user.clone().or_else(|| first(values, "user").map(String::from)).unwrap_or_else(local_user);
-    let expand = |path: &str| expand(path, &home, &address, &user, port, &wanted.address);
+        requested.user.clone().or_else(|| first(values, "user").map(String::from)).unwrap_or_else(local_user);
+    let expand = |path: &str| expand(path, &home, &address, &user, port, &requested.address);
     let files = |key: &str| -> Vec<PathBuf> { files(values, key).map(|file| expand(&file)).collect() };
     let mut known_hosts = files("userknownhostsfile");
     if !values.contains_key("userknownhostsfile") {
@@ -265,15 +291,15 @@ fn assemble(wanted: &WantedHost, values: &Values) -> (SshTarget, Option<String>)
     if !values.contains_key("globalknownhostsfile") {
         global_known_hosts.push("/etc/ssh/ssh_known_hosts".into());
     }
-    let identities = match &wanted.identity_file {
+    let identities = match &requested.identity_file {
         Some(file) => vec![expand(file)],
         None => files("identityfile"),
     };
-    let jump = wanted.proxy_jump.clone().or_else(|| first(values, "proxyjump").map(String::from));
+    let jump = requested.proxy_jump.clone().or_else(|| first(values, "proxyjump").map(String::from));
     let seconds = positive(values, "connecttimeout");
     let revoked = first(values, "revokedhostkeys").map(|file| file.trim_matches('"'));
     let target = SshTarget {
-        label: wanted.label.clone(),
+        label: requested.label.clone(),
         revoked_host_keys: revoked.filter(|file| *file != "none" && !file.is_empty()).map(expand),
         allowed: AllowedAlgorithms {
             kex: names(values, "kexalgorithms"),
@@ -300,17 +326,17 @@ fn assemble(wanted: &WantedHost, values: &Values) -> (SshTarget, Option<String>)
         user: user.clone(),
         port,
     };
-    // `none` in either file means: no jump, whatever stands behind it.
+    // `none` in either file disables jumps.
     (target, jump.filter(|jump| jump != "none" && !jump.is_empty()))
 }
 
-/// All files that a key lists, as they are written.
+/// Returns the files that a key lists, as written.
 fn files<'a>(values: &'a Values, key: &str) -> impl Iterator<Item = String> + 'a {
     let lists = values.get(key).map(Vec::as_slice).unwrap_or_default();
     lists.iter().flat_map(|list| split(list)).filter(|file| file != "none")
 }
 
-/// The names of a list with commas.
+/// Returns the names of a comma-separated list.
 fn names(values: &Values, key: &str) -> Vec<String> {
     let list = first(values, key).unwrap_or_default();
     list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
@@ -320,7 +346,7 @@ fn positive(values: &Values, key: &str) -> Option<u64> {
     first(values, key).and_then(|text| text.parse().ok()).filter(|number| *number > 0)
 }
 
-/// How long a server may be silent.
+/// Returns the allowed silence of a server.
 fn silence(values: &Values) -> Option<Duration> {
     let interval = positive(values, "serveraliveinterval")?;
     let times = positive(values, "serveralivecountmax").unwrap_or(3);
@@ -339,12 +365,181 @@ fn agent(values: &Values, expand: impl Fn(&str) -> PathBuf) -> AgentChoice {
     }
 }
 
+/// Returns the values for a host. `config`: a file in place of `~/.ssh/config`.
+fn read_values(requested: &RequestedHost, config: Option<&Path>) -> Result<Values, SshError> {
+    match ssh_g(requested, config)? {
+        Some(text) => Ok(parse(&text)),
+        None => from_crate(requested, config),
+    }
+}
+
+/// Returns the output of `ssh -G`; `None` without `ssh`.
+fn ssh_g(requested: &RequestedHost, config: Option<&Path>) -> Result<Option<String>, SshError> {
+    let mut command = Command::new("ssh");
+    command.arg("-G").stdin(Stdio::null());
+    if let Some(file) = config {
+        command.arg("-F").arg(file);
+    }
+    if let Some(port) = requested.port {
+        command.args(["-p", &port.to_string()]);
+    }
+    if let Some(user) = &requested.user {
+        command.args(["-l", user]);
+    }
+    let output = match command.arg("--").arg(&requested.address).output() {
+        Ok(output) => output,
+        Err(_) => return Ok(None),
+    };
+    if output.status.success() {
+        return Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()));
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let reason = stderr.lines().next().unwrap_or("no reason given");
+    Err(SshError::permanent(
+        format!("{}: ssh rejects its configuration: {reason}", requested.label),
+        format!("check it with `ssh -G {}`", quote::word(&requested.address)),
+    ))
+}
+
+/// Values by keyword in lower case.
+type Values = HashMap<String, Vec<String>>;
+
+/// Parses `key value` lines; repeated keys collect.
+fn parse(text: &str) -> Values {
+    let mut values = Values::new();
+    for line in text.lines() {
+        if let Some((key, value)) = line.split_once(' ') {
+            values.entry(key.to_ascii_lowercase()).or_default().push(value.trim().into());
+        }
+    }
+    values
+}
+
+fn first<'a>(values: &'a Values, key: &str) -> Option<&'a str> {
+    values.get(key).and_then(|list| list.first()).map(String::as_str)
+}
+
+/// Splits a value into words; double quotes enclose spaces.
+fn split(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quoted = false;
+    for c in text.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            c if c.is_whitespace() && !quoted => {
+                if !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            c => word.push(c),
+        }
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+/// Expands `~` and ssh's tokens in a path.
+fn expand(path: &str, home: &Path, address: &str, user: &str, port: u16, asked: &str) -> PathBuf {
+    let mut text = String::new();
+    let mut chars = path.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '%' => match chars.next() {
+                Some('d') => text.push_str(&home.to_string_lossy()),
+                Some('h') => text.push_str(address),
+                Some('n') => text.push_str(asked),
+                Some('r') => text.push_str(user),
+                Some('p') => text.push_str(&port.to_string()),
+                Some('u') => text.push_str(&std::env::var("USER").unwrap_or_default()),
+                Some('%') | None => text.push('%'),
+                Some(other) => text.extend(['%', other]),
+            },
+            c => text.push(c),
+        }
+    }
+    match text.strip_prefix("~/") {
+        Some(rest) => home.join(rest),
+        None => text.into(),
+    }
+}
+
+/// Returns the values from the ssh2-config crate, for machines without `ssh`.
+fn from_crate(requested: &RequestedHost, config: Option<&Path>) -> Result<Values, SshError> {
+    let file = match config {
+        Some(file) => file.to_path_buf(),
+        None => std::env::home_dir().unwrap_or_default().join(".ssh/config"),
+    };
+    let mut values = Values::new();
+    let Ok(text) = fs::read_to_string(&file) else { return Ok(values) };
+    let refuse = |why: String| {
+        SshError::permanent(
+            format!("{}: cannot use {} without an ssh client: {why}", requested.label, file.display()),
+            "install the OpenSSH client, or set address, port, user and identity_file in hosts.toml",
+        )
+    };
+    for line in text.lines() {
+        let word =
+            line.trim_start().split(|c: char| c.is_whitespace() || c == '=').next().unwrap_or_default();
+        match word.to_ascii_lowercase().as_str() {
+            "match" => return Err(refuse("it has a Match block".into())),
+            // The crate mixes these with its own defaults.
+            "hostkeyalgorithms" | "kexalgorithms" | "ciphers" | "macs" => {
+                return Err(refuse(format!("it sets {word}")));
+            }
+            _ => {}
+        }
+    }
+    let parsed = SshConfig::default()
+        .parse(
+            &mut BufReader::new(text.as_bytes()),
+            ParseRule::ALLOW_UNKNOWN_FIELDS | ParseRule::ALLOW_UNSUPPORTED_FIELDS,
+        )
+        .map_err(|error| refuse(error.to_string()))?;
+    let params = parsed.query(&requested.address);
+    let mut put = |key: &str, list: Vec<String>| {
+        if !list.is_empty() {
+            values.insert(key.into(), list);
+        }
+    };
+    put(
+        "hostname",
+        params.host_name.map(|name| name.replace("%h", &requested.address)).into_iter().collect(),
+    );
+    put("port", params.port.map(|port| port.to_string()).into_iter().collect());
+    put("user", params.user.into_iter().collect());
+    put("proxyjump", params.proxy_jump.map(|list| list.join(",")).into_iter().collect());
+    put(
+        "connecttimeout",
+        params.connect_timeout.map(|time| time.as_secs().to_string()).into_iter().collect(),
+    );
+    put(
+        "serveraliveinterval",
+        params.server_alive_interval.map(|time| time.as_secs().to_string()).into_iter().collect(),
+    );
+    let quoted = |path: PathBuf| format!("\"{}\"", path.display());
+    let own = params.identity_file.unwrap_or_default();
+    let usual = || ["~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa"].map(PathBuf::from).to_vec();
+    let identities = if own.is_empty() { usual() } else { own };
+    put("identityfile", identities.into_iter().map(quoted).collect());
+    for fields in [params.ignored_fields, params.unsupported_fields] {
+        for (key, list) in fields {
+            let key = key.to_ascii_lowercase();
+            // File lists are one value with several words, as in `ssh -G`.
+            values.entry(key).or_insert_with(|| vec![list.join(" ")]);
+        }
+    }
+    Ok(values)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn wanted(address: &str) -> WantedHost {
-        WantedHost { label: "node1".into(), address: address.into(), ..WantedHost::default() }
+    fn requested(address: &str) -> RequestedHost {
+        RequestedHost { label: "node1".into(), address: address.into(), ..RequestedHost::default() }
     }
 
     const PRINTED: &str = "host n1\nrevokedhostkeys /r k\nhostkeyalgorithms ssh-ed25519,rsa-sha2-512\nuser trainer\nhostname 10.77.0.1\nport 2222\nidentitiesonly yes\nstricthostkeychecking true\n\
@@ -352,8 +547,8 @@ mod tests {
         identityagent /run/agent.sock\nuserknownhostsfile /kh1 \"/k h2\"\nglobalknownhostsfile none\n";
 
     #[test]
-    fn printed_values_become_a_target() {
-        let (target, jump) = assemble(&wanted("n1"), &config_values::parse(PRINTED));
+    fn ssh_g_output_becomes_a_target() {
+        let (target, jump) = assemble(&requested("n1"), &parse(PRINTED));
         assert_eq!(
             (target.user.as_str(), target.address.as_str(), target.port),
             ("trainer", "10.77.0.1", 2222)
@@ -374,37 +569,35 @@ mod tests {
     }
 
     #[test]
-    fn minutes_of_silence_are_cut() {
-        let (target, _) = assemble(
-            &wanted("n1"),
-            &config_values::parse("serveraliveinterval 300\nserveralivecountmax 3\n"),
-        );
+    fn long_silence_is_clamped() {
+        let (target, _) =
+            assemble(&requested("n1"), &parse("serveraliveinterval 300\nserveralivecountmax 3\n"));
         assert_eq!(target.silence, Some(SILENCE.1));
     }
 
     #[test]
-    fn hosts_toml_wins() {
-        let mut asked = wanted("n1");
+    fn hosts_toml_overrides_the_configuration() {
+        let mut asked = requested("n1");
         asked.port = Some(22);
         asked.user = Some("me".into());
         asked.identity_file = Some("/mine".into());
         asked.proxy_jump = Some("none".into());
-        let (target, jump) = assemble(&asked, &config_values::parse(PRINTED));
+        let (target, jump) = assemble(&asked, &parse(PRINTED));
         assert_eq!((target.user.as_str(), target.port, jump), ("me", 22, None));
         assert_eq!(target.identities, [PathBuf::from("/mine")]);
     }
 
     #[test]
-    fn without_any_configuration_the_address_is_used_as_it_is() {
-        let (target, jump) = assemble(&wanted("10.0.0.1"), &Values::new());
+    fn address_is_used_without_a_configuration() {
+        let (target, jump) = assemble(&requested("10.0.0.1"), &Values::new());
         assert_eq!((target.address.as_str(), target.port, jump), ("10.0.0.1", 22, None));
         assert!(target.unknown_keys == UnknownKeys::Ask && !target.known_hosts.is_empty());
         assert_eq!(target.silence, None);
     }
 
     #[test]
-    fn jumps_are_split_into_user_host_and_port() {
-        let parts = |text| jump(text).map(|wanted| (wanted.user, wanted.address, wanted.port));
+    fn jump_is_split_into_user_host_and_port() {
+        let parts = |text| jump(text).map(|requested| (requested.user, requested.address, requested.port));
         assert_eq!(parts("gw"), Some((None, "gw".into(), None)));
         assert_eq!(parts("me@gw:2200"), Some((Some("me".into()), "gw".into(), Some(2200))));
         assert_eq!(parts("ssh://me@gw:2200/"), Some((Some("me".into()), "gw".into(), Some(2200))));
@@ -415,8 +608,29 @@ mod tests {
     }
 
     #[test]
-    fn an_address_cannot_be_an_option() {
-        let error = target(&wanted("-oProxyCommand=x"), None, true, 0).unwrap_err();
-        assert!(error.cause.error.contains("not an address"), "{error}");
+    fn address_like_an_option_is_rejected() {
+        assert!(target(&requested("-oProxyCommand=x"), None, true, 0).is_err());
+    }
+
+    #[test]
+    fn crate_reads_simple_files_and_rejects_match() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        fs::write(&file, "Host n1\n  HostName 10.0.0.%h\n  Port 2200\n  User me\n  IdentityFile /k\n  UserKnownHostsFile /kh\n  IdentitiesOnly yes\n").unwrap();
+        let requested =
+            RequestedHost { label: "node1".into(), address: "n1".into(), ..RequestedHost::default() };
+        let values = from_crate(&requested, Some(&file)).unwrap();
+
+        let first = |key: &str| first(&values, key);
+        assert_eq!(
+            (first("hostname"), first("port"), first("user")),
+            (Some("10.0.0.n1"), Some("2200"), Some("me"))
+        );
+        assert_eq!((first("identityfile"), first("userknownhostsfile")), (Some("\"/k\""), Some("/kh")));
+        assert_eq!(first("identitiesonly"), Some("yes"));
+        fs::write(&file, "Match all\n  Port 9\n").unwrap();
+        assert!(from_crate(&requested, Some(&file)).is_err());
+        fs::write(&file, "Ciphers=aes128-ctr\n").unwrap();
+        assert!(from_crate(&requested, Some(&file)).is_err());
     }
 }

@@ -1,8 +1,6 @@
-//! Waiting for sockets: the only place that calls `poll`.
-//!
-//! Owner: the calling thread. Everything is bounded by a deadline and ends early when the operator closes.
+//! Waits for sockets. Every wait has a deadline and ends early if the owner closes the session.
 
-use super::{Operator, SshError};
+use super::{SessionOwner, SshError};
 use ssh2::{BlockDirections, ErrorCode, Session};
 use std::io;
 use std::os::fd::RawFd;
@@ -11,8 +9,8 @@ use std::time::{Duration, Instant};
 /// `LIBSSH2_ERROR_EAGAIN`.
 pub const EAGAIN: i32 = -37;
 
-/// How often an operator is looked at who cannot ring.
-pub const GLANCE: Duration = Duration::from_millis(200);
+/// Interval of polling an owner without a wake descriptor.
+pub(crate) const OWNER_POLL: Duration = Duration::from_millis(200);
 
 /// One descriptor to wait for.
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +23,7 @@ pub struct Interest {
     pub write: bool,
 }
 
-/// Waits until one of `interests` is ready (or broken) or `timeout` has passed; an interrupted wait returns
-/// early.
+/// Waits until one of `interests` is ready or broken, or `timeout` has passed; returns early on a signal.
 pub fn poll(interests: &[Interest], timeout: Duration) -> io::Result<()> {
     let mut fds: Vec<libc::pollfd> = interests
         .iter()
@@ -37,9 +34,9 @@ pub fn poll(interests: &[Interest], timeout: Duration) -> io::Result<()> {
             revents: 0,
         })
         .collect();
-    // Rounded up: a wait of 0 ms would spin until the deadline's last fraction is over.
+    // Rounded up: a timeout of 0 ms would spin until the deadline.
     let timeout = timeout.as_millis().saturating_add(1).min(60_000) as i32;
-    // SAFETY: `fds` is a live, initialised array of exactly `fds.len()` entries for the length of the call.
+    // SAFETY: `fds` is a live, initialized array of exactly `fds.len()` entries for the length of the call.
     let count = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
     match count {
         -1 => match io::Error::last_os_error() {
@@ -50,95 +47,100 @@ pub fn poll(interests: &[Interest], timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// What a session waits for, as `poll` wants it.
+/// Returns what a session waits for.
 pub fn interest(session: &Session, fd: RawFd) -> Interest {
     let write = matches!(session.block_directions(), BlockDirections::Outbound | BlockDirections::Both);
-    // Always reading, too: the peer's closing must wake a writer.
+    // Also for reading: a closing peer must wake a writer.
     Interest { fd, read: true, write }
 }
 
-/// Why a call did not succeed.
+/// Why a call did not complete.
 #[derive(Debug)]
-pub enum Stall {
-    /// The operator closed.
+pub enum BlockReason {
+    /// The owner closed the session.
     Closed,
     /// The deadline passed.
     TimedOut,
-    /// libssh2 refused.
+    /// libssh2 failed.
     Failed(ssh2::Error),
 }
 
-impl Stall {
-    /// The other end is gone.
-    pub fn lost() -> Stall {
-        Stall::Failed(ssh2::Error::new(ErrorCode::Session(-43), "connection lost"))
+impl BlockReason {
+    /// Creates the error of a lost connection.
+    pub fn lost() -> BlockReason {
+        BlockReason::Failed(ssh2::Error::new(ErrorCode::Session(-43), "connection lost"))
     }
 
-    /// libssh2's error code, 0 for the others.
+    /// Returns libssh2's error code, 0 for the others.
     pub fn code(&self) -> i32 {
         match self {
-            Stall::Failed(error) => code(error),
+            BlockReason::Failed(error) => code(error),
             _ => 0,
         }
     }
 
-    /// In words, without a full stop.
+    /// Returns the reason as text.
     pub fn text(&self) -> String {
         match self {
-            Stall::Closed => "closed".into(),
-            Stall::TimedOut => "no answer in time".into(),
-            Stall::Failed(error) => error.message().to_string(),
+            BlockReason::Closed => "closed".into(),
+            BlockReason::TimedOut => "timed out".into(),
+            BlockReason::Failed(error) => error.message().to_string(),
         }
     }
 
-    /// As a failure that may heal.
-    pub fn passing(&self, what: &str, hint: &str) -> SshError {
+    /// Converts to a transient failure.
+    pub fn transient(&self, what: &str, hint: &str) -> SshError {
         match self {
-            Stall::Closed => SshError::closed(),
-            _ => SshError::passing(format!("{what}: {}", self.text()), hint),
+            BlockReason::Closed => SshError::closed(),
+            _ => SshError::transient(format!("{what}: {}", self.text()), hint),
         }
     }
 }
 
-/// libssh2's number of an error.
+/// Returns libssh2's code of an error.
 pub fn code(error: &ssh2::Error) -> i32 {
     match error.code() {
         ErrorCode::Session(code) | ErrorCode::SFTP(code) => code,
     }
 }
 
-/// Repeats a non-blocking call until it is through, fails, the deadline passes or the operator closes.
+/// Repeats a non-blocking call until it completes or fails, the deadline passes, or the owner closes the
+/// session.
 pub fn until<T>(
     session: &Session,
     fd: RawFd,
-    operator: &mut dyn Operator,
+    owner: &mut dyn SessionOwner,
     deadline: Instant,
     mut call: impl FnMut() -> Result<T, ssh2::Error>,
-) -> Result<T, Stall> {
+) -> Result<T, BlockReason> {
     loop {
         match call() {
             Ok(value) => return Ok(value),
             Err(error) if code(&error) == EAGAIN => {}
-            Err(error) => return Err(Stall::Failed(error)),
+            Err(error) => return Err(BlockReason::Failed(error)),
         }
-        pause(&[interest(session, fd)], operator, deadline)?;
+        pause(&[interest(session, fd)], owner, deadline)?;
     }
 }
 
 /// Waits for one of `interests` once, within the deadline.
-pub fn pause(interests: &[Interest], operator: &mut dyn Operator, deadline: Instant) -> Result<(), Stall> {
-    if operator.closing() {
-        return Err(Stall::Closed);
+pub fn pause(
+    interests: &[Interest],
+    owner: &mut dyn SessionOwner,
+    deadline: Instant,
+) -> Result<(), BlockReason> {
+    if owner.closing() {
+        return Err(BlockReason::Closed);
     }
     let now = Instant::now();
     if now >= deadline {
-        return Err(Stall::TimedOut);
+        return Err(BlockReason::TimedOut);
     }
     let mut interests = interests.to_vec();
-    let bell = operator.wake_fd();
+    let bell = owner.wake_fd();
     interests.extend(bell.map(|fd| Interest { fd, read: true, write: false }));
-    let patience = if bell.is_some() { deadline - now } else { GLANCE.min(deadline - now) };
-    // A failing poll means a bad descriptor; the session's next call names the trouble better than we could.
+    let patience = if bell.is_some() { deadline - now } else { OWNER_POLL.min(deadline - now) };
+    // A failing poll means a bad descriptor; the session's next call returns a better error.
     let _ = poll(&interests, patience);
     Ok(())
 }

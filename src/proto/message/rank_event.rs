@@ -1,20 +1,19 @@
-//! What a rank says on the event socket: JSON Lines, from any program.
+//! Events on the event socket: JSON Lines, from any program.
 
-use super::collective::is_zero;
+use super::sample::is_zero;
 use crate::show::LiveFrame;
 use rankdeck_types::ids::{Generation, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
-/// What a rank says on the event socket; one JSON object per line. Sent with `{"kind": ...}` and the fields
-/// below.
+/// An event on the event socket: one JSON object per line, `{"kind": ...}` with the fields below.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RankEvent {
-    /// First line of each connection: which rank reports.
+    /// First line of each connection: the rank that sends it.
     Hello {
-        /// The rank that speaks.
+        /// The sender.
         rank: Rank,
         /// Its generation; an agent ignores others.
         generation: Generation,
@@ -45,9 +44,9 @@ pub enum RankEvent {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         not_finite: BTreeMap<String, u64>,
     },
-    /// How values were spread at one step. Sent by rank 0 only.
+    /// A histogram of values at one step. Sent by rank 0 only.
     Histogram(LoggedHistogram),
-    /// A picture of the program's own. Sent by rank 0 only.
+    /// An image. Sent by rank 0 only.
     Image(LoggedImage),
     /// An evaluation ended. Sent by rank 0 only.
     Eval(Evaluation),
@@ -62,46 +61,48 @@ pub enum RankEvent {
         /// `latest`, `best`, `stop`, ...
         reason: String,
     },
-    /// Weight fingerprints of all ranks were compared. Sent by rank 0; also at once when they differ.
+    /// Comparison of all ranks' weight fingerprints. Sent by rank 0; at once if they differ.
     Fingerprint {
         train_iter: u64,
         /// Gradient updates so far.
         update: u64,
-        /// Every rank's fingerprint, in rank order, in hexadecimal.
+        /// Fingerprint of each rank, in rank order, in hexadecimal.
         values: Vec<String>,
-        /// All ranks hold the same weights.
+        /// Whether all ranks have the same weights.
         equal: bool,
     },
-    /// What the policy sees and does in the evaluation that goes on. Sent by rank 0 a few times per second;
-    /// it is shown to who looks, and kept nowhere.
+    /// A step of the running evaluation. Sent by rank 0 a few times per second, forwarded to watching
+    /// consoles and not stored.
     Frame(Box<LiveFrame>),
-    /// The rank is about to end because of this.
+    /// An error that ends the rank.
     Error {
-        /// What failed.
+        /// The error.
         message: String,
-        /// What helps; may be empty.
+        /// The hint; may be empty.
         #[serde(default)]
         hint: String,
         /// A mistake in the configuration (exit code 2) rather than a failure (1).
         #[serde(default)]
         usage: bool,
-        /// What kind of failure it is; `None`: its text has to tell.
+        /// Kind of the failure; `None`: unknown, derived from the text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<FailureKind>,
     },
-    /// The rank is about to end because nobody caught this exception.
+    /// An uncaught exception that ends the rank.
     Exception(Exception),
+    /// The exceptions reported before have not ended the rank: a shell has started another program.
+    Survived,
     /// The training loop has ended; the process will exit with code 0.
     Finished {
-        /// Why it ended.
+        /// The reason.
         reason: FinishReason,
     },
-    /// A kind this build does not know.
+    /// A kind unknown to this build.
     #[serde(other)]
     Unknown,
 }
 
-/// How values were spread at one step.
+/// A histogram of values at one step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LoggedHistogram {
     pub name: String,
@@ -110,16 +111,16 @@ pub struct LoggedHistogram {
     /// Global environment steps.
     #[serde(default)]
     pub env_step: u64,
-    /// Borders of its bins, rising.
+    /// Edges of the bins, increasing.
     pub edges: Vec<f64>,
-    /// How many values are in each bin.
+    /// Number of values in each bin.
     pub counts: Vec<f64>,
-    /// Histograms and pictures since the last one that the program itself did not send.
+    /// Histograms and images since the last one that the program itself did not send.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skipped: u64,
 }
 
-/// A picture of the program's own.
+/// An image of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LoggedImage {
     pub name: String,
@@ -128,66 +129,76 @@ pub struct LoggedImage {
     /// Global environment steps.
     #[serde(default)]
     pub env_step: u64,
-    /// Its file, PNG or GIF, in base64.
+    /// PNG or GIF file in base64.
     pub data: String,
-    /// Histograms and pictures since the last one that the program itself did not send.
+    /// Histograms and images since the last one that the program itself did not send.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skipped: u64,
 }
 
-/// An exception that nobody caught, as the program's own language tells it.
+/// An uncaught exception, as the program's language prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exception {
-    /// Its class with the modules: `KeyError`, `torch.OutOfMemoryError`.
+    /// Class with its modules: `KeyError`, `torch.OutOfMemoryError`.
     pub class: String,
-    /// Names of the classes that it is derived from, without modules.
+    /// Names of its base classes, without modules.
     pub bases: Vec<String>,
-    /// Its text.
+    /// The message.
     pub message: String,
-    /// Number of the system's error, its own or that of the exception that it was raised from.
+    /// `errno` of the exception, or of the one that it was raised from.
     pub errno: Option<i32>,
-    /// `FILE:LINE` of the innermost frame of the program's own code, empty when unknown.
+    /// `FILE:LINE` of the innermost frame of the program's own code, empty if unknown.
     pub at: String,
-    /// Name of the thread that it ended; empty for the main thread, with which the program ends.
+    /// Name of the thread that it ended; empty for the main thread, whose end is that of the program.
     pub thread: String,
-    /// What kind of failure it is, where its type tells; `None`: its text has to tell.
+    /// Kind of the failure, by its class; `None`: unknown, derived from the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureKind>,
+    /// The rank may continue: the exception was caught, or it ended a child program. The exit code then
+    /// decides whether the rank failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub survivable: bool,
 }
 
-/// What kind of failure ends a rank. It decides what the end is called and who is blamed, whatever the text
-/// says.
+impl Exception {
+    /// Returns whether it ends the rank, whatever the exit code.
+    pub fn ends_rank(&self) -> bool {
+        self.thread.is_empty() && !self.survivable
+    }
+}
+
+/// Kind of a failure that ends a rank. It decides the reason and the culprit, whatever the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// Another rank is gone, or did not come to a collective: that one is to blame.
+    /// Another rank is gone, or did not enter a collective; that rank is the culprit.
     Connection,
-    /// The ranks made different calls.
+    /// The ranks called different collectives.
     Mismatch,
     /// The process group did not form.
     Rendezvous,
     /// A port belongs to another process.
     PortTaken,
-    /// No space is left where it writes.
+    /// The disk is full.
     DiskFull,
-    /// No memory is left on the host or on the GPU.
+    /// The host or the GPU is out of memory.
     OutOfMemory,
-    /// The GPU or its driver does not work any more.
+    /// The GPU or its driver has failed.
     GpuFailed,
-    /// An environment of this rank.
+    /// An environment of this rank failed.
     Environment,
-    /// A mistake of the user.
+    /// An error of the user.
     Configuration,
-    /// A number that nothing can be learnt from.
+    /// A loss or gradient is not finite.
     Diverged,
-    /// Anything else of this rank's own. A kind that this build does not know is read as this one.
+    /// Any other failure of this rank, and unknown kinds.
     #[serde(other)]
     Other,
 }
 
 impl FailureKind {
-    /// Of an error of the operating system.
+    /// Returns the kind of an I/O error.
     pub fn of_io(error: &std::io::Error) -> FailureKind {
         match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FailureKind::DiskFull,
@@ -206,14 +217,14 @@ pub enum FinishReason {
     StopValue,
     /// `total_steps` or `--until` was reached.
     Budget,
-    /// A signal asked all ranks to leave.
+    /// A signal requested a stop of all ranks.
     Stopped,
 }
 
-/// Counters since the run began, resumed generations included. Integers are exact; `duration_s` is f64.
+/// Counters since the start of the run, across resumed generations. Integers are exact; `duration_s` is f64.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Training iteration these were taken at.
+    /// Training iteration of these counters.
     pub train_iter: u64,
     /// Environment steps: one per accepted action, after frame skip; autoreset dummy steps excluded.
     pub env_step: u64,
@@ -223,23 +234,23 @@ pub struct Counters {
     pub episodes: u64,
     /// Seconds spent collecting.
     pub duration_s: f64,
-    /// Optimiser updates.
+    /// Optimizer updates.
     #[serde(default)]
     pub updates: u64,
     /// Sum, count, minimum and maximum of the returns of episodes finished since the last report.
     #[serde(default)]
     pub returns: Returns,
-    /// Mean return of the last 100 training episodes over all ranks, of fewer when there are not yet as many;
-    /// in totals only.
+    /// Mean return of the last 100 training episodes over all ranks, or of all if there are fewer; in totals
+    /// only.
     #[serde(default)]
     pub return_last_100: Option<f64>,
-    /// No rank sends totals: the console adds the ranks' latest counters up.
+    /// Sum of the ranks' latest counters by the console, because no rank sends totals.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sum: bool,
 }
 
 impl Counters {
-    /// With another rank's counts added, and as far as the slower of the two has come.
+    /// Returns the sum with another rank's counters, at the iteration of the slower of the two.
     #[must_use]
     pub fn plus(self, other: &Counters) -> Counters {
         Counters {
@@ -259,21 +270,21 @@ impl Counters {
 pub struct Returns {
     /// Sum of the values over ranks.
     pub sum: f64,
-    /// How many.
+    /// Number of returns.
     pub count: u64,
-    /// Smallest, 0 when there is none.
+    /// Smallest return; 0 without any.
     pub min: f64,
-    /// Largest, 0 when there is none.
+    /// Largest return; 0 without any.
     pub max: f64,
 }
 
 impl Returns {
-    /// Of one episode.
+    /// Returns the statistics of one episode.
     pub fn of(one: f64) -> Returns {
         Returns { sum: one, count: 1, min: one, max: one }
     }
 
-    /// Of both intervals.
+    /// Returns the statistics of both intervals.
     pub fn plus(self, other: Returns) -> Returns {
         match (self.count, other.count) {
             (_, 0) => self,
@@ -299,13 +310,13 @@ pub struct Evaluation {
     pub return_mean: f64,
     /// Standard deviation of the returns (population).
     pub return_std: f64,
-    /// The smallest return of an episode.
+    /// Smallest return.
     pub return_min: f64,
     /// Largest return.
     pub return_max: f64,
-    /// Mean episode length.
+    /// Mean length of the episodes.
     pub length_mean: f64,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub duration_s: f64,
     /// The stop value was reached.
     pub stop: bool,

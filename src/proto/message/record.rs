@@ -1,6 +1,6 @@
 //! Durable, numbered events of an agent.
 
-use super::{Ending, LaunchSpec, RankEvent, StopMode};
+use super::{LaunchSpec, RankEvent, StopMode};
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, LocalRank, Rank, WallTime};
 use serde::{Deserialize, Serialize};
@@ -9,23 +9,23 @@ use std::collections::BTreeMap;
 /// A durable, numbered event of one agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// 1, 2, 3, ... without gaps over the life of the run on this host, agent restarts included.
+    /// Number from 1, without gaps, over all of the run on this host, across restarts of the agent.
     pub seq: u64,
-    /// When the agent wrote it, by its wall clock.
+    /// Time at which the agent wrote it, by its wall clock.
     pub time: WallTime,
-    /// The generation it belongs to.
+    /// Its generation.
     pub generation: Generation,
-    /// What the agent recorded.
+    /// The recorded event.
     pub event: RecordEvent,
 }
 
-/// What a record says.
+/// The event of a record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RecordEvent {
     /// A generation was accepted and its ranks are being spawned.
     Launched {
-        /// The launch, so that the spool alone tells the whole story.
+        /// The launch, so that the spool is self-contained.
         spec: Box<LaunchSpec>,
     },
     /// A rank's process exists.
@@ -43,23 +43,23 @@ pub enum RecordEvent {
         rank: Rank,
         /// Its process id.
         pid: u32,
-        /// How it ended.
+        /// Its exit.
         exit: Exit,
         /// The last lines of its log, oldest first, at most 20.
         last_lines: Vec<String>,
-        /// The agent had been ordered to stop before.
+        /// A stop was ordered before.
         stopping: bool,
-        /// Milliseconds from its end to this record: its last words are waited for.
+        /// Milliseconds from its exit to this record: the agent waits for its last output.
         #[serde(default)]
         ago_ms: u64,
-        /// Nobody saw it end: its agent had died, and the guard or the next agent ended what that one had
-        /// started.
+        /// Its exit was not observed: its agent had died, and the guard or the next agent killed its
+        /// processes.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         with_agent: bool,
     },
-    /// A console had a signal sent to a process.
+    /// A signal was sent to a process, on order of a console.
     Signalled {
-        /// The rank that it is, if it is one.
+        /// The process's rank, if any.
         rank: Option<Rank>,
         /// Its process id.
         pid: u32,
@@ -67,80 +67,139 @@ pub enum RecordEvent {
     },
     /// A stop was ordered.
     StopOrdered {
-        /// How hard to stop.
+        /// Mode of the stop.
         mode: StopMode,
-        /// By whom or what: `console`, `lease`, `signal`, `rank 3 failed`.
+        /// Source of the order: `console`, `lease`, `signal`, `rank 3 failed`.
         by: String,
     },
-    /// No process of this generation is left on this host, or these are.
+    /// The stop is complete: no process of this generation is left on this host, or only these.
     Stopped {
-        /// Empty when the stop is verified.
+        /// Leftover processes; empty if the stop is verified.
         survivors: Vec<Survivor>,
-        /// Indices of this run's GPUs that hold no process of the run any more.
+        /// Indices of this run's GPUs without a process of the run.
         gpus_free: Vec<u32>,
-        /// Milliseconds from the order (or the last exit) to the end of the search.
+        /// Milliseconds from the order (or the last exit) to the end of the process scan.
         took_ms: u64,
     },
-    /// The run has ended, and its console calls that end so.
+    /// The run has ended, as assessed by its console.
     Ended {
-        /// The end.
+        /// How it ended.
         ending: Box<Ending>,
     },
-    /// The rank said this on the event socket.
+    /// A rank's event from the event socket.
     Rank {
         /// The rank that reports it.
         rank: Rank,
         /// The event as the rank sent it.
-        said: RankEvent,
+        #[serde(rename = "said")]
+        event: RankEvent,
     },
-    /// Values that a program of the user gave without knowing rankdeck: one rank's own, not reduced over the
-    /// ranks.
+    /// Metrics of a user's program that does not use rankdeck's event socket: values of one rank, not reduced
+    /// over the ranks.
     Metrics {
-        /// The rank that gave them.
+        /// The rank.
         rank: Rank,
         /// `stdout` or `tensorboard`.
         source: String,
-        /// Its environment steps, as far as it says.
+        /// Its environment steps, if reported.
         env_step: Option<u64>,
         /// Name to value.
         values: BTreeMap<String, f64>,
-        /// Values since the previous record that were not told, because newer ones of the same name followed
-        /// at once.
+        /// Values since the previous record that were dropped because newer ones of the same name followed at
+        /// once.
         skipped: u64,
         /// Name to the number of values since the previous record that were not finite: JSON has no number
         /// for them.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         not_finite: BTreeMap<String, u64>,
-        /// Name to the least and the greatest of several values since the previous record, that which is told
-        /// included.
+        /// Name to the minimum and maximum of several values since the previous record, with the recorded
+        /// one.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         spread: BTreeMap<String, (f64, f64)>,
     },
-    /// The agent itself has something to tell: spool trouble, a refused client, a fallback in use.
+    /// A notice of the agent: a spool failure, a rejected client, a fallback in use.
     Notice {
         /// One sentence.
         text: String,
     },
-    /// The records from `first` up to this one's number were left out, so that a long run's file stays small,
-    /// or were lost while the disk took none.
+    /// The records from `first` to this one's number were omitted, so that a long run's file stays small, or
+    /// were lost while the disk was full.
     Omitted {
-        /// Number of the first.
+        /// Number of the first omitted record.
         first: u64,
     },
-    /// A kind this build does not know.
+    /// A kind unknown to this build.
     #[serde(other)]
     Unknown,
 }
 
-/// A process of the run that is still there.
+/// A leftover process of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivor {
     /// Process id on the host.
     pub pid: u32,
-    /// The rank whose tree it belonged to, when known.
+    /// The rank whose process tree it belonged to, if known.
     pub rank: Option<Rank>,
     /// State letter of `/proc/PID/stat`.
     pub state: char,
     /// Start of its command line.
     pub command: String,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Finished, or reached its stop value.
+    Succeeded,
+    /// A rank or a host failed.
+    Failed,
+    /// Stopped on request.
+    Stopped,
+    /// Stuck, and stopped by policy.
+    Stuck,
+}
+
+impl Outcome {
+    /// Returns the outcome's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Succeeded => "succeeded",
+            Outcome::Failed => "failed",
+            Outcome::Stopped => "stopped",
+            Outcome::Stuck => "stuck",
+        }
+    }
+}
+
+/// The end of a run, as assessed by the console that launched its last generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// How the run ended.
+    pub outcome: Outcome,
+    /// The console's exit code.
+    pub exit_code: u8,
+    /// Reason, in one sentence.
+    pub reason: String,
+    /// Every rank exited by itself; none was killed.
+    #[serde(default)]
+    pub clean: bool,
+    /// The first failure, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_failure: Option<String>,
+}
+
+impl Ending {
+    /// Exit code of a run whose ranks were killed: 128 plus the number of SIGKILL.
+    pub const KILLED: u8 = 137;
+
+    /// Creates an end that is not clean.
+    pub fn new(outcome: Outcome, exit_code: u8, reason: impl Into<String>) -> Ending {
+        Ending { outcome, exit_code, reason: reason.into(), clean: false, first_failure: None }
+    }
+
+    /// Creates an end without killed ranks.
+    pub fn clean(outcome: Outcome, exit_code: u8, reason: impl Into<String>) -> Ending {
+        Ending { clean: true, ..Ending::new(outcome, exit_code, reason) }
+    }
 }

@@ -1,22 +1,21 @@
-//! Gauges of a host, its ranks and GPUs.
+//! Samples of a host, its ranks with their status pages, and its GPUs.
 
-use super::PageSample;
-use super::collective::is_zero;
 use crate::inspection::Pressure;
 use crate::process::GpuUser;
+use crate::status_page::LANES;
 use rankdeck_types::ids::{Generation, Rank, WallTime};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Ranks of a world from which one console has hundreds of samples to read each second.
+/// World size from which a console reads hundreds of samples per second.
 const LARGE_WORLD: usize = 256;
 
-/// The least time between two samples of a host whose ranks all get on, in a world of so many ranks.
+/// Returns the interval of samples of a host whose ranks all make progress.
 pub const fn calm_round(world_size: usize) -> Duration {
     Duration::from_millis(if world_size < LARGE_WORLD { 500 } else { 1000 })
 }
 
-/// Gauges of one host at one moment.
+/// Values of one host at one time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HostSample {
     /// The agent's monotonic clock, ms.
@@ -27,7 +26,7 @@ pub struct HostSample {
     pub generation: Generation,
     /// Busy share of all cores, percent 0..=100.
     pub cpu_percent: f32,
-    /// How many cores the host has.
+    /// Number of cores.
     pub cpu_count: u32,
     /// Memory in use, bytes.
     pub memory_used: u64,
@@ -37,36 +36,35 @@ pub struct HostSample {
     pub load1: f32,
     /// This host's ranks.
     pub ranks: Vec<RankSample>,
-    /// This host's GPUs, empty where there are none.
+    /// This host's GPUs; may be empty.
     pub gpus: Vec<GpuSample>,
-    /// Processes on those GPUs that are no ranks and not started by one.
+    /// Processes on those GPUs that are neither ranks nor their children.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<GpuUser>,
-    /// Gauges and log lines that this connection has dropped so far. A sample that no connection has sent has
-    /// none.
+    /// Samples and log lines that this connection has dropped so far; 0 in a sample that was not sent yet.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
-    /// Lines on the event socket that were no valid event, so far.
+    /// Invalid lines on the event socket so far.
     #[serde(default)]
     pub malformed: u64,
-    /// Histograms and pictures of ranks that were not passed on, so far: too many, too large, or none.
+    /// Histograms and images of ranks that were not forwarded so far: too many, too large, or invalid.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub withheld: u64,
-    /// Signals of the host as a whole that tell why a rank may be stuck or slow.
+    /// Signals of the host that explain a stuck or slow rank.
     #[serde(default)]
     pub signals: HostSignals,
 }
 
-/// Why the ranks of a host may be stuck or slow, as far as the host as a whole knows.
+/// Signals of a host that explain stuck or slow ranks.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostSignals {
     /// Pressure-stall information; `None` on kernels without it.
     pub pressure: Option<Pressure>,
-    /// The network interface that the group uses; `None` when unknown or local to the host.
+    /// The network interface of the worker group; `None` if unknown or local to the host.
     pub link: Option<LinkSample>,
-    /// Milliseconds that the machine was suspended since the agent began (boot-time clock against monotonic
-    /// clock).
+    /// Milliseconds that the machine was suspended since the start of the agent (boot-time clock minus
+    /// monotonic clock).
     pub suspended_ms: u64,
 }
 
@@ -74,27 +72,27 @@ pub struct HostSignals {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkSample {
-    /// The network interface's name.
+    /// Name of the interface.
     pub name: String,
-    /// It is switched on and sees its other end.
+    /// It is enabled and has a carrier.
     pub up: bool,
-    /// How often its carrier came or went since boot.
+    /// Carrier changes since boot.
     pub carrier_changes: u64,
 }
 
-/// Most ranks have no reason to be stuck or slow: what is nothing is left out of their many samples.
+/// Returns whether a value is the default, which samples omit: most ranks are neither stuck nor slow.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// One rank as the operating system and its status page show it.
+/// Values of one rank from the operating system and its status page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankSample {
-    /// The rank that was sampled.
+    /// The sampled rank.
     pub rank: Rank,
     /// Process id.
     pub pid: u32,
-    /// State letter of `/proc/PID/stat`: `R S D T t Z`; `X` when gone.
+    /// State letter of `/proc/PID/stat`: `R S D T t Z`; `X` if it is gone.
     pub state: char,
     /// CPU use of the rank and its children, percent of one core.
     pub cpu_percent: f32,
@@ -102,76 +100,76 @@ pub struct RankSample {
     pub rss: u64,
     /// Live descendants.
     pub children: u32,
-    /// Kernel function it waits in, empty when unknown.
+    /// Kernel function that it waits in; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wchan: String,
-    /// Index of its GPU on this host: the one on which its processes are, else that of the plan.
+    /// Index of its GPU on this host: that of its processes, else that of the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// Its memory on that GPU, bytes.
+    /// Memory on that GPU, bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<u64>,
-    /// What its own processes use of a GPU that others use as well, percent; `None` where it has the GPU to
-    /// itself, or the driver does not tell.
+    /// Its share of a GPU that others use as well, percent; `None` if it is alone on the GPU, or the share is
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_share: Option<u32>,
-    /// Its status page, `None` for programs that write none.
+    /// Its status page; `None` for programs without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page: Option<PageSample>,
-    /// Signals that tell why it may be stuck or slow.
+    /// Signals that explain a stuck or slow rank.
     #[serde(default, skip_serializing_if = "is_default")]
     pub signals: RankSignals,
 }
 
 impl RankSample {
-    /// Its process has ended: what it used is not measured any more.
+    /// Returns whether its process has exited: its usage is no longer measured.
     pub fn is_gone(&self) -> bool {
         matches!(self.state, 'X' | 'Z')
     }
 }
 
-/// Why a rank may be stuck or slow. Counters only grow while the process lives; readers take differences
-/// between samples.
+/// Signals that explain a stuck or slow rank. Counters only grow while the process is alive; readers use
+/// differences between samples.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankSignals {
-    /// CPU time of all its own threads so far, ms; children not included.
+    /// CPU time of all its threads so far, without children, ms.
     #[serde(skip_serializing_if = "is_zero")]
     pub cpu_ms: u64,
-    /// Time that its main thread was ready to run and did not get a core, so far, ms; 0 where the kernel does
-    /// not tell.
+    /// Time that its main thread was ready to run but got no core, so far, ms; 0 if the kernel does not
+    /// report it.
     #[serde(skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
-    /// Page faults that needed the disk, so far.
+    /// Page faults that read from disk, so far.
     #[serde(skip_serializing_if = "is_zero")]
     pub major_faults: u64,
-    /// Bytes that it and its children have caused to be read from and written to storage so far.
+    /// Bytes that it and its children have read from and written to storage so far.
     #[serde(skip_serializing_if = "is_zero")]
     pub io_bytes: u64,
-    /// Its descendants, at most 64; `RankSample::children` counts them all.
+    /// Its descendants, at most 64; [`RankSample::children`] counts all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<ChildSample>,
-    /// Its cgroup; `None` where that cannot be read.
+    /// Its cgroup; `None` if it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<CgroupSample>,
-    /// Its main thread: what trackers, writers and loaders beside it do is not in there. `None` where the
-    /// kernel does not tell.
+    /// Its main thread, without trackers, writers and loaders in other threads; `None` if the kernel does not
+    /// report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub main: Option<MainThread>,
 }
 
-/// What the main thread of a rank has done so far.
+/// Counters of the main thread of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MainThread {
     /// Time on a core, microseconds.
     pub cpu_us: u64,
-    /// How often it was given a core: a thread that only waits is given none.
+    /// Number of times that it got a core; a thread that only waits gets none.
     pub turns: u64,
     /// Bytes that it has read and written: files, pipes, the terminal, storage.
     pub io_bytes: u64,
-    /// Bytes that the TCP connections of the process carry and have carried; `None` while it moves otherwise,
-    /// since finding out costs more than the rest.
+    /// Bytes of the process's TCP connections, open and closed; `None` while other counters change, because
+    /// it costs more than the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub net_bytes: Option<u64>,
 }
@@ -184,17 +182,17 @@ pub struct ChildSample {
     pub pid: u32,
     /// Name of its program, at most 15 bytes.
     pub name: String,
-    /// State letter; `Z` for one that ended and was not waited for.
+    /// State letter; `Z`: it has exited and was not waited for.
     pub state: char,
     /// CPU time so far, ms.
     pub cpu_ms: u64,
-    /// Its parent, 0 when unknown.
+    /// Its parent; 0 if unknown.
     pub parent: u32,
     /// Bytes that it has read and written so far.
     #[serde(skip_serializing_if = "is_zero")]
     pub io_bytes: u64,
-    /// Bytes that TCP connections of its own carry and have carried, without those that its parent has, too;
-    /// `None` where [`MainThread::net_bytes`] is.
+    /// Bytes of its TCP connections, open and closed, without those shared with its parent; `None` if
+    /// [`MainThread::net_bytes`] is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub net_bytes: Option<u64>,
 }
@@ -203,38 +201,38 @@ pub struct ChildSample {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CgroupSample {
-    /// Path below the hierarchy's mount.
+    /// Path below the mount point of the hierarchy.
     pub path: String,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
-    /// Periods of its CPU quota that have passed, 0 without a quota.
+    /// Elapsed periods of its CPU quota; 0 without a quota.
     #[serde(skip_serializing_if = "is_zero")]
     pub periods: u64,
     /// Periods in which it was throttled.
     #[serde(skip_serializing_if = "is_zero")]
     pub throttled: u64,
-    /// Milliseconds for which it was throttled, on each core by itself; 0 where nobody tells.
+    /// Milliseconds for which it was throttled, summed over cores; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub throttled_ms: u64,
-    /// Processes of it that the out-of-memory killer has ended.
+    /// Its processes that the out-of-memory killer has killed.
     #[serde(skip_serializing_if = "is_zero")]
     pub oom_kills: u64,
-    /// Milliseconds in which all that could run in it waited for memory; 0 with version 1.
+    /// Milliseconds in which all its runnable processes waited for memory; 0 with version 1.
     #[serde(skip_serializing_if = "is_zero")]
     pub memory_stall_ms: u64,
-    /// How often it has met its limit of memory.
+    /// Number of times that it reached its memory limit.
     #[serde(skip_serializing_if = "is_zero")]
     pub limit_hits: u64,
 }
 
-/// One GPU as NVML shows it; `None` where the driver does not tell.
+/// One GPU, as reported by NVML; `None` if unknown.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct GpuSample {
     /// NVML index on the host.
     pub index: u32,
-    /// Product name as NVML gives it.
+    /// Product name.
     pub name: String,
-    /// Its unique name, `GPU-...`.
+    /// Unique name, `GPU-...`.
     #[serde(default)]
     pub uuid: String,
     /// Share of time with a kernel running, percent.
@@ -252,52 +250,52 @@ pub struct GpuSample {
     /// Streaming-multiprocessor clock, MHz.
     pub sm_clock_mhz: Option<u32>,
     pub memory_clock_mhz: Option<u32>,
-    /// Reasons why clocks are held down, in words; empty when none.
+    /// Reasons of throttled clocks as text; may be empty.
     #[serde(default)]
     pub throttle: Vec<String>,
-    /// Memory errors since the driver was loaded that were corrected; `None` without ECC.
+    /// Corrected memory errors since the driver was loaded; `None` without ECC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_corrected: Option<u64>,
-    /// The same that could not be corrected.
+    /// Uncorrected memory errors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_uncorrected: Option<u64>,
-    /// Bytes per second that it gets over PCIe.
+    /// Bytes per second received over PCIe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_rx: Option<u64>,
-    /// Bytes per second that it sends over PCIe.
+    /// Bytes per second sent over PCIe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_tx: Option<u64>,
-    /// Bytes per second that it gets over all its NVLinks; `None` without them.
+    /// Bytes per second received over all NVLinks; `None` without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink_rx: Option<u64>,
-    /// Bytes per second that it sends over them.
+    /// Bytes per second sent over all NVLinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink_tx: Option<u64>,
-    /// Errors of its NVLinks from which they recovered, since the driver was loaded.
+    /// Recovered errors of its NVLinks since the driver was loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink_errors: Option<u64>,
     /// Processes on it: (pid, bytes).
     #[serde(default)]
     pub processes: Vec<(u32, u64)>,
-    /// What each process used of it lately, as far as the driver tells: (pid, percent).
+    /// Recent share of each process, if the driver reports it: (pid, percent).
     #[serde(default)]
     pub shares: Vec<(u32, u32)>,
     /// The driver's latest error reports (Xid numbers), oldest first, at most 8.
     #[serde(default)]
     pub xids: Vec<u64>,
-    /// It was there before and the driver has lost it.
+    /// The driver has lost it.
     #[serde(default)]
     pub lost: bool,
-    /// The instances of MIG into which it is divided; its use is then not told.
+    /// Its MIG instances; with any, its utilization is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<GpuInstance>,
 }
 
-/// An instance of MIG, a part of a GPU with memory of its own.
+/// A MIG instance: a part of a GPU with separate memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuInstance {
-    /// Its unique name, `MIG-...`.
+    /// Unique name, `MIG-...`.
     pub uuid: String,
     /// Product name, with the profile.
     pub name: String,
@@ -307,4 +305,326 @@ pub struct GpuInstance {
     pub memory_total: u64,
     /// Processes on it: (pid, bytes).
     pub processes: Vec<(u32, u64)>,
+}
+
+/// The status page of one rank; ages are computed by the agent on the rank's own clock.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct PageSample {
+    /// Phase of the rank.
+    pub phase: Phase,
+    /// Milliseconds since the phase began.
+    pub phase_age_ms: u64,
+    /// Increases while the phase makes progress.
+    pub phase_progress: u64,
+    /// Milliseconds since anything on the page changed.
+    pub heartbeat_age_ms: u64,
+    pub train_iter: u64,
+    /// Environment steps of this rank.
+    pub env_step: u64,
+    /// Samples of this rank.
+    pub samples: u64,
+    /// Finished episodes of this rank.
+    pub episodes: u64,
+    /// Optimizer updates.
+    pub updates: u64,
+    /// The latest collective.
+    pub collective: CollectiveSample,
+    /// The page is written by the hook in a Python rank, which counts collectives and optimizer steps, but
+    /// has no phases.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hook: bool,
+    /// Activity within the phase.
+    #[serde(default, skip_serializing_if = "Activity::is_none")]
+    pub activity: Activity,
+    /// Milliseconds since the activity began; 0 without one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub activity_age_ms: u64,
+    /// Completed amount of a phase of known length.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub done: u64,
+    /// Total amount of the phase; 0 if unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub total: u64,
+    /// Groups (communicators), the group of all ranks first; empty for old pages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupSample>,
+    /// Starts of some of the latest iterations, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub iterations: Vec<IterationSample>,
+    /// Fingerprints of the weights after some of the latest steps of each optimizer, by optimizer and step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fingerprints: Vec<FingerprintSample>,
+    /// Milliseconds in each phase so far (indices of [`Phase::ALL`]), without the time inside collectives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_ms: Vec<u64>,
+    /// The latest collectives, oldest first; only while the page does not change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent: Vec<RecentCollective>,
+}
+
+impl PageSample {
+    /// Returns the completed training iterations; `None` for a script without optimizer steps, which the hook
+    /// counts.
+    pub fn iteration(&self) -> Option<u64> {
+        (!self.by_hook || self.train_iter > 0).then_some(self.train_iter)
+    }
+}
+
+/// Counters of one group of ranks (communicator).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GroupSample {
+    /// Name, equal on all members.
+    pub name: String,
+    /// Members; 0 if unknown.
+    pub size: u32,
+    /// Number of its latest collective that was entered.
+    pub entered: u64,
+    /// Number of its latest collective that was left.
+    pub left: u64,
+    /// Chain hash of all its collectives, equal on all members that entered the same ones.
+    pub chain: u64,
+}
+
+/// Start of an iteration, in counters of the group of all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct IterationSample {
+    /// Number of the training iteration.
+    pub train_iter: u64,
+    /// Collectives entered before it.
+    pub seq: u64,
+    /// Chain hash at the start.
+    pub chain: u64,
+    /// Milliseconds since the start.
+    pub age_ms: u64,
+    /// Microseconds spent inside collectives before it.
+    pub wait_us: u64,
+}
+
+/// Fingerprint of the weights of an optimizer between two of its steps, from a few elements of each
+/// parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct FingerprintSample {
+    /// Number of the optimizer, in the order of first steps.
+    pub optimizer: u32,
+    /// Completed steps; 0 before the first.
+    pub step: u64,
+    /// Hash of the shapes and element types of its parameters.
+    pub shapes: u32,
+    /// Hashes of the elements by part; 0 for a part without elements.
+    pub lanes: [u32; LANES],
+    /// Sum of the elements.
+    pub sum: f64,
+    /// Sum of their magnitudes.
+    pub scale: f64,
+    /// Whether all elements are finite; else the sums are 0.
+    pub finite: bool,
+    /// A collective was called since the previous step. Ranks that average weights only at times are equal
+    /// only there.
+    #[serde(default)]
+    pub synced: bool,
+}
+
+/// Activity of a rank within a phase; the numbers are the status page's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u32)]
+pub enum Activity {
+    /// None.
+    #[default]
+    None = 0,
+    /// An environment is being reset.
+    EnvReset = 1,
+    /// Environments are being stepped.
+    EnvStep = 2,
+    /// Actions are being computed.
+    Act = 3,
+    /// A batch is being sampled from replay.
+    Sample = 4,
+    /// Forward pass of a loss.
+    Forward = 5,
+    /// Backward pass.
+    Backward = 6,
+    /// The optimizer makes a step.
+    Optimize = 7,
+    /// A file is being written.
+    Save = 8,
+    /// A file is being read.
+    Load = 9,
+    /// Code is being compiled.
+    Compile = 10,
+}
+
+impl Activity {
+    /// All activities, in the order of their numbers.
+    pub const ALL: [Activity; 11] = [
+        Activity::None,
+        Activity::EnvReset,
+        Activity::EnvStep,
+        Activity::Act,
+        Activity::Sample,
+        Activity::Forward,
+        Activity::Backward,
+        Activity::Optimize,
+        Activity::Save,
+        Activity::Load,
+        Activity::Compile,
+    ];
+
+    fn is_none(&self) -> bool {
+        *self == Activity::None
+    }
+
+    /// Returns the displayed name; empty for [`Activity::None`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Activity::None => "",
+            Activity::EnvReset => "env reset",
+            Activity::EnvStep => "env step",
+            Activity::Act => "act",
+            Activity::Sample => "sample",
+            Activity::Forward => "forward",
+            Activity::Backward => "backward",
+            Activity::Optimize => "optimize",
+            Activity::Save => "save",
+            Activity::Load => "load",
+            Activity::Compile => "compile",
+        }
+    }
+}
+
+/// Phase of a rank; the numbers are the status page's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u32)]
+pub enum Phase {
+    /// Starting up.
+    #[default]
+    Init = 0,
+    /// Waiting for the other ranks to form the group.
+    Rendezvous = 1,
+    /// Collecting experience.
+    Rollout = 2,
+    /// Computing losses, gradients and updates.
+    Learn = 3,
+    /// Exchanging statistics between iterations.
+    Sync = 4,
+    /// Evaluating (rank 0).
+    Eval = 5,
+    /// Writing a checkpoint.
+    Checkpoint = 6,
+    /// Exiting.
+    Teardown = 7,
+    /// The loop has ended.
+    Done = 8,
+}
+
+impl Phase {
+    /// All phases, in the order of their numbers.
+    pub const ALL: [Phase; 9] = [
+        Phase::Init,
+        Phase::Rendezvous,
+        Phase::Rollout,
+        Phase::Learn,
+        Phase::Sync,
+        Phase::Eval,
+        Phase::Checkpoint,
+        Phase::Teardown,
+        Phase::Done,
+    ];
+
+    /// Returns the displayed name, which is also the JSON form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Init => "init",
+            Phase::Rendezvous => "rendezvous",
+            Phase::Rollout => "rollout",
+            Phase::Learn => "learn",
+            Phase::Sync => "sync",
+            Phase::Eval => "eval",
+            Phase::Checkpoint => "checkpoint",
+            Phase::Teardown => "teardown",
+            Phase::Done => "done",
+        }
+    }
+}
+
+/// Arguments of a collective. Part of all messages about collectives; in JSON, its fields stand next to
+/// theirs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CollectiveCall {
+    /// `all_reduce`, `broadcast`, ...
+    pub op: String,
+    /// Purpose: `grad`, `collect_stats`, `eval`, `fingerprint`, ...
+    pub tag: String,
+    /// Name of its group; empty if unknown.
+    pub group: String,
+    /// Elements per rank.
+    pub count: u64,
+    /// Element type, by its PyTorch name.
+    pub dtype: String,
+    /// Bytes per rank; 0 if unknown.
+    pub bytes: u64,
+    /// Source rank of a broadcast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// `FILE:LINE` of the call; empty if unknown.
+    #[serde(alias = "call_site")]
+    pub site: String,
+}
+
+impl CollectiveCall {
+    /// Returns ` at FILE:LINE`; empty if unknown.
+    pub fn at_site(&self) -> String {
+        if self.site.is_empty() { String::new() } else { format!(" at {}", self.site) }
+    }
+
+    /// Returns `9155 f32 (36620 bytes)`; empty if unknown.
+    pub fn size(&self) -> String {
+        let root = self.root.map(|root| format!(", from rank {root}")).unwrap_or_default();
+        match (self.count, self.bytes) {
+            (0, 0) => root.trim_start_matches(", ").to_string(),
+            (0, bytes) => format!("{bytes} bytes of {}{root}", self.dtype),
+            (count, 0) => format!("{count} {}{root}", self.dtype),
+            (count, bytes) => format!("{count} {} ({bytes} bytes){root}", self.dtype),
+        }
+    }
+}
+
+/// The latest collective of a rank.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct CollectiveSample {
+    /// Number of the latest collective that was entered, from 1; 0 before the first.
+    pub entered: u64,
+    /// Number of the latest collective that was left.
+    pub left: u64,
+    /// Its arguments.
+    #[serde(flatten)]
+    pub call: CollectiveCall,
+    /// Milliseconds since it was entered (while inside), else since it was left.
+    pub age_ms: u64,
+    /// Number within its group; 0 if unknown.
+    #[serde(default)]
+    pub group_seq: u64,
+}
+
+/// A collective of a page's ring, or several in a row that differ only in their numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RecentCollective {
+    /// Number within its group, of the first one.
+    pub seq: u64,
+    /// Number of equal ones that follow.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u64,
+    /// Its arguments.
+    #[serde(flatten)]
+    pub call: CollectiveCall,
+    /// Chain hash of the group up to the last one.
+    pub chain: u64,
+    /// Training iteration in which it was entered.
+    pub train_iter: u64,
+}
+
+pub(super) fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

@@ -1,11 +1,8 @@
-//! The words of a status page: where each part is, and how the body, iterations, fingerprints and names of
-//! call sites are written as words.
-//!
-//! Owner: [`super`].
+//! The words of a status page: where each part is, and how its values are written as words.
 
 /// Size of the file.
 pub const PAGE_BYTES: usize = 20480;
-/// Version of the layout; pages of another version are refused.
+/// Version of the layout; pages of other versions are rejected.
 pub const VERSION: u64 = 3;
 
 /// First word of the body.
@@ -29,72 +26,72 @@ pub(super) const SITE_WORDS: usize = 8;
 pub(super) const FINGERPRINTS_START: usize = 2048;
 pub(super) const FINGERPRINT_WORDS: usize = 8;
 
-/// Collectives kept in the ring.
+/// Collectives in the ring.
 pub const RING: usize = 64;
-/// Groups (communicators) that a page can tell apart; further ones go into the ring only.
+/// Most groups (communicators) of a page; collectives of others are only in the ring.
 pub const GROUPS: usize = 16;
-/// How many of the latest iterations a page keeps.
+/// Iterations in the ring.
 pub const ITERATIONS: usize = 128;
-/// Fingerprints of weights kept.
+/// Fingerprints of weights in the ring.
 pub const FINGERPRINTS: usize = 64;
-/// Parts of the weights that a fingerprint tells apart.
+/// Parts of the weights in a fingerprint.
 pub const LANES: usize = 8;
-/// Call sites whose names are kept.
+/// Most call sites with a name.
 pub const SITES: usize = 32;
-/// Bytes of a call site's name; longer paths lose their beginning.
+/// Bytes of a call site's name; longer paths lose their start.
 pub const SITE_TEXT: usize = 56;
-/// Phases whose own time is counted.
+/// Phases with a counter of their time.
 pub const PHASES: usize = 9;
 
-/// The beginning of a training iteration, in counters of the first group.
+/// Start of a training iteration, in counters of the group of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Iteration {
+pub struct IterationStart {
     /// Number of the training iteration.
     pub train_iter: u64,
-    /// Collectives of the first group entered before it.
+    /// Collectives of that group entered before it.
     pub seq: u64,
-    /// Chain hash of the first group at that moment.
+    /// Chain hash of that group at the start.
     pub chain: u64,
-    /// When it ended, ns on the page's clock.
+    /// Start time, ns on the page's clock.
     pub at_ns: u64,
     /// Time spent inside collectives before it, ns.
     pub wait_ns: u64,
 }
 
-impl Iteration {
+impl IterationStart {
     pub(super) fn words(&self) -> [u64; ITERATION_WORDS] {
         [self.train_iter, self.seq, self.chain, self.at_ns, self.wait_ns]
     }
 
-    pub(super) fn from_words(words: &[u64; ITERATION_WORDS]) -> Iteration {
+    pub(super) fn from_words(words: &[u64; ITERATION_WORDS]) -> IterationStart {
         let [train_iter, seq, chain, at_ns, wait_ns] = *words;
-        Iteration { train_iter, seq, chain, at_ns, wait_ns }
+        IterationStart { train_iter, seq, chain, at_ns, wait_ns }
     }
 }
 
-/// What the weights of an optimiser were between one of its steps and the next. Only the hook writes these.
+/// Fingerprint of the weights of an optimizer between two of its steps. Only the hook writes these.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Fingerprint {
-    /// Steps that this optimiser had made; 0 before the first.
+    /// Completed steps of this optimizer; 0 before the first.
     pub step: u64,
-    /// Its number, in the order in which optimisers made their first step.
+    /// Number of the optimizer, in the order of first steps.
     pub optimizer: u32,
     /// Hash of the shapes and element types of its parameters.
     pub shapes: u32,
-    /// Hashes of the elements looked at, by part; 0 for a part without elements.
+    /// Hashes of the sampled elements, by part; 0 for a part without elements.
     pub lanes: [u32; LANES],
-    /// Sum of these elements, and of their magnitudes.
+    /// Sum of these elements.
     pub sum: f64,
-    /// See [`Fingerprint::sum`].
+    /// Sum of their magnitudes.
     pub scale: f64,
-    /// All of them are finite; the sums are 0 where they are not.
+    /// Whether all elements are finite; else the sums are 0.
     pub finite: bool,
-    /// A collective was made since the step before.
+    /// A collective was called since the previous step.
     pub synced: bool,
 }
 
 impl Fingerprint {
-    /// `None` for an empty slot.
+    /// Decodes a slot; `None` for an empty one.
     pub(super) fn from_words(words: &[u64; FINGERPRINT_WORDS]) -> Option<Fingerprint> {
         let [step, head, lanes @ .., sum, scale] = *words;
         let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
@@ -114,7 +111,7 @@ impl Fingerprint {
     }
 }
 
-/// The words of a call site's name: its end, when it is too long.
+/// Encodes a call site's name; keeps the end of a long one.
 pub(super) fn site_words(number: u64, name: &str) -> [u64; SITE_WORDS] {
     let from = (name.len().saturating_sub(SITE_TEXT)..=name.len()).find(|at| name.is_char_boundary(*at));
     let mut bytes = [0; SITE_TEXT];
@@ -128,50 +125,50 @@ pub(super) fn site_words(number: u64, name: &str) -> [u64; SITE_WORDS] {
     words
 }
 
-/// The name in a call site's words.
+/// Decodes a call site's name.
 pub(super) fn site_text(words: &[u64; SITE_WORDS]) -> String {
     let bytes: Vec<u8> = words[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Everything on the page except the tables.
+/// All values of the page except the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Body {
     /// Number of [`crate::message::Phase`].
     pub phase: u64,
-    /// When the phase began, ns.
+    /// Start of the phase, ns.
     pub phase_entered_ns: u64,
-    /// Moves while something happens inside the phase.
+    /// Increases while the phase makes progress.
     pub phase_progress: u64,
-    /// When anything here was last written, ns; set by the writer itself.
+    /// Time of the last write, ns; set by the writer.
     pub heartbeat_ns: u64,
     pub train_iter: u64,
-    /// This rank's own environment steps.
+    /// Environment steps of this rank.
     pub env_step: u64,
-    /// This rank's own samples.
+    /// Samples of this rank.
     pub samples: u64,
-    /// This rank's own finished episodes.
+    /// Finished episodes of this rank.
     pub episodes: u64,
-    /// Optimiser updates.
+    /// Optimizer updates.
     pub updates: u64,
-    /// Number of the collective entered last, over all groups.
+    /// Number of the latest collective that was entered, over all groups.
     pub entered: u64,
-    /// Number of the collective left last, over all groups.
+    /// Number of the latest collective that was left, over all groups.
     pub left: u64,
     /// Chain hash of the first group (see [`Group::chain`]).
     pub chain_hash: u64,
-    /// Number of [`crate::message::Activity`]: what the rank does inside the phase.
+    /// Number of [`crate::message::Activity`] within the phase.
     pub activity: u64,
-    /// When the activity began, ns.
+    /// Start of the activity, ns.
     pub activity_entered_ns: u64,
-    /// How much of a phase of known length is done: episodes of an evaluation, bytes of a checkpoint.
+    /// Completed amount of a phase of known length: episodes of an evaluation, bytes of a checkpoint.
     pub done: u64,
-    /// How much there is to do; 0 when unknown.
+    /// Total amount of the phase; 0 if unknown.
     pub total: u64,
     /// Time inside collectives, ns.
     pub wait_ns: u64,
-    /// Time in each phase, collectives excluded, ns; the present phase is counted when it ends.
+    /// Time in each phase without collectives, ns; the current phase is counted when it ends.
     pub own_ns: [u64; PHASES],
 }
 
@@ -227,12 +224,273 @@ impl Body {
     }
 }
 
+/// One collective of the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Collective {
+    /// Number, from 1, over all groups of the rank.
+    pub seq: u64,
+    /// Operation.
+    pub op: Op,
+    /// Purpose: up to 16 bytes of ASCII.
+    pub tag: [u8; 16],
+    /// Elements per rank.
+    pub count: u64,
+    /// Bytes per rank.
+    pub bytes: u64,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Time at which it was entered, ns.
+    pub entered_ns: u64,
+    /// Time at which it was left, ns; 0 while inside.
+    pub left_ns: u64,
+    /// Hash of the source location of the call; 0 if unknown.
+    pub call_site: u64,
+    /// Index of its group in the table of groups; [`GROUPS`] if the table was full.
+    pub group: u64,
+    /// Number, from 1, within its group.
+    pub group_seq: u64,
+    /// Chain hash of its group, this collective included.
+    pub chain: u64,
+    /// Training iteration in which it was entered.
+    pub train_iter: u64,
+    /// Source rank of a broadcast plus 1; 0 for others.
+    pub root: u64,
+}
+
+impl Collective {
+    pub(super) fn words(&self) -> [u64; RING_WORDS] {
+        let [low, high] = tag_words(&self.tag);
+        [
+            self.seq,
+            self.op as u64,
+            low,
+            high,
+            self.count,
+            self.bytes,
+            self.dtype as u64,
+            self.entered_ns,
+            self.left_ns,
+            self.call_site,
+            self.group,
+            self.group_seq,
+            self.chain,
+            self.train_iter,
+            self.root,
+        ]
+    }
+
+    pub(super) fn from_words(words: &[u64; RING_WORDS]) -> Collective {
+        Collective {
+            seq: words[0],
+            op: Op::from_word(words[1]),
+            tag: tag_of(words[2], words[3]),
+            count: words[4],
+            bytes: words[5],
+            dtype: Dtype::from_word(words[6]),
+            entered_ns: words[7],
+            left_ns: words[8],
+            call_site: words[9],
+            group: words[10],
+            group_seq: words[11],
+            chain: words[12],
+            train_iter: words[13],
+            root: words[14],
+        }
+    }
+
+    /// Mixes the values that all members of a group must agree on into a chain hash (FNV-1a over words).
+    pub(super) fn mixed_into(&self, chain: u64) -> u64 {
+        let [low, high] = tag_words(&self.tag);
+        [self.op as u64, low, high, self.count, self.bytes, self.dtype as u64, self.root]
+            .iter()
+            .fold(chain, |chain, word| (chain ^ word).wrapping_mul(0x0000_0100_0000_01b3))
+    }
+}
+
+/// Counters of a group of ranks (communicator) on one member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Group {
+    /// Name, equal on all members: up to 16 bytes of ASCII.
+    pub name: [u8; 16],
+    /// Members; 0 if unknown.
+    pub size: u64,
+    /// Number of its latest collective that was entered.
+    pub entered: u64,
+    /// Number of its latest collective that was left.
+    pub left: u64,
+    /// Chain hash over op, tag, count, bytes, dtype and root of all its collectives.
+    pub chain: u64,
+    /// [`Collective::seq`] of its latest collective.
+    pub last: u64,
+}
+
+impl Group {
+    pub(super) fn words(&self) -> [u64; GROUP_WORDS] {
+        let [low, high] = tag_words(&self.name);
+        [low, high, self.size, self.entered, self.left, self.chain, self.last, 0]
+    }
+
+    pub(super) fn from_words(words: &[u64; GROUP_WORDS]) -> Group {
+        Group {
+            name: tag_of(words[0], words[1]),
+            size: words[2],
+            entered: words[3],
+            left: words[4],
+            chain: words[5],
+            last: words[6],
+        }
+    }
+}
+
+/// Kinds of collectives; the numbers are part of the layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u64)]
+pub enum Op {
+    /// No collective has started.
+    #[default]
+    None = 0,
+    AllReduce = 1,
+    /// Copy from one member to all.
+    Broadcast = 2,
+    AllGather = 3,
+    /// Wait for all members.
+    Barrier = 4,
+    /// Reduce; each member keeps its part.
+    ReduceScatter = 5,
+    /// Every member sends a part to every other member.
+    AllToAll = 6,
+    Reduce = 7,
+    Gather = 8,
+    /// Distribute parts of one member to all.
+    Scatter = 9,
+    /// From one member to another; its group is the pair, and both count it.
+    SendReceive = 10,
+}
+
+impl Op {
+    /// Returns the name on screens and in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::None => "none",
+            Op::AllReduce => "all_reduce",
+            Op::Broadcast => "broadcast",
+            Op::AllGather => "all_gather",
+            Op::Barrier => "barrier",
+            Op::ReduceScatter => "reduce_scatter",
+            Op::AllToAll => "all_to_all",
+            Op::Reduce => "reduce",
+            Op::Gather => "gather",
+            Op::Scatter => "scatter",
+            Op::SendReceive => "send/recv",
+        }
+    }
+
+    fn from_word(word: u64) -> Op {
+        match word {
+            1 => Op::AllReduce,
+            2 => Op::Broadcast,
+            3 => Op::AllGather,
+            4 => Op::Barrier,
+            5 => Op::ReduceScatter,
+            6 => Op::AllToAll,
+            7 => Op::Reduce,
+            8 => Op::Gather,
+            9 => Op::Scatter,
+            10 => Op::SendReceive,
+            _ => Op::None,
+        }
+    }
+}
+
+/// Element types; the numbers are part of the layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u64)]
+pub enum Dtype {
+    /// Bytes.
+    #[default]
+    U8 = 0,
+    /// 64-bit integers.
+    I64 = 1,
+    /// 32-bit floats.
+    F32 = 2,
+    /// 64-bit floats.
+    F64 = 3,
+    /// 16-bit floats.
+    F16 = 4,
+    /// Brain floats.
+    Bf16 = 5,
+    /// 32-bit integers.
+    I32 = 6,
+    Bool = 7,
+    /// Another type.
+    Other = 8,
+}
+
+impl Dtype {
+    /// Returns the name on screens and in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::U8 => "u8",
+            Dtype::I64 => "i64",
+            Dtype::F32 => "f32",
+            Dtype::F64 => "f64",
+            Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
+            Dtype::I32 => "i32",
+            Dtype::Bool => "bool",
+            Dtype::Other => "other",
+        }
+    }
+
+    fn from_word(word: u64) -> Dtype {
+        match word {
+            1 => Dtype::I64,
+            2 => Dtype::F32,
+            3 => Dtype::F64,
+            4 => Dtype::F16,
+            5 => Dtype::Bf16,
+            6 => Dtype::I32,
+            7 => Dtype::Bool,
+            8 => Dtype::Other,
+            _ => Dtype::U8,
+        }
+    }
+}
+
+/// Truncates `text` to the 16 bytes of a tag.
+pub fn tag(text: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+/// Returns the text of a tag.
+pub fn tag_text(tag: &[u8; 16]) -> String {
+    let end = tag.iter().position(|b| *b == 0).unwrap_or(tag.len());
+    String::from_utf8_lossy(&tag[..end]).into_owned()
+}
+
+fn tag_words(tag: &[u8; 16]) -> [u64; 2] {
+    let (low, high) = tag.split_at(8);
+    let word = |half: &[u8]| half.iter().rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
+    [word(low), word(high)]
+}
+
+fn tag_of(low: u64, high: u64) -> [u8; 16] {
+    let mut tag = [0; 16];
+    tag[..8].copy_from_slice(&low.to_le_bytes());
+    tag[8..].copy_from_slice(&high.to_le_bytes());
+    tag
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_tables_do_not_overlap_and_fit() {
+    fn tables_fit_and_do_not_overlap() {
         let end = |start: usize, count: usize, words: usize| start + count * words;
         const { assert!(BODY + BODY_WORDS <= RING_START) };
         assert!(end(RING_START, RING, RING_WORDS) <= GROUPS_START);
@@ -243,10 +501,29 @@ mod tests {
     }
 
     #[test]
-    fn long_names_of_call_sites_keep_their_end() {
+    fn long_call_site_name_keeps_its_end() {
         let long = format!("{}/src/trainer/algo/ppo.rs:123", "ä".repeat(60));
         let text = site_text(&site_words(7, &long));
         assert!(text.ends_with("/src/trainer/algo/ppo.rs:123") && text.len() <= SITE_TEXT, "{text}");
         assert_eq!(site_text(&site_words(7, "a.rs:1")), "a.rs:1");
+    }
+
+    #[test]
+    fn every_argument_changes_the_chain_hash() {
+        let base =
+            Collective { op: Op::AllReduce, tag: tag("grad"), count: 4, bytes: 16, ..Default::default() };
+        let other = |change: fn(&mut Collective)| {
+            let mut other = base;
+            change(&mut other);
+            other.mixed_into(1)
+        };
+        let plain = base.mixed_into(1);
+        assert_ne!(other(|c| c.op = Op::Broadcast), plain);
+        assert_ne!(other(|c| c.tag = tag("stats")), plain);
+        assert_ne!(other(|c| c.count = 5), plain);
+        assert_ne!(other(|c| c.dtype = Dtype::F64), plain);
+        assert_ne!(other(|c| c.root = 2), plain);
+        assert_eq!(other(|c| c.entered_ns = 9), plain, "times differ between ranks");
+        assert_eq!(other(|c| c.call_site = 9), plain, "a branch on the rank may call from two places");
     }
 }

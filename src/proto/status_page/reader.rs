@@ -1,12 +1,17 @@
-//! The agent's side of a status page.
+//! The agent's side of a status page: reads it, and makes the sample that goes to the console. A sample
+//! always has counters and ages, and the ring of collectives only while nothing moves.
 
 use super::layout::{
     self, BODY, BODY_WORDS, FINGERPRINT_WORDS, FINGERPRINTS_START, GROUP_WORDS, GROUPS_START,
     ITERATION_WORDS, ITERATIONS_START, RING_START, RING_WORDS, SITE_WORDS, SITES_START,
 };
 use super::{
-    Body, Collective, FINGERPRINTS, Fingerprint, GROUPS, Group, ITERATIONS, Iteration, MAGIC, PAGE_BYTES,
-    RING, SEQLOCK, SITES, VERSION,
+    Body, Collective, FINGERPRINTS, Fingerprint, GROUPS, Group, ITERATIONS, IterationStart, MAGIC,
+    PAGE_BYTES, RING, SEQLOCK, SITES, VERSION, tag_text,
+};
+use crate::message::{
+    Activity, CollectiveCall, CollectiveSample, FingerprintSample, GroupSample, IterationSample, PageSample,
+    Phase, RecentCollective,
 };
 use std::fs::File;
 use std::io;
@@ -19,48 +24,51 @@ const ASKED: usize = 6;
 const ANSWERED: usize = 7;
 const READ_TRIES: usize = 1000;
 
-/// What a reader saw.
+/// Contents of a page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct View {
     /// Rank that wrote the page.
     pub rank: u32,
     /// The generation whose rank wrote the page.
     pub generation: u32,
-    /// Its process id, as it sees itself (inside a pid namespace this is not the host's number).
+    /// Process id of the writer in its own pid namespace, which may differ from the host's number.
     pub pid: u32,
-    /// The hook in a Python rank writes it.
+    /// The writer is the hook in a Python rank.
     pub by_hook: bool,
-    /// What the rank said.
+    /// The rank's values.
     pub body: Body,
-    /// The ring, oldest first; empty slots left out.
+    /// The ring without empty slots, oldest first.
     pub ring: Vec<Collective>,
     /// The groups, the group of all ranks first.
     pub groups: Vec<Group>,
     /// The latest iterations, oldest first.
-    pub iterations: Vec<Iteration>,
-    /// The latest fingerprints of weights, by optimiser and step.
+    pub iterations: Vec<IterationStart>,
+    /// The latest fingerprints of weights, by optimizer and step.
     pub fingerprints: Vec<Fingerprint>,
-    /// Call sites by number.
+    /// Call sites: number and name.
     pub sites: Vec<(u64, String)>,
-    /// The writer died or was stopped inside a write: the body may be torn (PAGE-1).
+    /// The writer died or was stopped during a write: the body may be torn (PAGE-1).
     pub torn: bool,
 }
 
-/// The agent's side.
-pub struct Reader {
+/// The agent's side of a page.
+pub struct StatusPageReader {
     file: File,
 }
 
-impl Reader {
-    /// Opens an existing page; an error when it is not one that this build can read (yet).
-    pub fn open(path: &Path) -> io::Result<Reader> {
-        // Whatever a rank has put there, opening it waits for nobody.
+impl StatusPageReader {
+    /// Opens an existing page.
+    ///
+    /// # Errors
+    /// It is not a page that this build can read, or not yet.
+    pub fn open(path: &Path) -> io::Result<StatusPageReader> {
+        // Opening it must not block, whatever a rank has created there.
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
         let file = File::options().read(true).write(true).custom_flags(flags).open(path)?;
         if !file.metadata()?.is_file() {
             return Err(bad("not a file"));
         }
-        let reader = Reader { file };
+        let reader = StatusPageReader { file };
         reader.copy()?;
         Ok(reader)
     }
@@ -71,26 +79,28 @@ impl Reader {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// The hook of a Python rank writes it.
+    /// Returns whether the hook in a Python rank writes it.
     pub fn has_hook(&self) -> bool {
         self.word(WRITER).is_ok_and(|writer| writer == 1)
     }
 
-    /// Asks the hook for a dump and returns the number of the request; see [`Reader::hook_answered`].
+    /// Requests a dump from the hook; returns the number of the request for
+    /// [`StatusPageReader::hook_answered`].
     pub fn ask_hook(&self) -> io::Result<u64> {
         let request = self.word(ASKED)?.wrapping_add(1);
         self.file.write_all_at(&request.to_le_bytes(), ASKED as u64 * 8)?;
         Ok(request)
     }
 
-    /// Number of the request that the hook has answered last.
+    /// Returns the number of the latest request that the hook has answered.
     pub fn hook_answered(&self) -> io::Result<u64> {
         self.word(ANSWERED)
     }
 
-    /// The page now (PAGE-1).
+    /// Reads the page (PAGE-1).
     ///
-    /// Errors: the file has been cut or overwritten.
+    /// # Errors
+    /// The file was truncated or overwritten.
     pub fn view(&self) -> io::Result<View> {
         let mut tries = 0;
         loop {
@@ -127,7 +137,7 @@ fn bad(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.to_string())
 }
 
-/// The bytes of a page at one moment.
+/// A copy of the bytes of a page.
 struct PageCopy(Vec<u8>);
 
 impl PageCopy {
@@ -140,7 +150,8 @@ impl PageCopy {
         let [rank, generation, pid, writer] = self.load(2);
         let collective = |slot| Collective::from_words(&self.load(RING_START + slot * RING_WORDS));
         let group = |slot| Group::from_words(&self.load(GROUPS_START + slot * GROUP_WORDS));
-        let iteration = |slot| Iteration::from_words(&self.load(ITERATIONS_START + slot * ITERATION_WORDS));
+        let iteration =
+            |slot| IterationStart::from_words(&self.load(ITERATIONS_START + slot * ITERATION_WORDS));
         let site = |slot| self.load::<SITE_WORDS>(SITES_START + slot * SITE_WORDS);
         let fingerprint =
             |slot| Fingerprint::from_words(&self.load(FINGERPRINTS_START + slot * FINGERPRINT_WORDS));
@@ -170,9 +181,246 @@ impl PageCopy {
     }
 }
 
-/// The slots in use; room for all is made at once, since readers come many times a second.
+/// Returns the used slots; allocates for all at once, because pages are read many times per second.
 fn used<T>(slots: usize, slot: impl Fn(usize) -> T, in_use: impl Fn(&T) -> bool) -> Vec<T> {
     let mut found = Vec::with_capacity(slots);
     found.extend((0..slots).map(slot).filter(in_use));
     found
+}
+
+/// Most iterations in a sample.
+const MOST_ITERATIONS: usize = 8;
+/// Iterations of the last milliseconds that are thinned to [`MOST_ITERATIONS`].
+const WINDOW_MS: u64 = 1_000;
+/// Most fingerprints of one optimizer in a sample: enough for its first steps.
+const MOST_FINGERPRINTS: usize = 9;
+/// Most runs of equal collectives in a sample.
+const MOST_RUNS: usize = 32;
+/// Time without changes after which a sample has the latest collectives: a rank that makes progress needs no
+/// explanation.
+const STILL_MS: u64 = 750;
+
+impl View {
+    /// Returns the sample for the console; `now_ns` is [`super::monotonic_ns`] of this host.
+    pub fn sample(&self, now_ns: u64) -> PageSample {
+        let age = |then: u64| now_ns.saturating_sub(then) / 1_000_000;
+        let body = &self.body;
+        let latest = self.ring.iter().find(|c| c.seq == body.entered).copied().unwrap_or_default();
+        let silent = age(body.heartbeat_ns);
+        PageSample {
+            phase: Phase::ALL.get(body.phase as usize).copied().unwrap_or_default(),
+            phase_age_ms: age(body.phase_entered_ns),
+            phase_progress: body.phase_progress,
+            heartbeat_age_ms: silent,
+            train_iter: body.train_iter,
+            env_step: body.env_step,
+            samples: body.samples,
+            episodes: body.episodes,
+            updates: body.updates,
+            collective: CollectiveSample {
+                entered: body.entered,
+                left: body.left,
+                age_ms: if latest.seq == 0 {
+                    0
+                } else if body.left == body.entered {
+                    age(latest.left_ns)
+                } else {
+                    age(latest.entered_ns)
+                },
+                group_seq: latest.group_seq,
+                call: self.call(&latest),
+            },
+            by_hook: self.by_hook,
+            activity: Activity::ALL.get(body.activity as usize).copied().unwrap_or_default(),
+            activity_age_ms: if body.activity == 0 { 0 } else { age(body.activity_entered_ns) },
+            done: body.done,
+            total: body.total,
+            groups: self
+                .groups
+                .iter()
+                .filter(|group| group.entered > 0 || group.size > 0)
+                .map(|group| GroupSample {
+                    name: tag_text(&group.name),
+                    size: u32::try_from(group.size).unwrap_or(0),
+                    entered: group.entered,
+                    left: group.left,
+                    chain: group.chain,
+                })
+                .collect(),
+            iterations: thinned(&self.iterations, now_ns)
+                .map(|iteration| IterationSample {
+                    train_iter: iteration.train_iter,
+                    seq: iteration.seq,
+                    chain: iteration.chain,
+                    age_ms: age(iteration.at_ns),
+                    wait_us: iteration.wait_ns / 1_000,
+                })
+                .collect(),
+            fingerprints: shared_steps(&self.fingerprints),
+            own_ms: body.own_ns.iter().map(|ns| ns / 1_000_000).collect(),
+            recent: if silent < STILL_MS { Vec::new() } else { self.in_runs() },
+        }
+    }
+
+    /// Returns the last sample of a rank that has exited: with its latest collectives, however recent they
+    /// are.
+    pub fn last_words(&self, now_ns: u64) -> PageSample {
+        PageSample { recent: self.in_runs(), ..self.sample(now_ns) }
+    }
+
+    /// Returns the ring with consecutive equal collectives merged.
+    fn in_runs(&self) -> Vec<RecentCollective> {
+        let mut runs: Vec<RecentCollective> = Vec::new();
+        for collective in &self.ring {
+            let next = self.recent(collective);
+            let same = |last: &RecentCollective| {
+                last.seq + last.more + 1 == next.seq
+                    && RecentCollective { seq: next.seq, more: 0, chain: next.chain, ..last.clone() } == next
+            };
+            match runs.last_mut().filter(|last| next.seq > 0 && same(last)) {
+                Some(last) => (last.more, last.chain) = (last.more + 1, next.chain),
+                None => runs.push(next),
+            }
+        }
+        runs.split_off(runs.len().saturating_sub(MOST_RUNS))
+    }
+
+    fn recent(&self, collective: &Collective) -> RecentCollective {
+        RecentCollective {
+            seq: collective.group_seq,
+            more: 0,
+            call: self.call(collective),
+            chain: collective.chain,
+            train_iter: collective.train_iter,
+        }
+    }
+
+    /// Returns the arguments of a collective of the ring.
+    pub fn call(&self, collective: &Collective) -> CollectiveCall {
+        CollectiveCall {
+            op: collective.op.name().into(),
+            tag: tag_text(&collective.tag),
+            group: self.group_name(collective),
+            count: collective.count,
+            dtype: collective.dtype.name().into(),
+            bytes: collective.bytes,
+            root: collective.root.checked_sub(1).and_then(|root| u32::try_from(root).ok()),
+            site: self.site(collective),
+        }
+    }
+
+    fn group_name(&self, collective: &Collective) -> String {
+        let group = self.groups.get(collective.group as usize).filter(|_| collective.group_seq > 0);
+        group.map(|group| tag_text(&group.name)).unwrap_or_default()
+    }
+
+    fn site(&self, collective: &Collective) -> String {
+        let named = self.sites.iter().find(|(number, _)| *number == collective.call_site);
+        named.map(|(_, name)| name.clone()).unwrap_or_default()
+    }
+}
+
+/// Returns at most [`MOST_ITERATIONS`] of the latest iterations. Of a fast loop, these are multiples of a
+/// power of two, so that samples of different ranks at different times share some.
+fn thinned(iterations: &[IterationStart], now_ns: u64) -> impl Iterator<Item = &IterationStart> {
+    let window = WINDOW_MS * 1_000_000;
+    let recent =
+        iterations.iter().filter(|iteration| now_ns.saturating_sub(iteration.at_ns) < window).count();
+    let stride = (recent / MOST_ITERATIONS).max(1).next_power_of_two() as u64;
+    let chosen: Vec<&IterationStart> =
+        iterations.iter().filter(|iteration| iteration.train_iter.is_multiple_of(stride)).collect();
+    let from = chosen.len().saturating_sub(MOST_ITERATIONS);
+    chosen.into_iter().skip(from)
+}
+
+/// Returns at most [`MOST_FINGERPRINTS`] fingerprints of each optimizer. Of many, these are steps that are
+/// multiples of a power of two, so that ranks a few steps apart share some.
+fn shared_steps(taken: &[Fingerprint]) -> Vec<FingerprintSample> {
+    let mut shown = Vec::new();
+    for of_one in taken.chunk_by(|a, b| a.optimizer == b.optimizer) {
+        // With steps between collectives, replicas are equal only after a collective.
+        let mixed = of_one.iter().any(|one| one.step > 0 && !one.synced);
+        let kept = move |one: &&Fingerprint, stride| mixed && one.synced || one.step.is_multiple_of(stride);
+        let shared = |stride: u64| of_one.iter().filter(move |one| kept(one, stride));
+        let stride =
+            (0..63).map(|power| 1 << power).find(|stride| shared(*stride).count() <= MOST_FINGERPRINTS);
+        shown.extend(shared(stride.unwrap_or(1)).map(|one| FingerprintSample {
+            optimizer: one.optimizer,
+            step: one.step,
+            shapes: one.shapes,
+            lanes: one.lanes,
+            sum: one.sum,
+            scale: one.scale,
+            finite: one.finite,
+            synced: one.synced,
+        }));
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_of_a_fast_loop_share_iterations() {
+        let at = |train_iter: u64, every_ms: u64| IterationStart {
+            train_iter,
+            at_ns: train_iter * every_ms * 1_000_000,
+            ..IterationStart::default()
+        };
+        let fast: Vec<IterationStart> = (1_000..1_128).map(|i| at(i, 5)).collect();
+        let list: Vec<u64> = thinned(&fast, 1_128 * 5_000_000).map(|i| i.train_iter).collect();
+        assert_eq!(list, [1_008, 1_024, 1_040, 1_056, 1_072, 1_088, 1_104, 1_120]);
+        let slow: Vec<IterationStart> = (20..30).map(|i| at(i, 700)).collect();
+        let list: Vec<u64> = thinned(&slow, 30 * 700_000_000).map(|i| i.train_iter).collect();
+        assert_eq!(list, [22, 23, 24, 25, 26, 27, 28, 29]);
+    }
+
+    #[test]
+    fn ranks_a_few_steps_apart_share_fingerprints() {
+        let ring = |from: u64, every: u64| -> Vec<Fingerprint> {
+            let at = |place: u64| Fingerprint { step: from + place * every, ..Fingerprint::default() };
+            (0..64).map(at).collect()
+        };
+        let steps = |ring: &[Fingerprint]| -> Vec<u64> {
+            shared_steps(ring).iter().map(|sample| sample.step).collect()
+        };
+        assert_eq!(steps(&ring(0, 1)[..9]), (0..9).collect::<Vec<u64>>(), "the first steps");
+        for apart in 0..20 {
+            let (a, b) = (steps(&ring(1_000, 1)), steps(&ring(1_000 + apart, 1)));
+            assert!(a.len() <= MOST_FINGERPRINTS && b.iter().any(|step| a.contains(step)), "{a:?} {b:?}");
+            // One of them takes fewer fingerprints and is as far as the other.
+            let c = steps(&ring(552, 8));
+            assert!(a.iter().any(|step| c.contains(step)), "{a:?} {c:?}");
+        }
+        let two: Vec<Fingerprint> = (0..2)
+            .flat_map(|optimizer| ring(0, 2).into_iter().map(move |one| Fingerprint { optimizer, ..one }))
+            .collect();
+        assert_eq!(shared_steps(&two).iter().filter(|one| one.optimizer == 1).count(), 8);
+    }
+
+    #[test]
+    fn consecutive_equal_collectives_are_merged() {
+        use crate::status_page::{Dtype, Op, StatusPageWriter, monotonic_ns, tag};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();
+        for iteration in 0..4u64 {
+            writer.update(|body| body.train_iter = iteration);
+            for _ in 0..10 {
+                writer.enter(Op::AllReduce, tag("grad"), 9, 36, Dtype::F32, 0);
+                writer.leave();
+            }
+            writer.enter(Op::AllReduce, tag("stats"), 1, 8, Dtype::I64, 0);
+            writer.leave();
+        }
+        let view = crate::status_page::StatusPageReader::open(&path).unwrap().view().unwrap();
+        let sample = view.sample(monotonic_ns() + 2_000_000_000);
+        let runs: Vec<(u64, u64)> = sample.recent.iter().map(|run| (run.seq, run.more)).collect();
+        assert_eq!(runs, [(1, 9), (11, 0), (12, 9), (22, 0), (23, 9), (33, 0), (34, 9), (44, 0)]);
+        assert_eq!(sample.recent[6].chain, view.ring[42].chain, "of the last one");
+        assert!(view.sample(monotonic_ns()).recent.is_empty(), "a rank that makes progress");
+        assert_eq!(view.last_words(monotonic_ns()).recent.len(), 8, "a rank that has exited");
+    }
 }

@@ -5,25 +5,25 @@ use super::layout::{
     SITE_WORDS, SITES_START,
 };
 use super::{
-    Body, Collective, Dtype, GROUPS, Group, GroupId, ITERATIONS, Iteration, MAGIC, Op, PAGE_BYTES, RING,
+    Body, Collective, Dtype, GROUPS, Group, GroupId, ITERATIONS, IterationStart, MAGIC, Op, PAGE_BYTES, RING,
     SEQLOCK, SITES, VERSION, WORLD, monotonic_ns, tag,
 };
 use crate::mapping::MappingGuard;
 use crate::message::{Activity, Phase};
+use crate::trust;
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A collective about to be entered.
+/// A collective to enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Entry {
-    /// The collective's operation.
+pub struct CollectiveStart {
+    /// Operation.
     pub op: Op,
-    /// Why: up to 16 bytes of ASCII, see [`tag`].
+    /// Purpose: up to 16 bytes of ASCII, see [`tag`].
     pub tag: [u8; 16],
     /// Elements per rank.
     pub count: u64,
@@ -31,15 +31,15 @@ pub struct Entry {
     pub bytes: u64,
     /// Element type.
     pub dtype: Dtype,
-    /// Rank that a broadcast comes from.
+    /// Source rank of a broadcast.
     pub root: Option<u32>,
-    /// Hash of the source location, 0 when unknown; its name comes with [`Writer::site`].
+    /// Hash of the source location; 0 if unknown. [`StatusPageWriter::site`] sets its name.
     pub call_site: u64,
 }
 
 /// A writable map of [`PAGE_BYTES`].
 pub(super) struct MappedPage {
-    /// Fields are dropped in their order.
+    /// Dropped before the map: fields are dropped in their order.
     _guarded: Option<MappingGuard>,
     map: MmapRaw,
 }
@@ -59,8 +59,8 @@ impl MappedPage {
     }
 }
 
-/// The rank's side.
-pub struct Writer {
+/// The rank's side of a page.
+pub struct StatusPageWriter {
     pub(super) words: MappedPage,
     body: Body,
     current: Collective,
@@ -70,24 +70,24 @@ pub struct Writer {
     phase_wait_ns: u64,
 }
 
-/// What changed besides the body.
+/// The change besides the body.
 enum PageChange {
     Nothing,
     Collective(Collective),
-    Iteration(Iteration),
+    Iteration(IterationStart),
     Group(usize),
     Site(usize, [u64; SITE_WORDS]),
 }
 
-impl Writer {
-    /// Creates the file (mode 0600), or takes over an existing one, reserves its blocks (PAGE-2) and writes
-    /// the head. An existing file is not cut first: a store of an earlier writer that still lives would end
-    /// it.
+impl StatusPageWriter {
+    /// Creates the file (mode 0600), or reuses an existing one, reserves its blocks (PAGE-2) and writes the
+    /// header. An existing file is not truncated first, which could kill an earlier writer that is still
+    /// alive.
     ///
-    /// Errors: the file cannot be opened or mapped, or the disk is full.
-    pub fn create(path: &Path, rank: u32, generation: u32) -> io::Result<Writer> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    /// # Errors
+    /// The file cannot be opened or mapped, or the disk is full.
+    pub fn create(path: &Path, rank: u32, generation: u32) -> io::Result<StatusPageWriter> {
+        let file = trust::open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false))?;
         // SAFETY: the descriptor is open for the duration of the call.
         let reserved = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, PAGE_BYTES as libc::off_t) };
         if reserved != 0 {
@@ -95,17 +95,17 @@ impl Writer {
         }
         let map = MmapOptions::new().len(PAGE_BYTES).map_raw(&file)?;
         let guarded = Some(MappingGuard::new(map.as_ptr() as usize, PAGE_BYTES));
-        Ok(Writer::start(MappedPage { _guarded: guarded, map }, rank, generation))
+        Ok(StatusPageWriter::start(MappedPage { _guarded: guarded, map }, rank, generation))
     }
 
-    /// A page that no agent sees, for a trainer started by hand.
-    pub fn anonymous(rank: u32, generation: u32) -> io::Result<Writer> {
+    /// Creates a page without a file, for a trainer without an agent.
+    pub fn anonymous(rank: u32, generation: u32) -> io::Result<StatusPageWriter> {
         let map = MmapOptions::new().len(PAGE_BYTES).map_anon()?.into();
-        Ok(Writer::start(MappedPage { _guarded: None, map }, rank, generation))
+        Ok(StatusPageWriter::start(MappedPage { _guarded: None, map }, rank, generation))
     }
 
-    fn start(words: MappedPage, rank: u32, generation: u32) -> Writer {
-        // A reader must not take what an earlier writer left for this writer's.
+    fn start(words: MappedPage, rank: u32, generation: u32) -> StatusPageWriter {
+        // A reader must not mistake values of an earlier writer for this writer's.
         words.get(0).store(0, Ordering::Release);
         words.store(1, &[0; PAGE_BYTES / 8 - 1]);
         let now = monotonic_ns();
@@ -117,23 +117,23 @@ impl Writer {
         words.store(1, &[VERSION, u64::from(rank), u64::from(generation), u64::from(std::process::id())]);
         words.get(0).store(MAGIC, Ordering::Release);
         let (groups, sites) = (vec![world], Vec::new());
-        Writer { words, body, current: Collective::default(), groups, sites, phase_wait_ns: 0 }
+        StatusPageWriter { words, body, current: Collective::default(), groups, sites, phase_wait_ns: 0 }
     }
 
-    /// The latest body.
+    /// Returns the current body.
     pub fn body(&self) -> &Body {
         &self.body
     }
 
-    /// Changes the body and publishes it. Where `train_iter` changes, a new iteration begins: all ranks must
-    /// do so at the same place between the same collectives.
+    /// Changes the body and publishes it. A change of `train_iter` starts an iteration: all ranks must make
+    /// it between the same collectives.
     pub fn update(&mut self, change: impl FnOnce(&mut Body)) {
         let before = self.body.train_iter;
         change(&mut self.body);
         let now = monotonic_ns();
         self.body.heartbeat_ns = now;
         let part = match self.groups.first() {
-            Some(world) if self.body.train_iter != before => PageChange::Iteration(Iteration {
+            Some(world) if self.body.train_iter != before => PageChange::Iteration(IterationStart {
                 train_iter: self.body.train_iter,
                 seq: world.entered,
                 chain: world.chain,
@@ -145,7 +145,7 @@ impl Writer {
         self.publish(part);
     }
 
-    /// Enters a phase; activity and amount begin anew.
+    /// Enters a phase; resets activity and amount.
     pub fn phase(&mut self, phase: Phase) {
         let waited = std::mem::take(&mut self.phase_wait_ns);
         self.update(|body| {
@@ -163,12 +163,12 @@ impl Writer {
         });
     }
 
-    /// Says that something moved inside the phase.
+    /// Records progress within the phase.
     pub fn progress(&mut self) {
         self.update(|body| body.phase_progress += 1);
     }
 
-    /// Says what is being done inside the phase.
+    /// Sets the activity within the phase.
     pub fn activity(&mut self, activity: Activity) {
         self.update(|body| {
             body.activity = activity as u64;
@@ -176,7 +176,7 @@ impl Writer {
         });
     }
 
-    /// Says how much of the phase is done, such as episodes of an evaluation; this is progress.
+    /// Sets the completed amount of the phase, such as episodes of an evaluation; counts as progress.
     pub fn amount(&mut self, done: u64, total: u64) {
         self.update(|body| {
             body.phase_progress += 1;
@@ -184,8 +184,9 @@ impl Writer {
         });
     }
 
-    /// The group of that name, which must be the same on all its members; `size` is the number of members.
-    /// When the table is full, a group is still counted in the ring, but the watch cannot compare it.
+    /// Returns the group of this name, which must be equal on all its members; `size` is the number of
+    /// members. Collectives of groups beyond the table are only in the ring, and the detector cannot compare
+    /// them.
     pub fn group(&mut self, name: &str, size: u32) -> GroupId {
         let name = tag(name);
         let known = self.groups.iter().position(|group| group.name == name);
@@ -203,7 +204,7 @@ impl Writer {
         GroupId(index)
     }
 
-    /// Names a call site, `FILE:LINE`; done once per number.
+    /// Sets the name of a call site, `FILE:LINE`; once per number.
     pub fn site(&mut self, number: u64, name: impl FnOnce() -> String) {
         if number == 0 || self.sites.len() >= SITES || self.sites.contains(&number) {
             return;
@@ -213,7 +214,7 @@ impl Writer {
         self.publish(PageChange::Site(self.sites.len() - 1, words));
     }
 
-    /// Enters the next collective of the group of all ranks and returns its number.
+    /// Enters the next collective of the group of all ranks; returns its number.
     pub fn enter(
         &mut self,
         op: Op,
@@ -223,14 +224,14 @@ impl Writer {
         dtype: Dtype,
         call_site: u64,
     ) -> u64 {
-        self.enter_in(WORLD, Entry { op, tag, count, bytes, dtype, root: None, call_site })
+        self.enter_in(WORLD, CollectiveStart { op, tag, count, bytes, dtype, root: None, call_site })
     }
 
-    /// Enters the next collective of a group and returns its number within that group.
-    pub fn enter_in(&mut self, group: GroupId, entry: Entry) -> u64 {
+    /// Enters the next collective of a group; returns its number within that group.
+    pub fn enter_in(&mut self, group: GroupId, entry: CollectiveStart) -> u64 {
         let now = monotonic_ns();
         let seq = self.body.entered + 1;
-        let Entry { op, tag, count, bytes, dtype, root, call_site } = entry;
+        let CollectiveStart { op, tag, count, bytes, dtype, root, call_site } = entry;
         self.current = Collective {
             seq,
             op,
@@ -263,12 +264,13 @@ impl Writer {
         if self.current.group_seq == 0 { seq } else { self.current.group_seq }
     }
 
-    /// Leaves the collective entered last.
+    /// Leaves the latest collective.
     pub fn leave(&mut self) {
         self.leave_after(monotonic_ns().saturating_sub(self.current.entered_ns));
     }
 
-    /// Leaves the collective entered last, which took `waited` ns by a better clock than that of this call.
+    /// Leaves the latest collective, which took `waited` ns by a more precise clock than the time of this
+    /// call.
     pub fn leave_after(&mut self, waited: u64) {
         let now = monotonic_ns();
         self.current.left_ns = now;

@@ -1,45 +1,52 @@
-//! Adam (Kingma and Ba 2015) over a flat parameter buffer, step by step as `torch.optim.Adam` computes it.
+//! Adam (Kingma and Ba 2015) over a flat parameter buffer, equal to `torch.optim.Adam`.
 //!
-//! Owner: the training loop. libtorch's own C++ optimiser does not show its moments through tch, so it cannot
-//! be put into a checkpoint; this one keeps them in two flat tensors. On the CPU, one fused pass does the
-//! update (see [`rankdeck_kernel::optimise`]); on a GPU, libtorch's fused kernel does, for all parameters at
-//! once.
+//! libtorch's own C++ optimizer does not show its moments through tch, so it cannot be put into a checkpoint;
+//! this one keeps them in two flat tensors. On the CPU, one fused pass does the update (see
+//! [`rankdeck_kernel::optimizer`]); on a GPU, libtorch's fused kernel does, for all parameters at once.
 //!
 //! Invariants:
 //! - ADAM-1: parameters equal libtorch's Adam within 1e-6 after many steps.
 //! - On a GPU, [`Adam::launch`] reads step count and learning rate there, so that a captured step
-//!   ([`super::recording`]) counts and anneals.
+//!   ([`super::captured_update`]) counts and anneals.
 //! - ADAM-2: a step in which a parameter has no gradient changes neither it nor its moments, and does not
 //!   count in its bias correction.
 //! - The result depends on parameters, gradients, moments, step count and learning rate only: ranks
 //!   with equal gradients stay equal bit by bit, whatever their CPUs.
 
 use crate::distributed::memory::{floats, floats_mut};
-use crate::distributed::{AdamPart, Rate, fused_adam};
+use crate::distributed::{AdamPart, AdamRate, fused_adam};
+use crate::error::{TrainerError, gpu_error};
 use crate::inject;
 use rankdeck_kernel::Isa;
-use rankdeck_kernel::optimise::{AdamStep, adam_step};
+use rankdeck_kernel::optimizer::{AdamStep, adam_step};
 use tch::{Device, Kind, TchError, Tensor};
 
-/// Why the optimiser cannot step.
+/// Why the optimizer cannot step.
 #[derive(Debug, thiserror::Error)]
-pub enum AdamError {
+pub(crate) enum AdamError {
     /// libtorch refused an operation.
-    #[error("libtorch refused an operation of the optimiser: {0}")]
+    #[error("optimizer operation failed in libtorch: {0}")]
     Torch(#[from] TchError),
     /// The flat step needs moments on the CPU.
-    #[error("the optimiser's moments are not on the CPU")]
+    #[error("the optimizer moments are not on the CPU")]
     Device,
     /// A parameter has no gradient, or one of another shape, type or layout.
-    #[error("parameter {index} has no dense f32 gradient of its shape")]
+    #[error("the gradient of parameter {index} is missing or not a dense f32 tensor of its shape")]
     Gradient {
         /// Index of the parameter.
         index: usize,
     },
 }
 
-/// The optimiser's state.
-pub struct Adam {
+impl From<AdamError> for TrainerError {
+    fn from(error: AdamError) -> TrainerError {
+        let text = error.to_string();
+        gpu_error(&text).unwrap_or_else(|| TrainerError::failure(text, ""))
+    }
+}
+
+/// The optimizer's state.
+pub(crate) struct Adam {
     /// First moments, flat, in the order of the parameters.
     pub first: Tensor,
     /// Second moments, flat.
@@ -72,7 +79,7 @@ impl GpuScalars {
 
 impl Adam {
     /// For `len` parameters in all on `device`; betas 0.9 and 0.999.
-    pub fn new(len: usize, eps: f64, device: Device) -> Result<Adam, TchError> {
+    pub(crate) fn new(len: usize, eps: f64, device: Device) -> Result<Adam, TchError> {
         let zeros = || Tensor::f_zeros([len as i64], (Kind::Float, device));
         let on_gpu = (device != Device::Cpu).then(|| GpuScalars::new(device)).transpose()?;
         Ok(Adam {
@@ -88,7 +95,7 @@ impl Adam {
     }
 
     /// Counts `steps` steps of [`Adam::launch`] before they are made or replayed, with this learning rate.
-    pub fn begin(&mut self, steps: u64, learning_rate: f64) -> Result<(), AdamError> {
+    pub(crate) fn count_steps(&mut self, steps: u64, learning_rate: f64) -> Result<(), AdamError> {
         self.rate = learning_rate;
         let Some(gpu) = &mut self.on_gpu else { return Ok(()) };
         (0..steps).for_each(|_| inject::here(inject::Hook::Learn));
@@ -101,8 +108,8 @@ impl Adam {
         Ok(())
     }
 
-    /// A step that [`Adam::begin`] has counted, with each parameter's `.grad`: the same work each time.
-    pub fn launch(&mut self, parameters: &[Tensor]) -> Result<(), AdamError> {
+    /// A step that [`Adam::count_steps`] has counted, with each parameter's `.grad`: the same work each time.
+    pub(crate) fn launch(&mut self, parameters: &[Tensor]) -> Result<(), AdamError> {
         let Some(gpu) = &mut self.on_gpu else { return self.step(parameters, self.rate) };
         let _ = gpu.steps.f_add_scalar_(1.0)?;
         let (steps, mut rate) = (gpu.steps.shallow_clone(), gpu.rate.shallow_clone());
@@ -121,16 +128,16 @@ impl Adam {
             });
             offset += len;
         }
-        Ok(fused_adam(&mut parts, Rate::OnDevice(&mut rate), self.betas, self.eps)?)
+        Ok(fused_adam(&mut parts, AdamRate::OnDevice(&mut rate), self.betas, self.eps)?)
     }
 
     /// One step with each parameter's `.grad`.
-    pub fn step(&mut self, parameters: &[Tensor], learning_rate: f64) -> Result<(), AdamError> {
+    pub(crate) fn step(&mut self, parameters: &[Tensor], learning_rate: f64) -> Result<(), AdamError> {
         self.step_first(parameters, parameters.len(), learning_rate)
     }
 
     /// One step of the first `used` parameters; the others have no gradient.
-    pub fn step_first(
+    pub(crate) fn step_first(
         &mut self,
         parameters: &[Tensor],
         used: usize,
@@ -170,7 +177,7 @@ impl Adam {
         if parts.is_empty() {
             return Ok(());
         }
-        Ok(fused_adam(&mut parts, Rate::Number(learning_rate), self.betas, self.eps)?)
+        Ok(fused_adam(&mut parts, AdamRate::Number(learning_rate), self.betas, self.eps)?)
     }
 
     /// A parameter's part of a fused step. Parameters that have missed as many steps as the one before share
@@ -201,7 +208,7 @@ impl Adam {
 
     /// One step with all parameters and gradients in one piece, as the hand-written passes have them;
     /// gradients count `scale` times.
-    pub fn step_flat(
+    pub(crate) fn step_flat(
         &mut self,
         parameters: &mut [f32],
         gradients: &[f32],
@@ -209,7 +216,7 @@ impl Adam {
         scale: f32,
     ) -> Result<(), AdamError> {
         let step = AdamStep { scale, ..self.next(learning_rate) };
-        // SAFETY: the moments are two tensors of this optimiser's own, and no tensor operation runs during
+        // SAFETY: the moments are two tensors of this optimizer's own, and no tensor operation runs during
         // the step.
         match unsafe { (floats_mut(&mut self.first), floats_mut(&mut self.second)) } {
             (Some(first), Some(second)) => adam_step(Isa::best(), step, parameters, gradients, first, second),
@@ -274,14 +281,14 @@ mod tests {
                     adam.next(rate);
                     let (first, second) = (adam.first.shallow_clone(), adam.second.shallow_clone());
                     let part = adam.part(&ours, ours.grad(), first, second, 0, None).unwrap();
-                    fused_adam(&mut [part], Rate::Number(rate), adam.betas, adam.eps).unwrap();
+                    fused_adam(&mut [part], AdamRate::Number(rate), adam.betas, adam.eps).unwrap();
                 }
                 How::Counted => {
                     if i % 50 == 0 {
                         // As after a restore: what is there is not what the host counts.
                         adam.on_gpu = Some(GpuScalars::new(Device::Cpu).unwrap());
                     }
-                    adam.begin(1, rate).unwrap();
+                    adam.count_steps(1, rate).unwrap();
                     adam.launch(std::slice::from_ref(&ours)).unwrap();
                 }
             }
@@ -308,7 +315,7 @@ mod tests {
             adam.on_gpu = Some(GpuScalars::new(Device::Cpu).unwrap());
             for i in 0..8 {
                 if i % at_once == 0 {
-                    adam.begin(at_once, 0.1).unwrap();
+                    adam.count_steps(at_once, 0.1).unwrap();
                 }
                 ours.grad().defined().then(|| ours.grad().zero_());
                 ours.square().sum(Kind::Float).backward();
@@ -321,7 +328,7 @@ mod tests {
 
     /// ADAM-2: against libtorch's, which is only stepped where there is a gradient.
     #[test]
-    fn adam_2_a_parameter_without_gradient_stays_and_its_steps_do_not_count() {
+    fn adam_2_missing_gradient_skips_parameter_and_step() {
         let store = nn::VarStore::new(Device::Cpu);
         let theirs = store.root().var("w", &[3], nn::Init::Const(0.5));
         let mut reference = nn::Adam { eps: 1e-5, ..nn::Adam::default() }.build(&store, 1e-2).unwrap();
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_without_gradient_is_an_error() {
+    fn parameter_without_gradient_is_an_error() {
         let parameter = Tensor::from_slice(&[1.0_f32]).set_requires_grad(true);
         let mut adam = Adam::new(1, 1e-5, Device::Cpu).unwrap();
         assert!(matches!(adam.step(&[parameter], 0.1), Err(AdamError::Gradient { index: 0 })));

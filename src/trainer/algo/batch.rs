@@ -1,18 +1,18 @@
-//! Minibatches of a rollout: shuffled by the rank's own stream, with advantages normalised.
+//! Minibatches of a rollout, shuffled by the rank's own stream, with normalized advantages.
 //!
-//! Owner: the algorithm. A rollout goes to the device once; minibatches are gathered there.
+//! A rollout goes to the device once; minibatches are gathered there.
 //!
 //! Invariants:
 //! - BATCH-1: every transition is in exactly one minibatch of an epoch.
 //! - With [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective
 //!   per epoch, tag `advantages`.
 
-use super::super::distributed::upload::{upload, upload_slice};
-use super::super::distributed::{ProcessGroup, ReduceOp};
-use super::super::error::TrainerError;
-use super::super::policy::acting;
-use super::super::policy::trunk::Rows;
-use super::super::rollout::{ActionBuffer, Rollout};
+use crate::collect::rollout::{ActionBuffer, Rollout};
+use crate::distributed::memory::{upload, upload_slice};
+use crate::distributed::{ProcessGroup, ReduceOp};
+use crate::error::TrainerError;
+use crate::policy::acting;
+use crate::policy::trunk::Rows;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::NormAdv;
 use tch::{Device, Kind, TchError, Tensor};
@@ -30,16 +30,16 @@ struct Columns {
 }
 
 /// A part of a rollout: observations `[n, ...]`, actions `[n]` or `[n, width]`, the rest `[n]`.
-pub struct Minibatch {
+pub(crate) struct Minibatch {
     /// What the policy saw.
     pub observations: Tensor,
     /// What the policy did.
     pub actions: Tensor,
     /// Log-probability of the action when it was taken.
-    pub log_probs: Tensor,
+    pub(crate) log_probs: Tensor,
     /// The critic's value when the action was taken.
     pub values: Tensor,
-    /// Advantages, normalised if so configured.
+    /// Advantages, normalized if so configured.
     pub advantages: Tensor,
     /// What the critic should learn.
     pub returns: Tensor,
@@ -49,7 +49,7 @@ pub struct Minibatch {
 impl Minibatch {
     /// The mean over the minibatch. Rows that are not transitions count 0, and the divisor is still the size,
     /// as in ALF, so that all ranks have the same weight.
-    pub fn mean(&self, values: &Tensor) -> Result<Tensor, TchError> {
+    pub(crate) fn mean(&self, values: &Tensor) -> Result<Tensor, TchError> {
         match &self.weights {
             Some(weights) => values.f_mul(weights)?.f_mean(None::<Kind>),
             None => values.f_mean(None::<Kind>),
@@ -58,8 +58,8 @@ impl Minibatch {
 }
 
 /// Cuts rollouts into minibatches.
-pub struct Batches {
-    normalise: NormAdv,
+pub(crate) struct Batches {
+    normalize: NormAdv,
     minibatch: usize,
     device: Device,
     rows: Rows,
@@ -74,9 +74,9 @@ pub struct Batches {
 
 impl Batches {
     /// Minibatches of `minibatch` of the rank's transitions.
-    pub fn new(normalise: NormAdv, minibatch: usize, device: Device, rows: Rows) -> Batches {
+    pub(crate) fn new(normalize: NormAdv, minibatch: usize, device: Device, rows: Rows) -> Batches {
         Batches {
-            normalise,
+            normalize,
             minibatch: minibatch.max(1),
             device,
             rows,
@@ -88,23 +88,23 @@ impl Batches {
     }
 
     /// Minibatches that come one after the other, without a number from the host.
-    pub fn in_turn(&mut self) -> Result<(), TchError> {
+    pub(crate) fn in_turn(&mut self) -> Result<(), TchError> {
         self.at = Some(Tensor::f_zeros([1], (Kind::Int64, self.device))?);
         Ok(())
     }
 
     /// They do.
-    pub fn are_in_turn(&self) -> bool {
+    pub(crate) fn are_in_turn(&self) -> bool {
         self.at.is_some()
     }
 
     /// Changes when a rollout lies elsewhere than the one before.
-    pub fn place(&self) -> u64 {
+    pub(crate) fn place(&self) -> u64 {
         self.columns.as_ref().map_or(0, |columns| columns.observations.data_ptr().addr() as u64)
     }
 
     /// Takes a rollout to the device, all but the observations that are there: `seen`.
-    pub fn load(
+    pub(crate) fn load(
         &mut self,
         rollout: &Rollout,
         returns: &[f32],
@@ -145,8 +145,8 @@ impl Batches {
         Ok(())
     }
 
-    /// Begins an epoch: draws its order, unless there is only one minibatch, and normalises the advantages.
-    pub fn begin_epoch(
+    /// Begins an epoch: draws its order, unless there is only one minibatch, and normalizes the advantages.
+    pub(crate) fn start_epoch(
         &mut self,
         advantages: &[f32],
         weights: &[f32],
@@ -158,7 +158,7 @@ impl Batches {
         }
         let mut own: Vec<f32> = self.order.iter().map(|i| advantages[*i]).collect();
         let own_weights: Vec<f32> = self.order.iter().map(|i| weights[*i]).collect();
-        normalise(self.normalise, &mut own, &own_weights, self.minibatch, group)?;
+        normalize(self.normalize, &mut own, &own_weights, self.minibatch, group)?;
         let order: Vec<i64> = self.order.iter().map(|i| *i as i64).collect();
         let new = (upload_slice(&order, self.device)?, upload_slice(&own, self.device)?);
         match (&mut self.epoch, &mut self.at) {
@@ -174,8 +174,8 @@ impl Batches {
         Ok(())
     }
 
-    /// Advantages normalised over the whole rollout instead of per minibatch.
-    pub fn normalised(
+    /// Advantages normalized over the whole rollout instead of per minibatch.
+    pub(crate) fn normalized(
         &self,
         how: NormAdv,
         advantages: &[f32],
@@ -183,17 +183,17 @@ impl Batches {
         group: &ProcessGroup,
     ) -> Result<Vec<f32>, TrainerError> {
         let mut own = advantages.to_vec();
-        normalise(how, &mut own, weights, advantages.len().max(1), group)?;
+        normalize(how, &mut own, weights, advantages.len().max(1), group)?;
         Ok(own)
     }
 
     /// Minibatches of the epoch.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.order.len() / self.minibatch
     }
 
     /// Minibatch `k` of the epoch.
-    pub fn get(&self, k: usize) -> Result<Minibatch, TchError> {
+    pub(crate) fn get(&self, k: usize) -> Result<Minibatch, TchError> {
         let (Some(columns), Some((order, advantages))) = (&self.columns, &self.epoch) else {
             return Err(TchError::Torch("no rollout is loaded".into()));
         };
@@ -202,7 +202,7 @@ impl Batches {
     }
 
     /// The minibatch after the last one of the epoch; only for those [in turn](Batches::in_turn).
-    pub fn next(&self) -> Result<Minibatch, TchError> {
+    pub(crate) fn next(&self) -> Result<Minibatch, TchError> {
         let (Some(columns), Some((order, advantages)), Some(at)) = (&self.columns, &self.epoch, &self.at)
         else {
             return Err(TchError::Torch("no rollout is loaded".into()));
@@ -257,14 +257,14 @@ impl Columns {
 }
 
 /// The shuffle of Fisher and Yates.
-pub fn shuffle(order: &mut [usize], random: &mut Generator) {
+pub(crate) fn shuffle(order: &mut [usize], random: &mut Generator) {
     for i in (1..order.len()).rev() {
         order.swap(i, random.below(i as u64 + 1) as usize);
     }
 }
 
 /// Brings each run of `each` values to mean 0 and deviation 1; rows of weight 0 do not count.
-pub(super) fn normalise(
+pub(super) fn normalize(
     how: NormAdv,
     values: &mut [f32],
     weights: &[f32],
@@ -300,7 +300,7 @@ fn scale(values: &mut [f32], [n, sum, squares]: [f64; 3]) {
 }
 
 /// 1 - Var(return - value) / Var(return); NaN when returns do not vary.
-pub fn explained_variance(values: &[f32], returns: &[f32]) -> f64 {
+pub(crate) fn explained_variance(values: &[f32], returns: &[f32]) -> f64 {
     let variance = |values: &mut dyn Iterator<Item = f64>| {
         let values: Vec<f64> = values.collect();
         let n = values.len() as f64;
@@ -318,17 +318,17 @@ mod tests {
     use rankdeck_kernel::seeds::{Purpose, Seeds};
 
     #[test]
-    fn normalisation_uses_the_unbiased_deviation() {
+    fn normalization_uses_the_unbiased_deviation() {
         let mut values = [1.0, 2.0, 3.0, 4.0];
         scale(&mut values, [4.0, 10.0, 30.0]);
         // Deviation of 1..4 with n - 1 is 1.2909944.
-        for (value, wanted) in values.iter().zip([-1.161_895, -0.387_298_35, 0.387_298_35, 1.161_895]) {
-            assert!((value - wanted).abs() < 1e-6);
+        for (value, expected) in values.iter().zip([-1.161_895, -0.387_298_35, 0.387_298_35, 1.161_895]) {
+            assert!((value - expected).abs() < 1e-6);
         }
     }
 
     #[test]
-    fn batch_1_a_shuffle_is_a_permutation_that_differs_per_iteration() {
+    fn batch_1_shuffle_is_another_permutation_per_iteration() {
         let seeds = Seeds::new(0);
         let shuffled = |epoch| {
             let mut order: Vec<usize> = (0..100).collect();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn explained_variance_of_a_perfect_and_a_useless_critic() {
+    fn explained_variance_is_1_if_perfect_0_if_useless() {
         assert_eq!(explained_variance(&[1.0, 2.0], &[1.0, 2.0]), 1.0);
         assert_eq!(explained_variance(&[0.0, 0.0], &[1.0, 2.0]), 0.0);
         assert!(explained_variance(&[0.0, 1.0], &[1.0, 1.0]).is_nan());

@@ -1,6 +1,6 @@
-//! Generalised advantage estimation (Schulman et al. 2016), with CleanRL's convention for episode ends.
+//! Generalized advantage estimation (Schulman et al. 2016), with CleanRL's convention for episode ends.
 //!
-//! `dones[t]` says that the observation *at* `t` is the first of a new episode, that is, that the action at
+//! `dones[t]` means that the observation *at* `t` is the first of a new episode, that is, that the action at
 //! `t - 1` ended one; the flag after the last step is a separate argument. Both termination and truncation
 //! cut the chain of advantages. Whether the value of a truncated episode's last observation counts is up to
 //! the caller: it is in `final_values`, which are 0 where nothing follows. CleanRL's PPO leaves them all 0,
@@ -8,27 +8,27 @@
 
 /// A rollout's numbers, each `[steps][envs]`, and what follows its last step, `[envs]`.
 #[derive(Debug, Clone, Copy)]
-pub struct Gae<'a> {
+pub(crate) struct Gae<'a> {
     /// Rewards of the actions.
     pub rewards: &'a [f32],
     /// Values of the observations.
     pub values: &'a [f32],
     /// Values of the last observations of the episodes that the actions cut off; 0 where nothing was cut off,
     /// or where it must not count.
-    pub final_values: &'a [f32],
+    pub(crate) final_values: &'a [f32],
     /// 1.0 where the observation begins an episode.
-    pub dones: &'a [f32],
+    pub(crate) dones: &'a [f32],
     /// Values after the last step.
-    pub next_values: &'a [f32],
+    pub(crate) next_values: &'a [f32],
     /// Flags after the last step.
-    pub next_dones: &'a [f32],
+    pub(crate) next_dones: &'a [f32],
     pub gamma: f32,
     pub lambda: f32,
 }
 
 impl Gae<'_> {
     /// Writes advantages and returns (advantage + value), `[steps][envs]`.
-    pub fn run(&self, advantages: &mut [f32], returns: &mut [f32]) {
+    pub(crate) fn run(&self, advantages: &mut [f32], returns: &mut [f32]) {
         let envs = self.next_values.len();
         let steps = self.rewards.len().checked_div(envs).unwrap_or(0);
         for env in 0..envs {
@@ -36,10 +36,10 @@ impl Gae<'_> {
                 (0.0, self.next_values[env], self.next_dones[env]);
             for step in (0..steps).rev() {
                 let i = step * envs + env;
-                let goes_on = 1.0 - next_done;
-                let follows = next_value * goes_on + self.final_values[i];
+                let continues = 1.0 - next_done;
+                let follows = next_value * continues + self.final_values[i];
                 let delta = self.rewards[i] + self.gamma * follows - self.values[i];
-                later = delta + self.gamma * self.lambda * goes_on * later;
+                later = delta + self.gamma * self.lambda * continues * later;
                 advantages[i] = later;
                 returns[i] = later + self.values[i];
                 (next_value, next_done) = (self.values[i], self.dones[i]);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_gives_what_was_computed_by_hand() {
+    fn gae_equals_values_computed_by_hand() {
         // One environment, gamma 0.5, lambda 0.5; the second action ends an episode. By hand, from the end:
         // t=2: delta = 4 + 0.5*8*1 - 3 = 5,    adv = 5
         // t=1: delta = 2 + 0 - 2       = 0,    adv = 0           (ends: no bootstrap, no later advantage)
@@ -79,7 +79,7 @@ mod tests {
     /// A task that gives reward 1 at every step, cut off every 10 steps. With the value 1 / (1 - gamma)
     /// everywhere, all advantages are 0 if and only if the values behind the cuts count.
     #[test]
-    fn a_cut_is_looked_through_when_its_value_is_given() {
+    fn truncated_episode_is_bootstrapped_by_its_final_value() {
         let value = 1.0 / (1.0 - 0.9);
         let (rewards, values) = ([1.0; 30], [value; 30]);
         let dones: Vec<f32> = (0..30).map(|step| f32::from(u8::from(step % 10 == 0))).collect();

@@ -1,6 +1,6 @@
-//! The algorithms, one file each, behind one trait, and what several of them share.
+//! The algorithms, one file each, behind one trait, and the parts that several of them share.
 //!
-//! The [loop](crate::train) owns identity, totals, stop, evaluation, checkpoints and reports. An algorithm
+//! The [loop](crate::training) owns identity, totals, stop, evaluation, checkpoints and reports. An algorithm
 //! owns its environments, its networks and what an iteration does with them.
 //!
 //! Invariants of every algorithm:
@@ -9,42 +9,42 @@
 //! - Parameters, targets and everything else that must be equal on all ranks is copied from rank 0
 //!   when the algorithm is made, and [`IterationStats::chain`] covers it.
 //! - The result depends on state, seed and iteration only: a restored algorithm continues with the
-//!   same bits, unless its file says otherwise.
+//!   same bits, unless its file documents an exception.
 
 pub(crate) mod a2c;
 pub(crate) mod adam;
-pub(crate) mod aux_rollouts;
 pub(crate) mod batch;
-pub(crate) mod dqn;
+pub mod captured_update;
+pub(crate) mod cpu_kernels;
+pub(crate) mod device_metrics;
+pub mod dqn;
 pub(crate) mod gae;
-pub(crate) mod ledger;
-pub(crate) mod native;
+#[cfg(test)]
+mod kernel_tests;
 pub mod off_policy;
 pub(crate) mod on_policy;
-pub(crate) mod packed;
 pub(crate) mod ppg;
 pub(crate) mod ppo;
 pub(crate) mod ppo_loss;
-pub mod q_learner;
-pub(crate) mod recording;
-pub(crate) mod sac;
-pub mod sac_learner;
+pub mod sac;
+pub mod stop_points;
 
-use super::collect::{Interval, RankCounters};
-use super::distributed::ProcessGroup;
-use super::env::{self, EnvError, EnvFactory, EnvPurpose, Spec, VectorEnv, Watcher};
-use super::error::TrainerError;
-use super::evaluate::Greedy;
-use super::page::Page;
-use super::policy::actor_critic::Layout;
-use super::replay::ReplayMark;
-use super::setup::{self, Sizes};
-use super::state::{RestoredState, State};
-use super::stop_points::{StopPoints, Work};
+use crate::collect::rollout::ActionBuffer;
+use crate::collect::{Interval, RankCounters};
+use crate::distributed::ProcessGroup;
+use crate::env::{self, EnvError, EnvFactory, EnvPurpose, Observations, Spec, VectorEnv, Watcher};
+use crate::error::TrainerError;
+use crate::policy::actor_critic::Layout;
+use crate::replay::ReplayMark;
+use crate::startup::setup::{self, Sizes};
+use crate::support::page::StatusPage;
+use crate::support::state::{AlgorithmState, RestoredState};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Phase;
+use rankdeck_proto::show::PolicyEstimate;
 use rankdeck_types::experiment::{Experiment, Learn};
 use std::path::Path;
+use stop_points::{StopPoints, WorkKind};
 use tch::Device;
 
 /// What one iteration did.
@@ -56,60 +56,59 @@ pub struct IterationStats {
     pub planned: u64,
     /// Hash over the fingerprints after the updates; 0 when no update was covered.
     pub chain: u64,
-    /// The optimiser's rate (the first one's).
+    /// The optimizer's rate (the first one's).
     pub learning_rate: f64,
     /// Losses and other scalars: the same names in the same order on all ranks. Reports give means over the
     /// ranks.
-    pub losses: Vec<Stat>,
+    pub losses: Vec<ScalarStat>,
     /// All ranks left the iteration for a stop: what it changed is to be undone.
     pub left: bool,
 }
 
 /// A scalar of an iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stat {
+pub struct ScalarStat {
     /// Its name in events and TensorBoard.
     pub name: &'static str,
     /// NaN where this iteration has none.
     pub value: f64,
     /// A loss must stay finite, or the run ends.
-    pub is_loss: bool,
+    pub(crate) is_loss: bool,
 }
 
-impl Stat {
+impl ScalarStat {
     /// A loss, which every iteration that learns has.
-    pub fn loss(name: &'static str, value: f64) -> Stat {
-        Stat { name, value, is_loss: true }
+    pub fn loss(name: &'static str, value: f64) -> ScalarStat {
+        ScalarStat { name, value, is_loss: true }
     }
 
     /// Any other scalar.
-    pub fn other(name: &'static str, value: f64) -> Stat {
-        Stat { name, value, is_loss: false }
+    pub fn other(name: &'static str, value: f64) -> ScalarStat {
+        ScalarStat { name, value, is_loss: false }
     }
 }
 
 /// A rank's own loss before it is averaged: whose is not a finite number names itself, and no other rank
 /// takes harm from it.
-pub fn own_loss(name: &str, value: f64, seen: impl FnOnce() -> String) -> Result<(), TrainerError> {
+pub(crate) fn own_loss(name: &str, value: f64, seen: impl FnOnce() -> String) -> Result<(), TrainerError> {
     if value.is_finite() {
         return Ok(());
     }
     Err(TrainerError::diverged(
-        format!("{name} of this rank's own share is {value}{}", seen()),
-        "look for large rewards or observations of this rank's environments (collect.reward_scale, \
-         collect.normalise_observations); if there are none, lower the learning rate",
+        format!("{name} of this rank is {value}{}", seen()),
+        "check this rank's environments for large rewards or observations (collect.reward_scale, collect.normalise_observations); if there are none, lower the learning rate",
     ))
 }
 
 impl IterationStats {
     /// Whether every `every`-th update of the run is covered by a fingerprint, and one of them was made in
     /// this iteration; `before` were made before it. Equal on all ranks.
-    pub fn covered(&self, before: u64, every: u64) -> bool {
+    pub(crate) fn covered(&self, before: u64, every: u64) -> bool {
         every > 0 && (before + self.updates) / every > before / every
     }
 
     /// Mixes a fingerprint into the chain.
-    pub fn cover(&mut self, fingerprint: u64) {
+    pub(crate) fn cover(&mut self, fingerprint: u64) {
         self.chain = (self.chain.rotate_left(5) ^ fingerprint).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     }
 }
@@ -119,7 +118,7 @@ pub struct StepContext<'a> {
     /// The ranks.
     pub group: &'a ProcessGroup,
     /// The status page.
-    pub page: &'a Page,
+    pub page: &'a StatusPage,
     /// Iterations done before this one.
     pub iteration: u64,
     /// Iterations in all; `None` without a limit.
@@ -148,7 +147,7 @@ impl StepContext<'_> {
     }
 
     /// Shows the number of updates in this iteration.
-    pub fn updated(&self, stats: &IterationStats) {
+    pub(crate) fn updated(&self, stats: &IterationStats) {
         self.page.lock().update(|body| {
             body.phase_progress += 1;
             body.updates = self.updates + stats.updates;
@@ -157,12 +156,12 @@ impl StepContext<'_> {
     }
 
     /// All ranks leave the iteration here, after this work.
-    pub fn leaves(&self, work: Work) -> Result<bool, TrainerError> {
+    pub(crate) fn leaves(&self, work: WorkKind) -> Result<bool, TrainerError> {
         Ok(self.stop.leave(self.group, work)?)
     }
 
     /// CleanRL's annealing: `1 - done / num_iterations` of the rate, where `done` iterations came before.
-    pub fn annealed(&self, rate: f64, anneal: bool) -> f64 {
+    pub(crate) fn annealed(&self, rate: f64, anneal: bool) -> f64 {
         match self.num_iterations {
             Some(all) if anneal => rate * (1.0 - self.iteration as f64 / all.max(1) as f64),
             _ => rate,
@@ -190,7 +189,7 @@ pub trait Algorithm {
         None
     }
     /// Writes what only this rank owns and what is too large for a checkpoint (replay, rollouts) into
-    /// `folder`, beside that of iteration `keep`, whose checkpoint is complete. `moved` gets the bytes
+    /// `folder`, next to that of iteration `keep`, whose checkpoint is complete. `moved` gets the bytes
     /// written and their sum.
     fn save_own(
         &self,
@@ -201,7 +200,7 @@ pub trait Algorithm {
     ) -> Result<(), TrainerError> {
         Ok(())
     }
-    /// Restores what [`Algorithm::save_own`] wrote for exactly this checkpoint; the error says why it cannot.
+    /// Restores what [`Algorithm::save_own`] wrote for exactly this checkpoint; the error is the cause.
     /// Called after [`Algorithm::restore`].
     fn load_own(&mut self, _folder: &Path, _mark: &ReplayMark) -> Result<(), String> {
         Ok(())
@@ -210,15 +209,26 @@ pub trait Algorithm {
     fn drop_own(&mut self) {}
     /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the
     /// settings only.
-    fn state(&self) -> Result<State, TrainerError>;
+    fn state(&self) -> Result<AlgorithmState, TrainerError>;
     /// Restores the state of a checkpoint, which has the names and shapes of [`Algorithm::state`]. Called
     /// before the first iteration.
     fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError>;
 }
 
+/// A policy that gives its best actions.
+pub trait Greedy {
+    /// Writes the actions for the observations of all environments, as environments take them.
+    fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer)
+    -> Result<(), TrainerError>;
+    /// Its estimate for environment `env` in the latest [`Greedy::act`].
+    fn estimate(&self, _env: usize) -> Option<PolicyEstimate> {
+        None
+    }
+}
+
 /// Shows on the status page what slow environments do, and that they make progress.
-pub fn shown(page: &Page) -> Watcher {
-    let page = Page::clone(page);
+pub fn shown(page: &StatusPage) -> Watcher {
+    let page = StatusPage::clone(page);
     Box::new(move |activity| {
         let mut page = page.lock();
         if page.body().activity == activity as u64 {
@@ -249,8 +259,8 @@ pub struct BuildContext<'a> {
     pub start_iteration: u64,
 }
 
-/// This rank's environments, reset. Where a stop was asked for before they had started, stand-ins: all ranks
-/// make the collectives that follow, and the [loop](crate::train) ends before anything is stepped.
+/// This rank's environments, reset. Where a stop was requested before they had started, stand-ins: all ranks
+/// make the collectives that follow, and the [loop](crate::training) ends before anything is stepped.
 fn environments(build: &BuildContext<'_>) -> Result<Box<dyn VectorEnv>, TrainerError> {
     vector(build, 0, build.sizes.local_envs)
 }
@@ -287,11 +297,11 @@ fn vector(build: &BuildContext<'_>, from: u32, count: u32) -> Result<Box<dyn Vec
 pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError> {
     let (_, learn) = setup::parts(build.experiment)?;
     match learn {
-        Learn::Ppo(settings) => Ok(Box::new(ppo::Ppo::new(settings, build)?)),
-        Learn::Ppg(settings) => Ok(Box::new(ppg::Ppg::new(settings, build)?)),
-        Learn::A2c(settings) => Ok(Box::new(a2c::A2c::new(settings, build)?)),
-        Learn::Dqn(settings) => Ok(Box::new(dqn::Dqn::new(settings, build)?)),
-        Learn::Sac(settings) => Ok(Box::new(sac::Sac::new(settings, build)?)),
+        Learn::Ppo(settings) => Ok(Box::new(ppo::PpoObjective::new(settings, build)?)),
+        Learn::Ppg(settings) => Ok(Box::new(ppg::PpgObjective::new(settings, build)?)),
+        Learn::A2c(settings) => Ok(Box::new(a2c::A2cObjective::new(settings, build)?)),
+        Learn::Dqn(settings) => Ok(Box::new(dqn::DqnAlgorithm::new(settings, build)?)),
+        Learn::Sac(settings) => Ok(Box::new(sac::SacAlgorithm::new(settings, build)?)),
     }
 }
 
@@ -312,18 +322,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_that_is_not_finite_is_this_ranks_own_and_says_what_it_saw() {
+    fn nonfinite_loss_reports_its_largest_inputs() {
         assert!(own_loss("losses/value_loss", 1e30, || unreachable!("only of a broken one")).is_ok());
         for value in [f64::NAN, f64::INFINITY] {
             let error = own_loss("losses/value_loss", value, || "; rewards up to 1e38".into()).unwrap_err();
             let text = error.to_string();
-            assert!(text.contains("losses/value_loss of this rank's own share is"), "{text}");
+            assert!(text.contains("losses/value_loss"), "{text}");
             assert!(text.ends_with("rewards up to 1e38") && !error.usage, "{text}");
         }
     }
 
     #[test]
-    fn an_iteration_is_covered_when_one_of_its_updates_is() {
+    fn iteration_is_covered_if_one_update_is() {
         let covered = |before, updates, every| {
             IterationStats { updates, ..IterationStats::default() }.covered(before, every)
         };
@@ -332,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_notices_one_differing_update() {
+    fn chain_changes_with_one_differing_update() {
         let run = |fingerprints: &[u64]| {
             let mut stats = IterationStats::default();
             fingerprints.iter().for_each(|fingerprint| stats.cover(*fingerprint));
@@ -345,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_the_key_to_change() {
+    fn unsupported_settings_name_their_key() {
         let experiment = |id: &str, rest: &str| -> Experiment {
             let text =
                 format!("[run]\nname = 'x'\ntotal_steps = 5000\n[env]\nid = '{id}'\nnum_envs = 4\n{rest}\n");

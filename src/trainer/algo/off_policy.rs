@@ -1,8 +1,7 @@
-//! What the off-policy algorithms share: environments stepped into replay, counting, and the decision when
-//! learning begins.
+//! The shared part of off-policy algorithms: collecting into replay, counting, and when learning starts.
 //!
-//! Owner: the algorithm, whose own file says how it acts and what it learns: a [`Learner`].
-//! [`OffPolicyAlgorithm`] is the rest of an [`Algorithm`].
+//! A [`Learner`] defines how an algorithm acts and learns. [`OffPolicyAlgorithm`] is the rest of an
+//! [`Algorithm`].
 //!
 //! Invariants:
 //! - OFFPOLICY-1: learning begins on all ranks in the same iteration: when all ranks together have made
@@ -12,17 +11,15 @@
 //!   needs no saving.
 //! - `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
-use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext};
+use super::{Algorithm, BuildContext, Greedy, IterationStats, ScalarStat, StepContext};
+use crate::collect::rollout::ActionBuffer;
 use crate::collect::{Interval, RankCounters};
 use crate::distributed::{ProcessGroup, ReduceOp};
 use crate::env::{Observations, Spec, StepOutcome, VectorEnv};
 use crate::error::TrainerError;
-use crate::evaluate::Greedy;
-use crate::replay;
-use crate::replay::{Replay, ReplayBatch, ReplayMark, Shape};
-use crate::rollout::ActionBuffer;
-use crate::setup::Sizes;
-use crate::state::{RestoredState, State, Words};
+use crate::replay::{self, Replay, ReplayBatch, ReplayMark, ReplayShape};
+use crate::startup::setup::Sizes;
+use crate::support::state::{AlgorithmState, NamedWords, RestoredState};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
@@ -31,7 +28,7 @@ use std::time::Instant;
 
 /// Sizes of replay and of updates; all over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OffPolicySettings {
+pub(crate) struct OffPolicySettings {
     /// Transitions that replay holds.
     pub buffer_size: u64,
     /// Environment steps before the first update.
@@ -43,7 +40,7 @@ pub struct OffPolicySettings {
     /// Discount.
     pub gamma: f64,
     /// Updates after each collection.
-    pub updates_per_iteration: u32,
+    pub(crate) updates_per_iteration: u32,
 }
 
 /// Memory and transitions of a rank's replay; larger numbers are more likely typing mistakes.
@@ -51,11 +48,11 @@ const MAX_BYTES: u64 = 1 << 42;
 const MAX_TRANSITIONS: usize = 1 << 40;
 
 /// This rank's share of replay and batch, or what to change.
-pub fn shares(
+pub(crate) fn shares(
     settings: &OffPolicySettings,
     spec: &Spec,
     sizes: &Sizes,
-) -> Result<(Shape, usize), TrainerError> {
+) -> Result<(ReplayShape, usize), TrainerError> {
     let world = (sizes.batch / sizes.local_batch.max(1) as u64).max(1) as u32;
     let rows = (settings.batch_size / world) as usize;
     let rank = u64::from(sizes.first_env / sizes.local_envs.max(1));
@@ -63,11 +60,11 @@ pub fn shares(
     let capacity = usize::try_from(each + u64::from(rank < more)).unwrap_or(usize::MAX);
     let envs = sizes.local_envs as usize;
     let shape =
-        Shape::new(spec, envs, capacity.min(MAX_TRANSITIONS), settings.n_step as usize, settings.gamma);
+        ReplayShape::new(spec, envs, capacity.min(MAX_TRANSITIONS), settings.n_step as usize, settings.gamma);
     if shape.bytes() > MAX_BYTES {
         return Err(TrainerError::usage(
             format!(
-                "replay of {} transitions would take {} GiB on each rank",
+                "a replay of {} transitions needs {} GiB per rank",
                 settings.buffer_size,
                 shape.bytes() >> 30
             ),
@@ -101,7 +98,7 @@ struct OffPolicy {
 }
 
 /// What one algorithm does with its environments and its batches.
-pub trait Learner: Greedy {
+pub(crate) trait Learner: Greedy {
     /// Writes the actions, as the environments take them, for the observations of all environments;
     /// `env_step` counts over all ranks.
     fn explore(
@@ -127,18 +124,18 @@ pub trait Learner: Greedy {
         batch: &ReplayBatch,
         group: &ProcessGroup,
     ) -> Result<Option<u64>, TrainerError>;
-    /// The optimiser's rate (the first one's).
+    /// The optimizer's rate (the first one's).
     fn rate(&self) -> f64;
     /// Statistics of the latest update, for [`IterationStats::losses`]; `env_step` counts over all ranks.
-    fn losses(&mut self, env_step: u64) -> Result<Vec<Stat>, TrainerError>;
-    /// Adds networks and optimisers.
-    fn save(&self, state: &mut State) -> Result<(), TrainerError>;
+    fn losses(&mut self, env_step: u64) -> Result<Vec<ScalarStat>, TrainerError>;
+    /// Adds networks and optimizers.
+    fn save(&self, state: &mut AlgorithmState) -> Result<(), TrainerError>;
     /// Back from [`Learner::save`].
     fn load(&mut self, restored: &RestoredState) -> Result<(), TrainerError>;
 }
 
 /// An off-policy algorithm.
-pub struct OffPolicyAlgorithm<L> {
+pub(crate) struct OffPolicyAlgorithm<L> {
     off: OffPolicy,
     learner: L,
     fingerprint_every: u64,
@@ -146,7 +143,7 @@ pub struct OffPolicyAlgorithm<L> {
 
 impl<L: Learner> OffPolicyAlgorithm<L> {
     /// Environments reset, replay empty.
-    pub fn new(
+    pub(crate) fn new(
         settings: OffPolicySettings,
         learner: L,
         build: &BuildContext<'_>,
@@ -218,8 +215,8 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
     }
 
     /// Networks, moments, step counts, environments.
-    fn state(&self) -> Result<State, TrainerError> {
-        let mut state = State::default();
+    fn state(&self) -> Result<AlgorithmState, TrainerError> {
+        let mut state = AlgorithmState::default();
         self.learner.save(&mut state)?;
         self.off.state(&mut state);
         Ok(state)
@@ -239,7 +236,7 @@ impl OffPolicy {
         let envs = sizes.local_envs as usize;
         let env = super::environments(build)?;
         let mut replay = Replay::new(shape);
-        replay.begin(env.observations());
+        replay.start(env.observations());
         Ok(OffPolicy {
             outcome: StepOutcome::new(spec, envs),
             actions: ActionBuffer::new(&spec.actions, envs),
@@ -264,7 +261,7 @@ impl OffPolicy {
     fn plan(&self) -> String {
         let shape = self.replay.shape();
         format!(
-            "replay of {} transitions per rank in at most {:.1} MiB, {} drawn per update and rank",
+            "replay: {} transitions per rank (at most {:.1} MiB), {} sampled per update and rank",
             shape.capacity,
             shape.bytes() as f64 / f64::from(1 << 20),
             self.rows
@@ -273,7 +270,7 @@ impl OffPolicy {
 
     /// Steps all environments `collect.num_steps` times.
     fn collect(&mut self, explorer: &mut dyn Learner, ctx: &StepContext<'_>) -> Result<(), TrainerError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let envs = self.env.len();
         let mut randoms: Vec<_> = (self.first_env..)
             .take(envs)
@@ -300,7 +297,7 @@ impl OffPolicy {
             }
             ctx.stepped(&self.counters);
         }
-        self.counters.duration_ns += begun.elapsed().as_nanos() as u64;
+        self.counters.duration_ns += started.elapsed().as_nanos() as u64;
         Ok(())
     }
 
@@ -311,7 +308,7 @@ impl OffPolicy {
             let OffPolicySettings { learning_starts, buffer_size, .. } = self.settings;
             let enough = if self.refills { learning_starts.min(buffer_size) } else { learning_starts };
             let steps = self.counters.env_step.saturating_sub(self.empty_at);
-            self.ready = begin(ctx.group, steps, self.replay.len() >= self.rows, enough)?;
+            self.ready = may_learn(ctx.group, steps, self.replay.len() >= self.rows, enough)?;
         }
         Ok(self.ready)
     }
@@ -325,8 +322,8 @@ impl OffPolicy {
     }
 
     /// Adds the environments and the decision to learn.
-    fn state(&self, state: &mut State) {
-        state.words.push(Words { name: "replay.ready".into(), values: vec![u64::from(self.ready)] });
+    fn state(&self, state: &mut AlgorithmState) {
+        state.words.push(NamedWords { name: "replay.ready".into(), values: vec![u64::from(self.ready)] });
         state.envs = self.env.save().unwrap_or_default();
         state.words_per_env = self.env.words_per_env().unwrap_or(0);
     }
@@ -343,11 +340,11 @@ impl OffPolicy {
 
     fn empty(&mut self) {
         self.replay = Replay::new(self.replay.shape().clone());
-        self.replay.begin(self.env.observations());
+        self.replay.start(self.env.observations());
         (self.ready, self.refills, self.empty_at) = (false, true, self.counters.env_step);
     }
 
-    /// Writes this rank's replay beside the checkpoints (`checkpoint.replay`), under the name of its
+    /// Writes this rank's replay next to the checkpoints (`checkpoint.replay`), under the name of its
     /// iteration: until the checkpoint is complete, the one before it keeps its own.
     fn save_replay(
         &self,
@@ -359,19 +356,19 @@ impl OffPolicy {
         replay::replace_shard(folder, mark, keep, |path| replay::save(&self.replay, mark, path, moved))
     }
 
-    /// Restores this rank's replay from its shard; the error says why the shard is not this checkpoint's.
+    /// Restores this rank's replay from its shard; the error is why the shard does not match.
     fn load_replay(&mut self, folder: &Path, mark: &ReplayMark) -> Result<(), String> {
         let path = replay::shard_path(folder, mark);
         let mut loaded = replay::load(self.replay.shape(), mark, &path)
             .map_err(|error| format!("{}: {error}", path.display()))?;
-        loaded.begin(self.env.observations());
+        loaded.start(self.env.observations());
         (self.replay, self.refills, self.empty_at) = (loaded, false, 0);
         Ok(())
     }
 }
 
 /// Whether learning begins now (OFFPOLICY-1).
-pub fn begin(
+pub fn may_learn(
     group: &ProcessGroup,
     env_step: u64,
     enough: bool,
@@ -389,7 +386,7 @@ mod tests {
 
     /// `learn.buffer_size` is what all ranks hold together, also where it cannot be split evenly.
     #[test]
-    fn replay_of_all_ranks_holds_the_buffer_size_whatever_it_is_split_over() {
+    fn replay_shares_add_up_to_buffer_size() {
         let spec = Spec {
             observation_shape: vec![1],
             observation_type: ObservationType::F32,
@@ -417,7 +414,7 @@ mod tests {
                 let (shape, _) = shares(&settings, &spec, &sizes).unwrap();
                 let mut replay = Replay::new(shape);
                 let seen = |step: u64| vec![step as f32; envs as usize];
-                replay.begin(Observations::F32(&seen(0)));
+                replay.start(Observations::F32(&seen(0)));
                 let (actions, outcome) = (vec![0; envs as usize], StepOutcome::new(&spec, envs as usize));
                 for step in 1..=buffer_size {
                     replay.add(Actions::Discrete(&actions), &outcome, Observations::F32(&seen(step)));

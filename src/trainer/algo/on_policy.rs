@@ -1,37 +1,33 @@
-//! What the on-policy algorithms share: networks with one optimiser, rollouts, advantages, and the update
-//! step.
+//! The shared part of on-policy algorithms: networks, optimizer, rollouts, advantages and the update step.
 //!
-//! Owner: the algorithm, whose own file says what is learnt from a rollout: an [`Objective`].
-//! [`OnPolicyAlgorithm`] is the rest of an [`Algorithm`].
+//! An [`Objective`] defines what an algorithm learns from a rollout. [`OnPolicyAlgorithm`] is the rest of an
+//! [`Algorithm`].
 //!
 //! Invariant ONPOLICY-1: an update is zero gradients, backward, average over the ranks, clip, Adam, in this
 //! order on all ranks. An iteration ends with the fingerprint.
 
 use super::adam::Adam;
 use super::batch::explained_variance;
+use super::device_metrics::DeviceMetrics;
 use super::gae::Gae;
-use super::ledger::Ledger;
-use super::recording::WorkCut;
-use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, own_loss};
-use crate::collect::{Actor, Collector, Interval, RankCounters, RewardConfig, Thoughts};
-use crate::distributed::{Ddp, Part, ProcessGroup};
+use super::stop_points::WorkKind;
+use super::{Algorithm, BuildContext, Greedy, IterationStats, ScalarStat, StepContext, own_loss};
+use crate::collect::rollout::{ActionBuffer, Rollout};
+use crate::collect::{Actor, Collector, Interval, PolicyEstimates, RankCounters, RewardConfig, normalize};
+use crate::distributed::Ddp;
 use crate::env::{ActionSpace, ObservationType, Observations};
 use crate::error::TrainerError;
-use crate::evaluate::Greedy;
-use crate::normalise;
 use crate::policy::actor_critic::Layout;
-use crate::policy::seam::{Seam, parted};
+use crate::policy::trunk::splits_backward;
 use crate::policy::{ActingPolicy, ActorCritic};
 use crate::replay::ReplayMark;
-use crate::rollout::{ActionBuffer, Rollout};
-use crate::state::{Array, MODEL, RestoredState, State, Words};
-use crate::stop_points::Work;
+use crate::support::state::{AlgorithmState, Array, MODEL, NamedWords, RestoredState};
 use rankdeck_kernel::Isa;
 use rankdeck_kernel::numpy_random::Generator;
-use rankdeck_kernel::optimise::{clip_scale, sum_of_squares};
+use rankdeck_kernel::optimizer::{clip_scale, sum_of_squares};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
-use rankdeck_proto::show::Thought;
+use rankdeck_proto::show::PolicyEstimate;
 use rankdeck_types::experiment::Collect;
 use rankdeck_types::learn::{A2c, Ppg, Ppo};
 use std::ops::ControlFlow;
@@ -57,14 +53,14 @@ macro_rules! on_policy_settings {
 
 /// Settings that every on-policy algorithm has.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OnPolicySettings {
+pub(crate) struct OnPolicySettings {
     /// Updates of an iteration, at most.
     pub updates: u64,
     /// Adam's learning rate.
     pub learning_rate: f64,
     /// It falls to 0 over the run.
     pub anneal_lr: bool,
-    pub adam_eps: f64,
+    pub(crate) adam_eps: f64,
     pub gamma: f64,
     pub gae_lambda: f64,
     /// Bound of the averaged gradient's global norm.
@@ -97,8 +93,32 @@ impl From<&A2c> for OnPolicySettings {
     }
 }
 
-/// Networks, optimiser, environments.
-pub struct OnPolicy {
+/// How an optimizer step is made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum OptimizerStep {
+    /// With the step count and the learning rate of [`OnPolicyLearner::count_step`]: the same device work each time,
+    /// so that it can be captured.
+    Counted,
+    /// Counts itself; the last `idle` parameters have no gradient.
+    Tensors {
+        /// Adam's learning rate.
+        learning_rate: f64,
+        /// Parameters without a gradient.
+        idle: usize,
+    },
+    /// On the flat CPU buffers, without libtorch.
+    Flat {
+        /// Adam's learning rate.
+        learning_rate: f64,
+    },
+}
+
+fn not_on_cpu() -> TrainerError {
+    TrainerError::failure("the native kernels need networks on the CPU", "")
+}
+
+/// Networks, optimizer, environments.
+pub(crate) struct OnPolicyLearner {
     settings: OnPolicySettings,
     pub policy: ActorCritic,
     adam: Adam,
@@ -112,24 +132,27 @@ pub struct OnPolicy {
     /// Advantage + value, `[steps][envs]`.
     pub returns: Vec<f32>,
     seeds: Seeds,
-    ledger: Ledger,
+    metrics: DeviceMetrics,
     fingerprint_every: u64,
     /// The networks' device.
     pub device: Device,
     /// Of the latest greedy action.
-    thoughts: Thoughts,
+    estimates: PolicyEstimates,
 }
 
-impl OnPolicy {
+impl OnPolicyLearner {
     /// Collective: weights are copied from rank 0.
-    pub fn new(settings: OnPolicySettings, build: &BuildContext<'_>) -> Result<OnPolicy, TrainerError> {
+    pub(crate) fn new(
+        settings: OnPolicySettings,
+        build: &BuildContext<'_>,
+    ) -> Result<OnPolicyLearner, TrainerError> {
         let BuildContext { experiment, sizes, spec, seeds, device, group, .. } = build;
         let layout = Layout::new(spec, &experiment.policy, settings.aux)?;
         let policy = ActorCritic::new(layout, seeds, *device)?;
         let adam = Adam::new(policy.all().len(), settings.adam_eps, *device)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let mut ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
-        let parts = parted(&mut ddp, policy.layout().trunk.as_ref(), *device, group);
+        let parts = splits_backward(&mut ddp, policy.layout().trunk.as_ref(), *device, group);
         let groups = super::groups(build)?;
         let reward_config = RewardConfig {
             collect: Collect { num_steps: sizes.num_steps, ..experiment.collect.clone() },
@@ -145,8 +168,8 @@ impl OnPolicy {
             },
             space: spec.actions.clone(),
         };
-        let ledger = Ledger::new(settings.updates as usize, *device)?;
-        Ok(OnPolicy {
+        let metrics = DeviceMetrics::new(settings.updates as usize, *device)?;
+        Ok(OnPolicyLearner {
             collector: Collector::new(groups, spec, reward_config, *seeds, sizes.first_env),
             settings,
             policy,
@@ -157,14 +180,14 @@ impl OnPolicy {
             advantages: vec![0.0; sizes.local_batch],
             returns: vec![0.0; sizes.local_batch],
             seeds: *seeds,
-            ledger,
+            metrics,
             fingerprint_every: experiment.distributed.fingerprint_every,
             device: *device,
-            thoughts: Thoughts::default(),
+            estimates: PolicyEstimates::default(),
         })
     }
 
-    /// Copies the learnt parameters to the actor.
+    /// Copies the learned parameters to the actor.
     fn load_actor(&mut self) -> Result<(), TrainerError> {
         self.actor.acting.load(&self.policy)?;
         if let Some(start) = self.policy.layout().log_std {
@@ -182,14 +205,14 @@ impl OnPolicy {
         self.load_actor()?;
         let whole = self.collector.collect(&mut self.actor, ctx.iteration, |counters| {
             ctx.stepped(counters);
-            Ok(!ctx.leaves(Work::Step)?)
+            Ok(!ctx.leaves(WorkKind::Step)?)
         })?;
         if !whole {
             return Ok(ControlFlow::Break(()));
         }
         ctx.phase(Phase::Learn);
-        normalise::merge(&mut self.collector.moments(), ctx.group, self.device)?;
-        self.collector.normalise_rewards();
+        normalize::merge(&mut self.collector.moments(), ctx.group, self.device)?;
+        self.collector.normalize_rewards();
         let rollout = self.collector.rollout();
         Gae {
             rewards: &rollout.rewards,
@@ -206,12 +229,12 @@ impl OnPolicy {
     }
 
     /// The rollout collected last.
-    pub fn rollout(&self) -> &Rollout {
+    pub(crate) fn rollout(&self) -> &Rollout {
         self.collector.rollout()
     }
 
     /// Its observations, where the GPU has them already.
-    pub fn seen(&self) -> Option<&Tensor> {
+    pub(crate) fn seen(&self) -> Option<&Tensor> {
         self.actor.acting.seen()
     }
 
@@ -225,59 +248,74 @@ impl OnPolicy {
         ctx.annealed(self.settings.learning_rate, self.settings.anneal_lr)
     }
 
-    /// The gradient of `loss`. With [`OnPolicy::reduce`] and [`OnPolicy::step`] it is an update (ONPOLICY-1),
-    /// of the same work each time.
-    pub fn backward(&mut self, loss: &Tensor) -> Result<(), TrainerError> {
-        self.ledger.loss("the loss", loss, || self.collector.largest())?;
+    /// Computes the gradients of `loss`. Averaging [`OnPolicyLearner::gradients`] and applying them completes an
+    /// update (ONPOLICY-1).
+    pub(crate) fn backward(&mut self, loss: &Tensor) -> Result<(), TrainerError> {
+        self.metrics.loss("the loss", loss, || self.collector.largest())?;
         Ok(self.ddp.differentiate(loss)?)
     }
 
-    /// Averages a part of it over the ranks.
-    pub fn reduce(&mut self, part: Part, group: &ProcessGroup) -> Result<(), TrainerError> {
-        Ok(self.ddp.reduce_part(part, group)?)
+    /// The gradients of the latest backward pass, to average over the ranks.
+    pub(crate) fn gradients(&mut self) -> &mut Ddp {
+        &mut self.ddp
     }
 
-    /// Averages all of it where an update may be cut; backward goes on where it came to a `seam`.
-    pub fn reduce_in(&mut self, seam: Option<Seam>, cut: &mut WorkCut<'_>) -> Result<(), TrainerError> {
-        cut.reduce_by(0, seam, &mut self.ddp)
+    /// Clips the averaged gradients to their global norm and makes the optimizer step.
+    pub(crate) fn apply_gradients(&mut self, step: OptimizerStep) -> Result<(), TrainerError> {
+        let max_norm = self.settings.max_grad_norm;
+        match step {
+            OptimizerStep::Counted => {
+                self.metrics.norm(self.ddp.clip_grad_norm(max_norm));
+                self.adam.launch(self.policy.parameters())?;
+                Ok(self.metrics.store()?)
+            }
+            OptimizerStep::Tensors { learning_rate, idle } => {
+                self.metrics.norm(self.ddp.clip_grad_norm(max_norm));
+                let parameters = self.policy.parameters();
+                self.adam.step_first(parameters, parameters.len() - idle, learning_rate)?;
+                Ok(self.metrics.store()?)
+            }
+            OptimizerStep::Flat { learning_rate } => {
+                // SAFETY: until the step is done, no tensor operation runs; parameters and gradients are
+                // different buffers.
+                let (parameters, gradients) =
+                    unsafe { (self.policy.floats_mut(), self.ddp.flat_gradients()) };
+                let (Some(parameters), Some(gradients)) = (parameters, gradients) else {
+                    return Err(not_on_cpu());
+                };
+                let norm = sum_of_squares(Isa::best(), gradients).sqrt();
+                let scale = clip_scale(norm, max_norm);
+                Ok(self.adam.step_flat(parameters, gradients, learning_rate, scale)?)
+            }
+        }
     }
 
-    /// Clips it, and steps; [`OnPolicy::begin_step`] has counted it.
-    pub fn step(&mut self) -> Result<(), TrainerError> {
-        self.ledger.norm(self.ddp.clip_grad_norm(self.settings.max_grad_norm));
-        self.adam.launch(self.policy.parameters())?;
-        Ok(self.ledger.put()?)
-    }
-
-    /// Counts a step that is about to be made.
-    pub fn begin_step(&mut self, learning_rate: f64) -> Result<(), TrainerError> {
-        Ok(self.adam.begin(1, learning_rate)?)
+    /// Counts a step that [`OptimizerStep::Counted`] makes.
+    pub(crate) fn count_step(&mut self, learning_rate: f64) -> Result<(), TrainerError> {
+        Ok(self.adam.count_steps(1, learning_rate)?)
     }
 
     /// What updates leave on the device.
-    pub fn ledger(&mut self) -> &mut Ledger {
-        &mut self.ledger
+    pub(crate) fn metrics(&mut self) -> &mut DeviceMetrics {
+        &mut self.metrics
     }
 
     /// One update down the gradient of `loss`, which reaches the auxiliary head when `aux` (ONPOLICY-1).
     /// Breaks where the iteration is left.
-    pub fn update(
+    pub(crate) fn update(
         &mut self,
         (loss, aux): (&Tensor, bool),
         ctx: &StepContext<'_>,
         stats: &mut IterationStats,
     ) -> Result<ControlFlow<()>, TrainerError> {
-        self.ledger.begin();
+        self.metrics.start_update();
         self.backward(loss)?;
         self.ddp.reduce(ctx.group)?;
-        self.ledger.norm(self.ddp.clip_grad_norm(self.settings.max_grad_norm));
-        let parameters = self.policy.parameters();
         // The head's weight and bias are the last ones.
         let idle = if self.policy.layout().aux.is_some() && !aux { 2 } else { 0 };
-        self.adam.step_first(parameters, parameters.len() - idle, stats.learning_rate)?;
-        self.ledger.put()?;
-        self.ledger.end();
-        self.updated(ctx, stats, if aux { Work::AuxUpdate } else { Work::Update })
+        self.apply_gradients(OptimizerStep::Tensors { learning_rate: stats.learning_rate, idle })?;
+        self.metrics.finish_update();
+        self.updated(ctx, stats, if aux { WorkKind::AuxUpdate } else { WorkKind::Update })
     }
 
     /// One update by hand-written passes: `pass` gets the parameters, adds to the gradients, which are 0, and
@@ -291,22 +329,15 @@ impl OnPolicy {
         stats: &mut IterationStats,
         pass: impl FnOnce(&[f32], &mut [f32]) -> f64,
     ) -> Result<ControlFlow<()>, TrainerError> {
-        let gone = || TrainerError::failure("the hand-written passes need networks on the CPU", "");
         // SAFETY: `pass` uses no tensor; parameters and gradients are different buffers.
         let (parameters, gradients) = unsafe { (self.policy.all().floats(), self.ddp.flat_gradients()) };
-        let gradients = gradients.ok_or_else(gone)?;
+        let (Some(parameters), Some(gradients)) = (parameters, gradients) else { return Err(not_on_cpu()) };
         gradients.fill(0.0);
-        let loss = pass(parameters.ok_or_else(gone)?, gradients);
+        let loss = pass(parameters, gradients);
         own_loss("the loss", loss, || self.collector.largest())?;
         self.ddp.reduce(ctx.group)?;
-        // SAFETY: until the step is done, no tensor operation runs; parameters and gradients are different
-        // buffers.
-        let (parameters, gradients) = unsafe { (self.policy.floats_mut(), self.ddp.flat_gradients()) };
-        let gradients = gradients.ok_or_else(gone)?;
-        let norm = sum_of_squares(Isa::best(), gradients).sqrt();
-        let scale = clip_scale(norm, self.settings.max_grad_norm);
-        self.adam.step_flat(parameters.ok_or_else(gone)?, gradients, stats.learning_rate, scale)?;
-        self.updated(ctx, stats, Work::Update)
+        self.apply_gradients(OptimizerStep::Flat { learning_rate: stats.learning_rate })?;
+        self.updated(ctx, stats, WorkKind::Update)
     }
 
     /// After an update: counters, status page, and whether the iteration is left.
@@ -314,7 +345,7 @@ impl OnPolicy {
         &mut self,
         ctx: &StepContext<'_>,
         stats: &mut IterationStats,
-        work: Work,
+        work: WorkKind,
     ) -> Result<ControlFlow<()>, TrainerError> {
         stats.updates += 1;
         ctx.updated(stats);
@@ -325,19 +356,19 @@ impl OnPolicy {
     fn close(&mut self, ctx: &StepContext<'_>, stats: &mut IterationStats) -> Result<(), TrainerError> {
         let covered: &[&Ddp] =
             if stats.covered(ctx.updates, self.fingerprint_every) { &[&self.ddp] } else { &[] };
-        let prints = self.ledger.close(covered, ctx.group, || self.collector.largest())?;
+        let prints = self.metrics.finish_iteration(covered, ctx.group, || self.collector.largest())?;
         prints.into_iter().for_each(|print| stats.cover(print));
         Ok(())
     }
 
-    /// Weights, moments, step count, normalisers, environments.
-    fn state(&self) -> Result<State, TrainerError> {
+    /// Weights, moments, step count, normalizers, environments.
+    fn state(&self) -> Result<AlgorithmState, TrainerError> {
         let mut arrays = self.policy.all().arrays(MODEL)?;
         arrays.push(Array::of("adam.first", &self.adam.first)?);
         arrays.push(Array::of("adam.second", &self.adam.second)?);
-        let words = |name: &str, values: Vec<u64>| Words { name: name.into(), values };
+        let words = |name: &str, values: Vec<u64>| NamedWords { name: name.into(), values };
         let [observations, returns] = self.collector.moment_words();
-        Ok(State {
+        Ok(AlgorithmState {
             arrays,
             words: vec![
                 words("adam.steps", vec![self.adam.steps]),
@@ -356,7 +387,7 @@ impl OnPolicy {
         self.adam.missed.iter().copied().chain(std::iter::repeat(0)).take(len).collect()
     }
 
-    /// Restores [`OnPolicy::state`].
+    /// Restores [`OnPolicyLearner::state`].
     fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         restored.copy_to(MODEL, self.policy.named_parameters())?;
         let moments = [("first", &self.adam.first), ("second", &self.adam.second)];
@@ -375,12 +406,12 @@ impl OnPolicy {
 }
 
 /// What one algorithm learns from a rollout.
-pub trait Objective {
+pub(crate) trait Objective {
     /// Learns from the rollout collected last, with the rank's stream for shuffles; fills in
     /// [`IterationStats::losses`]. Breaks where the iteration is left.
     fn learn(
         &mut self,
-        on: &mut OnPolicy,
+        on: &mut OnPolicyLearner,
         ctx: &StepContext<'_>,
         random: &mut Generator,
         stats: &mut IterationStats,
@@ -392,7 +423,7 @@ pub trait Objective {
     /// As [`Algorithm::save_own`].
     fn save_own(
         &self,
-        _on: &OnPolicy,
+        _on: &OnPolicyLearner,
         _folder: &Path,
         _mark: &ReplayMark,
         _keep: Option<u64>,
@@ -401,7 +432,7 @@ pub trait Objective {
         Ok(())
     }
     /// As [`Algorithm::load_own`].
-    fn load_own(&mut self, _on: &OnPolicy, _folder: &Path, _mark: &ReplayMark) -> Result<(), String> {
+    fn load_own(&mut self, _on: &OnPolicyLearner, _folder: &Path, _mark: &ReplayMark) -> Result<(), String> {
         Ok(())
     }
     /// As [`Algorithm::drop_own`].
@@ -409,11 +440,11 @@ pub trait Objective {
 }
 
 /// An algorithm that learns from its latest rollouts, by its own objective.
-pub struct OnPolicyAlgorithm<R> {
-    /// Environments, networks, optimiser.
-    pub on: OnPolicy,
-    /// What is learnt.
-    pub objective: R,
+pub(crate) struct OnPolicyAlgorithm<R> {
+    /// Environments, networks, optimizer.
+    pub on: OnPolicyLearner,
+    /// What the algorithm minimizes.
+    pub(crate) objective: R,
 }
 
 impl<R: Objective> Algorithm for OnPolicyAlgorithm<R> {
@@ -432,7 +463,7 @@ impl<R: Objective> Algorithm for OnPolicyAlgorithm<R> {
         }
         on.close(ctx, &mut stats)?;
         let explained = explained_variance(&on.rollout().values, &on.returns);
-        stats.losses.push(Stat::other("losses/explained_variance", explained));
+        stats.losses.push(ScalarStat::other("losses/explained_variance", explained));
         Ok(stats)
     }
 
@@ -467,7 +498,7 @@ impl<R: Objective> Algorithm for OnPolicyAlgorithm<R> {
         Ok(&mut self.on)
     }
 
-    fn state(&self) -> Result<State, TrainerError> {
+    fn state(&self) -> Result<AlgorithmState, TrainerError> {
         self.on.state()
     }
 
@@ -476,16 +507,16 @@ impl<R: Objective> Algorithm for OnPolicyAlgorithm<R> {
     }
 }
 
-impl Greedy for OnPolicy {
+impl Greedy for OnPolicyLearner {
     fn act(
         &mut self,
         observations: Observations<'_>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        self.collector.greedy(&mut self.actor, observations, actions, &mut self.thoughts)
+        self.collector.greedy(&mut self.actor, observations, actions, &mut self.estimates)
     }
 
-    fn thought(&self, env: usize) -> Option<Thought> {
-        self.thoughts.of(env)
+    fn estimate(&self, env: usize) -> Option<PolicyEstimate> {
+        self.estimates.of(env)
     }
 }

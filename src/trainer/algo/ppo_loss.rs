@@ -1,32 +1,31 @@
-//! The loss of PPO, which PPG's policy phase shares, and what is logged about it.
+//! The PPO loss, shared with the policy phase of PPG, and its statistics.
 //!
-//! Owner: the algorithm. [`super::native`] computes the same loss without libtorch.
+//! [`super::cpu_kernels`] computes the same loss without libtorch.
 
-use super::Stat;
 use super::batch::Minibatch;
-use super::ledger;
+use super::{ScalarStat, device_metrics};
 use crate::policy::actor_critic::PolicyOutput;
 use rankdeck_types::learn::{Ppg, Ppo, ValueLoss};
 use tch::{Kind, Reduction, TchError, Tensor};
 
 /// The coefficients of the loss.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PpoLoss {
+pub(crate) struct PpoLoss {
     /// Clip range of the probability ratio.
-    pub clip_coef: f64,
+    pub(crate) clip_coef: f64,
     /// Clip the value loss with the same range.
-    pub clip_vloss: bool,
+    pub(crate) clip_vloss: bool,
     /// Loss of the value estimates.
     pub value_loss: ValueLoss,
     /// Weight of the entropy bonus.
-    pub ent_coef: f64,
+    pub(crate) ent_coef: f64,
     /// Weight of the value loss.
     pub vf_coef: f64,
 }
 
 /// The loss of one minibatch (`total`, with gradients) and its terms.
-pub struct Losses {
-    /// What is minimised.
+pub(crate) struct Losses {
+    /// What is minimized.
     pub total: Tensor,
     pub(super) policy: Tensor,
     pub(super) value: Tensor,
@@ -35,7 +34,7 @@ pub struct Losses {
 }
 
 /// Half the squared error, or Huber's loss, of each value.
-pub fn value_error(kind: ValueLoss, values: &Tensor, goals: &Tensor) -> Result<Tensor, TchError> {
+pub(crate) fn value_error(kind: ValueLoss, values: &Tensor, goals: &Tensor) -> Result<Tensor, TchError> {
     match kind {
         ValueLoss::Squared => values.f_sub(goals)?.f_square()?.f_mul_scalar(0.5),
         ValueLoss::Huber => values.f_huber_loss(goals, Reduction::None, 1.0),
@@ -58,7 +57,7 @@ impl From<&Ppg> for PpoLoss {
 
 impl PpoLoss {
     /// The loss of one minibatch.
-    pub fn losses(&self, output: &PolicyOutput, batch: &Minibatch) -> Result<Losses, TchError> {
+    pub(crate) fn losses(&self, output: &PolicyOutput, batch: &Minibatch) -> Result<Losses, TchError> {
         let clip = self.clip_coef;
         let log_ratio = output.distribution.log_prob(&batch.actions)?.f_sub(&batch.log_probs)?;
         let ratio = log_ratio.f_exp()?;
@@ -82,7 +81,7 @@ impl PpoLoss {
 
 /// What CleanRL logs: the losses of the last minibatch, and the share of clipped ratios in all minibatches.
 #[derive(Default)]
-pub struct LossStats {
+pub(crate) struct LossStats {
     last: Option<Losses>,
     /// Sum of the clipped shares.
     clipped: Option<Tensor>,
@@ -91,7 +90,7 @@ pub struct LossStats {
 
 impl LossStats {
     /// Forgets the minibatches so far.
-    pub fn restart(&mut self) -> Result<(), TchError> {
+    pub(crate) fn restart(&mut self) -> Result<(), TchError> {
         self.count = 0;
         if let Some(sum) = &mut self.clipped {
             let _ = sum.f_zero_()?;
@@ -100,13 +99,13 @@ impl LossStats {
     }
 
     /// Counts a minibatch that [`LossStats::add`] takes in.
-    pub fn count(&mut self) {
+    pub(crate) fn count(&mut self) {
         self.count += 1;
     }
 
     /// Takes in a minibatch without waiting for the device. The same work each time: what it leaves lies
     /// where it lay before when it is replayed.
-    pub fn add(&mut self, losses: &Losses, clip: f64) -> Result<(), TchError> {
+    pub(crate) fn add(&mut self, losses: &Losses, clip: f64) -> Result<(), TchError> {
         let share = tch::no_grad(|| {
             let apart = losses.log_ratio.f_exp()?.f_sub_scalar(1.0)?.f_abs()?;
             apart.f_gt(clip)?.f_to_kind(Kind::Float)?.f_mean(None::<Kind>)
@@ -131,32 +130,32 @@ impl LossStats {
     }
 
     /// Mean of ratio - 1 - log ratio (Schulman's low-variance estimate) over the last minibatch.
-    pub fn approx_kl(&self) -> Result<f64, TchError> {
+    pub(crate) fn approx_kl(&self) -> Result<f64, TchError> {
         let Some(last) = &self.last else { return Ok(0.0) };
         let log_ratio = last.log_ratio.f_detach()?;
         log_ratio.f_expm1()?.f_sub(&log_ratio)?.f_mean(None::<Kind>)?.f_double_value(&[])
     }
 
     /// CleanRL's names, in a fixed order.
-    pub fn stats(&self) -> Result<Vec<Stat>, TchError> {
+    pub(crate) fn stats(&self) -> Result<Vec<ScalarStat>, TchError> {
         let values = match (&self.last, &self.clipped) {
             (Some(last), Some(clipped)) if self.count > 0 => {
                 let log_ratio = last.log_ratio.f_detach()?;
                 let old_kl = log_ratio.f_mean(None::<Kind>)?;
                 let kl = log_ratio.f_expm1()?.f_sub(&log_ratio)?.f_mean(None::<Kind>)?;
                 let terms = [&last.value, &last.policy, &last.entropy, &old_kl, &kl, clipped];
-                ledger::numbers(&terms.map(Tensor::shallow_clone))?
+                device_metrics::numbers(&terms.map(Tensor::shallow_clone))?
             }
             _ => vec![f64::NAN; 6],
         };
         let [value, policy, entropy, old_kl, kl, clipped] = values[..] else { return Ok(Vec::new()) };
         Ok(vec![
-            Stat::loss("losses/value_loss", value),
-            Stat::loss("losses/policy_loss", policy),
-            Stat::other("losses/entropy", entropy),
-            Stat::other("losses/old_approx_kl", -old_kl),
-            Stat::other("losses/approx_kl", kl),
-            Stat::other("losses/clipfrac", clipped / self.count as f64),
+            ScalarStat::loss("losses/value_loss", value),
+            ScalarStat::loss("losses/policy_loss", policy),
+            ScalarStat::other("losses/entropy", entropy),
+            ScalarStat::other("losses/old_approx_kl", -old_kl),
+            ScalarStat::other("losses/approx_kl", kl),
+            ScalarStat::other("losses/clipfrac", clipped / self.count as f64),
         ])
     }
 }

@@ -60,7 +60,7 @@ bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// c10d gives its timeouts and lost peers no types that are visible here, so the text has to tell.
+// c10d gives its timeouts and lost peers no types that are visible here, so the text decides.
 Status classify(const std::string& text) {
   if (contains(text, "EADDRINUSE") || contains(text, "ddress already in use")) return kAddressInUse;
   if (contains(text, "imed out") || contains(text, "imeout")) return kTimeout;
@@ -96,7 +96,7 @@ at::Tensor& tensor(void* pointer) {
 }
 
 // at::cuda::CUDAGraph. It lies in libtorch_cuda.so, which is opened at run time and is not there on hosts
-// without a GPU, and its header needs CUDA's; so its functions are looked up by name, and an object is memory
+// without a GPU, and its header needs CUDA's; so its functions are resolved by name, and an object is memory
 // that is larger than any release of it has been.
 using MemoryPool = std::pair<unsigned long long, unsigned long long>;
 
@@ -110,7 +110,7 @@ struct GraphFunctions {
 };
 
 template <typename Function>
-void look_up(Function& function, const char* symbol) {
+void resolve(Function& function, const char* symbol) {
   function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, symbol));
   if (function == nullptr) throw std::runtime_error(std::string("this libtorch has no CUDA graphs: no symbol ") + symbol);
 }
@@ -118,12 +118,12 @@ void look_up(Function& function, const char* symbol) {
 const GraphFunctions& graph_functions() {
   static const GraphFunctions functions = [] {
     GraphFunctions found{};
-    look_up(found.construct, "_ZN2at4cuda9CUDAGraphC1Eb");
-    look_up(found.destroy, "_ZN2at4cuda9CUDAGraphD1Ev");
-    look_up(found.begin, "_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode");
-    look_up(found.end, "_ZN2at4cuda9CUDAGraph11capture_endEv");
-    look_up(found.replay, "_ZN2at4cuda9CUDAGraph6replayEv");
-    look_up(found.pool, "_ZN2at4cuda17graph_pool_handleEv");
+    resolve(found.construct, "_ZN2at4cuda9CUDAGraphC1Eb");
+    resolve(found.destroy, "_ZN2at4cuda9CUDAGraphD1Ev");
+    resolve(found.begin, "_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode");
+    resolve(found.end, "_ZN2at4cuda9CUDAGraph11capture_endEv");
+    resolve(found.replay, "_ZN2at4cuda9CUDAGraph6replayEv");
+    resolve(found.pool, "_ZN2at4cuda17graph_pool_handleEv");
     return found;
   }();
   return functions;
@@ -193,13 +193,13 @@ int32_t rankdeck_clear_grad(void* parameter, ErrorText* error) {
   return guarded(error, [&] { tensor(parameter).mutable_grad() = at::Tensor(); });
 }
 
-// Goes on with a backward pass from `from`, whose gradient is known.
+// Continues a backward pass from `from`, whose gradient is known.
 int32_t rankdeck_backward(void* from, void* gradient, ErrorText* error) {
   return guarded(error, [&] { tensor(from).backward(tensor(gradient)); });
 }
 
 // Copies `host` to the GPU `index` by way of pinned memory and on a stream of its own, and makes `out` the
-// copy. The host does not wait; what libtorch is told to do with the copy later waits on the GPU. CUDA is
+// copy. The host does not wait; what libtorch does with the copy later waits on the GPU. CUDA is
 // reached through c10's registry, so that nothing of it is linked.
 int32_t rankdeck_upload(void* host, int32_t index, void* out, ErrorText* error) {
   return guarded(error, [&] {
@@ -232,8 +232,8 @@ int32_t rankdeck_upload(void* host, int32_t index, void* out, ErrorText* error) 
   });
 }
 
-// What libtorch is told to do on this thread from here on, and backward passes of it, becomes a CUDA graph,
-// and is not done.
+// What libtorch launches on this thread from here on, and backward passes of it, becomes a CUDA graph, and is
+// not executed.
 int32_t rankdeck_graph_begin(int32_t index, GraphHandle** out, ErrorText* error) {
   GraphHandle* handle = nullptr;
   const auto* cuda = c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
@@ -246,7 +246,7 @@ int32_t rankdeck_graph_begin(int32_t index, GraphHandle** out, ErrorText* error)
     cuda->synchronizeDevice(device.index());
     handle = new GraphHandle{{}, cuda->exchangeStream(captures)};
     graph.construct(handle->object, false);
-    // Thread-local: what other threads do meanwhile (looking at events of collectives) is no part of it and
+    // Thread-local: what other threads do meanwhile (polling events of collectives) is no part of it and
     // does not harm it.
     constexpr int kThreadLocal = 1;
     graph.begin(handle->object, pool, kThreadLocal);
@@ -331,19 +331,19 @@ const char* rankdeck_torch_version() {
 }
 
 
-// An exception that leaves a destructor ends the process; its text is told before that.
-void rankdeck_on_terminate(void (*told)(const char*)) {
-  static void (*teller)(const char*);
-  teller = told;
+// An exception that leaves a destructor ends the process; its text is reported before that.
+void rankdeck_on_terminate(void (*reported)(const char*)) {
+  static void (*reporter)(const char*);
+  reporter = reported;
   static const std::terminate_handler usual = std::get_terminate();
   std::set_terminate([] {
     if (const auto current = std::current_exception()) {
       try {
         std::rethrow_exception(current);
       } catch (const c10::Error& e) {
-        teller(e.what_without_backtrace());
+        reporter(e.what_without_backtrace());
       } catch (const std::exception& e) {
-        teller(e.what());
+        reporter(e.what());
       } catch (...) {
       }
     }

@@ -1,7 +1,7 @@
-//! Work that may block inside a library, on a thread of its own, so that the caller returns in time.
+//! Runs work that may block inside a library on its own thread, so that the caller returns in time.
 //!
-//! Owner: the process group. Invariant: the work owns everything it uses, so a thread that is left behind
-//! touches nothing of the caller's.
+//! Invariant: the work owns everything it uses, so a thread that is left behind touches nothing of the
+//! caller's.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_in_time_comes_back_with_its_progress() {
+    fn result_in_time_is_returned_with_progress() {
         let mut moved = 0;
         let result = within(
             Duration::from_secs(30),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_blocks_is_left_behind() {
+    fn blocking_work_is_abandoned() {
         let (release, blocked) = channel::<()>();
         let result = within(Duration::from_millis(20), move |_| blocked.recv(), || {});
         assert!(result.is_none());

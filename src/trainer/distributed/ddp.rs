@@ -1,30 +1,26 @@
 //! Data-parallel training: equal weights at the start, equal gradients at each update, and a check of both.
 //!
-//! Owner: the learner. The gradients of all parameters live in one flat buffer per dtype and device, and each
-//! parameter's `.grad` is a view of it; autograd accumulates in place. What is exchanged is that buffer, so
-//! the layout never depends on which parameters a loss used (PyTorch's DDP calls the difference
-//! `find_unused_parameters`; CleanRL's flat reduce skips them and can then disagree between ranks).
+//! The gradients of all parameters live in one flat buffer per dtype and device, and each parameter's `.grad`
+//! is a view of it; autograd accumulates in place. What is exchanged is that buffer, so the layout never
+//! depends on which parameters a loss used (PyTorch's DDP calls the difference `find_unused_parameters`;
+//! CleanRL's flat reduce skips them and can then disagree between ranks).
 //!
 //! Invariants:
 //! - After `new`, parameters and buffers are bit-equal on all ranks.
 //! - `reduce` exchanges the same sizes in the same order on all ranks, whatever the data.
-//! - DDP-3: gradients are averaged ([`Averaging`] says over what), and clipped after that.
-//! - DDP-5: gradients that are averaged in two parts, one of them while backward goes on, are exchanged in
+//! - DDP-3: gradients are averaged ([`Averaging`]), and clipped after that.
+//! - DDP-5: gradients that are averaged in two parts, one of them during backward, are exchanged in
 //!   the same buckets and come to the same numbers as those that are averaged at once.
-//! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next
+//! - DDP-4: an optimizer that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next
 //!   `reduce` copies the new one.
 //!
 //! To accumulate over several backward passes without exchanging (PyTorch's `no_sync`), call `reduce` after
-//! the last one only. Only gradients behind a [cut](Ddp::cut_at) are exchanged while backward goes on.
-
-mod flat;
+//! the last one only. Only gradients behind a [cut](Ddp::split_at) are exchanged during backward.
 
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
-use super::ffi;
 use super::fingerprint::{self, Digest, Hash};
 use super::group::{ProcessGroup, ReduceOp};
-use super::memory;
-use flat::{Flat, attached, divide, flatten};
+use super::{ffi, memory};
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// PyTorch's clip_grad_norm_ adds this to the norm.
@@ -46,10 +42,10 @@ pub enum Averaging {
 
 /// Which gradients are averaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum GradientPart {
     /// All, after backward.
     Whole,
-    /// Those behind the cut, which backward has done: begun, to go on beside the rest of it.
+    /// Those behind the split, which backward has computed: started, to overlap with the rest of backward.
     Late,
     /// Those in front of it, after backward; all are averaged then.
     Early,
@@ -57,7 +53,7 @@ pub enum Part {
 
 /// A model's parameters and buffers, kept equal over all ranks.
 pub struct Ddp {
-    flats: Vec<Flat>,
+    flats: Vec<FlatGradients>,
     /// Everything the fingerprint covers, in the order given.
     state: Vec<Tensor>,
     /// The same on a GPU, in as few pieces as there are; `None` on the CPU.
@@ -71,7 +67,7 @@ pub struct Ddp {
 
 impl Ddp {
     /// Checks that all ranks have the same layout, copies rank 0's parameters and buffers to all (tag
-    /// `weights`), and makes every `.grad` a view of the flat buffer. Tensors keep their storage: optimisers
+    /// `weights`), and makes every `.grad` a view of the flat buffer. Tensors keep their storage: optimizers
     /// made before or after see the same ones. A bucket holds whole parameters up to `bucket_bytes`, at least
     /// one. Do not pass replay buffers.
     #[track_caller]
@@ -113,7 +109,7 @@ impl Ddp {
         Ok(Ddp { flats, state, digests, layout, replaced: 0, averaging, bucket_bytes, identity })
     }
 
-    /// Zeroes all gradients in place. Use this instead of the optimiser's.
+    /// Zeroes all gradients in place. Use this instead of the optimizer's.
     pub fn zero_grad(&mut self) {
         for flat in &mut self.flats {
             let _ = flat.gradients.zero_();
@@ -131,7 +127,7 @@ impl Ddp {
 
     /// The gradients of a loss instead of those that were there. On a GPU one pass puts them there; autograd
     /// takes one for each parameter, which it adds to zeros. In front of a cut, backward is still to come.
-    pub fn differentiate(&mut self, loss: &Tensor) -> Result<(), tch::TchError> {
+    pub(crate) fn differentiate(&mut self, loss: &Tensor) -> Result<(), tch::TchError> {
         match self.flats.as_mut_slice() {
             [flat] if flat.padded.is_some() && flat.early == 0 => flat.take(loss),
             _ => {
@@ -179,32 +175,33 @@ impl Ddp {
     }
 
     /// Cuts the gradients in front of the parameter of this number, where there are more of them than a
-    /// bucket holds: whether [`Part::Late`] and [`Part::Early`] have something each. All ranks give the same.
-    pub fn cut_at(&mut self, parameter: usize) -> bool {
+    /// bucket holds: whether [`GradientPart::Late`] and [`GradientPart::Early`] have something each. All
+    /// ranks give the same.
+    pub fn split_at(&mut self, parameter: usize) -> bool {
         let (Averaging::World, [flat]) = (self.averaging, self.flats.as_mut_slice()) else { return false };
         let is_inside = (1..flat.slots.len()).contains(&parameter);
         let bytes = flat.gradients.numel() * flat.gradients.kind().elt_size_in_bytes();
         if !is_inside || bytes <= self.bucket_bytes {
             return false;
         }
-        flat.cut_at(parameter, self.bucket_bytes);
+        flat.split_at(parameter, self.bucket_bytes);
         true
     }
 
-    /// [`Ddp::reduce`], or a part of it where the gradients are [cut](Ddp::cut_at): [`Part::Late`], then
-    /// [`Part::Early`].
+    /// [`Ddp::reduce`], or a part of it where the gradients are [cut](Ddp::split_at):
+    /// [`GradientPart::Late`], then [`GradientPart::Early`].
     #[track_caller]
-    pub fn reduce_part(&mut self, part: Part, group: &ProcessGroup) -> Result<(), DistError> {
-        if part == Part::Whole {
+    pub fn reduce_part(&mut self, part: GradientPart, group: &ProcessGroup) -> Result<(), DistError> {
+        if part == GradientPart::Whole {
             return self.reduce(group);
         }
         self.gather_replaced()?;
         for flat in &mut self.flats {
             let (early, late) = flat.buckets.split_at_mut(flat.early);
-            for bucket in if part == Part::Late { late } else { early } {
-                group.all_reduce_begun(bucket, "grad")?;
+            for bucket in if part == GradientPart::Late { late } else { early } {
+                group.start_all_reduce(bucket, "grad")?;
             }
-            if part == Part::Early {
+            if part == GradientPart::Early {
                 group.join("grad")?;
                 let ranks = f64::from(group.world_size());
                 no_grad(|| flat.gradients.f_div_scalar_(ranks).map(drop)).map_err(|error| {
@@ -218,7 +215,7 @@ impl Ddp {
     /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`. Returns the norm
     /// before scaling, a scalar on the device; the host does not wait for it.
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> Tensor {
-        if let [Flat { gradients, padded: Some(padded), .. }] = self.flats.as_mut_slice() {
+        if let [FlatGradients { gradients, padded: Some(padded), .. }] = self.flats.as_mut_slice() {
             return no_grad(|| {
                 let rows = padded.norm_scalaropt_dim(2.0, 1, false);
                 let norm = rows.norm();
@@ -272,15 +269,10 @@ impl Ddp {
             return Ok(words.into_iter().map(|[print, _]| print).collect());
         }
         let text = format!(
-            "rank {} has been through other collectives than rank 0 (by operation, tag, count or dtype)",
+            "collectives of rank {} differ from those of rank 0 (operation, tag, count or dtype)",
             super::store::list(&differing)
         );
         Err(failed(self.identity, BackendError::new(DistErrorKind::Mismatch, text)))
-    }
-
-    /// Elements of all gradients.
-    pub fn gradient_count(&self) -> usize {
-        self.flats.iter().map(|flat| flat.gradients.numel()).sum()
     }
 
     /// Collectives of one `reduce`.
@@ -294,7 +286,7 @@ impl Ddp {
         self.replaced
     }
 
-    /// Makes the flat buffer hold all gradients, and the flags say where there was one.
+    /// Copies replaced gradients into the flat buffer and sets the flags of used parameters.
     fn gather_replaced(&mut self) -> Result<(), DistError> {
         let by_contributors = self.averaging == Averaging::Contributors;
         for flat in &mut self.flats {
@@ -330,7 +322,7 @@ impl Ddp {
     }
 }
 
-/// The memory of tensors on a GPU, with neighbours as one piece. `None` where they are elsewhere or have
+/// The memory of tensors on a GPU, with neighbors as one piece. `None` where they are elsewhere or have
 /// gaps.
 fn pieces(state: &[Tensor]) -> Option<Vec<Tensor>> {
     let mut pieces: Vec<Tensor> = Vec::new();
@@ -343,7 +335,7 @@ fn pieces(state: &[Tensor]) -> Option<Vec<Tensor>> {
         if let Some(before) = pieces.last_mut()
             && before.kind() == own.kind()
             && end(before) == own.data_ptr().addr()
-            // Two memories may be neighbours by chance; then this is refused.
+            // Two memories may be neighbors by chance; then this is refused.
             && let Ok(joined) = before.f_as_strided([(before.numel() + own.numel()) as i64], [1], None)
         {
             *before = joined;
@@ -394,7 +386,7 @@ fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
         return Ok(());
     }
     let text = format!(
-        "the networks differ: rank {} has other names, shapes or dtypes of parameters than rank 0",
+        "networks differ: parameter names, shapes or dtypes of rank {} do not match rank 0",
         super::store::list(&differing)
     );
     Err(failed((group.rank(), group.world_size()), BackendError::new(DistErrorKind::Mismatch, text)))
@@ -433,5 +425,299 @@ fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistErr
     })
 }
 
+/// Gradients per row of [`FlatGradients::padded`].
+const NORM_ROW: usize = 1024;
+
+/// All parameters of one dtype on one device.
+struct FlatGradients {
+    gradients: Tensor,
+    /// The same memory in rows, with zeros behind the last gradient: only on a GPU. The norm of a row is
+    /// computed in an order that does not depend on the model of the GPU; that of everything at once is not.
+    padded: Option<Tensor>,
+    /// One per slot, behind the gradients in the same memory: 1 where this rank used the parameter. Only for
+    /// [`Averaging::Contributors`].
+    flags: Option<Tensor>,
+    slots: Vec<GradientSlot>,
+    /// Views of the flat buffer, cut between parameters; the last has the flags.
+    buckets: Vec<Tensor>,
+    /// Buckets in front of the [cut](Ddp::split_at).
+    early: usize,
+}
+
+impl FlatGradients {
+    /// Puts the gradients of a loss in the place of those that were there, in one pass. A parameter that the
+    /// loss does not use gets zeros.
+    fn take(&mut self, loss: &Tensor) -> Result<(), tch::TchError> {
+        let parameters: Vec<&Tensor> = self.slots.iter().map(|slot| &slot.parameter).collect();
+        let gradients = Tensor::f_run_backward(&[loss], &parameters, false, false)?;
+        let flat = |(gradient, slot): (&Tensor, &GradientSlot)| match gradient.defined() {
+            true => gradient.f_reshape([-1]),
+            false => slot.gradient.f_zeros_like()?.f_reshape([-1]),
+        };
+        let parts: Vec<Tensor> = gradients.iter().zip(&self.slots).map(flat).collect::<Result<_, _>>()?;
+        let _ = no_grad(|| Tensor::f_cat_out(&self.gradients, &parts, 0))?;
+        self.slots.iter_mut().filter(|slot| !attached(slot)).for_each(|slot| {
+            // `reduce` reports a failure here as an error.
+            let _ = ffi::set_grad(&mut slot.parameter, &mut slot.gradient);
+        });
+        Ok(())
+    }
+
+    /// Rebuilds the buckets with a split in front of the slot of this number.
+    fn split_at(&mut self, slot: usize, bucket_bytes: usize) {
+        let length = |slots: &[GradientSlot]| slots.iter().map(|slot| slot.gradient.numel()).sum::<usize>();
+        let (front, behind) = self.slots.split_at(slot.min(self.slots.len()));
+        let per_bucket = (bucket_bytes / self.gradients.kind().elt_size_in_bytes()).max(1);
+        let buckets = |slots: &[GradientSlot], mut start: usize| {
+            let (mut buckets, first) = (Vec::new(), start);
+            let mut bucket_start = first;
+            let part = |from: usize, to: usize| self.gradients.narrow(0, from as i64, (to - from) as i64);
+            for slot in slots {
+                let length = slot.gradient.numel();
+                if start > bucket_start && start + length - bucket_start > per_bucket {
+                    buckets.push(part(bucket_start, start));
+                    bucket_start = start;
+                }
+                start += length;
+            }
+            if start > bucket_start {
+                buckets.push(part(bucket_start, start));
+            }
+            buckets
+        };
+        let (mut early, late) = (buckets(front, 0), buckets(behind, length(front)));
+        self.early = early.len();
+        early.extend(late);
+        self.buckets = early;
+    }
+}
+
+/// A parameter and its part of the flat buffer.
+struct GradientSlot {
+    parameter: Tensor,
+    /// A view of the flat buffer in the parameter's shape.
+    gradient: Tensor,
+}
+
+fn flatten(
+    trained: Vec<Tensor>,
+    averaging: Averaging,
+    bucket_bytes: usize,
+) -> Result<Vec<FlatGradients>, BackendError> {
+    let mut groups: Vec<((Kind, Device), Vec<Tensor>)> = Vec::new();
+    for parameter in trained {
+        let key = (parameter.kind(), parameter.device());
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, members)) => members.push(parameter),
+            None => groups.push((key, vec![parameter])),
+        }
+    }
+    groups.into_iter().map(|(key, members)| flat(key, members, averaging, bucket_bytes)).collect()
+}
+
+fn flat(
+    (kind, device): (Kind, Device),
+    parameters: Vec<Tensor>,
+    averaging: Averaging,
+    bucket_bytes: usize,
+) -> Result<FlatGradients, BackendError> {
+    let total: usize = parameters.iter().map(Tensor::numel).sum();
+    let flag_count = if averaging == Averaging::Contributors { parameters.len() } else { 0 };
+    let in_rows = device != Device::Cpu && kind == Kind::Float && flag_count == 0;
+    let filled = if in_rows { total.next_multiple_of(NORM_ROW) } else { total + flag_count };
+    let whole = Tensor::zeros([filled as i64], (kind, device));
+    let padded = in_rows.then(|| whole.view([-1, NORM_ROW as i64]));
+    let gradients = whole.narrow(0, 0, total as i64);
+    let flags = (flag_count > 0).then(|| whole.narrow(0, total as i64, flag_count as i64));
+    let per_bucket = (bucket_bytes / kind.elt_size_in_bytes()).max(1);
+    let (mut slots, mut buckets) = (Vec::new(), Vec::new());
+    let (mut start, mut bucket_start) = (0, 0);
+    let part = |from: usize, to: usize| whole.narrow(0, from as i64, (to - from) as i64);
+    for mut parameter in parameters {
+        let length = parameter.numel();
+        if start > bucket_start && start + length - bucket_start > per_bucket {
+            buckets.push(part(bucket_start, start));
+            bucket_start = start;
+        }
+        let mut gradient = part(start, start + length).view(parameter.size().as_slice());
+        let earlier = parameter.grad();
+        if earlier.defined() {
+            no_grad(|| gradient.copy_(&earlier));
+        }
+        ffi::set_grad(&mut parameter, &mut gradient)?;
+        slots.push(GradientSlot { parameter, gradient });
+        start += length;
+    }
+    if start > bucket_start {
+        buckets.push(part(bucket_start, start + flag_count));
+    }
+    Ok(FlatGradients { gradients, padded, flags, slots, buckets, early: 0 })
+}
+
+fn attached(slot: &GradientSlot) -> bool {
+    let gradient = slot.parameter.grad();
+    gradient.defined() && gradient.data_ptr() == slot.gradient.data_ptr()
+}
+
+/// Divides each gradient by its count of contributors; a sum of nothing stays zero.
+fn divide(slots: &[GradientSlot], flags: &Tensor) -> Result<(), tch::TchError> {
+    let mut counts = vec![0.0_f64; slots.len()];
+    flags.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?.f_copy_data(&mut counts, slots.len())?;
+    no_grad(|| {
+        for (slot, count) in slots.iter().zip(counts) {
+            let _ = slot.gradient.shallow_clone().f_div_scalar_(count.max(1.0))?;
+        }
+        Ok(())
+    })
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::distributed::{BackendKind, GroupSettings};
+    use crate::support::page::StatusPage;
+    use rankdeck_proto::status_page::StatusPageWriter;
+    use std::time::Duration;
+
+    fn alone() -> ProcessGroup {
+        let settings = GroupSettings {
+            rank: 0,
+            world_size: 1,
+            local_rank: 0,
+            master_addr: String::new(),
+            master_port: 0,
+            backend: BackendKind::Tcp,
+            timeout: Duration::from_secs(1),
+            interface: None,
+            generation: 0,
+            secret: None,
+            device: Device::Cpu,
+        };
+        ProcessGroup::connect(&settings, StatusPage::new(StatusPageWriter::anonymous(0, 0).unwrap())).unwrap()
+    }
+
+    fn parameter(values: &[f32]) -> Tensor {
+        Tensor::from_slice(values).set_requires_grad(true)
+    }
+
+    fn named(tensors: &[&Tensor]) -> Vec<(String, Tensor)> {
+        tensors.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor.shallow_clone())).collect()
+    }
+
+    fn gradient_count(ddp: &Ddp) -> usize {
+        ddp.flats.iter().map(|flat| flat.gradients.numel()).sum()
+    }
+
+    fn gradient(tensor: &Tensor) -> Vec<f32> {
+        Vec::try_from(tensor.grad()).unwrap()
+    }
+
+    /// As on a GPU: gradients that are put in place in one pass are those that autograd adds to zeros.
+    #[test]
+    fn gradients_in_one_pass_are_bit_equal() {
+        let seen = Tensor::from_slice(&[0.3f32, -1.7, 2.5, 0.1]).view([2, 2]);
+        let make = || [parameter(&[0.5, -0.25, 1.5, 2.0]), parameter(&[0.125, -3.0]), parameter(&[7.0])];
+        let loss = |[weights, biases, _]: &[Tensor; 3]| {
+            // A transposed weight has a gradient of another layout; the last parameter is not used.
+            let out = seen.matmul(&weights.view([2, 2]).tr()) + biases;
+            (out.sin() * &seen).sum(Kind::Float)
+        };
+        let group = alone();
+        let (ours, theirs) = (make(), make());
+        let mut one = Ddp::new(named(&ours.each_ref()), Vec::new(), &group, 1024).unwrap();
+        let mut other = Ddp::new(named(&theirs.each_ref()), Vec::new(), &group, 1024).unwrap();
+        for _ in 0..2 {
+            // The second time, there is something to replace, and the gradient was detached.
+            one.flats[0].take(&loss(&ours)).unwrap();
+            other.differentiate(&loss(&theirs)).unwrap();
+            let bits =
+                |all: &[Tensor; 3]| -> Vec<u32> { all.iter().flat_map(gradient).map(f32::to_bits).collect() };
+            assert_eq!(bits(&ours), bits(&theirs));
+            assert!(bits(&ours).iter().any(|bits| *bits != 0));
+            ffi::clear_grad(&mut one.flats[0].slots[0].parameter).unwrap();
+        }
+        one.flats[0].take(&loss(&ours)).unwrap();
+        one.reduce(&group).unwrap();
+        assert_eq!((one.replaced(), gradient(&ours[0])), (0, gradient(&theirs[0])), "they are views again");
+    }
+
+    /// DDP-4.
+    #[test]
+    fn replaced_gradient_is_copied_into_the_flat_buffer() {
+        let (group, mut a) = (alone(), parameter(&[1.0, 2.0]));
+        let mut ddp = Ddp::new(named(&[&a]), Vec::new(), &group, 1024).unwrap();
+        ffi::set_grad(&mut a, &mut Tensor::from_slice(&[8.0f32, 9.0])).unwrap();
+        ddp.reduce(&group).unwrap();
+        assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![8.0, 9.0]));
+        assert!((ddp.clip_grad_norm(1e9).double_value(&[]) - (64.0f64 + 81.0).sqrt()).abs() < 1e-6);
+        ddp.zero_grad();
+        assert_eq!(gradient(&a), [0.0, 0.0]);
+        (&a * 3.0).sum(Kind::Float).backward();
+        ddp.reduce(&group).unwrap();
+        assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![3.0, 3.0]));
+    }
+
+    #[test]
+    fn clipping_follows_pytorch() {
+        let (group, a, b) = (alone(), parameter(&[0.0]), parameter(&[0.0]));
+        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
+        (&a * 3.0 + &b * 4.0).sum(Kind::Float).backward();
+        assert_eq!(ddp.clip_grad_norm(10.0).double_value(&[]), 5.0);
+        assert_eq!((gradient(&a), gradient(&b)), (vec![3.0], vec![4.0]));
+        assert_eq!(ddp.clip_grad_norm(0.5).double_value(&[]), 5.0);
+        let scale = 0.5 / (5.0 + CLIP_EPSILON);
+        assert!((f64::from(gradient(&b)[0]) - 4.0 * scale).abs() < 1e-7);
+        assert!(ddp.clip_grad_norm(1.0).double_value(&[]) <= 0.5);
+    }
+
+    #[test]
+    fn buckets_hold_whole_parameters_in_order() {
+        let (group, a, b, c) = (alone(), parameter(&[0.0; 3]), parameter(&[0.0; 3]), parameter(&[0.0; 9]));
+        let lengths = |bytes| {
+            let ddp = Ddp::new(named(&[&a, &b, &c]), Vec::new(), &group, bytes).unwrap();
+            assert_eq!(gradient_count(&ddp), 15);
+            ddp.flats[0].buckets.iter().map(Tensor::numel).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(1 << 20), [15]);
+        assert_eq!(lengths(24), [6, 9]);
+        assert_eq!(lengths(0), [3, 3, 9]);
+    }
+
+    #[test]
+    fn flat_gradients_alias_parameter_gradients() {
+        let (group, a, b) = (alone(), parameter(&[1.0, 2.0]), parameter(&[3.0]));
+        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
+        (&a * 5.0).sum(Kind::Float).backward();
+        // SAFETY: no tensor operation runs before the last use of `flat`.
+        let flat = unsafe { ddp.flat_gradients() }.unwrap();
+        assert_eq!(flat, [5.0, 5.0, 0.0]);
+        flat[2] = 7.0;
+        ddp.reduce(&group).unwrap();
+        assert_eq!((gradient(&b), ddp.replaced()), (vec![7.0], 0));
+        let double = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
+        let mut mixed = Ddp::new(named(&[&a, &double]), Vec::new(), &group, 4).unwrap();
+        // SAFETY: there is no slice.
+        assert!(unsafe { mixed.flat_gradients() }.is_none());
+    }
+
+    #[test]
+    fn several_dtypes_and_frozen_parameters_live_together() {
+        let group = alone();
+        let (a, frozen) = (parameter(&[1.0]), Tensor::from_slice(&[5.0f32]));
+        let b = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
+        let flags = Tensor::from_slice(&[true, false, true]);
+        let mut ddp =
+            Ddp::new(named(&[&a, &b, &frozen]), vec![("flags".into(), flags)], &group, 1024).unwrap();
+        assert_eq!(
+            (ddp.flats.iter().map(|flat| flat.buckets.len()).sum::<usize>(), gradient_count(&ddp)),
+            (2, 2)
+        );
+        (a.square().to_kind(Kind::Double) + b.square()).sum(Kind::Double).backward();
+        ddp.reduce(&group).unwrap();
+        assert_eq!(ddp.clip_grad_norm(1e9).double_value(&[]), (4.0f64 + 16.0).sqrt());
+        let print = ddp.fingerprint();
+        assert_eq!(ddp.compare(&group).unwrap(), [print]);
+        let _ = no_grad(|| frozen.shallow_clone().fill_(6.0));
+        assert_ne!(ddp.fingerprint(), print, "frozen parameters count too");
+    }
+}

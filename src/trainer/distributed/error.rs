@@ -1,13 +1,13 @@
-//! What can go wrong between ranks, with the rank, the collective and what helps.
+//! Errors of the process group: rank, collective, cause and hint.
 //!
-//! Owner: the process group. Invariant: every error names the rank that saw it; one of a collective names its
-//! number, operation and tag.
+//! Invariant: every error names the rank that saw it; one of a collective names its number, operation and
+//! tag.
 
 use rankdeck_proto::status_page::Op;
 use rankdeck_types::words::{GPU_FULL_HINT, GPU_HINT};
 use std::fmt;
 
-/// What is said of a collective to which another rank did not come in time.
+/// Text for a collective that another rank did not enter in time.
 pub(super) const NOT_FINISHED: &str = "not finished within";
 
 /// What kind of failure it is.
@@ -70,7 +70,7 @@ pub struct DistError {
     /// The collective, in that phase.
     pub collective: Option<Box<CollectiveName>>,
     /// What failed.
-    pub detail: String,
+    pub(crate) detail: String,
     hint: Option<String>,
 }
 
@@ -91,14 +91,14 @@ impl DistError {
     }
 
     /// The same error, of this collective.
-    pub(super) fn of(mut self, seq: u64, op: Op, tag: &str) -> DistError {
+    pub(super) fn in_collective(mut self, seq: u64, op: Op, tag: &str) -> DistError {
         self.collective = Some(Box::new(CollectiveName { seq, op, tag: tag.into() }));
         self
     }
 
     /// The same error, seen by this (rank, world size) of the run rather than of a group of some of its
     /// ranks.
-    pub(super) fn seen_by(self, (rank, world_size): (u32, u32)) -> DistError {
+    pub(super) fn with_identity(self, (rank, world_size): (u32, u32)) -> DistError {
         DistError { rank, world_size, ..self }
     }
 
@@ -109,11 +109,11 @@ impl DistError {
     }
 
     /// A mistake of the user rather than a failure: exit code 2 rather than 1.
-    pub fn is_usage(&self) -> bool {
+    pub(crate) fn is_usage(&self) -> bool {
         matches!(self.kind, DistErrorKind::Usage | DistErrorKind::Unsupported)
     }
 
-    /// What helps; a key, a command or where to look.
+    /// What helps: a key, a command, or the log to check.
     pub fn hint(&self) -> &str {
         if let Some(hint) = &self.hint {
             return hint;
@@ -121,36 +121,34 @@ impl DistError {
         match (self.kind, self.phase) {
             (DistErrorKind::Usage, _) => "correct the settings named in the message",
             (DistErrorKind::AddressInUse, _) => {
-                "choose another MASTER_PORT, or end the process that holds this one (`ss -ltnp` names it)"
+                "choose another MASTER_PORT, or stop the process that uses this one (`ss -ltnp`)"
             }
             (DistErrorKind::Timeout, DistPhase::Rendezvous) => {
-                "look at the logs of the ranks that did not join; check MASTER_ADDR, MASTER_PORT and firewalls, and `interface` in hosts.toml"
+                "check the logs of the missing ranks, MASTER_ADDR, MASTER_PORT, firewalls, and `interface` in hosts.toml"
             }
             (DistErrorKind::Timeout, DistPhase::Collective) => {
-                "find the rank that has not entered this collective (`rankdeck attach` shows each rank's); raise distributed.timeout_s if it only needs longer"
+                "find the rank that has not entered this collective with `rankdeck attach`; if it is only slow, raise distributed.timeout_s"
             }
             (DistErrorKind::Timeout, DistPhase::Teardown) => {
-                "the other ranks may have ended already: read their logs"
+                "check the logs of the other ranks: they may have ended already"
             }
             (DistErrorKind::Connection, DistPhase::Rendezvous) => {
-                "check that the hosts reach each other on any port; set `interface` in hosts.toml to the network they share"
+                "check that the hosts can reach each other on all ports; set `interface` in hosts.toml to their common network"
             }
-            (DistErrorKind::Connection, _) => {
-                "another rank ended first: read the log of the rank that failed earliest"
-            }
+            (DistErrorKind::Connection, _) => "check the log of the rank that failed first",
             (DistErrorKind::Mismatch, _) => {
-                "all ranks must run the same build and the same experiment; set RANKDECK_CHECK_COLLECTIVES=1 to find the first difference"
+                "run the same build and experiment on all ranks; set RANKDECK_CHECK_COLLECTIVES=1 to find the first difference"
             }
             (DistErrorKind::Forged, DistPhase::Rendezvous) => {
-                "all ranks need the same RANKDECK_SECRET, or none; if another program listens there, choose another MASTER_PORT"
+                "set the same RANKDECK_SECRET on all ranks, or on none; if another program listens there, choose another MASTER_PORT"
             }
             (DistErrorKind::Forged, _) => {
-                "something between the hosts changes what they send: choose a network of your own with `interface` in hosts.toml"
+                "traffic between the hosts is modified: choose a trusted network with `interface` in hosts.toml"
             }
             (DistErrorKind::Unsupported, _) => "use backend = \"tcp\"",
             (DistErrorKind::Device, _) => GPU_HINT,
             (DistErrorKind::Memory, _) => GPU_FULL_HINT,
-            (DistErrorKind::Failed, _) => "the message is the library's own; the rank's log may hold more",
+            (DistErrorKind::Failed, _) => "check the rank's log: the message comes from the library",
         }
     }
 }
@@ -178,10 +176,10 @@ impl std::error::Error for DistError {}
 
 /// A library's failure, before the group adds rank, phase and collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct BackendError {
+pub(crate) struct BackendError {
     pub kind: DistErrorKind,
     pub text: String,
-    /// What helps, where the kind does not tell.
+    /// Hint that replaces the default of the kind.
     pub hint: Option<String>,
 }
 
@@ -219,18 +217,15 @@ mod tests {
 
     #[test]
     fn messages_name_rank_collective_and_tag() {
-        let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, (1, 4), "timed out").of(
-            17,
-            Op::AllReduce,
-            "grad",
-        );
+        let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, (1, 4), "timed out")
+            .in_collective(17, Op::AllReduce, "grad");
         assert_eq!(error.to_string(), "rank 1 of 4: collective 17, all_reduce \"grad\": timed out");
         assert!(error.hint().contains("distributed.timeout_s"));
         assert!(!error.is_usage());
     }
 
     #[test]
-    fn a_hint_of_its_own_wins() {
+    fn own_hint_replaces_the_default() {
         let error =
             DistError::new(DistErrorKind::Unsupported, DistPhase::Rendezvous, (0, 2), "no NVIDIA driver");
         assert_eq!(error.hint(), "use backend = \"tcp\"");

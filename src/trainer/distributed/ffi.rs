@@ -1,9 +1,9 @@
-//! The C interface of `csrc/shim.cpp`, made safe to hold: handles that free themselves, statuses that become
+//! Safe wrappers of the C interface of `csrc/shim.cpp`: handles free themselves, statuses become
 //! [`BackendError`]s.
 //!
-//! Owner: the process group. Invariants: no C++ exception reaches Rust; a handle is used only while its owner
-//! lives; tensors passed to a call may still be used by libtorch after a timeout, which is sound because
-//! libtorch holds its own reference.
+//! Invariants: no C++ exception reaches Rust; a handle is used only while its owner lives; tensors passed to
+//! a call may still be used by libtorch after a timeout, which is sound because libtorch holds its own
+//! reference.
 
 use super::error::{BackendError, DistErrorKind};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -88,13 +88,13 @@ fn call(body: impl FnOnce(*mut ErrorText) -> i32) -> Result<(), BackendError> {
     };
     let end = error.bytes.iter().position(|byte| *byte == 0).unwrap_or(error.bytes.len());
     let text = String::from_utf8_lossy(&error.bytes[..end]);
-    // libtorch appends source lines and stacks; the first line says what happened.
+    // libtorch appends source lines and stacks; the first line is the message.
     Err(BackendError::new(kind, text.lines().next().unwrap_or("unknown error").trim().trim_end_matches('.')))
 }
 
 fn c_text(text: &str) -> Result<CString, BackendError> {
     CString::new(text)
-        .map_err(|_| BackendError::new(DistErrorKind::Usage, format!("{text:?} holds a zero byte")))
+        .map_err(|_| BackendError::new(DistErrorKind::Usage, format!("{text:?} contains a NUL byte")))
 }
 
 fn pointer(tensor: &mut Tensor) -> *mut c_void {
@@ -157,7 +157,7 @@ impl Drop for TorchStore {
 
 /// How numbers are combined.
 #[derive(Clone, Copy)]
-pub(super) enum RawReduce {
+pub(super) enum ReduceKernel {
     Sum = 0,
     Min = 1,
     Max = 2,
@@ -175,7 +175,7 @@ pub(super) fn clear_grad(parameter: &mut Tensor) -> Result<(), BackendError> {
     call(|error| unsafe { rankdeck_clear_grad(pointer(parameter), error) })
 }
 
-/// Goes on with a backward pass from `from`, whose gradient is known.
+/// Continues a backward pass from `from`, whose gradient is known.
 pub(crate) fn backward(from: &mut Tensor, gradient: &mut Tensor) -> Result<(), tch::TchError> {
     // SAFETY: both tensors are alive.
     call(|error| unsafe { rankdeck_backward(pointer(from), pointer(gradient), error) })
@@ -196,7 +196,7 @@ pub(super) struct Graph(*mut RawGraph);
 
 impl Graph {
     /// From here on this thread's work becomes part of the graph, and is not done, until [`Graph::end`].
-    pub(super) fn begin(index: i32) -> Result<Graph, BackendError> {
+    pub(super) fn start(index: i32) -> Result<Graph, BackendError> {
         let mut out = std::ptr::null_mut();
         // SAFETY: `out` is written only on success.
         call(|error| unsafe { rankdeck_graph_begin(index, &mut out, error) })?;
@@ -236,7 +236,7 @@ pub(crate) struct AdamPart {
 }
 
 /// Adam's learning rate.
-pub(crate) enum Rate<'a> {
+pub(crate) enum AdamRate<'a> {
     Number(f64),
     /// A scalar where the parameters are, read when the step is made there.
     OnDevice(&'a mut Tensor),
@@ -245,7 +245,7 @@ pub(crate) enum Rate<'a> {
 /// One step of Adam on all parts; one kernel on a GPU.
 pub(crate) fn fused_adam(
     parts: &mut [AdamPart],
-    rate: Rate<'_>,
+    rate: AdamRate<'_>,
     (beta1, beta2): (f64, f64),
     eps: f64,
 ) -> Result<(), tch::TchError> {
@@ -262,8 +262,8 @@ pub(crate) fn fused_adam(
     let [parameters, gradients, first, second, steps] = lists.each_ref().map(|list| list.as_ptr());
     let count = parts.len();
     let (rate, learning_rate) = match rate {
-        Rate::Number(rate) => (std::ptr::null_mut(), rate),
-        Rate::OnDevice(rate) => (pointer(rate), 0.0),
+        AdamRate::Number(rate) => (std::ptr::null_mut(), rate),
+        AdamRate::OnDevice(rate) => (pointer(rate), 0.0),
     };
     // SAFETY: each list has `count` pointers to tensors that are alive for the call.
     call(|error| unsafe {
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cudnn_is_held_to_one_order_of_sums_until_that_is_taken_back() {
+    fn cudnn_determinism_can_be_set_and_reset() {
         let (deterministic, benchmark) = cudnn(true, false);
         assert_eq!(cudnn(false, true), (true, false));
         assert_eq!(cudnn(deterministic, benchmark), (false, true));

@@ -1,6 +1,6 @@
-//! Hashes that all ranks compare: of weights, of layouts, of source locations.
+//! Hashes of weights, layouts and source locations, compared over all ranks.
 //!
-//! Owner: the process group. Invariants:
+//! Invariants:
 //! - The same bytes give the same value in every process and build (no random state).
 //! - FINGERPRINT-1: weights on a GPU are hashed there; a few words come back. Any change of one number
 //!   changes the sum, since every number counts times an odd one.
@@ -98,7 +98,7 @@ impl Digest {
             1 => Kind::Uint8,
             4 => Kind::Int,
             8 => Kind::Int64,
-            _ => return Err(TchError::Torch(format!("no fingerprint of {:?}", tensor.kind()))),
+            _ => return Err(TchError::Torch(format!("cannot compute a fingerprint of {:?}", tensor.kind()))),
         };
         let words = tensor.f_detach()?.f_view([-1])?.f_view_dtype(kind)?;
         let (count, device) = (words.size1()?, words.device());
@@ -168,7 +168,7 @@ mod tests {
 
     /// FINGERPRINT-1. The sum of a tensor on a GPU is the same, since it is made of integers.
     #[test]
-    fn a_digest_is_the_sum_of_words_times_odd_factors_and_notices_every_bit() {
+    fn digest_changes_with_every_bit() {
         let values: Vec<f32> = (0..2500).map(|i| (i as f32 * 0.37).sin()).collect();
         let of = |values: &[f32]| {
             Digest::new(&Tensor::from_slice(values)).unwrap().sum().unwrap().int64_value(&[])

@@ -1,12 +1,11 @@
-//! What ranks read from others, with bytes that are nearly right (rankdeck_testkit::fuzz).
+//! Fuzzes everything that a rank parses from other ranks or from files (rankdeck_testkit::fuzz).
 
-use super::channel::Channel;
-use super::greeting::{Credentials, Greeting, GreetingStep, SessionKeys};
-use super::store_server::Values;
-use super::store_wire::{Answer, Request};
+use super::channel::{Channel, SessionKeys};
+use super::handshake::{Credentials, Handshake, HandshakeStep};
+use super::store::{StoreAnswer, StoreRequest, StoreValues};
+use crate::checkpoint::safetensors::TensorEntry;
 use crate::checkpoint::{self, Checkpoint};
-use crate::safetensors::Entry;
-use crate::state::Array;
+use crate::support::state::Array;
 use rankdeck_testkit::fuzz::{Counting, fuzz};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -24,33 +23,34 @@ fn pair() -> (TcpStream, TcpStream) {
 }
 
 #[test]
-fn fuzz_the_stores_words() {
-    let requests = [Request::Set("a/b", b"value"), Request::Get("a/b"), Request::Add("joined", 1)];
-    let seeds = requests.iter().map(Request::encode).chain([Answer::Value(b"x".to_vec()).encode()]);
-    let values = std::cell::RefCell::new(Values::default());
+fn fuzz_store_requests() {
+    let requests =
+        [StoreRequest::Set("a/b", b"value"), StoreRequest::Get("a/b"), StoreRequest::Add("joined", 1)];
+    let seeds = requests.iter().map(StoreRequest::encode).chain([StoreAnswer::Value(b"x".to_vec()).encode()]);
+    let values = std::cell::RefCell::new(StoreValues::default());
     fuzz("store", seeds.collect(), 32 * MIB, |bytes| {
-        let _ = Answer::decode(bytes);
-        if let Some(request) = Request::decode(bytes) {
-            assert_eq!(Request::decode(&request.encode()), Some(request.clone()));
+        let _ = StoreAnswer::decode(bytes);
+        if let Some(request) = StoreRequest::decode(bytes) {
+            assert_eq!(StoreRequest::decode(&request.encode()), Some(request.clone()));
             let answer = values.borrow_mut().answer(&request);
-            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+            assert_eq!(StoreAnswer::decode(&answer.encode()), Some(answer));
         }
     });
 }
 
-/// Nobody gets in, whatever is said.
+/// No input passes the handshake.
 #[test]
-fn fuzz_greetings() {
+fn fuzz_handshakes() {
     let hello = [b"rankdk/1", &1u32.to_le_bytes()[..], &0u32.to_le_bytes(), &[9; 32], &[3; 32]].concat();
     let credentials = Credentials::new(None, "fuzz");
     fuzz("greeting", vec![hello], MIB, |bytes| {
         let (mut caller, here) = pair();
         let _ = caller.write_all(&bytes[..bytes.len().min(4096)]);
         let _ = caller.shutdown(std::net::Shutdown::Write);
-        let mut greeting = Some(Greeting::new(here).unwrap());
+        let mut greeting = Some(Handshake::new(here).unwrap());
         while let Some(pending) = greeting.take() {
             let (rest, step) = pending.step(&credentials, 0);
-            assert!(!matches!(step, GreetingStep::Arrived(_)));
+            assert!(!matches!(step, HandshakeStep::Verified(_)));
             greeting = rest;
         }
         drop(caller);
@@ -97,7 +97,9 @@ fn fuzz_names_in_safetensors() {
         let bytes = &bytes[..bytes.len().min(4096)];
         let name = String::from_utf8_lossy(bytes);
         let array = Array { name: name.to_string(), shape: vec![1], values: vec![0.5] };
-        let file = crate::safetensors::encode(&[(&*name, Entry::F32(&array))], &BTreeMap::new()).unwrap();
+        let file =
+            crate::checkpoint::safetensors::encode(&[(&*name, TensorEntry::F32(&array))], &BTreeMap::new())
+                .unwrap();
         let (head, rest) = file.split_first_chunk::<8>().unwrap();
         let header = &rest[..u64::from_le_bytes(*head) as usize];
         let header: serde_json::Value = serde_json::from_slice(header).unwrap();

@@ -1,28 +1,29 @@
-//! The process group: collectives over all ranks, each numbered, tagged, on the status page and bounded in
-//! time.
+//! The process group: collectives over all ranks, each numbered, tagged, shown on the status page and bounded
+//! in time.
 //!
-//! Owner: the trainer's one thread (the group is neither `Send` nor `Sync`). All ranks must call the same
-//! collectives in the same order; with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and
-//! name the first difference instead of failing inside a library.
+//! The group belongs to one thread: it is neither `Send` nor `Sync`. All ranks must call the same collectives
+//! in the same order; with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and name the
+//! first difference instead of failing inside a library.
 
-use super::alone::LoneTransport;
-use super::check::compare;
-use super::collective::CollectiveNote;
+use super::bounded::within;
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase, NOT_FINISHED};
-use super::ffi::RawReduce;
+use super::ffi::ReduceKernel;
 use super::fingerprint::{Hash, call_site};
-use super::rendezvous;
-use super::settings::GroupSettings;
-use super::staging::on_device;
-use super::store::Store;
-use super::transport::CollectiveTransport;
-use crate::inject;
-use crate::page::Page;
+use super::store::{Store, list};
+use super::transport::{
+    CollectiveNote, CollectiveTransport, SingleRankTransport, WORDS, describe, on_device,
+};
+use super::{GroupSettings, rendezvous};
+use crate::inject::{self, Collectives};
+use crate::support::page::StatusPage;
 use rankdeck_proto::message::Phase;
-use rankdeck_proto::status_page;
-use rankdeck_proto::status_page::{Dtype, GroupId, Op, WORLD};
+use rankdeck_proto::status_page::{self, Dtype, GroupId, Op, WORLD, tag};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
+use std::time::{Duration, Instant};
+use tch::kind::Element;
 use tch::{Kind, Tensor, no_grad};
 
 /// How the values of all ranks are combined.
@@ -42,25 +43,25 @@ pub enum ReduceOp {
 /// [`ProcessGroup::destroy`] leaves within two seconds.
 pub struct ProcessGroup {
     /// Of this group: `rank` and `world_size` are this group's own.
-    pub(super) settings: GroupSettings,
+    settings: GroupSettings,
     /// Rank and world size of the run, as errors name them.
-    pub(super) identity: (u32, u32),
+    identity: (u32, u32),
     /// 0 for the group of all ranks; others are numbered in the order in which they are made.
     communicator: u32,
     /// Its counters on the status page.
     shown: GroupId,
     groups: Cell<u32>,
-    pub(super) transport: Option<Box<dyn CollectiveTransport>>,
-    pub(super) store: Option<Store>,
-    pub(super) page: Page,
+    transport: Option<Box<dyn CollectiveTransport>>,
+    store: Option<Store>,
+    page: StatusPage,
     last_seq: Cell<u64>,
     chain: Cell<u64>,
-    pub(super) broken: RefCell<Option<String>>,
+    broken: RefCell<Option<String>>,
     check: bool,
 }
 
 /// A collective about to begin.
-pub(super) struct CollectiveCall<'a> {
+struct CollectiveCall<'a> {
     pub op: Op,
     pub tag: &'a str,
     pub count: usize,
@@ -83,7 +84,7 @@ fn dtype(kind: Kind) -> Option<Dtype> {
 impl ProcessGroup {
     /// Finds the other ranks and connects to them, within `settings.timeout` for each of the two steps. A
     /// world of one needs no network.
-    pub fn connect(settings: &GroupSettings, page: Page) -> Result<ProcessGroup, DistError> {
+    pub fn connect(settings: &GroupSettings, page: StatusPage) -> Result<ProcessGroup, DistError> {
         let usage = |text: String| {
             DistError::new(
                 DistErrorKind::Usage,
@@ -94,7 +95,7 @@ impl ProcessGroup {
         };
         if settings.world_size == 0 || settings.rank >= settings.world_size {
             return Err(usage(format!(
-                "rank {} does not fit a world size of {}",
+                "rank {} is out of range for world size {}",
                 settings.rank, settings.world_size
             )));
         }
@@ -105,7 +106,7 @@ impl ProcessGroup {
         page.lock().phase(Phase::Rendezvous);
         inject::arm(settings.rank, &page);
         let (store, transport) = if settings.world_size == 1 {
-            (None, Box::new(LoneTransport) as Box<dyn CollectiveTransport>)
+            (None, Box::new(SingleRankTransport) as Box<dyn CollectiveTransport>)
         } else {
             let store = rendezvous::join(settings, || page.lock().progress())?;
             let transport = rendezvous::connect(settings, &store, &page)?;
@@ -158,9 +159,9 @@ impl ProcessGroup {
             .filter(|_| ranks.len() > 1)
             .map(|store| store.within(&format!("group{number}")));
         let transport = match &store {
-            None => Box::new(LoneTransport),
+            None => Box::new(SingleRankTransport),
             Some(store) => rendezvous::connect(&settings, store, &self.page)
-                .map_err(|error| error.seen_by(self.identity))?,
+                .map_err(|error| error.with_identity(self.identity))?,
         };
         // Unique per run, also for groups made from groups.
         let communicator = self.communicator * 1000 + number;
@@ -190,7 +191,7 @@ impl ProcessGroup {
             match named.get_mut(*rank as usize) {
                 Some(named) if !*named => *named = true,
                 _ => {
-                    let text = format!("ranks {ranks:?} are not different ranks below {world_size}");
+                    let text = format!("ranks {ranks:?} are not distinct ranks below {world_size}");
                     return Err(self.refuse(call, &text));
                 }
             }
@@ -200,7 +201,7 @@ impl ProcessGroup {
         let mut extremes = [list, -list];
         self.all_reduce_i64(&mut extremes, ReduceOp::Max, "new_group")?;
         if extremes[0] != -extremes[1] {
-            let text = format!("the ranks name different members of a new group; this rank names {ranks:?}");
+            let text = format!("the ranks disagree on the members of a new group; this rank has {ranks:?}");
             return Err(self.broke(call, BackendError::new(DistErrorKind::Mismatch, text)));
         }
         Ok(())
@@ -228,7 +229,7 @@ impl ProcessGroup {
 
     /// Library and version, such as `tcp (encrypted)` or `nccl 2.28.9`.
     pub fn backend_name(&self) -> String {
-        self.transport.as_ref().map_or_else(|| LoneTransport.name(), |transport| transport.name())
+        self.transport.as_ref().map_or_else(|| SingleRankTransport.name(), |transport| transport.name())
     }
 
     /// Reduces a contiguous tensor in place, on all ranks.
@@ -236,12 +237,12 @@ impl ProcessGroup {
     pub fn all_reduce(&self, tensor: &mut Tensor, op: ReduceOp, tag: &str) -> Result<(), DistError> {
         let call = self.call(Op::AllReduce, tag, tensor)?;
         if op == ReduceOp::Avg && !matches!(tensor.kind(), Kind::Float | Kind::Double) {
-            return Err(self.refuse(&call, "the average of integers is not defined here: use a sum"));
+            return Err(self.refuse(&call, "averages of integers are not supported: use a sum"));
         }
         let raw = match op {
-            ReduceOp::Sum | ReduceOp::Avg => RawReduce::Sum,
-            ReduceOp::Min => RawReduce::Min,
-            ReduceOp::Max => RawReduce::Max,
+            ReduceOp::Sum | ReduceOp::Avg => ReduceKernel::Sum,
+            ReduceOp::Min => ReduceKernel::Min,
+            ReduceOp::Max => ReduceKernel::Max,
         };
         self.run(&call, |transport, note, limit| {
             on_device(transport, tensor, |tensor| transport.all_reduce(note, tensor, raw, limit))
@@ -261,14 +262,14 @@ impl ProcessGroup {
         self.broadcast_in(&call, tensor, root)
     }
 
-    pub(super) fn broadcast_in(
+    fn broadcast_in(
         &self,
         call: &CollectiveCall<'_>,
         tensor: &mut Tensor,
         root: u32,
     ) -> Result<(), DistError> {
         if root >= self.world_size() {
-            return Err(self.refuse(call, &format!("the group has no rank {root}, the root")));
+            return Err(self.refuse(call, &format!("root rank {root} is out of range")));
         }
         self.run(call, |transport, note, limit| {
             on_device(transport, tensor, |tensor| transport.broadcast(note, tensor, root, limit))
@@ -288,7 +289,7 @@ impl ProcessGroup {
     }
 
     /// The status page that calls are written on.
-    pub fn page(&self) -> &Page {
+    pub fn page(&self) -> &StatusPage {
         &self.page
     }
 
@@ -307,7 +308,7 @@ impl ProcessGroup {
     }
 
     /// Hash over all collectives that this rank has entered: equal on all ranks that agree.
-    pub(super) fn chain_hash(&self) -> u64 {
+    pub(crate) fn chain_hash(&self) -> u64 {
         match self.communicator {
             0 => self.page.lock().body().chain_hash,
             _ => self.chain.get(),
@@ -334,13 +335,13 @@ impl ProcessGroup {
     }
 
     /// A mistake seen before anything was sent: the group stays usable.
-    pub(super) fn refuse(&self, call: &CollectiveCall<'_>, text: &str) -> DistError {
+    fn refuse(&self, call: &CollectiveCall<'_>, text: &str) -> DistError {
         DistError::new(DistErrorKind::Usage, DistPhase::Collective, self.identity, text)
-            .of(0, call.op, call.tag)
+            .in_collective(0, call.op, call.tag)
     }
 
     /// A failure inside a collective: the group is unusable from here on.
-    pub(super) fn broke(&self, call: &CollectiveCall<'_>, failure: BackendError) -> DistError {
+    fn broke(&self, call: &CollectiveCall<'_>, failure: BackendError) -> DistError {
         self.broke_in(self.last_seq.get(), call.op, call.tag, failure)
     }
 
@@ -358,8 +359,8 @@ impl ProcessGroup {
             DistErrorKind::Connection => format!("lost another rank: {}", failure.text),
             _ => failure.text,
         };
-        let mut error =
-            DistError::new(failure.kind, DistPhase::Collective, self.identity, text).of(seq, op, tag);
+        let mut error = DistError::new(failure.kind, DistPhase::Collective, self.identity, text)
+            .in_collective(seq, op, tag);
         if let Some(hint) = failure.hint {
             error = error.with_hint(hint);
         }
@@ -369,13 +370,13 @@ impl ProcessGroup {
 
     /// An all-reduce that the group's device does by itself: libtorch's next operation there waits for it,
     /// and the host does not. Elsewhere this is [`ProcessGroup::all_reduce`]. [`ProcessGroup::settle`], and
-    /// every other collective, waits for the end and tells of failures.
+    /// every other collective, waits for the end and returns failures.
     #[track_caller]
     pub fn all_reduce_queued(&self, tensor: &mut Tensor, op: ReduceOp, tag: &str) -> Result<(), DistError> {
         let (Some(_), ReduceOp::Sum | ReduceOp::Avg) = (self.queue(tensor), op) else {
             return self.all_reduce(tensor, op, tag);
         };
-        self.all_reduce_begun(tensor, tag)?;
+        self.start_all_reduce(tensor, tag)?;
         self.join(tag)?;
         if op == ReduceOp::Avg {
             let scaled = no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(drop));
@@ -388,10 +389,10 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Begins a sum over all ranks. Until [`ProcessGroup::join`], libtorch's operations go on beside it: none
+    /// Starts a sum over all ranks. Until [`ProcessGroup::join`], libtorch's operations overlap with it: none
     /// may touch the tensor. Where the device does not do it by itself, it is done at once.
     #[track_caller]
-    pub fn all_reduce_begun(&self, tensor: &mut Tensor, tag: &str) -> Result<(), DistError> {
+    pub(crate) fn start_all_reduce(&self, tensor: &mut Tensor, tag: &str) -> Result<(), DistError> {
         let Some(transport) = self.queue(tensor) else { return self.all_reduce(tensor, ReduceOp::Sum, tag) };
         let call = self.call(Op::AllReduce, tag, tensor)?;
         self.refuse_broken(&call)?;
@@ -403,8 +404,8 @@ impl ProcessGroup {
         }
         let entry = self.entry(&call);
         let note = self.note(&call, self.last_seq.get() + 1);
-        let begun = transport.begin_all_reduce(&note, (self.shown, entry), tensor, RawReduce::Sum);
-        begun.map_err(|failure| self.broke(&call, failure))
+        let started = transport.start_all_reduce(&note, (self.shown, entry), tensor, ReduceKernel::Sum);
+        started.map_err(|failure| self.broke(&call, failure))
     }
 
     /// The transport, where it does by itself what is done with this tensor.
@@ -434,7 +435,7 @@ impl ProcessGroup {
             Some(earlier) => {
                 let text = format!("the group failed earlier ({earlier})");
                 let error = DistError::new(DistErrorKind::Failed, DistPhase::Collective, self.identity, text);
-                Err(error.of(0, call.op, call.tag))
+                Err(error.in_collective(0, call.op, call.tag))
             }
         }
     }
@@ -447,7 +448,7 @@ impl ProcessGroup {
     ) -> Result<(), DistError> {
         self.refuse_broken(call)?;
         let Some(transport) = self.transport.as_deref() else {
-            return Err(self.refuse(call, "the group was left already"));
+            return Err(self.refuse(call, "the process group is already closed"));
         };
         if inject::collective(self, call.op, call.tag, call.count)? == inject::CollectiveFate::Replaced {
             return Ok(());
@@ -467,10 +468,10 @@ impl ProcessGroup {
     }
 
     /// A collective as the status page shows it.
-    fn entry(&self, call: &CollectiveCall<'_>) -> status_page::Entry {
+    fn entry(&self, call: &CollectiveCall<'_>) -> status_page::CollectiveStart {
         let number = call_site(call.site);
         self.page.lock().site(number, || format!("{}:{}", call.site.file(), call.site.line()));
-        status_page::Entry {
+        status_page::CollectiveStart {
             op: call.op,
             tag: status_page::tag(call.tag),
             count: call.count as u64,
@@ -490,5 +491,238 @@ impl ProcessGroup {
             (chain ^ word.cast_unsigned()).wrapping_mul(0x0000_0100_0000_01b3)
         }));
         note
+    }
+}
+
+/// Bytes of an object that travel in one collective; longer ones need two.
+const FRAME: usize = 4096;
+const FRAME_HEAD: usize = 8;
+/// Largest object.
+const OBJECT_MAX: usize = 64 << 20;
+
+impl ProcessGroup {
+    /// Reduces integers in place, exactly; averages are not supported.
+    #[track_caller]
+    pub fn all_reduce_i64(&self, values: &mut [i64], op: ReduceOp, tag: &str) -> Result<(), DistError> {
+        self.all_reduce_values(values, op, tag)
+    }
+
+    /// Reduces 64-bit floats in place.
+    #[track_caller]
+    pub fn all_reduce_f64(&self, values: &mut [f64], op: ReduceOp, tag: &str) -> Result<(), DistError> {
+        self.all_reduce_values(values, op, tag)
+    }
+
+    #[track_caller]
+    fn all_reduce_values<T: Element>(
+        &self,
+        values: &mut [T],
+        op: ReduceOp,
+        tag: &str,
+    ) -> Result<(), DistError> {
+        let mut tensor = Tensor::from_slice(values);
+        self.all_reduce(&mut tensor, op, tag)?;
+        let length = values.len();
+        tensor.copy_data(values, length);
+        Ok(())
+    }
+
+    /// Every rank's words, in rank order; all ranks must give the same number. Floats travel as their bits.
+    #[track_caller]
+    pub(crate) fn all_gather_words(&self, own: &[u64], tag: &str) -> Result<Vec<Vec<u64>>, DistError> {
+        let words: Vec<i64> = own.iter().map(|word| word.cast_signed()).collect();
+        let read = |tensor: &Tensor| {
+            let mut words = vec![0_i64; own.len()];
+            tensor.copy_data(&mut words, own.len());
+            words.into_iter().map(i64::cast_unsigned).collect()
+        };
+        Ok(self.all_gather(&Tensor::from_slice(&words), tag)?.iter().map(read).collect())
+    }
+
+    /// Copies a value of `root` to all ranks, as JSON. The root too gets the decoded value, so that all ranks
+    /// are equal to the bit. One collective up to 4 KiB, else two.
+    #[track_caller]
+    pub fn broadcast_object<T: Serialize + DeserializeOwned>(
+        &self,
+        value: &mut T,
+        root: u32,
+        tag: &str,
+    ) -> Result<(), DistError> {
+        let site = Location::caller();
+        let call = |count| CollectiveCall {
+            op: Op::Broadcast,
+            tag,
+            count,
+            kind: Kind::Uint8,
+            root: Some(root),
+            site,
+        };
+        let json = if self.rank() == root {
+            serde_json::to_vec(value)
+                .map_err(|error| self.refuse(&call(0), &format!("cannot serialize the value: {error}")))?
+        } else {
+            Vec::new()
+        };
+        if json.len() > OBJECT_MAX {
+            return Err(self.refuse(&call(json.len()), "the value is too long"));
+        }
+        let mut frame = [0; FRAME];
+        let head = (json.len() as u64).to_le_bytes();
+        frame.iter_mut().zip(head.iter().chain(&json)).for_each(|(to, from)| *to = *from);
+        self.broadcast_bytes(&call(FRAME), &mut frame, root)?;
+        let length = frame.first_chunk().map_or(0, |head| u64::from_le_bytes(*head)) as usize;
+        let decode = |bytes: &[u8]| {
+            serde_json::from_slice(bytes).map_err(|error| {
+                self.broke(
+                    &call(length),
+                    BackendError::new(DistErrorKind::Mismatch, format!("cannot parse the value: {error}")),
+                )
+            })
+        };
+        *value = if length <= FRAME - FRAME_HEAD {
+            decode(&frame[FRAME_HEAD..FRAME_HEAD + length])?
+        } else if length <= OBJECT_MAX {
+            let mut whole = json;
+            whole.resize(length, 0);
+            self.broadcast_bytes(&call(length), &mut whole, root)?;
+            decode(&whole)?
+        } else {
+            let text = format!("rank {root} announced an object of {length} bytes");
+            return Err(self.broke(&call(length), BackendError::new(DistErrorKind::Mismatch, text)));
+        };
+        Ok(())
+    }
+
+    fn broadcast_bytes(
+        &self,
+        call: &CollectiveCall<'_>,
+        bytes: &mut [u8],
+        root: u32,
+    ) -> Result<(), DistError> {
+        let mut tensor = Tensor::from_slice(bytes);
+        self.broadcast_in(call, &mut tensor, root)?;
+        let length = bytes.len();
+        tensor.copy_data(bytes, length);
+        Ok(())
+    }
+}
+
+impl ProcessGroup {
+    /// Leaves the group. Ranks wait for each other's last use of the connections, but never longer than
+    /// `within`; a group that failed before is abandoned at once.
+    pub fn destroy(mut self, within: Duration) -> Result<(), DistError> {
+        inject::here(inject::Hook::Teardown);
+        self.leave(within)
+    }
+
+    fn leave(&mut self, limit: Duration) -> Result<(), DistError> {
+        let (Some(transport), store) = (self.transport.take(), self.store.take()) else { return Ok(()) };
+        let Some(store) = store else { return Ok(()) };
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let identity = self.identity;
+        let healthy = self.broken.borrow().is_none();
+        if healthy {
+            // The watch distinguishes ranks that wait here from ranks that have not arrived.
+            self.page.lock().amount(1, 1);
+        }
+        // What is left of the limit is for closing the connections.
+        let deadline = Instant::now() + limit.mul_f64(0.75);
+        let result = within(
+            limit,
+            move |_| -> Result<i64, BackendError> {
+                let mut left = i64::from(world_size);
+                if healthy {
+                    // Closing a connection may discard data that the peer has not read yet.
+                    store.add("leaving", 1)?;
+                    left = store.wait_count("leaving", i64::from(world_size), deadline, || {})?;
+                }
+                transport.close(healthy);
+                if healthy && left == i64::from(world_size) {
+                    // The store goes with rank 0, so rank 0 goes last.
+                    if rank == 0 {
+                        store.wait_count("left", i64::from(world_size) - 1, deadline, || {})?;
+                    } else {
+                        // Rank 0 may stop waiting at its own deadline, and its store with it.
+                        let _ = store.add("left", 1);
+                    }
+                }
+                Ok(left)
+            },
+            || {},
+        );
+        let error = |kind, text: String| Err(DistError::new(kind, DistPhase::Teardown, identity, text));
+        match result {
+            Some(Ok(left)) if left == i64::from(world_size) => Ok(()),
+            Some(Ok(left)) => error(
+                DistErrorKind::Timeout,
+                format!("only {left} of {world_size} ranks left within {:.1} s", limit.as_secs_f64()),
+            ),
+            Some(Err(failure)) => error(failure.kind, failure.text),
+            None => error(
+                DistErrorKind::Timeout,
+                format!("connections not closed within {:.1} s", limit.as_secs_f64()),
+            ),
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        // A rank that drops its group without `destroy` is failing already; a second error would not help.
+        let _ = self.leave(Duration::from_secs(2));
+    }
+}
+
+/// The comparison itself, which is the same call for all ranks, whatever they are about to do.
+fn comparison() -> CollectiveNote {
+    CollectiveNote { seq: 0, op: Op::AllGather, tag: tag("check"), count: WORDS, dtype: Dtype::I64 }
+}
+
+/// Compares the notes of all ranks; an error names the ranks that differ from this one.
+fn compare(
+    note: &CollectiveNote,
+    transport: &dyn CollectiveTransport,
+    world_size: u32,
+    limit_ms: i64,
+) -> Result<(), BackendError> {
+    let own = note.words();
+    let mut input = Tensor::from_slice(&own);
+    let mut outputs: Vec<Tensor> = (0..world_size).map(|_| input.zeros_like()).collect();
+    transport.all_gather(&comparison(), &mut outputs, &mut input, limit_ms)?;
+    let mut differing = Vec::new();
+    let mut first = None;
+    for (rank, output) in (0..world_size).zip(&outputs) {
+        let mut theirs = [0; WORDS];
+        output
+            .f_copy_data(&mut theirs, WORDS)
+            .map_err(|error| BackendError::new(DistErrorKind::Failed, error.to_string()))?;
+        if theirs != own {
+            differing.push(rank);
+            first.get_or_insert(theirs);
+        }
+    }
+    let Some(theirs) = first else { return Ok(()) };
+    let text =
+        format!("this rank is in {}, but rank {} in {}", describe(&own), list(&differing), describe(&theirs));
+    Err(BackendError::new(DistErrorKind::Mismatch, text))
+}
+
+impl Collectives for ProcessGroup {
+    type Error = DistError;
+
+    fn world_size(&self) -> u32 {
+        ProcessGroup::world_size(self)
+    }
+
+    fn sum(&self, tensor: &mut Tensor, tag: &str) -> Result<(), DistError> {
+        self.all_reduce(tensor, ReduceOp::Sum, tag)
+    }
+
+    fn broadcast(&self, tensor: &mut Tensor, root: u32, tag: &str) -> Result<(), DistError> {
+        ProcessGroup::broadcast(self, tensor, root, tag)
+    }
+
+    fn barrier(&self, tag: &str) -> Result<(), DistError> {
+        ProcessGroup::barrier(self, tag)
     }
 }

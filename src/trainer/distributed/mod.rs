@@ -1,7 +1,7 @@
-//! Process group and data-parallel training: how the ranks of one run act as one.
+//! Process group and data-parallel training.
 //!
-//! Owner: the trainer. One [`ProcessGroup`] over our own TCP connections (CPU), NCCL (GPU) or nothing (one
-//! rank); [`Ddp`] on top of it.
+//! One [`ProcessGroup`] over our own TCP connections (CPU), NCCL (GPU) or nothing (one rank); [`Ddp`] on top
+//! of it.
 //!
 //! Invariants, cited by tests/library/distributed/mod.rs:
 //! - DIST-1: every collective is numbered, tagged and on the status page before it can block, and left only
@@ -12,52 +12,88 @@
 //!   one.
 //! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
 
-mod alone;
+mod auth_listener;
 mod bounded;
 mod channel;
-mod check;
-mod collective;
-mod cpu;
 pub mod cuda;
-pub(crate) mod cuda_graph;
+pub(crate) mod data_parallel;
 pub(crate) mod ddp;
-mod direct;
-pub(crate) mod dp;
 pub(crate) mod error;
-mod exchange;
 mod ffi;
 mod fingerprint;
-mod flight;
+pub(crate) mod group;
+mod handshake;
+pub(crate) mod memory;
+mod nccl;
+mod rendezvous;
+mod store;
+mod tcp;
+mod transport;
+
+pub use data_parallel::DataParallel;
+pub use ddp::{Averaging, Ddp, GradientPart};
+pub use error::{CollectiveName, DistError, DistErrorKind, DistPhase};
+pub(crate) use ffi::{AdamPart, AdamRate, backward, cudnn, fused_adam, torch_version};
+pub use group::{ProcessGroup, ReduceOp};
+pub(crate) use nccl::in_flight::set_exit_handler;
+use rankdeck_proto::secret::GroupSecret;
+use rankdeck_types::experiment::BackendChoice;
+use std::time::Duration;
+use tch::Device;
+
+/// Which library carries the collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendKind {
+    /// CPU tensors, over our own TCP connections.
+    Tcp,
+    /// CUDA tensors.
+    Nccl,
+}
+
+impl BackendKind {
+    /// The backend that a flag or a configuration sets; `None` where it leaves the choice to the rank.
+    pub fn named(backend: BackendChoice) -> Option<BackendKind> {
+        match backend {
+            BackendChoice::Auto => None,
+            BackendChoice::Tcp => Some(BackendKind::Tcp),
+            BackendChoice::Nccl => Some(BackendKind::Nccl),
+        }
+    }
+
+    /// Its name in configuration files.
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendKind::Tcp => "tcp",
+            BackendKind::Nccl => "nccl",
+        }
+    }
+}
+
+/// What a rank needs to know to join.
+#[derive(Debug, Clone)]
+pub struct GroupSettings {
+    pub rank: u32,
+    /// Ranks in all.
+    pub world_size: u32,
+    /// Its number on this host; the default CUDA device.
+    pub local_rank: u32,
+    /// Host of rank 0.
+    pub master_addr: String,
+    /// Port of rank 0's store.
+    pub master_port: u16,
+    /// Library.
+    pub backend: BackendKind,
+    /// Limit of the rendezvous and of each collective.
+    pub timeout: Duration,
+    /// Network interface for CPU tensors; else `GLOO_SOCKET_IFNAME`, else the one that leads to rank 0.
+    pub interface: Option<String>,
+    /// Restarts so far; ranks of different generations never meet.
+    pub generation: u32,
+    /// What the ranks know each other by. Without one, connections between ranks are not authenticated.
+    pub secret: Option<GroupSecret>,
+    /// Where this rank's tensors live.
+    pub device: Device,
+}
+
 #[cfg(test)]
 mod fuzz_tests;
-mod greeting;
-pub(crate) mod group;
-mod injectable;
-mod interface;
-mod leaving;
-mod library;
-mod loading;
-pub(crate) mod memory;
-mod mesh;
-mod nccl;
-mod nccl_api;
-mod reception;
-mod reduction;
-mod rendezvous;
-mod seal;
-pub(crate) mod settings;
-mod staging;
-mod store;
-mod store_server;
-mod store_wire;
-mod transport;
-pub(crate) mod upload;
-mod values;
-
-pub use ddp::{Averaging, Ddp, Part};
-pub use dp::DataParallel;
-pub use error::{CollectiveName, DistError, DistErrorKind, DistPhase};
-pub(crate) use ffi::{AdamPart, Rate, backward, cudnn, fused_adam, torch_version};
-pub(crate) use flight::ends_by;
-pub use group::{ProcessGroup, ReduceOp};
-pub use settings::{BackendKind, GroupSettings};

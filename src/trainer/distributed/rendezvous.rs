@@ -1,24 +1,23 @@
-//! How the ranks find each other: store, count, then the backend's own connections, all within one limit.
+//! Rendezvous: store, rank count, then the backend's own connections, all within one time limit.
 //!
-//! Owner: the process group. Every step that may block runs on a helper thread (DIST-2), since neither the
-//! resolver nor a store whose server is frozen can be trusted to come back.
+//! Every step that may block runs on a helper thread (DIST-2), since neither the resolver nor a store whose
+//! server is frozen can be trusted to come back.
 
 use super::bounded::within;
-use super::cpu::CpuTransport;
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::ffi::TorchStore;
-use super::interface;
 use super::nccl::{self, Nccl};
-use super::settings::{BackendKind, GroupSettings};
 use super::store::{Store, StoreAddress, StoreIdentity, StoreMember};
+use super::tcp::CpuTransport;
 use super::transport::CollectiveTransport;
-use crate::page::Page;
+use super::{BackendKind, GroupSettings};
+use crate::support::page::StatusPage;
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::FromRawFd;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
 
-/// Time that a helper thread gets beyond the deadline to say why it failed.
+/// Extra time beyond the deadline for a helper thread to return its error.
 const GRACE: Duration = Duration::from_secs(4);
 
 fn variable(name: &str) -> Option<String> {
@@ -35,7 +34,7 @@ fn address(settings: &GroupSettings, deadline: Instant) -> Result<StoreAddress, 
     }
     let listener = match variable("RANKDECK_STORE_FD").and_then(|value| value.parse().ok()) {
         _ if !is_server => None,
-        // SAFETY: the launcher bound the socket for this process and gave it up; nobody else here knows it.
+        // SAFETY: the launcher bound the socket for this process and gave it up; nothing else here uses it.
         Some(fd) => Some(unsafe { TcpListener::from_raw_fd(fd) }),
         None => Some(listen(&host, port, interface(settings).as_deref())?),
     };
@@ -65,7 +64,7 @@ fn by_torchruns_store(settings: &GroupSettings, deadline: Instant) -> Result<Sto
     let value = torchruns.get(&key, millis())?;
     let text = String::from_utf8_lossy(&value).into_owned();
     let place: SocketAddr = text.parse().map_err(|_| {
-        BackendError::new(DistErrorKind::Mismatch, format!("rank 0's store is said to be at {text:?}"))
+        BackendError::new(DistErrorKind::Mismatch, format!("invalid address for rank 0's store: {text:?}"))
     })?;
     Ok(StoreAddress { host: place.ip().to_string(), port: place.port(), listener })
 }
@@ -73,9 +72,14 @@ fn by_torchruns_store(settings: &GroupSettings, deadline: Instant) -> Result<Sto
 /// Where the other ranks reach this one.
 fn own_address(settings: &GroupSettings) -> Result<IpAddr, BackendError> {
     let (master, port) = (&settings.master_addr, settings.master_port);
-    let own = interface(settings).and_then(|name| interface::address_of(&name));
-    own.or_else(|| interface::address_towards(master, port)).ok_or_else(|| {
-        let text = format!("rank {} has no address that leads to {master}", settings.rank);
+    let own = interface(settings).and_then(|name| address_of(&name));
+    // Where this host's own name means loopback, other hosts reach it elsewhere.
+    let outward = |ip: IpAddr| match ip.is_loopback() && !is_literal(master) {
+        true => outward_address().unwrap_or(ip),
+        false => ip,
+    };
+    own.or_else(|| address_towards(master, port).map(outward)).ok_or_else(|| {
+        let text = format!("no address of rank {} can reach {master}", settings.rank);
         BackendError::new(DistErrorKind::Connection, text)
     })
 }
@@ -83,7 +87,7 @@ fn own_address(settings: &GroupSettings) -> Result<IpAddr, BackendError> {
 /// Listens on the address that the other ranks use. On all addresses only where that one is not this host's
 /// own (behind address translation), or is a name for loopback that means another address elsewhere.
 fn listen(master: &str, port: u16, interface: Option<&str>) -> Result<TcpListener, BackendError> {
-    let literal = master.parse::<IpAddr>().is_ok() || master == "localhost";
+    let literal = is_literal(master);
     let certain = |ip: IpAddr| !ip.is_loopback() || literal || interface == Some("lo");
     let own: Vec<SocketAddr> = (master, port)
         .to_socket_addrs()
@@ -105,6 +109,11 @@ fn listen(master: &str, port: u16, interface: Option<&str>) -> Result<TcpListene
     Err(BackendError::new(DistErrorKind::Failed, format!("cannot serve the store at {master}:{port}: {why}")))
 }
 
+/// Not a name that another host may resolve to something else.
+fn is_literal(master: &str) -> bool {
+    master.parse::<IpAddr>().is_ok() || master == "localhost"
+}
+
 fn interface(settings: &GroupSettings) -> Option<String> {
     settings.interface.clone().filter(|name| !name.is_empty()).or_else(|| variable("GLOO_SOCKET_IFNAME"))
 }
@@ -113,10 +122,10 @@ fn interface(settings: &GroupSettings) -> Option<String> {
 fn trouble(settings: &GroupSettings) -> Option<BackendError> {
     let failure = match settings.backend {
         BackendKind::Tcp => {
-            let name = interface(settings).filter(|name| !interface::exists(name))?;
+            let name = interface(settings).filter(|name| !interface_exists(name))?;
             BackendError::new(
                 DistErrorKind::Usage,
-                format!("there is no network interface {name} on the host of rank {}", settings.rank),
+                format!("network interface {name} not found on the host of rank {}", settings.rank),
             )
         }
         BackendKind::Nccl => {
@@ -160,7 +169,7 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
         moved,
     )
     .unwrap_or_else(|| {
-        Err(BackendError::new(DistErrorKind::Timeout, format!("the store at {place} stopped answering")))
+        Err(BackendError::new(DistErrorKind::Timeout, format!("the store at {place} stopped responding")))
     })
     .map_err(|failure| error(settings, failure))
 }
@@ -169,7 +178,7 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
 pub(super) fn connect(
     settings: &GroupSettings,
     store: &Store,
-    page: &Page,
+    page: &StatusPage,
 ) -> Result<Box<dyn CollectiveTransport>, DistError> {
     let result: Result<Box<dyn CollectiveTransport>, _> = match settings.backend {
         BackendKind::Tcp => {
@@ -184,7 +193,7 @@ pub(super) fn connect(
                 || {},
             )
             .unwrap_or_else(|| {
-                Err(BackendError::new(DistErrorKind::Timeout, "the ranks did not all connect in time"))
+                Err(BackendError::new(DistErrorKind::Timeout, "not all ranks connected in time"))
             })
             .map(|transport| Box::new(transport) as _)
         }
@@ -193,13 +202,77 @@ pub(super) fn connect(
     result.map_err(|failure| error(settings, failure))
 }
 
+/// The address from which this host reaches the master. Other hosts can reach it, unlike some addresses that
+/// the host's own name resolves to.
+fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
+    let target: SocketAddr = (host, port).to_socket_addrs().ok()?.next()?;
+    let any: SocketAddr = match target {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    // Connecting a datagram socket sends nothing; it resolves the route.
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(target).ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_unspecified()).then_some(address)
+}
+
+/// The address from which this host reaches the world: of its default route (192.0.2.1 is unassigned).
+fn outward_address() -> Option<IpAddr> {
+    address_towards("192.0.2.1", 9).filter(|ip| !ip.is_loopback())
+}
+
+/// The IPv4 address of a network interface.
+fn address_of(interface: &str) -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // SAFETY: `request` is plain data for which zeros are valid; the kernel reads the name in it, which ends
+    // in NUL, and writes an address of the family AF_INET into it, which is then read as what it is.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        if interface.len() >= request.ifr_name.len() {
+            return None;
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+            *to = from as libc::c_char;
+        }
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFADDR, &mut request) != 0 {
+            return None;
+        }
+        let address: *const libc::sockaddr_in = (&raw const request.ifr_ifru.ifru_addr).cast();
+        Some(Ipv4Addr::from(address.read_unaligned().sin_addr.s_addr.to_ne_bytes()).into())
+    }
+}
+
+/// Whether this host has a network interface of that name.
+fn interface_exists(name: &str) -> bool {
+    !name.contains('/') && std::path::Path::new("/sys/class/net").join(name).exists()
+}
+
+#[cfg(test)]
+mod interface_tests {
+    use super::*;
+
+    #[test]
+    fn interface_address_is_found() {
+        assert_eq!(address_of("lo"), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        assert_eq!(address_of("no-such-one0"), None);
+        assert_eq!(address_of("a-name-that-is-too-long-for-an-interface"), None);
+    }
+
+    #[test]
+    fn loopback_is_reached_from_loopback() {
+        assert_eq!(address_towards("127.0.0.1", 9), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        assert_eq!(address_towards("no such host.invalid", 9), None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_store_listens_on_its_own_address_only() {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    fn store_listens_on_its_own_address_only() {
+        let port = rankdeck_testkit::free_port();
         let listener = listen("127.0.0.1", port, None).unwrap();
         assert_eq!(listener.local_addr().unwrap(), ([127, 0, 0, 1], port).into());
         let taken = listen("127.0.0.1", port, None).unwrap_err();

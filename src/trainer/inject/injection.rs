@@ -1,16 +1,181 @@
-//! Makes the injected faults happen.
+//! Parses fault names, and injects the faults.
 
-use super::fault::{InjectedFault, InjectedKind};
 use super::{CollectiveFate, Collectives, Hook, SavePoint};
-use crate::events::warn;
-use crate::page::Page;
+use crate::support::events::warn;
+use crate::support::page::StatusPage;
 use rankdeck_proto::status_page::Op;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
+use std::str::FromStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tch::{Device, Kind as Dtype, Tensor};
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum InjectedKind {
+    /// `exit`: ends with code 1, silently (before an optimizer step).
+    Exit,
+    /// `leave`: ends with code 0 before the others (H8).
+    Leave,
+    /// `raise`: an error message, code 1 (H10).
+    Raise,
+    /// `segv`: SIGSEGV (H11).
+    Segv,
+    /// `abort`: SIGABRT (H11).
+    Abort,
+    /// `kill`: SIGKILL (H11).
+    Kill,
+    /// `stop`: SIGSTOP (H15).
+    Stop,
+    /// `spin`: a loop without end (H27).
+    Spin,
+    /// `sleep-env`: an environment that never answers (H5).
+    SleepEnv,
+    /// `lock`: the same lock taken twice inside a gather of rows, outside of DDP (H4), before an optimizer
+    /// step.
+    Lock,
+    /// `lock-aux`: the same in the gather of PPG's auxiliary phase, where ALF had it.
+    LockAux,
+    /// `oom=MIB`: allocates that much memory and keeps it; for a smaller memory cgroup (H12).
+    Memory(u64),
+    /// `mismatch-op`: a broadcast in the place of a gradient all-reduce (H1).
+    MismatchOp,
+    /// `mismatch-count`: one element more in it (H2).
+    MismatchCount,
+    /// `mismatch-dtype`: doubles in it (H2).
+    MismatchDtype,
+    /// `mismatch-root`: the next broadcast comes from another rank (H2).
+    MismatchRoot,
+    /// `skip`: skips one gradient all-reduce (H3b).
+    Skip,
+    /// `extra-barrier`: a barrier that the others do not call (H9b).
+    ExtraBarrier,
+    /// `no-sync`: skips every gradient all-reduce from then on; for all ranks (H26).
+    NoSync,
+    /// `slow=PERCENT`: learning takes that much longer from then on (H18).
+    Slow(u64),
+    /// `teardown`: does not leave the group (H24).
+    Teardown,
+    /// `disk-full`: the next checkpoint fails because the disk is full (H13).
+    DiskFull,
+    /// `kill-POINT=FILE` and `full-POINT=FILE`: SIGKILL, or a full disk, while file number FILE since STEP is
+    /// written; [`SavePoint::of`] has the names of the points.
+    Saving {
+        /// It is killed; otherwise the disk is full.
+        killed: bool,
+        /// Where in the writing of a file.
+        point: SavePoint,
+        /// Files that reach the point before, and this one.
+        file: u64,
+    },
+    /// `long-eval=SECONDS`: every episode of evaluations takes this long, with progress between them (N1).
+    LongEval(u64),
+    /// `slow-start=SECONDS`: the first optimizer step takes this long (N3).
+    SlowStart(u64),
+    /// `slow-checkpoint=SECONDS`: each checkpoint takes that much longer than the one before (N4).
+    SlowCheckpoint(u64),
+    /// `lognormal-env=MILLISECONDS`: steps of environments take log-normal times of that median, 99.9th
+    /// percentile 100 times it (N5).
+    LognormalEnv(u64),
+    /// `pause=SECONDS`: one pause in an optimizer step (N6).
+    Pause(u64),
+    /// `pace=MILLISECONDS`: not a fault. Every step of the environments takes that much longer, so that
+    /// several runs fit on one machine.
+    Pace(u64),
+}
+
+impl InjectedKind {
+    /// It happens again and again.
+    fn is_repeated(self) -> bool {
+        matches!(
+            self,
+            InjectedKind::NoSync
+                | InjectedKind::Slow(_)
+                | InjectedKind::LongEval(_)
+                | InjectedKind::SlowCheckpoint(_)
+                | InjectedKind::LognormalEnv(_)
+                | InjectedKind::Pace(_)
+        )
+    }
+}
+
+/// A fault with its rank and its time.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct InjectedFault {
+    kind: InjectedKind,
+    /// On which rank; `None` for every rank.
+    rank: Option<u32>,
+    /// Completed iterations.
+    step: u64,
+    /// The text of the flag, for messages.
+    text: String,
+}
+
+impl FromStr for InjectedFault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<InjectedFault, String> {
+        let bad = |what: &str| format!("invalid fault `{text}`: {what}; expected FAULT[=VALUE]@RANK:STEP");
+        let (fault, target) = text.split_once('@').ok_or_else(|| bad("`@` is missing"))?;
+        let (rank, step) = target.split_once(':').ok_or_else(|| bad("`:` is missing"))?;
+        let rank = match rank {
+            "all" => None,
+            rank => Some(rank.parse().map_err(|_| bad("the rank is not a number"))?),
+        };
+        let step = step.parse().map_err(|_| bad("the step is not a number"))?;
+        let (name, value) = match fault.split_once('=') {
+            Some((name, value)) => (name, Some(value.parse().map_err(|_| bad("the value is not a number"))?)),
+            None => (fault, None),
+        };
+        let saving = |name: &str| {
+            let (killed, rest) = match name.strip_prefix("kill-") {
+                Some(rest) => (true, rest),
+                None => (false, name.strip_prefix("full-")?),
+            };
+            Some((killed, SavePoint::of(rest)?))
+        };
+        if let Some((killed, point)) = saving(name) {
+            let kind = InjectedKind::Saving { killed, point, file: value.unwrap_or(1) };
+            return Ok(InjectedFault { kind, rank, step, text: text.to_owned() });
+        }
+        let valued = |make: fn(u64) -> InjectedKind| value.map(make).ok_or_else(|| bad("value missing"));
+        let kind = match name {
+            "oom" => valued(InjectedKind::Memory)?,
+            "slow" => valued(InjectedKind::Slow)?,
+            "long-eval" => valued(InjectedKind::LongEval)?,
+            "slow-start" => valued(InjectedKind::SlowStart)?,
+            "slow-checkpoint" => valued(InjectedKind::SlowCheckpoint)?,
+            "lognormal-env" => valued(InjectedKind::LognormalEnv)?,
+            "pause" => valued(InjectedKind::Pause)?,
+            "pace" => valued(InjectedKind::Pace)?,
+            _ if value.is_some() => return Err(bad("unknown fault, or one without a value")),
+            "exit" => InjectedKind::Exit,
+            "leave" => InjectedKind::Leave,
+            "raise" => InjectedKind::Raise,
+            "segv" => InjectedKind::Segv,
+            "abort" => InjectedKind::Abort,
+            "kill" => InjectedKind::Kill,
+            "stop" => InjectedKind::Stop,
+            "spin" => InjectedKind::Spin,
+            "sleep-env" => InjectedKind::SleepEnv,
+            "lock" => InjectedKind::Lock,
+            "lock-aux" => InjectedKind::LockAux,
+            "mismatch-op" => InjectedKind::MismatchOp,
+            "mismatch-count" => InjectedKind::MismatchCount,
+            "mismatch-dtype" => InjectedKind::MismatchDtype,
+            "mismatch-root" => InjectedKind::MismatchRoot,
+            "skip" => InjectedKind::Skip,
+            "extra-barrier" => InjectedKind::ExtraBarrier,
+            "no-sync" => InjectedKind::NoSync,
+            "teardown" => InjectedKind::Teardown,
+            "disk-full" => InjectedKind::DiskFull,
+            _ => return Err(bad("unknown fault")),
+        };
+        Ok(InjectedFault { kind, rank, step, text: text.to_owned() })
+    }
+}
 
 /// Ratio of the 99.9th percentile to the median in log-normal times: exp(3.09 sigma) = 100.
 const LOGNORMAL_SIGMA: f64 = 1.49;
@@ -24,9 +189,9 @@ thread_local! {
 }
 
 struct ArmedFaults {
-    page: Page,
+    page: StatusPage,
     faults: Vec<InjectedFault>,
-    /// When the last optimiser step was over.
+    /// When the last optimizer step was over.
     learned: Option<Instant>,
     checkpoints: u64,
     random: u64,
@@ -39,8 +204,8 @@ pub(crate) fn order(faults: Vec<InjectedFault>) {
     let _ = ORDERED.set(faults);
 }
 
-/// Whether an iteration that `took` so long is long; before the first one nothing is known.
-/// `TRAINER_LONG_S` says other seconds than `shipped`, and that an unknown one is short, so that a test that
+/// Whether an iteration that `took` this long counts as long; before the first one nothing is known.
+/// `TRAINER_LONG_S` overrides `shipped`, and makes an unknown one short, so that a test that
 /// counts work is not at the mercy of a busy machine.
 pub(crate) fn is_long(took: Option<Duration>, shipped: Duration) -> bool {
     let seconds = std::env::var("TRAINER_LONG_S").ok().and_then(|text| text.parse().ok());
@@ -51,7 +216,7 @@ pub(crate) fn is_long(took: Option<Duration>, shipped: Duration) -> bool {
 }
 
 /// Arms this rank.
-pub(crate) fn arm(rank: u32, page: &Page) {
+pub(crate) fn arm(rank: u32, page: &StatusPage) {
     let mut faults = ORDERED.get().cloned().unwrap_or_default();
     let listed = std::env::var("TRAINER_INJECT").unwrap_or_default();
     for text in listed.split(',').filter(|text| !text.is_empty()) {
@@ -74,14 +239,14 @@ pub(crate) fn arm(rank: u32, page: &Page) {
     }
 }
 
-/// The first fault that `fits` and is due; removed unless it goes on.
+/// The first fault that `fits` and is due; removed unless it repeats.
 fn due(fits: impl Fn(InjectedKind) -> bool) -> Option<InjectedKind> {
     ARMED.with_borrow_mut(|slot| {
         let armed = slot.as_mut()?;
         let now = armed.page.lock().body().train_iter;
         let at = armed.faults.iter().position(|fault| fault.step <= now && fits(fault.kind))?;
         let InjectedFault { kind, text, .. } = armed.faults.get(at)?.clone();
-        if !kind.goes_on() {
+        if !kind.is_repeated() {
             armed.faults.remove(at);
         }
         // The laboratory measures from here.
@@ -172,14 +337,14 @@ fn learn() {
     slow();
 }
 
-/// Computes for a share of the time since the last optimiser step.
+/// Computes for a share of the time since the last optimizer step.
 fn slow() {
     let share = due(|kind| matches!(kind, InjectedKind::Slow(_)));
     let last = ARMED.with_borrow_mut(|slot| slot.as_mut().and_then(|armed| armed.learned.take()));
     if let (Some(InjectedKind::Slow(percent)), Some(last)) = (share, last) {
         let extra = last.elapsed().mul_f64(percent as f64 / 100.0);
-        let begun = Instant::now();
-        while begun.elapsed() < extra {
+        let started = Instant::now();
+        while started.elapsed() < extra {
             std::hint::spin_loop();
         }
     }
@@ -281,8 +446,8 @@ fn end(code: i32) {
 }
 
 fn signal(signal: i32) {
-    // SAFETY: both take integers. The default action comes first: Rust's own handler of SIGSEGV would look
-    // for an overflown stack.
+    // SAFETY: both take integers. The default action comes first: Rust's own handler of SIGSEGV would check
+    // for a stack overflow.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
@@ -355,4 +520,36 @@ fn lognormal(median_ms: u64) -> Duration {
     let normal = (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos();
     let seconds = median_ms as f64 / 1000.0 * (LOGNORMAL_SIGMA * normal).exp();
     Duration::from_secs_f64(seconds.clamp(0.0, 60.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read() {
+        let read = |text: &str| {
+            text.parse::<InjectedFault>().map(|fault| (fault.kind, fault.rank, fault.step)).unwrap()
+        };
+        assert_eq!(read("spin@1:60"), (InjectedKind::Spin, Some(1), 60));
+        assert_eq!(read("slow=30@all:2"), (InjectedKind::Slow(30), None, 2));
+        let saving = |killed, point, file| InjectedKind::Saving { killed, point, file };
+        assert_eq!(read("kill-before-rename=3@0:2").0, saving(true, SavePoint::BeforeRename, 3));
+        assert_eq!(read("full-first-bytes@0:2").0, saving(false, SavePoint::FirstBytes, 1));
+        for bad in [
+            "",
+            "spin",
+            "spin@1",
+            "spin@x:1",
+            "spin@1:x",
+            "what@1:1",
+            "slow@1:1",
+            "slow=x@1:1",
+            "spin=3@1:1",
+            "kill-what@1:1",
+        ] {
+            let error = bad.parse::<InjectedFault>().unwrap_err();
+            assert!(error.contains("FAULT[=VALUE]@RANK:STEP"), "{bad}: {error}");
+        }
+    }
 }

@@ -1,18 +1,16 @@
-//! Injected faults, for the fault laboratory: cargo feature `inject`. Without it every hook here is an empty
-//! function.
+//! Fault injection for the fault laboratory (cargo feature `inject`).
 //!
-//! Owner: the trainer's one thread, which arms itself when it joins its group. `--inject
-//! FAULT[=VALUE]@RANK:STEP` (or the variable `TRAINER_INJECT`, several separated by commas) hits rank RANK
-//! (`all` for every rank) once STEP iterations are complete. `fault::InjectedKind` lists the faults and where
-//! they happen.
+//! Without the feature every hook is an empty function.
+//!
+//! `--inject FAULT[=VALUE]@RANK:STEP` (or the variable `TRAINER_INJECT`, several separated by commas) hits
+//! rank RANK (`all` for every rank) once STEP iterations are complete. `injection::InjectedKind` lists the
+//! faults and where they happen.
 //!
 //! Invariants:
 //! - A build without the feature knows no fault: the flag is refused and the variable is not read.
-//! - A fault happens only on the ranks it names, and once, except those that go on by their
+//! - A fault happens only on the ranks it names, and once, except those that repeat by
 //!   definition.
 
-#[cfg(feature = "inject")]
-mod fault;
 #[cfg(feature = "inject")]
 mod injection;
 
@@ -23,10 +21,10 @@ pub(crate) use injection::{arm, collective, here, is_long, order, saving, writin
 
 /// A place in the trainer where faults happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
+pub(crate) enum Hook {
     /// Before the environments take a step.
     EnvStep,
-    /// Before an optimiser step.
+    /// Before an optimizer step.
     Learn,
     /// Before rows of stored rollouts are gathered, in PPG's auxiliary phase.
     Gather,
@@ -38,10 +36,10 @@ pub enum Hook {
 
 /// A place in the writing of a file of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SavePoint {
+pub(crate) enum SavePoint {
     /// Nothing of it is there yet; the files before it are whole.
     BetweenFiles,
-    /// The file beside its final name has its first bytes.
+    /// The temporary file has its first bytes.
     FirstBytes,
     /// All of it is written, and not yet flushed to disk.
     BeforeSync,
@@ -65,7 +63,7 @@ impl SavePoint {
 
 /// What becomes of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CollectiveFate {
+pub(crate) enum CollectiveFate {
     /// It runs.
     Proceed,
     /// It is skipped, or another one was called in its place.
@@ -74,7 +72,7 @@ pub enum CollectiveFate {
 
 /// The calls that faults make instead of a collective, or before it.
 #[cfg_attr(not(feature = "inject"), allow(dead_code, reason = "only injected faults call them"))]
-pub trait Collectives {
+pub(crate) trait Collectives {
     /// Why a call failed.
     type Error;
     /// Ranks in the group.
@@ -90,13 +88,13 @@ pub trait Collectives {
 #[cfg(not(feature = "inject"))]
 mod nothing {
     use super::{CollectiveFate, Collectives, Hook, SavePoint};
-    use crate::page::Page;
+    use crate::support::page::StatusPage;
     use rankdeck_proto::status_page::Op;
     use std::io;
     use std::time::Duration;
 
     #[inline(always)]
-    pub(crate) fn arm(_rank: u32, _page: &Page) {}
+    pub(crate) fn arm(_rank: u32, _page: &StatusPage) {}
 
     #[inline(always)]
     pub(crate) fn here(_hook: Hook) {}

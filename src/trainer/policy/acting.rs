@@ -1,22 +1,22 @@
-//! Running a policy without gradients, for rollouts and evaluations: in plain Rust where the network is a
-//! small dense one, else by libtorch.
+//! Runs a policy without gradients, for rollouts and evaluations: by native kernels where the network is
+//! small and dense, else by libtorch.
 
-use super::actor_critic::{ActorCritic, Pass};
-use super::captured::CapturedPass;
+use super::actor_critic::{ActorCritic, ForwardOptions};
 use super::distribution::Distribution;
-use crate::distributed::upload::upload;
+use crate::distributed::cuda::graph::CapturedPass;
+use crate::distributed::memory::upload;
 use crate::env::Observations;
 use rankdeck_types::experiment::{Kernel, Policy};
 use tch::{Device, TchError, Tensor};
 
 /// A policy ready to act.
 #[expect(clippy::large_enum_variant, reason = "a rank has one of it")]
-pub enum ActingPolicy {
+pub(crate) enum ActingPolicy {
     /// All observations at once in plain Rust, with a snapshot of the parameters. A row's result does not
     /// depend on the others.
     Fast {
         /// Actor and critic, without autograd.
-        networks: super::dense_actor_critic::DenseActorCritic,
+        networks: super::actor_critic::DenseActorCritic,
         /// Scratch for the parameters.
         flat: Vec<f32>,
     },
@@ -35,8 +35,13 @@ pub enum ActingPolicy {
 
 impl ActingPolicy {
     /// For observations of this shape; pixels go through libtorch.
-    pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool, settings: &Policy) -> ActingPolicy {
-        let networks = super::dense_actor_critic::DenseActorCritic::new(policy.layout(), 1);
+    pub(crate) fn new(
+        policy: &ActorCritic,
+        shape: &[usize],
+        pixels: bool,
+        settings: &Policy,
+    ) -> ActingPolicy {
+        let networks = super::actor_critic::DenseActorCritic::new(policy.layout(), 1);
         match networks.filter(|_| !pixels && settings.kernel != Kernel::Libtorch) {
             Some(networks) => ActingPolicy::Fast { networks, flat: vec![0.0; policy.layout().len] },
             None => {
@@ -48,7 +53,7 @@ impl ActingPolicy {
     }
 
     /// Copies the parameters of `policy`.
-    pub fn load(&mut self, policy: &ActorCritic) -> Result<(), TchError> {
+    pub(crate) fn load(&mut self, policy: &ActorCritic) -> Result<(), TchError> {
         if let ActingPolicy::Fast { networks, flat } = self {
             policy.copy_to(flat)?;
             networks.load(flat);
@@ -57,7 +62,7 @@ impl ActingPolicy {
     }
 
     /// Logits or means `[rows][actor_width]` and values `[rows]` of the observations.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         observations: Observations<'_>,
         scores: &mut [f32],
@@ -68,7 +73,7 @@ impl ActingPolicy {
 
     /// [`ActingPolicy::run`] for rows of a rollout of `whole` rows, from row `first` on. A GPU keeps them for
     /// [`ActingPolicy::seen`].
-    pub fn run_rollout(
+    pub(crate) fn run_rollout(
         &mut self,
         observations: Observations<'_>,
         (first, whole): (usize, usize),
@@ -79,7 +84,7 @@ impl ActingPolicy {
     }
 
     /// All observations of the rollout, where the policy acts on a GPU.
-    pub fn seen(&self) -> Option<&Tensor> {
+    pub(crate) fn seen(&self) -> Option<&Tensor> {
         match self {
             ActingPolicy::Torch { seen, .. } => seen.as_ref(),
             ActingPolicy::Fast { .. } => None,
@@ -122,7 +127,7 @@ impl ActingPolicy {
                 }
                 // One copy, one wait.
                 let both = pass.run(&input, |input| {
-                    let output = policy.forward(input, Pass::PLAIN)?;
+                    let output = policy.forward(input, ForwardOptions::PLAIN)?;
                     // Log-probabilities serve as logits.
                     let own = match &output.distribution {
                         Distribution::Categorical(log_all) => log_all,
@@ -141,7 +146,7 @@ impl ActingPolicy {
 }
 
 /// Observations as a tensor `[rows, shape...]` on the CPU.
-pub fn batch(observations: Observations<'_>, rows: usize, shape: &[i64]) -> Result<Tensor, TchError> {
+pub(crate) fn batch(observations: Observations<'_>, rows: usize, shape: &[i64]) -> Result<Tensor, TchError> {
     let flat = match observations {
         Observations::F32(values) => Tensor::f_from_slice(values)?,
         Observations::U8(pixels) => Tensor::f_from_slice(pixels)?,

@@ -1,16 +1,192 @@
-//! Actor and critic as libtorch sees them, over one flat parameter buffer.
+//! Actor and critic: the layout of their parameters in one flat buffer, the networks in libtorch and, where
+//! they are dense, in plain Rust.
 //!
-//! Owner: the algorithm. Parameters are leaf tensors that are views of [`ActorCritic::flat`], in the order of
-//! [`Layout::entries`]; optimiser, checkpoint and rollout work on the flat buffer, autograd on the views.
+//! Parameters are leaf tensors that are views of [`ActorCritic::flat`], in the order of
+//! [`Layout::entries`]; optimizer, checkpoint and rollout work on the flat buffer, autograd on the views.
+//!
+//! Invariants:
+//! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01,
+//!   critic 1, auxiliary value 1), biases 0. `impala` begins as in CleanRL's ppg_procgen.py: the weights of
+//!   each unit have a norm (dense layers 1.4, heads 0.1), directions as PyTorch's.
+//! - POLICY-2: names and shapes are those that `state_dict()` of CleanRL's networks has in PyTorch:
+//!   `critic.0.weight` and `actor.0.weight` `[out, in]` (`actor_mean.0.weight` and `actor_logstd` for
+//!   continuous actions); shared layers are `network.0.weight`.
 
 use super::distribution::Distribution;
-pub use super::layout::{Layer, Layout};
-use super::parameters::Parameters;
-use super::seam::Seam;
-use super::trunk;
+use super::parameters::{InitialValues, ParameterEntry, Parameters, initial};
+use super::trunk::{self, BackwardSplit, Trunk};
+use crate::env::{ActionSpace, Actions, Spec};
+use crate::error::TrainerError;
+use rankdeck_kernel::distribution::{Categorical, Gaussian};
+use rankdeck_kernel::isa::Isa;
+use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate, policy_gradient, surrogate, value_loss};
+use rankdeck_kernel::matrix::Matrix;
+pub use rankdeck_kernel::mlp::Layer;
+use rankdeck_kernel::mlp::{LayerActivation, Mlp};
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_types::experiment::Activation;
+use rankdeck_types::experiment::{Activation, Network, Policy};
 use tch::{Device, Kind, TchError, Tensor};
+
+/// Initial weights of dense layers (POLICY-1).
+struct WeightInit {
+    hidden: InitialValues,
+    actor: InitialValues,
+    critic: InitialValues,
+}
+
+impl WeightInit {
+    fn of(network: Network) -> WeightInit {
+        let (hidden, [actor, critic]): (_, [InitialValues; 2]) = match network {
+            Network::Impala => (InitialValues::Normed(1.4), [0.1, 0.1].map(InitialValues::Normed)),
+            _ => (InitialValues::Orthogonal(2.0_f64.sqrt()), [0.01, 1.0].map(InitialValues::Orthogonal)),
+        };
+        WeightInit { hidden, actor, critic }
+    }
+}
+
+/// The place of every parameter in the flat buffer.
+///
+/// The order of the entries: critic, actor (with `actor_logstd`), auxiliary value head; before them, when
+/// there are any, the trunk's convolutions and shared layers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layout {
+    /// Convolutions in front, for images.
+    pub(crate) trunk: Option<Trunk>,
+    /// Layers that actor and critic share, each followed by the activation.
+    pub shared: Vec<Layer>,
+    /// Layers of the critic, input first; its last one is linear.
+    pub critic: Vec<Layer>,
+    /// Layers of the actor, input first; its last one is linear: logits, or means.
+    pub actor: Vec<Layer>,
+    /// Index of `actor_logstd` in the flat buffer, for continuous actions.
+    pub log_std: Option<usize>,
+    /// A second value head next to the actor's last layer, which only PPG's auxiliary phase trains.
+    pub aux: Option<Layer>,
+    /// Between layers.
+    pub activation: Activation,
+    /// Every parameter, in order.
+    pub(crate) entries: Vec<ParameterEntry>,
+    /// Elements in all.
+    pub len: usize,
+}
+
+impl Layout {
+    /// The layout for `spec`; `aux`: with an auxiliary value head. Refused when network and observations do
+    /// not fit.
+    pub fn new(spec: &Spec, policy: &Policy, aux: bool) -> Result<Layout, TrainerError> {
+        let trunk = Trunk::new(&spec.observation_shape, policy)?;
+        let mut layout = Layout {
+            shared: Vec::new(),
+            critic: Vec::new(),
+            actor: Vec::new(),
+            log_std: None,
+            aux: None,
+            activation: if trunk.is_some() { Activation::Relu } else { policy.activation },
+            entries: Vec::new(),
+            len: 0,
+            trunk,
+        };
+        let starts = WeightInit::of(policy.network);
+        let mut inputs = spec.observation_len();
+        if let Some(trunk) = layout.trunk.clone() {
+            for (i, convolution) in trunk.convolutions.iter().enumerate() {
+                let start = trunk.start_norm(i).map_or(starts.hidden, InitialValues::Normed);
+                layout.entry(&format!("{}.weight", convolution.name), convolution.shape(), start);
+                let outputs = vec![convolution.outputs as i64];
+                layout.entry(&format!("{}.bias", convolution.name), outputs, InitialValues::Constant(0.0));
+            }
+            inputs = trunk.outputs;
+        }
+        let mut hidden: &[u32] = &policy.hidden;
+        if policy.shared || layout.trunk.is_some() {
+            let mut index = layout.trunk.as_ref().map_or(0, |trunk| trunk.next_index);
+            for width in hidden {
+                let layer =
+                    layout.linear(&format!("network.{index}"), inputs, *width as usize, starts.hidden);
+                layout.shared.push(layer);
+                // The activation takes an index too.
+                (inputs, index) = (*width as usize, index + 2);
+            }
+            hidden = &[];
+        }
+        // CleanRL's single layers are not a Sequential: their names have no index.
+        layout.critic = layout.network("critic", inputs, hidden, 1, (starts.hidden, starts.critic));
+        let actor = match spec.actions {
+            ActionSpace::Discrete { .. } => "actor",
+            ActionSpace::Continuous { .. } => "actor_mean",
+        };
+        layout.actor =
+            layout.network(actor, inputs, hidden, spec.actions.width(), (starts.hidden, starts.actor));
+        if let ActionSpace::Continuous { low, .. } = &spec.actions {
+            let shape = vec![1, low.len() as i64];
+            layout.log_std =
+                Some(layout.entry("actor_logstd", shape, InitialValues::Constant(policy.log_std)));
+        }
+        if aux {
+            let inputs = layout.actor.last().map_or(inputs, |layer| layer.inputs);
+            layout.aux = Some(layout.linear("aux_critic", inputs, 1, starts.critic));
+        }
+        Ok(layout)
+    }
+
+    fn network(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        hidden: &[u32],
+        outputs: usize,
+        (between, head): (InitialValues, InitialValues),
+    ) -> Vec<Layer> {
+        if hidden.is_empty() && !self.shared.is_empty() {
+            return vec![self.linear(name, inputs, outputs, head)];
+        }
+        let widths: Vec<usize> = std::iter::once(inputs)
+            .chain(hidden.iter().map(|width| *width as usize))
+            .chain(std::iter::once(outputs))
+            .collect();
+        let last = widths.len() - 2;
+        widths
+            .windows(2)
+            .enumerate()
+            .map(|(i, pair)| {
+                let start = if i == last { head } else { between };
+                self.linear(&format!("{name}.{}", 2 * i), pair[0], pair[1], start)
+            })
+            .collect()
+    }
+
+    fn linear(&mut self, name: &str, inputs: usize, outputs: usize, start: InitialValues) -> Layer {
+        let shape = vec![outputs as i64, inputs as i64];
+        Layer {
+            inputs,
+            outputs,
+            weight: self.entry(&format!("{name}.weight"), shape, start),
+            bias: self.entry(&format!("{name}.bias"), vec![outputs as i64], InitialValues::Constant(0.0)),
+        }
+    }
+
+    fn entry(&mut self, name: &str, shape: Vec<i64>, start: InitialValues) -> usize {
+        let (offset, len) = (self.len, shape.iter().product::<i64>() as usize);
+        self.entries.push(ParameterEntry { name: name.into(), shape, offset, len, start });
+        self.len += len;
+        offset
+    }
+
+    /// The plain-Rust passes can run it: dense layers only.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.trunk.is_none()
+    }
+
+    /// Numbers that the actor gives per observation: logits or means.
+    pub(crate) fn actor_width(&self) -> usize {
+        self.actor.last().map_or(0, |layer| layer.outputs)
+    }
+
+    /// Initial weights (POLICY-1).
+    fn initial(&self, seeds: &Seeds) -> Vec<f32> {
+        initial(&self.entries, seeds)
+    }
+}
 
 /// Actor and critic.
 pub struct ActorCritic {
@@ -18,32 +194,32 @@ pub struct ActorCritic {
     parameters: Parameters,
 }
 
-/// What the networks say about a batch of observations, with gradients.
+/// Output of the networks for a batch of observations, with gradients.
 pub struct PolicyOutput {
     /// Of the actions.
     pub distribution: Distribution,
     /// Values, `[batch]`.
     pub values: Tensor,
-    /// Values of the auxiliary head, `[batch]`, when it was asked for.
+    /// Values of the auxiliary head, `[batch]`, when it was requested.
     pub aux: Option<Tensor>,
 }
 
 /// Which parts of the networks take part, for algorithms that train them in phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pass {
+pub struct ForwardOptions {
     /// The critic reads the shared layers without changing them.
     pub detached: bool,
     /// The auxiliary head takes part.
     pub aux: bool,
 }
 
-impl Pass {
+impl ForwardOptions {
     /// Everything but the auxiliary head, nothing detached.
-    pub const PLAIN: Pass = Pass { detached: false, aux: false };
+    pub const PLAIN: ForwardOptions = ForwardOptions { detached: false, aux: false };
 }
 
 impl ActorCritic {
-    /// Freshly initialised networks on `device`.
+    /// Freshly initialized networks on `device`.
     pub fn new(layout: Layout, seeds: &Seeds, device: Device) -> Result<ActorCritic, TchError> {
         let parameters = Parameters::new(&layout.entries, &layout.initial(seeds), device)?;
         Ok(ActorCritic { layout, parameters })
@@ -75,7 +251,7 @@ impl ActorCritic {
     }
 
     /// Names and leaf tensors (shallow clones), for DDP.
-    pub fn named_parameters(&self) -> Vec<(String, Tensor)> {
+    pub(crate) fn named_parameters(&self) -> Vec<(String, Tensor)> {
         self.parameters.named()
     }
 
@@ -89,7 +265,7 @@ impl ActorCritic {
     }
 
     /// Copies all parameters to the host.
-    pub fn copy_to(&self, flat: &mut [f32]) -> Result<(), TchError> {
+    pub(crate) fn copy_to(&self, flat: &mut [f32]) -> Result<(), TchError> {
         self.parameters.copy_to(flat)
     }
 
@@ -99,17 +275,17 @@ impl ActorCritic {
     }
 
     /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels.
-    pub fn forward(&self, observations: &Tensor, pass: Pass) -> Result<PolicyOutput, TchError> {
-        self.forward_cut(observations, pass, false).map(|(output, _)| output)
+    pub fn forward(&self, observations: &Tensor, pass: ForwardOptions) -> Result<PolicyOutput, TchError> {
+        self.forward_split(observations, pass, false).map(|(output, _)| output)
     }
 
     /// The same, `cut` behind the convolutions.
-    pub fn forward_cut(
+    pub(crate) fn forward_split(
         &self,
         observations: &Tensor,
-        pass: Pass,
+        pass: ForwardOptions,
         cut: bool,
-    ) -> Result<(PolicyOutput, Option<Seam>), TchError> {
+    ) -> Result<(PolicyOutput, Option<BackwardSplit>), TchError> {
         let mut at = 0;
         let mut take = |count: usize| {
             let taken = &self.parameters.tensors()[at..at + count];
@@ -120,10 +296,10 @@ impl ActorCritic {
             Some(trunk) => trunk.forward(take(trunk.parameters()), observations)?,
             None => observations.shallow_clone(),
         };
-        let mut seam = None;
+        let mut split = None;
         if cut && self.layout.trunk.is_some() {
-            let (after, made) = Seam::cut(value)?;
-            (value, seam) = (after, Some(made));
+            let (after, made) = BackwardSplit::at(value)?;
+            (value, split) = (after, Some(made));
         }
         for _ in &self.layout.shared {
             let pair = take(2);
@@ -144,7 +320,7 @@ impl ActorCritic {
             Some(_) if pass.aux => Some(self.last(take(2), &hidden)?.f_view([-1])?),
             _ => None,
         };
-        Ok((PolicyOutput { distribution, values, aux }, seam))
+        Ok((PolicyOutput { distribution, values, aux }, split))
     }
 
     fn activate(&self, value: &Tensor) -> Result<Tensor, TchError> {
@@ -172,14 +348,285 @@ impl ActorCritic {
     }
 }
 
+/// Actor and critic in plain Rust, for acting and for learning, with everything that a batch needs on its
+/// way.
+///
+/// It reads a snapshot of the flat parameter buffer ([`DenseActorCritic::load`]), so it serves a policy that
+/// learns on a GPU as well, and adds gradients to a flat buffer in the layout's order.
+///
+/// The way of an update: `load`, `forward`, `log_probs`, then a loss writes [`DenseActorCritic::by_log_prob`]
+/// and the gradient of the values ([`DenseActorCritic::losses`] has PPO's and A2C's), then `backward`.
+pub(crate) struct DenseActorCritic {
+    shared: Option<Mlp>,
+    critic: Mlp,
+    actor: Mlp,
+    log_std: Vec<f32>,
+    log_std_at: Option<usize>,
+    categorical: Categorical,
+    gaussian: Gaussian,
+    input: Matrix,
+    log_probs: Vec<f32>,
+    /// The gradient of a loss with respect to each row's log-probability.
+    pub(crate) by_log_prob: Vec<f32>,
+    /// The gradient of a loss with respect to each row's value.
+    pub(crate) by_value: Matrix,
+    by_scores: Matrix,
+    by_shared: [Matrix; 2],
+    empty: Matrix,
+}
+
+/// A minibatch of PPO or A2C, one entry per row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms<'a> {
+    /// How log-probabilities make a loss.
+    pub(crate) gain: Gain<'a>,
+    pub advantages: &'a [f32],
+    /// What the values are compared with.
+    pub(crate) goals: Goals<'a>,
+    /// Clip range of the values.
+    pub(crate) value_clip: Option<f32>,
+    /// The distance of values from returns.
+    pub distance: Distance,
+    /// Weight of the value loss.
+    pub(crate) value_weight: f32,
+}
+
+impl DenseActorCritic {
+    /// For batches of up to `rows` rows (more are possible, and allocate); `None` where the layout has
+    /// convolutions.
+    pub(crate) fn new(layout: &Layout, rows: usize) -> Option<DenseActorCritic> {
+        if !layout.is_dense() {
+            return None;
+        }
+        let hidden = match layout.activation {
+            Activation::Tanh => LayerActivation::Tanh,
+            Activation::Relu => LayerActivation::Relu,
+        };
+        let network = |layers: &[_]| Mlp::new(layers, hidden, LayerActivation::Identity, rows);
+        let first = layout.shared.first().or(layout.actor.first()).map_or(0, |layer| layer.inputs);
+        let width = layout.actor_width();
+        let features = layout.shared.last().map_or(0, |layer| layer.outputs);
+        Some(DenseActorCritic {
+            shared: (!layout.shared.is_empty()).then(|| Mlp::new(&layout.shared, hidden, hidden, rows)),
+            critic: network(&layout.critic),
+            actor: network(&layout.actor),
+            log_std: vec![0.0; if layout.log_std.is_some() { width } else { 0 }],
+            log_std_at: layout.log_std,
+            categorical: Categorical::new(width),
+            gaussian: Gaussian::default(),
+            input: Matrix::new(rows, first),
+            log_probs: vec![0.0; rows],
+            by_log_prob: vec![0.0; rows],
+            by_value: Matrix::new(rows, 1),
+            by_scores: Matrix::new(rows, width),
+            by_shared: [Matrix::new(rows, features), Matrix::new(rows, features)],
+            empty: Matrix::new(0, 1),
+        })
+    }
+
+    /// Takes a snapshot of the flat parameter buffer.
+    pub(crate) fn load(&mut self, flat: &[f32]) {
+        self.shared.iter_mut().chain([&mut self.critic, &mut self.actor]).for_each(|part| part.load(flat));
+        if let Some(at) = self.log_std_at {
+            let len = self.log_std.len();
+            self.log_std.copy_from_slice(&flat[at..at + len]);
+        }
+    }
+
+    /// Runs both networks on `[rows][observation_len]`; [`DenseActorCritic::scores`] and
+    /// [`DenseActorCritic::values`] have the results.
+    pub(crate) fn forward(&mut self, observations: &[f32]) {
+        self.input.copy_rows(observations);
+        let seen = match &mut self.shared {
+            Some(shared) => shared.forward(&self.input),
+            None => &self.input,
+        };
+        self.critic.forward(seen);
+        self.actor.forward(seen);
+    }
+
+    /// Logits or means, `[rows][actor_width]`.
+    pub(crate) fn scores(&self) -> &Matrix {
+        self.actor.output().unwrap_or(&self.empty)
+    }
+
+    /// Values, `[rows][1]`.
+    pub(crate) fn values(&self) -> &Matrix {
+        self.critic.output().unwrap_or(&self.empty)
+    }
+
+    /// Log-probabilities of the actions of the rows that were run last, and the entropies' mean with these
+    /// shares. Gaussian actions are meant as they were sampled, before any clipping.
+    pub(crate) fn log_probs(&mut self, actions: Actions<'_>, shares: &[f32]) -> (&[f32], f64) {
+        let rows = self.input.rows();
+        self.log_probs.resize(rows, 0.0);
+        self.by_log_prob.resize(rows, 0.0);
+        let scores = self.actor.output().unwrap_or(&self.empty);
+        let entropy = match actions {
+            Actions::Discrete(actions) => {
+                self.categorical.forward(scores, actions, shares, &mut self.log_probs)
+            }
+            Actions::Continuous(actions) => {
+                self.gaussian.forward(scores, &self.log_std, actions, shares, &mut self.log_probs)
+            }
+        };
+        (&self.log_probs, entropy)
+    }
+
+    /// Losses of the rows whose log-probabilities were taken last, and their gradients. Returns the policy's
+    /// numbers (without a ratio: the loss only) and the value loss.
+    pub(crate) fn losses(&mut self, batch: Terms<'_>) -> (Surrogate, f64) {
+        let Terms { gain, advantages, goals, .. } = batch;
+        let (shares, isa) = (goals.shares, Isa::best());
+        let (log_probs, gradient) = (&self.log_probs, &mut self.by_log_prob);
+        let numbers = match gain {
+            Gain::Clipped { old_log_probs, clip } => {
+                surrogate(isa, log_probs, old_log_probs, advantages, shares, clip, gradient)
+            }
+            Gain::Plain => {
+                let loss = policy_gradient(isa, log_probs, advantages, shares, gradient);
+                Surrogate { loss, ..Surrogate::default() }
+            }
+        };
+        let values = self.critic.output().unwrap_or(&self.empty);
+        let value = value_loss(
+            values,
+            goals,
+            batch.distance,
+            batch.value_clip,
+            batch.value_weight,
+            &mut self.by_value,
+        );
+        (numbers, value)
+    }
+
+    /// Adds the gradient of a loss to `flat`, from `by_log_prob`, `by_value`, and its gradient with respect
+    /// to the mean entropy. `actions` and `shares` are those of the last [`DenseActorCritic::log_probs`].
+    pub(crate) fn backward(
+        &mut self,
+        actions: Actions<'_>,
+        shares: &[f32],
+        by_entropy: f32,
+        flat: &mut [f32],
+    ) {
+        match actions {
+            Actions::Discrete(actions) => {
+                self.categorical.backward(
+                    actions,
+                    &self.by_log_prob,
+                    shares,
+                    by_entropy,
+                    &mut self.by_scores,
+                );
+            }
+            Actions::Continuous(_) => {
+                let at = self.log_std_at.unwrap_or(flat.len());
+                let by_log_std = &mut flat[at..at + self.log_std.len()];
+                let (by_log_prob, gradient) = (&self.by_log_prob, &mut self.by_scores);
+                let log_std = &self.log_std;
+                self.gaussian.backward(log_std, by_log_prob, shares, by_entropy, gradient, by_log_std);
+            }
+        }
+        let Some(shared) = &mut self.shared else {
+            self.critic.backward(&self.input, &self.by_value, flat, None);
+            self.actor.backward(&self.input, &self.by_scores, flat, None);
+            return;
+        };
+        let [by_critic, by_actor] = &mut self.by_shared;
+        let seen = shared.output().unwrap_or(&self.input);
+        self.critic.backward(seen, &self.by_value, flat, Some(by_critic));
+        self.actor.backward(seen, &self.by_scores, flat, Some(by_actor));
+        by_critic.add(by_actor);
+        shared.backward(&self.input, by_critic, flat, None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::Spec;
+    use crate::env::{ObservationType, Spec};
     use rankdeck_types::experiment::Policy;
 
+    fn policy(hidden: &[u32]) -> Policy {
+        Policy { hidden: hidden.to_vec(), ..Policy::default() }
+    }
+
+    fn names(layout: &Layout) -> Vec<&str> {
+        layout.entries.iter().map(|entry| entry.name.as_str()).collect()
+    }
+
     #[test]
-    fn an_auxiliary_head_takes_part_only_when_asked_and_a_detached_critic_spares_the_shared_layers() {
+    fn policy_2_cleanrls_names_shapes_and_count() {
+        let layout = Layout::new(&Spec::discrete(4, 2), &policy(&[64, 64]), false).unwrap();
+        assert_eq!(layout.len, 9155);
+        assert_eq!(names(&layout)[..3], ["critic.0.weight", "critic.0.bias", "critic.2.weight"]);
+        assert_eq!(names(&layout)[6], "actor.0.weight");
+        assert_eq!(layout.entries[10].shape, [2, 64]);
+        // ppo_continuous_action.py on HalfCheetah: 17 numbers, 6 actions.
+        let actions = ActionSpace::Continuous { low: vec![-1.0; 6], high: vec![1.0; 6] };
+        let spec = Spec { actions, ..Spec::discrete(17, 1) };
+        let layout = Layout::new(&spec, &policy(&[64, 64]), false).unwrap();
+        assert_eq!(layout.len, 11_085);
+        assert_eq!(names(&layout)[11..], ["actor_mean.4.bias", "actor_logstd"]);
+        assert_eq!(layout.entries[12].shape, [1, 6]);
+        // ppo_atari.py on Breakout.
+        let spec = Spec {
+            observation_shape: vec![4, 84, 84],
+            observation_type: ObservationType::U8,
+            actions: ActionSpace::Discrete { n: 4 },
+        };
+        let nature = Policy { network: Network::Nature, ..policy(&[512]) };
+        let layout = Layout::new(&spec, &nature, false).unwrap();
+        assert_eq!(layout.len, 1_686_693);
+        assert_eq!(
+            names(&layout)[4..8],
+            ["network.4.weight", "network.4.bias", "network.7.weight", "network.7.bias"]
+        );
+        assert_eq!(names(&layout)[8..], ["critic.weight", "critic.bias", "actor.weight", "actor.bias"]);
+    }
+
+    #[test]
+    fn unsuitable_network_names_its_key() {
+        let nature = Policy { network: Network::Nature, ..policy(&[512]) };
+        let small = Spec { observation_shape: vec![4, 20, 20], ..Spec::discrete(1, 2) };
+        for (spec, policy) in [(&Spec::discrete(4, 2), &nature), (&small, &nature)] {
+            let error = Layout::new(spec, policy, false).unwrap_err();
+            assert!(error.usage && error.hint().contains("policy.network"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn policy_1_weights_are_orthogonal_and_biases_are_zero() {
+        let layout = Layout::new(&Spec::discrete(4, 2), &policy(&[64, 64]), false).unwrap();
+        let flat = layout.initial(&Seeds::new(3));
+        let check = |layer: &Layer, gain: f64| {
+            let at = |r: usize, c: usize| f64::from(flat[layer.weight + r * layer.inputs + c]);
+            let (rows, columns) = (layer.outputs, layer.inputs);
+            let count = rows.min(columns);
+            for a in 0..count {
+                for b in 0..count {
+                    let dot: f64 = if rows <= columns {
+                        (0..columns).map(|c| at(a, c) * at(b, c)).sum()
+                    } else {
+                        (0..rows).map(|r| at(r, a) * at(r, b)).sum()
+                    };
+                    let expected = if a == b { gain * gain } else { 0.0 };
+                    assert!((dot - expected).abs() < 1e-5 * gain.max(1.0), "{a} {b} {dot} {expected}");
+                }
+            }
+            assert!(flat[layer.bias..layer.bias + layer.outputs].iter().all(|b| *b == 0.0));
+        };
+        for (layers, head) in [(&layout.critic, 1.0), (&layout.actor, 0.01)] {
+            check(&layers[0], 2.0_f64.sqrt());
+            check(&layers[1], 2.0_f64.sqrt());
+            check(&layers[2], head);
+        }
+        assert_eq!(flat, layout.initial(&Seeds::new(3)));
+        assert_ne!(flat, layout.initial(&Seeds::new(4)));
+    }
+
+    #[test]
+    fn detached_critic_and_unused_aux_head_get_no_gradient() {
         let policy = Policy { shared: true, hidden: vec![8], ..Policy::default() };
         let layout = Layout::new(&Spec::discrete(4, 2), &policy, true).unwrap();
         let net = ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap();
@@ -188,13 +635,13 @@ mod tests {
             let found = net.named_parameters().into_iter().find(|(known, _)| known == name).unwrap().1.grad();
             found.defined() && found.abs().sum(Kind::Float).double_value(&[]) > 0.0
         };
-        let detached = net.forward(&observations, Pass { detached: true, aux: false }).unwrap();
+        let detached = net.forward(&observations, ForwardOptions { detached: true, aux: false }).unwrap();
         assert!(detached.aux.is_none());
         detached.values.sum(Kind::Float).backward();
         assert!(gradient("critic.weight") && !gradient("network.0.weight") && !gradient("aux_critic.weight"));
-        net.forward(&observations, Pass::PLAIN).unwrap().values.sum(Kind::Float).backward();
+        net.forward(&observations, ForwardOptions::PLAIN).unwrap().values.sum(Kind::Float).backward();
         assert!(gradient("network.0.weight") && !gradient("aux_critic.weight"));
-        net.forward(&observations, Pass { detached: false, aux: true })
+        net.forward(&observations, ForwardOptions { detached: false, aux: true })
             .unwrap()
             .aux
             .unwrap()

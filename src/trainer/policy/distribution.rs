@@ -26,19 +26,19 @@ pub enum Distribution {
 
 impl Distribution {
     /// From logits `[batch, actions]`.
-    pub fn categorical(logits: &Tensor) -> Result<Distribution, TchError> {
+    pub(crate) fn categorical(logits: &Tensor) -> Result<Distribution, TchError> {
         Ok(Distribution::Categorical(logits.f_log_softmax(-1, None::<Kind>)?))
     }
 
     /// From means `[batch, actions]` and a state-independent logarithm of the standard deviation `[1,
     /// actions]`.
-    pub fn gaussian(mean: Tensor, log_std: &Tensor) -> Result<Distribution, TchError> {
+    pub(crate) fn gaussian(mean: Tensor, log_std: &Tensor) -> Result<Distribution, TchError> {
         Ok(Distribution::Gaussian { mean, log_std: log_std.shallow_clone() })
     }
 
     /// Logarithms of the probability (density) of the actions: i64 `[batch]`, or f32 `[batch, actions]`;
     /// returns `[batch]`.
-    pub fn log_prob(&self, actions: &Tensor) -> Result<Tensor, TchError> {
+    pub(crate) fn log_prob(&self, actions: &Tensor) -> Result<Tensor, TchError> {
         match self {
             Distribution::Categorical(log_all) => {
                 log_all.f_gather(-1, &actions.f_unsqueeze(-1)?, false)?.f_squeeze_dim(-1)
@@ -64,7 +64,7 @@ impl Distribution {
     }
 
     /// KL divergence of `other` from this one, KL(self, other), `[batch]`.
-    pub fn kl(&self, other: &Distribution) -> Result<Tensor, TchError> {
+    pub(crate) fn kl(&self, other: &Distribution) -> Result<Tensor, TchError> {
         match (self, other) {
             (Distribution::Categorical(old), Distribution::Categorical(new)) => {
                 old.f_exp()?.f_mul(&old.f_sub(new)?)?.f_sum_dim_intlist(-1, false, None::<Kind>)
@@ -95,7 +95,7 @@ impl Distribution {
     }
 
     /// The inverse of [`Distribution::saved`].
-    pub fn from_saved(saved: &Tensor, continuous: bool) -> Result<Distribution, TchError> {
+    pub(crate) fn from_saved(saved: &Tensor, continuous: bool) -> Result<Distribution, TchError> {
         if !continuous {
             return Ok(Distribution::Categorical(saved.shallow_clone()));
         }
@@ -108,7 +108,7 @@ impl Distribution {
 }
 
 /// An action by its logits, and its log-probability. Draws one double; `probabilities` is scratch.
-pub fn sample_categorical(
+pub(crate) fn sample_categorical(
     logits: &[f32],
     probabilities: &mut Vec<f32>,
     random: &mut Generator,
@@ -132,7 +132,12 @@ pub fn sample_categorical(
 }
 
 /// Draws an action around `mean` into `action`; returns its log-density. Draws one normal per number.
-pub fn sample_gaussian(mean: &[f32], log_std: &[f32], random: &mut Generator, action: &mut [f32]) -> f32 {
+pub(crate) fn sample_gaussian(
+    mean: &[f32],
+    log_std: &[f32],
+    random: &mut Generator,
+    action: &mut [f32],
+) -> f32 {
     let mut log_density = 0.0;
     for ((to, mean), log_std) in action.iter_mut().zip(mean).zip(log_std) {
         *to = mean + log_std.exp() * random.normal() as f32;
@@ -144,7 +149,7 @@ pub fn sample_gaussian(mean: &[f32], log_std: &[f32], random: &mut Generator, ac
 }
 
 /// The most probable action; the first of equals.
-pub fn most_probable(logits: &[f32]) -> i64 {
+pub(crate) fn most_probable(logits: &[f32]) -> i64 {
     let best = logits
         .iter()
         .enumerate()
@@ -181,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_agree_on_what_a_normal_action_is_worth() {
+    fn gaussian_sample_density_equals_log_prob() {
         let (mean, log_std) = ([0.3_f32, -1.0], [-0.5_f32, 0.25]);
         let mut random = Seeds::new(2).generator(Purpose::Action, 0, 0);
         let mut action = [0.0_f32; 2];
@@ -198,9 +203,9 @@ mod tests {
                 &Tensor::from_slice(&log_std).view([1, 2]),
             )
             .unwrap();
-            let wanted =
+            let expected =
                 distribution.log_prob(&Tensor::from_slice(&action).view([1, 2])).unwrap().double_value(&[0]);
-            assert!(close(f64::from(log_density), wanted), "{log_density} {wanted}");
+            assert!(close(f64::from(log_density), expected), "{log_density} {expected}");
         }
         for i in 0..2 {
             let mean_seen = sum[i] / f64::from(n);

@@ -1,17 +1,12 @@
 //! SAC's networks: an actor with a squashed Gaussian, two critics, and the critics' targets.
 //!
-//! Owner: SAC. Names, shapes and formulae are those of CleanRL's sac_continuous_action.py (`Actor`,
-//! `SoftQNetwork`), initial weights PyTorch's defaults.
-//!
 //! Invariants:
 //! - SACNET-1: an action is `tanh(u) * scale + bias` within the environment's bounds, for `u` drawn from the
 //!   actor's Gaussian; its log-probability has the change of variables in it (Haarnoja et al. 2018, appendix
 //!   C).
 //! - The logarithm of the deviation stays within -5 and 2.
 
-use super::layout::{ParameterEntry, initial};
-use super::parameters::Parameters;
-use super::q_layout;
+use super::parameters::{self, ParameterEntry, Parameters, initial};
 use super::q_network::dense;
 use crate::env::{ActionSpace, Spec};
 use crate::error::TrainerError;
@@ -33,13 +28,13 @@ pub struct SacLayout {
     /// Numbers of an action.
     pub actions: usize,
     /// The actor: hidden layers, means, logarithms of deviations.
-    pub actor: Vec<ParameterEntry>,
+    pub(crate) actor: Vec<ParameterEntry>,
     /// Both critics, one after the other.
-    pub critics: Vec<ParameterEntry>,
+    pub(crate) critics: Vec<ParameterEntry>,
     /// Half the width of each action's range.
     pub scale: Vec<f32>,
     /// The middle of each action's range.
-    pub bias: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
 }
 
 impl SacLayout {
@@ -47,25 +42,25 @@ impl SacLayout {
     pub fn new(spec: &Spec, policy: &Policy) -> Result<SacLayout, TrainerError> {
         let ActionSpace::Continuous { low, high } = &spec.actions else {
             return Err(TrainerError::usage(
-                "algorithm sac needs continuous actions, and this environment's are discrete",
+                "algorithm sac needs continuous actions, but this environment has discrete ones",
                 "set learn.algorithm = \"dqn\", or choose another env.id",
             ));
         };
         if low.iter().chain(high).any(|bound| !bound.is_finite()) {
             return Err(TrainerError::usage(
-                "algorithm sac needs actions between finite bounds",
+                "algorithm sac needs actions with finite bounds",
                 "choose another env.id, or wrap the environment so that its actions are bounded",
             ));
         }
         if policy.network != Network::Mlp {
             return Err(TrainerError::usage(
-                "algorithm sac has fully connected networks only",
+                "algorithm sac supports fully connected networks only",
                 "set policy.network = \"mlp\", which takes observations of any shape",
             ));
         }
         if policy.hidden.is_empty() {
             return Err(TrainerError::usage(
-                "algorithm sac needs a hidden layer at least",
+                "algorithm sac needs at least one hidden layer",
                 "set policy.hidden, such as [256, 256]",
             ));
         }
@@ -76,12 +71,12 @@ impl SacLayout {
             let mut total = list.iter().map(|entry| entry.len).sum();
             for (i, width) in policy.hidden.iter().enumerate() {
                 let shape = vec![i64::from(*width), inputs as i64];
-                q_layout::pair(list, &mut total, &format!("{prefix}fc{}", i + 1), shape, inputs);
+                parameters::pair(list, &mut total, &format!("{prefix}fc{}", i + 1), shape, inputs);
                 inputs = *width as usize;
             }
             for (name, outputs) in heads {
                 let shape = vec![*outputs as i64, inputs as i64];
-                q_layout::pair(list, &mut total, &format!("{prefix}{name}"), shape, inputs);
+                parameters::pair(list, &mut total, &format!("{prefix}{name}"), shape, inputs);
             }
         };
         chain(0, "actor.", observation, &[("fc_mean".into(), actions), ("fc_logstd".into(), actions)]);
@@ -115,16 +110,16 @@ pub struct SacNetworks {
 }
 
 /// Actions drawn by the actor.
-pub struct ActionSample {
+pub(crate) struct ActionSample {
     /// `[rows, actions]`, as the environment takes them.
     pub actions: Tensor,
     /// Their log-probabilities, `[rows]`.
-    pub log_probs: Tensor,
+    pub(crate) log_probs: Tensor,
 }
 
 impl SacNetworks {
-    /// Freshly initialised, targets equal to the critics.
-    pub fn new(layout: SacLayout, seeds: &Seeds, device: Device) -> Result<SacNetworks, TchError> {
+    /// Freshly initialized, targets equal to the critics.
+    pub(crate) fn new(layout: SacLayout, seeds: &Seeds, device: Device) -> Result<SacNetworks, TchError> {
         // One stream for all: the critics differ from each other and from the actor.
         let all: Vec<ParameterEntry> = layout.actor.iter().chain(&layout.critics).cloned().collect();
         let flat = initial(&all, seeds);
@@ -144,7 +139,7 @@ impl SacNetworks {
     }
 
     /// Where everything is.
-    pub fn layout(&self) -> &SacLayout {
+    pub(crate) fn layout(&self) -> &SacLayout {
         &self.layout
     }
 
@@ -168,7 +163,7 @@ impl SacNetworks {
 
     /// Draws actions with the given standard normal numbers `[rows, actions]`; gradients flow through both
     /// results.
-    pub fn draw(&self, observations: &Tensor, noise: &Tensor) -> Result<ActionSample, TchError> {
+    pub(crate) fn draw(&self, observations: &Tensor, noise: &Tensor) -> Result<ActionSample, TchError> {
         let (mean, log_std) = self.gaussian(observations)?;
         let u = mean.f_add(&log_std.f_exp()?.f_mul(noise)?)?;
         let squashed = u.f_tanh()?;
@@ -186,13 +181,13 @@ impl SacNetworks {
     }
 
     /// The most probable `u`, squashed: what evaluations do.
-    pub fn greedy(&self, observations: &Tensor) -> Result<Tensor, TchError> {
+    pub(crate) fn greedy(&self, observations: &Tensor) -> Result<Tensor, TchError> {
         let (mean, _) = self.gaussian(observations)?;
         mean.f_tanh()?.f_mul(&self.scale)?.f_add(&self.bias)
     }
 
-    /// What the two networks in `parameters` (critics or targets) say, each `[rows]`.
-    pub fn values(
+    /// Values of the two networks in `parameters` (critics or targets), each `[rows]`.
+    pub(crate) fn values(
         &self,
         parameters: &[Tensor],
         observations: &Tensor,
@@ -253,13 +248,13 @@ mod tests {
 
     /// SACNET-1: the density of the squashed action, against the change of variables done numerically.
     #[test]
-    fn log_probabilities_are_those_of_the_squashed_action() {
+    fn log_probability_includes_the_squashing() {
         let networks = networks();
         let observations = Tensor::from_slice(&[0.5f32, -0.2, 1.0]).view([1, 3]);
         let (mean, log_std) = networks.gaussian(&observations).unwrap();
         for noise in [[0.0f32, 0.0], [1.0, -0.5], [-1.5, 0.7]] {
             let drawn = networks.draw(&observations, &Tensor::from_slice(&noise).view([1, 2])).unwrap();
-            let mut wanted = 0.0;
+            let mut expected = 0.0;
             for i in 0..2_i64 {
                 let (m, s) = (mean.double_value(&[0, i]), log_std.double_value(&[0, i]).exp());
                 let scale = f64::from(networks.layout.scale[i as usize]);
@@ -271,15 +266,15 @@ mod tests {
                     |u: f64| (-0.5 * ((u - m) / s).powi(2)).exp() / (s * (2.0 * std::f64::consts::PI).sqrt());
                 let h = 1e-4 * scale;
                 let slope = (inverse(action + h) - inverse(action - h)) / (2.0 * h);
-                wanted += (density(inverse(action)) * slope).ln();
+                expected += (density(inverse(action)) * slope).ln();
             }
             let got = drawn.log_probs.double_value(&[0]);
-            assert!((got - wanted).abs() < 1e-3, "{got} {wanted}");
+            assert!((got - expected).abs() < 1e-3, "{got} {expected}");
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_key() {
+    fn unsuitable_settings_name_their_key() {
         let unbounded = ActionSpace::Continuous { low: vec![f32::NEG_INFINITY], high: vec![1.0] };
         for (spec, policy, key) in [
             (Spec::discrete(3, 2), policy(), "learn.algorithm"),

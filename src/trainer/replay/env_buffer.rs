@@ -1,11 +1,11 @@
 //! One environment's transitions in the order in which they happened: a ring of frames and a ring of steps.
 //!
-//! Owner: [`super::Replay`]. Frames and steps are numbered from 0 and never renumbered; `number % length` is
-//! the slot. An observation is named by the number of its newest frame and consists of that and the `stack -
-//! 1` frames before it. A step's next observation comes one frame later, or, when it is not the old one moved
-//! on by a frame, `stack` frames later.
+//! Frames and steps are numbered from 0 and never renumbered; `number % length` is the slot. An observation
+//! is named by the number of its newest frame and consists of that and the `stack - 1` frames before it. A
+//! step's next observation comes one frame later, or, when it is not the old one moved on by a frame, `stack`
+//! frames later.
 
-use super::{ReplayBatch, Shape};
+use super::{ReplayBatch, ReplayShape};
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) enum StepEnd {
     Truncated = 2,
 }
 
-/// Bits of an end, and the bit that says that the next observation was stored with all its frames.
+/// Bits of an end, and the bit for a next observation that was stored with all its frames.
 const END: u8 = 3;
 const WHOLE: u8 = 4;
 
@@ -44,7 +44,7 @@ pub(super) struct EnvBuffer {
 
 impl EnvBuffer {
     /// Room for `steps` transitions.
-    pub(super) fn new(shape: &Shape, steps: usize) -> EnvBuffer {
+    pub(super) fn new(shape: &ReplayShape, steps: usize) -> EnvBuffer {
         EnvBuffer {
             frames: vec![0; shape.env_frames() * shape.frame_bytes()],
             next_frame: 0,
@@ -67,13 +67,13 @@ impl EnvBuffer {
         (step % self.seen.len().max(1) as u64) as usize
     }
 
-    fn frame(&self, number: u64, shape: &Shape) -> &[u8] {
+    fn frame(&self, number: u64, shape: &ReplayShape) -> &[u8] {
         let (count, bytes) = (shape.env_frames() as u64, shape.frame_bytes());
         let place = (number % count) as usize * bytes;
         &self.frames[place..place + bytes]
     }
 
-    fn push(&mut self, frame: &[u8], shape: &Shape) {
+    fn push(&mut self, frame: &[u8], shape: &ReplayShape) {
         let (count, bytes) = (shape.env_frames() as u64, shape.frame_bytes());
         let place = (self.next_frame % count) as usize * bytes;
         self.frames[place..place + bytes].copy_from_slice(frame);
@@ -87,7 +87,7 @@ impl EnvBuffer {
 
     /// Whether `observation` is the one of frame `number`, from frame `from` of the stack on, with the stored
     /// frames `shift` later.
-    fn equal(&self, number: u64, observation: &[u8], shift: usize, shape: &Shape) -> bool {
+    fn equal(&self, number: u64, observation: &[u8], shift: usize, shape: &ReplayShape) -> bool {
         let bytes = shape.frame_bytes();
         let stored = (0..shape.stack).map(|i| number + 1 + i as u64 - shape.stack as u64).skip(shift);
         stored
@@ -97,7 +97,7 @@ impl EnvBuffer {
 
     /// Stores an observation that follows `before`, if any; returns its number and whether all its frames
     /// were stored.
-    fn store(&mut self, observation: &[u8], before: Option<u64>, shape: &Shape) -> (u64, bool) {
+    fn store(&mut self, observation: &[u8], before: Option<u64>, shape: &ReplayShape) -> (u64, bool) {
         let bytes = shape.frame_bytes();
         let moved_on = before
             .is_some_and(|before| before + 1 == self.next_frame && self.equal(before, observation, 1, shape));
@@ -110,7 +110,7 @@ impl EnvBuffer {
 
     /// Continues with what the environment shows now. If that is not what it showed last, the stored episode
     /// was cut.
-    pub(super) fn begin(&mut self, observation: &[u8], shape: &Shape) {
+    pub(super) fn start(&mut self, observation: &[u8], shape: &ReplayShape) {
         if self.current.is_some_and(|current| self.equal(current, observation, 0, shape)) {
             return;
         }
@@ -129,7 +129,7 @@ impl EnvBuffer {
         reward: f32,
         end: StepEnd,
         next: &[u8],
-        shape: &Shape,
+        shape: &ReplayShape,
     ) {
         let Some(seen) = self.current else { return };
         if self.len() == self.seen.len() {
@@ -150,14 +150,14 @@ impl EnvBuffer {
         if whole {
             self.flags[place] |= WHOLE;
         }
-        // After an end, the next observation comes with `begin`.
+        // After an end, the next observation comes with `first_slot`.
         self.current = (end == StepEnd::None).then_some(number);
     }
 
     /// Appends transition `index` (0 is the oldest) to the batch.
-    pub(super) fn read(&self, index: usize, shape: &Shape, batch: &mut ReplayBatch) {
+    pub(super) fn read(&self, index: usize, shape: &ReplayShape, batch: &mut ReplayBatch) {
         let first = self.first + index as u64;
-        let begin = self.place(first);
+        let first_slot = self.place(first);
         let (mut step, mut sum, mut discount) = (first, 0.0, 1.0);
         let last = loop {
             let place = self.place(step);
@@ -175,12 +175,14 @@ impl EnvBuffer {
         batch.rewards.push(sum);
         batch.discounts.push(discount);
         if shape.action == 0 {
-            batch.choices.push(i64::from(self.choices[begin]));
+            batch.choices.push(i64::from(self.choices[first_slot]));
         } else {
-            batch.actions.extend_from_slice(&self.actions[begin * shape.action..(begin + 1) * shape.action]);
+            batch
+                .actions
+                .extend_from_slice(&self.actions[first_slot * shape.action..(first_slot + 1) * shape.action]);
         }
         let distance = if self.flags[last] & WHOLE == 0 { 1 } else { shape.stack as u64 };
-        let (now, next) = (self.seen[begin], self.seen[last] + distance);
+        let (now, next) = (self.seen[first_slot], self.seen[last] + distance);
         if shape.element == 1 {
             self.append(now, shape, &mut batch.pixels.now, |to, frame| to.extend_from_slice(frame));
             self.append(next, shape, &mut batch.pixels.next, |to, frame| to.extend_from_slice(frame));
@@ -190,7 +192,13 @@ impl EnvBuffer {
         }
     }
 
-    fn append<T>(&self, number: u64, shape: &Shape, to: &mut Vec<T>, append: impl Fn(&mut Vec<T>, &[u8])) {
+    fn append<T>(
+        &self,
+        number: u64,
+        shape: &ReplayShape,
+        to: &mut Vec<T>,
+        append: impl Fn(&mut Vec<T>, &[u8]),
+    ) {
         for i in 0..shape.stack as u64 {
             append(to, self.frame(number + 1 + i - shape.stack as u64, shape));
         }

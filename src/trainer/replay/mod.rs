@@ -1,8 +1,8 @@
 //! Experience replay: one rank's transitions, sampled evenly, with n-step returns.
 //!
-//! Owner: the rank. Replay never enters a collective: every rank fills and samples its own, and only
-//! decisions about it (is there enough to begin?) are made together. All memory is taken at the start
-//! ([`Shape::bytes`]); a new transition replaces the oldest of its environment.
+//! Replay never enters a collective: every rank fills and samples its own, and only decisions about it (is
+//! there enough to begin?) are made together. All memory is taken at the start ([`ReplayShape::bytes`]); a new
+//! transition replaces the oldest of its environment.
 //!
 //! Invariants:
 //! - REPLAY-1: every observation is stored once, images as bytes; of stacked frames only the newest one.
@@ -20,23 +20,25 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-pub use shard::{
-    In, Out, ReplayMark, ShardError, load, replace_shard, save, shard_path, unfinished_of, write_shard,
+pub use shard::ReplayMark;
+pub(crate) use shard::{
+    ShardError, ShardReader, ShardWriter, load, replace_shard, save, shard_of, shard_path, unfinished_of,
+    write_shard,
 };
 
-use super::env::{ActionSpace, Actions, ObservationType, Observations, Spec, StepOutcome};
+use crate::env::{ActionSpace, Actions, ObservationType, Observations, Spec, StepOutcome};
 use env_buffer::EnvBuffer;
 use rankdeck_kernel::numpy_random::Generator;
 
 /// Sizes of a rank's replay.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shape {
+pub(crate) struct ReplayShape {
     /// Environments of this rank.
     pub envs: usize,
     /// Transitions of this rank, all environments together.
-    pub capacity: usize,
+    pub(crate) capacity: usize,
     /// Bytes of one element of an observation: 1 or 4.
-    pub element: usize,
+    pub(crate) element: usize,
     /// Elements of one frame.
     pub frame: usize,
     /// Frames of one observation, newest last.
@@ -49,14 +51,14 @@ pub struct Shape {
     pub gamma: f32,
 }
 
-impl Shape {
+impl ReplayShape {
     /// For environments of this kind. Images `[stack, height, width]` are taken apart into frames.
-    pub fn new(spec: &Spec, envs: usize, capacity: usize, n_step: usize, gamma: f64) -> Shape {
+    pub(crate) fn new(spec: &Spec, envs: usize, capacity: usize, n_step: usize, gamma: f64) -> ReplayShape {
         let stack = match (spec.observation_type, spec.observation_shape.as_slice()) {
             (ObservationType::U8, [stack, _, _]) => (*stack).max(1),
             _ => 1,
         };
-        Shape {
+        ReplayShape {
             envs,
             capacity,
             element: match spec.observation_type {
@@ -97,7 +99,7 @@ impl Shape {
     }
 
     /// The memory of replay on this rank, in bytes; all of it is allocated at the start.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let frames = self.env_frames() as u64 * self.frame_bytes() as u64;
         let action = 4 * self.action.max(1) as u64;
         self.envs as u64 * (frames + self.env_capacity() as u64 * (8 + 4 + 1 + action))
@@ -122,7 +124,7 @@ pub struct ReplayBatch {
     pub discounts: Vec<f32>,
 }
 
-/// Observations, and those that the bootstrap looks at.
+/// Observations, and those that the bootstrap uses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pair<T> {
     /// The observations.
@@ -134,13 +136,13 @@ pub struct Pair<T> {
 /// One rank's replay.
 #[derive(Debug)]
 pub struct Replay {
-    shape: Shape,
+    shape: ReplayShape,
     buffers: Vec<EnvBuffer>,
 }
 
 impl Replay {
-    /// Takes all memory. Call [`Replay::begin`] before the first [`Replay::add`].
-    pub fn new(shape: Shape) -> Replay {
+    /// Takes all memory. Call [`Replay::start`] before the first [`Replay::add`].
+    pub(crate) fn new(shape: ReplayShape) -> Replay {
         Replay {
             buffers: (0..shape.envs).map(|env| EnvBuffer::new(&shape, shape.capacity_of(env))).collect(),
             shape,
@@ -148,7 +150,7 @@ impl Replay {
     }
 
     /// Its sizes.
-    pub fn shape(&self) -> &Shape {
+    pub(crate) fn shape(&self) -> &ReplayShape {
         &self.shape
     }
 
@@ -164,12 +166,12 @@ impl Replay {
 
     /// Continues with what the environments show now. In a resumed run, an episode continues where its
     /// environment shows what it showed last, and is cut elsewhere.
-    pub fn begin(&mut self, observations: Observations<'_>) {
+    pub fn start(&mut self, observations: Observations<'_>) {
         let Replay { shape, buffers } = self;
         let mut row = Vec::new();
         for (i, buffer) in buffers.iter_mut().enumerate() {
             bytes_of(observations, i, shape, &mut row);
-            buffer.begin(&row, shape);
+            buffer.start(&row, shape);
         }
     }
 
@@ -181,7 +183,7 @@ impl Replay {
         for (i, buffer) in buffers.iter_mut().enumerate() {
             if !outcome.valid[i] {
                 bytes_of(now, i, shape, &mut row);
-                buffer.begin(&row, shape);
+                buffer.start(&row, shape);
                 continue;
             }
             let done = outcome.done(i);
@@ -202,7 +204,7 @@ impl Replay {
             buffer.add(action, outcome.rewards[i], end, &row, shape);
             if done {
                 bytes_of(now, i, shape, &mut row);
-                buffer.begin(&row, shape);
+                buffer.start(&row, shape);
             }
         }
     }
@@ -236,7 +238,7 @@ impl ReplayBatch {
         match self.numbers.now.is_empty() {
             true => format!("; the batch has rewards up to {rewards:e}"),
             false => format!(
-                "; the batch has rewards up to {rewards:e}, observations up to {:e}",
+                "; largest reward {rewards:e}, largest observation {:e}",
                 most(&self.numbers.now).max(most(&self.numbers.next))
             ),
         }
@@ -258,7 +260,7 @@ impl ReplayBatch {
 }
 
 /// Row `i` as bytes.
-fn bytes_of(observations: Observations<'_>, i: usize, shape: &Shape, row: &mut Vec<u8>) {
+fn bytes_of(observations: Observations<'_>, i: usize, shape: &ReplayShape, row: &mut Vec<u8>) {
     let len = shape.stack * shape.frame;
     row.clear();
     match observations {

@@ -1,14 +1,14 @@
 //! Replay in checkpoints: one file per rank, replaced as a whole.
 //!
-//! Owner: the rank. Format: the magic, the length of a JSON head, the head (sizes and what the file belongs
-//! to), the used part of every environment's arrays as little-endian numbers, and a checksum of everything
-//! before it. Invariants:
-//! - SHARD-1: a file under its final name is complete: it is written beside it, flushed to disk, and renamed.
+//! Format: the magic, the length of a JSON head, the head (sizes and what the file belongs to), the used part
+//! of every environment's arrays as little-endian numbers, and a checksum of everything before it.
+//! Invariants:
+//! - SHARD-1: a file under its final name is complete: it is written to a temporary file, flushed to disk, and renamed.
 //! - SHARD-2: nothing in a file is trusted: sizes must be those that this run expects, and numbers must fit
-//!   each other, before anything is used. Memory never exceeds [`Shape::bytes`], whatever the file says.
+//!   each other, before anything is used. Memory never exceeds [`ReplayShape::bytes`], whatever the file contains.
 
 use super::env_buffer::EnvBuffer;
-use super::{Replay, Shape};
+use super::{Replay, ReplayShape};
 use crate::error::TrainerError;
 use crate::inject::{self, SavePoint};
 use serde::de::DeserializeOwned;
@@ -49,7 +49,7 @@ impl std::fmt::Display for ReplayMark {
 
 /// Why a shard cannot be written or read.
 #[derive(Debug, thiserror::Error)]
-pub enum ShardError {
+pub(crate) enum ShardError {
     /// The file system refused.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -59,7 +59,7 @@ pub enum ShardError {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct ShardHeader {
     version: u32,
     mark: ReplayMark,
     capacity: usize,
@@ -78,10 +78,10 @@ struct BufferHead {
     next: u64,
 }
 
-/// FNV-1a over 8-byte words, so that it costs little beside the disk.
-struct Sum(u64);
+/// FNV-1a over 8-byte words, so that it is cheap compared with the disk.
+struct ShardChecksum(u64);
 
-impl Sum {
+impl ShardChecksum {
     fn add(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -92,14 +92,14 @@ impl Sum {
 }
 
 /// What goes into a shard, and its checksum.
-pub struct Out<W: Write> {
+pub(crate) struct ShardWriter<W: Write> {
     to: W,
-    sum: Sum,
+    sum: ShardChecksum,
 }
 
-impl<W: Write> Out<W> {
+impl<W: Write> ShardWriter<W> {
     /// Writes them.
-    pub fn bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.sum.add(bytes);
         self.to.write_all(bytes)
     }
@@ -110,50 +110,50 @@ impl<W: Write> Out<W> {
 }
 
 /// What comes out of a shard, and its checksum.
-pub struct In<R: Read> {
+pub(crate) struct ShardReader<R: Read> {
     from: R,
-    sum: Sum,
+    sum: ShardChecksum,
 }
 
-impl<R: Read> In<R> {
+impl<R: Read> ShardReader<R> {
     /// From the beginning.
-    pub fn new(from: R) -> In<R> {
-        In { from, sum: Sum(0) }
+    pub(crate) fn new(from: R) -> ShardReader<R> {
+        ShardReader { from, sum: ShardChecksum(0) }
     }
 
     /// The checksum of what was read.
-    pub fn sum(&self) -> u64 {
+    pub(crate) fn sum(&self) -> u64 {
         self.sum.0
     }
 
     /// What follows, past the checksum.
-    pub fn rest(&mut self) -> &mut R {
+    pub(crate) fn rest(&mut self) -> &mut R {
         &mut self.from
     }
 
     /// Reads as many.
-    pub fn bytes(&mut self, bytes: &mut [u8]) -> std::io::Result<()> {
+    pub(crate) fn bytes(&mut self, bytes: &mut [u8]) -> std::io::Result<()> {
         self.from.read_exact(bytes)?;
         self.sum.add(bytes);
         Ok(())
     }
 
     /// Reads the head of a file that begins so; `what` it would hold.
-    pub fn head<H: DeserializeOwned>(&mut self, magic: [u8; 8], what: &str) -> Result<H, ShardError> {
+    pub(crate) fn head<H: DeserializeOwned>(&mut self, magic: [u8; 8], what: &str) -> Result<H, ShardError> {
         let wrong = |text: String| Err(ShardError::Content(text));
         let mut word = [0; 8];
         self.bytes(&mut word)?;
         if word != magic {
-            return wrong(format!("it holds no {what}"));
+            return wrong(format!("it does not contain {what}"));
         }
         self.bytes(&mut word)?;
         let length = u64::from_le_bytes(word);
         if length > HEAD_MAX {
-            return wrong("its head is too long".into());
+            return wrong("its header is too long".into());
         }
         let mut head = vec![0; length as usize];
         self.bytes(&mut head)?;
-        serde_json::from_slice(&head).or_else(|error| wrong(format!("its head cannot be read: {error}")))
+        serde_json::from_slice(&head).or_else(|error| wrong(format!("cannot read its header: {error}")))
     }
 
     fn numbers<const N: usize>(
@@ -171,14 +171,14 @@ impl<R: Read> In<R> {
 }
 
 /// Writes `replay` to `path`. `moved` gets the bytes of environments written so far and of all.
-pub fn save(
+pub(crate) fn save(
     replay: &Replay,
     mark: &ReplayMark,
     path: &Path,
     moved: &mut dyn FnMut(u64, u64),
 ) -> Result<(), ShardError> {
     let shape = replay.shape();
-    let head = Head {
+    let head = ShardHeader {
         version: VERSION,
         mark: mark.clone(),
         capacity: shape.capacity,
@@ -225,15 +225,15 @@ pub fn save(
 
 /// Writes a file that is complete under its name (SHARD-1): what `fill` puts into it, and the checksum of
 /// that.
-pub fn write_shard(
+pub(crate) fn write_shard(
     path: &Path,
-    fill: impl FnOnce(&mut Out<BufWriter<&File>>) -> Result<(), ShardError>,
+    fill: impl FnOnce(&mut ShardWriter<BufWriter<&File>>) -> Result<(), ShardError>,
 ) -> Result<(), ShardError> {
-    let beside = path.with_extension(UNFINISHED);
+    let temporary = path.with_extension(UNFINISHED);
     let written = || -> Result<(), ShardError> {
         inject::saving(SavePoint::BetweenFiles)?;
-        let file = File::create(&beside)?;
-        let mut out = Out { to: BufWriter::with_capacity(1 << 20, &file), sum: Sum(0) };
+        let file = File::create(&temporary)?;
+        let mut out = ShardWriter { to: BufWriter::with_capacity(1 << 20, &file), sum: ShardChecksum(0) };
         fill(&mut out)?;
         inject::saving(SavePoint::FirstBytes)?;
         let sum = out.sum.0;
@@ -243,28 +243,34 @@ pub fn write_shard(
         inject::saving(SavePoint::BeforeSync)?;
         file.sync_all()?;
         inject::saving(SavePoint::BeforeRename)?;
-        Ok(std::fs::rename(&beside, path)?)
+        Ok(std::fs::rename(&temporary, path)?)
     };
     written().inspect_err(|_| {
         // An incomplete file is useless.
-        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::remove_file(&temporary);
     })
 }
 
 /// This rank's file of a checkpoint: `replay-RANK.ITERATION.shard`.
-pub fn shard_path(folder: &Path, mark: &ReplayMark) -> PathBuf {
+pub(crate) fn shard_path(folder: &Path, mark: &ReplayMark) -> PathBuf {
     folder.join(format!("replay-{}.{}.shard", mark.rank, mark.train_iter))
 }
 
+/// The rank and the iteration whose file has this name, if it is one.
+pub(crate) fn shard_of(name: &str) -> Option<(u32, u64)> {
+    let (rank, iteration) = name.strip_prefix("replay-")?.strip_suffix(".shard")?.split_once('.')?;
+    Some((rank.parse().ok()?, iteration.parse().ok()?))
+}
+
 /// The rank whose unfinished file has this name, if it is one.
-pub fn unfinished_of(name: &str) -> Option<u32> {
+pub(crate) fn unfinished_of(name: &str) -> Option<u32> {
     let own = name.strip_prefix("replay-")?.strip_suffix(UNFINISHED)?;
     own.split_once('.')?.0.parse().ok()
 }
 
 /// Replaces this rank's files but that of iteration `keep` by the one that `save` writes: until the
 /// checkpoint is complete, the one before it keeps its own.
-pub fn replace_shard(
+pub(crate) fn replace_shard(
     folder: &Path,
     mark: &ReplayMark,
     keep: Option<u64>,
@@ -277,13 +283,13 @@ pub fn replace_shard(
         save(&path)
     })
     .map_err(|error| {
-        let told = TrainerError::failure(
+        let reported = TrainerError::failure(
             format!("rank {} cannot write {}: {error}", mark.rank, path.display()),
-            "make room there, or set checkpoint.replay = false",
+            "free disk space there, or set checkpoint.replay = false",
         );
         match &error {
-            ShardError::Io(error) => told.of_io(error),
-            ShardError::Content(_) => told,
+            ShardError::Io(error) => reported.with_io_kind(error),
+            ShardError::Content(_) => reported,
         }
     })
 }
@@ -304,24 +310,25 @@ fn remove_old(folder: &Path, mark: &ReplayMark, keep: Option<u64>) -> std::io::R
 }
 
 /// Slots of steps and of frames that hold something.
-fn used(shape: &Shape, capacity: usize, (next, next_frame): (u64, u64)) -> (usize, usize) {
+fn used(shape: &ReplayShape, capacity: usize, (next, next_frame): (u64, u64)) -> (usize, usize) {
     (next.min(capacity as u64) as usize, next_frame.min(shape.env_frames() as u64) as usize)
 }
 
 /// Reads what [`save`] wrote, for exactly this mark and these sizes.
-pub fn load(shape: &Shape, mark: &ReplayMark, path: &Path) -> Result<Replay, ShardError> {
+pub(crate) fn load(shape: &ReplayShape, mark: &ReplayMark, path: &Path) -> Result<Replay, ShardError> {
     let wrong = |text: &str| ShardError::Content(text.to_owned());
-    let mut from = In { from: BufReader::with_capacity(1 << 20, File::open(path)?), sum: Sum(0) };
-    let head: Head = from.head(*MAGIC, "replay")?;
+    let mut from =
+        ShardReader { from: BufReader::with_capacity(1 << 20, File::open(path)?), sum: ShardChecksum(0) };
+    let head: ShardHeader = from.head(*MAGIC, "replay")?;
     if head.version != VERSION {
         return Err(wrong(&format!("version {} is not {VERSION}", head.version)));
     }
     if head.mark != *mark {
-        return Err(wrong(&format!("it is of {}, and this is {mark}", head.mark)));
+        return Err(wrong(&format!("it belongs to {}, not to {mark}", head.mark)));
     }
     let sizes = (head.capacity, head.element, head.frame, head.stack, head.action, head.buffers.len());
     if sizes != (shape.capacity, shape.element, shape.frame, shape.stack, shape.action, shape.envs) {
-        return Err(wrong("its sizes are others than this run's"));
+        return Err(wrong("its sizes differ from this run's"));
     }
     let mut replay = Replay::new(shape.clone());
     for (buffer, head) in replay.buffers.iter_mut().zip(&head.buffers) {
@@ -336,23 +343,23 @@ pub fn load(shape: &Shape, mark: &ReplayMark, path: &Path) -> Result<Replay, Sha
         from.numbers(choices.len().min(steps), |i, bytes| choices[i] = i32::from_le_bytes(bytes))?;
         from.numbers(steps * shape.action, |i, bytes| actions[i] = f32::from_le_bytes(bytes))?;
         if !consistent(buffer, shape) {
-            return Err(wrong("its numbers do not fit each other"));
+            return Err(wrong("its contents are inconsistent"));
         }
     }
     let sum = from.sum.0;
     let mut stored = [0; 8];
     from.from.read_exact(&mut stored)?;
     if u64::from_le_bytes(stored) != sum {
-        return Err(wrong("its checksum is wrong"));
+        return Err(wrong("checksum mismatch"));
     }
     if from.from.read(&mut [0])? != 0 {
-        return Err(wrong("it goes on after its end"));
+        return Err(wrong("trailing data"));
     }
     Ok(replay)
 }
 
 /// Every number names something that is there.
-fn consistent(buffer: &EnvBuffer, shape: &Shape) -> bool {
+fn consistent(buffer: &EnvBuffer, shape: &ReplayShape) -> bool {
     let oldest = buffer.next_frame.saturating_sub(shape.env_frames() as u64) + shape.stack as u64 - 1;
     let there = |number: u64| (oldest..buffer.next_frame).contains(&number);
     buffer.first <= buffer.next

@@ -21,8 +21,8 @@ struct Line {
 impl Line {
     fn new(capacity: usize, n_step: usize) -> Line {
         let spec = spec(&[1], ObservationType::F32);
-        let mut replay = Replay::new(Shape::new(&spec, 1, capacity, n_step, GAMMA));
-        replay.begin(Observations::F32(&[0.0]));
+        let mut replay = Replay::new(ReplayShape::new(&spec, 1, capacity, n_step, GAMMA));
+        replay.start(Observations::F32(&[0.0]));
         Line { replay, spec }
     }
 
@@ -54,7 +54,7 @@ impl Line {
 
 /// REPLAY-2 on a chain of four steps, n = 3: pitfall 4.27 of the references.
 #[test]
-fn n_step_returns_of_a_chain_that_terminates() {
+fn n_step_returns_stop_at_termination() {
     let mut line = Line::new(100, 3);
     for i in 0..4 {
         line.step(i, 1.0 + i as f32, 10.0 + i as f32, (i == 3).then_some((true, 0.5)));
@@ -67,7 +67,7 @@ fn n_step_returns_of_a_chain_that_terminates() {
 }
 
 #[test]
-fn a_time_limit_goes_on_with_the_true_last_observation_and_as_many_powers_of_gamma_as_rewards() {
+fn n_step_truncation_bootstraps_from_final_observation() {
     let mut line = Line::new(100, 3);
     for i in 0..4 {
         line.step(i, 1.0, 10.0 + i as f32, (i == 3).then_some((false, 0.5)));
@@ -83,7 +83,7 @@ fn a_time_limit_goes_on_with_the_true_last_observation_and_as_many_powers_of_gam
 }
 
 #[test]
-fn the_newest_steps_bootstrap_from_the_newest_observation_until_more_is_known() {
+fn newest_steps_bootstrap_from_newest_observation() {
     let mut line = Line::new(100, 3);
     line.step(0, 1.0, 10.0, None);
     line.step(1, 1.0, 11.0, None);
@@ -96,22 +96,22 @@ fn the_newest_steps_bootstrap_from_the_newest_observation_until_more_is_known() 
 /// The ring against the plainest form there is: a list of transitions, oldest thrown out; many episodes, n =
 /// 1 to 4.
 #[test]
-fn a_full_ring_holds_the_newest_transitions() {
+fn full_ring_holds_newest_transitions() {
     for n_step in 1..=4 {
         let mut line = Line::new(64, n_step);
         let mut random = Seeds::new(3).generator(Purpose::Env, 0, n_step as u64);
-        let mut wanted: Vec<(f32, i64, f32, Option<bool>, f32)> = Vec::new();
+        let mut expected: Vec<(f32, i64, f32, Option<bool>, f32)> = Vec::new();
         let (mut now, mut length) = (0.0_f32, 0);
         for i in 0..1000_i64 {
             let (next, reward) = (random.next_f64() as f32, random.next_f64() as f32);
             length += 1;
             // At least eight steps per episode: what the spare frames are meant for.
             let end = (length >= 8 && random.below(10) == 0).then(|| random.below(2) == 0);
-            wanted.push((now, i, reward, end, next));
+            expected.push((now, i, reward, end, next));
             let reset = random.next_f64() as f32;
             line.step(i, reward, next, end.map(|terminated| (terminated, reset)));
             (now, length) = if end.is_some() { (reset, 0) } else { (next, length) };
-            let kept = &wanted[wanted.len().saturating_sub(64)..];
+            let kept = &expected[expected.len().saturating_sub(64)..];
             assert_eq!(line.replay.len(), kept.len());
             let index = random.below(kept.len() as u64) as usize;
             let (mut sum, mut discount, mut last) = (0.0, 1.0, kept[index]);
@@ -147,19 +147,19 @@ fn episodes_of_one_step_keep_what_fits() {
 }
 
 /// REPLAY-1: two environments with stacks of frames, against the stacks themselves. Resets fill the stack
-/// with the first frame; now and then an environment shows something that is no continuation at all.
+/// with the first frame; now and then an environment shows something unrelated.
 #[test]
-fn stacked_frames_come_back_as_they_were_seen() {
+fn stacked_frames_round_trip() {
     let spec = spec(&[4, 2, 3], ObservationType::U8);
-    let shape = Shape::new(&spec, 2, 100, 2, GAMMA);
+    let shape = ReplayShape::new(&spec, 2, 100, 2, GAMMA);
     assert_eq!((shape.stack, shape.frame, shape.element), (4, 6, 1));
     let mut replay = Replay::new(shape.clone());
     let mut random = Seeds::new(1).generator(Purpose::Env, 0, 0);
     let mut frame = || (0..6).map(|_| random.next_u64() as u8).collect::<Vec<u8>>();
     let mut stacks: [Vec<u8>; 2] = std::array::from_fn(|_| frame().repeat(4));
     let joined = |stacks: &[Vec<u8>; 2]| stacks.concat();
-    replay.begin(Observations::U8(&joined(&stacks)));
-    let mut wanted: [Vec<(Vec<u8>, Vec<u8>)>; 2] = [Vec::new(), Vec::new()];
+    replay.start(Observations::U8(&joined(&stacks)));
+    let mut expected: [Vec<(Vec<u8>, Vec<u8>)>; 2] = [Vec::new(), Vec::new()];
     let mut lengths = [0, 0];
     for i in 0..400 {
         let mut outcome = StepOutcome::new(&spec, 2);
@@ -171,7 +171,7 @@ fn stacked_frames_come_back_as_they_were_seen() {
             if i % 97 == 50 {
                 next = (0..4).flat_map(|_| frame()).collect();
             }
-            wanted[env].push((before, next.clone()));
+            expected[env].push((before, next.clone()));
             finals.extend_from_slice(&next);
             stacks[env] = next;
             if lengths[env] == 32 + 7 * env {
@@ -184,8 +184,8 @@ fn stacked_frames_come_back_as_they_were_seen() {
         replay.add(Actions::Discrete(&[i, i]), &outcome, Observations::U8(&joined(&stacks)));
     }
     assert_eq!(replay.len(), 100);
-    for (buffer, wanted) in replay.buffers.iter().zip(&wanted) {
-        let kept = &wanted[wanted.len() - buffer.len()..];
+    for (buffer, expected) in replay.buffers.iter().zip(&expected) {
+        let kept = &expected[expected.len() - buffer.len()..];
         for (index, (before, _)) in kept.iter().enumerate() {
             let mut batch = ReplayBatch::default();
             buffer.read(index, &shape, &mut batch);
@@ -200,7 +200,7 @@ fn stacked_frames_come_back_as_they_were_seen() {
 }
 
 #[test]
-fn dummy_steps_are_not_stored_and_cut_nothing_together() {
+fn dummy_steps_are_not_stored() {
     let mut line = Line::new(10, 3);
     line.step(0, 1.0, 1.0, None);
     let mut outcome = StepOutcome::new(&line.spec, 1);
@@ -216,8 +216,8 @@ fn dummy_steps_are_not_stored_and_cut_nothing_together() {
 #[test]
 fn sampling_is_even_and_repeatable() {
     let spec = spec(&[1], ObservationType::F32);
-    let mut replay = Replay::new(Shape::new(&spec, 3, 30, 1, GAMMA));
-    replay.begin(Observations::F32(&[0.0; 3]));
+    let mut replay = Replay::new(ReplayShape::new(&spec, 3, 30, 1, GAMMA));
+    replay.start(Observations::F32(&[0.0; 3]));
     let outcome = StepOutcome::new(&spec, 3);
     for i in 0..25 {
         replay.add(Actions::Discrete(&[3 * i, 3 * i + 1, 3 * i + 2]), &outcome, Observations::F32(&[0.0; 3]));
@@ -250,27 +250,27 @@ fn filled() -> Line {
 }
 
 #[test]
-fn a_shard_gives_back_what_was_saved_and_what_follows_is_alike() {
+fn restored_shard_continues_bit_exactly() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("replay-0.shard");
     let mut line = filled();
     save(&line.replay, &mark(), &path, &mut |_, _| ()).unwrap();
     save(&line.replay, &mark(), &path, &mut |_, _| ()).unwrap();
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
     let mut copy =
         Line { replay: load(&line.replay.shape, &mark(), &path).unwrap(), spec: line.spec.clone() };
     assert_eq!(copy.replay.buffers, line.replay.buffers);
     for line in [&mut line, &mut copy] {
-        // The environment shows what it showed last: the episode goes on.
-        line.replay.begin(Observations::F32(&[33.0]));
+        // The environment shows its latest observation: the episode continues.
+        line.replay.start(Observations::F32(&[33.0]));
         line.step(1, 1.0, 2.0, None);
     }
     assert_eq!(copy.replay.buffers, line.replay.buffers);
     assert_eq!(copy.row(18), (32.0, 32, 32.0 + 0.5, 0.25, 2.0));
-    // It was made anew instead: cut, and the value of what it showed last still counts.
+    // It was recreated instead: the episode is cut, and the value of its latest observation still counts.
     let mut other =
         Line { replay: load(&line.replay.shape, &mark(), &path).unwrap(), spec: line.spec.clone() };
-    other.replay.begin(Observations::F32(&[0.25]));
+    other.replay.start(Observations::F32(&[0.25]));
     other.step(1, 1.0, 2.0, None);
     assert_eq!(other.row(18), (32.0, 32, 32.0, 0.5, 33.0));
     assert_eq!(other.row(19), (0.25, 1, 1.0, 0.5, 2.0));
@@ -278,7 +278,7 @@ fn a_shard_gives_back_what_was_saved_and_what_follows_is_alike() {
 
 /// SHARD-2.
 #[test]
-fn a_shard_that_is_damaged_or_of_another_run_is_refused() {
+fn damaged_or_foreign_shard_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("replay-0.shard");
     let line = filled();
@@ -292,7 +292,7 @@ fn a_shard_that_is_damaged_or_of_another_run_is_refused() {
     ] {
         assert!(load(shape, &other, &path).is_err());
     }
-    assert!(load(&Shape { capacity: 21, ..shape.clone() }, &mark(), &path).is_err());
+    assert!(load(&ReplayShape { capacity: 21, ..shape.clone() }, &mark(), &path).is_err());
     assert!(load(shape, &mark(), &folder.path().join("missing")).is_err());
     for cut in (0..bytes.len()).step_by(7) {
         std::fs::write(&path, &bytes[..cut]).unwrap();

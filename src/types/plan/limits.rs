@@ -1,28 +1,29 @@
-//! What of an experiment the built-in trainer cannot do or would pass over, with the key to change.
+//! Checks an experiment for what the built-in trainer does not support or would ignore, and for sizes that
+//! the ranks cannot share; splits the sizes. Each error has the key to change.
 //!
-//! The console asks before anything starts, and every rank before it waits for others: by the same function.
-//! Where only the environment itself can tell (its spaces), the ranks find it.
+//! The console calls it before anything starts, and every rank before it waits for others. Checks that need
+//! the environment itself (its spaces) run in the ranks.
 
-use super::PlanError;
+use super::{PlanError, PlannedSize};
 use crate::experiment::{BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, Network, Policy, Precision};
-use crate::learn::Learn;
+use crate::learn::{Learn, NormAdv};
 
 /// Environments of [`BUILTIN_ENVS`] whose actions are continuous.
 const CONTINUOUS: [&str; 2] = ["Pendulum-v1", "MountainCarContinuous-v0"];
 
-/// Everything that cannot work, whatever the number of ranks. None for a program of the user's.
+/// Returns all errors that do not depend on the number of ranks; none for a program of the user.
 pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
     let (Some(learn), Some(env)) = (&experiment.learn, &experiment.env) else { return Vec::new() };
     if !experiment.launch.command.is_empty() {
         return Vec::new();
     }
     let mut found = environment(env, learn, &experiment.policy);
-    found.extend(idle(experiment, env, learn));
+    found.extend(unused_keys(experiment, env, learn));
     found.extend(never_learns(experiment, learn));
     found
 }
 
-/// What is known of an environment by its id.
+/// Checks that need only the id of the environment.
 fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
     let mut found = Vec::new();
     let id = env.id.as_str();
@@ -31,40 +32,40 @@ fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
     if (builtin || env.looks_atari()) && matches!(learn, Learn::Sac(_)) && !continuous {
         found.push(PlanError::new(
             "learn.algorithm",
-            format!("`sac` needs continuous actions, and those of `{id}` are discrete"),
+            format!("`sac` needs continuous actions; `{id}` has discrete actions"),
             "set `learn.algorithm = \"dqn\"`, or choose another `env.id`",
         ));
     }
     if builtin && matches!(learn, Learn::Dqn(_)) && continuous {
         found.push(PlanError::new(
             "learn.algorithm",
-            format!("`dqn` needs discrete actions, and those of `{id}` are continuous"),
+            format!("`dqn` needs discrete actions; `{id}` has continuous actions"),
             "set `learn.algorithm = \"sac\"`, or choose another `env.id`",
         ));
     }
     let images = policy.network != Network::Mlp;
     if images && (builtin || matches!(learn, Learn::Sac(_))) {
         let why = match builtin {
-            true => format!("`{id}` shows numbers"),
-            false => "`sac` has fully connected networks only".to_owned(),
+            true => format!("`{id}` has flat observations"),
+            false => "`sac` supports only fully connected networks".to_owned(),
         };
         found.push(PlanError::new(
             "policy.network",
-            format!("`policy.network` is for images, and {why}"),
+            format!("`policy.network` needs images: {why}"),
             "set `policy.network = \"mlp\"`",
         ));
     }
     found
 }
 
-/// Keys that were set and would be passed over.
-fn idle(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
+/// Reports keys that are set and have no effect.
+fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
     let Experiment { policy, collect, distributed, checkpoint, .. } = experiment;
     let name = learn.name();
     let off_policy = learn.on_policy().is_none();
     let dense = policy.network == Network::Mlp;
-    let of = |others: &str| format!("`{name}` does not use it; {others} do");
-    let for_images = || "it is for networks of images, and `policy.network` is `mlp`".to_owned();
+    let of = |others: &str| format!("only {others} use it, not `{name}`");
+    let for_images = || "it applies to networks for images, but `policy.network` is `mlp`".to_owned();
     let builtin = env.worker != EnvWorker::Python && BUILTIN_ENVS.contains(&env.id.as_str());
     let rows: [(bool, &str, String); 16] = [
         (off_policy && collect.normalise_observations, "collect.normalise_observations", of(ON)),
@@ -72,17 +73,17 @@ fn idle(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
         (
             !collect.normalise_observations && collect.clip_observations != 10.0,
             "collect.clip_observations",
-            "it bounds normalised observations, and `collect.normalise_observations` is false".into(),
+            "`collect.normalise_observations` is false".into(),
         ),
         (
             !collect.normalise_rewards && collect.clip_rewards != 10.0,
             "collect.clip_rewards",
-            "it bounds normalised rewards, and `collect.normalise_rewards` is false".into(),
+            "`collect.normalise_rewards` is false".into(),
         ),
         (
             distributed.data_parallel > 1 && !matches!(learn, Learn::Dqn(_)),
             "distributed.data_parallel",
-            format!("`{name}` does not use it; `dqn` does"),
+            format!("only `dqn` uses it, not `{name}`"),
         ),
         (off_policy && policy.shared, "policy.shared", of(ON)),
         (off_policy && policy.log_std != 0.0, "policy.log_std", of(ON)),
@@ -94,7 +95,7 @@ fn idle(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
         (
             !off_policy && builtin && collect.double_buffer,
             "collect.double_buffer",
-            format!("`{}` is computed in the trainer; `env.worker = \"python\"` takes Gymnasium's", env.id),
+            format!("`{}` runs in the trainer; `env.worker = \"python\"` uses Gymnasium's", env.id),
         ),
         (
             !off_policy && !matches!(learn, Learn::Ppg(_)) && checkpoint.replay,
@@ -104,7 +105,7 @@ fn idle(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
         (
             env.worker_threads.is_some() && !env.looks_atari(),
             "env.worker_threads",
-            format!("it is for the emulators of Atari games, and `{}` is not one", env.id),
+            format!("it applies to Atari games, and `{}` is not one", env.id),
         ),
         (
             policy.kernel == Kernel::Native
@@ -112,20 +113,20 @@ fn idle(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
                     || distributed.data_parallel > 1
                     || matches!(learn, Learn::Sac(_) | Learn::Ppg(_))),
             "policy.kernel",
-            "the hand-written passes are for fully connected networks of `ppo`, `a2c` and `dqn` on the CPU"
-                .into(),
+            "the native kernel supports fully connected networks of `ppo`, `a2c` and `dqn` on the CPU".into(),
         ),
     ];
-    let idle = rows.into_iter().filter(|(set, ..)| *set);
-    idle.map(|(_, key, why)| {
-        PlanError::new(key, format!("`{key}` would change nothing: {why}"), format!("remove `{key}`"))
-    })
-    .collect()
+    let unused = rows.into_iter().filter(|(set, ..)| *set);
+    unused
+        .map(|(_, key, why)| {
+            PlanError::new(key, format!("`{key}` has no effect: {why}"), format!("remove `{key}`"))
+        })
+        .collect()
 }
 
 const ON: &str = "`ppo`, `ppg` and `a2c`";
 
-/// A run that is over before it learns.
+/// Reports a run that ends before it learns.
 fn never_learns(experiment: &Experiment, learn: &Learn) -> Option<PlanError> {
     let starts = match learn {
         Learn::Dqn(dqn) => dqn.learning_starts,
@@ -136,12 +137,167 @@ fn never_learns(experiment: &Experiment, learn: &Learn) -> Option<PlanError> {
     (total > 0 && starts >= total).then(|| {
         PlanError::new(
             "learn.learning_starts",
-            format!(
-                "the run would not learn: it ends after {total} steps, and learning begins after {starts}"
-            ),
+            format!("the run ends after {total} steps, before learning starts at {starts}"),
             "lower `learn.learning_starts`, or raise `run.total_steps`",
         )
     })
+}
+
+/// Sizes before they are split.
+struct GlobalSizes {
+    envs: u64,
+    steps: u64,
+    minibatches: u64,
+}
+
+fn global(experiment: &Experiment) -> Option<(GlobalSizes, &Learn)> {
+    if !experiment.launch.command.is_empty() {
+        return None;
+    }
+    let learn = experiment.learn.as_ref()?;
+    let envs = u64::from(experiment.env.as_ref()?.num_envs);
+    let (steps, minibatches) = (u64::from(experiment.collect.num_steps), u64::from(learn.num_minibatches()));
+    Some((GlobalSizes { envs, steps, minibatches }, learn))
+}
+
+fn size_error(error: String, hint: String, key: &str) -> Option<PlanError> {
+    Some(PlanError::new(key, error, hint))
+}
+
+/// Returns the multiples of `world` below and above `size`, for hints.
+fn multiples(size: u64, world: u64) -> String {
+    let (below, above) = (size / world * world, (size / world + 1) * world);
+    if below == 0 { format!("{above}") } else { format!("{below} or {above}") }
+}
+
+/// Returns the first size that `world` ranks cannot share (PLAN-2).
+pub fn size_problem(experiment: &Experiment, world: u64) -> Option<PlanError> {
+    let (GlobalSizes { envs, steps, .. }, learn) = global(experiment)?;
+    let world = world.max(1);
+    if envs == 0 || !envs.is_multiple_of(world) {
+        return size_error(
+            format!("cannot split {envs} environments evenly across {world} ranks"),
+            format!("set `env.num_envs` to a multiple of {world}, such as {}", multiples(envs, world)),
+            "env.num_envs",
+        );
+    }
+    let local_envs = envs / world;
+    if experiment.collect.double_buffer && !local_envs.is_multiple_of(2) {
+        let whole = 2 * world;
+        return size_error(
+            format!("cannot split the {local_envs} environments of each rank into two halves"),
+            format!("set `env.num_envs` to a multiple of {whole}, such as {}", multiples(envs, whole)),
+            "env.num_envs",
+        );
+    }
+    let own = match learn {
+        Learn::Dqn(dqn) => replay_problem(u64::from(dqn.batch_size), dqn.buffer_size, local_envs, world),
+        Learn::Sac(sac) => replay_problem(u64::from(sac.batch_size), sac.buffer_size, local_envs, world),
+        Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => rollout_problem(experiment, learn, local_envs),
+    };
+    if own.is_some() {
+        return own;
+    }
+    let (batch, total) = (envs * steps, experiment.run.total_steps);
+    if total > 0 && total < batch {
+        return size_error(
+            format!("`run.total_steps = {total}` is less than one rollout of {batch} steps over all ranks"),
+            format!("set `run.total_steps` to {batch} or more, or shorten `collect.num_steps`"),
+            "run.total_steps",
+        );
+    }
+    None
+}
+
+fn rollout_problem(experiment: &Experiment, learn: &Learn, local_envs: u64) -> Option<PlanError> {
+    let local = local_envs * u64::from(experiment.collect.num_steps);
+    let minibatches = u64::from(learn.num_minibatches());
+    if minibatches == 0 || !local.is_multiple_of(minibatches) {
+        return size_error(
+            format!("cannot split each rank's rollout of {local} transitions into {minibatches} minibatches"),
+            format!(
+                "set `learn.num_minibatches` to a divisor of {local}, such as {}",
+                divisor(local, minibatches)
+            ),
+            "learn.num_minibatches",
+        );
+    }
+    // A minibatch is larger over all ranks, but a world of one must be able to resume it.
+    if learn.norm_adv() != NormAdv::Off && local / minibatches < 2 {
+        return size_error(
+            "each rank's minibatch has 1 transition, too few to normalize advantages".into(),
+            "set a smaller `learn.num_minibatches`, or `learn.norm_adv = false`".into(),
+            "learn.num_minibatches",
+        );
+    }
+    if let Learn::Ppg(ppg) = learn {
+        let units = u64::from(ppg.policy_iterations) * local_envs;
+        let minibatches = u64::from(ppg.aux_num_minibatches);
+        if minibatches == 0 || !units.is_multiple_of(minibatches) {
+            return size_error(
+                format!(
+                    "cannot split the {units} rollouts of single environments per rank and policy phase into \
+                     {minibatches} minibatches"
+                ),
+                format!(
+                    "set `learn.aux_num_minibatches` to a divisor of {units}, such as {}",
+                    divisor(units, minibatches)
+                ),
+                "learn.aux_num_minibatches",
+            );
+        }
+    }
+    None
+}
+
+fn divisor(of: u64, at_most: u64) -> u64 {
+    (1..=at_most.min(of)).rev().find(|count| of.is_multiple_of(*count)).unwrap_or(1)
+}
+
+fn replay_problem(batch: u64, buffer: u64, local_envs: u64, world: u64) -> Option<PlanError> {
+    if batch == 0 || !batch.is_multiple_of(world) {
+        return size_error(
+            format!("cannot split a batch of {batch} transitions evenly across {world} ranks"),
+            format!("set `learn.batch_size` to a multiple of {world}, such as {}", multiples(batch, world)),
+            "learn.batch_size",
+        );
+    }
+    let (rows, capacity) = (batch / world, buffer / world);
+    let least = rows.max(local_envs);
+    if capacity < least {
+        return size_error(
+            format!(
+                "`learn.buffer_size = {buffer}` holds {capacity} transitions per rank, fewer than a batch of {rows} or one \
+                 step of {local_envs} environments"
+            ),
+            format!("set `learn.buffer_size` to {} or more", least * world),
+            "learn.buffer_size",
+        );
+    }
+    None
+}
+
+/// Returns the sizes per rank.
+pub(super) fn sizes(experiment: &Experiment, world: u64) -> Vec<PlannedSize> {
+    let Some((GlobalSizes { envs, steps, minibatches }, learn)) = global(experiment) else {
+        return Vec::new();
+    };
+    let collected = envs * steps;
+    let split =
+        |name: &str, global: u64| PlannedSize { name: name.to_owned(), local: global / world, global };
+    let mut sizes = vec![split("num_envs", envs)];
+    sizes.extend(match learn {
+        Learn::Dqn(dqn) => [split("collected", collected), split("batch", u64::from(dqn.batch_size))],
+        Learn::Sac(sac) => [split("collected", collected), split("batch", u64::from(sac.batch_size))],
+        Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => {
+            [split("batch", collected), split("minibatch", collected / minibatches)]
+        }
+    });
+    let iterations = experiment.run.total_steps / collected;
+    if iterations > 0 {
+        sizes.push(PlannedSize { name: "iterations".into(), local: iterations, global: iterations });
+    }
+    sizes
 }
 
 #[cfg(test)]
@@ -160,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_rank_would_refuse_is_refused_before() {
+    fn unsupported_combination_names_its_key() {
         for (id, algorithm, rest, key) in [
             ("CartPole-v1", "sac", "", "learn.algorithm"),
             ("PongNoFrameskip-v4", "sac", "", "learn.algorithm"),
@@ -174,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_would_be_passed_over_are_refused() {
+    fn key_without_effect_is_rejected() {
         for (algorithm, table, setting) in [
             ("dqn", "collect", "normalise_observations = true"),
             ("dqn", "collect", "normalise_rewards = true"),
@@ -205,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_work_is_let_through() {
+    fn supported_combination_is_accepted() {
         for (id, algorithm, rest) in [
             ("CartPole-v1", "dqn", "[policy]\nkernel = 'native'\n"),
             ("Pendulum-v1", "sac", "[checkpoint]\nreplay = true\n"),
@@ -222,6 +378,44 @@ mod tests {
             ),
         ] {
             assert!(keys(id, algorithm, rest).is_empty(), "{id} {algorithm} {rest}");
+        }
+    }
+
+    fn size_key(algorithm: &str, envs: u32, rest: &str, world: u64) -> Option<String> {
+        let text = format!(
+            "[run]\nname = 'x'\ntotal_steps = 5000000\n[env]\nid = 'CartPole-v1'\nnum_envs = {envs}\n\
+             [learn]\nalgorithm = '{algorithm}'\n{rest}"
+        );
+        let found = size_problem(&toml::from_str(&text).unwrap(), world);
+        assert!(found.iter().all(|one| !one.cause.error.is_empty() && !one.cause.hint.is_empty()));
+        found.map(|one| one.key)
+    }
+
+    #[test]
+    fn indivisible_batch_replay_and_aux_sizes_name_their_key() {
+        for (algorithm, envs, rest, world, expected) in [
+            ("dqn", 3, "batch_size = 20", 3, Some("learn.batch_size")),
+            ("dqn", 3, "batch_size = 21", 3, None),
+            ("sac", 3, "", 3, Some("learn.batch_size")),
+            ("sac", 4, "", 4, None),
+            ("dqn", 2, "batch_size = 32\nbuffer_size = 10", 2, Some("learn.buffer_size")),
+            ("dqn", 64, "batch_size = 2\nbuffer_size = 63", 1, Some("learn.buffer_size")),
+            (
+                "ppg",
+                4,
+                "policy_iterations = 3\naux_num_minibatches = 4",
+                2,
+                Some("learn.aux_num_minibatches"),
+            ),
+            ("ppg", 4, "policy_iterations = 2\naux_num_minibatches = 4", 2, None),
+            ("ppo", 6, "[collect]\ndouble_buffer = true", 2, Some("env.num_envs")),
+            ("ppo", 8, "[collect]\ndouble_buffer = true", 2, None),
+        ] {
+            assert_eq!(
+                size_key(algorithm, envs, rest, world).as_deref(),
+                expected,
+                "{algorithm} {rest} on {world}"
+            );
         }
     }
 }

@@ -1,17 +1,16 @@
-//! docs/JSON.md: its examples are lines of a run that this test makes, its reasons are those of the code.
-//! What differs from
-//! run to run (times, ports, pids, paths, loads) has a fixed value in the examples. `UPDATE_EXPECTED=1`
-//! writes them anew.
+//! docs/json.md: its examples are lines of a run that this test makes, its reasons are those of the code.
+//! Values that differ from run to run (times, ports, pids, paths, loads) are fixed in the examples.
 
-use super::pretty::pretty;
-use super::{between, read, repository};
+use super::{check_current, read, repository, table};
 use crate::support::{Bench, rankdeck};
 use rankdeck_core::reason;
+use rankdeck_core::report::{Report, ReportBody};
+use rankdeck_types::ids::{Generation, RunId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// One line, as it was written and as it was read.
+/// One line, as written and as parsed.
 struct Line {
     text: String,
     value: Value,
@@ -26,9 +25,8 @@ fn lines(bench: &Bench, args: &[&str], code: i32) -> Vec<Line> {
     stdout.lines().map(read).collect()
 }
 
-/// What the examples come from: a run in which rank 1 kills itself and a second generation finishes, a
-/// preflight, and the list of runs afterwards.
-fn recorded(bench: &Bench) -> Vec<Line> {
+/// Lines of a preflight, of a run in which rank 1 kills itself and a second generation finishes, and of `ps`.
+fn record_run(bench: &Bench) -> Vec<Line> {
     let program = repository().join("tests/console/documents/recorded.py");
     let command = ["python3", "-u", program.to_str().unwrap()];
     let experiment = bench.write(
@@ -52,8 +50,8 @@ fn recorded(bench: &Bench) -> Vec<Line> {
     all
 }
 
-/// The line of each kind that is shown.
-fn shown(kind: &str, value: &Value) -> bool {
+/// Whether a line becomes the example of its kind.
+fn is_example(kind: &str, value: &Value) -> bool {
     match kind {
         "host" => value["node_rank"] == 1 && value["state"] == "ready",
         "rank" => value["state"] == "killed",
@@ -68,8 +66,8 @@ fn shown(kind: &str, value: &Value) -> bool {
     }
 }
 
-/// What differs from run to run, by the name of its field.
-fn fixed(name: &str) -> Option<Value> {
+/// The fixed value of a field that differs from run to run.
+fn fixed_value(name: &str) -> Option<Value> {
     Some(match name {
         "time" => json!(1_767_268_800.5),
         "pid" => json!(4711),
@@ -84,15 +82,15 @@ fn fixed(name: &str) -> Option<Value> {
         "in_s" => json!(2.0),
         "bound_s" => json!(0.0005),
         "stop_ms" => json!(140),
-        // The state of a process that dies: seen before its end, or after it.
-        "os" => json!("gone (X), cpu 2 %"),
+        // The state of a dying process depends on the time of the sample.
+        "os" => json!("gone (X), cpu 2%"),
         "others" => json!([{"ranks": [0], "text": "sleeping"}]),
         _ => return None,
     })
 }
 
-/// Names of runs and paths in a text. The name of a run ends with the second in which it was made.
-fn neutral(text: &str, folder: &Path) -> String {
+/// A text with fixed names of runs and paths.
+fn without_names(text: &str, folder: &Path) -> String {
     let text = text.replace(&folder.display().to_string(), "/home/alice/rankdeck");
     let mut parts = text.split("example-2");
     let mut out = parts.next().unwrap_or("").to_string();
@@ -103,46 +101,108 @@ fn neutral(text: &str, folder: &Path) -> String {
     out
 }
 
-/// Numbers in front of a unit, and behind `pid`, `port` and the like: moments of this machine.
-fn steady(text: &str) -> String {
+/// A text with fixed numbers before units, and after `pid`, `port` and the like.
+fn without_measurements(text: &str) -> String {
     if let Some((rank, rest)) = text.split_once(": pid ") {
         let state = rest.split_once(" is ").map_or(rest, |(pid, _)| pid);
         if state.bytes().all(|byte| byte.is_ascii_digit()) {
-            return format!("{rank}: pid 4711 is gone (X), cpu 2 %");
+            return format!("{rank}: pid 4711 is gone (X), cpu 2%");
         }
     }
     let words: Vec<&str> = text.split(' ').collect();
     let mut out: Vec<String> = Vec::new();
     for (i, word) in words.iter().enumerate() {
-        let bare = word.trim_end_matches([',', ';', ':', ')']);
+        let bare = word.trim_end_matches([',', ';', ':', ')', '%']);
         let end = &word[bare.len()..];
         let number = !bare.is_empty() && bare.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let unit = words.get(i + 1).map_or("", |next| next.trim_end_matches([',', ';', ':', ')', '.']));
         let before = if i > 0 { words[i - 1] } else { "" };
-        let moment = ["s", "ms", "%", "MB", "MiB", "GB", "GiB", "core", "cores", "GPUs"].contains(&unit);
+        let moment = end.starts_with('%')
+            || ["s", "ms", "%", "MB", "MiB", "GB", "GiB", "core", "cores", "GPUs"].contains(&unit);
         let name = ["pid", "port", "process"].contains(&before.trim_start_matches('('));
         out.push(if number && (moment || name) { format!("2{end}") } else { (*word).to_string() });
     }
     out.join(" ")
 }
 
-fn normalised(name: &str, value: &Value, folder: &Path) -> Value {
+fn normalized(name: &str, value: &Value, folder: &Path) -> Value {
     if !value.is_null()
-        && let Some(fixed) = fixed(name)
+        && let Some(value) = fixed_value(name)
     {
-        return fixed;
+        return value;
     }
     match value {
-        Value::String(text) => Value::String(steady(&neutral(text, folder))),
-        Value::Array(items) => items.iter().map(|item| normalised(name, item, folder)).collect(),
+        Value::String(text) => Value::String(without_measurements(&without_names(text, folder))),
+        Value::Array(items) => items.iter().map(|item| normalized(name, item, folder)).collect(),
         Value::Object(fields) => Value::Object(
-            fields.iter().map(|(name, value)| (name.clone(), normalised(name, value, folder))).collect(),
+            fields.iter().map(|(name, value)| (name.clone(), normalized(name, value, folder))).collect(),
         ),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 
-/// The document with the examples of this run: each stands below the heading of its kind.
+/// Values up to this length stay on one line of an example.
+const LINE: usize = 100;
+
+/// `value`, with the fields of objects in the order of the line that it was read from.
+fn pretty(value: &Value, line: &str) -> String {
+    let mut out = String::new();
+    write_pretty(&mut out, value, line, 0);
+    out
+}
+
+fn fields<'a>(value: &'a Value, line: &str) -> Vec<(&'a String, &'a Value)> {
+    let mut fields: Vec<_> = value.as_object().into_iter().flatten().collect();
+    fields.sort_by_key(|(name, _)| line.find(&format!("\"{name}\":")));
+    fields
+}
+
+fn compact(value: &Value, line: &str) -> String {
+    match value {
+        Value::Object(_) => {
+            let parts = fields(value, line)
+                .into_iter()
+                .map(|(name, value)| format!("\"{name}\": {}", compact(value, line)));
+            format!("{{{}}}", parts.collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(|item| compact(item, line)).collect::<Vec<_>>().join(", "))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
+}
+
+fn write_pretty(out: &mut String, value: &Value, line: &str, depth: usize) {
+    let short = compact(value, line);
+    let (open, close, parts): (char, char, Vec<(String, &Value)>) = match value {
+        Value::Object(_) if depth == 0 || short.len() > LINE => {
+            let parts = fields(value, line).into_iter();
+            ('{', '}', parts.map(|(name, value)| (format!("\"{name}\": "), value)).collect())
+        }
+        Value::Array(items) if short.len() > LINE => {
+            ('[', ']', items.iter().map(|item| (String::new(), item)).collect())
+        }
+        _ => return out.push_str(&short),
+    };
+    let indent = "  ".repeat(depth + 1);
+    out.push(open);
+    for (i, (name, value)) in parts.iter().enumerate() {
+        out.push_str(if i == 0 { "\n" } else { ",\n" });
+        out.push_str(&indent);
+        out.push_str(name);
+        write_pretty(out, value, line, depth + 1);
+    }
+    out.push('\n');
+    out.push_str(&"  ".repeat(depth));
+    out.push(close);
+}
+
+/// A line that the run does not produce.
+fn report(body: ReportBody) -> Report {
+    Report { run: RunId("example-20260101-120000".into()), generation: Generation(0), time: 1.5, body }
+}
+
+/// The document with the examples of this run, each below the heading of its kind.
 fn with_examples(text: &str, examples: &BTreeMap<String, String>) -> String {
     let (mut out, mut section, mut inside, mut seen) = (Vec::new(), String::new(), false, Vec::new());
     for line in text.lines() {
@@ -165,38 +225,34 @@ fn with_examples(text: &str, examples: &BTreeMap<String, String>) -> String {
         }
     }
     let mut missing = examples.keys().filter(|kind| !seen.contains(kind));
-    assert_eq!(missing.next(), None, "a kind without an example in docs/JSON.md");
+    assert_eq!(missing.next(), None, "a kind without an example in docs/json.md");
     out.join("\n") + "\n"
 }
 
-/// The list of reasons, by verdict.
+/// The reasons by verdict and by when `on_stuck` acts.
 fn reasons() -> String {
-    let mut by_verdict: Vec<((&str, &str), Vec<String>)> = Vec::new();
-    for row in reason::reasons() {
-        let verdict = (row.kind.name(), row.policy.name());
-        let name = format!("`{}`", row.name);
-        match by_verdict.iter_mut().find(|(known, _)| *known == verdict) {
-            Some((_, names)) => names.push(name),
-            None => by_verdict.push((verdict, vec![name])),
+    let mut rows: Vec<[String; 3]> = Vec::new();
+    for row in reason::all_reasons() {
+        let (verdict, policy) = (format!("`{}`", row.kind.name()), row.policy.name().to_owned());
+        match rows.iter_mut().find(|[known, _, when]| (known, when) == (&verdict, &policy)) {
+            Some([_, names, _]) => *names += &format!(", `{}`", row.name),
+            None => rows.push([verdict, format!("`{}`", row.name), policy]),
         }
     }
-    let rows = by_verdict
-        .into_iter()
-        .map(|((verdict, policy), names)| format!("| `{verdict}` | {} | {policy} |\n", names.join(", ")));
-    format!("| verdict | reason codes | `on_stuck` acts |\n|---|---|---|\n{}", rows.collect::<String>())
+    table(["verdict", "reason codes", "`on_stuck` acts"], rows)
 }
 
 #[test]
-fn the_examples_are_lines_of_a_real_run_and_the_reasons_those_of_the_code() {
+fn json_examples_and_reasons_are_current() {
     let bench = Bench::new();
-    let all = recorded(&bench);
+    let all = record_run(&bench);
     let mut examples = BTreeMap::new();
     let mut kinds: Vec<&str> = Vec::new();
     for line in &all {
         let kind = line.value["kind"].as_str().unwrap();
         kinds.push(kind);
-        if shown(kind, &line.value) && !examples.contains_key(kind) {
-            let mut value = normalised("", &line.value, bench.path());
+        if is_example(kind, &line.value) && !examples.contains_key(kind) {
+            let mut value = normalized("", &line.value, bench.path());
             match kind {
                 "check_finished" => value["duration_s"] = json!(0.25),
                 "run" => {
@@ -205,36 +261,32 @@ fn the_examples_are_lines_of_a_real_run_and_the_reasons_those_of_the_code() {
                     value["env_step"] = json!(20_480);
                     value["program"] = json!("python train.py");
                 }
-                // Which of the lines within a second is the last one.
+                // The last line within a second varies.
                 "metrics" => value["env_step"] = json!(2048),
                 _ => {}
             }
             examples.insert(kind.to_string(), pretty(&value, &line.text));
         }
     }
+    // The reader of this run is fast enough.
+    let dropped = report(ReportBody::LinesDropped { lines: 312 });
+    let value = normalized("", &serde_json::to_value(&dropped).unwrap(), bench.path());
+    examples.insert("lines_dropped".into(), pretty(&value, &serde_json::to_string(&dropped).unwrap()));
     let missing: Vec<&&str> = kinds.iter().filter(|kind| !examples.contains_key(**kind)).collect();
-    assert!(missing.is_empty(), "no line of these kinds is worth showing: {missing:?}");
-    let text = read("docs/JSON.md");
-    let mut expected = with_examples(&text, &examples);
-    let listed = |list: &str| format!("<!-- reasons -->\n{list}<!-- /reasons -->");
-    expected = expected.replace(&listed(between(&text, "reasons")), &listed(&reasons()));
-    if std::env::var_os("UPDATE_EXPECTED").is_some() {
-        std::fs::write(repository().join("docs/JSON.md"), &expected).unwrap();
-    }
-    let differing = text.lines().zip(expected.lines()).find(|(now, then)| now != then);
-    assert!(
-        read("docs/JSON.md") == expected,
-        "UPDATE_EXPECTED=1 writes docs/JSON.md anew; (document, run): {differing:#?}"
-    );
+    assert!(missing.is_empty(), "the run has no example of {missing:?}");
+    let text = with_examples(&read("docs/json.md"), &examples);
+    let (before, rest) = text.split_once("<!-- reasons -->\n").unwrap();
+    let (_, after) = rest.split_once("<!-- /reasons -->").unwrap();
+    let expected = format!("{before}<!-- reasons -->\n{}<!-- /reasons -->{after}", reasons());
+    check_current("docs/json.md", &expected);
 }
 
-/// Every kind and every field of what can be written, whether this run has it or not.
+/// Every kind and field that can be written, in this run or not.
 #[test]
-fn every_kind_and_every_field_is_explained() {
-    use rankdeck_core::report::ReportBody;
-    let text = read("docs/JSON.md");
+fn json_page_explains_every_kind_and_field() {
+    let text = read("docs/json.md");
     let explained = |field: &str| text.contains(&format!("`{field}`"));
-    // A new kind does not compile until it stands here.
+    // A new kind does not compile until it is listed here.
     let kind = |body: &ReportBody| match body {
         ReportBody::RunStarted { .. } => "run_started",
         ReportBody::Host { .. } => "host",
@@ -243,6 +295,7 @@ fn every_kind_and_every_field_is_explained() {
         ReportBody::Eval { .. } => "eval",
         ReportBody::Checkpoint { .. } => "checkpoint",
         ReportBody::Notice { .. } => "notice",
+        ReportBody::LinesDropped { .. } => "lines_dropped",
         ReportBody::Verdict(_) => "verdict",
         ReportBody::Log { .. } => "log",
         ReportBody::RunFinished { .. } => "run_finished",
@@ -264,7 +317,7 @@ fn every_kind_and_every_field_is_explained() {
                 inside = false;
                 let value: Value = serde_json::from_str(&example).unwrap();
                 names(&value).iter().for_each(|field| {
-                    assert!(explained(field), "docs/JSON.md does not explain `{field}` of `{section}`");
+                    assert!(explained(field), "docs/json.md does not explain `{field}` of `{section}`");
                 });
                 if let Ok(report) = serde_json::from_value::<rankdeck_core::report::Report>(value.clone()) {
                     assert_eq!(kind(&report.body), section);
@@ -274,14 +327,14 @@ fn every_kind_and_every_field_is_explained() {
             _ => {}
         }
     }
-    let side = serde_json::to_value(rankdeck_core::card::Side::default()).unwrap();
-    let call = serde_json::to_value(rankdeck_core::card::Call::default()).unwrap();
+    let side = serde_json::to_value(rankdeck_core::card::RankEvidence::default()).unwrap();
+    let call = serde_json::to_value(rankdeck_core::card::CollectiveRef::default()).unwrap();
     for field in names(&side).into_iter().chain(names(&call)) {
-        assert!(explained(&field), "docs/JSON.md does not explain `{field}` of the card");
+        assert!(explained(&field), "docs/json.md does not explain `{field}` of the card");
     }
 }
 
-/// Names of all fields, those of inner objects included; names of values are free.
+/// Names of all fields, inner objects included; names in `values` are free.
 fn names(value: &Value) -> Vec<String> {
     match value {
         Value::Object(fields) => fields

@@ -1,17 +1,12 @@
-//! The documents say what the program does: the map of the crates, the examples, the lists. Sources keep to
-//! the rules of their form.
+//! Documents match the program: links lead somewhere, commands parse, generated parts are current.
+//!
+//! `make docs` writes the generated parts: the text between `<!-- NAME -->` and `<!-- /NAME -->` markers.
 
 mod architecture;
-mod circles;
-mod commands;
-mod doc_comments;
-mod events;
+mod generated;
 mod json;
-mod licences;
-mod links;
-mod pretty;
-mod type_names;
-mod width;
+mod references;
+mod reporting;
 
 use std::path::PathBuf;
 
@@ -26,11 +21,33 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What stands between two marks.
-fn between<'a>(text: &'a str, name: &str) -> &'a str {
-    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
-    let (_, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("no {begin}"));
-    rest.split_once(&end).unwrap_or_else(|| panic!("no {end}")).0
+/// Fails when a document differs from what the code generates, or writes it if `UPDATE_EXPECTED` is set.
+fn check_current(path: &str, expected: &str) {
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        std::fs::write(repository().join(path), expected).unwrap();
+    }
+    let text = read(path);
+    let differs = text.lines().zip(expected.lines()).find(|(now, new)| now != new);
+    assert!(text == expected, "run `make docs`: {path} is not current: {differs:#?}");
+}
+
+/// Checks the generated parts of a document: marker name and text.
+fn check_parts(path: &str, parts: &[(&str, String)]) {
+    let mut text = read(path);
+    for (name, part) in parts {
+        let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+        let start = text.find(&open).unwrap_or_else(|| panic!("{path} has no {open}")) + open.len();
+        let end = text.find(&close).unwrap_or_else(|| panic!("{path} has no {close}"));
+        text.replace_range(start..end, part);
+    }
+    check_current(path, &text);
+}
+
+/// A Markdown table.
+fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let body: String = rows.into_iter().map(|cells| row(&cells)).collect();
+    row(&head.map(str::to_owned)) + &"|---".repeat(N) + "|\n" + &body
 }
 
 /// All files below the given folders whose name ends so.

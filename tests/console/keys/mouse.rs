@@ -1,4 +1,4 @@
-//! The mouse: whatever a page or a dialog shows can be pressed, and the wheel turns what lies below it.
+//! The mouse: whatever a page or an overlay shows can be clicked, and the wheel scrolls what lies below it.
 
 use super::*;
 
@@ -29,10 +29,10 @@ fn mouse(
 
 fn click(model: &Model, view: &mut ViewState, needle: &str, size: (u16, u16)) -> Vec<Action> {
     let drawn = shown(model, view, size);
-    let mut told = mouse(model, view, LEFT, place(&drawn, needle));
+    let mut actions = mouse(model, view, LEFT, place(&drawn, needle));
     // A border, which could be dragged, is clicked when it is let go.
-    told.extend(mouse(model, view, MouseEventKind::Up(MouseButton::Left), place(&drawn, needle)));
-    told
+    actions.extend(mouse(model, view, MouseEventKind::Up(MouseButton::Left), place(&drawn, needle)));
+    actions
 }
 
 /// The hints of the last line that begin with a key: where, and the key.
@@ -58,7 +58,7 @@ fn hints(drawn: &str) -> Vec<((u16, u16), KeyCode)> {
 }
 
 #[test]
-fn hints_of_every_dialog_can_be_pressed_and_do_what_their_key_does() {
+fn clicked_hint_does_what_its_key_does() {
     let mut model = pickable();
     model.verdicts.push(behind().verdicts[0].clone());
     let mut seen = 0;
@@ -94,11 +94,12 @@ fn hints_of_every_dialog_can_be_pressed_and_do_what_their_key_does() {
 }
 
 #[test]
-fn entries_of_lists_over_a_page_can_be_pressed() {
+fn overlay_list_entries_can_be_clicked() {
     let model = pickable();
     let mut view = ViewState::new();
     press(&model, &mut view, "?evaluations");
-    click(&model, &mut view, "rank 0's evaluations", (80, 24));
+    let evals = TABLE.iter().find(|binding| binding.command == Command::Go(Tab::Evals)).unwrap();
+    click(&model, &mut view, evals.long, (80, 24));
     assert_eq!((view.tab, view.overlays.len()), (Tab::Evals, 0));
     press(&model, &mut view, "1:ran");
     click(&model, &mut view, "rank", (80, 24));
@@ -112,42 +113,46 @@ fn entries_of_lists_over_a_page_can_be_pressed() {
     click(&model, &mut view, "host node-b ", (80, 24));
     press(&model, &mut view, "\x1bH");
     click(&model, &mut view, "[x] node-b", (80, 24));
-    let Some(Overlay::Hosts { changed, selected: 1 }) = view.overlay() else { panic!("{:?}", view.overlays) };
+    let Some(Overlay::Hosts(HostPicker { changed, selected: 1 })) = view.overlay() else {
+        panic!("{:?}", view.overlays)
+    };
     assert!(changed.contains("node-b"));
     click(&model, &mut view, "[ ] node-b", (80, 24));
-    let Some(Overlay::Hosts { changed, .. }) = view.overlay() else { panic!("{:?}", view.overlays) };
+    let Some(Overlay::Hosts(HostPicker { changed, .. })) = view.overlay() else {
+        panic!("{:?}", view.overlays)
+    };
     assert!(changed.is_empty());
     press(&model, &mut view, "\x1bR");
-    click(&model, &mut view, "afresh: ", (80, 24));
+    click(&model, &mut view, "scratch: ", (80, 24));
     let chosen = |view: &ViewState| match view.overlay() {
-        Some(Overlay::Restart(draft)) => draft.selected,
+        Some(Overlay::Restart(form)) => form.0.selected,
         other => panic!("{other:?}"),
     };
     let last = rankdeck_tui::restart_draft::origins(&model).len() - 1;
     assert_eq!((chosen(&view), last), (last, 3));
     mouse(&model, &mut view, MouseEventKind::ScrollUp, (40, 12));
-    assert_eq!(chosen(&view), 0, "the wheel turns the list");
+    assert_eq!(chosen(&view), 0, "the wheel scrolls the list");
     assert_eq!(mouse(&model, &mut view, LEFT, (0, 0)), []);
-    assert_eq!(view.overlays.len(), 1, "what was typed is not lost by a click beside it");
+    assert_eq!(view.overlays.len(), 1, "a click beside it does not discard what was typed");
 }
 
 #[test]
-fn a_host_key_can_be_answered_and_nothing_else_does_it() {
+fn host_key_is_answered_by_its_buttons_only() {
     let model = host_key();
     let mut view = ViewState::new();
     for nothing in ["fingerprint", "rankdeck"] {
         assert_eq!(click(&model, &mut view, nothing, (80, 24)), []);
         assert!(matches!(view.overlay(), Some(Overlay::Ask(_))), "{nothing}");
     }
-    for (needle, answer) in [("y yes, remember it", Some("yes")), ("n no, refuse", None)] {
+    for (needle, answer) in [("y yes", Some("yes")), ("n no", None)] {
         let answer = answer.map(str::to_owned);
-        let told = click(&model, &mut view.clone(), needle, (80, 24));
-        assert_eq!(told, [Action::Tell(Event::PromptAnswered { node: NodeRank(1), answer })]);
+        let sent = click(&model, &mut view.clone(), needle, (80, 24));
+        assert_eq!(sent, [Action::Send(Event::PromptAnswered { node: NodeRank(1), answer })]);
     }
 }
 
 #[test]
-fn a_chart_takes_the_cursor_the_wheel_and_a_drag() {
+fn chart_takes_clicks_wheel_and_drags() {
     let model = four();
     let mut view = ViewState::new();
     shown(&model, &mut view, WIDE);
@@ -155,82 +160,93 @@ fn a_chart_takes_the_cursor_the_wheel_and_a_drag() {
     click(&model, &mut view, "value_loss", WIDE);
     assert_eq!((view.tab, view.focus), (Tab::Overview, Pane::Charts));
     click(&model, &mut view, "value_loss", WIDE);
-    assert_eq!((view.tab, view.series.selected.as_deref()), (Tab::Charts, Some("losses/value_loss")));
+    assert_eq!((view.tab, view.charts.series.selected.as_deref()), (Tab::Charts, Some("losses/value_loss")));
     let axis = place(&shown(&model, &mut view, WIDE), "┤");
     let at = |x: u16| (axis.0 + 1 + x, axis.1 + 3);
     mouse(&model, &mut view, LEFT, at(40));
-    let first = view.chart.cursor.unwrap();
-    assert!(first > 0.0 && view.chart.pin.is_none(), "a click puts the cursor there");
+    let first = view.charts.view.cursor.unwrap();
+    assert!(first > 0.0 && view.charts.view.pin.is_none(), "a click puts the cursor there");
     mouse(&model, &mut view, LEFT, at(20));
-    let left = view.chart.cursor.unwrap();
+    let left = view.charts.view.cursor.unwrap();
     assert!(left < first, "{left} {first}");
     for x in 21..50 {
         mouse(&model, &mut view, MouseEventKind::Drag(MouseButton::Left), at(x));
     }
     mouse(&model, &mut view, MouseEventKind::Up(MouseButton::Left), at(49));
-    assert_eq!(view.chart.pin, Some(left), "a drag measures from where it began");
-    assert!(view.chart.cursor.unwrap() > first);
+    assert_eq!(view.charts.view.pin, Some(left), "a drag measures from where it began");
+    assert!(view.charts.view.cursor.unwrap() > first);
     assert!(shown(&model, &mut view, WIDE).contains("Δ "));
     // The wheel zooms around the pointer: what is below it stays there.
     let value = |view: &ViewState, x: u16| {
-        let (from, to) = view.chart.window(&model);
+        let (from, to) = view.charts.view.window(&model);
         let wide =
             shown(&model, &mut view.clone(), WIDE).lines().nth(usize::from(axis.1)).unwrap().chars().count();
         from + (to - from) * f64::from(x) / wide as f64
     };
     let before = value(&view, 40);
     mouse(&model, &mut view, MouseEventKind::ScrollUp, at(40));
-    assert_eq!(view.chart.window.zoom, 1);
-    let (from, to) = view.chart.window(&model);
+    assert_eq!(view.charts.view.window.zoom, 1);
+    let (from, to) = view.charts.view.window(&model);
     assert!(((value(&view, 40) - before) / (to - from)).abs() < 0.2, "{before} in {from}..{to}");
     mouse(&model, &mut view, MouseEventKind::ScrollDown, at(40));
-    assert_eq!(view.chart.window.zoom, 0);
+    assert_eq!(view.charts.view.window.zoom, 0);
 }
 
 #[test]
-fn events_are_selected_and_opened() {
+fn clicked_event_is_selected_then_opened() {
     let mut model = four();
     for number in 1..60 {
         let text = format!("event number {number}.");
-        model.history.push_back(HistoryLine::new(100 + number, NOW, Tone::Info, text));
+        model.history.push_back(HistoryLine::new(100 + number, NOW, EventTone::Info, text));
     }
     let mut view = ViewState::new();
     press(&model, &mut view, "6");
     click(&model, &mut view, "event number 51.", (80, 24));
     assert_eq!(view.events.selected, Some(151));
     let drawn = shown(&model, &mut view, (80, 24));
-    assert!(drawn.contains("event number 51.") && drawn.contains("scrolled"), "{drawn}");
+    assert!(drawn.contains("event number 51."), "{drawn}");
     click(&model, &mut view, "event number 51.", (80, 24));
-    assert!(matches!(view.overlay(), Some(Overlay::Event { number: 151, .. })));
+    assert!(matches!(view.overlay(), Some(Overlay::Event(EventCard { number: 151, .. }))));
+}
+
+/// Clicks the offer of the End page with this key.
+fn click_offer(model: &Model, view: &mut ViewState, key: &str) -> Vec<Action> {
+    let drawn = shown(model, view, WIDE);
+    let row =
+        drawn.lines().position(|row| row.trim_start_matches(['│', ' ']).starts_with(&format!("{key}  ")));
+    let row = row.unwrap_or_else(|| panic!("no {key} in\n{drawn}"));
+    mouse(model, view, LEFT, (6, row as u16))
 }
 
 #[test]
-fn what_the_end_offers_can_be_pressed() {
+fn offers_of_the_end_page_can_be_clicked() {
     let mut model = dead();
     model.run.state = RunState::Over;
     model.run.outcome = Some(Outcome::Failed);
     model.run.ended = Some(NOW);
     let mut view = ViewState::new();
     press(&model, &mut view, "7");
-    let before = click(&model, &mut view.clone(), "see the five minutes before", WIDE);
+    let before = click_offer(&model, &mut view.clone(), "s");
     assert!(matches!(before[..], [Action::Time(TimeMove::To(_))]), "{before:?}");
     let mut with = view.clone();
-    click(&model, &mut with, "restart from any checkpoint", WIDE);
+    click_offer(&model, &mut with, "R");
     assert!(matches!(with.overlay(), Some(Overlay::Restart(_))), "{:?}", with.overlays);
-    assert_eq!(click(&model, &mut view.clone(), "leave", WIDE), [Action::leave()]);
-    let report = click(&model, &mut view.clone(), "copy a report", WIDE);
+    assert_eq!(click_offer(&model, &mut view.clone(), "q"), [Action::leave()]);
+    let report = click_offer(&model, &mut view.clone(), "y");
     assert!(matches!(&report[..], [Action::Copy(text)] if text.starts_with("# ")), "{report:?}");
     let mut log = view.clone();
-    click(&model, &mut log, "log of rank 1", WIDE);
-    assert_eq!((log.tab, log.ranks.selected), (Tab::Logs, Some(Rank(1))));
+    click_offer(&model, &mut log, "l");
+    assert_eq!((log.tab, log.selected), (Tab::Logs, Some(Rank(1))));
     // The banner leads to the page from anywhere.
     press(&model, &mut view, "5");
-    click(&model, &mut view, "the run is over", WIDE);
+    shown(&model, &mut view, WIDE);
+    let banner = view.geometry.status;
+    mouse(&model, &mut view, LEFT, (banner.x + 4, banner.y));
     assert_eq!(view.tab, Tab::End);
 }
 
 #[test]
-fn the_bar_of_the_record_is_pressed_dragged_and_turned() {
+fn timeline_takes_clicks_drags_and_wheel() {
     let model = four();
     let mut view = ViewState::new();
     let cursor = TimeCursor { at: NOW, end: NOW, zero: 1000.0, live: true, ..TimeCursor::default() };

@@ -43,7 +43,7 @@ fn assert_whole(view: &ViewState) {
 }
 
 #[test]
-fn borders_are_dragged_within_bounds_and_the_panes_fill_the_page() {
+fn dragged_borders_stay_in_bounds_and_panes_fill_the_page() {
     let (model, mut view) = (four(), ViewState::new());
     for area in [WIDE, AREA] {
         view.sizes = PaneSizes::default();
@@ -66,7 +66,7 @@ fn borders_are_dragged_within_bounds_and_the_panes_fill_the_page() {
 }
 
 #[test]
-fn borders_between_panes_beside_each_other_are_dragged_too() {
+fn vertical_borders_can_be_dragged() {
     let (model, mut view) = (four(), ViewState::new());
     at_size(&model, &mut view, WIDE);
     let (evals, events) = (view.geometry.pane(Pane::Evals), view.geometry.pane(Pane::Events));
@@ -87,7 +87,7 @@ fn borders_between_panes_beside_each_other_are_dragged_too() {
 }
 
 #[test]
-fn keys_resize_the_focused_pane_and_take_the_usual_sizes() {
+fn keys_resize_the_focused_pane_and_reset_sizes() {
     let (model, mut view) = (four(), ViewState::new());
     let key = |view: &mut ViewState, code| {
         at_size(&model, view, WIDE);
@@ -106,7 +106,7 @@ fn keys_resize_the_focused_pane_and_take_the_usual_sizes() {
     assert_eq!(height(&view, Pane::Log), log.height + 1, "the charts give it");
     key(&mut view, KeyCode::Right);
     assert_eq!(width(&view, Pane::Log), log.width + 2);
-    // Against a bound nothing piles up: the first step back is seen.
+    // Steps against a bound do not add up: the first step back has an effect.
     view.focus = Pane::Ranks;
     (0..100).for_each(|_| key(&mut view, KeyCode::Down));
     let most = height(&view, Pane::Ranks);
@@ -119,7 +119,7 @@ fn keys_resize_the_focused_pane_and_take_the_usual_sizes() {
 }
 
 #[test]
-fn sizes_suit_a_terminal_of_another_size_and_stay_on_other_pages() {
+fn pane_sizes_scale_with_the_terminal() {
     let (model, mut view) = (four(), ViewState::new());
     press(&model, &mut view, ":panes ranks=40 evals=30\n");
     assert_eq!(view.sizes.words(), ["ranks=40", "evals=30"]);
@@ -138,5 +138,5 @@ fn sizes_suit_a_terminal_of_another_size_and_stay_on_other_pages() {
     at_size(&model, &mut view, AREA);
     assert_eq!(view.geometry.panes(), [Pane::Ranks], "one pane has the page");
     press(&model, &mut view, "z:panes ranks=2\n");
-    assert!(view.toasts.last().unwrap().text.contains("5 to 95"), "{:?}", view.toasts);
+    assert!(toasts(&view).contains("5 to 95"), "{:?}", view.toasts);
 }

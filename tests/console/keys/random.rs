@@ -72,7 +72,7 @@ fn models() -> impl Strategy<Value = Model> {
         }
         for host in &mut model.hosts {
             if n & 128 == 128 {
-                host.heard = Some(Timestamp(n));
+                host.last_message_at = Some(Timestamp(n));
                 host.clock_offset_s = x;
                 host.name.clone_from(&text);
                 if let Some(sample) = &mut host.sample {
@@ -100,15 +100,15 @@ proptest! {
 
     #[test]
     fn ui_11_nothing_panics(
-        model in models(), later in models(), keys in inputs(), w in 1u16..300, h in 1u16..120, looks in 0usize..3
+        model in models(), later in models(), keys in inputs(), w in 1u16..300, h in 1u16..120, glyphs in 0usize..3
     ) {
-        let theme = Theme::dark().with_glyphs([Glyphs::Braille, Glyphs::Block, Glyphs::Ascii][looks]);
+        let theme = Theme::dark().with_glyphs([Glyphs::Braille, Glyphs::Block, Glyphs::Ascii][glyphs]);
         let area = Rect::new(0, 0, w, h);
         let mut view = ViewState::new();
         draw(&model, &mut view, &theme, area);
         for (n, x, y) in keys {
             // Keys of the table, in their order, then characters, clicks and wheels.
-            let all: Vec<_> = BINDINGS.iter().flat_map(|binding| binding.keys).collect();
+            let all: Vec<_> = TABLE.iter().flat_map(|binding| binding.keys).collect();
             match all.get(usize::from(n)) {
                 Some(key) => {
                     rankdeck_tui::on_key(&model, &mut view, **key, NOW);

@@ -1,4 +1,4 @@
-//! Runs in which something happens: trouble, an end, a question, a host that is not there.
+//! Runs with verdicts, an end, a prompt, an unreachable host.
 
 use super::*;
 
@@ -9,19 +9,19 @@ fn note(text: &str) -> Advice {
 /// Rank 3 of 4 does not enter a collective that the others wait in.
 pub fn behind() -> Model {
     let mut model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
-    let mut said = verdict(
+    let mut report = verdict(
         3,
         "node-b",
         VerdictKind::Behind,
         "3 ranks wait 6.2 s in #12,042 all_reduce grad, which rank 3 has not entered",
     );
-    said.card.facts = vec![
+    report.card.facts = vec![
         "ranks 0, 1, 2 are inside #12,042 all_reduce grad (36,620 bytes f32)".into(),
         "rank 3 left #12,041 6.4 s ago and is in phase learn since 6.4 s without progress".into(),
         "process 4303 is in state R at 100% of one core".into(),
     ];
-    said.card.actions = vec![note("look at its log (l)"), note("restart from the latest checkpoint (r)")];
-    model.verdicts.push(said);
+    report.card.actions = vec![note("read its log (l)"), note("restart from the latest checkpoint (r)")];
+    model.verdicts.push(report);
     let mut slow =
         verdict(1, "node-a", VerdictKind::Straggler, "rank 1 needs 1.6 times the median of a rollout");
     slow.severity = Severity::Amber;
@@ -44,7 +44,7 @@ pub fn behind() -> Model {
     model
 }
 
-/// Rank 1 was killed by the out-of-memory killer; the others are on their way out.
+/// Rank 1 was killed by the out-of-memory killer; the others are stopping.
 pub fn dead() -> Model {
     let mut model = running(&[gpu("node-a", 2), gpu("node-b", 2)]);
     model.run.state = RunState::Draining;
@@ -52,15 +52,16 @@ pub fn dead() -> Model {
     model.ranks[1].error =
         Some(("cuda: out of memory while allocating 2.0 GiB".into(), "lower env.num_envs".into()));
     model.ranks[3].life = RankLife::Exited(Exit::Signal { signal: 15, out_of_memory: false });
-    let mut said = verdict(1, "node-a", VerdictKind::Dead, "rank 1 was killed: the kernel ran out of memory");
-    said.card.facts = vec!["memory.events: oom_kill moved from 0 to 1".into()];
-    said.card.actions = vec![note("lower env.num_envs, then press r")];
-    model.verdicts.push(said);
+    let mut report =
+        verdict(1, "node-a", VerdictKind::Dead, "rank 1 was killed: the kernel ran out of memory");
+    report.card.facts = vec!["memory.events: oom_kill moved from 0 to 1".into()];
+    report.card.actions = vec![note("lower env.num_envs, then press r")];
+    model.verdicts.push(report);
     model.hosts[1].stopped = Some(Vec::new());
     model
 }
 
-/// The stop value was reached, the stop is proved.
+/// The stop value was reached, the stop is verified.
 pub fn over() -> Model {
     let mut model = running(&[gpu("node-a", 2), gpu("node-b", 2)]);
     model.run.state = RunState::Over;
@@ -79,11 +80,11 @@ pub fn over() -> Model {
     model
 }
 
-/// The same as [`behind`], looked at closely: with a card.
+/// The same as [`behind`], after an inspection: with evidence.
 pub fn behind_closely() -> Model {
     let mut model = behind();
-    let said = model.verdicts.first_mut().unwrap();
-    let call = Call {
+    let report = model.verdicts.first_mut().unwrap();
+    let call = CollectiveRef {
         inside: true,
         seq: 12_042,
         age_ms: 6_200,
@@ -97,7 +98,7 @@ pub fn behind_closely() -> Model {
             ..CollectiveCall::default()
         },
     };
-    let side = |rank: u32, host: &str| Side {
+    let side = |rank: u32, host: &str| RankEvidence {
         rank: Rank(rank),
         host: host.into(),
         pid: Some(4300 + rank),
@@ -108,18 +109,18 @@ pub fn behind_closely() -> Model {
         silent_ms: Some(6_200),
         os: "sleeping (S), cpu 0 %, in futex: futex_do_wait".into(),
         last_line: "iteration 751, env_step 384,512, 63,102 steps/s".into(),
-        ..Side::default()
+        ..RankEvidence::default()
     };
-    said.reason_code = Reason::Lock;
-    said.confidence = Confidence::Likely;
-    said.reason = "rank 3 on node-b waits for a lock in its phase learn (sample) at \
+    report.reason_code = Reason::Lock;
+    report.confidence = Confidence::Likely;
+    report.reason = "rank 3 on node-b waits for a lock in its phase learn (sample) at \
                    src/trainer/replay/gather.rs:88 in replay::gather; 3 ranks wait in all_reduce grad #12042"
         .into();
-    *said.card = Card {
-        guilty: Some(Side {
+    *report.card = Card {
+        culprit: Some(RankEvidence {
             activity: "sample".into(),
             silent_ms: Some(6_400),
-            call: Some(Call { inside: false, seq: 12_041, age_ms: 6_400, ..call.clone() }),
+            call: Some(CollectiveRef { inside: false, seq: 12_041, age_ms: 6_400, ..call.clone() }),
             blocked_on: "futex, held by thread 4303 itself".into(),
             at: "src/trainer/replay/gather.rs:88 in replay::gather".into(),
             stack: vec![
@@ -130,10 +131,10 @@ pub fn behind_closely() -> Model {
             ],
             ..side(3, "node-b")
         }),
-        waiter: Some(Side { call: Some(call), ..side(0, "node-a") }),
+        waiter: Some(RankEvidence { call: Some(call), ..side(0, "node-a") }),
         facts: vec![],
         observations: vec![],
-        others: vec![Others {
+        others: vec![RankGroup {
             ranks: vec![Rank(1), Rank(2)],
             text: "waits in all_reduce grad #12042 since 6.1 s".into(),
         }],
@@ -145,7 +146,7 @@ pub fn behind_closely() -> Model {
         ],
         actions: vec![
             Advice {
-                text: "look at its log".into(),
+                text: "read its log".into(),
                 command: "rankdeck logs cartpole_ppo-20260101-120000 --rank 3".into(),
             },
             Advice {
@@ -230,7 +231,7 @@ pub fn spare(name: &str) -> Host {
     Host { name: name.into(), address: name.into(), nproc: Some(2), ..Host::default() }
 }
 
-/// One host has not been heard of for ten minutes; the link tries on.
+/// No message from one host for ten minutes; the link still retries.
 pub fn unreachable() -> Model {
     let mut model = running(&[cpu("node-a", 1), cpu("node-b", 1)]);
     let host = &mut model.hosts[1];
@@ -239,6 +240,6 @@ pub fn unreachable() -> Model {
         retry_ms: 4_300,
     };
     host.link_since = ago(800);
-    host.heard = Some(ago(598_000));
+    host.last_message_at = Some(ago(598_000));
     model
 }

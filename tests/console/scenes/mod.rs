@@ -1,5 +1,4 @@
-//! Models for screen tests: built from given values only, so that a scene looks the same everywhere and
-//! always.
+//! Models for screen tests: built from given values only, so that a scene is the same everywhere and always.
 
 mod incidents;
 mod terminal;
@@ -7,22 +6,24 @@ mod terminal;
 pub use incidents::*;
 pub use terminal::*;
 
-use rankdeck_core::card::{Advice, Call, Card, Others, Side};
+use rankdeck_core::card::{Advice, Card, CollectiveRef, RankEvidence, RankGroup};
 use rankdeck_core::model::*;
 use rankdeck_core::reason::Reason;
 use rankdeck_core::report::*;
 use rankdeck_core::series::{Place, Series};
 use rankdeck_proto::message::*;
-use rankdeck_proto::show::{LiveFrame, ShownPolicy, ShownStep, Thought};
+use rankdeck_proto::show::{LiveFrame, PolicyEstimate, ShownPolicy, ShownStep};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::{Collect, Distributed, Env, Eval, Experiment, Launch, Policy, Run, Watch};
+use rankdeck_types::experiment::{
+    Collect, Distributed, Env, Eval, Experiment, LaunchConfig, Policy, Run, WatchConfig,
+};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};
 use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank, PlannedSize};
 use rankdeck_types::probe::Probe;
 
-/// When every scene is looked at.
+/// The time at which every scene is drawn.
 pub const NOW: Timestamp = Timestamp(1_754_000);
 /// When its run was launched.
 pub const STARTED: Timestamp = Timestamp(1_000_000);
@@ -57,7 +58,7 @@ fn plan(machines: &[Machine]) -> Plan {
     let world = ranks.len() as u64;
     let experiment = Experiment {
         run: Run { name: "ppo-cartpole".into(), seed: 1, total_steps: 2_000_000, note: None },
-        launch: Launch::default(),
+        launch: LaunchConfig::default(),
         distributed: Distributed::default(),
         env: Some(Env::new("CartPole-v1", 4 * world as u32)),
         policy: Policy::default(),
@@ -65,7 +66,7 @@ fn plan(machines: &[Machine]) -> Plan {
         learn: None,
         eval: Eval { every: 10, episodes: 20, stop_value: Some(490.0), ..Eval::default() },
         checkpoint: Default::default(),
-        watch: Watch::default(),
+        watch: WatchConfig::default(),
         restart: Default::default(),
         metrics: Default::default(),
     };
@@ -86,7 +87,6 @@ fn plan(machines: &[Machine]) -> Plan {
             })
             .collect(),
         ranks,
-        backend: if machines.iter().all(|machine| machine.gpus) { "nccl" } else { "tcp" }.into(),
         sizes: vec![
             PlannedSize { name: "num_envs".into(), local: 4, global: 4 * world },
             PlannedSize { name: "batch".into(), local: 512, global: 512 * world },
@@ -164,7 +164,7 @@ pub fn running(machines: &[Machine]) -> Model {
         host.probe = Some(probe(0));
         host.agent = Some((4200 + i as u32, "0.1.0+3f9a1c2e".into()));
         host.clock_offset_s = 0.002 * (i as f64 + 1.0);
-        host.heard = Some(ago(300));
+        host.last_message_at = Some(ago(300));
         host.last_seq = 40;
         host.sample = Some(sample(&plan, NodeRank(i as u32), own, iteration));
     }
@@ -173,7 +173,7 @@ pub fn running(machines: &[Machine]) -> Model {
     series(&mut model);
     let (totals, mut sum) = (counters(iteration, own * world), counters(iteration, own * world));
     sum.updates *= world;
-    model.progress = Some(Progress {
+    model.progress = Some(TrainingProgress {
         totals,
         sum,
         consistent: true,
@@ -193,11 +193,11 @@ pub fn running(machines: &[Machine]) -> Model {
     ]
     .into();
     for (at, tone, text) in [
-        (0, Tone::Info, "run launched: generation 0".to_string()),
-        (1_900, Tone::Good, format!("all {world} ranks joined, backend {}", plan.backend)),
-        (121_000, Tone::Info, "evaluation at env_step 204,800: 98.4 ± 31.0".to_string()),
-        (372_500, Tone::Good, "checkpoint best at env_step 614,400".to_string()),
-        (690_000, Tone::Warn, "rank 1 was slow for 4 s, and caught up".to_string()),
+        (0, EventTone::Info, "run launched: generation 0".to_string()),
+        (1_900, EventTone::Good, format!("all {world} ranks joined, backend {}", plan.backend())),
+        (121_000, EventTone::Info, "evaluation at env_step 204,800: 98.4 ± 31.0".to_string()),
+        (372_500, EventTone::Good, "checkpoint best at env_step 614,400".to_string()),
+        (690_000, EventTone::Warn, "rank 1 was slow for 4 s, and caught up".to_string()),
     ] {
         let number = model.history.len() as u64 + 1;
         model.history.push_back(HistoryLine::new(number, STARTED.plus(at), tone, text));
@@ -207,7 +207,13 @@ pub fn running(machines: &[Machine]) -> Model {
 }
 
 fn checkpoint(env_step: u64, train_iter: u64, reason: &str, path: &str) -> CheckpointModel {
-    CheckpointModel { path: path.into(), env_step, train_iter, reason: reason.into() }
+    CheckpointModel {
+        path: path.into(),
+        env_step,
+        train_iter,
+        reason: reason.into(),
+        ..CheckpointModel::default()
+    }
 }
 
 /// Where a value at this step stands; 1,632 steps were made in a second.
@@ -379,7 +385,7 @@ pub fn verdict(rank: u32, host: &str, kind: VerdictKind, reason: &str) -> Verdic
     }
 }
 
-/// Rank 0 evaluates, and somebody looks.
+/// Rank 0 evaluates, and the policy view is open.
 pub fn at_play() -> Model {
     let mut model = running(&[cpu("node-a", 1), cpu("node-b", 1)]);
     let policy = ShownPolicy {
@@ -394,7 +400,11 @@ pub fn at_play() -> Model {
         episode: 3,
         step: 51,
         seen: vec![0.4, -0.2, 0.07, 0.3],
-        thought: Some(Thought { scores: vec![0.18, 0.82], value: Some(61.5), ..Thought::default() }),
+        thought: Some(PolicyEstimate {
+            scores: vec![0.18, 0.82],
+            value: Some(61.5),
+            ..PolicyEstimate::default()
+        }),
         action: vec![1.0],
         reward: 1.0,
         episode_return: 52.0,

@@ -3,6 +3,7 @@
 use super::NOW;
 use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::model::Model;
+use rankdeck_tui::state::Overlay;
 use rankdeck_tui::{Action, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
 use ratatui::Terminal;
@@ -32,6 +33,46 @@ pub fn cells(
 pub fn rows(buffer: &Buffer) -> String {
     let row = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
     (0..buffer.area.height).map(row).collect::<Vec<_>>().join("\n")
+}
+
+/// The rows of an area.
+pub fn rows_in(buffer: &Buffer, area: Rect) -> String {
+    let area = area.intersection(buffer.area);
+    let row = |y| (area.left()..area.right()).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    (area.top()..area.bottom()).map(row).collect::<Vec<_>>().join("\n")
+}
+
+/// The rows above the page: title, progress, totals, status.
+pub fn head(model: &Model, view: &mut ViewState, size: (u16, u16), now: Timestamp) -> String {
+    let buffer = cells(model, view, &Theme::dark(), size, now);
+    rows_in(&buffer, Rect { height: view.geometry.body.top(), ..buffer.area })
+}
+
+/// The steps of a test and what each shows. Its snapshot has the words, so that the test has none.
+#[derive(Default)]
+pub struct Transcript(pub String);
+
+impl Transcript {
+    /// Adds a step, and what it shows without empty rows.
+    pub fn add(&mut self, step: &str, shown: &str) {
+        self.0 += &format!("== {step}\n");
+        for row in shown.lines().map(str::trim_end).filter(|row| !row.is_empty()) {
+            self.0 += &format!("{row}\n");
+        }
+    }
+}
+
+/// The toasts, oldest first, one per line.
+pub fn toasts(view: &ViewState) -> String {
+    view.toasts.iter().map(|toast| format!("{}\n", toast.text)).collect()
+}
+
+/// The open question with its choices.
+pub fn question(view: &ViewState) -> String {
+    let Some(Overlay::Confirm(question)) = view.overlay() else { panic!("{:?}", view.overlays) };
+    let choices = question.choices.iter().map(|choice| format!("[{}] {}", choice.key, choice.label));
+    let lines = [question.title.clone()].into_iter().chain(question.text.clone()).chain(choices);
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The key that stands for a character.

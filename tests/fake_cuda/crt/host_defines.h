@@ -1,4 +1,4 @@
-// What the headers of the CUDA runtime want from the compiler's own header, which comes in another package.
+// What the headers of the CUDA runtime need from the compiler's own header, which comes in another package.
 #ifndef FAKE_HOST_DEFINES_H
 #define FAKE_HOST_DEFINES_H
 #define __host__

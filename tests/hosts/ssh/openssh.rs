@@ -1,4 +1,4 @@
-//! The way through the system's `ssh`: what libssh2 cannot do, and the same words for what goes wrong.
+//! `transport = "openssh"`: what libssh2 lacks, and errors.
 
 use super::client::{Answers, Client};
 use crate::support::sshd::{Sshd, eventually};
@@ -14,7 +14,7 @@ fn host(client: &Client, server: &Sshd) -> Host {
 }
 
 #[test]
-fn the_systems_ssh_deploys_carries_and_is_found_again() {
+fn openssh_link_deploys_and_reconnects() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let trainer = client.folder.join("trainer");
@@ -29,11 +29,11 @@ fn the_systems_ssh_deploys_carries_and_is_found_again() {
     link.ready();
     link.talk(2);
     link.close();
-    eventually("no session is left", || !server.has_sessions());
+    eventually("all sessions end", || !server.has_sessions());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_shot_commands_and_uploads_go_the_same_way() {
+async fn openssh_one_shot_commands_upload_files() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let file = client.folder.join("file");
@@ -44,21 +44,21 @@ async fn one_shot_commands_and_uploads_go_the_same_way() {
         ..AgentCommand::default()
     };
     for sent in [20 << 20, 0] {
-        let nobody = Arc::new(Answers(Mutex::new(Vec::new())));
+        let answers = Arc::new(Answers(Mutex::new(Vec::new())));
         let reply = client
             .links()
-            .call(&host(&client, &server), &client.agent(), command.clone(), nobody)
+            .call(&host(&client, &server), &client.agent(), command.clone(), answers)
             .await
             .unwrap();
         assert_eq!((reply.text.as_str(), reply.uploaded), (r#"["--workdir", "it's $HOME"]"#, sent));
     }
     assert_eq!(fs::read(server.folder.join("cache/code/file")).unwrap(), fs::read(&file).unwrap());
-    eventually("no session is left", || !server.has_sessions());
+    eventually("all sessions end", || !server.has_sessions());
 }
 
-/// Each needs something that libssh2 has not.
+/// Each case needs something that libssh2 lacks.
 #[test]
-fn what_libssh2_cannot_do_works() {
+fn openssh_covers_what_libssh2_lacks() {
     let Some(server) = Sshd::start("KexAlgorithms sntrup761x25519-sha512@openssh.com") else { return };
     let client = Client::of(&server);
     assert!(client.link(&server).failed().1.contains("transport = \"openssh\""));
@@ -91,7 +91,7 @@ fn what_libssh2_cannot_do_works() {
 
 /// OPENSSH-1.
 #[test]
-fn what_would_need_a_question_is_refused_in_words() {
+fn openssh_does_not_prompt() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let known = fs::read_to_string(client.known_hosts()).unwrap();

@@ -1,9 +1,9 @@
-//! What goes wrong between ranks ends in an error that says so, in time, and never ends the process (DIST-2,
+//! What goes wrong between ranks ends in an error that names it, in time, and never ends the process (DIST-2,
 //! DIST-3).
 
 use super::harness::{End, Me, World, error_value, page_of, until};
 use rankdeck_proto::message::Phase;
-use rankdeck_proto::status_page::{Reader, tag_text};
+use rankdeck_proto::status_page::{StatusPageReader, tag_text};
 use rankdeck_trainer::distributed::{ProcessGroup, ReduceOp};
 use serde_json::{Value, json};
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-/// Joins, and says what came of it.
+/// Joins, and returns the result.
 pub fn join(me: &Me) -> Value {
     let started = Instant::now();
     let mut settings = me.settings();
@@ -51,7 +51,7 @@ pub fn absent(me: &Me) -> Value {
     let error = group.all_reduce_i64(&mut [1], ReduceOp::Sum, "collect_stats").unwrap_err();
     let mut value = error_value(&error);
     value["after"] = json!(seconds(started));
-    value["again"] = json!(group.barrier("after").unwrap_err().to_string());
+    value["again"] = error_value(&group.barrier("after").unwrap_err());
     let started = Instant::now();
     drop(group);
     value["dropped_after"] = json!(seconds(started));
@@ -81,7 +81,7 @@ pub fn killed(me: &Me) -> Value {
     }
 }
 
-/// Rank 1 stops itself; the test looks at rank 0's page meanwhile.
+/// Rank 1 stops itself; the test reads rank 0's page meanwhile.
 pub fn frozen(me: &Me) -> Value {
     let group = me.connect();
     group.barrier("warm").unwrap();
@@ -140,52 +140,52 @@ fn message(value: &Value) -> &str {
 }
 
 #[test]
-fn a_missing_rank_is_named_at_the_rendezvous() {
+fn rendezvous_timeout_names_the_missing_rank() {
     let mut world = World::new("join", 4);
     world.ranks = vec![0, 2];
     world.timeout = Duration::from_secs(2);
     for error in world.start().results() {
         assert_eq!((&error["kind"], &error["phase"]), (&json!("Timeout"), &json!("Rendezvous")), "{error}");
-        // The rank that gives up first may take the store along; the other then says what it knows.
+        // The rank that gives up first may take the store along; the other then reports what it knows.
         let text = message(&error);
-        assert!(text.contains("2 of 4 ranks joined in time; missing: 1, 3"), "{text}");
+        assert!(text.ends_with(": 1, 3"), "the missing ranks: {text}");
         assert!(error["after"].as_f64().unwrap() < 20.0);
     }
 }
 
 #[test]
-fn a_missing_rank_zero_is_named_too() {
+fn rendezvous_timeout_names_a_missing_rank_zero() {
     let port = rankdeck_testkit::free_port();
     let mut world = World::new("join", 2);
     (world.ranks, world.port, world.timeout) = (vec![1], Some(port), Duration::from_secs(2));
     let error = world.start().results().remove(0);
-    assert_eq!(error["phase"], "Rendezvous");
-    assert!(message(&error).contains(&format!("rank 0 does not answer at 127.0.0.1:{port}")), "{error}");
+    assert_eq!((&error["kind"], &error["phase"]), (&json!("Timeout"), &json!("Rendezvous")), "{error}");
+    assert!(message(&error).contains(&format!("127.0.0.1:{port}")), "{error}");
     assert!(error["after"].as_f64().unwrap() < 30.0);
 }
 
 #[test]
-fn a_port_in_use_is_a_clear_error() {
+fn port_in_use_is_reported() {
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let mut world = World::new("join", 2);
     (world.ranks, world.port, world.timeout) = (vec![0], Some(port), Duration::from_secs(10));
     let error = world.start().results().remove(0);
     assert_eq!(error["kind"], "AddressInUse", "{error}");
-    assert!(message(&error).contains(&format!("port {port} is in use")), "{error}");
+    assert!(message(&error).contains(&port.to_string()), "{error}");
     assert!(error["hint"].as_str().unwrap().contains("MASTER_PORT"));
 }
 
 /// STORE-2.
 #[test]
-fn the_same_rank_twice_is_refused() {
+fn store_2_duplicate_rank_is_refused() {
     let mut world = World::new("join", 3).env_of(2, "RANK", 1);
     world.timeout = Duration::from_secs(4);
     let results = world.start().results();
     let refused: Vec<_> = results.iter().filter(|error| error["kind"] == "Usage").collect();
     assert_eq!(refused.len(), 1, "{results:?}");
-    assert!(message(refused[0]).contains("another process has already joined as rank 1"));
-    assert!(results.iter().any(|error| message(error).contains("missing: 2")), "{results:?}");
+    assert_eq!(refused[0]["rank"], 1, "{results:?}");
+    assert!(results.iter().any(|error| error["kind"] == "Timeout"), "{results:?}");
 }
 
 #[test]
@@ -199,33 +199,31 @@ fn contradictory_world_sizes_are_refused_on_both_sides() {
 }
 
 #[test]
-fn the_interface_is_honoured_and_an_unknown_one_refused() {
+fn interface_is_used_and_unknown_one_is_rejected() {
     for result in World::new("join", 2).env("DIST_INTERFACE", "lo").start().results() {
         assert_eq!(result, json!({ "joined": true }));
     }
     for (setting, value) in [("DIST_INTERFACE", "nosuch0"), ("GLOO_SOCKET_IFNAME", "nosuch0")] {
         for error in World::new("join", 2).env(setting, value).start().results() {
             assert_eq!(error["kind"], "Usage", "{error}");
-            assert!(message(&error).contains("no network interface nosuch0"), "{error}");
+            assert!(message(&error).contains("nosuch0"), "{error}");
         }
     }
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_a_timeout_that_names_the_collective() {
+fn absent_rank_times_out_with_collective_name() {
     let mut world = World::new("absent", 3);
     world.timeout = Duration::from_secs(2);
     let mut ranks = world.start();
     for (rank, end) in ranks.wait(&[0, 1]).iter().enumerate() {
         let error = result(end);
         let text = message(error);
-        assert!(
-            text.starts_with(&format!("rank {rank} of 3: collective 3, all_reduce \"collect_stats\": ")),
-            "{text}"
-        );
+        assert_eq!(error["collective"], json!({ "seq": 3, "op": "all_reduce", "tag": "collect_stats" }));
+        assert_eq!(error["rank"], rank, "{error}");
         assert!(["Timeout", "Connection"].contains(&error["kind"].as_str().unwrap()), "{text}");
         assert!(error["after"].as_f64().unwrap() < 20.0);
-        assert!(error["again"].as_str().unwrap().contains("the group failed earlier"), "{error}");
+        assert_eq!(error["again"]["kind"], "Failed", "{error}");
         assert!(error["dropped_after"].as_f64().unwrap() < 20.0);
     }
     // Nobody was there to hang up on the one that waited longest.
@@ -233,7 +231,7 @@ fn a_rank_that_does_not_come_is_a_timeout_that_names_the_collective() {
 }
 
 #[test]
-fn a_rank_killed_inside_an_all_reduce_is_an_error_on_the_others() {
+fn rank_killed_in_all_reduce_fails_the_others() {
     for world_size in [2, 3] {
         let mut world = World::new("killed", world_size);
         world.timeout = Duration::from_secs(20);
@@ -242,7 +240,7 @@ fn a_rank_killed_inside_an_all_reduce_is_an_error_on_the_others() {
         for end in ranks.wait(&others) {
             let error = result(&end);
             let text = message(error);
-            assert!(text.contains("all_reduce \"grad\""), "{text}");
+            assert_eq!(error["collective"]["tag"], "grad", "{text}");
             assert!(["Connection", "Timeout"].contains(&error["kind"].as_str().unwrap()), "{text}");
         }
         assert!(!ranks.wait(&[1])[0].status.success());
@@ -251,12 +249,14 @@ fn a_rank_killed_inside_an_all_reduce_is_an_error_on_the_others() {
 
 /// DIST-1: what the agent sees of a rank that waits.
 #[test]
-fn the_page_of_a_waiting_rank_shows_the_collective_it_is_in() {
+fn status_page_shows_the_pending_collective() {
     let folder = tempfile::tempdir().unwrap();
     let mut world = World::new("frozen", 2);
     world.pages = Some(folder.path().into());
     let mut ranks = world.start();
-    let view = |rank| Reader::open(&page_of(folder.path(), rank)).ok().and_then(|reader| reader.view().ok());
+    let view = |rank| {
+        StatusPageReader::open(&page_of(folder.path(), rank)).ok().and_then(|reader| reader.view().ok())
+    };
     until("rank 0 waits in its second collective", || {
         view(0).is_some_and(|view| (view.body.entered, view.body.left) == (2, 1))
     });
@@ -303,13 +303,13 @@ fn with_lengths(lengths: &[i64]) -> Vec<Value> {
 
 /// DIST-3: over the ring.
 #[test]
-fn different_lengths_are_an_error_and_not_the_end_of_the_process() {
+fn differing_lengths_are_an_error_without_exit() {
     for lengths in [[70_000, 70_000, 140_000], [140_000, 70_000, 70_000]] {
         let results = with_lengths(&lengths);
         let named: Vec<_> = results.iter().filter(|error| error["kind"] == "Mismatch").collect();
         assert!(!named.is_empty(), "{results:?}");
         let text = message(named[0]);
-        assert!(text.contains("all_reduce \"grad\": another call came from rank"), "{text}");
+        assert_eq!(named[0]["collective"]["tag"], "grad", "{text}");
         assert!(text.contains("of 140000 f32 (sum)") && text.contains("of 70000 f32 (sum)"), "{text}");
     }
 }
@@ -326,7 +326,7 @@ fn different_lengths_between_two_ranks_name_both_calls() {
 }
 
 #[test]
-fn check_mode_catches_different_lengths_before_they_are_sent() {
+fn check_mode_catches_lengths_before_sending() {
     let world = World::new("sizes", 2).env("RANKDECK_CHECK_COLLECTIVES", 1);
     let world = world.env_of(0, "DIST_LENGTH", 3).env_of(1, "DIST_LENGTH", 70_000);
     for error in world.start().results() {
@@ -338,7 +338,7 @@ fn check_mode_catches_different_lengths_before_they_are_sent() {
 
 /// DIST-2: neither the store's server nor its clients can be trusted to answer.
 #[test]
-fn a_rank_zero_frozen_during_the_rendezvous_is_an_error_in_time() {
+fn frozen_rank_0_fails_the_rendezvous_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let mut world = World::new("join", 3);
     (world.ranks, world.timeout, world.pages) =
@@ -346,7 +346,7 @@ fn a_rank_zero_frozen_during_the_rendezvous_is_an_error_in_time() {
     let mut ranks = world.start();
     until("both have reached the store", || {
         [0, 1].iter().all(|rank| {
-            Reader::open(&page_of(folder.path(), *rank))
+            StatusPageReader::open(&page_of(folder.path(), *rank))
                 .and_then(|reader| reader.view())
                 .is_ok_and(|view| view.body.phase_progress >= 2)
         })
@@ -367,6 +367,6 @@ fn leaving_alone_is_bounded() {
     let ends = ranks.wait(&[0]);
     let error = result(&ends[0]);
     assert_eq!(error["phase"], "Teardown");
-    assert!(message(error).contains("only 1 of 2 ranks came to leave"), "{error}");
+    assert_eq!(error["kind"], "Timeout", "{error}");
     assert!(error["after"].as_f64().unwrap() < 20.0);
 }

@@ -2,9 +2,9 @@
 
 use super::process::{RankProcess, Variables};
 use rankdeck_proto::secret::GroupSecret;
-use rankdeck_proto::status_page::Writer;
+use rankdeck_proto::status_page::StatusPageWriter;
 use rankdeck_trainer::distributed::{BackendKind, DistError, GroupSettings, ProcessGroup};
-use rankdeck_trainer::page::Page;
+use rankdeck_trainer::support::page::StatusPage;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;
@@ -72,12 +72,12 @@ impl Me {
         }
     }
 
-    pub fn page(&self) -> Page {
+    pub fn page(&self) -> StatusPage {
         let writer = match &self.page {
-            Some(path) => Writer::create(path, self.rank, 0),
-            None => Writer::anonymous(self.rank, 0),
+            Some(path) => StatusPageWriter::create(path, self.rank, 0),
+            None => StatusPageWriter::anonymous(self.rank, 0),
         };
-        Page::new(writer.unwrap())
+        StatusPage::new(writer.unwrap())
     }
 
     pub fn connect(&self) -> ProcessGroup {
@@ -97,6 +97,12 @@ pub fn error_value(error: &DistError) -> Value {
     json!({
         "kind": format!("{:?}", error.kind),
         "phase": format!("{:?}", error.phase),
+        "collective": error.collective.as_ref().map(|name| json!({
+            "seq": name.seq,
+            "op": name.op.name(),
+            "tag": name.tag,
+        })),
+        "rank": error.rank,
         "message": error.to_string(),
         "hint": error.hint(),
     })
@@ -148,11 +154,11 @@ impl World {
             (*rank, RankProcess::start(&self.variables(*rank, port, store), store))
         });
         let mut children: Vec<(u32, RankProcess)> = children.collect();
-        children.iter_mut().for_each(|(_, rank)| rank.listen());
+        children.iter_mut().for_each(|(_, rank)| rank.read_output());
         Ranks { children }
     }
 
-    /// What the environment of a rank says, or does not.
+    /// A variable of a rank's environment, if it is set.
     fn variables(&self, rank: u32, port: u16, store: Option<BorrowedFd>) -> Variables {
         let mut all = Variables::new();
         let mut set = |name: &str, value: String| all.insert(name.into(), Some(value));
@@ -164,7 +170,7 @@ impl World {
         set("OMP_NUM_THREADS", "1".into());
         set("RUST_BACKTRACE", "0".into());
         set(GroupSecret::VARIABLE, "5e".repeat(32));
-        // On a machine that has GPUs, those of the test that asks for some.
+        // On a machine that has GPUs, those that the test requests.
         set("CUDA_VISIBLE_DEVICES", String::new());
         if let Some(folder) = &self.pages {
             set("DIST_PAGE", page_of(folder, rank).to_str().unwrap().into());
@@ -208,8 +214,8 @@ impl Ranks {
         let started = Instant::now();
         ranks
             .iter()
-            .map(|wanted| {
-                let (_, rank) = self.children.iter_mut().find(|(r, _)| r == wanted).unwrap();
+            .map(|expected| {
+                let (_, rank) = self.children.iter_mut().find(|(r, _)| r == expected).unwrap();
                 let (status, [out, err]) = rank.end(started + DEADLINE);
                 let result = out
                     .lines()

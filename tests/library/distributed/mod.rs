@@ -19,7 +19,7 @@ fn rank_process() {
     run_role();
 }
 
-/// What the environment says a rank is to do.
+/// What a rank is to do, from its environment.
 fn run_role() {
     let Some(me) = harness::Me::from_environment() else { return };
     let result = match me.role.as_str() {

@@ -32,9 +32,8 @@ fn nccl_without_a_driver_is_refused_on_every_rank() {
     }
     for error in World::new("join", 2).env("DIST_BACKEND", "nccl").start().results() {
         assert_eq!(error["kind"], "Unsupported", "{error}");
-        let text = error["message"].as_str().unwrap();
-        assert!(text.contains("rendezvous: no NVIDIA driver on this host"), "{text}");
-        assert_eq!(error["hint"], "use backend = \"tcp\"");
+        assert_eq!(error["phase"], "Rendezvous", "{error}");
+        assert!(error["hint"].as_str().unwrap().contains("backend = \"tcp\""), "{error}");
     }
 }
 
@@ -45,8 +44,8 @@ fn ranks_of_different_backends_are_refused() {
     }
     let world = World::new("join", 2).env_of(0, "DIST_BACKEND", "tcp").env_of(1, "DIST_BACKEND", "nccl");
     for error in world.start().results() {
-        assert!(error["message"].as_str().unwrap().contains("no NVIDIA driver"), "{error}");
-        assert!(error["message"].as_str().unwrap().contains("host of rank 1"), "{error}");
+        assert_eq!(error["kind"], "Unsupported", "{error}");
+        assert!(error["message"].as_str().unwrap().contains("rank 1"), "{error}");
     }
 }
 
@@ -82,13 +81,13 @@ fn gpu_nccl_collectives_are_right() {
 
 #[test]
 #[ignore = "GPU: needs one"]
-fn gpu_a_rank_killed_inside_an_nccl_all_reduce_is_an_error_on_the_other() {
+fn gpu_rank_killed_in_nccl_all_reduce_fails_the_other() {
     let mut world = on_one_gpu("nccl_killed");
     world.timeout = std::time::Duration::from_secs(20);
     let mut ranks = world.start();
     let end = ranks.wait(&[0]).remove(0);
     assert!(end.status.success(), "{:?}\n{}", end.status, end.output);
     let error = end.result.unwrap();
-    assert!(error["message"].as_str().unwrap().contains("all_reduce \"grad\""), "{error}");
+    assert_eq!(error["collective"]["tag"], "grad", "{error}");
     ranks.wait(&[1]);
 }

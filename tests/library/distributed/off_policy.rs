@@ -3,12 +3,13 @@
 use super::harness::{Me, World};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
-use rankdeck_trainer::algo::off_policy::begin;
-use rankdeck_trainer::algo::q_learner::{ComputePath, GraphCapture, QLearner};
-use rankdeck_trainer::algo::sac_learner::{Noise, SacLearner};
+use rankdeck_trainer::algo::captured_update::GraphCapture;
+use rankdeck_trainer::algo::dqn::{ComputePath, QLearner};
+use rankdeck_trainer::algo::off_policy::may_learn;
+use rankdeck_trainer::algo::sac::{Noise, SacLearner};
 use rankdeck_trainer::distributed::{DataParallel, ProcessGroup};
 use rankdeck_trainer::env::{ActionSpace, Spec};
-use rankdeck_trainer::policy::q_layout::QLayout;
+use rankdeck_trainer::policy::q_network::QLayout;
 use rankdeck_trainer::policy::sac_networks::SacLayout;
 use rankdeck_trainer::replay::ReplayBatch;
 use rankdeck_types::experiment::{Activation, Policy};
@@ -166,7 +167,7 @@ pub fn warm_up(me: &Me) -> Value {
     let group = me.connect();
     let began = (0..20).find(|round| {
         let enough = *round >= if me.rank == 1 { 7 } else { 3 };
-        begin(&group, 10 * round, enough, 100).unwrap()
+        may_learn(&group, 10 * round, enough, 100).unwrap()
     });
     group.destroy(Duration::from_secs(30)).unwrap();
     json!(began)
@@ -241,7 +242,7 @@ fn dqns_online_and_target_networks_stay_equal() {
 }
 
 #[test]
-fn unsynchronised_dqn_fails_the_same_comparison() {
+fn unsynchronized_dqn_fails_the_same_comparison() {
     drifts_unsynchronised("dqn");
 }
 
@@ -258,13 +259,13 @@ fn sacs_networks_and_entropy_weight_stay_equal() {
 }
 
 #[test]
-fn unsynchronised_sac_fails_the_same_comparison() {
+fn unsynchronized_sac_fails_the_same_comparison() {
     drifts_unsynchronised("sac");
 }
 
-/// OFFPOLICY-1: nobody begins alone, whoever is last.
+/// OFFPOLICY-1, DQN-1: no rank begins alone, whichever is last.
 #[test]
-fn learning_begins_on_all_ranks_in_the_same_round() {
+fn learning_starts_on_all_ranks_in_the_same_round() {
     // 3 ranks take 30 steps per round together: 100 are there in round 4; rank 1's replay in round 7.
     for began in World::new("warm_up", 3).start().results() {
         assert_eq!(began, 7);

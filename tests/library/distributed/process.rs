@@ -36,9 +36,9 @@ impl RankProcess {
         RankProcess { pid, status: None, pipes: Some([out, err]), output: None }
     }
 
-    /// Hears its output, by threads. A thread that begins or ends holds locks of the loader, which a process
-    /// that is forked at that moment finds held for ever: ranks are heard when all of them are there.
-    pub fn listen(&mut self) {
+    /// Reads its output in threads. A thread that begins or ends holds locks of the loader, which a process
+    /// that is forked at that moment finds locked for good: call this when all ranks are started.
+    pub fn read_output(&mut self) {
         self.output = self.pipes.take().map(|pipes| pipes.map(drain));
     }
 
@@ -82,7 +82,7 @@ impl Drop for RankProcess {
     }
 }
 
-/// A child of this process that goes on from here.
+/// A child of this process that continues from here.
 fn fork(variables: &Variables, inherited: Option<BorrowedFd>, [out, err]: [&PipeWriter; 2]) -> i32 {
     // SAFETY: the other threads of this process only wait, so that the child may do whatever the parent may.
     match unsafe { libc::fork() } {

@@ -1,19 +1,18 @@
-//! A host to test on: one working folder, agents of the real binary in it, consoles that speak the real
-//! protocol.
+//! A host to test on: one working folder, agents of the real binary in it, consoles with the real protocol.
 //!
-//! Everything that a test starts carries the run's mark; when the bed is dropped all of it is ended and
-//! looked for.
+//! Everything that a test starts carries the run's tag; dropping the bed ends all of it and verifies that.
 
 use rankdeck_agent::proc;
 use rankdeck_agent::serve::daemon::ServingAgent;
 use rankdeck_proto::frame::{Decoder, encode};
 use rankdeck_proto::message::*;
-use rankdeck_proto::run_entry::RunEntry;
+use rankdeck_proto::run_entry::{RunEntry, RunList};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
 use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -37,13 +36,15 @@ pub struct Bed {
     folder: tempfile::TempDir,
     pub run: String,
     pub timing: String,
+    /// Soft and hard limit of open files that agents are started with.
+    pub files: Option<(u64, u64)>,
 }
 
 impl Bed {
     pub fn new(name: &str) -> Bed {
         let folder = tempfile::tempdir().unwrap();
         let run = format!("{name}-{}", std::process::id());
-        Bed { folder, run, timing: String::new() }
+        Bed { folder, run, timing: String::new(), files: None }
     }
 
     pub fn workdir(&self) -> &Path {
@@ -61,14 +62,24 @@ impl Bed {
     }
 
     pub fn agent(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_rankdeck"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rankdeck"));
+        command
             .arg("agent")
             .args(args)
             .env("RANKDECK_AGENT_TIMING", &self.timing)
             .env("XDG_RUNTIME_DIR", self.sockets())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+            .stdin(Stdio::null());
+        if let Some((soft, hard)) = self.files {
+            let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+            // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call.
+            unsafe {
+                command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                });
+            }
+        }
+        command.output().unwrap()
     }
 
     fn sockets(&self) -> PathBuf {
@@ -92,11 +103,12 @@ impl Bed {
     }
 
     pub fn list(&self) -> Vec<RunEntry> {
-        answer(&self.agent(&["list", "--workdir", self.workdir().to_str().unwrap()]), "RANKDECK-LIST")
+        let output = self.agent(&["list", "--workdir", self.workdir().to_str().unwrap()]);
+        answer::<RunList>(&output, "RANKDECK-LIST").runs
     }
 
     /// Live processes that carry this run's mark.
-    pub fn marked(&self) -> Vec<proc::Stat> {
+    pub fn marked(&self) -> Vec<proc::ProcStat> {
         let folder = self.workdir().canonicalize().unwrap().join("runs").join(&self.run);
         let folder = folder.to_str().unwrap().as_bytes().to_vec();
         proc::all()
@@ -110,7 +122,7 @@ impl Bed {
     }
 
     /// Agents and guards of this run.
-    pub fn watchers(&self) -> Vec<proc::Stat> {
+    pub fn watchers(&self) -> Vec<proc::ProcStat> {
         proc::all()
             .into_iter()
             .filter(|stat| !stat.is_gone())
@@ -155,7 +167,6 @@ impl Bed {
                         gpu: None,
                     })
                     .collect(),
-                backend: "tcp".into(),
                 sizes: vec![],
             },
         }

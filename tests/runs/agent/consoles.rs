@@ -1,9 +1,12 @@
-//! Consoles come and go: starting, finding, attaching again, several at once, slow ones.
+//! What an agent serves to consoles: attaching, several consoles at once, live frames, log search.
 
 use super::bed::*;
+use crate::support::wait_until;
 use rankdeck_agent::serve::daemon::ServingAgent;
 use rankdeck_proto::frame::encode;
 use rankdeck_proto::message::*;
+use rankdeck_proto::search::*;
+use rankdeck_proto::show::LiveFrame;
 use rankdeck_types::error::HintedError;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[test]
-fn start_finds_the_agent_that_serves_even_when_several_start_at_once() {
+fn concurrent_starts_find_one_agent() {
     let bed = Bed::new("start");
     let found: Vec<ServingAgent> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| bed.start())).collect();
@@ -27,7 +30,7 @@ fn start_finds_the_agent_that_serves_even_when_several_start_at_once() {
 }
 
 #[test]
-fn starting_returns_although_somebody_waits_for_the_end_of_its_output() {
+fn start_returns_while_its_output_is_read() {
     let bed = Bed::new("stdio");
     let begun = Instant::now();
     // `output` reads both pipes to their ends: an agent that kept one of them would hold it for a minute.
@@ -43,7 +46,7 @@ fn starting_returns_although_somebody_waits_for_the_end_of_its_output() {
 }
 
 #[test]
-fn an_unknown_run_is_not_created_by_looking_for_it() {
+fn attach_to_an_unknown_run_creates_nothing() {
     let bed = Bed::new("existing");
     let mut args = bed.start_args("0");
     args.push("--existing");
@@ -57,7 +60,7 @@ fn an_unknown_run_is_not_created_by_looking_for_it() {
 }
 
 #[test]
-fn attaching_again_gives_exactly_the_missing_records_and_the_run_goes_on() {
+fn reattach_sends_exactly_the_missing_records() {
     let bed = Bed::new("again");
     let agent = bed.start();
     let mut first = Console::attach(&agent, 0);
@@ -75,7 +78,7 @@ fn attaching_again_gives_exactly_the_missing_records_and_the_run_goes_on() {
     assert_eq!(second.exit(0).0, Exit::Signal { signal: 9, out_of_memory: false });
     assert_eq!(second.seqs(), [seen + 1]);
     second.wait_line(1, "up");
-    assert!(bed.marked().iter().any(|stat| stat.pid == pids[1]), "the other rank goes on");
+    assert!(bed.marked().iter().any(|stat| stat.pid == pids[1]), "the other rank keeps running");
     second.stop(StopMode::Kill, 0);
     assert_eq!(second.stopped(), []);
     let mut third = Console::attach(&agent, 0);
@@ -98,7 +101,7 @@ fn two_consoles_see_the_same() {
 }
 
 #[test]
-fn a_slow_console_holds_up_nobody_and_loses_no_record() {
+fn slow_console_delays_nobody_and_loses_no_record() {
     let bed = Bed::new("slow");
     let agent = bed.start();
     let mut slow = Console::attach(&agent, 0);
@@ -117,7 +120,7 @@ fn a_slow_console_holds_up_nobody_and_loses_no_record() {
 }
 
 #[test]
-fn a_console_of_another_protocol_is_refused_with_a_reason() {
+fn console_of_another_protocol_is_refused() {
     let bed = Bed::new("protocol");
     let agent = bed.start();
     let mut console = Console::over(UnixStream::connect(&agent.socket).unwrap());
@@ -135,12 +138,12 @@ fn a_console_of_another_protocol_is_refused_with_a_reason() {
     let mut polite = Console::attach(&agent, 0);
     polite.send(&ConsoleMessage::Ping { sent_ms: 1 });
     polite.wait("pong", |console| {
-        console.others.iter().any(|said| matches!(said, AgentMessage::Pong { sent_ms: 1, .. }))
+        console.others.iter().any(|output_text| matches!(output_text, AgentMessage::Pong { sent_ms: 1, .. }))
     });
 }
 
 #[test]
-fn the_relay_carries_frames_both_ways() {
+fn relay_carries_frames_both_ways() {
     let bed = Bed::new("relay");
     let agent = bed.start();
     let mut relay = Command::new(env!("CARGO_BIN_EXE_rankdeck"))
@@ -167,7 +170,7 @@ fn the_relay_carries_frames_both_ways() {
 }
 
 #[test]
-fn an_agent_ends_when_the_run_is_over_and_the_console_says_so_and_serves_the_history_later() {
+fn closed_agent_ends_and_serves_history_later() {
     let bed = Bed::new("history");
     let agent = bed.start();
     let mut console = Console::attach(&agent, 0);
@@ -189,7 +192,7 @@ fn an_agent_ends_when_the_run_is_over_and_the_console_says_so_and_serves_the_his
 }
 
 #[test]
-fn an_agent_that_never_ran_anything_leaves_nothing() {
+fn unused_agent_leaves_nothing() {
     let mut bed = Bed::new("unused");
     bed.timing = "linger=0.2".into();
     bed.start();
@@ -198,7 +201,7 @@ fn an_agent_that_never_ran_anything_leaves_nothing() {
 }
 
 #[test]
-fn a_detached_run_goes_on_and_a_leased_one_does_not() {
+fn detached_run_continues_and_leased_run_ends() {
     let mut bed = Bed::new("lease");
     bed.timing = "linger=600".into();
     let agent = bed.start();
@@ -228,7 +231,7 @@ fn a_detached_run_goes_on_and_a_leased_one_does_not() {
     console.send(&ConsoleMessage::Detach);
     console.send(&ConsoleMessage::Ping { sent_ms: 9 });
     console.wait("pong", |console| {
-        console.others.iter().any(|said| matches!(said, AgentMessage::Pong { sent_ms: 9, .. }))
+        console.others.iter().any(|output_text| matches!(output_text, AgentMessage::Pong { sent_ms: 9, .. }))
     });
     drop(console);
     // Longer than the lease: the only way to see that nothing happens.
@@ -236,9 +239,149 @@ fn a_detached_run_goes_on_and_a_leased_one_does_not() {
     let mut console = Console::attach(&agent, seen);
     console.send(&ConsoleMessage::Ping { sent_ms: 10 });
     console.wait("pong", |console| {
-        console.others.iter().any(|said| matches!(said, AgentMessage::Pong { sent_ms: 10, .. }))
+        console.others.iter().any(|output_text| matches!(output_text, AgentMessage::Pong { sent_ms: 10, .. }))
     });
     let records: Vec<_> = console.records.iter().map(|record| &record.event).collect();
     assert!(!records.iter().any(|event| matches!(event, RecordEvent::StopOrdered { .. })), "{records:#?}");
     assert_eq!(bed.marked().len(), 2, "shell and sleep live: {records:#?}");
+}
+
+/// Not a test: ranks that show one moment after the other. Runs only inside an agent.
+#[test]
+#[ignore = "not a test: a rank of other tests"]
+fn rank_program() {
+    let Ok(socket) = std::env::var("RANKDECK_EVENTS") else { return };
+    let rank: u32 = std::env::var("RANKDECK_RANK").unwrap().parse().unwrap();
+    let mut socket = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let mut send = |text: &str| writeln!(socket, "{text}").unwrap();
+    send(&format!(r#"{{"kind":"hello","rank":{rank},"generation":0}}"#));
+    let mut step = 0;
+    while !std::path::Path::new("go").exists() {
+        step += 1;
+        let policy = format!(r#"{{"env_id":"of rank {rank}"}}"#);
+        send(&format!(r#"{{"kind":"frame","policy":{policy},"step":{{"step":{step}}}}}"#));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    send(r#"{"kind":"finished","reason":"budget"}"#);
+}
+
+/// What a console was shown: its count of missed ones, and the frame.
+fn shown(console: &Console) -> Vec<(u64, LiveFrame)> {
+    let frames = console.others.iter().filter_map(|message| match message {
+        AgentMessage::Frame { generation, age_ms, missed, frame } => {
+            assert!(generation.0 == 0 && *age_ms < 60_000, "{message:?}");
+            Some((*missed, LiveFrame::clone(frame)))
+        }
+        _ => None,
+    });
+    frames.collect()
+}
+
+#[test]
+fn frames_reach_watching_consoles_and_no_record() {
+    let bed = Bed::new("frames");
+    let agent = bed.start();
+    let mut idle = Console::attach(&agent, 0);
+    let own = std::env::current_exe().unwrap().display().to_string();
+    let program = [&own, "--exact", "agent::consoles::rank_program", "--ignored", "--nocapture"];
+    idle.launch(bed.spec(0, 2, &program));
+    let mut watching = Console::attach(&agent, 0);
+    watching.send(&ConsoleMessage::Watch { on: true });
+    // The first lines of a connection are read as they come, later ones a few times a second: a hundred a
+    // second are more than a console is sent then.
+    watching.wait("frames that were missed", |console| shown(console).last().is_some_and(|last| last.0 > 9));
+    let seen = shown(&watching);
+    assert!(seen.iter().all(|(_, frame)| frame.policy.env_id == "of rank 0"), "{seen:?}");
+    assert_eq!(seen[0].0, 0, "what came before it watched was not missed");
+    for pair in seen.windows(2) {
+        let left_out = pair[1].1.step.step - pair[0].1.step.step - 1;
+        assert_eq!(pair[1].0 - pair[0].0, left_out, "{pair:?}");
+    }
+    watching.send(&ConsoleMessage::Watch { on: false });
+    watching.send(&ConsoleMessage::Ping { sent_ms: 5 });
+    watching.wait("the answer", |console| {
+        console.others.iter().any(|output_text| matches!(output_text, AgentMessage::Pong { sent_ms: 5, .. }))
+    });
+    // One that was being written may still come.
+    let (frames, samples) = (shown(&watching).len(), watching.samples.len());
+    watching.wait("samples", |console| console.samples.len() >= samples + 3);
+    assert!(shown(&watching).len() <= frames + 1);
+    std::fs::write(bed.workdir().join("go"), "").unwrap();
+    assert_eq!(idle.stopped(), []);
+    assert_eq!(shown(&idle), [], "who does not watch is sent none");
+    let kept = idle.records.iter().filter(|record| {
+        matches!(&record.event, RecordEvent::Rank { event, .. } if !matches!(event, RankEvent::Finished { .. }))
+    });
+    assert_eq!(kept.count(), 0);
+    assert_eq!(idle.samples.last().unwrap().malformed, 0);
+}
+
+fn search(console: &mut Console, request: u64, pattern: &str) {
+    let query = LogSearch { pattern: pattern.into(), limit: 10, ..LogSearch::default() };
+    console.send(&ConsoleMessage::Search { request, search: Some(Box::new(query)) });
+}
+
+fn answers(console: &Console, of: u64) -> Vec<LogFindings> {
+    let all = console.others.iter().filter_map(|message| match message {
+        AgentMessage::Found { request, findings } if *request == of => Some(LogFindings::clone(findings)),
+        _ => None,
+    });
+    all.collect()
+}
+
+/// Waits until the whole output of a rank is in its log.
+fn logged(bed: &Bed, generation: u32, rank: u32) {
+    let log = bed.node_dir(0).join(format!("gen{generation}/rank{rank}.log"));
+    wait_until("the whole log", 60, || std::fs::read(&log).is_ok_and(|text| text.ends_with(b"\nend\n")));
+}
+
+/// What was found when it was over.
+fn found(console: &mut Console, request: u64) -> LogFindings {
+    console.wait("the end of the search", |console| answers(console, request).iter().any(|found| found.over));
+    answers(console, request).into_iter().find(|found| found.over).unwrap()
+}
+
+#[test]
+fn newer_search_cancels_the_older_one() {
+    let bed = Bed::new("searching");
+    let agent = bed.start();
+    let mut console = Console::attach(&agent, 0);
+    let program = ["/bin/sh", "-c", "echo needle $RANK; seq 1 5000; echo end; sleep 1000"];
+    console.launch(bed.spec(0, 2, &program));
+    logged(&bed, 0, 0);
+    logged(&bed, 0, 1);
+    console.stop(StopMode::Kill, 0);
+    console.stopped();
+    console.records.clear();
+    console.launch(bed.spec(1, 1, &program));
+    logged(&bed, 1, 0);
+    search(&mut console, 7, "NEEDLE");
+    let none = found(&mut console, 7);
+    assert_eq!((none.hits.len(), none.lines, none.cut.as_str()), (0, 15_006, ""));
+    // Times of lines are written from time to time.
+    let mut request = 100;
+    let mut hits = Vec::new();
+    wait_until("the times of all lines", 60, || {
+        request += 1;
+        search(&mut console, request, "needle");
+        hits = found(&mut console, request).hits;
+        hits.iter().all(|hit| hit.time.is_some())
+    });
+    let places: Vec<(u32, u32, u64)> =
+        hits.iter().map(|hit| (hit.generation.0, hit.rank.0, hit.line)).collect();
+    let mut sorted = places.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, [(0, 0, 1), (0, 1, 1), (1, 0, 1)]);
+    assert!(hits.is_sorted_by_key(LogHit::place), "{hits:?}");
+    search(&mut console, 1009, "(");
+    assert_eq!(found(&mut console, 1009).cut, "`(`: unclosed group");
+    // Large enough that its search takes longer than the next request.
+    let log = bed.node_dir(0).join("gen1/rank0.log");
+    std::fs::write(log.with_file_name("rank5.log"), "loss nan\n".repeat(100_000)).unwrap();
+    search(&mut console, 1010, "n.n");
+    search(&mut console, 1011, "needle");
+    assert_eq!(found(&mut console, 1011).hits.len(), 3);
+    assert_eq!(answers(&console, 1010).iter().filter(|found| found.over).count(), 0);
+    console.stop(StopMode::Kill, 0);
+    console.stopped();
 }

@@ -1,7 +1,7 @@
-//! Ranks in real containers: what is looked at is the program inside, not the tool's client.
+//! Ranks in real containers: the program inside is inspected, not the tool's client.
 
 use super::bed::*;
-use super::inspecting::look;
+use super::inspecting::inspect;
 use rankdeck_proto::message::*;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -36,15 +36,15 @@ impl Podman {
         match tried {
             Ok(done) if done.status.success() => Some(podman),
             Ok(done) => {
-                let said = String::from_utf8_lossy(&done.stderr);
-                rankdeck_testkit::skipped(&format!("podman and runc start no container: {said}"));
+                let output_text = String::from_utf8_lossy(&done.stderr);
+                rankdeck_testkit::skipped(&format!("podman and runc start no container: {output_text}"));
                 None
             }
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// The tool, `words`, options and root folder. A machine may have lower limits than podman asks for.
+    /// The tool, `words`, options and root folder. A machine may have lower limits than podman requests.
     fn line(&self, words: &str) -> String {
         let (tool, root) = (self.tool.display(), self.root.display());
         format!(
@@ -62,7 +62,7 @@ impl Podman {
 }
 
 #[test]
-fn the_program_in_a_container_is_what_is_looked_at_and_ends_with_a_stop() {
+fn program_in_a_container_is_inspected_and_stopped() {
     let bed = Bed::new("contained");
     let Some(podman) = Podman::new(bed.workdir()) else { return };
     let started = bed.start();
@@ -73,10 +73,10 @@ fn the_program_in_a_container_is_what_is_looked_at_and_ends_with_a_stop() {
     let client = console.pid(0);
     console.wait_line(0, "begun");
     console.wait_line(1, "begun");
-    let looked = look(&mut console, 0, "the program is seen", |found| {
+    let found = inspect(&mut console, 0, "the program is seen", |found| {
         found.pid.is_some_and(|pid| pid != client && name(pid) == "sleep")
     });
-    let program = looked.pid.unwrap();
+    let program = found.pid.unwrap();
     let of_0 = |sample: &HostSample| sample.ranks.iter().find(|rank| rank.rank.0 == 0).cloned();
     console.wait("a sample of the program", |console| {
         console.samples.last().and_then(of_0).is_some_and(|rank| rank.pid == program && rank.rss > 0)
@@ -89,6 +89,27 @@ fn the_program_in_a_container_is_what_is_looked_at_and_ends_with_a_stop() {
     assert_eq!(console.stopped(), []);
     assert_eq!(bed.marked().into_iter().filter(|stat| stat.comm == "sleep").count(), 0);
     until("podman forgets them", || podman.names().trim().is_empty().then_some(()));
+}
+
+#[test]
+fn ask_1_stop_reaches_a_container_program_below_a_shell() {
+    let bed = Bed::new("contained-shell");
+    let Some(podman) = Podman::new(bed.workdir()) else { return };
+    let started = bed.start();
+    let mut console = Console::attach(&started, 0);
+    let main = "import signal, sys\ndef stop(*_):\n    print('saved', flush=True)\n    sys.exit(0)\n\
+                signal.signal(signal.SIGTERM, stop)\nprint('up', flush=True)\nwhile True:\n    signal.pause()\n";
+    let script = format!("/usr/bin/python3 -S -c \"{main}\"; echo next");
+    let mut spec = bed.spec(0, 1, &["bash", "-c", &script]);
+    spec.plan.experiment.watch.python_hook = false;
+    spec.plan.hosts[0].host.setup.container = Some(podman.line("").replace("  ", " "));
+    console.launch(spec);
+    console.wait_line(0, "up");
+    console.stop(StopMode::Clean, 60_000);
+    let (exit, lines, _) = console.exit(0);
+    assert_eq!(lines, ["up", "saved"], "{exit:?}");
+    assert_eq!(console.stopped(), []);
+    until("podman forgets it", || podman.names().trim().is_empty().then_some(()));
 }
 
 fn name(pid: u32) -> String {

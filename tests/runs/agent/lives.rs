@@ -1,9 +1,9 @@
-//! Launch, ends, stops, and what ranks say meanwhile.
+//! Launches, exits, stops, and the events of ranks.
 
 use super::bed::*;
 use rankdeck_proto::message::*;
 use rankdeck_proto::run_entry::RunState;
-use rankdeck_proto::status_page::{Dtype, Op, Writer, tag};
+use rankdeck_proto::status_page::{Dtype, Op, StatusPageWriter, tag};
 use rankdeck_types::ids::Rank;
 use std::io::Write;
 
@@ -21,29 +21,29 @@ fn rank_program() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let rank: u32 = variable("RANKDECK_RANK").parse().unwrap();
     let generation = variable("RANKDECK_GENERATION").parse().unwrap();
-    let mut page = Writer::create(page.as_ref(), rank, generation).unwrap();
+    let mut page = StatusPageWriter::create(page.as_ref(), rank, generation).unwrap();
     page.phase(Phase::Learn);
     page.update(|body| body.env_step = 640 + u64::from(rank));
     page.enter(Op::AllReduce, tag("grad"), 10, 40, Dtype::F32, 0);
     let mut socket = std::os::unix::net::UnixStream::connect(variable("RANKDECK_EVENTS")).unwrap();
-    let mut say = |text: &str| writeln!(socket, "{text}").unwrap();
-    say(&format!(r#"{{"kind":"hello","rank":{rank},"generation":{generation}}}"#));
-    say(r#"{"kind":"joined","world_size":2,"backend":"tcp","device":"cpu"}"#);
-    say("this is no event");
-    say(&format!("{}x", "x".repeat(70_000)));
+    let mut send = |text: &str| writeln!(socket, "{text}").unwrap();
+    send(&format!(r#"{{"kind":"hello","rank":{rank},"generation":{generation}}}"#));
+    send(r#"{"kind":"joined","world_size":2,"backend":"tcp","device":"cpu"}"#);
+    send("not an event");
+    send(&format!("{}x", "x".repeat(70_000)));
     for i in 0..100 {
-        say(&format!(
+        send(&format!(
             r#"{{"kind":"counters","train_iter":{i},"env_step":1,"samples":1,"episodes":0,"duration_s":0.5}}"#
         ));
     }
     while !std::path::Path::new("go").exists() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    say(r#"{"kind":"finished","reason":"budget"}"#);
+    send(r#"{"kind":"finished","reason":"budget"}"#);
 }
 
 #[test]
-fn ends_are_decoded_and_the_stop_is_proved_by_itself() {
+fn exits_are_decoded_and_the_stop_is_verified() {
     let bed = Bed::new("ends");
     let script = bed.script(
         "rank.sh",
@@ -70,7 +70,7 @@ fn ends_are_decoded_and_the_stop_is_proved_by_itself() {
 }
 
 #[test]
-fn a_program_that_does_not_exist_is_reported_with_its_path() {
+fn missing_program_is_reported_with_its_path() {
     let bed = Bed::new("missing");
     let mut console = Console::attach(&bed.start(), 0);
     console.launch(bed.spec(0, 16, &["/no/such/program"]));
@@ -85,7 +85,7 @@ fn a_program_that_does_not_exist_is_reported_with_its_path() {
 }
 
 #[test]
-fn a_rank_gets_its_identity_and_what_hosts_toml_says() {
+fn rank_gets_its_identity_and_host_settings() {
     let bed = Bed::new("identity");
     let mut console = Console::attach(&bed.start(), 0);
     let mut spec = bed.spec(
@@ -136,18 +136,18 @@ fn pages_events_and_counters_arrive() {
     std::fs::write(bed.workdir().join("go"), "").unwrap();
     assert_eq!(console.stopped(), []);
     for rank in 0..2 {
-        let said: Vec<&RankEvent> = console
+        let output_text: Vec<&RankEvent> = console
             .records
             .iter()
             .filter_map(|record| match &record.event {
-                RecordEvent::Rank { rank: Rank(r), said } if *r == rank => Some(said),
+                RecordEvent::Rank { rank: Rank(r), event } if *r == rank => Some(event),
                 _ => None,
             })
             .collect();
-        assert_eq!(said.len(), 102, "joined, 100 counters, finished");
-        assert!(matches!(said[101], RankEvent::Finished { .. }));
+        assert_eq!(output_text.len(), 102, "joined, 100 counters, finished");
+        assert!(matches!(output_text[101], RankEvent::Finished { .. }));
         let position =
-            |wanted: fn(&RecordEvent) -> bool| console.records.iter().rposition(|r| wanted(&r.event));
+            |expected: fn(&RecordEvent) -> bool| console.records.iter().rposition(|r| expected(&r.event));
         let last_word = position(|event| matches!(event, RecordEvent::Rank { .. }));
         let end = position(|event| matches!(event, RecordEvent::RankExited { .. }));
         assert!(last_word < end, "a rank's last words come before its end");
@@ -155,7 +155,7 @@ fn pages_events_and_counters_arrive() {
 }
 
 #[test]
-fn a_clean_stop_lets_ranks_leave_by_themselves() {
+fn clean_stop_lets_ranks_exit_by_themselves() {
     let bed = Bed::new("clean");
     let script =
         bed.script("rank.sh", "trap 'echo leaving; exit 0' TERM; echo up; while :; do sleep 0.05; done\n");
@@ -182,7 +182,7 @@ fn a_clean_stop_lets_ranks_leave_by_themselves() {
 }
 
 #[test]
-fn a_rank_that_ignores_sigterm_is_killed_after_the_grace() {
+fn rank_ignoring_sigterm_is_killed_after_the_grace() {
     let bed = Bed::new("stubborn");
     let script = bed.script("rank.sh", "trap '' TERM; echo up; while :; do sleep 0.05; done\n");
     let mut console = Console::attach(&bed.start(), 0);
@@ -195,7 +195,7 @@ fn a_rank_that_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[test]
-fn a_stopped_rank_is_stopped_cleanly_too() {
+fn clean_stop_reaches_a_stopped_rank() {
     let bed = Bed::new("frozen");
     let script = bed.script("rank.sh", "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done\n");
     let mut console = Console::attach(&bed.start(), 0);
@@ -212,7 +212,7 @@ fn a_stopped_rank_is_stopped_cleanly_too() {
 }
 
 #[test]
-fn generations_follow_each_other_and_never_overlap() {
+fn generations_never_overlap() {
     let bed = Bed::new("generations");
     let mut console = Console::attach(&bed.start(), 0);
     console.launch(bed.spec(0, 1, &["sleep", "1000"]));
@@ -227,7 +227,7 @@ fn generations_follow_each_other_and_never_overlap() {
         console.records.iter().filter(|r| matches!(r.event, RecordEvent::Stopped { .. })).count() == 2
     });
     let refusals = console.others.iter().filter(|m| matches!(m, AgentMessage::Refused(_))).count();
-    assert_eq!(refusals, 1, "the repeated launch was no mistake");
+    assert_eq!(refusals, 1, "the repeated launch is accepted");
     assert_eq!(console.records.last().unwrap().generation.0, 1);
     assert!(bed.node_dir(0).join("gen1/rank1.log").exists());
 }
@@ -245,5 +245,10 @@ fn ports_and_pings_are_answered() {
             .iter()
             .any(|m| matches!(m, AgentMessage::PortReserved { request: 5, port } if *port > 0))
     );
-    assert!(console.others.iter().any(|said| matches!(said, AgentMessage::Pong { sent_ms: 77, .. })));
+    assert!(
+        console
+            .others
+            .iter()
+            .any(|output_text| matches!(output_text, AgentMessage::Pong { sent_ms: 77, .. }))
+    );
 }

@@ -3,11 +3,10 @@
 mod bed;
 mod consoles;
 mod containers;
-mod disks;
-mod frames;
 mod inspecting;
+mod limits;
 mod lives;
 mod orphans;
 mod reaching;
-mod searching;
 mod security;
+mod stopping;

@@ -52,8 +52,8 @@ fn family(bed: &Bed, console: &mut Console, ranks: u32) -> Vec<(u32, u64)> {
             .collect();
         // Rank, daemon and sleeper are children of the agent, the worker is the rank's; anything else is
         // still on its way.
-        let count = |wanted: &dyn Fn(&rankdeck_agent::proc::Stat) -> bool| {
-            all.iter().filter(|stat| wanted(stat)).count()
+        let count = |expected: &dyn Fn(&rankdeck_agent::proc::ProcStat) -> bool| {
+            all.iter().filter(|stat| expected(stat)).count()
         };
         let ranks = ranks as usize;
         let settled = all.len() == 4 * ranks
@@ -63,9 +63,9 @@ fn family(bed: &Bed, console: &mut Console, ranks: u32) -> Vec<(u32, u64)> {
     })
 }
 
-/// Waits until the guard has looked at the tree again: what it has never seen and carries no mark is beyond
-/// it.
-fn guard_has_looked(bed: &Bed) {
+/// Waits until the guard has scanned the process tree again: it cannot find an untagged process that it has
+/// never seen.
+fn guard_has_scanned(bed: &Bed) {
     let guard = bed.watchers().iter().map(|stat| stat.pid).find(|pid| !is_agent(*pid)).unwrap();
     let waits = || {
         let status = std::fs::read_to_string(format!("/proc/{guard}/status")).unwrap();
@@ -73,7 +73,7 @@ fn guard_has_looked(bed: &Bed) {
         line.trim().parse::<u64>().unwrap()
     };
     let before = waits();
-    until("the guard looks", || (waits() >= before + 4).then_some(()));
+    until("the guard scans", || (waits() >= before + 4).then_some(()));
 }
 
 fn is_agent(pid: u32) -> bool {
@@ -89,7 +89,7 @@ fn alive(family: &[(u32, u64)]) -> Vec<u32> {
 }
 
 #[test]
-fn a_stop_ends_workers_daemons_and_those_without_a_mark() {
+fn stop_ends_workers_daemons_and_untagged_processes() {
     for (name, mode) in [("sc", StopMode::Clean), ("st", StopMode::Terminate), ("sk", StopMode::Kill)] {
         let bed = Bed::new(name);
         let mut console = Console::attach(&bed.start(), 0);
@@ -103,7 +103,7 @@ fn a_stop_ends_workers_daemons_and_those_without_a_mark() {
 }
 
 #[test]
-fn a_killed_rank_takes_its_workers_along_and_nobody_else() {
+fn killed_rank_ends_only_its_own_workers() {
     let bed = Bed::new("rankkill");
     let mut console = Console::attach(&bed.start(), 0);
     let family = family(&bed, &mut console, 2);
@@ -121,13 +121,13 @@ fn a_killed_rank_takes_its_workers_along_and_nobody_else() {
 }
 
 #[test]
-fn a_killed_agent_takes_everything_along_and_the_next_one_says_so() {
+fn killed_agent_ends_its_ranks_and_the_next_reports_it() {
     let bed = Bed::new("agentkill");
     let agent = bed.start();
     let mut console = Console::attach(&agent, 0);
     let family = family(&bed, &mut console, 2);
     let seen = console.records.len() as u64;
-    guard_has_looked(&bed);
+    guard_has_scanned(&bed);
     kill(agent.pid, libc::SIGKILL);
     until("all are gone", || alive(&family).is_empty().then_some(()));
     until("the guard is gone", || bed.watchers().is_empty().then_some(()));
@@ -145,7 +145,7 @@ fn a_killed_agent_takes_everything_along_and_the_next_one_says_so() {
 }
 
 #[test]
-fn a_stopped_agent_loses_its_run_and_tells_when_it_goes_on() {
+fn stopped_agent_loses_its_run_and_reports_it() {
     let bed = Bed::new("agentstop");
     let agent = bed.start();
     let mut console = Console::attach(&agent, 0);
@@ -161,7 +161,7 @@ fn a_stopped_agent_loses_its_run_and_tells_when_it_goes_on() {
 }
 
 #[test]
-fn a_killed_guard_is_replaced() {
+fn killed_guard_is_replaced() {
     let bed = Bed::new("guardkill");
     let agent = bed.start();
     let mut console = Console::attach(&agent, 0);
@@ -173,18 +173,18 @@ fn a_killed_guard_is_replaced() {
     console.wait("notice", |console| {
         console.find(|e| matches!(e, RecordEvent::Notice { .. }).then_some(())).is_some()
     });
-    guard_has_looked(&bed);
+    guard_has_scanned(&bed);
     kill(agent.pid, libc::SIGKILL);
     until("all are gone", || alive(&family).is_empty().then_some(()));
 }
 
 #[test]
-fn when_agent_and_guard_die_together_sweep_finds_what_carries_the_mark() {
+fn sweep_finds_tagged_leftovers() {
     let bed = Bed::new("both");
     let agent = bed.start();
     let mut console = Console::attach(&agent, 0);
     let family = family(&bed, &mut console, 2);
-    guard_has_looked(&bed);
+    guard_has_scanned(&bed);
     let guard = bed.watchers().iter().map(|stat| stat.pid).find(|pid| !is_agent(*pid)).unwrap();
     kill(guard, libc::SIGSTOP);
     kill(agent.pid, libc::SIGKILL);
@@ -203,14 +203,14 @@ fn when_agent_and_guard_die_together_sweep_finds_what_carries_the_mark() {
     assert!(left_groups(&bed).is_empty(), "{:?}", left_groups(&bed));
 }
 
-/// LEFT-1: the next agent looks in the same places.
+/// LEFT-1: the next agent scans the same places.
 #[test]
-fn left_1_when_agent_and_guard_die_together_the_next_agent_ends_what_carries_no_mark() {
+fn left_1_untagged_leftovers_are_killed_by_next_agent() {
     let bed = Bed::new("next");
     let agent = bed.start();
     let mut console = Console::attach(&agent, 0);
     let family = family(&bed, &mut console, 1);
-    guard_has_looked(&bed);
+    guard_has_scanned(&bed);
     let guard = bed.watchers().iter().map(|stat| stat.pid).find(|pid| !is_agent(*pid)).unwrap();
     kill(guard, libc::SIGSTOP);
     kill(agent.pid, libc::SIGKILL);
@@ -249,7 +249,7 @@ fn sweep_leaves_a_living_agents_run_alone() {
 }
 
 #[test]
-fn an_agent_that_is_told_to_end_stops_its_run_first() {
+fn signaled_agent_stops_its_run_first() {
     let bed = Bed::new("term");
     let agent = bed.start();
     let mut console = Console::attach(&agent, 0);
@@ -268,7 +268,7 @@ fn an_agent_that_is_told_to_end_stops_its_run_first() {
 }
 
 #[test]
-fn neighbours_of_a_failed_rank_are_stopped_when_nobody_looks_on() {
+fn unattended_failure_stops_the_other_ranks() {
     let mut bed = Bed::new("unattended");
     bed.timing = "unattended=0.5,linger=600".into();
     let agent = bed.start();

@@ -1,8 +1,8 @@
-//! What docs/SECURITY.md promises of an agent.
+//! What docs/security.md promises of an agent.
 
 use super::bed::{Bed, Console, until};
 use rankdeck_proto::frame::MAX_FRAME;
-use rankdeck_proto::message::{ConsoleMessage, Private};
+use rankdeck_proto::message::{ConsoleMessage, LaunchSecrets};
 use rankdeck_proto::secret::GroupSecret;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -16,7 +16,7 @@ fn mode(path: &Path) -> u32 {
 
 /// Every folder 0700 and every file 0600 below a run directory, and its sockets.
 #[test]
-fn nothing_of_a_run_is_open_to_other_users() {
+fn run_files_are_private_to_their_user() {
     let bed = Bed::new("private");
     let agent = bed.start();
     let socket = Path::new(&agent.socket);
@@ -43,7 +43,7 @@ fn nothing_of_a_run_is_open_to_other_users() {
 }
 
 #[test]
-fn another_user_is_not_served_even_where_the_socket_is_open() {
+fn other_user_is_not_served_on_an_open_socket() {
     let bed = Bed::new("stranger");
     let agent = bed.start();
     let socket = Path::new(&agent.socket);
@@ -71,15 +71,18 @@ fn another_user_is_not_served_even_where_the_socket_is_open() {
     };
     child.stdin.take().unwrap().write_all(&rankdeck_proto::frame::encode(&attach).unwrap()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said =
+    let output_text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    // Hung up at once: an end of file, or a write or a read that finds nobody.
-    assert!(said.trim() == "0" || said.contains("Broken pipe") || said.contains("reset"), "{said}");
+    // Hung up at once: an end of file, or a failed write or read.
+    assert!(
+        output_text.trim() == "0" || output_text.contains("Broken pipe") || output_text.contains("reset"),
+        "{output_text}"
+    );
     Console::attach(&agent, 0);
 }
 
 #[test]
-fn a_frame_over_1_mib_ends_the_connection_and_nothing_else() {
+fn oversized_frame_ends_only_its_connection() {
     let bed = Bed::new("large");
     let agent = bed.start();
     let mut stream = UnixStream::connect(&agent.socket).unwrap();
@@ -91,7 +94,7 @@ fn a_frame_over_1_mib_ends_the_connection_and_nothing_else() {
 
 /// SECRET-1: in the environment of the rank, and nowhere else.
 #[test]
-fn the_secret_of_a_generation_is_in_no_file_no_argument_and_no_message() {
+fn generation_secret_is_in_no_file_or_message() {
     let bed = Bed::new("secret");
     let agent = bed.start();
     let secret = GroupSecret::draw().unwrap();
@@ -100,7 +103,7 @@ fn the_secret_of_a_generation_is_in_no_file_no_argument_and_no_message() {
     let spec = bed.spec(0, 1, &["sh", "-c", "[ ${#RANKDECK_SECRET} = 64 ] && echo has it; sleep 60"]);
     console.send(&ConsoleMessage::Launch {
         spec: Box::new(spec),
-        private: Private { secret: Some(secret), ..Private::default() },
+        private: LaunchSecrets { secret: Some(secret), ..LaunchSecrets::default() },
     });
     console.wait_line(0, "has it");
     let mut later = Console::attach(&agent, 0);
@@ -108,10 +111,11 @@ fn the_secret_of_a_generation_is_in_no_file_no_argument_and_no_message() {
         later.pump();
         (later.snapshot.is_some() && later.records.len() >= 2).then_some(())
     });
-    for told in [&console, &later] {
-        let said = serde_json::to_string(&(&told.snapshot, &told.records, &told.others)).unwrap();
-        assert!(said.contains("RANKDECK_SECRET"), "the plan with its command is there");
-        assert!(!said.contains(&hex));
+    for client in [&console, &later] {
+        let output_text =
+            serde_json::to_string(&(&client.snapshot, &client.records, &client.others)).unwrap();
+        assert!(output_text.contains("RANKDECK_SECRET"), "the plan with its command is there");
+        assert!(!output_text.contains(&hex));
     }
     let (mut folders, mut files) = (vec![bed.workdir().to_owned()], 0);
     while let Some(folder) = folders.pop() {
@@ -151,7 +155,7 @@ fn squat(folder: &Path, mode: u32) {
 
 /// SOCKET-1: the default place is a name that anybody can guess.
 #[test]
-fn socket_1_a_folder_that_another_user_has_made_keeps_nobody_from_starting() {
+fn socket_1_foreign_directory_does_not_block_a_start() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
         rankdeck_testkit::skip!("only root can become another user");
     }
@@ -184,9 +188,9 @@ fn socket_1_a_folder_that_another_user_has_made_keeps_nobody_from_starting() {
     }
 }
 
-/// SOCKET-1: `/tmp` is cleaned while an agent lives, and somebody else takes the name.
+/// SOCKET-1: `/tmp` is cleaned while an agent lives, and another user takes the name.
 #[test]
-fn socket_1_sockets_come_back_only_in_a_folder_of_ones_own() {
+fn socket_1_sockets_move_to_an_own_directory() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
         rankdeck_testkit::skip!("only root can become another user");
     }
@@ -196,11 +200,16 @@ fn socket_1_sockets_come_back_only_in_a_folder_of_ones_own() {
     console.launch(bed.spec(0, 1, &["sleep", "1000"]));
     console.pid(0);
     let folder = Path::new(&agent.socket).parent().unwrap().to_owned();
-    for above in folder.ancestors().skip(1).take_while(|above| above.starts_with(bed.workdir())) {
-        std::fs::set_permissions(above, PermissionsExt::from_mode(0o777)).unwrap();
-    }
+    let open_above = |mode: u32| {
+        for above in folder.ancestors().skip(1).take_while(|above| above.starts_with(bed.workdir())) {
+            std::fs::set_permissions(above, PermissionsExt::from_mode(mode)).unwrap();
+        }
+    };
+    open_above(0o777);
     std::fs::remove_dir_all(&folder).unwrap();
     squat(&folder, 0o777);
+    // TRUST-1: nothing starts where others can write.
+    open_above(0o755);
     let moved = until("the agent is found again", || {
         let output = bed.agent(&bed.start_args("0"));
         let text = String::from_utf8_lossy(&output.stdout);
@@ -221,6 +230,6 @@ fn socket_1_sockets_come_back_only_in_a_folder_of_ones_own() {
     ));
     console.wait_line(0, "there");
     console.wait("a notice", |console| {
-        console.find(|event| matches!(event, rankdeck_proto::message::RecordEvent::Notice { text } if text.contains("taken away")).then_some(())).is_some()
+        console.find(|event| matches!(event, rankdeck_proto::message::RecordEvent::Notice { text } if text.contains("sockets")).then_some(())).is_some()
     });
 }

@@ -1,13 +1,14 @@
 //! Training on GPUs, fake ones: real libtorch, real trainer, counted calls. See
 //! `rankdeck_testkit::fake_cuda`.
 //!
-//! Kernels of the fake do nothing. Nothing here says anything about numbers or speed.
+//! Kernels of the fake do nothing. Nothing here tests numbers or speed.
 
 mod budgets;
 mod devices;
 mod overlap;
 
 use crate::harness::Run;
+use rankdeck_proto::message::RankEvent;
 use rankdeck_testkit::fake_cuda::FakeCuda;
 use std::process::Command;
 
@@ -36,11 +37,19 @@ pub fn pixels() -> String {
     format!("id = 'PongNoFrameskip-v4'\nworker = 'python'\npython = '{}'\n", worker.display())
 }
 
+/// The device on which a rank joined.
+fn device(events: &[(u32, RankEvent)]) -> Option<String> {
+    events.iter().find_map(|(_, event)| match event {
+        RankEvent::Joined { device, .. } => Some(device.clone()),
+        _ => None,
+    })
+}
+
 #[test]
-fn a_trainer_uses_the_gpu_that_is_there() {
+fn trainer_uses_an_available_gpu() {
     let experiment = crate::harness::experiment(1024, "", "[eval]\nevery = 0");
     let Some(trained) = train(&experiment, &[], &[]) else { return };
-    assert!(trained.run.logs().contains("on cuda:0"), "{}", trained.run.logs());
+    assert_eq!(device(&trained.run.events()).as_deref(), Some("cuda:0"), "{}", trained.run.logs());
     let counts = trained.fake.counts("-");
     assert!(counts["launches"] > 0 && counts["gemms"] > 0, "{counts:?}");
 }

@@ -1,5 +1,5 @@
-//! What goes on at once on a GPU, counted: gradients that travel while backward goes on, half of the
-//! environments beside the look at the other half; and in what convolutions compute.
+//! Work that overlaps on a GPU, counted: gradients that travel while backward runs, half of the
+//! environments that steps while the policy runs on the other half; and the types of convolutions.
 
 use super::{pixels, train};
 use crate::harness::{Run, totals};
@@ -8,7 +8,7 @@ use rankdeck_testkit::fake_cuda::{Counts, FakeCuda};
 const CALL_BY_CALL: &str = "";
 const GRAPHS: &str = "cuda_graphs = true\n";
 
-/// Three iterations of 16 steps on Pong, with so many environments and epochs, rows of `[policy]`, and other
+/// Three iterations of 16 steps on Pong, with this many environments and epochs, rows of `[policy]`, and other
 /// tables. `env`: that of Pong.
 fn pong(env: &str, num_envs: u32, epochs: u32, policy: &str, rest: &str) -> String {
     format!(
@@ -33,9 +33,9 @@ fn updates_of_two(policy: &str, bucket_mb: f64) -> Option<[Counts; 2]> {
 }
 
 /// DDP-5. The network has 1.1 MB of gradients, 0.3 of them in convolutions. Where that is more than a bucket,
-/// collectives are begun before backward's last launches, as many on both ranks, and still nobody waits.
+/// collectives are begun before backward's last launches, as many on both ranks, and still the host does not wait.
 #[test]
-fn ddp_5_gradients_that_fill_several_buckets_travel_while_backward_goes_on() {
+fn ddp_5_large_gradients_overlap_with_backward() {
     const UPDATES: u64 = 3 * 2 * 4;
     for policy in [CALL_BY_CALL, GRAPHS] {
         for (bucket_mb, buckets, overlaps) in [(25.0, 1, false), (0.5, 3, true), (0.1, 7, true)] {
@@ -55,7 +55,7 @@ fn ddp_5_gradients_that_fill_several_buckets_travel_while_backward_goes_on() {
 
 /// DQN's, too: its heads are most of it.
 #[test]
-fn ddp_5_gradients_of_dqn_travel_while_backward_goes_on() {
+fn ddp_5_dqn_gradients_overlap_with_backward() {
     let env = pixels();
     let experiment = |bucket_mb: f64| {
         format!(
@@ -75,7 +75,7 @@ fn ddp_5_gradients_of_dqn_travel_while_backward_goes_on() {
 
 /// What a step of the rollout costs, and what the games came to: two steps of the one road and the other.
 #[test]
-fn halves_of_the_environments_cost_a_launch_and_a_wait_each_and_play_the_same_games() {
+fn double_buffer_costs_one_launch_per_half() {
     let Some(python) = rankdeck_testkit::python("numpy, gymnasium, ale_py") else { return };
     let env = format!("id = 'PongNoFrameskip-v4'\nworker = 'python'\npython = '{python}'\n");
     let run = |num_steps: u32, double_buffer: bool| {
@@ -95,8 +95,8 @@ fn halves_of_the_environments_cost_a_launch_and_a_wait_each_and_play_the_same_ga
         let (less, more) = (run(16, double_buffer)?, run(32, double_buffer)?);
         let of = |name: &str| (more.0[name] - less.0[name]) as f64 / 48.0;
         let waits = of("stream_waits") + of("event_waits") + of("device_waits") + of("copy_waits");
-        let told = format!("{:?} {:?}", less.0, more.0);
-        Some(((of("launches") + of("graph_launches"), waits, of("bytes_up"), told), (more.1.0, more.1.1)))
+        let reported = format!("{:?} {:?}", less.0, more.0);
+        Some(((of("launches") + of("graph_launches"), waits, of("bytes_up"), reported), (more.1.0, more.1.1)))
     };
     let (Some((whole, played)), Some((halves, theirs))) = (each(false), each(true)) else { return };
     assert_eq!(played, theirs, "steps and episodes");
@@ -108,21 +108,21 @@ fn halves_of_the_environments_cost_a_launch_and_a_wait_each_and_play_the_same_ga
     assert!((halves.2 - whole.2).abs() < 100.0, "{whole:?} {halves:?}");
 }
 
-/// TRUNK-2 and TRUNK-3 on a GPU: what cuDNN is asked for.
+/// TRUNK-2 and TRUNK-3 on a GPU: the layouts and types that cuDNN gets.
 #[test]
-fn trunk_3_cudnn_is_asked_for_colours_last_and_for_bf16_only_where_that_is_wanted() {
+fn trunk_3_channels_last_and_bf16_only_if_configured() {
     let asked = |policy: &str| {
         let counts =
             train(&pong(&pixels(), 1, 1, policy, "[collect]\nnum_steps = 16\n"), &[], &[])?.fake.counts("-");
         Some((counts["channels_last"] > 0, counts["bf16_tensors"] > 0, counts["convolutions"] > 0))
     };
-    for (policy, wanted) in [
+    for (policy, expected) in [
         ("", (false, false, true)),
         ("channels_last = true\n", (true, false, true)),
         ("precision = 'bf16'\n", (false, true, true)),
         ("channels_last = true\nprecision = 'bf16'\ncuda_graphs = true\n", (true, true, true)),
     ] {
         let Some(asked) = asked(policy) else { return };
-        assert_eq!(asked, wanted, "{policy}");
+        assert_eq!(asked, expected, "{policy}");
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::inspect::sockets;
-use crate::inspect::victim::Victim;
+use crate::inspect::tests::Victim;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn obstacle(program: &Victim, fits: impl Fn(&Obstacle) -> bool) -> Obstacle {
         let call = syscall::call(pid, pid);
         last = call.and_then(|call| {
             let tcp = sockets::tcp().unwrap_or_default();
-            of(pid, &call, &tcp).or_else(|| in_memory(pid, &call, &tcp))
+            find(pid, &call, &tcp).or_else(|| in_memory(pid, &call, &tcp))
         });
         if let Some(found) = last.as_ref().filter(|found| fits(found)) {
             return found.clone();
@@ -32,7 +32,7 @@ fn obstacle(program: &Victim, fits: impl Fn(&Obstacle) -> bool) -> Obstacle {
 }
 
 #[test]
-fn a_file_lock_is_named_with_its_path_and_holder() {
+fn file_lock_is_named_with_its_path_and_holder() {
     let folder = tempfile::tempdir().unwrap();
     for lock in ["fcntl.flock(f, fcntl.LOCK_EX)", "fcntl.lockf(f, fcntl.LOCK_EX)"] {
         let path = folder.path().join("data.lock");
@@ -46,13 +46,12 @@ fn a_file_lock_is_named_with_its_path_and_holder() {
         let Obstacle::FileLock { path: named, holders } = &found else { unreachable!() };
         assert_eq!(Path::new(named), path);
         assert_eq!(holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [holder.0.id()], "{found:?}");
-        assert!(found.words().contains("held by pid"), "{}", found.words());
     }
 }
 
-/// A worker of the program wants a lock that somebody else holds: the program waits for its worker, in vain.
+/// A worker of the program waits for a lock that another process holds, and the program waits for its worker.
 #[test]
-fn what_a_worker_is_blocked_on_is_named_for_the_program_that_waits_for_it() {
+fn worker_obstacle_is_named_for_its_program() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.lock");
     let lock = "import fcntl, multiprocessing, sys, time\nf = open(sys.argv[1], 'w')";
@@ -65,8 +64,8 @@ fn what_a_worker_is_blocked_on_is_named_for_the_program_that_waits_for_it() {
     );
     let asker = python(&ask, &[&path]);
     let stat = proc::stat(asker.0.id()).unwrap();
-    let subject = crate::inspect::Subject {
-        ident: Some(proc::Ident { pid: stat.pid, start: stat.start }),
+    let subject = crate::inspect::InspectTarget {
+        ident: Some(proc::ProcessKey { pid: stat.pid, start: stat.start }),
         ..Default::default()
     };
     let begun = Instant::now();
@@ -86,7 +85,7 @@ fn what_a_worker_is_blocked_on_is_named_for_the_program_that_waits_for_it() {
 }
 
 #[test]
-fn a_fifo_that_nobody_opens_is_named_with_its_path() {
+fn unopened_fifo_is_named_with_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("orders");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -105,7 +104,7 @@ fn a_fifo_that_nobody_opens_is_named_with_its_path() {
 }
 
 #[test]
-fn a_server_of_this_host_is_named_with_its_process() {
+fn server_of_this_host_is_named_with_its_process() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let code = "import socket, sys\nh, p = sys.argv[1].split(':')\ns = socket.create_connection((h, int(p)))\n\
@@ -123,7 +122,7 @@ fn a_server_of_this_host_is_named_with_its_process() {
 
 /// The rank is a server, or talks to one by a local socket.
 #[test]
-fn whoever_waits_to_be_connected_to_is_named_with_the_place() {
+fn waiting_listener_is_named_with_its_address() {
     let bind = "import socket, sys\ns = socket.socket(getattr(socket, sys.argv[2]))\n\
                 s.bind(sys.argv[1] if sys.argv[2] == 'AF_UNIX' else ('127.0.0.1', 0))\ns.listen()\n\
                 print(str(s.getsockname()[1]).zfill(5) if sys.argv[2] == 'AF_INET' else 'there', flush=True)\n";
@@ -132,20 +131,20 @@ fn whoever_waits_to_be_connected_to_is_named_with_the_place() {
         for family in ["AF_UNIX", "AF_INET"] {
             let path = folder.path().join(format!("orders{number}"));
             let mut server = python(&format!("{bind}{wait}"), &[&path, Path::new(family)]);
-            let mut said = [0; 5];
-            server.0.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+            let mut bytes = [0; 5];
+            server.0.stdout.as_mut().unwrap().read_exact(&mut bytes).unwrap();
             let found = obstacle(&server, |found| matches!(found, Obstacle::Listener { .. }));
-            let port = String::from_utf8_lossy(&said).trim_start_matches('0').to_owned();
+            let port = String::from_utf8_lossy(&bytes).trim_start_matches('0').to_owned();
             let place =
                 if family == "AF_UNIX" { path.display().to_string() } else { format!("127.0.0.1:{port}") };
-            assert_eq!(found.words(), format!("somebody to connect to {place}"));
+            assert_eq!(found.words(), format!("an incoming connection on {place}"));
         }
     }
 }
 
-/// Accepted or not, by a process of somebody else, and by one that the program has started.
+/// Accepted or not, by a foreign process, and by one that the program has started.
 #[test]
-fn a_server_at_a_local_socket_is_named_with_its_process_and_path() {
+fn local_socket_server_is_named_with_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("orders");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -167,17 +166,17 @@ fn a_server_at_a_local_socket_is_named_with_its_process_and_path() {
         _ => false,
     };
     let found = obstacle(&parent, sleeps);
-    let Obstacle::Connection { owner: Some(owner), .. } = &found else { unreachable!() };
+    let Obstacle::Connection { peer, owner: Some(owner) } = &found else { unreachable!() };
     assert_eq!(proc::descendants(parent.0.id()), [owner.pid]);
-    assert!(found.words().contains("/own to answer: pid"), "{}", found.words());
+    assert!(peer.ends_with("/own"), "{peer}");
     crate::supervise::groups::signal(owner.pid, proc::stat(owner.pid).unwrap().start, libc::SIGKILL);
 }
 
 /// No list of the kernel shows who tries: as sqlite does, and programs that wait for a lock file.
 #[test]
-fn a_lock_that_is_tried_again_and_again_is_named_with_its_path_and_holder() {
+fn polled_lock_is_named_with_path_and_holder() {
     if std::fs::read_to_string("/proc/self/fdinfo/0").is_ok_and(|text| !text.contains("ino:")) {
-        rankdeck_testkit::skip!("fdinfo tells no inode before Linux 5.14");
+        rankdeck_testkit::skip!("fdinfo has no inode before Linux 5.14");
     }
     let folder = tempfile::tempdir().unwrap();
     let begin =
@@ -218,13 +217,13 @@ fn a_lock_that_is_tried_again_and_again_is_named_with_its_path_and_holder() {
             [holder.0.id()],
             "{name}: {found:?}"
         );
-        assert!(found.words().contains("clock_nanosleep"), "{}", found.words());
+        assert!(holders[0].does.contains("clock_nanosleep"), "{found:?}");
     }
 }
 
 /// `flock FILE PROGRAM`, as in a crontab: the program has the descriptor through which the lock was taken.
 #[test]
-fn a_lock_that_a_program_was_started_under_keeps_others_out_and_not_itself() {
+fn inherited_lock_blocks_others_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nightly.lock");
     let code = "import fcntl, subprocess, sys, time\nf = open(sys.argv[1], 'a')\nfcntl.flock(f, fcntl.LOCK_EX)\n\
@@ -232,9 +231,9 @@ fn a_lock_that_a_program_was_started_under_keeps_others_out_and_not_itself() {
                 child = subprocess.Popen([sys.executable, '-c', inner], pass_fds=[f.fileno()])\n\
                 print(f'{child.pid:8}', flush=True)\nchild.wait()";
     let mut parent = python(code, &[&path]);
-    let mut told = [0; 8];
-    parent.0.stdout.as_mut().unwrap().read_exact(&mut told).unwrap();
-    let pid: u32 = String::from_utf8_lossy(&told).trim().parse().unwrap();
+    let mut bytes = [0; 8];
+    parent.0.stdout.as_mut().unwrap().read_exact(&mut bytes).unwrap();
+    let pid: u32 = String::from_utf8_lossy(&bytes).trim().parse().unwrap();
     let begun = Instant::now();
     let call = loop {
         match syscall::call(pid, pid).filter(|call| pauses(pid, call)) {
@@ -246,9 +245,9 @@ fn a_lock_that_a_program_was_started_under_keeps_others_out_and_not_itself() {
     crate::supervise::groups::signal(pid, proc::stat(pid).unwrap().start, libc::SIGKILL);
 }
 
-/// What others have locked explains no sleep that nobody ends but the clock, and no lock that is free again.
+/// Locks of others do not explain a sleep with a timer, nor a lock that is free again.
 #[test]
-fn a_program_that_sleeps_beside_a_locked_file_wants_no_lock() {
+fn program_sleeping_beside_a_locked_file_awaits_no_lock() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.lock");
     let code = "import fcntl, sys, time\nf = open(sys.argv[1], 'a')\nfcntl.lockf(f, getattr(fcntl, sys.argv[2]))\n\
@@ -263,7 +262,7 @@ fn a_program_that_sleeps_beside_a_locked_file_wants_no_lock() {
     let named = |program: &Victim| {
         let pid = program.0.id();
         let call = syscall::call(pid, pid)?;
-        of(pid, &call, &[]).or_else(|| in_memory(pid, &call, &[]))
+        find(pid, &call, &[]).or_else(|| in_memory(pid, &call, &[]))
     };
     for _ in 0..20 {
         assert_eq!((named(&reads), named(&other)), (None, None));
@@ -288,8 +287,8 @@ fn children_and_pipes_are_named() {
         &parent,
         |found| matches!(found, Obstacle::Child { process } if process.name.starts_with("sleep")),
     );
-    assert!(found.words().contains("sleep 1000"), "{}", found.words());
     let Obstacle::Child { process } = found else { unreachable!() };
+    assert_eq!(process.name, "sleep 1000");
     // SAFETY: the child of a child of this test.
     unsafe { libc::kill(process.pid as i32, libc::SIGKILL) };
 
@@ -309,7 +308,7 @@ fn children_and_pipes_are_named() {
 }
 
 #[test]
-fn a_name_server_that_does_not_answer_is_named() {
+fn silent_name_server_is_named() {
     let code = "import select, socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
                 s.connect(('127.0.0.1', 53))\np = select.poll()\np.register(s, select.POLLIN)\np.poll(1000000)";
     let found = obstacle(&python(code, &[]), |found| matches!(found, Obstacle::NameServer { .. }));
@@ -318,7 +317,7 @@ fn a_name_server_that_does_not_answer_is_named() {
 
 /// With the resolver of the C library, in a mount namespace with another resolv.conf.
 #[test]
-fn a_name_that_nobody_resolves_is_named() {
+fn unresolved_name_is_named() {
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.53.9:53") else {
         rankdeck_testkit::skip!("only root can listen on port 53");
     };
@@ -342,7 +341,7 @@ fn a_name_that_nobody_resolves_is_named() {
 /// An event loop has descriptors of its own, a server of the program may be among them: what it waits for is
 /// the rest. With nothing but timers it sleeps.
 #[test]
-fn an_event_loop_waits_for_the_others_and_with_none_it_sleeps() {
+fn event_loop_waits_for_others_or_sleeps() {
     let program = |body: &str| {
         let code = format!(
             "import asyncio, sys\nasync def quiet(r, w): await asyncio.Event().wait()\nasync def go():\n{body}\nasyncio.run(go())"
@@ -371,4 +370,23 @@ fn an_event_loop_waits_for_the_others_and_with_none_it_sleeps() {
     );
     let served = "    s = await asyncio.start_server(quiet, '127.0.0.1', 0)\n    r, _ = await asyncio.open_connection(*s.sockets[0].getsockname())\n    await r.read(1)";
     obstacle(&program(served), |found| matches!(found, Obstacle::Connection { .. }));
+}
+
+fn query(name: &[u8]) -> Vec<u8> {
+    [&[7, 7, 7, 0xab, 0xcd, 1, 0x20, 0, 1, 0, 0, 0, 0, 0, 1][..], name, &[0, 0, 28, 0, 1, 9, 9]].concat()
+}
+
+#[test]
+fn dns_query_is_found_among_other_bytes() {
+    let bytes = query(b"\x03sim\x07example\x03org");
+    assert_eq!(asked(&bytes).as_deref(), Some("sim.example.org"));
+    let twice = [query(b"\x03s\x1bm\x03org"), bytes.clone()].concat();
+    assert_eq!(asked(&twice).as_deref(), Some("sim.example.org"), "a name with terminal controls is invalid");
+    for cut in 0..bytes.len() - 2 {
+        assert_eq!(asked(&bytes[..cut]), None, "{cut}");
+    }
+    assert_eq!(asked(&query(b"")), None);
+    let long: Vec<u8> = (0..5).flat_map(|_| [&[60][..], &[b'a'; 60]].concat()).collect();
+    assert_eq!(asked(&query(&long)), None);
+    assert_eq!(asked(&vec![0; 4096]), None);
 }

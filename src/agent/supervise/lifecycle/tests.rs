@@ -1,6 +1,5 @@
 //! Traces through the lifecycle: what happens on a host, in which order, and what must come out.
 
-use super::stop::{KILL_PATIENCE_MS, LOOK_AGAIN_MS};
 use super::*;
 use rankdeck_proto::message::{Record, Survivor};
 use rankdeck_types::host::Host;
@@ -31,14 +30,13 @@ fn spec(generation: u32, ranks: u32) -> Box<LaunchSpec> {
                     gpu: None,
                 })
                 .collect(),
-            backend: "tcp".into(),
             sizes: Vec::new(),
         },
     })
 }
 
-fn ident(rank: u32) -> Ident {
-    Ident { pid: 100 + rank, start: 7 }
+fn ident(rank: u32) -> ProcessKey {
+    ProcessKey { pid: 100 + rank, start: 7 }
 }
 
 fn running(ranks: u32) -> Lifecycle {
@@ -50,9 +48,9 @@ fn running(ranks: u32) -> Lifecycle {
     lifecycle
 }
 
-fn stopped(actions: &[Action]) -> Option<(Vec<Survivor>, u64)> {
+fn stopped(actions: &[LifecycleAction]) -> Option<(Vec<Survivor>, u64)> {
     actions.iter().find_map(|action| match action {
-        Action::Record(RecordEvent::Stopped { survivors, took_ms, .. }) => {
+        LifecycleAction::Record(RecordEvent::Stopped { survivors, took_ms, .. }) => {
             Some((survivors.clone(), *took_ms))
         }
         _ => None,
@@ -66,46 +64,46 @@ fn survivor() -> Survivor {
 }
 
 #[test]
-fn life_1_a_natural_end_is_proved_too() {
+fn life_1_natural_end_is_verified_too() {
     let mut lifecycle = running(2);
     assert!(
         lifecycle
             .reaped(100, Exit::Code { code: 0 }, 10)
-            .contains(&Action::CollectExitInfo { rank: Rank(0) })
+            .contains(&LifecycleAction::CollectExitInfo { rank: Rank(0) })
     );
     lifecycle.exit_info(Rank(0), vec![], 0);
     lifecycle.reaped(101, Exit::Code { code: 0 }, 20);
     assert!(lifecycle.is_running(), "the end of rank 1 is not recorded yet");
-    assert!(lifecycle.exit_info(Rank(1), vec![], 0).contains(&Action::VerifyStop));
-    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 50)), Some((vec![], 30)));
+    assert!(lifecycle.exit_info(Rank(1), vec![], 0).contains(&LifecycleAction::VerifyStop));
+    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 50)), Some((vec![], 30)));
     assert!(lifecycle.is_quiet());
 }
 
 #[test]
-fn ranks_that_were_stopped_are_continued_and_a_record_says_so() {
+fn resume_continues_stopped_ranks_and_is_recorded() {
     let mut lifecycle = running(2);
     let actions = lifecycle.resume(&[Rank(1), Rank(7)]);
-    assert_eq!(actions[1], Action::SignalRanks(vec![ident(1)], libc::SIGCONT));
+    assert_eq!(actions[1], LifecycleAction::SignalRanks(vec![ident(1)], libc::SIGCONT));
     assert!(
-        matches!(&actions[0], Action::Record(RecordEvent::Notice { text }) if text.contains("rank 1 gets SIGCONT"))
+        matches!(&actions[0], LifecycleAction::Record(RecordEvent::Notice { text }) if text.contains("SIGCONT"))
     );
     lifecycle.reaped(101, Exit::Code { code: 0 }, 10);
     assert_eq!(lifecycle.resume(&[Rank(1)]), [], "it is gone");
 }
 
 #[test]
-fn a_clean_stop_asks_the_ranks_and_then_kills() {
+fn clean_stop_asks_the_ranks_and_then_kills() {
     let mut lifecycle = running(2);
     let actions = lifecycle.stop(StopMode::Clean, 1000, "console", 100);
-    assert!(actions.contains(&Action::SignalRanks(vec![ident(0), ident(1)], libc::SIGTERM)));
+    assert!(actions.contains(&LifecycleAction::SignalRanks(vec![ident(0), ident(1)], libc::SIGTERM)));
     assert_eq!(lifecycle.tick(1099, true, 0), []);
-    assert_eq!(lifecycle.tick(1100, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+    assert_eq!(lifecycle.tick(1100, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
     assert_eq!(lifecycle.tick(1101, true, 0), [], "not again at once");
-    assert_eq!(lifecycle.tick(1600, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+    assert_eq!(lifecycle.tick(1600, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
 }
 
 #[test]
-fn life_5_a_clean_stop_waits_while_ranks_make_progress_up_to_its_limit() {
+fn life_5_clean_stop_waits_for_progress_up_to_the_limit() {
     let mut lifecycle = running(2);
     lifecycle.stop(StopMode::Clean, 1000, "console", 100);
     for now in (200..4_900).step_by(900) {
@@ -114,49 +112,59 @@ fn life_5_a_clean_stop_waits_while_ranks_make_progress_up_to_its_limit() {
     }
     lifecycle.progressed(5_000);
     assert_eq!(lifecycle.tick(5_099, true, 0), []);
-    assert_eq!(lifecycle.tick(5_100, true, 0), [Action::SignalAll(libc::SIGKILL)], "the limit");
+    assert_eq!(lifecycle.tick(5_100, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)], "the limit");
     lifecycle.progressed(5_101);
-    assert_eq!(lifecycle.tick(5_600, true, 0), [Action::SignalAll(libc::SIGKILL)], "never softer");
+    assert_eq!(lifecycle.tick(5_600, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)], "never softer");
     // Without progress the grace counts from the last one; a harder stop does not wait.
     let mut lifecycle = running(1);
     lifecycle.stop(StopMode::Clean, 1000, "console", 0);
     lifecycle.progressed(500);
     assert_eq!(lifecycle.tick(1_499, true, 0), []);
-    assert_eq!(lifecycle.tick(1_500, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+    assert_eq!(lifecycle.tick(1_500, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
     let mut lifecycle = running(1);
     lifecycle.stop(StopMode::Terminate, 1000, "console", 0);
     lifecycle.progressed(900);
-    assert_eq!(lifecycle.tick(1_000, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+    assert_eq!(lifecycle.tick(1_000, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
 }
 
 #[test]
-fn life_6_a_clean_stop_waits_for_an_iteration_as_long_as_they_take() {
-    let told = |actions: &[Action]| {
-        actions.iter().any(|action| matches!(action, Action::Record(RecordEvent::Notice { text }) if text.contains("up to 3 s")))
+fn life_6_clean_stop_waits_for_an_iteration() {
+    let reported = |actions: &[LifecycleAction]| {
+        actions.iter().any(|action| matches!(action, LifecycleAction::Record(RecordEvent::Notice { text }) if text.contains("3 s")))
     };
     let mut lifecycle = running(1);
     lifecycle.iterated(Rank(0), 1, 0);
     lifecycle.iterated(Rank(0), 2, 2_000);
     let actions = lifecycle.stop(StopMode::Clean, 1_000, "console", 2_500);
-    assert!(told(&actions), "{actions:?}");
+    assert!(reported(&actions), "{actions:?}");
     assert_eq!(lifecycle.tick(5_499, true, 0), []);
-    assert_eq!(lifecycle.tick(5_500, true, 0), [Action::SignalAll(libc::SIGKILL)], "one and a half of them");
-    // Never beyond the limit; a program that tells none has what is configured; a kill waits for nothing.
+    assert_eq!(
+        lifecycle.tick(5_500, true, 0),
+        [LifecycleAction::SignalAll(libc::SIGKILL)],
+        "one and a half of them"
+    );
+    // Never beyond the limit; a program without reports has the configured grace; a kill waits for nothing.
     let mut slow = running(1);
     slow.iterated(Rank(0), 1, 0);
     slow.iterated(Rank(0), 2, 60_000);
     slow.stop(StopMode::Clean, 1_000, "console", 60_000);
     assert_eq!(slow.tick(64_999, true, 0), []);
-    assert_eq!(slow.tick(65_000, true, 0), [Action::SignalAll(libc::SIGKILL)], "stop_limit_s");
+    assert_eq!(slow.tick(65_000, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)], "stop_limit_s");
     let mut silent = running(1);
     let actions = silent.stop(StopMode::Clean, 1_000, "console", 0);
     assert!(
-        !told(&actions) && silent.tick(999, true, 0).is_empty() && !silent.tick(1_000, true, 0).is_empty()
+        !reported(&actions)
+            && silent.tick(999, true, 0).is_empty()
+            && !silent.tick(1_000, true, 0).is_empty()
     );
     let mut killed = running(1);
     killed.iterated(Rank(0), 1, 0);
     killed.iterated(Rank(0), 2, 2_000);
-    assert!(killed.stop(StopMode::Kill, 1_000, "console", 2_500).contains(&Action::SignalAll(libc::SIGKILL)));
+    assert!(
+        killed
+            .stop(StopMode::Kill, 1_000, "console", 2_500)
+            .contains(&LifecycleAction::SignalAll(libc::SIGKILL))
+    );
 }
 
 #[test]
@@ -169,30 +177,30 @@ fn life_7_ranks_without_a_core_have_four_times_the_grace() {
     }
     lifecycle.starved(4_050);
     assert_eq!(lifecycle.tick(4_099, true, 0), []);
-    assert_eq!(lifecycle.tick(4_100, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+    assert_eq!(lifecycle.tick(4_100, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
     let mut lifecycle = running(1);
     lifecycle.stop(StopMode::Terminate, 1_000, "console", 0);
     lifecycle.starved(900);
     assert_eq!(
         lifecycle.tick(1_000, true, 0),
-        [Action::SignalAll(libc::SIGKILL)],
+        [LifecycleAction::SignalAll(libc::SIGKILL)],
         "a harder stop does not wait"
     );
 }
 
 #[test]
-fn life_3_a_stop_gets_harder_never_softer() {
+fn life_3_stop_gets_harder_never_softer() {
     let mut lifecycle = running(1);
     assert!(!lifecycle.stop(StopMode::Terminate, 5000, "a", 0).is_empty());
     assert_eq!(lifecycle.stop(StopMode::Clean, 0, "b", 1), []);
     assert_eq!(lifecycle.stop(StopMode::Terminate, 9000, "c", 2), []);
     let harder = lifecycle.stop(StopMode::Kill, 9000, "d", 3);
-    assert!(harder.contains(&Action::SignalAll(libc::SIGKILL)));
+    assert!(harder.contains(&LifecycleAction::SignalAll(libc::SIGKILL)));
     lifecycle.reaped(100, SIGKILLED, 4);
-    let told = lifecycle.exit_info(Rank(0), vec![], 0);
-    assert!(matches!(&told[1], Action::Record(RecordEvent::RankExited { stopping: true, .. })));
+    let reported = lifecycle.exit_info(Rank(0), vec![], 0);
+    assert!(matches!(&reported[1], LifecycleAction::Record(RecordEvent::RankExited { stopping: true, .. })));
     assert_eq!(
-        stopped(&lifecycle.searched(vec![], vec![], 10)),
+        stopped(&lifecycle.scanned(vec![], vec![], 10)),
         Some((vec![], 10)),
         "counted from the first order"
     );
@@ -206,18 +214,18 @@ fn life_2_nothing_begins_beside_what_is_left() {
     assert!(lifecycle.launch(spec(1, 1)).is_err());
     lifecycle.reaped(100, SIGKILLED, 1);
     lifecycle.exit_info(Rank(0), vec![], 0);
-    assert_eq!(stopped(&lifecycle.searched(vec![survivor()], vec![], 2)), Some((vec![survivor()], 1)));
+    assert_eq!(stopped(&lifecycle.scanned(vec![survivor()], vec![], 2)), Some((vec![survivor()], 1)));
     assert!(lifecycle.launch(spec(1, 1)).is_err());
-    assert_eq!(lifecycle.tick(1002, true, 0), [Action::VerifyStop]);
-    assert_eq!(lifecycle.searched(vec![survivor()], vec![], 1003), [], "told once");
-    assert!(lifecycle.stop(StopMode::Kill, 0, "console", 1500).contains(&Action::VerifyStop));
+    assert_eq!(lifecycle.tick(1002, true, 0), [LifecycleAction::VerifyStop]);
+    assert_eq!(lifecycle.scanned(vec![survivor()], vec![], 1003), [], "reported once");
+    assert!(lifecycle.stop(StopMode::Kill, 0, "console", 1500).contains(&LifecycleAction::VerifyStop));
     assert_eq!(
-        stopped(&lifecycle.searched(vec![survivor()], vec![], 1501)).unwrap().0,
+        stopped(&lifecycle.scanned(vec![survivor()], vec![], 1501)).unwrap().0,
         [survivor()],
         "an order is answered"
     );
-    assert_eq!(lifecycle.tick(2501, true, 0), [Action::VerifyStop]);
-    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 2502)).unwrap().0, []);
+    assert_eq!(lifecycle.tick(2501, true, 0), [LifecycleAction::VerifyStop]);
+    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 2502)).unwrap().0, []);
     assert!(lifecycle.launch(spec(1, 1)).is_ok());
 }
 
@@ -230,60 +238,66 @@ fn life_4_neighbours_of_a_failed_rank_do_not_wait_for_ever() {
     assert_eq!(lifecycle.tick(34_999, false, 15_000), []);
     let actions = lifecycle.tick(35_000, false, 15_000);
     let by = "rank 1 failed".to_owned();
-    assert_eq!(actions[0], Action::Record(RecordEvent::StopOrdered { mode: StopMode::Terminate, by }));
+    assert_eq!(
+        actions[0],
+        LifecycleAction::Record(RecordEvent::StopOrdered { mode: StopMode::Terminate, by })
+    );
     assert_eq!(
         lifecycle.tick(37_000, false, 15_000),
-        [Action::SignalAll(libc::SIGKILL)],
+        [LifecycleAction::SignalAll(libc::SIGKILL)],
         "after stop_grace_s"
     );
 }
 
 #[test]
-fn a_rank_that_returned_0_does_not_stop_the_others() {
+fn rank_that_returned_0_does_not_stop_the_others() {
     let mut lifecycle = running(2);
     lifecycle.reaped(100, Exit::Code { code: 0 }, 0);
     assert_eq!(lifecycle.tick(1_000_000, false, 1), []);
 }
 
 #[test]
-fn a_rank_spawned_after_the_order_is_stopped_too() {
+fn rank_spawned_after_the_order_is_stopped_too() {
     let mut lifecycle = Lifecycle::default();
     lifecycle.launch(spec(0, 1)).unwrap();
     lifecycle.stop(StopMode::Clean, 1000, "console", 0);
     let actions = lifecycle.spawned(Rank(0), Ok(ident(0)), 1);
-    assert!(actions.contains(&Action::SignalRanks(vec![ident(0)], libc::SIGTERM)));
+    assert!(actions.contains(&LifecycleAction::SignalRanks(vec![ident(0)], libc::SIGTERM)));
 }
 
 #[test]
-fn a_program_that_does_not_exist_is_an_end_like_others() {
+fn program_that_does_not_exist_is_an_end_like_others() {
     let mut lifecycle = Lifecycle::default();
     lifecycle.launch(spec(0, 1)).unwrap();
-    assert_eq!(lifecycle.spawned(Rank(0), Err("no".into()), 1), [Action::CollectExitInfo { rank: Rank(0) }]);
-    assert!(lifecycle.exit_info(Rank(0), vec![], 0).contains(&Action::VerifyStop));
+    assert_eq!(
+        lifecycle.spawned(Rank(0), Err("no".into()), 1),
+        [LifecycleAction::CollectExitInfo { rank: Rank(0) }]
+    );
+    assert!(lifecycle.exit_info(Rank(0), vec![], 0).contains(&LifecycleAction::VerifyStop));
 }
 
 #[test]
-fn an_order_without_a_run_is_answered() {
+fn order_without_a_run_is_answered() {
     let mut lifecycle = Lifecycle::default();
-    assert!(lifecycle.stop(StopMode::Kill, 0, "console", 5).contains(&Action::VerifyStop));
-    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 9)), Some((vec![], 4)));
+    assert!(lifecycle.stop(StopMode::Kill, 0, "console", 5).contains(&LifecycleAction::VerifyStop));
+    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 9)), Some((vec![], 4)));
     assert!(lifecycle.launch(spec(0, 1)).is_ok());
 }
 
 #[test]
-fn a_process_that_resists_sigkill_is_reported() {
+fn process_that_resists_sigkill_is_reported() {
     let mut lifecycle = running(1);
     lifecycle.stop(StopMode::Kill, 0, "console", 0);
-    assert_eq!(lifecycle.tick(KILL_PATIENCE_MS, true, 0), [Action::VerifyStop]);
-    assert_eq!(stopped(&lifecycle.searched(vec![survivor()], vec![], 10_001)).unwrap().0, [survivor()]);
+    assert_eq!(lifecycle.tick(KILL_PATIENCE_MS, true, 0), [LifecycleAction::VerifyStop]);
+    assert_eq!(stopped(&lifecycle.scanned(vec![survivor()], vec![], 10_001)).unwrap().0, [survivor()]);
     lifecycle.reaped(100, SIGKILLED, 10_500);
     lifecycle.exit_info(Rank(0), vec![], 0);
     lifecycle.tick(12_000, true, 0);
-    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 12_001)).unwrap().0, []);
+    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 12_001)).unwrap().0, []);
 }
 
 #[test]
-fn what_a_dead_agent_left_is_buried() {
+fn leftovers_of_a_dead_agent_are_ended() {
     let record = |event| Record { seq: 1, time: 0.0, generation: Generation(0), event };
     let mut lifecycle = Lifecycle::default();
     lifecycle.replay(&record(RecordEvent::Launched { spec: spec(4, 2) }));
@@ -309,29 +323,47 @@ fn what_a_dead_agent_left_is_buried() {
 }
 
 #[test]
-fn survivors_of_a_dead_agent_block_the_next_generation_until_they_are_gone() {
+fn survivors_of_a_dead_agent_block_the_next_launch() {
     let record = |event| Record { seq: 1, time: 0.0, generation: Generation(0), event };
     let mut lifecycle = Lifecycle::default();
     lifecycle.replay(&record(RecordEvent::Launched { spec: spec(0, 1) }));
     lifecycle.close_former(vec![survivor()]);
     assert!(lifecycle.launch(spec(1, 1)).is_err());
-    assert_eq!(lifecycle.tick(LOOK_AGAIN_MS, true, 0), [Action::VerifyStop]);
-    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 1500)).unwrap().0, []);
+    assert_eq!(lifecycle.tick(SCAN_AGAIN_MS, true, 0), [LifecycleAction::VerifyStop]);
+    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 1500)).unwrap().0, []);
     assert!(lifecycle.launch(spec(1, 1)).is_ok());
 }
 
-/// SPOOL-6: a reader of the record may look at the manifest at once.
+/// SPOOL-6: a reader of the record may read the manifest at once.
 #[test]
-fn spool_6_a_change_is_saved_before_it_is_recorded() {
+fn spool_6_change_is_saved_before_it_is_recorded() {
     let mut lifecycle = Lifecycle::default();
     let mut changes = vec![lifecycle.launch(spec(0, 1)).unwrap()];
     changes.push(lifecycle.spawned(Rank(0), Ok(ident(0)), 0));
     lifecycle.reaped(100, Exit::Code { code: 0 }, 10);
     changes.push(lifecycle.exit_info(Rank(0), Vec::new(), 10));
-    changes.push(lifecycle.searched(Vec::new(), Vec::new(), 20));
+    changes.push(lifecycle.scanned(Vec::new(), Vec::new(), 20));
     for actions in changes {
-        let at = |wanted: fn(&Action) -> bool| actions.iter().position(wanted).unwrap();
-        let (saved, recorded) = (at(|it| *it == Action::Save), at(|it| matches!(it, Action::Record(_))));
+        let at = |is_sought: fn(&LifecycleAction) -> bool| actions.iter().position(is_sought).unwrap();
+        let (saved, recorded) =
+            (at(|it| *it == LifecycleAction::Save), at(|it| matches!(it, LifecycleAction::Record(_))));
         assert!(saved < recorded, "{actions:?}");
     }
+}
+
+#[test]
+fn iterations_are_timed_per_rank_and_the_longest_counts() {
+    let mut rhythm = IterationTimer::default();
+    rhythm.record(Rank(0), 7, 1_000);
+    rhythm.record(Rank(1), 7, 1_100);
+    assert_eq!(rhythm.longest(), None, "nothing is known of the first one");
+    rhythm.record(Rank(0), 7, 2_000);
+    rhythm.record(Rank(0), 8, 21_000);
+    assert_eq!(rhythm.longest(), Some(20_000), "repeated counters begin no iteration");
+    rhythm.record(Rank(1), 11, 25_100);
+    assert_eq!(rhythm.longest(), Some(20_000), "four in 24 s");
+    for iteration in 9..9 + KEPT as u64 {
+        rhythm.record(Rank(0), iteration, 21_000 + 10 * iteration);
+    }
+    assert!(rhythm.longest().is_some_and(|longest| longest < 1_000), "long ago");
 }

@@ -1,4 +1,4 @@
-//! Healthy programs whose evidence looks like trouble: cores are short, what was seen is over, or what a rank
+//! Healthy programs whose evidence resembles trouble: cores are short, what was seen is over, or what a rank
 //! waits for will come by itself. Beside each, the same evidence where it means trouble.
 
 use super::lab::*;
@@ -6,22 +6,22 @@ use crate::reason::Reason;
 use crate::report::{Confidence, Severity};
 use crate::testkit::*;
 use rankdeck_proto::inspection::{
-    Frame, HOLDS_GIL, Holder, How, Inspection, Obstacle, OsState, Pressure, Socket, ThreadStack,
+    Frame, HOLDS_GIL, Holder, Inspection, Obstacle, OsState, Pressure, Socket, StackMethod, ThreadStack,
 };
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
 
-/// What the late rank of a script does: milliseconds since the others wait, its sample, and what a close look
+/// What the late rank of a script does: milliseconds since the others wait, its sample, and what an inspection
 /// that begins now would show.
 type Does<'a> = &'a dyn Fn(u64, &mut RankSample, &mut Inspection);
 
 /// How full the hosts are: pressure of the CPU, and tasks for each core.
 type Cores = Option<f32>;
-pub(super) const FREE: Cores = None;
-pub(super) const FULL: Cores = Some(4.0);
+const FREE: Cores = None;
+const FULL: Cores = Some(4.0);
 
-/// A script that trains for ten seconds; then rank 1 is late for `ms`, in a lock unless `does` says more.
-pub(super) fn script(cores: Cores, ms: u64, does: Does<'_>) -> Cluster {
+/// A script that trains for ten seconds; then rank 1 is late for `ms`, in a lock unless `does` changes that.
+fn script(cores: Cores, ms: u64, does: Does<'_>) -> Cluster {
     let mut c = trained(2);
     for agent in &mut c.agents {
         agent.signals.pressure = cores.map(|_| Pressure { cpu: 95.0, ..Pressure::default() });
@@ -34,93 +34,94 @@ pub(super) fn script(cores: Cores, ms: u64, does: Does<'_>) -> Cluster {
     });
     let (seq, since) = (c.now.0 / 250, c.now.0);
     for _ in 0..ms / 250 {
-        let (at, mut look) = (c.now.0 + 250 - since, look_at(1, "step", "train.py", 55));
+        let (at, mut inspection) = (c.now.0 + 250 - since, inspection_at(1, "step", "train.py", 55));
         drive(&mut c, 250, |rank, now, sample| {
             (sample.state, sample.wchan) = ('S', "futex_do_wait".into());
             sample.signals.main = main(since * 500);
             sample.signals.children.clear();
             sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
             if rank == 1 {
-                does(at, sample, &mut look);
+                does(at, sample, &mut inspection);
             }
         });
-        c.agents[0].inspections.insert(1, look);
+        c.agents[0].inspections.insert(1, inspection);
     }
     c
 }
 
 fn quiet(c: &Cluster) {
-    assert_eq!(reds(c), [], "{:?}", verdicts(c).iter().map(|told| &told.reason).collect::<Vec<_>>());
+    assert_eq!(reds(c), [], "{:?}", verdicts(c).iter().map(|reported| &reported.reason).collect::<Vec<_>>());
 }
 
-pub(super) fn red(c: &Cluster, reason: Reason) {
+fn red(c: &Cluster, reason: Reason) {
     assert_eq!(reds(c).first(), Some(&(Some(1), reason)), "{:?}", c.verdicts());
 }
 
-pub(super) fn python(files: &[&str]) -> Vec<ThreadStack> {
+fn python(files: &[&str]) -> Vec<ThreadStack> {
     let frame = |file: &&str| Frame { function: "f".into(), file: Some((*file).into()), line: Some(9) };
     let frames = files.iter().map(frame).collect();
-    vec![ThreadStack { tid: 1001, how: How::Python, frames, ..ThreadStack::default() }]
+    vec![ThreadStack { tid: 1001, how: StackMethod::Python, frames, ..ThreadStack::default() }]
 }
 
-pub(super) fn holder(pid: u32, name: &str) -> Holder {
+fn holder(pid: u32, name: &str) -> Holder {
     Holder { pid, name: name.into(), state: 'S', ours: true, ..Holder::default() }
 }
 
-pub(super) fn child(pid: u32, state: char) -> ChildSample {
+fn child(pid: u32, state: char) -> ChildSample {
     ChildSample { pid, name: "python".into(), state, cpu_ms: 5, parent: 1001, ..ChildSample::default() }
 }
 
-/// How a wait shows in a sample and in a look.
+/// How a wait shows in a sample and in an inspection.
 type Shows = fn(&mut RankSample, &mut Inspection);
 
-/// Every wait of a script that silence alone makes red: how it looks, and its reason.
-pub(super) fn waits() -> Vec<(&'static str, Reason, Shows)> {
-    fn worker(sample: &mut RankSample, look: &mut Inspection, file: &str) {
+/// Every wait of a script that silence alone makes red: how it shows, and its reason.
+fn waits() -> Vec<(&'static str, Reason, Shows)> {
+    fn worker(sample: &mut RankSample, inspection: &mut Inspection, file: &str) {
         sample.signals.children = vec![child(77, 'S')];
-        look.awaits = vec![77];
-        look.threads = python(&[file, "/w/train.py"]);
-        look.obstacle = Some(Obstacle::Pipe { ends: vec![holder(77, "python train.py")], reads: true });
+        inspection.awaits = vec![77];
+        inspection.threads = python(&[file, "/w/train.py"]);
+        inspection.obstacle = Some(Obstacle::Pipe { ends: vec![holder(77, "python train.py")], reads: true });
     }
     vec![
         ("futex_do_wait", Reason::Lock, |_, _| {}),
-        ("hrtimer_nanosleep", Reason::Sleeping, |_, look| look.os.sleep_left_ms = Some(900_000)),
-        ("hrtimer_nanosleep", Reason::GilHeld, |_, look| look.sleeps_in_c = true),
-        ("wait_woken", Reason::WaitsForPeer, |_, look| {
-            look.obstacle = Some(Obstacle::Connection { peer: "10.0.0.9:7000".into(), owner: None });
+        ("hrtimer_nanosleep", Reason::Sleeping, |_, inspection| inspection.os.sleep_left_ms = Some(900_000)),
+        ("hrtimer_nanosleep", Reason::GilHeld, |_, inspection| inspection.sleeps_in_c = true),
+        ("wait_woken", Reason::WaitsForPeer, |_, inspection| {
+            inspection.obstacle = Some(Obstacle::Connection { peer: "10.0.0.9:7000".into(), owner: None });
         }),
-        ("anon_pipe_read", Reason::DataLoader, |sample, look| {
-            worker(sample, look, "/site-packages/torch/utils/data/dataloader.py");
+        ("anon_pipe_read", Reason::DataLoader, |sample, inspection| {
+            worker(sample, inspection, "/site-packages/torch/utils/data/dataloader.py");
         }),
-        ("anon_pipe_read", Reason::EnvWorkerDeadlocked, |sample, look| {
-            worker(sample, look, "/usr/lib/python3.11/multiprocessing/connection.py");
+        ("anon_pipe_read", Reason::EnvWorkerDeadlocked, |sample, inspection| {
+            worker(sample, inspection, "/usr/lib/python3.11/multiprocessing/connection.py");
         }),
-        ("anon_pipe_read", Reason::Pipe, |sample, look| {
-            worker(sample, look, "/usr/lib/python3.11/subprocess.py");
+        ("anon_pipe_read", Reason::Pipe, |sample, inspection| {
+            worker(sample, inspection, "/usr/lib/python3.11/subprocess.py");
         }),
-        ("do_wait", Reason::ChildProcess, |sample, look| {
+        ("do_wait", Reason::ChildProcess, |sample, inspection| {
             sample.signals.children = vec![child(77, 'S')];
-            look.awaits = vec![77];
-            look.threads = python(&["/usr/lib/python3.11/subprocess.py", "/w/train.py"]);
-            look.obstacle = Some(Obstacle::Child { process: holder(77, "ffmpeg") });
+            inspection.awaits = vec![77];
+            inspection.threads = python(&["/usr/lib/python3.11/subprocess.py", "/w/train.py"]);
+            inspection.obstacle = Some(Obstacle::Child { process: holder(77, "ffmpeg") });
         }),
-        ("locks_lock_inode_wait", Reason::FileLock, |_, look| {
-            look.obstacle = Some(Obstacle::FileLock { path: "/data/lock".into(), holders: vec![] });
+        ("locks_lock_inode_wait", Reason::FileLock, |_, inspection| {
+            inspection.obstacle = Some(Obstacle::FileLock { path: "/data/lock".into(), holders: vec![] });
         }),
-        ("wait_for_partner", Reason::Fifo, |_, look| {
-            look.obstacle = Some(Obstacle::Fifo { path: "/w/orders".into(), reads: true, opening: true });
+        ("wait_for_partner", Reason::Fifo, |_, inspection| {
+            inspection.obstacle =
+                Some(Obstacle::Fifo { path: "/w/orders".into(), reads: true, opening: true });
         }),
-        ("poll_schedule_timeout", Reason::NameLookup, |_, look| {
+        ("poll_schedule_timeout", Reason::NameLookup, |_, inspection| {
             let (server, name) = ("10.0.0.2:53".into(), "sim".into());
-            look.obstacle = Some(Obstacle::NameServer { server, name });
+            inspection.obstacle = Some(Obstacle::NameServer { server, name });
         }),
         ("some_driver_wait", Reason::Unknown, |_, _| {}),
     ]
 }
 
-/// On a full host nearly everything looks overloaded at first.
+/// On a full host nearly everything seems overloaded at first.
 #[test]
-fn an_overloaded_host_is_told_when_it_has_lasted_and_never_before_a_cause() {
+fn overloaded_host_is_debounced() {
     type Cause = fn(&mut RankSample);
     let causes: [(Reason, Cause); 3] = [
         (Reason::Stopped, |sample| sample.state = 'T'),
@@ -133,36 +134,40 @@ fn an_overloaded_host_is_told_when_it_has_lasted_and_never_before_a_cause() {
         }),
     ];
     for (reason, cause) in causes {
-        let c = script(FULL, 12_000, &|_, sample, look| {
+        let c = script(FULL, 12_000, &|_, sample, inspection| {
             cause(sample);
-            look.lacks_cores = true;
+            inspection.lacks_cores = true;
         });
-        let told: Vec<Reason> = verdicts(&c).iter().map(|told| told.reason_code).collect();
-        assert_eq!(told.first(), Some(&reason), "{told:?}");
-        assert!(!told.contains(&Reason::HostOverloaded), "{told:?}");
+        let reported: Vec<Reason> = verdicts(&c).iter().map(|reported| reported.reason_code).collect();
+        assert_eq!(reported.first(), Some(&reason), "{reported:?}");
+        assert!(!reported.contains(&Reason::HostOverloaded), "{reported:?}");
     }
-    let c = script(FULL, 19_000, &|_, _, look| look.lacks_cores = true);
-    let told: Vec<_> = verdicts(&c).iter().map(|told| (told.reason_code, told.severity)).collect();
-    assert_eq!(told, [(Reason::HostOverloaded, Severity::Amber)], "once, and it stays");
+    let c = script(FULL, 19_000, &|_, _, inspection| inspection.lacks_cores = true);
+    let reported: Vec<_> =
+        verdicts(&c).iter().map(|reported| (reported.reason_code, reported.severity)).collect();
+    assert_eq!(reported, [(Reason::HostOverloaded, Severity::Amber)], "once, and it stays");
 }
 
 #[test]
-fn whatever_a_rank_waits_in_is_amber_at_most_while_something_of_it_wants_a_core() {
-    for (wchan, reason, looks) in waits() {
+fn starved_rank_is_a_warning_at_most() {
+    for (wchan, reason, shows) in waits() {
         let does = |lacks: bool| {
-            move |_: u64, sample: &mut RankSample, look: &mut Inspection| {
+            move |_: u64, sample: &mut RankSample, inspection: &mut Inspection| {
                 sample.wchan = wchan.into();
-                looks(sample, look);
-                look.lacks_cores = lacks;
+                shows(sample, inspection);
+                inspection.lacks_cores = lacks;
             }
         };
         let c = script(FULL, 19_000, &does(true));
         quiet(&c);
-        assert!(verdicts(&c).iter().all(|told| told.reason_code == Reason::HostOverloaded), "{reason:?}");
+        assert!(
+            verdicts(&c).iter().all(|reported| reported.reason_code == Reason::HostOverloaded),
+            "{reason:?}"
+        );
         red(&script(FULL, 40_000, &does(true)), reason);
         // The fuller the host, the longer everything takes.
         quiet(&script(Some(40.0), 190_000, &does(true)));
-        // The host is as full, and nothing of this rank wants a core; or there are cores for all.
+        // The host is as full, and nothing of this rank needs a core; or there are cores for all.
         for cores in [FULL, FREE] {
             let c = script(cores, 12_000, &does(false));
             red(&c, reason);
@@ -173,68 +178,62 @@ fn whatever_a_rank_waits_in_is_amber_at_most_while_something_of_it_wants_a_core(
 }
 
 #[test]
-fn p14_an_endless_loop_that_gets_little_of_a_core_is_amber_in_time() {
+fn p14_starved_endless_loop_is_a_warning_in_time() {
     for tenths in [9, 5, 3, 1] {
-        let c = script(FULL, 30_000, &|at, sample, look| {
+        let c = script(FULL, 30_000, &|at, sample, inspection| {
             (sample.state, sample.wchan) = ('R', String::new());
             sample.signals.cpu_ms = 1 + at * tenths / 10;
             sample.signals.delay_ms = at * (10 - tenths) / 10;
             sample.signals.main.as_mut().unwrap().cpu_us += at * tenths * 100;
-            look.lacks_cores = true;
+            inspection.lacks_cores = true;
         });
         quiet(&c);
-        let told = verdicts(&c);
+        let reported = verdicts(&c);
         assert!(
-            told.iter().any(|told| told.reason_code == Reason::Spinning && told.latency_s < 12.0),
-            "{tenths}: {told:?}"
+            reported
+                .iter()
+                .any(|reported| reported.reason_code == Reason::Spinning && reported.latency_s < 12.0),
+            "{tenths}: {reported:?}"
         );
     }
 }
 
 #[test]
-fn a_group_that_has_used_up_its_share_of_the_cores_is_short_of_them_too() {
-    let does = |at: u64, sample: &mut RankSample, look: &mut Inspection| {
+fn exhausted_cgroup_quota_counts_as_short_of_cores() {
+    let does = |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
         let periods = at / 100;
         let cgroup = CgroupSample { periods, throttled: periods * 9 / 10, ..CgroupSample::default() };
         sample.signals.cgroup = Some(cgroup);
-        look.lacks_cores = true;
+        inspection.lacks_cores = true;
     };
     let c = script(FREE, 19_000, &does);
     quiet(&c);
-    let told = verdicts(&c);
-    assert_eq!((told[0].reason_code, told[0].severity), (Reason::Throttled, Severity::Amber));
-    assert!(told[0].reason.contains("its CPU quota is used up"), "its host has cores: {}", told[0].reason);
+    let reported = verdicts(&c);
+    assert_eq!((reported[0].reason_code, reported[0].severity), (Reason::Throttled, Severity::Amber));
+    insta::assert_snapshot!("throttled_rank", reported[0].reason);
     red(&script(FREE, 40_000, &does), Reason::Lock);
 }
 
 /// What an amber that might be red rests on stands on its card.
 #[test]
-fn a_card_of_a_rank_that_gets_no_core_says_where_it_is_and_that_its_host_has_none() {
-    let c = script(FULL, 15_000, &|at, sample, look| {
+fn rank_without_core_has_host_load_in_evidence() {
+    let c = script(FULL, 15_000, &|at, sample, inspection| {
         (sample.state, sample.wchan) = ('R', String::new());
         sample.signals.cpu_ms = 1 + at * 3 / 100;
         sample.signals.delay_ms = at * 9 / 10;
-        // At another line of its own at every look, so that it is not seen to spin.
-        look.threads[0].frames[1].function = format!("step_{at}");
-        look.lacks_cores = true;
+        // At another line of its own at every inspection, so that it is not seen to spin.
+        inspection.threads[0].frames[1].function = format!("step_{at}");
+        inspection.lacks_cores = true;
         sample.signals.main.as_mut().unwrap().cpu_us += at * 30;
     });
     quiet(&c);
-    let told = c.model().verdicts.iter().find(|told| told.reason_code == Reason::HostOverloaded);
-    let told = told.unwrap_or_else(|| panic!("{:?}", c.verdicts()));
-    assert!(told.reason.contains("train.py:55"), "{}", told.reason);
-    let evidence = told.card.evidence().join("\n");
-    for part in [
-        "no core is free on its host: 10 % busy, tasks wait for one 95 % of the time, 4.0 tasks for each core",
-        "it had a core 3 % of the time, and was ready and had none 90 %",
-        "may be silent 4 times as long",
-    ] {
-        assert!(evidence.contains(part), "{part}: {evidence}");
-    }
+    let reported = c.model().verdicts.iter().find(|reported| reported.reason_code == Reason::HostOverloaded);
+    let reported = reported.unwrap_or_else(|| panic!("{:?}", c.verdicts()));
+    insta::assert_snapshot!("rank_without_core", verdict_text(reported));
 }
 
 #[test]
-fn what_nobody_has_seen_yet_is_no_trouble_where_looks_take_long() {
+fn missing_inspection_delays_verdict() {
     for (cores, ms) in [(FULL, 19_000), (FREE, 6_000)] {
         let mut c = script(cores, 0, &|_, _, _| {});
         let (seq, since) = (c.now.0 / 250, c.now.0);
@@ -248,11 +247,11 @@ fn what_nobody_has_seen_yet_is_no_trouble_where_looks_take_long() {
 }
 
 #[test]
-fn an_interpreter_lock_that_another_thread_has_while_the_rank_sleeps_is_no_trouble() {
-    let does = |at: u64, sample: &mut RankSample, look: &mut Inspection| {
+fn gil_held_during_sleep_is_not_reported() {
+    let does = |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
         sample.wchan = "hrtimer_nanosleep".into();
-        look.notes = vec![format!("thread 99 {HOLDS_GIL}")];
-        look.os = OsState { sleep_left_ms: Some(60_000 - at), ..OsState::default() };
+        inspection.notes = vec![format!("thread 99 {HOLDS_GIL}")];
+        inspection.os = OsState { sleep_left_ms: Some(60_000 - at), ..OsState::default() };
     };
     for cores in [FREE, FULL] {
         quiet(&script(cores, 55_000, &does));
@@ -260,16 +259,16 @@ fn an_interpreter_lock_that_another_thread_has_while_the_rank_sleeps_is_no_troub
 }
 
 #[test]
-fn workers_and_servers_that_wake_by_themselves_are_waited_for() {
-    for (wchan, reason, looks) in waits().into_iter().filter(|(_, reason, _)| {
+fn awaited_sleepers_are_expected_to_wake() {
+    for (wchan, reason, shows) in waits().into_iter().filter(|(_, reason, _)| {
         use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe, WaitsForPeer};
         matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | WaitsForPeer | ChildProcess)
     }) {
         let does = |left: u64| {
-            move |at: u64, sample: &mut RankSample, look: &mut Inspection| {
+            move |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
                 sample.wchan = wchan.into();
-                looks(sample, look);
-                look.awaited_sleep_ms = left.checked_sub(at);
+                shows(sample, inspection);
+                inspection.awaited_sleep_ms = left.checked_sub(at);
             }
         };
         for cores in [FREE, FULL] {
@@ -281,10 +280,10 @@ fn workers_and_servers_that_wake_by_themselves_are_waited_for() {
     }
 }
 
-/// Who polls wakes now and then to do so again, and on a busy host a look may come between.
+/// A rank that polls wakes now and then to do so again, and on a busy host an inspection may come between.
 #[test]
-fn look_3_a_look_between_two_waits_does_not_tell_what_a_rank_waits_for() {
-    for (wchan, reason, looks) in waits() {
+fn inspect_3_inspection_between_waits_is_skipped() {
+    for (wchan, reason, shows) in waits() {
         use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe, Sleeping, WaitsForPeer};
         let sleeps = reason == Sleeping;
         if !sleeps && !matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | WaitsForPeer | ChildProcess)
@@ -292,17 +291,18 @@ fn look_3_a_look_between_two_waits_does_not_tell_what_a_rank_waits_for() {
             continue;
         }
         let does = |left: u64, shift: u64| {
-            move |at: u64, sample: &mut RankSample, look: &mut Inspection| {
+            move |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
                 sample.wchan = wchan.into();
-                looks(sample, look);
+                shows(sample, inspection);
                 let left = Some(left.saturating_sub(at));
-                (look.os.sleep_left_ms, look.awaited_sleep_ms) =
+                (inspection.os.sleep_left_ms, inspection.awaited_sleep_ms) =
                     if sleeps { (left, None) } else { (None, left) };
-                look.os.state = 'S';
+                inspection.os.state = 'S';
                 if (at / 500 + shift).is_multiple_of(5) {
-                    let (rank, threads) = (look.rank, std::mem::take(&mut look.threads));
+                    let (rank, threads) = (inspection.rank, std::mem::take(&mut inspection.threads));
                     let os = OsState { state: 'R', ..OsState::default() };
-                    *look = Inspection { rank, pid: look.pid, threads, os, ..Inspection::default() };
+                    *inspection =
+                        Inspection { rank, pid: inspection.pid, threads, os, ..Inspection::default() };
                 }
             }
         };
@@ -317,15 +317,15 @@ fn look_3_a_look_between_two_waits_does_not_tell_what_a_rank_waits_for() {
 }
 
 #[test]
-fn a_simulator_that_answers_ever_more_slowly_is_waited_for() {
+fn slowing_simulator_replies_count_as_progress() {
     let answers = [3_000, 7_000, 14_000, 25_000, 40_000, 58_000];
     let does = |until: u64| {
-        move |at: u64, sample: &mut RankSample, look: &mut Inspection| {
+        move |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
             sample.wchan = "wait_woken".into();
-            let heard = answers.iter().filter(|answer| **answer <= at.min(until)).count() as u64;
+            let received = answers.iter().filter(|answer| **answer <= at.min(until)).count() as u64;
             let main = sample.signals.main.as_mut().unwrap();
-            (main.net_bytes, main.turns) = (Some(5_000 + 40 * heard), 70 + heard);
-            look.obstacle = Some(Obstacle::Connection { peer: "10.0.0.9:7000".into(), owner: None });
+            (main.net_bytes, main.turns) = (Some(5_000 + 40 * received), 70 + received);
+            inspection.obstacle = Some(Obstacle::Connection { peer: "10.0.0.9:7000".into(), owner: None });
         }
     };
     quiet(&script(FREE, 60_000, &does(60_000)));
@@ -333,46 +333,46 @@ fn a_simulator_that_answers_ever_more_slowly_is_waited_for() {
 }
 
 #[test]
-fn look_2_what_a_look_has_shown_before_the_rank_went_on_decides_nothing() {
-    // It waits for a file that somebody locks, gets it, and sleeps.
-    let does = |at: u64, sample: &mut RankSample, look: &mut Inspection| {
+fn inspect_2_stale_inspection_decides_nothing() {
+    // It waits for a file that someone locks, gets it, and sleeps.
+    let does = |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
         let locked = at < 3_000;
         sample.wchan = if locked { "locks_lock_inode_wait" } else { "hrtimer_nanosleep" }.into();
         sample.signals.main.as_mut().unwrap().io_bytes += u64::from(!locked);
         if locked {
-            look.obstacle = Some(Obstacle::FileLock { path: "/data/lock".into(), holders: vec![] });
-            look.awaited_sleep_ms = Some(1_000);
+            inspection.obstacle = Some(Obstacle::FileLock { path: "/data/lock".into(), holders: vec![] });
+            inspection.awaited_sleep_ms = Some(1_000);
         } else {
-            look.os.sleep_left_ms = Some(63_000_u64.saturating_sub(at));
+            inspection.os.sleep_left_ms = Some(63_000_u64.saturating_sub(at));
         }
     };
     quiet(&script(FREE, 60_000, &does));
 }
 
 #[test]
-fn a_child_that_ended_long_ago_is_not_what_a_rank_waits_for() {
-    let waits = |sample: &mut RankSample, look: &mut Inspection, awaits: &[u32]| {
+fn child_dead_before_wait_is_not_the_cause() {
+    let waits = |sample: &mut RankSample, inspection: &mut Inspection, awaits: &[u32]| {
         sample.wchan = "anon_pipe_read".into();
-        look.awaits = awaits.to_vec();
-        look.threads = python(&["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"]);
+        inspection.awaits = awaits.to_vec();
+        inspection.threads = python(&["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"]);
     };
-    // A tool that nobody has waited for, and a worker that answers within seconds.
-    let tool = |at: u64, sample: &mut RankSample, look: &mut Inspection| {
-        waits(sample, look, &[77]);
+    // A tool that no one has waited for, and a worker that answers within seconds.
+    let tool = |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
+        waits(sample, inspection, &[77]);
         sample.signals.children = vec![child(70, 'Z'), ChildSample { cpu_ms: at / 2, ..child(77, 'S') }];
     };
     quiet(&script(FREE, 30_000, &tool));
-    // A worker that ended in this wait. Nobody else is at the other end.
-    let dies = |at: u64, sample: &mut RankSample, look: &mut Inspection| {
-        waits(sample, look, if at < 1_000 { &[77] } else { &[] });
+    // A worker that ended in this wait. No one else is at the other end.
+    let dies = |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
+        waits(sample, inspection, if at < 1_000 { &[77] } else { &[] });
         sample.signals.children = vec![child(77, if at < 1_000 { 'S' } else { 'Z' })];
     };
     let c = script(FREE, 12_000, &dies);
     red(&c, Reason::EnvWorkerDied);
     assert_eq!(verdicts(&c)[0].confidence, Confidence::Certain);
-    // A compiler has ended, and the rank is about to hear of it as soon as it gets a core.
-    let ready = |at: u64, sample: &mut RankSample, look: &mut Inspection| {
-        waits(sample, look, &[]);
+    // A compiler has ended, and the rank reaps it as soon as it gets a core.
+    let ready = |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
+        waits(sample, inspection, &[]);
         sample.state = if at < 1_000 { 'S' } else { 'R' };
         sample.signals.children = vec![child(77, if at < 1_000 { 'S' } else { 'Z' })];
     };
@@ -380,7 +380,7 @@ fn a_child_that_ended_long_ago_is_not_what_a_rank_waits_for() {
 }
 
 #[test]
-fn a_process_that_had_a_core_between_two_samples_has_not_been_stopped_all_the_time() {
+fn process_that_ran_between_samples_is_not_halted() {
     // It is stopped for a moment now and then; a starved agent always comes at such a moment.
     let does = |runs: bool| {
         move |at: u64, sample: &mut RankSample, _: &mut Inspection| {
@@ -393,12 +393,12 @@ fn a_process_that_had_a_core_between_two_samples_has_not_been_stopped_all_the_ti
 }
 
 #[test]
-fn an_end_of_a_script_that_gets_no_core_takes_its_time() {
+fn starved_teardown_gets_more_time() {
     for (lacks, ms) in [(true, 30_000), (false, 12_000)] {
         let mut c = script(FULL, 0, &|_, _, _| {});
         let (seq, since) = (c.now.0 / 250, c.now.0);
-        let look = Inspection { lacks_cores: lacks, ..look_at(1, "upload", "train.py", 90) };
-        c.agents[0].inspections.insert(1, look);
+        let inspection = Inspection { lacks_cores: lacks, ..inspection_at(1, "upload", "train.py", 90) };
+        c.agents[0].inspections.insert(1, inspection);
         for rank in [0, 2, 3] {
             c.exit_of(rank, Exit::Code { code: 0 }, false);
         }
@@ -411,28 +411,28 @@ fn an_end_of_a_script_that_gets_no_core_takes_its_time() {
 }
 
 #[test]
-fn a_run_of_which_something_wants_a_core_does_not_stand_still() {
-    for (lacks, reds_told) in [(true, 0), (false, 1)] {
+fn starved_run_is_not_stalled() {
+    for (lacks, expected) in [(true, 0), (false, 1)] {
         let mut c = script(FULL, 0, &|_, _, _| {});
         drive(&mut c, 40_000, |_, now, sample| {
             sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
             sample.page = Some(hooked(now / 250, now / 250, 10));
         });
         for rank in 0..4 {
-            let look = Inspection { lacks_cores: lacks, ..look_at(rank, "save", "train.py", 70) };
-            c.agents[rank as usize / 2].inspections.insert(rank, look);
+            let inspection = Inspection { lacks_cores: lacks, ..inspection_at(rank, "save", "train.py", 70) };
+            c.agents[rank as usize / 2].inspections.insert(rank, inspection);
         }
         let (seq, since) = (c.now.0 / 250, c.now.0);
         drive(&mut c, 60_000, |_, now, sample| {
             sample.wchan = "futex_do_wait".into();
             sample.page = Some(hooked(seq, seq, now - since));
         });
-        assert_eq!(reds(&c).len(), reds_told, "{:?}", c.verdicts());
+        assert_eq!(reds(&c).len(), expected, "{:?}", c.verdicts());
     }
 }
 
 #[test]
-fn a_peer_that_reads_nothing_is_no_loss_of_the_network() {
+fn full_receive_window_is_no_network_loss() {
     // What has room at the other end and does not leave is dropped by its own host.
     for (unacked, unsent, lost) in [(0, 0, false), (3, 0, true), (0, 90_000, true)] {
         let mut c = trained(2);
@@ -449,32 +449,133 @@ fn a_peer_that_reads_nothing_is_no_loss_of_the_network() {
                 unsent: stuck.3,
                 ..Socket::default()
             };
-            let look = Inspection { rank: Rank(rank), sockets: vec![socket], ..Inspection::default() };
-            c.agents[rank as usize / 2].inspections.insert(rank, look);
+            let inspection = Inspection { rank: Rank(rank), sockets: vec![socket], ..Inspection::default() };
+            c.agents[rank as usize / 2].inspections.insert(rank, inspection);
         }
         c.pass(15_000);
-        let told = verdicts(&c).iter().any(|told| told.reason_code == Reason::NetworkLoss);
-        assert_eq!(told, lost, "{:?}", c.verdicts());
-        assert!(lost || verdicts(&c).iter().all(|told| told.severity != Severity::Red));
+        let reported = verdicts(&c).iter().any(|reported| reported.reason_code == Reason::NetworkLoss);
+        assert_eq!(reported, lost, "{:?}", c.verdicts());
+        assert!(lost || verdicts(&c).iter().all(|reported| reported.severity != Severity::Red));
     }
 }
 
 /// Another rank holds it, and lets go by itself; that is worth a word, with its name.
 #[test]
-fn a_lock_that_is_tried_again_and_again_is_named_while_it_may_come() {
-    let told = |ms, name: &str| {
-        let c = script(FREE, ms, &|_, sample, look| {
+fn retried_file_lock_is_a_warning() {
+    let reported = |ms, name: &str| {
+        let c = script(FREE, ms, &|_, sample, inspection| {
             sample.wchan = "hrtimer_nanosleep".into();
-            look.os.sleep_left_ms = Some(90);
-            look.obstacle =
+            inspection.os.sleep_left_ms = Some(90);
+            inspection.obstacle =
                 Some(Obstacle::FileLock { path: "/w/study.db".into(), holders: vec![holder(77, name)] });
         });
         quiet(&c);
-        let last = verdicts(&c).into_iter().rfind(|told| told.rank == Some(Rank(1)));
-        last.map(|told| (told.reason_code, told.severity, told.reason))
+        let last = verdicts(&c).into_iter().rfind(|reported| reported.rank == Some(Rank(1)));
+        last.map(|reported| (reported.reason_code, reported.severity, reported.reason))
     };
-    assert_eq!(told(20_000, "python train.py"), None);
-    let (reason, severity, text) = told(40_000, "python train.py").unwrap();
+    assert_eq!(reported(20_000, "python train.py"), None);
+    let (reason, severity, text) = reported(40_000, "python train.py").unwrap();
     assert_eq!((reason, severity), (Reason::FileLock, Severity::Amber), "{text}");
-    assert!(text.contains("/w/study.db, held by pid 77 (python train.py"), "{text}");
+    insta::assert_snapshot!("retried_file_lock", text);
+}
+
+#[test]
+fn stopped_worker_is_reported_on_busy_host() {
+    let (wchan, reason, shows) =
+        waits().into_iter().find(|(_, reason, _)| *reason == Reason::EnvWorkerDeadlocked).unwrap();
+    let does = |_: u64, sample: &mut RankSample, inspection: &mut Inspection| {
+        sample.wchan = wchan.into();
+        shows(sample, inspection);
+        sample.signals.children = vec![child(77, 'T')];
+        inspection.lacks_cores = true;
+    };
+    let c = script(FULL, 12_000, &does);
+    red(&c, reason);
+    assert!(verdicts(&c)[0].latency_s <= 7.0, "{:?}", c.verdicts());
+}
+
+/// An inspection of it shows the sleep that it was stopped in, whose end comes and wakes no one.
+#[test]
+fn worker_stopped_in_sleep_does_not_wake() {
+    for (wchan, reason, shows) in waits().into_iter().filter(|(_, reason, _)| {
+        use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe};
+        matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | ChildProcess)
+    }) {
+        for left in [0, 40_000] {
+            let does = |_: u64, sample: &mut RankSample, inspection: &mut Inspection| {
+                sample.wchan = wchan.into();
+                shows(sample, inspection);
+                let awaited = inspection.awaits.first().copied().unwrap_or(77);
+                inspection.awaits = vec![awaited];
+                sample.signals.children = vec![child(awaited, 'T')];
+                inspection.awaited_sleep_ms = Some(left);
+            };
+            let c = script(FREE, 12_000, &does);
+            red(&c, reason);
+            assert!(verdicts(&c)[0].latency_s <= 7.0, "{reason:?}: {:?}", c.verdicts());
+        }
+    }
+}
+
+/// It waits for whichever comes first.
+#[test]
+fn stopped_child_beside_sleeping_one_is_not_reported() {
+    let (wchan, reason, shows) =
+        waits().into_iter().find(|(_, reason, _)| *reason == Reason::EnvWorkerDeadlocked).unwrap();
+    let does = |other: char| {
+        move |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
+            sample.wchan = wchan.into();
+            shows(sample, inspection);
+            sample.signals.children = vec![child(77, 'T'), child(78, other)];
+            inspection.awaits = vec![77, 78];
+            inspection.awaited_sleep_ms = 60_000_u64.checked_sub(at);
+        }
+    };
+    let c = script(FREE, 40_000, &does('S'));
+    assert_eq!(reds(&c), [], "{:?}", c.verdicts());
+    red(&script(FREE, 12_000, &does('T')), reason);
+}
+
+/// A signal has stopped the worker: no core would make it answer, and how long it usually takes does not matter.
+#[test]
+fn stopped_worker_on_busy_host_is_detected_in_time() {
+    for shows in ["before", "late"] {
+        let mut c = script(FULL, 0, &|_, _, _| {});
+        // Answers take four seconds.
+        let mut seq = c.now.0 / 250;
+        for _ in 0..30 {
+            let since = c.now.0;
+            drive(&mut c, 4_000, |_, now, sample| sample.page = Some(hooked(seq, seq, now - since)));
+            seq += 1;
+        }
+        let since = c.now.0;
+        let (mut inspection, known) = (inspection_at(1, "step", "train.py", 55), c.reports.len());
+        inspection.awaits = vec![77];
+        inspection.lacks_cores = true;
+        if shows == "late" {
+            // No one could read a stack.
+            inspection.threads.clear();
+            inspection.obstacle = Some(Obstacle::Pipe { ends: vec![holder(77, "simulator")], reads: true });
+        } else {
+            inspection.threads =
+                python(&["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"]);
+        }
+        c.agents[0].inspections.insert(1, inspection);
+        drive(&mut c, 12_000, |rank, now, sample| {
+            sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
+            if rank == 1 {
+                sample.wchan = "anon_pipe_read".into();
+                sample.signals.children = vec![child(77, 'T')];
+            }
+        });
+        assert!(c.reports.len() > known, "nothing was reported");
+        let reported = verdicts(&c).pop().unwrap();
+        assert_eq!(
+            (reported.rank, reported.severity),
+            (Some(Rank(1)), Severity::Red),
+            "{shows}: {:?}",
+            c.verdicts()
+        );
+        assert!(reported.latency_s <= 7.0, "{shows}: {reported:?}");
+    }
 }

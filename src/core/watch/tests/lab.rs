@@ -1,10 +1,10 @@
-//! A laboratory on paper: a cluster whose ranks train in lock step, tick by tick, with faults laid over it.
+//! A cluster whose ranks train in lock step, tick by tick, with faults laid over it.
 
 use crate::event::Event;
 use crate::reason::Reason;
 use crate::report::{ReportBody, Severity, VerdictReport};
 use crate::testkit::*;
-use rankdeck_proto::inspection::{Frame, How, Inspection, ThreadStack};
+use rankdeck_proto::inspection::{Frame, Inspection, StackMethod, ThreadStack};
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
 
@@ -25,14 +25,14 @@ pub fn trained(hosts: usize) -> Cluster {
 }
 
 pub fn verdicts(c: &Cluster) -> Vec<VerdictReport> {
-    let told = c.told.iter().filter_map(|(_, _, body)| match body {
+    let reported = c.reports.iter().filter_map(|(_, _, body)| match body {
         ReportBody::Verdict(verdict) => Some(verdict.clone()),
         _ => None,
     });
-    told.collect()
+    reported.collect()
 }
 
-/// Passes time until something red is told; gives it and how long it took.
+/// Passes time until something red is reported; gives it and how long it took.
 pub fn alarm(c: &mut Cluster, bound_ms: u64) -> VerdictReport {
     let start = c.now;
     let known = verdicts(c).len();
@@ -42,7 +42,7 @@ pub fn alarm(c: &mut Cluster, bound_ms: u64) -> VerdictReport {
             return verdict;
         }
         let took = c.now.since(start);
-        assert!(took < bound_ms, "nothing red after {took} ms; told: {:?}", c.verdicts());
+        assert!(took < bound_ms, "nothing red after {took} ms; reported: {:?}", c.verdicts());
         c.pass(250);
     }
 }
@@ -51,6 +51,11 @@ pub fn alarm(c: &mut Cluster, bound_ms: u64) -> VerdictReport {
 pub fn expect(verdict: &VerdictReport, rank: Option<u32>, reason: Reason) {
     assert_eq!((verdict.rank.map(|rank| rank.0), verdict.reason_code), (rank, reason), "{}", verdict.reason);
     assert_eq!(verdict.verdict, reason.kind());
+}
+
+/// The source line and function that a verdict names.
+pub fn at(verdict: &VerdictReport) -> &str {
+    verdict.card.culprit.as_ref().map_or("", |culprit| culprit.at.as_str())
 }
 
 /// Every red verdict so far.
@@ -67,13 +72,13 @@ pub fn page(c: &mut Cluster, rank: u32) -> &mut PageSample {
     sample(c, rank).page.as_mut().unwrap()
 }
 
-/// A look that shows a thread in `file:line`.
-pub fn look_at(rank: u32, function: &str, file: &str, line: u32) -> Inspection {
+/// An inspection that shows a thread in `file:line`.
+pub fn inspection_at(rank: u32, function: &str, file: &str, line: u32) -> Inspection {
     let frames = vec![
         Frame { function: "__futex_abstimed_wait".into(), file: Some("/lib/libc.so.6".into()), line: None },
         Frame { function: function.into(), file: Some(file.into()), line: Some(line) },
     ];
-    let thread = ThreadStack { tid: 1000 + rank, name: "main".into(), how: How::Native, frames };
+    let thread = ThreadStack { tid: 1000 + rank, name: "main".into(), how: StackMethod::Native, frames };
     Inspection { rank: Rank(rank), pid: Some(1000 + rank), threads: vec![thread], ..Inspection::default() }
 }
 
@@ -150,7 +155,9 @@ pub struct Pace {
     pub collectives: u64,
 }
 
-/// Time passes in quarter seconds; `each` writes every rank's sample anew.
+pub const FAST: Pace = Pace { period_ms: 100, collectives: 6 };
+
+/// Time passes in quarter seconds; `each` writes every rank's sample again.
 pub fn drive(c: &mut Cluster, ms: u64, mut each: impl FnMut(u32, u64, &mut RankSample)) {
     for _ in 0..ms / 250 {
         c.now = c.now.plus(250);
@@ -196,7 +203,7 @@ pub fn running(sample: &mut RankSample, now: u64, pace: &Pace, wait_ms: u64, shi
         .collect();
 }
 
-/// Fingerprints of the weights of a script whose optimiser has made so many steps.
+/// Fingerprints of the weights of a script whose optimizer has made so many steps.
 pub fn weights(steps: u64) -> Vec<FingerprintSample> {
     let at = |step: u64| FingerprintSample {
         step,
@@ -232,4 +239,23 @@ pub fn hooked(entered: u64, left: u64, age_ms: u64) -> PageSample {
         },
         ..PageSample::default()
     }
+}
+
+/// A rank's process ends with this last log line.
+pub fn exits(c: &mut Cluster, rank: u32, exit: Exit, line: &str) {
+    c.agents[rank as usize / 2].samples.remove(&rank);
+    let event = RecordEvent::RankExited {
+        rank: Rank(rank),
+        pid: 1000 + rank,
+        exit,
+        last_lines: vec![line.into()],
+        stopping: false,
+        ago_ms: 0,
+        with_agent: false,
+    };
+    c.record(rank as usize / 2, event);
+}
+
+pub fn signal(signal: i32, out_of_memory: bool) -> Exit {
+    Exit::Signal { signal, out_of_memory }
 }

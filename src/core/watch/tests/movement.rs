@@ -1,11 +1,11 @@
-//! What is progress of a script, and what merely runs beside it.
+//! What counts as progress of a script, and what only runs next to it.
 
-use super::super::cause;
 use super::lab::*;
-use crate::reason::{Bounds, OnVerdict, Reason, reasons};
+use crate::reason::{ConfidenceBounds, OnVerdict, Reason, all_reasons};
 use crate::report::{Confidence, Severity};
 use crate::testkit::*;
-use rankdeck_proto::inspection::{Frame, How, Inspection, OsState, ThreadStack};
+use crate::watch::history::inspections;
+use rankdeck_proto::inspection::{Frame, Inspection, OsState, StackMethod, ThreadStack};
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
 
@@ -13,12 +13,12 @@ use rankdeck_types::ids::Rank;
 type Does<'a> = &'a dyn Fn(u64, &mut RankSample);
 
 /// A script that trains for ten seconds, with a tracker beside every rank that takes a twentieth of a core
-/// and writes all the time. Then the others wait for rank `late`, which stands in a lock unless `does` says
-/// more.
-fn script(late: u32, ms: u64, looks: Option<Inspection>, does: Does<'_>) -> Cluster {
+/// and writes all the time. Then the others wait for rank `late`, which waits for a lock unless `does`
+/// changes that.
+fn script(late: u32, ms: u64, inspection: Option<Inspection>, does: Does<'_>) -> Cluster {
     let mut c = trained(2);
-    if let Some(look) = looks {
-        c.agents[late as usize / 2].inspections.insert(late, look);
+    if let Some(inspection) = inspection {
+        c.agents[late as usize / 2].inspections.insert(late, inspection);
     }
     let begun = c.now.0;
     let beside = move |now: u64, sample: &mut RankSample| {
@@ -62,26 +62,26 @@ fn main(sample: &mut RankSample) -> &mut MainThread {
 
 fn only_expected(c: &Cluster) {
     assert_eq!(reds(c), []);
-    let told = verdicts(c);
-    assert!(told.iter().all(|verdict| verdict.reason_code == Reason::ExpectedWait), "{told:?}");
-    assert_eq!(told.len(), 1, "told once, after half a minute: {told:?}");
+    let reported = verdicts(c);
+    assert!(reported.iter().all(|verdict| verdict.reason_code == Reason::ExpectedWait), "{reported:?}");
+    assert_eq!(reported.len(), 1, "reported once, after half a minute: {reported:?}");
 }
 
 fn red_in_time(c: &Cluster, rank: u32, reason: Reason) {
     assert_eq!(reds(c), [(Some(rank), reason)], "{:?}", c.verdicts());
-    let told = verdicts(c);
-    assert!(told[0].latency_s <= 7.0, "{told:?}");
+    let reported = verdicts(c);
+    assert!(reported[0].latency_s <= 7.0, "{reported:?}");
 }
 
 #[test]
-fn a_tracker_and_a_writer_beside_a_lock_hide_nothing() {
+fn tracker_does_not_hide_lock() {
     for late in [0, 1] {
         red_in_time(&script(late, 12_000, None, &|_, _| {}), late, Reason::Lock);
     }
 }
 
 #[test]
-fn a_main_thread_that_only_polls_does_nothing() {
+fn polling_main_thread_is_no_progress() {
     let c = script(1, 12_000, None, &|at, sample| {
         (main(sample).turns, main(sample).cpu_us) = (70 + at / 100, main(sample).cpu_us + at / 10);
     });
@@ -89,14 +89,14 @@ fn a_main_thread_that_only_polls_does_nothing() {
 }
 
 #[test]
-fn a_worker_that_stands_still_is_not_hidden_by_a_tracker_that_works() {
-    let look = Inspection {
+fn busy_tracker_does_not_hide_idle_worker() {
+    let inspection = Inspection {
         rank: Rank(1),
         awaits: vec![77],
         blocked_on: Some("read on a pipe from pid 77 (python)".into()),
         ..Inspection::default()
     };
-    let c = script(1, 12_000, Some(look), &|_, sample| {
+    let c = script(1, 12_000, Some(inspection), &|_, sample| {
         sample.wchan = "anon_pipe_read".into();
         sample.signals.children.push(ChildSample {
             pid: 77,
@@ -110,30 +110,31 @@ fn a_worker_that_stands_still_is_not_hidden_by_a_tracker_that_works() {
 
 /// It receives a little every second, by calls that count as no reading, and hardly runs.
 #[test]
-fn a_worker_that_downloads_slowly_is_waited_for() {
-    let look = Inspection {
+fn slow_download_of_worker_is_a_warning() {
+    let inspection = Inspection {
         rank: Rank(1),
         awaits: vec![77],
         blocked_on: Some("read on a pipe from pid 77 (python)".into()),
         ..Inspection::default()
     };
     let waits_for = |net_bytes: &dyn Fn(u64) -> Option<u64>, ms| {
-        script(1, ms, Some(look.clone()), &|at, sample| {
+        script(1, ms, Some(inspection.clone()), &|at, sample| {
             sample.wchan = "anon_pipe_read".into();
             let worker = ChildSample { pid: 77, state: 'S', cpu_ms: 5, ..ChildSample::default() };
             sample.signals.children.push(ChildSample { net_bytes: net_bytes(at), ..worker });
         })
     };
     let c = waits_for(&|at| Some(9_000 + at / 1_000 * 2_000), 60_000);
-    let told: Vec<_> = verdicts(&c).iter().map(|told| (told.severity, told.reason_code)).collect();
-    assert_eq!(told, [(Severity::Amber, Reason::SlowEnv)], "{:?}", c.verdicts());
+    let reported: Vec<_> =
+        verdicts(&c).iter().map(|reported| (reported.severity, reported.reason_code)).collect();
+    assert_eq!(reported, [(Severity::Amber, Reason::SlowEnv)], "{:?}", c.verdicts());
     for stands in [Some(9_000), None] {
         red_in_time(&waits_for(&|_| stands, 12_000), 1, Reason::EnvWorkerDeadlocked);
     }
 }
 
 #[test]
-fn an_evaluation_that_prints_now_and_then_is_expected() {
+fn printing_evaluation_is_expected() {
     // It sleeps between the answers of a simulator elsewhere and prints each episode.
     let c = script(0, 60_000, None, &|at, sample| {
         sample.wchan = "hrtimer_nanosleep".into();
@@ -143,7 +144,7 @@ fn an_evaluation_that_prints_now_and_then_is_expected() {
 }
 
 #[test]
-fn answers_that_come_over_the_network_are_progress_of_the_one_who_reads_them() {
+fn network_replies_count_as_progress_of_reader() {
     let answers = |at: u64, sample: &mut RankSample| {
         sample.wchan = "wait_woken".into();
         (main(sample).net_bytes, main(sample).turns) = (Some(5_000 + at / 2_000 * 300), 70 + at / 2_000);
@@ -162,9 +163,9 @@ fn answers_that_come_over_the_network_are_progress_of_the_one_who_reads_them() {
 
 /// A library uploads in threads of its own while the main thread waits for them, over a slow line.
 #[test]
-fn a_stream_in_threads_beside_a_main_thread_that_waits_is_progress_and_a_trickle_is_not() {
+fn background_stream_counts_as_progress_above_threshold() {
     let carries = |bytes_per_ms: u64| {
-        // The agent looks at connections twice a second.
+        // The agent samples connections twice a second.
         move |at: u64, sample: &mut RankSample| main(sample).net_bytes = Some(at / 500 * 500 * bytes_per_ms)
     };
     only_expected(&script(0, 60_000, None, &carries(300)));
@@ -176,7 +177,7 @@ fn a_stream_in_threads_beside_a_main_thread_that_waits_is_progress_and_a_trickle
 
 /// A tracker's service sends the files of a run; it was there before, and the main thread waits for a lock.
 #[test]
-fn a_helper_that_moves_far_more_than_before_works_for_the_program() {
+fn helper_with_much_more_io_counts_as_progress() {
     let moves = |bytes_per_ms: u64| {
         move |at: u64, sample: &mut RankSample| sample.signals.children[0].io_bytes += at * bytes_per_ms
     };
@@ -186,7 +187,7 @@ fn a_helper_that_moves_far_more_than_before_works_for_the_program() {
 
 /// It talks to a simulator by datagrams or a local socket, of which nothing counts the bytes.
 #[test]
-fn a_main_thread_that_converses_is_not_one_that_polls_a_queue() {
+fn conversation_counts_as_progress_polling_not() {
     let talks = |turns: u64, cpu_us: u64, wchan: &'static str| {
         move |at: u64, sample: &mut RankSample| {
             sample.wchan = wchan.into();
@@ -204,7 +205,7 @@ fn a_main_thread_that_converses_is_not_one_that_polls_a_queue() {
 
 /// An evaluation on the GPU whose main thread sleeps until the GPU is ready.
 #[test]
-fn a_gpu_that_works_for_a_rank_is_its_progress() {
+fn gpu_work_of_rank_counts_as_progress() {
     let runs_with = |utilization: u32, processes: Vec<(u32, u64)>, share: Option<u32>, ranks: usize| {
         let mut c = trained(2);
         let gpu = GpuSample { utilization: Some(utilization), processes, ..GpuSample::default() };
@@ -228,7 +229,7 @@ fn a_gpu_that_works_for_a_rank_is_its_progress() {
     for c in [runs(90, own.clone(), None), runs(90, vec![], None), runs(90, both.clone(), Some(30))] {
         assert_eq!(reds(&c), [], "{:?}", c.verdicts());
     }
-    // It does nothing, or somebody else's works: where a container is told no processes, another rank's.
+    // It does nothing, or someone else's works: where a container is reported no processes, another rank's.
     let others = runs_with(90, vec![], None, 2);
     for c in [runs(0, own, None), runs(90, both.clone(), None), runs(90, both, Some(0)), others] {
         assert_eq!(reds(&c).len(), 1, "{:?}", c.verdicts());
@@ -238,8 +239,8 @@ fn a_gpu_that_works_for_a_rank_is_its_progress() {
 /// Saved to a file server that takes a minute: the thread is blocked in the kernel, and only the server
 /// moves.
 #[test]
-fn p9_storage_that_is_slow_is_waited_for_and_storage_that_is_dead_is_not() {
-    // Some looks come between two waits, and see it wait for nothing.
+fn p9_slow_storage_is_expected_dead_storage_is_critical() {
+    // Some inspections come between two waits, and see it wait for nothing.
     let saves = |moves: bool, ms: u64, between: Option<u64>| {
         let mut c = trained(2);
         let since = c.now.0;
@@ -251,13 +252,13 @@ fn p9_storage_that_is_slow_is_waited_for_and_storage_that_is_dead_is_not() {
         });
         while c.now.0 < since + ms {
             samples += 1;
-            let mut look = look_at(0, "save", "train.py", 70);
+            let mut inspection = inspection_at(0, "save", "train.py", 70);
             if between.is_some_and(|shift| (samples / 2 + shift).is_multiple_of(5)) {
-                look.os.state = 'R';
+                inspection.os.state = 'R';
             } else {
-                look.storage_bytes = Some(1_000_000 + if moves { samples * 500 } else { 0 });
+                inspection.storage_bytes = Some(1_000_000 + if moves { samples * 500 } else { 0 });
             }
-            c.agents[0].inspections.insert(0, look);
+            c.agents[0].inspections.insert(0, inspection);
             c.pass(250);
         }
         c
@@ -265,19 +266,19 @@ fn p9_storage_that_is_slow_is_waited_for_and_storage_that_is_dead_is_not() {
     for between in (0..5).map(Some).chain([None]) {
         let c = saves(true, 60_000, between);
         assert_eq!(reds(&c), [], "{between:?} {:?}", c.verdicts());
-        let expected = verdicts(&c).iter().all(|told| told.reason_code == Reason::ExpectedWait);
+        let expected = verdicts(&c).iter().all(|reported| reported.reason_code == Reason::ExpectedWait);
         assert!(expected, "{between:?} {:?}", verdicts(&c));
     }
     assert_eq!(reds(&saves(false, 8_000, None)), [(Some(0), Reason::Storage)]);
 }
 
-/// What the first look saw was over when the next one came: one that sees it wait for the same is needed.
+/// What the first inspection showed was over at the next one: one that sees it wait for the same is needed.
 #[test]
-fn p9_storage_that_dies_after_a_look_that_saw_the_rank_awake_is_named_one_look_later() {
+fn p9_storage_failure_is_reported_on_next_inspection() {
     let mut c = trained(2);
-    let mut look = look_at(0, "save", "train.py", 70);
-    look.os.state = 'R';
-    c.agents[0].inspections.insert(0, look.clone());
+    let mut inspection = inspection_at(0, "save", "train.py", 70);
+    inspection.os.state = 'R';
+    c.agents[0].inspections.insert(0, inspection.clone());
     c.hang(0, |sample| {
         sample.state = 'D';
         sample.wchan = "nfs_wait_bit_killable".into();
@@ -285,9 +286,9 @@ fn p9_storage_that_dies_after_a_look_that_saw_the_rank_awake_is_named_one_look_l
     });
     let since = c.now.0;
     c.pass(4_000);
-    look.os.state = 'D';
-    look.storage_bytes = Some(1_000_000);
-    c.agents[0].inspections.insert(0, look);
+    inspection.os.state = 'D';
+    inspection.storage_bytes = Some(1_000_000);
+    c.agents[0].inspections.insert(0, inspection);
     c.pass(4_000);
     assert_eq!(reds(&c), [], "{:?}", c.verdicts());
     while reds(&c).is_empty() {
@@ -298,8 +299,8 @@ fn p9_storage_that_dies_after_a_look_that_saw_the_rank_awake_is_named_one_look_l
 }
 
 #[test]
-fn a_sleep_that_ends_within_the_budget_is_expected() {
-    let look = |left| Inspection {
+fn sleep_within_budget_is_expected() {
+    let inspection = |left| Inspection {
         rank: Rank(0),
         os: OsState { sleep_left_ms: Some(left), ..OsState::default() },
         ..Inspection::default()
@@ -307,23 +308,23 @@ fn a_sleep_that_ends_within_the_budget_is_expected() {
     // An event loop that has nothing but timers sleeps in a poll.
     for wait in ["hrtimer_nanosleep", "ep_poll"] {
         let sleeps = |_: u64, sample: &mut RankSample| sample.wchan = wait.into();
-        only_expected(&script(0, 40_000, Some(look(55_000)), &sleeps));
-        red_in_time(&script(0, 12_000, Some(look(900_000)), &sleeps), 0, Reason::Sleeping);
+        only_expected(&script(0, 40_000, Some(inspection(55_000)), &sleeps));
+        red_in_time(&script(0, 12_000, Some(inspection(900_000)), &sleeps), 0, Reason::Sleeping);
     }
 }
 
-/// What a look has shown is old as soon as the sleeper wakes: until the next look it sleeps again.
+/// An inspection is stale as soon as the sleeper wakes: until the next one it sleeps again.
 #[test]
-fn a_rank_that_sleeps_wakes_and_sleeps_again_is_never_red_between_two_looks() {
+fn polling_sleeper_is_never_critical_between_inspections() {
     for wait in ["hrtimer_nanosleep", "ep_poll"] {
-        let look = Inspection {
+        let inspection = Inspection {
             rank: Rank(0),
             os: OsState { sleep_left_ms: Some(500), ..OsState::default() },
             ..Inspection::default()
         };
-        let c = script(0, 60_000, Some(look), &|at, sample| {
+        let c = script(0, 60_000, Some(inspection), &|at, sample| {
             sample.wchan = wait.into();
-            // Too little for work, and now and then enough to make the look old.
+            // Too little for work, and now and then enough to make the inspection stale.
             main(sample).turns += at / 500;
             main(sample).io_bytes += at / 7_000;
         });
@@ -332,10 +333,10 @@ fn a_rank_that_sleeps_wakes_and_sleeps_again_is_never_red_between_two_looks() {
 }
 
 #[test]
-fn a_program_that_a_rank_waits_for_is_its_progress_however_little_it_does() {
-    let look = Inspection { rank: Rank(0), awaits: vec![77], ..Inspection::default() };
+fn awaited_program_counts_as_progress() {
+    let inspection = Inspection { rank: Rank(0), awaits: vec![77], ..Inspection::default() };
     for new in [true, false] {
-        let c = script(0, 60_000, Some(look.clone()), &|at, sample| {
+        let c = script(0, 60_000, Some(inspection.clone()), &|at, sample| {
             sample.wchan = "do_wait".into();
             let io_bytes = if new { at / 2_000 * 40 } else { at };
             // Its own child does the work.
@@ -348,7 +349,7 @@ fn a_program_that_a_rank_waits_for_is_its_progress_however_little_it_does() {
 }
 
 #[test]
-fn threads_that_compute_for_a_main_thread_that_waits_are_progress() {
+fn helper_threads_count_as_progress() {
     let c = script(0, 60_000, None, &|at, sample| sample.signals.cpu_ms += at * 9 / 10);
     only_expected(&c);
 }
@@ -360,31 +361,32 @@ fn computes(sample: &mut RankSample, at: u64) {
 
 fn first_amber(c: &Cluster, reason: Reason) {
     assert_eq!(reds(c), [], "{:?}", c.verdicts());
-    let told = verdicts(c);
-    let (first, late) = (told.first().expect("a verdict"), told.iter().any(|told| told.latency_s > 10.0));
-    assert_eq!((first.rank, first.reason_code), (Some(Rank(1)), reason), "{told:?}");
-    assert!(!late, "{told:?}");
+    let reported = verdicts(c);
+    let (first, late) =
+        (reported.first().expect("a verdict"), reported.iter().any(|reported| reported.latency_s > 10.0));
+    assert_eq!((first.rank, first.reason_code), (Some(Rank(1)), reason), "{reported:?}");
+    assert!(!late, "{reported:?}");
 }
 
 #[test]
-fn p15_c_code_that_keeps_the_interpreter_lock_and_computes_is_amber_in_time() {
-    let look = Inspection { computes_in_c: true, ..look_at(1, "parse", "train.py", 9) };
-    first_amber(&script(1, 30_000, Some(look), &|at, sample| computes(sample, at)), Reason::GilHeld);
+fn p15_c_code_holding_the_gil_is_a_warning_in_time() {
+    let inspection = Inspection { computes_in_c: true, ..inspection_at(1, "parse", "train.py", 9) };
+    first_amber(&script(1, 30_000, Some(inspection), &|at, sample| computes(sample, at)), Reason::GilHeld);
 }
 
 #[test]
-fn p14_a_main_thread_that_computes_in_one_function_is_amber_in_time() {
-    let look = look_at(1, "parse", "train.py", 9);
-    first_amber(&script(1, 30_000, Some(look), &|at, sample| computes(sample, at)), Reason::Spinning);
+fn p14_busy_main_thread_in_one_function_is_a_warning() {
+    let inspection = inspection_at(1, "parse", "train.py", 9);
+    first_amber(&script(1, 30_000, Some(inspection), &|at, sample| computes(sample, at)), Reason::Spinning);
 }
 
 #[test]
-fn a_main_thread_that_computes_here_and_there_is_expected() {
+fn computing_in_many_functions_is_expected() {
     let mut c = script(1, 250, None, &|_, _| {});
     let since = c.now.0 - 250;
     for step in 1..240 {
         let function = format!("step_{step}");
-        c.agents[0].inspections.insert(1, look_at(1, &function, "train.py", 9));
+        c.agents[0].inspections.insert(1, inspection_at(1, &function, "train.py", 9));
         drive(&mut c, 250, |rank, now, sample| {
             let seq = since / 250;
             sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
@@ -399,16 +401,16 @@ fn a_main_thread_that_computes_here_and_there_is_expected() {
 }
 
 #[test]
-fn a_budget_that_is_used_up_ends_all_patience() {
+fn used_up_budget_makes_stuck_rank_critical() {
     let c = script(0, 620_000, None, &|at, sample| main(sample).io_bytes = 9 + at / 3_000 * 30);
     assert_eq!(reds(&c).len(), 1, "{:?}", c.verdicts());
     assert_eq!(verdicts(&c)[0].severity, Severity::Amber);
 }
 
 #[test]
-fn watch_3_the_policy_acts_on_what_is_proved_and_never_on_silence_alone() {
-    let bounds = |silence_ms| Bounds { budget_ms: 600_000, silent_ms: u64::MAX, silence_ms };
-    for row in reasons() {
+fn watch_3_policy_acts_on_proof_and_never_on_silence() {
+    let bounds = |silence_ms| ConfidenceBounds { budget_ms: 600_000, silent_ms: u64::MAX, silence_ms };
+    for row in all_reasons() {
         let after = |found, lasted_ms, silence_ms| {
             row.policy.confidence(found, lasted_ms, bounds(silence_ms)) == Confidence::Certain
         };
@@ -423,7 +425,7 @@ fn watch_3_the_policy_acts_on_what_is_proved_and_never_on_silence_alone() {
             OnVerdict::Held => {
                 assert!(!at_once && !sure(Confidence::Certain, 59_999), "{}", row.name);
                 assert!(sure(Confidence::Certain, 60_000), "{}", row.name);
-                let short = Bounds { budget_ms: 8_000, ..bounds(None) };
+                let short = ConfidenceBounds { budget_ms: 8_000, ..bounds(None) };
                 assert!(row.policy.confidence(Confidence::Certain, 9_000, short) == Confidence::Certain);
             }
             OnVerdict::Lasting => assert!(!at_once && sure(Confidence::Certain, 600_000), "{}", row.name),
@@ -433,14 +435,14 @@ fn watch_3_the_policy_acts_on_what_is_proved_and_never_on_silence_alone() {
         let limited = row.policy != OnVerdict::Never;
         assert!(!after(Confidence::Likely, 29_999, Some(30_000)), "{}", row.name);
         assert_eq!(after(Confidence::Likely, 30_000, Some(30_000)), limited, "{}", row.name);
-        let moved = Bounds { silent_ms: 9_000, ..bounds(Some(30_000)) };
+        let moved = ConfidenceBounds { silent_ms: 9_000, ..bounds(Some(30_000)) };
         assert!(
             row.policy.confidence(Confidence::Likely, 90_000, moved) < Confidence::Certain,
             "{}",
             row.name
         );
         let mild = row.severity == Severity::Amber && row.reason != Reason::InsideCollective;
-        assert!(!mild || row.policy == OnVerdict::Never, "{} is no reason to stop a run", row.name);
+        assert!(!mild || row.policy == OnVerdict::Never, "{} must not stop a run", row.name);
     }
 }
 
@@ -463,23 +465,28 @@ fn watch_3_silence_of_hours_never_becomes_certain_by_itself() {
     assert!(!sure(&c) && reds(&c).len() == 1);
     c.pass(15_000);
     assert!(sure(&c));
-    assert_eq!(reds(&c).len(), 2, "told once more: {:?}", c.verdicts());
+    assert_eq!(reds(&c).len(), 2, "reported once more: {:?}", c.verdicts());
 }
 
-/// What an idle writer of events waits in says nothing about the rank.
+/// What an idle writer of events waits in is no evidence about the rank.
 #[test]
-fn native_frames_are_those_of_the_main_thread_or_none() {
+fn native_frames_are_of_main_thread() {
     let of = |main: &[(&str, &str)]| {
-        let mut look = look_at(0, "write_lines", "src/trainer/report.rs", 147);
+        let mut inspection = inspection_at(0, "write_lines", "src/trainer/report.rs", 147);
         let frame = |(function, file): &(&str, &str)| Frame {
             function: (*function).into(),
             file: Some((*file).into()),
             line: Some(7),
         };
         let frames = main.iter().map(frame).collect();
-        look.threads.push(ThreadStack { tid: 999, name: "main".into(), how: How::Native, frames });
-        look.pid = Some(999);
-        cause::user_frame(&look)
+        inspection.threads.push(ThreadStack {
+            tid: 999,
+            name: "main".into(),
+            how: StackMethod::Native,
+            frames,
+        });
+        inspection.pid = Some(999);
+        inspections::user_frame(&inspection)
     };
     let poll = ("clock_nanosleep", "/usr/lib/libc.so.6");
     assert_eq!(of(&[poll]), None);

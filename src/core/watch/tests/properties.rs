@@ -3,17 +3,17 @@
 
 use super::lab::*;
 use crate::testkit::*;
-use crate::watch::pace::Threshold;
-use crate::watch::rank_view;
-use crate::watch::rank_view::{EarlierStorage, HostView, RankView};
-use crate::watch::track::Track;
-use crate::watch::waits;
-use crate::watch::waits::Finding;
+use crate::watch::history::hosts::HostView;
+use crate::watch::history::rank_history::RankHistory;
+use crate::watch::history::run_view;
+use crate::watch::history::run_view::RankView;
+use crate::watch::history::silence::SilenceThreshold;
+use crate::watch::patterns::waits;
+use crate::watch::patterns::waits::WaitPattern;
 use proptest::prelude::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::{NodeRank, Rank};
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 fn verdict_keys(c: &Cluster) -> Vec<(String, Option<u32>, String, String)> {
@@ -59,58 +59,47 @@ fn rank(rank: u32, world: u64, pair: u64, place: u8, silent: u64) -> RankSample 
     sample
 }
 
-static NOBODY: BTreeSet<u32> = BTreeSet::new();
-static STILL: LazyLock<Track> = LazyLock::new(Track::default);
+static STILL: LazyLock<RankHistory> = LazyLock::new(|| RankHistory::still(9_000));
+static MOVING: LazyLock<RankHistory> = LazyLock::new(|| RankHistory::still(500));
 
 fn view(sample: &RankSample, node: u32) -> RankView<'_> {
     RankView {
         rank: sample.rank,
         node: NodeRank(node),
         sample,
+        history: &STILL,
+        inspections: None,
         fresh: true,
         left: false,
         died: false,
-        still_ms: 9_000,
-        halted_ms: None,
-        blocked_ms: None,
-        idle_ms: None,
-        longest_pause_ms: 0,
-        ended_before: &NOBODY,
-        usual_helpers: 0.0,
-        usual_io: 0.0,
-        track: &STILL,
-        movement: OnceCell::new(),
-        threshold: Threshold { suspect: 1_000, stuck: 5_000 },
-        groups: rank_view::groups(sample),
+        threshold: SilenceThreshold { suspect: 1_000, stuck: 5_000 },
+        groups: run_view::groups(sample),
         host: HostView::default(),
         gpu: None,
         gpu_is_shared: false,
-        look: None,
-        look_age_ms: 0,
-        function_before: None,
-        storage_before: EarlierStorage::Unknown,
-        latest: None,
-        sockets_before: &[],
+        recent: OnceCell::new(),
     }
 }
 
 /// Whom findings blame, without what depends on the order of ranks by right.
-fn blamed(findings: &[Finding]) -> Vec<String> {
+fn blamed(findings: &[WaitPattern]) -> Vec<String> {
     let mut all: Vec<String> = findings
         .iter()
         .map(|finding| match finding {
-            Finding::Behind { rank, also, group, seq, .. } => {
+            WaitPattern::Behind { rank, also, group, seq, .. } => {
                 let mut also = also.clone();
                 also.sort();
                 format!("behind {rank} {also:?} {group} {seq}")
             }
-            Finding::Disagree { what, .. } => format!("disagree {:?} {} {}", what.rank, what.group, what.seq),
-            Finding::Ring { ring, .. } => {
+            WaitPattern::Disagree { what, .. } => {
+                format!("disagree {:?} {} {}", what.rank, what.group, what.seq)
+            }
+            WaitPattern::Ring { ring, .. } => {
                 let mut ring = ring.clone();
                 ring.sort();
                 format!("ring {ring:?}")
             }
-            Finding::Inside { group, seq, .. } => format!("inside {group} {seq}"),
+            WaitPattern::Inside { group, seq, .. } => format!("inside {group} {seq}"),
         })
         .collect();
     all.sort();
@@ -121,7 +110,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn waits_2_the_order_of_hosts_changes_no_finding(
+    fn waits_2_host_order_changes_no_finding(
         state in proptest::collection::vec((1u64..4, 1u64..4, 0u8..3, 0u64..4), 6),
         order in Just((0..6usize).collect::<Vec<_>>()).prop_shuffle(),
     ) {
@@ -135,11 +124,11 @@ proptest! {
             .collect();
         let views: Vec<RankView> = samples.iter().enumerate().map(|(i, sample)| view(sample, i as u32 / 2)).collect();
         let moved: Vec<RankView> = order.iter().map(|i| views[*i].clone()).collect();
-        prop_assert_eq!(blamed(&waits::look(&views)), blamed(&waits::look(&moved)));
+        prop_assert_eq!(blamed(&waits::find_wait_patterns(&views)), blamed(&waits::find_wait_patterns(&moved)));
     }
 
     #[test]
-    fn nothing_is_found_while_anybody_moves(
+    fn moving_ranks_have_no_wait_pattern(
         state in proptest::collection::vec((1u64..4, 1u64..4, 0u8..2, 0u64..9_000), 6),
     ) {
         let samples: Vec<RankSample> = state
@@ -148,8 +137,8 @@ proptest! {
             .map(|(i, (world, pair, place, silent))| rank(i as u32, *world, *pair, *place, *silent))
             .collect();
         let mut views: Vec<RankView> = samples.iter().enumerate().map(|(i, sample)| view(sample, i as u32 / 2)).collect();
-        views.iter_mut().for_each(|view| view.still_ms = 500);
-        prop_assert_eq!(waits::look(&views), vec![]);
+        views.iter_mut().for_each(|view| view.history = &MOVING);
+        prop_assert_eq!(waits::find_wait_patterns(&views), vec![]);
     }
 }
 
@@ -157,7 +146,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn watch_2_clocks_of_hosts_change_nothing(
+    fn watch_2_host_clocks_change_no_verdict(
         late in 0u32..4,
         skews in proptest::collection::vec((0u64..1 << 40, -1e9f64..1e9), 2),
         state in proptest::sample::select(vec!['S', 'T', 'R', 'D']),
@@ -179,19 +168,19 @@ proptest! {
     }
 
     #[test]
-    fn whoever_stands_still_is_named_on_whatever_host(late in 0u32..6, wait in 6_000u64..12_000) {
+    fn stuck_rank_is_named_on_any_host(late in 0u32..6, wait in 6_000u64..12_000) {
         let mut c = Cluster::launch(3);
         c.all_ready();
         c.pass(8_000);
         c.hang(late, |_| {});
         c.pass(wait / 250 * 250);
-        let told = verdicts(&c);
-        prop_assert_eq!(told.len(), 1);
-        prop_assert_eq!(told[0].rank, Some(Rank(late)));
+        let reported = verdicts(&c);
+        prop_assert_eq!(reported.len(), 1);
+        prop_assert_eq!(reported[0].rank, Some(Rank(late)));
     }
 
     #[test]
-    fn no_red_without_a_stall(pauses in proptest::collection::vec((0u32..4, 1u64..14), 1..12)) {
+    fn short_pauses_are_never_critical(pauses in proptest::collection::vec((0u32..4, 1u64..14), 1..12)) {
         let mut c = Cluster::launch(2);
         c.all_ready();
         c.pass(8_000);

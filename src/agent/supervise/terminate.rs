@@ -1,0 +1,240 @@
+//! Asks the programs of ranks to end, below the shells and starters that wait for them.
+//!
+//! Owner: the supervisor; the work is done on threads of its own. Invariants:
+//! - ASK-1: a shell is held from before its mains get SIGTERM until all of them have ended. Then it gets
+//!   SIGTERM itself, so that it runs its traps and not its next command.
+//! - ASK-2: once a harder order has come, nothing here sends a signal: who was killed counts as killed.
+//! - ASK-3: what reads the output of a main outlives it for a moment, at most [`MOMENT`].
+
+use crate::proc::{self, ProcessKey};
+use crate::program::{self, Roles};
+use crate::supervise::{groups, process_scan};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long what stands around a main may take to end by itself after it.
+const MOMENT: Duration = Duration::from_secs(2);
+/// Polling interval for the end of mains.
+const POLL: Duration = Duration::from_millis(20);
+/// Reads of a tree until all its shells are held: each held shell may have started one more in between.
+const HOLDS: usize = 32;
+/// How long the kernel may take to stop a process.
+const STOPPING: Duration = Duration::from_millis(500);
+
+/// SIGTERM requests under way.
+#[derive(Clone, Default)]
+pub(crate) struct TerminateRequests(Arc<Mutex<RequestState>>);
+
+#[derive(Default)]
+struct RequestState {
+    /// Orders that nothing was to be asked any more, counted.
+    ended: u64,
+    /// Calls so far.
+    calls: u64,
+    /// The latest call about each rank; an earlier one leaves the rank to it.
+    latest: BTreeMap<ProcessKey, u64>,
+    /// What reads the output of each rank's mains.
+    readers: BTreeMap<ProcessKey, Vec<ProcessKey>>,
+}
+
+/// One call, from its order on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TerminateRequest {
+    number: u64,
+    ended: u64,
+}
+
+/// A rank whose mains are waited for.
+struct TerminatingRank {
+    root: ProcessKey,
+    roles: Roles,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stage {
+    Mains,
+    /// Since then starters and readers may end by themselves.
+    Around(Instant),
+    Readers,
+    Over,
+}
+
+impl TerminateRequests {
+    /// A new order about these ranks; to be made where orders are put in their order.
+    pub fn call(&self, ranks: &[ProcessKey]) -> TerminateRequest {
+        let mut state = self.lock();
+        state.calls += 1;
+        let call = TerminateRequest { number: state.calls, ended: state.ended };
+        state.latest.extend(ranks.iter().map(|rank| (*rank, call.number)));
+        call
+    }
+
+    /// ASK-2. A harder order has come, or everything is over.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        state.ended += 1;
+        (state.latest, state.readers) = Default::default();
+        program::held().clear();
+    }
+
+    /// Sends SIGTERM to the mains of ranks and holds their shells. What has a part in that is returned, with
+    /// what [`TerminateRequests::follow`] needs. `elsewhere`: their programs are below a container's monitor. Blocks.
+    pub fn ask(
+        &self,
+        call: TerminateRequest,
+        ranks: &[ProcessKey],
+        elsewhere: bool,
+    ) -> (BTreeSet<ProcessKey>, TerminatingRanks) {
+        let (mut parts, mut asked) = (BTreeSet::new(), Vec::new());
+        for root in ranks {
+            let roles = self.roles(call, *root, elsewhere);
+            if !self.is_on(call, *root) {
+                continue;
+            }
+            let readers = roles.readers.iter().chain(&roles.catching_readers).copied().collect::<Vec<_>>();
+            if !readers.is_empty() {
+                self.lock().readers.insert(*root, readers);
+            }
+            for main in &roles.mains {
+                process_scan::deliver(*main, libc::SIGTERM);
+            }
+            parts.extend(roles.all());
+            if roles != (Roles { mains: vec![*root], ..Roles::default() }) {
+                asked.push(TerminatingRank { root: *root, roles, stage: Stage::Mains });
+            }
+        }
+        (parts, TerminatingRanks { call, asked })
+    }
+
+    /// Waits for the mains, and ends what stood around them. Blocks.
+    pub fn follow(&self, followed: TerminatingRanks) {
+        let TerminatingRanks { call, mut asked } = followed;
+        while !asked.is_empty() {
+            asked.retain_mut(|rank| {
+                self.is_on(call, rank.root) && is_alive(&rank.root) && {
+                    self.step(call, rank);
+                    rank.stage != Stage::Over
+                }
+            });
+            sleep(POLL);
+        }
+    }
+
+    /// What reads the output of a rank's mains, or of those of all ranks, and still runs.
+    pub fn readers(&self, rank: Option<ProcessKey>) -> Vec<ProcessKey> {
+        let state = self.lock();
+        let of_it = state.readers.iter().filter(|(of, _)| rank.is_none_or(|rank| rank == **of));
+        let known: Vec<ProcessKey> = of_it.flat_map(|(_, readers)| readers).copied().collect();
+        drop(state);
+        known.into_iter().filter(is_alive).collect()
+    }
+
+    /// ASK-3. Blocks until they have ended, for a moment at most.
+    pub fn let_readers_end(&self, rank: Option<ProcessKey>) {
+        let begun = Instant::now();
+        while begun.elapsed() < MOMENT && !self.readers(rank).is_empty() {
+            sleep(POLL);
+        }
+    }
+
+    /// A container's client passes signals on to the first process inside. Where that is a shell, this is not
+    /// enough.
+    fn roles(&self, call: TerminateRequest, root: ProcessKey, elsewhere: bool) -> Roles {
+        let inside = if elsewhere { program::in_container(root) } else { None };
+        match inside.map(|inside| self.hold(call, root, inside)) {
+            Some(roles) if !roles.shells.is_empty() => Roles { aside: vec![root], ..roles },
+            Some(_) => Roles { mains: vec![root], ..Roles::default() },
+            None => self.hold(call, root, root),
+        }
+    }
+
+    /// ASK-1. Holds the shells of a rank until its tree stays as it is.
+    fn hold(&self, call: TerminateRequest, rank: ProcessKey, root: ProcessKey) -> Roles {
+        let mut held: BTreeSet<ProcessKey> = BTreeSet::new();
+        for _ in 0..HOLDS {
+            let roles = Roles::read(root);
+            let new: Vec<ProcessKey> =
+                roles.shells.iter().filter(|shell| !held.contains(shell)).copied().collect();
+            if new.is_empty() || !self.is_on(call, rank) {
+                let free: Vec<ProcessKey> =
+                    held.into_iter().filter(|shell| !roles.shells.contains(shell)).collect();
+                for shell in free {
+                    program::held().remove(&shell);
+                    groups::signal(shell.pid, shell.start, libc::SIGCONT);
+                }
+                return roles;
+            }
+            for shell in new {
+                program::held().insert(shell);
+                groups::signal(shell.pid, shell.start, libc::SIGSTOP);
+                held.insert(shell);
+            }
+            let begun = Instant::now();
+            while !held.iter().all(is_stopped) && begun.elapsed() < STOPPING {
+                sleep(Duration::from_millis(1));
+            }
+        }
+        Roles::read(root)
+    }
+
+    fn step(&self, call: TerminateRequest, rank: &mut TerminatingRank) {
+        let TerminatingRank { root, roles, stage } = rank;
+        let gone = |idents: &[ProcessKey]| !idents.iter().any(is_alive);
+        // Checked after their end: they may have been killed.
+        let send = |idents: &[ProcessKey]| {
+            let left: Vec<ProcessKey> = idents.iter().filter(|ident| is_alive(ident)).copied().collect();
+            if self.is_on(call, *root) {
+                for ident in left {
+                    program::held().remove(&ident);
+                    process_scan::deliver(ident, libc::SIGTERM);
+                }
+            }
+        };
+        if *stage == Stage::Mains && gone(&roles.mains) {
+            *stage = Stage::Around(Instant::now());
+        }
+        if let Stage::Around(since) = *stage {
+            let over = gone(&roles.starters) && gone(&roles.catching_readers);
+            if over || since.elapsed() >= MOMENT {
+                send(&roles.starters);
+                send(&roles.catching_readers);
+                *stage = Stage::Readers;
+            }
+        }
+        if *stage == Stage::Readers && gone(&roles.catching_readers) {
+            send(&roles.shells);
+            *stage = Stage::Over;
+        }
+    }
+
+    fn is_on(&self, call: TerminateRequest, rank: ProcessKey) -> bool {
+        let state = self.lock();
+        state.ended == call.ended && state.latest.get(&rank) == Some(&call.number)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RequestState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ranks whose mains were asked to end.
+pub(crate) struct TerminatingRanks {
+    call: TerminateRequest,
+    asked: Vec<TerminatingRank>,
+}
+
+fn is_alive(ident: &ProcessKey) -> bool {
+    match proc::stat(ident.pid) {
+        Some(stat) => stat.start == ident.start && !stat.is_gone(),
+        // Without a free descriptor nothing can be read.
+        None => groups::exists(ident.pid),
+    }
+}
+
+fn is_stopped(ident: &ProcessKey) -> bool {
+    let stops = |stat: proc::ProcStat| stat.start == ident.start && !matches!(stat.state, 'T' | 't');
+    !proc::stat(ident.pid).is_some_and(stops) || !is_alive(ident)
+}

@@ -1,0 +1,614 @@
+//! Prints a run as plain lines or as JSON Lines. Data goes to stdout, errors and hints to stderr.
+
+use super::clock::time_of_day;
+use super::line_writer::LineWriter;
+use super::signals::{ConsoleSignal, ConsoleSignals};
+use super::stderr;
+use rankdeck_core::model::Model;
+use rankdeck_core::reason::Reason;
+use rankdeck_core::report::{
+    FirstFailure, Report, ReportBody, RestartState, Severity, VerdictKind, VerdictReport,
+};
+use rankdeck_proto::clock::wall_time;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::ids::{Generation, Rank, RunId, Timestamp, WallTime};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::words::{bytes, clean, clean_output, count, duration, plain_json, plural, rate};
+use std::time::Duration;
+
+/// Least time between two plain progress lines.
+const PROGRESS_MS: u64 = 2000;
+/// Longest time for the last lines of a console that exits at once.
+const IN_A_HURRY: Duration = Duration::from_secs(1);
+
+/// The line format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LineFormat {
+    /// Lines for people.
+    Plain {
+        /// Also print the ranks' log lines.
+        logs: bool,
+    },
+    /// For programs: each report as one JSON object.
+    Json,
+}
+
+/// How often lines are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PrintRate {
+    /// Least time between two lines of progress, and between two of metrics, ms; `None`: the default of the
+    /// format.
+    pub(crate) every_ms: Option<u64>,
+    /// Only the start, verdicts, restarts and the end.
+    pub(crate) quiet: bool,
+}
+
+impl PrintRate {
+    /// The default of the format.
+    pub(crate) const USUAL: PrintRate = PrintRate { every_ms: None, quiet: false };
+}
+
+/// Prints reports as lines or as JSON.
+#[derive(Debug)]
+pub(crate) struct Printer {
+    form: LineFormat,
+    pace: PrintRate,
+    metrics_at: Option<Timestamp>,
+    logged_at: Option<Timestamp>,
+    output: LineWriter,
+    progress_at: Option<Timestamp>,
+}
+
+/// A line and its destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OutputLine {
+    /// Always printed.
+    Out(String),
+    /// Replaced by a newer one.
+    Gauge(String),
+    /// Never dropped: the outcome of the run.
+    Last(String),
+    /// For people only.
+    Err(String),
+}
+
+impl Printer {
+    /// A printer to stdout.
+    pub(crate) fn new(form: LineFormat) -> std::io::Result<Printer> {
+        Printer::paced(form, PrintRate::USUAL)
+    }
+
+    /// A printer with a print rate.
+    pub(crate) fn paced(form: LineFormat, pace: PrintRate) -> std::io::Result<Printer> {
+        let output = LineWriter::new(std::io::stdout())?;
+        Ok(Printer { form, pace, metrics_at: None, logged_at: None, output, progress_at: None })
+    }
+
+    /// Whether the print rate drops a report.
+    fn is_left_out(&mut self, now: Timestamp, body: &ReportBody) -> bool {
+        let last = match body {
+            ReportBody::Progress { .. } => Some(&mut self.progress_at),
+            ReportBody::Metrics { .. } => Some(&mut self.metrics_at),
+            ReportBody::Histogram { .. } | ReportBody::Image { .. } => Some(&mut self.logged_at),
+            _ => None,
+        };
+        if self.pace.quiet {
+            return !matches!(
+                body,
+                ReportBody::RunStarted { .. }
+                    | ReportBody::Verdict(_)
+                    | ReportBody::Restart { .. }
+                    | ReportBody::RunFinished { .. }
+            );
+        }
+        let (Some(last), Some(every_ms)) = (last, self.pace.every_ms) else { return false };
+        if last.is_some_and(|at| now.since(at) < every_ms) {
+            return true;
+        }
+        *last = Some(now);
+        false
+    }
+
+    /// Prints a report; `model` is the state after it.
+    pub(crate) fn report(&mut self, now: Timestamp, report: &Report, model: &Model) {
+        if self.is_left_out(now, &report.body) {
+            failed_host(report, model).into_iter().for_each(|line| self.put(line));
+            return;
+        }
+        if let Some(dropped) = self.output.take_dropped() {
+            self.dropped(report.run.clone(), report.generation, report.time, dropped);
+        }
+        let lines = match self.form {
+            LineFormat::Json => json(report),
+            LineFormat::Plain { logs } => {
+                match report.body {
+                    ReportBody::Log { .. } if !logs => return,
+                    ReportBody::Progress { .. } if self.pace.every_ms.is_none() => {
+                        if self.progress_at.is_some_and(|at| now.since(at) < PROGRESS_MS) {
+                            return;
+                        }
+                        self.progress_at = Some(now);
+                    }
+                    ReportBody::Histogram { .. } | ReportBody::Image { .. }
+                        if self.pace.every_ms.is_none() =>
+                    {
+                        if self.logged_at.is_some_and(|at| now.since(at) < PROGRESS_MS) {
+                            return;
+                        }
+                        self.logged_at = Some(now);
+                    }
+                    _ => {}
+                }
+                plain(report, model)
+            }
+        };
+        let trouble = failed_host(report, model);
+        for line in lines.into_iter().chain(trouble) {
+            self.put(line);
+        }
+    }
+
+    /// Prints how many lines were dropped.
+    fn dropped(&self, run: RunId, generation: Generation, time: WallTime, lines: u64) {
+        let report = Report { run, generation, time, body: ReportBody::LinesDropped { lines } };
+        let lines = match self.form {
+            LineFormat::Json => json(&report),
+            LineFormat::Plain { .. } => plain(&report, &Model::default()),
+        };
+        for line in lines {
+            if let OutputLine::Out(line) = line {
+                self.output.last_words(line);
+            }
+        }
+    }
+
+    /// Prints the last lines and the count of dropped ones: waits for a reader that reads, and gives up on
+    /// one that does not. Returns whether everything was read.
+    pub(crate) async fn finish(
+        &mut self,
+        model: &Model,
+        signals: &mut ConsoleSignals,
+        patient: bool,
+    ) -> bool {
+        if let Some(dropped) = self.output.take_all_dropped() {
+            let run = model.run.id.clone().unwrap_or_else(|| RunId(String::new()));
+            self.dropped(run, model.run.generation, wall_time(), dropped);
+        }
+        let hurry = async {
+            match patient {
+                // The user does not wait.
+                true => while !matches!(signals.next().await, ConsoleSignal::Stop | ConsoleSignal::HangUp) {},
+                false => tokio::time::sleep(IN_A_HURRY).await,
+            }
+        };
+        tokio::select! {
+            () = self.output.written() => {}
+            () = hurry => {}
+        }
+        let lost = self.output.give_up();
+        if lost > 0 {
+            stderr::line(&format!("warning: stdout was not read: {} lost", plural(lost, "line")));
+        }
+        lost == 0
+    }
+
+    /// Waits until the reader has caught up: for a program without other work.
+    pub(crate) fn wait_for_room(&self) {
+        self.output.wait_for_room();
+    }
+
+    /// Waits until everything is read.
+    pub(crate) fn wait(&self) {
+        self.output.wait();
+    }
+
+    /// Prints a reply to a typed command.
+    pub(crate) fn print(&self, line: String) {
+        self.output.line(line);
+    }
+
+    fn put(&mut self, line: OutputLine) {
+        match line {
+            OutputLine::Out(line) => self.output.line(line),
+            OutputLine::Gauge(line) => self.output.gauge(line),
+            OutputLine::Last(line) => self.output.last_words(line),
+            OutputLine::Err(line) => stderr::line(&line),
+        }
+    }
+}
+
+fn json(report: &Report) -> Vec<OutputLine> {
+    match serde_json::to_string(report).map(|line| plain_json(&line)) {
+        Ok(line) if matches!(report.body, ReportBody::Log { .. }) => vec![OutputLine::Gauge(line)],
+        Ok(line) if matches!(report.body, ReportBody::RunFinished { .. }) => vec![OutputLine::Last(line)],
+        Ok(line) => vec![OutputLine::Out(line)],
+        Err(error) => vec![OutputLine::Err(format!("error: cannot encode a report as JSON: {error}"))],
+    }
+}
+
+fn failed_host(report: &Report, model: &Model) -> Vec<OutputLine> {
+    let ReportBody::Host { node_rank, host, .. } = &report.body else { return Vec::new() };
+    match model.hosts.get(node_rank.index()).map(|host| &host.link) {
+        Some(LinkState::Failed(HintedError { error, hint })) => {
+            let error =
+                if error.contains(host.as_str()) { error.clone() } else { format!("host {host}: {error}") };
+            let hint = (!hint.is_empty()).then(|| OutputLine::Err(format!("hint: {hint}")));
+            std::iter::once(OutputLine::Err(format!("error: {error}"))).chain(hint).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Formats a report as lines for people.
+pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
+    let at = time_of_day(report.time);
+    let out = |text: String| vec![OutputLine::Out(format!("{at}  {}", clean(text.trim_end())))];
+    match &report.body {
+        ReportBody::RunStarted { world_size, nnodes, backend, master, adopted, .. } => out(format!(
+            "run {} generation {}: {}, {}, {backend}, master {master}{}",
+            report.run,
+            report.generation,
+            plural(*nnodes as usize, "host"),
+            plural(*world_size as usize, "rank"),
+            if *adopted { " (attached)" } else { "" },
+        )),
+        ReportBody::Host { host, state, detail, .. } => out(format!("host {host}  {state}  {detail}")),
+        ReportBody::Rank { rank, host, state, pid, exit_code, signal, detail } => {
+            // For an exit, the detail describes it better than the state.
+            let ended = exit_code.is_some() || signal.is_some();
+            let (what, more) = if ended { (detail, "") } else { (state, detail.as_str()) };
+            let facts = [pid.map(|pid| format!("pid {pid}")), (!more.is_empty()).then(|| more.to_owned())];
+            out(format!("rank {rank} on {host}  {what}  {}", join(&facts)))
+        }
+        ReportBody::Progress { .. } => {
+            vec![OutputLine::Gauge(format!("{at}  {}", progress(&report.body).unwrap_or_default()))]
+        }
+        ReportBody::Notice { host, text, .. } => out(format!("notice from {host}: {text}")),
+        ReportBody::Eval { env_step, episodes, return_mean, return_std, stop, .. } => out(format!(
+            "eval {}at step {}: return {return_mean:.2} ± {return_std:.2} over {}{}",
+            if model.evals.is_empty() { String::new() } else { format!("{} ", model.evals.len()) },
+            count(*env_step),
+            plural(*episodes as usize, "episode"),
+            if *stop { ", stop value reached" } else { "" },
+        )),
+        ReportBody::Checkpoint { path, env_step, reason, .. } => {
+            out(format!("checkpoint ({reason}) at step {}: {path}", count(*env_step)))
+        }
+        ReportBody::Verdict(verdict) => {
+            let lead = |i: usize| if i == 0 { at.as_str() } else { "        " };
+            let lines = verdict_lines(verdict).into_iter().enumerate();
+            lines.map(|(i, text)| OutputLine::Out(format!("{}  {}", lead(i), clean(&text)))).collect()
+        }
+        ReportBody::Metrics { rank, source, env_step, values, .. } => {
+            let step = env_step.map_or(String::new(), |step| format!("step {}  ", count(step)));
+            let values: Vec<String> =
+                values.iter().take(8).map(|(name, value)| format!("{name} {value:.4}")).collect();
+            let text = format!("{step}{}  (rank {rank} only, from {source})", values.join("  "));
+            vec![OutputLine::Gauge(format!("{at}  {}", clean(&text)))]
+        }
+        ReportBody::Histogram { name, env_step, count: values, mean, min, max, .. } => {
+            let text = format!(
+                "step {}  histogram {name}: {} from {min:.4} to {max:.4}, mean {mean:.4}",
+                count(*env_step),
+                plural(values.round() as usize, "value"),
+            );
+            vec![OutputLine::Gauge(format!("{at}  {}", clean(&text)))]
+        }
+        ReportBody::Image { name, env_step, width, height, bytes: size, .. } => {
+            let text = format!(
+                "step {}  image {name}: {width} x {height} pixels, {}",
+                count(*env_step),
+                bytes(*size)
+            );
+            vec![OutputLine::Gauge(format!("{at}  {}", clean(&text)))]
+        }
+        ReportBody::Log { rank, host, line } => {
+            vec![OutputLine::Gauge(format!("{host}:{rank}| {}", clean_output(line)))]
+        }
+        ReportBody::LinesDropped { lines } => {
+            out(format!("{} dropped: stdout was not read", plural(*lines as usize, "line")))
+        }
+        ReportBody::Restart { .. } => out(restart(&report.body).unwrap_or_default()),
+        ReportBody::RunFinished { .. } => {
+            let lines = finished(&report.body, model).unwrap_or_default();
+            let last = |text: String| OutputLine::Last(format!("{at}  {}", clean(text.trim_end())));
+            lines.into_iter().map(last).collect()
+        }
+    }
+}
+
+/// Formats a restart as one line without time.
+fn restart(body: &ReportBody) -> Option<String> {
+    let ReportBody::Restart {
+        state,
+        next_generation: next,
+        reason,
+        in_s,
+        restarts,
+        max_restarts,
+        from,
+        world_size,
+        hosts,
+        ..
+    } = body
+    else {
+        return None;
+    };
+    let from = from.as_deref().unwrap_or("scratch");
+    let (ranks, hosts_count) = (plural(*world_size as usize, "rank"), plural(hosts.len(), "host"));
+    let shape = format!("{ranks} on {hosts_count} ({})", hosts.join(", "));
+    Some(match state {
+        RestartState::Planned => format!("restart: generation {next} from {from}, {shape}: {reason}"),
+        RestartState::Waiting => format!(
+            "restart {restarts} of {max_restarts} in {}: generation {next} from {from}, {shape}: {reason}",
+            duration(*in_s)
+        ),
+        RestartState::Refused => format!("not restarting: {reason}"),
+        RestartState::GivenUp => reason.clone(),
+    })
+}
+
+/// Formats the end of a run without time. Verdicts are not repeated.
+fn finished(body: &ReportBody, model: &Model) -> Option<Vec<String>> {
+    let ReportBody::RunFinished { reason, outcome, first_failure, .. } = body else { return None };
+    let is_new = |text: &str| !model.verdicts.iter().any(|verdict| verdict.reason == text);
+    let fell =
+        |rank: &Rank| model.verdicts.iter().any(|v| v.verdict == VerdictKind::Dead && v.rank == Some(*rank));
+    let is_reported = |first: &&FirstFailure| {
+        !is_new(&first.error) && first.certain && first.followed.iter().chain(&first.alike).all(fell)
+    };
+    let first = first_failure.as_ref().filter(|first| !is_reported(first)).map(|first| first.line.as_str());
+    let first = first.filter(|line| line != reason && is_new(line));
+    let mut end = format!("run finished: {}", format!("{outcome:?}").to_lowercase());
+    if is_new(reason) {
+        end.push_str(&format!(": {reason}"));
+    }
+    Some(first.into_iter().map(str::to_owned).chain([end]).collect())
+}
+
+/// Formats progress as one line without time.
+fn progress(body: &ReportBody) -> Option<String> {
+    let ReportBody::Progress {
+        env_step,
+        episodes,
+        steps_per_s,
+        return_mean,
+        return_last_100,
+        total_steps,
+        eta_s,
+        consistent,
+        per_rank,
+        ..
+    } = body
+    else {
+        return None;
+    };
+    let goal = total_steps
+        .filter(|total| *total > 0)
+        .map(|total| format!(" / {} ({:.1}%)", count(total), 100.0 * *env_step as f64 / total as f64));
+    let parts = [
+        Some(format!("step {}{}", count(*env_step), goal.unwrap_or_default())),
+        Some(format!("{} steps/s", rate(*steps_per_s))),
+        eta_s.map(|eta| format!("eta {}", duration(eta))),
+        Some(format!("episodes {}", count(*episodes))),
+        return_mean.map(|mean| format!("return {mean:.1}")),
+        return_last_100.map(|mean| format!("last 100 {mean:.1}")),
+        Some(plural(per_rank.len(), "rank")),
+        (!consistent).then(|| "TOTALS MISMATCH".to_owned()),
+    ];
+    Some(join(&parts))
+}
+
+fn verdict_lines(verdict: &VerdictReport) -> Vec<String> {
+    let who = match (&verdict.rank, &verdict.host) {
+        (Some(rank), Some(host)) => format!("rank {rank} on {host}"),
+        (Some(rank), None) => format!("rank {rank}"),
+        (None, Some(host)) => format!("host {host}"),
+        (None, None) => "the run".to_owned(),
+    };
+    let name = verdict.verdict.name();
+    if verdict.severity == Severity::Cleared {
+        return vec![format!("cleared: {who} no longer {name}  {}", verdict.reason).trim_end().to_owned()];
+    }
+    let severity = if verdict.severity == Severity::Red { "CRITICAL" } else { "WARNING" };
+    let confidence = format!("{:?}", verdict.confidence).to_lowercase();
+    let reason = verdict.reason.strip_prefix(&format!("{who} ")).unwrap_or(&verdict.reason);
+    let latency = duration(verdict.latency_s);
+    let head = format!("{severity} {who}: {name} ({confidence}, after {latency}): {reason}");
+    let lines = verdict.card.text().into_iter().map(|line| format!("    {line}"));
+    let code = verdict.reason_code;
+    let explain =
+        (code != Reason::default()).then(|| format!("    explain     rankdeck explain {}", code.name()));
+    std::iter::once(head).chain(lines).chain(explain).collect()
+}
+
+fn join(parts: &[Option<String>]) -> String {
+    parts.iter().flatten().map(String::as_str).collect::<Vec<_>>().join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_core::card::{Advice, Card};
+    use rankdeck_core::model::HostModel;
+    use rankdeck_core::report::{Confidence, RankProgress};
+    use rankdeck_types::ids::{Generation, NodeRank, RunId};
+
+    fn report(body: ReportBody) -> Report {
+        Report { run: RunId("r".into()), generation: Generation(0), time: 0.0, body }
+    }
+
+    fn texts(report: &Report, model: &Model) -> Vec<String> {
+        plain(report, model)
+            .into_iter()
+            .map(|line| match line {
+                OutputLine::Out(text)
+                | OutputLine::Gauge(text)
+                | OutputLine::Last(text)
+                | OutputLine::Err(text) => text[10..].to_owned(),
+            })
+            .collect()
+    }
+
+    fn rank_progress() -> RankProgress {
+        RankProgress {
+            rank: Rank(0),
+            host: "a".into(),
+            env_step: 1,
+            samples: 1,
+            episodes: 1,
+            duration_s: 1.0,
+            phase: "rollout".into(),
+            collective_seq: 1,
+            cpu_percent: None,
+            gpu_percent: None,
+            rss: None,
+            gpu_memory: None,
+            gpu: None,
+        }
+    }
+
+    #[test]
+    fn progress_line_has_share_rate_eta_and_totals_mismatch() {
+        let body = |consistent| ReportBody::Progress {
+            train_iter: 3,
+            env_step: 12_288,
+            samples: 12_288,
+            episodes: 120,
+            duration_s: 3.0,
+            steps_per_s: 8123.4,
+            return_mean: Some(34.21),
+            return_last_100: Some(30.04),
+            updates: 12,
+            total_steps: Some(500_000),
+            eta_s: Some(62.0),
+            consistent,
+            reduced: true,
+            per_rank: vec![rank_progress(), rank_progress()],
+        };
+        assert_eq!(
+            texts(&report(body(true)), &Model::default()),
+            [
+                "step 12,288 / 500,000 (2.5%)  8,123 steps/s  eta 1m 02s  episodes 120  return 34.2  last 100 30.0  2 ranks"
+            ]
+        );
+        assert!(texts(&report(body(false)), &Model::default())[0].contains("TOTALS MISMATCH"));
+    }
+
+    fn frozen() -> VerdictReport {
+        VerdictReport {
+            rank: Some(Rank(2)),
+            host: Some("b".into()),
+            verdict: VerdictKind::Frozen,
+            reason_code: Default::default(),
+            card: Box::new(Card {
+                facts: vec!["state T".into()],
+                actions: vec![Advice { text: "continue it".into(), command: "kill -CONT 7".into() }],
+                ..Card::default()
+            }),
+            severity: Severity::Red,
+            confidence: Confidence::Certain,
+            reason: "the process is stopped".into(),
+            latency_s: 1.2,
+            first_s: 1.2,
+        }
+    }
+
+    #[test]
+    fn verdict_lines_name_rank_evidence_and_fix() {
+        let verdict = frozen();
+        assert_eq!(
+            texts(&report(ReportBody::Verdict(verdict.clone())), &Model::default()),
+            [
+                "CRITICAL rank 2 on b: frozen (certain, after 1.2s): the process is stopped",
+                "    fact        state T",
+                "    do          continue it: kill -CONT 7"
+            ]
+        );
+        let cleared = VerdictReport { severity: Severity::Cleared, reason: String::new(), ..verdict };
+        assert_eq!(
+            texts(&report(ReportBody::Verdict(cleared)), &Model::default()),
+            ["cleared: rank 2 on b no longer frozen"]
+        );
+    }
+
+    #[test]
+    fn first_failure_already_in_verdicts_is_not_repeated() {
+        let error = "rank 1 on b was killed by SIGKILL";
+        let dead = |rank, reason: &str| VerdictReport {
+            verdict: VerdictKind::Dead,
+            rank: Some(Rank(rank)),
+            reason: reason.into(),
+            ..frozen()
+        };
+        let ends = |verdicts: Vec<VerdictReport>, together: Vec<Rank>| {
+            let first = FirstFailure {
+                rank: Rank(1),
+                host: "b".into(),
+                error: error.into(),
+                time: 0.0,
+                bound_s: 0.0,
+                certain: together.is_empty(),
+                last_lines: vec![],
+                alike: vec![],
+                followed: vec![Rank(0)],
+                together,
+                line: format!("first failure: {error}; rank 0 followed"),
+            };
+            let body = ReportBody::RunFinished {
+                outcome: rankdeck_core::report::Outcome::Failed,
+                exit_code: 1,
+                clean: false,
+                survivors: vec![],
+                unverified: vec![],
+                proved: true,
+                reason: error.into(),
+                stop_ms: 1,
+                gpus_free: vec![],
+                first_failure: Some(first),
+            };
+            texts(&report(body), &Model { verdicts, ..Model::default() }).len()
+        };
+        let both = || vec![dead(1, error), dead(0, "rank 0 on a exited with code 1")];
+        assert_eq!(ends(both(), vec![]), 1, "only that the run has ended");
+        for (verdicts, together) in
+            [(vec![], vec![]), (vec![dead(1, error)], vec![]), (both(), vec![Rank(2)])]
+        {
+            assert_eq!(ends(verdicts, together), 2, "the first failure is not in the verdicts");
+        }
+    }
+
+    #[test]
+    fn failed_host_is_printed_to_stderr_with_hint() {
+        let link =
+            LinkState::Failed(HintedError { error: "connection refused".into(), hint: "is sshd up?".into() });
+        let model = Model {
+            hosts: vec![HostModel { name: "b".into(), link, ..Default::default() }],
+            ..Model::default()
+        };
+        let body = ReportBody::Host {
+            node_rank: NodeRank(0),
+            host: "b".into(),
+            state: "failed".into(),
+            detail: String::new(),
+        };
+        assert_eq!(
+            failed_host(&report(body), &model),
+            [
+                OutputLine::Err("error: host b: connection refused".into()),
+                OutputLine::Err("hint: is sshd up?".into())
+            ]
+        );
+    }
+
+    #[test]
+    fn json_line_is_one_object_with_common_keys() {
+        let lines = json(&report(ReportBody::Log { rank: Rank(0), host: "a".into(), line: "x\ny".into() }));
+        let [OutputLine::Gauge(line)] = lines.as_slice() else { panic!("{lines:?}") };
+        assert!(!line.contains('\n'));
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        for key in ["kind", "run", "generation", "time"] {
+            assert!(value.get(key).is_some(), "{key}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Writes frames to the terminal on its own thread: a stuck terminal delays no policy, detector or link.
+//!
+//! Owner: the thread owns the terminal's output and its cells; the loop owns [`TerminalWriter`]. Invariants:
+//! - FRAMES-1: only [`TerminalWriter::finish`] waits for the terminal, for a limited time.
+//! - FRAMES-2: the loop paints only when everything before is written ([`TerminalWriter::is_writing`]), so
+//!   that the next frame shows the latest state, and each frame is compared with the written cells.
+//! - FRAMES-3: at most [`WAITING_BYTES`] wait; more are refused.
+
+use crossterm::{cursor, queue, terminal};
+use ratatui::backend::{Backend, CrosstermBackend};
+use ratatui::buffer::Buffer;
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// Most bytes besides frames that wait for the terminal.
+const WAITING_BYTES: usize = 16 << 20;
+
+/// One item to write, in order.
+enum Part {
+    /// All cells of the screen; those that differ are written.
+    Frame(Buffer),
+    Bytes(Vec<u8>),
+    /// The cells on the terminal are unknown: the next frame clears it and is written completely.
+    Forget,
+}
+
+/// The sending end.
+#[derive(Clone)]
+pub(crate) struct TerminalWriter {
+    shared: Arc<TerminalQueue>,
+}
+
+#[derive(Default)]
+struct TerminalQueue {
+    state: Mutex<State>,
+    /// There is something to write, or the end.
+    more: Condvar,
+    written: Condvar,
+    /// The same as `written`, for the loop.
+    wake: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct State {
+    parts: VecDeque<Part>,
+    bytes: usize,
+    writing: bool,
+    over: bool,
+    /// Why nothing more is written.
+    failure: Option<(io::ErrorKind, String)>,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.parts.is_empty() && !self.writing
+    }
+}
+
+impl TerminalQueue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TerminalWriter {
+    /// Starts the thread.
+    pub(crate) fn new(out: impl Write + Send + 'static) -> io::Result<TerminalWriter> {
+        let shared = Arc::<TerminalQueue>::default();
+        let own = Arc::clone(&shared);
+        std::thread::Builder::new().name("terminal".to_owned()).spawn(move || {
+            let end = ThreadEnd(own);
+            write_all(out, &end.0);
+        })?;
+        Ok(TerminalWriter { shared })
+    }
+
+    /// Whether the terminal has not accepted everything yet.
+    pub(crate) fn is_writing(&self) -> bool {
+        !self.shared.state().is_idle()
+    }
+
+    /// Notified when everything is written.
+    pub(crate) fn wake(&self) -> Arc<Notify> {
+        Arc::clone(&self.shared.wake)
+    }
+
+    /// Queues a frame; a queued one is replaced.
+    pub(crate) fn frame(&self, frame: Buffer) -> io::Result<()> {
+        let mut state = self.healthy()?;
+        state.parts.retain(|part| !matches!(part, Part::Frame(_)));
+        self.push(&mut state, Part::Frame(frame));
+        Ok(())
+    }
+
+    /// Queues bytes that are not part of a frame.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.healthy()?;
+        if state.bytes + bytes.len() > WAITING_BYTES {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "the terminal is not reading"));
+        }
+        state.bytes += bytes.len();
+        self.push(&mut state, Part::Bytes(bytes.to_vec()));
+        Ok(())
+    }
+
+    /// The next frame clears the terminal and is written completely.
+    pub(crate) fn forget(&self) {
+        self.push(&mut self.shared.state(), Part::Forget);
+    }
+
+    /// Waits until everything is written, at most `within`; returns whether it is.
+    pub(crate) fn finish(&self, within: Duration) -> bool {
+        let deadline = Instant::now() + within;
+        let mut state = self.shared.state();
+        while !state.is_idle() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.shared.written.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Ends the thread once everything is written.
+    pub(crate) fn end(&self) {
+        self.shared.state().over = true;
+        self.shared.more.notify_all();
+    }
+
+    fn healthy(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.shared.state();
+        match &state.failure {
+            Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
+            None => Ok(state),
+        }
+    }
+
+    fn push(&self, state: &mut State, part: Part) {
+        if state.failure.is_none() {
+            state.parts.push_back(part);
+            self.shared.more.notify_all();
+        }
+    }
+}
+
+/// Marks the end of the thread, so that no caller waits for it.
+struct ThreadEnd(Arc<TerminalQueue>);
+
+impl Drop for ThreadEnd {
+    fn drop(&mut self) {
+        fail(&self.0, &io::Error::other("the thread that writes the screen has ended"));
+    }
+}
+
+fn fail(shared: &TerminalQueue, error: &io::Error) {
+    let mut state = shared.state();
+    state.failure.get_or_insert_with(|| (error.kind(), error.to_string()));
+    (state.parts, state.bytes, state.writing) = (VecDeque::new(), 0, false);
+    shared.written.notify_all();
+    shared.wake.notify_one();
+}
+
+fn write_all(mut out: impl Write, shared: &TerminalQueue) {
+    let mut shown = None;
+    loop {
+        let part = {
+            let mut state = shared.state();
+            while state.parts.is_empty() && !state.over {
+                state = shared.more.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let Some(part) = state.parts.pop_front() else { return };
+            if let Part::Bytes(bytes) = &part {
+                state.bytes -= bytes.len();
+            }
+            state.writing = true;
+            part
+        };
+        let encoded = match part {
+            Part::Forget => {
+                shown = None;
+                Ok(Vec::new())
+            }
+            Part::Bytes(bytes) => Ok(bytes),
+            Part::Frame(frame) => encode(&mut shown, frame),
+        };
+        if let Err(error) = encoded.and_then(|bytes| out.write_all(&bytes).and_then(|()| out.flush())) {
+            return fail(shared, &error);
+        }
+        let mut state = shared.state();
+        state.writing = false;
+        if state.is_idle() {
+            shared.written.notify_all();
+            shared.wake.notify_one();
+        }
+    }
+}
+
+/// Returns the bytes that turn the cells on the terminal into those of a frame.
+fn encode(shown: &mut Option<Buffer>, frame: Buffer) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(1 << 14);
+    queue!(bytes, terminal::BeginSynchronizedUpdate)?;
+    let before = match shown.take() {
+        Some(before) if before.area == frame.area => before,
+        _ => {
+            queue!(bytes, terminal::Clear(terminal::ClearType::All))?;
+            Buffer::empty(frame.area)
+        }
+    };
+    CrosstermBackend::new(&mut bytes).draw(before.diff(&frame).into_iter())?;
+    queue!(bytes, cursor::Hide, terminal::EndSynchronizedUpdate)?;
+    *shown = Some(frame);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::layout::Rect;
+    use ratatui::style::Style;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// Accepts bytes only when the gate is open.
+    struct GatedTerminal {
+        gate: Receiver<()>,
+        started: Sender<()>,
+        taken: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for GatedTerminal {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.started.send(());
+            let _ = self.gate.recv();
+            self.taken.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn frame(text: &str, width: u16) -> Buffer {
+        let mut frame = Buffer::empty(Rect::new(0, 0, width, 3));
+        frame.set_string(0, 1, text, Style::default());
+        frame
+    }
+
+    fn rows(bytes: &[u8], width: u16) -> String {
+        let mut parser = vt100::Parser::new(3, width, 0);
+        parser.process(bytes);
+        parser.screen().contents()
+    }
+
+    #[test]
+    fn frames_1_stuck_terminal_blocks_no_frame() {
+        let ((open, gate), (started, begins), taken) =
+            (channel(), channel(), Arc::<Mutex<Vec<u8>>>::default());
+        let writer = TerminalWriter::new(GatedTerminal { gate, started, taken: Arc::clone(&taken) }).unwrap();
+        writer.frame(frame("first and longer", 20)).unwrap();
+        begins.recv_timeout(Duration::from_secs(60)).expect("the thread writes");
+        for number in 0..1000 {
+            writer.frame(frame(&format!("frame {number}"), 20)).unwrap();
+        }
+        writer.bytes(b"\x07").unwrap();
+        assert!(writer.is_writing() && !writer.finish(Duration::ZERO));
+        assert!(taken.lock().unwrap().is_empty());
+        drop(open);
+        assert!(writer.finish(Duration::from_secs(60)));
+        let taken = taken.lock().unwrap();
+        assert_eq!(rows(&taken, 20).trim(), "frame 999");
+        assert!(!String::from_utf8_lossy(&taken).contains("frame 998"), "only the latest frame is written");
+        assert!(taken.ends_with(b"\x07"));
+    }
+
+    #[test]
+    fn frames_2_frame_is_diffed_against_written_cells() {
+        let ((open, gate), (started, _begins), taken) =
+            (channel(), channel(), Arc::<Mutex<Vec<u8>>>::default());
+        drop(open);
+        let writer = TerminalWriter::new(GatedTerminal { gate, started, taken: Arc::clone(&taken) }).unwrap();
+        let written = |text, width| {
+            writer.frame(frame(text, width)).unwrap();
+            assert!(writer.finish(Duration::from_secs(60)));
+            taken.lock().unwrap().clone()
+        };
+        let first = written("same words", 20).len();
+        let second = written("same worlds", 20);
+        assert!(!second[first..].windows(4).any(|four| four == b"same"), "only what differs is written");
+        assert_eq!(rows(&second, 20).trim(), "same worlds");
+        // Another size, or unknown cells: all of it.
+        let third = written("same worlds", 24);
+        assert!(third[second.len()..].windows(4).any(|four| four == b"same"));
+        writer.forget();
+        let fourth = written("same worlds", 24);
+        assert!(fourth[third.len()..].windows(4).any(|four| four == b"\x1b[2J"));
+    }
+
+    #[test]
+    fn frames_3_bytes_are_bounded_and_failure_is_reported() {
+        let ((open, gate), (started, _begins), taken) =
+            (channel(), channel(), Arc::<Mutex<Vec<u8>>>::default());
+        let writer = TerminalWriter::new(GatedTerminal { gate, started, taken }).unwrap();
+        let mebibyte = vec![0; 1 << 20];
+        let refused = (0..2 * (WAITING_BYTES >> 20)).find_map(|_| writer.bytes(&mebibyte).err());
+        assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+        drop(open);
+
+        struct GoneTerminal;
+        impl Write for GoneTerminal {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let writer = TerminalWriter::new(GoneTerminal).unwrap();
+        writer.bytes(b"x").unwrap();
+        assert!(writer.finish(Duration::from_secs(60)), "finish does not wait for a lost terminal");
+        assert!(writer.frame(frame("x", 20)).is_err());
+    }
+}

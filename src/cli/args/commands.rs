@@ -1,0 +1,758 @@
+//! Options of each command, with their help texts.
+
+use super::values::{
+    CheckpointSource, SweepAxis, SweepSeeds, parse_age, parse_axis, parse_checkpoint, parse_seconds,
+    parse_seeds, parse_set, parse_size, parse_time, parse_until, parse_weight,
+};
+use super::{EXIT_CODES, HostKeyArgs, OutputArgs, SubjectArgs};
+use crate::app::graphics::Graphics;
+use clap::{ArgGroup, Args};
+use rankdeck_types::plan::StopGoal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Options that apply to a single run only.
+const ALONE: [&str; 5] = ["json", "detach", "until", "from", "carry_on"];
+
+// Commands that launch runs or prepare a launch.
+
+/// `run`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES, group = ArgGroup::new("several").args(["seeds", "sweep", "cells"]).multiple(true))]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+    /// Override a config key (`learn.gamma=0.98`) or unset it (`~KEY`)
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub(crate) set: Vec<String>,
+    /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`
+    ///
+    /// Can be repeated; the first limit that is reached counts.
+    #[arg(long, value_name = "KIND=N", value_parser = parse_until)]
+    pub(crate) until: Vec<StopGoal>,
+    /// Detach once all ranks have joined the process group
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Start from a checkpoint: RUN[:latest|:best|:ITERATION], or a path
+    ///
+    /// A path is on rank 0's host.
+    #[arg(long, value_name = "RUN[:CHECKPOINT]|PATH", value_parser = parse_checkpoint)]
+    pub(crate) from: Option<CheckpointSource>,
+    /// Start from this experiment's latest checkpoint, if there is one
+    #[arg(long = "continue", conflicts_with = "from")]
+    pub(crate) carry_on: bool,
+    /// Name of the run [default: `run.name` of the experiment]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Note to show in `rankdeck ps` (`run.note`)
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+    /// Launch one run per seed (`1..10` or `1,2,5`)
+    ///
+    /// `rankdeck queue` shows the sweep.
+    #[arg(long, value_name = "SEEDS", value_parser = parse_seeds, conflicts_with_all = ALONE)]
+    pub(crate) seeds: Option<SweepSeeds>,
+    /// Launch one run per value (`learn.learning_rate=1e-4,3e-4`)
+    ///
+    /// Can be repeated; several keys form a grid.
+    #[arg(long, value_name = "KEY=VALUES", value_parser = parse_axis, conflicts_with_all = ALONE)]
+    pub(crate) sweep: Vec<SweepAxis>,
+    /// Launch one run per line of FILE, each `KEY=VALUE KEY=VALUE`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ALONE)]
+    pub(crate) cells: Option<PathBuf>,
+    /// Launch N random combinations
+    #[arg(long, value_name = "N", requires = "several")]
+    pub(crate) random: Option<usize>,
+    /// Hosts per trial, so that trials run in parallel [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "several")]
+    pub(crate) hosts_per_run: Option<u32>,
+    /// GPUs per trial, all on one host; as many trials run as GPUs are free
+    ///
+    /// A GPU is free when less than 10% of its memory is in use. GPUs that become free later are used as
+    /// well.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "hosts_per_run",
+          requires = "several")]
+    pub(crate) gpus_per_run: Option<u32>,
+    /// Trials that run on each host at the same time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
+          conflicts_with_all = ["hosts_per_run", "gpus_per_run"], requires = "several")]
+    pub(crate) runs_per_host: Option<u32>,
+    /// Exclude a host
+    ///
+    /// Can be repeated. `rankdeck restart --add` adds it later.
+    #[arg(long, value_name = "HOST")]
+    pub(crate) exclude: Vec<String>,
+}
+
+/// `sbatch`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SbatchArgs {
+    /// Experiment file
+    #[arg(value_name = "EXPERIMENT.toml", required_unless_present = "rest")]
+    pub(crate) experiment: Option<PathBuf>,
+    /// Options of sbatch, or a command to run
+    ///
+    /// With an experiment file: options of sbatch (`-- --partition=gpu --account lab`). Without one: a
+    /// command (`-- python train.py`), or options and then the command (`-- --partition=gpu -- python
+    /// train.py`).
+    #[arg(last = true, value_name = "OPTIONS|COMMAND")]
+    pub(crate) rest: Vec<String>,
+    /// Number of nodes
+    #[arg(long, short = 'N', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) nodes: u32,
+    /// Ranks per node [default: one per GPU, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ntasks_per_node: Option<u32>,
+    /// GPUs per node
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) gpus_per_node: u32,
+    /// Time limit in Slurm format (`8:00:00`)
+    #[arg(long)]
+    pub(crate) time: Option<String>,
+    /// Override a config key (`learn.gamma=0.98`) or unset it (`~KEY`)
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub(crate) set: Vec<String>,
+    /// Pass an option to sbatch (`--option=--partition=gpu`)
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    pub(crate) option: Vec<String>,
+    /// Seconds before the time limit to stop and save a checkpoint
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub(crate) stop_before_s: u32,
+    /// Requeue the job at its time limit and resume from the latest checkpoint
+    #[arg(long)]
+    pub(crate) requeue: bool,
+    /// Print the script without submitting it
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// `check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
+    /// Override a config key (`learn.gamma=0.98`) or unset it (`~KEY`)
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub(crate) set: Vec<String>,
+    /// Print one JSON object per check and host
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also run a 1 MB all-reduce across all ranks
+    #[arg(long)]
+    pub(crate) all_reduce: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `push`.
+#[derive(Debug, Args)]
+pub(crate) struct PushArgs {
+    /// Experiment file: also upload its code and its resolved form
+    #[arg(value_name = "EXPERIMENT.toml")]
+    pub(crate) experiment: Option<PathBuf>,
+    /// Override a config key (`learn.gamma=0.98`) or unset it (`~KEY`)
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub(crate) set: Vec<String>,
+    /// Install libtorch from DIR on hosts that lack it
+    ///
+    /// DIR is an unpacked torch package. The built-in trainer needs libtorch.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) libtorch: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `init`.
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    /// SSH hosts [default: this machine] and the training script
+    ///
+    /// A file, or a name that ends in .py or .sh, is the script [default: detected in this directory].
+    #[arg(value_name = "HOST|SCRIPT")]
+    pub(crate) given: Vec<String>,
+    /// The training script, if its name could be a host
+    #[arg(long, value_name = "FILE")]
+    pub(crate) script: Option<PathBuf>,
+    /// Overwrite existing files
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Number of hosts
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) nnodes: u32,
+    /// Ranks per host, each with a GPU
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) ranks: u32,
+    /// Random seed
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `simulate`.
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// Number of hosts
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) nnodes: u32,
+    /// Ranks per host
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) ranks: u32,
+    /// Give every rank a GPU
+    #[arg(long)]
+    pub(crate) gpus: bool,
+    /// Random seed
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// End after this many environment steps; 0: never
+    #[arg(long, default_value_t = 0)]
+    pub(crate) steps: u64,
+    /// Milliseconds per training iteration
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    pub(crate) iteration_ms: u64,
+    /// Inject a fault; can be repeated
+    ///
+    /// `freeze|behind|env|slow|kill|fail|drift:RANK@SECONDS[+DURATION]`, `lose:NODE@SECONDS[+DURATION]` or
+    /// `survive:NODE@0`.
+    #[arg(long, value_name = "FAULT", value_parser = rankdeck_link::simulator::parse_fault)]
+    pub(crate) fault: Vec<rankdeck_link::simulator::Fault>,
+    /// What to do about a stuck rank: `report`, `stop` or `restart`
+    #[arg(long, default_value = "report")]
+    pub(crate) on_stuck: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`
+    #[arg(long, value_name = "KIND=N", value_parser = parse_until)]
+    pub(crate) until: Vec<StopGoal>,
+    /// Detach once the run is up
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Record into `runs/` as for a real run
+    #[arg(long)]
+    pub(crate) record: bool,
+}
+
+// Commands that show and control existing runs.
+
+/// `home`.
+#[derive(Debug, Default, Args)]
+pub(crate) struct HomeArgs {
+    /// Color theme [default: ui.toml, else the terminal background]
+    #[arg(long, value_name = "NAME", value_parser = ["auto", "dark", "light", "mono", "cvd"])]
+    pub(crate) theme: Option<String>,
+    /// Glyph set [default: ui.toml, else the locale]
+    #[arg(long, value_name = "NAME", value_parser = ["auto", "braille", "block", "ascii"])]
+    pub(crate) glyphs: Option<String>,
+    /// Disable every key that stops, removes or launches runs
+    #[arg(long)]
+    pub(crate) read_only: bool,
+}
+
+/// `attach`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct AttachArgs {
+    /// Run name or prefix [default: the only running run]
+    pub(crate) run: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `stop`.
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// Run name or prefix [default: the only running run]
+    pub(crate) run: Option<String>,
+    /// Send SIGKILL immediately; no checkpoint is saved
+    #[arg(long)]
+    pub(crate) kill: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `restart`.
+#[derive(Debug, Args)]
+pub(crate) struct RestartArgs {
+    /// Run name or prefix [default: the only running run]
+    pub(crate) run: Option<String>,
+    /// Checkpoint to restart from [default: latest]
+    ///
+    /// `latest`, `best`, an iteration, a checkpoint of an earlier generation (`gen0/best`), a path on rank
+    /// 0's host, or `scratch` to start over without a checkpoint.
+    #[arg(long, value_name = "N|NAME|PATH")]
+    pub(crate) from: Option<String>,
+    /// Override a config key from now on (`learn.learning_rate=1e-4`)
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub(crate) set: Vec<String>,
+    /// Check that all ranks issue the same collective before each one
+    ///
+    /// Slow. Finds the first mismatch.
+    #[arg(long, conflicts_with_all = ["exclude", "add", "set"])]
+    pub(crate) check_collectives: bool,
+    /// Restart without a host
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "HOST")]
+    pub(crate) exclude: Vec<String>,
+    /// Add a host of the hosts file
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "HOST")]
+    pub(crate) add: Vec<String>,
+    /// Skip the confirmation prompt
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Run name or prefix [default: the only running run, else the newest]
+    pub(crate) run: Option<String>,
+    /// Print one line for a status bar
+    ///
+    /// For tmux, starship and the like. The line is empty if no run exists.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) line: bool,
+    /// Print one JSON object, as `ps --json` prints for each run
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `export-metrics`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportMetricsArgs {
+    /// Run name or prefix [default: the only running run]
+    pub(crate) run: Option<String>,
+    /// Serve `/metrics` at this address
+    ///
+    /// Default: 127.0.0.1:9464, or no server with --textfile.
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = crate::app::metrics::parse)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Write a .prom file for node_exporter
+    ///
+    /// FILE is replaced every --every seconds. The final values stay after the run ends.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) textfile: Option<PathBuf>,
+    /// Seconds between two writes of the textfile
+    #[arg(long, value_name = "SECONDS", default_value = "15", requires = "textfile",
+          value_parser = parse_seconds)]
+    pub(crate) every: f64,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `ps`.
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Print one JSON object per run
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// List all finished runs, not only the newest
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `queue`.
+#[derive(Debug, Args)]
+pub(crate) struct QueueArgs {
+    /// Sweep name or part of it [default: all]
+    pub(crate) sweep: Option<String>,
+    /// Resume the sweep
+    ///
+    /// Starts pending trials, attaches to running ones and restarts stopped ones.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Also restart failed trials from their latest checkpoint
+    #[arg(long, requires = "resume")]
+    pub(crate) failed: bool,
+}
+
+/// `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Reason code, such as `gil_held` [default: list all reasons]
+    pub(crate) reason: Option<String>,
+    /// Print one JSON object per reason
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+// Commands that use the results of runs.
+
+/// `fetch`.
+#[derive(Debug, Args)]
+pub(crate) struct FetchArgs {
+    /// Run name or prefix
+    pub(crate) run: String,
+    /// Files to copy (`*.safetensors`, `gen0/`) [default: all except code]
+    pub(crate) pattern: Option<String>,
+    /// Directory to copy into [default: runs/RUN/hosts]
+    ///
+    /// Each host gets a subdirectory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) into: Option<PathBuf>,
+    /// Refuse to copy more than GB gigabytes
+    #[arg(long, value_name = "GB", default_value_t = 4)]
+    pub(crate) max_size_gb: u32,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `tensorboard`.
+#[derive(Debug, Args)]
+pub(crate) struct TensorboardArgs {
+    /// Run names or prefixes
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+    /// Arguments for TensorBoard (`-- --port 6007`)
+    #[arg(last = true, value_name = "ARG")]
+    pub(crate) more: Vec<String>,
+}
+
+/// `compare`.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// Run names, prefixes or directories
+    ///
+    /// The name of a sweep stands for all of its runs.
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    /// Only this series (`charts/SPS`)
+    ///
+    /// Can be repeated. By default the first two are drawn and all are written to files.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) series: Vec<String>,
+    /// What the x axis counts
+    #[arg(long, value_name = "AXIS", value_parser = ["steps", "time"], default_value = "steps")]
+    pub(crate) x: String,
+    /// Smoothing weight, as in TensorBoard (0 to 0.999)
+    #[arg(long, value_name = "WEIGHT", default_value_t = 0.0, value_parser = parse_weight)]
+    pub(crate) smooth: f64,
+    /// Use logarithmic y axes
+    #[arg(long)]
+    pub(crate) log: bool,
+    /// Do not group runs that differ only by seed
+    #[arg(long)]
+    pub(crate) apart: bool,
+    /// Print one JSON object per run, then one for the comparison
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also write the charts as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Also write the charts as PNG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) png: Option<PathBuf>,
+    /// Also write the points of the charts as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+}
+
+/// `mlflow`.
+#[derive(Debug, Args)]
+pub(crate) struct MlflowArgs {
+    /// Run names, prefixes or directories
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    /// Store directory, for `mlflow ui --backend-store-uri DIR`
+    #[arg(long, value_name = "DIR", default_value = "mlruns")]
+    pub(crate) into: PathBuf,
+}
+
+/// `eval`.
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    /// Checkpoint: RUN[:latest|:best|:ITERATION], or a path
+    ///
+    /// A path is on this machine.
+    #[arg(value_name = "RUN[:CHECKPOINT]|PATH")]
+    pub(crate) policy: String,
+    /// Number of episodes [default: `eval.episodes` of the run]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) episodes: Option<u32>,
+    #[command(flatten)]
+    pub(crate) worker: WorkerArgs,
+    /// Print one JSON object to stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// What an environment of Python runs with. A checkpoint chooses neither.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct WorkerArgs {
+    /// Python interpreter for environments written in Python
+    ///
+    /// Default: `env.python` of the run's experiment file on this machine, else python3.
+    #[arg(long, value_name = "PYTHON")]
+    pub(crate) python: Option<String>,
+    /// Python module to import for an environment `MODULE:Name-v0`
+    ///
+    /// Can be repeated. Default: the module in the run's experiment file on this machine.
+    #[arg(long, value_name = "MODULE")]
+    pub(crate) env_module: Vec<String>,
+}
+
+/// What a policy is exported as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum PolicyFormat {
+    /// Weights by name, normalization moments and a description
+    Safetensors,
+    /// A program for `torch.jit.load`
+    Torchscript,
+    /// A graph for ONNX runtimes
+    Onnx,
+}
+
+impl PolicyFormat {
+    /// As it is typed.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            PolicyFormat::Safetensors => "safetensors",
+            PolicyFormat::Torchscript => "torchscript",
+            PolicyFormat::Onnx => "onnx",
+        }
+    }
+
+    /// Ending of its files.
+    pub(crate) fn ending(self) -> &'static str {
+        match self {
+            PolicyFormat::Torchscript => "pt",
+            PolicyFormat::Safetensors | PolicyFormat::Onnx => self.name(),
+        }
+    }
+}
+
+/// `export`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Checkpoint: RUN[:latest|:best|:ITERATION], or a path
+    ///
+    /// A path is on this machine.
+    #[arg(value_name = "RUN[:CHECKPOINT]|PATH")]
+    pub(crate) policy: String,
+    /// Output format
+    ///
+    /// TorchScript and ONNX take raw observations and need PyTorch.
+    #[arg(long, value_enum, default_value_t = PolicyFormat::Torchscript)]
+    pub(crate) format: PolicyFormat,
+    /// Output file [default: CHECKPOINT with the extension of the format]
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Python interpreter with PyTorch [default: python3]
+    #[arg(long, value_name = "PYTHON")]
+    pub(crate) python: Option<String>,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// How runs are removed.
+#[derive(Debug, Args)]
+pub(crate) struct RemovalArgs {
+    /// Show what would be removed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Skip the confirmation prompt
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `rm`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// Run names or prefixes
+    ///
+    /// The name of a sweep stands for all of its runs and its table.
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) removal: RemovalArgs,
+}
+
+/// `prune`.
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// Runs that ended before this (`30d`, `12h`)
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    pub(crate) older_than: Option<f64>,
+    /// Keep the N newest finished runs
+    #[arg(long, value_name = "N")]
+    pub(crate) keep: Option<usize>,
+    #[command(flatten)]
+    pub(crate) removal: RemovalArgs,
+}
+
+/// `logs`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Run name or prefix [default: the only running run]
+    pub(crate) run: Option<String>,
+    /// Only this rank
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
+    /// Follow: print new lines as they arrive
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Start with the last LINES lines of each rank
+    #[arg(long, value_name = "LINES", default_value_t = 1000)]
+    pub(crate) tail: u32,
+    /// Search the logs of all hosts and generations (regex, smart case)
+    ///
+    /// A pattern without uppercase letters matches in any case.
+    #[arg(long, short = 'e', value_name = "PATTERN", conflicts_with = "follow")]
+    pub(crate) grep: Option<String>,
+    /// Only lines after TIME (`10m` ago, `03:12`, `2026-11-23 03:12`)
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "follow")]
+    pub(crate) since: Option<f64>,
+    /// Only lines before TIME
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "follow")]
+    pub(crate) until: Option<f64>,
+    /// Print the time of each line, by its host's clock
+    #[arg(long, short)]
+    pub(crate) times: bool,
+    /// Lines of context around each match
+    #[arg(long, short = 'C', value_name = "LINES", default_value_t = 0, requires = "grep")]
+    pub(crate) context: u32,
+    /// Only this generation
+    #[arg(long, value_name = "N", conflicts_with = "follow")]
+    pub(crate) generation: Option<u32>,
+    /// Print at most LINES newest lines per host when searching
+    #[arg(long, value_name = "LINES", default_value_t = 1000)]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// Run name, prefix or directory
+    #[arg(value_name = "RUN|PATH")]
+    pub(crate) what: Option<String>,
+    /// Output file: .md for Markdown, - for Markdown to stdout, else HTML
+    ///
+    /// Default: RUN.html in this directory.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// `replay`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// Run name, prefix or directory
+    #[arg(value_name = "RUN|PATH")]
+    pub(crate) what: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// How pictures of environments are drawn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Pictures {
+    /// Detect from the terminal
+    #[default]
+    Auto,
+    /// kitty graphics protocol
+    Kitty,
+    /// iTerm2 inline images
+    Iterm2,
+    /// Sixel
+    Sixel,
+    /// Half-block characters
+    Blocks,
+}
+
+impl Pictures {
+    /// The protocol, `None` for characters.
+    pub(crate) fn graphics(self) -> Option<Graphics> {
+        match self {
+            Pictures::Auto => Graphics::here(),
+            Pictures::Kitty => Some(Graphics::Kitty),
+            Pictures::Iterm2 => Some(Graphics::Iterm2),
+            Pictures::Sixel => Some(Graphics::Sixel),
+            Pictures::Blocks => None,
+        }
+    }
+}
+
+/// `play`.
+#[derive(Debug, Args)]
+pub(crate) struct PlayArgs {
+    /// Checkpoint: RUN[:latest|:best|:ITERATION], or a path
+    ///
+    /// A path is on this machine.
+    #[arg(value_name = "RUN[:CHECKPOINT]|PATH")]
+    pub(crate) policy: String,
+    /// Number of episodes
+    ///
+    /// Default: until you quit; 3 for a recording; `eval.episodes` of the run with --headless.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) episodes: Option<u32>,
+    /// Record to FILE instead of showing it
+    ///
+    /// FILE.cast is an asciicast of the whole screen, FILE.gif an animation of the environment.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Size of the recording in columns and rows
+    #[arg(long, value_name = "COLUMNSxROWS", value_parser = parse_size, default_value = "80x24")]
+    pub(crate) size: (u16, u16),
+    /// How images of environments are drawn
+    #[arg(long, value_enum, default_value_t = Pictures::Auto, value_name = "HOW")]
+    pub(crate) pictures: Pictures,
+    /// Print one line per episode (default without a terminal)
+    #[arg(long)]
+    pub(crate) headless: bool,
+    /// Overwrite an existing recording
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) worker: WorkerArgs,
+    /// Color theme [default: ui.toml, else the terminal background]
+    #[arg(long, value_name = "NAME", value_parser = ["auto", "dark", "light", "mono", "cvd"])]
+    pub(crate) theme: Option<String>,
+    /// Glyph set [default: ui.toml, else the locale]
+    #[arg(long, value_name = "NAME", value_parser = ["auto", "braille", "block", "ascii"])]
+    pub(crate) glyphs: Option<String>,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}

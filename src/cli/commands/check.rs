@@ -1,0 +1,227 @@
+//! `rankdeck check`: prints a table of checks and hosts, with a hint for each failure. Starts no ranks,
+//! except for `--all-reduce`.
+
+use crate::app::stderr;
+use crate::cli::args::CheckArgs;
+use crate::cli::support::preflight::{
+    self, CheckResult, CheckStatus, HostAnswer, PreflightInput, PreflightReport,
+};
+use crate::cli::support::provision::{self, PackedCode};
+use crate::cli::support::run_id::new_run_id;
+use crate::cli::support::run_index::{own_binary, trainer_binary};
+use crate::cli::support::{Failure, code, git, print, seed, sources};
+use rankdeck_config::HostsSource;
+use rankdeck_config::locate::Locator;
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::folders;
+use rankdeck_types::code::Code;
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::words::{bytes, plural};
+use rankdeck_types::{hidden, quote};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Runs `rankdeck check`.
+pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Failure> {
+    let (hosts_from, experiment) = sources::of(hosts_from, &args.subject);
+    let drafted = || -> Result<(PlanDraft, Option<PackedCode>), Failure> {
+        let draft = rankdeck_config::load_draft(&hosts_from, &experiment, &args.set, |experiment| {
+            new_run_id(&experiment.run.name)
+        })?;
+        let packed = provision::pack_code(&draft, &experiment)?;
+        Ok((draft, packed))
+    };
+    let (draft, packed) = drafted().inspect_err(|failure| {
+        if args.json {
+            preflight::print_failed_plan("check_finished", failure);
+        }
+    })?;
+    let locator = Locator::new(&hosts_from, &experiment);
+    let subject = PreflightInput {
+        draft: &draft,
+        code: packed.as_ref().map(|packed| &packed.code),
+        can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
+        places: Vec::new(),
+        lost_seed: seed::unused(&draft.experiment, &experiment, &draft.hosts),
+    };
+    let mut report = preflight::preflight(&subject, &args.host_keys).await?;
+    if args.all_reduce && report.code() == code::SUCCESS {
+        let cell = all_reduce(&hosts_from, &draft, &report, &args).await?;
+        report.last = Some(("all_reduce", cell));
+    }
+    if args.json {
+        for line in preflight::as_json(&report, &locator, &draft.run.0, wall_time()) {
+            print::json(&line);
+        }
+        preflight::print_problems(&report, &locator);
+    } else {
+        preflight::print(&report, &locator);
+        if report.count(CheckStatus::Failed) == 0 {
+            command_lines(&draft, packed.as_ref(), experiment.folder()).iter().for_each(|line| {
+                print::stdout(line);
+            });
+        }
+        if report.count(CheckStatus::Failed) == 0 {
+            print::stdout(&format!(
+                "\n{} checked in {:.2} s, {}",
+                plural(report.hosts.len(), "host"),
+                report.took.as_secs_f64(),
+                plural(report.count(CheckStatus::Warning), "warning")
+            ));
+        }
+    }
+    preflight::ensure_passed(&report, &locator).map_err(|failure| preflight::shortened(&report, failure))?;
+    Ok(report.code())
+}
+
+/// Describes the command and the code of the ranks, as part of the plan.
+fn command_lines(draft: &PlanDraft, packed: Option<&provision::PackedCode>, folder: PathBuf) -> Vec<String> {
+    let launch = &draft.experiment.launch;
+    let mut lines = Vec::new();
+    if !launch.command.is_empty() {
+        let command = hidden::words(launch.command.iter().map(String::as_str));
+        lines.push(format!("  command  {}", quote::words(command.iter().map(String::as_str))));
+    }
+    lines.push(match (packed, launch.command.is_empty()) {
+        (Some(PackedCode { pack, .. }), _) => {
+            let folder = launch.code.as_ref().and_then(Code::path).unwrap_or_default();
+            format!(
+                "  code     `{folder}`, {}, {}, copied to each host",
+                plural(pack.files, "file"),
+                bytes(pack.bytes)
+            )
+        }
+        (None, false) => {
+            let folders: BTreeSet<&str> = draft.hosts.iter().map(|host| host.workdir.as_str()).collect();
+            let folders: Vec<&str> = folders.into_iter().collect();
+            format!("  code     not copied: ranks run in `{}`", folders.join("`, `"))
+        }
+        (None, true) => return lines,
+    });
+    let folder = folder.join(launch.code.as_ref().and_then(Code::path).unwrap_or_default());
+    lines.extend(git::checkout(&folder).map(|git| format!("  git      {}", git.shown())));
+    if !launch.pass_env.is_empty() {
+        lines.push(format!("  passed   {}", launch.pass_env.join(" ")));
+    }
+    lines
+}
+
+/// The program that the user's interpreter runs for `--all-reduce`.
+const PROGRAM: &str = r#"
+import os, sys, datetime
+import torch
+import torch.distributed as dist
+local = int(os.environ["LOCAL_RANK"])
+cuda = os.environ.get("RANKDECK_DEVICE", "cpu").startswith("cuda")
+if cuda:
+    torch.cuda.set_device(local % torch.cuda.device_count())
+dist.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=60))
+x = torch.full((262144,), float(dist.get_rank() + 1), device="cuda" if cuda else "cpu")
+dist.all_reduce(x)
+world = dist.get_world_size()
+expected = world * (world + 1) / 2
+if not bool((x == expected).all()):
+    sys.exit(f"all-reduce gave {x[0].item()}, expected {expected}")
+dist.barrier()
+dist.destroy_process_group()
+"#;
+
+/// Longest time for the all-reduce.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Launches all ranks of the plan once, over the links of a run, to reduce 1 MB. A user program is replaced
+/// by [`PROGRAM`]; the built-in trainer trains for one iteration.
+async fn all_reduce(
+    hosts_from: &HostsSource,
+    draft: &PlanDraft,
+    report: &PreflightReport,
+    args: &CheckArgs,
+) -> Result<CheckResult, Failure> {
+    let Some((experiment, until)) = shortened(draft, report) else {
+        return Ok(CheckResult::warning(
+            "skipped: the command is not a Python interpreter",
+            "the other checks are not affected",
+            "launch.command",
+        ));
+    };
+    let text = toml::to_string(&experiment).map_err(|error| fault(&error.to_string()))?;
+    let folder = folders::cache().join("experiments");
+    folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
+    let file = folder.join(format!("{}.toml", draft.run));
+    std::fs::write(&file, text).map_err(|error| fault(&error.to_string()))?;
+    let began = Instant::now();
+    let mut command = tokio::process::Command::new(own_binary()?);
+    command.arg("run").arg(&file).arg("--json").stdin(Stdio::null());
+    command.args(hosts_from.options());
+    if let Some(until) = until {
+        command.args(["--until", until]);
+    }
+    if args.host_keys.accept_new_host_keys {
+        command.arg("--accept-new-host-keys");
+    }
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let _ = std::fs::remove_file(&file);
+    let output = match output {
+        Ok(output) => output.map_err(|error| fault(&error.to_string()))?,
+        Err(_) => {
+            return Ok(CheckResult::failed(
+                format!("no result within {} s", PATIENCE.as_secs()),
+                format!("stop it with `rankdeck stop {}`", experiment.run.name),
+                "",
+            ));
+        }
+    };
+    if output.status.success() {
+        let world =
+            report.plan.as_ref().and_then(|plan| plan.as_ref().ok()).map_or(0, |plan| plan.world_size());
+        return Ok(CheckResult::passed(format!("{world} ranks in {:.1} s", began.elapsed().as_secs_f64())));
+    }
+    Ok(failed(&output.stdout))
+}
+
+fn fault(error: &str) -> Failure {
+    Failure::failed(format!("cannot run the all-reduce: {error}"))
+        .hint("run `rankdeck check` without `--all-reduce`")
+}
+
+/// Returns the experiment with a program that only reduces, or the built-in trainer with a limit of one
+/// iteration; `None` if the program cannot be replaced.
+fn shortened(draft: &PlanDraft, report: &PreflightReport) -> Option<(Experiment, Option<&'static str>)> {
+    let mut experiment = draft.experiment.clone();
+    experiment.run.name = format!("{}-check", experiment.run.name);
+    experiment.launch.code = None;
+    experiment.launch.exclude.clear();
+    let Some(program) = experiment.launch.command.first().cloned() else {
+        // One iteration contains a broadcast and all kinds of all-reduce.
+        experiment.eval.every = 0;
+        experiment.eval.stop_value = None;
+        experiment.checkpoint.every = 0;
+        return Some((experiment, Some("iters=1")));
+    };
+    let is_python =
+        |found: &HostAnswer| found.findings.program.as_ref().is_some_and(|program| program.python.is_some());
+    if !report.answers.iter().all(|answer| answer.as_ref().is_ok_and(is_python)) {
+        return None;
+    }
+    experiment.launch.command = vec![program, "-u".into(), "-c".into(), PROGRAM.into()];
+    Some((experiment, None))
+}
+
+/// Returns why a launch failed, from its JSON lines; the last output of its ranks goes to stderr.
+fn failed(reports: &[u8]) -> CheckResult {
+    let lines: Vec<Value> =
+        String::from_utf8_lossy(reports).lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let finished = lines.iter().rfind(|line| line["kind"] == "run_finished");
+    let reason = finished.and_then(|line| line["reason"].as_str()).unwrap_or("the launch failed");
+    let last: Vec<&str> =
+        lines.iter().filter(|line| line["kind"] == "log").filter_map(|line| line["line"].as_str()).collect();
+    for line in last.iter().rev().take(5).rev() {
+        stderr::line(line);
+    }
+    CheckResult::failed(reason.to_owned(), "show the logs of that run with `rankdeck logs`", "")
+}

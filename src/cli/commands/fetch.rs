@@ -1,0 +1,18 @@
+//! `rankdeck fetch`: copies a run's files from its hosts.
+
+use crate::cli::args::FetchArgs;
+use crate::cli::support::copy::{FetchedRun, copy};
+use crate::cli::support::{Failure, code};
+use rankdeck_config::HostsSource;
+
+/// Runs `rankdeck fetch`.
+pub(crate) async fn fetch(hosts_from: &HostsSource, args: FetchArgs) -> Result<u8, Failure> {
+    let FetchedRun { run, into, total } = copy(hosts_from, &args).await?;
+    if let Some(pattern) = args.pattern.as_deref().filter(|_| total.is_nothing()) {
+        return Err(Failure::usage(format!("no file of run {run} matches `{pattern}`")).hint(format!(
+            "use a name such as '*.safetensors' or a path in the run directory; `rankdeck fetch {run}` copies all files"
+        )));
+    }
+    total.print(&into);
+    Ok(if total.refused > 0 { code::FAILED } else { code::SUCCESS })
+}

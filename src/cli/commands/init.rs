@@ -1,0 +1,361 @@
+//! `rankdeck init`: writes a hosts file from the hosts' answers, and an experiment file for a script.
+//! Existing files are not overwritten without `--force`.
+
+use crate::app::stderr;
+use crate::cli::args::InitArgs;
+use crate::cli::support::run_index::{self, own_binary};
+use crate::cli::support::{Failure, code, guess, print, prompt};
+use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_link::{AgentCommand, Links, Prompter};
+use rankdeck_proto::examination::{Findings, Question};
+use rankdeck_proto::folders;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::Metrics;
+use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::words::{bytes, clean};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const HOSTS: &str = "hosts.toml";
+/// Most aliases of the user's SSH configuration that are listed.
+const ALIASES: usize = 20;
+
+/// Runs `rankdeck init`.
+pub(crate) async fn init(args: InitArgs) -> Result<u8, Failure> {
+    let (given, names) = sorted(&args)?;
+    let script = match given {
+        Some(path) if !path.is_file() => {
+            return Err(Failure::usage(format!("script not found: {}", path.display()))
+                .hint("pass the path of your training script: `rankdeck init train.py`"));
+        }
+        Some(path) => Some(path),
+        None => find_script(Path::new(".")),
+    };
+    let command = script.as_deref().map(command_of).transpose()?;
+    let source = match names.is_empty() {
+        true => HostsSource::Here,
+        false => HostsSource::Named(names),
+    };
+    let hosts = rankdeck_config::load_hosts(&source)?;
+    let answers = ask(&hosts, &args).await?;
+    let text = hosts_file(&hosts, &answers, &aliases(&folders::home().join(".ssh/config")));
+    write(Path::new(HOSTS), &text, args.force)?;
+    for (host, answer) in hosts.iter().zip(&answers) {
+        match answer {
+            Ok(found) => {
+                print::stdout(&format!("  {}: {}", host.name, described(found)));
+            }
+            Err(error) => print::error(error),
+        }
+    }
+    let (Some(script), Some(command)) = (script, command) else {
+        stderr::line(
+            "hint: no Python script found in this directory; pass one with `rankdeck init train.py`",
+        );
+        return Ok(exit(&answers));
+    };
+    let name = script.with_extension("toml");
+    let name = match name.file_name() {
+        Some(name) if name != HOSTS => PathBuf::from(name),
+        _ => PathBuf::from("experiment.toml"),
+    };
+    write(&name, &experiment_file(&script, &command), args.force)?;
+    let file = name.display();
+    print::stdout(&format!("next: `rankdeck check {file}`, then `rankdeck run {file}`"));
+    Ok(exit(&answers))
+}
+
+fn exit(answers: &[Result<Findings, HintedError>]) -> u8 {
+    if answers.iter().any(Result::is_err) { code::HOST } else { code::SUCCESS }
+}
+
+async fn ask(hosts: &[Host], args: &InitArgs) -> Result<Vec<Result<Findings, HintedError>>, Failure> {
+    let prompter: Arc<dyn Prompter> = prompt::TerminalPrompter::new(&args.host_keys);
+    let command = |_, host: &Host| {
+        let question = Question {
+            workdir: host.workdir.clone(),
+            command: vec!["python3".into(), "-c".into(), String::new()],
+            ..Question::default()
+        };
+        AgentCommand {
+            args: vec!["examine".into()],
+            input: serde_json::to_vec(&question).unwrap_or_default(),
+            ..AgentCommand::default()
+        }
+    };
+    let replies = Links::from_environment().call_all(hosts, &own_binary()?, &prompter, command).await;
+    let decoded =
+        hosts.iter().zip(replies).map(|(host, reply)| run_index::decode::<Findings>(host, &reply?.text));
+    Ok(decoded.collect())
+}
+
+/// Writes a file unless it exists.
+fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
+    if path.exists() && !force {
+        stderr::line(&format!(
+            "note: {} already exists and is unchanged (`--force` overwrites it)",
+            path.display()
+        ));
+        return Ok(());
+    }
+    std::fs::write(path, text).map_err(|error| {
+        Failure::failed(format!("cannot write {}: {error}", path.display()))
+            .hint("run the command in a writable directory")
+    })?;
+    print::stdout(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// Describes GPUs, Python and torch in a few words.
+fn described(found: &Findings) -> String {
+    let gpus = match (found.probe.gpu_count, found.gpus.first()) {
+        (0, _) => "no GPU".to_owned(),
+        (count, Some(gpu)) if gpu.memory_total == 0 => format!("{count} x {}", gpu.name),
+        (count, Some(gpu)) => format!("{count} x {} ({})", gpu.name, bytes(gpu.memory_total)),
+        (count, None) => format!("{count} GPUs"),
+    };
+    let python = found.program.as_ref().and_then(|program| program.python.as_ref());
+    let python = match python {
+        Some(python) => {
+            let torch = python.torch.as_ref().map_or("no torch".to_owned(), |torch| format!("torch {torch}"));
+            format!("Python {} ({}), {torch}", python.version, python.prefix)
+        }
+        None => "no python3".to_owned(),
+    };
+    clean(&format!("{} cores, {gpus}, {python}", found.probe.cpu_count))
+}
+
+fn hosts_file(hosts: &[Host], answers: &[Result<Findings, HintedError>], aliases: &[String]) -> String {
+    let mut text = String::from(
+        "# Hosts in node-rank order. All keys: `rankdeck help hosts`, `rankdeck schema hosts`.\n\n\
+         [defaults]\n\
+         # Python environment of the ranks; choose one:\n\
+         # venv = \"venv\"                   # relative to workdir\n\
+         # conda = \"rl\"\n\
+         # uv = true\n",
+    );
+    for (host, answer) in hosts.iter().zip(answers) {
+        text.push('\n');
+        let _ = match answer {
+            Ok(found) => writeln!(text, "# {}", described(found)),
+            Err(error) => writeln!(text, "# not reached: {}", clean(&error.error)),
+        };
+        let _ = writeln!(text, "[[host]]\nname = {:?}", host.name);
+        if host.transport == Transport::Local {
+            text += "transport = \"local\"\n";
+        } else if host.address != host.name {
+            let _ = writeln!(text, "address = {:?}", host.address);
+        }
+        if let Some(port) = host.port {
+            let _ = writeln!(text, "port = {port}");
+        }
+        if let Some(user) = &host.user {
+            let _ = writeln!(text, "user = {user:?}");
+        }
+        match answer {
+            Ok(found) if found.probe.gpu_count > 0 => text += "gpus = \"all\"\n",
+            Ok(_) => text += "nproc = 1                         # ranks; no GPU found\n",
+            Err(_) => text += "# gpus = \"all\"\n",
+        }
+    }
+    let others: Vec<&String> =
+        aliases.iter().filter(|alias| !hosts.iter().any(|host| host.name == **alias)).collect();
+    if !others.is_empty() {
+        text += "\n# Also in ~/.ssh/config:\n";
+        for alias in others.into_iter().take(ALIASES) {
+            let _ = writeln!(text, "# [[host]]\n# name = {alias:?}");
+        }
+    }
+    text
+}
+
+/// Returns the host names of an SSH configuration, without patterns.
+fn aliases(config: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(config).unwrap_or_default();
+    let names = text.lines().filter_map(|line| {
+        let (word, rest) = line.trim().split_once(|c: char| c.is_whitespace() || c == '=')?;
+        word.eq_ignore_ascii_case("host").then(|| rest.trim_start_matches('=').to_owned())
+    });
+    let mut found: Vec<String> = Vec::new();
+    for name in names.flat_map(|names| names.split_whitespace().map(str::to_owned).collect::<Vec<_>>()) {
+        let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        if plain && !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    found
+}
+
+/// Extensions of scripts, and of files passed instead of one.
+const ENDS: [&str; 4] = ["py", "sh", "bash", "toml"];
+
+/// Splits the arguments into script and hosts: an existing file, or a name with the extension of a script, is
+/// the script.
+fn sorted(args: &InitArgs) -> Result<(Option<PathBuf>, Vec<String>), Failure> {
+    let is_script = |text: &&String| {
+        let path = Path::new(text.as_str());
+        path.is_file() || path.extension().is_some_and(|end| ENDS.iter().any(|one| end == *one))
+    };
+    let (scripts, hosts): (Vec<&String>, Vec<&String>) = args.given.iter().partition(is_script);
+    let mut scripts: Vec<PathBuf> = scripts.into_iter().map(PathBuf::from).collect();
+    scripts.extend(args.script.clone());
+    if let [first, second, ..] = scripts.as_slice() {
+        let error = format!("two scripts: {} and {}", first.display(), second.display());
+        return Err(Failure::usage(error).hint("pass one script per `rankdeck init`"));
+    }
+    Ok((scripts.pop(), hosts.into_iter().cloned().collect()))
+}
+
+/// Returns the command of a script: by its extension, else the script itself.
+fn command_of(script: &Path) -> Result<Vec<String>, Failure> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = script.display().to_string();
+    let with =
+        |words: &[&str]| Ok(words.iter().map(|word| (*word).to_owned()).chain([path.clone()]).collect());
+    match script.extension().and_then(|end| end.to_str()) {
+        Some("py") => return with(&["python3", "-u"]),
+        Some("sh" | "bash") => return with(&["bash"]),
+        Some("toml") => {
+            return Err(Failure::usage(format!("not a script: {path}"))
+                .hint("pass the script itself, and hosts by name"));
+        }
+        _ => {}
+    }
+    let mode = std::fs::metadata(script).map_or(0, |metadata| metadata.permissions().mode());
+    let first = guess::read(script).lines().next().unwrap_or_default().to_owned();
+    match first.starts_with("#!") && first.contains("python") {
+        true => with(&["python3", "-u"]),
+        false if mode & 0o111 != 0 && path.contains('/') => with(&[]),
+        false if mode & 0o111 != 0 => Ok(vec![format!("./{path}")]),
+        false => Err(Failure::usage(format!("not a Python script or an executable: {path}"))
+            .hint(format!("if it is a program, run `chmod +x {path}`"))),
+    }
+}
+
+/// Finds the script in a directory: `train.py` or `main.py`, else the only Python program.
+fn find_script(folder: &Path) -> Option<PathBuf> {
+    for name in ["train.py", "main.py", "run.py"] {
+        if folder.join(name).is_file() {
+            return Some(name.into());
+        }
+    }
+    let scripts = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let mut programs = scripts
+        .filter(|path| path.extension().is_some_and(|end| end == "py"))
+        .filter(|path| guess::read(path).contains("__main__"));
+    match (programs.next(), programs.next()) {
+        (Some(only), None) => Some(PathBuf::from(only.file_name()?)),
+        _ => None,
+    }
+}
+
+fn experiment_file(script: &Path, words: &[String]) -> String {
+    let source =
+        ExperimentSource::Command { words: words.to_vec(), ships: true, metrics: Metrics::default() };
+    let name = rankdeck_config::load_experiment(&source, &[])
+        .map_or("mine".into(), |experiment| experiment.run.name);
+    let mut text = format!(
+        "# All keys: `rankdeck schema experiment`.\n\n[run]\nname = {name:?}\n\n[launch]\ncommand = {words:?}\n\
+         code = \".\"                          # copied to every host, except files that git ignores\n"
+    );
+    let source = guess::read(script);
+    let keys: Vec<&str> = ["WANDB_API_KEY", "HF_TOKEN"]
+        .into_iter()
+        .filter(|key| source.contains(key) || *key == "WANDB_API_KEY" && source.contains("import wandb"))
+        .collect();
+    if !keys.is_empty() {
+        let _ = writeln!(
+            text,
+            "# pass_env = {keys:?}         # passed from your shell; values are written to no file"
+        );
+    }
+    text += &metrics(&source);
+    text
+}
+
+/// Formats `[metrics]` as guessed from a source.
+fn metrics(source: &str) -> String {
+    let found = guess::metrics(source);
+    let mut lines = Vec::new();
+    lines.extend(found.tensorboard.map(|folder| format!("tensorboard = {folder:?}")));
+    if !found.presets.is_empty() {
+        lines.push(format!("presets = {:?}", found.presets));
+    }
+    if !found.stdout.is_empty() {
+        let quoted: Vec<String> = found.stdout.iter().map(|pattern| format!("    '{pattern}',")).collect();
+        lines.push(format!("stdout = [\n{}\n]", quoted.join("\n")));
+    }
+    match lines.is_empty() {
+        true => "\n# [metrics]                         # charts from the output of the script\n# stdout = ['loss[=: ]+(?P<loss>[-+0-9.eE]+)']\n"
+            .to_owned(),
+        false => format!("\n[metrics]                           # detected in the script\n{}\n", lines.join("\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guessed_metrics_are_valid_toml() {
+        let text = metrics("w = SummaryWriter('logs')\nprint(f\"step {i} loss={l:.3f}\")\nprint({'acc': a})");
+        let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!(table["metrics"]["tensorboard"].as_str(), Some("logs"));
+        assert_eq!(table["metrics"]["stdout"].as_array().map(Vec::len), Some(3), "{text}");
+        assert!(metrics("x = 1").contains("# [metrics]"));
+    }
+
+    #[test]
+    fn init_separates_script_from_hosts() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let put = |name: &str, text: &str, mode: u32| {
+            std::fs::write(at(name), text).unwrap();
+            std::fs::set_permissions(at(name), std::fs::Permissions::from_mode(mode)).unwrap();
+            at(name)
+        };
+        let split = |given: &[&str], script: Option<&str>| {
+            let args = InitArgs {
+                given: given.iter().map(|one| (*one).to_owned()).collect(),
+                script: script.map(PathBuf::from),
+                force: false,
+                host_keys: Default::default(),
+            };
+            sorted(&args)
+                .map(|(script, hosts)| (script.map(|path| path.display().to_string()), hosts.join(" ")))
+        };
+        let plain = put("train", "#!/bin/sh\n", 0o755);
+        for script in ["train.py", "gone/x.sh", plain.as_str()] {
+            assert_eq!(
+                split(&["gpu-a", script, "gpu-b"], None).unwrap(),
+                (Some(script.into()), "gpu-a gpu-b".into())
+            );
+        }
+        assert_eq!(split(&["gpu-a"], Some("x.py")).unwrap(), (Some("x.py".into()), "gpu-a".into()));
+        assert!(split(&["a.py", "b.py"], None).is_err() && split(&["a.py"], Some("b.py")).is_err());
+        let words = |path: &str| command_of(Path::new(path)).map(|words| words.join(" "));
+        assert_eq!(words("a.py").unwrap(), "python3 -u a.py");
+        assert_eq!(words("d/a.sh").unwrap(), "bash d/a.sh");
+        assert_eq!(words(&plain).unwrap(), plain);
+        let python = put("tool", "#!/usr/bin/env python3\n", 0o644);
+        assert_eq!(words(&python).unwrap(), format!("python3 -u {python}"));
+        for odd in [put("notes", "words", 0o644), put("e.toml", "", 0o644)] {
+            assert!(words(&odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn aliases_are_the_names_without_patterns() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(
+            &file,
+            "Host gpu-a gpu-b\n  HostName x\nHost *.lab !bad\nhost=c\nMatch all\nHost gpu-a\n",
+        )
+        .unwrap();
+        assert_eq!(aliases(&file), ["gpu-a", "gpu-b", "c"]);
+        assert!(aliases(Path::new("/nope")).is_empty());
+    }
+}

@@ -1,0 +1,244 @@
+//! `rankdeck mlflow`: writes recorded runs as an MLflow file store, for `mlflow ui` and MLflow's client.
+//!
+//! - The id of a run is derived from its name: written again, a run replaces itself, and nothing else in the
+//!   store changes.
+
+use crate::cli::args::MlflowArgs;
+use crate::cli::support::{Failure, code, print, recorded_runs};
+use rankdeck_core::compare::ComparedRun;
+use rankdeck_core::model::Model;
+use rankdeck_core::report::Outcome;
+use rankdeck_types::words::plural;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+/// Longest value of an MLflow parameter.
+const LONGEST: usize = 6000;
+/// MLflow's run states.
+const RUNNING: u8 = 1;
+const FINISHED: u8 = 3;
+const FAILED: u8 = 4;
+const KILLED: u8 = 5;
+
+/// Runs `rankdeck mlflow`.
+pub(crate) fn mlflow(args: &MlflowArgs) -> Result<u8, Failure> {
+    let store = std::path::absolute(&args.into).unwrap_or_else(|_| args.into.clone());
+    for run in &args.runs {
+        let recorded = recorded_runs::find(Some(run))?;
+        let (model, at) = recorded_runs::open(&recorded)?.last().map_err(|error| {
+            Failure::usage(error.to_string()).hint("it may be from another version of rankdeck: use that one")
+        })?;
+        let entry = MlflowRun::of(&ComparedRun::from_model(&recorded.name, &model, at), &model);
+        entry.write(&store).map_err(|error| {
+            Failure::failed(format!("failed to write {}: {error}", store.display()))
+                .hint("choose a writable directory with `--into DIR`")
+        })?;
+    }
+    let (runs, store) = (plural(args.runs.len(), "run"), store.display());
+    print::stdout(&format!(
+        "wrote {runs} to {store}; show them with `mlflow ui --backend-store-uri {store}`"
+    ));
+    Ok(code::SUCCESS)
+}
+
+/// A run in the store.
+#[derive(Debug, Default)]
+struct MlflowRun {
+    experiment: String,
+    run: String,
+    status: u8,
+    /// Milliseconds since the epoch.
+    started: u64,
+    ended: u64,
+    params: BTreeMap<String, String>,
+    /// Milliseconds, value, step.
+    metrics: BTreeMap<String, Vec<(u64, f64, u64)>>,
+}
+
+impl MlflowRun {
+    fn of(run: &ComparedRun, model: &Model) -> MlflowRun {
+        let ms = |seconds: f64| (seconds.max(0.0) * 1000.0) as u64;
+        let mut metrics: BTreeMap<String, Vec<(u64, f64, u64)>> = BTreeMap::new();
+        for (name, series) in &run.series {
+            let points = series.points().iter();
+            let points =
+                points.map(|point| (ms(point.place.time), point.mean, point.place.step.max(0.0) as u64));
+            metrics.insert(key(name), points.collect());
+        }
+        let times = || metrics.values().flatten().map(|(time, ..)| *time).filter(|time| *time > 0);
+        let ended = times().max().unwrap_or_default();
+        let started = times().min().unwrap_or(ended).min(ended.saturating_sub(ms(run.duration_s)));
+        for eval in &model.evals {
+            // The recording has no time of an evaluation except in its charts: steps order them.
+            let values = [("eval/return_mean", eval.return_mean), ("eval/return_std", eval.return_std)];
+            for (name, value) in values.into_iter().filter(|(_, value)| value.is_finite()) {
+                let line = (time_of(&metrics, eval.env_step).unwrap_or(ended), value, eval.env_step);
+                metrics.entry(name.to_owned()).or_default().push(line);
+            }
+        }
+        MlflowRun {
+            experiment: run.settings.get("run.name").cloned().unwrap_or_else(|| run.run.clone()),
+            run: run.run.clone(),
+            status: match run.outcome {
+                None => RUNNING,
+                Some(Outcome::Succeeded) => FINISHED,
+                Some(Outcome::Stopped) => KILLED,
+                Some(_) => FAILED,
+            },
+            started,
+            ended,
+            params: run.settings.iter().map(|(name, value)| (key(name), value.clone())).collect(),
+            metrics,
+        }
+    }
+
+    fn write(&self, store: &Path) -> io::Result<()> {
+        let experiment_id = experiment_id(&self.experiment);
+        let experiment = store.join(&experiment_id);
+        let about = experiment.join("meta.yaml");
+        std::fs::create_dir_all(&experiment)?;
+        if !about.exists() {
+            let uri = format!("file://{}", experiment.display());
+            let fields = json!({
+                "artifact_location": uri, "creation_time": self.started, "experiment_id": experiment_id,
+                "last_update_time": self.ended, "lifecycle_stage": "active", "name": self.experiment,
+            });
+            std::fs::write(about, yaml(&fields))?;
+        }
+        let id = run_id(&self.run);
+        let folder = experiment.join(&id);
+        let fields = json!({
+            "artifact_uri": format!("file://{}/artifacts", folder.display()),
+            "end_time": (self.status != RUNNING).then_some(self.ended),
+            "entry_point_name": "", "experiment_id": experiment_id, "lifecycle_stage": "active",
+            "run_id": id, "run_name": self.run, "run_uuid": id,
+            "source_name": "rankdeck", "source_type": 4, "source_version": "",
+            "start_time": self.started, "status": self.status, "tags": [], "user_id": user(),
+        });
+        // Written to a sibling directory first, so that no reader sees half of it; names that start with a
+        // dot are not runs.
+        let sibling = experiment.join(format!(".{id}"));
+        remove(&sibling)?;
+        for name in ["artifacts", "metrics", "params", "tags"] {
+            std::fs::create_dir_all(sibling.join(name))?;
+        }
+        std::fs::write(sibling.join("meta.yaml"), yaml(&fields))?;
+        for (name, value) in &self.params {
+            let value: String = value.chars().take(LONGEST).collect();
+            put(&sibling.join("params"), name, &value)?;
+        }
+        for (name, lines) in &self.metrics {
+            let mut text = String::new();
+            for (time, value, step) in lines {
+                let _ = writeln!(text, "{time} {value} {step}");
+            }
+            put(&sibling.join("metrics"), name, &text)?;
+        }
+        put(&sibling.join("tags"), "mlflow.runName", &self.run)?;
+        put(&sibling.join("tags"), "mlflow.user", &user())?;
+        put(&sibling.join("tags"), "mlflow.source.name", "rankdeck")?;
+        remove(&folder)?;
+        std::fs::rename(&sibling, &folder)
+    }
+}
+
+/// Returns the time of a step, from the charts.
+fn time_of(metrics: &BTreeMap<String, Vec<(u64, f64, u64)>>, step: u64) -> Option<u64> {
+    metrics.values().flatten().filter(|(_, _, at)| *at <= step).map(|(time, ..)| *time).max()
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file whose path is an MLflow name: a slash is a directory. If `a` is a chart, `a/b` is written as
+/// `a.b`.
+fn put(folder: &Path, name: &str, text: &str) -> io::Result<()> {
+    let mut path = folder.join(name);
+    if path.ancestors().skip(1).any(Path::is_file) {
+        path = folder.join(name.replace('/', "."));
+    }
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    std::fs::write(path, text)
+}
+
+/// Returns a name that MLflow accepts and that is a path inside its directory.
+fn key(name: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || "_-. :/".contains(c) { c } else { '_' };
+    let parts = name.split('/').filter(|part| !part.is_empty() && *part != "." && *part != "..");
+    let joined: Vec<String> = parts.map(|part| part.chars().map(allowed).collect()).collect();
+    if joined.is_empty() { "_".to_owned() } else { joined.join("/") }
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+/// 18 digits, as in MLflow.
+fn experiment_id(name: &str) -> String {
+    let number = digest(name)[..8].iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+    format!("{:018}", number % 1_000_000_000_000_000_000)
+}
+
+/// 32 hexadecimal digits.
+fn run_id(name: &str) -> String {
+    digest(name)[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn user() -> String {
+    std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(|| "rankdeck".to_owned())
+}
+
+/// Formats a flat table as YAML, of which JSON scalars are a subset.
+fn yaml(fields: &Value) -> String {
+    let table = fields.as_object().into_iter().flatten();
+    table.map(|(name, value)| format!("{name}: {value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mlflow_names_stay_inside_and_ids_are_stable() {
+        assert_eq!(key("losses/policy loss"), "losses/policy loss");
+        assert_eq!(key("../../etc/passwd"), "etc/passwd");
+        assert_eq!(key("/a//b=c"), "a/b_c");
+        assert_eq!(key("//"), "_");
+        assert_eq!((experiment_id("x").len(), run_id("x").len()), (18, 32));
+        assert_eq!(run_id("x"), run_id("x"));
+    }
+
+    #[test]
+    fn mlflow_run_is_replaced_and_others_are_kept() {
+        let store = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let entry = |value: f64| MlflowRun {
+            experiment: "ppo".into(),
+            run: "ppo-1".into(),
+            status: FINISHED,
+            params: BTreeMap::from([("learn.gamma".into(), "0.9".into())]),
+            metrics: BTreeMap::from([("a".into(), vec![(5, value, 7)]), ("a/b".into(), vec![(6, value, 8)])]),
+            ..MlflowRun::default()
+        };
+        let written = |entry: MlflowRun| entry.write(store.path()).is_ok();
+        let folder = store.path().join(experiment_id("ppo"));
+        std::fs::create_dir_all(folder.join("0123")).unwrap_or_else(|error| panic!("{error}"));
+        assert!(written(entry(1.0)) && written(entry(2.5)));
+        let read =
+            |path: &str| std::fs::read_to_string(folder.join(run_id("ppo-1")).join(path)).unwrap_or_default();
+        assert_eq!(read("metrics/a"), "5 2.5 7\n");
+        assert_eq!(read("metrics/a.b"), "6 2.5 8\n", "a file cannot be a folder as well");
+        assert_eq!(read("params/learn.gamma"), "0.9");
+        assert!(
+            read("meta.yaml").contains("status: 3\n") && read("meta.yaml").contains("run_name: \"ppo-1\"")
+        );
+        assert!(folder.join("0123").is_dir(), "another run");
+    }
+}

@@ -1,0 +1,167 @@
+//! `rankdeck play`: shows or records a policy.
+//!
+//! The trainer runs the policy, as for `eval`; its frames are drawn here, recorded, or printed as one line
+//! per episode.
+
+use crate::app::play::record::{MAX_BYTES, PlayRecorder, RecordingFormat};
+use crate::app::play::{PolicyPlayer, screen};
+use crate::app::stderr;
+use crate::cli::args::{OutputArgs, PlayArgs};
+use crate::cli::support::output_mode::{self, OutputMode, TerminalInfo};
+use crate::cli::support::{Failure, code, policy, print};
+use rankdeck_config::HostsSource;
+use rankdeck_kit::{ColorDepth, Theme};
+use rankdeck_proto::show::{EndKind, ShowLine};
+use rankdeck_tui::play::Play;
+use rankdeck_types::words::{bytes, plural};
+use std::path::Path;
+use std::process::Command;
+
+/// Default number of episodes of a recording.
+const RECORDED: u32 = 3;
+/// Episodes of a screen that the user closes.
+const ENDLESS: u32 = 1_000_000;
+
+/// Runs `rankdeck play`.
+pub(crate) async fn play(hosts_from: &HostsSource, args: PlayArgs) -> Result<u8, Failure> {
+    let form = args.record.as_deref().map(|file| form(file, args.force)).transpose()?;
+    let output = OutputArgs {
+        headless: args.headless,
+        theme: args.theme.clone(),
+        glyphs: args.glyphs.clone(),
+        ..OutputArgs::default()
+    };
+    let chosen = output_mode::choose(&output, &TerminalInfo::here())?;
+    let checkpoint = policy::here(hosts_from, &args.policy, "ckpt", &args.host_keys).await?;
+    let mut command = policy::trainer(&checkpoint, &args.worker)?;
+    command.arg("--show");
+    let endless = form.is_none() && chosen == OutputMode::Screen;
+    let episodes = match form {
+        Some(_) => Some(args.episodes.unwrap_or(RECORDED)),
+        None => args.episodes,
+    };
+    if let Some(episodes) = episodes.or(endless.then_some(ENDLESS)) {
+        command.arg("--episodes").arg(episodes.to_string());
+    }
+    let play = Play::new(&args.policy, episodes);
+    match (form, args.record.as_deref()) {
+        (Some(form), Some(file)) => record(form, file, &args, command, play).await,
+        _ if endless => on_screen(&args, command, play).await,
+        _ => as_lines(command).await,
+    }
+}
+
+fn started(command: Command) -> Result<PolicyPlayer, Failure> {
+    PolicyPlayer::start(command).map_err(|error| {
+        Failure::failed(format!("failed to start rankdeck-trainer: {error}"))
+            .hint("reinstall rankdeck and rankdeck-trainer together")
+    })
+}
+
+/// Converts the last output of the player: the error, then the hint.
+fn failed(why: &str) -> Failure {
+    let (error, hint) = why.split_once('\n').unwrap_or((why, ""));
+    Failure::failed(error.to_owned()).hint(hint)
+}
+
+async fn on_screen(args: &PlayArgs, command: Command, play: Play) -> Result<u8, Failure> {
+    let player = started(command)?;
+    let play = screen::show(&output_mode::ui(), args.pictures.graphics(), player, play).await;
+    let play = play.map_err(|error| {
+        Failure::failed(format!("the terminal failed: {error}"))
+            .hint("use `--headless` for one line per episode")
+    })?;
+    if let Some(Err(why)) = &play.end {
+        return Err(failed(why));
+    }
+    sum_up(&play.returns);
+    Ok(code::SUCCESS)
+}
+
+fn sum_up(returns: &[(f64, u64)]) {
+    if !returns.is_empty() {
+        let mean = returns.iter().map(|(gained, _)| gained).sum::<f64>() / returns.len() as f64;
+        print::stdout(&format!("mean return {mean:.3} over {}", plural(returns.len(), "episode")));
+    }
+}
+
+async fn as_lines(command: Command) -> Result<u8, Failure> {
+    let mut player = started(command)?;
+    let mut returns = Vec::new();
+    while let Some(line) = player.next().await {
+        match line {
+            ShowLine::Policy(policy) => {
+                print::stdout(&format!(
+                    "{} on {}, after iteration {}",
+                    policy.algorithm, policy.env_id, policy.train_iter
+                ));
+            }
+            ShowLine::End(end) => {
+                let how = match end.end {
+                    EndKind::Terminated => "",
+                    EndKind::Truncated => ", truncated by the time limit",
+                    EndKind::Cut => ", truncated by eval.max_steps",
+                };
+                print::stdout(&format!(
+                    "episode {}: return {:.3} in {} steps{how}",
+                    u64::from(end.episode) + 1,
+                    end.episode_return,
+                    end.steps
+                ));
+                returns.push((end.episode_return, end.steps));
+            }
+            ShowLine::Step(_) | ShowLine::Unknown => {}
+        }
+    }
+    player.end().await.map_err(|why| failed(&why))?;
+    sum_up(&returns);
+    Ok(code::SUCCESS)
+}
+
+/// Returns the format of a recording by its extension, before anything is played.
+fn form(file: &Path, force: bool) -> Result<RecordingFormat, Failure> {
+    let form = match file.extension().and_then(|ending| ending.to_str()) {
+        Some("cast") => RecordingFormat::Cast,
+        Some("gif") => RecordingFormat::Gif,
+        _ => {
+            return Err(Failure::usage(format!("--record {}: unsupported format", file.display()))
+                .hint("use FILE.cast for an asciicast or FILE.gif for an animation"));
+        }
+    };
+    if file.exists() && !force {
+        return Err(Failure::usage(format!("{} already exists", file.display()))
+            .hint("choose another name, or pass --force"));
+    }
+    Ok(form)
+}
+
+async fn record(
+    form: RecordingFormat,
+    file: &Path,
+    args: &PlayArgs,
+    command: Command,
+    mut play: Play,
+) -> Result<u8, Failure> {
+    let theme = args.theme.as_deref().and_then(Theme::named).unwrap_or_else(Theme::dark);
+    let glyphs = args.glyphs.as_deref().and_then(rankdeck_kit::Glyphs::named);
+    let theme = theme.clone().with_glyphs(glyphs.unwrap_or(theme.glyphs));
+    play.colors = if theme.name == "mono" { ColorDepth::None } else { ColorDepth::True };
+    let mut player = started(command)?;
+    let recorder = PlayRecorder::new(form, theme, args.size);
+    let recorded = recorder.record(&mut player, &mut play).await.map_err(|why| failed(&why))?;
+    std::fs::write(file, &recorded.bytes).map_err(|error| {
+        Failure::failed(format!("failed to write {}: {error}", file.display()))
+            .hint("choose a file in a writable directory")
+    })?;
+    if recorded.cut {
+        stderr::line(&format!("warning: recording truncated at {}", bytes(MAX_BYTES as u64)));
+    }
+    print::stdout(&format!(
+        "recorded {} to {}: {:.1} s, {}",
+        plural(play.returns.len(), "episode"),
+        file.display(),
+        recorded.seconds,
+        bytes(recorded.bytes.len() as u64)
+    ));
+    Ok(code::SUCCESS)
+}

@@ -1,0 +1,126 @@
+//! `rankdeck ps`: lists runs and leftover processes on all hosts.
+
+use crate::app::stderr;
+use crate::cli::args::PsArgs;
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs};
+use crate::cli::support::{Failure, code, print};
+use rankdeck_config::HostsSource;
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::run_entry::RunState;
+use rankdeck_types::words::{NONE, clean, count, duration};
+use serde_json::{Value, json};
+
+/// Finished runs shown without `--all`.
+const FINISHED: usize = 10;
+
+/// Runs `rankdeck ps`.
+pub(crate) async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Failure> {
+    let run_index = query_runs(hosts_from, &args.host_keys).await?;
+    let now = wall_time();
+    let runs = run_index.runs();
+    if args.json {
+        for found in &runs {
+            print::json(&as_json(&run_index, found, now));
+        }
+    } else {
+        print_table(&run_index, &runs, args.all, now);
+    }
+    for (_, error) in &run_index.silent {
+        print::error(error);
+    }
+    Ok(if run_index.silent.is_empty() { code::SUCCESS } else { code::HOST })
+}
+
+fn print_table(run_index: &RunIndex, runs: &[FoundRun], all: bool, now: f64) {
+    let mut finished = 0;
+    let shown: Vec<&FoundRun> = runs
+        .iter()
+        .filter(|found| {
+            finished += usize::from(found.state == RunStatus::Finished);
+            all || found.state != RunStatus::Finished || finished <= FINISHED
+        })
+        .collect();
+    if shown.is_empty() {
+        if run_index.silent.is_empty() {
+            print::stdout("no runs");
+        }
+        return;
+    }
+    let rows = shown.iter().map(|found| row(found, now).iter().map(|cell| clean(cell)).collect());
+    let header = HEADER.map(str::to_owned).to_vec();
+    print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
+    for found in shown.iter().filter(|found| found.state == RunStatus::Orphaned) {
+        for (index, part) in found.parts.iter().filter(|(_, part)| part.state == RunState::Orphaned) {
+            let host = run_index.hosts.get(*index).map_or(part.host.as_str(), |host| host.name.as_str());
+            print::stdout(&clean(&format!("leftover processes of {} on {host}: {:?}", found.run, part.pids)));
+        }
+        stderr::line(&format!("hint: kill leftover processes with `rankdeck stop {}`", found.run));
+    }
+    if shown.len() < runs.len() {
+        stderr::line(&format!(
+            "hint: {} older finished runs; list them with `rankdeck ps --all`",
+            runs.len() - shown.len()
+        ));
+    }
+}
+
+const HEADER: [&str; 12] =
+    ["RUN", "STATE", "GEN", "RANKS", "GPUS", "STEPS", "RETURN", "BEST EVAL", "TIME", "AGE", "HOSTS", "NOTE"];
+
+fn row(found: &FoundRun, now: f64) -> Vec<String> {
+    let summary = found.summary(now);
+    let alive: u32 = found.parts.iter().map(|(_, part)| part.ranks_alive).sum();
+    let state = match summary.outcome_text() {
+        Some(text) if found.state == RunStatus::Finished => text,
+        _ => found.state.name().to_owned(),
+    };
+    let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.1}"));
+    let seconds = |value: Option<f64>| value.map_or(NONE.to_owned(), duration);
+    vec![
+        found.run.to_owned(),
+        state,
+        summary.generation.to_string(),
+        format!("{alive}/{}", summary.world_size),
+        if summary.gpus > 0 { summary.gpus.to_string() } else { NONE.to_owned() },
+        summary.env_step.map_or(NONE.to_owned(), count),
+        number(summary.last_return),
+        number(summary.best.as_ref().map(|best| best.return_mean)),
+        seconds(Some(summary.duration_s).filter(|seconds| *seconds > 0.0)),
+        seconds(summary.started.map(|started| now - started)),
+        summary.hosts.join(" "),
+        summary.note,
+    ]
+}
+
+/// A run as a JSON line.
+pub(crate) fn as_json(run_index: &RunIndex, found: &FoundRun, now: f64) -> Value {
+    let parts: Vec<Value> = found
+        .parts
+        .iter()
+        .map(|(index, part)| {
+            json!({
+                "host": run_index.hosts.get(*index).map_or(&part.host, |host| &host.name),
+                "node_rank": part.node_rank,
+                "state": RunStatus::of(part.state).name(),
+                "generation": part.generation,
+                "ranks_alive": part.ranks_alive,
+                "pids": part.pids,
+                "run_dir": part.run_dir,
+            })
+        })
+        .collect();
+    let summary = found.summary(now);
+    let mut line = json!({
+        "kind": "run",
+        "run": found.run,
+        "state": found.state.name(),
+        "ranks_alive": found.parts.iter().map(|(_, part)| part.ranks_alive).sum::<u32>(),
+        "nnodes": summary.hosts.len(),
+        "age_s": summary.started.map(|started| now - started),
+    });
+    if let (Value::Object(line), Ok(Value::Object(summary))) = (&mut line, serde_json::to_value(&summary)) {
+        line.extend(summary);
+        line.insert("parts".to_owned(), parts.into());
+    }
+    line
+}

@@ -1,0 +1,44 @@
+//! `rankdeck queue`: lists sweeps, or resumes one.
+
+use crate::cli::args::QueueArgs;
+use crate::cli::support::run_id::RUNS;
+use crate::cli::support::sweep::{carry_on, found};
+use crate::cli::support::{Failure, code, print};
+use std::path::Path;
+
+fn none_such() -> Failure {
+    Failure::usage("sweep not found in runs/").hint("list sweeps with `rankdeck queue`")
+}
+
+/// Runs `rankdeck queue`.
+pub(crate) async fn queue(args: QueueArgs) -> Result<u8, Failure> {
+    let mut sweeps = found(Path::new(RUNS));
+    if let Some(name) = &args.sweep {
+        sweeps.retain(|sweep| sweep.name.contains(name.as_str()));
+    }
+    if args.resume {
+        return match sweeps.len() {
+            1 => {
+                let mut sweep = sweeps.remove(0);
+                if args.failed {
+                    sweep.trials.iter_mut().for_each(|trial| trial.reopen());
+                }
+                let finder = sweep.finder()?;
+                carry_on(sweep, finder).await
+            }
+            0 => Err(none_such()),
+            n => Err(Failure::usage(format!("{n} sweeps match"))
+                .hint("choose one: `rankdeck queue SWEEP --resume`")),
+        };
+    }
+    if sweeps.is_empty() && args.sweep.is_some() {
+        return Err(none_such());
+    }
+    if sweeps.is_empty() {
+        print::stdout("no sweeps");
+    }
+    for sweep in &sweeps {
+        sweep.print();
+    }
+    Ok(code::SUCCESS)
+}

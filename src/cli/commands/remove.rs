@@ -1,0 +1,250 @@
+//! `rankdeck rm` and `rankdeck prune`: remove finished runs from their hosts and from this machine.
+//!
+//! - A run is removed only if all of its hosts have answered and none of them runs or holds it.
+
+use crate::app::stderr;
+use crate::cli::args::{PruneArgs, RemovalArgs, RemoveArgs};
+use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_runs};
+use crate::cli::support::{Failure, code, print, prompt, sweep};
+use rankdeck_config::HostsSource;
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::files::Removal;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Host;
+use rankdeck_types::words::{bytes, plural};
+use std::collections::BTreeSet;
+use std::path::Path;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs `rankdeck rm`.
+pub(crate) async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result<u8, Failure> {
+    let run_index = query_runs(hosts_from, &args.removal.host_keys).await?;
+    let (mut chosen, mut sweeps) = (Vec::new(), Vec::new());
+    for run in &args.runs {
+        let Some((name, runs)) = sweep::named(run)? else {
+            chosen.push(run_index.pick(Some(run))?);
+            continue;
+        };
+        // Some may have been removed before.
+        chosen.extend(run_index.runs().into_iter().filter(|found| runs.iter().any(|run| run == found.run)));
+        sweeps.push(name);
+    }
+    chosen.iter().find_map(|found| objection(&run_index, found)).map_or(Ok(()), Err)?;
+    RemovalPlan { chosen, sweeps, args: &args.removal }.run(&run_index).await
+}
+
+/// Runs `rankdeck prune`.
+pub(crate) async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Failure> {
+    let run_index = query_runs(hosts_from, &args.removal.host_keys).await?;
+    let now = wall_time();
+    let over = |found: &FoundRun| objection(&run_index, found).is_none();
+    let old = |found: &FoundRun| {
+        let summary = found.summary(now);
+        let ended = summary.ended.or(summary.started);
+        args.older_than.is_none_or(|age| ended.is_some_and(|ended| now - ended > age))
+    };
+    let chosen: Vec<FoundRun> =
+        run_index.runs().into_iter().filter(over).skip(args.keep.unwrap_or(0)).filter(old).collect();
+    if args.older_than.is_none() && args.keep.is_none() {
+        return Err(Failure::usage("no runs selected").hint("pass `--older-than 30d`, `--keep 20`, or both"));
+    }
+    let sweeps = sweep::emptied(&|run| chosen.iter().any(|found| found.run == run));
+    RemovalPlan { chosen, sweeps, args: &args.removal }.run(&run_index).await
+}
+
+/// Returns why a run cannot be removed.
+fn objection(run_index: &RunIndex, found: &FoundRun) -> Option<Failure> {
+    let name = found.run;
+    if found.state != RunStatus::Finished {
+        return Some(
+            Failure::usage(format!("run {name} is {}", found.state.name()))
+                .hint(format!("stop it first: `rankdeck stop {name}`")),
+        );
+    }
+    if let Some((_, part)) = found.parts.iter().find(|(_, part)| part.agent_pid != 0) {
+        return Some(
+            Failure::usage(format!("run {name} is in use: its agent on {} is alive", part.host))
+                .hint("quit the console that shows it"),
+        );
+    }
+    let names = found.hosts();
+    let silent = run_index.silent.iter().map(|(index, _)| &run_index.hosts[*index].name);
+    let unlisted = names.iter().filter(|name| !run_index.hosts.iter().any(|host| host.name == **name));
+    let missing: Vec<&String> = silent.filter(|host| names.contains(host)).chain(unlisted).collect();
+    (!missing.is_empty()).then(|| {
+        let hosts = missing.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+        Failure::usage(format!("no answer from {hosts}, which has files of run {name}"))
+            .hint("try again when the host is reachable, with the hosts file that lists it")
+    })
+}
+
+/// Removes the local directory of a run or a sweep.
+fn remove_here(name: &str) {
+    let own = Path::new(RUNS).join(name);
+    match std::fs::remove_dir_all(&own) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            stderr::line(&format!("warning: cannot remove {}: {error}", own.display()));
+        }
+        _ => {}
+    }
+}
+
+/// Most names of remaining runs that are listed.
+const LISTED: usize = 20;
+
+/// How a removal without a failure ended.
+enum RemovalEnd {
+    /// Everything was removed.
+    All,
+    /// Interrupted between two runs.
+    Asked,
+    /// Interrupted twice, within a run.
+    Cut,
+}
+
+/// The runs to remove.
+struct RemovalPlan<'a> {
+    chosen: Vec<FoundRun<'a>>,
+    /// Sweeps whose tables are removed with their runs.
+    sweeps: Vec<String>,
+    args: &'a RemovalArgs,
+}
+
+impl RemovalPlan<'_> {
+    async fn run(&self, run_index: &RunIndex) -> Result<u8, Failure> {
+        let mut sum = Removal::default();
+        for found in &self.chosen {
+            let would = self.on_hosts(run_index, found, true).await?;
+            print::stdout(&format!(
+                "{}  {} in {}",
+                found.run,
+                bytes(would.bytes),
+                plural(would.files as usize, "file")
+            ));
+            sum.files += would.files;
+            sum.bytes += would.bytes;
+        }
+        let tables = match self.sweeps.as_slice() {
+            [] => String::new(),
+            sweeps => format!(", and the table of {}", sweeps.join(", ")),
+        };
+        let what = format!("{}, {}{tables}", plural(self.chosen.len(), "run"), bytes(sum.bytes));
+        if self.chosen.is_empty() && self.sweeps.is_empty() || self.args.dry_run {
+            print::stdout(&format!("would remove {what}"));
+            return Ok(code::SUCCESS);
+        }
+        let agreed =
+            self.args.yes || prompt::can_ask() && prompt::yes(&format!("permanently remove {what}?")).await;
+        if !agreed {
+            return Err(
+                Failure::usage("nothing was removed: not confirmed").hint("pass `--yes` to skip the prompt")
+            );
+        }
+        let (gone, freed, ended) = self.remove_all(run_index).await?;
+        if gone == self.chosen.len() && matches!(ended, Ok(RemovalEnd::All)) {
+            self.sweeps.iter().for_each(|name| remove_here(name));
+            print::stdout(&format!("removed {what}"));
+            return Ok(code::SUCCESS);
+        }
+        let all = plural(self.chosen.len(), "run");
+        print::stdout(&format!("removed {gone} of {all}, {}", bytes(freed)));
+        let left: Vec<&str> = self.chosen.iter().skip(gone).map(|found| found.run).collect();
+        let more =
+            if left.len() > LISTED { format!(" and {} more", left.len() - LISTED) } else { String::new() };
+        let names = left.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+        if !left.is_empty() {
+            print::stdout(&format!("not removed: {names}{more}"));
+        }
+        match ended? {
+            RemovalEnd::Cut => {
+                stderr::line(&format!(
+                    "warning: {} may be partly removed",
+                    left.first().copied().unwrap_or_default()
+                ));
+            }
+            RemovalEnd::All | RemovalEnd::Asked => {}
+        }
+        stderr::line("hint: run the same command again to remove the rest");
+        Ok(code::INTERRUPTED)
+    }
+
+    /// Removes one run after the other until all are removed, one fails, or a signal arrives. Returns the
+    /// number of removed runs, their bytes, and how it ended. After the first signal, the current run is
+    /// still removed completely.
+    async fn remove_all(
+        &self,
+        run_index: &RunIndex,
+    ) -> Result<(usize, u64, Result<RemovalEnd, Failure>), Failure> {
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::no_thread)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(Failure::no_thread)?;
+        let (mut gone, mut freed, mut asked) = (0, 0, false);
+        for found in &self.chosen {
+            let mut work = std::pin::pin!(self.on_hosts(run_index, found, false));
+            let removal = loop {
+                tokio::select! {
+                    biased;
+                    done = &mut work => break done,
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if asked {
+                    return Ok((gone, freed, Ok(RemovalEnd::Cut)));
+                }
+                asked = true;
+                stderr::line(&format!("interrupted: finishing the removal of {}", found.run));
+            };
+            match removal {
+                Ok(removal) => freed += removal.bytes,
+                Err(failure) => return Ok((gone, freed, Err(failure))),
+            }
+            remove_here(found.run);
+            gone += 1;
+            if asked {
+                return Ok((
+                    gone,
+                    freed,
+                    Ok(if gone == self.chosen.len() { RemovalEnd::All } else { RemovalEnd::Asked }),
+                ));
+            }
+        }
+        Ok((gone, freed, Ok(RemovalEnd::All)))
+    }
+
+    async fn on_hosts(
+        &self,
+        run_index: &RunIndex,
+        found: &FoundRun<'_>,
+        dry: bool,
+    ) -> Result<Removal, Failure> {
+        let names = found.hosts();
+        let hosts: Vec<Host> =
+            run_index.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();
+        let args = |host: &Host| {
+            let verb = if dry { "measure" } else { "remove" };
+            [verb, "--run", found.run, "--workdir", &host.workdir].map(str::to_owned).to_vec()
+        };
+        let answers = exec_on_all(&hosts, &self.args.host_keys, args).await?;
+        let mut sum = Removal::default();
+        let mut places = BTreeSet::new();
+        for (host, answer) in hosts.iter().zip(answers) {
+            let text = answer?;
+            if let Ok(refusal) = serde_json::from_str::<HintedError>(&text) {
+                return Err(Failure::from(refusal));
+            }
+            let removal: Removal = decode(host, &text)?;
+            if let Some(why) = removal.refused {
+                return Err(Failure::usage(format!(
+                    "cannot remove run {} on {}: {why}",
+                    found.run, host.name
+                ))
+                .hint("`rankdeck ps`"));
+            }
+            if removal.place.is_empty() || places.insert(removal.place) {
+                sum.files += removal.files;
+                sum.bytes += removal.bytes;
+            }
+        }
+        Ok(sum)
+    }
+}

@@ -1,0 +1,332 @@
+//! `rankdeck restart`: restarts a run from a checkpoint or from scratch.
+
+use crate::app::driver::{ConsoleExit, ExitReason};
+use crate::app::exit_condition::{ExitCondition, ranks_not_up, silent};
+use crate::app::{overrides, stderr};
+use crate::cli::args::values::{LATEST, checkpoint_stem};
+use crate::cli::args::{HostKeyArgs, RestartArgs};
+use crate::cli::support::console::ExistingRun;
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs_without};
+use crate::cli::support::{Failure, code, interrupt, print, prompt, provenance, resume_from};
+use rankdeck_config::HostsSource;
+use rankdeck_core::model::{Model, RunState};
+use rankdeck_core::origin::{self, Standing, StartPoint};
+use rankdeck_core::run_summary::RunSummary;
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::message::LaunchHash;
+use rankdeck_tui::restart_draft::{ChangedExperiment, OtherHosts};
+use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::Plan;
+use rankdeck_types::weights;
+use rankdeck_types::words::{count, plural};
+
+/// The command's name in messages.
+const RESTART: &str = "restart";
+
+/// Runs `rankdeck restart`: requests a new generation and waits for it.
+pub(crate) async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, Failure> {
+    if !args.yes && !prompt::can_ask() {
+        return Err(unconfirmed(args.run.as_deref().unwrap_or("the run")));
+    }
+    let run_index = answered(hosts_from, &args).await?;
+    let found = run_index.pick(args.run.as_deref())?;
+    let over = found.state != RunStatus::Running;
+    let target = ExistingRun::new(&run_index, &found)?;
+    let add: Vec<Host> =
+        args.add.iter().map(|name| run_index.host(name).cloned()).collect::<Result<_, _>>()?;
+    let changes = !args.exclude.is_empty() || !add.is_empty() || !args.set.is_empty();
+    let summary = found.summary(wall_time());
+    let silent = run_index.silent.iter().filter_map(|(index, _)| run_index.hosts.get(*index));
+    let silent = silent.map(|host| &host.name).any(|name| found.hosts().contains(name));
+    let standing = summary.standing(found.run, !over, silent);
+    let mut start = start_of(&standing, &summary, &args)?;
+    if let Some(path) = out_of_reach(&found, &args)? {
+        start.from = Some(path);
+    }
+    let named = args.from.as_ref().filter(|word| *word != LATEST && !origin::is_scratch(word));
+    let queried = match !args.yes || !args.set.is_empty() || named.is_some() {
+        true => Some(target.run_until(ExitCondition::query(args.exclude.clone()), &args.host_keys).await?),
+        false => None,
+    };
+    if let Some(failure) = queried.as_ref().and_then(|end| interrupt::unrequested(RESTART, end, &target.run))
+    {
+        return Err(failure);
+    }
+    if let (Some(named), Some(end)) = (named, &queried) {
+        let found = named_checkpoint(&target, &end.model, named, &args.host_keys);
+        start.from = Some(interrupt::unless_interrupted(RESTART, Some(end), found).await?);
+    }
+    let changed = match &queried {
+        Some(end) if !args.set.is_empty() => Some(changed(&target, &end.model, &args.set)?),
+        _ => None,
+    };
+    if let (Some(from), Some(end)) = (&start.from, &queried) {
+        let experiment = changed.as_ref().map(|changed| &*changed.experiment);
+        let fits = fits(&target, &end.model, from, experiment, &args.host_keys);
+        let step = interrupt::unless_interrupted(RESTART, Some(end), fits).await?;
+        start.env_step = start.env_step.or(step);
+    }
+    print_edits(&target.run);
+    for (key, was, is) in changed.iter().flat_map(|changed| &changed.differences) {
+        stderr::line(&format!("{key} = {is} (was {was})"));
+    }
+    let others = OtherHosts { exclude: args.exclude.clone(), add: add.clone() }.description();
+    if !others.is_empty() {
+        stderr::line(&format!("hosts: {others}"));
+    }
+    let shown = match &queried {
+        Some(end) if !args.yes => {
+            let answer = agreed(&target, end, &standing, &start);
+            Some(interrupt::unless_interrupted(RESTART, Some(end), answer).await?)
+        }
+        _ => None,
+    };
+    stderr::line(&format!("run {} {}", target.run, standing.effect(&start)));
+    let from = start.from.clone();
+    let exit_condition =
+        ExitCondition::restart(from, args.exclude.clone(), add, args.check_collectives, shown, over)
+            .with_experiment(changed.map(|changed| changed.experiment));
+    let end = target.run_until(exit_condition, &args.host_keys).await?;
+    report_restart(&end, &target.run, &args, start, changes)
+}
+
+/// Queries all hosts of the run except excluded ones. Any of them may have recorded the latest checkpoint.
+///
+/// Errors: a host does not answer within the time limit of a stop.
+async fn answered(hosts_from: &HostsSource, args: &RestartArgs) -> Result<RunIndex, Failure> {
+    let ask = || query_runs_without(hosts_from, &args.host_keys, &args.exclude);
+    let run_index = interrupt::unless_interrupted(RESTART, None, ask()).await?;
+    let found = run_index.pick(args.run.as_deref())?;
+    let mut silent =
+        run_index.silent.iter().filter_map(|(index, _)| Some(&run_index.hosts.get(*index)?.name));
+    let hosts = found.hosts();
+    if !silent.any(|name| hosts.contains(name) && !args.exclude.contains(name)) {
+        return Ok(run_index);
+    }
+    let target = ExistingRun::new(&run_index, &found)?;
+    let end = target.run_until(ExitCondition::query(args.exclude.clone()), &args.host_keys).await?;
+    match interrupt::unrequested(RESTART, &end, &target.run) {
+        Some(failure) => Err(failure),
+        None => interrupt::unless_interrupted(RESTART, Some(&end), ask()).await,
+    }
+}
+
+/// Prints the result of a restart.
+fn report_restart(
+    end: &ConsoleExit,
+    run: &RunId,
+    args: &RestartArgs,
+    start: StartPoint,
+    changes: bool,
+) -> Result<u8, Failure> {
+    for line in &end.model.run.warnings {
+        stderr::line(&format!("warning: {line}"));
+    }
+    restarted(end, run)?;
+    let members = end.model.plan.iter().flat_map(|plan| plan.members());
+    let hosts: Vec<&str> = members.map(|planned| planned.host.name.as_str()).collect();
+    print::stdout(&format!(
+        "restarted: run {run} generation {}, {} on {}",
+        end.model.run.generation,
+        plural(end.model.ranks.len(), "rank"),
+        hosts.join(", ")
+    ));
+    // The checkpoint of the stop is known now.
+    let started = if start.from.as_deref() == Some(LATEST) { origin::began(&end.model) } else { start };
+    print::stdout(&format!("  {}", started.text()));
+    for size in end.model.plan.iter().filter(|_| changes).flat_map(|plan| &plan.sizes) {
+        print::stdout(&format!("  per rank: {}", size.text()));
+    }
+    let left =
+        end.model.hosts.iter().filter(|host| host.agent.is_none() && args.exclude.contains(&host.name));
+    for host in left {
+        stderr::line(&format!(
+            "note: no answer from {}: ranks may still be running there; check with `rankdeck ps`",
+            host.name
+        ));
+    }
+    Ok(code::SUCCESS)
+}
+
+/// Returns the path of the latest checkpoint if the run's first host is excluded and does not answer, from
+/// the record of another host. Without one, only `--from scratch` restarts from scratch.
+fn out_of_reach(found: &FoundRun, args: &RestartArgs) -> Result<Option<String>, Failure> {
+    let is_latest = args.from.as_deref().is_none_or(|from| from == LATEST);
+    let hosts = found.hosts();
+    let is_away = |name: &&String| {
+        args.exclude.contains(name) && !found.parts.iter().any(|(_, part)| part.host == **name)
+    };
+    let Some(first) = hosts.first().filter(is_away).filter(|_| is_latest) else { return Ok(None) };
+    match found.summary(wall_time()).checkpoint {
+        Some(saved) => Ok(Some(saved.path)),
+        None => Err(Failure::host(format!(
+            "no answer from {first}, which has the checkpoints of run {}",
+            found.run
+        ))
+        .hint("pass `--from PATH` with a file on the new rank 0's host, or `--from scratch`")),
+    }
+}
+
+/// Fails unless the new generation is up.
+fn restarted(end: &ConsoleExit, run: &RunId) -> Result<(), Failure> {
+    if let Some(failure) = interrupt::unrequested(RESTART, end, run) {
+        return Err(failure);
+    }
+    let model = &end.model;
+    let standing = interrupt::standing(model, run);
+    if let Some(refused) = model.run.refused.as_ref().filter(|_| end.why != ExitReason::Detached) {
+        return Err(Failure::usage(format!("not restarted: {refused}")).hint(standing));
+    }
+    let (generation, late) = (model.run.generation, ranks_not_up(model));
+    if end.why == ExitReason::Detached && !late.is_empty() {
+        let error = format!("run {run} generation {generation}: {} not up yet", plural(late.len(), "rank"));
+        return Err(Failure::failed(error).hint(standing).hint(format!("`rankdeck attach {run}`")));
+    }
+    let away: Vec<&str> = silent(model, &[]).map(|host| host.name.as_str()).collect();
+    let failure = match end.why {
+        ExitReason::Detached => return Ok(()),
+        ExitReason::GaveUp => {
+            let failure = Failure::host(format!("not restarted: no answer from {}", away.join(", ")));
+            failure.hint(interrupt::exclusion(model, run, &away))
+        }
+        ExitReason::Done | ExitReason::Interrupted | ExitReason::Cut => {
+            let failure = Failure::failed(format!("run {run} did not restart: {}", model.run.reason));
+            Failure { code: end.code.max(code::FAILED), ..failure }
+        }
+    };
+    Err(failure.hint(format!("`rankdeck logs {run}`")))
+}
+
+/// Prints how the experiment file has changed since the launch.
+fn print_edits(run: &RunId) {
+    if let Some(edited) = provenance::relaunch_spec(run).and_then(|again| again.edited()) {
+        stderr::line(&format!("note: {}; apply a change with `--set KEY=VALUE`", edited.description()));
+    }
+}
+
+/// Returns where the next generation starts, unless the run has reached its target.
+fn start_of(standing: &Standing, summary: &RunSummary, args: &RestartArgs) -> Result<StartPoint, Failure> {
+    let refused = |HintedError { error, hint }| Failure::usage(error).hint(hint);
+    let start = standing.start(args.from.as_deref()).map_err(refused)?;
+    let reached = summary.total_steps.zip(start.env_step).is_some_and(|(goal, step)| step >= goal);
+    if reached && !standing.running && standing.builtin && args.set.is_empty() && start.name == LATEST {
+        let steps = count(start.env_step.unwrap_or_default());
+        return Err(Failure::usage(format!("run {} has reached its target of {steps} steps", standing.run)).hint(
+            format!(
+                "train longer with `rankdeck run EXPERIMENT.toml --from {} --set run.total_steps=N`, or start over with `--from scratch`",
+                standing.run
+            ),
+        ));
+    }
+    Ok(start)
+}
+
+/// Returns the path of a checkpoint that was named by iteration, as `best` or by path. Fails before anything
+/// is stopped if it does not exist.
+async fn named_checkpoint(
+    target: &ExistingRun,
+    model: &Model,
+    named: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<String, Failure> {
+    let first = first_host(target, model)?;
+    let Some(stem) = checkpoint_stem(named) else {
+        return resume_from::resolve_path(first, named, host_keys).await;
+    };
+    if !model.plan.as_ref().is_some_and(Plan::is_builtin) {
+        return Err(Failure::usage(format!(
+            "run {} uses its own program: checkpoint `{named}` exists only for the built-in trainer",
+            target.run
+        ))
+        .hint("pass `--from PATH` with a file on rank 0's host"));
+    }
+    resume_from::checkpoint_of_run(first, &target.run.0, &stem, host_keys).await
+}
+
+/// Returns the host of rank 0.
+fn first_host<'a>(target: &'a ExistingRun, model: &Model) -> Result<&'a Host, Failure> {
+    let node = model.plan.as_ref().and_then(|plan| plan.ranks.first()).map(|rank| rank.node_rank);
+    let name = node.and_then(|node| model.hosts.get(node.index())).map(|host| host.name.as_str());
+    target.hosts.iter().find(|host| Some(host.name.as_str()) == name).ok_or_else(|| {
+        Failure::host(format!("no host reports rank 0 of run {}", target.run))
+            .hint("list the hosts that answer with `rankdeck ps`")
+    })
+}
+
+/// Checks that the run can restart from `from` with its current or changed experiment, before anything is
+/// stopped. Returns the step of a named checkpoint.
+async fn fits(
+    target: &ExistingRun,
+    model: &Model,
+    from: &str,
+    changed: Option<&Experiment>,
+    host_keys: &HostKeyArgs,
+) -> Result<Option<u64>, Failure> {
+    let Some(plan) = model.plan.as_ref().filter(|plan| plan.is_builtin()) else { return Ok(None) };
+    let experiment = changed.unwrap_or(&plan.experiment);
+    let as_it_was = |failure: Failure| failure.hint(interrupt::standing(model, &target.run));
+    if from != LATEST {
+        let first = first_host(target, model)?;
+        let read = resume_from::header(first, from, host_keys).await?;
+        let wrong = read.as_ref().map_or_else(
+            |wrong| Some(wrong.clone()),
+            |header| resume_from::mismatch(from, header, experiment),
+        );
+        return match wrong {
+            Some(HintedError { error, hint }) => Err(as_it_was(Failure::usage(error).hint(hint))),
+            None => Ok(read.ok().and_then(|header| header.env_step)),
+        };
+    }
+    // A running run writes it when it stops. If it is damaged, the trainer uses an older one.
+    let mut refused = weights::refusal(LATEST, &weights::misfits(&plan.experiment, experiment));
+    if model.run.state == RunState::Over {
+        let first = first_host(target, model)?;
+        if let Ok(path) = resume_from::checkpoint_of_run(first, &target.run.0, LATEST, host_keys).await
+            && let Ok(header) = resume_from::header(first, &path, host_keys).await?
+        {
+            refused = resume_from::mismatch(&path, &header, experiment);
+        }
+    }
+    match refused {
+        Some(HintedError { error, hint }) => Err(as_it_was(Failure::usage(error).hint(hint))),
+        None => Ok(None),
+    }
+}
+
+/// Returns the run's experiment with overrides.
+fn changed(target: &ExistingRun, model: &Model, sets: &[String]) -> Result<ChangedExperiment, Failure> {
+    let plan = model.plan.as_ref().ok_or_else(|| {
+        Failure::host(format!("no host reports the command of run {}", target.run)).hint("`rankdeck ps`")
+    })?;
+    overrides::change(&plan.experiment, sets)
+        .map_err(|wrong| Failure::usage(wrong.join("\n")).hint(interrupt::standing(model, &target.run)))
+}
+
+/// The error for a restart that was not confirmed.
+fn unconfirmed(run: &str) -> Failure {
+    Failure::usage(format!("restarting {run} needs confirmation")).hint("pass `--yes` to skip the prompt")
+}
+
+/// Shows what is stopped, where the run restarts and which command its ranks run, and asks for confirmation.
+/// Returns the confirmed launch.
+async fn agreed(
+    target: &ExistingRun,
+    end: &ConsoleExit,
+    standing: &Standing,
+    start: &StartPoint,
+) -> Result<LaunchHash, Failure> {
+    let (Some(plan), Some(launch)) = (&end.model.plan, &end.model.run.launch) else {
+        return Err(Failure::host(format!("no host reports the command of run {}", target.run))
+            .hint(format!("`rankdeck ps`, `rankdeck stop {}`", target.run)));
+    };
+    for line in standing.question(start, &plan.command_line()) {
+        stderr::line(&line);
+    }
+    match prompt::yes(&format!("restart run {}?", target.run)).await {
+        true => Ok(launch.clone()),
+        false => Err(unconfirmed(&target.run.0).hint(interrupt::standing(&end.model, &target.run))),
+    }
+}

@@ -1,0 +1,189 @@
+//! `rankdeck run`: launches a run and shows it.
+
+use crate::app::driver::{ConsoleSetup, ExitReason};
+use crate::app::exit_condition::{ExitCondition, ranks_not_up};
+use crate::app::headless::LineFormat;
+use crate::app::stderr;
+use crate::cli::args::RunArgs;
+use crate::cli::support::console::{self, LinkOptions, open_links};
+use crate::cli::support::output_mode::{self, OutputMode, TerminalInfo};
+use crate::cli::support::provenance::Provenance;
+use crate::cli::support::provision::{self, PackedCode};
+use crate::cli::support::relaunch::{self, RelaunchSpec};
+use crate::cli::support::run_id::{RUNS, claimed_run_id};
+use crate::cli::support::run_index::{own_binary, trainer_binary};
+use crate::cli::support::{Failure, git, preflight, resume_from, seed, sources, sweep};
+use rankdeck_config::locate::Locator;
+use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_core::Goal;
+use rankdeck_link::NoAgentPolicy;
+use rankdeck_types::code::Code;
+use rankdeck_types::host::Host;
+use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::words::plural;
+use std::path::Path;
+
+/// Runs `rankdeck run`.
+pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure> {
+    if let Some(code) = sweep::run(hosts_from, &args).await? {
+        return Ok(code);
+    }
+    let chosen = output_mode::choose(&args.output, &TerminalInfo::here())?;
+    let mut sets = args.set.clone();
+    sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
+    sets.extend(args.note.as_ref().map(|note| format!("run.note={}", toml::Value::String(note.clone()))));
+    let (hosts_from, experiment) = sources::of(hosts_from, &args.subject);
+    let drafted = || -> Result<(PlanDraft, Option<PackedCode>), Failure> {
+        let draft = rankdeck_config::load_draft(&hosts_from, &experiment, &sets, |experiment| {
+            claimed_run_id(&experiment.run.name)
+        })?;
+        if seed::is_set(&sets) {
+            seed::demand(&draft.experiment, &experiment, &draft.hosts)?;
+        }
+        let draft = leave_out(draft, &args.exclude)?;
+        let packed = provision::pack_code(&draft, &experiment)?;
+        Ok((draft, packed))
+    };
+    let (mut draft, packed) = drafted().inspect_err(|failure| {
+        if args.output.json {
+            preflight::print_failed_plan("run_finished", failure);
+        }
+    })?;
+    let locator = Locator::new(&hosts_from, &experiment);
+    draft.resume = match &args.from {
+        Some(source) => Some(resume_from::find(source, &draft, &hosts_from, &args.host_keys).await?),
+        None if args.carry_on => {
+            let requeued = resume_from::is_requeued(|name| std::env::var(name).ok());
+            resume_from::find_newest(&draft, requeued, &hosts_from, &args.host_keys).await?
+        }
+        None => None,
+    };
+    if let Some(path) = &draft.resume {
+        let first = resume_from::first_host(&draft)?;
+        resume_from::check_fits(first, path, &draft.experiment, &args.host_keys).await?;
+        stderr::line(&format!("starting from {path}"));
+    }
+    let code = draft.experiment.launch.code.as_ref().and_then(Code::path).unwrap_or_default();
+    let at = experiment.folder().join(code);
+    let ClearedDraft { draft, warnings, origin } =
+        cleared(draft, packed, (&locator, &experiment), &args, chosen, &at).await?;
+    let exit_condition = if args.detach { ExitCondition::detach() } else { console::watching(&args.output) };
+    let builtin = draft.experiment.launch.command.is_empty();
+    let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
+    if !builtin && !args.output.quiet && chosen == OutputMode::Lines(LineFormat::Plain { logs: false }) {
+        stderr::line(&format!(
+            "hint: show the output of the ranks with `rankdeck logs {run} -f`, or pass `--logs`"
+        ));
+    }
+    let excluded = draft.excluded.clone();
+    let goal = Goal::Launch(Box::new(draft));
+    let options = LinkOptions {
+        run: &run,
+        opening: NoAgentPolicy::Launch,
+        builtin,
+        host_keys: &args.host_keys,
+        chosen,
+    };
+    let links = open_links(&hosts, &options, |host| !excluded.contains(&host.name))?;
+    let spares = hosts.iter().filter(|host| excluded.contains(&host.name)).cloned().collect();
+    relaunch::offer(relaunch_spec(&args));
+    let mut setup = ConsoleSetup::new(goal, exit_condition, links);
+    setup.until = args.until;
+    setup.spares = spares;
+    setup.listed = hosts;
+    setup.warnings = warnings;
+    setup.accept_new_host_keys = args.host_keys.accept_new_host_keys;
+    let log = console::record(&mut setup, (Path::new(RUNS), &run), Some(&origin))?;
+    let end = console::console(setup, chosen, Some(log), output_mode::pace(&args.output)).await?;
+    let code = console::finish(&end, &args.output, &run);
+    let late = ranks_not_up(&end.model);
+    if args.detach && end.why == ExitReason::Detached && !late.is_empty() {
+        return Err(Failure::failed(format!("run {run}: {} not up yet", plural(late.len(), "rank")))
+            .hint(format!("`rankdeck attach {run}`, `rankdeck logs {run}`")));
+    }
+    Ok(code)
+}
+
+/// A draft that has passed the preflight.
+struct ClearedDraft {
+    draft: PlanDraft,
+    warnings: Vec<String>,
+    origin: Provenance,
+}
+
+/// Runs the preflight and uploads the code. Returns the draft completed from the hosts' answers, and the
+/// warnings.
+async fn cleared(
+    mut draft: PlanDraft,
+    packed: Option<PackedCode>,
+    (locator, source): (&Locator, &ExperimentSource),
+    args: &RunArgs,
+    chosen: OutputMode,
+    code_folder: &Path,
+) -> Result<ClearedDraft, Failure> {
+    let out = |host: &Host| draft.excluded.contains(&host.name);
+    let (places, hosts): (Vec<usize>, Vec<Host>) =
+        draft.hosts.iter().cloned().enumerate().filter(|(_, host)| !out(host)).unzip();
+    // Excluded hosts are often those that do not answer.
+    let members = PlanDraft { hosts, excluded: Default::default(), ..draft.clone() };
+    let subject = preflight::PreflightInput {
+        draft: &members,
+        code: packed.as_ref().map(|packed| &packed.code),
+        can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
+        places,
+        lost_seed: seed::unused(&draft.experiment, source, &draft.hosts),
+    };
+    // The state of the code now, not after the slowest host has answered.
+    let asked = git::ask(code_folder);
+    let report = preflight::preflight(&subject, &args.host_keys).await?;
+    preflight::print_problems(&report, locator);
+    if let Err(failure) = preflight::ensure_passed(&report, locator) {
+        if chosen == OutputMode::Lines(LineFormat::Json) {
+            preflight::print_failed_run(&report, locator, &draft.run, &failure);
+        }
+        return Err(preflight::shortened(&report, failure));
+    }
+    if let Some(packed) = &packed {
+        let codes =
+            report.answers.iter().map(|answer| answer.as_ref().ok().map(|found| found.findings.code.clone()));
+        provision::bring_code(&provision::lacking(&members.hosts, codes), packed, &args.host_keys).await?;
+        draft.experiment.launch.code = Some(provision::by_hash(packed));
+    }
+    if members.hosts.len() > 1 {
+        let routes = members.hosts.iter().zip(preflight::interfaces(&report));
+        for (asked, route) in routes.filter(|(host, _)| host.interface.is_none()) {
+            let host = draft.hosts.iter_mut().find(|host| host.name == asked.name);
+            host.into_iter().for_each(|host| host.interface = route.clone());
+        }
+        // The address belongs to the first host of the file, which may be excluded.
+        let is_first =
+            draft.hosts.first().map(|host| &host.name) == members.hosts.first().map(|host| &host.name);
+        if let Some(ip) = preflight::rank0_address(&report.answers).filter(|_| is_first) {
+            draft.experiment.launch.master_addr.get_or_insert_with(|| ip.to_string());
+        }
+    }
+    let origin = Provenance::new(&draft, &report, asked.answer(), relaunch_spec(args));
+    Ok(ClearedDraft { draft, warnings: preflight::warnings(&report, locator), origin })
+}
+
+/// Returns how to launch the same run again.
+fn relaunch_spec(args: &RunArgs) -> Option<RelaunchSpec> {
+    let name = args.name.iter().map(|name| format!("run.name={}", toml::Value::String(name.clone())));
+    let set: Vec<String> = args.set.iter().cloned().chain(name).collect();
+    RelaunchSpec::new(args.subject.experiment.as_deref(), &set)
+}
+
+/// Marks the hosts of `--exclude`: they keep their node ranks and can be added later.
+fn leave_out(mut draft: PlanDraft, names: &[String]) -> Result<PlanDraft, Failure> {
+    for name in names {
+        if !draft.hosts.iter().any(|host| host.name == *name) {
+            return Err(Failure::usage(format!("unknown host `{name}` in `--exclude`"))
+                .hint("use a `name` of the hosts file"));
+        }
+        draft.excluded.insert(name.clone());
+    }
+    match draft.problems(&[]).into_iter().next() {
+        Some(problem) if !names.is_empty() => Err(problem.into()),
+        _ => Ok(draft),
+    }
+}

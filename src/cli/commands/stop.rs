@@ -1,0 +1,289 @@
+//! `rankdeck stop`: stops a run and prints `stop verified` only if every host has verified it (CLI-3).
+
+use crate::app::driver::{ConsoleExit, ExitReason};
+use crate::app::exit_condition::ExitCondition;
+use crate::app::{stderr, summary};
+use crate::cli::args::{HostKeyArgs, StopArgs};
+use crate::cli::support::console::ExistingRun;
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_runs};
+use crate::cli::support::{Failure, code, interrupt, print};
+use rankdeck_config::HostsSource;
+use rankdeck_core::report::ReportBody;
+use rankdeck_proto::message::{StopMode, Survivor};
+use rankdeck_proto::run_entry::RunTraces;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::RunId;
+use rankdeck_types::words::{clean, plural};
+use std::collections::BTreeSet;
+
+/// Runs `rankdeck stop`.
+pub(crate) async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failure> {
+    let run_index = query_runs(hosts_from, &args.host_keys).await?;
+    let found = match run_index.pick_or_ask(args.run.as_deref(), false) {
+        Ok(found) => found,
+        Err(failure) => return Err(unlisted(&run_index, &args, failure).await?),
+    };
+    let target = ExistingRun::with_unlisted(&run_index, &found)?;
+    let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
+    let mut check = StopCheck::new(&target, &found);
+    if found.state == RunStatus::Running {
+        stderr::line(&format!("stopping run {} on {}", target.run, plural(target.hosts.len(), "host")));
+        let end = target.run_until(ExitCondition::stop(mode), &args.host_keys).await?;
+        if let Some(failure) =
+            interrupt::unrequested("stop", &end, &target.run).filter(|_| end.why == ExitReason::Interrupted)
+        {
+            return Err(failure);
+        }
+        check.on_exit(&end);
+    }
+    // Hosts without a verified stop are scanned for processes.
+    let open: Vec<Host> = target.hosts.iter().filter(|host| check.is_open(&host.name)).cloned().collect();
+    let listed: Vec<Host> = open.into_iter().filter(|host| !target.unlisted.contains(&host.name)).collect();
+    for (host, left) in sweep(&target.run, &listed, &args).await? {
+        check.swept(&host, left);
+    }
+    for name in &target.unlisted {
+        check.swept(
+            name,
+            Err(HintedError::new(
+                "not listed in the hosts file",
+                "pass the hosts file of the launch with `--hosts FILE`",
+            )),
+        );
+    }
+    check.print(&target.run)
+}
+
+/// CLI-3. A run that no host lists may still run if its directories were removed or `workdir` has changed:
+/// its processes are reported as for any stop.
+async fn unlisted(run_index: &RunIndex, args: &StopArgs, failure: Failure) -> Result<Failure, Failure> {
+    let Some(run) = args.run.as_deref().and_then(|name| RunId::parse(name).ok()) else {
+        return Ok(unanswered(run_index, None, failure));
+    };
+    let silent = |index: &usize| run_index.silent.iter().any(|(other, _)| other == index);
+    let asked: Vec<Host> = (0..run_index.hosts.len())
+        .filter(|index| !silent(index))
+        .map(|index| run_index.hosts[index].clone())
+        .collect();
+    let all = traces(&run, &asked, &args.host_keys).await?;
+    let mut lines = Vec::new();
+    for (host, found) in asked.iter().zip(all) {
+        let alive = found.map(|found| found.alive).unwrap_or_default();
+        lines.extend(alive.iter().map(|survivor| living(&host.name, survivor)));
+    }
+    if lines.is_empty() {
+        return Ok(unanswered(run_index, Some(&run.0), failure));
+    }
+    print::stdout(&clean(&format!("{}: run {run}: no host has its run directory", summary::NOT_VERIFIED)));
+    lines.iter().for_each(|line| {
+        print::stdout(&clean(line));
+    });
+    Ok(Failure::failed(format!("cannot verify that run {run} has stopped"))
+        .hint("set `workdir` in the hosts file as it was at launch, or kill the processes on the host"))
+}
+
+/// CLI-3. If hosts do not answer and no other host lists the run, it may still run: that is reported as for
+/// any stop.
+fn unanswered(run_index: &RunIndex, name: Option<&str>, failure: Failure) -> Failure {
+    if failure.code != code::HOST || run_index.silent.is_empty() {
+        return failure;
+    }
+    for line in unanswered_lines(run_index, name) {
+        print::stdout(&line);
+    }
+    let run = name.map_or_else(|| "any run".to_owned(), |run| format!("run {run}"));
+    let hints = failure.cause.hint;
+    Failure::host(format!("cannot verify that {run} has stopped")).hint(hints)
+}
+
+fn unanswered_lines(run_index: &RunIndex, name: Option<&str>) -> Vec<String> {
+    let run = name.map_or_else(|| "no run found".to_owned(), |run| format!("run {run}"));
+    let hosts = run_index.silent.iter().map(|(index, error)| {
+        let name = run_index.hosts.get(*index).map_or("?", |host| host.name.as_str());
+        clean(&format!("{}: {}", summary::unverified(name), error.error))
+    });
+    std::iter::once(clean(&format!("{}: {run}", summary::NOT_VERIFIED))).chain(hosts).collect()
+}
+
+/// The state of the stop on each host.
+#[derive(Debug, Default)]
+struct StopCheck {
+    hosts: usize,
+    /// Hosts without a verified stop.
+    open: BTreeSet<String>,
+    swept: bool,
+    /// Whether ranks were launched.
+    launched: bool,
+    lines: Vec<String>,
+    unreachable: bool,
+}
+
+/// Why a reply does not verify the stop.
+const UNKNOWN: &str = "no directory of this run; `workdir` or the host may have changed since the launch";
+
+fn living(host: &str, survivor: &Survivor) -> String {
+    let Survivor { pid, command, state, .. } = survivor;
+    format!("  still running: {host}:{pid} {command} (state {state})")
+}
+
+impl StopCheck {
+    /// Nothing is verified yet.
+    fn new(target: &ExistingRun, found: &FoundRun) -> StopCheck {
+        let open: BTreeSet<String> = target.hosts.iter().map(|host| host.name.clone()).collect();
+        let launched = found.parts.iter().any(|(_, part)| part.world_size > 0);
+        StopCheck { hosts: open.len(), open, launched, ..StopCheck::default() }
+    }
+
+    /// Takes over what the agents have verified.
+    fn on_exit(&mut self, end: &ConsoleExit) {
+        match &end.finished {
+            Some(finished) => {
+                let ReportBody::RunFinished { unverified, .. } = finished else { return };
+                // Hosts that only the agents named count as well.
+                self.open.extend(unverified.iter().cloned());
+                self.open.retain(|name| unverified.contains(name) || !answered(end, name));
+                self.lines = summary::verification(&end.model, finished);
+                self.lines.retain(|line| !line.starts_with(summary::NOT_VERIFIED));
+            }
+            None => self.open.retain(|name| {
+                let host = end.model.hosts.iter().find(|host| host.name == *name);
+                host.is_none_or(|host| host.stopped.as_ref().is_none_or(|left| !left.is_empty()))
+            }),
+        }
+        self.hosts = self.hosts.max(end.model.hosts.len());
+    }
+
+    fn is_open(&self, host: &str) -> bool {
+        self.open.contains(host)
+    }
+
+    /// Takes the scan of a host without an agent. A host that does not know a run that was launched there
+    /// verifies nothing: its directory, or the host itself, has changed.
+    fn swept(&mut self, host: &str, traces: HostTraces) {
+        match traces {
+            Ok(traces) => {
+                self.swept = true;
+                let known = traces.known || !self.launched;
+                if traces.alive.is_empty() && known {
+                    self.open.remove(host);
+                }
+                if !known {
+                    self.lines.push(format!("{}: {UNKNOWN}", summary::unverified(host)));
+                }
+                self.lines.extend(traces.alive.iter().map(|survivor| living(host, survivor)));
+            }
+            Err(error) => {
+                self.open.insert(host.to_owned());
+                self.unreachable = true;
+                self.lines.push(format!("{}: {}", summary::unverified(host), error.error));
+            }
+        }
+    }
+
+    fn print(self, run: &RunId) -> Result<u8, Failure> {
+        let lines: Vec<String> = self.lines.iter().map(|line| clean(line)).collect();
+        if self.open.is_empty() {
+            if self.swept || lines.is_empty() {
+                let hosts = plural(self.hosts, "host");
+                print::stdout(&format!("stop verified: run {run}: no process left on {hosts}"));
+            } else {
+                lines.iter().for_each(|line| {
+                    print::stdout(line);
+                });
+            }
+            return Ok(code::SUCCESS);
+        }
+        print::stdout(&format!("{}: run {run}", summary::NOT_VERIFIED));
+        let named = |name: &String| lines.iter().any(|line| line.contains(name.as_str()));
+        let silent = self.open.iter().filter(|name| !named(name)).map(|name| summary::unverified(name));
+        for line in silent.collect::<Vec<_>>().iter().chain(&lines) {
+            print::stdout(&clean(line));
+        }
+        let code = if self.unreachable { code::HOST } else { code::FAILED };
+        let failure = Failure::failed(format!("cannot verify that run {run} has stopped"));
+        Err(Failure { code, ..failure }
+            .hint(format!("try `rankdeck stop {run} --kill`, or log in to the host and kill the processes")))
+    }
+}
+
+/// Whether an agent on the host has taken part in the stop.
+fn answered(end: &ConsoleExit, name: &str) -> bool {
+    end.model.hosts.iter().any(|host| host.name == name && host.agent.is_some())
+}
+
+/// What a host knows of the run after leftovers of a dead agent were killed.
+type HostTraces = Result<RunTraces, HintedError>;
+
+/// Scans hosts without a verified stop and kills leftovers, then queries what each knows of the run:
+/// processes with a live agent are not killed.
+async fn sweep(run: &RunId, hosts: &[Host], args: &StopArgs) -> Result<Vec<(String, HostTraces)>, Failure> {
+    if hosts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let swept = exec_on_all(hosts, &args.host_keys, |host| command("sweep", run, host)).await?;
+    let all = traces(run, hosts, &args.host_keys).await?;
+    let both = hosts.iter().zip(swept).zip(all);
+    Ok(both.map(|((host, swept), found)| (host.name.clone(), swept.and(found))).collect())
+}
+
+/// Queries what each host knows of the run, in host order.
+async fn traces(run: &RunId, hosts: &[Host], host_keys: &HostKeyArgs) -> Result<Vec<HostTraces>, Failure> {
+    let answers = exec_on_all(hosts, host_keys, |host| command("traces", run, host)).await?;
+    Ok(hosts.iter().zip(answers).map(|(host, answer)| answer.and_then(|text| decode(host, &text))).collect())
+}
+
+fn command(verb: &str, run: &RunId, host: &Host) -> Vec<String> {
+    [verb, "--run", &run.0, "--workdir", &host.workdir].map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survivor() -> Survivor {
+        Survivor { pid: 7, rank: None, state: 'D', command: "python".into() }
+    }
+
+    fn check() -> StopCheck {
+        StopCheck { hosts: 2, open: ["a".to_string(), "b".to_string()].into(), ..StopCheck::default() }
+    }
+
+    fn answer_with(alive: Vec<Survivor>) -> HostTraces {
+        Ok(RunTraces { known: true, alive })
+    }
+
+    #[test]
+    fn cli_3_stopped_needs_every_host() {
+        let run = RunId("r".into());
+        let clear = |name: &str, check: &mut StopCheck| check.swept(name, answer_with(Vec::new()));
+        let mut all = check();
+        ["a", "b"].iter().for_each(|name| clear(name, &mut all));
+        assert_eq!(all.print(&run), Ok(0));
+        let mut left = check();
+        clear("a", &mut left);
+        left.swept("b", answer_with(vec![survivor()]));
+        assert_eq!(left.print(&run).unwrap_err().code, 1);
+        let mut silent = check();
+        clear("a", &mut silent);
+        silent.swept("b", Err(HintedError { error: "gone".into(), hint: String::new() }));
+        assert_eq!(silent.print(&run).unwrap_err().code, 3);
+        let mut unasked = check();
+        clear("a", &mut unasked);
+        assert_eq!(unasked.print(&run).unwrap_err().code, 1, "no reply for b");
+    }
+
+    #[test]
+    fn cli_3_host_without_the_run_verifies_nothing() {
+        let run = RunId("r".into());
+        let of = |launched, traces: RunTraces| {
+            let mut check = StopCheck { launched, ..check() };
+            check.swept("a", answer_with(Vec::new()));
+            check.swept("b", Ok(traces));
+            check.print(&run).map_err(|failure| failure.code)
+        };
+        assert_eq!(of(true, RunTraces::default()), Err(1));
+        assert_eq!(of(false, RunTraces::default()), Ok(0), "no rank was launched anywhere");
+        assert_eq!(of(false, RunTraces { known: false, alive: vec![survivor()] }), Err(1));
+    }
+}

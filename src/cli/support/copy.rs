@@ -1,0 +1,338 @@
+//! Copies a run's files from its hosts to this machine.
+//!
+//! Files arrive in pieces over the usual connections, so an interrupted copy continues where it stopped. File
+//! names and sizes that a host sends are not trusted.
+//!
+//! Invariants:
+//! - FETCH-1: nothing is written outside the target directory, or through a link, whatever a host calls its
+//!   files.
+//! - FETCH-2: a file under its own name is complete: pieces are collected in a sibling file whose name
+//!   identifies the version of the original.
+
+use crate::app::stderr;
+use crate::cli::args::{FetchArgs, HostKeyArgs};
+use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_index::{FoundRun, RunIndex, decode, exec_on_all, query_runs};
+use crate::cli::support::{Failure, print};
+use base64::Engine;
+use rankdeck_config::HostsSource;
+use rankdeck_proto::files::{FileEntry, FilePiece, RunFiles};
+use rankdeck_proto::pack;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Host;
+use rankdeck_types::words::{bytes, clean, plural};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Bytes of a piece; an agent sends no more.
+const PIECE: u64 = 2 << 20;
+/// Longest path that is accepted from a host.
+const PATH_BYTES: usize = 1024;
+/// Copies of the user's code, sockets and locks: everything of a run but its results.
+const NOT_RESULTS: [&str; 2] = ["code-*", "run"];
+
+/// What [`copy`] did.
+pub(crate) struct FetchedRun {
+    /// Full name of the run.
+    pub(crate) run: String,
+    pub(crate) into: PathBuf,
+    pub(crate) total: Total,
+}
+
+/// Copies the requested files; prints only warnings.
+pub(crate) async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<FetchedRun, Failure> {
+    let run_index = query_runs(hosts_from, &args.host_keys).await?;
+    let found = run_index.pick(Some(&args.run))?;
+    let into = args.into.clone().unwrap_or_else(|| Path::new(RUNS).join(found.run).join("hosts"));
+    let pattern = args.pattern.as_deref();
+    let mut total = Total::default();
+    for host in hosts_of(&run_index, &found)? {
+        let files = listed(&host, found.run, &args.host_keys).await?;
+        let chosen: Vec<&FileEntry> = files.iter().filter(|file| is_selected(&file.path, pattern)).collect();
+        let size: u64 = chosen.iter().map(|file| file.bytes).fold(total.bytes, u64::saturating_add);
+        let limit = u64::from(args.max_size_gb) << 30;
+        if size > limit {
+            return Err(Failure::usage(format!(
+                "{} of files of run {} match; the limit is {} GB",
+                bytes(size),
+                found.run,
+                args.max_size_gb
+            ))
+            .hint("select files, such as `rankdeck fetch RUN '*.safetensors'`, or raise --max-size-gb"));
+        }
+        let copy =
+            Copy { host: &host, run: found.run, into: into.join(&host.name), host_keys: &args.host_keys };
+        for file in chosen {
+            copy.file(file, &mut total).await?;
+        }
+    }
+    Ok(FetchedRun { run: found.run.to_owned(), into, total })
+}
+
+/// Returns the hosts of a run that are in the hosts file and answered.
+fn hosts_of(run_index: &RunIndex, found: &FoundRun) -> Result<Vec<Host>, Failure> {
+    let names = found.hosts();
+    let hosts: Vec<Host> =
+        run_index.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();
+    match run_index.silent.iter().find(|(index, _)| names.contains(&run_index.hosts[*index].name)) {
+        Some((_, error)) => Err(error.clone().into()),
+        None => Ok(hosts),
+    }
+}
+
+fn is_selected(path: &str, pattern: Option<&str>) -> bool {
+    match pattern {
+        Some(pattern) => pack::matches(path, &[pattern.to_owned()]),
+        None => !pack::matches(path, &NOT_RESULTS.map(str::to_owned)),
+    }
+}
+
+async fn listed(host: &Host, run: &str, host_keys: &HostKeyArgs) -> Result<Vec<FileEntry>, Failure> {
+    let args = ["files", "--run", run, "--workdir", &host.workdir];
+    let found: RunFiles = ask(host, &args, host_keys).await?;
+    if found.more {
+        stderr::line(&format!(
+            "warning: {} has too many files of run {run}; the list is incomplete",
+            host.name
+        ));
+    }
+    Ok(found.files)
+}
+
+async fn ask<T: serde::de::DeserializeOwned>(
+    host: &Host,
+    args: &[&str],
+    host_keys: &HostKeyArgs,
+) -> Result<T, Failure> {
+    let args: Vec<String> = args.iter().map(|word| (*word).to_owned()).collect();
+    let mut answers = exec_on_all(std::slice::from_ref(host), host_keys, |_| args.clone()).await?;
+    let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no answer", "")));
+    Ok(decode(host, &answer?)?)
+}
+
+/// What was copied.
+#[derive(Debug, Default)]
+pub(crate) struct Total {
+    files: usize,
+    bytes: u64,
+    present: usize,
+    pub(crate) refused: usize,
+}
+
+impl Total {
+    /// Whether no file matched.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.files + self.present + self.refused == 0
+    }
+
+    pub(crate) fn print(&self, into: &Path) {
+        let more = match self.present {
+            0 => String::new(),
+            present => format!("; {} up to date", plural(present, "file")),
+        };
+        print::stdout(&format!(
+            "fetched {} ({}) into {}{more}",
+            plural(self.files, "file"),
+            bytes(self.bytes),
+            into.display()
+        ));
+    }
+
+    fn refuse(&mut self, host: &Host, path: &str, why: &str) {
+        self.refused += 1;
+        stderr::line(&clean(&format!("warning: {}: {path:?} not copied: {why}", host.name)));
+    }
+}
+
+/// Copies the files of one host.
+struct Copy<'a> {
+    host: &'a Host,
+    run: &'a str,
+    pub(crate) into: PathBuf,
+    host_keys: &'a HostKeyArgs,
+}
+
+impl Copy<'_> {
+    async fn file(&self, file: &FileEntry, total: &mut Total) -> Result<(), Failure> {
+        let target = match target(&self.into, &file.path) {
+            Ok(target) => target,
+            Err(why) => {
+                total.refuse(self.host, &file.path, &why);
+                return Ok(());
+            }
+        };
+        if is_same(&target, file) {
+            total.present += 1;
+            return Ok(());
+        }
+        let failed = |error: io::Error| {
+            Failure::failed(format!("failed to write {}: {error}", target.display()))
+                .hint("free disk space and run the command again; it continues where it stopped")
+        };
+        let part = part(&target, file);
+        let mut copy = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&part)
+            .map_err(failed)?;
+        let mut at = copy.metadata().map_err(failed)?.len();
+        if at > file.bytes {
+            copy.set_len(0).map_err(failed)?;
+            at = 0;
+        }
+        while at < file.bytes {
+            let piece = self.piece(file, at).await?;
+            if piece.is_empty() {
+                total.refuse(self.host, &file.path, "the file was truncated during the copy");
+                return Ok(());
+            }
+            copy.write_all(&piece).map_err(failed)?;
+            at += piece.len() as u64;
+            total.bytes += piece.len() as u64;
+        }
+        finish(&copy, &part, &target, file).map_err(failed)?;
+        total.files += 1;
+        Ok(())
+    }
+
+    async fn piece(&self, file: &FileEntry, at: u64) -> Result<Vec<u8>, Failure> {
+        let most = (file.bytes - at).min(PIECE);
+        let (offset, length) = (at.to_string(), most.to_string());
+        let args = [
+            "read",
+            "--run",
+            self.run,
+            "--workdir",
+            &self.host.workdir,
+            "--path",
+            &file.path,
+            "--offset",
+            &offset,
+            "--bytes",
+            &length,
+        ];
+        let piece: FilePiece = ask(self.host, &args, self.host_keys).await?;
+        let data = base64::engine::general_purpose::STANDARD.decode(piece.data).unwrap_or_default();
+        if data.len() as u64 > most {
+            return Err(Failure::host(format!(
+                "host {} sent more of {:?} than requested",
+                self.host.name, file.path
+            ))
+            .hint("the agent may be from another build"));
+        }
+        Ok(data)
+    }
+}
+
+/// Returns the target path of a file and creates its directory (FETCH-1).
+fn target(into: &Path, path: &str) -> Result<PathBuf, String> {
+    let parts: Vec<Component<'_>> = Path::new(path).components().collect();
+    let plain = parts.iter().all(|part| matches!(part, Component::Normal(_)));
+    if !plain
+        || parts.is_empty()
+        || path.len() > PATH_BYTES
+        || path.chars().any(rankdeck_types::words::controls_terminal)
+    {
+        return Err("invalid file name".to_owned());
+    }
+    std::fs::create_dir_all(into).map_err(|error| error.to_string())?;
+    let mut folder = into.to_owned();
+    for part in &parts[..parts.len() - 1] {
+        folder.push(part);
+        match std::fs::create_dir(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.to_string()),
+            _ => {}
+        }
+        if !std::fs::symlink_metadata(&folder).is_ok_and(|data| data.is_dir()) {
+            return Err(format!("{} exists and is not a directory", folder.display()));
+        }
+    }
+    let target = folder.join(parts[parts.len() - 1]);
+    match std::fs::symlink_metadata(&target) {
+        Ok(data) if !data.is_file() => Err(format!("{} exists and is not a file", target.display())),
+        _ => Ok(target),
+    }
+}
+
+/// Returns the path in which pieces of this version of the file are collected (FETCH-2).
+fn part(target: &Path, file: &FileEntry) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    target.with_file_name(format!(".{name}.{}-{:.0}.part", file.bytes, file.modified * 1000.0))
+}
+
+fn modified(file: &FileEntry) -> SystemTime {
+    let seconds = if file.modified.is_finite() { file.modified.clamp(0.0, 1e11) } else { 0.0 };
+    SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds)
+}
+
+fn is_same(target: &Path, file: &FileEntry) -> bool {
+    std::fs::symlink_metadata(target).is_ok_and(|data| {
+        let apart =
+            |a: SystemTime, b: SystemTime| a.duration_since(b).unwrap_or_else(|error| error.duration());
+        data.is_file()
+            && data.len() == file.bytes
+            && data.modified().is_ok_and(|time| apart(time, modified(file)) < Duration::from_millis(10))
+    })
+}
+
+fn finish(copy: &File, part: &Path, target: &Path, file: &FileEntry) -> io::Result<()> {
+    copy.set_modified(modified(file))?;
+    std::fs::rename(part, target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fetch_1_hostile_name_stays_inside_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let into = folder.path().join("into");
+        std::fs::create_dir(&into).unwrap();
+        std::os::unix::fs::symlink(folder.path(), into.join("out")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", into.join("passwd")).unwrap();
+        std::fs::write(into.join("file"), "").unwrap();
+        let long = "x/".repeat(1000);
+        for name in
+            ["", "..", "../x", "a/../../x", "/etc/x", "./x\n", "out/x", "passwd", "file/x", long.as_str()]
+        {
+            assert!(target(&into, name).is_err(), "{name:?}");
+        }
+        assert_eq!(target(&into, "a/b/c"), Ok(into.join("a/b/c")));
+        assert_eq!(target(&into, "file"), Ok(into.join("file")));
+        let mut outside: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+        outside.sort();
+        assert_eq!(outside, ["into"]);
+    }
+
+    #[test]
+    fn fetch_2_pieces_of_another_version_are_separate() {
+        let file = |bytes, modified| FileEntry { path: "a/b".into(), bytes, modified };
+        let target = Path::new("x/b");
+        assert_eq!(part(target, &file(5, 1.5)), Path::new("x/.b.5-1500.part"));
+        assert_ne!(part(target, &file(5, 1.5)), part(target, &file(5, 1.6)));
+        let folder = tempfile::tempdir().unwrap();
+        let (here, kept) = (folder.path().join("b"), folder.path().join(".part"));
+        std::fs::write(&kept, "12345").unwrap();
+        let copy = File::options().write(true).open(&kept).unwrap();
+        finish(&copy, &kept, &here, &file(5, 1_767_268_800.25)).unwrap();
+        assert!(is_same(&here, &file(5, 1_767_268_800.25)));
+        assert!(!is_same(&here, &file(5, 1_767_268_801.25)) && !is_same(&here, &file(6, 1_767_268_800.25)));
+        assert!(!is_same(&here, &file(5, f64::NAN)));
+    }
+
+    #[test]
+    fn code_copies_are_fetched_only_by_name() {
+        for path in ["checkpoints/best.ckpt", "node0/gen0/rank0.log", "tensorboard/events.out.tfevents.1"] {
+            assert!(is_selected(path, None), "{path}");
+        }
+        assert!(!is_selected("node0/code-12ab/train.py", None));
+        assert!(is_selected("node0/code-12ab/train.py", Some("*.py")) && !is_selected("x.log", Some("*.py")));
+    }
+}

@@ -1,0 +1,25 @@
+//! Shared by several commands. Imports run one way: commands use support, support uses arguments.
+
+pub(crate) mod console;
+pub(crate) mod copy;
+pub(crate) mod failure;
+pub(crate) mod git;
+pub(crate) mod guess;
+pub(crate) mod interrupt;
+pub(crate) mod output_mode;
+pub(crate) mod policy;
+pub(crate) mod preflight;
+pub(crate) mod print;
+pub(crate) mod prompt;
+pub(crate) mod provenance;
+pub(crate) mod provision;
+pub(crate) mod recorded_runs;
+pub(crate) mod relaunch;
+pub(crate) mod resume_from;
+pub(crate) mod run_id;
+pub(crate) mod run_index;
+pub(crate) mod seed;
+pub(crate) mod sources;
+pub(crate) mod sweep;
+
+pub(crate) use failure::{Failure, code};

@@ -1,0 +1,136 @@
+//! Checkpoints and policies on this machine, for `eval`, `play` and `export`.
+//!
+//! The file is copied from the host that has it, as `fetch` does. If the hosts of a run do not answer, an
+//! earlier copy is used.
+
+use crate::app::stderr;
+use crate::cli::args::values::{CheckpointSource, parse_checkpoint};
+use crate::cli::args::{FetchArgs, HostKeyArgs, WorkerArgs};
+use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_index::{own_binary, trainer_binary};
+use crate::cli::support::{Failure, copy, provenance};
+use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_types::experiment::Env;
+use rankdeck_types::ids::RunId;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Returns the trainer command that runs a checkpoint.
+pub(crate) fn trainer(checkpoint: &PolicyFile, worker: &WorkerArgs) -> Result<Command, Failure> {
+    let trainer = trainer_binary(&own_binary()?).ok_or_else(|| {
+        Failure::usage(
+            "rankdeck-trainer, which runs checkpoints, is not installed next to rankdeck".to_owned(),
+        )
+        .hint("install it, or export the policy with `rankdeck export` and run it in Python")
+    })?;
+    let mut command = Command::new(trainer);
+    let here = rankdeck_agent::libtorch(Path::new(".")).map_err(Failure::from)?;
+    if let Some(libtorch) = here.and_then(|folder| std::path::absolute(folder).ok()) {
+        let before = std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
+        let paths =
+            std::iter::once(libtorch.join("lib")).chain(before.iter().flat_map(std::env::split_paths));
+        if let Ok(paths) = std::env::join_paths(paths) {
+            command.env("LD_LIBRARY_PATH", paths);
+        }
+    }
+    command.arg("--evaluate").arg(&checkpoint.path);
+    let own = checkpoint.run.as_ref().and_then(own_env);
+    // The interpreter of the hosts may not exist on this machine.
+    let is_here = |python: &String| !python.contains('/') || Path::new(python).is_file();
+    let python = own.as_ref().map(|env| &env.python).filter(|python| is_here(python));
+    if let Some(python) = worker.python.as_ref().or(python) {
+        command.arg("--python").arg(python);
+    }
+    let own = own.as_ref().and_then(|env| Some(env.id.split_once(':')?.0));
+    for module in worker.env_module.iter().map(String::as_str).chain(own) {
+        command.arg(format!("--env-module={module}"));
+    }
+    Ok(command)
+}
+
+/// Returns the environment of the local experiment file that `run` was launched from: written by the user,
+/// unlike that of a checkpoint.
+fn own_env(run: &RunId) -> Option<Env> {
+    let again = provenance::relaunch_spec(run)?;
+    let source = ExperimentSource::File(again.experiment);
+    rankdeck_config::load_experiment(&source, &again.set).ok()?.env
+}
+
+/// A checkpoint or a policy on this machine.
+pub(crate) struct PolicyFile {
+    pub(crate) path: PathBuf,
+    /// The run that it was named by.
+    run: Option<RunId>,
+}
+
+impl PolicyFile {
+    /// `RUNS/RUN/hosts/HOST/checkpoints/NAME`.
+    fn fetched(path: PathBuf) -> PolicyFile {
+        let run = path.ancestors().nth(4).and_then(Path::file_name);
+        PolicyFile { run: run.map(|run| RunId(run.to_string_lossy().into_owned())), path }
+    }
+}
+
+/// Returns the file on this machine: the given path, or the file of the run, fetched.
+pub(crate) async fn here(
+    hosts_from: &HostsSource,
+    policy: &str,
+    ending: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<PolicyFile, Failure> {
+    let wrong = |error: String| Failure::usage(format!("{policy:?}: {error}"));
+    let (run, name) = match parse_checkpoint(policy).map_err(|error| {
+        wrong(error).hint("use a run (`ppo-2026:best`) or a path (`./checkpoints/best.ckpt`)")
+    })? {
+        CheckpointSource::Path(path) => {
+            let path = PathBuf::from(path).with_extension(ending);
+            return match path.is_file() {
+                true => Ok(PolicyFile { path, run: None }),
+                false => Err(wrong(format!("file not found: {}", path.display()))
+                    .hint("paths are on this machine; use RUN:best for a checkpoint of a run")),
+            };
+        }
+        CheckpointSource::Run { run, checkpoint } => (run, checkpoint),
+    };
+    let file = format!("checkpoints/{name}.{ending}");
+    let request = FetchArgs {
+        run: run.clone(),
+        pattern: Some(file.clone()),
+        into: None,
+        max_size_gb: 64,
+        host_keys: host_keys.clone(),
+    };
+    let run = match copy::copy(hosts_from, &request).await {
+        Ok(copied) => copied.run,
+        Err(failure) => match fetched(&run, &file).as_slice() {
+            [only] => {
+                stderr::line(&format!("warning: {}; using the copy fetched earlier", failure.cause.error));
+                return Ok(PolicyFile::fetched(only.clone()));
+            }
+            _ => return Err(failure),
+        },
+    };
+    newest(fetched(&run, &file)).map(PolicyFile::fetched).ok_or_else(|| {
+        Failure::usage(format!("run {run} has no {file}"))
+            .hint(format!("copy its checkpoints with `rankdeck fetch {run} 'checkpoints/'`"))
+    })
+}
+
+/// Returns the local copies of a run's file; `run` may be a prefix.
+fn fetched(run: &str, file: &str) -> Vec<PathBuf> {
+    let folders = |path: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let is_meant =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(run));
+    let runs: Vec<PathBuf> = folders(Path::new(RUNS)).into_iter().filter(is_meant).collect();
+    let exact: Vec<PathBuf> = runs.iter().filter(|path| path.ends_with(run)).cloned().collect();
+    let runs = if exact.is_empty() { runs } else { exact };
+    let hosts = runs.iter().flat_map(|run| folders(&run.join("hosts")));
+    hosts.map(|host| host.join(file)).filter(|path| path.is_file()).collect()
+}
+
+/// Returns the newest copy: an earlier rank 0 may have left one on another host.
+fn newest(files: Vec<PathBuf>) -> Option<PathBuf> {
+    files.into_iter().max_by_key(|path| path.metadata().and_then(|data| data.modified()).ok())
+}

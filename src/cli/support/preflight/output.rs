@@ -1,0 +1,310 @@
+//! Prints a preflight for people and for programs.
+
+use super::{CHECKS, CheckResult, CheckStatus, PreflightReport};
+use crate::app::stderr;
+use crate::cli::support::{Failure, print};
+use rankdeck_config::locate::Locator;
+use rankdeck_proto::clock::wall_time;
+use rankdeck_types::experiment::Network;
+use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::{Plan, PlannedBackend};
+use rankdeck_types::words::{clean, plural};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+
+/// Up to this many hosts get a column each; more get a row each.
+const FEW: usize = 5;
+/// Longest cell of the table.
+const WIDEST: usize = 26;
+
+/// Prints the table, the problems and the plan.
+pub(crate) fn print(report: &PreflightReport, locator: &Locator) {
+    // A pipe gets the full text.
+    let widest = if std::io::stdout().is_terminal() { WIDEST } else { usize::MAX };
+    let many = report.hosts.len() > FEW;
+    print::stdout(&print::table(&if many { by_host(report, widest) } else { by_check(report, widest) }));
+    if let Some((name, cell)) = &report.last {
+        print::stdout(&format!("{name}  {}", shown(cell, widest)));
+    }
+    print_problems(report, locator);
+    if report.count(CheckStatus::Failed) == 0
+        && let Some(Ok(plan)) = &report.plan
+    {
+        print_plan(plan);
+        pythons(report).iter().for_each(|line| {
+            print::stdout(line);
+        });
+    }
+}
+
+/// Describes the interpreter of the ranks on each host.
+fn pythons(report: &PreflightReport) -> Vec<String> {
+    let mut grouped: Vec<(String, Vec<&str>)> = Vec::new();
+    for (host, answer) in report.hosts.iter().zip(&report.answers) {
+        let program = answer.as_ref().ok().and_then(|answer| answer.findings.program.as_ref());
+        let Some(python) = program.and_then(|program| program.python.as_ref()) else { continue };
+        let text = format!("{} (prefix {})", clean(&python.executable), clean(&python.prefix));
+        match grouped.iter_mut().find(|(same, _)| *same == text) {
+            Some((_, hosts)) => hosts.push(host),
+            None => grouped.push((text, vec![host])),
+        }
+    }
+    grouped.into_iter().map(|(text, hosts)| format!("  python  {text} on {}", hosts.join(" "))).collect()
+}
+
+fn by_check(report: &PreflightReport, widest: usize) -> Vec<Vec<String>> {
+    let header =
+        std::iter::once("CHECK".to_owned()).chain(report.hosts.iter().map(|host| clean(host))).collect();
+    let rows = CHECKS.iter().enumerate().map(|(i, name)| {
+        let cells = report.columns.iter().map(|column| shown(&column[i], widest));
+        std::iter::once((*name).to_owned()).chain(cells).collect()
+    });
+    std::iter::once(header).chain(rows).collect()
+}
+
+fn by_host(report: &PreflightReport, widest: usize) -> Vec<Vec<String>> {
+    let header = std::iter::once("HOST").chain(CHECKS).map(str::to_owned).collect();
+    let mark = |cell: &CheckResult| match cell.status {
+        CheckStatus::Passed => "ok".to_owned(),
+        _ => shown(cell, widest),
+    };
+    let rows = report
+        .hosts
+        .iter()
+        .zip(&report.columns)
+        .map(|(host, column)| std::iter::once(clean(host)).chain(column.iter().map(mark)).collect());
+    std::iter::once(header).chain(rows).collect()
+}
+
+fn shown(cell: &CheckResult, widest: usize) -> String {
+    match cell.status {
+        CheckStatus::Passed => short(&clean(&cell.text), widest),
+        CheckStatus::Warning => "WARNING".to_owned(),
+        CheckStatus::Failed => "FAILED".to_owned(),
+        CheckStatus::Skipped => "-".to_owned(),
+    }
+}
+
+/// Cuts a text to a width; of a path at its end, the end stays.
+fn short(text: &str, widest: usize) -> String {
+    if text.chars().count() <= widest {
+        return text.to_owned();
+    }
+    let (head, path) = match text.rsplit_once(' ') {
+        Some((head, path)) if path.starts_with('/') && head.chars().count() + 8 <= widest => (head, path),
+        _ => {
+            let cut: String = text.chars().take(widest).collect();
+            return format!("{cut}…");
+        }
+    };
+    let room = widest - head.chars().count() - 2;
+    let skip = path.chars().count() - room;
+    format!("{head} …{}", path.chars().skip(skip).collect::<String>())
+}
+
+/// Prints failures and warnings to stderr; equal ones of several hosts once.
+pub(crate) fn print_problems(report: &PreflightReport, locator: &Locator) {
+    for (status, text, hint) in problems(report, locator) {
+        let word = if status == CheckStatus::Failed { "error" } else { "warning" };
+        stderr::line(&format!("{word}: {text}"));
+        if !hint.is_empty() {
+            stderr::line(&format!("hint: {hint}"));
+        }
+    }
+}
+
+/// Returns the warnings, one line each, for users of the screen.
+pub(crate) fn warnings(report: &PreflightReport, locator: &Locator) -> Vec<String> {
+    problems(report, locator)
+        .into_iter()
+        .filter(|(status, ..)| *status == CheckStatus::Warning)
+        .map(|(_, text, hint)| if hint.is_empty() { text } else { format!("{text}; hint: {hint}") })
+        .collect()
+}
+
+/// Returns status, sentence with the hosts, and hint of every problem; failures first.
+fn problems(report: &PreflightReport, locator: &Locator) -> Vec<(CheckStatus, String, String)> {
+    let mut grouped: Vec<(CheckStatus, String, Vec<String>, String)> = Vec::new();
+    let cells = report.columns.iter().zip(&report.hosts).flat_map(|(column, host)| {
+        CHECKS.iter().zip(column).map(move |(name, cell)| (*name, host.as_str(), cell))
+    });
+    let last = report.last.iter().map(|(name, cell)| (*name, "", cell));
+    for (name, host, cell) in cells.chain(last).filter(|(_, _, cell)| cell.status > CheckStatus::Passed) {
+        let text = format!("{name}: {}", cell.text);
+        let hint = match (cell.key.as_str(), cell.hint.as_str()) {
+            (_, "") => String::new(),
+            ("", hint) => hint.to_owned(),
+            (key, hint) => format!("{}: {hint}", locator.place(key)),
+        };
+        let same = |(status, other, _, other_hint): &&mut (CheckStatus, String, Vec<String>, String)| {
+            (*status, other.as_str(), other_hint.as_str()) == (cell.status, text.as_str(), hint.as_str())
+        };
+        match grouped.iter_mut().find(same) {
+            Some((_, _, hosts, _)) => hosts.push(host.to_owned()),
+            None => grouped.push((cell.status, text, vec![host.to_owned()], hint)),
+        }
+    }
+    grouped.sort_by_key(|(status, ..)| std::cmp::Reverse(*status));
+    grouped
+        .into_iter()
+        .map(|(status, text, hosts, hint)| {
+            let place = match hosts.as_slice() {
+                [host] if host.is_empty() => String::new(),
+                [host] => format!("host {host}: "),
+                [first, .., last] if hosts.len() > 4 => {
+                    format!("{} hosts ({first} ... {last}): ", hosts.len())
+                }
+                _ => format!("hosts {}: ", hosts.join(" ")),
+            };
+            (status, format!("{place}{text}"), hint)
+        })
+        .collect()
+}
+
+/// Prints the JSON line of a command that failed before it queried the hosts: `check_finished` or
+/// `run_finished`, with every mistake.
+pub(crate) fn print_failed_plan(kind: &str, failure: &Failure) {
+    let first = failure.faults.first().map_or(failure.cause.error.as_str(), |fault| fault.error.as_str());
+    let common = json!({
+        "kind": kind,
+        "run": "",
+        "generation": 0,
+        "time": wall_time(),
+        "exit_code": failure.code,
+        "errors": failure.faults,
+    });
+    let more = match kind {
+        "check_finished" => json!({
+            "hosts": 0, "failed": 0, "warnings": 0, "world_size": null, "error": first, "duration_s": 0.0,
+        }),
+        _ => json!({
+            "outcome": "failed", "reason": first, "proved": true, "survivors": [], "unverified": [], "stop_ms": 0,
+            "gpus_free": [],
+        }),
+    };
+    let mut line = common;
+    if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+        line.extend(more);
+    }
+    print::json(&line);
+}
+
+/// Prints the JSON lines of a run that failed its preflight: the failed checks and the end that every run
+/// has.
+pub(crate) fn print_failed_run(report: &PreflightReport, locator: &Locator, run: &RunId, failure: &Failure) {
+    let time = wall_time();
+    for line in as_json(report, locator, &run.0, time) {
+        if line["result"] == "failed" || line["kind"] == "check_finished" {
+            print::json(&line);
+        }
+    }
+    print::json(&json!({
+        "kind": "run_finished",
+        "run": run,
+        "generation": 0,
+        "time": time,
+        "outcome": "failed",
+        "exit_code": failure.code,
+        "reason": failure.cause.error,
+        "proved": true,
+        "survivors": [],
+        "stop_ms": 0,
+        "gpus_free": [],
+    }));
+}
+
+/// Returns one object per check and host, then one for the whole.
+pub(crate) fn as_json(report: &PreflightReport, locator: &Locator, run: &str, time: f64) -> Vec<Value> {
+    let line = |name: &str, host: Option<(usize, &String)>, cell: &CheckResult| {
+        json!({
+            "kind": "check",
+            "run": run,
+            "generation": 0,
+            "time": time,
+            "host": host.map(|(_, name)| name),
+            "node_rank": host.map(|(node, _)| node),
+            "check": name,
+            "result": match cell.status {
+                CheckStatus::Skipped => "skipped",
+                CheckStatus::Passed => "passed",
+                CheckStatus::Warning => "warning",
+                CheckStatus::Failed => "failed",
+            },
+            "text": cell.text,
+            "hint": cell.hint,
+            "place": if cell.key.is_empty() { Value::Null } else { Value::from(locator.place(&cell.key)) },
+        })
+    };
+    let mut lines = Vec::new();
+    for ((node, host), column) in report.hosts.iter().enumerate().zip(&report.columns) {
+        lines.extend(CHECKS.iter().zip(column).map(|(name, cell)| line(name, Some((node, host)), cell)));
+    }
+    lines.extend(report.last.iter().map(|(name, cell)| line(name, None, cell)));
+    let plan = report.plan.as_ref().and_then(|plan| plan.as_ref().ok());
+    lines.push(json!({
+        "kind": "check_finished",
+        "run": run,
+        "generation": 0,
+        "time": time,
+        "hosts": report.hosts.len(),
+        "failed": report.count(CheckStatus::Failed),
+        "warnings": report.count(CheckStatus::Warning),
+        "world_size": plan.map(Plan::world_size),
+        "error": report.plan.as_ref().and_then(|plan| plan.as_ref().err()).map(|error| &error.cause.error),
+        "duration_s": report.took.as_secs_f64(),
+        "exit_code": report.code(),
+    }));
+    lines
+}
+
+/// Layer widths up to which a CPU step takes less time than the kernel launches of a GPU.
+const SMALL: u32 = 128;
+
+fn print_plan(plan: &Plan) {
+    print::stdout("");
+    plan_lines(plan).iter().for_each(|line| {
+        print::stdout(line);
+    });
+}
+
+/// Describes the plan: the group, the ranks of each host, and the share of global sizes per rank.
+pub(crate) fn plan_lines(plan: &Plan) -> Vec<String> {
+    let (size, hosts) = (plan.world_size(), plan.members().count());
+    let mut lines = vec![format!("plan: world_size {size}, {}, {}", plural(hosts, "host"), plan.backend())];
+    for planned in plan.members() {
+        let ranks: Vec<String> = plan
+            .ranks_of(planned.node_rank)
+            .map(|rank| {
+                rank.gpu.map_or_else(|| rank.rank.to_string(), |gpu| format!("{}=gpu{gpu}", rank.rank))
+            })
+            .collect();
+        let (node, name) = (planned.node_rank, &planned.host.name);
+        lines.push(format!("  node_rank {node}  {name}  ranks {}", ranks.join(" ")));
+    }
+    for size in &plan.sizes {
+        lines.push(format!("  {}  {} per rank, {} global", size.name, size.local, size.global));
+    }
+    let policy = &plan.experiment.policy;
+    let is_small = policy.network == Network::Mlp && policy.hidden.iter().all(|width| *width <= SMALL);
+    if plan.is_builtin() && plan.backend() == PlannedBackend::Nccl && is_small {
+        lines.push(
+            "  note: for a network this small, CPUs may be faster than GPU kernel launches: remove `gpus`, set `nproc` and compare"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_cell_keeps_the_end_of_its_path() {
+        let at = |text: &str| short(text, WIDEST);
+        assert_eq!(at("3.11.7 /usr"), "3.11.7 /usr");
+        assert_eq!(at("3.11.7 /home/username/environments/rl"), "3.11.7 …me/environments/rl");
+        assert_eq!(at("0123456789012345678901234567890").chars().count(), WIDEST + 1);
+        assert_eq!(short("3.11.7 /home/username/environments/rl", usize::MAX).chars().count(), 37);
+    }
+}

@@ -1,0 +1,187 @@
+//! The origin of a run: command line, commit, local changes and versions. Stored with the console's
+//! recording.
+
+use crate::app::record;
+use crate::cli::support::git::{self, Checkout, CodeState};
+use crate::cli::support::preflight::PreflightReport;
+use crate::cli::support::relaunch::RelaunchSpec;
+use crate::cli::support::run_id::RUNS;
+use rankdeck_types::code::Code;
+use rankdeck_types::hidden;
+use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::PlanDraft;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// File name, next to `experiment.toml`.
+pub(crate) const FILE: &str = "origin.json";
+/// Local changes.
+const CHANGES: &str = "changes.diff";
+
+/// The origin of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Provenance {
+    /// As typed, without secrets.
+    command_line: Vec<String>,
+    /// The working directory of the console.
+    folder: PathBuf,
+    /// Version of rankdeck.
+    rankdeck: &'static str,
+    /// How to launch the same run again; `None` without an experiment file.
+    launch: Option<RelaunchSpec>,
+    /// The checkout of the code, or of the working directory.
+    git: Option<Checkout>,
+    /// The pack that the ranks run in.
+    code: Option<String>,
+    /// Versions on each host.
+    hosts: BTreeMap<String, Versions>,
+    #[serde(skip)]
+    changes: String,
+}
+
+/// Versions on one host: of the ranks' interpreter or the trainer's Python worker, and of the libraries
+/// below.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Versions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    python: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cuda: Option<String>,
+    /// Python packages.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    packages: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    libtorch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver: Option<String>,
+    kernel: String,
+}
+
+/// Returns how a run that was launched from this directory can be launched again.
+pub(crate) fn relaunch_spec(run: &RunId) -> Option<RelaunchSpec> {
+    #[derive(Deserialize)]
+    struct OriginFile {
+        launch: Option<RelaunchSpec>,
+    }
+    let consoles = std::fs::read_dir(Path::new(RUNS).join(&run.0)).ok()?;
+    let mut folders: Vec<PathBuf> = consoles.flatten().map(|entry| entry.path()).collect();
+    folders.sort();
+    let kept = |folder: &PathBuf| {
+        let text = std::fs::read_to_string(folder.join(FILE)).ok()?;
+        Some(serde_json::from_str::<OriginFile>(&text).ok()?.launch?.restored(folder))
+    };
+    folders.iter().rev().find_map(kept).filter(|again| again.experiment.is_file())
+}
+
+impl Versions {
+    /// One line; torch is listed once.
+    fn line(&self) -> String {
+        let named = [
+            ("python", &self.python),
+            ("torch", &self.torch),
+            ("cuda", &self.cuda),
+            ("libtorch", &self.libtorch),
+            ("driver", &self.driver),
+        ];
+        let named = named.into_iter().filter_map(|(name, version)| Some((name, version.as_ref()?)));
+        let packages = self.packages.iter().filter(|(name, _)| *name != "torch");
+        let kernel = Some(("kernel", &self.kernel)).filter(|(_, kernel)| !kernel.is_empty());
+        let all = named.chain(packages.map(|(name, version)| (name.as_str(), version))).chain(kernel);
+        all.map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Returns the origin as rows of a report, name and text; empty if no console of `run` launched it.
+pub(crate) fn rows(run: &Path) -> Vec<(String, String)> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct OriginFile {
+        command_line: Vec<String>,
+        folder: PathBuf,
+        rankdeck: String,
+        git: Option<Checkout>,
+        code: Option<String>,
+        hosts: BTreeMap<String, Versions>,
+    }
+    let consoles = std::fs::read_dir(run).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = consoles.map(|entry| entry.path().join(FILE)).collect();
+    files.sort();
+    let kept = |file: &PathBuf| serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok();
+    let Some(kept): Option<OriginFile> = files.iter().find_map(kept) else { return Vec::new() };
+    let mut rows = vec![
+        ("command".to_owned(), hidden::words(kept.command_line.iter().map(String::as_str)).join(" ")),
+        ("folder".to_owned(), kept.folder.display().to_string()),
+        ("git".to_owned(), kept.git.as_ref().map_or_else(|| "no checkout".to_owned(), Checkout::shown)),
+        ("rankdeck".to_owned(), kept.rankdeck),
+    ];
+    rows.extend(kept.code.map(|code| ("code".to_owned(), code)));
+    let mut alike: Vec<(Vec<String>, Versions)> = Vec::new();
+    for (host, versions) in kept.hosts {
+        match alike.iter_mut().find(|(_, known)| *known == versions) {
+            Some((hosts, _)) => hosts.push(host),
+            None => alike.push((vec![host], versions)),
+        }
+    }
+    rows.extend(alike.into_iter().map(|(hosts, versions)| (hosts.join(", "), versions.line())));
+    rows
+}
+
+impl Provenance {
+    /// The origin of a run with this code.
+    pub(crate) fn new(
+        draft: &PlanDraft,
+        report: &PreflightReport,
+        code: CodeState,
+        launch: Option<RelaunchSpec>,
+    ) -> Provenance {
+        let versions = |(host, answer): (&String, &Result<crate::cli::support::preflight::HostAnswer, _>)| {
+            let found = &answer.as_ref().ok()?.findings;
+            let python = found.program.as_ref().and_then(|program| program.python.clone());
+            let mut worker = found.environment.clone().map(|worker| worker.versions).unwrap_or_default();
+            let its_python = worker.remove("python");
+            let versions = Versions {
+                python: python.as_ref().map(|python| python.version.clone()).or(its_python),
+                prefix: python.as_ref().map(|python| python.prefix.clone()),
+                torch: python.as_ref().and_then(|python| python.torch.clone()),
+                cuda: python.as_ref().and_then(|python| python.cuda.clone()),
+                packages: python.map(|python| python.packages).unwrap_or(worker),
+                libtorch: found.libtorch_version.clone(),
+                driver: found.driver.clone(),
+                kernel: found.kernel.clone(),
+            };
+            Some((host.clone(), versions))
+        };
+        let words: Vec<String> =
+            std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        Provenance {
+            command_line: hidden::words(words.iter().map(String::as_str)),
+            folder: std::env::current_dir().unwrap_or_default(),
+            launch: launch.map(RelaunchSpec::redacted),
+            rankdeck: env!("CARGO_PKG_VERSION"),
+            code: draft.experiment.launch.code.as_ref().map(Code::to_string),
+            hosts: report.hosts.iter().zip(&report.answers).filter_map(versions).collect(),
+            changes: code.changes,
+            git: code.checkout,
+        }
+    }
+
+    /// Writes the file into a console's directory.
+    pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
+        serde_json::to_writer_pretty(record::create(&folder.join(FILE))?, self)?;
+        if !self.changes.is_empty() {
+            let mut file = record::create(&folder.join(CHANGES))?;
+            file.write_all(self.changes.as_bytes())?;
+            if self.changes.len() as u64 >= git::DIFF {
+                writeln!(file, "\n... truncated after {} bytes", git::DIFF)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! How to launch a run again: its experiment file and overrides, stored with the recording for later
+//! consoles.
+
+use crate::app::overrides;
+use rankdeck_config::ExperimentSource;
+use rankdeck_tui::restart_draft::EditedFile;
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::hidden;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a run was launched from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RelaunchSpec {
+    /// The experiment file.
+    pub(crate) experiment: PathBuf,
+    /// Its `KEY=VALUE` overrides.
+    pub(crate) set: Vec<String>,
+    /// All resolved keys at launch, as TOML.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) read: Option<String>,
+}
+
+/// Returns how the experiment file of the current run has changed since its launch.
+pub(crate) fn edited() -> Option<EditedFile> {
+    offered().0.clone()?.edited()
+}
+
+/// What the current run was launched from, and whether the user requested another one.
+static OFFERED: Mutex<(Option<RelaunchSpec>, bool)> = Mutex::new((None, false));
+
+fn offered() -> MutexGuard<'static, (Option<RelaunchSpec>, bool)> {
+    OFFERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Offers a relaunch to the next screen.
+pub(crate) fn offer(again: Option<RelaunchSpec>) {
+    *offered() = (again, false);
+}
+
+/// Whether a relaunch is offered.
+pub(crate) fn is_offered() -> bool {
+    offered().0.is_some()
+}
+
+/// Stores whether the user requested a relaunch when the screen closed.
+pub(crate) fn set_requested(requested: bool) {
+    offered().1 = requested;
+}
+
+/// Whether a relaunch was requested.
+pub(crate) fn is_requested() -> bool {
+    let offered = offered();
+    offered.1 && offered.0.is_some()
+}
+
+/// Takes the requested relaunch, once.
+pub(crate) fn take() -> Option<RelaunchSpec> {
+    let mut offered = offered();
+    let requested = std::mem::take(&mut offered.1);
+    offered.0.take().filter(|_| requested)
+}
+
+fn key(set: &str) -> &str {
+    set.split('=').next().unwrap_or_default()
+}
+
+impl RelaunchSpec {
+    /// The spec of a launch; `None` without an experiment file.
+    pub(crate) fn new(experiment: Option<&Path>, set: &[String]) -> Option<RelaunchSpec> {
+        let experiment = std::path::absolute(experiment?).ok()?;
+        let again = RelaunchSpec { experiment, set: set.to_vec(), read: None };
+        let read = again.read().and_then(|read| toml::to_string(&read).ok());
+        Some(RelaunchSpec { read, ..again })
+    }
+
+    /// Reads the current file, without secrets.
+    fn read(&self) -> Option<Experiment> {
+        let source = ExperimentSource::File(self.experiment.clone());
+        let mut read = rankdeck_config::load_experiment(&source, &self.set).ok()?;
+        // Values of variables are not stored.
+        read.launch.env.clear();
+        Some(hidden::experiment(&read))
+    }
+
+    /// Hides secrets among the overrides; they are stored in the run's `experiment.toml` only.
+    pub(crate) fn redacted(self) -> RelaunchSpec {
+        let kept = |set: String| match hidden::word(&set) == set {
+            true => set,
+            false => format!("{}={}", key(&set), hidden::STARS),
+        };
+        RelaunchSpec { set: self.set.into_iter().map(kept).collect(), ..self }
+    }
+
+    /// Reverts [`RelaunchSpec::redacted`]; `folder` has the run's `experiment.toml`. A missing key is
+    /// dropped.
+    pub(crate) fn restored(self, folder: &Path) -> RelaunchSpec {
+        let text = std::fs::read_to_string(folder.join("experiment.toml")).unwrap_or_default();
+        let table = toml::from_str::<toml::Table>(&text).unwrap_or_default();
+        let found = |path: &str| {
+            let names: Vec<&str> = path.split('.').map(|name| name.trim_matches(['"', ' '])).collect();
+            let (last, above) = names.split_last()?;
+            above.iter().try_fold(&table, |table, name| table.get(*name)?.as_table())?.get(*last).cloned()
+        };
+        let restored = |set: String| match set.strip_suffix(&format!("={}", hidden::STARS)) {
+            Some(key) => found(key).map(|value| format!("{key}={value}")),
+            None => Some(set),
+        };
+        RelaunchSpec { set: self.set.into_iter().filter_map(restored).collect(), ..self }
+    }
+
+    /// Returns how the file differs from the launch, since a restart uses the run's own keys. `None` without
+    /// a difference.
+    pub(crate) fn edited(&self) -> Option<EditedFile> {
+        let was: Experiment = toml::from_str(self.read.as_deref()?).ok()?;
+        let differences = overrides::differences(&was, &self.read()?);
+        (!differences.is_empty()).then(|| EditedFile { file: self.path(), differences })
+    }
+
+    /// The path relative to the current directory.
+    pub(crate) fn path(&self) -> String {
+        let here = std::env::current_dir().unwrap_or_default();
+        self.experiment.strip_prefix(&here).unwrap_or(&self.experiment).display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hide_1_secret_overrides_are_in_one_file_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "[learn]\ngamma = 0.5\n[launch.env]\nAPI_TOKEN = \"hunter2\"\nA = \"1\"\n";
+        std::fs::write(folder.path().join("experiment.toml"), text).unwrap();
+        let set = ["learn.gamma=0.5", "launch.env.API_TOKEN=\"hunter2\"", "launch.env.GONE_KEY=\"hunter2\""];
+        let own = RelaunchSpec { set: set.map(str::to_owned).to_vec(), ..RelaunchSpec::default() };
+        let kept = own.redacted();
+        let json = serde_json::to_string(&kept).unwrap();
+        assert!(!json.contains("hunter2") && json.contains("API_TOKEN"), "{json}");
+        assert_eq!(kept.restored(folder.path()).set, set[..2]);
+    }
+}

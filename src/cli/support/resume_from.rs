@@ -1,0 +1,450 @@
+//! `rankdeck run --from` and `--continue`: finds the checkpoint of an earlier run that a new run starts from.
+//!
+//! Rank 0 reads it, so it must be on rank 0's host: of that host's own runs, or on a shared disk.
+
+use crate::app::stderr;
+use crate::cli::args::HostKeyArgs;
+use crate::cli::args::values::{CheckpointSource, LATEST};
+use crate::cli::support::Failure;
+use crate::cli::support::run_index::{RunIndex, decode, exec_on_all, list, query_runs_without};
+use rankdeck_config::HostsSource;
+use rankdeck_core::run_summary::RunSummary;
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::files::{CheckpointHeader, RunCheckpoints};
+use rankdeck_proto::run_entry::RunList;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::host::Host;
+use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::weights;
+
+/// Returns the path of the `--from` checkpoint on rank 0's host.
+pub(crate) async fn find(
+    source: &CheckpointSource,
+    draft: &PlanDraft,
+    hosts_from: &HostsSource,
+    host_keys: &HostKeyArgs,
+) -> Result<String, Failure> {
+    let (run, checkpoint) = match source {
+        CheckpointSource::Path(path) => return resolve_path(first_host(draft)?, path, host_keys).await,
+        CheckpointSource::Run { run, checkpoint } => (run, checkpoint),
+    };
+    let earlier = EarlierRuns::ask(run, draft, hosts_from, host_keys).await?;
+    let saved = earlier.named(run, checkpoint)?;
+    earlier.path(saved, host_keys).await
+}
+
+/// Returns the latest checkpoint of the newest run of this experiment that has one (`--continue`). A
+/// `requeued` Slurm job fails rather than lose progress.
+pub(crate) async fn find_newest(
+    draft: &PlanDraft,
+    requeued: bool,
+    hosts_from: &HostsSource,
+    host_keys: &HostKeyArgs,
+) -> Result<Option<String>, Failure> {
+    let name = &draft.experiment.run.name;
+    let earlier = EarlierRuns::ask(&format!("{name}-"), draft, hosts_from, host_keys).await?;
+    let is_own = |run: &str| run != draft.run.0 && run.strip_prefix(name.as_str()).is_some_and(is_time);
+    let newest = earlier.newest(is_own);
+    if let Some(run) = &newest.unsaved {
+        stderr::line(&format!("note: run {run} made progress, but reported no checkpoint"));
+    }
+    match (newest.saved, newest.unsaved) {
+        (Some(saved), _) => earlier.path(saved, host_keys).await.map(Some),
+        (None, Some(run)) if requeued => {
+            Err(Failure::failed(format!("the requeued job cannot resume: run {run} has no checkpoint"))
+                .hint("report checkpoints with `rankdeck.checkpoint(path)`, or resubmit without `--requeue`"))
+        }
+        (None, _) => {
+            stderr::line("starting from scratch: no earlier run with this name has a checkpoint");
+            Ok(None)
+        }
+    }
+}
+
+/// Whether Slurm has started this job before.
+pub(crate) fn is_requeued(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let count = variable("SLURM_RESTART_COUNT").and_then(|text| text.trim().parse::<u64>().ok());
+    variable("SLURM_JOB_ID").is_some() && count.is_some_and(|count| count > 0)
+}
+
+/// Returns an absolute path on rank 0's host, or fails: a run without the file would fail right after its
+/// start.
+pub(crate) async fn resolve_path(
+    first: &Host,
+    path: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<String, Failure> {
+    let args =
+        |host: &Host| ["checkpoint", "--workdir", &host.workdir, "--path", path].map(str::to_owned).to_vec();
+    let mut answers = exec_on_all(std::slice::from_ref(first), host_keys, args).await?;
+    let answer = answers.pop().unwrap_or_else(|| Ok("[]".to_owned()));
+    let mut found: Vec<String> = answer.and_then(|text| decode(first, &text))?;
+    found.pop().ok_or_else(|| {
+        Failure::usage(format!("{path} not found on host {}, where rank 0 runs", first.name)).hint(
+            "relative paths start at the host's `workdir`; use `RUN:latest`, `RUN:best` or `RUN:N` for checkpoints of a run",
+        )
+    })
+}
+
+/// Checks by its header that the built-in trainer can start from a checkpoint, before a run starts and fails.
+/// Checkpoints of a user program are not checked.
+pub(crate) async fn check_fits(
+    first: &Host,
+    path: &str,
+    experiment: &Experiment,
+    host_keys: &HostKeyArgs,
+) -> Result<(), Failure> {
+    if !experiment.launch.command.is_empty() {
+        return Ok(());
+    }
+    let header = header(first, path, host_keys).await?;
+    let refused = |HintedError { error, hint }| Err(Failure::usage(error).hint(hint));
+    match header {
+        Ok(header) => mismatch(path, &header, experiment).map_or(Ok(()), refused),
+        Err(wrong) => refused(wrong),
+    }
+}
+
+/// Reads the header of a checkpoint on a host.
+///
+/// Errors: the host does not answer. Inner error: the file is not a checkpoint of the built-in trainer, or of
+/// another version.
+pub(crate) async fn header(
+    first: &Host,
+    path: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<Result<CheckpointHeader, HintedError>, Failure> {
+    let args =
+        |host: &Host| ["header", "--workdir", &host.workdir, "--path", path].map(str::to_owned).to_vec();
+    let mut answers = exec_on_all(std::slice::from_ref(first), host_keys, args).await?;
+    let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no host was asked", "")))?;
+    Ok(decode(first, &answer))
+}
+
+/// Returns why a run cannot start from this checkpoint. Unknown keys of another version are ignored: the
+/// trainer compares them.
+pub(crate) fn mismatch(
+    path: &str,
+    header: &CheckpointHeader,
+    experiment: &Experiment,
+) -> Option<HintedError> {
+    let there = serde_json::from_value(header.about.experiment.clone()).ok()?;
+    weights::refusal(path, &weights::misfits(&there, experiment))
+}
+
+/// Returns a checkpoint of a run by file name, on the host of its rank 0.
+pub(crate) async fn checkpoint_of_run(
+    first: &Host,
+    run: &str,
+    checkpoint: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<String, Failure> {
+    let files = checkpoints(first, run, host_keys).await?;
+    let earlier = EarlierRuns { first: first.clone(), files, run_index: RunIndex::default() };
+    match earlier.place(run, checkpoint) {
+        Some(FoundCheckpoint { place: Place::File(path), .. }) => Ok(path),
+        _ => Err(lacks(earlier.files_of(run), run, checkpoint)),
+    }
+}
+
+/// The error for a missing checkpoint.
+fn lacks(found: Option<&RunCheckpoints>, run: &str, checkpoint: &str) -> Failure {
+    let files = found.map_or(&[][..], |found| &found.files);
+    let stems: Vec<&str> =
+        files.iter().filter_map(|entry| entry.path.strip_suffix(".ckpt")).take(8).collect();
+    let hint = match stems.is_empty() {
+        true => "rank 0 has saved no checkpoint".to_owned(),
+        false => format!("available: {}", stems.join(", ")).replace("iter-", ""),
+    };
+    Failure::usage(format!("run {run} has no checkpoint {}", checkpoint.trim_start_matches("iter-")))
+        .hint(hint)
+}
+
+/// Earlier runs: checkpoint files on the new rank 0's host, and what all hosts have recorded.
+struct EarlierRuns {
+    /// The new rank 0's host.
+    first: Host,
+    /// Its checkpoint files, newest run first.
+    files: Vec<RunCheckpoints>,
+    run_index: RunIndex,
+}
+
+/// A checkpoint of a run.
+#[derive(Debug, Clone, PartialEq)]
+struct FoundCheckpoint {
+    run: String,
+    place: Place,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Place {
+    /// A file of the built-in trainer on the new rank 0's host.
+    File(String),
+    /// A path that a program reported on a host.
+    Reported { host: String, path: String },
+}
+
+/// The newest run that has a checkpoint.
+#[derive(Debug, Default, PartialEq)]
+struct Newest {
+    saved: Option<FoundCheckpoint>,
+    /// A newer run that made progress and has no checkpoint.
+    unsaved: Option<String>,
+}
+
+impl EarlierRuns {
+    /// Queries the hosts of the draft for runs whose names start with `start`.
+    async fn ask(
+        start: &str,
+        draft: &PlanDraft,
+        hosts_from: &HostsSource,
+        host_keys: &HostKeyArgs,
+    ) -> Result<EarlierRuns, Failure> {
+        let first = first_host(draft)?.clone();
+        let excluded: Vec<String> = draft.excluded.iter().cloned().collect();
+        // One after the other: both may prompt for a passphrase.
+        let files = checkpoints(&first, start, host_keys).await?;
+        let run_index = query_runs_without(hosts_from, host_keys, &excluded).await?;
+        Ok(EarlierRuns { first, files, run_index })
+    }
+
+    /// Names of all runs, the newest first.
+    fn names(&self) -> Vec<String> {
+        let recorded = self.run_index.runs();
+        let recorded: Vec<&str> = recorded.iter().map(|found| found.run).collect();
+        let others = self.files.iter().map(|found| found.run.as_str());
+        let others = others.filter(|run| !recorded.contains(run));
+        recorded.iter().copied().chain(others).map(str::to_owned).collect()
+    }
+
+    fn files_of(&self, run: &str) -> Option<&RunCheckpoints> {
+        self.files.iter().find(|found| found.run == run)
+    }
+
+    /// Finds a checkpoint of a run: a file with that name, else the latest one that its program reported.
+    fn place(&self, run: &str, checkpoint: &str) -> Option<FoundCheckpoint> {
+        let saved = |place| Some(FoundCheckpoint { run: run.to_owned(), place });
+        let file = format!("{checkpoint}.ckpt");
+        if let Some(found) = self.files_of(run)
+            && found.files.iter().any(|entry| entry.path == file)
+        {
+            return saved(Place::File(path(found, &file)));
+        }
+        let runs = self.run_index.runs();
+        let found = runs.iter().find(|found| found.run == run && checkpoint == LATEST)?;
+        let reported = found.summary(wall_time()).checkpoint?;
+        let owner =
+            found.parts.iter().find(|(_, part)| part.digest.checkpoint.as_ref() == Some(&reported))?;
+        saved(Place::Reported { host: owner.1.host.clone(), path: reported.path })
+    }
+
+    /// Returns the checkpoint of the run with this name, or of the only run with that prefix that has one.
+    fn named(&self, run: &str, checkpoint: &str) -> Result<FoundCheckpoint, Failure> {
+        let mut names = self.names();
+        names.retain(|name| name.starts_with(run));
+        if names.iter().any(|name| name == run) {
+            names.retain(|name| name == run);
+        }
+        let mut saved: Vec<FoundCheckpoint> =
+            names.iter().filter_map(|name| self.place(name, checkpoint)).collect();
+        let is_file = |saved: &FoundCheckpoint| matches!(saved.place, Place::File(_));
+        if saved.iter().any(is_file) {
+            saved.retain(is_file);
+        }
+        match (saved.as_slice(), names.as_slice()) {
+            ([only], _) => Ok(only.clone()),
+            ([], []) => {
+                Err(self.run_index.pick(Some(run)).err().unwrap_or_else(|| lacks(None, run, checkpoint)))
+            }
+            ([], [only, ..]) => Err(match self.files_of(only).filter(|found| !found.files.is_empty()) {
+                Some(found) => lacks(Some(found), only, checkpoint),
+                None => Failure::usage(format!("run {only} has no checkpoint to start from"))
+                    .hint("for checkpoints of your own program, use `--from PATH`; the ranks read the path from RANKDECK_RESUME"),
+            }),
+            (several, _) => {
+                let names: Vec<&str> = several.iter().take(5).map(|saved| saved.run.as_str()).collect();
+                Err(Failure::usage(format!("`{run}` matches {} runs with a {checkpoint}.ckpt", several.len()))
+                    .hint(format!("choose one: {}", names.join(", "))))
+            }
+        }
+    }
+
+    /// Returns the latest checkpoint of the newest matching run that has one.
+    fn newest(&self, fits: impl Fn(&str) -> bool) -> Newest {
+        let runs = self.run_index.runs();
+        let mut newest = Newest::default();
+        for name in self.names().into_iter().filter(|name| fits(name)) {
+            newest.saved = self.place(&name, LATEST);
+            if newest.saved.is_some() {
+                break;
+            }
+            let found = runs.iter().find(|found| found.run == name);
+            let progressed = found.is_some_and(|found| has_progressed(&found.summary(wall_time())));
+            newest.unsaved = newest.unsaved.or(progressed.then_some(name));
+        }
+        newest
+    }
+
+    /// Returns the path on the new rank 0's host.
+    async fn path(&self, saved: FoundCheckpoint, host_keys: &HostKeyArgs) -> Result<String, Failure> {
+        let (host, path) = match saved.place {
+            Place::File(path) => return Ok(path),
+            Place::Reported { host, path } => (host, path),
+        };
+        let first = &self.first;
+        if host == first.name || self.shares_runs(&saved.run, &host, host_keys).await? {
+            return resolve_path(first, &path, host_keys).await;
+        }
+        Err(Failure::usage(format!(
+            "the checkpoints of run {} are on host {host}, but rank 0 of this run will be on {}",
+            saved.run, first.name
+        ))
+        .hint(format!("copy {path} to {} and pass it with `--from PATH`", first.name)))
+    }
+
+    /// Whether rank 0's host sees that host's files of the run: they share a disk.
+    async fn shares_runs(&self, run: &str, host: &str, host_keys: &HostKeyArgs) -> Result<bool, Failure> {
+        let mut lists = list(std::slice::from_ref(&self.first), host_keys).await?;
+        let entries = lists.pop().unwrap_or_else(|| Ok(RunList::default()))?;
+        Ok(entries.runs.iter().any(|entry| entry.run.0 == run && entry.host == host))
+    }
+}
+
+/// Whether progress would be lost without a checkpoint.
+fn has_progressed(summary: &RunSummary) -> bool {
+    summary.train_iter.is_some_and(|iterations| iterations > 0)
+        || summary.env_step.is_some_and(|steps| steps > 0)
+        || summary.evals > 0
+}
+
+/// Whether a text is the time suffix of a run name: `-20260101-120000`, `-20260101-120000-2`.
+fn is_time(text: &str) -> bool {
+    let mut parts = text.split('-').skip(1);
+    let digits = |part: Option<&str>, length: usize| {
+        part.is_some_and(|part| part.len() == length && part.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    text.starts_with('-')
+        && digits(parts.next(), 8)
+        && digits(parts.next(), 6)
+        && parts.next().is_none_or(|count| count.parse::<u32>().is_ok())
+        && parts.next().is_none()
+}
+
+fn path(run: &RunCheckpoints, file: &str) -> String {
+    format!("{}/checkpoints/{file}", run.run_dir)
+}
+
+/// Returns the host of rank 0.
+pub(crate) fn first_host(draft: &PlanDraft) -> Result<&Host, Failure> {
+    draft
+        .hosts
+        .iter()
+        .find(|host| !draft.excluded.contains(&host.name))
+        .ok_or_else(|| Failure::usage("no host left").hint("exclude fewer hosts with `--exclude`"))
+}
+
+async fn checkpoints(
+    host: &Host,
+    start: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<Vec<RunCheckpoints>, Failure> {
+    let args =
+        |host: &Host| ["checkpoints", "--workdir", &host.workdir, "--run", start].map(str::to_owned).to_vec();
+    let mut answers = exec_on_all(std::slice::from_ref(host), host_keys, args).await?;
+    let answer = answers.pop().unwrap_or_else(|| Ok("[]".to_owned()));
+    Ok(answer.and_then(|text| decode(host, &text))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::support::run_index::sample_entry;
+    use rankdeck_proto::files::FileEntry;
+    use rankdeck_proto::message::Counters;
+    use rankdeck_proto::run_entry::{NodeDigest, RunEntry, SavedCheckpoint};
+    use rankdeck_types::ids::RunId;
+
+    #[test]
+    fn run_name_suffix_is_a_time() {
+        assert!(is_time("-20260101-120000") && is_time("-20260101-120000-2"));
+        for other in ["", "-7-20260101-120000", "-20260101", "-20260101-120000-2-3", "-2026x101-120000"] {
+            assert!(!is_time(other), "{other}");
+        }
+    }
+
+    fn entry(run: &str, host: &str, started: f64, saved: Option<&str>, train_iter: u64) -> (usize, RunEntry) {
+        let checkpoint = saved.map(|path| SavedCheckpoint {
+            path: path.into(),
+            env_step: train_iter,
+            train_iter,
+            reason: "latest".into(),
+        });
+        let totals = Some(Counters { train_iter, ..Counters::default() });
+        let digest = NodeDigest { checkpoint, totals, ..NodeDigest::default() };
+        let entry = RunEntry { run: RunId(run.into()), host: host.into(), started, digest, ..sample_entry() };
+        (usize::from(host == "b"), entry)
+    }
+
+    fn earlier(entries: Vec<(usize, RunEntry)>, files: &[(&str, &str)]) -> EarlierRuns {
+        let host = |name: &str| Host { name: name.into(), ..Host::default() };
+        let files = files.iter().map(|(run, file)| RunCheckpoints {
+            run: run.to_string(),
+            run_dir: format!("/w/runs/{run}"),
+            files: vec![FileEntry { path: file.to_string(), ..FileEntry::default() }],
+        });
+        let run_index =
+            RunIndex { hosts: vec![host("a"), host("b")], entries, silent: Vec::new(), left_out: Vec::new() };
+        EarlierRuns { first: host("a"), files: files.collect(), run_index }
+    }
+
+    fn reported(run: &str, host: &str, path: &str) -> FoundCheckpoint {
+        FoundCheckpoint { run: run.into(), place: Place::Reported { host: host.into(), path: path.into() } }
+    }
+
+    #[test]
+    fn reported_checkpoint_is_found_by_name_and_as_newest() {
+        let runs = vec![
+            entry("ck-1", "a", 1.0, Some("/w/old.txt"), 5),
+            entry("ck-2", "a", 2.0, Some("/w/ck.txt"), 9),
+            entry("other", "a", 3.0, Some("/w/other.txt"), 9),
+        ];
+        let all = earlier(runs, &[("ppo-1", "latest.ckpt"), ("ppo-2", "best.ckpt")]);
+        let is_ck = |run: &str| run.starts_with("ck-");
+        assert_eq!(all.newest(is_ck).saved, Some(reported("ck-2", "a", "/w/ck.txt")));
+        assert_eq!(all.named("ck-2", LATEST), Ok(reported("ck-2", "a", "/w/ck.txt")));
+        assert_eq!(all.named("ck-", LATEST).unwrap_err().code, 2, "two fit");
+        assert!(all.named("ck-2", "best").is_err() && all.named("none", LATEST).is_err());
+        let file = Place::File("/w/runs/ppo-1/checkpoints/latest.ckpt".into());
+        for found in [all.named("ppo", LATEST).ok(), all.newest(|run| run == "ppo-1").saved] {
+            assert_eq!(found, Some(FoundCheckpoint { run: "ppo-1".into(), place: file.clone() }));
+        }
+    }
+
+    #[test]
+    fn run_with_progress_without_checkpoint_is_named() {
+        let runs = vec![
+            entry("ck-1", "a", 1.0, Some("/w/ck.txt"), 5),
+            entry("ck-2", "a", 2.0, None, 7),
+            entry("ck-3", "a", 3.0, None, 0),
+        ];
+        let all = earlier(runs, &[]);
+        let unsaved = Some("ck-2".to_string());
+        let saved = Some(reported("ck-1", "a", "/w/ck.txt"));
+        assert_eq!(all.newest(|_| true), Newest { saved, unsaved: unsaved.clone() });
+        assert_eq!(all.newest(|run| run != "ck-1"), Newest { saved: None, unsaved });
+        assert_eq!(all.newest(|run| run == "ck-3"), Newest::default());
+    }
+
+    #[test]
+    fn slurm_restart_count_means_requeued() {
+        let of = |job: Option<&str>, count: Option<&str>| {
+            is_requeued(|name| match name {
+                "SLURM_JOB_ID" => job.map(str::to_owned),
+                _ => count.map(str::to_owned),
+            })
+        };
+        assert!(of(Some("7"), Some("1")) && of(Some("7"), Some("12")));
+        assert!(!of(Some("7"), None) && !of(Some("7"), Some("0")) && !of(None, Some("1")));
+    }
+}

@@ -1,0 +1,456 @@
+//! Lists the runs of all hosts: queries the agents in parallel and joins their lists.
+
+use crate::app::stderr;
+use crate::cli::args::HostKeyArgs;
+use crate::cli::support::{Failure, prompt};
+use rankdeck_config::HostsSource;
+use rankdeck_core::run_summary::{self, RunSummary};
+use rankdeck_link::{AgentCommand, Links, Prompter};
+use rankdeck_proto::run_entry::{RunEntry, RunList, RunState};
+use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::WallTime;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most warnings about entries that hosts omitted.
+const MOST_WARNINGS: usize = 32;
+
+/// The runs of all hosts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RunIndex {
+    /// Hosts of the hosts file.
+    pub(crate) hosts: Vec<Host>,
+    /// Entry, and index of the host that reported it.
+    pub(crate) entries: Vec<(usize, RunEntry)>,
+    /// Hosts that did not answer.
+    pub(crate) silent: Vec<(usize, HintedError)>,
+    /// Entries that a host omitted, and why.
+    pub(crate) left_out: Vec<(usize, String)>,
+}
+
+/// The status of a run over all its hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RunStatus {
+    /// Every host reports that the run has ended.
+    Finished,
+    /// Processes are left without an agent.
+    Orphaned,
+    /// An agent is running.
+    Running,
+}
+
+impl RunStatus {
+    /// The state of one part.
+    pub(crate) fn of(state: RunState) -> RunStatus {
+        match state {
+            RunState::Finished => RunStatus::Finished,
+            RunState::Orphaned => RunStatus::Orphaned,
+            RunState::Running => RunStatus::Running,
+        }
+    }
+
+    /// The word for users.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            RunStatus::Finished => "finished",
+            RunStatus::Orphaned => "orphaned",
+            RunStatus::Running => "running",
+        }
+    }
+}
+
+/// One run over all hosts that reported it.
+#[derive(Debug, Clone)]
+pub(crate) struct FoundRun<'a> {
+    pub(crate) run: &'a str,
+    /// Worst state over its hosts.
+    pub(crate) state: RunStatus,
+    /// Entries in node-rank order, with the index of the host that reported them.
+    pub(crate) parts: Vec<(usize, &'a RunEntry)>,
+}
+
+impl FoundRun<'_> {
+    /// Names of all hosts of the run, in node-rank order.
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        run_summary::hosts(&self.entries())
+    }
+
+    /// Summarizes the run.
+    pub(crate) fn summary(&self, now: WallTime) -> RunSummary {
+        RunSummary::from_digests(&self.entries(), now)
+    }
+
+    fn entries(&self) -> Vec<&RunEntry> {
+        self.parts.iter().map(|(_, part)| *part).collect()
+    }
+}
+
+/// How long an excluded host is waited for.
+const EXCLUDED: Duration = Duration::from_secs(5);
+
+/// Loads hosts.toml.
+pub(crate) fn load_hosts(source: &HostsSource) -> Result<Vec<Host>, Failure> {
+    Ok(rankdeck_config::load_hosts(source)?)
+}
+
+/// The running binary, which is also the agent.
+pub(crate) fn own_binary() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| {
+        Failure::failed(format!("cannot find the rankdeck binary: {error}"))
+            .hint("start it by its full path, and do not move the file")
+    })
+}
+
+/// Returns the trainer binary next to it, if installed.
+pub(crate) fn trainer_binary(own: &Path) -> Option<PathBuf> {
+    rankdeck_proto::libtorch::trainer_of(own)
+}
+
+/// Runs an agent command on every host in parallel; replies are in host order.
+pub(crate) async fn exec_on_all(
+    hosts: &[Host],
+    host_keys: &HostKeyArgs,
+    args: impl Fn(&Host) -> Vec<String>,
+) -> Result<Vec<Result<String, HintedError>>, Failure> {
+    let prompter: Arc<dyn Prompter> = prompt::TerminalPrompter::new(host_keys);
+    let command = |_, host: &Host| AgentCommand { args: args(host), ..AgentCommand::default() };
+    let replies = Links::from_environment().call_all(hosts, &own_binary()?, &prompter, command).await;
+    Ok(replies.into_iter().map(|reply| reply.map(|reply| reply.text)).collect())
+}
+
+/// Decodes an agent's one-line reply.
+///
+/// Errors: the agent refused and gave a reason, or the reply is not valid.
+pub(crate) fn decode<T: serde::de::DeserializeOwned>(host: &Host, answer: &str) -> Result<T, HintedError> {
+    if let Ok(HintedError { error, hint }) = serde_json::from_str(answer.trim()) {
+        return Err(HintedError { error: format!("host {}: {error}", host.name), hint });
+    }
+    serde_json::from_str(answer.trim()).map_err(|error| HintedError {
+        error: format!("host {}: invalid reply from the agent: {error}", host.name),
+        hint: "the agent may be from another build: run `rm -r ~/.cache/rankdeck` on the host and try again"
+            .to_owned(),
+    })
+}
+
+/// Lists the runs of each host, in host order.
+pub(crate) async fn list(
+    hosts: &[Host],
+    host_keys: &HostKeyArgs,
+) -> Result<Vec<Result<RunList, HintedError>>, Failure> {
+    let args = |host: &Host| ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec();
+    let answers = exec_on_all(hosts, host_keys, args).await?;
+    Ok(hosts.iter().zip(answers).map(|(host, answer)| answer.and_then(|text| decode(host, &text))).collect())
+}
+
+/// Queries all hosts.
+pub(crate) async fn query_runs(
+    hosts_from: &HostsSource,
+    host_keys: &HostKeyArgs,
+) -> Result<RunIndex, Failure> {
+    query_runs_without(hosts_from, host_keys, &[]).await
+}
+
+/// Queries all hosts, and waits at most [`EXCLUDED`] for the excluded ones.
+pub(crate) async fn query_runs_without(
+    hosts_from: &HostsSource,
+    host_keys: &HostKeyArgs,
+    exclude: &[String],
+) -> Result<RunIndex, Failure> {
+    let hosts = load_hosts(hosts_from)?;
+    let is_out = |host: &Host| exclude.contains(&host.name);
+    let (out, asked): (Vec<Host>, Vec<Host>) = hosts.iter().cloned().partition(is_out);
+    let mut answers = list(&asked, host_keys).await?.into_iter();
+    let excluded = tokio::time::timeout(EXCLUDED, list(&out, host_keys)).await;
+    let mut excluded = excluded.unwrap_or_else(|_| Ok(Vec::new()))?.into_iter();
+    let late = |host: &Host| Err(HintedError::new(format!("{}: no answer in time", host.name), ""));
+    let mut run_index = RunIndex::default();
+    for (index, host) in hosts.iter().enumerate() {
+        let answer = if is_out(host) { excluded.next() } else { answers.next() };
+        let answer = answer.unwrap_or_else(|| late(host));
+        match answer {
+            Ok(list) => {
+                run_index.entries.extend(list.runs.into_iter().map(|entry| (index, entry)));
+                run_index.left_out.extend(list.left_out.into_iter().map(|reason| (index, reason)));
+            }
+            Err(error) => run_index.silent.push((index, error)),
+        }
+    }
+    run_index.hosts = hosts;
+    for (index, reason) in run_index.left_out.iter().take(MOST_WARNINGS) {
+        let host = run_index.hosts.get(*index).map_or("", |host| host.name.as_str());
+        stderr::line(&format!("warning: host {host}: not listed: {reason}"));
+    }
+    Ok(run_index.deduplicated())
+}
+
+impl RunIndex {
+    /// Keeps every part once, whichever host reported it.
+    pub(crate) fn deduplicated(mut self) -> RunIndex {
+        self.drop_shared();
+        self
+    }
+
+    /// Hosts that share a workdir report each other's parts: keeps the report of the host that a part belongs
+    /// to, else the first one.
+    fn drop_shared(&mut self) {
+        let mut kept: Vec<(usize, RunEntry)> = Vec::new();
+        for (index, entry) in std::mem::take(&mut self.entries) {
+            let own = |index: usize, entry: &RunEntry| self.hosts[index].name == entry.host;
+            let same = |old: &RunEntry| {
+                (&old.run, old.node_rank, &old.host) == (&entry.run, entry.node_rank, &entry.host)
+            };
+            match kept.iter_mut().find(|(_, old)| same(old)) {
+                Some(old) if own(index, &entry) && !own(old.0, &old.1) => *old = (index, entry),
+                Some(_) => {}
+                None => kept.push((index, entry)),
+            }
+        }
+        self.entries = kept;
+    }
+
+    /// All runs, newest first.
+    pub(crate) fn runs(&self) -> Vec<FoundRun<'_>> {
+        let mut runs: Vec<FoundRun> = Vec::new();
+        for (index, entry) in &self.entries {
+            let state = RunStatus::of(entry.state);
+            match runs.iter_mut().find(|found| found.run == entry.run.0) {
+                Some(found) => {
+                    found.state = found.state.max(state);
+                    found.parts.push((*index, entry));
+                }
+                None => runs.push(FoundRun { run: &entry.run.0, state, parts: vec![(*index, entry)] }),
+            }
+        }
+        runs.iter_mut().for_each(|found| found.parts.sort_by_key(|(_, part)| part.node_rank));
+        let started = |found: &FoundRun| found.parts.iter().map(|(_, part)| part.started).fold(0.0, f64::max);
+        runs.sort_by(|a, b| started(b).total_cmp(&started(a)).then_with(|| b.run.cmp(a.run)));
+        runs
+    }
+
+    /// Finds a run: by its full name, by a unique prefix (among unfinished runs first), or the only
+    /// unfinished one.
+    pub(crate) fn pick(&self, name: Option<&str>) -> Result<FoundRun<'_>, Failure> {
+        let runs = self.runs();
+        if let Some(found) = name.and_then(|name| runs.iter().find(|found| found.run == name)) {
+            return Ok(found.clone());
+        }
+        let candidates: Vec<&FoundRun> = match name {
+            Some(start) => runs.iter().filter(|found| found.run.starts_with(start)).collect(),
+            None => runs.iter().filter(|found| found.state != RunStatus::Finished).collect(),
+        };
+        let live: Vec<&FoundRun> =
+            candidates.iter().copied().filter(|found| found.state != RunStatus::Finished).collect();
+        match (candidates.as_slice(), name) {
+            ([only], _) => Ok((*only).clone()),
+            (_, Some(_)) if live.len() == 1 => Ok(live[0].clone()),
+            ([], _) if !self.silent.is_empty() => Err(self.silent_failure()),
+            ([], Some(name)) => Err(Failure::usage(format!("run `{name}` not found on these hosts"))
+                .hint("list all runs with `rankdeck ps --all`")),
+            ([], None) => Err(Failure::usage("no active run on these hosts")
+                .hint("pass the name of a finished run; list them with `rankdeck ps`")),
+            (many, _) => {
+                let names = many.iter().map(|found| format!("  {}  {}", found.run, found.state.name()));
+                let failure = Failure::usage("the name is ambiguous").hint("pass the name of the run");
+                Err(names.fold(failure, |failure, name| failure.detail(&name)))
+            }
+        }
+    }
+
+    /// Like [`RunIndex::pick`]; if the choice is ambiguous or no run is active, offers a list on a terminal.
+    /// `finished`: also list finished runs.
+    pub(crate) fn pick_or_ask(&self, name: Option<&str>, finished: bool) -> Result<FoundRun<'_>, Failure> {
+        let failure = match self.pick(name) {
+            Err(failure) if prompt::can_select() => failure,
+            picked => return picked,
+        };
+        let mut runs = self.runs();
+        runs.retain(|found| name.is_none_or(|start| found.run.starts_with(start)));
+        runs.retain(|found| finished || found.state != RunStatus::Finished);
+        if runs.is_empty() {
+            return Err(failure);
+        }
+        // Active runs first, then by age.
+        runs.sort_by_key(|found| std::cmp::Reverse(found.state));
+        let items: Vec<String> = runs
+            .iter()
+            .map(|found| format!("{:<9} {}  on {}", found.state.name(), found.run, found.hosts().join(", ")))
+            .collect();
+        let picked = prompt::select("Select a run", &items).map_err(Failure::terminal)?;
+        let picked = picked.filter(|index| *index < runs.len());
+        picked.map(|index| runs.swap_remove(index)).ok_or_else(Failure::nothing_picked)
+    }
+
+    /// The host of this name.
+    pub(crate) fn host(&self, name: &str) -> Result<&Host, Failure> {
+        self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
+            Failure::usage(format!("host `{name}` is not in the hosts file"))
+                .hint("add a `[[host]]` with that name, or pass another file with `--hosts`")
+        })
+    }
+
+    /// Hosts of a run in node_rank order.
+    pub(crate) fn hosts_of(&self, found: &FoundRun) -> Result<Vec<Host>, Failure> {
+        found
+            .hosts()
+            .iter()
+            .map(|name| {
+                self.hosts.iter().find(|host| host.name == *name).cloned().ok_or_else(|| {
+                    Failure::usage(format!(
+                        "run {} has ranks on host {name}, which is not in the hosts file",
+                        found.run
+                    ))
+                    .hint("pass the hosts file of the launch with `--hosts FILE`")
+                })
+            })
+            .collect()
+    }
+
+    /// The hosts that did not answer, as a failure.
+    pub(crate) fn silent_failure(&self) -> Failure {
+        let mut errors = self.silent.iter().map(|(_, error)| error);
+        let first = errors.next().map_or("no host answered", |error| &error.error);
+        let all = errors
+            .fold(Failure::host(first), |failure, error| failure.detail(&format!("error: {}", error.error)));
+        self.silent.iter().fold(all, |failure, (_, error)| failure.hint(error.hint.as_str()))
+    }
+}
+
+/// An entry for tests.
+#[cfg(test)]
+pub(crate) fn sample_entry() -> RunEntry {
+    use rankdeck_types::ids::{Generation, NodeRank, RunId};
+    RunEntry {
+        run: RunId("r".into()),
+        node_rank: NodeRank(0),
+        host: "a".into(),
+        state: RunState::Finished,
+        generation: Generation(0),
+        world_size: 2,
+        ranks_alive: 0,
+        pids: Vec::new(),
+        socket: String::new(),
+        started: 1.0,
+        name: "r".into(),
+        run_dir: "/r".into(),
+        nnodes: 1,
+        hosts: Vec::new(),
+        agent_pid: 0,
+        digest: Default::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_types::host::Transport;
+    use rankdeck_types::ids::{Generation, NodeRank, RunId};
+
+    fn host(name: &str) -> Host {
+        Host {
+            name: name.into(),
+            address: name.into(),
+            workdir: ".".into(),
+            transport: Transport::Local,
+            ..Host::default()
+        }
+    }
+
+    fn entry(run: &str, node: u32, host: &str, state: RunState, started: f64) -> RunEntry {
+        RunEntry {
+            run: RunId(run.into()),
+            node_rank: NodeRank(node),
+            host: host.into(),
+            state,
+            started,
+            hosts: vec!["b".into(), "a".into()],
+            ..sample_entry()
+        }
+    }
+
+    fn sample() -> RunIndex {
+        RunIndex {
+            hosts: vec![host("a"), host("b")],
+            entries: vec![
+                (0, entry("old-1", 1, "a", RunState::Finished, 1.0)),
+                (1, entry("old-1", 0, "b", RunState::Finished, 1.0)),
+                (0, entry("new-1", 1, "a", RunState::Running, 2.0)),
+                (1, entry("new-1", 0, "b", RunState::Orphaned, 2.0)),
+            ],
+            silent: Vec::new(),
+            left_out: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn parts_of_a_run_are_joined() {
+        let run_index = sample();
+        let runs = run_index.runs();
+        assert_eq!(
+            runs.iter().map(|r| (r.run, r.state)).collect::<Vec<_>>(),
+            [("new-1", RunStatus::Running), ("old-1", RunStatus::Finished)]
+        );
+        let names: Vec<String> = run_index.hosts_of(&runs[0]).unwrap().into_iter().map(|h| h.name).collect();
+        assert_eq!(names, ["b", "a"], "node_rank order, not hosts.toml order");
+    }
+
+    #[test]
+    fn ambiguous_run_name_is_rejected() {
+        let mut run_index = sample();
+        assert_eq!(run_index.pick(None).unwrap().run, "new-1");
+        assert_eq!(run_index.pick(Some("old")).unwrap().run, "old-1");
+        assert_eq!(run_index.pick(Some("nope")).unwrap_err().code, 2);
+        assert_eq!(run_index.pick(Some("")).unwrap().run, "new-1", "the one that is not finished");
+        run_index.entries.push((0, entry("new-2", 0, "a", RunState::Running, 3.0)));
+        let failure = run_index.pick(None).unwrap_err().to_string();
+        assert!(failure.contains("new-1") && failure.contains("new-2"), "{failure}");
+        assert_eq!(run_index.pick(Some("new-1")).unwrap().run, "new-1", "a full name wins");
+        run_index.hosts.pop();
+        let found = run_index.pick(Some("new-1")).unwrap();
+        assert!(run_index.hosts_of(&found).unwrap_err().to_string().contains("host b"));
+    }
+
+    #[test]
+    fn run_hosts_include_all_reported_hosts() {
+        let mut run_index = sample();
+        // The latest generation excludes a host, and another one claims a foreign position.
+        run_index.entries = vec![
+            (0, RunEntry { generation: Generation(3), ..entry("r", 1, "a", RunState::Running, 1.0) }),
+            (
+                1,
+                RunEntry {
+                    hosts: vec!["b".into(), "a".into(), "c".into()],
+                    ..entry("r", 0, "b", RunState::Running, 1.0)
+                },
+            ),
+            (1, RunEntry { hosts: vec![], ..entry("r", 0, "d", RunState::Running, 1.0) }),
+        ];
+        run_index.drop_shared();
+        assert_eq!(run_index.entries.len(), 3);
+        assert_eq!(run_index.runs()[0].hosts(), ["b", "a", "c", "d"]);
+        run_index.entries[0].1.node_rank = NodeRank(u32::MAX);
+        assert_eq!(run_index.runs()[0].hosts(), ["b", "a", "c", "d"], "a host's index never sizes the list");
+    }
+
+    #[test]
+    fn shared_workdir_is_counted_once() {
+        let mut run_index = sample();
+        run_index.entries = vec![
+            (0, entry("r", 0, "b", RunState::Running, 1.0)),
+            (1, entry("r", 0, "b", RunState::Running, 1.0)),
+        ];
+        run_index.drop_shared();
+        assert_eq!(run_index.entries.len(), 1);
+        assert_eq!(run_index.entries[0].0, 1, "the host's own report wins");
+    }
+
+    #[test]
+    fn silent_hosts_fail_a_lookup() {
+        let mut run_index = sample();
+        run_index.entries.clear();
+        run_index.silent.push((0, HintedError { error: "host a: refused".into(), hint: "sshd".into() }));
+        let failure = run_index.pick(None).unwrap_err();
+        assert_eq!((failure.code, failure.cause.hint.as_str()), (3, "sshd"));
+    }
+}

@@ -1,0 +1,188 @@
+//! Resolves the hosts and the experiment of a command line.
+
+use crate::cli::args::{Cli, SubjectArgs};
+use crate::cli::support::{Failure, guess};
+use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_proto::folders;
+use rankdeck_types::host::Transport;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Name of the hosts file.
+const FILE: &str = "hosts.toml";
+/// Variable that names it.
+const VARIABLE: &str = "RANKDECK_HOSTS";
+
+/// Returns the hosts source of this command. `alone`: without a hosts file, this machine is used.
+pub(crate) fn hosts(cli: &Cli, alone: bool) -> HostsSource {
+    let given = cli.hosts.clone().map(|text| HostsSource::parse(&text));
+    let found = || find(&|name| std::env::var_os(name), &std::env::current_dir().unwrap_or_default());
+    if cli.slurm {
+        let defaults = match given.or_else(found) {
+            Some(HostsSource::File(path)) => path,
+            _ => FILE.into(),
+        };
+        return HostsSource::Slurm { defaults };
+    }
+    given.or_else(found).unwrap_or_else(|| match alone {
+        true => HostsSource::Here,
+        false => HostsSource::File(FILE.into()),
+    })
+}
+
+/// Finds the hosts file of the project, of the environment, or of the user.
+fn find(env: &dyn Fn(&str) -> Option<OsString>, folder: &Path) -> Option<HostsSource> {
+    if folder.join(FILE).exists() {
+        return Some(HostsSource::File(FILE.into()));
+    }
+    let is_set = |name: &str| env(name).filter(|value| !value.is_empty());
+    if let Some(named) = is_set(VARIABLE) {
+        return Some(match named.to_str() {
+            Some(text) => HostsSource::parse(text),
+            None => HostsSource::File(named.into()),
+        });
+    }
+    if let Some(project) = folder.ancestors().position(|folder| folder.join(".git").exists()) {
+        let inside = folder.ancestors().skip(1).take(project);
+        if let Some(path) = inside.map(|folder| folder.join(FILE)).find(|path| path.exists()) {
+            return Some(HostsSource::File(path));
+        }
+    }
+    let config = is_set("XDG_CONFIG_HOME").map_or_else(|| folders::home().join(".config"), PathBuf::from);
+    Some(config.join("rankdeck").join(FILE)).filter(|path| path.exists()).map(HostsSource::File)
+}
+
+/// Returns hosts and experiment of a command that launches or checks.
+pub(crate) fn of(hosts: &HostsSource, subject: &SubjectArgs) -> (HostsSource, ExperimentSource) {
+    let mut hosts = hosts.clone();
+    if !subject.gpus.is_empty() {
+        hosts = HostsSource::Devices(Box::new(hosts), subject.gpus.clone());
+    }
+    if let Some(nproc) = subject.nproc {
+        hosts = HostsSource::Ranks(Box::new(hosts), nproc);
+    }
+    let experiment = match &subject.experiment {
+        Some(path) => ExperimentSource::File(path.clone()),
+        None => program(&subject.command, &hosts),
+    };
+    (hosts, experiment)
+}
+
+/// An experiment from a command. Its directory is uploaded to hosts that do not share it; its metrics are
+/// guessed from its source.
+pub(crate) fn program(words: &[String], hosts: &HostsSource) -> ExperimentSource {
+    // Unreadable hosts are reported when the plan is made.
+    let apart = rankdeck_config::load_hosts(hosts).is_ok_and(|hosts| {
+        hosts.iter().any(|host| matches!(host.transport, Transport::Ssh | Transport::Openssh))
+    });
+    let ships = apart && is_here(words, Path::new(""));
+    ExperimentSource::Command { words: words.to_vec(), ships, metrics: guess::of_command(words) }
+}
+
+/// Whether the script, module or program is in `folder`.
+fn is_here(words: &[String], folder: &Path) -> bool {
+    let module = words.iter().position(|word| word == "-m").and_then(|at| words.get(at + 1));
+    let script = rankdeck_agent::examine::script_of(words).map(str::to_owned);
+    let own = words.first().filter(|word| word.contains('/')).cloned();
+    let below = |path: &str| {
+        !Path::new(path).is_absolute()
+            && !path.starts_with("..")
+            && !path.starts_with('~')
+            && folder.join(path).exists()
+    };
+    match (module, script.or(own)) {
+        (Some(module), None) => {
+            let top = module.split('.').next().unwrap_or(module);
+            below(top) || below(&format!("{top}.py"))
+        }
+        (_, Some(path)) => below(&path),
+        (None, None) => false,
+    }
+}
+
+/// Splits the words after `--` of `sbatch` into Slurm options and, without an experiment, a command.
+pub(crate) fn split_rest(
+    rest: &[String],
+    has_experiment: bool,
+) -> Result<(Vec<String>, Vec<String>), Failure> {
+    if has_experiment {
+        return Ok((rest.to_vec(), Vec::new()));
+    }
+    let (options, command) = match rest.iter().position(|word| word == "--") {
+        Some(at) => (rest[..at].to_vec(), rest[at + 1..].to_vec()),
+        None => (Vec::new(), rest.to_vec()),
+    };
+    match command.first() {
+        Some(word) if !word.starts_with('-') => Ok((options, command)),
+        _ => Err(Failure::usage("no experiment or command to run")
+            .hint("`rankdeck sbatch EXPERIMENT.toml -- OPTIONS`, or `rankdeck sbatch -- OPTIONS -- python train.py`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn project_hosts_file_precedes_user_hosts_file() {
+        let root = tempfile::tempdir().unwrap();
+        let (project, config) = (root.path().join("p"), root.path().join("c"));
+        let folder = project.join("a/b");
+        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(config.join("rankdeck")).unwrap();
+        let found = |named: Option<&str>| {
+            let env = |name: &str| match name {
+                VARIABLE => named.map(OsString::from),
+                "XDG_CONFIG_HOME" => Some(config.clone().into_os_string()),
+                _ => None,
+            };
+            find(&env, &folder)
+        };
+        let file = |path: &Path| Some(HostsSource::File(path.to_owned()));
+        fs::write(root.path().join(FILE), "").unwrap();
+        assert_eq!(found(None), None, "a file above the project is ignored");
+        fs::write(config.join("rankdeck").join(FILE), "").unwrap();
+        assert_eq!(found(None), file(&config.join("rankdeck").join(FILE)));
+        fs::write(project.join(FILE), "").unwrap();
+        fs::create_dir(project.join(".git")).unwrap();
+        assert_eq!(found(None), file(&project.join(FILE)));
+        assert_eq!(found(Some("lab.toml")), file(Path::new("lab.toml")));
+        assert_eq!(found(Some("a,b")), Some(HostsSource::Named(words("a b"))));
+        fs::write(folder.join(FILE), "").unwrap();
+        assert_eq!(found(Some("lab.toml")), file(Path::new(FILE)), "the nearest wins");
+    }
+
+    #[test]
+    fn local_code_is_uploaded() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["train.py", "tool"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        fs::create_dir(folder.path().join("pkg")).unwrap();
+        for line in
+            ["python -u train.py x", "python -m pkg.sub", "python3 -m train", "./tool 1", "bash ./train.py"]
+        {
+            assert!(is_here(&words(line), folder.path()), "{line}");
+        }
+        for line in
+            ["python ../train.py", "python -m json.tool", "/bin/tool", "tool", "python -c 1", "python no.py"]
+        {
+            assert!(!is_here(&words(line), folder.path()), "{line}");
+        }
+    }
+
+    #[test]
+    fn sbatch_options_and_command_are_separated() {
+        let split = |line: &str, has| split_rest(&words(line), has).map(|(a, b)| (a.join(" "), b.join(" ")));
+        let pair = |a: &str, b: &str| Ok((a.to_owned(), b.to_owned()));
+        assert_eq!(split("--partition=gpu -A lab", true), pair("--partition=gpu -A lab", ""));
+        assert_eq!(split("python train.py --x", false), pair("", "python train.py --x"));
+        assert_eq!(split("--mem 8G -- python t.py", false), pair("--mem 8G", "python t.py"));
+        assert!(split("--partition=gpu", false).is_err() && split("--mem 8G --", false).is_err());
+    }
+}

@@ -1,0 +1,745 @@
+//! Sweeps: many runs of one experiment (`--seeds`, `--sweep`, `--cells`), as many in parallel as the hosts
+//! allow.
+//!
+//! Owner: the process that started the sweep. Each trial is an ordinary run with its own console below this
+//! one, so that it can be attached, stopped and restarted like any other. The state is stored in
+//! `sweep.json`.
+//!
+//! - A failed trial stops no other.
+//! - An interrupted sweep resumes: finished trials stay, running ones are attached, the others are started.
+
+mod slots;
+
+use crate::app::replace_file::replace_file;
+use crate::app::signals::StopRequests;
+use crate::app::stderr;
+use crate::cli::args::values::MAX_TRIALS;
+use crate::cli::args::{HostKeyArgs, RunArgs};
+use crate::cli::support::run_id::{RUNS, new_run_id};
+use crate::cli::support::run_index::{load_hosts, own_binary};
+use crate::cli::support::{Failure, code, print, seed};
+use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_core::statistics::{below, bootstrap_interval, interquartile_mean};
+use rankdeck_proto::trust;
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::words::{NONE, clean, count, plural};
+use rankdeck_types::{hidden, quote};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use slots::{FreeGpuFinder, TrialSlot};
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::TryLockError;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// A sweep, as stored in its file.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Sweep {
+    pub(crate) name: String,
+    /// Name of its runs, before their number.
+    title: String,
+    /// The experiment file.
+    experiment: PathBuf,
+    /// Arguments of every trial: `--hosts`, `--set`, ...
+    arguments: Vec<String>,
+    /// Names of its hosts, with or without a slot.
+    #[serde(default)]
+    hosts: Vec<String>,
+    /// Where trials can run in parallel.
+    slots: Vec<TrialSlot>,
+    /// In the order in which they start.
+    #[serde(rename = "cells")]
+    pub(crate) trials: Vec<Trial>,
+    /// GPUs of each slot that is still to be found.
+    #[serde(default)]
+    gpus_per_run: Option<u32>,
+}
+
+/// Runs the sweep of the arguments; `None` for a single run.
+pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>, Failure> {
+    let Some(trials) = trials(args)? else { return Ok(None) };
+    let Some(path) = args.subject.experiment.clone() else {
+        return Err(Failure::usage("a sweep needs an experiment file")
+            .hint("`rankdeck run EXPERIMENT.toml --seeds 1..5`"));
+    };
+    let source = ExperimentSource::File(path.clone());
+    let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
+    // A wrong value is reported before anything runs.
+    let mut launches: Vec<Experiment> = Vec::new();
+    for trial in &trials {
+        let sets = [&args.set[..], trial].concat();
+        let own = rankdeck_config::load_experiment(&source, &sets).map_err(|mut found| {
+            // `--set` was validated before.
+            found.0.iter_mut().filter(|one| one.file == "--set").for_each(|one| one.file = "--sweep".into());
+            found
+        })?;
+        if seed::is_set(&sets) && launches.iter().all(|known| known.launch != own.launch) {
+            launches.push(own);
+        }
+    }
+    let name = args.name.clone().unwrap_or_else(|| experiment.run.name.clone());
+    let mut hosts = load_hosts(hosts_from)?;
+    launches.iter().try_for_each(|experiment| seed::demand(experiment, &source, &hosts))?;
+    hosts.retain(|host| !args.exclude.contains(&host.name));
+    let slots = slots::of(&hosts, args).await?;
+    let finder = FreeGpuFinder::new(hosts.clone(), args.host_keys.clone(), args.gpus_per_run);
+    let mut arguments = words_of(hosts_from);
+    arguments.extend(args.subject.nproc.iter().flat_map(|nproc| ["--nproc".to_owned(), nproc.to_string()]));
+    arguments.extend(args.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+    arguments.extend(args.note.iter().flat_map(|note| ["--note".to_owned(), note.clone()]));
+    arguments.extend(args.exclude.iter().flat_map(|host| ["--exclude".to_owned(), host.clone()]));
+    if args.host_keys.accept_new_host_keys {
+        arguments.push("--accept-new-host-keys".to_owned());
+    }
+    let sweep = Sweep {
+        name: new_run_id(&format!("sweep-{name}")).0,
+        title: name,
+        experiment: path,
+        arguments,
+        hosts: hosts.into_iter().map(|host| host.name).collect(),
+        slots,
+        trials: trials.into_iter().map(|sets| Trial { sets, ..Trial::default() }).collect(),
+        gpus_per_run: args.gpus_per_run,
+    };
+    trust::check_place(&sweep.folder()).map_err(Failure::place)?;
+    std::fs::create_dir_all(sweep.folder()).map_err(|error| {
+        Failure::failed(format!("cannot create {}: {error}", sweep.folder().display()))
+            .hint("run the command in a writable directory")
+    })?;
+    stderr::line(&format!(
+        "sweep {}: {}, {} at a time; show it with `rankdeck queue`",
+        sweep.name,
+        plural(sweep.trials.len(), "run"),
+        sweep.slots.len()
+    ));
+    carry_on(sweep, finder).await.map(Some)
+}
+
+/// Returns the options that select the same hosts.
+fn words_of(hosts: &HostsSource) -> Vec<String> {
+    let named = |text: String| vec!["--hosts".to_owned(), text];
+    match hosts {
+        HostsSource::File(path) => named(path.display().to_string()),
+        HostsSource::Named(names) => named(names.join(",")),
+        HostsSource::Here => Vec::new(),
+        HostsSource::Slurm { defaults } => {
+            [named(defaults.display().to_string()), vec!["--slurm".to_owned()]].concat()
+        }
+        HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => words_of(inner),
+    }
+}
+
+/// Returns the sweeps of a directory, newest last.
+pub(crate) fn found(runs: &Path) -> Vec<Sweep> {
+    let folders = std::fs::read_dir(runs).into_iter().flatten().flatten();
+    let mut sweeps: Vec<Sweep> = folders
+        .filter(|folder| folder.file_name().to_string_lossy().starts_with("sweep-"))
+        .filter_map(|folder| {
+            serde_json::from_slice(&std::fs::read(folder.path().join("sweep.json")).ok()?).ok()
+        })
+        .collect();
+    sweeps.sort_by(|a, b| a.name.cmp(&b.name));
+    sweeps
+}
+
+/// Finds a sweep by name or prefix: its name and its started runs. `None` if no sweep of `runs/` matches.
+pub(crate) fn named(name: &str) -> Result<Option<(String, Vec<String>)>, Failure> {
+    let fits = |sweep: &Sweep| name.starts_with("sweep-") && sweep.name.starts_with(name);
+    let mut fitting: Vec<Sweep> = found(Path::new(RUNS)).into_iter().filter(fits).collect();
+    if let Some(exact) = fitting.iter().position(|sweep| sweep.name == name) {
+        fitting = vec![fitting.swap_remove(exact)];
+    }
+    match fitting.len() {
+        0 | 1 => Ok(fitting.pop().map(|sweep| {
+            let runs = sweep.trials.into_iter().filter_map(|trial| trial.run).collect();
+            (sweep.name, runs)
+        })),
+        n => Err(Failure::usage(format!("`{name}` matches {n} sweeps"))
+            .hint("pass the full name; list sweeps with `rankdeck queue`")),
+    }
+}
+
+/// Returns the sweeps of `runs/` that are not running and have no run left once the `gone` ones are removed.
+pub(crate) fn emptied(gone: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let is_emptied = |sweep: &Sweep| {
+        let runs: Vec<&str> = sweep.trials.iter().filter_map(|trial| trial.run.as_deref()).collect();
+        let all = runs.iter().all(|run| gone(run) || !Path::new(RUNS).join(run).exists());
+        all && runs.iter().any(|run| gone(run)) && !is_held(&sweep.folder())
+    };
+    found(Path::new(RUNS)).into_iter().filter(is_emptied).map(|sweep| sweep.name).collect()
+}
+
+/// Opens the lock file of a sweep.
+fn lock_of(folder: &Path) -> std::io::Result<std::fs::File> {
+    trust::open(&folder.join("lock"), std::fs::OpenOptions::new().create(true).append(true))
+}
+
+/// Whether a process runs the sweep of this directory.
+fn is_held(folder: &Path) -> bool {
+    lock_of(folder).is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Locks a sweep for this process; two processes would start each trial twice.
+fn hold(sweep: &Sweep) -> Result<std::fs::File, Failure> {
+    let lock = lock_of(&sweep.folder()).map_err(|error| {
+        Failure::failed(format!("cannot lock {}: {error}", sweep.folder().display()))
+            .hint("run the command in a writable directory")
+    })?;
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            Err(Failure::usage(format!("{} is running in another process", sweep.name))
+                .hint("show its progress with `rankdeck queue`; ctrl-c in that terminal stops it"))
+        }
+        // Some network file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(lock),
+    }
+}
+
+/// Starts pending trials while slots are free, until all are finished or the sweep is interrupted.
+pub(crate) async fn carry_on(mut sweep: Sweep, mut finder: Option<FreeGpuFinder>) -> Result<u8, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::failed(format!("failed to run the sweep: {error}")).hint("try again")
+    };
+    let _lock = hold(&sweep)?;
+    let binary = own_binary()?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut requests = StopRequests::default();
+    let (events, mut inbox) = mpsc::channel(256);
+    let mut open = sweep.open();
+    let mut free: VecDeque<usize> = (0..sweep.slots.len()).collect();
+    let mut busy: Vec<(usize, usize, u32)> = Vec::new();
+    let mut stopping = false;
+    loop {
+        while !stopping && let Some((index, slot)) = sweep.next(&mut open, &mut free) {
+            let pid = sweep.start(index, slot, &binary, &events).map_err(failed)?;
+            busy.push((index, slot, pid));
+        }
+        sweep.save()?;
+        if busy.is_empty() {
+            break;
+        }
+        let stop = tokio::select! {
+            Some(event) = inbox.recv() => {
+                match event {
+                    TrialEvent::Line(index, line) => sweep.trials[index].on_line(&line),
+                    TrialEvent::End(index, exit_code) => {
+                        sweep.trials[index].end(exit_code);
+                        sweep.print_trial(index);
+                        if let Some(at) = busy.iter().position(|(trial, ..)| *trial == index) {
+                            free.push_back(busy.remove(at).1);
+                        }
+                        finder.iter_mut().for_each(FreeGpuFinder::hurry);
+                    }
+                }
+                false
+            }
+            slots = more(&mut finder, &sweep.slots), if !stopping && !open.is_empty() => {
+                free.extend(sweep.slots.len()..sweep.slots.len() + slots.len());
+                sweep.add(slots);
+                false
+            }
+            _ = interrupt.recv() => true,
+            _ = terminate.recv() => true,
+        };
+        if stop && requests.is_new(Instant::now()) {
+            if !stopping {
+                stderr::line("stopping the trials cleanly; a second signal kills them");
+            }
+            stopping = true;
+            for (_, _, pid) in &busy {
+                // SAFETY: kill takes two numbers. The child leads a group of its own.
+                unsafe { libc::kill(-(*pid as i32), libc::SIGTERM) };
+            }
+        }
+    }
+    sweep.print();
+    if stopping {
+        stderr::line(&format!("hint: resume with `rankdeck queue {} --resume`", sweep.name));
+        return Ok(code::INTERRUPTED);
+    }
+    let bad = sweep.trials.iter().any(|trial| trial.state != TrialState::Succeeded);
+    Ok(if bad { code::FAILED } else { code::SUCCESS })
+}
+
+/// Waits for slots of GPUs that became free; pends forever if the sweep does not use GPU slots.
+async fn more(finder: &mut Option<FreeGpuFinder>, known: &[TrialSlot]) -> Vec<TrialSlot> {
+    match finder {
+        Some(finder) => finder.found(known).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Sweep {
+    /// Returns the GPU finder of a sweep that an earlier process started.
+    pub(crate) fn finder(&self) -> Result<Option<FreeGpuFinder>, Failure> {
+        let has = |word: &str| self.arguments.iter().any(|other| other == word);
+        if self.gpus_per_run.is_none() || has("--slurm") {
+            return Ok(None);
+        }
+        let at = self.arguments.iter().position(|word| word == "--hosts");
+        let named = at.and_then(|at| self.arguments.get(at + 1));
+        let mut hosts = load_hosts(&named.map_or(HostsSource::Here, |text| HostsSource::parse(text)))?;
+        hosts.retain(|host| self.hosts.contains(&host.name));
+        let host_keys = HostKeyArgs { accept_new_host_keys: has("--accept-new-host-keys") };
+        Ok(FreeGpuFinder::new(hosts, host_keys, self.gpus_per_run))
+    }
+
+    fn add(&mut self, slots: Vec<TrialSlot>) {
+        for slot in &slots {
+            let gpus: Vec<String> = slot.gpus.iter().map(u32::to_string).collect();
+            stderr::line(&format!("{}: GPU {} is free now", slot.hosts.join(", "), gpus.join(", ")));
+        }
+        self.slots.extend(slots);
+    }
+
+    fn folder(&self) -> PathBuf {
+        Path::new(RUNS).join(&self.name)
+    }
+
+    /// Returns the trials to start or resume.
+    fn open(&self) -> VecDeque<usize> {
+        let over = |trial: &Trial| matches!(trial.state, TrialState::Succeeded | TrialState::Failed);
+        (0..self.trials.len()).filter(|index| !over(&self.trials[*index])).collect()
+    }
+
+    /// Returns the next trial and its slot. A trial that ran before keeps its slot, since its run keeps its
+    /// hosts and GPUs.
+    fn next(&self, open: &mut VecDeque<usize>, free: &mut VecDeque<usize>) -> Option<(usize, usize)> {
+        let may = |trial: &usize| match self.trials[*trial].slot {
+            Some(slot) => free.contains(&slot),
+            None => !free.is_empty(),
+        };
+        let trial = open.remove(open.iter().position(may)?)?;
+        let slot = self.trials[trial].slot.or_else(|| free.front().copied())?;
+        free.retain(|other| *other != slot);
+        Some((trial, slot))
+    }
+
+    /// Starts the console of a trial: a new run, or one that an earlier process of this sweep started.
+    fn start(
+        &mut self,
+        index: usize,
+        slot: usize,
+        binary: &Path,
+        events: &mpsc::Sender<TrialEvent>,
+    ) -> std::io::Result<u32> {
+        let own = self.slots[slot].clone();
+        let others = self.hosts.iter().filter(|name| !own.hosts.contains(name));
+        let gpus: Vec<String> = own.gpus.iter().map(u32::to_string).collect();
+        let trial = &mut self.trials[index];
+        let at = self.arguments.iter().position(|word| word == "--hosts");
+        let hosts = at.and_then(|at| self.arguments.get(at..at + 2)).unwrap_or_default();
+        let binary = binary.display().to_string();
+        let attach =
+            |run: &str| [&[binary.as_str(), "attach", run, "--json"].map(str::to_owned), hosts].concat();
+        let mut command = Command::new("/bin/sh");
+        match (&trial.run, trial.state) {
+            (Some(run), TrialState::Running) => {
+                command.arg("-c").arg(format!("exec {}", shell(&attach(run))));
+            }
+            // It was stopped with the sweep: it resumes from its latest checkpoint, if there is one.
+            (Some(run), TrialState::Stopped) => {
+                let again = [&[binary.as_str(), "restart", run, "--yes"].map(str::to_owned), hosts].concat();
+                command.arg("-c").arg(format!("{} >&2 && exec {}", shell(&again), shell(&attach(run))));
+            }
+            _ => {
+                let mut words = vec![binary, "run".to_owned(), self.experiment.display().to_string()];
+                words.push("--json".to_owned());
+                words.extend(self.arguments.iter().cloned());
+                // Two runs started in the same second would get the same name.
+                words.extend(["--name".to_owned(), format!("{}-{}", self.title, index + 1)]);
+                words.extend(trial.sets.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+                if !gpus.is_empty() {
+                    words.extend(["--gpus".to_owned(), gpus.join(",")]);
+                }
+                words.extend(others.flat_map(|host| ["--exclude".to_owned(), host.clone()]));
+                command.arg("-c").arg(format!("exec {}", shell(&words)));
+            }
+        }
+        let log = Path::new(RUNS).join(&self.name).join(format!("cell{}.log", index + 1));
+        let log = trust::open(&log, std::fs::OpenOptions::new().append(true).create(true))?;
+        // In its own process group: a signal of the terminal reaches this process only, which forwards it.
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn()?;
+        let pid = child.id().unwrap_or_default();
+        trial.state = TrialState::Running;
+        trial.slot = Some(slot);
+        let lines = child.stdout.take();
+        let events = events.clone();
+        tokio::spawn(async move {
+            if let Some(lines) = lines {
+                let mut lines = BufReader::new(lines).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let Ok(value) = serde_json::from_str::<Value>(&line) else { continue };
+                    let kind = value["kind"].as_str();
+                    if matches!(kind, Some("run_started" | "progress" | "metrics" | "eval" | "run_finished"))
+                    {
+                        let _ = events.send(TrialEvent::Line(index, value)).await;
+                    }
+                }
+            }
+            let exit_code = child.wait().await.ok().and_then(|status| status.code()).unwrap_or(-1);
+            let _ = events.send(TrialEvent::End(index, exit_code)).await;
+        });
+        Ok(pid)
+    }
+
+    fn save(&self) -> Result<(), Failure> {
+        let path = self.folder().join("sweep.json");
+        let written = serde_json::to_vec_pretty(self)
+            .map_err(std::io::Error::other)
+            .and_then(|bytes| replace_file(&path, &bytes, 0o666));
+        written.map_err(|error| {
+            Failure::failed(format!("failed to write {}: {error}", path.display()))
+                .hint("the disk may be full: check with `df -h`")
+        })
+    }
+
+    fn print_trial(&self, index: usize) {
+        let trial = &self.trials[index];
+        let run = trial.run.as_deref().unwrap_or("(not started)");
+        let why = if trial.reason.is_empty() { String::new() } else { format!(": {}", trial.reason) };
+        let text = format!(
+            "{}/{} {run} {} {}{why}",
+            index + 1,
+            self.trials.len(),
+            hidden::words(trial.sets.iter().map(String::as_str)).join(" "),
+            trial.state.name()
+        );
+        stderr::line(&clean(&text));
+    }
+
+    /// Prints one table of all variants, and the trials that did not succeed.
+    pub(crate) fn print(&self) {
+        let of = |state| self.trials.iter().filter(|trial| trial.state == state).count();
+        let states = [
+            TrialState::Succeeded,
+            TrialState::Failed,
+            TrialState::Stopped,
+            TrialState::Running,
+            TrialState::Waiting,
+        ];
+        let counts: Vec<String> = states
+            .into_iter()
+            .filter(|state| of(*state) > 0)
+            .map(|state| format!("{} {}", of(state), state.name()))
+            .collect();
+        // The process of the sweep was killed.
+        let lost = of(TrialState::Running) > 0 && !is_held(&self.folder());
+        let note = if lost { "; interrupted: resume with `--resume`" } else { "" };
+        print::stdout(&format!("{}: {}{note}", self.name, counts.join(", ")));
+        let mut variants: Vec<String> = Vec::new();
+        for trial in &self.trials {
+            let variant = trial.variant();
+            if !variants.contains(&variant) {
+                variants.push(variant);
+            }
+        }
+        let header =
+            ["VARIANT", "RUNS", "IQM", "95 % INTERVAL", "LEAST", "MOST", "STEPS"].map(str::to_owned).to_vec();
+        let rows = variants.into_iter().map(|variant| {
+            let trials: Vec<&Trial> = self.trials.iter().filter(|trial| trial.variant() == variant).collect();
+            // A failed run has no score.
+            let over: Vec<&&Trial> =
+                trials.iter().filter(|trial| trial.state == TrialState::Succeeded).collect();
+            let scores: Vec<f64> = over.iter().filter_map(|trial| trial.score()).collect();
+            let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.2}"));
+            let steps = trials.iter().map(|trial| trial.env_step).max().unwrap_or(0);
+            vec![
+                clean(&hidden::words(variant.split(' ')).join(" ")),
+                format!("{}/{}", over.len(), trials.len()),
+                number(interquartile_mean(&scores)),
+                bootstrap_interval(&scores)
+                    .map_or(NONE.to_owned(), |(low, high)| format!("{low:.2} to {high:.2}")),
+                number(scores.iter().copied().reduce(f64::min)),
+                number(scores.iter().copied().reduce(f64::max)),
+                count(steps),
+            ]
+        });
+        print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
+    }
+}
+
+/// A trial of a sweep.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Trial {
+    /// Its overrides, `KEY=VALUE`.
+    sets: Vec<String>,
+    state: TrialState,
+    /// Its slot in the sweep.
+    #[serde(default)]
+    slot: Option<usize>,
+    /// Its run, once started.
+    run: Option<String>,
+    /// Exit code of its console.
+    exit_code: Option<i32>,
+    /// Why it ended.
+    reason: String,
+    /// Environment steps so far.
+    env_step: u64,
+    /// Mean return of its latest evaluation.
+    last_eval: Option<f64>,
+    /// Mean return of its last 100 training episodes.
+    last_return: Option<f64>,
+}
+
+impl Trial {
+    /// Handles a JSON line of its console.
+    fn on_line(&mut self, line: &Value) {
+        let number = |name: &str| line[name].as_f64();
+        match line["kind"].as_str() {
+            Some("run_started") => self.run = line["run"].as_str().map(str::to_owned),
+            Some("progress") => {
+                self.env_step = line["env_step"].as_u64().unwrap_or(self.env_step);
+                self.last_return = number("return_last_100").or(number("return_mean")).or(self.last_return);
+            }
+            Some("metrics") => {
+                self.env_step = line["env_step"].as_u64().unwrap_or(self.env_step);
+                self.last_return = line["values"]["charts/episodic_return"].as_f64().or(self.last_return);
+            }
+            Some("eval") => self.last_eval = number("return_mean"),
+            Some("run_finished") => {
+                self.reason = line["reason"].as_str().unwrap_or_default().to_owned();
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, exit_code: i32) {
+        self.exit_code = Some(exit_code);
+        self.state = match exit_code {
+            0 => TrialState::Succeeded,
+            130 | 137 => TrialState::Stopped,
+            _ => TrialState::Failed,
+        };
+    }
+
+    /// Reopens a failed trial: it resumes from its latest checkpoint, or starts if it never did.
+    pub(crate) fn reopen(&mut self) {
+        if self.state == TrialState::Failed {
+            self.state = if self.run.is_some() { TrialState::Stopped } else { TrialState::Waiting };
+        }
+    }
+
+    /// The score of the trial.
+    fn score(&self) -> Option<f64> {
+        self.last_eval.or(self.last_return)
+    }
+
+    /// Its overrides without the seed.
+    fn variant(&self) -> String {
+        let sets: Vec<&str> =
+            self.sets.iter().map(String::as_str).filter(|set| !set.starts_with("run.seed=")).collect();
+        if sets.is_empty() { "(unchanged)".to_owned() } else { sets.join(" ") }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum TrialState {
+    #[default]
+    Waiting,
+    Running,
+    Succeeded,
+    Failed,
+    Stopped,
+}
+
+impl TrialState {
+    fn name(self) -> &'static str {
+        match self {
+            TrialState::Waiting => "waiting",
+            TrialState::Running => "running",
+            TrialState::Succeeded => "succeeded",
+            TrialState::Failed => "failed",
+            TrialState::Stopped => "stopped",
+        }
+    }
+}
+
+/// An event of a trial's console.
+enum TrialEvent {
+    Line(usize, Value),
+    End(usize, i32),
+}
+
+/// Quotes words for the shell.
+fn shell(words: &[String]) -> String {
+    quote::words(words.iter().map(String::as_str))
+}
+
+/// Returns the trials of a sweep; `None` for a single run.
+fn trials(args: &RunArgs) -> Result<Option<Vec<Vec<String>>>, Failure> {
+    if args.seeds.is_none() && args.sweep.is_empty() && args.cells.is_none() {
+        return Ok(None);
+    }
+    let mut trials = grid(&args.sweep.iter().map(|axis| axis.0.clone()).collect::<Vec<_>>());
+    if let Some(path) = &args.cells {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!("cannot read {}: {error}", path.display()))
+                .hint("write one trial per line, such as `learn.gamma=0.98 run.seed=3`")
+        })?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let own: Vec<Vec<String>> =
+            lines.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+        trials =
+            own.iter().flat_map(|own| trials.iter().map(|trial| [&own[..], &trial[..]].concat())).collect();
+    }
+    if let Some(n) = args.random {
+        trials = sampled(trials, n);
+    }
+    if let Some(seeds) = &args.seeds {
+        let with = |trial: &Vec<String>, seed: &u64| [&trial[..], &[format!("run.seed={seed}")]].concat();
+        let all =
+            trials.iter().flat_map(|trial| seeds.0.iter().map(|seed| with(trial, seed)).collect::<Vec<_>>());
+        trials = all.take(MAX_TRIALS + 1).collect();
+    }
+    distinct(&trials, &args.set)?;
+    match trials.len() {
+        0 => Err(Failure::usage("the sweep is empty").hint("pass at least one value")),
+        n if n > MAX_TRIALS => Err(Failure::usage(format!("more than {} trials", count(MAX_TRIALS as u64)))
+            .hint("sample N of them with `--random N`")),
+        _ => Ok(Some(trials)),
+    }
+}
+
+/// Rejects a key that is set twice in a trial, and duplicate trials.
+fn distinct(trials: &[Vec<String>], sets: &[String]) -> Result<(), Failure> {
+    let key = |set: &str| set.split_once('=').map_or(set, |(key, _)| key).trim().to_owned();
+    let whole: BTreeSet<String> = sets.iter().map(|set| key(set)).collect();
+    let mut seen = BTreeSet::new();
+    for trial in trials.iter().take(MAX_TRIALS) {
+        let mut own = BTreeSet::new();
+        for set in trial {
+            let key = key(set);
+            if whole.contains(&key) {
+                return Err(Failure::usage(format!("`{key}` is set by both --set and the sweep"))
+                    .hint(format!("remove `--set {key}=...`, or do not sweep `{key}`")));
+            }
+            if !own.insert(key.clone()) {
+                let from =
+                    if key == "run.seed" { "--seeds, --sweep and --cells" } else { "--sweep and --cells" };
+                return Err(Failure::usage(format!(
+                    "`{key}` is set twice in one trial: {}",
+                    trial.join(" ")
+                ))
+                .hint(format!("set it once in {from}")));
+            }
+        }
+        if !seen.insert(trial) {
+            return Err(Failure::usage(format!("two trials are identical: {}", trial.join(" ")))
+                .hint("remove the duplicate; use `--seeds 1..3` for several runs with the same values"));
+        }
+    }
+    Ok(())
+}
+
+/// Every combination of the axes; the last one changes fastest.
+fn grid(axes: &[Vec<String>]) -> Vec<Vec<String>> {
+    axes.iter().fold(vec![Vec::new()], |trials, axis| {
+        let longer = |trial: &Vec<String>| {
+            axis.iter().map(|set| [&trial[..], std::slice::from_ref(set)].concat()).collect::<Vec<_>>()
+        };
+        trials.iter().flat_map(longer).take(MAX_TRIALS + 1).collect()
+    })
+}
+
+/// Samples `n` trials deterministically, in their order.
+fn sampled(mut trials: Vec<Vec<String>>, n: usize) -> Vec<Vec<String>> {
+    let mut state = 1;
+    while trials.len() > n {
+        trials.remove(below(&mut state, trials.len()));
+    }
+    trials
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::values::parse_axis;
+
+    #[test]
+    fn sweep_is_locked_by_one_process() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_held(folder.path()));
+        // The lock belongs to the open file, not to the process.
+        let lock = lock_of(folder.path()).unwrap();
+        lock.try_lock().unwrap();
+        assert!(is_held(folder.path()));
+        drop(lock);
+        assert!(!is_held(folder.path()) && !is_held(&folder.path().join("none")));
+    }
+
+    #[test]
+    fn resumed_trial_waits_for_its_own_slot() {
+        let trial = |slot| Trial { slot, ..Trial::default() };
+        let sweep = Sweep {
+            slots: vec![TrialSlot::default(); 2],
+            trials: vec![trial(Some(1)), trial(Some(1)), trial(None)],
+            ..Sweep::default()
+        };
+        let (mut open, mut free) = (sweep.open(), VecDeque::from([0, 1]));
+        assert_eq!(sweep.next(&mut open, &mut free), Some((0, 1)));
+        assert_eq!(sweep.next(&mut open, &mut free), Some((2, 0)), "the second one waits for slot 1");
+        assert_eq!(sweep.next(&mut open, &mut free), None);
+        free.push_back(1);
+        assert_eq!(sweep.next(&mut open, &mut free), Some((1, 1)));
+    }
+
+    #[test]
+    fn trial_score_is_evaluation_else_training_return() {
+        let mut trial = Trial { sets: vec!["a=1".into(), "run.seed=2".into()], ..Trial::default() };
+        trial.on_line(&serde_json::json!({"kind": "run_started", "run": "r"}));
+        trial.on_line(&serde_json::json!({"kind": "progress", "env_step": 7, "return_last_100": 3.5, "return_mean": 1.0}));
+        assert_eq!((trial.score(), trial.env_step, trial.variant().as_str()), (Some(3.5), 7, "a=1"));
+        trial.on_line(&serde_json::json!({"kind": "eval", "return_mean": 9.0}));
+        trial.end(0);
+        assert_eq!(
+            (trial.score(), trial.state, trial.run.as_deref()),
+            (Some(9.0), TrialState::Succeeded, Some("r"))
+        );
+        trial.end(2);
+        assert_eq!(trial.state, TrialState::Failed);
+        trial.end(130);
+        assert_eq!(trial.state, TrialState::Stopped);
+    }
+
+    #[test]
+    fn duplicate_axes_are_refused() {
+        let trial = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let check = |trials: &[&str], sets: &[&str]| {
+            let trials: Vec<Vec<String>> = trials.iter().map(|text| trial(text)).collect();
+            distinct(&trials, &sets.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(check(&["a=1 run.seed=1", "a=1 run.seed=2"], &["b=1"]), Ok(()));
+        for (trials, sets, word) in [
+            (&["run.seed=1"][..], &["run.seed=3"][..], "--set"),
+            (&["run.seed=1 run.seed=2"], &[], "run.seed"),
+            (&["a=1", "a=2", "a=1"], &[], "a=1"),
+        ] {
+            let failure = check(trials, sets).unwrap_err();
+            assert!(failure.cause.error.contains(word) && !failure.cause.hint.is_empty(), "{failure}");
+        }
+    }
+
+    #[test]
+    fn grid_is_complete_and_sampling_is_deterministic() {
+        let axis = |text: &str| parse_axis(text).unwrap().0;
+        let all = grid(&[axis("a=1,2"), axis("b=3,4,5")]);
+        assert_eq!(all.len(), 6);
+        assert_eq!((all[0].join(" "), all[5].join(" ")), ("a=1 b=3".into(), "a=2 b=5".into()));
+        let some = sampled(all.clone(), 3);
+        assert!(
+            some.len() == 3
+                && some == sampled(all.clone(), 3)
+                && some.iter().all(|trial| all.contains(trial))
+        );
+        assert_eq!(sampled(all.clone(), 9), all);
+    }
+}

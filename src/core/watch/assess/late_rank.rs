@@ -1,0 +1,432 @@
+//! Rules: why a rank is late. They are tried in order; the first match wins.
+//!
+//! The state of the late rank explains a wait: its phase and its silence decide how long is too long, not the
+//! wait of the others.
+//!
+//! Some reasons come from the obstacle that an inspection found: the lock, socket, pipe or child that the rank
+//! waits for.
+
+use crate::limits::TimeLimits;
+use crate::reason::{Reason, Severity};
+use crate::report::Confidence;
+use crate::watch::assess::finding::Assessment;
+use crate::watch::history::inspections::{EarlierStorage, INSPECTION_MS, main_stack, user_function};
+use crate::watch::history::movement::IDLE;
+use crate::watch::history::program::{
+    self, KernelWait, children_work, cores_are_short, kernel_wait, lacks_cores, starved, stopped_child,
+    storage_bytes, stretch, waits_for_the_dead,
+};
+use crate::watch::history::run_view::RankView;
+use crate::watch::history::silence::SUSPECT_MS;
+use rankdeck_proto::inspection::{Holder, Inspection, Obstacle};
+use rankdeck_proto::message::{Activity, Phase};
+
+/// Wait after which an explained wait becomes a warning.
+pub(crate) const AMBER_MS: u64 = 30_000;
+/// A silence must be so many times the longest pause of this wait so far.
+const LONGER: u64 = 2;
+/// Pressure of memory (full) and major faults per second from which a host thrashes.
+const MEMORY_FULL: f32 = 20.0;
+const FAULTS: f64 = 1_000.0;
+/// Share of the time in which its whole cgroup waits for memory, and hits of the cgroup's limit and major
+/// faults per second, from which the cgroup thrashes.
+const STALLED: f64 = 0.2;
+const LIMIT_HITS: f64 = 50.0;
+const LIMIT_FAULTS: f64 = 50.0;
+/// Milliseconds in state D after which it is no coincidence.
+const BLOCKED_MS: u64 = 1_000;
+/// Wait after which an idle rank that has not joined the rendezvous is named.
+pub(crate) const RENDEZVOUS_MS: u64 = 10_000;
+
+/// Libraries whose worker processes compute environments.
+const ENVIRONMENTS: [&str; 6] =
+    ["gymnasium/vector", "gym/vector", "common/vec_env", "tianshou/env", "pufferlib/vector", "torchrl/envs"];
+
+fn red(confidence: Confidence, reason: Reason) -> Option<Assessment> {
+    Some(Assessment { severity: Severity::Red, confidence, reason })
+}
+
+fn amber(reason: Reason) -> Option<Assessment> {
+    Some(Assessment { severity: Severity::Amber, confidence: Confidence::Possible, reason })
+}
+
+/// Returns the reason why it gets no core; `None` if cores are not short.
+fn short_of_cores(view: &RankView<'_>) -> Option<Reason> {
+    let throttled = view.moved().throttled.is_some_and(|share| share >= program::DELAYED);
+    match (throttled, view.host.is_busy()) {
+        // On a busy host, too, the kernel's own count is certain.
+        (true, _) => Some(Reason::Throttled),
+        (false, true) => Some(Reason::HostOverloaded),
+        (false, false) => None,
+    }
+}
+
+/// Whether its program works in a phase of known length.
+fn progresses(view: &RankView<'_>) -> bool {
+    let moved = view.moved();
+    view.silence_ms() < SUSPECT_MS
+        || moved.io_bytes > 0
+        || children_work(view) == Some(true)
+        || view.never_sleeps()
+}
+
+/// Whether two inspections in a row saw it in the same function of its own code.
+fn same_function(view: &RankView<'_>) -> bool {
+    view.function_before().is_some()
+        && view.inspection().and_then(user_function).as_deref() == view.function_before()
+}
+
+/// Whether a new inspection would show more: the rank has done something since the latest one, or the sleep
+/// that it showed has ended.
+pub(crate) fn needs_inspection(view: &RankView<'_>, limits: &TimeLimits) -> bool {
+    let over = || {
+        let inspection = view.current_inspection()?;
+        Some(view.inspection_age_ms() > inspection.os.sleep_left_ms.or(inspection.awaited_sleep_ms)?)
+    };
+    view.quiet_ms() >= limits.behind / 2 && (view.inspection_is_stale() || over() == Some(true))
+}
+
+/// Whether its memory is paged in and out: its host's, or that of its own cgroup at a limit.
+fn thrashes(view: &RankView<'_>) -> bool {
+    let moved = view.moved();
+    let at_limit = moved.memory_stalled > STALLED
+        || (moved.limit_hits_per_s > LIMIT_HITS && moved.faults_per_s > LIMIT_FAULTS);
+    let host = view.host.pressure.is_some_and(|(_, memory)| memory > MEMORY_FULL);
+    host || moved.faults_per_s > FAULTS || at_limit
+}
+
+/// Assesses a late rank; `None` while there is nothing to report.
+pub(crate) fn assess(view: &RankView<'_>, waited_ms: u64, limits: &TimeLimits) -> Option<Assessment> {
+    if view.left {
+        return red(Confidence::Certain, Reason::LeftEarly);
+    }
+    if view.halted_ms().is_some() {
+        // It has a verdict of its own.
+        return None;
+    }
+    let late = LateRankCheck::new(view, waited_ms, limits);
+    let assessed = late
+        .by_its_host()
+        .or_else(|| late.by_its_workers())
+        .or_else(|| late.by_its_progress())
+        .unwrap_or_else(|| late.by_its_wait())?;
+    // A stopped worker would not continue with a core, either.
+    let workers = matches!(assessed.reason, Reason::EnvWorkerDeadlocked | Reason::DataLoader);
+    let stopped = late.stopped || (workers && stopped_child(view).is_some());
+    let rests_on_silence = assessed.severity == Severity::Red && assessed.confidence < Confidence::Certain;
+    if rests_on_silence && !stopped && late.is_doubtful() {
+        return amber(short_of_cores(view).unwrap_or(Reason::ExpectedWait));
+    }
+    // The kernel reports that the only process that could end this wait is stopped.
+    let proved = late.stopped && late.waits_in != KernelWait::Poll && assessed.severity == Severity::Red;
+    Some(Assessment {
+        confidence: if proved { Confidence::Certain } else { assessed.confidence },
+        ..assessed
+    })
+}
+
+/// The result of a rule. Outer `None`: the rule does not apply. Inner `None`: nothing to report.
+type Decision = Option<Option<Assessment>>;
+
+/// A late rank, measured against its budgets.
+struct LateRankCheck<'a> {
+    view: &'a RankView<'a>,
+    limits: &'a TimeLimits,
+    waited_ms: u64,
+    /// Milliseconds without a sign of activity.
+    silence: u64,
+    /// The budget for what the main thread of a script does is used up.
+    spent: bool,
+    suspicious: bool,
+    overdue: bool,
+    /// Its program has reported no progress for too long, whatever its main thread does.
+    signless: bool,
+    /// It waits for a process that a signal has stopped: its usual wait there means nothing.
+    stopped: bool,
+    /// Others have waited so long that an explained wait becomes a warning.
+    shown: bool,
+    phase: Option<Phase>,
+    waits_in: KernelWait,
+}
+
+impl<'a> LateRankCheck<'a> {
+    fn new(view: &'a RankView<'a>, waited_ms: u64, limits: &'a TimeLimits) -> LateRankCheck<'a> {
+        // What the main thread of a script does breaks its silence, until the budget for that is used up.
+        let spent = view.silence_ms() >= limits.rank0;
+        let silence = if spent { view.silence_ms() } else { view.quiet_ms() };
+        let threshold = view.threshold;
+        // It has paused in this wait before, and continued by itself.
+        let pause = view.history.longest_pause_ms().saturating_mul(LONGER).min(limits.rank0);
+        let stuck = threshold.stuck.max(pause);
+        let waits_in = kernel_wait(view);
+        let stopped = matches!(waits_in, KernelWait::Pipe | KernelWait::Poll | KernelWait::Child)
+            && program::waits_for_the_stopped(view)
+            && silence.min(waited_ms) >= limits.behind;
+        LateRankCheck {
+            view,
+            limits,
+            waited_ms,
+            silence,
+            spent,
+            suspicious: silence >= threshold.suspect && waited_ms >= SUSPECT_MS,
+            overdue: stopped || (silence >= stuck && waited_ms >= limits.behind.min(stuck)),
+            signless: view.silence_ms() >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck),
+            stopped,
+            shown: waited_ms >= AMBER_MS,
+            phase: view.phase(),
+            waits_in,
+        }
+    }
+
+    /// It uses no CPU although its budget is used up.
+    fn idles(&self) -> bool {
+        self.overdue && self.view.cpu_share() <= IDLE
+    }
+
+    /// It is a script that computes, or would if it had a core, in the same function at each inspection. An
+    /// evaluation looks like an endless loop, which is worth a warning.
+    fn spins(&self) -> bool {
+        let view = self.view;
+        let within = self.phase.is_none() && !self.spent;
+        within && self.signless && view.never_sleeps() && same_function(view)
+    }
+
+    /// Milliseconds for which it may be silent if cores are short.
+    fn patience(&self) -> u64 {
+        self.view.threshold.stuck.saturating_mul(stretch(self.view)).min(self.limits.rank0)
+    }
+
+    /// Its stall need not be its fault: cores are short, and it needs one, or no inspection shows yet what it
+    /// does.
+    fn is_doubtful(&self) -> bool {
+        let unseen = self.view.current_inspection().is_none() && self.phase.is_none();
+        let short = cores_are_short(self.view) && (lacks_cores(self.view) || unseen);
+        short && self.silence < self.patience()
+    }
+
+    /// A long call, an oversubscribed host, or slow storage.
+    fn by_its_host(&self) -> Decision {
+        let (view, overdue) = (self.view, self.overdue);
+        if self.signless && view.inspection().is_some_and(|inspection| inspection.computes_in_c) {
+            // A long call looks like an endless one.
+            return Some(if self.silence >= self.limits.rank0 {
+                red(Confidence::Likely, Reason::GilHeld)
+            } else {
+                amber(Reason::GilHeld)
+            });
+        }
+        if thrashes(view) {
+            return Some(if overdue { amber(Reason::Thrashing) } else { None });
+        }
+        if self.spins() {
+            return Some(amber(Reason::Spinning));
+        }
+        if starved(view) && self.silence < self.patience() && !self.stopped {
+            let reason = short_of_cores(view).unwrap_or(Reason::HostOverloaded);
+            return Some(if overdue { amber(reason) } else { None });
+        }
+        let blocked = view.history.blocked_ms().is_some_and(|ms| ms >= BLOCKED_MS);
+        if blocked && self.suspicious && storage_bytes(view) == 0 {
+            return Some(self.by_its_storage());
+        }
+        let reason = outside_obstacle(view).filter(|_| self.idles())?;
+        Some(red(Confidence::Likely, reason))
+    }
+
+    /// It is blocked in the kernel. Slow storage responds now and then; only an inspection shows it.
+    fn by_its_storage(&self) -> Option<Assessment> {
+        let view = self.view;
+        let budget = self.silence < self.limits.rank0;
+        if budget && view.storage_answers() {
+            return if self.shown { amber(Reason::ExpectedWait) } else { None };
+        }
+        // If the agent counts the bytes, two inspections show it.
+        let seen = |inspection: &Inspection| {
+            inspection.storage_bytes.is_none() || view.storage_before() != EarlierStorage::Unknown
+        };
+        let enough = view.threshold.suspect.max(self.limits.behind).saturating_add(INSPECTION_MS);
+        let unseen = !view.current_inspection().is_some_and(seen) && self.silence < enough;
+        if unseen { None } else { red(Confidence::Likely, Reason::Storage) }
+    }
+
+    /// Its environment or data loader workers.
+    fn by_its_workers(&self) -> Decision {
+        let (view, waits_in) = (self.view, self.waits_in);
+        let env = matches!(self.phase, None | Some(Phase::Rollout | Phase::Eval))
+            || matches!(view.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
+        // A program that reports no phase may poll for anything: one of its workers must be stopped.
+        let workers = idle_workers(view).filter(|_| env)?;
+        let polls = waits_in == KernelWait::Poll
+            && (self.phase.is_some() || stopped_child(view).is_some() || workers == Reason::DataLoader);
+        if !polls && !matches!(waits_in, KernelWait::Pipe | KernelWait::Child) {
+            return None;
+        }
+        if workers == Reason::EnvWorkerDeadlocked
+            && waits_for_the_dead(view)
+            && self.silence >= SUSPECT_MS
+            && self.waited_ms >= SUSPECT_MS
+        {
+            return Some(red(Confidence::Certain, Reason::EnvWorkerDied));
+        }
+        if program::awaits_a_sleeper(view, self.limits.rank0) {
+            return None;
+        }
+        match children_work(view) {
+            // The inspection may be older than the computation.
+            Some(false) if self.idles() => Some(red(Confidence::Likely, workers)),
+            Some(true) if workers == Reason::EnvWorkerDeadlocked => {
+                Some(if self.overdue || self.shown { amber(Reason::SlowEnv) } else { None })
+            }
+            Some(_) | None => None,
+        }
+    }
+
+    /// Progress in a phase that may take long, or without a phase.
+    fn by_its_progress(&self) -> Decision {
+        let (view, phase) = (self.view, self.phase);
+        let held = view.current_inspection().is_some_and(|inspection| inspection.sleeps_in_c);
+        if held && self.idles() && !program::wakes_by_itself(view, self.limits.rank0) {
+            return Some(red(Confidence::Likely, Reason::GilHeld));
+        }
+        let why = if retries_a_lock(view) { Reason::FileLock } else { Reason::ExpectedWait };
+        let expected = if self.shown { amber(why) } else { None };
+        let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
+        let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);
+        // Progress of the program always renews the budget, a busy CPU alone three times.
+        let stuck = view.threshold.stuck;
+        let silent_budget = stuck.saturating_mul(if view.never_sleeps() { 4 } else { 1 });
+        if (long || compiling) && progresses(view) && self.silence < silent_budget {
+            return Some(expected);
+        }
+        // A program without phases may work for any time. The kernel counts a wait for a core only when it
+        // ends, so a rank that gets no core at all is only seen ready to run.
+        if phase.is_none() && !self.spent && program::moves(view, self.limits.rank0) {
+            return Some(expected);
+        }
+        // Only an inspection shows when a sleep ends, and one from before the rank did something is stale.
+        let unseen = phase.is_none()
+            && (view.inspection_is_stale()
+                || (self.waits_in == KernelWait::Sleep && view.inspection().is_none()));
+        let early =
+            !self.overdue || (unseen && !self.stopped && self.silence < stuck.saturating_add(INSPECTION_MS));
+        early.then_some(expected)
+    }
+
+    /// It is stuck: the wait of its main thread gives the reason.
+    fn by_its_wait(&self) -> Option<Assessment> {
+        let view = self.view;
+        let idle = view.cpu_share() <= IDLE;
+        let reason = match (view.sample.state, self.waits_in) {
+            _ if view.waiting().is_some() => Reason::InsideEarlier,
+            ('R', _) if view.never_sleeps() => Reason::Spinning,
+            (_, KernelWait::Lock) if idle => Reason::Lock,
+            (_, KernelWait::Sleep) if own_obstacle(view) != Some(Reason::FileLock) => Reason::Sleeping,
+            // An event loop with timers only.
+            (_, KernelWait::Poll)
+                if view
+                    .current_inspection()
+                    .is_some_and(|inspection| inspection.os.sleep_left_ms.is_some()) =>
+            {
+                Reason::Sleeping
+            }
+            _ if idle && own_obstacle(view).is_some() => own_obstacle(view).unwrap_or_default(),
+            (_, KernelWait::Net) => Reason::WaitsForPeer,
+            _ => Reason::Unknown,
+        };
+        red(Confidence::Likely, reason)
+    }
+}
+
+/// Assesses a rank that has not joined the rendezvous while others wait there.
+pub(crate) fn assess_start(view: &RankView<'_>, waited_ms: u64, limits: &TimeLimits) -> Option<Assessment> {
+    if view.left {
+        return red(Confidence::Certain, Reason::LeftEarly);
+    }
+    if view.halted_ms().is_some() {
+        return None;
+    }
+    let blocked = view.history.blocked_ms().is_some_and(|ms| ms >= BLOCKED_MS);
+    let idle = view.moved().over_ms >= 1_000 && view.cpu_share() <= IDLE;
+    let slowly = program::gets_little(view);
+    let still = view.idle_ms().is_none_or(|ms| ms >= RENDEZVOUS_MS);
+    let nothing = idle && still && !slowly && storage_bytes(view) == 0 && children_work(view) != Some(true);
+    let nothing = nothing && !program::wakes_by_itself(view, limits.rank0);
+    let budget = limits.init.saturating_mul(if slowly { stretch(view) } else { 1 });
+    if blocked && waited_ms >= limits.behind {
+        return red(Confidence::Likely, Reason::Storage);
+    }
+    if waited_ms >= budget || (nothing && waited_ms >= RENDEZVOUS_MS) {
+        return red(Confidence::Likely, Reason::RendezvousIncomplete);
+    }
+    if waited_ms >= AMBER_MS { amber(Reason::RendezvousIncomplete) } else { None }
+}
+
+/// The rank waits for something outside the run.
+fn outside_obstacle(view: &RankView<'_>) -> Option<Reason> {
+    match view.current_inspection()?.obstacle.as_ref()? {
+        // If a rank of the run holds it, such as one that loads data for all, that rank has the verdict.
+        Obstacle::FileLock { holders, .. } if holders.iter().any(|holder| holder.ours) => None,
+        Obstacle::FileLock { .. } => Some(Reason::FileLock),
+        Obstacle::Fifo { .. } => Some(Reason::Fifo),
+        Obstacle::NameServer { .. } => Some(Reason::NameLookup),
+        Obstacle::Connection { .. }
+        | Obstacle::Listener { .. }
+        | Obstacle::Pipe { .. }
+        | Obstacle::Child { .. } => None,
+    }
+}
+
+/// The rank waits for something that may still happen, and makes no progress.
+fn own_obstacle(view: &RankView<'_>) -> Option<Reason> {
+    match view.current_inspection()?.obstacle.as_ref()? {
+        Obstacle::FileLock { .. } => Some(Reason::FileLock),
+        Obstacle::Fifo { .. } => Some(Reason::Fifo),
+        Obstacle::NameServer { .. } => Some(Reason::NameLookup),
+        Obstacle::Connection { .. } | Obstacle::Listener { .. } => Some(Reason::WaitsForPeer),
+        Obstacle::Pipe { .. } => Some(Reason::Pipe),
+        Obstacle::Child { .. } => Some(Reason::ChildProcess),
+    }
+}
+
+/// Whether it retries to lock a file and sleeps in between. Each try may read the file, so that the rank is
+/// never idle for long.
+fn retries_a_lock(view: &RankView<'_>) -> bool {
+    let lock = view
+        .inspection()
+        .is_some_and(|inspection| matches!(inspection.obstacle, Some(Obstacle::FileLock { .. })));
+    lock && view.sample.wchan.contains("nanosleep")
+}
+
+/// Returns the reason if the processes that a rank waits for are idle: they are workers of its environment or
+/// of a data loader. `None` for any other program that it has started.
+fn idle_workers(view: &RankView<'_>) -> Option<Reason> {
+    if view.phase().is_some() {
+        // The built-in trainer starts no other processes.
+        return Some(Reason::EnvWorkerDeadlocked);
+    }
+    if view.inspection_is_stale() {
+        return None;
+    }
+    let Some(stack) = view.inspection().and_then(main_stack) else {
+        // Without a stack, Python processes that it waits for count as workers.
+        let waited_for: &[Holder] =
+            match view.inspection().and_then(|inspection| inspection.obstacle.as_ref()) {
+                Some(Obstacle::Pipe { ends, .. }) => ends,
+                Some(Obstacle::Child { process }) => std::slice::from_ref(process),
+                Some(Obstacle::Connection { .. } | Obstacle::Listener { .. }) => return None,
+                _ => &[],
+            };
+        let copies = waited_for.iter().all(|process| process.name.contains("python"));
+        return copies.then_some(Reason::EnvWorkerDeadlocked);
+    };
+    let calls = |part: &str| {
+        stack.frames.iter().any(|frame| frame.file.as_deref().is_some_and(|file| file.contains(part)))
+    };
+    if calls("torch/utils/data") {
+        Some(Reason::DataLoader)
+    } else if calls("multiprocessing/") || ENVIRONMENTS.iter().any(|library| calls(library)) {
+        Some(Reason::EnvWorkerDeadlocked)
+    } else {
+        None
+    }
+}

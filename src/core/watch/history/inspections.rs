@@ -1,0 +1,288 @@
+//! Inspections of suspicious ranks: which ranks to request one for, how often, and what the replies show, such
+//! as the code that a rank runs.
+//!
+//! An inspection costs the agent up to two seconds of reading, never the rank anything. Invariants:
+//! - INSPECT-1: a rank is inspected at most every [`EVERY_MS`] while it stands still, with growing gaps, and at
+//!   most [`MOST`] ranks at a time. The gaps start over when what an inspection showed has ended.
+//! - INSPECT-2: an inspection counts only while the rank has not moved since.
+//! - INSPECT-3: an inspection that catches a rank between two waits does not show what it waits for. An earlier
+//!   one that did still counts; the rank's connections come from the latest one.
+
+use rankdeck_proto::inspection::{Frame, Inspection, Socket, StackMethod, ThreadStack};
+use rankdeck_types::ids::{NodeRank, Rank};
+use rankdeck_types::words;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Milliseconds that an inspection may take before a verdict is reported without it.
+pub(crate) const INSPECTION_MS: u64 = 2_000;
+/// Least time between two inspections of a rank, ms; doubles with each.
+const EVERY_MS: u64 = 3_000;
+const DOUBLINGS: u32 = 6;
+/// Most ranks inspected at a time.
+pub(crate) const MOST: usize = 8;
+
+/// What the inspection before the latest showed of the storage that a rank waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) enum EarlierStorage {
+    /// There was none, or the agent cannot count the bytes.
+    #[default]
+    Unknown,
+    /// How much it had moved, bytes.
+    Moved(u64),
+    /// One of the two inspections saw the rank awake: its wait had ended.
+    Answered,
+}
+
+impl EarlierStorage {
+    /// Whether the storage has moved bytes since; `now`: its counter at the latest inspection.
+    pub fn has_moved_since(self, now: Option<u64>) -> bool {
+        match (self, now) {
+            (EarlierStorage::Unknown, _) | (_, None) => false,
+            (EarlierStorage::Moved(then), Some(now)) => now > then,
+            (EarlierStorage::Answered, Some(_)) => true,
+        }
+    }
+}
+
+/// The inspections of one rank since it stands still.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct InspectionHistory {
+    /// When the latest one was requested, on the awake clock.
+    #[serde(rename = "at")]
+    requested_at: Option<u64>,
+    /// How many were requested.
+    #[serde(rename = "times")]
+    requests: u32,
+    /// The latest reply.
+    #[serde(rename = "answer")]
+    pub latest: Option<Inspection>,
+    /// The latest one that saw it wait, if `latest` did not.
+    pub waiting: Option<Inspection>,
+    /// The function in which its own code was at the inspection before.
+    pub function_before: Option<String>,
+    pub storage_before: EarlierStorage,
+    /// Connections at the first inspection since the rank stands still, once there is a second one.
+    #[serde(rename = "before")]
+    pub sockets_before: Vec<Socket>,
+}
+
+/// All inspections of a generation.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct InspectionLog {
+    ranks: BTreeMap<Rank, InspectionHistory>,
+    /// Number of the latest request.
+    request: u64,
+}
+
+/// A request to an agent for inspections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InspectRequest {
+    /// The host.
+    pub node: NodeRank,
+    /// Number of the request.
+    pub request: u64,
+    /// The ranks to inspect.
+    pub ranks: Vec<Rank>,
+}
+
+impl InspectionLog {
+    /// Returns the inspections to request now; `suspects` are in order of weight.
+    pub fn request(&mut self, suspects: &[(NodeRank, Rank)], awake_ms: u64) -> Vec<InspectRequest> {
+        // A rank that is no longer a suspect is forgotten: its next incident starts over.
+        let suspects = &suspects[..suspects.len().min(MOST)];
+        let ranks: BTreeSet<Rank> = suspects.iter().map(|(_, rank)| *rank).collect();
+        self.ranks.retain(|rank, _| ranks.contains(rank));
+        let mut by_node: BTreeMap<NodeRank, Vec<Rank>> = BTreeMap::new();
+        for (node, rank) in suspects {
+            let history = self.ranks.entry(*rank).or_default();
+            let gap = EVERY_MS << history.requests.saturating_sub(1).min(DOUBLINGS);
+            if history.requested_at.is_none_or(|at| awake_ms.saturating_sub(at) >= gap) {
+                history.requested_at = Some(awake_ms);
+                history.requests += 1;
+                by_node.entry(*node).or_default().push(*rank);
+            }
+        }
+        by_node
+            .into_iter()
+            .map(|(node, ranks)| {
+                self.request += 1;
+                InspectRequest { node, request: self.request, ranks }
+            })
+            .collect()
+    }
+
+    /// Takes a reply.
+    pub fn on_reply(&mut self, inspection: Inspection) {
+        if let Some(history) = self.ranks.get_mut(&inspection.rank) {
+            history.function_before = history.latest.as_ref().and_then(user_function);
+            let before = history.latest.clone().filter(|inspection| !inspection.os.is_awake());
+            let awake = inspection.os.is_awake()
+                || history.latest.as_ref().is_some_and(|latest| latest.os.is_awake());
+            history.storage_before = match before.as_ref().and_then(|inspection| inspection.storage_bytes) {
+                _ if awake => EarlierStorage::Answered,
+                Some(bytes) => EarlierStorage::Moved(bytes),
+                None => EarlierStorage::Unknown,
+            };
+            let seen_waiting = before.or(history.waiting.take());
+            history.waiting = seen_waiting.filter(|_| inspection.os.is_awake());
+            // On a busy host an inspection may end before it has read a stack. An earlier stack still holds:
+            // the rank has not moved since.
+            let (threads, sockets) =
+                history.latest.take().map(|before| (before.threads, before.sockets)).unwrap_or_default();
+            if history.sockets_before.is_empty() {
+                history.sockets_before = sockets;
+            }
+            let threads = if inspection.threads.is_empty() { threads } else { inspection.threads };
+            history.latest = Some(Inspection { threads, ..inspection });
+        }
+    }
+
+    /// What the latest inspection showed has ended: the next one follows soon.
+    pub fn expire(&mut self, rank: Rank) {
+        if let Some(history) = self.ranks.get_mut(&rank) {
+            history.requests = history.requests.min(1);
+        }
+    }
+
+    /// A rank moved: what was inspected has ended.
+    pub fn on_progress(&mut self, rank: Rank) {
+        if let Some(history) = self.ranks.get_mut(&rank) {
+            *history = InspectionHistory {
+                requested_at: history.requested_at,
+                requests: history.requests,
+                ..InspectionHistory::default()
+            };
+        }
+    }
+
+    /// Returns the inspections of a rank since it stands still.
+    pub fn of_rank(&self, rank: Rank) -> Option<&InspectionHistory> {
+        self.ranks.get(&rank)
+    }
+}
+
+/// The frame belongs to the program, not to a library below it.
+pub(crate) fn is_own(frame: &Frame) -> bool {
+    const FOREIGN: [&str; 17] = [
+        "/rustc/",
+        ".cargo/registry",
+        "/usr/lib",
+        "/lib/",
+        "site-packages",
+        "dist-packages",
+        "/lib/python",
+        "<frozen",
+        "threading.py",
+        "multiprocessing/",
+        "libtorch",
+        "libc.so",
+        "libpthread",
+        "ld-linux",
+        "/library/std",
+        "/library/core",
+        "torch/distributed",
+    ];
+    frame.file.as_deref().is_some_and(|file| {
+        let source =
+            [".py", ".rs", ".cc", ".cpp", ".c", ".cu", ".h", ".pyx"].iter().any(|end| file.ends_with(end));
+        source && !FOREIGN.iter().any(|part| file.contains(part))
+    })
+}
+
+/// The innermost frame of the program's own code: its file, and its function with a word before it.
+fn own_frame(inspection: &Inspection) -> Option<(&Frame, &str, String)> {
+    let stacks = || inspection.threads.iter().filter(|thread| thread.how != StackMethod::Kernel);
+    // A Python program's own lines are in its interpreter frames; native frames below them are the library's.
+    let python = stacks().filter(|thread| thread.how == StackMethod::Python);
+    // Other threads wait for work most of the time; where they do is irrelevant.
+    let main = inspection.pid.or_else(|| inspection.threads.first().map(|thread| thread.tid));
+    let native = stacks().filter(|thread| thread.how == StackMethod::Native && Some(thread.tid) == main);
+    python.chain(native).find_map(|thread| {
+        let frame = thread.frames.iter().find(|frame| is_own(frame))?;
+        // Parameters of types make names of hundreds of characters.
+        let bare = frame.function.find('<').filter(|at| *at > 0);
+        let name = bare.and_then(|at| frame.function.get(..at)).unwrap_or(&frame.function);
+        let name = words::clip(name, 80);
+        let function = if name.is_empty() { String::new() } else { format!(" in {name}") };
+        Some((frame, frame.file.as_deref()?, function))
+    })
+}
+
+/// `FILE:LINE` and function of the innermost frame of the program's own code, from an inspection.
+pub(crate) fn user_frame(inspection: &Inspection) -> Option<String> {
+    let (frame, file, function) = own_frame(inspection)?;
+    let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
+    Some(format!("{file}{line}{function}"))
+}
+
+/// The same without the line.
+pub(crate) fn user_function(inspection: &Inspection) -> Option<String> {
+    own_frame(inspection).map(|(_, file, function)| format!("{file}{function}"))
+}
+
+/// Returns the Python stack of the program's main thread.
+pub(crate) fn main_stack(inspection: &Inspection) -> Option<&ThreadStack> {
+    let python = || inspection.threads.iter().filter(|stack| stack.how == StackMethod::Python);
+    python().find(|stack| Some(stack.tid) == inspection.pid).or_else(|| python().next())
+}
+
+/// Whether the main thread is inside a call of the process group.
+pub(crate) fn is_in_collective(inspection: &Inspection) -> bool {
+    let main = inspection
+        .threads
+        .iter()
+        .filter(|thread| Some(thread.tid) == inspection.pid && thread.how != StackMethod::Kernel);
+    main.flat_map(|thread| &thread.frames).any(|frame| {
+        frame.file.as_deref().is_some_and(|file| file.contains("torch/distributed"))
+            || ["c10d::", "gloo::"].iter().any(|part| frame.function.contains(part))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_proto::inspection::ThreadStack;
+
+    fn latest(log: &InspectionLog, rank: u32) -> Option<&Inspection> {
+        log.of_rank(Rank(rank))?.latest.as_ref()
+    }
+
+    #[test]
+    fn inspect_1_requests_back_off_and_are_bounded() {
+        let mut log = InspectionLog::default();
+        let suspects: Vec<(NodeRank, Rank)> = (0..20).map(|rank| (NodeRank(rank / 4), Rank(rank))).collect();
+        let first = log.request(&suspects, 0);
+        assert_eq!(first.iter().map(|request| request.ranks.len()).sum::<usize>(), MOST);
+        assert_eq!(first.len(), 2);
+        let mut times = 0;
+        for ms in (250..=60_000).step_by(250) {
+            times += log.request(&suspects[..1], ms).len();
+        }
+        assert_eq!(times, 4, "after 3, 9, 21 and 45 seconds");
+    }
+
+    #[test]
+    fn inspect_2_reply_is_dropped_when_rank_moves() {
+        let mut log = InspectionLog::default();
+        let suspects = [(NodeRank(0), Rank(1))];
+        let answer = |rank| Inspection { rank: Rank(rank), ..Inspection::default() };
+        log.request(&suspects, 0);
+        log.on_reply(answer(1));
+        log.on_reply(answer(2));
+        assert!(latest(&log, 1).is_some() && latest(&log, 2).is_none(), "no request for rank 2");
+        let stack = ThreadStack { tid: 7, ..ThreadStack::default() };
+        log.on_reply(Inspection { threads: vec![stack], ..answer(1) });
+        log.on_reply(answer(1));
+        assert_eq!(
+            latest(&log, 1).map(|inspection| inspection.threads.len()),
+            Some(1),
+            "an inspection without stacks keeps the earlier ones"
+        );
+        log.on_progress(Rank(1));
+        assert!(latest(&log, 1).is_none());
+        log.on_reply(answer(1));
+        log.request(&[], 100);
+        assert!(latest(&log, 1).is_none());
+    }
+}

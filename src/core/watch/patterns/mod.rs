@@ -1,0 +1,12 @@
+//! Stage 2: patterns over several ranks, from their histories: who waits for whom, whose calls, weights or
+//! counters differ, who is slow, where packets are lost, whether the run stalls or does not learn.
+//!
+//! A pattern carries measurements and no opinion on how bad it is; `assess` decides that.
+
+pub(crate) mod learning;
+pub(crate) mod mismatch;
+pub(crate) mod network;
+pub(crate) mod replicas;
+pub(crate) mod stall;
+pub(crate) mod stragglers;
+pub(crate) mod waits;

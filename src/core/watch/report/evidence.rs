@@ -1,0 +1,524 @@
+//! Describes findings: the words of each reason's sentence, and the evidence.
+
+use crate::card::{RankEvidence, ranges};
+use crate::reason::{Confidence, Reason, SentenceForm, Severity};
+use crate::report::VerdictReport;
+use crate::watch::assess::finding::{Assessment, Finding, LateRank, SilenceCause, SilentHost};
+use crate::watch::history::hosts::LinkLoss;
+use crate::watch::history::inspections::{self, user_frame};
+use crate::watch::history::program::{self, dead_child};
+use crate::watch::history::run_view::{self, RankView, RunView};
+use crate::watch::patterns::mismatch::CollectiveMismatch;
+use crate::watch::patterns::network::NetworkFault;
+use crate::watch::patterns::stragglers::{Straggler, used_up};
+use crate::watch::report::builder::{
+    NAMED, VerdictBuilder, complaint, find, host_of, inspected, link_error, name, side, waiters, xid_words,
+};
+use rankdeck_proto::inspection::Obstacle;
+use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
+
+/// Describes a finding.
+pub(crate) fn verdict(run: &RunView<'_>, finding: &Finding) -> VerdictReport {
+    match finding {
+        Finding::Halted { rank, reason, halted_ms } => halted(run, *rank, *reason, *halted_ms),
+        Finding::LateRank { late, assessment } => late_rank(run, late, *assessment),
+        Finding::Mismatch { mismatch: what, waited_ms } => mismatch(run, what, *waited_ms),
+        Finding::OrderDeadlock { ring, waited_ms } => order_deadlock(run, ring, *waited_ms),
+        Finding::InsideCollective { members, seq, waited_ms, severity } => {
+            inside_collective(run, members, *seq, *waited_ms, *severity)
+        }
+        Finding::Network(fault) | Finding::LinkDown { fault, .. } => network(run, fault.clone()),
+        Finding::LossyNetwork { place, waiters, group, seq, waited_ms } => {
+            lossy_network(run, place, waiters, group, *seq, *waited_ms)
+        }
+        Finding::Gpu { rank, reason } => gpu(run, *rank, *reason),
+        Finding::NoCollectives { ranks, updates, iterations } => {
+            no_collectives(run, ranks, *updates, *iterations)
+        }
+        Finding::RendezvousBlocked { waited_ms } => rendezvous_blocked(run, *waited_ms),
+        Finding::SilentHost(silent) => silent_host(run, silent),
+        Finding::Stall { rank, severity, still_ms } => stall(run, *rank, *severity, *still_ms),
+        Finding::Straggler(slow) => straggler(run, slow),
+    }
+}
+
+/// Describes one rank as an evidence table does.
+fn describe(run: &RunView<'_>, rank: Rank) -> Option<RankEvidence> {
+    Some(side(find(run.model, rank)?, run.view(rank).and_then(|view| view.inspection())))
+}
+
+/// What an inspection of the culprit showed, and the waiting ranks.
+fn observations(run: &RunView<'_>, culprit: Rank, waiting: &[Rank]) -> Vec<String> {
+    inspected(run.view(culprit)).into_iter().chain(waiters(run.model, waiting)).collect()
+}
+
+/// A process that is stopped, traced or frozen.
+fn halted(run: &RunView<'_>, rank: Rank, reason: Reason, halted_ms: u64) -> VerdictReport {
+    let found = find(run.model, rank);
+    let sample = found.and_then(|found| found.sample.as_ref());
+    let state = sample.map_or('T', |sample| sample.state);
+    let inside = run.inside(rank);
+    let cgroup = sample.and_then(|sample| sample.signals.cgroup.as_ref());
+    let frozen = cgroup.filter(|_| reason == Reason::CgroupFrozen);
+    // SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU.
+    let sent = found.and_then(|found| found.signalled);
+    let stopped = match sent.filter(|sent| state == 'T' && (19..=22).contains(&sent.signal)) {
+        Some(sent) => format!("stopped by {} sent from a console", words::signal_name(sent.signal)),
+        None => words::process_state(state).into(),
+    };
+    let words = vec![("who", name(run.model, rank)), ("state", stopped), ("letter", state.to_string())];
+    VerdictBuilder {
+        rank: Some(rank),
+        host: host_of(run.model, Some(rank)),
+        waiter: inside.first().copied(),
+        facts: frozen.map(|cgroup| format!("cgroup {} is frozen", cgroup.path)).into_iter().collect(),
+        observations: observations(run, rank, &inside),
+        latency_ms: halted_ms,
+        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, reason), words)
+    }
+    .build(run)
+}
+
+/// One rank holds the others up.
+fn late_rank(run: &RunView<'_>, late: &LateRank, assessment: Assessment) -> VerdictReport {
+    let form = if late.ahead {
+        SentenceForm::Alone
+    } else if assessment.severity == Severity::Amber {
+        SentenceForm::Doubtful
+    } else {
+        SentenceForm::Usual
+    };
+    let mut facts = match late.also.as_slice() {
+        [] => Vec::new(),
+        also => vec![format!("also late: ranks {}", ranges(also))],
+    };
+    if matches!(assessment.reason, Reason::HostOverloaded | Reason::Throttled) {
+        facts.extend(run.view(late.rank).map(shortage_of_cores).unwrap_or_default());
+    }
+    VerdictBuilder {
+        form,
+        rank: Some(late.rank),
+        host: host_of(run.model, Some(late.rank)),
+        waiter: late.waiters.first().copied(),
+        facts,
+        observations: observations(run, late.rank, &late.waiters),
+        latency_ms: late.waited_ms,
+        compared: (late.seq > 1 && !late.group.is_empty()).then(|| late.seq - 1),
+        ..VerdictBuilder::new(assessment, words_about(run, late))
+    }
+    .build(run)
+}
+
+/// Values for every `{word}` that a sentence about a late rank may use.
+fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)> {
+    let culprit = find(run.model, late.rank);
+    let view = run.view(late.rank);
+    let page = culprit.and_then(|rank| rank.sample.as_ref()).and_then(|sample| sample.page.as_ref());
+    let own = page.filter(|page| !page.by_hook);
+    let phase = own.map_or("user code", |page| page.phase.name());
+    let doing = match own.map(|page| page.activity.name()) {
+        None => phase.to_string(),
+        Some("") => format!("phase {phase}"),
+        Some(activity) => format!("phase {phase} ({activity})"),
+    };
+    let amount = page.filter(|page| page.total > 0).map(|page| format!(" {}/{}", page.done, page.total));
+    let at = view.and_then(|view| view.inspection()).and_then(user_frame);
+    let obstacle = view.and_then(|view| view.inspection()?.obstacle.as_ref());
+    let obstacle =
+        obstacle.map_or_else(|| "data from the network".to_owned(), |found| words::clean(&found.words()));
+    let child = view.and_then(dead_child);
+    let stopped = view.and_then(program::stopped_child);
+    let goal = run.model.run.total_steps;
+    let others = match late.waiters.as_slice() {
+        [_] => "1 rank is waiting".to_string(),
+        many => format!("{} ranks are waiting", many.len()),
+    };
+    let awaited = awaited(run, late);
+    let after = if late.group.is_empty() {
+        format!("ranks {} lost their connection to it", ranges(&late.waiters))
+    } else {
+        format!("{others} in {awaited}")
+    };
+    vec![
+        ("who", name(run.model, late.rank)),
+        ("rank", late.rank.to_string()),
+        ("phase", phase.to_string()),
+        ("doing", doing),
+        ("amount", amount.unwrap_or_default()),
+        ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
+        ("obstacle", obstacle),
+        ("child", child.map(|pid| format!(" (pid {pid})")).unwrap_or_default()),
+        ("stopped", stopped.map(|pid| format!(" (pid {pid} is stopped)")).unwrap_or_default()),
+        ("iteration", own.map(|page| format!(", in iteration {}", page.train_iter)).unwrap_or_default()),
+        ("goal", goal.map(|goal| format!(" of a run of {goal} steps")).unwrap_or_default()),
+        ("others", others),
+        ("awaited", awaited),
+        ("after", after),
+    ]
+}
+
+/// The collective that the waiting ranks are in.
+fn awaited(run: &RunView<'_>, late: &LateRank) -> String {
+    let alone = [late.rank];
+    let in_it = if late.ahead { &alone[..] } else { &late.waiters };
+    let call = in_it.iter().find_map(|rank| {
+        let view = run.view(*rank)?;
+        view.waiting_call().filter(|_| view.waiting().is_some_and(|group| group.name == late.group))
+    });
+    match call {
+        Some(call) => call.name(),
+        None if late.group.is_empty() => "the process group".into(),
+        None => format!("collective #{}", late.seq),
+    }
+}
+
+/// Ranks called different collectives.
+fn mismatch(run: &RunView<'_>, what: &CollectiveMismatch, waited_ms: u64) -> VerdictReport {
+    let side = what.odd.first().copied().unwrap_or_default();
+    let CollectiveMismatch { seq, mine, theirs, other, .. } = what;
+    let in_group = what.group != run_view::WORLD;
+    let words = vec![
+        ("who", what.rank.map(|rank| name(run.model, rank)).unwrap_or_default()),
+        ("side", side.to_string()),
+        ("other", other.to_string()),
+        ("seq", seq.to_string()),
+        ("group", if in_group { format!(" of group {}", what.group) } else { String::new() }),
+        ("mine", mine.clone()),
+        ("theirs", theirs.clone()),
+    ];
+    let mut facts =
+        vec![format!("rank {side} at #{seq}: {mine}"), format!("rank {other} at #{seq}: {theirs}")];
+    if what.odd.len() > 1 {
+        facts.push(format!("ranks that deviate: {}", ranges(&what.odd)));
+    }
+    // Without a culprit, the evidence table has no column for the first of those that deviate.
+    let unnamed = describe(run, side).filter(|_| what.rank.is_none());
+    let mut seen: Vec<String> = unnamed.iter().flat_map(RankEvidence::evidence).collect();
+    seen.extend(observations(run, side, &run.inside(side)));
+    let confidence = if what.rank.is_some() { Confidence::Certain } else { Confidence::Likely };
+    VerdictBuilder {
+        form: if what.rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
+        rank: what.rank,
+        host: host_of(run.model, what.rank),
+        waiter: Some(*other),
+        facts,
+        observations: seen,
+        latency_ms: waited_ms,
+        compared: seq.checked_sub(1).filter(|seq| *seq > 0),
+        ..VerdictBuilder::new(Assessment::usual(confidence, what.reason), words)
+    }
+    .build(run)
+}
+
+/// Groups used in different orders.
+fn order_deadlock(run: &RunView<'_>, ring: &[(Rank, String)], waited_ms: u64) -> VerdictReport {
+    let places: Vec<String> = ring
+        .iter()
+        .take(NAMED)
+        .filter_map(|(rank, _)| {
+            let call = run.view(*rank)?.waiting_call()?;
+            let site = call.call.at_site();
+            Some(format!("rank {rank} is waiting in {}{site}", call.name()))
+        })
+        .collect();
+    let ranks: Vec<Rank> = ring.iter().map(|(rank, _)| *rank).collect();
+    let words = vec![("ranks", ranges(&ranks)), ("places", places.join(", "))];
+    let mut facts = places;
+    facts.push("each of them waits in a group that another one has not entered".into());
+    VerdictBuilder {
+        waiter: ranks.first().copied(),
+        facts,
+        latency_ms: waited_ms,
+        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, Reason::OrderDeadlock), words)
+    }
+    .build(run)
+}
+
+/// All members are inside the same collective.
+fn inside_collective(
+    run: &RunView<'_>,
+    members: &[Rank],
+    seq: u64,
+    waited_ms: u64,
+    severity: Severity,
+) -> VerdictReport {
+    let first = members.first().copied();
+    let call = first.and_then(|rank| run.view(rank)?.waiting_call());
+    let words = vec![
+        ("count", members.len().to_string()),
+        ("call", call.map_or(format!("collective #{seq}"), |call| call.name())),
+        ("waited", words::duration_ms(waited_ms)),
+    ];
+    let mut observations = waiters(run.model, members);
+    for rank in members.iter().take(NAMED) {
+        observations.extend(describe(run, *rank).iter().flat_map(RankEvidence::seen));
+        add_new(&mut observations, inspected(run.view(*rank)));
+    }
+    let assessment =
+        Assessment { severity, ..Assessment::usual(Confidence::Possible, Reason::InsideCollective) };
+    VerdictBuilder {
+        waiter: first,
+        observations,
+        latency_ms: waited_ms,
+        compared: Some(seq),
+        ..VerdictBuilder::new(assessment, words)
+    }
+    .build(run)
+}
+
+/// TCP traffic between hosts is not acknowledged, or an interface is down.
+fn network(run: &RunView<'_>, fault: NetworkFault) -> VerdictReport {
+    let NetworkFault { host, reason, confidence, words, facts, since_ms, waiter } = fault;
+    VerdictBuilder {
+        host,
+        waiter,
+        facts,
+        latency_ms: since_ms,
+        ..VerdictBuilder::new(Assessment::usual(confidence, reason), words)
+    }
+    .build(run)
+}
+
+/// TCP traffic is retransmitted while ranks wait: a late rank there is not the culprit.
+fn lossy_network(
+    run: &RunView<'_>,
+    place: &str,
+    waiters: &[Rank],
+    group: &str,
+    seq: u64,
+    waited_ms: u64,
+) -> VerdictReport {
+    let first = waiters.first().copied();
+    let late = LateRank {
+        rank: first.unwrap_or_default(),
+        waiters: waiters.to_vec(),
+        group: group.to_owned(),
+        seq,
+        waited_ms,
+        ..LateRank::default()
+    };
+    let assessment = Assessment {
+        severity: Severity::Amber,
+        ..Assessment::usual(Confidence::Likely, Reason::NetworkLoss)
+    };
+    let words = words_about(run, &late).into_iter().chain([("where", place.to_owned())]).collect();
+    VerdictBuilder {
+        form: SentenceForm::Doubtful,
+        waiter: first,
+        observations: waiters_and_inspections(run, waiters),
+        latency_ms: waited_ms,
+        ..VerdictBuilder::new(assessment, words)
+    }
+    .build(run)
+}
+
+/// A GPU is lost or reports an error.
+fn gpu(run: &RunView<'_>, rank: Rank, reason: Reason) -> VerdictReport {
+    let gpu = run.view(rank).and_then(|view| view.gpu);
+    let xid = gpu.and_then(|gpu| gpu.xids.last()).map(|xid| xid_words(*xid));
+    let words = vec![
+        ("who", name(run.model, rank)),
+        ("gpu", gpu.map(|gpu| gpu.index.to_string()).unwrap_or_default()),
+        ("xid", xid.unwrap_or_default()),
+    ];
+    let inside = run.inside(rank);
+    VerdictBuilder {
+        rank: Some(rank),
+        host: host_of(run.model, Some(rank)),
+        waiter: inside.first().copied(),
+        facts: gpu.map(complaint).into_iter().collect(),
+        observations: waiters(run.model, &inside),
+        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, reason), words)
+    }
+    .build(run)
+}
+
+/// Ranks update their weights without any collective.
+fn no_collectives(run: &RunView<'_>, ranks: &[Rank], updates: u64, iterations: u64) -> VerdictReport {
+    let one = (ranks.len() == 1).then(|| ranks.first().copied()).flatten();
+    let words = vec![
+        ("who", one.map(|rank| name(run.model, rank)).unwrap_or_default()),
+        ("ranks", ranges(ranks)),
+        ("updates", updates.to_string()),
+        ("iterations", iterations.to_string()),
+    ];
+    VerdictBuilder {
+        form: if one.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
+        rank: one,
+        host: host_of(run.model, one),
+        facts: vec!["without exchanged gradients, every rank trains a different model".into()],
+        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, Reason::NoCollectives), words)
+    }
+    .build(run)
+}
+
+/// A rank slows the run.
+fn straggler(run: &RunView<'_>, slow: &Straggler) -> VerdictReport {
+    let lost = format!("{:.0}", slow.lost * 100.0);
+    let mut facts = slow.facts.clone();
+    facts.push(format!("the others lost {lost}% of their time waiting for it"));
+    let words = vec![("who", name(run.model, slow.rank)), ("lost", lost)];
+    VerdictBuilder {
+        rank: Some(slow.rank),
+        host: host_of(run.model, Some(slow.rank)),
+        facts,
+        latency_ms: slow.over_ms,
+        ..VerdictBuilder::new(Assessment::usual(Confidence::Likely, slow.reason), words)
+    }
+    .build(run)
+}
+
+/// A host that sends no messages.
+fn silent_host(run: &RunView<'_>, silent: &SilentHost) -> VerdictReport {
+    let SilentHost { node, assessment, silence_ms, ref cause, starved, ranks_alive } = *silent;
+    let host = run.model.hosts.get(node.index());
+    let name = host.map(|host| host.name.clone()).unwrap_or_default();
+    let why = match cause {
+        SilenceCause::Unreachable => "unreachable".to_owned(),
+        SilenceCause::AgentSilent => "connected, but the agent is not responding".to_owned(),
+        SilenceCause::LinkDown(LinkLoss::Silence) => "no data over the connection, reconnecting".to_owned(),
+        SilenceCause::LinkDown(LinkLoss::Error(error)) => format!("{error}; reconnecting"),
+        SilenceCause::LinkDown(LinkLoss::Unknown) => "connection lost, reconnecting".to_owned(),
+    };
+    let silence = words::duration_ms(silence_ms);
+    let mut facts = vec![format!("last message {silence} ago")];
+    if starved {
+        facts.push("host CPUs were oversubscribed at its last message: the agent may be short of CPU".into());
+    }
+    facts.extend(host.and_then(|host| link_error(&host.link)));
+    facts.push(if ranks_alive {
+        "other ranks make progress, so its ranks are alive; only this console is disconnected".into()
+    } else {
+        "its ranks may still be running; verdicts about them wait until it responds".into()
+    });
+    let words = vec![("host", name.clone()), ("silence", silence), ("why", why)];
+    VerdictBuilder {
+        host: Some(name),
+        facts,
+        latency_ms: silence_ms,
+        ..VerdictBuilder::new(assessment, words)
+    }
+    .build(run)
+}
+
+/// The whole run is stalled.
+fn stall(run: &RunView<'_>, rank: Option<Rank>, severity: Severity, still_ms: u64) -> VerdictReport {
+    let views = &run.views;
+    let culprits: Vec<&RankView> =
+        views.iter().filter(|view| rank.is_none_or(|rank| rank == view.rank)).collect();
+    let at = culprits.iter().find_map(|view| view.inspection().and_then(user_frame));
+    let words = vec![
+        ("who", rank.map(|rank| name(run.model, rank)).unwrap_or_default()),
+        ("count", views.len().to_string()),
+        ("cause", common_wait(&culprits)),
+        ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
+        ("waited", words::duration_ms(still_ms)),
+    ];
+    let assessment = Assessment { severity, confidence: Confidence::Likely, reason: Reason::Standstill };
+    VerdictBuilder {
+        form: if rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
+        rank,
+        host: host_of(run.model, rank),
+        waiter: views.iter().map(|view| view.rank).find(|other| rank.is_some_and(|rank| rank != *other)),
+        observations: views.iter().take(inspections::MOST).map(|view| stalled_rank(run, view)).collect(),
+        latency_ms: still_ms,
+        ..VerdictBuilder::new(assessment, words)
+    }
+    .build(run)
+}
+
+/// Describes what a stalled rank waits for.
+fn waits_for(view: &RankView<'_>) -> String {
+    let named = view.inspection().and_then(|inspection| inspection.obstacle.as_ref()).map(Obstacle::words);
+    let inspected = named.or_else(|| view.inspection().and_then(|inspection| inspection.blocked_on.clone()));
+    let kernel = || Some(view.sample.wchan.clone()).filter(|wchan| !wchan.is_empty());
+    match view.sample.state {
+        'D' => inspected.map_or("the kernel (probably unresponsive storage)".into(), |what| {
+            format!("the kernel: {what}")
+        }),
+        _ => inspected.or_else(kernel).unwrap_or_else(|| "something unknown".into()),
+    }
+}
+
+/// Describes what all culprits of a stall wait for. Numbers differ from process to process.
+fn common_wait(culprits: &[&RankView<'_>]) -> String {
+    let bare = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
+    let all: Vec<String> = culprits.iter().map(|view| waits_for(view)).collect();
+    match all.first() {
+        Some(first) if all.iter().all(|other| bare(other) == bare(first)) => {
+            format!("waiting for {}", words::clip(first, 160))
+        }
+        _ => "waiting for different things".into(),
+    }
+}
+
+fn stalled_rank(run: &RunView<'_>, view: &RankView<'_>) -> String {
+    let at = view.inspection().and_then(user_frame).map(|at| format!(" at {at}")).unwrap_or_default();
+    format!(
+        "{} is waiting for {}{at}, no activity for {}",
+        name(run.model, view.rank),
+        words::clip(&waits_for(view), 160),
+        words::duration_ms(view.quiet_ms())
+    )
+}
+
+/// All ranks reached the rendezvous, and the group does not form.
+fn rendezvous_blocked(run: &RunView<'_>, waited_ms: u64) -> VerdictReport {
+    let all: Vec<Rank> = run.model.ranks.iter().map(|rank| rank.rank).collect();
+    let words = vec![("waited", words::duration_ms(waited_ms))];
+    VerdictBuilder {
+        waiter: all.first().copied(),
+        observations: waiters(run.model, &all),
+        latency_ms: waited_ms,
+        ..VerdictBuilder::new(Assessment::usual(Confidence::Likely, Reason::RendezvousBlocked), words)
+    }
+    .build(run)
+}
+
+/// How short of cores a rank is, for a rank whose silence is not critical because of it.
+fn shortage_of_cores(view: &RankView<'_>) -> Vec<String> {
+    let (host, moved) = (&view.host, view.moved());
+    let mut facts = Vec::new();
+    if let Some(share) = moved.throttled.filter(|share| *share >= program::DELAYED) {
+        facts.push(used_up(share));
+    }
+    if host.is_busy() {
+        let pressure = host.pressure.map(|(cpu, _)| format!(", tasks wait for a core {cpu:.0}% of the time"));
+        facts.push(format!(
+            "host CPUs: {:.0}% busy{}, {:.1} runnable tasks per core",
+            host.cpu_percent,
+            pressure.unwrap_or_default(),
+            host.crowd
+        ));
+    }
+    if let Some(cpu) = moved.main_cpu.or(moved.cpu).filter(|_| moved.over_ms > 0) {
+        facts.push(format!(
+            "over the latest {}: running {:.0}% of the time, ready without a core {:.0}%",
+            words::duration_ms(moved.over_ms),
+            cpu.min(1.0) * 100.0,
+            moved.delayed.min(1.0) * 100.0
+        ));
+    }
+    facts.push(format!(
+        "meanwhile, it may be silent {} times longer before the verdict is critical",
+        program::stretch(view)
+    ));
+    facts
+}
+
+/// The waiting ranks, and what inspections of them showed.
+fn waiters_and_inspections(run: &RunView<'_>, ranks: &[Rank]) -> Vec<String> {
+    let mut all = waiters(run.model, ranks);
+    add_new(&mut all, ranks.iter().take(NAMED).flat_map(|rank| inspected(run.view(*rank))));
+    all
+}
+
+/// Adds new facts: every inspection repeats those about the whole run.
+fn add_new(all: &mut Vec<String>, facts: impl IntoIterator<Item = String>) {
+    for fact in facts {
+        if !all.contains(&fact) {
+            all.push(fact);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Verdicts about facts: a process that exited, weights or totals that differ, a run that does not learn.
+
+use crate::card::{Advice, ranges};
+use crate::join::JoinedIteration;
+use crate::model::Model;
+use crate::reason::{Confidence, Reason, SentenceForm, Severity};
+use crate::report::VerdictReport;
+use crate::watch::assess::finding::{self, AbnormalExit, Assessment};
+use crate::watch::history::run_view::RunView;
+use crate::watch::patterns::learning::LearningIssue;
+use crate::watch::patterns::replicas::{DriftConfidence, NotFinite, WeightDrift};
+use crate::watch::report::builder::{VerdictBuilder, complaint, find, host_of, name};
+use rankdeck_proto::message::Exit;
+use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
+
+/// Most log lines in the evidence.
+const LOG_LINES: usize = 6;
+
+/// The driver's errors of the rank's GPU.
+fn gpu_complaint(model: &Model, rank: Rank) -> Option<String> {
+    let rank = find(model, rank)?;
+    let sample = model.hosts.get(rank.node.index())?.sample.as_ref()?;
+    let gpu = sample.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)?;
+    (gpu.lost || !gpu.xids.is_empty()).then(|| complaint(gpu))
+}
+
+/// Describes a process that failed.
+pub(crate) fn dead(model: &Model, rank: Rank, death: &AbnormalExit<'_>) -> VerdictReport {
+    let &AbnormalExit { exit, message, last_lines, victim_of, sent, .. } = death;
+    let found = find(model, rank);
+    let mut ended = exit.predicate();
+    match sent {
+        Some(_) if matches!(exit, Exit::Signal { .. }) => ended.push_str(", sent from a console"),
+        Some(signal) => ended.push_str(&format!(" after {} sent from a console", words::signal_name(signal))),
+        None => {}
+    }
+    let last = || last_lines.iter().rev().map(String::as_str).find(|line| !line.trim().is_empty());
+    let shown = if message.shown().is_empty() && matches!(exit, Exit::Code { .. }) {
+        last().unwrap_or_default()
+    } else {
+        message.shown()
+    };
+    if !shown.is_empty() {
+        ended.push_str(&format!(": {}", words::clip(&words::clean_output(shown), 300)));
+    }
+    let assessment = death.assessment();
+    let secondary = match victim_of {
+        Some(rank) => Some(format!("secondary failure: rank {rank} failed first")),
+        None if assessment.reason == Reason::MismatchAbort => {
+            Some("secondary failure: another rank called a different collective".into())
+        }
+        None if assessment.severity == Severity::Amber => {
+            Some("secondary failure: its connection to another rank broke".into())
+        }
+        None => None,
+    };
+    let from = last_lines.len().saturating_sub(LOG_LINES);
+    let log = last_lines
+        .iter()
+        .skip(from)
+        .map(|line| format!("log: {}", words::clip(&words::clean_output(line), 200)));
+    let draft = VerdictBuilder {
+        rank: Some(rank),
+        host: host_of(model, Some(rank)),
+        facts: secondary.into_iter().chain(gpu_complaint(model, rank)).chain(log).collect(),
+        ..VerdictBuilder::new(assessment, vec![("who", name(model, rank)), ("ended", ended)])
+    };
+    let mut verdict = draft.build(&RunView::without_ranks(model));
+    let hint = found.and_then(|rank| rank.error.as_ref()).map(|error| &error.1);
+    if let Some(hint) = hint.filter(|hint| !hint.is_empty()) {
+        // The program's own hint comes first.
+        verdict.card.actions.insert(0, Advice { text: hint.clone(), command: String::new() });
+    }
+    verdict
+}
+
+/// Describes differing weights of the built-in trainer.
+pub(crate) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Option<Rank>, VerdictReport) {
+    let votes = |value: &String| values.iter().filter(|other| *other == value).count();
+    let majority = values.iter().find(|value| votes(value) * 2 > values.len());
+    let odd = majority.and_then(|most| values.iter().position(|value| value != most)).map(|i| Rank(i as u32));
+    let fingerprint =
+        |(rank, value): (usize, &String)| format!("rank {rank}: fingerprint {}", words::clip(value, 32));
+    let words = vec![
+        ("who", odd.map(|rank| name(model, rank)).unwrap_or_default()),
+        ("iteration", train_iter.to_string()),
+    ];
+    let draft = VerdictBuilder {
+        form: if odd.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
+        rank: odd,
+        host: host_of(model, odd),
+        facts: values.iter().take(16).enumerate().map(fingerprint).collect(),
+        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, Reason::WeightsDiffer), words)
+    };
+    (odd, draft.build(&RunView::without_ranks(model)))
+}
+
+/// Describes replicas of a script whose weights differ.
+pub(crate) fn replicas_differ(model: &Model, drift: &WeightDrift) -> VerdictReport {
+    let why = match drift.grounds {
+        DriftConfidence::KeptEqual => "the program kept them equal before",
+        DriftConfidence::NeverEqual => {
+            "equal at start, different after every step: gradients are not synchronized"
+        }
+        DriftConfidence::Rounding => "they differ by rounding only, as on hosts with different processors",
+        DriftConfidence::InPart => {
+            "other weights stay equal: these may be meant to differ, or are not synchronized"
+        }
+        DriftConfidence::BeganApart if drift.differ_at == 0 => "different at start, and never equal since",
+        DriftConfidence::BeganApart => "never equal, but changed by the same updates",
+    };
+    let odd = drift.odd();
+    let rank = odd.first().copied();
+    let (before, after, optimizer) = (drift.equal_at, drift.differ_at, drift.optimizer);
+    let sides = drift.sides.iter().take(8).map(|side| format!("ranks {} are equal", ranges(side)));
+    let never = drift.grounds == DriftConfidence::BeganApart;
+    let places = if never {
+        format!(
+            "optimizer {optimizer}: different at every step from {after} on, with equal changes at each of them"
+        )
+    } else {
+        format!("optimizer {optimizer}: equal after step {before}, different after step {after}")
+    };
+    let mut facts = vec![places, why.to_owned()];
+    facts.extend(sides.filter(|_| drift.sides.iter().any(|side| side.len() > 1)));
+    let words = vec![
+        ("who", rank.map(|rank| name(model, rank)).unwrap_or_default()),
+        ("iteration", after.to_string()),
+        ("why", why.to_owned()),
+    ];
+    let assessment = finding::drift(drift);
+    let form = match (assessment.severity, rank) {
+        (Severity::Amber, _) => SentenceForm::Doubtful,
+        (_, Some(_)) => SentenceForm::Usual,
+        (_, None) => SentenceForm::Unnamed,
+    };
+    let host = host_of(model, rank);
+    let mut verdict = VerdictBuilder { form, rank, host, facts, ..VerdictBuilder::new(assessment, words) }
+        .build(&RunView::without_ranks(model));
+    if never {
+        // Averaged gradients keep equal weights equal, no more.
+        let text = "broadcast rank 0's weights before the first step, as DDP does, or seed all ranks equally until the \
+            model is built; load checkpoints on every rank";
+        verdict.card.actions.insert(0, Advice { text: text.into(), command: String::new() });
+    }
+    verdict
+}
+
+/// Describes weights of a script that contain NaN or Inf.
+pub(crate) fn not_finite(model: &Model, found: &NotFinite) -> VerdictReport {
+    let rank = if let [rank] = found.ranks.as_slice() { Some(*rank) } else { None };
+    let words = vec![
+        ("who", rank.map(|rank| name(model, rank)).unwrap_or_default()),
+        ("ranks", ranges(&found.ranks)),
+        ("step", found.step.to_string()),
+    ];
+    let draft = VerdictBuilder {
+        form: if rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
+        rank,
+        host: host_of(model, rank),
+        facts: vec![format!("optimizer {}: {} of {} ranks", found.optimizer, found.ranks.len(), found.of)],
+        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, Reason::WeightsNotFinite), words)
+    };
+    draft.build(&RunView::without_ranks(model))
+}
+
+/// Describes totals that do not match the sum of the per-rank counters.
+pub(crate) fn totals_differ(model: &Model, joined: &JoinedIteration) -> VerdictReport {
+    let pairs = [
+        ("env_step", joined.totals.env_step, joined.sum.env_step),
+        ("samples", joined.totals.samples, joined.sum.samples),
+        ("episodes", joined.totals.episodes, joined.sum.episodes),
+    ];
+    let mut facts: Vec<String> = pairs
+        .iter()
+        .filter(|(_, total, sum)| total != sum)
+        .map(|(name, total, sum)| format!("{name}: all-reduced {total}, sum over ranks {sum}"))
+        .collect();
+    if facts.is_empty() {
+        let (total, sum) = (joined.totals.duration_s, joined.sum.duration_s);
+        facts.push(format!("duration_s: all-reduced {total}, sum over ranks {sum}"));
+    }
+    let words = vec![("iteration", joined.totals.train_iter.to_string())];
+    let assessment = Assessment::usual(Confidence::Certain, Reason::TotalsDiffer);
+    VerdictBuilder { facts, ..VerdictBuilder::new(assessment, words) }.build(&RunView::without_ranks(model))
+}
+
+/// Describes a learning problem.
+pub(crate) fn learning(model: &Model, issue: LearningIssue) -> VerdictReport {
+    let assessment = finding::learning(&issue);
+    let before = model.checkpoints.iter().rev().find(|checkpoint| (checkpoint.env_step as f64) < issue.since);
+    let mut facts = issue.facts;
+    facts.push(match before {
+        Some(checkpoint) => format!(
+            "last checkpoint before it: {} at step {}",
+            checkpoint.path,
+            words::count(checkpoint.env_step)
+        ),
+        None => "no checkpoint before it".into(),
+    });
+    let host = issue.rank.and_then(|rank| model.ranks.get(rank.index())).map(|rank| rank.host.clone());
+    let draft =
+        VerdictBuilder { rank: issue.rank, host, facts, ..VerdictBuilder::new(assessment, issue.words) };
+    let mut verdict = draft.build(&RunView::without_ranks(model));
+    let run = model.run.id.as_ref().map(|run| run.0.as_str()).unwrap_or_default();
+    if let Some(checkpoint) = before {
+        let command = format!("rankdeck restart {run} --from {}", checkpoint.path);
+        let step = words::count(checkpoint.env_step);
+        let text = format!("roll back to the last checkpoint before it, at step {step}");
+        verdict.card.actions.insert(0, Advice { text, command });
+    }
+    verdict
+}

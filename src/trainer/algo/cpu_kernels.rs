@@ -1,0 +1,269 @@
+//! On-policy updates by the native [kernels](rankdeck_kernel), over the flat buffers of parameters and
+//! gradients.
+//!
+//! Epochs are those of [`super::batch::Batches`], and updates are the same up to rounding: averaging over the
+//! ranks, clipping and stepping share their code. After the first iteration nothing is allocated.
+
+use super::batch::{Batches, normalize, shuffle};
+use super::on_policy::OnPolicyLearner;
+use super::ppo_loss::PpoLoss;
+use super::{BuildContext, IterationStats, ScalarStat, StepContext};
+use crate::collect::rollout::{ActionBuffer, Rollout};
+use crate::distributed::ProcessGroup;
+use crate::env::{Actions, ObservationType, Observations};
+use crate::error::TrainerError;
+use crate::policy::actor_critic::{DenseActorCritic, Layout, Terms};
+use crate::policy::trunk::Rows;
+use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate};
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::experiment::Kernel;
+use rankdeck_types::learn::{NormAdv, ValueLoss};
+use std::ops::ControlFlow;
+use tch::Device;
+
+/// How updates are computed; the results are equal up to rounding.
+pub(crate) enum Engine {
+    /// Autograd: any network, any device.
+    Libtorch(Batches),
+    /// Hand-written passes.
+    CpuKernels(Box<CpuKernels>),
+}
+
+impl Engine {
+    /// Selects the native kernels where they are supported and enabled; see [`CpuKernels::new`].
+    pub(crate) fn new(
+        layout: &Layout,
+        build: &BuildContext<'_>,
+        normalize: NormAdv,
+        minibatch: usize,
+    ) -> Result<Engine, TrainerError> {
+        Ok(match CpuKernels::new(layout, build, normalize, minibatch)? {
+            Some(native) => Engine::CpuKernels(Box::new(native)),
+            None => Engine::Libtorch(Batches::new(
+                normalize,
+                minibatch,
+                build.device,
+                Rows::of(&build.experiment.policy),
+            )),
+        })
+    }
+}
+
+/// Networks, and one epoch of a rollout in its order.
+pub(crate) struct CpuKernels {
+    networks: DenseActorCritic,
+    normalize: NormAdv,
+    minibatch: usize,
+    order: Vec<usize>,
+    epoch: Epoch,
+}
+
+/// Columns of a rollout in the order of an epoch.
+#[derive(Default)]
+struct Epoch {
+    width: usize,
+    observations: Vec<f32>,
+    actions: Option<ActionBuffer>,
+    log_probs: Vec<f32>,
+    values: Vec<f32>,
+    advantages: Vec<f32>,
+    returns: Vec<f32>,
+    weights: Vec<f32>,
+    /// What each row counts in its minibatch's mean.
+    shares: Vec<f32>,
+}
+
+/// Numbers of one minibatch, as CleanRL logs them.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct KernelLossStats {
+    surrogate: Surrogate,
+    value_loss: f64,
+    entropy: f64,
+    /// Sum of the clipped shares of all minibatches.
+    clipped: f64,
+    count: u64,
+}
+
+impl CpuKernels {
+    /// `None` where `policy.kernel` is `libtorch`, and where the passes do not exist: on GPUs, with
+    /// convolutions, for pixels. An error where they do not exist and `policy.kernel` is `native`.
+    fn new(
+        layout: &Layout,
+        build: &BuildContext<'_>,
+        normalize: NormAdv,
+        minibatch: usize,
+    ) -> Result<Option<CpuKernels>, TrainerError> {
+        let kernel = build.experiment.policy.kernel;
+        let pixels = build.spec.observation_type == ObservationType::U8;
+        let networks =
+            DenseActorCritic::new(layout, minibatch).filter(|_| build.device == Device::Cpu && !pixels);
+        match networks {
+            Some(networks) if kernel != Kernel::Libtorch => Ok(Some(CpuKernels {
+                networks,
+                normalize,
+                minibatch: minibatch.max(1),
+                order: (0..build.sizes.local_batch).collect(),
+                epoch: Epoch::default(),
+            })),
+            None if kernel == Kernel::Native => Err(TrainerError::usage(
+                "policy.kernel = \"native\" needs fully connected networks on the CPU",
+                "set policy.kernel = \"auto\"",
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    /// Begins an iteration: what follows depends on this iteration's stream only.
+    pub(crate) fn start_iteration(&mut self) {
+        self.order.iter_mut().enumerate().for_each(|(i, slot)| *slot = i);
+    }
+
+    /// Minibatches of the epoch.
+    pub(crate) fn count(&self) -> usize {
+        self.order.len() / self.minibatch
+    }
+
+    /// Begins an epoch: draws its order as [`super::batch::Batches::start_epoch`] does, and brings the
+    /// rollout into it.
+    pub(crate) fn start_epoch(
+        &mut self,
+        rollout: &Rollout,
+        advantages: &[f32],
+        returns: &[f32],
+        random: &mut Generator,
+        group: &ProcessGroup,
+    ) -> Result<(), TrainerError> {
+        if self.minibatch < self.order.len() {
+            shuffle(&mut self.order, random);
+        }
+        let CpuKernels { order, epoch, .. } = self;
+        let width = rollout.width();
+        epoch.width = width;
+        epoch.observations.clear();
+        let Observations::F32(rows) = rollout.observations.view() else {
+            return Err(TrainerError::failure("the native kernels do not support pixels", ""));
+        };
+        for i in order.iter() {
+            epoch.observations.extend_from_slice(&rows[i * width..(i + 1) * width]);
+        }
+        gather_actions(&mut epoch.actions, &rollout.actions, order);
+        let columns = [
+            (&mut epoch.log_probs, rollout.log_probs.as_slice()),
+            (&mut epoch.values, &rollout.values),
+            (&mut epoch.advantages, advantages),
+            (&mut epoch.returns, returns),
+            (&mut epoch.weights, &rollout.weights),
+        ];
+        for (to, from) in columns {
+            to.clear();
+            to.extend(order.iter().map(|i| from[*i]));
+        }
+        epoch.shares.clear();
+        epoch.shares.extend(epoch.weights.iter().map(|weight| weight / self.minibatch as f32));
+        normalize(self.normalize, &mut epoch.advantages, &epoch.weights, self.minibatch, group)
+    }
+
+    /// One update on minibatch `k` of the epoch; `clipped`: by PPO's ratio, else the plain policy gradient.
+    /// Breaks where the iteration is left.
+    pub(crate) fn update(
+        &mut self,
+        k: usize,
+        (loss, clipped): (&PpoLoss, bool),
+        on: &mut OnPolicyLearner,
+        ctx: &StepContext<'_>,
+        stats: &mut IterationStats,
+        losses: &mut KernelLossStats,
+    ) -> Result<ControlFlow<()>, TrainerError> {
+        let CpuKernels { networks, epoch, minibatch, .. } = self;
+        let rows = k * *minibatch..(k + 1) * *minibatch;
+        let actions = match &epoch.actions {
+            Some(ActionBuffer::Discrete(actions)) => Actions::Discrete(&actions[rows.clone()]),
+            Some(ActionBuffer::Continuous { width, values }) => {
+                Actions::Continuous(&values[rows.start * width..rows.end * width])
+            }
+            None => {
+                return Err(TrainerError::failure("update called before the first epoch of a rollout", ""));
+            }
+        };
+        let shares = &epoch.shares[rows.clone()];
+        let clip = loss.clip_coef as f32;
+        let old_log_probs = &epoch.log_probs[rows.clone()];
+        let batch = Terms {
+            gain: if clipped { Gain::Clipped { old_log_probs, clip } } else { Gain::Plain },
+            advantages: &epoch.advantages[rows.clone()],
+            goals: Goals {
+                old_values: &epoch.values[rows.clone()],
+                returns: &epoch.returns[rows.clone()],
+                shares,
+            },
+            value_clip: loss.clip_vloss.then_some(clip),
+            distance: match loss.value_loss {
+                ValueLoss::Squared => Distance::Squared,
+                ValueLoss::Huber => Distance::Huber,
+            },
+            value_weight: loss.vf_coef as f32,
+        };
+        let observations = &epoch.observations[rows.start * epoch.width..rows.end * epoch.width];
+        let pass = |parameters: &[f32], gradient: &mut [f32]| {
+            networks.load(parameters);
+            networks.forward(observations);
+            let (_, entropy) = networks.log_probs(actions, shares);
+            let (surrogate, value_loss) = networks.losses(batch);
+            networks.backward(actions, shares, -loss.ent_coef as f32, gradient);
+            losses.clipped += surrogate.clipped;
+            losses.count += 1;
+            (losses.surrogate, losses.value_loss, losses.entropy) = (surrogate, value_loss, entropy);
+            surrogate.loss + value_loss + entropy
+        };
+        // SAFETY: the hand-written pass knows no tensors.
+        unsafe { on.update_flat(ctx, stats, pass) }
+    }
+}
+
+impl KernelLossStats {
+    /// Mean of ratio - 1 - log ratio over the last minibatch.
+    pub(crate) fn approx_kl(&self) -> f64 {
+        self.surrogate.approx_kl
+    }
+
+    /// Value loss, policy loss and entropy of the last minibatch, by CleanRL's names.
+    pub(crate) fn terms(&self) -> [ScalarStat; 3] {
+        [
+            ScalarStat::loss("losses/value_loss", self.value_loss),
+            ScalarStat::loss("losses/policy_loss", self.surrogate.loss),
+            ScalarStat::other("losses/entropy", self.entropy),
+        ]
+    }
+
+    /// The names and order of [`super::ppo_loss::LossStats::stats`].
+    pub(crate) fn stats(&self) -> Vec<ScalarStat> {
+        let ratios = [
+            ScalarStat::other("losses/old_approx_kl", self.surrogate.old_approx_kl),
+            ScalarStat::other("losses/approx_kl", self.surrogate.approx_kl),
+            ScalarStat::other("losses/clipfrac", self.clipped / self.count.max(1) as f64),
+        ];
+        self.terms().into_iter().chain(ratios).collect()
+    }
+}
+
+fn gather_actions(to: &mut Option<ActionBuffer>, from: &ActionBuffer, order: &[usize]) {
+    match (to.as_mut(), from) {
+        (Some(ActionBuffer::Discrete(to)), ActionBuffer::Discrete(from)) => {
+            to.clear();
+            to.extend(order.iter().map(|i| from[*i]));
+        }
+        (Some(ActionBuffer::Continuous { values: to, .. }), ActionBuffer::Continuous { width, values }) => {
+            to.clear();
+            order.iter().for_each(|i| to.extend_from_slice(&values[i * width..(i + 1) * width]));
+        }
+        _ => {
+            *to = Some(match from {
+                ActionBuffer::Discrete(_) => ActionBuffer::Discrete(Vec::new()),
+                ActionBuffer::Continuous { width, .. } => {
+                    ActionBuffer::Continuous { width: *width, values: Vec::new() }
+                }
+            });
+            gather_actions(to, from, order);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A rank's reports: events for the agent, and on rank 0 log lines and TensorBoard values.
+//!
+//! Nothing here changes the training.
+
+use super::exchange::Consensus;
+use super::metrics::{CsvRow, MetricsFile};
+use super::tensorboard::EventFile;
+use crate::checkpoint::description::Description;
+use crate::collect::Interval;
+use crate::play::show::LiveEval;
+use crate::support::events::{EventSender, print_line, warn};
+use rankdeck_proto::message::{Counters, Evaluation, RankEvent};
+use rankdeck_proto::show::ShownPolicy;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Time between two reports, and between two progress lines in the log: rank 0's are about all ranks, the
+/// others' about themselves.
+const REPORT_EVERY: Duration = Duration::from_millis(250);
+const LOG_EVERY: Duration = Duration::from_secs(1);
+const OTHERS_LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// Sends events and writes log lines and TensorBoard values.
+pub(crate) struct Reporter<'a> {
+    events: &'a EventSender,
+    rank: u32,
+    first: bool,
+    board: Option<EventFile>,
+    metrics: Option<MetricsFile>,
+    /// Time and environment steps of the latest report.
+    reported: Option<(Instant, u64)>,
+    last_log: Option<Instant>,
+    equal: bool,
+}
+
+/// The content of a report.
+pub(crate) struct IterationReport<'a> {
+    /// This rank's counters.
+    pub own: Counters,
+    /// All ranks' counters.
+    pub totals: Counters,
+    /// Episodes of all ranks since the last report.
+    pub interval: Interval,
+    /// Losses, means over the ranks.
+    pub losses: Vec<(&'a str, f64)>,
+    /// The iterations since the last report, of all ranks.
+    pub rows: Vec<CsvRow>,
+}
+
+impl<'a> Reporter<'a> {
+    /// For a rank, after iteration `start`; rank 0 opens its files in `run_dir`.
+    pub(crate) fn new(events: &'a EventSender, rank: u32, run_dir: &Path, start: u64) -> Reporter<'a> {
+        let first = rank == 0;
+        let board = first.then(|| EventFile::create(&run_dir.join("tensorboard")));
+        let board = board.and_then(|opened| {
+            opened
+                .map_err(|error| {
+                    warn(&format!("cannot create a TensorBoard file in {}: {error}", run_dir.display()))
+                })
+                .ok()
+        });
+        let metrics = first.then(|| MetricsFile::new(run_dir, start));
+        Reporter { events, rank, first, board, metrics, reported: None, last_log: None, equal: true }
+    }
+
+    /// Writes what is trained into the TensorBoard file.
+    pub(crate) fn describe(&mut self, about: &Description) {
+        self.on_board(|board| board.settings(&about.settings()));
+    }
+
+    /// Whether a report is due, by rank 0's clock.
+    pub(crate) fn due(&self) -> bool {
+        self.first && self.reported.is_none_or(|(when, _)| when.elapsed() >= REPORT_EVERY)
+    }
+
+    /// Reports whether the weights are equal: with each report, and at once when that changes. `at` is
+    /// (iteration, updates).
+    pub(crate) fn fingerprints(&mut self, consensus: &Consensus, at: (u64, u64), report: bool) {
+        let covered = consensus.chains.iter().any(|chain| *chain != 0);
+        let equal = consensus.equal();
+        let changed = equal != self.equal;
+        self.equal = equal;
+        if !self.first || !covered || !(report || changed) {
+            return;
+        }
+        let (train_iter, update) = at;
+        let values: Vec<String> = consensus.chains.iter().map(|chain| format!("{chain:016x}")).collect();
+        if changed {
+            let state = if equal { "equal again" } else { "different" };
+            warn(&format!("weights {state} at iteration {train_iter}: {}", values.join(" ")));
+        }
+        self.events.send(&RankEvent::Fingerprint { train_iter, update, values, equal });
+    }
+
+    /// Sends the counters, and on rank 0 totals, losses and a progress line.
+    pub(crate) fn iteration(&mut self, report: IterationReport) {
+        self.events.send(&RankEvent::Counters(report.own));
+        if !self.first {
+            if self.last_log.is_none_or(|last_log| last_log.elapsed() >= OTHERS_LOG_EVERY) {
+                self.last_log = Some(Instant::now());
+                print_line(&format!("rank {}: {}", self.rank, progress_line(&report.own, None)));
+            }
+            return;
+        }
+        let IterationReport { totals, interval, .. } = report;
+        self.events.send(&RankEvent::Totals(totals));
+        let now = Instant::now();
+        let rate = self.reported.map(|(when, steps)| {
+            totals.env_step.saturating_sub(steps) as f64 / now.duration_since(when).as_secs_f64().max(1e-9)
+        });
+        self.reported = Some((now, totals.env_step));
+        let count = interval.returns.count as f64;
+        let values: BTreeMap<&str, f64> = report
+            .losses
+            .into_iter()
+            .chain([
+                ("charts/episodic_return", interval.returns.sum / count),
+                ("charts/episodic_length", interval.length as f64 / count),
+                ("charts/return_last_100", totals.return_last_100.unwrap_or(f64::NAN)),
+                ("charts/learning_rate", rate_of(&report.rows)),
+                ("charts/SPS", rate.unwrap_or(f64::NAN)),
+            ])
+            .filter(|(_, value)| value.is_finite())
+            .collect();
+        self.write_rows(report.rows);
+        // What a report knows and its iterations do not.
+        let own = ["charts/return_last_100", "charts/SPS"];
+        let own =
+            own.iter().filter_map(|name| values.get_key_value(name)).map(|(name, value)| (*name, *value));
+        self.write_board(totals.env_step, &own.collect());
+        self.events.send(&RankEvent::Scalars {
+            train_iter: totals.train_iter,
+            env_step: totals.env_step,
+            values: values.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
+            not_finite: BTreeMap::new(),
+        });
+        if self.last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_EVERY) {
+            self.last_log = Some(now);
+            print_line(&progress_line(&totals, rate));
+        }
+    }
+
+    /// Shows steps of an evaluation that begins.
+    pub(crate) fn live(&self, policy: ShownPolicy) -> LiveEval<'a> {
+        LiveEval::new(self.events, policy)
+    }
+
+    /// Reports an evaluation, on rank 0.
+    pub(crate) fn evaluation(&mut self, e: &Evaluation) {
+        if !self.first {
+            return;
+        }
+        self.events.send(&RankEvent::Eval(e.clone()));
+        let values = [("eval/return_mean", e.return_mean), ("eval/return_std", e.return_std)];
+        self.write_board(e.env_step, &BTreeMap::from(values));
+        if let Some(metrics) = &mut self.metrics {
+            metrics.evaluation(e);
+        }
+        print_line(&format!(
+            "eval after iteration {}, env_step {}: return {:.1} +- {:.1} over {} episodes in {:.2} s{}",
+            e.train_iter,
+            e.env_step,
+            e.return_mean,
+            e.return_std,
+            e.episodes,
+            e.duration_s,
+            if e.stop { ", stop value reached" } else { "" },
+        ));
+    }
+
+    /// Reports a complete checkpoint; called on rank 0.
+    pub(crate) fn checkpoint(&self, path: &Path, env_step: u64, train_iter: u64, reason: &str) {
+        // The path comes last: it is long, and screens cut the ends of lines.
+        print_line(&format!("checkpoint after iteration {train_iter} ({reason}): {}", path.display()));
+        let path = path.to_string_lossy().into_owned();
+        self.events.send(&RankEvent::Checkpoint { path, env_step, train_iter, reason: reason.into() });
+    }
+
+    fn write_board(&mut self, env_step: u64, values: &BTreeMap<&str, f64>) {
+        self.on_board(|board| board.scalars(env_step, values.iter().map(|(name, value)| (*name, *value))));
+    }
+
+    /// One point and one line per iteration.
+    fn write_rows(&mut self, rows: Vec<CsvRow>) {
+        self.on_board(|board| {
+            rows.iter().try_for_each(|row| {
+                let there = row.values.iter().filter(|(_, value)| value.is_finite());
+                board.scalars(row.env_step, there.map(|(name, value)| (*name, *value)))
+            })
+        });
+        let Some(metrics) = &mut self.metrics else { return };
+        let written = rows.into_iter().try_for_each(|row| metrics.row(row)).and_then(|()| metrics.flush());
+        if let Err(error) = written {
+            warn(&format!("metrics disabled: cannot write {}: {error}", metrics.path().display()));
+            self.metrics = None;
+        }
+    }
+
+    fn on_board(&mut self, write: impl FnOnce(&mut EventFile) -> io::Result<()>) {
+        let Some(board) = &mut self.board else { return };
+        if let Err(error) = write(board).and_then(|()| board.flush()) {
+            let path = board.path().display();
+            warn(&format!("TensorBoard disabled: cannot write {path}: {error}"));
+            self.board = None;
+        }
+    }
+}
+
+/// The learning rate of the latest iteration.
+fn rate_of(rows: &[CsvRow]) -> f64 {
+    rows.last().and_then(|row| row.values.get("charts/learning_rate").copied()).unwrap_or(f64::NAN)
+}
+
+fn progress_line(totals: &Counters, rate: Option<f64>) -> String {
+    let Counters { train_iter, env_step, episodes, returns, return_last_100, .. } = totals;
+    let mean = match returns.count {
+        0 => "-".to_string(),
+        count => format!("{:.1}", returns.sum / count as f64),
+    };
+    let rate = rate.map_or(String::new(), |rate| format!("  {rate:.0} steps/s"));
+    let last = return_last_100.map_or(String::new(), |last| format!("  last 100 {last:.1}"));
+    format!("iteration {train_iter}  env_step {env_step}  episodes {episodes}  return {mean}{last}{rate}")
+}

@@ -1,0 +1,46 @@
+//! Advice in the keys of this screen, where it has one.
+
+use crate::run::command::{Command, KeyNames};
+use crate::run::geometry::Tab;
+use rankdeck_core::card::Advice;
+
+/// How a command requests that collectives are checked.
+const CHECKED: &str = "--check-collectives";
+
+/// An advice, by its key where this screen has one.
+pub fn line(advice: &Advice, keys: KeyNames<'_>) -> String {
+    match key_of(advice, keys) {
+        // The card is open: the key that opens it is left out.
+        Some(keys) => format!("{}: {}", keys.rsplit(' ').next().unwrap_or(&keys), by_key(advice)),
+        None => advice.line(),
+    }
+}
+
+/// The text of an advice that has a key, with what must be typed.
+pub fn by_key(advice: &Advice) -> String {
+    match advice.command.contains(CHECKED) {
+        true => format!("{} (type watch.check_collectives=true)", advice.text),
+        false => advice.text.clone(),
+    }
+}
+
+/// The keys of this screen that do what a command does.
+pub fn key_of(advice: &Advice, keys: KeyNames<'_>) -> Option<String> {
+    let keys = keys.ascii();
+    let mut words = advice.command.split_whitespace();
+    let on_card = |command| format!("{} {}", keys.of(Command::Explain), keys.of(command));
+    match words.next()? {
+        "rankdeck" => {}
+        "kill" if words.next() == Some("-CONT") => return Some(on_card(Command::Continue)),
+        "ssh" => return Some(on_card(Command::Shell)),
+        _ => return None,
+    }
+    match words.next()? {
+        "logs" if advice.command.contains("--rank") => Some(on_card(Command::RankLog)),
+        "logs" => Some(keys.of(Command::Go(Tab::Logs))),
+        "restart" if advice.command.contains(CHECKED) => Some(keys.of(Command::RestartWith)),
+        "restart" => Some(keys.of(Command::Restart)),
+        "stop" => Some(keys.of(Command::Stop)),
+        _ => None,
+    }
+}

@@ -1,0 +1,308 @@
+//! The keys of the run screen: those that apply everywhere, and those of each page.
+//!
+//! Invariants:
+//! - UI-4: every command has at least one key, and a reason when it is disabled.
+//! - UI-10: no key has two meanings in the same pane.
+
+use crate::run::command::{Command, KeyNames};
+use crate::run::geometry::{Pane, Tab};
+use crate::run::pages::{charts, end, events, hosts, logs, ranks};
+use crate::run::reasons::*;
+use crate::run::time::{MINUTE_MS, STEP_MS, TimeMove};
+use crate::run::{RunScreen, ViewState};
+use crossterm::event::KeyCode;
+use rankdeck_core::model::{Model, RunState};
+use rankdeck_kit::keys::{Binding, KeyTable, WrongLine, c, ctrl, ctrl_k, k};
+use rankdeck_kit::{Glyphs, bindings};
+use rankdeck_proto::message::StopMode;
+
+pub use rankdeck_kit::keys::Keymap;
+
+const EVERYWHERE: &[Pane] = &[];
+
+/// The keys that apply on every page.
+#[rustfmt::skip]
+static GLOBAL: &[Binding<RunScreen>] = bindings![
+    EVERYWHERE, Command::Quit, [c('q')], 1, "quit", "Quit (asks whether to detach or stop)", always;
+    EVERYWHERE, Command::Stop, [c('x')], 2, "stop", "Stop the run cleanly and verify", no_stop;
+    EVERYWHERE, Command::Kill, [c('X')], 0, "kill", "Kill the run (SIGKILL on all hosts)", no_kill;
+    EVERYWHERE, Command::Detach, [c('D')], 7, "detach", "Detach; the run keeps running", no_detach;
+    EVERYWHERE, Command::Restart, [c('r')], 6, "restart", "Restart from a checkpoint or from scratch", no_restart;
+    EVERYWHERE, Command::RestartWith, [c('R')], 0, "restart with", "Restart with changed config keys", no_restart;
+    EVERYWHERE, Command::PickHosts, [c('H')], 0, "change hosts", "Exclude or add hosts and restart", no_host_change;
+    EVERYWHERE, Command::Explain, [c('d')], 3, "why", "Show the evidence for the verdict", no_verdict;
+    EVERYWHERE, Command::Policy, [c('v')], 0, "policy", "Watch the policy in rank 0's evaluation live", no_live_policy;
+    EVERYWHERE, Command::Pictures, [c('i')], 0, "images", "Show logged images", no_picture;
+    EVERYWHERE, Command::Help, [c('?')], 0, "help", "Show key bindings", always;
+    EVERYWHERE, Command::Palette, [c(':')], 0, "command", "Open the command palette", always;
+    EVERYWHERE, Command::Go(Tab::Overview), [c('1')], 0, "overview", "Go to Overview", always;
+    EVERYWHERE, Command::Go(Tab::Charts), [c('2')], 0, "charts", "Go to Charts", always;
+    EVERYWHERE, Command::Go(Tab::Evals), [c('3')], 0, "evals", "Go to Evaluations", always;
+    EVERYWHERE, Command::Go(Tab::Logs), [c('4')], 0, "logs", "Go to Logs", always;
+    EVERYWHERE, Command::Go(Tab::Hosts), [c('5')], 0, "hosts", "Go to Hosts", always;
+    EVERYWHERE, Command::Go(Tab::Events), [c('6')], 0, "events", "Go to Events", always;
+    EVERYWHERE, Command::Go(Tab::End), [c('7')], 0, "outcome", "Go to Outcome", always;
+    EVERYWHERE, Command::Time(TimeMove::Step(-STEP_MS)), [c(',')], 0, "rewind", "Rewind 1 s (the run is not affected)", no_record;
+    EVERYWHERE, Command::Time(TimeMove::Step(STEP_MS)), [c('.')], 0, "forward", "Forward 1 s", already_live;
+    EVERYWHERE, Command::Time(TimeMove::Step(-MINUTE_MS)), [c('(')], 0, "rewind minute", "Rewind 1 min", no_record;
+    EVERYWHERE, Command::Time(TimeMove::Step(MINUTE_MS)), [c(')')], 0, "forward minute", "Forward 1 min", already_live;
+    EVERYWHERE, Command::Time(TimeMove::Event(-1)), [c('<')], 12, "prev event", "Go to the previous event", no_record;
+    EVERYWHERE, Command::Time(TimeMove::Event(1)), [c('>')], 0, "next event", "Go to the next event", already_live;
+    EVERYWHERE, Command::TypeTime, [c('T')], 0, "time", "Go to a time (03:12, -5m)", no_record;
+    EVERYWHERE, Command::Time(TimeMove::Play), [c('P')], 0, "play", "Play or pause", already_live;
+    EVERYWHERE, Command::Time(TimeMove::Speed(1)), [c('}')], 0, "faster", "Double the playback speed", already_live;
+    EVERYWHERE, Command::Time(TimeMove::Speed(-1)), [c('{')], 0, "slower", "Halve the playback speed", already_live;
+    EVERYWHERE, Command::NextPane, [k(KeyCode::Tab)], 9, "pane", "Focus the next pane", one_pane;
+    EVERYWHERE, Command::PreviousPane, [k(KeyCode::BackTab)], 0, "prev pane", "Focus the previous pane", one_pane;
+    EVERYWHERE, Command::Zoom, [c('z')], 10, "zoom", "Zoom the focused pane", no_zoom;
+    EVERYWHERE, Command::Taller(1), [ctrl_k(KeyCode::Down)], 0, "taller", "Make the pane taller (or drag its border)", one_pane;
+    EVERYWHERE, Command::Taller(-1), [ctrl_k(KeyCode::Up)], 0, "shorter", "Make the pane shorter", one_pane;
+    EVERYWHERE, Command::Wider(1), [ctrl_k(KeyCode::Right)], 0, "widen", "Make the pane wider", one_pane;
+    EVERYWHERE, Command::Wider(-1), [ctrl_k(KeyCode::Left)], 0, "narrow", "Make the pane narrower", one_pane;
+    EVERYWHERE, Command::UsualSizes, [c('Z')], 0, "reset sizes", "Reset pane sizes", no_sizes;
+    EVERYWHERE, Command::Freeze, [c('f')], 11, "freeze", "Freeze the view (alerts still appear)", in_playback;
+    EVERYWHERE, Command::Back, [k(KeyCode::Esc)], 0, "back", "Go back one level (never quits)", always;
+    EVERYWHERE, Command::Copy, [c('y')], 0, "copy", "Copy the selection", always;
+    EVERYWHERE, Command::SaveScreen, [ctrl('s')], 0, "save screen", "Save the screen as text", always;
+    EVERYWHERE, Command::Redraw, [ctrl('l')], 0, "redraw", "Redraw the screen", always;
+    EVERYWHERE, Command::Mouse, [c('M')], 0, "mouse", "Toggle mouse capture (off: the terminal selects text)", always;
+    EVERYWHERE, Command::Suspend, [ctrl('z')], 0, "suspend", "Suspend (`fg` resumes)", always;
+    EVERYWHERE, Command::Move(1), [c('j'), k(KeyCode::Down)], 0, "down", "Move down", always;
+    EVERYWHERE, Command::Move(-1), [c('k'), k(KeyCode::Up)], 0, "up", "Move up", always;
+    EVERYWHERE, Command::Page(1), [ctrl('d'), k(KeyCode::PageDown)], 0, "page down", "Move half a page down", always;
+    EVERYWHERE, Command::Page(-1), [ctrl('u'), k(KeyCode::PageUp)], 0, "page up", "Move half a page up", always;
+    EVERYWHERE, Command::First, [c('g'), k(KeyCode::Home)], 0, "first", "Go to the first row", always;
+    EVERYWHERE, Command::Last, [c('G'), k(KeyCode::End)], 0, "last", "Go to the last row and follow", always;
+];
+
+/// All keys.
+pub static TABLE: KeyTable<RunScreen> = KeyTable {
+    parts: &[GLOBAL, ranks::KEYS, charts::KEYS, logs::KEYS, events::KEYS, end::KEYS, hosts::KEYS],
+    // Names of the first releases, as users have them in ui.toml.
+    renamed: &[
+        ("other-hosts", "change-hosts"),
+        ("pictures", "images"),
+        ("type", "command"),
+        ("end", "outcome"),
+        ("second-back", "rewind"),
+        ("second-on", "forward"),
+        ("minute-back", "rewind-minute"),
+        ("minute-on", "forward-minute"),
+        ("earlier-event", "prev-event"),
+        ("later-event", "next-event"),
+        ("pane-back", "prev-pane"),
+        ("lower", "shorter"),
+        ("broader", "widen"),
+        ("narrower", "narrow"),
+        ("usual-sizes", "reset-sizes"),
+        ("next-trouble", "next-problem"),
+        ("log-there", "log-at-verdict"),
+        ("log-there", "log-at-event"),
+        ("closer", "zoom-in"),
+        ("wider", "zoom-out"),
+        ("earlier", "pan-left"),
+        ("later", "pan-right"),
+        ("cursor-on", "cursor-right"),
+        ("cursor-far", "cursor-far-left"),
+        ("cursor-far-on", "cursor-far-right"),
+        ("row-above", "bin-up"),
+        ("row-below", "bin-down"),
+        ("all", "reset"),
+        ("next-hit", "next-match"),
+        ("hit-before", "prev-match"),
+        ("around", "context"),
+        ("previous-rank", "prev-rank"),
+        ("further-right", "scroll-right"),
+        ("further-left", "scroll-left"),
+        ("go-there", "go-to-time"),
+    ],
+    reserved: |command| matches!(command, Command::Quit | Command::Stop | Command::Back),
+};
+
+/// Reads the user's own keys: lines of a name and keys with blanks between.
+pub fn read_keymap(lines: &[(String, String)]) -> (Keymap, Vec<WrongLine>) {
+    TABLE.read_keymap(lines)
+}
+
+/// The first binding of a command.
+pub fn binding(command: Command) -> Option<&'static Binding<RunScreen>> {
+    TABLE.iter().find(|binding| binding.command == command)
+}
+
+/// Why a command is disabled.
+pub fn disabled(model: &Model, view: &ViewState, command: Command) -> Option<&'static str> {
+    binding(command).and_then(|binding| (binding.disabled)(model, view))
+}
+
+/// The first key of a command, as people write it.
+pub fn key_name(command: Command, keymap: &Keymap, glyphs: Glyphs) -> String {
+    names(keymap, glyphs).of(command)
+}
+
+/// The names of keys, as the user has bound them.
+pub fn names(keymap: &Keymap, glyphs: Glyphs) -> KeyNames<'_> {
+    KeyNames { table: &TABLE, keymap, glyphs }
+}
+
+fn no_detach(model: &Model, view: &ViewState) -> Option<&'static str> {
+    if let Some(reason) = no_order(view) {
+        return Some(reason);
+    }
+    match runs(model) {
+        true => view.steering.passing.then_some("simulation ends with the console; q quits"),
+        false => Some("nothing is running; q quits"),
+    }
+}
+
+fn no_kill(model: &Model, view: &ViewState) -> Option<&'static str> {
+    if let Some(reason) = no_order(view) {
+        return Some(reason);
+    }
+    match model.run.state {
+        RunState::Over if !model.run.unverified.is_empty() => None,
+        RunState::Over => Some("the run has ended"),
+        _ if model.run.stopping == Some(StopMode::Kill) => Some("already being killed"),
+        _ => None,
+    }
+}
+
+fn no_picture(model: &Model, view: &ViewState) -> Option<&'static str> {
+    view.shown(model).gallery.is_empty().then_some("no images logged yet")
+}
+
+fn no_host_change(model: &Model, view: &ViewState) -> Option<&'static str> {
+    if let Some(reason) = no_order(view) {
+        return Some(reason);
+    }
+    match model.run.state {
+        RunState::Restarting if model.run.restart_at.is_some() => None,
+        RunState::Draining => Some("the run is shutting down"),
+        _ => no_restart(model, view),
+    }
+}
+
+fn no_restart(model: &Model, view: &ViewState) -> Option<&'static str> {
+    if let Some(reason) = no_order(view) {
+        return Some(reason);
+    }
+    match model.run.state {
+        RunState::Connecting | RunState::Launching => Some("the run has not started yet"),
+        RunState::Restarting if model.run.restart_at.is_some() => None,
+        RunState::Restarting => Some("already restarting"),
+        RunState::Running | RunState::Draining | RunState::Over => None,
+    }
+}
+
+fn no_live_policy(model: &Model, view: &ViewState) -> Option<&'static str> {
+    match view.moment.cursor {
+        _ if view.steering.replay => Some("not recorded; use `rankdeck play`"),
+        Some(_) => Some(PAST),
+        // The last frame stays visible.
+        None if model.run.state == RunState::Over && model.policy.frame.is_none() => {
+            Some("the run has ended; use `rankdeck play`")
+        }
+        None => None,
+    }
+}
+
+fn no_sizes(_: &Model, view: &ViewState) -> Option<&'static str> {
+    (view.sizes == Default::default()).then_some("pane sizes are unchanged")
+}
+
+fn no_stop(model: &Model, view: &ViewState) -> Option<&'static str> {
+    if let Some(reason) = no_order(view) {
+        return Some(reason);
+    }
+    match model.run.state {
+        // A host that proved nothing may be back.
+        RunState::Over if !model.run.unverified.is_empty() => None,
+        RunState::Over => Some("the run has ended"),
+        _ if model.run.stopping == Some(StopMode::Kill) => Some("already being killed"),
+        _ if model.run.stopping.is_some() => Some("already stopping; X kills"),
+        _ => None,
+    }
+}
+
+fn no_verdict(model: &Model, _: &ViewState) -> Option<&'static str> {
+    let any = !model.verdicts.is_empty() || crate::run::ranks::latest_verdict(model).is_some();
+    (!any).then_some("no verdict")
+}
+
+fn no_zoom(model: &Model, view: &ViewState) -> Option<&'static str> {
+    if view.tab != Tab::Overview {
+        return Some("this page has a single pane");
+    }
+    model.ranks.is_empty().then_some("no ranks yet")
+}
+
+fn one_pane(_: &Model, view: &ViewState) -> Option<&'static str> {
+    let several = view.tab == Tab::Overview && view.geometry.panes().len() > 1;
+    (!several).then_some("this page has a single pane")
+}
+
+fn in_playback(_: &Model, view: &ViewState) -> Option<&'static str> {
+    view.moment.cursor.is_some().then_some("playback is paused; P plays")
+}
+
+fn already_live(_: &Model, view: &ViewState) -> Option<&'static str> {
+    view.moment.cursor.is_none().then_some("already live; , or < rewinds")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ui_4_ui_10_table_has_no_flaws() {
+        assert_eq!(TABLE.flaws(), Vec::<String>::new());
+        assert!(TABLE.iter().all(|binding| !binding.short.is_empty()));
+    }
+
+    #[test]
+    fn footer_is_never_empty() {
+        let view = ViewState::new();
+        assert!(!TABLE.footer(&Model::default(), &view, view.pane()).is_empty());
+    }
+
+    fn read(lines: &[(&str, &str)]) -> (Keymap, Vec<WrongLine>) {
+        let own = |text: &&str| (*text).to_owned();
+        let lines: Vec<_> = lines.iter().map(|(name, keys)| (own(name), own(keys))).collect();
+        TABLE.read_keymap(&lines)
+    }
+
+    #[test]
+    fn keymap_replaces_keys_of_the_table() {
+        let (map, wrong) = read(&[("stop", "ctrl-x f9"), ("Other_Hosts", "h")]);
+        assert!(wrong.is_empty(), "{wrong:?}");
+        let of = |command| binding(command).unwrap();
+        let names: Vec<String> = TABLE
+            .keys(of(Command::Stop), &map)
+            .iter()
+            .map(|key| rankdeck_kit::keys::name(*key, Glyphs::Ascii))
+            .collect();
+        assert_eq!(names, ["ctrl-x", "f9"]);
+        assert_eq!(TABLE.keys(of(Command::Kill), &map), of(Command::Kill).keys);
+        assert_eq!(read(&[("quit", "x"), ("stop", "q")]).1, [], "keys may be swapped");
+    }
+
+    #[test]
+    fn keymap_reports_unknown_names_keys_and_conflicts() {
+        for lines in [
+            &[("stopp", "x")][..],
+            &[("zzzz", "x")],
+            &[("stop", "hyper-x")],
+            &[("stop", "ctrl-c")],
+            &[("stop", "ctrl-m")],
+            &[("stop", " ")],
+            &[("restart", "q")],
+            &[("quit", "x")],
+            &[("stop", "o")],
+            &[("wrap", "m")],
+        ] {
+            let (_, wrong) = read(lines);
+            assert!(matches!(wrong.as_slice(), [(0, _, _)]), "{lines:?}: {wrong:?}");
+        }
+        let (_, wrong) = read(&[("stop", "ctrl-x"), ("Stop", "f9")]);
+        assert!(matches!(wrong.as_slice(), [(1, _, _)]), "{wrong:?}");
+    }
+}

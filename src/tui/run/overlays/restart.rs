@@ -1,0 +1,222 @@
+//! A restart with changed keys: the checkpoint to start from, the keys as they are typed, the resulting plan.
+
+use crate::run::overlays::{confirm, target_rows};
+use crate::run::restart_draft::{OtherHosts, RestartDraft, RestartSource, origins};
+use crate::run::time::time_of_day;
+use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState};
+use crossterm::event::{KeyCode, KeyEvent};
+use rankdeck_core::event::Event;
+use rankdeck_core::model::{Model, RunState};
+use rankdeck_core::origin::{LATEST, SCRATCH, Standing};
+use rankdeck_kit::list::Move;
+use rankdeck_kit::overlay::wheel_as_arrows;
+use rankdeck_kit::{Component, Role, input, text};
+use rankdeck_types::words;
+use ratatui::buffer::Buffer;
+use ratatui::text::{Line, Text};
+use ratatui::widgets::Widget;
+
+/// The form of a restart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RestartForm(pub Box<RestartDraft>);
+
+impl Component<RunScreen> for RestartForm {
+    fn on_key(&mut self, model: &Model, key: KeyEvent, cx: &mut Cx<'_>) -> Handled {
+        let draft = &mut *self.0;
+        let before = (draft.line.clone(), draft.selected);
+        match (key.code, Move::of_key(key, false)) {
+            (KeyCode::Esc, _) => return Handled::Close,
+            (KeyCode::Enter, _) => {
+                match order(model, draft) {
+                    Ok((text, event)) => cx.state.open(confirm::changed(model, text, event)),
+                    Err(why) => cx.state.toast(why, Role::Warn, cx.now),
+                }
+                return Handled::Done;
+            }
+            (KeyCode::Tab, _) => draft.complete(),
+            (_, Some(Move::By(rows))) => {
+                draft.selected = Move::By(rows).apply(draft.selected, origins(model).len());
+            }
+            _ => {
+                input::edit(&mut draft.line, key);
+            }
+        }
+        if (&draft.line, draft.selected) != (&before.0, before.1) {
+            draft.evaluate(model, cx.state.steering.changer);
+        }
+        Handled::Done
+    }
+
+    fn on_click(&mut self, _: &Model, target: &Target, _: &mut Cx<'_>) -> Handled {
+        let Target::Row(row) = target else { return Handled::Ignored };
+        self.0.selected = *row;
+        Handled::Done
+    }
+
+    fn on_wheel(&mut self, model: &Model, rows: isize, cx: &mut Cx<'_>) -> Handled {
+        wheel_as_arrows(self, model, rows, cx)
+    }
+
+    fn input(&mut self) -> Option<&mut String> {
+        Some(&mut self.0.line)
+    }
+
+    fn draw(&self, model: &Model, view: &ViewState, cx: &DrawCtx<'_>, buf: &mut Buffer) {
+        let draft = &*self.0;
+        let cells = usize::from(cx.screen.width.saturating_sub(8)).min(90);
+        let glyphs = cx.glyphs();
+        let origins = origins(model);
+        let mut lines: Vec<Line<'static>> = Vec::new();
+        let height = usize::from(cx.screen.height).saturating_sub(16).clamp(1, ROWS);
+        let first = draft.selected.saturating_sub(height - 1);
+        for (i, origin) in origins.iter().enumerate().skip(first).take(height) {
+            let mark = if i == draft.selected { glyphs.pick("▸", ">") } else { " " };
+            let label = if i == first { "from" } else { "" };
+            let role = if i == draft.selected { Role::Accent } else { Role::Text };
+            let forms = forms(model, origin, view.style.utc_offset_s);
+            let room = cells.saturating_sub(LABEL + 2);
+            let row = forms.iter().find(|form| text::width(form) <= room).or(forms.last());
+            let row = cx.cut(row.map_or("", String::as_str), room);
+            lines.push(Line::from(vec![
+                cx.s(format!("{label:<LABEL$}"), Role::Dim),
+                cx.s(format!("{mark} {row}"), role),
+            ]));
+        }
+        let below = origins.len().saturating_sub(first + height);
+        if below > 0 {
+            lines.push(Line::from(
+                cx.s(format!("{:<10}{below} more {}", "", glyphs.pick("↓", "v")), Role::Dim),
+            ));
+        }
+        let hosts = draft.hosts.description();
+        if !hosts.is_empty() {
+            lines.extend(wrapped(cx, "hosts", &hosts, cells, Role::Accent));
+        }
+        lines.push(Line::default());
+        let cursor = glyphs.pick("▏", "_");
+        let typed = format!("{}{cursor}", words::clean(&draft.line));
+        lines.extend(wrapped(cx, "change", &typed, cells, Role::Strong));
+        if draft.line.is_empty() {
+            if let Some(edited) = &draft.edited {
+                let hint = format!("{}; type the key here to apply it", edited.description());
+                lines.extend(wrapped(cx, "file", &hint, cells, Role::Warn));
+            }
+            let hint = "key=value, such as learn.learning_rate=1e-4; empty: no change";
+            lines.extend(wrapped(cx, "", hint, cells, Role::Dim));
+        } else if !draft.line.ends_with(' ') {
+            let all = draft.suggestions();
+            for (path, about) in all.iter().take(SUGGESTED) {
+                let row = words_of(&format!("{path}  {about}"), cells.saturating_sub(10));
+                lines.push(Line::from(cx.s(format!("{:<10}{row}", ""), Role::Dim)));
+            }
+            if all.len() > SUGGESTED {
+                lines.push(Line::from(
+                    cx.s(format!("{:<10}and {} more", "", all.len() - SUGGESTED), Role::Dim),
+                ));
+            }
+        }
+        lines.push(Line::default());
+        let changed = draft.outcome.changed.iter().flat_map(|changed| &changed.differences);
+        for (key, was, is) in changed {
+            let row = format!("{key} = {is}  (was {was})");
+            lines.extend(wrapped(cx, "", &row, cells, Role::Accent));
+        }
+        if draft.outcome.mistakes.is_empty() {
+            let plan = format!("{} {}", glyphs.tone(Role::Good), draft.outcome.plan);
+            lines.extend(wrapped(cx, "plan", &plan, cells, Role::Good));
+        }
+        for mistake in draft.outcome.mistakes.iter().take(3) {
+            lines.extend(wrapped(cx, "", &words::clean(mistake), cells, Role::Bad).into_iter().take(3));
+        }
+        let size = (cells as u16, lines.len() as u16);
+        let keys = format!(
+            "{} checkpoint, tab completes, enter confirms, esc cancels",
+            glyphs.pick("↑↓", "up down")
+        );
+        let inner = cx.popup(buf, size, Role::Warn, "restart with changes", &keys);
+        target_rows(cx, inner, first, origins.len().saturating_sub(first).min(height));
+        Text::from(lines).render(inner, buf);
+    }
+
+    fn hint(&self, _: &Model, _: &ViewState, _: &DrawCtx<'_>) -> String {
+        "up/down checkpoint   key=value   tab completes   enter confirms   esc closes".into()
+    }
+}
+
+/// Most rows of checkpoints at once.
+const ROWS: usize = 8;
+/// Cells of labels.
+const LABEL: usize = 8;
+/// Most completions at once.
+const SUGGESTED: usize = 4;
+
+/// The text of the question and the restart event, or why there is none.
+pub fn order(model: &Model, draft: &RestartDraft) -> Result<(Vec<String>, Event), String> {
+    if let Some(mistake) = draft.outcome.mistakes.first() {
+        return Err(mistake.clone());
+    }
+    let origins = origins(model);
+    let origin = origins.get(draft.selected).or(origins.last()).ok_or("no checkpoint")?;
+    let standing = Standing::of(model);
+    let mut text = vec![standing.stops(), format!("It {}.", standing.effect(&origin.start()))];
+    let OtherHosts { exclude, add } = draft.hosts.clone();
+    let hosts = draft.hosts.description();
+    if !hosts.is_empty() {
+        text.push(format!("hosts: {hosts}"));
+    }
+    let changed = draft.outcome.changed.as_ref();
+    for (key, was, is) in changed.iter().flat_map(|changed| &changed.differences) {
+        text.push(format!("{key}: {was} -> {is}"));
+    }
+    text.push(format!("plan: {}", draft.outcome.plan));
+    let event = Event::RestartRequested {
+        from: origin.from.clone(),
+        exclude,
+        add,
+        experiment: changed.map(|changed| changed.experiment.clone()),
+        shown: model.run.launch.clone(),
+    };
+    Ok((text, event))
+}
+
+/// A restart source in one line, in shorter and shorter forms.
+fn forms(model: &Model, origin: &RestartSource, utc_offset_s: i64) -> Vec<String> {
+    let Some(checkpoint) = &origin.checkpoint else {
+        return vec![match origin.name.as_str() {
+            LATEST => format!("{LATEST}: saved by the stop"),
+            SCRATCH => format!("{SCRATCH}: new weights, step 0"),
+            name => name.to_owned(),
+        }];
+    };
+    let time = origin.time.map_or(String::new(), |time| format!("  {}", time_of_day(time, utc_offset_s)));
+    let mean = origin.mean_return.map_or(String::new(), |mean| format!("  return {mean:.1}"));
+    let newer = match origin.name.as_str() {
+        "latest" if model.run.state != RunState::Over => "; the stop saves a newer one",
+        _ => "",
+    };
+    let (iteration, step) = (checkpoint.train_iter, words::count(checkpoint.env_step));
+    let place = format!("{}: iteration {iteration}, step {step}", origin.name);
+    vec![
+        format!("{place}{time}{mean}{newer}"),
+        format!("{place}{mean}{newer}"),
+        format!("{}: step {step}{mean}{newer}", origin.name),
+        format!("{place}{mean}"),
+        place,
+        format!("{}: step {step}", origin.name),
+    ]
+}
+
+/// A text beside a label, wrapped.
+fn wrapped(cx: &DrawCtx<'_>, label: &str, text: &str, cells: usize, role: Role) -> Vec<Line<'static>> {
+    let parts = text::wrap(text, cells.saturating_sub(LABEL)).into_iter().enumerate();
+    let line = |(at, part): (usize, String)| {
+        let label = if at == 0 { label } else { "" };
+        Line::from(vec![cx.s(format!("{label:<LABEL$}"), Role::Dim), cx.s(part, role)])
+    };
+    parts.map(line).collect()
+}
+
+/// As many words of a text as fit.
+fn words_of(text: &str, cells: usize) -> String {
+    text::wrap(text, cells).into_iter().next().unwrap_or_default()
+}
