@@ -148,7 +148,7 @@ impl VerdictStore {
             let acts = now.condition && is_certain(verdict) && !known.is_some_and(is_certain);
             let differs = severity != Some(verdict.severity)
                 || known.is_some_and(|known| {
-                    known.reason_code != verdict.reason_code || (is_seen(verdict) && !is_seen(known))
+                    known.reason_code != verdict.reason_code || inspected(verdict) > inspected(known)
                 });
             if differs || acts {
                 let happened = self.happened.get(key).filter(|_| !now.condition).copied();
@@ -229,11 +229,20 @@ fn is_certain(verdict: &VerdictReport) -> bool {
         && verdict.reason_code.row().policy != OnVerdict::Never
 }
 
-/// Its evidence has the result of an inspection.
-fn is_seen(verdict: &VerdictReport) -> bool {
-    verdict
-        .card
-        .culprit
-        .as_ref()
-        .is_some_and(|side| !side.stack.is_empty() || !side.at.is_empty() || !side.blocked_on.is_empty())
+/// What an inspection has added to its evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Inspected {
+    Nothing,
+    /// What the rank waits for.
+    Wait,
+    /// A stack, too. On a busy host the first inspection may end before it has one.
+    Stack,
+}
+
+fn inspected(verdict: &VerdictReport) -> Inspected {
+    match &verdict.card.culprit {
+        Some(side) if !side.stack.is_empty() || !side.at.is_empty() => Inspected::Stack,
+        Some(side) if !side.blocked_on.is_empty() => Inspected::Wait,
+        _ => Inspected::Nothing,
+    }
 }

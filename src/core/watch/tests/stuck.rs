@@ -297,6 +297,30 @@ fn late_inspection_is_reported_again() {
     assert!(c.model().verdicts[0].latency_s > 10.0 && c.model().verdicts[0].first_s < 2.0);
 }
 
+/// Symbols take a while on a busy host: the first inspection may end before it has read a stack.
+#[test]
+fn later_stack_is_reported_once() {
+    let mut c = trained(2);
+    let bare = Inspection {
+        rank: Rank(1),
+        pid: Some(1001),
+        blocked_on: Some("a timer".into()),
+        ..Default::default()
+    };
+    c.agents[0].inspections.insert(1, bare.clone());
+    c.hang(1, |sample| sample.state = 'T');
+    alarm(&mut c, 2_000);
+    c.pass(2_000);
+    assert!(verdicts(&c).iter().all(|verdict| verdict.card.culprit.as_ref().unwrap().stack.is_empty()));
+    c.agents[0].inspections.insert(1, inspection_at(1, "step", "env.rs", 5));
+    c.pass(6_000);
+    c.agents[0].inspections.insert(1, bare);
+    c.pass(30_000);
+    let reported = verdicts(&c);
+    let stacks = reported.iter().filter(|verdict| !verdict.card.culprit.as_ref().unwrap().stack.is_empty());
+    assert_eq!(stacks.count(), 1, "{reported:?}");
+}
+
 fn holder(name: &str, ours: bool) -> Holder {
     Holder { pid: 77, name: name.into(), state: 'S', does: "clock_nanosleep".into(), ours }
 }
