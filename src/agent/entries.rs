@@ -12,7 +12,7 @@ use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::process_scan::ProcessScan;
 use rankdeck_proto::message::Survivor;
-use rankdeck_proto::run_entry::{RunEntry, RunList, RunState, RunTraces};
+use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunList, RunTraces};
 use rankdeck_proto::trust;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use std::collections::BTreeSet;
@@ -61,9 +61,9 @@ fn entry(
     pids.dedup();
     let state = match &agent {
         // An agent's first processes are there before its manifest names it.
-        Some(_) if manifest.running || !pids.is_empty() => RunState::Running,
-        None if !pids.is_empty() => RunState::Orphaned,
-        _ => RunState::Finished,
+        Some(_) if manifest.running || !pids.is_empty() => HostRunState::Running,
+        None if !pids.is_empty() => HostRunState::Orphaned,
+        _ => HostRunState::Finished,
     };
     RunEntry {
         run,
@@ -81,7 +81,7 @@ fn entry(
         nnodes: manifest.hosts.len() as u32,
         hosts: manifest.hosts.clone(),
         agent_pid: agent.map_or(0, |agent| agent.pid),
-        digest: digest::read(paths, state != RunState::Running),
+        digest: digest::read(paths, state != HostRunState::Running),
     }
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn traces(run: &RunId, workdir: &Path) -> RunTraces {
     let known = !entries.is_empty();
     let mut pids: BTreeSet<u32> = entries
         .into_iter()
-        .filter(|entry| entry.state != RunState::Finished)
+        .filter(|entry| entry.state != HostRunState::Finished)
         .flat_map(|entry| if entry.pids.is_empty() { vec![entry.agent_pid] } else { entry.pids })
         .collect();
     pids.extend(named(run, !known));

@@ -11,7 +11,7 @@ use rankdeck_proto::files::{
     CHECKPOINT_MAGIC, CHECKPOINT_PREFIX, CHECKPOINT_VERSION, CheckpointHeader, FileEntry, FilePiece, Removal,
     RunCheckpoints, RunFiles,
 };
-use rankdeck_proto::run_entry::RunState;
+use rankdeck_proto::run_entry::HostRunState;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::RunId;
 use std::fs::{Metadata, OpenOptions};
@@ -217,7 +217,7 @@ pub(crate) fn remove(workdir: &Path, run: &str, dry: bool) -> Result<Removal, Hi
     walk(&aside, 0, &mut count);
     let busy = entries::list(workdir).runs.into_iter().find(|entry| {
         entry.run == name
-            && (entry.state != RunState::Finished || entry.agent_pid != 0 || !entry.pids.is_empty())
+            && (entry.state != HostRunState::Finished || entry.agent_pid != 0 || !entry.pids.is_empty())
     });
     if let Some(busy) = busy {
         let why = match busy.agent_pid {

@@ -9,7 +9,7 @@ use crate::observe::gpu::{GpuHistory, GpuUsers, GpuWatch, VisibleGpu, visible_gp
 use crate::observe::nvml::{self, Shares};
 use crate::observe::sample::Sampler;
 use nvml_wrapper::Nvml;
-use rankdeck_proto::fleet::{GivenGpu, HostSnapshot, LOOK, SHARE};
+use rankdeck_proto::fleet::{GivenGpu, HostSnapshot, SHARE, SNAPSHOT_MARKER};
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Generation;
@@ -74,7 +74,7 @@ fn pause(cost: Duration, least: Duration) -> Duration {
 fn write(snapshot: &HostSnapshot) -> bool {
     let Ok(json) = serde_json::to_string(snapshot) else { return false };
     let mut output = std::io::stdout().lock();
-    writeln!(output, "{LOOK} {json}").and_then(|()| output.flush()).is_ok()
+    writeln!(output, "{SNAPSHOT_MARKER} {json}").and_then(|()| output.flush()).is_ok()
 }
 
 /// CPU time of this process so far.

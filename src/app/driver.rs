@@ -32,7 +32,7 @@ use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle, NoAgentPolicy};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_tui::restart_draft::EditedFile;
-use rankdeck_tui::{Action, Role};
+use rankdeck_tui::{Role, ScreenAction};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, Timestamp};
@@ -581,7 +581,7 @@ impl Driver {
             ConsoleSignal::Stop | ConsoleSignal::Suspend if self.external_shell.has_terminal() => {}
             ConsoleSignal::Stop => self.on_stop_signal(),
             ConsoleSignal::HangUp => self.on_hang_up(),
-            ConsoleSignal::Suspend => self.act(Action::Suspend, signals).await?,
+            ConsoleSignal::Suspend => self.act(ScreenAction::Suspend, signals).await?,
             ConsoleSignal::Continue => {
                 self.dispatch(Event::WallClock { time: wall_time() });
                 if let ConsoleOutput::Screen(screen) = &mut self.output {

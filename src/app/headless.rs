@@ -556,7 +556,7 @@ mod tests {
                 line: format!("first failure: {error}; rank 0 followed"),
             };
             let body = ReportBody::RunFinished {
-                outcome: rankdeck_core::report::Outcome::Failed,
+                outcome: rankdeck_core::report::RunOutcome::Failed,
                 exit_code: 1,
                 clean: false,
                 survivors: vec![],

@@ -7,7 +7,7 @@ use super::headless::{LineFormat, PrintRate, Printer};
 use super::signals::ConsoleSignals;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::Report;
-use rankdeck_tui::Action;
+use rankdeck_tui::ScreenAction;
 use rankdeck_tui::linear::Linear;
 use rankdeck_types::ids::Timestamp;
 use std::io;
@@ -79,7 +79,7 @@ impl LinearScreen {
     }
 
     /// Handles a typed line.
-    pub(crate) fn handle_line(&mut self, typed: &str, model: &Model, now: Timestamp) -> Vec<Action> {
+    pub(crate) fn handle_line(&mut self, typed: &str, model: &Model, now: Timestamp) -> Vec<ScreenAction> {
         let answer = self.words.handle_line(model, typed, now);
         answer.lines.into_iter().for_each(|line| self.printer.print(line));
         answer.actions

@@ -10,7 +10,7 @@
 use super::replace_file::{check_replaceable, replace_file};
 use super::stderr;
 use rankdeck_core::model::{HostModel, LeftoverState, Model, RankLife, RankModel, RunState};
-use rankdeck_core::report::Outcome;
+use rankdeck_core::report::RunOutcome;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::link_state::LinkState;
 use std::collections::BTreeMap;
@@ -304,9 +304,10 @@ fn totals(to: &mut OpenMetricsWriter, model: &Model, now: Timestamp) {
     let states =
         states.map(|(name, state)| (vec![("state", name.to_owned())], f64::from(run.state == state)));
     to.family("run_state", Gauge, "Current run state (1 = active).", states.into());
-    let ends = [Outcome::Succeeded, Outcome::Failed, Outcome::Stuck, Outcome::Stopped].map(|outcome| {
-        (vec![("outcome", outcome.name().to_owned())], f64::from(run.outcome == Some(outcome)))
-    });
+    let ends =
+        [RunOutcome::Succeeded, RunOutcome::Failed, RunOutcome::Stuck, RunOutcome::Stopped].map(|outcome| {
+            (vec![("outcome", outcome.name().to_owned())], f64::from(run.outcome == Some(outcome)))
+        });
     to.family(
         "run_outcome",
         Gauge,

@@ -8,7 +8,7 @@ use super::output::ConsoleOutput;
 use super::screen::TerminalScreen;
 use rankdeck_agent::notify::{EventFilter, LONGEST, NotificationSender, NotifyEvent, Occasion, WITHIN};
 use rankdeck_core::model::{Model, RunState};
-use rankdeck_core::report::{Outcome, Report, ReportBody, Severity};
+use rankdeck_core::report::{Report, ReportBody, RunOutcome, Severity};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::ui::{DesktopName, Notify};
 use rankdeck_types::words::{self, clean};
@@ -60,7 +60,7 @@ impl Notifier {
     fn assess(&mut self, report: &Report) -> Option<RunNotification> {
         let event = match &report.body {
             ReportBody::RunFinished { outcome, reason, .. } => NotifyEvent::End(match outcome {
-                Outcome::Succeeded => "succeeded".to_owned(),
+                RunOutcome::Succeeded => "succeeded".to_owned(),
                 other => format!("{}: {reason}", other.name()),
             }),
             ReportBody::Verdict(verdict) if verdict.severity == Severity::Red => {
@@ -227,7 +227,7 @@ fn title_and_progress(model: &Model) -> (String, TerminalProgress) {
     let red = red.filter(|verdict| verdict.severity == Severity::Red);
     match (model.run.state, red) {
         (RunState::Over, _) => {
-            let sign = if model.run.outcome == Some(Outcome::Succeeded) { "✓" } else { "✗" };
+            let sign = if model.run.outcome == Some(RunOutcome::Succeeded) { "✓" } else { "✗" };
             (format!("{sign} {name}"), TerminalProgress::Off)
         }
         (_, Some(verdict)) => {

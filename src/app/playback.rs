@@ -14,9 +14,9 @@ use super::terminal_surface::FrameReason;
 use rankdeck_core::Core;
 use rankdeck_core::event::{Effect, Event};
 use rankdeck_core::model::{EventSubject, EventTone, HistoryLine, Model, RunState};
-use rankdeck_core::report::{Outcome, Report, Severity};
+use rankdeck_core::report::{Report, RunOutcome, Severity};
 use rankdeck_tui::time::{PresentNews, TimeCursor, TimeMove, TimelineMark, neighbour};
-use rankdeck_tui::{Action, Role, ranks};
+use rankdeck_tui::{Role, ScreenAction, ranks};
 use rankdeck_types::ids::{Timestamp, WallTime};
 use std::io;
 use std::path::Path;
@@ -193,10 +193,10 @@ fn behind(model: &Model) -> Option<PresentNews> {
         return Some(PresentNews { tone, label, more: verdicts.count() });
     }
     let (tone, label) = match model.run.outcome.filter(|_| model.run.state == RunState::Over)? {
-        Outcome::Succeeded => (EventTone::Good, "succeeded"),
-        Outcome::Stopped => (EventTone::Warn, "stopped"),
-        Outcome::Failed => (EventTone::Bad, "failed"),
-        Outcome::Stuck => (EventTone::Bad, "stuck"),
+        RunOutcome::Succeeded => (EventTone::Good, "succeeded"),
+        RunOutcome::Stopped => (EventTone::Warn, "stopped"),
+        RunOutcome::Failed => (EventTone::Bad, "failed"),
+        RunOutcome::Stuck => (EventTone::Bad, "stuck"),
     };
     Some(PresentNews { tone, label: label.into(), more: 0 })
 }
@@ -366,22 +366,22 @@ pub(crate) async fn show_replay(
         };
         for action in actions {
             match action {
-                Action::Send(Event::DetachRequested) => {
+                ScreenAction::Send(Event::DetachRequested) => {
                     screen.close();
                     side_jobs::finish();
                     return Ok(());
                 }
-                Action::Time(to) => cursor.seek(to, clock.now()),
-                Action::Suspend => screen.suspend(&mut signals).await?,
-                Action::Redraw => screen.redraw(),
-                Action::Compare(names) if names.is_empty() => screen.view.charts.view.compared.clear(),
-                Action::Compare(names) => curves.read(runs.to_owned(), names),
-                Action::Mouse(on) => screen.mouse(on),
-                Action::Copy(text) => screen.copy(&text, cursor.at()),
-                Action::SaveFiles(files) => screen.save_files(Path::new("."), files),
-                Action::SaveScreen => screen.save(Path::new("."), cursor.model(), cursor.at()),
+                ScreenAction::Time(to) => cursor.seek(to, clock.now()),
+                ScreenAction::Suspend => screen.suspend(&mut signals).await?,
+                ScreenAction::Redraw => screen.redraw(),
+                ScreenAction::Compare(names) if names.is_empty() => screen.view.charts.view.compared.clear(),
+                ScreenAction::Compare(names) => curves.read(runs.to_owned(), names),
+                ScreenAction::Mouse(on) => screen.mouse(on),
+                ScreenAction::Copy(text) => screen.copy(&text, cursor.at()),
+                ScreenAction::SaveFiles(files) => screen.save_files(Path::new("."), files),
+                ScreenAction::SaveScreen => screen.save(Path::new("."), cursor.model(), cursor.at()),
                 // Playback cannot stop, restart, relaunch or answer.
-                Action::Send(_) | Action::Again | Action::Shell(_) => {}
+                ScreenAction::Send(_) | ScreenAction::Again | ScreenAction::Shell(_) => {}
             }
         }
         screen.request_frame(FrameReason::Input);
@@ -509,7 +509,7 @@ mod tests {
         let mut model = Model::default();
         assert_eq!((behind(&model), latest(&model, Timestamp(90))), (None, Timestamp(90)));
         model.run.state = RunState::Over;
-        model.run.outcome = Some(Outcome::Failed);
+        model.run.outcome = Some(RunOutcome::Failed);
         model.run.ended = Some(Timestamp(50));
         model.history.push_back(HistoryLine::new(1, Timestamp(60), EventTone::Info, "a late message"));
         assert_eq!(latest(&model, Timestamp(90_000)), Timestamp(60), "a run that is over grows no more");

@@ -13,9 +13,9 @@ use crossterm::event::{
 };
 use rankdeck_charts::export::{FileContent, SavedFile};
 use rankdeck_core::model::Model;
-use rankdeck_tui::keys::{Command, key_name, read_keymap};
+use rankdeck_tui::keys::{ScreenCommand, key_name, read_keymap};
 use rankdeck_tui::state::PaneSizes;
-use rankdeck_tui::{Action, Role, Theme, ViewState};
+use rankdeck_tui::{Role, ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::ui::{ClockName, Ui};
 use rankdeck_types::words::bytes;
@@ -57,7 +57,7 @@ pub struct TerminalScreen {
 #[derive(Debug, PartialEq)]
 pub enum InputOutcome {
     /// Actions that the user requests.
-    Actions(Vec<Action>),
+    Actions(Vec<ScreenAction>),
     /// The terminal is gone.
     Gone,
 }
@@ -103,7 +103,7 @@ impl TerminalScreen {
     }
 
     /// Returns the key of a command, as the footer shows it.
-    pub fn key(&self, command: Command) -> String {
+    pub fn key(&self, command: ScreenCommand) -> String {
         key_name(command, &self.view.steering.keymap, self.theme().glyphs)
     }
 

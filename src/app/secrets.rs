@@ -13,7 +13,7 @@ use rankdeck_types::host::Host;
 use rankdeck_types::ids::Generation;
 use rankdeck_types::plan::{Plan, PlannedHost};
 use rankdeck_types::ui::Notify;
-use rankdeck_types::variables::{RequestedVariables, Values};
+use rankdeck_types::variables::{PassedVariables, RequestedVariables};
 use std::collections::BTreeSet;
 use std::io;
 
@@ -126,7 +126,7 @@ fn missing(model: &Model, plan: &Plan, event: &Event) -> BTreeSet<String> {
 
 /// Returns the values for one host's ranks, and the names of variables that this console does not have as
 /// text.
-pub(crate) fn values(experiment: &Experiment, host: &Host) -> (Values, Vec<String>) {
+pub(crate) fn values(experiment: &Experiment, host: &Host) -> (PassedVariables, Vec<String>) {
     RequestedVariables::new(&experiment.filled_launch(), host).fill(&|name| std::env::var(name).ok())
 }
 

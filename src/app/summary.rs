@@ -4,7 +4,7 @@
 use super::clock::time_of_day;
 use super::record::RecordingInfo;
 use rankdeck_core::model::{HostModel, Model, RankLife, RankModel};
-use rankdeck_core::report::{Outcome, ReportBody, Severity, VerdictKind};
+use rankdeck_core::report::{ReportBody, RunOutcome, Severity, VerdictKind};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words::{bytes, clean, count, duration, plural, ranges, rate};
@@ -30,7 +30,7 @@ pub(crate) fn unverified(host: &str) -> String {
 /// Returns the summary, one line each. `finished` is the run's [`ReportBody::RunFinished`].
 pub(crate) fn lines(model: &Model, finished: &ReportBody, record: Option<&RecordingInfo>) -> Vec<String> {
     let ReportBody::RunFinished { outcome, exit_code, reason, .. } = finished else { return Vec::new() };
-    let failed = matches!(outcome, Outcome::Failed | Outcome::Stuck);
+    let failed = matches!(outcome, RunOutcome::Failed | RunOutcome::Stuck);
     let mut lines = vec![String::new()];
     lines.extend(evaluations(model));
     lines.extend(totals(model));
@@ -282,7 +282,7 @@ fn places(model: &Model, record: Option<&RecordingInfo>) -> Vec<String> {
         let since = since.unwrap_or_default();
         format!("recording  {} ({}{since})", kept.folder.display(), bytes(kept.bytes))
     });
-    let over = model.run.outcome.is_some_and(|outcome| outcome != Outcome::Succeeded);
+    let over = model.run.outcome.is_some_and(|outcome| outcome != RunOutcome::Succeeded);
     // A demonstration has no hosts and no recording.
     let resume = run.filter(|_| over && checkpoint.is_some());
     let resume = resume.map(|run| format!("resume     `rankdeck restart {run}`"));
@@ -297,7 +297,7 @@ mod tests {
     use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
     use rankdeck_types::plan::PlannedRank;
 
-    fn finished(outcome: Outcome, proved: bool, survivors: &[&str]) -> ReportBody {
+    fn finished(outcome: RunOutcome, proved: bool, survivors: &[&str]) -> ReportBody {
         ReportBody::RunFinished {
             outcome,
             exit_code: 0,
@@ -322,7 +322,7 @@ mod tests {
     fn summary_repeats_warnings() {
         let mut model = model();
         model.run.warnings = (0..7).map(|n| format!("host a: clock {n}")).collect();
-        let text = lines(&model, &finished(Outcome::Succeeded, true, &[]), None).join("\n");
+        let text = lines(&model, &finished(RunOutcome::Succeeded, true, &[]), None).join("\n");
         assert!(text.contains("host a: clock 4\n  (and 2 more)"), "{text}");
         assert!(!text.contains("clock 5"), "{text}");
     }
@@ -350,7 +350,7 @@ mod tests {
             per_rank: Vec::new(),
         };
         let model = Model { progress: Some(progress), ..model() };
-        let mut end = finished(Outcome::Failed, true, &[]);
+        let mut end = finished(RunOutcome::Failed, true, &[]);
         let why = "rank 13 on gpu-b was killed by SIGKILL, which a console sent; rank 0 to rank 12 lost it and followed";
         if let ReportBody::RunFinished { reason, gpus_free, .. } = &mut end {
             *reason = why.into();
@@ -390,14 +390,14 @@ mod tests {
             ..model()
         };
         model.run.first_failure = Some(serde_json::from_str(first).unwrap());
-        let text = lines(&model, &finished(Outcome::Failed, true, &[]), None).join("\n");
+        let text = lines(&model, &finished(RunOutcome::Failed, true, &[]), None).join("\n");
         assert!(text.contains("of rank 1") && !text.contains("of rank 0"), "{text}");
     }
 
     #[test]
     fn unstarted_run_has_no_stop_line() {
         let model = Model { ranks: vec![rank(RankLife::Pending)], ..model() };
-        let text = lines(&model, &finished(Outcome::Failed, true, &[]), None).join("\n");
+        let text = lines(&model, &finished(RunOutcome::Failed, true, &[]), None).join("\n");
         assert!(text.contains("nothing was started") && !text.contains("stop verified"), "{text}");
     }
 
@@ -409,9 +409,10 @@ mod tests {
 
     #[test]
     fn stop_line_requires_verification() {
-        let yes = lines(&model(), &finished(Outcome::Succeeded, true, &[]), None).join("\n");
+        let yes = lines(&model(), &finished(RunOutcome::Succeeded, true, &[]), None).join("\n");
         assert!(yes.contains("stop verified: no process left on 2 hosts (420ms); GPUs free: a:0"), "{yes}");
-        for no in [finished(Outcome::Stopped, false, &[]), finished(Outcome::Stopped, true, &["b:7 python"])]
+        for no in
+            [finished(RunOutcome::Stopped, false, &[]), finished(RunOutcome::Stopped, true, &["b:7 python"])]
         {
             let text = lines(&model(), &no, None).join("\n");
             assert!(text.contains(NOT_VERIFIED) && text.contains("all processes exited on b"), "{text}");

@@ -9,7 +9,7 @@ use super::document::{self, Node, Table, TomlEntry, TomlValue};
 use super::suggest::closest;
 use super::syntax;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::schema::{self, Key, Keys, TextRule, ValueKind, Variant};
+use rankdeck_types::schema::{self, ConfigKey, Keys, TextRule, ValueKind, Variant};
 use rankdeck_types::{quote, variables};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -52,7 +52,7 @@ fn suggested_line(text: &str, at: usize, keys: Keys) -> Option<String> {
 }
 
 /// Returns the key of this name in the table at this byte.
-fn key_at(text: &str, at: usize, name: &str, keys: Keys) -> Option<&'static Key> {
+fn key_at(text: &str, at: usize, name: &str, keys: Keys) -> Option<&'static ConfigKey> {
     let before = text.get(..at).unwrap_or(text);
     let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
     let headers = before[..begin].lines().rev().map(str::trim);
@@ -85,7 +85,7 @@ struct Scope {
 
 fn check_table(
     table: &Table,
-    keys: impl Iterator<Item = &'static Key> + Clone,
+    keys: impl Iterator<Item = &'static ConfigKey> + Clone,
     scope: &Scope,
     found: &mut Diagnostics,
 ) {
@@ -107,7 +107,7 @@ fn check_table(
     }
 }
 
-fn missing(key: &Key, scope: &Scope) -> Diagnostic {
+fn missing(key: &ConfigKey, scope: &Scope) -> Diagnostic {
     let is_table = matches!(key.kind, ValueKind::Table(_));
     let what = if is_table { format!("[{}]", key.name) } else { key.name.to_owned() };
     let message = match scope.title.as_str() {
@@ -129,7 +129,7 @@ fn missing(key: &Key, scope: &Scope) -> Diagnostic {
 }
 
 /// Returns a valid value, for hints.
-fn example(key: &Key, title: &str) -> String {
+fn example(key: &ConfigKey, title: &str) -> String {
     match (&key.kind, key.name) {
         (_, "id") => "\"CartPole-v1\"".into(),
         (ValueKind::Choice(words), _) => format!("\"{}\"", words.first().copied().unwrap_or_default()),
@@ -140,7 +140,7 @@ fn example(key: &Key, title: &str) -> String {
     }
 }
 
-fn check_value(key: &Key, node: &Node, at: &SourceSpan, scope: &Scope, found: &mut Diagnostics) {
+fn check_value(key: &ConfigKey, node: &Node, at: &SourceSpan, scope: &Scope, found: &mut Diagnostics) {
     let path = key.name;
     match (&key.kind, &node.value) {
         (ValueKind::Table(keys), TomlValue::Table(table)) => {
@@ -202,7 +202,7 @@ fn check_value(key: &Key, node: &Node, at: &SourceSpan, scope: &Scope, found: &m
     }
 }
 
-fn check_gpus(key: &Key, value: &TomlValue, node: &Node, found: &mut Diagnostics) {
+fn check_gpus(key: &ConfigKey, value: &TomlValue, node: &Node, found: &mut Diagnostics) {
     let expected = ValueKind::Gpus.expected();
     match value {
         TomlValue::String(word) if word == "all" || word == "auto" => {}
@@ -327,7 +327,7 @@ fn foreign_keys(
 }
 
 /// Checks a key with one number.
-fn check_number(key: &Key, node: &Node, scope: &Scope, found: &mut Diagnostics) {
+fn check_number(key: &ConfigKey, node: &Node, scope: &Scope, found: &mut Diagnostics) {
     let wrong = || wrong_value(key, node, &key.kind.expected());
     match (&key.kind, &node.value) {
         (ValueKind::Integer(range), TomlValue::Integer(number)) => {
@@ -366,7 +366,7 @@ fn check_number(key: &Key, node: &Node, scope: &Scope, found: &mut Diagnostics) 
 }
 
 /// Returns the hint for several values: one run each.
-fn one_run_each(key: &Key, values: &str, scope: &Scope) -> String {
+fn one_run_each(key: &ConfigKey, values: &str, scope: &Scope) -> String {
     match key.name {
         "seed" => {
             format!("a run has one seed; `--seeds {values}` launches one run per seed")
@@ -405,7 +405,7 @@ fn several(value: &TomlValue) -> Option<String> {
     }
 }
 
-fn out_of_range(key: &Key, number: &str, at: &SourceSpan) -> Diagnostic {
+fn out_of_range(key: &ConfigKey, number: &str, at: &SourceSpan) -> Diagnostic {
     let expected = match &key.kind {
         // The usual text omits the upper bound, which this number exceeds.
         ValueKind::Integer(range)
@@ -425,7 +425,7 @@ fn out_of_range(key: &Key, number: &str, at: &SourceSpan) -> Diagnostic {
 
 /// Checks a key with an array of integers.
 fn check_integers(
-    key: &Key,
+    key: &ConfigKey,
     value: &TomlValue,
     range: &RangeInclusive<i128>,
     node: &Node,

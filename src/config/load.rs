@@ -10,7 +10,7 @@ use super::source::{ExperimentSource, HostsSource};
 use super::{overrides, suggest};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{BUILTIN_ENVS, Experiment};
-use rankdeck_types::host::{Gpus, Host};
+use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::variables::{self, MOST_BYTES, RequestedVariables};
@@ -247,7 +247,7 @@ fn long_strings(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
 fn gpus_for_all(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
     const LIST: &str = "CUDA_VISIBLE_DEVICES";
     let launch = &draft.experiment.launch;
-    let none = Gpus::List(Vec::new());
+    let none = GpuSelection::List(Vec::new());
     let uses = |host: &&Host| host.gpus.as_ref().is_some_and(|gpus| *gpus != none && !gpus.is_auto());
     let Some(node) = draft.hosts.iter().position(|host| uses(&host)) else { return };
     let passed =

@@ -6,7 +6,7 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
-use rankdeck_types::host::{Gpus, Host, HostTable, Transport};
+use rankdeck_types::host::{GpuSelection, Host, HostTable, Transport};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -190,7 +190,7 @@ fn host(defaults: &HostTable, node: SlurmNode) -> Host {
     Host {
         address: node.name.clone(),
         name: node.name,
-        gpus: (node.gpus > 0).then_some(Gpus::Count(node.gpus)),
+        gpus: (node.gpus > 0).then_some(GpuSelection::Count(node.gpus)),
         nproc: node.tasks.or(defaults.nproc),
         workdir: defaults.workdir.clone().unwrap_or_else(|| ".".into()),
         env: defaults.env.clone().unwrap_or_default(),

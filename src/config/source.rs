@@ -5,7 +5,7 @@ use super::document::{self, Node};
 use super::{hosts, slurm};
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::hidden;
-use rankdeck_types::host::{Gpus, Host};
+use rankdeck_types::host::{GpuSelection, Host};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl HostsSource {
             HostsSource::Devices(inner, gpus) => {
                 let (mut hosts, root) = inner.read()?;
                 for host in &mut hosts {
-                    (host.gpus, host.nproc) = (Some(Gpus::List(gpus.clone())), None);
+                    (host.gpus, host.nproc) = (Some(GpuSelection::List(gpus.clone())), None);
                 }
                 Ok((hosts, root))
             }
@@ -299,7 +299,7 @@ pub fn load_hosts(source: &HostsSource) -> Result<Vec<Host>, Diagnostics> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_types::host::{Gpus, Transport};
+    use rankdeck_types::host::{GpuSelection, Transport};
 
     #[test]
     fn destinations_are_parsed_as_hosts() {
@@ -317,7 +317,7 @@ mod tests {
             ]
         );
         assert_eq!(hosts[1].user.as_deref(), Some("me"));
-        assert!(hosts.iter().all(|host| host.gpus == Some(Gpus::Word("auto".into()))));
+        assert!(hosts.iter().all(|host| host.gpus == Some(GpuSelection::Word("auto".into()))));
         assert_eq!((hosts[0].transport, hosts[3].transport), (Transport::Ssh, Transport::Local));
         assert_eq!(source.options(), ["--hosts", "gpu-a,me@10.0.0.1:2222,[fe80::1]:22,local"]);
     }

@@ -2,7 +2,7 @@
 //! statistics over their seeds.
 
 use crate::model::Model;
-use crate::report::Outcome;
+use crate::report::RunOutcome;
 use crate::run_summary::{RETURNS, RunSummary};
 use crate::series::Series;
 use crate::statistics::{bootstrap_interval, interquartile_mean};
@@ -26,7 +26,7 @@ pub struct ComparedRun {
     /// Its name.
     pub run: String,
     /// How it ended; `None` while it runs.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<RunOutcome>,
     /// Environment steps over all ranks.
     pub env_step: Option<u64>,
     pub train_iter: Option<u64>,

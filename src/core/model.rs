@@ -23,7 +23,7 @@ pub use queries::{
 use crate::card::RankEvidence;
 use crate::host::{HostMachine, HostStage};
 use crate::join::SmoothedRate;
-use crate::report::{FirstFailure, Outcome, RankProgress, Severity, VerdictKind, VerdictReport};
+use crate::report::{FirstFailure, RankProgress, RunOutcome, Severity, VerdictKind, VerdictReport};
 use crate::series::{Place, Series};
 use crate::watch::history::rank_history::RankHistory;
 use rankdeck_proto::message::{
@@ -120,7 +120,7 @@ pub struct RunModel {
     /// When its first generation began, by the clock of the agent with the earliest.
     pub launched: Option<WallTime>,
     /// How it ended, once that is proved.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<RunOutcome>,
     /// Exit code that the console will end with.
     pub exit_code: Option<u8>,
     /// One sentence about the end.

@@ -2,11 +2,11 @@
 //! are only ever added.
 
 pub use crate::reason::{Confidence, Severity, VerdictKind};
-pub use rankdeck_proto::message::Outcome;
+pub use rankdeck_proto::message::RunOutcome;
 
 use crate::card::Card;
 use crate::reason::Reason;
-use rankdeck_proto::media::PictureFormat;
+use rankdeck_proto::media::ImageFormat;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use rankdeck_types::plan::PlannedSize;
@@ -145,7 +145,7 @@ pub enum ReportBody {
         env_step: u64,
         train_iter: u64,
         /// `png` or `gif`.
-        format: PictureFormat,
+        format: ImageFormat,
         /// Pixels of a row.
         width: u32,
         /// Rows.
@@ -233,7 +233,7 @@ pub enum ReportBody {
     /// The run is over.
     RunFinished {
         /// How it ended.
-        outcome: Outcome,
+        outcome: RunOutcome,
         /// The console's exit code.
         exit_code: u8,
         /// Every rank left by itself, and that is proved: no rank failed, and none had to be killed.

@@ -10,7 +10,7 @@
 
 use crate::event::StopSource;
 use crate::exit_message::ExitMessage;
-use crate::report::Outcome;
+use crate::report::RunOutcome;
 use rankdeck_proto::message::{Ending, FailureKind, FinishReason, StopMode};
 use rankdeck_types::exit::SIGABRT;
 use rankdeck_types::experiment::Experiment;
@@ -414,27 +414,31 @@ impl EndFacts {
         }
         let failed = || match self.culprit() {
             Some(failure) => {
-                Ending::new(Outcome::Failed, if failure.usage { 2 } else { 1 }, failure.text.clone())
+                Ending::new(RunOutcome::Failed, if failure.usage { 2 } else { 1 }, failure.text.clone())
             }
-            None => Ending::new(Outcome::Failed, 1, "a rank failed while it was being stopped"),
+            None => Ending::new(RunOutcome::Failed, 1, "a rank failed while it was being stopped"),
         };
         let clean = self.bad_exits == 0 && self.failures.is_empty();
         match &self.cause {
             Some(EndCause::Failure) => failed(),
-            Some(EndCause::LaunchFailed(text)) => Ending::new(Outcome::Failed, 3, text.clone()),
+            Some(EndCause::LaunchFailed(text)) => Ending::new(RunOutcome::Failed, 3, text.clone()),
             Some(EndCause::Until(_)) if !clean => failed(),
-            Some(EndCause::Until(goal)) => Ending::new(Outcome::Succeeded, 0, format!("reached {goal}")),
-            Some(EndCause::Stuck(text)) => Ending::new(Outcome::Stuck, 4, text.clone()),
+            Some(EndCause::Until(goal)) => Ending::new(RunOutcome::Succeeded, 0, format!("reached {goal}")),
+            Some(EndCause::Stuck(text)) => Ending::new(RunOutcome::Stuck, 4, text.clone()),
             Some(EndCause::Requested { by }) if self.ordered => {
-                Ending::new(Outcome::Stopped, 130, format!("stopped by {by}"))
+                Ending::new(RunOutcome::Stopped, 130, format!("stopped by {by}"))
             }
             Some(EndCause::Elsewhere { by }) => {
-                Ending::new(Outcome::Stopped, 130, format!("stopped by {by} elsewhere"))
+                Ending::new(RunOutcome::Stopped, 130, format!("stopped by {by} elsewhere"))
             }
             Some(EndCause::Requested { .. }) | None if !clean => failed(),
             Some(EndCause::Requested { .. }) | None => match self.finish {
-                Some(FinishReason::StopValue) => Ending::new(Outcome::Succeeded, 0, "reached the stop value"),
-                Some(FinishReason::Budget) => Ending::new(Outcome::Succeeded, 0, "reached the target steps"),
+                Some(FinishReason::StopValue) => {
+                    Ending::new(RunOutcome::Succeeded, 0, "reached the stop value")
+                }
+                Some(FinishReason::Budget) => {
+                    Ending::new(RunOutcome::Succeeded, 0, "reached the target steps")
+                }
                 Some(FinishReason::Stopped) => {
                     let signal = self.signalled.map_or_else(
                         || "a signal".to_owned(),
@@ -442,9 +446,9 @@ impl EndFacts {
                             format!("{} sent to rank {rank} from a console", signal_name(signal))
                         },
                     );
-                    Ending::new(Outcome::Stopped, 130, format!("all ranks exited after {signal}"))
+                    Ending::new(RunOutcome::Stopped, 130, format!("all ranks exited after {signal}"))
                 }
-                None => Ending::new(Outcome::Succeeded, 0, "all ranks ended with exit code 0"),
+                None => Ending::new(RunOutcome::Succeeded, 0, "all ranks ended with exit code 0"),
             },
         }
     }

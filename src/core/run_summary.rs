@@ -7,8 +7,8 @@
 use crate::model::{self, Model};
 use crate::origin::{LATEST, Standing};
 use crate::series::Series;
-use rankdeck_proto::message::{Ending, Evaluation, FinishReason, Outcome};
-use rankdeck_proto::run_entry::{NodeDigest, RankFailure, RunEntry, RunState, SavedCheckpoint};
+use rankdeck_proto::message::{Ending, Evaluation, FinishReason, RunOutcome};
+use rankdeck_proto::run_entry::{HostRunState, NodeDigest, RankFailure, RunEntry, SavedCheckpoint};
 use rankdeck_types::hidden;
 use rankdeck_types::ids::{Generation, Timestamp, WallTime};
 use serde::Serialize;
@@ -21,7 +21,7 @@ pub(crate) const RETURNS: [&str; 2] = ["charts/return_last_100", "charts/episodi
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct RunSummary {
     /// How it ended, `None` while it runs, or if unknown.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<RunOutcome>,
     /// The exit code of that end.
     pub exit_code: Option<u8>,
     /// Every rank exited by itself.
@@ -127,7 +127,7 @@ impl RunSummary {
         let counted = digests().filter_map(|digest| digest.counted).reduce(|one, other| one.plus(&other));
         let best = digests().filter_map(|digest| digest.best.as_ref());
         let first = latest.first().map(|part| &part.digest);
-        let over = !parts.is_empty() && parts.iter().all(|part| part.state == RunState::Finished);
+        let over = !parts.is_empty() && parts.iter().all(|part| part.state == HostRunState::Finished);
         let hosts = hosts(parts);
         let ending = over.then(|| ending(&latest, hosts.len() > parts.len())).flatten();
         let began = parts.iter().map(|part| part.started).filter(|started| *started > 0.0);
@@ -186,7 +186,7 @@ impl RunSummary {
     /// How it ended in one word, with the exit code unless that is 0.
     pub fn outcome_text(&self) -> Option<String> {
         let (outcome, code) = (self.outcome?, self.exit_code.unwrap_or(0));
-        let usual = matches!((outcome, code), (Outcome::Succeeded, _) | (Outcome::Stopped, 130));
+        let usual = matches!((outcome, code), (RunOutcome::Succeeded, _) | (RunOutcome::Stopped, 130));
         Some(if usual { outcome.name().to_owned() } else { format!("{} ({code})", outcome.name()) })
     }
 }
@@ -242,11 +242,11 @@ fn ending(parts: &[&RunEntry], silent: bool) -> Option<Ending> {
         let code = if failure.usage { 2 } else { 1 };
         return Some(Ending {
             first_failure: Some(text.clone()),
-            ..Ending::new(Outcome::Failed, code, text)
+            ..Ending::new(RunOutcome::Failed, code, text)
         });
     }
     if sum(|digest| digest.bad_exits) > 0 {
-        return Some(Ending::new(Outcome::Failed, 1, "a rank failed while it was being stopped"));
+        return Some(Ending::new(RunOutcome::Failed, 1, "a rank failed while it was being stopped"));
     }
     if silent {
         return None;
@@ -257,20 +257,24 @@ fn ending(parts: &[&RunEntry], silent: bool) -> Option<Ending> {
     let stopped_by = parts.iter().find_map(|part| part.digest.stop.as_ref());
     Some(match (finish, stopped_by) {
         (_, Some(by)) if killed => {
-            Ending::new(Outcome::Stopped, Ending::KILLED, format!("stopped by {by}: ranks were killed"))
+            Ending::new(RunOutcome::Stopped, Ending::KILLED, format!("stopped by {by}: ranks were killed"))
         }
         _ if !ended => Ending::new(
-            Outcome::Failed,
+            RunOutcome::Failed,
             1,
             "its end is not recorded: an agent was killed, or its host went down",
         ),
-        (Some(FinishReason::StopValue), _) => Ending::clean(Outcome::Succeeded, 0, "reached the stop value"),
-        (Some(FinishReason::Budget), _) => Ending::clean(Outcome::Succeeded, 0, "reached the target steps"),
-        (_, Some(by)) => Ending::clean(Outcome::Stopped, 130, format!("stopped by {by}")),
-        (Some(FinishReason::Stopped), None) => {
-            Ending::clean(Outcome::Stopped, 130, "all ranks exited after a signal")
+        (Some(FinishReason::StopValue), _) => {
+            Ending::clean(RunOutcome::Succeeded, 0, "reached the stop value")
         }
-        (None, None) => Ending::clean(Outcome::Succeeded, 0, "all ranks ended with exit code 0"),
+        (Some(FinishReason::Budget), _) => {
+            Ending::clean(RunOutcome::Succeeded, 0, "reached the target steps")
+        }
+        (_, Some(by)) => Ending::clean(RunOutcome::Stopped, 130, format!("stopped by {by}")),
+        (Some(FinishReason::Stopped), None) => {
+            Ending::clean(RunOutcome::Stopped, 130, "all ranks exited after a signal")
+        }
+        (None, None) => Ending::clean(RunOutcome::Succeeded, 0, "all ranks ended with exit code 0"),
     })
 }
 
@@ -293,7 +297,7 @@ mod tests {
             run: RunId("r".into()),
             node_rank: NodeRank(node),
             host: ["a", "b"][node as usize].into(),
-            state: RunState::Finished,
+            state: HostRunState::Finished,
             generation: Generation(0),
             world_size: 2,
             ranks_alive: 0,
@@ -316,7 +320,7 @@ mod tests {
 
     #[test]
     fn ending_recorded_by_console_is_kept() {
-        let ending = Ending::clean(Outcome::Succeeded, 0, "reached iters=3");
+        let ending = Ending::clean(RunOutcome::Succeeded, 0, "reached iters=3");
         let reported =
             NodeDigest { ending: Some(ending), stop: Some("console".into()), ..Default::default() };
         let mut parts = [part(0, NodeDigest::default()), part(1, reported)];
@@ -325,9 +329,9 @@ mod tests {
         assert_eq!((summary.reason.as_str(), summary.duration_s), ("reached iters=3", 60.0));
         assert_eq!((summary.started, summary.ended), (Some(1000.0), Some(1060.0)));
         // Not while something of it runs, and not the end of a generation that another one has followed.
-        parts[0].state = RunState::Running;
+        parts[0].state = HostRunState::Running;
         assert_eq!(RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0).outcome, None);
-        parts[0].state = RunState::Finished;
+        parts[0].state = HostRunState::Finished;
         parts[0].generation = Generation(1);
         let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
         insta::assert_snapshot!("end_not_recorded", summary.reason);
@@ -365,11 +369,11 @@ mod tests {
             [part(0, failure(0, 1050.0, "connection lost")), part(1, failure(1, 1049.0, "ValueError: x"))];
         let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
         insta::assert_snapshot!("earliest_failure", summary.first_failure.unwrap_or_default());
-        assert_eq!((summary.outcome, summary.exit_code), (Some(Outcome::Failed), Some(1)));
+        assert_eq!((summary.outcome, summary.exit_code), (Some(RunOutcome::Failed), Some(1)));
         // A reported error alone does not make a rank fail.
         let reported = RankFailure { rank: Rank(0), time: 1.0, exit: None, text: "x".into(), usage: false };
         let summary = both(NodeDigest { failure: Some(reported), ..NodeDigest::default() });
-        assert_eq!(summary.outcome, Some(Outcome::Succeeded));
+        assert_eq!(summary.outcome, Some(RunOutcome::Succeeded));
     }
 
     #[test]
@@ -377,7 +381,7 @@ mod tests {
         let mut parts = [part(0, NodeDigest::default()), part(1, NodeDigest::default())];
         parts[1].digest.exits = 0;
         let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
-        assert_eq!(summary.outcome, Some(Outcome::Failed));
+        assert_eq!(summary.outcome, Some(RunOutcome::Failed));
         insta::assert_snapshot!("end_not_recorded", summary.reason);
         let summary = RunSummary::from_digests(&[&parts[0]], 9000.0);
         assert_eq!((summary.outcome, summary.hosts.len()), (None, 2));
@@ -414,7 +418,7 @@ mod tests {
     #[test]
     fn running_run_lasts_until_now() {
         let mut entry = part(0, NodeDigest { since: Some(2000.0), ..NodeDigest::default() });
-        entry.state = RunState::Running;
+        entry.state = HostRunState::Running;
         assert_eq!(RunSummary::from_digests(&[&entry], 2030.0).duration_s, 90.0);
     }
 
@@ -428,7 +432,7 @@ mod tests {
         let running = RunSummary::from_model(&model, Timestamp(61_000));
         assert_eq!((running.outcome, running.env_step, running.duration_s), (None, Some(4096), 60.0));
         model.run.state = model::RunState::Over;
-        model.run.outcome = Some(Outcome::Failed);
+        model.run.outcome = Some(RunOutcome::Failed);
         model.run.exit_code = Some(1);
         model.run.reason = "rank 1 was killed".into();
         let over = RunSummary::from_model(&model, Timestamp(61_000));

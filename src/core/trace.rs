@@ -476,13 +476,13 @@ mod tests {
     fn trace_5_impossible_state_is_dropped_and_counted() {
         use crate::model::{EventTone, HistoryLine};
         use crate::series::Place;
-        use rankdeck_proto::media::{Histogram, PictureFormat, PictureHead, encoded};
-        let head = PictureHead { format: PictureFormat::Gif, width: 5, height: 4 };
+        use rankdeck_proto::media::{Histogram, ImageFormat, ImageHeader, encoded};
+        let head = ImageHeader { format: ImageFormat::Gif, width: 5, height: 4 };
         let good = encoded(b"GIF89a\x05\0\x04\0");
         let mut core = core();
         let model = core.model_mut();
         let script = "x\"><script>".to_owned();
-        let longer = PictureHead { width: 6, ..head };
+        let longer = ImageHeader { width: 6, ..head };
         let place = Place::default();
         model.gallery.push("good".into(), place, head, good.clone());
         model.gallery.push("script".into(), place, head, script);

@@ -8,8 +8,8 @@ use super::{
     Actions, EnvError, ObservationBuffer, ObservationType, Observations, Spec, StepOutcome, VectorEnv,
     Watcher,
 };
-use rankdeck_proto::show::Picture;
-use rankdeck_types::experiment::Network;
+use rankdeck_proto::show::EnvImage;
+use rankdeck_types::experiment::NetworkKind;
 
 /// What a byte is divided by for a fully connected network.
 pub const BYTE_SCALE: f32 = 255.0;
@@ -17,23 +17,23 @@ pub const BYTE_SCALE: f32 = 255.0;
 impl Spec {
     /// The shapes after [`fit`].
     #[must_use]
-    pub fn fitted(self, network: Network) -> Spec {
+    pub fn fitted(self, network: NetworkKind) -> Spec {
         match (network, self.observation_shape.as_slice()) {
-            (Network::Mlp, _) => Spec {
+            (NetworkKind::Mlp, _) => Spec {
                 observation_shape: vec![self.observation_len()],
                 observation_type: ObservationType::F32,
                 ..self
             },
-            (Network::Nature | Network::Impala, [height, width]) => {
+            (NetworkKind::Nature | NetworkKind::Impala, [height, width]) => {
                 Spec { observation_shape: vec![1, *height, *width], ..self }
             }
-            (Network::Nature | Network::Impala, _) => self,
+            (NetworkKind::Nature | NetworkKind::Impala, _) => self,
         }
     }
 }
 
 /// The same environments with observations for `network`.
-pub fn fit(inner: Box<dyn VectorEnv>, network: Network) -> Box<dyn VectorEnv> {
+pub fn fit(inner: Box<dyn VectorEnv>, network: NetworkKind) -> Box<dyn VectorEnv> {
     let own = inner.spec().clone();
     let spec = own.clone().fitted(network);
     if spec == own {
@@ -134,7 +134,7 @@ impl VectorEnv for FittedEnv {
         self.inner.watch(watcher);
     }
 
-    fn picture(&mut self, index: usize) -> Result<Option<Picture>, EnvError> {
+    fn picture(&mut self, index: usize) -> Result<Option<EnvImage>, EnvError> {
         self.inner.picture(index)
     }
 
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn bytes_are_scaled_for_fully_connected_networks() {
         for shape in [&[6][..], &[2, 3], &[1, 2, 3]] {
-            let mut env = fit(counting(shape), Network::Mlp);
+            let mut env = fit(counting(shape), NetworkKind::Mlp);
             assert_eq!(env.spec(), &Spec::discrete(6, 2));
             let mut outcome = StepOutcome::new(env.spec(), 2);
             env.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
@@ -228,9 +228,9 @@ mod tests {
 
     #[test]
     fn grayscale_image_has_one_channel_of_bytes() {
-        let env = fit(counting(&[40, 50]), Network::Nature);
+        let env = fit(counting(&[40, 50]), NetworkKind::Nature);
         assert_eq!(env.spec().observation_shape, [1, 40, 50]);
         assert_eq!(env.spec().observation_type, ObservationType::U8);
-        assert_eq!(fit(counting(&[3, 40, 50]), Network::Impala).spec().observation_shape, [3, 40, 50]);
+        assert_eq!(fit(counting(&[3, 40, 50]), NetworkKind::Impala).spec().observation_shape, [3, 40, 50]);
     }
 }

@@ -25,7 +25,7 @@ pub use error::EnvError;
 pub use fitted::{BYTE_SCALE, fit};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Activity;
-use rankdeck_proto::show::Picture;
+use rankdeck_proto::show::EnvImage;
 use rankdeck_types::experiment::{Env, EnvWorker};
 pub use start::{abandon_when, unstarted};
 use std::cell::RefCell;
@@ -268,7 +268,7 @@ pub trait VectorEnv {
     fn words_per_env(&self) -> Option<usize>;
     /// The environment at this local index as people see it; `None` where it does not draw itself. Only of
     /// environments made to be shown.
-    fn picture(&mut self, _index: usize) -> Result<Option<Picture>, EnvError> {
+    fn picture(&mut self, _index: usize) -> Result<Option<EnvImage>, EnvError> {
         Ok(None)
     }
     /// Every environment's state, in order; `None` when it cannot be saved.

@@ -12,8 +12,8 @@ mod host;
 mod training;
 
 use super::{LinkEvent, LinkHandle};
-use rankdeck_types::experiment::{CheckpointConfig, Collect, Env, Eval, Experiment, Learn, Ppo, Run};
-use rankdeck_types::host::{Gpus, Host, Transport};
+use rankdeck_types::experiment::{CheckpointConfig, Collect, Env, Eval, Experiment, Learn, PpoConfig, Run};
+use rankdeck_types::host::{GpuSelection, Host, Transport};
 use rankdeck_types::ids::{Generation, NodeRank, RunId};
 use rankdeck_types::plan::PlanDraft;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,7 +71,7 @@ impl SimulatedCluster {
         Host {
             name: host_name(node),
             address: format!("10.0.{}.{}", node / 250, node % 250 + 1),
-            gpus: self.gpus.then_some(Gpus::Count(self.ranks_per_host)),
+            gpus: self.gpus.then_some(GpuSelection::Count(self.ranks_per_host)),
             nproc: Some(self.ranks_per_host),
             workdir: "/scratch/rankdeck".to_owned(),
             libtorch: Some("/opt/libtorch".to_owned()),
@@ -93,7 +93,7 @@ impl SimulatedCluster {
                 num_steps: (STEPS_PER_ITERATION / u64::from(ENVS_PER_RANK)) as u32,
                 ..Collect::default()
             },
-            learn: Some(Learn::Ppo(Ppo::default())),
+            learn: Some(Learn::Ppo(PpoConfig::default())),
             eval: Eval { every: EVAL_EVERY, ..Eval::default() },
             checkpoint: CheckpointConfig { every: CHECKPOINT_EVERY, ..CheckpointConfig::default() },
             ..Experiment::default()

@@ -4,14 +4,14 @@ use crate::run_entry::RunEntry;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::probe::Probe;
 use rankdeck_types::setup::Setup;
-use rankdeck_types::variables::Values;
+use rankdeck_types::variables::PassedVariables;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// The console's questions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Question {
+pub struct HostQuestion {
     /// Directory of runs, as typed.
     pub workdir: String,
     /// The run to launch; empty: none.
@@ -27,8 +27,8 @@ pub struct Question {
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Variables of the ranks whose values come from the console.
-    #[serde(default, skip_serializing_if = "Values::is_empty")]
-    pub variables: Values,
+    #[serde(default, skip_serializing_if = "PassedVariables::is_empty")]
+    pub variables: PassedVariables,
     /// libtorch as in hosts.toml.
     #[serde(default)]
     pub libtorch: Option<String>,
@@ -100,7 +100,7 @@ pub struct EnvFindings {
 
 /// The host's findings.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Findings {
+pub struct HostFindings {
     /// Wall clock when the question was read.
     #[serde(rename = "heard")]
     pub arrived: f64,
@@ -132,13 +132,13 @@ pub struct Findings {
     /// Space in `/dev/shm`, which data loaders need.
     pub shm: Disk,
     /// Limits of this user's processes.
-    pub limits: Limits,
+    pub limits: ProcessLimits,
     /// Network interfaces with an address.
     pub interfaces: Vec<Interface>,
     /// Route to rank 0's store.
     pub route: Option<Route>,
     /// Resolved names.
-    pub names: Names,
+    pub names: ResolvedNames,
     /// Result of listening.
     pub listened: Option<ListenResult>,
     /// Results of connecting to other hosts.
@@ -153,7 +153,7 @@ pub struct Findings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<String>,
     /// Findings about the ranks' program.
-    pub program: Option<Program>,
+    pub program: Option<ProgramFinding>,
     /// Path of libtorch for the built-in trainer, or the error.
     pub libtorch: Option<Result<String, HintedError>>,
     /// Version of libtorch, if its directory has it.
@@ -237,7 +237,7 @@ pub struct Disk {
 
 /// Soft limits; `None`: unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Soft limit of open files (`ulimit -n`).
     pub open_files: Option<u64>,
     pub processes: Option<u64>,
@@ -267,7 +267,7 @@ pub struct Route {
 
 /// Resolved names.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Names {
+pub struct ResolvedNames {
     /// Addresses of the host's own name.
     pub own: Vec<IpAddr>,
 }
@@ -318,7 +318,7 @@ pub struct ConnectResult {
 
 /// The program of `launch.command` as a host sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Program {
+pub struct ProgramFinding {
     /// The program as an absolute path.
     pub path: Option<String>,
     /// Error if no program runs.

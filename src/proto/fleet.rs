@@ -7,7 +7,7 @@ use crate::run_entry::RunList;
 use serde::{Deserialize, Serialize};
 
 /// Marker before each [`HostSnapshot`]; the reply of the command follows at its end.
-pub const LOOK: &str = "rankdeck-fleet";
+pub const SNAPSHOT_MARKER: &str = "rankdeck-fleet";
 /// Largest cost of the command, as a share of one core, for samples and for lists of runs each.
 pub const SHARE: f64 = 0.005;
 

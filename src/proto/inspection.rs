@@ -49,7 +49,7 @@ pub struct Inspection {
     /// Stacks, main thread first.
     pub threads: Vec<ThreadStack>,
     /// Its live descendants.
-    pub children: Vec<Child>,
+    pub children: Vec<InspectedChild>,
     /// Its TCP connections.
     pub sockets: Vec<Socket>,
     /// Pressure-stall information of the host.
@@ -263,7 +263,7 @@ pub struct Frame {
 /// A descendant of the rank.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Child {
+pub struct InspectedChild {
     /// Process id on the host.
     pub pid: u32,
     /// Its program or thread name.

@@ -206,38 +206,38 @@ pub struct Bin {
 /// Format of an image file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PictureFormat {
+pub enum ImageFormat {
     Png,
     /// May be animated.
     Gif,
 }
 
-impl PictureFormat {
+impl ImageFormat {
     /// Returns the file name extension.
     pub fn ending(self) -> &'static str {
         match self {
-            PictureFormat::Png => "png",
-            PictureFormat::Gif => "gif",
+            ImageFormat::Png => "png",
+            ImageFormat::Gif => "gif",
         }
     }
 }
 
 /// The header of an image file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PictureHead {
-    pub format: PictureFormat,
+pub struct ImageHeader {
+    pub format: ImageFormat,
     /// Pixels of a row.
     pub width: u32,
     /// Rows.
     pub height: u32,
 }
 
-impl PictureHead {
+impl ImageHeader {
     /// Parses the header of a whole file.
     ///
     /// # Errors
     /// A message for the sender: the file is not an image, or is too large.
-    pub fn of(file: &[u8]) -> Result<PictureHead, String> {
+    pub fn of(file: &[u8]) -> Result<ImageHeader, String> {
         if file.len() > PICTURE_BYTES {
             return Err(format!("{} bytes exceed the limit of {PICTURE_BYTES}", file.len()));
         }
@@ -246,9 +246,9 @@ impl PictureHead {
             |at: usize| file.get(at..)?.first_chunk::<2>().map(|bytes| u16::from_le_bytes(*bytes).into());
         let (format, sides) = match file {
             [0x89, b'P', b'N', b'G', 13, 10, 26, 10, _, _, _, _, b'I', b'H', b'D', b'R', ..] => {
-                (PictureFormat::Png, (wide(16), wide(20)))
+                (ImageFormat::Png, (wide(16), wide(20)))
             }
-            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => (PictureFormat::Gif, (short(6), short(8))),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => (ImageFormat::Gif, (short(6), short(8))),
             _ => return Err("neither PNG nor GIF".into()),
         };
         let (Some(width), Some(height)) = sides else { return Err("truncated header".into()) };
@@ -258,7 +258,7 @@ impl PictureHead {
                 "{width} x {height} pixels; expected 1 to {PICTURE_SIDE} per side and at most {PICTURE_PIXELS} in total"
             ));
         }
-        Ok(PictureHead { format, width, height })
+        Ok(ImageHeader { format, width, height })
     }
 }
 
@@ -271,15 +271,15 @@ pub fn encoded(file: &[u8]) -> String {
 /// Decodes an image file from base64.
 ///
 /// # Errors
-/// As [`PictureHead::of`], and for invalid base64.
-pub fn decoded(data: &str) -> Result<(PictureHead, Vec<u8>), String> {
+/// As [`ImageHeader::of`], and for invalid base64.
+pub fn decoded(data: &str) -> Result<(ImageHeader, Vec<u8>), String> {
     use base64::Engine;
     if data.len() > PICTURE_BYTES.div_ceil(3) * 4 {
         return Err(format!("more than {PICTURE_BYTES} bytes"));
     }
     let file = base64::engine::general_purpose::STANDARD.decode(data);
     let file = file.map_err(|error| format!("`data` is not base64: {error}"))?;
-    Ok((PictureHead::of(&file)?, file))
+    Ok((ImageHeader::of(&file)?, file))
 }
 
 /// Validates the name of a histogram or an image.
@@ -391,10 +391,10 @@ mod tests {
         png.extend([0, 0, 0, 3, 0, 0, 0, 2, 8, 2, 0, 0, 0]);
         assert_eq!(
             decoded(&encoded(&png)).unwrap().0,
-            PictureHead { format: PictureFormat::Png, width: 3, height: 2 }
+            ImageHeader { format: ImageFormat::Png, width: 3, height: 2 }
         );
-        let gif = PictureHead::of(b"GIF89a\x05\0\x04\0").unwrap();
-        assert_eq!((gif.format, gif.width, gif.height), (PictureFormat::Gif, 5, 4));
+        let gif = ImageHeader::of(b"GIF89a\x05\0\x04\0").unwrap();
+        assert_eq!((gif.format, gif.width, gif.height), (ImageFormat::Gif, 5, 4));
         let mut large = png.clone();
         large[16..20].copy_from_slice(&50_000u32.to_be_bytes());
         for (file, reason) in [
@@ -405,7 +405,7 @@ mod tests {
             (b"GIF89a\0\0\x04\0", "0 x 4 pixels"),
             (&vec![0; PICTURE_BYTES + 1], "bytes"),
         ] {
-            let error = PictureHead::of(file).unwrap_err();
+            let error = ImageHeader::of(file).unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
         assert!(decoded("?").unwrap_err().contains("not base64"));

@@ -21,7 +21,7 @@ pub use rank_event::{
     Returns,
 };
 pub use rankdeck_types::exit::Exit;
-pub use record::{Ending, Outcome, Record, RecordEvent, Survivor};
+pub use record::{Ending, Record, RecordEvent, RunOutcome, Survivor};
 pub use sample::{
     Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintSample, GpuInstance,
     GpuSample, GroupSample, HostSample, HostSignals, IterationSample, LinkSample, MainThread, PageSample,
@@ -36,7 +36,7 @@ use crate::show::LiveFrame;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use rankdeck_types::plan::Plan;
-use rankdeck_types::variables::Values;
+use rankdeck_types::variables::PassedVariables;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -170,8 +170,8 @@ pub struct LaunchSecrets {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<GroupSecret>,
     /// Variables of this host's ranks whose values come from the console.
-    #[serde(skip_serializing_if = "Values::is_empty")]
-    pub variables: Values,
+    #[serde(skip_serializing_if = "PassedVariables::is_empty")]
+    pub variables: PassedVariables,
     /// Notification settings while no console is attached; for rank 0's host only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub away: Option<AwayNotices>,

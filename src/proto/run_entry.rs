@@ -24,7 +24,7 @@ pub struct RunEntry {
     /// Its name in hosts.toml.
     pub host: String,
     /// State of the run on this host.
-    pub state: RunState,
+    pub state: HostRunState,
     /// Latest generation on this host.
     pub generation: Generation,
     /// Ranks of the whole run.
@@ -150,7 +150,7 @@ pub struct RunTraces {
 /// State of a run on one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RunState {
+pub enum HostRunState {
     /// Its agent is alive, and its generation has not ended.
     Running,
     /// None of its processes runs.

@@ -73,7 +73,7 @@ pub struct PolicyEstimate {
 /// An image of an environment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Picture {
+pub struct EnvImage {
     /// Pixels of a row.
     pub width: u32,
     /// Rows.
@@ -82,11 +82,11 @@ pub struct Picture {
     pub pixels: String,
 }
 
-impl Picture {
+impl EnvImage {
     /// Creates an image from one or three bytes per pixel.
-    pub fn of(width: u32, height: u32, bytes: &[u8]) -> Picture {
+    pub fn of(width: u32, height: u32, bytes: &[u8]) -> EnvImage {
         use base64::Engine;
-        Picture { width, height, pixels: base64::engine::general_purpose::STANDARD.encode(bytes) }
+        EnvImage { width, height, pixels: base64::engine::general_purpose::STANDARD.encode(bytes) }
     }
 
     /// Returns red, green and blue of each pixel; `None` for a malformed image.
@@ -118,7 +118,7 @@ pub struct ShownStep {
     /// Observation before normalization; empty for an image or a large one.
     pub seen: Vec<f32>,
     /// Rendered image of the environment.
-    pub picture: Option<Picture>,
+    pub picture: Option<EnvImage>,
     /// The policy's estimates.
     pub thought: Option<PolicyEstimate>,
     /// Action: the index of a discrete one, or all dimensions of a continuous one.
@@ -179,7 +179,7 @@ mod tests {
         let step = ShowLine::Step(ShownStep {
             seen: vec![0.5, -1.0],
             thought: Some(PolicyEstimate { scores: vec![0.25, 0.75], ..PolicyEstimate::default() }),
-            picture: Some(Picture::of(1, 2, &[7, 9])),
+            picture: Some(EnvImage::of(1, 2, &[7, 9])),
             ..ShownStep::default()
         });
         let text = serde_json::to_string(&step).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn live_frame_round_trips_and_accepts_missing_fields() {
         let step =
-            ShownStep { episode: 3, picture: Some(Picture::of(1, 2, &[7, 9])), ..ShownStep::default() };
+            ShownStep { episode: 3, picture: Some(EnvImage::of(1, 2, &[7, 9])), ..ShownStep::default() };
         let frame = LiveFrame { step, ended: 2, skipped: 1, ..LiveFrame::default() };
         let text = serde_json::to_string(&frame).unwrap();
         assert_eq!(serde_json::from_str::<LiveFrame>(&text).unwrap(), frame, "{text}");
@@ -201,13 +201,13 @@ mod tests {
 
     #[test]
     fn malformed_image_is_rejected() {
-        assert_eq!(Picture::of(2, 1, &[1, 2]).rgb(), Some(vec![[1; 3], [2; 3]]));
-        assert_eq!(Picture::of(1, 1, &[1, 2, 3]).rgb(), Some(vec![[1, 2, 3]]));
+        assert_eq!(EnvImage::of(2, 1, &[1, 2]).rgb(), Some(vec![[1; 3], [2; 3]]));
+        assert_eq!(EnvImage::of(1, 1, &[1, 2, 3]).rgb(), Some(vec![[1, 2, 3]]));
         for wrong in [
-            Picture::of(2, 2, &[1]),
-            Picture::of(0, 9, &[]),
-            Picture::of(u32::MAX, u32::MAX, &[1]),
-            Picture { pixels: "no base64!".into(), ..Picture::of(1, 1, &[1]) },
+            EnvImage::of(2, 2, &[1]),
+            EnvImage::of(0, 9, &[]),
+            EnvImage::of(u32::MAX, u32::MAX, &[1]),
+            EnvImage { pixels: "no base64!".into(), ..EnvImage::of(1, 1, &[1]) },
         ] {
             assert_eq!(wrong.rgb(), None, "{wrong:?}");
         }

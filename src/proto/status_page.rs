@@ -34,8 +34,8 @@ mod reader;
 mod writer;
 
 pub use layout::{
-    Body, Collective, Dtype, FINGERPRINTS, Fingerprint, GROUPS, Group, ITERATIONS, IterationStart, LANES, Op,
-    PAGE_BYTES, PHASES, RING, SITE_TEXT, SITES, VERSION, tag, tag_text,
+    Body, Collective, CollectiveOp, Dtype, FINGERPRINTS, Fingerprint, GROUPS, GroupCounters, ITERATIONS,
+    IterationStart, LANES, PAGE_BYTES, PHASES, RING, SITE_TEXT, SITES, VERSION, tag, tag_text,
 };
 pub use reader::{StatusPageReader, View};
 pub use writer::{CollectiveStart, StatusPageWriter};
@@ -72,7 +72,7 @@ mod tests {
         let reader = StatusPageReader::open(&path).unwrap();
         writer.phase(Phase::Learn);
         writer.update(|body| body.env_step = 512);
-        let seq = writer.enter(Op::AllReduce, tag("grad"), 9155, 36620, Dtype::F32, 7);
+        let seq = writer.enter(CollectiveOp::AllReduce, tag("grad"), 9155, 36620, Dtype::F32, 7);
         let view = reader.view().unwrap();
         assert_eq!((view.rank, view.generation, view.torn), (3, 2, false));
         let sample = view.sample(monotonic_ns());
@@ -92,7 +92,7 @@ mod tests {
         let path = folder.path().join("page");
         let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();
         for _ in 0..RING + 5 {
-            writer.enter(Op::Barrier, tag("x"), 0, 0, Dtype::U8, 0);
+            writer.enter(CollectiveOp::Barrier, tag("x"), 0, 0, Dtype::U8, 0);
             writer.leave();
         }
         let ring = StatusPageReader::open(&path).unwrap().view().unwrap().ring;
@@ -130,7 +130,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
         let mut first = StatusPageWriter::create(&path, 0, 0).unwrap();
-        first.enter(Op::Barrier, tag("x"), 0, 0, Dtype::U8, 0);
+        first.enter(CollectiveOp::Barrier, tag("x"), 0, 0, Dtype::U8, 0);
         let reader = StatusPageReader::open(&path).unwrap();
         let _second = StatusPageWriter::create(&path, 1, 5).unwrap();
         let view = reader.view().unwrap();
@@ -142,8 +142,11 @@ mod tests {
         let mut writer = StatusPageWriter::anonymous(0, 0).unwrap();
         let pair = writer.group("pair", 2);
         assert_eq!(writer.group("pair", 2), pair, "known by its name");
-        let entry =
-            |tag_: &str| CollectiveStart { op: Op::AllReduce, tag: tag(tag_), ..CollectiveStart::default() };
+        let entry = |tag_: &str| CollectiveStart {
+            op: CollectiveOp::AllReduce,
+            tag: tag(tag_),
+            ..CollectiveStart::default()
+        };
         assert_eq!(writer.enter_in(WORLD, entry("grad")), 1);
         writer.leave();
         let alone = writer.body().chain_hash;
@@ -168,7 +171,7 @@ mod tests {
         let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();
         for iteration in 1..=ITERATIONS as u64 + 3 {
             writer.site(9, || "src/train.rs:7".into());
-            writer.enter(Op::AllReduce, tag("grad"), 1, 4, Dtype::F32, 9);
+            writer.enter(CollectiveOp::AllReduce, tag("grad"), 1, 4, Dtype::F32, 9);
             writer.leave();
             writer.update(|body| body.train_iter = iteration);
         }
@@ -221,7 +224,7 @@ mod tests {
             File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
             for _ in 0..2 * RING {
                 writer.site(7, || "src/train.rs:7".into());
-                writer.enter(Op::Barrier, tag("x"), 0, 0, Dtype::U8, 7);
+                writer.enter(CollectiveOp::Barrier, tag("x"), 0, 0, Dtype::U8, 7);
                 writer.leave();
             }
             assert_eq!(writer.body().left, 2 * RING as u64);

@@ -149,7 +149,7 @@ const MOST_BUCKETS: usize = 1 << 16;
 
 /// Value of a tag at one step.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value<'a> {
+pub enum EventValue<'a> {
     Scalar(f64),
     /// A histogram, reduced to [`MOST_BINS`](crate::media::MOST_BINS).
     Histogram(Histogram),
@@ -160,7 +160,7 @@ pub enum Value<'a> {
 }
 
 /// Returns step and values of an event; `None` without values, or if malformed.
-pub fn values(event: &[u8]) -> Option<(u64, Vec<(String, Value<'_>)>)> {
+pub fn values(event: &[u8]) -> Option<(u64, Vec<(String, EventValue<'_>)>)> {
     let (mut step, mut found) = (0, Vec::new());
     for (field, content) in fields(event)? {
         match (field, content) {
@@ -178,12 +178,12 @@ pub fn values(event: &[u8]) -> Option<(u64, Vec<(String, Value<'_>)>)> {
     (!found.is_empty()).then_some((step, found))
 }
 
-fn named(value: &[u8]) -> Option<(String, Value<'_>)> {
+fn named(value: &[u8]) -> Option<(String, EventValue<'_>)> {
     let (mut tag, mut plain, mut tensor, mut plugin) = (None, None, None, None);
     for (field, content) in fields(value)? {
         match (field, content) {
             (1, Content::Bytes(text)) => tag = std::str::from_utf8(text).ok().map(str::to_owned),
-            (2, Content::Fixed32(bits)) => plain = Some(Value::Scalar(f64::from(f32::from_bits(bits)))),
+            (2, Content::Fixed32(bits)) => plain = Some(EventValue::Scalar(f64::from(f32::from_bits(bits)))),
             (4, Content::Bytes(image)) => plain = picture(image).or(plain),
             (5, Content::Bytes(buckets)) => plain = Some(histogram_value(histogram(buckets))),
             (8, Content::Bytes(bytes)) => tensor = Some(bytes),
@@ -194,15 +194,15 @@ fn named(value: &[u8]) -> Option<(String, Value<'_>)> {
     let from_tensor = || match (tensor?, plugin) {
         (tensor, Some(b"histograms")) => Some(histogram_value(rows(tensor))),
         (tensor, Some(b"images")) => pictures(tensor),
-        (tensor, _) => number(tensor).map(Value::Scalar),
+        (tensor, _) => number(tensor).map(EventValue::Scalar),
     };
     Some((tag?, plain.or_else(from_tensor)?))
 }
 
-fn histogram_value(histogram: Result<Histogram, String>) -> Value<'static> {
+fn histogram_value(histogram: Result<Histogram, String>) -> EventValue<'static> {
     match histogram {
-        Ok(histogram) => Value::Histogram(histogram),
-        Err(reason) => Value::Wrong(reason),
+        Ok(histogram) => EventValue::Histogram(histogram),
+        Err(reason) => EventValue::Wrong(reason),
     }
 }
 
@@ -218,20 +218,20 @@ fn plugin_name(metadata: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns the file of an image in the old format.
-fn picture(image: &[u8]) -> Option<Value<'_>> {
+fn picture(image: &[u8]) -> Option<EventValue<'_>> {
     fields(image)?.into_iter().find_map(|(field, content)| match content {
-        Content::Bytes(file) if field == 4 => Some(Value::Picture(file)),
+        Content::Bytes(file) if field == 4 => Some(EventValue::Picture(file)),
         _ => None,
     })
 }
 
 /// Returns the first file of a tensor of strings, which follows width and height.
-fn pictures(tensor: &[u8]) -> Option<Value<'_>> {
+fn pictures(tensor: &[u8]) -> Option<EventValue<'_>> {
     let strings = fields(tensor)?.into_iter().filter_map(|(field, content)| match content {
         Content::Bytes(bytes) if field == 8 => Some(bytes),
         _ => None,
     });
-    strings.skip(2).map(Value::Picture).next()
+    strings.skip(2).map(EventValue::Picture).next()
 }
 
 /// Converts a histogram in the old format: right edges and counts of buckets.
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(next(&whole), Next::Record(&data, whole.len()));
         assert!((0..whole.len()).all(|cut| next(&whole[..cut]) == Next::Partial));
         assert_eq!(length(&whole[..12]), Some(whole.len() as u64));
-        assert_eq!(values(&data), Some((300, vec![("charts/SPS".to_owned(), Value::Scalar(1.5))])));
+        assert_eq!(values(&data), Some((300, vec![("charts/SPS".to_owned(), EventValue::Scalar(1.5))])));
         let mut broken = whole.clone();
         broken[20] ^= 1;
         assert_eq!(next(&broken), Next::Broken);
@@ -416,14 +416,14 @@ mod tests {
         metadata
     }
 
-    fn only(event: &[u8]) -> Value<'_> {
+    fn only(event: &[u8]) -> EventValue<'_> {
         let (step, values) = values(event).unwrap();
         assert_eq!((step, values.len()), (7, 1));
         values.into_iter().next().unwrap().1
     }
 
-    fn bins(edges: &[f64], counts: &[f64]) -> Value<'static> {
-        Value::Histogram(Histogram { edges: edges.to_vec(), counts: counts.to_vec() })
+    fn bins(edges: &[f64], counts: &[f64]) -> EventValue<'static> {
+        EventValue::Histogram(Histogram { edges: edges.to_vec(), counts: counts.to_vec() })
     }
 
     #[test]
@@ -431,17 +431,17 @@ mod tests {
         let event = old(-1.5, 2.5, &[-2.0, -1.0, 1.0, 3.0, 1e308], &[0.0, 2.0, 0.0, 4.0, 0.0]);
         assert_eq!(only(&event), bins(&[-1.5, -1.0, 1.0, 2.5], &[2.0, 0.0, 4.0]));
         let event = old(3.0, 3.0, &[2.0, 4.0], &[0.0, 9.0]);
-        let Value::Histogram(one) = only(&event) else { panic!() };
+        let EventValue::Histogram(one) = only(&event) else { panic!() };
         assert!(one.bin_at(3.0).is_some_and(|bin| bin.count == 9.0), "{one:?}");
         let event = old(0.0, 4.0, &[0.0, 4.0, 9.0], &[1.0, 2.0, 3.0]);
-        let Value::Histogram(joined) = only(&event) else { panic!() };
+        let EventValue::Histogram(joined) = only(&event) else { panic!() };
         assert_eq!((joined.total(), joined.range()), (6.0, (0.0, 4.0)), "no value is lost");
         for wrong in [
             old(0.0, 1.0, &[0.0, 1.0], &[1.0]),
             old(0.0, 1.0, &[1.0], &[0.0]),
             old(f64::NAN, 1.0, &[1.0], &[3.0]),
         ] {
-            assert!(matches!(only(&wrong), Value::Wrong(_)), "{:?}", only(&wrong));
+            assert!(matches!(only(&wrong), EventValue::Wrong(_)), "{:?}", only(&wrong));
         }
     }
 
@@ -454,10 +454,10 @@ mod tests {
         let mut tensor = Vec::new();
         ["3", "2", "file", "other"].iter().for_each(|text| field_bytes(&mut tensor, 8, text.as_bytes()));
         let event = self::event("seen", &[(8, tensor), (9, plugin("images"))]);
-        assert_eq!(only(&event), Value::Picture(b"file"));
+        assert_eq!(only(&event), EventValue::Picture(b"file"));
         let mut image = Vec::new();
         field_bytes(&mut image, 4, b"old");
-        assert_eq!(only(&self::event("seen", &[(4, image)])), Value::Picture(b"old"));
+        assert_eq!(only(&self::event("seen", &[(4, image)])), EventValue::Picture(b"old"));
     }
 
     #[test]

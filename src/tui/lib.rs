@@ -10,7 +10,7 @@ pub mod report;
 pub mod run;
 
 pub use rankdeck_kit::{Glyphs, Role, Theme, text, theme};
-pub use run::action::Action;
+pub use run::action::ScreenAction;
 pub use run::input::{on_key, on_paste, run_line};
 pub use run::layout::layout;
 pub use run::mouse::on_mouse;
@@ -20,14 +20,14 @@ pub use run::{ViewState, geometry, pane_sizes, ranks, restart_draft, time, view}
 
 /// Keys: the table of the run screen, and the kit's functions.
 pub mod keys {
-    pub use crate::run::command::Command;
+    pub use crate::run::command::ScreenCommand;
     pub use crate::run::keys::*;
     pub use rankdeck_kit::keys::{name, plain};
 }
 
 /// The state of the run screen, and what it is made of.
 pub mod state {
-    pub use crate::run::action::Action;
+    pub use crate::run::action::ScreenAction;
     pub use crate::run::geometry::{Pane, Tab};
     pub use crate::run::overlays::confirm::ConfirmKind;
     pub use crate::run::overlays::*;

@@ -4,9 +4,9 @@
 //! - UI-16: a command does what its key does on the screen, asks for the same confirmation, and gives the
 //!   reason when it is disabled.
 
-use crate::run::action::{Action, Request};
+use crate::run::action::{Request, ScreenAction};
 use crate::run::chrome::status;
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::input::{execute, on_command};
 use crate::run::overlays::processes::signal;
 use crate::run::overlays::{Confirm, EnvironmentCard, Overlay, evidence, images};
@@ -55,7 +55,7 @@ pub struct LineAnswer {
     /// For the user.
     pub lines: Vec<String>,
     /// For the shell.
-    pub actions: Vec<Action>,
+    pub actions: Vec<ScreenAction>,
 }
 
 impl LineAnswer {
@@ -88,15 +88,15 @@ impl Linear {
                 Err(why) => vec![why],
             },
             Verb::Waits => waits(model),
-            Verb::Stack => return self.reach(model, Command::Stack, rest.first(), now),
-            Verb::Continue => return self.reach(model, Command::Continue, rest.first(), now),
+            Verb::Stack => return self.reach(model, ScreenCommand::Stack, rest.first(), now),
+            Verb::Continue => return self.reach(model, ScreenCommand::Continue, rest.first(), now),
             Verb::Env | Verb::Signal => return self.process(model, word.verb, &rest, now),
             Verb::Why => in_words(model, why(model)),
             Verb::Log => log(model, &rest),
             Verb::Find => find(model, &rest.join(" ")),
             Verb::Checkpoints => checkpoints(model),
             Verb::Play if !model.policy.watched => {
-                let request = vec![Action::Send(Event::Watched { on: true })];
+                let request = vec![ScreenAction::Send(Event::Watched { on: true })];
                 return LineAnswer {
                     lines: vec!["requested; `play` shows the policy".into()],
                     actions: request,
@@ -110,11 +110,11 @@ impl Linear {
             Verb::Hosts => all_hosts(model, now),
             Verb::Events => self.events(model, count(rest.first())),
             Verb::End => self.end(model),
-            Verb::Stop => return self.order(model, Command::Stop, now),
-            Verb::Kill => return self.order(model, Command::Kill, now),
-            Verb::Restart => return self.order(model, Command::Restart, now),
-            Verb::Detach => return self.order(model, Command::Detach, now),
-            Verb::Quit => return self.order(model, Command::Quit, now),
+            Verb::Stop => return self.order(model, ScreenCommand::Stop, now),
+            Verb::Kill => return self.order(model, ScreenCommand::Kill, now),
+            Verb::Restart => return self.order(model, ScreenCommand::Restart, now),
+            Verb::Detach => return self.order(model, ScreenCommand::Detach, now),
+            Verb::Quit => return self.order(model, ScreenCommand::Quit, now),
             // The rest of the table is for the screen.
             _ => Vec::new(),
         };
@@ -122,7 +122,13 @@ impl Linear {
     }
 
     /// Does what a key does with a rank.
-    fn reach(&mut self, model: &Model, command: Command, typed: Option<&&str>, now: Timestamp) -> LineAnswer {
+    fn reach(
+        &mut self,
+        model: &Model,
+        command: ScreenCommand,
+        typed: Option<&&str>,
+        now: Timestamp,
+    ) -> LineAnswer {
         match rank(model, typed) {
             Ok(rank) => self.view.selected = Some(rank),
             Err(why) => return LineAnswer::line(why),
@@ -170,7 +176,7 @@ impl Linear {
     }
 
     /// Does what a key does.
-    fn order(&mut self, model: &Model, command: Command, now: Timestamp) -> LineAnswer {
+    fn order(&mut self, model: &Model, command: ScreenCommand, now: Timestamp) -> LineAnswer {
         if let Some(why) = keys::disabled(model, &self.view, command) {
             return LineAnswer::line(format!("not available: {why}"));
         }
@@ -198,8 +204,8 @@ impl Linear {
         let first = |label: &str| label.split([' ', ',']).next().unwrap_or_default().to_lowercase();
         let reply = first(typed);
         let reply = if is_scratch(&reply) { SCRATCH.to_owned() } else { reply };
-        let is_no = |choice: &Choice<Action>| choice.action.is_none() && reply == "no";
-        let is_reply = |choice: &Choice<Action>| {
+        let is_no = |choice: &Choice<ScreenAction>| choice.action.is_none() && reply == "no";
+        let is_reply = |choice: &Choice<ScreenAction>| {
             reply == first(&choice.label) || reply == choice.key.to_string() || is_no(choice)
         };
         match confirm.choices.iter().find(|choice| is_reply(choice)) {

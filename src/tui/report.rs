@@ -360,7 +360,7 @@ fn chart(name: &str, series: &Series) -> String {
 mod tests {
     use super::*;
     use rankdeck_core::series::Place;
-    use rankdeck_proto::media::{Histogram, PictureFormat, PictureHead};
+    use rankdeck_proto::media::{Histogram, ImageFormat, ImageHeader};
     use rankdeck_types::ids::{RunId, Timestamp};
 
     fn place(x: i32) -> Place {
@@ -381,7 +381,7 @@ mod tests {
         let bins = |step: i32| Histogram { edges: vec![0.0, 1.0, 2.0], counts: vec![5.0, f64::from(step)] };
         let map = model.histograms.entry("<script>".into()).or_default();
         (1..200).for_each(|x| map.push(place(x), bins(x)));
-        let head = PictureHead { format: PictureFormat::Png, width: 3, height: 2 };
+        let head = ImageHeader { format: ImageFormat::Png, width: 3, height: 2 };
         for i in 0..9 {
             model.gallery.push(format!("p{i} <i>"), place(i), head, "A".repeat(300 << 10));
         }
@@ -429,7 +429,7 @@ mod tests {
     fn recorded_text_is_never_markup() {
         const TEXT: &str = "\"><script>x</script>[a](javascript:x)`";
         let mut model = model();
-        let head = PictureHead { format: PictureFormat::Png, width: 3, height: 2 };
+        let head = ImageHeader { format: ImageFormat::Png, width: 3, height: 2 };
         model.gallery = Default::default();
         model.gallery.push("data".into(), place(1), head, TEXT.into());
         model.gallery.push(TEXT.into(), place(1), head, "AAAA".into());

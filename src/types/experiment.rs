@@ -3,7 +3,7 @@
 //! Sizes are over all ranks. Unknown keys are errors. The resolved form (defaults filled in, `--set` applied)
 //! is written to the run directory and read by the trainer.
 
-pub use super::learn::{A2c, Dqn, Learn, Ppg, Ppo, Sac};
+pub use super::learn::{A2cConfig, DqnConfig, Learn, PpgConfig, PpoConfig, SacConfig};
 
 use super::code::Code;
 use super::schema::ValueKind::{Integer, Integers, Number, Text, Texts};
@@ -218,7 +218,7 @@ keys! {
     pub struct Policy {
         /// Fully connected layers for flat observations; for images, the three convolutions of Mnih et al.
         /// 2015 (`nature`) or the residual network of Espeholt et al. 2018 (`impala`).
-        network: Network = Network::Mlp,
+        network: NetworkKind = NetworkKind::Mlp,
         /// Widths of the hidden layers; for images, those after the convolutions (the papers use 512 for
         /// `nature`, 256 for `impala`).
         hidden: Vec<u32> [Integers(1..=65536)] = vec![64, 64],
@@ -265,7 +265,7 @@ choices! {
 
 choices! {
     /// Network architecture.
-    pub enum Network {
+    pub enum NetworkKind {
         /// Fully connected layers, for flat observations.
         Mlp = "mlp",
         /// The three convolutions of Mnih et al. 2015, for images.
@@ -502,7 +502,7 @@ impl Env {
     }
 
     /// Returns whether the id is that of an Atari game.
-    pub fn looks_atari(&self) -> bool {
+    pub fn is_atari(&self) -> bool {
         self.id.starts_with("ALE/") || self.id.contains("NoFrameskip-")
     }
 

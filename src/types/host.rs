@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// The GPUs of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Gpus {
+pub enum GpuSelection {
     /// `"all"`, or `"auto"`, which accepts zero. Validation rejects other words.
     Word(String),
     /// The first N.
@@ -19,14 +19,14 @@ pub enum Gpus {
     List(Vec<u32>),
 }
 
-impl Gpus {
+impl GpuSelection {
     /// Returns whether zero GPUs are acceptable.
     pub fn is_auto(&self) -> bool {
-        matches!(self, Gpus::Word(word) if word == "auto")
+        matches!(self, GpuSelection::Word(word) if word == "auto")
     }
 }
 
-impl KeyType for Gpus {
+impl KeyType for GpuSelection {
     const KIND: ValueKind = ValueKind::Gpus;
 }
 
@@ -79,7 +79,7 @@ keys! {
         /// Jump hosts, `user@host:port`, separated by commas.
         proxy_jump: Option<String> [Text(&JUMP)] => "`~/.ssh/config`",
         /// GPUs to use: `"all"`, a count, or a list of indices; `"auto"` accepts zero.
-        gpus: Option<Gpus> => "none",
+        gpus: Option<GpuSelection> => "none",
         /// Ranks on this host. If there are fewer GPUs than ranks, ranks share GPUs round-robin.
         nproc: Option<u32> [Integer(1..=4096)] => "one per GPU, or 1 without GPUs",
         /// Directory on the host for `runs/`; relative to the home directory (SSH) or the current directory
@@ -157,7 +157,7 @@ pub struct Host {
     /// Jump hosts, if given in hosts.toml.
     pub proxy_jump: Option<String>,
     /// GPUs to use; `None`: CPUs only.
-    pub gpus: Option<Gpus>,
+    pub gpus: Option<GpuSelection>,
     /// Ranks, if given.
     pub nproc: Option<u32>,
     /// Directory for runs on the host; relative to the home directory (SSH) or the current one (local).

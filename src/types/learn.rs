@@ -5,7 +5,8 @@
 
 use crate::schema::ValueKind::Integer;
 use crate::schema::{
-    Fallback, Key, KeyType, Keys, NOT_NEGATIVE, POSITIVE, SHARE, U32, U63, ValueKind, Variant, choices, keys,
+    ConfigKey, Fallback, KeyType, Keys, NOT_NEGATIVE, POSITIVE, SHARE, U32, U63, ValueKind, Variant, choices,
+    keys,
 };
 use serde::{Deserialize, Serialize};
 
@@ -14,15 +15,15 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "algorithm", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Learn {
     /// Proximal policy optimization.
-    Ppo(Ppo),
+    Ppo(PpoConfig),
     /// Phasic policy gradient.
-    Ppg(Ppg),
+    Ppg(PpgConfig),
     /// Advantage actor-critic, the plain policy gradient with a critic.
-    A2c(A2c),
+    A2c(A2cConfig),
     /// Deep Q-learning, discrete actions.
-    Dqn(Dqn),
+    Dqn(DqnConfig),
     /// Soft actor-critic, continuous actions.
-    Sac(Sac),
+    Sac(SacConfig),
 }
 
 impl Learn {
@@ -38,7 +39,7 @@ impl Learn {
     }
 
     /// Returns the keys that all on-policy algorithms have; `None` for other algorithms.
-    pub fn on_policy(&self) -> Option<OnPolicy> {
+    pub fn on_policy(&self) -> Option<OnPolicyConfig> {
         match self {
             Learn::Ppo(ppo) => Some(ppo.on_policy()),
             Learn::Ppg(ppg) => Some(ppg.on_policy()),
@@ -72,11 +73,11 @@ impl KeyType for Learn {
     const KIND: ValueKind = ValueKind::Tagged {
         tag: "algorithm",
         variants: &[
-            variant("ppo", &["ppo"], Ppo::DOC, Ppo::KEYS),
-            variant("ppg", &["ppg"], Ppg::DOC, Ppg::KEYS),
-            variant("a2c", &["a2c"], A2c::DOC, A2c::KEYS),
-            variant("dqn", &["dqn"], Dqn::DOC, Dqn::KEYS),
-            variant("sac", &["sac"], Sac::DOC, Sac::KEYS),
+            variant("ppo", &["ppo"], PpoConfig::DOC, PpoConfig::KEYS),
+            variant("ppg", &["ppg"], PpgConfig::DOC, PpgConfig::KEYS),
+            variant("a2c", &["a2c"], A2cConfig::DOC, A2cConfig::KEYS),
+            variant("dqn", &["dqn"], DqnConfig::DOC, DqnConfig::KEYS),
+            variant("sac", &["sac"], SacConfig::DOC, SacConfig::KEYS),
         ],
     };
 }
@@ -87,13 +88,14 @@ const fn variant(
     doc: &'static str,
     keys: Keys,
 ) -> Variant {
-    let tag = Key { name: "algorithm", kind: ValueKind::Choice(words), default: Fallback::Required, doc };
+    let tag =
+        ConfigKey { name: "algorithm", kind: ValueKind::Choice(words), default: Fallback::Required, doc };
     Variant { tag, word, keys }
 }
 
 /// The keys that all on-policy algorithms have.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OnPolicy {
+pub struct OnPolicyConfig {
     /// Learning rate of Adam.
     pub learning_rate: f64,
     /// Decay the learning rate linearly to 0 over `run.total_steps`.
@@ -212,8 +214,8 @@ macro_rules! on_policy {
 
         impl $name {
             /// Returns the keys that all on-policy algorithms have.
-            pub fn on_policy(&self) -> OnPolicy {
-                OnPolicy {
+            pub fn on_policy(&self) -> OnPolicyConfig {
+                OnPolicyConfig {
                     learning_rate: self.learning_rate,
                     anneal_lr: self.anneal_lr,
                     adam_eps: self.adam_eps,
@@ -295,7 +297,7 @@ macro_rules! off_policy {
 
 clipped! {
     /// Proximal policy optimization; defaults of CleanRL's ppo.py.
-    pub struct Ppo {
+    pub struct PpoConfig {
         learning_rate = 0.00025;
         anneal_lr = true;
         adam_eps = 0.00001;
@@ -314,7 +316,7 @@ clipped! {
 
 clipped! {
     /// Phasic policy gradient; defaults of CleanRL's ppg_procgen.py.
-    pub struct Ppg {
+    pub struct PpgConfig {
         learning_rate = 0.0005;
         anneal_lr = false;
         adam_eps = 0.00000001;
@@ -344,7 +346,7 @@ clipped! {
 // Mnih et al. 2016; the paper's defaults are for RMSProp.
 on_policy! {
     /// Advantage actor-critic: one update per rollout.
-    pub struct A2c {
+    pub struct A2cConfig {
         learning_rate = 0.0007;
         anneal_lr = true;
         adam_eps = 0.00001;
@@ -359,7 +361,7 @@ on_policy! {
 
 off_policy! {
     /// Deep Q-learning, discrete actions; defaults of CleanRL's dqn.py.
-    pub struct Dqn {
+    pub struct DqnConfig {
         buffer_size = 10_000;
         learning_starts = 10_000;
         batch_size = 128;
@@ -418,7 +420,7 @@ choices! {
 
 off_policy! {
     /// Soft actor-critic, continuous actions; defaults of CleanRL's sac_continuous_action.py.
-    pub struct Sac {
+    pub struct SacConfig {
         buffer_size = 1_000_000;
         learning_starts = 5_000;
         batch_size = 256;

@@ -14,7 +14,7 @@ use text_rules::{PATH, PLAIN};
 
 /// A configuration key, for the checks, the JSON Schema and config.md.
 #[derive(Debug)]
-pub struct Key {
+pub struct ConfigKey {
     /// As written in the file.
     pub name: &'static str,
     /// Type and range.
@@ -26,7 +26,7 @@ pub struct Key {
 }
 
 /// Keys of one table.
-pub type Keys = &'static [Key];
+pub type Keys = &'static [ConfigKey];
 
 /// Type and range of a key.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub enum ValueKind {
 #[derive(Debug)]
 pub struct Variant {
     /// The key of the tag itself, which accepts only this variant's word.
-    pub tag: Key,
+    pub tag: ConfigKey,
     /// The value of the tag.
     pub word: &'static str,
     /// The other keys.
@@ -86,7 +86,7 @@ pub struct Variant {
 
 impl Variant {
     /// Returns all keys of the table, the tag first.
-    pub fn all_keys(&'static self) -> impl Iterator<Item = &'static Key> + Clone {
+    pub fn all_keys(&'static self) -> impl Iterator<Item = &'static ConfigKey> + Clone {
         std::iter::once(&self.tag).chain(self.keys)
     }
 }
@@ -102,7 +102,7 @@ pub enum Fallback {
     Words(&'static str),
 }
 
-impl Key {
+impl ConfigKey {
     /// Returns whether the key is required.
     pub fn is_required(&self) -> bool {
         matches!(self.default, Fallback::Required)
@@ -266,16 +266,16 @@ impl<T: KeyType> KeyType for Option<T> {
 }
 
 /// Returns the key at a dotted path without array indices.
-pub fn find(keys: Keys, path: &[&str]) -> Option<&'static Key> {
+pub fn find(keys: Keys, path: &[&str]) -> Option<&'static ConfigKey> {
     let (first, rest) = path.split_first()?;
     find_among(keys.iter(), first, rest)
 }
 
 fn find_among(
-    mut keys: impl Iterator<Item = &'static Key>,
+    mut keys: impl Iterator<Item = &'static ConfigKey>,
     first: &str,
     rest: &[&str],
-) -> Option<&'static Key> {
+) -> Option<&'static ConfigKey> {
     let key = keys.find(|key| key.name == first)?;
     let Some((next, after)) = rest.split_first() else { return Some(key) };
     match &key.kind {
@@ -336,7 +336,7 @@ macro_rules! keys {
 
             /// Its keys, in the order of the documentation.
             pub const KEYS: $crate::schema::Keys = &[
-                $($crate::schema::Key {
+                $($crate::schema::ConfigKey {
                     name: stringify!($field),
                     kind: keys!(@kind $type $(, $kind)?),
                     default: keys!(@fallback $type $(, = $default)? $(, => $words)?),

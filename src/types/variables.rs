@@ -232,7 +232,7 @@ impl RequestedVariables {
     }
 
     /// Fills the templates from the console; returns the values, and the names of missing variables.
-    pub fn fill(&self, console: &dyn Fn(&str) -> Option<String>) -> (Values, Vec<String>) {
+    pub fn fill(&self, console: &dyn Fn(&str) -> Option<String>) -> (PassedVariables, Vec<String>) {
         let (mut values, mut missing) = (BTreeMap::new(), Vec::new());
         for (name, template) in &self.entries {
             let mut value = Some(String::new());
@@ -251,16 +251,16 @@ impl RequestedVariables {
             }
             values.extend(value.map(|value| (name.clone(), HiddenText(value))));
         }
-        (Values(values), missing)
+        (PassedVariables(values), missing)
     }
 }
 
 /// Names with hidden values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
-pub struct Values(BTreeMap<String, HiddenText>);
+pub struct PassedVariables(BTreeMap<String, HiddenText>);
 
-impl Values {
+impl PassedVariables {
     /// Returns whether there is no value.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -272,7 +272,7 @@ impl Values {
     }
 
     /// Copies the requested values of `other` that are missing.
-    pub fn complete(&mut self, other: &Values, is_requested: impl Fn(&str) -> bool) {
+    pub fn complete(&mut self, other: &PassedVariables, is_requested: impl Fn(&str) -> bool) {
         for (name, value) in other.0.iter().filter(|(name, _)| is_requested(name)) {
             self.0.entry(name.clone()).or_insert_with(|| value.clone());
         }
@@ -421,6 +421,6 @@ mod tests {
         let (values, _) = requested(&["KEY"], &[], &[]).fill(&console);
         assert!(!format!("{values:?} {values:#?}").contains("s3cret"));
         let text = toml::to_string(&values).unwrap();
-        assert_eq!(toml::from_str::<Values>(&text).unwrap(), values);
+        assert_eq!(toml::from_str::<PassedVariables>(&text).unwrap(), values);
     }
 }

@@ -2,7 +2,7 @@
 //! trainer compares the arrays themselves; this check runs before it starts.
 
 use crate::error::HintedError;
-use crate::experiment::{Experiment, Learn, Network};
+use crate::experiment::{Experiment, Learn, NetworkKind};
 
 /// A key whose value differs in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct CheckpointMismatch {
 
 /// Returns the keys that differ between the experiment of a checkpoint and one that resumes from it; only the
 /// algorithm or the environment if one of those differs.
-pub fn misfits(there: &Experiment, here: &Experiment) -> Vec<CheckpointMismatch> {
+pub fn mismatches(there: &Experiment, here: &Experiment) -> Vec<CheckpointMismatch> {
     let (there, here) = (shaping(there), shaping(here));
     let value = |of: &[(&str, String)], key: &str| {
         of.iter()
@@ -38,15 +38,15 @@ pub fn misfits(there: &Experiment, here: &Experiment) -> Vec<CheckpointMismatch>
 }
 
 /// Returns why an experiment cannot resume from the checkpoint called `from`; `None` if it can.
-pub fn refusal(from: &str, misfits: &[CheckpointMismatch]) -> Option<HintedError> {
+pub fn refusal(from: &str, mismatches: &[CheckpointMismatch]) -> Option<HintedError> {
     let describe = |misfit: &CheckpointMismatch| {
         format!("{} is {} in the checkpoint, {} in the experiment", misfit.key, misfit.there, misfit.here)
     };
     let keep = |misfit: &CheckpointMismatch| format!("{}={}", misfit.key, misfit.there.replace(", ", ","));
     let list = |word: &str, each: &dyn Fn(&CheckpointMismatch) -> String| {
-        misfits.iter().map(each).collect::<Vec<_>>().join(word)
+        mismatches.iter().map(each).collect::<Vec<_>>().join(word)
     };
-    (!misfits.is_empty()).then(|| {
+    (!mismatches.is_empty()).then(|| {
         HintedError::new(
             format!("checkpoint {from} does not fit: {}", list("; ", &describe)),
             format!("keep {}, or start from scratch", list(" and ", &keep)),
@@ -66,26 +66,26 @@ fn shaping(experiment: &Experiment) -> Vec<(&'static str, String)> {
     }
     if let Some(env) = env {
         keys.push(("env.id", env.id.clone()));
-        if env.looks_atari() {
+        if env.is_atari() {
             let atari = env.atari();
             keys.push(("env.frame_stack", atari.frame_stack.to_string()));
             keys.push(("env.image_size", atari.image_size.to_string()));
         }
     }
     let (network, channels): (&str, &[u32]) = match policy.network {
-        Network::Mlp => ("mlp", &[]),
-        Network::Nature => ("nature", &[32, 64, 64]),
-        Network::Impala => ("impala", &[16, 32, 32]),
+        NetworkKind::Mlp => ("mlp", &[]),
+        NetworkKind::Nature => ("nature", &[32, 64, 64]),
+        NetworkKind::Impala => ("impala", &[16, 32, 32]),
     };
     keys.push(("policy.network", network.to_owned()));
     keys.push(("policy.hidden", format!("{:?}", policy.hidden)));
-    if policy.network != Network::Mlp {
+    if policy.network != NetworkKind::Mlp {
         keys.push(("policy.channels", format!("{:?}", policy.channels.as_deref().unwrap_or(channels))));
     }
     match learn {
         Some(Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_)) => {
             // Networks for images always share; without hidden layers, no layer can be shared.
-            if policy.network == Network::Mlp && !policy.hidden.is_empty() {
+            if policy.network == NetworkKind::Mlp && !policy.hidden.is_empty() {
                 keys.push(("policy.shared", policy.shared.to_string()));
             }
             keys.push(("collect.normalise_observations", collect.normalise_observations.to_string()));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     fn keys(there: &str, here: &str) -> Vec<&'static str> {
-        misfits(&experiment(there), &experiment(here)).iter().map(|misfit| misfit.key).collect()
+        mismatches(&experiment(there), &experiment(here)).iter().map(|misfit| misfit.key).collect()
     }
 
     #[test]
@@ -140,8 +140,8 @@ mod tests {
             .unwrap()
         };
         let usual = atari("", "");
-        assert_eq!(misfits(&usual, &atari("frame_stack = 4\n", "channels = [32, 64, 64]\n")), []);
-        let other: Vec<&str> = misfits(&usual, &atari("frame_stack = 2\n", "channels = [8, 8, 8]\n"))
+        assert_eq!(mismatches(&usual, &atari("frame_stack = 4\n", "channels = [32, 64, 64]\n")), []);
+        let other: Vec<&str> = mismatches(&usual, &atari("frame_stack = 2\n", "channels = [8, 8, 8]\n"))
             .iter()
             .map(|misfit| misfit.key)
             .collect();
@@ -152,7 +152,7 @@ mod tests {
     fn refusal_names_keys_and_both_values() {
         let found = refusal(
             "/r/latest.ckpt",
-            &misfits(&experiment(""), &experiment("[policy]\nhidden = [32]\nshared = true\n")),
+            &mismatches(&experiment(""), &experiment("[policy]\nhidden = [32]\nshared = true\n")),
         )
         .unwrap();
         assert_eq!(

@@ -8,7 +8,7 @@ use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::*;
 use rankdeck_core::report::{Severity, VerdictKind};
 use rankdeck_core::series::Series;
-use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
+use rankdeck_tui::{Glyphs, ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::Generation;
 use ratatui::style::Style;
 
@@ -22,7 +22,7 @@ fn draw(model: &Model, view: &mut ViewState) -> String {
     draw_as(model, view, &Theme::dark())
 }
 
-fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
+fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<ScreenAction> {
     let actions = press_at(model, view, keys, SIZE);
     view.toasts.clear();
     actions
@@ -312,7 +312,7 @@ fn export_writes_shown_series_as_csv_svg_and_png() {
     let model = two();
     let mut view = ViewState::new();
     let actions = press(&model, &mut view, "2e");
-    let [Action::SaveFiles(files)] = actions.as_slice() else { panic!("{actions:?}") };
+    let [ScreenAction::SaveFiles(files)] = actions.as_slice() else { panic!("{actions:?}") };
     let [csv, svg, png] = files.as_slice() else { panic!("{files:?}") };
     assert_eq!((csv.ending, svg.ending, png.ending), ("csv", "svg", "png"));
     let [csv, svg, png] = [csv, svg, png].map(|file| file.bytes().into_owned());

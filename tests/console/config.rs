@@ -5,10 +5,10 @@
 
 use rankdeck_config::{Diagnostics, ExperimentSource, HostsSource};
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::host::{Gpus, Host, Hosts, Transport};
+use rankdeck_types::host::{GpuSelection, Host, Hosts, Transport};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::{PlanDraft, PlannedBackend};
-use rankdeck_types::schema::{self, Fallback, Key, Keys, ValueKind, Variant};
+use rankdeck_types::schema::{self, ConfigKey, Fallback, Keys, ValueKind, Variant};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -124,14 +124,14 @@ fn host_overrides_defaults() {
         ("10.0.0.10", Some(2222), Some("alice"))
     );
     assert_eq!(gpu0.env, [("A", "default"), ("B", "host")].map(|(k, v)| (k.into(), v.into())).into());
-    assert_eq!((gpu0.gpus.clone(), gpu0.nproc), (Some(Gpus::Word("all".into())), Some(2)));
+    assert_eq!((gpu0.gpus.clone(), gpu0.nproc), (Some(GpuSelection::Word("all".into())), Some(2)));
     assert_eq!((gpu1.address.as_str(), gpu1.nproc, gpu1.workdir.as_str()), ("gpu1", Some(4), "/data/runs"));
     assert_eq!(gpu0.workdir, "rankdeck");
     assert_eq!(
         (here.transport, here.address.as_str(), here.workdir.as_str()),
         (Transport::Local, "127.0.0.1", ".")
     );
-    assert_eq!(here.gpus, Some(Gpus::Count(0)));
+    assert_eq!(here.gpus, Some(GpuSelection::Count(0)));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: &'static Vari
     let with_replay = fs::read_to_string("tests/configs/valid/every_key_dqn.toml").unwrap();
     let with_replay: toml::Table = toml::from_str(&with_replay).unwrap();
     for section in Experiment::KEYS {
-        let section_keys = |section: &'static Key| match section.name {
+        let section_keys = |section: &'static ConfigKey| match section.name {
             "learn" => Box::new(learn.all_keys()),
             _ => section_keys(section),
         };
@@ -329,7 +329,7 @@ fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: &'static Vari
 }
 
 /// The keys of a table.
-pub fn section_keys(section: &'static Key) -> Box<dyn Iterator<Item = &'static Key>> {
+pub fn section_keys(section: &'static ConfigKey) -> Box<dyn Iterator<Item = &'static ConfigKey>> {
     match &section.kind {
         ValueKind::Table(keys) | ValueKind::Tables(keys) => Box::new(keys.iter()),
         ValueKind::Tagged { variants, .. } => Box::new(variants.iter().flat_map(Variant::all_keys)),

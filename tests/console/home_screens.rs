@@ -5,7 +5,7 @@ use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_core::series::{Place, Series};
 use rankdeck_proto::fleet::{GivenGpu, HostSnapshot};
-use rankdeck_proto::message::{GpuSample, HostSample, Outcome};
+use rankdeck_proto::message::{GpuSample, HostSample, RunOutcome};
 use rankdeck_proto::process::GpuUser;
 use rankdeck_tui::home::{
     ExperimentFile, Home, HomeEvent, HomePage, HomeView, LaunchPreview, RunPhase, RunRow, layout, on_key,
@@ -68,8 +68,8 @@ fn snapshot(home: &mut Home, host: usize, gpus: &[GpuSample], cpu: f32, at: Time
     home.update(HomeEvent::Snapshot { host, snapshot: Box::new(snapshot) }, at);
 }
 
-fn row(run: &str, phase: RunPhase, outcome: Option<Outcome>) -> RunRow {
-    let failed = outcome == Some(Outcome::Failed);
+fn row(run: &str, phase: RunPhase, outcome: Option<RunOutcome>) -> RunRow {
+    let failed = outcome == Some(RunOutcome::Failed);
     let reason = if failed { "rank 13 on gpu-b was killed by SIGKILL: out of memory" } else { "" };
     let summary = RunSummary {
         outcome,
@@ -104,7 +104,7 @@ fn compared(run: &str, seed: &str, lr: &str, slope: f64) -> ComparedRun {
     let settings = [("run.name", "pong_dqn"), ("run.seed", seed), ("learn.learning_rate", lr)];
     ComparedRun {
         run: run.into(),
-        outcome: Some(Outcome::Succeeded),
+        outcome: Some(RunOutcome::Succeeded),
         env_step: Some(10_000_000),
         duration_s: 597.0,
         steps_per_s: Some(16_750.0),
@@ -138,8 +138,8 @@ fn home() -> Home {
     );
     let rows = vec![
         row("breakout_ppo-20261123-031200", RunPhase::Running, None),
-        row("breakout_ppo-20261122-184415", RunPhase::Ended, Some(Outcome::Failed)),
-        row("pong_dqn-20261121-101112", RunPhase::Ended, Some(Outcome::Succeeded)),
+        row("breakout_ppo-20261122-184415", RunPhase::Ended, Some(RunOutcome::Failed)),
+        row("pong_dqn-20261121-101112", RunPhase::Ended, Some(RunOutcome::Succeeded)),
         row("pong_dqn-20261120-091500", RunPhase::Orphaned, None),
         RunRow { summary: RunSummary::default(), ..row("laptop-20261101-080000", RunPhase::Recorded, None) },
     ];
@@ -277,7 +277,7 @@ fn ascii_draws_nothing_else() {
 #[test]
 fn recorded_run_shows_outcome_and_steps() {
     let mut home = Home::new([("gpu-a".to_owned(), "a".to_owned())]);
-    let kept = row("laptop-20261101-080000", RunPhase::Recorded, Some(Outcome::Failed));
+    let kept = row("laptop-20261101-080000", RunPhase::Recorded, Some(RunOutcome::Failed));
     home.update(HomeEvent::Runs(vec![kept]), NOW);
     let mut shown = HomeView::default();
     let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();

@@ -15,14 +15,14 @@ use crossterm::event::{
 use proptest::prelude::*;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
-use rankdeck_core::report::{Outcome, Severity, VerdictKind};
+use rankdeck_core::report::{RunOutcome, Severity, VerdictKind};
 use rankdeck_proto::message::*;
-use rankdeck_tui::keys::{Command, TABLE};
+use rankdeck_tui::keys::{ScreenCommand, TABLE};
 use rankdeck_tui::state::{
     EventCard, HostPicker, INPUT_LIMIT, Inspector, LogScope, Overlay, Pane, Sort, Tab,
 };
 use rankdeck_tui::time::{PresentNews, TimeCursor, TimeMove, TimelineMark};
-use rankdeck_tui::{Action, Glyphs, Role, Theme, ViewState};
+use rankdeck_tui::{Glyphs, Role, ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};
 use ratatui::layout::Rect;
@@ -37,18 +37,18 @@ pub fn screen(model: &Model, view: &mut ViewState) -> String {
     draw(model, view, &Theme::dark(), AREA)
 }
 
-pub fn tap(model: &Model, view: &mut ViewState, code: KeyCode, with: KeyModifiers) -> Vec<Action> {
+pub fn tap(model: &Model, view: &mut ViewState, code: KeyCode, with: KeyModifiers) -> Vec<ScreenAction> {
     rankdeck_tui::layout(model, view, AREA);
     let actions = rankdeck_tui::on_key(model, view, KeyEvent::new(code, with), NOW);
     rankdeck_tui::layout(model, view, AREA);
     actions
 }
 
-pub fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
+pub fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<ScreenAction> {
     keys.chars().flat_map(|c| tap(model, view, key_code(c), KeyModifiers::NONE)).collect()
 }
 
-pub fn ctrl(model: &Model, view: &mut ViewState, c: char) -> Vec<Action> {
+pub fn ctrl(model: &Model, view: &mut ViewState, c: char) -> Vec<ScreenAction> {
     tap(model, view, KeyCode::Char(c), KeyModifiers::CONTROL)
 }
 

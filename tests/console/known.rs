@@ -7,7 +7,7 @@ use rankdeck_core::model::*;
 use rankdeck_core::report::{Severity, VerdictKind};
 use rankdeck_proto::message::{Counters, Phase, RankSample};
 use rankdeck_tui::state::{Inspector, LogScope, Overlay, Tab};
-use rankdeck_tui::{Action, Theme, ViewState};
+use rankdeck_tui::{ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::{Rank, Timestamp};
 use ratatui::layout::Rect;
 
@@ -26,7 +26,7 @@ fn head_of(model: &Model, size: (u16, u16)) -> String {
     head(model, &mut ViewState::new(), size, NOW)
 }
 
-fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
+fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<ScreenAction> {
     press_at(model, view, keys, (80, 24))
 }
 

@@ -5,7 +5,7 @@ use crate::scenes::*;
 use crate::support::texts;
 use rankdeck_core::model::Model;
 use rankdeck_proto::message::StopMode;
-use rankdeck_tui::Action;
+use rankdeck_tui::ScreenAction;
 use rankdeck_tui::linear::{LineAnswer, Linear};
 
 fn enter(linear: &mut Linear, model: &Model, typed: &str) -> LineAnswer {
@@ -68,19 +68,19 @@ fn words_reach_ranks_and_print_gpus_and_policy() {
     let (mut model, mut linear) = (running(&[gpu("node-a", 2), gpu("node-b", 2)]), Linear::default());
     let mut shown = Transcript::default();
     let reply = enter(&mut linear, &model, "stack 3");
-    assert_eq!(reply.actions, [Action::Send(Event::InspectRequested { rank: Rank(3) })]);
+    assert_eq!(reply.actions, [ScreenAction::Send(Event::InspectRequested { rank: Rank(3) })]);
     shown.add("stack 3", &reply.lines.join("\n"));
     let reply = enter(&mut linear, &model, "continue 3");
     assert_eq!(reply.actions, []);
     shown.add("continue 3 while it runs", &reply.lines.join("\n"));
     model.ranks[3].sample.as_mut().unwrap().state = 'T';
     let reply = enter(&mut linear, &model, "continue 3");
-    assert_eq!(reply.actions, [Action::Send(Event::ContinueRequested { rank: Rank(3) })]);
+    assert_eq!(reply.actions, [ScreenAction::Send(Event::ContinueRequested { rank: Rank(3) })]);
     for typed in ["hosts", "waits", "find nothing like it"] {
         shown.add(typed, &printed(&model, typed));
     }
     let reply = enter(&mut linear, &model, "play");
-    assert_eq!(reply.actions, [Action::Send(Event::Watched { on: true })]);
+    assert_eq!(reply.actions, [ScreenAction::Send(Event::Watched { on: true })]);
     let played = printed(&at_play(), "play");
     assert!(played.contains("0.820"), "{played}");
     shown.add("play", &played);
@@ -106,7 +106,7 @@ fn ui_16_irreversible_word_needs_yes() {
     let mut shown = Transcript::default();
     shown.add("stop", &reply.lines.join("\n"));
     assert_eq!(enter(&mut linear, &model, "perhaps").actions, [], "it asks again");
-    assert_eq!(enter(&mut linear, &model, "yes").actions, [Action::stop(StopMode::Clean)]);
+    assert_eq!(enter(&mut linear, &model, "yes").actions, [ScreenAction::stop(StopMode::Clean)]);
     shown.add("yes without a question", &printed(&model, "yes"));
     enter(&mut linear, &model, "kill");
     let cancelled = enter(&mut linear, &model, "no");
@@ -119,7 +119,7 @@ fn ui_16_irreversible_word_needs_yes() {
         "{other:?}"
     );
     enter(&mut linear, &model, "quit");
-    assert_eq!(enter(&mut linear, &model, "detach").actions, [Action::leave()]);
+    assert_eq!(enter(&mut linear, &model, "detach").actions, [ScreenAction::leave()]);
     linear.view.steering.read_only = true;
     let refused = enter(&mut linear, &model, "stop");
     assert!(refused.actions.is_empty(), "{refused:?}");
@@ -128,7 +128,7 @@ fn ui_16_irreversible_word_needs_yes() {
     let refused = enter(&mut Linear::default(), &over, "stop");
     assert!(refused.actions.is_empty(), "{refused:?}");
     shown.add("stop of an ended run", &refused.lines.join("\n"));
-    assert_eq!(enter(&mut Linear::default(), &over, "quit").actions, [Action::leave()]);
+    assert_eq!(enter(&mut Linear::default(), &over, "quit").actions, [ScreenAction::leave()]);
     insta::assert_snapshot!(shown.0);
 }
 

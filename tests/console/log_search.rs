@@ -8,7 +8,7 @@ use rankdeck_proto::message::LinesRead;
 use rankdeck_proto::search::{HitSelection, LinePlace, LogFindings, LogSearch};
 use rankdeck_tui::state::Pane;
 use rankdeck_tui::time::TimeCursor;
-use rankdeck_tui::{Action, Theme, ViewState};
+use rankdeck_tui::{ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use rankdeck_types::link_state::LinkState;
 use std::time::Instant;
@@ -37,9 +37,9 @@ fn model() -> Model {
 }
 
 /// The search that the screen requests of the hosts.
-fn requested(actions: &[Action]) -> Option<LogSearch> {
+fn requested(actions: &[ScreenAction]) -> Option<LogSearch> {
     actions.iter().find_map(|action| match action {
-        Action::Send(Event::Searched { search: Some(query) }) => Some((**query).clone()),
+        ScreenAction::Send(Event::Searched { search: Some(query) }) => Some((**query).clone()),
         _ => None,
     })
 }

@@ -4,10 +4,10 @@ use crate::scenes::*;
 use rankdeck_charts::axis::Axis;
 use rankdeck_core::model::Model;
 use rankdeck_kit::ColorDepth;
-use rankdeck_proto::media::{Histogram, PictureHead, encoded};
+use rankdeck_proto::media::{Histogram, ImageHeader, encoded};
 use rankdeck_tui::linear::Linear;
 use rankdeck_tui::state::{Images, Overlay};
-use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
+use rankdeck_tui::{Glyphs, ScreenAction, Theme, ViewState};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
@@ -48,7 +48,7 @@ fn png(wide: u32, high: u32, light: u8) -> Vec<u8> {
 }
 
 fn log_picture(model: &mut Model, name: &str, step: f64, file: &[u8]) {
-    let head = PictureHead::of(file).unwrap();
+    let head = ImageHeader::of(file).unwrap();
     assert!(model.gallery.push(name.into(), place(step), head, encoded(file)));
 }
 
@@ -145,7 +145,7 @@ fn histogram_is_a_series_among_others() {
     let time = text(&draw(&model, &mut on_time, &Theme::dark()));
     assert!(on_time.charts.view.axis == Axis::Time && time.contains('▀'), "{time}");
     let files = run(&mut view, "export");
-    let [Action::SaveFiles(files)] = &files[..] else { panic!("{files:?}") };
+    let [ScreenAction::SaveFiles(files)] = &files[..] else { panic!("{files:?}") };
     let names: Vec<(&str, &str)> = files.iter().map(|file| (file.stem, file.ending)).collect();
     assert_eq!(names, [("charts", "csv"), ("charts", "svg"), ("charts", "png"), ("histograms", "csv")]);
     let svg = String::from_utf8_lossy(&files[1].bytes()).into_owned();
@@ -186,10 +186,10 @@ fn images_are_browsed_by_name_and_step() {
     press_at(&model, &mut view, "jGh", SIZE);
     assert_eq!(view.overlays[..], [Overlay::Images(Images::new(Some("eval/frame".into()), Some(4)))]);
     let saved = press_at(&model, &mut view, "e", SIZE);
-    let [Action::SaveFiles(files)] = &saved[..] else { panic!("{saved:?}") };
+    let [ScreenAction::SaveFiles(files)] = &saved[..] else { panic!("{saved:?}") };
     assert_eq!((files[0].ending, files[0].bytes()), ("png", png(32, 32, 120).into()));
     let copied = press_at(&model, &mut view, "y", SIZE);
-    assert!(matches!(&copied[..], [Action::Copy(text)] if text.contains("plots/value map: 64 x 16 ")));
+    assert!(matches!(&copied[..], [ScreenAction::Copy(text)] if text.contains("plots/value map: 64 x 16 ")));
     press_at(&model, &mut view, "i", SIZE);
     assert!(view.overlays.is_empty(), "the same key closes it");
 }

@@ -8,7 +8,7 @@ use rankdeck_proto::process::ProcessAction;
 use rankdeck_tui::keys::TABLE;
 use rankdeck_tui::state::{Inspector, LogScope, Overlay, Sort, Tab};
 use rankdeck_tui::time::TimeMove;
-use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
+use rankdeck_tui::{Glyphs, ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::Rank;
 use ratatui::layout::Rect;
 
@@ -16,7 +16,7 @@ fn draw(model: &Model, view: &mut ViewState, size: (u16, u16)) -> String {
     rows(&cells(model, view, &Theme::dark(), size, NOW))
 }
 
-fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
+fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<ScreenAction> {
     press_at(model, view, keys, (120, 40))
 }
 
@@ -40,7 +40,7 @@ fn commands_do_what_keys_do() {
     press(&model, &mut view, ":charts\n:axis wall\n:smooth 0.9\n");
     assert_eq!((view.tab, view.charts.view.weight()), (Tab::Charts, 0.9));
     let actions = press(&model, &mut view, ":export\n");
-    assert!(matches!(actions.as_slice(), [Action::SaveFiles(files)] if files.len() == 3));
+    assert!(matches!(actions.as_slice(), [ScreenAction::SaveFiles(files)] if files.len() == 3));
     press(&model, &mut view, ":theme cvd\n:glyphs ascii\n");
     assert_eq!((view.style.theme, view.style.glyphs), (Some("cvd"), Some(Glyphs::Ascii)));
 }
@@ -49,24 +49,27 @@ fn commands_do_what_keys_do() {
 fn commands_take_keys_runs_formats_and_times() {
     let (model, mut view) = (four(), ViewState::new());
     let actions = press(&model, &mut view, ":export csv svg\n");
-    let [Action::SaveFiles(files)] = actions.as_slice() else { panic!("{actions:?}") };
+    let [ScreenAction::SaveFiles(files)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(files.iter().map(|file| file.ending).collect::<Vec<_>>(), ["csv", "svg"]);
     view.steering.recorded = vec!["ppo-1121".into(), "ppo-1120".into()];
     let actions = press(&model, &mut view, ":compare ppo-112\t1\n");
-    assert!(matches!(actions.as_slice(), [Action::Compare(runs)] if runs == &["ppo-1121"]), "{actions:?}");
+    assert!(
+        matches!(actions.as_slice(), [ScreenAction::Compare(runs)] if runs == &["ppo-1121"]),
+        "{actions:?}"
+    );
     assert_eq!(view.tab, Tab::Charts);
     assert!(
-        matches!(press(&model, &mut view, ":compare\n").as_slice(), [Action::Compare(runs)] if runs.is_empty())
+        matches!(press(&model, &mut view, ":compare\n").as_slice(), [ScreenAction::Compare(runs)] if runs.is_empty())
     );
     press(&model, &mut view, ":set learn.gam\t0.98\n");
     let Some(Overlay::Restart(draft)) = view.overlay() else { panic!("{:?}", view.overlay()) };
     assert_eq!(draft.0.line, "learn.gamma=0.98");
     view.overlays.clear();
     let actions = press(&model, &mut view, ":time -5m\n");
-    assert!(matches!(actions.as_slice(), [Action::Time(TimeMove::Step(0))]));
+    assert!(matches!(actions.as_slice(), [ScreenAction::Time(TimeMove::Step(0))]));
     assert!(matches!(view.overlay(), Some(Overlay::Time(input)) if input.line == "-5m"));
     view.overlays.clear();
-    assert_eq!(press(&model, &mut view, ":time now\n"), [Action::Time(TimeMove::Present)]);
+    assert_eq!(press(&model, &mut view, ":time now\n"), [ScreenAction::Time(TimeMove::Present)]);
     let mut shown = Transcript::default();
     for typed in ["export pdf", "compare a b c d e", "set gamma"] {
         view.toasts.clear();
@@ -177,15 +180,15 @@ fn read_only_console_sends_no_order() {
             view.tab = Tab::Overview;
             actions.extend(press(&model, &mut view, &format!("\x1b:{line}\n\n")));
         }
-        let changes = |action: &&Action| match action {
-            Action::Send(event) => !matches!(
+        let changes = |action: &&ScreenAction| match action {
+            ScreenAction::Send(event) => !matches!(
                 event,
                 Event::DetachRequested
                     | Event::PromptAnswered { .. }
                     | Event::InspectRequested { .. }
                     | Event::ProcessActionRequested { action: ProcessAction::Environment, .. }
             ),
-            Action::Shell(_) => true,
+            ScreenAction::Shell(_) => true,
             _ => false,
         };
         assert_eq!(actions.iter().find(changes), None);

@@ -6,11 +6,11 @@ use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
 use rankdeck_tui::restart_draft::{EditedFile, RestartDraft};
 use rankdeck_tui::state::Overlay;
-use rankdeck_tui::{Action, Theme, ViewState};
+use rankdeck_tui::{ScreenAction, Theme, ViewState};
 
 const SIZE: (u16, u16) = (100, 36);
 
-fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
+fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<ScreenAction> {
     press_at(model, view, keys, SIZE)
 }
 
@@ -44,9 +44,9 @@ fn scene() -> (Model, ViewState) {
     (model, view)
 }
 
-fn order(actions: Vec<Action>) -> (Option<String>, Option<u32>) {
+fn order(actions: Vec<ScreenAction>) -> (Option<String>, Option<u32>) {
     match actions.as_slice() {
-        [Action::Send(Event::RestartRequested { from, experiment, exclude, add, .. })] => {
+        [ScreenAction::Send(Event::RestartRequested { from, experiment, exclude, add, .. })] => {
             assert!(exclude.is_empty() && add.is_empty());
             (from.clone(), experiment.as_ref().map(|experiment| experiment.env.as_ref().unwrap().num_envs))
         }
@@ -243,7 +243,8 @@ fn indivisible_sizes_lead_from_hosts_to_config_keys() {
     transcript.add("enter", &shown);
     insta::assert_snapshot!(transcript.0);
     let actions = press(&model, &mut view, "y");
-    let [Action::Send(Event::RestartRequested { from, exclude, add, experiment, .. })] = actions.as_slice()
+    let [ScreenAction::Send(Event::RestartRequested { from, exclude, add, experiment, .. })] =
+        actions.as_slice()
     else {
         panic!("{actions:?}")
     };

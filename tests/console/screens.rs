@@ -2,9 +2,9 @@
 
 use crate::scenes::*;
 use rankdeck_core::model::{Model, RunState};
-use rankdeck_proto::show::Picture;
+use rankdeck_proto::show::EnvImage;
 use rankdeck_tui::state::{LivePolicy, Overlay};
-use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
+use rankdeck_tui::{Glyphs, ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
 use ratatui::buffer::Buffer;
 
@@ -22,7 +22,7 @@ fn screen(model: &Model, view: &mut ViewState, size: (u16, u16)) -> String {
     text(&buffer(model, view, &Theme::dark(), size))
 }
 
-fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
+fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<ScreenAction> {
     press_at(model, view, keys, (80, 24))
 }
 
@@ -263,7 +263,7 @@ fn policy_view_draws_its_observation() {
     let pixels: Vec<u8> = (0..84 * 84).map(|i| if (i % 84) / 12 % 2 == 0 { 20 } else { 230 }).collect();
     frame.policy.env_id = "ALE/Pong-v5".into();
     frame.step.seen = Vec::new();
-    frame.step.picture = Some(Picture::of(84, 84, &pixels));
+    frame.step.picture = Some(EnvImage::of(84, 84, &pixels));
     let mut view = ViewState::new();
     press(&model, &mut view, "v");
     let mono = text(&buffer(&model, &mut view, &Theme::mono(), (80, 24)));
@@ -284,7 +284,7 @@ fn policy_view_is_live_only() {
     press(&model, &mut view, "v");
     assert_eq!(view.overlays[..], [Overlay::Policy(LivePolicy)]);
     let copied = press(&model, &mut view, "y");
-    assert!(matches!(&copied[..], [Action::Copy(text)] if text.contains(" 4 of 20")), "{copied:?}");
+    assert!(matches!(&copied[..], [ScreenAction::Copy(text)] if text.contains(" 4 of 20")), "{copied:?}");
     press(&model, &mut view, "v");
     assert!(view.overlays.is_empty(), "the same key closes it");
 }

@@ -159,7 +159,7 @@ fn event_files() {
     fuzz("event_files", vec![seed(5, &buckets), seed(4, &image), tfrecord::frame(b"x")], 16 * MIB, |bytes| {
         let _ = tfrecord::next(bytes);
         for (_, value) in tfrecord::values(bytes).into_iter().flat_map(|(_, values)| values) {
-            if let tfrecord::Value::Histogram(bins) = value {
+            if let tfrecord::EventValue::Histogram(bins) = value {
                 assert_eq!(bins.check(), Ok(()));
             }
         }

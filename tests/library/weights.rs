@@ -8,7 +8,7 @@ use rankdeck_trainer::env::{EnvFactory, ObservationType, Spec};
 use rankdeck_trainer::policy::ActorCritic;
 use rankdeck_trainer::policy::actor_critic::{ForwardOptions, Layout};
 use rankdeck_trainer::policy::distribution::Distribution;
-use rankdeck_types::experiment::{Network, Policy};
+use rankdeck_types::experiment::{NetworkKind, Policy};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use tch::{Device, Tensor};
@@ -163,7 +163,7 @@ fn pytorch_loads_an_impala_network_by_name() {
         observation_type: ObservationType::U8,
         ..Spec::discrete(1, 15)
     };
-    let impala = Policy { network: Network::Impala, hidden: vec![256], ..Policy::default() };
+    let impala = Policy { network: NetworkKind::Impala, hidden: vec![256], ..Policy::default() };
     let layout = Layout::new(&spec, &impala, true).unwrap();
     let policy = ActorCritic::new(layout, &Seeds::new(1), Device::Cpu).unwrap();
     let arrays = policy.all().arrays("").unwrap();

@@ -14,7 +14,7 @@ use std::time::Duration;
 #[ignore = "not a test: a rank of other tests"]
 fn rank_program() {
     use rankdeck_proto::message::Phase;
-    use rankdeck_proto::status_page::{Dtype, Op, StatusPageWriter, tag};
+    use rankdeck_proto::status_page::{CollectiveOp, Dtype, StatusPageWriter, tag};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     let var = |name: &str| std::env::var(name).unwrap();
@@ -44,7 +44,7 @@ fn rank_program() {
             (body.train_iter, body.updates, body.env_step) = (iteration, iteration, 8 * iteration)
         });
         page.phase(Phase::Learn);
-        page.enter(Op::AllReduce, tag("grad"), 9155, 36620, Dtype::F32, 1);
+        page.enter(CollectiveOp::AllReduce, tag("grad"), 9155, 36620, Dtype::F32, 1);
         // Every rank sends to rank 0, and rank 0 to every rank: none leaves before all have come.
         let mut byte = [0];
         if rank == 0 {

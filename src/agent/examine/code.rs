@@ -4,7 +4,7 @@
 //! Owner: one preflight. Hosts are compared by these hashes, so they depend on names and contents only, never
 //! on times or places.
 
-use rankdeck_proto::examination::{CodeFinding, Question};
+use rankdeck_proto::examination::{CodeFinding, HostQuestion};
 use rankdeck_proto::pack;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const MAX_FILES: usize = 2000;
 const MAX_BYTES: u64 = 32 << 20;
 
-pub(super) fn probe(question: &Question, workdir: &Path, script: Option<&str>) -> CodeFinding {
+pub(super) fn probe(question: &HostQuestion, workdir: &Path, script: Option<&str>) -> CodeFinding {
     if let Some(hash) = &question.code {
         return CodeFinding { pushed: pack::cached(hash).is_some(), ..CodeFinding::default() };
     }
@@ -104,7 +104,7 @@ mod tests {
             std::fs::create_dir(folder.path().join("runs")).unwrap();
             write("runs/x.py", name);
             let script = folder.path().join("train.py");
-            let code = probe(&Question::default(), folder.path(), script.to_str());
+            let code = probe(&HostQuestion::default(), folder.path(), script.to_str());
             (code.script.unwrap(), code.folder.unwrap())
         };
         let one = make("a", "model.py");

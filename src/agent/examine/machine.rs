@@ -11,7 +11,7 @@ use crate::proc;
 
 use super::program::nearest;
 use nvml_wrapper::error::NvmlError;
-use rankdeck_proto::examination::{Disk, GpuFinding, GpuProcess, Interface, Limits, LoginSession};
+use rankdeck_proto::examination::{Disk, GpuFinding, GpuProcess, Interface, LoginSession, ProcessLimits};
 use rankdeck_proto::message::GpuInstance;
 use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
@@ -136,8 +136,8 @@ pub(super) fn disk(workdir: &Path) -> Disk {
 }
 
 /// Soft limits of this process.
-pub(super) fn limits() -> Limits {
-    Limits {
+pub(super) fn limits() -> ProcessLimits {
+    ProcessLimits {
         open_files: getrlimit(Resource::Nofile).current,
         processes: getrlimit(Resource::Nproc).current,
         locked: getrlimit(Resource::Memlock).current,

@@ -16,7 +16,7 @@ use crate::observe::gpu;
 use crate::supervise::libtorch;
 use crate::{entries, paths, proc};
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::examination::{Disk, Findings, Question};
+use rankdeck_proto::examination::{Disk, HostFindings, HostQuestion};
 use rankdeck_proto::folders;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::probe::Probe;
@@ -35,19 +35,19 @@ const DRIVER: Duration = Duration::from_secs(10);
 const DISK: Duration = Duration::from_secs(10);
 
 /// Reads the question from standard input and examines.
-pub(crate) fn main() -> Result<Findings, HintedError> {
+pub(crate) fn main() -> Result<HostFindings, HintedError> {
     let mut text = String::new();
     let read = std::io::stdin().take(MAX_QUESTION).read_to_string(&mut text);
     let fault = |error: String| {
         HintedError::new(format!("invalid request: {error}"), "the console runs this command")
     };
     read.map_err(|error| fault(error.to_string()))?;
-    let question: Question = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
+    let question: HostQuestion = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
     Ok(examine(&question))
 }
 
 /// Examines.
-pub(crate) fn examine(question: &Question) -> Findings {
+pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
     let arrived = wall_time();
     // First, because the other hosts are waiting for it.
     let meeting = ports::start(question);
@@ -92,7 +92,7 @@ pub(crate) fn examine(question: &Question) -> Findings {
         ..Disk::default()
     });
     let (listened, reached) = meeting.end();
-    Findings {
+    HostFindings {
         arrived,
         probe,
         user: machine::user(),

@@ -5,7 +5,7 @@
 //! host. Listeners end when all have connected and confirmed the reply, at the latest after the
 //! timeout: a peer on a busy host may give up just before the reply arrives, and connects again.
 
-use rankdeck_proto::examination::{ConnectResult, ListenResult, Peer, Question};
+use rankdeck_proto::examination::{ConnectResult, HostQuestion, ListenResult, Peer};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -28,7 +28,7 @@ pub(super) struct PortProbe {
 }
 
 /// Starts both.
-pub(super) fn start(question: &Question) -> PortProbe {
+pub(super) fn start(question: &HostQuestion) -> PortProbe {
     let patience = Duration::from_millis(question.patience_ms.min(60_000));
     let deadline = Instant::now() + patience;
     let (ports, token, expect) = (question.listen.clone(), question.token.clone(), question.expect);
@@ -222,19 +222,19 @@ mod tests {
     fn hosts_meet_on_the_first_free_port_by_token() {
         let taken = TcpListener::bind("0.0.0.0:0").unwrap();
         let ports = vec![taken.local_addr().unwrap().port(), free_port()];
-        let host = Question {
+        let host = HostQuestion {
             listen: ports.clone(),
             expect: 1,
             token: "right".into(),
             patience_ms: 10_000,
-            ..Question::default()
+            ..HostQuestion::default()
         };
         let meeting = start(&host);
         let peer =
             Peer { node: 0, address: "127.0.0.1".into(), ports: ports[1..].to_vec(), token: "right".into() };
         let stranger = call(&Peer { token: "wrong".into(), ..peer.clone() }, Instant::now());
         assert!(stranger.error.is_some(), "{stranger:?}");
-        let caller = Question { peers: vec![peer], patience_ms: 10_000, ..Question::default() };
+        let caller = HostQuestion { peers: vec![peer], patience_ms: 10_000, ..HostQuestion::default() };
         let (none, reached) = start(&caller).end();
         assert_eq!((none, reached[0].error.as_ref()), (None, None));
         let (listened, _) = meeting.end();
@@ -244,12 +244,12 @@ mod tests {
     #[test]
     fn strangers_keep_no_host_waiting() {
         let ports = vec![free_port()];
-        let host = Question {
+        let host = HostQuestion {
             listen: ports.clone(),
             expect: 1,
             token: "right".into(),
             patience_ms: 30_000,
-            ..Question::default()
+            ..HostQuestion::default()
         };
         let meeting = start(&host);
         let connect = || loop {
@@ -282,12 +282,12 @@ mod tests {
     #[test]
     fn caller_that_gave_up_early_is_awaited() {
         let port = free_port();
-        let host = Question {
+        let host = HostQuestion {
             listen: vec![port],
             expect: 1,
             token: "right".into(),
             patience_ms: 30_000,
-            ..Question::default()
+            ..HostQuestion::default()
         };
         let meeting = start(&host);
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -311,7 +311,8 @@ mod tests {
     fn port_in_use_and_a_name_without_address_are_findings() {
         let taken = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let host = Question { listen: vec![port], expect: 1, token: "t".into(), ..Question::default() };
+        let host =
+            HostQuestion { listen: vec![port], expect: 1, token: "t".into(), ..HostQuestion::default() };
         assert!(start(&host).end().0.unwrap().error.unwrap().contains("in use"));
         let peer =
             Peer { node: 3, address: "no-such-host.invalid".into(), ports: vec![1], token: "t".into() };

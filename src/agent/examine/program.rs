@@ -8,7 +8,7 @@
 use crate::paths;
 use crate::supervise::setup::{self, Container, ScriptContext};
 use crate::supervise::{groups, libtorch};
-use rankdeck_proto::examination::{EnvFindings, EnvQuestion, Program, Question};
+use rankdeck_proto::examination::{EnvFindings, EnvQuestion, HostQuestion, ProgramFinding};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::visible_devices;
 use rankdeck_types::setup::Uv;
@@ -77,13 +77,13 @@ const READY: &str = "RANKDECK-READY";
 #[derive(Debug, Default)]
 pub(super) struct ProgramProbe {
     /// `None` for the built-in trainer.
-    pub program: Option<Program>,
+    pub program: Option<ProgramFinding>,
     /// The last words of the shell that failed.
     pub setup: Option<String>,
 }
 
 /// Runs the setup of a question's ranks, and finds their program.
-pub(super) fn probe(question: &Question, workdir: &Path) -> ProgramProbe {
+pub(super) fn probe(question: &HostQuestion, workdir: &Path) -> ProgramProbe {
     let Some(program) = question.command.first() else {
         let ready = !question.setup.is_empty();
         return ProgramProbe {
@@ -91,7 +91,7 @@ pub(super) fn probe(question: &Question, workdir: &Path) -> ProgramProbe {
             program: None,
         };
     };
-    let mut found = Program::default();
+    let mut found = ProgramFinding::default();
     if let Some(script) = script_of(&question.command) {
         let script = if script.starts_with('~') { paths::expand(script) } else { workdir.join(script) };
         found.script_exists = script.is_file();
@@ -101,7 +101,7 @@ pub(super) fn probe(question: &Question, workdir: &Path) -> ProgramProbe {
     if let Some(error) =
         named_by_path(question).and_then(|path| refused(&workdir.join(path), &question.command))
     {
-        return ProgramProbe { program: Some(Program { error: Some(error), ..found }), setup: None };
+        return ProgramProbe { program: Some(ProgramFinding { error: Some(error), ..found }), setup: None };
     }
     let is_python =
         Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
@@ -138,7 +138,7 @@ pub(super) fn probe(question: &Question, workdir: &Path) -> ProgramProbe {
 
 /// Returns the program if it is a path of the host: not a name in PATH, nothing inside a
 /// container or in uploaded code.
-fn named_by_path(question: &Question) -> Option<&str> {
+fn named_by_path(question: &HostQuestion) -> Option<&str> {
     let path = question.command.first().filter(|path| path.contains('/') && !path.starts_with('~'))?;
     let here = question.code.is_none() || Path::new(path).is_absolute();
     (here && question.setup.container.is_none()).then_some(path)
@@ -166,7 +166,7 @@ fn refused(file: &Path, command: &[String]) -> Option<HintedError> {
 
 /// Returns the directory of the script's own modules, and the packages that it imports: from the console
 /// for uploaded code, else from the script on this host.
-fn required_packages(question: &Question, found: &Program) -> (String, Vec<String>) {
+fn required_packages(question: &HostQuestion, found: &ProgramFinding) -> (String, Vec<String>) {
     let nowhere = "/nonexistent".to_owned();
     if question.code.is_some() {
         return (nowhere, question.imports.clone());
@@ -183,7 +183,7 @@ fn required_packages(question: &Question, found: &Program) -> (String, Vec<Strin
 }
 
 /// The environment is made from a project that is not here yet, or has none yet.
-fn is_made_later(question: &Question, workdir: &Path) -> bool {
+fn is_made_later(question: &HostQuestion, workdir: &Path) -> bool {
     let has_none = |project: &Path| !project.join(".venv/bin/activate").is_file();
     match &question.setup.uv {
         None | Some(Uv::Here(false)) => false,
@@ -196,7 +196,7 @@ fn is_made_later(question: &Question, workdir: &Path) -> bool {
 /// as it is known before the launch; preludes may read their rank.
 ///
 /// Errors: the setup fails; the end of its output.
-fn attempt(question: &Question, workdir: &Path, inner: &[&str]) -> Result<String, String> {
+fn attempt(question: &HostQuestion, workdir: &Path, inner: &[&str]) -> Result<String, String> {
     let mut setup = question.setup.clone();
     let ready = format!("echo {READY}");
     let mut words = vec!["sh", "-c"];
@@ -267,7 +267,7 @@ pub fn script_of(command: &[String]) -> Option<&str> {
 
 /// Runs the built-in trainer's GPU check in its own process: a failure at rank start becomes a finding
 /// before. `None` without a trainer that supports it.
-pub(super) fn check_gpu(question: &Question, libtorch: &Path) -> Option<Result<String, HintedError>> {
+pub(super) fn check_gpu(question: &HostQuestion, libtorch: &Path) -> Option<Result<String, HintedError>> {
     let trainer = libtorch::trainer()?;
     let mut path = libtorch.join("lib").into_os_string();
     let before = question.env.get("LD_LIBRARY_PATH").map(OsString::from);
@@ -411,7 +411,7 @@ report()
 
 /// Probes the environment with its interpreter: trainer and libtorch are not needed. A simulator that takes long to start
 /// is not an error and is not reported.
-pub(super) fn probe_environment(question: &Question, env: &EnvQuestion, workdir: &Path) -> EnvFindings {
+pub(super) fn probe_environment(question: &HostQuestion, env: &EnvQuestion, workdir: &Path) -> EnvFindings {
     let folder = nearest(workdir);
     let mut command = Command::new(&env.python);
     let kind = if env.atari { "atari" } else { "any" };
@@ -459,7 +459,7 @@ mod tests {
         std::fs::write(folder.path().join("train.py"), "").unwrap();
         let probed = |command: &str, prelude: Option<&str>| {
             let setup = Setup { prelude: prelude.map(str::to_owned), ..Setup::default() };
-            let question = Question { command: words(command), setup, ..Question::default() };
+            let question = HostQuestion { command: words(command), setup, ..HostQuestion::default() };
             super::probe(&question, folder.path())
         };
         let program = |command: &str, prelude| probed(command, prelude).program.unwrap();
@@ -487,9 +487,9 @@ mod tests {
         assert!(failed("source /nope/activate").contains("/nope/activate"));
         assert!(failed("exit 3").contains("status 3"));
         // The prelude of the built-in trainer is tried, too.
-        let builtin = Question {
+        let builtin = HostQuestion {
             setup: Setup { prelude: Some("echo because >&2; false".into()), ..Setup::default() },
-            ..Question::default()
+            ..HostQuestion::default()
         };
         let probed = super::probe(&builtin, folder.path());
         assert!(probed.program.is_none() && probed.setup.unwrap() == "because");
@@ -501,8 +501,11 @@ mod tests {
         let venv = folder.path().canonicalize().unwrap().join("v e");
         let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status();
         assert!(made.unwrap().success(), "python3 with venv is needed");
-        let question =
-            |setup: Setup| Question { command: words("python train.py"), setup, ..Question::default() };
+        let question = |setup: Setup| HostQuestion {
+            command: words("python train.py"),
+            setup,
+            ..HostQuestion::default()
+        };
         let preludes = ["source 'v e/bin/activate'", "source \"$PWD/v e/bin/activate\"; export X=1"];
         let mut setups: Vec<Setup> = preludes
             .iter()
@@ -520,10 +523,10 @@ mod tests {
     #[test]
     fn environment_that_uv_creates_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
-        let here = |code: Option<&str>| Question {
+        let here = |code: Option<&str>| HostQuestion {
             setup: Setup { uv: Some(Uv::Here(true)), ..Setup::default() },
             code: code.map(str::to_owned),
-            ..Question::default()
+            ..HostQuestion::default()
         };
         assert!(is_made_later(&here(None), folder.path()));
         std::fs::create_dir_all(folder.path().join(".venv/bin")).unwrap();
@@ -537,7 +540,7 @@ mod tests {
 
     fn probed_env(python: &str, id: &str) -> EnvFindings {
         let env = EnvQuestion { python: python.into(), id: id.into(), atari: id.starts_with("ALE/") };
-        probe_environment(&Question::default(), &env, Path::new("/"))
+        probe_environment(&HostQuestion::default(), &env, Path::new("/"))
     }
 
     #[test]

@@ -6,12 +6,12 @@
 
 use super::machine::interfaces;
 use crate::proc;
-use rankdeck_proto::examination::{Interface, Names, Question, Route};
+use rankdeck_proto::examination::{HostQuestion, Interface, ResolvedNames, Route};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 /// What the host's own name means.
-pub(super) fn names() -> Names {
-    Names { own: resolve(&proc::hostname()).unwrap_or_default() }
+pub(super) fn names() -> ResolvedNames {
+    ResolvedNames { own: resolve(&proc::hostname()).unwrap_or_default() }
 }
 
 /// The addresses of a name.
@@ -31,7 +31,7 @@ fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
 
 /// The way to `master`; where that is this host itself, the interface that has its address, or the way to the
 /// first other host.
-pub(super) fn route(master: &str, question: &Question) -> Route {
+pub(super) fn route(master: &str, question: &HostQuestion) -> Route {
     Network { interfaces: interfaces(), source: &source, resolve: &resolve }.route(master, question)
 }
 
@@ -44,7 +44,7 @@ struct Network<'a> {
 }
 
 impl Network<'_> {
-    fn route(&self, master: &str, question: &Question) -> Route {
+    fn route(&self, master: &str, question: &HostQuestion) -> Route {
         let addresses = match (self.resolve)(master) {
             Ok(addresses) => addresses,
             Err(error) => return Route { error: Some(error), ..Route::default() },
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn way_to_ourselves_is_the_loopback_interface() {
-        let way = route("127.0.0.1", &Question::default());
+        let way = route("127.0.0.1", &HostQuestion::default());
         assert_eq!((way.interface.as_deref(), way.error), (Some("lo"), None));
         assert!(interfaces().iter().any(|interface| interface.name == "lo"));
-        let nowhere = route("no-such-host.invalid", &Question::default());
+        let nowhere = route("no-such-host.invalid", &HostQuestion::default());
         assert!(nowhere.error.is_some());
     }
 
@@ -124,10 +124,10 @@ mod tests {
             text if text.starts_with("10.") => Some(ip(own.unwrap_or("10.0.0.1"))),
             _ => None,
         };
-        let question = Question {
+        let question = HostQuestion {
             peers: peers.iter().map(|name| Peer { address: (*name).into(), ..Peer::default() }).collect(),
             expect,
-            ..Question::default()
+            ..HostQuestion::default()
         };
         Network { interfaces, source: &source, resolve: &resolve }.route(master, &question)
     }

@@ -366,7 +366,7 @@ fn point_to_point_calls_are_counted_by_both_ranks() {
     let exchanges: Vec<u64> = view
         .ring
         .iter()
-        .filter(|entry| entry.op == rankdeck_proto::status_page::Op::AllToAll)
+        .filter(|entry| entry.op == rankdeck_proto::status_page::CollectiveOp::AllToAll)
         .map(|entry| entry.count)
         .collect();
     assert_eq!(exchanges, [6, 0], "nothing is reported of unequal parts");

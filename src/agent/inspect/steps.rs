@@ -10,9 +10,9 @@ use super::{
 use crate::observe::{cgroup_stat, host_signals, pages};
 use crate::proc::{self, ProcStat, ProcessKey};
 use crate::program;
-use rankdeck_proto::inspection::{Child, GroupView, Obstacle, OsState, PythonView, Socket};
+use rankdeck_proto::inspection::{GroupView, InspectedChild, Obstacle, OsState, PythonView, Socket};
 use rankdeck_proto::message::{CollectiveCall, GpuSample};
-use rankdeck_proto::status_page::{Group, View, monotonic_ns, tag_text};
+use rankdeck_proto::status_page::{GroupCounters, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -239,7 +239,7 @@ fn status_page(subject: &InspectTarget, shared: &SharedHelper) {
 /// The process groups on the page of a Python rank.
 fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
     let age = |then: u64| now.saturating_sub(then) / 1_000_000;
-    let one = |group: &Group| {
+    let one = |group: &GroupCounters| {
         let last = view.ring.iter().find(|call| call.seq == group.last).copied().unwrap_or_default();
         GroupView {
             name: tag_text(&group.name),
@@ -367,14 +367,14 @@ fn cpu_of_tree(pid: u32) -> BTreeMap<u32, u64> {
     proc::descendants(pid).into_iter().filter_map(proc::stat).map(|stat| (stat.pid, stat.cpu_ticks)).collect()
 }
 
-fn children(pid: u32, before: &BTreeMap<u32, u64>) -> Vec<Child> {
+fn children(pid: u32, before: &BTreeMap<u32, u64>) -> Vec<InspectedChild> {
     let mut stats: Vec<ProcStat> = proc::descendants(pid).into_iter().filter_map(proc::stat).collect();
     // The most informative first: ended ones.
     stats.sort_by_key(|stat| (stat.state != 'Z', stat.pid));
     stats
         .into_iter()
         .take(CHILDREN)
-        .map(|stat| Child {
+        .map(|stat| InspectedChild {
             pid: stat.pid,
             state: stat.state,
             cpu_ms_moved: before.get(&stat.pid).map_or(0, |ticks| stat.cpu_ticks.saturating_sub(*ticks))

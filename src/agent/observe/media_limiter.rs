@@ -211,7 +211,7 @@ mod tests {
         let picture =
             |name: &str, data: String| LoggedImage { name: name.into(), data, ..LoggedImage::default() };
         let logged = gate.picture(picture("p", media::encoded(b"text")), Instant::now()).unwrap_err();
-        assert_eq!(logged, media::PictureHead::of(b"text").unwrap_err());
+        assert_eq!(logged, media::ImageHeader::of(b"text").unwrap_err());
         let unnamed = gate.picture(picture("", String::new()), Instant::now()).unwrap_err();
         assert_eq!(unnamed, media::check_name("").unwrap_err());
     }

@@ -8,9 +8,9 @@
 //! - Histograms and images of event files pass the [`MediaLimiter`], as those of the event socket do.
 
 use crate::observe::media_limiter::{MediaKind, MediaLimiter};
-use rankdeck_proto::media::{self, Histogram, PictureHead};
+use rankdeck_proto::media::{self, Histogram, ImageHeader};
 use rankdeck_proto::message::{LoggedHistogram, LoggedImage, RankEvent, RecordEvent};
-use rankdeck_proto::tfrecord::{self, Next, Value};
+use rankdeck_proto::tfrecord::{self, EventValue, Next};
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::metrics::compile;
@@ -285,14 +285,14 @@ impl EventFiles {
                 EventRecord::Long(bytes) => self.logged.too_long(bytes),
                 EventRecord::Values(step, values) => {
                     values.into_iter().for_each(|(name, value)| match value {
-                        Value::Scalar(value) => {
+                        EventValue::Scalar(value) => {
                             let gathered = steps.entry(step).or_default();
                             gathered.env_step = Some(step);
                             gathered.add(&name, value);
                         }
-                        Value::Histogram(bins) => self.logged.histogram(name, step, bins),
-                        Value::Picture(file) => self.logged.picture(name, step, file),
-                        Value::Wrong(why) => self.logged.refuse("histogram", &name, step, &why),
+                        EventValue::Histogram(bins) => self.logged.histogram(name, step, bins),
+                        EventValue::Picture(file) => self.logged.picture(name, step, file),
+                        EventValue::Wrong(why) => self.logged.refuse("histogram", &name, step, &why),
                     });
                 }
             });
@@ -357,7 +357,7 @@ fn search(folder: &Path, depth: usize, since: std::time::SystemTime, found: &mut
 /// What stands in a file.
 enum EventRecord<'a> {
     /// Values of a step.
-    Values(u64, Vec<(String, Value<'a>)>),
+    Values(u64, Vec<(String, EventValue<'a>)>),
     /// A record that is not read, and its bytes.
     Long(u64),
 }
@@ -511,7 +511,7 @@ impl LoggedMedia {
     }
 
     fn picture(&mut self, name: String, step: u64, file: &[u8]) {
-        match media::check_name(&name).and_then(|()| PictureHead::of(file)) {
+        match media::check_name(&name).and_then(|()| ImageHeader::of(file)) {
             Ok(_) => self.dropped += self.pictures.add(name, step, file.to_vec(), PICTURES),
             Err(why) => self.refuse("image", &name, step, &why),
         }
@@ -751,6 +751,6 @@ mod tests {
         let reported = logged.take(&gate, Instant::now());
         assert_eq!((reported.len(), gate.withheld()), (REPORTED as usize, 21));
         let RecordEvent::Notice { text } = &reported[0] else { panic!("{reported:?}") };
-        assert!(text.contains("`seen`") && text.ends_with(&PictureHead::of(b"text").unwrap_err()), "{text}");
+        assert!(text.contains("`seen`") && text.ends_with(&ImageHeader::of(b"text").unwrap_err()), "{text}");
     }
 }

@@ -17,7 +17,7 @@ use rankdeck_proto::{pack, trust};
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
-use rankdeck_types::variables::{RequestedVariables, Values};
+use rankdeck_types::variables::{PassedVariables, RequestedVariables};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -292,7 +292,7 @@ fn unpack_code(paths: &RunPaths, code: &Code) -> Result<PathBuf, HintedError> {
 #[derive(Default)]
 pub(crate) struct LaunchVariables {
     requested: RequestedVariables,
-    values: Values,
+    values: PassedVariables,
 }
 
 impl LaunchVariables {
@@ -303,7 +303,7 @@ impl LaunchVariables {
     pub fn complete(
         &mut self,
         spec: &LaunchSpec,
-        values: &mut Values,
+        values: &mut PassedVariables,
         inherited: &dyn Fn(&str) -> bool,
     ) -> Result<(), HintedError> {
         let requested = requested_variables(spec);

@@ -12,10 +12,10 @@ use crate::app::terminal;
 use crate::app::terminal_surface::FrameReason;
 use crossterm::event::Event as TermEvent;
 use rankdeck_core::event::Event;
-use rankdeck_tui::keys::Command;
+use rankdeck_tui::keys::ScreenCommand;
 use rankdeck_tui::state::Overlay;
 use rankdeck_tui::time::TimeMove;
-use rankdeck_tui::{Action, Role};
+use rankdeck_tui::{Role, ScreenAction};
 use rankdeck_types::ids::{NodeRank, Timestamp};
 use std::io;
 use std::path::Path;
@@ -69,7 +69,7 @@ impl Driver {
         let ConsoleOutput::Screen(screen) = &mut self.output else { return Ok(()) };
         if let (Some(demo), Some(input)) = (&self.setup.demo, &input)
             && let Some(notice) =
-                demo.handle_input(input, self.core.model().run.state, &screen.key(Command::Restart))
+                demo.handle_input(input, self.core.model().run.state, &screen.key(ScreenCommand::Restart))
         {
             if !notice.is_empty() {
                 screen.view.toast(notice, Role::Warn, now);
@@ -92,43 +92,43 @@ impl Driver {
         Ok(())
     }
 
-    pub(crate) async fn act(&mut self, action: Action, signals: &mut ConsoleSignals) -> io::Result<()> {
+    pub(crate) async fn act(&mut self, action: ScreenAction, signals: &mut ConsoleSignals) -> io::Result<()> {
         match (action, &mut self.output) {
-            (Action::Send(event), ConsoleOutput::Screen(screen))
+            (ScreenAction::Send(event), ConsoleOutput::Screen(screen))
                 if screen.view.steering.read_only && changes(&event) =>
             {
                 screen.view.toast("this console is read-only", Role::Warn, self.clock.now());
             }
-            (Action::Send(event), _) => self.dispatch(event),
-            (Action::Again, _) => {
+            (ScreenAction::Send(event), _) => self.dispatch(event),
+            (ScreenAction::Again, _) => {
                 self.exit.again = true;
                 self.dispatch(Event::DetachRequested);
             }
-            (Action::Time(to), _) => self.seek(to),
-            (Action::SaveScreen, _) => self.save_screen(),
-            (Action::SaveFiles(files), ConsoleOutput::Screen(screen)) => {
+            (ScreenAction::Time(to), _) => self.seek(to),
+            (ScreenAction::SaveScreen, _) => self.save_screen(),
+            (ScreenAction::SaveFiles(files), ConsoleOutput::Screen(screen)) => {
                 let folder =
                     self.setup.recorder.as_ref().map_or(Path::new("."), |recorder| recorder.folder());
                 screen.save_files(folder, files);
             }
-            (Action::Compare(runs), ConsoleOutput::Screen(screen)) if runs.is_empty() => {
+            (ScreenAction::Compare(runs), ConsoleOutput::Screen(screen)) if runs.is_empty() => {
                 screen.view.charts.view.compared.clear();
                 screen.request_frame(FrameReason::Input);
             }
-            (Action::Compare(names), ConsoleOutput::Screen(_)) => self.read_compared(names),
-            (Action::Shell(node), ConsoleOutput::Screen(_)) => self.open_shell(node)?,
-            (Action::Suspend, ConsoleOutput::Screen(screen)) => screen.suspend(signals).await?,
-            (Action::Redraw, ConsoleOutput::Screen(screen)) => screen.redraw(),
-            (Action::Mouse(on), ConsoleOutput::Screen(screen)) => screen.mouse(on),
-            (Action::Copy(text), ConsoleOutput::Screen(screen)) => screen.copy(&text, self.clock.now()),
+            (ScreenAction::Compare(names), ConsoleOutput::Screen(_)) => self.read_compared(names),
+            (ScreenAction::Shell(node), ConsoleOutput::Screen(_)) => self.open_shell(node)?,
+            (ScreenAction::Suspend, ConsoleOutput::Screen(screen)) => screen.suspend(signals).await?,
+            (ScreenAction::Redraw, ConsoleOutput::Screen(screen)) => screen.redraw(),
+            (ScreenAction::Mouse(on), ConsoleOutput::Screen(screen)) => screen.mouse(on),
+            (ScreenAction::Copy(text), ConsoleOutput::Screen(screen)) => screen.copy(&text, self.clock.now()),
             (
-                Action::Suspend
-                | Action::Redraw
-                | Action::Mouse(_)
-                | Action::Copy(_)
-                | Action::SaveFiles(_)
-                | Action::Compare(_)
-                | Action::Shell(_),
+                ScreenAction::Suspend
+                | ScreenAction::Redraw
+                | ScreenAction::Mouse(_)
+                | ScreenAction::Copy(_)
+                | ScreenAction::SaveFiles(_)
+                | ScreenAction::Compare(_)
+                | ScreenAction::Shell(_),
                 _,
             ) => {}
         }

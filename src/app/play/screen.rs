@@ -9,7 +9,7 @@ use crate::app::theme_detect::{color_depth, detect_theme, query_background};
 use crossterm::event::{Event as TermEvent, EventStream, KeyEventKind};
 use futures_util::StreamExt;
 use rankdeck_kit::Theme;
-use rankdeck_proto::show::Picture;
+use rankdeck_proto::show::EnvImage;
 use rankdeck_tui::play::{Play, PlayAction, image_area, on_key, view};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::ui::Ui;
@@ -26,7 +26,7 @@ struct Stage {
     theme: Theme,
     graphics: Option<Graphics>,
     /// The image on the terminal, and its area.
-    drawn: Option<(Picture, Rect)>,
+    drawn: Option<(EnvImage, Rect)>,
     repaint: bool,
 }
 

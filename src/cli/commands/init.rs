@@ -7,7 +7,7 @@ use crate::cli::support::run_index::{self, own_binary};
 use crate::cli::support::{Failure, code, guess, print, prompt};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, Links, Prompter};
-use rankdeck_proto::examination::{Findings, Question};
+use rankdeck_proto::examination::{HostFindings, HostQuestion};
 use rankdeck_proto::folders;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Metrics;
@@ -66,17 +66,17 @@ pub(crate) async fn init(args: InitArgs) -> Result<u8, Failure> {
     Ok(exit(&answers))
 }
 
-fn exit(answers: &[Result<Findings, HintedError>]) -> u8 {
+fn exit(answers: &[Result<HostFindings, HintedError>]) -> u8 {
     if answers.iter().any(Result::is_err) { code::HOST } else { code::SUCCESS }
 }
 
-async fn ask(hosts: &[Host], args: &InitArgs) -> Result<Vec<Result<Findings, HintedError>>, Failure> {
+async fn ask(hosts: &[Host], args: &InitArgs) -> Result<Vec<Result<HostFindings, HintedError>>, Failure> {
     let prompter: Arc<dyn Prompter> = prompt::TerminalPrompter::new(&args.host_keys);
     let command = |_, host: &Host| {
-        let question = Question {
+        let question = HostQuestion {
             workdir: host.workdir.clone(),
             command: vec!["python3".into(), "-c".into(), String::new()],
-            ..Question::default()
+            ..HostQuestion::default()
         };
         AgentCommand {
             args: vec!["examine".into()],
@@ -86,7 +86,7 @@ async fn ask(hosts: &[Host], args: &InitArgs) -> Result<Vec<Result<Findings, Hin
     };
     let replies = Links::from_environment().call_all(hosts, &own_binary()?, &prompter, command).await;
     let decoded =
-        hosts.iter().zip(replies).map(|(host, reply)| run_index::decode::<Findings>(host, &reply?.text));
+        hosts.iter().zip(replies).map(|(host, reply)| run_index::decode::<HostFindings>(host, &reply?.text));
     Ok(decoded.collect())
 }
 
@@ -108,7 +108,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
 }
 
 /// Describes GPUs, Python and torch in a few words.
-fn described(found: &Findings) -> String {
+fn described(found: &HostFindings) -> String {
     let gpus = match (found.probe.gpu_count, found.gpus.first()) {
         (0, _) => "no GPU".to_owned(),
         (count, Some(gpu)) if gpu.memory_total == 0 => format!("{count} x {}", gpu.name),
@@ -126,7 +126,7 @@ fn described(found: &Findings) -> String {
     clean(&format!("{} cores, {gpus}, {python}", found.probe.cpu_count))
 }
 
-fn hosts_file(hosts: &[Host], answers: &[Result<Findings, HintedError>], aliases: &[String]) -> String {
+fn hosts_file(hosts: &[Host], answers: &[Result<HostFindings, HintedError>], aliases: &[String]) -> String {
     let mut text = String::from(
         "# Hosts in node-rank order. All keys: `rankdeck help hosts`, `rankdeck schema hosts`.\n\n\
          [defaults]\n\

@@ -7,7 +7,7 @@ use crate::cli::args::MlflowArgs;
 use crate::cli::support::{Failure, code, print, recorded_runs};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::Model;
-use rankdeck_core::report::Outcome;
+use rankdeck_core::report::RunOutcome;
 use rankdeck_types::words::plural;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -85,8 +85,8 @@ impl MlflowRun {
             run: run.run.clone(),
             status: match run.outcome {
                 None => RUNNING,
-                Some(Outcome::Succeeded) => FINISHED,
-                Some(Outcome::Stopped) => KILLED,
+                Some(RunOutcome::Succeeded) => FINISHED,
+                Some(RunOutcome::Stopped) => KILLED,
                 Some(_) => FAILED,
             },
             started,

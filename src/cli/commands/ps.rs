@@ -6,7 +6,7 @@ use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs};
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::run_entry::RunState;
+use rankdeck_proto::run_entry::HostRunState;
 use rankdeck_types::words::{NONE, clean, count, duration};
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn print_table(run_index: &RunIndex, runs: &[FoundRun], all: bool, now: f64) {
     let header = HEADER.map(str::to_owned).to_vec();
     print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
     for found in shown.iter().filter(|found| found.state == RunStatus::Orphaned) {
-        for (index, part) in found.parts.iter().filter(|(_, part)| part.state == RunState::Orphaned) {
+        for (index, part) in found.parts.iter().filter(|(_, part)| part.state == HostRunState::Orphaned) {
             let host = run_index.hosts.get(*index).map_or(part.host.as_str(), |host| host.name.as_str());
             print::stdout(&clean(&format!("leftover processes of {} on {host}: {:?}", found.run, part.pids)));
         }

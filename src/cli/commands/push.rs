@@ -167,7 +167,7 @@ async fn bring_libtorch(
     .await?;
     let lacks = |host: &Host, reply: &Result<AgentReply, HintedError>| {
         let findings = reply.as_ref().ok().and_then(|answer| {
-            run_index::decode::<rankdeck_proto::examination::Findings>(host, &answer.text).ok()
+            run_index::decode::<rankdeck_proto::examination::HostFindings>(host, &answer.text).ok()
         });
         !matches!(findings.and_then(|findings| findings.libtorch), Some(Ok(_)))
     };

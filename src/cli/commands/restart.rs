@@ -281,7 +281,7 @@ async fn fits(
         };
     }
     // A running run writes it when it stops. If it is damaged, the trainer uses an older one.
-    let mut refused = weights::refusal(LATEST, &weights::misfits(&plan.experiment, experiment));
+    let mut refused = weights::refusal(LATEST, &weights::mismatches(&plan.experiment, experiment));
     if model.run.state == RunState::Over {
         let first = first_host(target, model)?;
         if let Ok(path) = resume_from::checkpoint_of_run(first, &target.run.0, LATEST, host_keys).await

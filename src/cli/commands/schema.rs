@@ -5,7 +5,7 @@ use crate::cli::args::SchemaOf;
 use crate::cli::support::{code, print};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Hosts;
-use rankdeck_types::schema::{Fallback, Key, ValueKind, Variant};
+use rankdeck_types::schema::{ConfigKey, Fallback, ValueKind, Variant};
 use serde_json::{Map, Value, json};
 
 /// The documentation of the lines.
@@ -53,7 +53,7 @@ fn experiment() -> Value {
     root("rankdeck experiment", schema)
 }
 
-fn table(keys: impl Iterator<Item = &'static Key>) -> Value {
+fn table(keys: impl Iterator<Item = &'static ConfigKey>) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for key in keys {
         properties.insert(key.name.to_owned(), property(key));
@@ -64,7 +64,7 @@ fn table(keys: impl Iterator<Item = &'static Key>) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
-fn property(key: &Key) -> Value {
+fn property(key: &ConfigKey) -> Value {
     let mut schema = kind(&key.kind);
     schema["description"] = key.doc.into();
     if let Fallback::Value(value) = key.default

@@ -7,7 +7,7 @@ use crate::cli::support::{Failure, code, print};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::message::Outcome;
+use rankdeck_proto::message::RunOutcome;
 use rankdeck_types::words::{clean, count, duration};
 
 /// Runs `rankdeck status`.
@@ -68,7 +68,7 @@ fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
             }
         }
         _ => {
-            let sign = if summary.outcome == Some(Outcome::Succeeded) { "ok" } else { "!" };
+            let sign = if summary.outcome == Some(RunOutcome::Succeeded) { "ok" } else { "!" };
             let how = summary.outcome_text().unwrap_or_else(|| state.name().to_owned());
             words.push(format!("{sign} {how}"));
             words.extend(summary.env_step.map(short));
@@ -129,7 +129,7 @@ mod tests {
         };
         let shown = line("ppo-1", RunStatus::Running, &going);
         assert_eq!(shown, format!("ppo-1 25.0% 250.0k 2500/s ETA {}", duration(300.0)));
-        let over = RunSummary { outcome: Some(Outcome::Failed), exit_code: Some(1), ..going };
+        let over = RunSummary { outcome: Some(RunOutcome::Failed), exit_code: Some(1), ..going };
         assert_eq!(line("ppo-1", RunStatus::Finished, &over), "ppo-1 ! failed (1) 250.0k");
         assert_eq!(line("x", RunStatus::Running, &RunSummary::default()), "x");
     }

@@ -9,7 +9,7 @@ use crate::cli::run_index::{decode, own_binary};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
-use rankdeck_proto::fleet::{HostSnapshot, LOOK};
+use rankdeck_proto::fleet::{HostSnapshot, SNAPSHOT_MARKER};
 use rankdeck_proto::process::{Environment, ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_tui::Role;
 use rankdeck_tui::home::{JobOutput, LaunchPreview};
@@ -113,7 +113,7 @@ async fn poll(index: usize, host: Host, updates: mpsc::Sender<HostUpdate>) {
         let (started, last_ms) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let (to, at) = (updates.clone(), last_ms.clone());
         let lines = LineSink::new(move |line| {
-            let Some(json) = line.strip_prefix(LOOK) else { return };
+            let Some(json) = line.strip_prefix(SNAPSHOT_MARKER) else { return };
             at.store(started.elapsed().as_millis() as u64, Ordering::Relaxed);
             if let Ok(snapshot) = serde_json::from_str(json) {
                 // If the queue is full, a newer snapshot follows.

@@ -130,7 +130,7 @@ pub(crate) fn mismatch(
     experiment: &Experiment,
 ) -> Option<HintedError> {
     let there = serde_json::from_value(header.about.experiment.clone()).ok()?;
-    weights::refusal(path, &weights::misfits(&there, experiment))
+    weights::refusal(path, &weights::mismatches(&there, experiment))
 }
 
 /// Returns a checkpoint of a run by file name, on the host of its rank 0.

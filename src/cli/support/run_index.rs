@@ -6,7 +6,7 @@ use crate::cli::support::{Failure, prompt};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::{self, RunSummary};
 use rankdeck_link::{AgentCommand, Links, Prompter};
-use rankdeck_proto::run_entry::{RunEntry, RunList, RunState};
+use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunList};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::WallTime;
@@ -43,11 +43,11 @@ pub(crate) enum RunStatus {
 
 impl RunStatus {
     /// The state of one part.
-    pub(crate) fn of(state: RunState) -> RunStatus {
+    pub(crate) fn of(state: HostRunState) -> RunStatus {
         match state {
-            RunState::Finished => RunStatus::Finished,
-            RunState::Orphaned => RunStatus::Orphaned,
-            RunState::Running => RunStatus::Running,
+            HostRunState::Finished => RunStatus::Finished,
+            HostRunState::Orphaned => RunStatus::Orphaned,
+            HostRunState::Running => RunStatus::Running,
         }
     }
 
@@ -325,7 +325,7 @@ pub(crate) fn sample_entry() -> RunEntry {
         run: RunId("r".into()),
         node_rank: NodeRank(0),
         host: "a".into(),
-        state: RunState::Finished,
+        state: HostRunState::Finished,
         generation: Generation(0),
         world_size: 2,
         ranks_alive: 0,
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    fn entry(run: &str, node: u32, host: &str, state: RunState, started: f64) -> RunEntry {
+    fn entry(run: &str, node: u32, host: &str, state: HostRunState, started: f64) -> RunEntry {
         RunEntry {
             run: RunId(run.into()),
             node_rank: NodeRank(node),
@@ -373,10 +373,10 @@ mod tests {
         RunIndex {
             hosts: vec![host("a"), host("b")],
             entries: vec![
-                (0, entry("old-1", 1, "a", RunState::Finished, 1.0)),
-                (1, entry("old-1", 0, "b", RunState::Finished, 1.0)),
-                (0, entry("new-1", 1, "a", RunState::Running, 2.0)),
-                (1, entry("new-1", 0, "b", RunState::Orphaned, 2.0)),
+                (0, entry("old-1", 1, "a", HostRunState::Finished, 1.0)),
+                (1, entry("old-1", 0, "b", HostRunState::Finished, 1.0)),
+                (0, entry("new-1", 1, "a", HostRunState::Running, 2.0)),
+                (1, entry("new-1", 0, "b", HostRunState::Orphaned, 2.0)),
             ],
             silent: Vec::new(),
             left_out: Vec::new(),
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(run_index.pick(Some("old")).unwrap().run, "old-1");
         assert_eq!(run_index.pick(Some("nope")).unwrap_err().code, 2);
         assert_eq!(run_index.pick(Some("")).unwrap().run, "new-1", "the one that is not finished");
-        run_index.entries.push((0, entry("new-2", 0, "a", RunState::Running, 3.0)));
+        run_index.entries.push((0, entry("new-2", 0, "a", HostRunState::Running, 3.0)));
         let failure = run_index.pick(None).unwrap_err().to_string();
         assert!(failure.contains("new-1") && failure.contains("new-2"), "{failure}");
         assert_eq!(run_index.pick(Some("new-1")).unwrap().run, "new-1", "a full name wins");
@@ -416,15 +416,15 @@ mod tests {
         let mut run_index = sample();
         // The latest generation excludes a host, and another one claims a foreign position.
         run_index.entries = vec![
-            (0, RunEntry { generation: Generation(3), ..entry("r", 1, "a", RunState::Running, 1.0) }),
+            (0, RunEntry { generation: Generation(3), ..entry("r", 1, "a", HostRunState::Running, 1.0) }),
             (
                 1,
                 RunEntry {
                     hosts: vec!["b".into(), "a".into(), "c".into()],
-                    ..entry("r", 0, "b", RunState::Running, 1.0)
+                    ..entry("r", 0, "b", HostRunState::Running, 1.0)
                 },
             ),
-            (1, RunEntry { hosts: vec![], ..entry("r", 0, "d", RunState::Running, 1.0) }),
+            (1, RunEntry { hosts: vec![], ..entry("r", 0, "d", HostRunState::Running, 1.0) }),
         ];
         run_index.drop_shared();
         assert_eq!(run_index.entries.len(), 3);
@@ -437,8 +437,8 @@ mod tests {
     fn shared_workdir_is_counted_once() {
         let mut run_index = sample();
         run_index.entries = vec![
-            (0, entry("r", 0, "b", RunState::Running, 1.0)),
-            (1, entry("r", 0, "b", RunState::Running, 1.0)),
+            (0, entry("r", 0, "b", HostRunState::Running, 1.0)),
+            (1, entry("r", 0, "b", HostRunState::Running, 1.0)),
         ];
         run_index.drop_shared();
         assert_eq!(run_index.entries.len(), 1);

@@ -5,11 +5,11 @@ use crate::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use crate::document::{self, Node, TomlValue};
 use crate::suggest::closest;
 use crate::syntax::{self, ForeignKeyword};
-use rankdeck_types::schema::{Key, ValueKind};
+use rankdeck_types::schema::{ConfigKey, ValueKind};
 use std::sync::Arc;
 
 /// Returns the value to write in place of a node.
-pub(super) fn instead_of(key: &Key, node: &Node) -> Option<String> {
+pub(super) fn instead_of(key: &ConfigKey, node: &Node) -> Option<String> {
     let written = || node.place.source.text.get(node.place.range.clone()).map(str::to_owned);
     let text = match &node.value {
         TomlValue::String(text) => text.clone(),
@@ -36,7 +36,7 @@ pub(super) fn instead_of(key: &Key, node: &Node) -> Option<String> {
 }
 
 /// Returns the TOML value for a text; `None` if no interpretation passes the checks.
-pub fn value(key: &Key, text: &str) -> Option<String> {
+pub fn value(key: &ConfigKey, text: &str) -> Option<String> {
     // Longer than any valid value.
     if text.len() > 4096 {
         return None;
@@ -45,7 +45,7 @@ pub fn value(key: &Key, text: &str) -> Option<String> {
 }
 
 /// Returns whether the value passes the checks of the key.
-fn fits(key: &Key, value: &str) -> bool {
+fn fits(key: &ConfigKey, value: &str) -> bool {
     let source = Arc::new(SourceText::new("", format!("{} = {value}", key.name)));
     let Ok(root) = document::parse(&source) else { return false };
     let Some(found) = root.entry(key.name).filter(|_| root.table().is_some_and(|table| table.len() == 1))
@@ -58,7 +58,7 @@ fn fits(key: &Key, value: &str) -> bool {
     wrong.0.is_empty()
 }
 
-fn candidates(key: &Key, text: &str) -> Vec<String> {
+fn candidates(key: &ConfigKey, text: &str) -> Vec<String> {
     let plain = text.trim_start_matches('=').trim();
     let quoted = || vec![quote(plain)];
     match &key.kind {
@@ -117,7 +117,7 @@ fn candidates(key: &Key, text: &str) -> Vec<String> {
 }
 
 /// Returns a number in TOML's form.
-fn number(key: &Key, text: &str) -> Option<String> {
+fn number(key: &ConfigKey, text: &str) -> Option<String> {
     let of_unit = match key.name.rsplit_once('_').map(|(_, unit)| unit) {
         Some("s") => syntax::seconds(text),
         Some("mb") => syntax::mebibytes(text),
@@ -210,7 +210,7 @@ pub(super) fn wrong_type(path: &str, value: &TomlValue, expected: &str, at: &Sou
 }
 
 /// Returns the error for the value of a key, with the value to write instead if there is one.
-pub(super) fn wrong_value(key: &Key, node: &Node, expected: &str) -> Diagnostic {
+pub(super) fn wrong_value(key: &ConfigKey, node: &Node, expected: &str) -> Diagnostic {
     let wrong = wrong_type(key.name, &node.value, expected, &node.place);
     let text = match &node.value {
         TomlValue::String(text) => text.trim(),
@@ -235,7 +235,7 @@ pub(super) fn wrong_value(key: &Key, node: &Node, expected: &str) -> Diagnostic 
 }
 
 /// Returns the hint for a value without an obvious replacement.
-fn general_hint(key: &Key, node: &Node) -> Option<String> {
+fn general_hint(key: &ConfigKey, node: &Node) -> Option<String> {
     match (&key.kind, &node.value) {
         (ValueKind::Environment, TomlValue::Array(_)) => Some(
             "give values as `env = { KEY = \"value\" }`; list variables of this console to pass on in `launch.pass_env`"

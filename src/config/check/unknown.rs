@@ -6,13 +6,13 @@ use crate::document::{TomlEntry, TomlValue};
 use crate::suggest::{closest, nearly};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Hosts;
-use rankdeck_types::schema::{self, Key, Keys, ValueKind};
+use rankdeck_types::schema::{self, ConfigKey, Keys, ValueKind};
 
 /// Returns the error for an unknown key, with the likely fix.
 pub(super) fn unknown(
     name: &str,
     entry: &TomlEntry,
-    keys: impl Iterator<Item = &'static Key> + Clone,
+    keys: impl Iterator<Item = &'static ConfigKey> + Clone,
     scope: &Scope,
 ) -> Diagnostic {
     let message = match scope.title.as_str() {
@@ -74,7 +74,9 @@ fn elsewhere_hint(name: &str, entry: &TomlEntry, scope: &Scope) -> Option<String
     if let Some(hint) = alias_hint(name) {
         return Some(hint.to_owned());
     }
-    if let Some(Key { kind: ValueKind::Table(keys), .. }) = scope.top.iter().find(|key| key.name == name) {
+    if let Some(ConfigKey { kind: ValueKind::Table(keys), .. }) =
+        scope.top.iter().find(|key| key.name == name)
+    {
         let keys: Vec<String> = keys.iter().map(|key| format!("`{}`", key.name)).collect();
         return Some(format!("`[{name}]` is a separate table with {}", keys.join(", ")));
     }
@@ -89,7 +91,7 @@ fn other_file(top: Keys) -> (Keys, &'static str) {
     }
 }
 
-fn title(key: &Key) -> String {
+fn title(key: &ConfigKey) -> String {
     match key.kind {
         ValueKind::Tables(_) => format!("[[{}]]", key.name),
         _ => format!("[{}]", key.name),
@@ -98,11 +100,11 @@ fn title(key: &Key) -> String {
 
 /// Returns the table with a key of this name, unless it is `own`.
 fn home_of(name: &str, top: Keys, own: &str) -> Option<String> {
-    let found = |key: &Key| schema::find(top, &[key.name, name]);
+    let found = |key: &ConfigKey| schema::find(top, &[key.name, name]);
     top.iter()
         .filter(|key| title(key) != own && found(key).is_some())
         // The table that requires it; `[[host]]` before `[defaults]`.
-        .max_by_key(|key| found(key).is_some_and(Key::is_required))
+        .max_by_key(|key| found(key).is_some_and(ConfigKey::is_required))
         .map(title)
 }
 

@@ -4,7 +4,7 @@
 //!   charts are; pictures keep the latest [`EACH`] of a name and [`BYTES`] in all, the oldest go first.
 
 use crate::series::{Place, Series};
-use rankdeck_proto::media::{self, Histogram, PictureHead};
+use rankdeck_proto::media::{self, Histogram, ImageHeader};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -102,7 +102,7 @@ pub struct StoredImage {
     pub number: u64,
     pub place: Place,
     /// Format and size.
-    pub head: PictureHead,
+    pub head: ImageHeader,
     /// Its file in base64.
     pub data: String,
 }
@@ -117,7 +117,7 @@ pub struct Gallery {
 
 impl Gallery {
     /// Adds a picture; false when there are too many names.
-    pub fn push(&mut self, name: String, place: Place, head: PictureHead, data: String) -> bool {
+    pub fn push(&mut self, name: String, place: Place, head: ImageHeader, data: String) -> bool {
         if self.names.len() >= NAMES && !self.names.contains_key(&name) {
             return false;
         }
@@ -192,7 +192,7 @@ impl Gallery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_proto::media::PictureFormat;
+    use rankdeck_proto::media::ImageFormat;
 
     fn at(step: usize) -> Place {
         Place { step: step as f64, time: step as f64 / 10.0 }
@@ -224,7 +224,7 @@ mod tests {
     /// CORE-4
     #[test]
     fn core_4_latest_images_are_kept() {
-        let head = PictureHead { format: PictureFormat::Png, width: 1, height: 1 };
+        let head = ImageHeader { format: ImageFormat::Png, width: 1, height: 1 };
         let mut gallery = Gallery::default();
         for step in 0..100 {
             assert!(gallery.push("a".into(), at(step), head, "x".repeat(10)));

@@ -2,7 +2,7 @@
 
 use crate::event::{Event, StopSource};
 use crate::model::{ChartMarkKind, EventSubject, EventTone, RankLife, RunState};
-use crate::report::{Outcome, ReportBody, Severity, VerdictKind};
+use crate::report::{ReportBody, RunOutcome, Severity, VerdictKind};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
@@ -141,7 +141,7 @@ fn late_console_reports_finished_and_failed_runs() {
         other.ready(1 - first);
         assert_eq!(
             (other.exit, other.model().run.outcome),
-            (Some(1), Some(Outcome::Failed)),
+            (Some(1), Some(RunOutcome::Failed)),
             "first {first}"
         );
         assert_eq!(other.model().run.reason, c.model().run.reason);
@@ -155,7 +155,7 @@ fn succeeded() -> Cluster {
     c.all_ready();
     c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
     c.host_ends(0, true);
-    let ending = Box::new(Ending::clean(Outcome::Succeeded, 0, "reached iters=10"));
+    let ending = Box::new(Ending::clean(RunOutcome::Succeeded, 0, "reached iters=10"));
     c.record(0, RecordEvent::Ended { ending });
     c
 }
@@ -165,7 +165,7 @@ fn old_run_has_the_ending_that_its_console_recorded() {
     let mut other = succeeded().attach();
     other.agents[0].records.iter_mut().for_each(|record| record.time -= 1000.0);
     other.all_ready();
-    assert_eq!((other.exit, other.model().run.outcome), (Some(0), Some(Outcome::Succeeded)));
+    assert_eq!((other.exit, other.model().run.outcome), (Some(0), Some(RunOutcome::Succeeded)));
     assert_eq!(other.model().run.reason, "reached iters=10");
 }
 
@@ -224,7 +224,7 @@ fn stop_before_attach_is_ordered_once_attached() {
     assert_eq!((other.stops(0), other.stops(1)), (vec![StopMode::Clean], vec![StopMode::Clean]));
     other.host_ends(0, true);
     other.host_ends(1, true);
-    assert_eq!((other.exit, other.model().run.outcome), (Some(130), Some(Outcome::Stopped)));
+    assert_eq!((other.exit, other.model().run.outcome), (Some(130), Some(RunOutcome::Stopped)));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn other_console_waits_for_and_follows_next_generation() {
         viewer.proof(node);
     }
     viewer.pass(4_500);
-    assert_eq!((viewer.exit, viewer.model().run.outcome), (Some(130), Some(Outcome::Stopped)));
+    assert_eq!((viewer.exit, viewer.model().run.outcome), (Some(130), Some(RunOutcome::Stopped)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::Goal;
 use crate::event::{Event, StopSource};
 use crate::model::{RankLife, RunState};
-use crate::report::{Outcome, ReportBody, Severity, VerdictKind};
+use crate::report::{ReportBody, RunOutcome, Severity, VerdictKind};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
@@ -24,7 +24,7 @@ fn stop(mode: StopMode, by: StopSource) -> Event {
     Event::StopRequested { mode, by }
 }
 
-fn outcome(c: &Cluster) -> (Option<Outcome>, Option<u8>) {
+fn outcome(c: &Cluster) -> (Option<RunOutcome>, Option<u8>) {
     (c.model().run.outcome, c.exit)
 }
 
@@ -38,7 +38,7 @@ fn run_succeeds_once_every_host_has_verified() {
     c.pass(1_000);
     assert_eq!((c.exit, c.model().run.state), (None, RunState::Draining), "bee has proved nothing");
     c.host_ends(1, false);
-    assert_eq!(outcome(&c), (Some(Outcome::Succeeded), Some(0)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Succeeded), Some(0)));
     let [ReportBody::RunFinished { proved, survivors, gpus_free, reason, .. }] = &c.finished()[..] else {
         panic!()
     };
@@ -68,7 +68,7 @@ fn killed_rank_fails_run_and_stops_peers() {
     c.proof(0);
     assert_eq!(c.exit, None);
     c.proof(1);
-    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Failed), Some(1)));
     assert_eq!(c.model().run.first_failure.as_ref().map(|first| first.rank), Some(Rank(1)));
     assert_eq!(c.verdicts().len(), 1, "ranks that we stopped are no verdicts");
 }
@@ -106,7 +106,7 @@ fn secondary_failures_first_keep_culprit() {
     c.proof(0);
     c.exit_of(3, Exit::Code { code: 1 }, false);
     c.proof(1);
-    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Failed), Some(1)));
     assert_eq!(c.model().run.first_failure.as_ref().map(|first| first.rank), Some(Rank(1)));
 }
 
@@ -159,7 +159,7 @@ fn requested_stop_escalates_and_exits_130() {
         }
         c.proof(0);
         c.proof(1);
-        assert_eq!(outcome(&c), (Some(Outcome::Stopped), Some(130)));
+        assert_eq!(outcome(&c), (Some(RunOutcome::Stopped), Some(130)));
         assert!(c.verdicts().is_empty());
     }
 }
@@ -175,7 +175,7 @@ fn stop_is_resent_after_reconnect() {
     c.ready(1);
     assert_eq!(c.stops(1), [StopMode::Clean]);
     c.host_ends(1, true);
-    assert_eq!(outcome(&c), (Some(Outcome::Stopped), Some(130)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Stopped), Some(130)));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn run_2_absent_host_is_listed_and_stop_unverified() {
     c.pass(19_500);
     assert_eq!(c.exit, None, "max(grace, lost) + 10 s have not passed");
     c.pass(1_000);
-    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Failed), Some(1)));
     let [ReportBody::RunFinished { proved: false, survivors, .. }] = &c.finished()[..] else { panic!() };
     assert_eq!(survivors[..], ["bee:? unreachable"]);
 }
@@ -200,7 +200,7 @@ fn unfinished_stop_escalates_to_kill_then_gives_up() {
     c.pass(23_000);
     assert_eq!(c.stops(0), [StopMode::Clean, StopMode::Kill]);
     c.pass(10_500);
-    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Failed), Some(1)));
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn goal_reached_by_kill_is_not_success() {
     c.exit_of(0, Exit::Code { code: 0 }, true);
     c.exit_of(1, killed(), true);
     c.proof(0);
-    assert_eq!(outcome(&c), (Some(Outcome::Stopped), Some(137)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Stopped), Some(137)));
     insta::assert_snapshot!("goal_reached_by_kill", c.model().run.reason);
     let [ReportBody::RunFinished { clean: false, .. }] = &c.finished()[..] else { panic!() };
 }
@@ -264,7 +264,7 @@ fn leftover_processes_are_listed_and_fail() {
     }
     let survivor = Survivor { pid: 99, rank: None, state: 'D', command: "worker".into() };
     c.record(0, RecordEvent::Stopped { survivors: vec![survivor], gpus_free: vec![], took_ms: 5 });
-    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Failed), Some(1)));
     let [ReportBody::RunFinished { proved: false, survivors, .. }] = &c.finished()[..] else { panic!() };
     assert_eq!(survivors[..], ["ant:99 worker"]);
 }
@@ -293,7 +293,7 @@ fn natural_end_waits_bounded_for_lost_host() {
     c.exit_of(3, Exit::Code { code: 0 }, false);
     c.proof(1);
     c.ready(1);
-    assert_eq!(outcome(&c), (Some(Outcome::Succeeded), Some(0)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Succeeded), Some(0)));
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn until_stops_cleanly_unless_a_rank_failed() {
         c.exit_of(1, Exit::Code { code: 0 }, true);
         c.proof(0);
         let expected =
-            if bad { (Some(Outcome::Failed), Some(1)) } else { (Some(Outcome::Succeeded), Some(0)) };
+            if bad { (Some(RunOutcome::Failed), Some(1)) } else { (Some(RunOutcome::Succeeded), Some(0)) };
         assert_eq!(outcome(&c), expected);
         insta::assert_snapshot!(if bad { "until_with_failed_rank" } else { "until" }, c.model().run.reason);
     }
@@ -356,7 +356,7 @@ fn restart_launches_after_verified_stop() {
     assert_eq!(c.model().run.stopping, None);
     c.host_ends(0, false);
     c.host_ends(1, false);
-    assert_eq!(outcome(&c), (Some(Outcome::Succeeded), Some(0)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Succeeded), Some(0)));
     assert_eq!(c.finished().len(), 1);
 }
 
@@ -369,7 +369,7 @@ fn stop_cancels_restart_after_failure() {
     c.event(stop(StopMode::Terminate, StopSource::Key));
     c.exit_of(0, Exit::Signal { signal: 15, out_of_memory: false }, true);
     c.proof(0);
-    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Failed), Some(1)));
     assert_eq!(c.launches(0).len(), 1);
 }
 
@@ -454,7 +454,7 @@ fn stuck_policy_reports_stops_or_restarts() {
     (0..4).for_each(|rank| c.exit_of(rank, killed(), true));
     c.proof(0);
     c.proof(1);
-    assert_eq!(outcome(&c), (Some(Outcome::Stuck), Some(4)));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Stuck), Some(4)));
     insta::assert_snapshot!("stuck_run", c.model().run.reason);
 
     let mut c = with_policy(OnStuck::Restart);

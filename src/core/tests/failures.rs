@@ -3,7 +3,7 @@
 
 use crate::Goal;
 use crate::event::{Event, StopSource};
-use crate::report::{FirstFailure, Outcome, ReportBody};
+use crate::report::{FirstFailure, ReportBody, RunOutcome};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::experiment::Restart;
@@ -140,7 +140,7 @@ fn ends(c: &mut Cluster, stopping: bool) {
     c.proof(0);
 }
 
-fn end(c: &Cluster) -> (Outcome, u8, bool, Option<FirstFailure>) {
+fn end(c: &Cluster) -> (RunOutcome, u8, bool, Option<FirstFailure>) {
     match &c.finished()[..] {
         [ReportBody::RunFinished { outcome, exit_code, clean, first_failure, .. }] => {
             (*outcome, *exit_code, *clean, first_failure.clone())
@@ -155,7 +155,7 @@ fn exception_in_main_program_fails_despite_exit_code_0() {
     c.rank_event(1, RankEvent::Exception(raised("simulator lost")));
     ends(&mut c, false);
     let (outcome, code, clean, first) = end(&c);
-    assert_eq!((outcome, code, clean), (Outcome::Failed, 1, false));
+    assert_eq!((outcome, code, clean), (RunOutcome::Failed, 1, false));
     let first = first.unwrap();
     assert_eq!((first.rank, &first.followed[..]), (Rank(1), &[][..]));
     for part in ["RuntimeError: simulator lost", "train.py:7"] {
@@ -180,7 +180,7 @@ fn survived_exception_is_no_failure() {
         let mut c = running();
         message.iter().for_each(|message| c.rank_event(1, message.clone()));
         ends(&mut c, false);
-        assert_eq!(end(&c), (Outcome::Succeeded, 0, true, None), "{message:?}");
+        assert_eq!(end(&c), (RunOutcome::Succeeded, 0, true, None), "{message:?}");
     }
     // What comes after it counts again.
     let mut c = running();
@@ -208,7 +208,7 @@ fn stop_effects_are_clean_own_errors_are_not() {
         c.rank_event(1, RankEvent::Exception(raised(message)));
         ends(&mut c, true);
         let (outcome, code, left, _) = end(&c);
-        assert_eq!((outcome, code, left), (Outcome::Stopped, 130, clean), "{message}");
+        assert_eq!((outcome, code, left), (RunOutcome::Stopped, 130, clean), "{message}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::event::{Effect, Event, StopSource};
 use crate::model::{RankLife, RunState};
-use crate::report::{Outcome, ReportBody};
+use crate::report::{ReportBody, RunOutcome};
 use crate::testkit::*;
 use crate::{Core, Goal};
 use rankdeck_proto::link::LinkCommand;
@@ -93,7 +93,7 @@ fn host_failure_before_launch_exits_3() {
     let [ReportBody::RunFinished { outcome, proved, survivors, reason, .. }] = &c.finished()[..] else {
         panic!()
     };
-    assert_eq!((*outcome, *proved, survivors.len()), (Outcome::Failed, true, 0));
+    assert_eq!((*outcome, *proved, survivors.len()), (RunOutcome::Failed, true, 0));
     assert!(reason.contains("connection refused") && reason.contains("sshd"), "{reason}");
     assert_eq!(c.core.poll_timeout(), None);
 }

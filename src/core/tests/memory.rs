@@ -89,7 +89,7 @@ fn inspection() -> Inspection {
         obstacle: Some(Obstacle::FileLock { path: some(), holders: vec![holder()] }),
         awaits: vec![1],
         threads: vec![ThreadStack { name: some(), frames: vec![frame], ..Default::default() }],
-        children: vec![Child { name: some(), ..Default::default() }],
+        children: vec![InspectedChild { name: some(), ..Default::default() }],
         sockets: vec![Socket { peer: some(), local: some(), state: some(), ..Default::default() }],
         last_line: Some(some()),
         gpu: Some(some()),
@@ -159,7 +159,7 @@ fn records() -> Vec<RecordEvent> {
         with_agent: false,
     };
     let left = Survivor { pid: 1, rank: None, state: 'S', command: some() };
-    let ending = Ending { first_failure: Some(some()), ..Ending::new(Outcome::Failed, 1, some()) };
+    let ending = Ending { first_failure: Some(some()), ..Ending::new(RunOutcome::Failed, 1, some()) };
     let mut all = vec![
         RecordEvent::StopOrdered { mode: StopMode::Clean, by: some() },
         RecordEvent::Stopped { survivors: vec![left], gpus_free: vec![1], took_ms: 1 },

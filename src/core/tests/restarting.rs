@@ -3,7 +3,7 @@
 use crate::Goal;
 use crate::event::{Effect, Event, StopSource};
 use crate::model::RunState;
-use crate::report::{Outcome, ReportBody, RestartState};
+use crate::report::{ReportBody, RestartState, RunOutcome};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
@@ -95,7 +95,7 @@ fn restart_2_restarts_without_progress_are_bounded() {
         c.iteration(7, 10);
     }
     assert_eq!(waits, [4.0, 8.0], "the wait doubles");
-    assert_eq!((c.model().run.outcome, c.exit), (Some(Outcome::Failed), Some(1)));
+    assert_eq!((c.model().run.outcome, c.exit), (Some(RunOutcome::Failed), Some(1)));
     assert_eq!(restarts(&c).last().unwrap().0, RestartState::GivenUp);
     let mut c = with(1, policy(100));
     for round in 1..6 {
@@ -134,7 +134,7 @@ fn stop_during_backoff_fails_run_and_restart_skips_it() {
     let mut c = with(1, policy(5));
     fail(&mut c);
     c.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Key });
-    assert_eq!((c.exit, c.model().run.outcome), (Some(1), Some(Outcome::Failed)));
+    assert_eq!((c.exit, c.model().run.outcome), (Some(1), Some(RunOutcome::Failed)));
     let mut c = with(1, policy(5));
     fail(&mut c);
     c.event(Event::restart(Some("latest".into())));
@@ -172,7 +172,7 @@ fn stuck_ranks_use_the_same_budget() {
     c.hang(1, |sample| sample.state = 'T');
     c.pass(65_000);
     c.host_ends(0, true);
-    assert_eq!((c.exit, c.model().run.outcome), (Some(4), Some(Outcome::Stuck)));
+    assert_eq!((c.exit, c.model().run.outcome), (Some(4), Some(RunOutcome::Stuck)));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{failure, policy, transition, verdicts};
 use crate::host::HostStage;
 use crate::limits::TimeLimits;
 use crate::model::{EventTone, HostModel, Model, RankLife};
-use crate::report::Outcome;
+use crate::report::RunOutcome;
 use crate::run::{EndCause, RunStage, StopRequest};
 use crate::session::EventCtx;
 use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode};
@@ -219,7 +219,7 @@ fn conclude(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
     if !dirty.is_empty() {
         let code = if matches!(ending.exit_code, 0 | 130 | 137) { 1 } else { ending.exit_code };
         ending = Ending::new(
-            Outcome::Failed,
+            RunOutcome::Failed,
             code,
             format!("{}, but the stop is not verified on {}", ending.reason, dirty.join(", ")),
         );
@@ -287,7 +287,7 @@ fn no_progress_since(ctx: &mut EventCtx<'_>, stop: StopRequest, limits: &TimeLim
 fn with_killed_ranks(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
     let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
     let recorded = ctx.session.run.facts.recorded_ending.is_some();
-    let good = ending.outcome == Outcome::Succeeded;
+    let good = ending.outcome == RunOutcome::Succeeded;
     let meant = good || ending.exit_code == 130;
     if recorded || !meant || ctx.session.run.facts.killed == 0 {
         return ending;
@@ -297,7 +297,7 @@ fn with_killed_ranks(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
         Some(lost) if builtin => format!("{}, not clean: {lost}", ending.reason),
         _ => format!("{}, not clean: ranks were killed", ending.reason),
     };
-    Ending { outcome: Outcome::Stopped, exit_code, reason, ..ending }
+    Ending { outcome: RunOutcome::Stopped, exit_code, reason, ..ending }
 }
 
 /// What a stop waits for, where that takes long enough to be noticed.

@@ -8,7 +8,7 @@ use super::transition::{self, finish};
 use super::{ownership, policy, records};
 use crate::launch_size;
 use crate::model::{EventTone, HostModel, RankLife, RunState};
-use crate::report::Outcome;
+use crate::report::RunOutcome;
 use crate::run::{ActiveLaunch, ConsoleRole, EndCause, RunStage};
 use crate::session::{EventCtx, Goal};
 use rankdeck_proto::message::{ConsoleMessage, Ending, LaunchSpec, StopMode};
@@ -74,7 +74,7 @@ fn gathering(ctx: &mut EventCtx<'_>, failed: Option<Timestamp>) {
     match &ctx.session.run.facts.cause {
         Some(EndCause::LaunchFailed(text)) => {
             let text = text.clone();
-            return finish(ctx, Ending::new(Outcome::Failed, 3, text));
+            return finish(ctx, Ending::new(RunOutcome::Failed, 3, text));
         }
         Some(EndCause::Requested { by }) => {
             let by = *by;
@@ -89,7 +89,7 @@ fn gathering(ctx: &mut EventCtx<'_>, failed: Option<Timestamp>) {
         }
         let hopeless = failures.len() == ctx.model.hosts.len() || launch;
         if hopeless && (settled || ctx.now.since(since) >= ABORT_MS) {
-            finish(ctx, Ending::new(Outcome::Failed, 3, failures.join(" | ")));
+            finish(ctx, Ending::new(RunOutcome::Failed, 3, failures.join(" | ")));
         }
     } else if launch && ctx.all_live() {
         let Goal::Launch(draft) = ctx.session.goal.clone() else { return };
@@ -109,7 +109,7 @@ fn stopping_early(ctx: &mut EventCtx<'_>, by: &str, failures: Vec<String>, settl
     let open = open(ctx);
     if open.is_empty() {
         let text = format!("stopped by {by} before anything was launched");
-        return finish(ctx, Ending::new(Outcome::Stopped, 130, text));
+        return finish(ctx, Ending::new(RunOutcome::Stopped, 130, text));
     }
     let hosts = || open.iter().filter_map(|node| ctx.model.hosts.get(node.index()));
     let has_reported = |host: &&HostModel| host.machine.stop_sent.is_some() && host.stopped.is_some();
@@ -121,7 +121,7 @@ fn stopping_early(ctx: &mut EventCtx<'_>, by: &str, failures: Vec<String>, settl
                 false => format!("{}: no response", host.name),
             });
         let text = failures.into_iter().chain(silent).collect::<Vec<_>>().join(" | ");
-        finish(ctx, Ending::new(Outcome::Failed, 3, text));
+        finish(ctx, Ending::new(RunOutcome::Failed, 3, text));
     }
 }
 
@@ -133,7 +133,7 @@ fn plan_launch(ctx: &mut EventCtx<'_>, draft: &PlanDraft) {
         Ok(plan) => plan,
         Err(error) => {
             let text = error.cause.with_hint();
-            return finish(ctx, Ending::new(Outcome::Failed, 2, text));
+            return finish(ctx, Ending::new(RunOutcome::Failed, 2, text));
         }
     };
     let builtin = plan.is_builtin();
@@ -143,7 +143,7 @@ fn plan_launch(ctx: &mut EventCtx<'_>, draft: &PlanDraft) {
              or set `launch.command`",
             planned.host.name
         );
-        return finish(ctx, Ending::new(Outcome::Failed, 3, text));
+        return finish(ctx, Ending::new(RunOutcome::Failed, 3, text));
     }
     transition::install(ctx.model, &plan);
     ctx.model.plan = Some(plan);
@@ -155,10 +155,10 @@ fn plan_launch(ctx: &mut EventCtx<'_>, draft: &PlanDraft) {
 /// Why the launch cannot be made any more.
 fn obstacle(ctx: &EventCtx<'_>) -> Option<Ending> {
     match &ctx.session.run.facts.cause {
-        Some(EndCause::LaunchFailed(text)) => return Some(Ending::new(Outcome::Failed, 3, text.clone())),
+        Some(EndCause::LaunchFailed(text)) => return Some(Ending::new(RunOutcome::Failed, 3, text.clone())),
         Some(EndCause::Requested { by }) => {
             let text = format!("stopped by {by} before the launch");
-            return Some(Ending::new(Outcome::Stopped, 130, text));
+            return Some(Ending::new(RunOutcome::Stopped, 130, text));
         }
         Some(EndCause::Failure | EndCause::Until(_) | EndCause::Stuck(_) | EndCause::Elsewhere { .. })
         | None => {}
@@ -169,7 +169,7 @@ fn obstacle(ctx: &EventCtx<'_>) -> Option<Ending> {
     } else {
         format!("{}: closed", gone.name)
     };
-    Some(Ending::new(Outcome::Failed, 3, error))
+    Some(Ending::new(RunOutcome::Failed, 3, error))
 }
 
 /// A port for rank 0's store, then launches to all hosts at once.
@@ -221,7 +221,7 @@ fn reserving(ctx: &mut EventCtx<'_>) {
         plan: plan.clone(),
     };
     if let Err(problem) = launch_size::check(&plan) {
-        return finish(ctx, Ending::new(Outcome::Failed, 2, problem.cause.with_hint()));
+        return finish(ctx, Ending::new(RunOutcome::Failed, 2, problem.cause.with_hint()));
     }
     ctx.model.run.launch = Some(spec.hash());
     let launch =

@@ -9,7 +9,7 @@ use crate::host::{HostMachine, HostStage};
 use crate::join::{CounterSum, TotalsMatcher};
 use crate::model::{EventTone, HostModel, Model, RankLife, RankModel, RunState};
 use crate::origin::{self, Standing};
-use crate::report::{Outcome, ReportBody, SCHEMA};
+use crate::report::{ReportBody, RunOutcome, SCHEMA};
 use crate::run::{ActiveLaunch, ConsoleRole, EndFacts, PendingGeneration, RunStage, StopRequest};
 use crate::session::{CoreState, EventCtx, Goal};
 use rankdeck_proto::link::LinkCommand;
@@ -262,10 +262,10 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
     };
     send_ending(ctx, &ending);
     let tone = match ending.outcome {
-        Outcome::Succeeded => EventTone::Good,
+        RunOutcome::Succeeded => EventTone::Good,
         // It was requested.
-        Outcome::Stopped => EventTone::Warn,
-        Outcome::Failed | Outcome::Stuck => EventTone::Bad,
+        RunOutcome::Stopped => EventTone::Warn,
+        RunOutcome::Failed | RunOutcome::Stuck => EventTone::Bad,
     };
     ctx.note_at(time, tone, format!("the run ended: {}", ending.reason));
     let run = &mut ctx.model.run;

@@ -25,7 +25,7 @@ use super::{
 };
 pub(super) use process::PythonWorker;
 use rankdeck_proto::message::Activity;
-use rankdeck_proto::show::Picture;
+use rankdeck_proto::show::EnvImage;
 use rankdeck_types::experiment::Env;
 use serde::Deserialize;
 use serde_json::json;
@@ -119,7 +119,7 @@ fn make(
         "max_episode_steps": env.max_episode_steps,
         "atari": env.atari(),
         "atari_keys": env.atari_keys(),
-        "looks_atari": env.looks_atari(),
+        "is_atari": env.is_atari(),
         "show": streams.is_some_and(|streams| streams.purpose == EnvPurpose::Show),
     });
     let spaces: Spaces = worker.spaces(&config)?;
@@ -160,7 +160,7 @@ impl PythonVector {
             shared,
             spec,
             envs,
-            clip_rewards: env.looks_atari() && atari.clip_rewards && train,
+            clip_rewards: env.is_atari() && atari.clip_rewards && train,
             episodic_life: atari.episodic_life && train,
             running: vec![(0.0, 0); envs],
             retired: vec![false; envs],
@@ -337,7 +337,7 @@ impl VectorEnv for PythonVector {
         self.watcher = Some(watcher);
     }
 
-    fn picture(&mut self, index: usize) -> Result<Option<Picture>, EnvError> {
+    fn picture(&mut self, index: usize) -> Result<Option<EnvImage>, EnvError> {
         // Only the first is drawn.
         if !self.draws || index > 0 {
             return Ok(None);

@@ -9,7 +9,7 @@ use super::Spaces;
 use crate::log::warn;
 use crate::{EnvError, WorkerImports, classic, start};
 use rankdeck_proto::secret::GroupSecret;
-use rankdeck_proto::show::Picture;
+use rankdeck_proto::show::EnvImage;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Env, EnvWorker};
 use serde::Deserialize;
@@ -102,7 +102,7 @@ impl PythonWorker {
             python: env.python.clone(),
             threads,
             timeout: Duration::try_from_secs_f64(env.worker_timeout_s).unwrap_or(Duration::from_secs(60)),
-            is_fallback: env.worker == EnvWorker::Auto && !env.looks_atari(),
+            is_fallback: env.worker == EnvWorker::Auto && !env.is_atari(),
             child,
             requests: Some(requests),
             answers,
@@ -203,13 +203,13 @@ impl PythonWorker {
     }
 
     /// The first environment as it draws itself; `None` when it does not.
-    pub(super) fn picture(&mut self) -> Result<Option<Picture>, EnvError> {
+    pub(super) fn picture(&mut self) -> Result<Option<EnvImage>, EnvError> {
         let doing = "a picture";
         self.request(b'p', doing)?;
         let Some(bytes) = self.answer(doing, self.timeout, &mut || ())? else { return Ok(None) };
         let side = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
         match (side(0), side(4), bytes.get(8..)) {
-            (Some(width), Some(height), Some(pixels)) => Ok(Some(Picture::of(width, height, pixels))),
+            (Some(width), Some(height), Some(pixels)) => Ok(Some(EnvImage::of(width, height, pixels))),
             _ => Err(self.confused("no picture")),
         }
     }
@@ -479,7 +479,7 @@ fn anonymous(name: &std::ffi::CStr) -> io::Result<File> {
 fn worker_threads(env: &Env) -> u32 {
     let number = |key: &str| std::env::var(key).ok()?.parse::<usize>().ok();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    env.worker_threads.unwrap_or_else(|| share(env.looks_atari(), cores, number))
+    env.worker_threads.unwrap_or_else(|| share(env.is_atari(), cores, number))
 }
 
 fn share(emulators: bool, cores: usize, number: impl Fn(&str) -> Option<usize>) -> u32 {
@@ -494,7 +494,7 @@ fn share(emulators: bool, cores: usize, number: impl Fn(&str) -> Option<usize>) 
 /// `OMP_NUM_THREADS` of a worker with this many threads. Emulators have threads of their own; those of NumPy's
 /// would only spin next to them.
 fn numpy_threads(env: &Env, threads: u32) -> u32 {
-    if env.looks_atari() { 1 } else { threads }
+    if env.is_atari() { 1 } else { threads }
 }
 
 const LINES_KEPT: usize = 60;

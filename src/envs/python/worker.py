@@ -357,7 +357,7 @@ def make(config):
         gymnasium.register_envs(ale_py)
         game = atari_game(config["id"])
     except ImportError as error:
-        if config["looks_atari"]:
+        if config["is_atari"]:
             raise Refused("%s: module %s not found" % (sys.executable, error.name or "ale-py"), install("ale-py==0.12.*", "gymnasium>=1.0"))
     if game:
         try:

@@ -149,7 +149,7 @@ pub struct Survivor {
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum RunOutcome {
     /// Finished, or reached its stop value.
     Succeeded,
     /// A rank or a host failed.
@@ -160,14 +160,14 @@ pub enum Outcome {
     Stuck,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Returns the outcome's name.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Succeeded => "succeeded",
-            Outcome::Failed => "failed",
-            Outcome::Stopped => "stopped",
-            Outcome::Stuck => "stuck",
+            RunOutcome::Succeeded => "succeeded",
+            RunOutcome::Failed => "failed",
+            RunOutcome::Stopped => "stopped",
+            RunOutcome::Stuck => "stuck",
         }
     }
 }
@@ -176,7 +176,7 @@ impl Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     /// How the run ended.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// The console's exit code.
     pub exit_code: u8,
     /// Reason, in one sentence.
@@ -194,12 +194,12 @@ impl Ending {
     pub const KILLED: u8 = 137;
 
     /// Creates an end that is not clean.
-    pub fn new(outcome: Outcome, exit_code: u8, reason: impl Into<String>) -> Ending {
+    pub fn new(outcome: RunOutcome, exit_code: u8, reason: impl Into<String>) -> Ending {
         Ending { outcome, exit_code, reason: reason.into(), clean: false, first_failure: None }
     }
 
     /// Creates an end without killed ranks.
-    pub fn clean(outcome: Outcome, exit_code: u8, reason: impl Into<String>) -> Ending {
+    pub fn clean(outcome: RunOutcome, exit_code: u8, reason: impl Into<String>) -> Ending {
         Ending { clean: true, ..Ending::new(outcome, exit_code, reason) }
     }
 }

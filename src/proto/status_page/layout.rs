@@ -230,7 +230,7 @@ pub struct Collective {
     /// Number, from 1, over all groups of the rank.
     pub seq: u64,
     /// Operation.
-    pub op: Op,
+    pub op: CollectiveOp,
     /// Purpose: up to 16 bytes of ASCII.
     pub tag: [u8; 16],
     /// Elements per rank.
@@ -282,7 +282,7 @@ impl Collective {
     pub(super) fn from_words(words: &[u64; RING_WORDS]) -> Collective {
         Collective {
             seq: words[0],
-            op: Op::from_word(words[1]),
+            op: CollectiveOp::from_word(words[1]),
             tag: tag_of(words[2], words[3]),
             count: words[4],
             bytes: words[5],
@@ -309,7 +309,7 @@ impl Collective {
 
 /// Counters of a group of ranks (communicator) on one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Group {
+pub struct GroupCounters {
     /// Name, equal on all members: up to 16 bytes of ASCII.
     pub name: [u8; 16],
     /// Members; 0 if unknown.
@@ -324,14 +324,14 @@ pub struct Group {
     pub last: u64,
 }
 
-impl Group {
+impl GroupCounters {
     pub(super) fn words(&self) -> [u64; GROUP_WORDS] {
         let [low, high] = tag_words(&self.name);
         [low, high, self.size, self.entered, self.left, self.chain, self.last, 0]
     }
 
-    pub(super) fn from_words(words: &[u64; GROUP_WORDS]) -> Group {
-        Group {
+    pub(super) fn from_words(words: &[u64; GROUP_WORDS]) -> GroupCounters {
+        GroupCounters {
             name: tag_of(words[0], words[1]),
             size: words[2],
             entered: words[3],
@@ -345,7 +345,7 @@ impl Group {
 /// Kinds of collectives; the numbers are part of the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u64)]
-pub enum Op {
+pub enum CollectiveOp {
     /// No collective has started.
     #[default]
     None = 0,
@@ -367,37 +367,37 @@ pub enum Op {
     SendReceive = 10,
 }
 
-impl Op {
+impl CollectiveOp {
     /// Returns the name on screens and in messages.
     pub fn name(self) -> &'static str {
         match self {
-            Op::None => "none",
-            Op::AllReduce => "all_reduce",
-            Op::Broadcast => "broadcast",
-            Op::AllGather => "all_gather",
-            Op::Barrier => "barrier",
-            Op::ReduceScatter => "reduce_scatter",
-            Op::AllToAll => "all_to_all",
-            Op::Reduce => "reduce",
-            Op::Gather => "gather",
-            Op::Scatter => "scatter",
-            Op::SendReceive => "send/recv",
+            CollectiveOp::None => "none",
+            CollectiveOp::AllReduce => "all_reduce",
+            CollectiveOp::Broadcast => "broadcast",
+            CollectiveOp::AllGather => "all_gather",
+            CollectiveOp::Barrier => "barrier",
+            CollectiveOp::ReduceScatter => "reduce_scatter",
+            CollectiveOp::AllToAll => "all_to_all",
+            CollectiveOp::Reduce => "reduce",
+            CollectiveOp::Gather => "gather",
+            CollectiveOp::Scatter => "scatter",
+            CollectiveOp::SendReceive => "send/recv",
         }
     }
 
-    fn from_word(word: u64) -> Op {
+    fn from_word(word: u64) -> CollectiveOp {
         match word {
-            1 => Op::AllReduce,
-            2 => Op::Broadcast,
-            3 => Op::AllGather,
-            4 => Op::Barrier,
-            5 => Op::ReduceScatter,
-            6 => Op::AllToAll,
-            7 => Op::Reduce,
-            8 => Op::Gather,
-            9 => Op::Scatter,
-            10 => Op::SendReceive,
-            _ => Op::None,
+            1 => CollectiveOp::AllReduce,
+            2 => CollectiveOp::Broadcast,
+            3 => CollectiveOp::AllGather,
+            4 => CollectiveOp::Barrier,
+            5 => CollectiveOp::ReduceScatter,
+            6 => CollectiveOp::AllToAll,
+            7 => CollectiveOp::Reduce,
+            8 => CollectiveOp::Gather,
+            9 => CollectiveOp::Scatter,
+            10 => CollectiveOp::SendReceive,
+            _ => CollectiveOp::None,
         }
     }
 }
@@ -510,15 +510,20 @@ mod tests {
 
     #[test]
     fn every_argument_changes_the_chain_hash() {
-        let base =
-            Collective { op: Op::AllReduce, tag: tag("grad"), count: 4, bytes: 16, ..Default::default() };
+        let base = Collective {
+            op: CollectiveOp::AllReduce,
+            tag: tag("grad"),
+            count: 4,
+            bytes: 16,
+            ..Default::default()
+        };
         let other = |change: fn(&mut Collective)| {
             let mut other = base;
             change(&mut other);
             other.mixed_into(1)
         };
         let plain = base.mixed_into(1);
-        assert_ne!(other(|c| c.op = Op::Broadcast), plain);
+        assert_ne!(other(|c| c.op = CollectiveOp::Broadcast), plain);
         assert_ne!(other(|c| c.tag = tag("stats")), plain);
         assert_ne!(other(|c| c.count = 5), plain);
         assert_ne!(other(|c| c.dtype = Dtype::F64), plain);

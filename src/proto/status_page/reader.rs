@@ -6,7 +6,7 @@ use super::layout::{
     ITERATION_WORDS, ITERATIONS_START, RING_START, RING_WORDS, SITE_WORDS, SITES_START,
 };
 use super::{
-    Body, Collective, FINGERPRINTS, Fingerprint, GROUPS, Group, ITERATIONS, IterationStart, MAGIC,
+    Body, Collective, FINGERPRINTS, Fingerprint, GROUPS, GroupCounters, ITERATIONS, IterationStart, MAGIC,
     PAGE_BYTES, RING, SEQLOCK, SITES, VERSION, tag_text,
 };
 use crate::message::{
@@ -40,7 +40,7 @@ pub struct View {
     /// The ring without empty slots, oldest first.
     pub ring: Vec<Collective>,
     /// The groups, the group of all ranks first.
-    pub groups: Vec<Group>,
+    pub groups: Vec<GroupCounters>,
     /// The latest iterations, oldest first.
     pub iterations: Vec<IterationStart>,
     /// The latest fingerprints of weights, by optimizer and step.
@@ -149,7 +149,7 @@ impl PageCopy {
     fn view(&self, torn: bool) -> View {
         let [rank, generation, pid, writer] = self.load(2);
         let collective = |slot| Collective::from_words(&self.load(RING_START + slot * RING_WORDS));
-        let group = |slot| Group::from_words(&self.load(GROUPS_START + slot * GROUP_WORDS));
+        let group = |slot| GroupCounters::from_words(&self.load(GROUPS_START + slot * GROUP_WORDS));
         let iteration =
             |slot| IterationStart::from_words(&self.load(ITERATIONS_START + slot * ITERATION_WORDS));
         let site = |slot| self.load::<SITE_WORDS>(SITES_START + slot * SITE_WORDS);
@@ -402,17 +402,17 @@ mod tests {
 
     #[test]
     fn consecutive_equal_collectives_are_merged() {
-        use crate::status_page::{Dtype, Op, StatusPageWriter, monotonic_ns, tag};
+        use crate::status_page::{CollectiveOp, Dtype, StatusPageWriter, monotonic_ns, tag};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
         let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();
         for iteration in 0..4u64 {
             writer.update(|body| body.train_iter = iteration);
             for _ in 0..10 {
-                writer.enter(Op::AllReduce, tag("grad"), 9, 36, Dtype::F32, 0);
+                writer.enter(CollectiveOp::AllReduce, tag("grad"), 9, 36, Dtype::F32, 0);
                 writer.leave();
             }
-            writer.enter(Op::AllReduce, tag("stats"), 1, 8, Dtype::I64, 0);
+            writer.enter(CollectiveOp::AllReduce, tag("stats"), 1, 8, Dtype::I64, 0);
             writer.leave();
         }
         let view = crate::status_page::StatusPageReader::open(&path).unwrap().view().unwrap();

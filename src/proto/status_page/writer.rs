@@ -5,8 +5,8 @@ use super::layout::{
     SITE_WORDS, SITES_START,
 };
 use super::{
-    Body, Collective, Dtype, GROUPS, Group, GroupId, ITERATIONS, IterationStart, MAGIC, Op, PAGE_BYTES, RING,
-    SEQLOCK, SITES, VERSION, WORLD, monotonic_ns, tag,
+    Body, Collective, CollectiveOp, Dtype, GROUPS, GroupCounters, GroupId, ITERATIONS, IterationStart, MAGIC,
+    PAGE_BYTES, RING, SEQLOCK, SITES, VERSION, WORLD, monotonic_ns, tag,
 };
 use crate::mapping::MappingGuard;
 use crate::message::{Activity, Phase};
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CollectiveStart {
     /// Operation.
-    pub op: Op,
+    pub op: CollectiveOp,
     /// Purpose: up to 16 bytes of ASCII, see [`tag`].
     pub tag: [u8; 16],
     /// Elements per rank.
@@ -64,7 +64,7 @@ pub struct StatusPageWriter {
     pub(super) words: MappedPage,
     body: Body,
     current: Collective,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<GroupCounters>,
     sites: Vec<u64>,
     /// Time inside collectives since the phase began, ns.
     phase_wait_ns: u64,
@@ -111,7 +111,7 @@ impl StatusPageWriter {
         let now = monotonic_ns();
         let body =
             Body { phase_entered_ns: now, activity_entered_ns: now, heartbeat_ns: now, ..Body::default() };
-        let world = Group { name: tag("world"), ..Group::default() };
+        let world = GroupCounters { name: tag("world"), ..GroupCounters::default() };
         words.store(BODY, &body.words());
         words.store(GROUPS_START, &world.words());
         words.store(1, &[VERSION, u64::from(rank), u64::from(generation), u64::from(std::process::id())]);
@@ -195,7 +195,7 @@ impl StatusPageWriter {
             return GroupId(GROUPS);
         }
         if known.is_none() {
-            self.groups.push(Group { name, ..Group::default() });
+            self.groups.push(GroupCounters { name, ..GroupCounters::default() });
         }
         if let Some(group) = self.groups.get_mut(index) {
             group.size = u64::from(size);
@@ -217,7 +217,7 @@ impl StatusPageWriter {
     /// Enters the next collective of the group of all ranks; returns its number.
     pub fn enter(
         &mut self,
-        op: Op,
+        op: CollectiveOp,
         tag: [u8; 16],
         count: u64,
         bytes: u64,

@@ -12,7 +12,7 @@ use super::{BuildContext, IterationStats, ScalarStat, StepContext, device_metric
 use crate::error::TrainerError;
 use crate::policy::actor_critic::ForwardOptions;
 use rankdeck_kernel::numpy_random::Generator;
-use rankdeck_types::learn::{A2c as Settings, NormAdv};
+use rankdeck_types::learn::{A2cConfig as Settings, NormAdv};
 use std::ops::ControlFlow;
 
 /// The loss of advantage actor-critic, on rollouts.

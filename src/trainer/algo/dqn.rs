@@ -43,7 +43,7 @@ use rankdeck_kernel::seeds::Seeds;
 use rankdeck_kernel::{Isa, Matrix};
 use rankdeck_proto::show::{PolicyEstimate, ScoreKind};
 use rankdeck_types::experiment::{Experiment, Kernel};
-use rankdeck_types::learn::{Dqn as Settings, EpsilonDecay, TdLoss};
+use rankdeck_types::learn::{DqnConfig as Settings, EpsilonDecay, TdLoss};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// DQN on one rank: the learner and how it acts.

@@ -29,7 +29,7 @@ use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::show::PolicyEstimate;
 use rankdeck_types::experiment::Collect;
-use rankdeck_types::learn::{A2c, Ppg, Ppo};
+use rankdeck_types::learn::{A2cConfig, PpgConfig, PpoConfig};
 use std::ops::ControlFlow;
 use std::path::Path;
 use tch::{Device, Tensor};
@@ -71,15 +71,15 @@ pub(crate) struct OnPolicySettings {
     pub aux: bool,
 }
 
-impl From<&Ppo> for OnPolicySettings {
-    fn from(settings: &Ppo) -> OnPolicySettings {
+impl From<&PpoConfig> for OnPolicySettings {
+    fn from(settings: &PpoConfig) -> OnPolicySettings {
         let updates = u64::from(settings.update_epochs) * u64::from(settings.num_minibatches);
         on_policy_settings!(settings, updates: updates, aux: false)
     }
 }
 
-impl From<&Ppg> for OnPolicySettings {
-    fn from(settings: &Ppg) -> OnPolicySettings {
+impl From<&PpgConfig> for OnPolicySettings {
+    fn from(settings: &PpgConfig) -> OnPolicySettings {
         let product = |epochs: u32, minibatches: u32| u64::from(epochs) * u64::from(minibatches);
         let updates = product(settings.update_epochs, settings.num_minibatches)
             + product(settings.aux_epochs, settings.aux_num_minibatches);
@@ -87,8 +87,8 @@ impl From<&Ppg> for OnPolicySettings {
     }
 }
 
-impl From<&A2c> for OnPolicySettings {
-    fn from(settings: &A2c) -> OnPolicySettings {
+impl From<&A2cConfig> for OnPolicySettings {
+    fn from(settings: &A2cConfig) -> OnPolicySettings {
         on_policy_settings!(settings, updates: 1, aux: false)
     }
 }

@@ -38,7 +38,7 @@ use crate::replay::{
 };
 use crate::support::events::print_line;
 use rankdeck_kernel::numpy_random::Generator;
-use rankdeck_types::learn::{NormAdv, Ppg as Settings};
+use rankdeck_types::learn::{NormAdv, PpgConfig as Settings};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, Read};

@@ -24,7 +24,7 @@ use crate::distributed::{Ddp, ReduceOp};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::ForwardOptions;
 use rankdeck_kernel::numpy_random::Generator;
-use rankdeck_types::learn::{NormAdv, Ppo as Settings};
+use rankdeck_types::learn::{NormAdv, PpoConfig as Settings};
 use std::ops::ControlFlow;
 
 /// The objective of proximal policy optimization.

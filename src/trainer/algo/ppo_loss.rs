@@ -5,7 +5,7 @@
 use super::batch::Minibatch;
 use super::{ScalarStat, device_metrics};
 use crate::policy::actor_critic::PolicyOutput;
-use rankdeck_types::learn::{Ppg, Ppo, ValueLoss};
+use rankdeck_types::learn::{PpgConfig, PpoConfig, ValueLoss};
 use tch::{Kind, Reduction, TchError, Tensor};
 
 /// The coefficients of the loss.
@@ -41,16 +41,16 @@ pub(crate) fn value_error(kind: ValueLoss, values: &Tensor, goals: &Tensor) -> R
     }
 }
 
-impl From<&Ppo> for PpoLoss {
-    fn from(settings: &Ppo) -> PpoLoss {
-        let Ppo { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef, .. } = *settings;
+impl From<&PpoConfig> for PpoLoss {
+    fn from(settings: &PpoConfig) -> PpoLoss {
+        let PpoConfig { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef, .. } = *settings;
         PpoLoss { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef }
     }
 }
 
-impl From<&Ppg> for PpoLoss {
-    fn from(settings: &Ppg) -> PpoLoss {
-        let Ppg { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef, .. } = *settings;
+impl From<&PpgConfig> for PpoLoss {
+    fn from(settings: &PpgConfig) -> PpoLoss {
+        let PpgConfig { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef, .. } = *settings;
         PpoLoss { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef }
     }
 }

@@ -36,7 +36,7 @@ use crate::support::state::{AlgorithmState, Array, MODEL, NamedWords, RestoredSt
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::learn::Sac as Settings;
+use rankdeck_types::learn::SacConfig as Settings;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// SAC on one rank: the learner and how it acts.

@@ -2,7 +2,7 @@
 
 use crate::distributed::torch_version;
 use crate::env::{ActionSpace, BYTE_SCALE, ObservationType, Spec};
-use rankdeck_types::experiment::{Experiment, Network};
+use rankdeck_types::experiment::{Experiment, NetworkKind};
 use rankdeck_types::hidden;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ impl Description {
             observation_shape: spec.observation_shape.clone(),
             observation_type: if bytes { "u8" } else { "f32" }.into(),
             observation_scale: match experiment.policy.network {
-                Network::Mlp if bytes => 1.0 / BYTE_SCALE,
+                NetworkKind::Mlp if bytes => 1.0 / BYTE_SCALE,
                 _ => 1.0,
             },
             actions: match &spec.actions {

@@ -3,7 +3,7 @@
 //! Invariant: every error names the rank that saw it; one of a collective names its number, operation and
 //! tag.
 
-use rankdeck_proto::status_page::Op;
+use rankdeck_proto::status_page::CollectiveOp;
 use rankdeck_types::words::{GPU_FULL_HINT, GPU_HINT};
 use std::fmt;
 
@@ -51,7 +51,7 @@ pub struct CollectiveName {
     /// Its number on this rank, from 1; 0 when it was refused before it began.
     pub seq: u64,
     /// The operation.
-    pub op: Op,
+    pub op: CollectiveOp,
     /// The caller's tag.
     pub tag: String,
 }
@@ -91,7 +91,7 @@ impl DistError {
     }
 
     /// The same error, of this collective.
-    pub(super) fn in_collective(mut self, seq: u64, op: Op, tag: &str) -> DistError {
+    pub(super) fn in_collective(mut self, seq: u64, op: CollectiveOp, tag: &str) -> DistError {
         self.collective = Some(Box::new(CollectiveName { seq, op, tag: tag.into() }));
         self
     }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn messages_name_rank_collective_and_tag() {
         let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, (1, 4), "timed out")
-            .in_collective(17, Op::AllReduce, "grad");
+            .in_collective(17, CollectiveOp::AllReduce, "grad");
         assert_eq!(error.to_string(), "rank 1 of 4: collective 17, all_reduce \"grad\": timed out");
         assert!(error.hint().contains("distributed.timeout_s"));
         assert!(!error.is_usage());

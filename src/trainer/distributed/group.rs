@@ -17,7 +17,7 @@ use super::{GroupSettings, rendezvous};
 use crate::inject::{self, Collectives};
 use crate::support::page::StatusPage;
 use rankdeck_proto::message::Phase;
-use rankdeck_proto::status_page::{self, Dtype, GroupId, Op, WORLD, tag};
+use rankdeck_proto::status_page::{self, CollectiveOp, Dtype, GroupId, WORLD, tag};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::{Cell, RefCell};
@@ -62,7 +62,7 @@ pub struct ProcessGroup {
 
 /// A collective about to begin.
 struct CollectiveCall<'a> {
-    pub op: Op,
+    pub op: CollectiveOp,
     pub tag: &'a str,
     pub count: usize,
     pub kind: Kind,
@@ -140,7 +140,7 @@ impl ProcessGroup {
     pub fn new_group(&self, ranks: &[u32]) -> Result<Option<ProcessGroup>, DistError> {
         let site = Location::caller();
         let call = CollectiveCall {
-            op: Op::AllReduce,
+            op: CollectiveOp::AllReduce,
             tag: "new_group",
             count: ranks.len(),
             kind: Kind::Int64,
@@ -235,7 +235,7 @@ impl ProcessGroup {
     /// Reduces a contiguous tensor in place, on all ranks.
     #[track_caller]
     pub fn all_reduce(&self, tensor: &mut Tensor, op: ReduceOp, tag: &str) -> Result<(), DistError> {
-        let call = self.call(Op::AllReduce, tag, tensor)?;
+        let call = self.call(CollectiveOp::AllReduce, tag, tensor)?;
         if op == ReduceOp::Avg && !matches!(tensor.kind(), Kind::Float | Kind::Double) {
             return Err(self.refuse(&call, "averages of integers are not supported: use a sum"));
         }
@@ -258,7 +258,7 @@ impl ProcessGroup {
     /// Copies a contiguous tensor of `root` over those of all ranks.
     #[track_caller]
     pub fn broadcast(&self, tensor: &mut Tensor, root: u32, tag: &str) -> Result<(), DistError> {
-        let call = CollectiveCall { root: Some(root), ..self.call(Op::Broadcast, tag, tensor)? };
+        let call = CollectiveCall { root: Some(root), ..self.call(CollectiveOp::Broadcast, tag, tensor)? };
         self.broadcast_in(&call, tensor, root)
     }
 
@@ -280,7 +280,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn all_gather(&self, input: &Tensor, tag: &str) -> Result<Vec<Tensor>, DistError> {
         let mut input = no_grad(|| input.detach().contiguous());
-        let call = self.call(Op::AllGather, tag, &input)?;
+        let call = self.call(CollectiveOp::AllGather, tag, &input)?;
         let mut outputs: Vec<Tensor> = (0..self.world_size()).map(|_| input.empty_like()).collect();
         self.run(&call, |transport, note, limit| {
             transport.all_gather(note, &mut outputs, &mut input, limit)
@@ -297,7 +297,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn barrier(&self, tag: &str) -> Result<(), DistError> {
         let call = CollectiveCall {
-            op: Op::Barrier,
+            op: CollectiveOp::Barrier,
             tag,
             count: 0,
             kind: Kind::Uint8,
@@ -316,7 +316,12 @@ impl ProcessGroup {
     }
 
     #[track_caller]
-    fn call<'a>(&self, op: Op, tag: &'a str, tensor: &Tensor) -> Result<CollectiveCall<'a>, DistError> {
+    fn call<'a>(
+        &self,
+        op: CollectiveOp,
+        tag: &'a str,
+        tensor: &Tensor,
+    ) -> Result<CollectiveCall<'a>, DistError> {
         let call = CollectiveCall {
             op,
             tag,
@@ -350,7 +355,7 @@ impl ProcessGroup {
         self.broke_in(note.seq, note.op, &status_page::tag_text(&note.tag), failure)
     }
 
-    fn broke_in(&self, seq: u64, op: Op, tag: &str, failure: BackendError) -> DistError {
+    fn broke_in(&self, seq: u64, op: CollectiveOp, tag: &str, failure: BackendError) -> DistError {
         let text = match failure.kind {
             DistErrorKind::Timeout => {
                 let bound = self.settings.timeout.as_secs_f64();
@@ -381,7 +386,7 @@ impl ProcessGroup {
         if op == ReduceOp::Avg {
             let scaled = no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(drop));
             scaled.map_err(|error| {
-                let call = self.call(Op::AllReduce, tag, tensor);
+                let call = self.call(CollectiveOp::AllReduce, tag, tensor);
                 let failure = BackendError::new(DistErrorKind::Failed, error.to_string());
                 call.map_or_else(|refused| refused, |call| self.broke(&call, failure))
             })?;
@@ -394,7 +399,7 @@ impl ProcessGroup {
     #[track_caller]
     pub(crate) fn start_all_reduce(&self, tensor: &mut Tensor, tag: &str) -> Result<(), DistError> {
         let Some(transport) = self.queue(tensor) else { return self.all_reduce(tensor, ReduceOp::Sum, tag) };
-        let call = self.call(Op::AllReduce, tag, tensor)?;
+        let call = self.call(CollectiveOp::AllReduce, tag, tensor)?;
         self.refuse_broken(&call)?;
         if inject::collective(self, call.op, call.tag, call.count)? == inject::CollectiveFate::Replaced {
             return Ok(());
@@ -418,7 +423,7 @@ impl ProcessGroup {
     /// libtorch's operations from here on come after everything that was begun.
     pub fn join(&self, tag: &str) -> Result<(), DistError> {
         let joined = self.transport.as_deref().map_or(Ok(()), |transport| transport.join());
-        joined.map_err(|failure| self.broke_in(self.last_seq.get(), Op::AllReduce, tag, failure))
+        joined.map_err(|failure| self.broke_in(self.last_seq.get(), CollectiveOp::AllReduce, tag, failure))
     }
 
     /// Waits until every collective that was begun is done, or has failed.
@@ -550,7 +555,7 @@ impl ProcessGroup {
     ) -> Result<(), DistError> {
         let site = Location::caller();
         let call = |count| CollectiveCall {
-            op: Op::Broadcast,
+            op: CollectiveOp::Broadcast,
             tag,
             count,
             kind: Kind::Uint8,
@@ -675,7 +680,7 @@ impl Drop for ProcessGroup {
 
 /// The comparison itself, which is the same call for all ranks, whatever they are about to do.
 fn comparison() -> CollectiveNote {
-    CollectiveNote { seq: 0, op: Op::AllGather, tag: tag("check"), count: WORDS, dtype: Dtype::I64 }
+    CollectiveNote { seq: 0, op: CollectiveOp::AllGather, tag: tag("check"), count: WORDS, dtype: Dtype::I64 }
 }
 
 /// Compares the notes of all ranks; an error names the ranks that differ from this one.

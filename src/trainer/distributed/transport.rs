@@ -4,7 +4,7 @@
 
 use super::error::{BackendError, DistErrorKind};
 use super::ffi::ReduceKernel;
-use rankdeck_proto::status_page::{self, CollectiveStart, Dtype, GroupId, Op};
+use rankdeck_proto::status_page::{self, CollectiveOp, CollectiveStart, Dtype, GroupId};
 use tch::{Device, Tensor, no_grad};
 
 /// Words that describe a collective.
@@ -14,7 +14,7 @@ pub(crate) const WORDS: usize = 6;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CollectiveNote {
     pub seq: u64,
-    pub op: Op,
+    pub op: CollectiveOp,
     pub tag: [u8; 16],
     pub count: usize,
     pub dtype: Dtype,
@@ -38,10 +38,16 @@ pub(crate) fn describe(words: &[i64]) -> String {
     else {
         return "an unknown collective".into();
     };
-    let op = [Op::None, Op::AllReduce, Op::Broadcast, Op::AllGather, Op::Barrier]
-        .into_iter()
-        .find(|op| *op as i64 == op_word)
-        .unwrap_or_default();
+    let op = [
+        CollectiveOp::None,
+        CollectiveOp::AllReduce,
+        CollectiveOp::Broadcast,
+        CollectiveOp::AllGather,
+        CollectiveOp::Barrier,
+    ]
+    .into_iter()
+    .find(|op| *op as i64 == op_word)
+    .unwrap_or_default();
     let dtype = [Dtype::U8, Dtype::I64, Dtype::F32, Dtype::F64]
         .into_iter()
         .find(|dtype| *dtype as i64 == dtype_word)
@@ -50,10 +56,10 @@ pub(crate) fn describe(words: &[i64]) -> String {
     tag[..8].copy_from_slice(&low.to_le_bytes());
     tag[8..].copy_from_slice(&high.to_le_bytes());
     let how = match (op, how) {
-        (Op::AllReduce, [0]) => " (sum)".into(),
-        (Op::AllReduce, [1]) => " (min)".into(),
-        (Op::AllReduce, [_]) => " (max)".into(),
-        (Op::Broadcast, [root]) => format!(" from rank {root}"),
+        (CollectiveOp::AllReduce, [0]) => " (sum)".into(),
+        (CollectiveOp::AllReduce, [1]) => " (min)".into(),
+        (CollectiveOp::AllReduce, [_]) => " (max)".into(),
+        (CollectiveOp::Broadcast, [root]) => format!(" from rank {root}"),
         _ => String::new(),
     };
     format!(

@@ -3,7 +3,7 @@
 use super::{CollectiveFate, Collectives, Hook, SavePoint};
 use crate::support::events::warn;
 use crate::support::page::StatusPage;
-use rankdeck_proto::status_page::Op;
+use rankdeck_proto::status_page::CollectiveOp;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
@@ -358,11 +358,11 @@ fn slow() {
 /// A collective is about to begin; a fault may replace it.
 pub(crate) fn collective<G: Collectives>(
     group: &G,
-    op: Op,
+    op: CollectiveOp,
     tag: &str,
     count: usize,
 ) -> Result<CollectiveFate, G::Error> {
-    let gradient = op == Op::AllReduce && tag == GRAD;
+    let gradient = op == CollectiveOp::AllReduce && tag == GRAD;
     let fault = due(|kind| match kind {
         InjectedKind::MismatchOp
         | InjectedKind::MismatchCount
@@ -370,7 +370,7 @@ pub(crate) fn collective<G: Collectives>(
         | InjectedKind::Skip
         | InjectedKind::NoSync => gradient,
         InjectedKind::ExtraBarrier => gradient,
-        InjectedKind::MismatchRoot => op == Op::Broadcast,
+        InjectedKind::MismatchRoot => op == CollectiveOp::Broadcast,
         _ => false,
     });
     let floats = |count: usize, dtype| Tensor::zeros([count as i64], (dtype, Device::Cpu));

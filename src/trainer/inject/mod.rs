@@ -89,7 +89,7 @@ pub(crate) trait Collectives {
 mod nothing {
     use super::{CollectiveFate, Collectives, Hook, SavePoint};
     use crate::support::page::StatusPage;
-    use rankdeck_proto::status_page::Op;
+    use rankdeck_proto::status_page::CollectiveOp;
     use std::io;
     use std::time::Duration;
 
@@ -102,7 +102,7 @@ mod nothing {
     #[inline(always)]
     pub(crate) fn collective<G: Collectives>(
         _group: &G,
-        _op: Op,
+        _op: CollectiveOp,
         _tag: &str,
         _count: usize,
     ) -> Result<CollectiveFate, G::Error> {

@@ -17,7 +17,7 @@ use crate::support::signals;
 use rankdeck_proto::media::Histogram;
 use rankdeck_proto::message::{LoggedHistogram, RankEvent};
 use rankdeck_proto::show::{
-    EndKind, LIVE_SCORES, LiveFrame, MOST_PIXELS, MOST_SEEN, Picture, PolicyEstimate, ShowLine, ShownEnd,
+    EndKind, EnvImage, LIVE_SCORES, LiveFrame, MOST_PIXELS, MOST_SEEN, PolicyEstimate, ShowLine, ShownEnd,
     ShownPolicy, ShownStep,
 };
 use rankdeck_types::experiment::Eval;
@@ -93,7 +93,7 @@ fn numbers(seen: Observations<'_>, spec: &Spec, env: usize) -> Vec<f32> {
 
 /// An observation that is a picture: of several frames the last one. Rows and columns are left out evenly
 /// until it takes at most `most` bytes.
-fn picture(seen: Observations<'_>, spec: &Spec, env: usize, most: usize) -> Option<Picture> {
+fn picture(seen: Observations<'_>, spec: &Spec, env: usize, most: usize) -> Option<EnvImage> {
     let (pixels, [channels, height, width]) = (seen.u8()?, spec.observation_shape.as_slice()) else {
         return None;
     };
@@ -113,7 +113,7 @@ fn picture(seen: Observations<'_>, spec: &Spec, env: usize, most: usize) -> Opti
             kept.extend(colors.clone().filter_map(|channel| pixels.get(channel * plane + y * width + x)));
         }
     }
-    Some(Picture::of(width.div_ceil(every) as u32, height.div_ceil(every) as u32, &kept))
+    Some(EnvImage::of(width.div_ceil(every) as u32, height.div_ceil(every) as u32, &kept))
 }
 
 /// Plays `eval.episodes` episodes of the only environment, and prints every observation, policy output and
@@ -270,7 +270,7 @@ mod tests {
     use crate::env::{EnvPurpose, Observations, make_vector};
     use crate::support::events::{FRAME_BYTES, FRAME_EVERY};
     use rankdeck_kernel::seeds::Seeds;
-    use rankdeck_proto::show::{LIVE_PIXELS, MOST_PIXELS, MOST_SEEN, Picture, PolicyEstimate};
+    use rankdeck_proto::show::{EnvImage, LIVE_PIXELS, MOST_PIXELS, MOST_SEEN, PolicyEstimate};
     use rankdeck_types::experiment::Env;
     use rankdeck_types::ids::{Generation, Rank};
     use std::os::unix::net::UnixListener;
@@ -438,7 +438,7 @@ mod tests {
         assert!(side <= MOST_PIXELS);
         let step = ShownStep {
             seen: vec![-1.234_567_9e-38; MOST_SEEN],
-            picture: Some(Picture::of(side, side, &vec![0; (side * side) as usize])),
+            picture: Some(EnvImage::of(side, side, &vec![0; (side * side) as usize])),
             thought: Some(estimate),
             action: vec![-1.234_567_9e-38; LIVE_SCORES],
             ..ShownStep::default()

@@ -24,7 +24,7 @@ use rankdeck_kernel::matrix::Matrix;
 pub use rankdeck_kernel::mlp::Layer;
 use rankdeck_kernel::mlp::{LayerActivation, Mlp};
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_types::experiment::{Activation, Network, Policy};
+use rankdeck_types::experiment::{Activation, NetworkKind, Policy};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Initial weights of dense layers (POLICY-1).
@@ -35,9 +35,9 @@ struct WeightInit {
 }
 
 impl WeightInit {
-    fn of(network: Network) -> WeightInit {
+    fn of(network: NetworkKind) -> WeightInit {
         let (hidden, [actor, critic]): (_, [InitialValues; 2]) = match network {
-            Network::Impala => (InitialValues::Normed(1.4), [0.1, 0.1].map(InitialValues::Normed)),
+            NetworkKind::Impala => (InitialValues::Normed(1.4), [0.1, 0.1].map(InitialValues::Normed)),
             _ => (InitialValues::Orthogonal(2.0_f64.sqrt()), [0.01, 1.0].map(InitialValues::Orthogonal)),
         };
         WeightInit { hidden, actor, critic }
@@ -575,7 +575,7 @@ mod tests {
             observation_type: ObservationType::U8,
             actions: ActionSpace::Discrete { n: 4 },
         };
-        let nature = Policy { network: Network::Nature, ..policy(&[512]) };
+        let nature = Policy { network: NetworkKind::Nature, ..policy(&[512]) };
         let layout = Layout::new(&spec, &nature, false).unwrap();
         assert_eq!(layout.len, 1_686_693);
         assert_eq!(
@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn unsuitable_network_names_its_key() {
-        let nature = Policy { network: Network::Nature, ..policy(&[512]) };
+        let nature = Policy { network: NetworkKind::Nature, ..policy(&[512]) };
         let small = Spec { observation_shape: vec![4, 20, 20], ..Spec::discrete(1, 2) };
         for (spec, policy) in [(&Spec::discrete(4, 2), &nature), (&small, &nature)] {
             let error = Layout::new(spec, policy, false).unwrap_err();

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
     use crate::env::ObservationType;
     use rankdeck_kernel::seeds::Seeds;
-    use rankdeck_types::experiment::Network;
+    use rankdeck_types::experiment::NetworkKind;
 
     fn mlp(hidden: &[u32]) -> Policy {
         Policy { hidden: hidden.to_vec(), ..Policy::default() }
@@ -340,7 +340,7 @@ mod tests {
 
     fn nature(channels: [u32; 3]) -> Policy {
         Policy {
-            network: Network::Nature,
+            network: NetworkKind::Nature,
             hidden: vec![512],
             channels: Some(channels.to_vec()),
             ..Policy::default()

@@ -11,7 +11,7 @@ use super::q_network::dense;
 use crate::env::{ActionSpace, Spec};
 use crate::error::TrainerError;
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_types::experiment::{Activation, Network, Policy};
+use rankdeck_types::experiment::{Activation, NetworkKind, Policy};
 use tch::{Device, Kind, TchError, Tensor};
 
 const LOG_STD: (f64, f64) = (-5.0, 2.0);
@@ -52,7 +52,7 @@ impl SacLayout {
                 "choose another env.id, or wrap the environment so that its actions are bounded",
             ));
         }
-        if policy.network != Network::Mlp {
+        if policy.network != NetworkKind::Mlp {
             return Err(TrainerError::usage(
                 "algorithm sac supports fully connected networks only",
                 "set policy.network = \"mlp\", which takes observations of any shape",
@@ -279,7 +279,7 @@ mod tests {
         for (spec, policy, key) in [
             (Spec::discrete(3, 2), policy(), "learn.algorithm"),
             (Spec { actions: unbounded, ..spec() }, policy(), "env.id"),
-            (spec(), Policy { network: Network::Nature, ..policy() }, "policy.network"),
+            (spec(), Policy { network: NetworkKind::Nature, ..policy() }, "policy.network"),
             (spec(), Policy { hidden: Vec::new(), ..policy() }, "policy.hidden"),
         ] {
             let error = SacLayout::new(&spec, &policy).unwrap_err();

@@ -13,7 +13,7 @@
 
 use crate::distributed::{Ddp, ProcessGroup, backward};
 use crate::error::TrainerError;
-use rankdeck_types::experiment::{Network, Policy, Precision};
+use rankdeck_types::experiment::{NetworkKind, Policy, Precision};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// One convolution: weight `[outputs, inputs, kernel, kernel]`, then bias `[outputs]`.
@@ -78,9 +78,13 @@ impl Trunk {
     /// which [`crate::env::fit`] gives flat ones. Refused when they do not fit.
     pub(crate) fn new(shape: &[usize], policy: &Policy) -> Result<Option<Trunk>, TrainerError> {
         match policy.network {
-            Network::Mlp => Ok(None),
-            Network::Nature => Trunk::nature(shape, &channels(policy, &NATURE_CHANNELS)?, policy).map(Some),
-            Network::Impala => Trunk::impala(shape, &channels(policy, &IMPALA_CHANNELS)?, policy).map(Some),
+            NetworkKind::Mlp => Ok(None),
+            NetworkKind::Nature => {
+                Trunk::nature(shape, &channels(policy, &NATURE_CHANNELS)?, policy).map(Some)
+            }
+            NetworkKind::Impala => {
+                Trunk::impala(shape, &channels(policy, &IMPALA_CHANNELS)?, policy).map(Some)
+            }
         }
     }
 
@@ -319,11 +323,11 @@ mod tests {
         }
     }
 
-    fn policy(network: Network, hidden: u32) -> Policy {
+    fn policy(network: NetworkKind, hidden: u32) -> Policy {
         Policy { network, hidden: vec![hidden], ..Policy::default() }
     }
 
-    fn net(network: Network, spec: &Spec, hidden: u32) -> ActorCritic {
+    fn net(network: NetworkKind, spec: &Spec, hidden: u32) -> ActorCritic {
         let layout = Layout::new(spec, &policy(network, hidden), true).unwrap();
         ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap()
     }
@@ -347,7 +351,7 @@ mod tests {
     /// Sizes of CleanRL's ppg_procgen.py on Procgen (15 actions), counted there by torch.
     #[test]
     fn impala_has_cleanrls_names_shapes_and_count() {
-        let layout = Layout::new(&images([3, 64, 64], 15), &policy(Network::Impala, 256), true).unwrap();
+        let layout = Layout::new(&images([3, 64, 64], 15), &policy(NetworkKind::Impala, 256), true).unwrap();
         assert_eq!(layout.len, 626_513);
         let trunk = layout.trunk.unwrap();
         assert_eq!((trunk.convolutions.len(), trunk.outputs), (15, 2048));
@@ -362,7 +366,7 @@ mod tests {
 
     #[test]
     fn impala_weights_begin_with_the_norms_of_ppg_procgen() {
-        let net = net(Network::Impala, &images([3, 16, 16], 5), 32);
+        let net = net(NetworkKind::Impala, &images([3, 16, 16], 5), 32);
         for (name, tensor) in net.named_parameters() {
             if name.ends_with("bias") {
                 assert_eq!(tensor.abs().max().double_value(&[]), 0.0, "{name}");
@@ -383,7 +387,7 @@ mod tests {
     /// TRUNK-1.
     #[test]
     fn pixels_are_scaled_in_the_network() {
-        for (network, shape) in [(Network::Nature, [4, 84, 84]), (Network::Impala, [3, 21, 18])] {
+        for (network, shape) in [(NetworkKind::Nature, [4, 84, 84]), (NetworkKind::Impala, [3, 21, 18])] {
             let net = net(network, &images(shape, 6), 32);
             let pixels = pixels(2, shape);
             let scaled = pixels.to_kind(Kind::Float) / 255.0;
@@ -420,7 +424,7 @@ mod tests {
     /// TRUNK-2: another layout in memory, the same numbers in the same order, and the same gradients.
     #[test]
     fn channels_last_keeps_results_and_gradients() {
-        for (network, shape) in [(Network::Nature, [4, 44, 40]), (Network::Impala, [3, 21, 18])] {
+        for (network, shape) in [(NetworkKind::Nature, [4, 44, 40]), (NetworkKind::Impala, [3, 21, 18])] {
             let net = net(network, &images(shape, 4), 16);
             let trunk = net.layout().trunk.clone().unwrap();
             let parameters = &net.parameters()[..trunk.parameters()];
@@ -469,9 +473,9 @@ mod tests {
     fn seam_1_split_backward_gives_the_same_gradients() {
         let shape = [4, 44, 40];
         let (spec, pixels) = (images(shape, 4), pixels(3, shape));
-        let actor_critic = || net(Network::Nature, &spec, 16);
+        let actor_critic = || net(NetworkKind::Nature, &spec, 16);
         let q = || {
-            let layout = QLayout::new(&spec, &policy(Network::Nature, 16), true).unwrap();
+            let layout = QLayout::new(&spec, &policy(NetworkKind::Nature, 16), true).unwrap();
             QNetwork::new(layout, &Seeds::new(0), Device::Cpu).unwrap()
         };
         let gradients = |parameters: &[Tensor]| -> Vec<Vec<f32>> {
@@ -505,7 +509,7 @@ mod tests {
     /// units a rounded activation that changes its sign is a large part of a gradient.
     #[test]
     fn bf16_rounds_results_and_keeps_f32_parameters() {
-        for (network, shape) in [(Network::Nature, [4, 44, 40]), (Network::Impala, [3, 21, 18])] {
+        for (network, shape) in [(NetworkKind::Nature, [4, 44, 40]), (NetworkKind::Impala, [3, 21, 18])] {
             let spec = images(shape, 4);
             let noise = Generator::from_words(&[7, 0, 0, 0, 0, 0]);
             let pixels = noisy(32, shape, noise);
@@ -543,12 +547,12 @@ mod tests {
         let channels =
             |network, channels: &[u32]| Policy { channels: Some(channels.to_vec()), ..policy(network, 8) };
         for (shape, policy, key) in [
-            (&[4][..], policy(Network::Nature, 8), "policy.network"),
-            (&[4], policy(Network::Impala, 8), "policy.network"),
-            (&[4, 20, 20], policy(Network::Nature, 8), "policy.network"),
-            (&[4, 84, 84], channels(Network::Nature, &[1, 2]), "policy.channels"),
-            (&[4, 84, 84], channels(Network::Nature, &[1, 0, 1]), "policy.channels"),
-            (&[4, 84, 84], channels(Network::Impala, &[]), "policy.channels"),
+            (&[4][..], policy(NetworkKind::Nature, 8), "policy.network"),
+            (&[4], policy(NetworkKind::Impala, 8), "policy.network"),
+            (&[4, 20, 20], policy(NetworkKind::Nature, 8), "policy.network"),
+            (&[4, 84, 84], channels(NetworkKind::Nature, &[1, 2]), "policy.channels"),
+            (&[4, 84, 84], channels(NetworkKind::Nature, &[1, 0, 1]), "policy.channels"),
+            (&[4, 84, 84], channels(NetworkKind::Impala, &[]), "policy.channels"),
         ] {
             let error = Trunk::new(shape, &policy).unwrap_err();
             assert!(error.usage && error.hint().contains(key), "{error:?}");

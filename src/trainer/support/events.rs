@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn events_5_newest_frame_is_sent_and_others_are_counted() {
-        use rankdeck_proto::show::{Picture, ShownStep};
+        use rankdeck_proto::show::{EnvImage, ShownStep};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.sock");
         let events = EventSender::to(&path, Rank(0), Generation(0));
@@ -325,7 +325,7 @@ mod tests {
         let newest = LiveFrame { skipped: 4, ..frame(4) };
         assert_eq!(next().0, RankEvent::Frame(Box::new(newest)));
         // A frame that exceeds the socket's line limit is dropped.
-        let huge = Picture::of(640, 640, &vec![7; 640 * 640 * 3]);
+        let huge = EnvImage::of(640, 640, &vec![7; 640 * 640 * 3]);
         events
             .frame(LiveFrame { step: ShownStep { picture: Some(huge), ..ShownStep::default() }, ..frame(5) });
         while events.shared.as_ref().unwrap().lock().skipped < 5 {

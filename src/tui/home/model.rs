@@ -5,7 +5,7 @@ use rankdeck_core::compare::{self, ChangedKey, ComparedRun, SeedGroup};
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_kit::{Glyphs, Role};
 use rankdeck_proto::fleet::{GivenGpu, HostSnapshot};
-use rankdeck_proto::message::{GpuSample, Outcome};
+use rankdeck_proto::message::{GpuSample, RunOutcome};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Timestamp;
 use std::collections::VecDeque;
@@ -134,9 +134,9 @@ impl RunRow {
             (RunPhase::Ended | RunPhase::Recorded, outcome) => {
                 let word = self.summary.outcome_text().unwrap_or_else(|| "ended".into());
                 let role = match outcome {
-                    Some(Outcome::Succeeded) => Role::Good,
-                    Some(Outcome::Failed | Outcome::Stuck) => Role::Bad,
-                    Some(Outcome::Stopped) => Role::Warn,
+                    Some(RunOutcome::Succeeded) => Role::Good,
+                    Some(RunOutcome::Failed | RunOutcome::Stuck) => Role::Bad,
+                    Some(RunOutcome::Stopped) => Role::Warn,
                     None => Role::Dim,
                 };
                 (glyphs.tone(role), word, role)

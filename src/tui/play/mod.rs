@@ -382,7 +382,7 @@ mod tests {
     use super::*;
     use rankdeck_kit::theme::indexed;
     use rankdeck_kit::{Glyphs, Theme};
-    use rankdeck_proto::show::{EndKind, Picture, PolicyEstimate, ScoreKind};
+    use rankdeck_proto::show::{EndKind, EnvImage, PolicyEstimate, ScoreKind};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -505,7 +505,7 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_what_is_shown_stays() {
         let mut play = Play::new("x", None);
-        let picture = Picture::of(400, 400, &vec![0; 480_000]);
+        let picture = EnvImage::of(400, 400, &vec![0; 480_000]);
         for i in 0..300 {
             play.push(ShowLine::Step(ShownStep {
                 step: i,
@@ -563,7 +563,7 @@ mod tests {
         play.push(policy("ALE/Pong-v5"));
         let bytes: Vec<u8> = (0..84 * 84).map(|i| if (i % 84) < 42 { 0 } else { 255 }).collect();
         play.push(ShowLine::Step(ShownStep {
-            picture: Some(Picture::of(84, 84, &bytes)),
+            picture: Some(EnvImage::of(84, 84, &bytes)),
             ..ShownStep::default()
         }));
         assert!(drawn(&play, &Theme::dark(), 80, 24).contains('▀'));

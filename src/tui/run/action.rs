@@ -1,6 +1,6 @@
 //! What an input asks for: requests for the screen, actions for the app.
 
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::Tab;
 use crate::run::time::TimeMove;
 use rankdeck_charts::export::SavedFile;
@@ -11,7 +11,7 @@ use std::fmt;
 
 /// An action for the app.
 #[derive(Clone, PartialEq)]
-pub enum Action {
+pub enum ScreenAction {
     /// Send this event to the core.
     Send(Event),
     /// Give the terminal back to the shell that started us (`ctrl-z`).
@@ -36,37 +36,37 @@ pub enum Action {
     SaveFiles(Vec<SavedFile>),
 }
 
-impl fmt::Debug for Action {
+impl fmt::Debug for ScreenAction {
     // By hand, so that a passphrase cannot reach a log through `{:?}`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Action::Send(Event::PromptAnswered { node, answer }) => {
+            ScreenAction::Send(Event::PromptAnswered { node, answer }) => {
                 write!(f, "Send(PromptAnswered {{ node: {node}, given: {} }})", answer.is_some())
             }
-            Action::Send(event) => write!(f, "Send({event:?})"),
-            Action::Suspend => f.write_str("Suspend"),
-            Action::Redraw => f.write_str("Redraw"),
-            Action::Copy(text) => write!(f, "Copy({text:?})"),
-            Action::Time(to) => write!(f, "Time({to:?})"),
-            Action::Again => f.write_str("Again"),
-            Action::Compare(runs) => write!(f, "Compare({runs:?})"),
-            Action::Shell(node) => write!(f, "Shell({node})"),
-            Action::Mouse(on) => write!(f, "Mouse({on})"),
-            Action::SaveScreen => f.write_str("SaveScreen"),
-            Action::SaveFiles(files) => write!(f, "SaveFiles({} files)", files.len()),
+            ScreenAction::Send(event) => write!(f, "Send({event:?})"),
+            ScreenAction::Suspend => f.write_str("Suspend"),
+            ScreenAction::Redraw => f.write_str("Redraw"),
+            ScreenAction::Copy(text) => write!(f, "Copy({text:?})"),
+            ScreenAction::Time(to) => write!(f, "Time({to:?})"),
+            ScreenAction::Again => f.write_str("Again"),
+            ScreenAction::Compare(runs) => write!(f, "Compare({runs:?})"),
+            ScreenAction::Shell(node) => write!(f, "Shell({node})"),
+            ScreenAction::Mouse(on) => write!(f, "Mouse({on})"),
+            ScreenAction::SaveScreen => f.write_str("SaveScreen"),
+            ScreenAction::SaveFiles(files) => write!(f, "SaveFiles({} files)", files.len()),
         }
     }
 }
 
-impl Action {
+impl ScreenAction {
     /// Stop the run at the user's key.
-    pub fn stop(mode: StopMode) -> Action {
-        Action::Send(Event::StopRequested { mode, by: StopSource::Key })
+    pub fn stop(mode: StopMode) -> ScreenAction {
+        ScreenAction::Send(Event::StopRequested { mode, by: StopSource::Key })
     }
 
     /// End the console; the run keeps running.
-    pub fn leave() -> Action {
-        Action::Send(Event::DetachRequested)
+    pub fn leave() -> ScreenAction {
+        ScreenAction::Send(Event::DetachRequested)
     }
 }
 
@@ -74,13 +74,13 @@ impl Action {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// An action for the app.
-    Do(Action),
+    Do(ScreenAction),
     /// The same; its result shows live, so a frozen view is left.
-    Live(Action),
+    Live(ScreenAction),
     /// What the key of this command does.
-    Command(Command),
+    Command(ScreenCommand),
     /// The same about a rank, which is selected first.
-    CommandAbout(Option<Rank>, Command),
+    CommandAbout(Option<Rank>, ScreenCommand),
     /// A line of the palette.
     Line(String),
     /// Show a page.

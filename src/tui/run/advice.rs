@@ -1,6 +1,6 @@
 //! Advice in the keys of this screen, where it has one.
 
-use crate::run::command::{Command, KeyNames};
+use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::geometry::Tab;
 use rankdeck_core::card::Advice;
 
@@ -28,19 +28,19 @@ pub fn by_key(advice: &Advice) -> String {
 pub fn key_of(advice: &Advice, keys: KeyNames<'_>) -> Option<String> {
     let keys = keys.ascii();
     let mut words = advice.command.split_whitespace();
-    let on_card = |command| format!("{} {}", keys.of(Command::Explain), keys.of(command));
+    let on_card = |command| format!("{} {}", keys.of(ScreenCommand::Explain), keys.of(command));
     match words.next()? {
         "rankdeck" => {}
-        "kill" if words.next() == Some("-CONT") => return Some(on_card(Command::Continue)),
-        "ssh" => return Some(on_card(Command::Shell)),
+        "kill" if words.next() == Some("-CONT") => return Some(on_card(ScreenCommand::Continue)),
+        "ssh" => return Some(on_card(ScreenCommand::Shell)),
         _ => return None,
     }
     match words.next()? {
-        "logs" if advice.command.contains("--rank") => Some(on_card(Command::RankLog)),
-        "logs" => Some(keys.of(Command::Go(Tab::Logs))),
-        "restart" if advice.command.contains(CHECKED) => Some(keys.of(Command::RestartWith)),
-        "restart" => Some(keys.of(Command::Restart)),
-        "stop" => Some(keys.of(Command::Stop)),
+        "logs" if advice.command.contains("--rank") => Some(on_card(ScreenCommand::RankLog)),
+        "logs" => Some(keys.of(ScreenCommand::Go(Tab::Logs))),
+        "restart" if advice.command.contains(CHECKED) => Some(keys.of(ScreenCommand::RestartWith)),
+        "restart" => Some(keys.of(ScreenCommand::Restart)),
+        "stop" => Some(keys.of(ScreenCommand::Stop)),
         _ => None,
     }
 }

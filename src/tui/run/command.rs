@@ -8,7 +8,7 @@ use rankdeck_kit::keys::{KeyTable, Keymap};
 
 /// A command.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Command {
+pub enum ScreenCommand {
     /// Open the help page.
     Help,
     /// Open the command palette.
@@ -166,12 +166,12 @@ pub struct KeyNames<'a> {
 
 impl KeyNames<'_> {
     /// The first key of a command.
-    pub fn of(&self, command: Command) -> String {
+    pub fn of(&self, command: ScreenCommand) -> String {
         self.table.key_name(command, None, self.keymap, self.glyphs)
     }
 
     /// Its first key in a pane.
-    pub fn in_pane(&self, command: Command, pane: Pane) -> String {
+    pub fn in_pane(&self, command: ScreenCommand, pane: Pane) -> String {
         self.table.key_name(command, Some(pane), self.keymap, self.glyphs)
     }
 

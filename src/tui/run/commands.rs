@@ -1,7 +1,7 @@
 //! Executes the commands that apply on every page, and passes the others to the pages.
 
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::{Geometry, Pane, Tab};
 use crate::run::overlays::{
     EnvironmentCard, EventCard, EvidenceCard, HostPicker, Images, Inspector, LivePolicy, Overlay, Palette,
@@ -28,66 +28,66 @@ const WIDER: i16 = 2;
 const COPY_LIMIT: usize = 64 * 1024;
 
 /// Executes a command that is not disabled.
-pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Timestamp) -> Vec<Request> {
+pub fn perform(model: &Model, view: &mut ViewState, command: ScreenCommand, now: Timestamp) -> Vec<Request> {
     // What leads away from the table goes with the rank that the table shows as selected.
-    if matches!(command, Command::RankLog | Command::Go(_) | Command::Explain)
+    if matches!(command, ScreenCommand::RankLog | ScreenCommand::Go(_) | ScreenCommand::Explain)
         && let Some(rank) = view.selected_rank(model)
     {
         view.selected = Some(rank);
     }
     match command {
-        Command::Quit => return quit(model, view, now),
-        Command::Stop => return stop(model, view, StopMode::Clean),
-        Command::Kill => return stop(model, view, StopMode::Kill),
-        Command::Detach => return vec![Request::Do(Action::leave())],
-        Command::Restart | Command::RestartWith => restart(model, view, command),
-        Command::PickHosts => view.open(HostPicker::default()),
-        Command::Palette => view.open(Palette::default()),
-        Command::Help => view.open(RunHelp::default()),
-        Command::Policy => view.open(LivePolicy),
-        Command::Pictures => view.open(Images::default()),
-        Command::Go(tab) => return vec![Request::ShowPage(tab)],
-        Command::NextPane => focus(view, 1),
-        Command::PreviousPane => focus(view, -1),
-        Command::Taller(rows) => layout::grow(model, view, i16::from(rows), 0),
-        Command::Wider(cells) => layout::grow(model, view, 0, i16::from(cells) * WIDER),
-        Command::UsualSizes => view.sizes = PaneSizes::default(),
-        Command::Zoom => view.zoom = !view.zoom,
-        Command::Freeze => {
+        ScreenCommand::Quit => return quit(model, view, now),
+        ScreenCommand::Stop => return stop(model, view, StopMode::Clean),
+        ScreenCommand::Kill => return stop(model, view, StopMode::Kill),
+        ScreenCommand::Detach => return vec![Request::Do(ScreenAction::leave())],
+        ScreenCommand::Restart | ScreenCommand::RestartWith => restart(model, view, command),
+        ScreenCommand::PickHosts => view.open(HostPicker::default()),
+        ScreenCommand::Palette => view.open(Palette::default()),
+        ScreenCommand::Help => view.open(RunHelp::default()),
+        ScreenCommand::Policy => view.open(LivePolicy),
+        ScreenCommand::Pictures => view.open(Images::default()),
+        ScreenCommand::Go(tab) => return vec![Request::ShowPage(tab)],
+        ScreenCommand::NextPane => focus(view, 1),
+        ScreenCommand::PreviousPane => focus(view, -1),
+        ScreenCommand::Taller(rows) => layout::grow(model, view, i16::from(rows), 0),
+        ScreenCommand::Wider(cells) => layout::grow(model, view, 0, i16::from(cells) * WIDER),
+        ScreenCommand::UsualSizes => view.sizes = PaneSizes::default(),
+        ScreenCommand::Zoom => view.zoom = !view.zoom,
+        ScreenCommand::Freeze => {
             view.moment.frozen = match view.moment.frozen.take() {
                 Some(_) => None,
                 None => Some(FrozenMoment { model: Arc::new(model.clone()), at: now }),
             };
         }
-        Command::Explain => explain(model, view),
-        Command::Back => return back(view),
-        Command::Copy => return vec![Request::Do(Action::Copy(copied(model, view, now)))],
-        Command::SaveScreen => return save_screen(view, now),
-        Command::Redraw => return vec![Request::Do(Action::Redraw)],
-        Command::Suspend => return vec![Request::Do(Action::Suspend)],
-        Command::Move(_) | Command::Page(_) | Command::First | Command::Last => {
+        ScreenCommand::Explain => explain(model, view),
+        ScreenCommand::Back => return back(view),
+        ScreenCommand::Copy => return vec![Request::Do(ScreenAction::Copy(copied(model, view, now)))],
+        ScreenCommand::SaveScreen => return save_screen(view, now),
+        ScreenCommand::Redraw => return vec![Request::Do(ScreenAction::Redraw)],
+        ScreenCommand::Suspend => return vec![Request::Do(ScreenAction::Suspend)],
+        ScreenCommand::Move(_) | ScreenCommand::Page(_) | ScreenCommand::First | ScreenCommand::Last => {
             let pane = view.pane();
             let rows = rows(&view.geometry, pane, command);
             scroll(model, view, pane, rows, now);
         }
-        Command::Filter => {
+        ScreenCommand::Filter => {
             let pane = view.pane();
             view.editing = Some(pane);
             view.page_mut(pane).on_filter(FilterChange::Opened);
         }
-        Command::Mouse => return toggle_mouse(view, now),
-        Command::Stack | Command::Continue | Command::Environment => {
+        ScreenCommand::Mouse => return toggle_mouse(view, now),
+        ScreenCommand::Stack | ScreenCommand::Continue | ScreenCommand::Environment => {
             return reach_rank(model, view, command, now);
         }
-        Command::Shell if view.pane() != Pane::Hosts => {
+        ScreenCommand::Shell if view.pane() != Pane::Hosts => {
             let rank = view.selected_rank(model).and_then(|rank| ranks::find(model, rank));
-            return rank.map(|rank| Request::Do(Action::Shell(rank.node))).into_iter().collect();
+            return rank.map(|rank| Request::Do(ScreenAction::Shell(rank.node))).into_iter().collect();
         }
-        Command::LogThere => return show_log_there(model, view, now),
-        Command::Time(to) => return vec![Request::Live(Action::Time(to))],
-        Command::TypeTime => {
+        ScreenCommand::LogThere => return show_log_there(model, view, now),
+        ScreenCommand::Time(to) => return vec![Request::Live(ScreenAction::Time(to))],
+        ScreenCommand::TypeTime => {
             view.open(TimeInput::default());
-            return vec![Request::Live(Action::Time(TimeMove::Step(0)))];
+            return vec![Request::Live(ScreenAction::Time(TimeMove::Step(0)))];
         }
         command => {
             return view.ask_pages(model, now, |page, cx| page.perform(command, cx)).unwrap_or_default();
@@ -127,20 +127,20 @@ fn save_screen(view: &mut ViewState, now: Timestamp) -> Vec<Request> {
         view.toast("environments are never saved to files", Role::Warn, now);
         return Vec::new();
     }
-    vec![Request::Do(Action::SaveScreen)]
+    vec![Request::Do(ScreenAction::SaveScreen)]
 }
 
 /// Requests something from the selected rank's agent.
-fn reach_rank(model: &Model, view: &mut ViewState, command: Command, now: Timestamp) -> Vec<Request> {
+fn reach_rank(model: &Model, view: &mut ViewState, command: ScreenCommand, now: Timestamp) -> Vec<Request> {
     let Some(rank) = view.selected_rank(model) else { return Vec::new() };
     match command {
-        Command::Stack => {
+        ScreenCommand::Stack => {
             view.open(Inspector::new(rank));
-            vec![Request::Do(Action::Send(Event::InspectRequested { rank }))]
+            vec![Request::Do(ScreenAction::Send(Event::InspectRequested { rank }))]
         }
-        Command::Continue => {
+        ScreenCommand::Continue => {
             view.toast(format!("sending SIGCONT to rank {rank}"), Role::Dim, now);
-            vec![Request::Do(Action::Send(Event::ContinueRequested { rank }))]
+            vec![Request::Do(ScreenAction::Send(Event::ContinueRequested { rank }))]
         }
         _ => {
             let process = processes::rank(model, rank);
@@ -186,17 +186,17 @@ fn toggle_mouse(view: &mut ViewState, now: Timestamp) -> Vec<Request> {
         false => "mouse capture on",
     };
     view.toast(text, Role::Dim, now);
-    vec![Request::Do(Action::Mouse(!off))]
+    vec![Request::Do(ScreenAction::Mouse(!off))]
 }
 
 /// Quits, or asks how; in playback, returns to live first, since the choices depend on the live run.
 fn quit(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Request> {
     if view.moment.is_behind_live() {
         view.toast("live; press q again to quit", Role::Dim, now);
-        return vec![Request::Live(Action::Time(TimeMove::Present))];
+        return vec![Request::Live(ScreenAction::Time(TimeMove::Present))];
     }
     if view.steering.replay || view.steering.read_only || view.steering.at_home || !runs(model) {
-        return vec![Request::Do(Action::leave())];
+        return vec![Request::Do(ScreenAction::leave())];
     }
     view.open(confirm::quit(model, view.steering.passing));
     Vec::new()
@@ -205,7 +205,7 @@ fn quit(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Request> {
 /// Asks before a stop, unless nothing has been started yet.
 fn stop(model: &Model, view: &mut ViewState, mode: StopMode) -> Vec<Request> {
     if model.run.state == RunState::Connecting && !runs(model) {
-        return vec![Request::Do(Action::stop(mode))];
+        return vec![Request::Do(ScreenAction::stop(mode))];
     }
     let question = if mode == StopMode::Kill { confirm::kill(model) } else { confirm::stop(model) };
     view.open(question);
@@ -213,14 +213,14 @@ fn stop(model: &Model, view: &mut ViewState, mode: StopMode) -> Vec<Request> {
 }
 
 /// Rows that a movement key moves in a pane.
-fn rows(geo: &Geometry, pane: Pane, command: Command) -> i64 {
+fn rows(geo: &Geometry, pane: Pane, command: ScreenCommand) -> i64 {
     match command {
-        Command::Move(rows) => i64::from(rows),
-        Command::Page(pages) => {
+        ScreenCommand::Move(rows) => i64::from(rows),
+        ScreenCommand::Page(pages) => {
             let height = geo.inside(geo.pane(pane)).height;
             i64::from(pages) * i64::from((height / 2).max(1))
         }
-        Command::First => -i64::from(i32::MAX),
+        ScreenCommand::First => -i64::from(i32::MAX),
         _ => i64::from(i32::MAX),
     }
 }
@@ -246,7 +246,7 @@ fn back(view: &mut ViewState) -> Vec<Request> {
     } else if view.moment.frozen.is_some() {
         view.moment.frozen = None;
     } else if view.moment.is_behind_live() {
-        return vec![Request::Live(Action::Time(TimeMove::Present))];
+        return vec![Request::Live(ScreenAction::Time(TimeMove::Present))];
     } else if !view.marked.is_empty() {
         view.marked.clear();
     } else {
@@ -263,9 +263,9 @@ pub fn restart_with(model: &Model, view: &mut ViewState, from: Option<&str>, lin
 }
 
 /// Asks about a restart: from the selected checkpoint, the last one before the problem, or the latest.
-pub fn restart(model: &Model, view: &mut ViewState, command: Command) {
+pub fn restart(model: &Model, view: &mut ViewState, command: ScreenCommand) {
     let picked = selected_checkpoint(model, view);
-    if command == Command::RestartWith {
+    if command == ScreenCommand::RestartWith {
         let from = picked.or_else(|| checkpoint_before_problem(model, view));
         return restart_with(model, view, from.as_deref(), "");
     }

@@ -1,8 +1,8 @@
 //! From keys, pastes and typed lines to actions. Overlays come first, then the filter line, then the table of
 //! keys.
 
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::keys::{self, TABLE};
 use crate::run::overlays::{EventCard, Inspector, Overlay, ProcessList, confirm};
 use crate::run::pages::FilterChange;
@@ -22,7 +22,7 @@ const STRANGE: KeyModifiers =
     KeyModifiers::ALT.union(KeyModifiers::SUPER).union(KeyModifiers::HYPER).union(KeyModifiers::META);
 
 /// Handles a key.
-pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp) -> Vec<Action> {
+pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp) -> Vec<ScreenAction> {
     if key.kind == KeyEventKind::Release {
         return Vec::new();
     }
@@ -63,12 +63,17 @@ pub fn on_paste(view: &mut ViewState, text: &str, now: Timestamp) {
 }
 
 /// Runs a line as the palette does.
-pub fn run_line(model: &Model, view: &mut ViewState, line: &str, now: Timestamp) -> Vec<Action> {
+pub fn run_line(model: &Model, view: &mut ViewState, line: &str, now: Timestamp) -> Vec<ScreenAction> {
     execute(model, view, vec![Request::Line(line.to_owned())], now)
 }
 
 /// Executes what pages and overlays request.
-pub fn execute(model: &Model, view: &mut ViewState, requests: Vec<Request>, now: Timestamp) -> Vec<Action> {
+pub fn execute(
+    model: &Model,
+    view: &mut ViewState,
+    requests: Vec<Request>,
+    now: Timestamp,
+) -> Vec<ScreenAction> {
     let mut actions = Vec::new();
     for request in requests {
         match request {
@@ -105,7 +110,12 @@ pub fn execute(model: &Model, view: &mut ViewState, requests: Vec<Request>, now:
 }
 
 /// Does what the key of this command does, or shows why it is disabled.
-pub fn on_command(model: &Model, view: &mut ViewState, command: Command, now: Timestamp) -> Vec<Action> {
+pub fn on_command(
+    model: &Model,
+    view: &mut ViewState,
+    command: ScreenCommand,
+    now: Timestamp,
+) -> Vec<ScreenAction> {
     match TABLE.of_command(command, view.pane()).or_else(|| keys::binding(command)) {
         Some(binding) => on_binding(model, view, binding, now),
         None => Vec::new(),
@@ -113,13 +123,13 @@ pub fn on_command(model: &Model, view: &mut ViewState, command: Command, now: Ti
 }
 
 /// Ctrl-c: first as `q`, then a clean stop, then quit at once.
-fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action> {
+fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<ScreenAction> {
     if view.moment.is_behind_live() {
         view.toast("live; press ctrl-c again for options", Role::Warn, now);
-        return vec![Action::Time(TimeMove::Present)];
+        return vec![ScreenAction::Time(TimeMove::Present)];
     }
     if view.steering.replay || view.steering.read_only || !runs(model) {
-        return vec![Action::leave()];
+        return vec![ScreenAction::leave()];
     }
     view.interrupts = view.interrupts.saturating_add(1);
     match view.interrupts {
@@ -132,13 +142,13 @@ fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action>
         2 => {
             view.overlays.retain(|overlay| !matches!(overlay, Overlay::Confirm(_)));
             view.toast("stopping; press ctrl-c again to quit now", Role::Warn, now);
-            vec![Action::stop(StopMode::Clean)]
+            vec![ScreenAction::stop(StopMode::Clean)]
         }
-        _ => vec![Action::leave()],
+        _ => vec![ScreenAction::leave()],
     }
 }
 
-fn on_page_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp) -> Vec<Action> {
+fn on_page_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp) -> Vec<ScreenAction> {
     let Some(binding) = TABLE.find(key, view.pane(), &view.steering.keymap) else {
         let (name, place) = (name(key, Glyphs::Ascii), view.pane().name());
         view.toast(format!("{name} is not bound in {place}; ? shows keys"), Role::Dim, now);
@@ -152,7 +162,7 @@ fn on_binding(
     view: &mut ViewState,
     binding: &Binding<RunScreen>,
     now: Timestamp,
-) -> Vec<Action> {
+) -> Vec<ScreenAction> {
     match (binding.disabled)(model, view) {
         Some(reason) => {
             view.toast(format!("{}: {reason}", binding.short), Role::Warn, now);

@@ -4,7 +4,7 @@
 //! - UI-4: every command has at least one key, and a reason when it is disabled.
 //! - UI-10: no key has two meanings in the same pane.
 
-use crate::run::command::{Command, KeyNames};
+use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::geometry::{Pane, Tab};
 use crate::run::pages::{charts, end, events, hosts, logs, ranks};
 use crate::run::reasons::*;
@@ -23,56 +23,56 @@ const EVERYWHERE: &[Pane] = &[];
 /// The keys that apply on every page.
 #[rustfmt::skip]
 static GLOBAL: &[Binding<RunScreen>] = bindings![
-    EVERYWHERE, Command::Quit, [c('q')], 1, "quit", "Quit (asks whether to detach or stop)", always;
-    EVERYWHERE, Command::Stop, [c('x')], 2, "stop", "Stop the run cleanly and verify", no_stop;
-    EVERYWHERE, Command::Kill, [c('X')], 0, "kill", "Kill the run (SIGKILL on all hosts)", no_kill;
-    EVERYWHERE, Command::Detach, [c('D')], 7, "detach", "Detach; the run keeps running", no_detach;
-    EVERYWHERE, Command::Restart, [c('r')], 6, "restart", "Restart from a checkpoint or from scratch", no_restart;
-    EVERYWHERE, Command::RestartWith, [c('R')], 0, "restart with", "Restart with changed config keys", no_restart;
-    EVERYWHERE, Command::PickHosts, [c('H')], 0, "change hosts", "Exclude or add hosts and restart", no_host_change;
-    EVERYWHERE, Command::Explain, [c('d')], 3, "why", "Show the evidence for the verdict", no_verdict;
-    EVERYWHERE, Command::Policy, [c('v')], 0, "policy", "Watch the policy in rank 0's evaluation live", no_live_policy;
-    EVERYWHERE, Command::Pictures, [c('i')], 0, "images", "Show logged images", no_picture;
-    EVERYWHERE, Command::Help, [c('?')], 0, "help", "Show key bindings", always;
-    EVERYWHERE, Command::Palette, [c(':')], 0, "command", "Open the command palette", always;
-    EVERYWHERE, Command::Go(Tab::Overview), [c('1')], 0, "overview", "Go to Overview", always;
-    EVERYWHERE, Command::Go(Tab::Charts), [c('2')], 0, "charts", "Go to Charts", always;
-    EVERYWHERE, Command::Go(Tab::Evals), [c('3')], 0, "evals", "Go to Evaluations", always;
-    EVERYWHERE, Command::Go(Tab::Logs), [c('4')], 0, "logs", "Go to Logs", always;
-    EVERYWHERE, Command::Go(Tab::Hosts), [c('5')], 0, "hosts", "Go to Hosts", always;
-    EVERYWHERE, Command::Go(Tab::Events), [c('6')], 0, "events", "Go to Events", always;
-    EVERYWHERE, Command::Go(Tab::End), [c('7')], 0, "outcome", "Go to Outcome", always;
-    EVERYWHERE, Command::Time(TimeMove::Step(-STEP_MS)), [c(',')], 0, "rewind", "Rewind 1 s (the run is not affected)", no_record;
-    EVERYWHERE, Command::Time(TimeMove::Step(STEP_MS)), [c('.')], 0, "forward", "Forward 1 s", already_live;
-    EVERYWHERE, Command::Time(TimeMove::Step(-MINUTE_MS)), [c('(')], 0, "rewind minute", "Rewind 1 min", no_record;
-    EVERYWHERE, Command::Time(TimeMove::Step(MINUTE_MS)), [c(')')], 0, "forward minute", "Forward 1 min", already_live;
-    EVERYWHERE, Command::Time(TimeMove::Event(-1)), [c('<')], 12, "prev event", "Go to the previous event", no_record;
-    EVERYWHERE, Command::Time(TimeMove::Event(1)), [c('>')], 0, "next event", "Go to the next event", already_live;
-    EVERYWHERE, Command::TypeTime, [c('T')], 0, "time", "Go to a time (03:12, -5m)", no_record;
-    EVERYWHERE, Command::Time(TimeMove::Play), [c('P')], 0, "play", "Play or pause", already_live;
-    EVERYWHERE, Command::Time(TimeMove::Speed(1)), [c('}')], 0, "faster", "Double the playback speed", already_live;
-    EVERYWHERE, Command::Time(TimeMove::Speed(-1)), [c('{')], 0, "slower", "Halve the playback speed", already_live;
-    EVERYWHERE, Command::NextPane, [k(KeyCode::Tab)], 9, "pane", "Focus the next pane", one_pane;
-    EVERYWHERE, Command::PreviousPane, [k(KeyCode::BackTab)], 0, "prev pane", "Focus the previous pane", one_pane;
-    EVERYWHERE, Command::Zoom, [c('z')], 10, "zoom", "Zoom the focused pane", no_zoom;
-    EVERYWHERE, Command::Taller(1), [ctrl_k(KeyCode::Down)], 0, "taller", "Make the pane taller (or drag its border)", one_pane;
-    EVERYWHERE, Command::Taller(-1), [ctrl_k(KeyCode::Up)], 0, "shorter", "Make the pane shorter", one_pane;
-    EVERYWHERE, Command::Wider(1), [ctrl_k(KeyCode::Right)], 0, "widen", "Make the pane wider", one_pane;
-    EVERYWHERE, Command::Wider(-1), [ctrl_k(KeyCode::Left)], 0, "narrow", "Make the pane narrower", one_pane;
-    EVERYWHERE, Command::UsualSizes, [c('Z')], 0, "reset sizes", "Reset pane sizes", no_sizes;
-    EVERYWHERE, Command::Freeze, [c('f')], 11, "freeze", "Freeze the view (alerts still appear)", in_playback;
-    EVERYWHERE, Command::Back, [k(KeyCode::Esc)], 0, "back", "Go back one level (never quits)", always;
-    EVERYWHERE, Command::Copy, [c('y')], 0, "copy", "Copy the selection", always;
-    EVERYWHERE, Command::SaveScreen, [ctrl('s')], 0, "save screen", "Save the screen as text", always;
-    EVERYWHERE, Command::Redraw, [ctrl('l')], 0, "redraw", "Redraw the screen", always;
-    EVERYWHERE, Command::Mouse, [c('M')], 0, "mouse", "Toggle mouse capture (off: the terminal selects text)", always;
-    EVERYWHERE, Command::Suspend, [ctrl('z')], 0, "suspend", "Suspend (`fg` resumes)", always;
-    EVERYWHERE, Command::Move(1), [c('j'), k(KeyCode::Down)], 0, "down", "Move down", always;
-    EVERYWHERE, Command::Move(-1), [c('k'), k(KeyCode::Up)], 0, "up", "Move up", always;
-    EVERYWHERE, Command::Page(1), [ctrl('d'), k(KeyCode::PageDown)], 0, "page down", "Move half a page down", always;
-    EVERYWHERE, Command::Page(-1), [ctrl('u'), k(KeyCode::PageUp)], 0, "page up", "Move half a page up", always;
-    EVERYWHERE, Command::First, [c('g'), k(KeyCode::Home)], 0, "first", "Go to the first row", always;
-    EVERYWHERE, Command::Last, [c('G'), k(KeyCode::End)], 0, "last", "Go to the last row and follow", always;
+    EVERYWHERE, ScreenCommand::Quit, [c('q')], 1, "quit", "Quit (asks whether to detach or stop)", always;
+    EVERYWHERE, ScreenCommand::Stop, [c('x')], 2, "stop", "Stop the run cleanly and verify", no_stop;
+    EVERYWHERE, ScreenCommand::Kill, [c('X')], 0, "kill", "Kill the run (SIGKILL on all hosts)", no_kill;
+    EVERYWHERE, ScreenCommand::Detach, [c('D')], 7, "detach", "Detach; the run keeps running", no_detach;
+    EVERYWHERE, ScreenCommand::Restart, [c('r')], 6, "restart", "Restart from a checkpoint or from scratch", no_restart;
+    EVERYWHERE, ScreenCommand::RestartWith, [c('R')], 0, "restart with", "Restart with changed config keys", no_restart;
+    EVERYWHERE, ScreenCommand::PickHosts, [c('H')], 0, "change hosts", "Exclude or add hosts and restart", no_host_change;
+    EVERYWHERE, ScreenCommand::Explain, [c('d')], 3, "why", "Show the evidence for the verdict", no_verdict;
+    EVERYWHERE, ScreenCommand::Policy, [c('v')], 0, "policy", "Watch the policy in rank 0's evaluation live", no_live_policy;
+    EVERYWHERE, ScreenCommand::Pictures, [c('i')], 0, "images", "Show logged images", no_picture;
+    EVERYWHERE, ScreenCommand::Help, [c('?')], 0, "help", "Show key bindings", always;
+    EVERYWHERE, ScreenCommand::Palette, [c(':')], 0, "command", "Open the command palette", always;
+    EVERYWHERE, ScreenCommand::Go(Tab::Overview), [c('1')], 0, "overview", "Go to Overview", always;
+    EVERYWHERE, ScreenCommand::Go(Tab::Charts), [c('2')], 0, "charts", "Go to Charts", always;
+    EVERYWHERE, ScreenCommand::Go(Tab::Evals), [c('3')], 0, "evals", "Go to Evaluations", always;
+    EVERYWHERE, ScreenCommand::Go(Tab::Logs), [c('4')], 0, "logs", "Go to Logs", always;
+    EVERYWHERE, ScreenCommand::Go(Tab::Hosts), [c('5')], 0, "hosts", "Go to Hosts", always;
+    EVERYWHERE, ScreenCommand::Go(Tab::Events), [c('6')], 0, "events", "Go to Events", always;
+    EVERYWHERE, ScreenCommand::Go(Tab::End), [c('7')], 0, "outcome", "Go to Outcome", always;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Step(-STEP_MS)), [c(',')], 0, "rewind", "Rewind 1 s (the run is not affected)", no_record;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Step(STEP_MS)), [c('.')], 0, "forward", "Forward 1 s", already_live;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Step(-MINUTE_MS)), [c('(')], 0, "rewind minute", "Rewind 1 min", no_record;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Step(MINUTE_MS)), [c(')')], 0, "forward minute", "Forward 1 min", already_live;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Event(-1)), [c('<')], 12, "prev event", "Go to the previous event", no_record;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Event(1)), [c('>')], 0, "next event", "Go to the next event", already_live;
+    EVERYWHERE, ScreenCommand::TypeTime, [c('T')], 0, "time", "Go to a time (03:12, -5m)", no_record;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Play), [c('P')], 0, "play", "Play or pause", already_live;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Speed(1)), [c('}')], 0, "faster", "Double the playback speed", already_live;
+    EVERYWHERE, ScreenCommand::Time(TimeMove::Speed(-1)), [c('{')], 0, "slower", "Halve the playback speed", already_live;
+    EVERYWHERE, ScreenCommand::NextPane, [k(KeyCode::Tab)], 9, "pane", "Focus the next pane", one_pane;
+    EVERYWHERE, ScreenCommand::PreviousPane, [k(KeyCode::BackTab)], 0, "prev pane", "Focus the previous pane", one_pane;
+    EVERYWHERE, ScreenCommand::Zoom, [c('z')], 10, "zoom", "Zoom the focused pane", no_zoom;
+    EVERYWHERE, ScreenCommand::Taller(1), [ctrl_k(KeyCode::Down)], 0, "taller", "Make the pane taller (or drag its border)", one_pane;
+    EVERYWHERE, ScreenCommand::Taller(-1), [ctrl_k(KeyCode::Up)], 0, "shorter", "Make the pane shorter", one_pane;
+    EVERYWHERE, ScreenCommand::Wider(1), [ctrl_k(KeyCode::Right)], 0, "widen", "Make the pane wider", one_pane;
+    EVERYWHERE, ScreenCommand::Wider(-1), [ctrl_k(KeyCode::Left)], 0, "narrow", "Make the pane narrower", one_pane;
+    EVERYWHERE, ScreenCommand::UsualSizes, [c('Z')], 0, "reset sizes", "Reset pane sizes", no_sizes;
+    EVERYWHERE, ScreenCommand::Freeze, [c('f')], 11, "freeze", "Freeze the view (alerts still appear)", in_playback;
+    EVERYWHERE, ScreenCommand::Back, [k(KeyCode::Esc)], 0, "back", "Go back one level (never quits)", always;
+    EVERYWHERE, ScreenCommand::Copy, [c('y')], 0, "copy", "Copy the selection", always;
+    EVERYWHERE, ScreenCommand::SaveScreen, [ctrl('s')], 0, "save screen", "Save the screen as text", always;
+    EVERYWHERE, ScreenCommand::Redraw, [ctrl('l')], 0, "redraw", "Redraw the screen", always;
+    EVERYWHERE, ScreenCommand::Mouse, [c('M')], 0, "mouse", "Toggle mouse capture (off: the terminal selects text)", always;
+    EVERYWHERE, ScreenCommand::Suspend, [ctrl('z')], 0, "suspend", "Suspend (`fg` resumes)", always;
+    EVERYWHERE, ScreenCommand::Move(1), [c('j'), k(KeyCode::Down)], 0, "down", "Move down", always;
+    EVERYWHERE, ScreenCommand::Move(-1), [c('k'), k(KeyCode::Up)], 0, "up", "Move up", always;
+    EVERYWHERE, ScreenCommand::Page(1), [ctrl('d'), k(KeyCode::PageDown)], 0, "page down", "Move half a page down", always;
+    EVERYWHERE, ScreenCommand::Page(-1), [ctrl('u'), k(KeyCode::PageUp)], 0, "page up", "Move half a page up", always;
+    EVERYWHERE, ScreenCommand::First, [c('g'), k(KeyCode::Home)], 0, "first", "Go to the first row", always;
+    EVERYWHERE, ScreenCommand::Last, [c('G'), k(KeyCode::End)], 0, "last", "Go to the last row and follow", always;
 ];
 
 /// All keys.
@@ -116,7 +116,7 @@ pub static TABLE: KeyTable<RunScreen> = KeyTable {
         ("further-left", "scroll-left"),
         ("go-there", "go-to-time"),
     ],
-    reserved: |command| matches!(command, Command::Quit | Command::Stop | Command::Back),
+    reserved: |command| matches!(command, ScreenCommand::Quit | ScreenCommand::Stop | ScreenCommand::Back),
 };
 
 /// Reads the user's own keys: lines of a name and keys with blanks between.
@@ -125,17 +125,17 @@ pub fn read_keymap(lines: &[(String, String)]) -> (Keymap, Vec<WrongLine>) {
 }
 
 /// The first binding of a command.
-pub fn binding(command: Command) -> Option<&'static Binding<RunScreen>> {
+pub fn binding(command: ScreenCommand) -> Option<&'static Binding<RunScreen>> {
     TABLE.iter().find(|binding| binding.command == command)
 }
 
 /// Why a command is disabled.
-pub fn disabled(model: &Model, view: &ViewState, command: Command) -> Option<&'static str> {
+pub fn disabled(model: &Model, view: &ViewState, command: ScreenCommand) -> Option<&'static str> {
     binding(command).and_then(|binding| (binding.disabled)(model, view))
 }
 
 /// The first key of a command, as people write it.
-pub fn key_name(command: Command, keymap: &Keymap, glyphs: Glyphs) -> String {
+pub fn key_name(command: ScreenCommand, keymap: &Keymap, glyphs: Glyphs) -> String {
     names(keymap, glyphs).of(command)
 }
 
@@ -276,12 +276,12 @@ mod tests {
         assert!(wrong.is_empty(), "{wrong:?}");
         let of = |command| binding(command).unwrap();
         let names: Vec<String> = TABLE
-            .keys(of(Command::Stop), &map)
+            .keys(of(ScreenCommand::Stop), &map)
             .iter()
             .map(|key| rankdeck_kit::keys::name(*key, Glyphs::Ascii))
             .collect();
         assert_eq!(names, ["ctrl-x", "f9"]);
-        assert_eq!(TABLE.keys(of(Command::Kill), &map), of(Command::Kill).keys);
+        assert_eq!(TABLE.keys(of(ScreenCommand::Kill), &map), of(ScreenCommand::Kill).keys);
         assert_eq!(read(&[("quit", "x"), ("stop", "q")]).1, [], "keys may be swapped");
     }
 

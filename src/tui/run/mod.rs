@@ -49,7 +49,7 @@ pub mod words;
 
 use crate::run::action::Request;
 use crate::run::chrome::Ctx;
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::{Geometry, Pane, Tab};
 use crate::run::overlays::Overlay;
 use crate::run::pages::charts::ChartsPage;
@@ -77,7 +77,7 @@ impl Screen for RunScreen {
     type Model = Model;
     type State = ViewState;
     type Action = Request;
-    type Command = Command;
+    type Command = ScreenCommand;
     type Pane = Pane;
     type Target = RunTarget;
     type Overlay = Overlay;
@@ -104,7 +104,7 @@ pub type Target = rankdeck_kit::Target<RunTarget>;
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunTarget {
     /// The key of this command.
-    Command(Command),
+    Command(ScreenCommand),
     /// An event.
     Event(u64),
     /// A series.

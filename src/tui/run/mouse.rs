@@ -1,9 +1,9 @@
 //! Handles the mouse: the wheel scrolls and zooms charts, a click selects, a second click opens, and dragging
 //! moves chart cursors, the timeline and pane borders; the right button pins a chart position.
 
-use crate::run::action::Action;
+use crate::run::action::ScreenAction;
 use crate::run::chrome::{Ctx, footer, header, timeline};
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::{Pane, Tab};
 use crate::run::input::{execute, on_command, on_key};
 use crate::run::pages::TargetMouse;
@@ -19,17 +19,17 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 
 /// Handles a mouse event.
-pub fn on_mouse(model: &Model, view: &mut ViewState, mouse: MouseEvent, now: Timestamp) -> Vec<Action> {
+pub fn on_mouse(model: &Model, view: &mut ViewState, mouse: MouseEvent, now: Timestamp) -> Vec<ScreenAction> {
     view.expire(now);
     let at = Position { x: mouse.column, y: mouse.row };
     match mouse.kind {
         MouseEventKind::ScrollDown => return wheel(model, view, at, 1, now),
         MouseEventKind::ScrollUp => return wheel(model, view, at, -1, now),
         MouseEventKind::ScrollLeft if view.overlays.is_empty() && view.pane() == Pane::Log => {
-            return on_command(model, view, Command::Sideways(-1), now);
+            return on_command(model, view, ScreenCommand::Sideways(-1), now);
         }
         MouseEventKind::ScrollRight if view.overlays.is_empty() && view.pane() == Pane::Log => {
-            return on_command(model, view, Command::Sideways(1), now);
+            return on_command(model, view, ScreenCommand::Sideways(1), now);
         }
         MouseEventKind::Down(MouseButton::Left) if view.overlays.is_empty() => {
             view.dragged = layout::border_at(view, at).map(|border| (border, false));
@@ -78,20 +78,20 @@ fn on_target(
     target: &RunTarget,
     mouse: TargetMouse,
     now: Timestamp,
-) -> Option<Vec<Action>> {
+) -> Option<Vec<ScreenAction>> {
     let pane = pane_at(view, at)?;
     let requests = view.with_page(pane, model, now, |page, cx| page.on_target(target, mouse, cx))?;
     Some(execute(model, view, requests, now))
 }
 
-fn wheel(model: &Model, view: &mut ViewState, at: Position, turns: i64, now: Timestamp) -> Vec<Action> {
+fn wheel(model: &Model, view: &mut ViewState, at: Position, turns: i64, now: Timestamp) -> Vec<ScreenAction> {
     let rows = turns * WHEEL as i64;
     if let Some(requests) = overlay::on_wheel::<RunScreen>(model, view, rows as isize, now) {
         return execute(model, view, requests, now);
     }
     if let Some((place, Target::Own(target))) = under(model, view, at, now) {
         if let RunTarget::Recording(..) = target {
-            return vec![Action::Time(TimeMove::Step(STEP_MS * turns))];
+            return vec![ScreenAction::Time(TimeMove::Step(STEP_MS * turns))];
         }
         let mouse = TargetMouse::Wheel { at: share(place, at), turns };
         if let Some(actions) = on_target(model, view, at, &target, mouse, now) {
@@ -130,7 +130,7 @@ fn under(model: &Model, view: &ViewState, at: Position, now: Timestamp) -> Optio
 
 /// Handles a click while an overlay is open: on a key hint it is that key, on an entry it goes to the
 /// overlay, and beside a card it closes the card. Forms and questions stay open.
-fn click_over(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<Action> {
+fn click_over(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<ScreenAction> {
     let found = plain(model, view, now, |ctx, buf| {
         overlay::draw::<RunScreen>(&view.overlays, model, view, ctx, buf);
         footer::draw(ctx, buf);
@@ -144,7 +144,7 @@ fn click_over(model: &Model, view: &mut ViewState, at: Position, now: Timestamp)
 }
 
 /// Moves the chart cursor, or the timeline cursor.
-fn drag(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<Action> {
+fn drag(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<ScreenAction> {
     match under(model, view, at, now) {
         Some((place, Target::Own(RunTarget::Recording(from, to)))) => travel(from, to, share(place, at)),
         Some((place, Target::Own(target))) => {
@@ -155,19 +155,19 @@ fn drag(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Ve
     }
 }
 
-fn travel(from: Timestamp, to: Timestamp, share: f64) -> Vec<Action> {
+fn travel(from: Timestamp, to: Timestamp, share: f64) -> Vec<ScreenAction> {
     let after = (to.since(from) as f64 * share).round() as u64;
-    vec![Action::Time(TimeMove::To(from.plus(after)))]
+    vec![ScreenAction::Time(TimeMove::To(from.plus(after)))]
 }
 
-fn click(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<Action> {
+fn click(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<ScreenAction> {
     if let Some(tab) = header::tab_at(view, at) {
-        return on_command(model, view, Command::Go(tab), now);
+        return on_command(model, view, ScreenCommand::Go(tab), now);
     }
     if view.geometry.status.contains(at) {
         return match model.run.state {
-            RunState::Over => on_command(model, view, Command::Go(Tab::End), now),
-            _ if !model.verdicts.is_empty() => on_command(model, view, Command::Explain, now),
+            RunState::Over => on_command(model, view, ScreenCommand::Go(Tab::End), now),
+            _ if !model.verdicts.is_empty() => on_command(model, view, ScreenCommand::Explain, now),
             _ => Vec::new(),
         };
     }
@@ -194,7 +194,7 @@ fn click(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> V
 }
 
 /// Handles a click beside the targets of a page.
-fn click_pane(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<Action> {
+fn click_pane(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<ScreenAction> {
     let Some(pane) = pane_at(view, at) else { return Vec::new() };
     if pane == Pane::Log {
         view.editing = None;

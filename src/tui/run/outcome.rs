@@ -1,7 +1,7 @@
 //! How the run ended: cause, totals, losses, the last minute.
 
 use rankdeck_core::model::{EventTone, HistoryLine, LeftoverState, Model, RankLife, RunState};
-use rankdeck_core::report::{Outcome, VerdictKind};
+use rankdeck_core::report::{RunOutcome, VerdictKind};
 use rankdeck_kit::text;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
@@ -24,7 +24,7 @@ pub fn when(model: &Model) -> Option<Timestamp> {
 }
 
 fn failed(model: &Model) -> bool {
-    matches!(model.run.outcome, Some(Outcome::Failed | Outcome::Stuck))
+    matches!(model.run.outcome, Some(RunOutcome::Failed | RunOutcome::Stuck))
 }
 
 /// The rank that caused the end.

@@ -1,8 +1,8 @@
 //! Runs the lines that are typed into the palette. Commands of keys can be typed by their short names, too, and
 //! each page has commands of its own.
 
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::commands;
 use crate::run::geometry::Tab;
 use crate::run::keys::{TABLE, disabled};
@@ -134,7 +134,7 @@ fn panes(view: &mut ViewState, arguments: &[&str]) -> WordResult {
 
 /// Shows an image by its name, or by an unambiguous part of it.
 fn media(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
-    if let Some(why) = disabled(model, view, Command::Pictures) {
+    if let Some(why) = disabled(model, view, ScreenCommand::Pictures) {
         return Err(format!("media: {why}"));
     }
     let name = image_named(view.shown(model), &arguments.join(" "))?;
@@ -174,7 +174,7 @@ fn glyphs(view: &mut ViewState, arguments: &[&str]) -> WordResult {
 }
 
 fn set(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
-    if let Some(reason) = disabled(model, view, Command::RestartWith) {
+    if let Some(reason) = disabled(model, view, ScreenCommand::RestartWith) {
         return Err(format!("set: {reason}"));
     }
     if let Some(word) = arguments.iter().find(|word| !word.contains('=')) {
@@ -186,7 +186,7 @@ fn set(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
 
 /// Goes to a time. Live, there is no cursor to count from: the time input opens with what was typed.
 fn moment(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
-    if let Some(reason) = disabled(model, view, Command::TypeTime) {
+    if let Some(reason) = disabled(model, view, ScreenCommand::TypeTime) {
         return Err(format!("time: {reason}"));
     }
     let to = match (arguments, &view.moment.cursor) {
@@ -198,15 +198,15 @@ fn moment(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult
         }
         _ => return Err("usage: time 03:12|-5m|now".into()),
     };
-    Ok(vec![Request::Live(Action::Time(to))])
+    Ok(vec![Request::Live(ScreenAction::Time(to))])
 }
 
 fn restart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
-    if let Some(reason) = disabled(model, view, Command::Restart) {
+    if let Some(reason) = disabled(model, view, ScreenCommand::Restart) {
         return Err(format!("restart: {reason}"));
     }
     match arguments {
-        [] => commands::restart(model, view, Command::Restart),
+        [] => commands::restart(model, view, ScreenCommand::Restart),
         [word] if !word.contains('=') => view.open(confirm::restart_from(model, word)?),
         _ => {
             let (from, sets) = match arguments.split_first() {

@@ -8,7 +8,7 @@ use rankdeck_types::host::Host;
 use rankdeck_types::ids::WallTime;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedSize, replan};
 use rankdeck_types::probe::Probe;
-use rankdeck_types::schema::{Key, Keys, ValueKind};
+use rankdeck_types::schema::{ConfigKey, Keys, ValueKind};
 use rankdeck_types::weights;
 use rankdeck_types::words;
 use std::collections::BTreeSet;
@@ -308,7 +308,7 @@ impl RestartDraft {
         if !plan.is_builtin() || origin.from.is_none() {
             return None;
         }
-        let refused = weights::refusal(&origin.name, &weights::misfits(&plan.experiment, requested))?;
+        let refused = weights::refusal(&origin.name, &weights::mismatches(&plan.experiment, requested))?;
         Some(format!("{}; hint: {}", refused.error, refused.hint))
     }
 
@@ -350,7 +350,11 @@ impl RestartDraft {
     }
 }
 
-fn paths(keys: impl Iterator<Item = &'static Key>, before: &str, found: &mut Vec<(String, &'static str)>) {
+fn paths(
+    keys: impl Iterator<Item = &'static ConfigKey>,
+    before: &str,
+    found: &mut Vec<(String, &'static str)>,
+) {
     for key in keys {
         let path = format!("{before}{}", key.name);
         let below = format!("{path}.");

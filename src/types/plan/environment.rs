@@ -156,7 +156,7 @@ pub fn ras_address(run: &RunId, local_rank: LocalRank) -> String {
 mod tests {
     use super::super::resolve::tests::{draft, host, probe};
     use super::*;
-    use crate::host::{Gpus, Host};
+    use crate::host::{GpuSelection, Host};
 
     fn environments(hosts: Vec<Host>, gpus: &[u32]) -> Vec<BTreeMap<String, String>> {
         visible_environments(hosts, gpus, None)
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn with_gpus(gpus: &[u32]) -> Host {
-        Host { gpus: Some(Gpus::List(gpus.to_vec())), ..host("a") }
+        Host { gpus: Some(GpuSelection::List(gpus.to_vec())), ..host("a") }
     }
 
     fn column<'a>(all: &'a [BTreeMap<String, String>], name: &str) -> Vec<&'a str> {

@@ -5,7 +5,7 @@
 //! the environment itself (its spaces) run in the ranks.
 
 use super::{PlanError, PlannedSize};
-use crate::experiment::{BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, Network, Policy, Precision};
+use crate::experiment::{BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, NetworkKind, Policy, Precision};
 use crate::learn::{Learn, NormAdv};
 
 /// Environments of [`BUILTIN_ENVS`] whose actions are continuous.
@@ -29,7 +29,7 @@ fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
     let id = env.id.as_str();
     let builtin = env.worker != EnvWorker::Python && BUILTIN_ENVS.contains(&id);
     let continuous = CONTINUOUS.contains(&id);
-    if (builtin || env.looks_atari()) && matches!(learn, Learn::Sac(_)) && !continuous {
+    if (builtin || env.is_atari()) && matches!(learn, Learn::Sac(_)) && !continuous {
         found.push(PlanError::new(
             "learn.algorithm",
             format!("`sac` needs continuous actions; `{id}` has discrete actions"),
@@ -43,7 +43,7 @@ fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
             "set `learn.algorithm = \"sac\"`, or choose another `env.id`",
         ));
     }
-    let images = policy.network != Network::Mlp;
+    let images = policy.network != NetworkKind::Mlp;
     if images && (builtin || matches!(learn, Learn::Sac(_))) {
         let why = match builtin {
             true => format!("`{id}` has flat observations"),
@@ -63,7 +63,7 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
     let Experiment { policy, collect, distributed, checkpoint, .. } = experiment;
     let name = learn.name();
     let off_policy = learn.on_policy().is_none();
-    let dense = policy.network == Network::Mlp;
+    let dense = policy.network == NetworkKind::Mlp;
     let of = |others: &str| format!("only {others} use it, not `{name}`");
     let for_images = || "it applies to networks for images, but `policy.network` is `mlp`".to_owned();
     let builtin = env.worker != EnvWorker::Python && BUILTIN_ENVS.contains(&env.id.as_str());
@@ -103,7 +103,7 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
             of("`dqn`, `sac` and `ppg`"),
         ),
         (
-            env.worker_threads.is_some() && !env.looks_atari(),
+            env.worker_threads.is_some() && !env.is_atari(),
             "env.worker_threads",
             format!("it applies to Atari games, and `{}` is not one", env.id),
         ),

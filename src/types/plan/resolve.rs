@@ -4,7 +4,7 @@
 use super::limits::{self, size_problem, sizes};
 use super::{Plan, PlanDraft, PlanError, PlannedBackend, PlannedHost, PlannedRank};
 use crate::experiment::BackendChoice;
-use crate::host::{Gpus, Host};
+use crate::host::{GpuSelection, Host};
 use crate::ids::{LocalRank, NodeRank, Rank};
 use crate::probe::Probe;
 use std::collections::BTreeSet;
@@ -195,9 +195,9 @@ fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanE
     let gpus: Vec<u32> = match (&host.gpus, present) {
         (None, _) => Vec::new(),
         // The number is unknown yet; checks that need it are repeated with the probes.
-        (Some(Gpus::Word(_)), None) => return Ok(Share::Unknown { gpus: true }),
+        (Some(GpuSelection::Word(_)), None) => return Ok(Share::Unknown { gpus: true }),
         (Some(gpus), Some(0)) if gpus.is_auto() => Vec::new(),
-        (Some(Gpus::Word(_)), Some(0)) => {
+        (Some(GpuSelection::Word(_)), Some(0)) => {
             return Err(error(
                 format!("`gpus = \"all\"`, but host `{name}` has no visible GPU"),
                 format!(
@@ -206,16 +206,16 @@ fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanE
                 "gpus",
             ));
         }
-        (Some(Gpus::Word(_)), Some(count)) => (0..count).collect(),
-        (Some(Gpus::Count(count)), Some(present)) if *count > present => {
+        (Some(GpuSelection::Word(_)), Some(count)) => (0..count).collect(),
+        (Some(GpuSelection::Count(count)), Some(present)) if *count > present => {
             return Err(error(
                 format!("`gpus = {count}`, but host `{name}` has {}", gpus_in_words(present)),
                 format!("set `gpus = {present}`, or check `nvidia-smi -L` on `{name}`"),
                 "gpus",
             ));
         }
-        (Some(Gpus::Count(count)), _) => (0..*count).collect(),
-        (Some(Gpus::List(list)), present) => {
+        (Some(GpuSelection::Count(count)), _) => (0..*count).collect(),
+        (Some(GpuSelection::List(list)), present) => {
             if let (Some(present), Some(index)) = (present, list.iter().max())
                 && *index >= present
             {
@@ -230,7 +230,7 @@ fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanE
     };
     let count = match (host.nproc, gpus.len(), &host.gpus) {
         (Some(count), _, _) => u64::from(count),
-        (None, 0, gpus) if gpus.as_ref().is_none_or(Gpus::is_auto) => 1,
+        (None, 0, gpus) if gpus.as_ref().is_none_or(GpuSelection::is_auto) => 1,
         (None, gpus, _) => gpus as u64,
     };
     if count == 0 || count > MAX_WORLD {
@@ -320,7 +320,7 @@ impl Plan {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::experiment::{Distributed, Env, Learn, Ppo, Run};
+    use crate::experiment::{Distributed, Env, Learn, PpoConfig, Run};
     use crate::ids::{Generation, RunId};
     use crate::plan::{Experiment, Transport, rank_environment, user_environment};
     use proptest::prelude::*;
@@ -349,7 +349,7 @@ pub(super) mod tests {
                 env: Some(Env::new("CartPole-v1", num_envs)),
                 policy: Default::default(),
                 collect: Default::default(),
-                learn: Some(Learn::Ppo(Ppo::default())),
+                learn: Some(Learn::Ppo(PpoConfig::default())),
                 eval: Default::default(),
                 checkpoint: Default::default(),
                 watch: Default::default(),
@@ -362,12 +362,12 @@ pub(super) mod tests {
         }
     }
 
-    fn with(name: &str, gpus: Option<Gpus>, nproc: Option<u32>) -> Host {
+    fn with(name: &str, gpus: Option<GpuSelection>, nproc: Option<u32>) -> Host {
         Host { gpus, nproc, ..host(name) }
     }
 
-    fn all() -> Option<Gpus> {
-        Some(Gpus::Word("all".into()))
+    fn all() -> Option<GpuSelection> {
+        Some(GpuSelection::Word("all".into()))
     }
 
     fn layout(plan: &Plan) -> Vec<(u32, u32, u32, Option<u32>)> {
@@ -400,8 +400,8 @@ pub(super) mod tests {
     fn all_gpus_need_probes() {
         let hosts = vec![
             with("a", all(), None),
-            with("b", Some(Gpus::List(vec![3, 1])), None),
-            with("c", Some(Gpus::Count(1)), None),
+            with("b", Some(GpuSelection::List(vec![3, 1])), None),
+            with("c", Some(GpuSelection::Count(1)), None),
         ];
         let draft = draft(hosts, 10);
         assert_eq!(draft.world_size(), None);
@@ -422,13 +422,15 @@ pub(super) mod tests {
 
     #[test]
     fn one_cpu_rank_selects_the_tcp_backend() {
-        let plan = draft(vec![with("a", Some(Gpus::Count(1)), None), host("b")], 4).resolve(&[]).unwrap();
+        let plan =
+            draft(vec![with("a", Some(GpuSelection::Count(1)), None), host("b")], 4).resolve(&[]).unwrap();
         assert_eq!(plan.backend(), PlannedBackend::Tcp);
     }
 
     #[test]
     fn more_ranks_than_gpus_share_round_robin() {
-        let plan = draft(vec![with("a", Some(Gpus::List(vec![2, 5])), Some(5))], 5).resolve(&[]).unwrap();
+        let plan =
+            draft(vec![with("a", Some(GpuSelection::List(vec![2, 5])), Some(5))], 5).resolve(&[]).unwrap();
         let gpus: Vec<Option<u32>> = plan.ranks.iter().map(|rank| rank.gpu).collect();
         assert_eq!(gpus, [Some(2), Some(5), Some(2), Some(5), Some(2)]);
     }
@@ -437,10 +439,10 @@ pub(super) mod tests {
     fn missing_gpus_name_the_host_and_its_key() {
         for (gpus, present) in [
             (all(), 0),
-            (Some(Gpus::Count(4)), 2),
-            (Some(Gpus::List(vec![0, 2])), 2),
-            (Some(Gpus::Count(0)), 2),
-            (Some(Gpus::List(vec![])), 2),
+            (Some(GpuSelection::Count(4)), 2),
+            (Some(GpuSelection::List(vec![0, 2])), 2),
+            (Some(GpuSelection::Count(0)), 2),
+            (Some(GpuSelection::List(vec![])), 2),
         ] {
             let error = draft(vec![host("a"), with("b", gpus, None)], 4)
                 .resolve(&[probe(0), probe(present)])
@@ -470,10 +472,12 @@ pub(super) mod tests {
             ("env.num_envs", "set `env.num_envs` to a multiple of 2, such as 2 or 4")
         );
         let mut minibatches = draft(two(), 4);
-        minibatches.experiment.learn = Some(Learn::Ppo(Ppo { num_minibatches: 5, ..Ppo::default() }));
+        minibatches.experiment.learn =
+            Some(Learn::Ppo(PpoConfig { num_minibatches: 5, ..PpoConfig::default() }));
         assert_eq!(minibatches.resolve(&[]).unwrap_err().key, "learn.num_minibatches");
         let mut single = draft(two(), 4);
-        single.experiment.learn = Some(Learn::Ppo(Ppo { num_minibatches: 256, ..Ppo::default() }));
+        single.experiment.learn =
+            Some(Learn::Ppo(PpoConfig { num_minibatches: 256, ..PpoConfig::default() }));
         assert_eq!(single.resolve(&[]).unwrap_err().key, "learn.num_minibatches");
         let mut short = draft(two(), 4);
         short.experiment.run.total_steps = 511;
@@ -526,12 +530,13 @@ pub(super) mod tests {
         assert_eq!(env, [("X", "host"), ("Y", "experiment")]);
     }
 
-    fn any_host() -> impl Strategy<Value = (Option<Gpus>, Option<u32>, u32)> {
+    fn any_host() -> impl Strategy<Value = (Option<GpuSelection>, Option<u32>, u32)> {
         let gpus = prop_oneof![
             Just(None),
             Just(all()),
-            (0u32..5).prop_map(|count| Some(Gpus::Count(count))),
-            proptest::sample::subsequence(vec![0u32, 1, 2, 3], 0..4).prop_map(|list| Some(Gpus::List(list))),
+            (0u32..5).prop_map(|count| Some(GpuSelection::Count(count))),
+            proptest::sample::subsequence(vec![0u32, 1, 2, 3], 0..4)
+                .prop_map(|list| Some(GpuSelection::List(list))),
         ];
         (gpus, proptest::option::of(1u32..5), 0u32..5)
     }
@@ -549,7 +554,7 @@ pub(super) mod tests {
             if let (Ok(world), Some(env)) = (&world, draft.experiment.env.as_mut()) {
                 env.num_envs = per_rank * world + off;
             }
-            draft.experiment.learn = Some(Learn::Ppo(Ppo { num_minibatches: minibatches, ..Ppo::default() }));
+            draft.experiment.learn = Some(Learn::Ppo(PpoConfig { num_minibatches: minibatches, ..PpoConfig::default() }));
             if let Ok(plan) = draft.resolve(&probes) {
                 let world = plan.world_size();
                 prop_assert!(world > 0);

@@ -7,7 +7,7 @@ use crate::support::rankdeck;
 use rankdeck_core::reason::{AdviceRow, all_reasons};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Hosts;
-use rankdeck_types::schema::{self, Fallback, Key, ValueKind};
+use rankdeck_types::schema::{self, ConfigKey, Fallback, ValueKind};
 use rankdeck_types::ui::{Notify, Ui};
 
 /// docs/config.md above its first table.
@@ -45,7 +45,7 @@ Optional settings of the console, in `$XDG_CONFIG_HOME/rankdeck/ui.toml` or `~/.
 and `--read-only` override them.
 ";
 
-fn keys(title: &str, doc: &str, keys: impl Iterator<Item = &'static Key>) -> String {
+fn keys(title: &str, doc: &str, keys: impl Iterator<Item = &'static ConfigKey>) -> String {
     let rows = keys.map(|key| {
         let default = match key.default {
             Fallback::Required => "required".to_owned(),

@@ -397,7 +397,7 @@ const PAGE: [(&str, &str); 24] = [
 #[test]
 fn status_page_layout_matches_the_table() {
     use rankdeck_proto::message::Phase;
-    use rankdeck_proto::status_page::{Dtype, Op, PAGE_BYTES, StatusPageWriter, VERSION, tag};
+    use rankdeck_proto::status_page::{CollectiveOp, Dtype, PAGE_BYTES, StatusPageWriter, VERSION, tag};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("page");
     let mut page = StatusPageWriter::create(&path, 3, 7).unwrap();
@@ -407,9 +407,9 @@ fn status_page_layout_matches_the_table() {
         (body.updates, body.done, body.total) = (15, 16, 17);
     });
     page.site(99, || "train.py:20".into());
-    page.enter(Op::Broadcast, tag("grad"), 18, 19, Dtype::F64, 99);
+    page.enter(CollectiveOp::Broadcast, tag("grad"), 18, 19, Dtype::F64, 99);
     page.leave();
-    page.enter(Op::AllReduce, tag("grad"), 21, 22, Dtype::F32, 99);
+    page.enter(CollectiveOp::AllReduce, tag("grad"), 21, 22, Dtype::F32, 99);
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!(bytes.len(), PAGE_BYTES);
     let words: Vec<u64> =

@@ -22,12 +22,12 @@ fn mouse(
     view: &mut ViewState,
     kind: MouseEventKind,
     (column, row): (u16, u16),
-) -> Vec<Action> {
+) -> Vec<ScreenAction> {
     let event = MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE };
     rankdeck_tui::on_mouse(model, view, event, NOW)
 }
 
-fn click(model: &Model, view: &mut ViewState, needle: &str, size: (u16, u16)) -> Vec<Action> {
+fn click(model: &Model, view: &mut ViewState, needle: &str, size: (u16, u16)) -> Vec<ScreenAction> {
     let drawn = shown(model, view, size);
     let mut actions = mouse(model, view, LEFT, place(&drawn, needle));
     // A border, which could be dragged, is clicked when it is let go.
@@ -98,7 +98,7 @@ fn overlay_list_entries_can_be_clicked() {
     let model = pickable();
     let mut view = ViewState::new();
     press(&model, &mut view, "?evaluations");
-    let evals = TABLE.iter().find(|binding| binding.command == Command::Go(Tab::Evals)).unwrap();
+    let evals = TABLE.iter().find(|binding| binding.command == ScreenCommand::Go(Tab::Evals)).unwrap();
     click(&model, &mut view, evals.long, (80, 24));
     assert_eq!((view.tab, view.overlays.len()), (Tab::Evals, 0));
     press(&model, &mut view, "1:ran");
@@ -147,7 +147,7 @@ fn host_key_is_answered_by_its_buttons_only() {
     for (needle, answer) in [("y yes", Some("yes")), ("n no", None)] {
         let answer = answer.map(str::to_owned);
         let sent = click(&model, &mut view.clone(), needle, (80, 24));
-        assert_eq!(sent, [Action::Send(Event::PromptAnswered { node: NodeRank(1), answer })]);
+        assert_eq!(sent, [ScreenAction::Send(Event::PromptAnswered { node: NodeRank(1), answer })]);
     }
 }
 
@@ -210,7 +210,7 @@ fn clicked_event_is_selected_then_opened() {
 }
 
 /// Clicks the offer of the End page with this key.
-fn click_offer(model: &Model, view: &mut ViewState, key: &str) -> Vec<Action> {
+fn click_offer(model: &Model, view: &mut ViewState, key: &str) -> Vec<ScreenAction> {
     let drawn = shown(model, view, WIDE);
     let row =
         drawn.lines().position(|row| row.trim_start_matches(['│', ' ']).starts_with(&format!("{key}  ")));
@@ -222,18 +222,18 @@ fn click_offer(model: &Model, view: &mut ViewState, key: &str) -> Vec<Action> {
 fn offers_of_the_end_page_can_be_clicked() {
     let mut model = dead();
     model.run.state = RunState::Over;
-    model.run.outcome = Some(Outcome::Failed);
+    model.run.outcome = Some(RunOutcome::Failed);
     model.run.ended = Some(NOW);
     let mut view = ViewState::new();
     press(&model, &mut view, "7");
     let before = click_offer(&model, &mut view.clone(), "s");
-    assert!(matches!(before[..], [Action::Time(TimeMove::To(_))]), "{before:?}");
+    assert!(matches!(before[..], [ScreenAction::Time(TimeMove::To(_))]), "{before:?}");
     let mut with = view.clone();
     click_offer(&model, &mut with, "R");
     assert!(matches!(with.overlay(), Some(Overlay::Restart(_))), "{:?}", with.overlays);
-    assert_eq!(click_offer(&model, &mut view.clone(), "q"), [Action::leave()]);
+    assert_eq!(click_offer(&model, &mut view.clone(), "q"), [ScreenAction::leave()]);
     let report = click_offer(&model, &mut view.clone(), "y");
-    assert!(matches!(&report[..], [Action::Copy(text)] if text.starts_with("# ")), "{report:?}");
+    assert!(matches!(&report[..], [ScreenAction::Copy(text)] if text.starts_with("# ")), "{report:?}");
     let mut log = view.clone();
     click_offer(&model, &mut log, "l");
     assert_eq!((log.tab, log.selected), (Tab::Logs, Some(Rank(1))));
@@ -256,8 +256,8 @@ fn timeline_takes_clicks_drags_and_wheel() {
     let line = drawn.lines().nth(usize::from(begin.1)).unwrap();
     let wide = line.chars().position(|c| c == '┤').unwrap() as u16 - begin.0;
     let middle = (begin.0 + wide / 2, begin.1);
-    let went = |actions: Vec<Action>| match actions[..] {
-        [Action::Time(TimeMove::To(at))] => at.0,
+    let went = |actions: Vec<ScreenAction>| match actions[..] {
+        [ScreenAction::Time(TimeMove::To(at))] => at.0,
         _ => panic!("{actions:?}"),
     };
     let half = went(mouse(&model, &mut view, LEFT, middle));
@@ -267,5 +267,5 @@ fn timeline_takes_clicks_drags_and_wheel() {
         went(mouse(&model, &mut view, MouseEventKind::Drag(MouseButton::Left), (middle.0 + 9, begin.1)));
     assert!(later > half);
     let turned = mouse(&model, &mut view, MouseEventKind::ScrollUp, middle);
-    assert_eq!(turned, [Action::Time(TimeMove::Step(-1000))]);
+    assert_eq!(turned, [ScreenAction::Time(TimeMove::Step(-1000))]);
 }

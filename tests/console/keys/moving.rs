@@ -126,16 +126,16 @@ fn copy_takes_the_selection() {
     let model = behind();
     let mut view = ViewState::new();
     let copied = |model: &Model, view: &mut ViewState, keys: &str| match press(model, view, keys).pop() {
-        Some(Action::Copy(text)) => text,
+        Some(ScreenAction::Copy(text)) => text,
         other => panic!("{other:?}"),
     };
     assert!(copied(&model, &mut view, "jjjy").contains("rank 3 on node-b"));
     assert!(copied(&model, &mut view, "dy").contains("which rank 3 has not entered"));
     assert!(copied(&model, &mut view, "\x1b3y").starts_with("env_step\ttrain_iter"));
     assert!(copied(&model, &mut view, "4y").contains("[ranks 0-3] iter 599"));
-    assert_eq!(ctrl(&model, &mut view, 's'), [Action::SaveScreen]);
-    assert_eq!(ctrl(&model, &mut view, 'l'), [Action::Redraw]);
-    assert_eq!(ctrl(&model, &mut view, 'z'), [Action::Suspend]);
+    assert_eq!(ctrl(&model, &mut view, 's'), [ScreenAction::SaveScreen]);
+    assert_eq!(ctrl(&model, &mut view, 'l'), [ScreenAction::Redraw]);
+    assert_eq!(ctrl(&model, &mut view, 'z'), [ScreenAction::Suspend]);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn mouse_sorts_answers_closes_and_picks() {
     assert_eq!(click(&mut view, "4 ranks on 2 hosts"), [], "a click on the question");
     assert_eq!(click(&mut view, "running"), [], "a click on the page below");
     assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))));
-    assert_eq!(click(&mut view, "y yes"), [Action::stop(StopMode::Clean)]);
+    assert_eq!(click(&mut view, "y yes"), [ScreenAction::stop(StopMode::Clean)]);
     press(&model, &mut view, "x");
     assert_eq!(click(&mut view, "[n"), []);
     assert!(view.overlays.is_empty());
@@ -240,9 +240,9 @@ fn mouse_sorts_answers_closes_and_picks() {
 fn mouse_capture_is_switched_off_and_on() {
     let model = four();
     let mut view = ViewState::new();
-    assert_eq!(press(&model, &mut view, "M"), [Action::Mouse(false)]);
+    assert_eq!(press(&model, &mut view, "M"), [ScreenAction::Mouse(false)]);
     insta::assert_snapshot!(toasts(&view));
-    assert_eq!(press(&model, &mut view, ":mouse\n"), [Action::Mouse(true)]);
+    assert_eq!(press(&model, &mut view, ":mouse\n"), [ScreenAction::Mouse(true)]);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn custom_keys_act_and_are_shown() {
     assert!(wrong.is_empty(), "{wrong:?}");
     view.steering.keymap = keymap;
     let drawn = screen(&model, &mut view);
-    let stop = TABLE.iter().find(|binding| binding.command == Command::Stop).unwrap().short;
+    let stop = TABLE.iter().find(|binding| binding.command == ScreenCommand::Stop).unwrap().short;
     assert!(drawn.contains(&format!("V {stop}")) && !drawn.contains(&format!("x {stop}")), "{drawn}");
     press(&model, &mut view, "x");
     assert_eq!((view.tab, view.overlays.len()), (Tab::Hosts, 0));

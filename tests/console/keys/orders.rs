@@ -6,11 +6,11 @@ use super::*;
 fn stop_kill_and_restart_need_confirmation() {
     let (model, mut shown) = (four(), Transcript::default());
     for (key, yes, action) in [
-        ("x", "y", Action::stop(StopMode::Clean)),
-        ("X", "y", Action::stop(StopMode::Kill)),
-        ("r", "l", Action::Send(Event::restart(Some("latest".into())))),
-        ("r", "b", Action::Send(Event::restart(Some("checkpoints/best-300.ckpt".into())))),
-        ("r", "s", Action::Send(Event::restart(None))),
+        ("x", "y", ScreenAction::stop(StopMode::Clean)),
+        ("X", "y", ScreenAction::stop(StopMode::Kill)),
+        ("r", "l", ScreenAction::Send(Event::restart(Some("latest".into())))),
+        ("r", "b", ScreenAction::Send(Event::restart(Some("checkpoints/best-300.ckpt".into())))),
+        ("r", "s", ScreenAction::Send(Event::restart(None))),
     ] {
         let mut view = ViewState::new();
         assert_eq!(press(&model, &mut view, key), []);
@@ -28,7 +28,7 @@ fn stop_kill_and_restart_need_confirmation() {
     let mut view = ViewState::new();
     press(&model, &mut view, "x");
     tap(&model, &mut view, KeyCode::Right, KeyModifiers::NONE);
-    assert_eq!(press(&model, &mut view, "\n"), [Action::stop(StopMode::Clean)]);
+    assert_eq!(press(&model, &mut view, "\n"), [ScreenAction::stop(StopMode::Clean)]);
     insta::assert_snapshot!(shown.0);
 }
 
@@ -60,15 +60,15 @@ fn quit_asks_only_while_ranks_run() {
     let model = four();
     let mut view = ViewState::new();
     assert_eq!(press(&model, &mut view, "q"), []);
-    assert_eq!(press(&model, &mut view.clone(), "d"), [Action::leave()]);
-    assert_eq!(press(&model, &mut view.clone(), "s"), [Action::stop(StopMode::Clean)]);
+    assert_eq!(press(&model, &mut view.clone(), "d"), [ScreenAction::leave()]);
+    assert_eq!(press(&model, &mut view.clone(), "s"), [ScreenAction::stop(StopMode::Clean)]);
     assert_eq!(press(&model, &mut view.clone(), "\n"), []);
     assert_eq!(press(&model, &mut view.clone(), "c"), []);
     // The run ends while the question is open: the question closes.
     rankdeck_tui::layout(&over(), &mut view, AREA);
     assert!(view.overlays.is_empty());
-    assert_eq!(press(&over(), &mut view, "q"), [Action::leave()]);
-    assert_eq!(press(&connecting(&[cpu("a", 1)]), &mut ViewState::new(), "q"), [Action::leave()]);
+    assert_eq!(press(&over(), &mut view, "q"), [ScreenAction::leave()]);
+    assert_eq!(press(&connecting(&[cpu("a", 1)]), &mut ViewState::new(), "q"), [ScreenAction::leave()]);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn host_change_is_ordered_only_if_something_changes() {
     assert_eq!(press(&model, &mut view.clone(), " \n\n"), [], "and the default is no");
     assert_eq!(
         press(&model, &mut view.clone(), " \ny"),
-        [Action::Send(Event::RestartRequested {
+        [ScreenAction::Send(Event::RestartRequested {
             from: from.clone(),
             exclude: vec!["node-b".into()],
             add: vec![],
@@ -98,7 +98,7 @@ fn host_change_is_ordered_only_if_something_changes() {
     let with = press(&model, &mut view.clone(), "G \ny");
     assert_eq!(
         with,
-        [Action::Send(Event::RestartRequested {
+        [ScreenAction::Send(Event::RestartRequested {
             from,
             exclude: vec![],
             add: vec![spare("node-c")],
@@ -115,7 +115,7 @@ fn host_change_is_ordered_only_if_something_changes() {
 
 #[test]
 fn detach_needs_no_confirmation() {
-    assert_eq!(press(&four(), &mut ViewState::new(), "D"), [Action::leave()]);
+    assert_eq!(press(&four(), &mut ViewState::new(), "D"), [ScreenAction::leave()]);
     assert_eq!(press(&over(), &mut ViewState::new(), "D"), []);
 }
 
@@ -125,8 +125,8 @@ fn repeated_ctrl_c_asks_stops_then_leaves() {
     let mut view = ViewState::new();
     assert_eq!(ctrl(&model, &mut view, 'c'), []);
     assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))));
-    assert_eq!(ctrl(&model, &mut view, 'c'), [Action::stop(StopMode::Clean)]);
-    assert_eq!(ctrl(&model, &mut view, 'c'), [Action::leave()]);
+    assert_eq!(ctrl(&model, &mut view, 'c'), [ScreenAction::stop(StopMode::Clean)]);
+    assert_eq!(ctrl(&model, &mut view, 'c'), [ScreenAction::leave()]);
     // Another key resets it.
     let mut view = ViewState::new();
     ctrl(&model, &mut view, 'c');
@@ -149,13 +149,13 @@ fn ui_6_stop_and_quit_work_on_a_small_or_frozen_screen() {
         |view: &mut ViewState, c| rankdeck_tui::on_key(&model, view, KeyEvent::from(KeyCode::Char(c)), NOW);
     assert_eq!(tap(&mut view, 'x'), []);
     assert!(draw(&model, &mut view, &Theme::dark(), small).contains("y yes"));
-    assert_eq!(tap(&mut view, 'y'), [Action::stop(StopMode::Clean)]);
+    assert_eq!(tap(&mut view, 'y'), [ScreenAction::stop(StopMode::Clean)]);
     tap(&mut view, 'f');
     assert!(view.moment.frozen.is_some());
     tap(&mut view, 'x');
-    assert_eq!(tap(&mut view, 'y'), [Action::stop(StopMode::Clean)]);
+    assert_eq!(tap(&mut view, 'y'), [ScreenAction::stop(StopMode::Clean)]);
     tap(&mut view, 'q');
-    assert_eq!(tap(&mut view, 'd'), [Action::leave()]);
+    assert_eq!(tap(&mut view, 'd'), [ScreenAction::leave()]);
 }
 
 #[test]
@@ -176,8 +176,8 @@ fn disabled_key_shows_its_reason() {
 fn host_key_is_rejected_by_default() {
     let model = host_key();
     let node = NodeRank(1);
-    let no = Action::Send(Event::PromptAnswered { node, answer: None });
-    let yes = Action::Send(Event::PromptAnswered { node, answer: Some("yes".into()) });
+    let no = ScreenAction::Send(Event::PromptAnswered { node, answer: None });
+    let yes = ScreenAction::Send(Event::PromptAnswered { node, answer: Some("yes".into()) });
     for (keys, action) in [("\n", &no), ("\x1b", &no), ("n", &no), ("y", &yes), ("\t\n", &yes)] {
         let mut view = ViewState::new();
         rankdeck_tui::layout(&model, &mut view, AREA);
@@ -205,7 +205,7 @@ fn passphrase_is_masked_on_screen_and_in_debug_output() {
     assert!(!format!("{actions:?}").contains("hunter2"));
     assert_eq!(
         actions,
-        [Action::Send(Event::PromptAnswered { node: NodeRank(1), answer: Some("hunter2".into()) })]
+        [ScreenAction::Send(Event::PromptAnswered { node: NodeRank(1), answer: Some("hunter2".into()) })]
     );
 }
 
@@ -222,7 +222,7 @@ fn relaunch_needs_an_ended_run_and_its_file() {
     view.steering.again = true;
     let offers = screen(&model, &mut view);
     assert!(offers.contains(" n "), "{offers}");
-    assert_eq!(press(&model, &mut view, "n"), [Action::Again]);
+    assert_eq!(press(&model, &mut view, "n"), [ScreenAction::Again]);
     view.steering.read_only = true;
     assert_eq!(press(&model, &mut view, "n"), []);
     insta::assert_snapshot!(shown.0);
@@ -258,7 +258,7 @@ fn learning_verdict_offers_the_checkpoint_before_it() {
         assert!(asked.contains("600,000 (good.ckpt)"), "{asked}");
         shown.add(keys, &asked);
         let back = press(&model, &mut view, "g");
-        assert_eq!(back, [Action::Send(Event::restart(Some("checkpoints/good.ckpt".into())))]);
+        assert_eq!(back, [ScreenAction::Send(Event::restart(Some("checkpoints/good.ckpt".into())))]);
     }
     view.overlays.clear();
     press(&model, &mut view, "R");

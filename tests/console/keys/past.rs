@@ -31,7 +31,7 @@ fn event_is_found_opened_and_gone_to() {
     transcript.add("enter", &screen(&model, &mut view));
     press(&model, &mut view, "\x1b");
     let there = press(&model, &mut view, "o");
-    assert_eq!(there, [Action::Time(TimeMove::To(STARTED.plus(2000)))]);
+    assert_eq!(there, [ScreenAction::Time(TimeMove::To(STARTED.plus(2000)))]);
     // The evidence for a cleared verdict opens from every page.
     press(&model, &mut view, "\x1b1d");
     assert_eq!(view.overlays[..], [Overlay::Event(EventCard::new(2))]);
@@ -47,7 +47,9 @@ fn checkpoint_event_offers_a_restart_from_it() {
     let shown = screen(&model, &mut view);
     assert!(shown.contains("step-40.ckpt"), "{shown}");
     let order = press(&model, &mut view, "p");
-    let Some(Action::Send(Event::RestartRequested { from, .. })) = order.first() else { panic!("{order:?}") };
+    let Some(ScreenAction::Send(Event::RestartRequested { from, .. })) = order.first() else {
+        panic!("{order:?}")
+    };
     assert_eq!(from.as_deref(), Some("/runs/r/ckpt/step-40.ckpt"));
 }
 
@@ -72,7 +74,7 @@ fn selected_event_stays_on_the_screen() {
 #[test]
 fn playback_is_shown_on_every_page_without_orders() {
     let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
-    assert_eq!(press(&model, &mut view, ","), [Action::Time(TimeMove::Step(-1000))]);
+    assert_eq!(press(&model, &mut view, ","), [ScreenAction::Time(TimeMove::Step(-1000))]);
     let at = Timestamp(NOW.0 - 5_000);
     let marks = vec![TimelineMark {
         at: Timestamp(at.0 + 2_000),
@@ -96,10 +98,13 @@ fn playback_is_shown_on_every_page_without_orders() {
         assert!(view.overlays.is_empty(), "{order}");
         transcript.add(order, &toasts(&view));
     }
-    assert_eq!(press(&model, &mut view, "q"), [Action::Time(TimeMove::Present)]);
-    assert_eq!(press(&model, &mut view, "1\x1b"), [Action::Time(TimeMove::Present)]);
+    assert_eq!(press(&model, &mut view, "q"), [ScreenAction::Time(TimeMove::Present)]);
+    assert_eq!(press(&model, &mut view, "1\x1b"), [ScreenAction::Time(TimeMove::Present)]);
     press(&model, &mut view, "T");
-    assert_eq!(press(&model, &mut view, "-3s\n"), [Action::Time(TimeMove::To(Timestamp(at.0 - 3_000)))]);
+    assert_eq!(
+        press(&model, &mut view, "-3s\n"),
+        [ScreenAction::Time(TimeMove::To(Timestamp(at.0 - 3_000)))]
+    );
     assert!(view.overlays.is_empty());
     insta::assert_snapshot!(transcript.0);
 }
@@ -176,11 +181,11 @@ fn replay_disables_every_order() {
     view.steering.replay = true;
     view.moment.cursor = Some(TimeCursor { at: NOW, end: NOW, zero: 1000.0, ..TimeCursor::default() });
     for (key, command) in [
-        ("x", Command::Stop),
-        ("X", Command::Kill),
-        ("r", Command::Restart),
-        ("R", Command::RestartWith),
-        ("H", Command::PickHosts),
+        ("x", ScreenCommand::Stop),
+        ("X", ScreenCommand::Kill),
+        ("r", ScreenCommand::Restart),
+        ("R", ScreenCommand::RestartWith),
+        ("H", ScreenCommand::PickHosts),
     ] {
         let binding = TABLE.iter().find(|binding| binding.command == command).unwrap();
         assert!((binding.disabled)(&model, &view).is_some(), "{key}");
@@ -204,7 +209,7 @@ fn end_page_shows_the_cause_and_offers() {
     let (mut model, mut view) = (dead(), ViewState::new());
     screen(&model, &mut view);
     model.run.state = RunState::Over;
-    model.run.outcome = Some(Outcome::Failed);
+    model.run.outcome = Some(RunOutcome::Failed);
     model.run.reason = "rank 1 on node-b was killed by SIGKILL (signal 9)".into();
     model.run.ended = Some(NOW);
     let died = HistoryLine::new(9, Timestamp(NOW.0 - 2000), EventTone::Bad, "rank 1 on node-b was killed");
@@ -217,12 +222,12 @@ fn end_page_shows_the_cause_and_offers() {
     let mut transcript = Transcript::default();
     transcript.add("the end", &shown);
     let before = press(&model, &mut view, "s");
-    assert!(matches!(before[..], [Action::Time(TimeMove::To(at))] if at < NOW), "{before:?}");
+    assert!(matches!(before[..], [ScreenAction::Time(TimeMove::To(at))] if at < NOW), "{before:?}");
     assert_eq!(view.tab, Tab::Overview, "the page that shows those minutes");
     press(&model, &mut view, "7");
     let report = press(&model, &mut view, "y");
-    assert!(matches!(&report[..], [Action::Copy(text)] if text.starts_with("# ppo-")), "{report:?}");
-    let Action::Copy(text) = &report[0] else { unreachable!() };
+    assert!(matches!(&report[..], [ScreenAction::Copy(text)] if text.starts_with("# ppo-")), "{report:?}");
+    let ScreenAction::Copy(text) = &report[0] else { unreachable!() };
     assert!(text.lines().any(|line| line.ends_with(": checkpoints/latest-550.ckpt")), "{text}");
     // A small screen also has the last minute and all offers.
     for n in 0..6 {
@@ -250,7 +255,7 @@ fn end_page_shows_the_cause_and_offers() {
 fn small_end_page_scrolls_and_counts_hidden_rows() {
     let (mut model, mut view) = (dead(), ViewState::new());
     model.run.state = RunState::Over;
-    model.run.outcome = Some(Outcome::Failed);
+    model.run.outcome = Some(RunOutcome::Failed);
     model.run.reason = "rank 1 on node-b was killed by SIGKILL, which a console sent; rank 0 followed".into();
     model.run.ended = Some(NOW);
     for n in 0..8 {

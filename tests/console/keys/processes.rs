@@ -11,7 +11,7 @@ use serde_json::json;
 fn stack_is_requested_by_a_key_and_shown_with_its_age() {
     let (mut model, mut view) = (four(), ViewState::new());
     let actions = press(&model, &mut view, "jjt");
-    assert_eq!(actions, [Action::Send(Event::InspectRequested { rank: Rank(2) })]);
+    assert_eq!(actions, [ScreenAction::Send(Event::InspectRequested { rank: Rank(2) })]);
     assert!(matches!(view.overlay(), Some(Overlay::Inspect(Inspector { rank: Rank(2), .. }))));
     let side = RankEvidence {
         stack: vec!["env.step  envs/wrap.py:88".into(), "collect  train.py:14".into()],
@@ -26,7 +26,7 @@ fn stack_is_requested_by_a_key_and_shown_with_its_age() {
     }
     // Another inspection from the overlay itself.
     let again = press(&model, &mut view, "t");
-    assert_eq!(again, [Action::Send(Event::InspectRequested { rank: Rank(2) })]);
+    assert_eq!(again, [ScreenAction::Send(Event::InspectRequested { rank: Rank(2) })]);
     let (over, mut view) = (over(), ViewState::new());
     assert!(press(&over, &mut view, "1t").is_empty());
     insta::assert_snapshot!(toasts(&view));
@@ -48,7 +48,7 @@ fn advice_to_continue_a_rank_has_a_key() {
     press(&model, &mut view, "d");
     assert!(screen(&model, &mut view).contains("c: "), "{}", screen(&model, &mut view));
     let actions = press(&model, &mut view, "c");
-    assert_eq!(actions, [Action::Send(Event::ContinueRequested { rank: Rank(3) })]);
+    assert_eq!(actions, [ScreenAction::Send(Event::ContinueRequested { rank: Rank(3) })]);
     view.steering.read_only = true;
     assert!(press(&model, &mut view, "c").is_empty(), "not in a read-only console");
 }
@@ -56,9 +56,9 @@ fn advice_to_continue_a_rank_has_a_key() {
 #[test]
 fn shell_opens_on_the_host_of_the_selection() {
     let (model, mut view) = (four(), ViewState::new());
-    assert_eq!(press(&model, &mut view, "jjs"), [Action::Shell(NodeRank(1))]);
-    assert_eq!(press(&model, &mut view, "5s"), [Action::Shell(NodeRank(0))]);
-    assert_eq!(press(&model, &mut view, "js"), [Action::Shell(NodeRank(1))]);
+    assert_eq!(press(&model, &mut view, "jjs"), [ScreenAction::Shell(NodeRank(1))]);
+    assert_eq!(press(&model, &mut view, "5s"), [ScreenAction::Shell(NodeRank(0))]);
+    assert_eq!(press(&model, &mut view, "js"), [ScreenAction::Shell(NodeRank(1))]);
     view.steering.read_only = true;
     assert!(press(&model, &mut view, "s").is_empty());
 }
@@ -112,11 +112,11 @@ fn lost_host_evidence_opens_a_shell_there() {
     let mut view = ViewState::new();
     press(&model, &mut view, "d");
     assert!(screen(&model, &mut view).contains("s: "));
-    assert_eq!(press(&model, &mut view, "s"), [Action::Shell(NodeRank(1))]);
+    assert_eq!(press(&model, &mut view, "s"), [ScreenAction::Shell(NodeRank(1))]);
     // Also from the page of hosts, where another one is selected.
     let mut view = ViewState::new();
     press(&model, &mut view, "5d");
-    assert_eq!(press(&model, &mut view, "s"), [Action::Shell(NodeRank(1))]);
+    assert_eq!(press(&model, &mut view, "s"), [ScreenAction::Shell(NodeRank(1))]);
     let behind = behind_closely();
     let mut view = ViewState::new();
     press(&behind, &mut view, "jjj\n");
@@ -124,8 +124,8 @@ fn lost_host_evidence_opens_a_shell_there() {
     assert!(card.contains("l: ") && !card.contains("rankdeck logs"), "{card}");
 }
 
-fn reach(process: ProcessName, node: u32, action: ProcessAction) -> Action {
-    Action::Send(Event::ProcessActionRequested { node: NodeRank(node), process, action })
+fn reach(process: ProcessName, node: u32, action: ProcessAction) -> ScreenAction {
+    ScreenAction::Send(Event::ProcessActionRequested { node: NodeRank(node), process, action })
 }
 
 fn of_rank(rank: u32) -> ProcessName {

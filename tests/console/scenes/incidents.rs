@@ -66,7 +66,7 @@ pub fn over() -> Model {
     let mut model = running(&[gpu("node-a", 2), gpu("node-b", 2)]);
     model.run.state = RunState::Over;
     model.run.ended = Some(STARTED.plus(760_000));
-    model.run.outcome = Some(Outcome::Succeeded);
+    model.run.outcome = Some(RunOutcome::Succeeded);
     model.run.exit_code = Some(0);
     model.run.reason = "evaluation 492.3 reached the stop value 490 at env_step 1,228,800".into();
     model.evals.back_mut().unwrap().stop = true;
@@ -163,7 +163,7 @@ pub fn over_with_survivors() -> Model {
     let mut model = dead();
     model.run.state = RunState::Over;
     model.run.ended = Some(STARTED.plus(760_000));
-    model.run.outcome = Some(Outcome::Failed);
+    model.run.outcome = Some(RunOutcome::Failed);
     model.run.exit_code = Some(1);
     model.run.reason = "rank 1 on node-a was killed by the out-of-memory killer".into();
     model.hosts[0].stopped = Some(vec![

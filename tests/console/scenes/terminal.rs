@@ -4,7 +4,7 @@ use super::NOW;
 use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::model::Model;
 use rankdeck_tui::state::Overlay;
-use rankdeck_tui::{Action, Theme, ViewState};
+use rankdeck_tui::{ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -90,7 +90,12 @@ pub fn key_code(c: char) -> KeyCode {
 
 /// Presses characters one after the other, with a layout before each as the shell does it, and one at the
 /// end.
-pub fn press_at(model: &Model, view: &mut ViewState, keys: &str, (width, height): (u16, u16)) -> Vec<Action> {
+pub fn press_at(
+    model: &Model,
+    view: &mut ViewState,
+    keys: &str,
+    (width, height): (u16, u16),
+) -> Vec<ScreenAction> {
     let area = Rect::new(0, 0, width, height);
     let mut actions = Vec::new();
     for c in keys.chars() {

@@ -1,7 +1,7 @@
 //! Every collective gives what it should, for every world size.
 
 use super::harness::{Me, World, error_value, page_of};
-use rankdeck_proto::status_page::{Op, StatusPageReader, tag_text};
+use rankdeck_proto::status_page::{CollectiveOp, StatusPageReader, tag_text};
 use rankdeck_trainer::distributed::{DistErrorKind, ReduceOp};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -216,7 +216,11 @@ fn status_page_numbers_all_collectives_alike() {
     assert_eq!(sites, second.ring.iter().map(|collective| collective.call_site).collect::<Vec<_>>());
     let stats: Vec<_> = first.ring.iter().filter(|c| tag_text(&c.tag) == "collect_stats").collect();
     assert_eq!(stats.len(), 3);
-    assert!(stats.iter().all(|c| c.op == Op::AllReduce && c.count == 3 && c.bytes == 24 && c.left_ns > 0));
+    assert!(
+        stats
+            .iter()
+            .all(|c| c.op == CollectiveOp::AllReduce && c.count == 3 && c.bytes == 24 && c.left_ns > 0)
+    );
     assert!(stats.iter().all(|c| c.call_site == stats[0].call_site && c.call_site != 0));
     assert_ne!(sites[0], sites[1], "two places in the source are two call sites");
 }

@@ -13,7 +13,7 @@ use rankdeck_trainer::policy::q_network::QLayout;
 use rankdeck_trainer::policy::sac_networks::SacLayout;
 use rankdeck_trainer::replay::ReplayBatch;
 use rankdeck_types::experiment::{Activation, Policy};
-use rankdeck_types::learn::{Dqn, Sac};
+use rankdeck_types::learn::{DqnConfig, SacConfig};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::{Device, Kind, Tensor};
@@ -89,7 +89,7 @@ pub fn dqn(me: &Me) -> Value {
         Ok("dp") => ComputePath::DataParallel(DataParallel::new(vec![Device::Cpu; 2]).unwrap()),
         _ => ComputePath::Best,
     };
-    let settings = Dqn {
+    let settings = DqnConfig {
         learning_rate: 1e-3,
         batch_size: ROWS as u32,
         double: true,
@@ -97,7 +97,7 @@ pub fn dqn(me: &Me) -> Value {
         target_every: 4,
         tau: 0.5,
         max_grad_norm: 1.0,
-        ..Dqn::default()
+        ..DqnConfig::default()
     };
     let layout = QLayout::new(&spec, &policy(), true).unwrap();
     // Only rank 0 begins with the weights that all must have.
@@ -132,7 +132,7 @@ pub fn sac(me: &Me) -> Value {
     let (world, mut alone) = (me.connect(), None);
     let actions = ActionSpace::Continuous { low: vec![-2.0, -1.0], high: vec![2.0, 3.0] };
     let spec = Spec { actions, ..Spec::discrete(4, 1) };
-    let settings = Sac { batch_size: ROWS as u32, ..Sac::default() };
+    let settings = SacConfig { batch_size: ROWS as u32, ..SacConfig::default() };
     let layout = SacLayout::new(&spec, &policy()).unwrap();
     let seeds = Seeds::new(3 + u64::from(me.rank));
     let mut learner =

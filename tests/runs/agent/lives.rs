@@ -2,8 +2,8 @@
 
 use super::bed::*;
 use rankdeck_proto::message::*;
-use rankdeck_proto::run_entry::RunState;
-use rankdeck_proto::status_page::{Dtype, Op, StatusPageWriter, tag};
+use rankdeck_proto::run_entry::HostRunState;
+use rankdeck_proto::status_page::{CollectiveOp, Dtype, StatusPageWriter, tag};
 use rankdeck_types::ids::Rank;
 use std::io::Write;
 
@@ -24,7 +24,7 @@ fn rank_program() {
     let mut page = StatusPageWriter::create(page.as_ref(), rank, generation).unwrap();
     page.phase(Phase::Learn);
     page.update(|body| body.env_step = 640 + u64::from(rank));
-    page.enter(Op::AllReduce, tag("grad"), 10, 40, Dtype::F32, 0);
+    page.enter(CollectiveOp::AllReduce, tag("grad"), 10, 40, Dtype::F32, 0);
     let mut socket = std::os::unix::net::UnixStream::connect(variable("RANKDECK_EVENTS")).unwrap();
     let mut send = |text: &str| writeln!(socket, "{text}").unwrap();
     send(&format!(r#"{{"kind":"hello","rank":{rank},"generation":{generation}}}"#));
@@ -65,7 +65,7 @@ fn exits_are_decoded_and_the_stop_is_verified() {
     let experiment = std::fs::read_to_string(bed.node_dir(0).join("gen0/experiment.toml")).unwrap();
     assert!(toml::from_str::<rankdeck_types::experiment::Experiment>(&experiment).is_ok());
     // The manifest follows the record.
-    let entry = until("finished", || bed.list().pop().filter(|entry| entry.state == RunState::Finished));
+    let entry = until("finished", || bed.list().pop().filter(|entry| entry.state == HostRunState::Finished));
     assert_eq!((entry.ranks_alive, entry.world_size, entry.pids.len()), (0, 3, 0));
 }
 

@@ -1,7 +1,7 @@
 //! Consistency checks across hosts: differing code or libraries fail late or silently. Pure.
 
 use super::{CHECKS, CheckResult, CheckStatus, HostAnswer, PreflightInput, host_checks};
-use rankdeck_proto::examination::Findings;
+use rankdeck_proto::examination::HostFindings;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ struct ConsistencyCheck {
     /// Whether a difference makes the run fail.
     fatal: bool,
     /// The value on one host; `None` if it has none.
-    value: fn(&Findings) -> Option<String>,
+    value: fn(&HostFindings) -> Option<String>,
     /// How to fix a difference.
     hint: &'static str,
     /// The config key that decides.
     key: &'static str,
 }
 
-fn python(found: &Findings) -> Option<&rankdeck_proto::examination::Python> {
+fn python(found: &HostFindings) -> Option<&rankdeck_proto::examination::Python> {
     found.program.as_ref()?.python.as_ref()
 }
 
@@ -232,7 +232,7 @@ mod tests {
     use rankdeck_proto::examination::Python;
     use rankdeck_types::plan::PlanDraft;
 
-    fn cells(check: &str, change: impl Fn(&mut Findings)) -> Vec<CheckResult> {
+    fn cells(check: &str, change: impl Fn(&mut HostFindings)) -> Vec<CheckResult> {
         let draft = draft(3);
         let mut odd = good();
         change(&mut odd.findings);

@@ -2,13 +2,13 @@
 
 use super::{CHECKS, CheckResult, HostAnswer, PreflightInput};
 use rankdeck_config::check::in_a_shell;
-use rankdeck_proto::examination::{Disk, Findings, GpuFinding, GpuHealth, GpuProcess};
+use rankdeck_proto::examination::{Disk, GpuFinding, GpuHealth, GpuProcess, HostFindings};
 use rankdeck_proto::libtorch::FITTING;
-use rankdeck_proto::run_entry::RunState;
+use rankdeck_proto::run_entry::HostRunState;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, Learn};
 use rankdeck_types::hidden;
-use rankdeck_types::host::{Gpus, Host};
+use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::schema::text_rules::variable_in;
 use rankdeck_types::words::{bytes, plural};
 
@@ -71,7 +71,7 @@ fn reach(examined: &HostAnswer) -> CheckResult {
     CheckResult::passed(format!("{}@{}", found.user, found.probe.hostname))
 }
 
-fn ranks(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) -> CheckResult {
+fn ranks(host: &Host, found: &HostFindings, key: &dyn Fn(&str) -> String) -> CheckResult {
     let gpus = requested_gpus(host, found).len() as u32;
     let ranks = host.nproc.unwrap_or(match &host.gpus {
         Some(asked) if gpus > 0 || !asked.is_auto() => gpus,
@@ -95,8 +95,8 @@ fn ranks(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) -> CheckRe
     CheckResult::passed(format!("{ranks} on {cores} cores"))
 }
 
-fn leftovers(found: &Findings) -> CheckResult {
-    let orphan = found.runs.iter().find(|run| run.state == RunState::Orphaned);
+fn leftovers(found: &HostFindings) -> CheckResult {
+    let orphan = found.runs.iter().find(|run| run.state == HostRunState::Orphaned);
     if let Some(run) = orphan {
         let text = format!("leftover processes of run {}: {:?}", run.run, run.pids);
         return CheckResult::warning(text, format!("kill them with `rankdeck stop {}`", run.run), "");
@@ -111,7 +111,7 @@ fn leftovers(found: &Findings) -> CheckResult {
     }
 }
 
-fn limits(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) -> CheckResult {
+fn limits(host: &Host, found: &HostFindings, key: &dyn Fn(&str) -> String) -> CheckResult {
     let limits = &found.limits;
     let low = |limit: Option<u64>, least: u64| limit.filter(|limit| *limit < least);
     if let Some(files) = low(limits.open_files, 1024) {
@@ -177,7 +177,7 @@ fn disk(disk: &Disk, key: &dyn Fn(&str) -> String) -> CheckResult {
     CheckResult::passed(format!("{} free", bytes(disk.free)))
 }
 
-fn session(found: &Findings) -> CheckResult {
+fn session(found: &HostFindings) -> CheckResult {
     if let Some(error) = &found.session.error {
         return CheckResult::failed(
             format!("cannot supervise ranks: {error}"),
@@ -195,7 +195,7 @@ fn session(found: &Findings) -> CheckResult {
     CheckResult::passed("survives")
 }
 
-fn code(subject: &PreflightInput<'_>, found: &Findings) -> CheckResult {
+fn code(subject: &PreflightInput<'_>, found: &HostFindings) -> CheckResult {
     let short = |hash: &str| hash.chars().take(16).collect::<String>();
     match (subject.code, &found.code.script) {
         (Some(code), _) if found.code.pushed => CheckResult::passed(short(&code.hash)),
@@ -225,7 +225,7 @@ fn clock(examined: &HostAnswer) -> CheckResult {
     CheckResult::passed("within 1 s")
 }
 
-fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) -> CheckResult {
+fn gpus(host: &Host, found: &HostFindings, key: &dyn Fn(&str) -> String) -> CheckResult {
     let there = found.probe.gpu_count;
     let Some(asked) = &host.gpus else {
         return match there {
@@ -254,7 +254,7 @@ fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) -> CheckRes
     let listed = "CUDA_VISIBLE_DEVICES comes from the login environment or from Slurm: fix it, or change `gpus`, which counts the visible GPUs";
     let lost = "a GPU may have fallen off the bus: look for `Xid 79` in `dmesg` on that host and reboot, or change `gpus`";
     let repair = if found.visible_gpus.is_some() { listed } else { lost };
-    if there == 0 && matches!(asked, Gpus::Word(_)) {
+    if there == 0 && matches!(asked, GpuSelection::Word(_)) {
         let check_driver = "check `nvidia-smi` on that host, or remove `gpus` and set `nproc`";
         let hint = if found.visible_gpus.is_some() { listed } else { check_driver };
         return CheckResult::failed(
@@ -308,7 +308,7 @@ fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) -> CheckRes
 }
 
 /// Reports requested GPUs that have fallen off the bus. Any other problem on the host follows from that.
-fn lost_gpus(found: &Findings, requested: &[u32], key: &dyn Fn(&str) -> String) -> Option<CheckResult> {
+fn lost_gpus(found: &HostFindings, requested: &[u32], key: &dyn Fn(&str) -> String) -> Option<CheckResult> {
     let lost = found.gpus.iter().filter(|gpu| gpu.lost && requested.contains(&gpu.index));
     let lost: Vec<String> = lost.map(|gpu| gpu.index.to_string()).collect();
     let text = match lost.as_slice() {
@@ -381,18 +381,18 @@ fn who(process: &GpuProcess) -> String {
 }
 
 /// Returns a requested GPU that is listed twice.
-fn named_twice<'a>(found: &'a Findings, requested: &[u32]) -> Option<&'a GpuFinding> {
+fn named_twice<'a>(found: &'a HostFindings, requested: &[u32]) -> Option<&'a GpuFinding> {
     let named = || found.gpus.iter().filter(|gpu| requested.contains(&gpu.index) && !gpu.uuid.is_empty());
     named().find(|gpu| named().any(|other| other.index < gpu.index && other.uuid == gpu.uuid))
 }
 
 /// Returns the GPUs that the plan would use: with fewer ranks than GPUs, the last ones are unused.
-pub(crate) fn requested_gpus(host: &Host, found: &Findings) -> Vec<u32> {
+pub(crate) fn requested_gpus(host: &Host, found: &HostFindings) -> Vec<u32> {
     let mut requested = match &host.gpus {
         None => Vec::new(),
-        Some(Gpus::Word(_)) => (0..found.probe.gpu_count).collect(),
-        Some(Gpus::Count(count)) => (0..*count).collect(),
-        Some(Gpus::List(list)) => list.clone(),
+        Some(GpuSelection::Word(_)) => (0..found.probe.gpu_count).collect(),
+        Some(GpuSelection::Count(count)) => (0..*count).collect(),
+        Some(GpuSelection::List(list)) => list.clone(),
     };
     requested.truncate(host.nproc.map_or(usize::MAX, |ranks| ranks as usize));
     requested
@@ -402,7 +402,7 @@ fn interface(
     subject: &PreflightInput<'_>,
     node: usize,
     host: &Host,
-    found: &Findings,
+    found: &HostFindings,
     key: &dyn Fn(&str) -> String,
 ) -> CheckResult {
     let listed = || {
@@ -452,7 +452,7 @@ fn is_virtual(name: &str) -> bool {
 fn port(
     subject: &PreflightInput<'_>,
     node: usize,
-    found: &Findings,
+    found: &HostFindings,
     key: &dyn Fn(&str) -> String,
 ) -> CheckResult {
     let launch = &subject.draft.experiment.launch;
@@ -513,7 +513,7 @@ fn port(
     }
 }
 
-fn names(subject: &PreflightInput<'_>, node: usize, host: &Host, found: &Findings) -> CheckResult {
+fn names(subject: &PreflightInput<'_>, node: usize, host: &Host, found: &HostFindings) -> CheckResult {
     let Some(route) = &found.route else { return CheckResult::passed("not needed") };
     let launch = &subject.draft.experiment.launch;
     let (key, name) = match (&launch.master_addr, subject.draft.hosts.first()) {
@@ -553,7 +553,7 @@ fn names(subject: &PreflightInput<'_>, node: usize, host: &Host, found: &Finding
 fn program(
     subject: &PreflightInput<'_>,
     host: &Host,
-    found: &Findings,
+    found: &HostFindings,
     key: &dyn Fn(&str) -> String,
 ) -> CheckResult {
     if let Some(error) = &found.setup {
@@ -687,7 +687,7 @@ fn unused(experiment: &Experiment) -> Vec<&'static str> {
 }
 
 /// Reports a broken environment of a Python worker.
-fn environment(subject: &PreflightInput<'_>, found: &Findings) -> Option<CheckResult> {
+fn environment(subject: &PreflightInput<'_>, found: &HostFindings) -> Option<CheckResult> {
     let (env, learn) = (subject.draft.experiment.env.as_ref()?, subject.draft.experiment.learn.as_ref()?);
     let seen = found.environment.as_ref()?;
     if let Some(error) = &seen.no_python {
@@ -736,7 +736,7 @@ fn environment(subject: &PreflightInput<'_>, found: &Findings) -> Option<CheckRe
     }
 }
 
-fn versions(subject: &PreflightInput<'_>, found: &Findings, key: &dyn Fn(&str) -> String) -> CheckResult {
+fn versions(subject: &PreflightInput<'_>, found: &HostFindings, key: &dyn Fn(&str) -> String) -> CheckResult {
     // The hook provides rankdeck.py for every rank.
     let is_brought = |name: &str| name == "rankdeck" && subject.draft.experiment.watch.python_hook;
     let python = found.program.as_ref().and_then(|program| program.python.as_ref());

@@ -18,7 +18,7 @@ use crate::cli::args::HostKeyArgs;
 use crate::cli::support::{Failure, code};
 use rankdeck_config::locate::Locator;
 use rankdeck_core::launch_size;
-use rankdeck_proto::examination::Findings;
+use rankdeck_proto::examination::HostFindings;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError};
 use std::net::{IpAddr, SocketAddr};
@@ -123,7 +123,7 @@ pub(crate) struct PreflightInput<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HostAnswer {
     /// What it found.
-    pub(crate) findings: Findings,
+    pub(crate) findings: HostFindings,
     /// The local clock when the query was sent.
     pub(crate) asked: f64,
     /// The local clock when the reply arrived.

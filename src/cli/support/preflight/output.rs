@@ -5,7 +5,7 @@ use crate::app::stderr;
 use crate::cli::support::{Failure, print};
 use rankdeck_config::locate::Locator;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_types::experiment::Network;
+use rankdeck_types::experiment::NetworkKind;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::{Plan, PlannedBackend};
 use rankdeck_types::words::{clean, plural};
@@ -285,7 +285,7 @@ pub(crate) fn plan_lines(plan: &Plan) -> Vec<String> {
         lines.push(format!("  {}  {} per rank, {} global", size.name, size.local, size.global));
     }
     let policy = &plan.experiment.policy;
-    let is_small = policy.network == Network::Mlp && policy.hidden.iter().all(|width| *width <= SMALL);
+    let is_small = policy.network == NetworkKind::Mlp && policy.hidden.iter().all(|width| *width <= SMALL);
     if plan.is_builtin() && plan.backend() == PlannedBackend::Nccl && is_small {
         lines.push(
             "  note: for a network this small, CPUs may be faster than GPU kernel launches: remove `gpus`, set `nproc` and compare"

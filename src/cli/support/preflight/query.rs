@@ -6,10 +6,10 @@ use crate::cli::args::HostKeyArgs;
 use crate::cli::support::run_index::{self, own_binary};
 use crate::cli::support::{Failure, prompt};
 use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, random};
-use rankdeck_proto::examination::{EnvQuestion, Findings, Peer, Question};
+use rankdeck_proto::examination::{EnvQuestion, HostFindings, HostQuestion, Peer};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{BUILTIN_ENVS, EnvWorker, Experiment};
-use rankdeck_types::host::{Gpus, Host, Transport};
+use rankdeck_types::host::{GpuSelection, Host, Transport};
 use rankdeck_types::variables;
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ async fn round(
     let replies = Links::from_environment().call_all(hosts, &binary, &prompter, command).await;
     let examined = |(reply, host): (Result<AgentReply, HintedError>, &Host)| {
         let reply = reply?;
-        let findings = run_index::decode::<Findings>(host, &reply.text)?;
+        let findings = run_index::decode::<HostFindings>(host, &reply.text)?;
         Ok(HostAnswer { findings, asked: reply.sent, answered: reply.received, shell: reply.shell })
     };
     Ok(replies.into_iter().zip(hosts).map(examined).collect())
@@ -102,7 +102,7 @@ fn peers(node: usize, count: usize) -> Vec<usize> {
 }
 
 /// Builds one query per host.
-fn questions(subject: &PreflightInput<'_>, dice: &mut dyn FnMut() -> u64) -> Vec<Question> {
+fn questions(subject: &PreflightInput<'_>, dice: &mut dyn FnMut() -> u64) -> Vec<HostQuestion> {
     let draft = subject.draft;
     let launch = &draft.experiment.launch;
     let several = draft.hosts.len() > 1;
@@ -138,7 +138,7 @@ fn questions(subject: &PreflightInput<'_>, dice: &mut dyn FnMut() -> u64) -> Vec
             let env = env.into_iter().filter_map(|(name, value)| Some((name, variables::plain(&value)?)));
             let expect = calls.iter().filter(|called| called.contains(&node)).count() as u32;
             let fixed = node == 0 && launch.master_port != 0;
-            Question {
+            HostQuestion {
                 workdir: workdir(host),
                 run: draft.run.0.clone(),
                 command: filled.command,
@@ -183,23 +183,24 @@ fn environment(experiment: &Experiment, has_code: bool) -> Option<EnvQuestion> {
     (!in_rust && !comes).then(|| EnvQuestion {
         python: env.python.clone(),
         id: env.id.clone(),
-        atari: env.looks_atari(),
+        atari: env.is_atari(),
     })
 }
 
 /// False if `gpus = []` selects CPUs.
 fn uses_gpus(host: &Host) -> bool {
-    !matches!(&host.gpus, None | Some(Gpus::Count(0))) && host.gpus != Some(Gpus::List(Vec::new()))
+    !matches!(&host.gpus, None | Some(GpuSelection::Count(0)))
+        && host.gpus != Some(GpuSelection::List(Vec::new()))
 }
 
 /// Returns the GPUs that the plan selects by index; empty if only the host knows how many there are.
 fn planned(host: &Host) -> Vec<u32> {
     let most = host.nproc.unwrap_or(MOST_GPUS).min(MOST_GPUS) as usize;
     match &host.gpus {
-        Some(Gpus::Count(count)) => (0..*count).take(most).collect(),
-        Some(Gpus::List(list)) => list.iter().copied().take(most).collect(),
+        Some(GpuSelection::Count(count)) => (0..*count).take(most).collect(),
+        Some(GpuSelection::List(list)) => list.iter().copied().take(most).collect(),
         // The first ranks take the first GPUs. Missing ones are not visible.
-        Some(Gpus::Word(_)) => (0..host.nproc.unwrap_or(0).min(MOST_GPUS)).collect(),
+        Some(GpuSelection::Word(_)) => (0..host.nproc.unwrap_or(0).min(MOST_GPUS)).collect(),
         None => Vec::new(),
     }
 }

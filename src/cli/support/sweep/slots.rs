@@ -6,8 +6,8 @@ use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::support::run_index::own_binary;
 use crate::cli::support::{Failure, prompt};
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
-use rankdeck_proto::fleet::{GivenGpu, HostSnapshot, LOOK};
-use rankdeck_types::host::{Gpus, Host};
+use rankdeck_proto::fleet::{GivenGpu, HostSnapshot, SNAPSHOT_MARKER};
+use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::words::plural;
 use serde::{Deserialize, Serialize};
 use std::pin::Pin;
@@ -74,9 +74,9 @@ fn of_gpus(hosts: &[Host], free: &[Vec<u32>], per_run: usize) -> Vec<TrialSlot> 
 fn free_of(host: &Host, there: &[GivenGpu]) -> Vec<u32> {
     let given = |place: u32| match &host.gpus {
         None => false,
-        Some(Gpus::Word(_)) => true,
-        Some(Gpus::Count(count)) => place < *count,
-        Some(Gpus::List(list)) => list.contains(&place),
+        Some(GpuSelection::Word(_)) => true,
+        Some(GpuSelection::Count(count)) => place < *count,
+        Some(GpuSelection::List(list)) => list.contains(&place),
     };
     let is_free = |gpu: &GivenGpu| match gpu.memory_total {
         // A driver that does not report memory may report processes.
@@ -98,7 +98,9 @@ async fn free_gpus(
     let command = |index: usize, host: &Host| {
         let to = snapshots[index].clone();
         let lines = LineSink::new(move |line| {
-            if let Some(snapshot) = line.strip_prefix(LOOK).and_then(|json| serde_json::from_str(json).ok()) {
+            if let Some(snapshot) =
+                line.strip_prefix(SNAPSHOT_MARKER).and_then(|json| serde_json::from_str(json).ok())
+            {
                 *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
             }
         });
@@ -184,7 +186,7 @@ mod tests {
         GivenGpu { memory_used: used, memory_total: 100, ..GivenGpu::default() }
     }
 
-    fn host(name: &str, gpus: Option<Gpus>) -> Host {
+    fn host(name: &str, gpus: Option<GpuSelection>) -> Host {
         Host { name: name.into(), gpus, ..Host::default() }
     }
 
@@ -192,12 +194,12 @@ mod tests {
     fn used_or_unlisted_gpus_are_not_free() {
         let gpus = [gpu(0), gpu(90), gpu(9), gpu(0)];
         let free = |given| free_of(&host("a", given), &gpus);
-        assert_eq!(free(Some(Gpus::Word("all".into()))), [0, 2, 3]);
-        assert_eq!(free(Some(Gpus::Count(2))), [0]);
-        assert_eq!(free(Some(Gpus::List(vec![1, 3]))), [3]);
+        assert_eq!(free(Some(GpuSelection::Word("all".into()))), [0, 2, 3]);
+        assert_eq!(free(Some(GpuSelection::Count(2))), [0]);
+        assert_eq!(free(Some(GpuSelection::List(vec![1, 3]))), [3]);
         assert_eq!(free(None), [] as [u32; 0]);
         let without_memory = |processes| GivenGpu { processes, ..GivenGpu::default() };
-        let all = host("a", Some(Gpus::Word("all".into())));
+        let all = host("a", Some(GpuSelection::Word("all".into())));
         assert_eq!(free_of(&all, &[without_memory(0)]), [0]);
         assert_eq!(free_of(&all, &[without_memory(1)]), [] as [u32; 0]);
         assert_eq!(free_of(&all, &[GivenGpu { lost: true, ..gpu(0) }, gpu(0)]), [1]);

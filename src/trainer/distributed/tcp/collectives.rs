@@ -249,12 +249,12 @@ mod tests {
     use crate::distributed::error::DistErrorKind;
     use crate::distributed::ffi::ReduceKernel;
     use crate::distributed::tcp::exchange::RECORD;
-    use rankdeck_proto::status_page::{Dtype, Op, tag};
+    use rankdeck_proto::status_page::{CollectiveOp, Dtype, tag};
     use std::net::{TcpListener, TcpStream};
     use tch::Kind;
 
     fn note(seq: u64, name: &str, count: usize, dtype: Dtype) -> CollectiveNote {
-        CollectiveNote { seq, op: Op::AllReduce, tag: tag(name), count, dtype }
+        CollectiveNote { seq, op: CollectiveOp::AllReduce, tag: tag(name), count, dtype }
     }
 
     fn pair() -> (TcpStream, TcpStream) {

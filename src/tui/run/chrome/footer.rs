@@ -1,7 +1,7 @@
 //! The last line: keys that are enabled now, from the table of keys, as many as fit; `? help` always.
 
 use crate::run::chrome::Ctx;
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::Pane;
 use crate::run::keys::TABLE;
 use crate::run::{RunScreen, Target, ViewState};
@@ -61,13 +61,13 @@ fn hint(ctx: &Ctx<'_>) -> Option<String> {
 }
 
 /// The command whose hint is at this place.
-pub fn command_at(model: &Model, view: &ViewState, at: Position) -> Option<Command> {
+pub fn command_at(model: &Model, view: &ViewState, at: Position) -> Option<ScreenCommand> {
     let area = view.geometry.footer;
     if !area.contains(at) || view.overlay().is_some() {
         return None;
     }
     if at.x >= area.right().saturating_sub(HELP.len() as u16) {
-        return Some(Command::Help);
+        return Some(ScreenCommand::Help);
     }
     items(model, view, area.width, Glyphs::Braille)
         .into_iter()

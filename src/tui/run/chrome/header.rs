@@ -5,7 +5,7 @@ use crate::run::chrome::Ctx;
 use crate::run::geometry::Tab;
 use crate::run::staleness::{self, RunFigures};
 use rankdeck_core::model::{RunModel, RunState};
-use rankdeck_core::report::Outcome;
+use rankdeck_core::report::RunOutcome;
 use rankdeck_kit::{Role, fit, meter, put, put_right, text, width};
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::words;
@@ -25,10 +25,10 @@ pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
     let glyphs = ctx.glyphs();
     let (glyph, word, role) = match (run.state, run.stopping) {
         (RunState::Over, _) => match run.outcome {
-            Some(Outcome::Succeeded) => (glyphs.pick("✓", "+"), "succeeded", Role::Good),
-            Some(Outcome::Stopped) => (glyphs.pick("■", "#"), "stopped", Role::Warn),
-            Some(Outcome::Failed) => (glyphs.pick("✗", "x"), "failed", Role::Bad),
-            Some(Outcome::Stuck) => (glyphs.pick("✗", "x"), "stuck", Role::Bad),
+            Some(RunOutcome::Succeeded) => (glyphs.pick("✓", "+"), "succeeded", Role::Good),
+            Some(RunOutcome::Stopped) => (glyphs.pick("■", "#"), "stopped", Role::Warn),
+            Some(RunOutcome::Failed) => (glyphs.pick("✗", "x"), "failed", Role::Bad),
+            Some(RunOutcome::Stuck) => (glyphs.pick("✗", "x"), "stuck", Role::Bad),
             None => (glyphs.pick("■", "#"), "over", Role::Dim),
         },
         (RunState::Restarting, _) if run.restart_at.is_some() => {

@@ -4,11 +4,11 @@
 //! It reads the present even while the view is frozen: alarms break through.
 
 use crate::run::chrome::{Ctx, header};
-use crate::run::command::{Command, KeyNames};
+use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::{advice, ranks, staleness};
 use rankdeck_core::card::Advice;
 use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState};
-use rankdeck_core::report::{Confidence, Outcome, Severity, VerdictReport};
+use rankdeck_core::report::{Confidence, RunOutcome, Severity, VerdictReport};
 use rankdeck_kit::{Role, put, put_right, text, width};
 use rankdeck_proto::message::{PageSample, Phase, Survivor};
 use rankdeck_types::ids::Timestamp;
@@ -95,7 +95,7 @@ fn banner(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     put_right(buf, area, 0, taken, right);
     let mut row = 1;
     for line in text::wrap(&run.reason, reason_width(area)).into_iter().take(2) {
-        let role = if matches!(run.outcome, Some(Outcome::Failed | Outcome::Stuck)) {
+        let role = if matches!(run.outcome, Some(RunOutcome::Failed | RunOutcome::Stuck)) {
             Role::Bad
         } else {
             Role::Text
@@ -200,7 +200,7 @@ fn point<'a>(reason: &'a str, verdict: &VerdictReport, who: &str) -> &'a str {
 fn why_key(model: &Model, keys: KeyNames<'_>) -> (String, String, &'static str) {
     let more = ranks::live_verdicts(model).count().saturating_sub(1);
     let more = if more > 0 { format!("+{more} more  ") } else { String::new() };
-    (more, keys.of(Command::Explain), " why ")
+    (more, keys.of(ScreenCommand::Explain), " why ")
 }
 
 fn alarm_text(

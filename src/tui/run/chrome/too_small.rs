@@ -1,7 +1,7 @@
 //! The screen below the smallest size: the essentials in words; stop and quit still work.
 
 use crate::run::chrome::{Ctx, header, timeline};
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::{MIN_HEIGHT, MIN_WIDTH};
 use crate::run::keys;
 use crate::run::overlays::Overlay;
@@ -93,14 +93,14 @@ fn keys(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
     let mut keys = Vec::new();
     match ctx.view.moment.cursor.as_ref().filter(|cursor| cursor.live) {
         Some(cursor) => keys.push(("esc".to_owned(), if cursor.over { " now" } else { " live" })),
-        None => keys.push((key(Command::Quit), " quit")),
+        None => keys.push((key(ScreenCommand::Quit), " quit")),
     }
     let usable = |command| keys::disabled(ctx.live, ctx.view, command).is_none();
     for (command, word) in
-        [(Command::Stop, " stop"), (Command::Kill, " kill"), (Command::Restart, " restart")]
+        [(ScreenCommand::Stop, " stop"), (ScreenCommand::Kill, " kill"), (ScreenCommand::Restart, " restart")]
     {
-        let is_listed = command != Command::Restart || staleness::is_over(ctx.live);
-        let is_listed = is_listed && (command != Command::Kill || !usable(Command::Stop));
+        let is_listed = command != ScreenCommand::Restart || staleness::is_over(ctx.live);
+        let is_listed = is_listed && (command != ScreenCommand::Kill || !usable(ScreenCommand::Stop));
         if is_listed && usable(command) {
             keys.push((key(command), word));
         }

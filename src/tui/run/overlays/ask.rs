@@ -1,6 +1,6 @@
 //! A question of a link: an unknown host key, a passphrase, a password. What is typed is never shown.
 
-use crate::run::action::{Action, Request};
+use crate::run::action::{Request, ScreenAction};
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState};
 use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::event::Event;
@@ -94,7 +94,7 @@ impl Component<RunScreen> for LinkPrompt {
         cx.state.answered.retain(|(other, _)| *other != node);
         cx.state.answered.push((node, self.prompt.clone()));
         let event = Event::PromptAnswered { node, answer };
-        Handled::CloseWith(vec![Request::Do(Action::Send(event))])
+        Handled::CloseWith(vec![Request::Do(ScreenAction::Send(event))])
     }
 
     fn input(&mut self) -> Option<&mut String> {

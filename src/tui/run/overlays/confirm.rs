@@ -1,6 +1,6 @@
 //! Questions before actions that cannot be undone: they name targets and effect, and default to cancel.
 
-use crate::run::action::{Action, Request};
+use crate::run::action::{Request, ScreenAction};
 use crate::run::ranks;
 use crate::run::restart_draft::{LATEST_AND_BEST, best, is_best_latest};
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, ViewState};
@@ -32,9 +32,9 @@ pub enum ConfirmKind {
 }
 
 /// A question with its choices.
-pub type Confirm = rankdeck_kit::confirm::Confirm<ConfirmKind, Action>;
+pub type Confirm = rankdeck_kit::confirm::Confirm<ConfirmKind, ScreenAction>;
 /// One of its choices.
-type Choice = rankdeck_kit::confirm::Choice<Action>;
+type Choice = rankdeck_kit::confirm::Choice<ScreenAction>;
 
 const KILL: i32 = 9;
 const STOP: i32 = 19;
@@ -66,7 +66,7 @@ impl Component<RunScreen> for Confirm {
     }
 }
 
-fn choice(key: char, label: impl Into<String>, action: Option<Action>) -> Choice {
+fn choice(key: char, label: impl Into<String>, action: Option<ScreenAction>) -> Choice {
     Choice { key, label: label.into(), action }
 }
 
@@ -94,19 +94,20 @@ pub fn quit(model: &Model, passing: bool) -> Confirm {
     let leaving = model.run.stopping.is_some() || model.run.state == RunState::Draining;
     let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
     let mut text = vec![targets(model), format!("{} still running.", words::plural(alive, "rank"))];
-    let mut choices = vec![choice('d', if passing { "leave" } else { "detach" }, Some(Action::leave()))];
+    let mut choices =
+        vec![choice('d', if passing { "leave" } else { "detach" }, Some(ScreenAction::leave()))];
     if passing {
         text.push("quit: ends the simulation.".into());
         text.push("stop: stops the ranks as in a real run and shows the outcome.".into());
-        choices.push(choice('s', "stop", Some(Action::stop(StopMode::Clean))));
+        choices.push(choice('s', "stop", Some(ScreenAction::stop(StopMode::Clean))));
     } else if leaving {
         text.push("detach: the agents complete the stop.".into());
         text.push("kill: SIGKILL to all processes of the run; no checkpoint is saved.".into());
-        choices.push(choice('k', "kill", Some(Action::stop(StopMode::Kill))));
+        choices.push(choice('k', "kill", Some(ScreenAction::stop(StopMode::Kill))));
     } else {
         text.push("detach: the run keeps running; reconnect with `rankdeck attach`.".into());
         text.push("stop: save a checkpoint, stop all ranks and verify that no process is left.".into());
-        choices.push(choice('s', "stop", Some(Action::stop(StopMode::Clean))));
+        choices.push(choice('s', "stop", Some(ScreenAction::stop(StopMode::Clean))));
     }
     let mut confirm = confirm(ConfirmKind::Quit, "quit rankdeck?", text, choices);
     if let Some(first) = confirm.choices.first_mut() {
@@ -131,7 +132,7 @@ pub fn stop(model: &Model) -> Confirm {
         ConfirmKind::Stop,
         "stop the run?",
         text,
-        vec![choice('y', "yes, stop", Some(Action::stop(StopMode::Clean)))],
+        vec![choice('y', "yes, stop", Some(ScreenAction::stop(StopMode::Clean)))],
     )
 }
 
@@ -189,12 +190,12 @@ pub fn kill(model: &Model) -> Confirm {
         ConfirmKind::Kill,
         "kill the run?",
         text,
-        vec![choice('y', "yes, kill", Some(Action::stop(StopMode::Kill)))],
+        vec![choice('y', "yes, kill", Some(ScreenAction::stop(StopMode::Kill)))],
     )
 }
 
 /// Send a signal to a process.
-pub fn signal(whom: &str, is_rank: bool, signal: i32, send: Action) -> Confirm {
+pub fn signal(whom: &str, is_rank: bool, signal: i32, send: ScreenAction) -> Confirm {
     let name = words::signal_name(signal);
     let effect = match signal {
         KILL => "Terminates the process immediately, without cleanup.".to_owned(),
@@ -215,7 +216,7 @@ pub fn restart(model: &Model, picked: Option<&str>, before: Option<&str>) -> Con
     let standing = Standing::of(model);
     let mut text = vec![standing.targets(), standing.stops()];
     text.extend(command(model));
-    let ask = |event: Event| Some(Action::Send(event.having_shown(model.run.launch.clone())));
+    let ask = |event: Event| Some(ScreenAction::Send(event.having_shown(model.run.launch.clone())));
     let mut choices = Vec::new();
     let known = |path: &str| model.checkpoints.iter().rev().find(|checkpoint| checkpoint.path == path);
     let named = |path: &str| {
@@ -287,7 +288,7 @@ pub fn changed(model: &Model, text: Vec<String>, event: Event) -> Confirm {
     let mut all = vec![targets(model)];
     all.extend(text);
     all.extend(command(model));
-    let choices = vec![choice('y', "yes, restart", Some(Action::Send(event)))];
+    let choices = vec![choice('y', "yes, restart", Some(ScreenAction::Send(event)))];
     confirm(ConfirmKind::Restart, "restart the run?", all, choices)
 }
 

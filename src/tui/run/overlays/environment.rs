@@ -1,6 +1,6 @@
 //! The environment of a process, without its secrets. Shown and nothing else (REACH-2).
 
-use crate::run::action::{Action, Request};
+use crate::run::action::{Request, ScreenAction};
 use crate::run::card;
 use crate::run::overlays::on_card_key;
 use crate::run::processes::HostProcess;
@@ -38,7 +38,7 @@ impl EnvironmentCard {
         view.open(EnvironmentCard { node, process, top: 0 });
         let action = ProcessAction::Environment;
         let event = Event::ProcessActionRequested { node, process, action };
-        Ok(vec![Request::Do(Action::Send(event))])
+        Ok(vec![Request::Do(ScreenAction::Send(event))])
     }
 }
 

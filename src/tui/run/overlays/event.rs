@@ -1,7 +1,7 @@
 //! Details of an event: its whole text, and the evidence or checkpoint behind it.
 
 use crate::run::card::{self, LabeledValue};
-use crate::run::command::{Command, KeyNames};
+use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::history::{self, find, rank_of};
 use crate::run::keys::names;
 use crate::run::overlays::evidence::{CELLS, Plain, lines_of, styled};
@@ -66,7 +66,7 @@ impl Component<RunScreen> for EventCard {
     }
 
     fn hint(&self, _: &Model, view: &ViewState, cx: &DrawCtx<'_>) -> String {
-        let own = [(Command::Restart, "restart from a checkpoint"), (Command::RankLog, "log")];
+        let own = [(ScreenCommand::Restart, "restart from a checkpoint"), (ScreenCommand::RankLog, "log")];
         card_hint(cx, view, &own)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::run::advice;
 use crate::run::card::{self, LABEL};
-use crate::run::command::{Command, KeyNames};
+use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::keys::names;
 use crate::run::overlays::{card_command, card_hint, on_card_key};
 use crate::run::ranks;
@@ -72,7 +72,7 @@ impl EvidenceCard {
 impl Component<RunScreen> for EvidenceCard {
     fn on_key(&mut self, model: &Model, key: KeyEvent, cx: &mut Cx<'_>) -> Handled {
         match card_command(key, cx.state) {
-            Some(Command::Explain | Command::NextTrouble | Command::NextPane) => {
+            Some(ScreenCommand::Explain | ScreenCommand::NextTrouble | ScreenCommand::NextPane) => {
                 self.next(model);
                 Handled::Done
             }
@@ -122,11 +122,11 @@ impl Component<RunScreen> for EvidenceCard {
             })
         };
         let own = [
-            (Command::Continue, "resume it", advised("kill -CONT")),
-            (Command::Shell, "shell", advised("ssh")),
-            (Command::Explain, "next verdict", model.verdicts.len() > 1),
-            (Command::Restart, "restart", true),
-            (Command::Stack, "stack", verdict.is_some_and(|verdict| verdict.rank.is_some())),
+            (ScreenCommand::Continue, "resume it", advised("kill -CONT")),
+            (ScreenCommand::Shell, "shell", advised("ssh")),
+            (ScreenCommand::Explain, "next verdict", model.verdicts.len() > 1),
+            (ScreenCommand::Restart, "restart", true),
+            (ScreenCommand::Stack, "stack", verdict.is_some_and(|verdict| verdict.rank.is_some())),
         ];
         let useful = own.into_iter().filter(|(_, _, is_useful)| *is_useful);
         let own: Vec<_> = useful.map(|(command, what, _)| (command, what)).collect();

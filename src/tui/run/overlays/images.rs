@@ -1,7 +1,7 @@
 //! Images that the program has logged: one at a time, by name and step.
 
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::Pane;
 use crate::run::keys::{TABLE, names};
 use crate::run::overlays::Overlay;
@@ -10,7 +10,7 @@ use crossterm::event::KeyEvent;
 use rankdeck_charts::export::{FileContent, SavedFile};
 use rankdeck_core::model::{Model, StoredImage};
 use rankdeck_kit::{ColorDepth, Component, Keep, Role, fit, frame, image, put, text};
-use rankdeck_proto::media::{self, PICTURE_PIXELS, PictureFormat};
+use rankdeck_proto::media::{self, ImageFormat, PICTURE_PIXELS};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words::{bytes, clean};
 use ratatui::buffer::Buffer;
@@ -52,31 +52,31 @@ impl Component<RunScreen> for Images {
         let (command, live) = (binding.command, model);
         let model = cx.state.shown(live);
         *self = match command {
-            Command::Back | Command::Pictures => return Handled::Close,
-            Command::Pan(by) | Command::Cursor(by) => step(model, self, by.into()),
-            Command::Move(by) => other(model, self, by.into()),
-            Command::NextPane => other(model, self, 1),
-            Command::PreviousPane => other(model, self, -1),
-            Command::First => step(model, self, i64::MIN),
-            Command::Last => step(model, self, i64::from(i32::MAX)),
-            Command::ExportCharts => {
+            ScreenCommand::Back | ScreenCommand::Pictures => return Handled::Close,
+            ScreenCommand::Pan(by) | ScreenCommand::Cursor(by) => step(model, self, by.into()),
+            ScreenCommand::Move(by) => other(model, self, by.into()),
+            ScreenCommand::NextPane => other(model, self, 1),
+            ScreenCommand::PreviousPane => other(model, self, -1),
+            ScreenCommand::First => step(model, self, i64::MIN),
+            ScreenCommand::Last => step(model, self, i64::from(i32::MAX)),
+            ScreenCommand::ExportCharts => {
                 return Handled::Actions(export(model, self).map(Request::Do).into_iter().collect());
             }
-            Command::Go(_) => {
+            ScreenCommand::Go(_) => {
                 return Handled::Actions(vec![Request::CloseOverlays, Request::Command(command)]);
             }
-            Command::Time(_)
-            | Command::TypeTime
-            | Command::Freeze
-            | Command::Quit
-            | Command::Stop
-            | Command::Kill
-            | Command::Detach
-            | Command::Restart
-            | Command::RestartWith
-            | Command::Help
-            | Command::Palette
-            | Command::Copy => return Handled::Actions(vec![Request::Command(command)]),
+            ScreenCommand::Time(_)
+            | ScreenCommand::TypeTime
+            | ScreenCommand::Freeze
+            | ScreenCommand::Quit
+            | ScreenCommand::Stop
+            | ScreenCommand::Kill
+            | ScreenCommand::Detach
+            | ScreenCommand::Restart
+            | ScreenCommand::RestartWith
+            | ScreenCommand::Help
+            | ScreenCommand::Palette
+            | ScreenCommand::Copy => return Handled::Actions(vec![Request::Command(command)]),
             _ => return Handled::Ignored,
         };
         Handled::Done
@@ -131,12 +131,12 @@ impl Component<RunScreen> for Images {
         let keys = names(&view.steering.keymap, cx.glyphs());
         format!(
             "{} earlier   {} later   {} next name   {} save   {} copy   {} or esc closes",
-            keys.of(Command::Pan(-1)),
-            keys.of(Command::Pan(1)),
-            keys.of(Command::Move(1)),
-            keys.of(Command::ExportCharts),
-            keys.of(Command::Copy),
-            keys.of(Command::Pictures)
+            keys.of(ScreenCommand::Pan(-1)),
+            keys.of(ScreenCommand::Pan(1)),
+            keys.of(ScreenCommand::Move(1)),
+            keys.of(ScreenCommand::ExportCharts),
+            keys.of(ScreenCommand::Copy),
+            keys.of(ScreenCommand::Pictures)
         )
     }
 
@@ -193,12 +193,12 @@ pub fn other(model: &Model, choice: &Images, by: i64) -> Images {
 }
 
 /// Exports the image as a file.
-pub fn export(model: &Model, choice: &Images) -> Option<Action> {
+pub fn export(model: &Model, choice: &Images) -> Option<ScreenAction> {
     let now = shown(model, choice)?;
     let (_, file) = media::decoded(&now.picture.data).ok()?;
     let ending = now.picture.head.format.ending();
     let content = FileContent::Bytes(file);
-    Some(Action::SaveFiles(vec![SavedFile { stem: "picture", ending, content }]))
+    Some(ScreenAction::SaveFiles(vec![SavedFile { stem: "picture", ending, content }]))
 }
 
 fn size(screen: Rect) -> (u16, u16) {
@@ -254,7 +254,7 @@ fn facts(
         vec![cx.s(format!("{} x {}", picture.head.width, picture.head.height), Role::Text)],
         vec![cx.s(bytes(media_bytes(picture)), Role::Dim)],
     ];
-    if picture.head.format == PictureFormat::Gif {
+    if picture.head.format == ImageFormat::Gif {
         groups.push(vec![cx.s("GIF, first frame", Role::Dim)]);
     }
     if model.drops.withheld > 0 {
@@ -296,8 +296,8 @@ pub struct DecodedPicture {
 /// Decodes an image file.
 fn decode(picture: &StoredImage) -> DecodedPicture {
     let read = media::decoded(&picture.data).and_then(|(head, file)| match head.format {
-        PictureFormat::Png => png(&file),
-        PictureFormat::Gif => gif(&file).ok_or_else(|| "cannot read its first frame".into()),
+        ImageFormat::Png => png(&file),
+        ImageFormat::Gif => gif(&file).ok_or_else(|| "cannot read its first frame".into()),
     });
     let (sides, pixels) = match read {
         Ok((sides, pixels)) => (sides, Ok(Arc::new(pixels))),
@@ -349,10 +349,10 @@ fn gif(file: &[u8]) -> Option<Pixels> {
 mod tests {
     use super::*;
     use rankdeck_core::series::Place;
-    use rankdeck_proto::media::{PictureHead, encoded};
+    use rankdeck_proto::media::{ImageHeader, encoded};
 
     fn picture(file: &[u8]) -> StoredImage {
-        let head = PictureHead::of(file).unwrap();
+        let head = ImageHeader::of(file).unwrap();
         StoredImage { number: 1, place: Place::default(), head, data: encoded(file) }
     }
 
@@ -395,7 +395,7 @@ mod tests {
                     let mut bytes = file[..cut].to_vec();
                     let last = bytes.len() - 1;
                     bytes[last] = value;
-                    let _ = PictureHead::of(&bytes).map(|_| decode(&picture(&bytes)));
+                    let _ = ImageHeader::of(&bytes).map(|_| decode(&picture(&bytes)));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The card of a rank.
 
 use crate::run::card;
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::keys::names;
 use crate::run::overlays::{EvidenceCard, card_command, card_hint, on_card_key};
 use crate::run::rank_details::{self, LOG_LINES};
@@ -45,16 +45,16 @@ impl Inspector {
 impl Component<RunScreen> for Inspector {
     fn on_key(&mut self, model: &Model, key: KeyEvent, cx: &mut Cx<'_>) -> Handled {
         match card_command(key, cx.state) {
-            Some(Command::Explain) => match ranks::verdict_of(model, self.rank) {
+            Some(ScreenCommand::Explain) => match ranks::verdict_of(model, self.rank) {
                 Some(verdict) => cx.state.open(EvidenceCard::new(verdict)),
                 None => {
                     let text = format!("rank {} has no verdict", self.rank);
                     cx.state.toast(text, Role::Warn, cx.now);
                 }
             },
-            Some(Command::OtherRank(step)) => self.go(model, step, cx),
-            Some(Command::NextPane) => self.go(model, 1, cx),
-            Some(Command::PreviousPane) => self.go(model, -1, cx),
+            Some(ScreenCommand::OtherRank(step)) => self.go(model, step, cx),
+            Some(ScreenCommand::NextPane) => self.go(model, 1, cx),
+            Some(ScreenCommand::PreviousPane) => self.go(model, -1, cx),
             _ => return on_card_key(key, &mut self.top, Some(self.rank), cx),
         }
         Handled::Done
@@ -85,10 +85,10 @@ impl Component<RunScreen> for Inspector {
 
     fn hint(&self, _: &Model, view: &ViewState, cx: &DrawCtx<'_>) -> String {
         let own = [
-            (Command::NextPane, "next rank"),
-            (Command::Explain, "why"),
-            (Command::RankLog, "log"),
-            (Command::Stack, "stack"),
+            (ScreenCommand::NextPane, "next rank"),
+            (ScreenCommand::Explain, "why"),
+            (ScreenCommand::RankLog, "log"),
+            (ScreenCommand::Stack, "stack"),
         ];
         card_hint(cx, view, &own)
     }

@@ -18,7 +18,7 @@ pub mod time;
 
 use crate::run::action::Request;
 use crate::run::card;
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::Pane;
 use crate::run::keys::{TABLE, names};
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState, history, ranks};
@@ -114,7 +114,7 @@ impl Overlay {
 const PAGE: i64 = 10;
 
 /// The command of a key on a card. A card is about a rank, on whatever page it was opened.
-fn card_command(key: KeyEvent, view: &ViewState) -> Option<Command> {
+fn card_command(key: KeyEvent, view: &ViewState) -> Option<ScreenCommand> {
     TABLE.find(key, Pane::Ranks, &view.steering.keymap).map(|binding| binding.command)
 }
 
@@ -124,42 +124,45 @@ fn on_card_key(key: KeyEvent, top: &mut usize, rank: Option<Rank>, cx: &Cx<'_>) 
 }
 
 /// What keys do on every card: it scrolls, closes, and stop, kill, restart and quit still work.
-fn on_card_command(command: Command, top: &mut usize, rank: Option<Rank>) -> Handled {
+fn on_card_command(command: ScreenCommand, top: &mut usize, rank: Option<Rank>) -> Handled {
     match command {
-        Command::Back | Command::Inspect | Command::Policy => return Handled::Close,
-        Command::Move(rows) => card::scroll(top, i64::from(rows)),
-        Command::Page(pages) => card::scroll(top, i64::from(pages) * PAGE),
-        Command::First => card::scroll(top, i64::MIN),
-        Command::Last => card::scroll(top, i64::from(i32::MAX)),
-        Command::RankLog => {
+        ScreenCommand::Back | ScreenCommand::Inspect | ScreenCommand::Policy => return Handled::Close,
+        ScreenCommand::Move(rows) => card::scroll(top, i64::from(rows)),
+        ScreenCommand::Page(pages) => card::scroll(top, i64::from(pages) * PAGE),
+        ScreenCommand::First => card::scroll(top, i64::MIN),
+        ScreenCommand::Last => card::scroll(top, i64::from(i32::MAX)),
+        ScreenCommand::RankLog => {
             return Handled::Actions(vec![Request::CloseOverlays, Request::ShowRankLog(rank)]);
         }
-        Command::Stack | Command::Continue | Command::Shell | Command::Environment => {
+        ScreenCommand::Stack
+        | ScreenCommand::Continue
+        | ScreenCommand::Shell
+        | ScreenCommand::Environment => {
             return Handled::Actions(vec![Request::CommandAbout(rank, command)]);
         }
-        Command::Go(_) => {
+        ScreenCommand::Go(_) => {
             return Handled::Actions(vec![Request::CloseOverlays, Request::Command(command)]);
         }
-        Command::LogThere
-        | Command::Quit
-        | Command::Stop
-        | Command::Kill
-        | Command::Detach
-        | Command::Restart
-        | Command::RestartWith
-        | Command::PickHosts
-        | Command::Help
-        | Command::Palette
-        | Command::Copy => return Handled::Actions(vec![Request::Command(command)]),
+        ScreenCommand::LogThere
+        | ScreenCommand::Quit
+        | ScreenCommand::Stop
+        | ScreenCommand::Kill
+        | ScreenCommand::Detach
+        | ScreenCommand::Restart
+        | ScreenCommand::RestartWith
+        | ScreenCommand::PickHosts
+        | ScreenCommand::Help
+        | ScreenCommand::Palette
+        | ScreenCommand::Copy => return Handled::Actions(vec![Request::Command(command)]),
         _ => return Handled::Ignored,
     }
     Handled::Done
 }
 
 /// The footer of a card: its own keys between scrolling and copying.
-fn card_hint(cx: &DrawCtx<'_>, view: &ViewState, own: &[(Command, &str)]) -> String {
+fn card_hint(cx: &DrawCtx<'_>, view: &ViewState, own: &[(ScreenCommand, &str)]) -> String {
     let names = names(&view.steering.keymap, cx.glyphs());
-    let own = own.iter().copied().chain([(Command::Copy, "copy")]);
+    let own = own.iter().copied().chain([(ScreenCommand::Copy, "copy")]);
     let keys: String = own.map(|(command, what)| format!("{} {what}   ", names.of(command))).collect();
     format!("j/k scroll   {keys}esc closes")
 }

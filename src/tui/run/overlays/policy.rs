@@ -1,7 +1,7 @@
 //! The policy in rank 0's evaluation, live.
 
 use crate::play::{self, Play};
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::keys::names;
 use crate::run::overlays::on_card_key;
 use crate::run::staleness::{self, coarse};
@@ -58,7 +58,7 @@ impl Component<RunScreen> for LivePolicy {
 
     fn hint(&self, _: &Model, view: &ViewState, cx: &DrawCtx<'_>) -> String {
         let keys = names(&view.steering.keymap, cx.glyphs());
-        format!("{} copy   {} or esc closes", keys.of(Command::Copy), keys.of(Command::Policy))
+        format!("{} copy   {} or esc closes", keys.of(ScreenCommand::Copy), keys.of(ScreenCommand::Policy))
     }
 
     fn copy(&self, model: &Model, view: &ViewState, _: Timestamp) -> Option<String> {

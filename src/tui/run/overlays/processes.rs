@@ -1,7 +1,7 @@
 //! The processes of a host: its ranks with their descendants, and other processes on its GPUs.
 
 use crate::process_list::{self, ProcessRow};
-use crate::run::action::{Action, Request};
+use crate::run::action::{Request, ScreenAction};
 use crate::run::overlays::{EnvironmentCard, Palette, confirm};
 use crate::run::processes::{self, HostProcess};
 use crate::run::rank_details;
@@ -100,7 +100,7 @@ pub fn signal(
     process.check_own()?;
     let HostProcess { node, name, .. } = *process;
     let action = ProcessAction::Signal { signal };
-    let send = Action::Send(Event::ProcessActionRequested { node, process: name, action });
+    let send = ScreenAction::Send(Event::ProcessActionRequested { node, process: name, action });
     if words::signal_is_harmless(signal) {
         return Ok(vec![Request::Do(send)]);
     }

@@ -1,6 +1,6 @@
 //! A time that is typed: all pages then show the run at that time.
 
-use crate::run::action::{Action, Request};
+use crate::run::action::{Request, ScreenAction};
 use crate::run::time::{TimeMove, parse, time_of_day};
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, ViewState};
 use crossterm::event::{KeyCode, KeyEvent};
@@ -24,7 +24,7 @@ impl Component<RunScreen> for TimeInput {
                 let Some(cursor) = &cx.state.moment.cursor else { return Handled::Close };
                 match parse(&self.line, cursor, cx.state.style.utc_offset_s) {
                     Ok(to) => {
-                        let to = Action::Time(TimeMove::To(to));
+                        let to = ScreenAction::Time(TimeMove::To(to));
                         return Handled::CloseWith(vec![Request::Do(to)]);
                     }
                     Err(why) => cx.state.toast(why, Role::Warn, cx.now),

@@ -1,8 +1,8 @@
 //! The outcome page: how the run ended, its last minute, what was lost, and what to do now.
 
 use crate::report;
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::{Pane, Tab};
 use crate::run::history;
 use crate::run::outcome::{culprit, headline, last_minute, totals, when};
@@ -13,7 +13,7 @@ use crate::run::shared::ConsoleCapabilities;
 use crate::run::time::{TimeMove, time_of_day};
 use crate::run::{RunScreen, RunTarget, Target};
 use rankdeck_core::model::{Model, RunState};
-use rankdeck_core::report::Outcome;
+use rankdeck_core::report::RunOutcome;
 use rankdeck_kit::keys::{Binding, c};
 use rankdeck_kit::{Role, bindings, put, text, width};
 use rankdeck_types::ids::Timestamp;
@@ -37,9 +37,9 @@ const END: &[Pane] = &[Pane::End];
 /// The keys.
 #[rustfmt::skip]
 pub static KEYS: &[Binding<RunScreen>] = bindings![
-    END, Command::GoThere, [c('s')], 3, "before", "Go to 5 minutes before the end", |model, view| still_running(model).or(no_record(model, view));
-    END, Command::RankLog, [c('l')], 4, "log", "Show the culprit's log", |model, _| no_culprit(model);
-    END, Command::Again, [c('n')], 4, "new run", "Launch again with changes", |model, view| no_relaunch(model, &view.steering);
+    END, ScreenCommand::GoThere, [c('s')], 3, "before", "Go to 5 minutes before the end", |model, view| still_running(model).or(no_record(model, view));
+    END, ScreenCommand::RankLog, [c('l')], 4, "log", "Show the culprit's log", |model, _| no_culprit(model);
+    END, ScreenCommand::Again, [c('n')], 4, "new run", "Launch again with changes", |model, view| no_relaunch(model, &view.steering);
 ];
 
 fn no_relaunch(model: &Model, steering: &ConsoleCapabilities) -> Option<&'static str> {
@@ -76,11 +76,11 @@ impl Page for EndPage {
         let mut info = Vec::new();
         if above + more > 0 {
             let (up, down) = (ctx.glyphs().pick("↑", "^"), ctx.glyphs().pick("↓", "v"));
-            let part = |count: usize, command: Command, sign: &str| {
+            let part = |count: usize, command: ScreenCommand, sign: &str| {
                 let key = ctx.keys().of(command);
                 if count == 0 { String::new() } else { format!("{key} {count} more {sign}") }
             };
-            let text = [part(above, Command::Move(-1), up), part(more, Command::Move(1), down)];
+            let text = [part(above, ScreenCommand::Move(-1), up), part(more, ScreenCommand::Move(1), down)];
             let text: Vec<String> = text.into_iter().filter(|text| !text.is_empty()).collect();
             info.push(ctx.s(text.join("  "), Role::Warn));
         }
@@ -111,17 +111,17 @@ impl Page for EndPage {
         report::markdown(cx.model, &report::Sources { utc_offset_s, ..report::Sources::default() })
     }
 
-    fn perform(&mut self, command: Command, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
+    fn perform(&mut self, command: ScreenCommand, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
         match command {
-            Command::GoThere if cx.place.focused => {
+            ScreenCommand::GoThere if cx.place.focused => {
                 let Some(end) = when(cx.live) else { return Some(Vec::new()) };
                 let before = TimeMove::To(Timestamp(end.0.saturating_sub(BEFORE_MS)));
                 // This page has nothing to show about the time before the end.
                 let overview = Request::ShowPage(Tab::Overview);
-                Some(vec![overview, Request::Live(Action::Time(before))])
+                Some(vec![overview, Request::Live(ScreenAction::Time(before))])
             }
-            Command::RankLog if cx.place.focused => Some(vec![Request::ShowRankLog(culprit(cx.live))]),
-            Command::Again => Some(vec![Request::Do(Action::Again)]),
+            ScreenCommand::RankLog if cx.place.focused => Some(vec![Request::ShowRankLog(culprit(cx.live))]),
+            ScreenCommand::Again => Some(vec![Request::Do(ScreenAction::Again)]),
             _ => None,
         }
     }
@@ -129,7 +129,7 @@ impl Page for EndPage {
 
 /// A suggested action.
 struct Offer {
-    command: Command,
+    command: ScreenCommand,
     key: String,
     /// In a few words.
     short: String,
@@ -146,29 +146,29 @@ fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<Offer> {
         let long = if long.is_empty() { short.to_owned() } else { long };
         all.push(Offer { command, key, short: short.to_owned(), long });
     };
-    offer(Command::GoThere, true, "5 minutes before", "go to 5 minutes before the end".into());
+    offer(ScreenCommand::GoThere, true, "5 minutes before", "go to 5 minutes before the end".into());
     if let Some(rank) = culprit(model) {
-        offer(Command::RankLog, true, &format!("log of rank {rank}"), String::new());
+        offer(ScreenCommand::RankLog, true, &format!("log of rank {rank}"), String::new());
     }
     if !model.verdicts.is_empty() || ranks::latest_verdict(model).is_some() {
-        offer(Command::Explain, false, "evidence", String::new());
+        offer(ScreenCommand::Explain, false, "evidence", String::new());
     }
     if !steering.replay && !steering.read_only {
         let long = "restart from a checkpoint or from scratch";
-        offer(Command::Restart, false, "restart", long.into());
+        offer(ScreenCommand::Restart, false, "restart", long.into());
         let long = "restart with changed config keys";
-        offer(Command::RestartWith, false, "restart with changes", long.into());
+        offer(ScreenCommand::RestartWith, false, "restart with changes", long.into());
     }
     if steering.again && !steering.read_only {
         let long = "launch again with changes";
-        offer(Command::Again, true, "new run", long.into());
+        offer(ScreenCommand::Again, true, "new run", long.into());
     }
     // A command works as it stands here, or it is left out.
     let copy = "copy a report (Markdown)";
     let report = steering.report.as_ref().map(|command| format!("{copy}; `{command}` has charts"));
     let report = report.filter(|text| text::width(text) + KEY <= cells);
-    offer(Command::Copy, false, "copy a report", report.unwrap_or_else(|| copy.to_owned()));
-    offer(Command::Quit, false, "quit", String::new());
+    offer(ScreenCommand::Copy, false, "copy a report", report.unwrap_or_else(|| copy.to_owned()));
+    offer(ScreenCommand::Quit, false, "quit", String::new());
     all
 }
 
@@ -177,7 +177,7 @@ fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<Offer> {
 struct OfferLine {
     spans: Vec<Span<'static>>,
     /// Where each offer begins, how wide it is, and what it does.
-    places: Vec<(u16, u16, Command)>,
+    places: Vec<(u16, u16, ScreenCommand)>,
 }
 
 /// A line for each offer, or as many in a line as fit.
@@ -215,9 +215,9 @@ fn outcome_lines(ctx: &PageDrawCtx<'_>, cells: usize, roomy: bool) -> (Vec<Line<
     let mut lines: Vec<Line<'static>> = Vec::new();
     let role = match model.run.outcome {
         _ if !over => Role::Dim,
-        Some(Outcome::Failed | Outcome::Stuck) => Role::Bad,
-        Some(Outcome::Succeeded) => Role::Good,
-        Some(Outcome::Stopped) | None => Role::Warn,
+        Some(RunOutcome::Failed | RunOutcome::Stuck) => Role::Bad,
+        Some(RunOutcome::Succeeded) => Role::Good,
+        Some(RunOutcome::Stopped) | None => Role::Warn,
     };
     for (i, part) in text::wrap(&headline(model), cells.saturating_sub(2)).into_iter().enumerate() {
         let sign = if i == 0 { ctx.glyphs().tone(role) } else { " " };

@@ -1,7 +1,7 @@
 //! The events page: what happened, in order, newest at the bottom. On its own page a line is selected, and opens.
 
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::Pane;
 use crate::run::history::{self, since_launch};
 use crate::run::pages::{FilterChange, Page, PageCx, PageDrawCtx, Place, TargetMouse};
@@ -27,11 +27,11 @@ const EVENTS: &[Pane] = &[Pane::Events];
 /// The keys.
 #[rustfmt::skip]
 pub static KEYS: &[Binding<RunScreen>] = bindings![
-    EVENTS, Command::Inspect, [k(KeyCode::Enter)], 4, "open", "Show event details", |model, view| view.events.no_event(model);
-    EVENTS, Command::Filter, [c('/')], 5, "filter", "Filter events (text; !text excludes)", always;
-    EVENTS, Command::LogThere, [c('L')], 6, "log at event", "Show the log at this event", |model, view| view.events.no_event(model);
-    EVENTS, Command::GoThere, [c('o')], 6, "go to time", "Show all pages at this event's time", |model, view| view.events.no_event(model).or(no_record(model, view));
-    EVENTS, Command::Follow, [c('F')], 8, "follow", "Follow the newest event", |_, view| view.events.following();
+    EVENTS, ScreenCommand::Inspect, [k(KeyCode::Enter)], 4, "open", "Show event details", |model, view| view.events.no_event(model);
+    EVENTS, ScreenCommand::Filter, [c('/')], 5, "filter", "Filter events (text; !text excludes)", always;
+    EVENTS, ScreenCommand::LogThere, [c('L')], 6, "log at event", "Show the log at this event", |model, view| view.events.no_event(model);
+    EVENTS, ScreenCommand::GoThere, [c('o')], 6, "go to time", "Show all pages at this event's time", |model, view| view.events.no_event(model).or(no_record(model, view));
+    EVENTS, ScreenCommand::Follow, [c('F')], 8, "follow", "Follow the newest event", |_, view| view.events.following();
 ];
 
 /// The events page.
@@ -209,15 +209,19 @@ impl Page for EventsPage {
         history.iter().skip(skip).map(|line| format!("{}\n", line.text)).collect()
     }
 
-    fn perform(&mut self, command: Command, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
+    fn perform(&mut self, command: ScreenCommand, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
         let current = || self.current(cx.model);
         let request = match command {
-            Command::Inspect if cx.place.focused => current().map(|line| Request::ShowEvent(line.number)),
-            Command::Follow if cx.place.focused => {
+            ScreenCommand::Inspect if cx.place.focused => {
+                current().map(|line| Request::ShowEvent(line.number))
+            }
+            ScreenCommand::Follow if cx.place.focused => {
                 self.selected = None;
                 None
             }
-            Command::GoThere => current().map(|line| Request::Live(Action::Time(TimeMove::To(line.at)))),
+            ScreenCommand::GoThere => {
+                current().map(|line| Request::Live(ScreenAction::Time(TimeMove::To(line.at))))
+            }
             _ => return None,
         };
         Some(request.into_iter().collect())
@@ -231,7 +235,7 @@ impl Page for EventsPage {
     ) -> Option<Vec<Request>> {
         let (RunTarget::Event(number), TargetMouse::Click { .. }) = (target, mouse) else { return None };
         if self.selected == Some(*number) {
-            return Some(vec![Request::Command(Command::Inspect)]);
+            return Some(vec![Request::Command(ScreenCommand::Inspect)]);
         }
         self.selected = Some(*number);
         Some(Vec::new())

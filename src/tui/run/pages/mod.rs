@@ -12,7 +12,7 @@ pub mod logs;
 pub mod ranks;
 
 use crate::run::action::Request;
-use crate::run::command::{Command, KeyNames};
+use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::geometry::{Geometry, Pane};
 use crate::run::shared::Shared;
 use crate::run::words::Verb;
@@ -46,7 +46,7 @@ pub trait Page {
     fn copy(&self, cx: &PageCx<'_>) -> String;
 
     /// Executes a command; `None`: it is not one of this page.
-    fn perform(&mut self, command: Command, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
+    fn perform(&mut self, command: ScreenCommand, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
         let _ = (command, cx);
         None
     }

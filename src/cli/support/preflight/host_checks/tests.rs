@@ -3,10 +3,11 @@
 use super::*;
 use crate::cli::support::preflight::{CheckStatus, PushedCode};
 use rankdeck_proto::examination::{
-    ConnectResult, GpuFinding, GpuHealth, GpuProcess, Interface, Limits, ListenResult, Program, Route,
+    ConnectResult, GpuFinding, GpuHealth, GpuProcess, Interface, ListenResult, ProcessLimits, ProgramFinding,
+    Route,
 };
 use rankdeck_types::error::HintedError;
-use rankdeck_types::host::{Gpus, Transport};
+use rankdeck_types::host::{GpuSelection, Transport};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::probe::Probe;
@@ -36,7 +37,7 @@ pub(crate) fn subject(draft: &PlanDraft) -> PreflightInput<'_> {
 
 /// A host that passes every check.
 pub(crate) fn good() -> HostAnswer {
-    let findings = Findings {
+    let findings = HostFindings {
         arrived: 100.1,
         answered: 100.2,
         probe: Probe { hostname: "h".into(), cpu_count: 4, ..Probe::default() },
@@ -50,20 +51,20 @@ pub(crate) fn good() -> HostAnswer {
             distrust: None,
         },
         shm: Disk { free: 1 << 30, ..Disk::default() },
-        limits: Limits::default(),
+        limits: ProcessLimits::default(),
         interfaces: ["lo", "eth0"].map(|name| Interface { name: name.into(), addresses: vec![] }).to_vec(),
         route: Some(Route {
             addresses: vec!["10.0.0.1".parse().unwrap()],
             interface: Some("eth0".into()),
             error: None,
         }),
-        program: Some(Program {
+        program: Some(ProgramFinding {
             path: Some("/usr/bin/python3".into()),
             script_exists: true,
             script: Some("/w/train.py".into()),
-            ..Program::default()
+            ..ProgramFinding::default()
         }),
-        ..Findings::default()
+        ..HostFindings::default()
     };
     HostAnswer { findings, asked: 100.0, answered: 100.3, shell: 0.1 }
 }
@@ -123,7 +124,7 @@ fn python() -> GpuProcess {
 fn gpu_problems_are_reported_together() {
     use CheckStatus::{Failed, Warning};
     let mut gpus = draft(2);
-    gpus.hosts[1].gpus = Some(Gpus::Count(1));
+    gpus.hosts[1].gpus = Some(GpuSelection::Count(1));
     let of = |change: &dyn Fn(&mut HostAnswer)| {
         let (name, status, text, key) = only(&gpus, 1, change);
         assert_eq!(name, "gpus", "{text}");
@@ -153,7 +154,7 @@ fn gpu_problems_are_reported_together() {
 fn check_2_every_check_finds_its_fault_and_key() {
     let two = draft(2);
     let mut gpus = draft(2);
-    gpus.hosts[1].gpus = Some(Gpus::Count(1));
+    gpus.hosts[1].gpus = Some(GpuSelection::Count(1));
     let case =
         |name: &str, status, word: &str, key: &str, draft: &PlanDraft, change: &dyn Fn(&mut HostAnswer)| {
             let found = only(draft, 1, change);
@@ -169,8 +170,11 @@ fn check_2_every_check_finds_its_fault_and_key() {
     case("gpus", Failed, "95", "host.1.gpus", &gpus, &|e| with_gpu(e, 95, vec![]));
     case("leftovers", Warning, "[5]", "", &two, &|e| {
         let entry = crate::cli::support::run_index::sample_entry();
-        e.findings.runs =
-            vec![rankdeck_proto::run_entry::RunEntry { state: RunState::Orphaned, pids: vec![5], ..entry }];
+        e.findings.runs = vec![rankdeck_proto::run_entry::RunEntry {
+            state: HostRunState::Orphaned,
+            pids: vec![5],
+            ..entry
+        }];
     });
     case("interface", Warning, "docker0", "host.1.interface", &two, &|e| {
         e.findings.route.as_mut().unwrap().interface = Some("docker0".into());

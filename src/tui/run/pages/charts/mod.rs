@@ -2,8 +2,8 @@
 
 mod draw;
 
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::{Pane, Tab};
 use crate::run::pages::{Page, PageCx, PageDrawCtx, TargetMouse, WordResult, step};
 use crate::run::staleness;
@@ -29,26 +29,26 @@ const CHARTS: &[Pane] = &[Pane::Charts];
 /// The keys.
 #[rustfmt::skip]
 pub static KEYS: &[Binding<RunScreen>] = bindings![
-    CHARTS, Command::ToggleSeries, [c(' ')], 4, "show/hide", "Show or hide the series", |model, _| no_series(model);
-    CHARTS, Command::Filter, [c('/')], 11, "filter", "Filter series by name (!text excludes)", |model, _| no_series(model);
-    CHARTS, Command::Span(1), [c('+'), c('=')], 5, "zoom in", "Zoom in", |model, _| no_series(model);
-    CHARTS, Command::Span(-1), [c('-')], 5, "zoom out", "Zoom out", |_, view| view.charts.not_zoomed();
-    CHARTS, Command::Pan(-1), [k(KeyCode::Left), c('h')], 0, "pan left", "Pan left", |_, view| view.charts.not_zoomed();
-    CHARTS, Command::Pan(1), [k(KeyCode::Right), c('l')], 0, "pan right", "Pan right", |_, view| view.charts.not_zoomed();
-    CHARTS, Command::Cursor(-1), [c('[')], 6, "cursor", "Move the cursor left", |model, _| no_series(model);
-    CHARTS, Command::Cursor(1), [c(']')], 0, "cursor right", "Move the cursor right", |model, _| no_series(model);
-    CHARTS, Command::Cursor(-10), [c('{')], 0, "cursor far left", "Move the cursor left by 10 points", |model, _| no_series(model);
-    CHARTS, Command::Cursor(10), [c('}')], 0, "cursor far right", "Move the cursor right by 10 points", |model, _| no_series(model);
-    CHARTS, Command::Pin, [c('m')], 8, "pin", "Pin the cursor to compare values", |_, view| view.charts.no_cursor();
-    CHARTS, Command::Height(1), [c('K')], 0, "bin up", "Select the next higher bin", |model, view| view.charts.no_histogram(model);
-    CHARTS, Command::Height(-1), [c('J')], 0, "bin down", "Select the next lower bin", |model, view| view.charts.no_histogram(model);
-    CHARTS, Command::Smooth(1), [c('s')], 8, "smooth", "Smooth more (as in TensorBoard)", |model, _| no_series(model);
-    CHARTS, Command::Smooth(-1), [c('S')], 0, "smooth less", "Smooth less", |model, _| no_series(model);
-    CHARTS, Command::LogScale, [c('L')], 9, "log y", "Toggle log scale", |model, _| no_series(model);
-    CHARTS, Command::Axis, [c('a')], 9, "x axis", "Cycle the x axis: steps, time, wall clock", |model, _| no_series(model);
-    CHARTS, Command::Together, [c('o')], 10, "one chart", "Toggle one shared chart", |model, _| no_series(model);
-    CHARTS, Command::ExportCharts, [c('e')], 10, "export", "Export shown series as CSV, SVG and PNG", |model, _| no_series(model);
-    CHARTS, Command::WholeRun, [c('0')], 7, "reset", "Reset the zoom", |_, view| view.charts.not_zoomed();
+    CHARTS, ScreenCommand::ToggleSeries, [c(' ')], 4, "show/hide", "Show or hide the series", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Filter, [c('/')], 11, "filter", "Filter series by name (!text excludes)", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Span(1), [c('+'), c('=')], 5, "zoom in", "Zoom in", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Span(-1), [c('-')], 5, "zoom out", "Zoom out", |_, view| view.charts.not_zoomed();
+    CHARTS, ScreenCommand::Pan(-1), [k(KeyCode::Left), c('h')], 0, "pan left", "Pan left", |_, view| view.charts.not_zoomed();
+    CHARTS, ScreenCommand::Pan(1), [k(KeyCode::Right), c('l')], 0, "pan right", "Pan right", |_, view| view.charts.not_zoomed();
+    CHARTS, ScreenCommand::Cursor(-1), [c('[')], 6, "cursor", "Move the cursor left", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Cursor(1), [c(']')], 0, "cursor right", "Move the cursor right", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Cursor(-10), [c('{')], 0, "cursor far left", "Move the cursor left by 10 points", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Cursor(10), [c('}')], 0, "cursor far right", "Move the cursor right by 10 points", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Pin, [c('m')], 8, "pin", "Pin the cursor to compare values", |_, view| view.charts.no_cursor();
+    CHARTS, ScreenCommand::Height(1), [c('K')], 0, "bin up", "Select the next higher bin", |model, view| view.charts.no_histogram(model);
+    CHARTS, ScreenCommand::Height(-1), [c('J')], 0, "bin down", "Select the next lower bin", |model, view| view.charts.no_histogram(model);
+    CHARTS, ScreenCommand::Smooth(1), [c('s')], 8, "smooth", "Smooth more (as in TensorBoard)", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Smooth(-1), [c('S')], 0, "smooth less", "Smooth less", |model, _| no_series(model);
+    CHARTS, ScreenCommand::LogScale, [c('L')], 9, "log y", "Toggle log scale", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Axis, [c('a')], 9, "x axis", "Cycle the x axis: steps, time, wall clock", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Together, [c('o')], 10, "one chart", "Toggle one shared chart", |model, _| no_series(model);
+    CHARTS, ScreenCommand::ExportCharts, [c('e')], 10, "export", "Export shown series as CSV, SVG and PNG", |model, _| no_series(model);
+    CHARTS, ScreenCommand::WholeRun, [c('0')], 7, "reset", "Reset the zoom", |_, view| view.charts.not_zoomed();
 ];
 
 fn no_series(model: &Model) -> Option<&'static str> {
@@ -91,7 +91,7 @@ impl ChartsPage {
     fn export(&self, model: &Model, formats: &[&str]) -> Vec<Request> {
         let mut files = export::files(model, &self.series, &self.view);
         files.retain(|file| formats.is_empty() || formats.contains(&file.ending));
-        vec![Request::Do(Action::SaveFiles(files))]
+        vec![Request::Do(ScreenAction::SaveFiles(files))]
     }
 
     fn set_axis(&mut self, arguments: &[&str], cx: &PageCx<'_>) -> WordResult {
@@ -142,7 +142,7 @@ fn compare(arguments: &[&str]) -> WordResult {
         return Err(format!("compare: at most {MAX_COMPARED} runs; use `rankdeck compare` for more"));
     }
     let runs = arguments.iter().map(|run| (*run).to_owned()).collect();
-    Ok([shown(), vec![Request::Do(Action::Compare(runs))]].concat())
+    Ok([shown(), vec![Request::Do(ScreenAction::Compare(runs))]].concat())
 }
 
 fn names(words: &[&str]) -> Vec<String> {
@@ -179,24 +179,24 @@ impl Page for ChartsPage {
         series.map_or(String::new(), |series| export::csv(&[series]).replace(',', "\t"))
     }
 
-    fn perform(&mut self, command: Command, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
+    fn perform(&mut self, command: ScreenCommand, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
         let (chart, shown) = (&mut self.view, cx.model);
         match command {
-            Command::Span(by) => chart.zoom(shown, by),
-            Command::Pan(by) => chart.pan(shown, by),
-            Command::Axis => chart.set_axis(shown, chart.axis.next()),
-            Command::Cursor(by) => chart.move_cursor(shown, by),
-            Command::WholeRun => chart.window = ChartWindow::default(),
-            Command::Smooth(by) => {
+            ScreenCommand::Span(by) => chart.zoom(shown, by),
+            ScreenCommand::Pan(by) => chart.pan(shown, by),
+            ScreenCommand::Axis => chart.set_axis(shown, chart.axis.next()),
+            ScreenCommand::Cursor(by) => chart.move_cursor(shown, by),
+            ScreenCommand::WholeRun => chart.window = ChartWindow::default(),
+            ScreenCommand::Smooth(by) => {
                 chart.adjust_smoothing(by);
                 cx.shared.toast(format!("smoothing {}", chart.weight()), Role::Dim, cx.now);
             }
-            Command::LogScale => chart.log = !chart.log,
-            Command::Together => chart.together = !chart.together,
-            Command::Height(by) => chart.move_height(by),
-            Command::Pin => chart.pin_cursor(),
-            Command::ToggleSeries => self.series.toggle_selected(cx.live),
-            Command::ExportCharts => return Some(self.export(shown, &[])),
+            ScreenCommand::LogScale => chart.log = !chart.log,
+            ScreenCommand::Together => chart.together = !chart.together,
+            ScreenCommand::Height(by) => chart.move_height(by),
+            ScreenCommand::Pin => chart.pin_cursor(),
+            ScreenCommand::ToggleSeries => self.series.toggle_selected(cx.live),
+            ScreenCommand::ExportCharts => return Some(self.export(shown, &[])),
             _ => return None,
         }
         Some(Vec::new())
@@ -233,7 +233,7 @@ impl Page for ChartsPage {
             return Vec::new();
         };
         if self.series.selected.as_ref() == Some(&name) {
-            return vec![Request::Command(Command::ToggleSeries)];
+            return vec![Request::Command(ScreenCommand::ToggleSeries)];
         }
         self.series.selected = Some(name);
         Vec::new()

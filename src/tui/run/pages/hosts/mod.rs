@@ -4,8 +4,8 @@ mod connecting;
 mod draw;
 
 use crate::run::RunScreen;
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::{Geometry, Pane};
 use crate::run::pages::{Page, PageCx, PageDrawCtx, step};
 use crate::run::reasons::*;
@@ -25,9 +25,9 @@ const HOSTS: &[Pane] = &[Pane::Hosts];
 /// The keys.
 #[rustfmt::skip]
 pub static KEYS: &[Binding<RunScreen>] = bindings![
-    HOSTS, Command::Inspect, [k(KeyCode::Enter)], 4, "ranks", "Show this host's ranks", |model, view| no_ranks_yet(model, &view.geometry);
-    HOSTS, Command::Processes, [c('p')], 6, "processes", "List processes on this host and its GPUs", |model, view| no_query(view).or(no_host(model));
-    HOSTS, Command::Shell, [c('s')], 5, "shell", "Open a shell in the run directory on this host", no_shell;
+    HOSTS, ScreenCommand::Inspect, [k(KeyCode::Enter)], 4, "ranks", "Show this host's ranks", |model, view| no_ranks_yet(model, &view.geometry);
+    HOSTS, ScreenCommand::Processes, [c('p')], 6, "processes", "List processes on this host and its GPUs", |model, view| no_query(view).or(no_host(model));
+    HOSTS, ScreenCommand::Shell, [c('s')], 5, "shell", "Open a shell in the run directory on this host", no_shell;
 ];
 
 fn no_ranks_yet(model: &Model, geo: &Geometry) -> Option<&'static str> {
@@ -76,14 +76,16 @@ impl Page for HostsPage {
         host.map_or(String::new(), |host| format!("{} (node_rank {})\n", host.name, host.node_rank))
     }
 
-    fn perform(&mut self, command: Command, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
+    fn perform(&mut self, command: ScreenCommand, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
         let request = match command {
-            Command::Inspect if cx.place.focused => {
+            ScreenCommand::Inspect if cx.place.focused => {
                 let host = self.selected.and_then(|node| cx.live.hosts.get(node.index()));
                 host.map(|host| Request::ShowRanksOf(host.name.clone()))
             }
-            Command::Processes => self.selected.map(Request::ListProcesses),
-            Command::Shell if cx.place.focused => Some(Request::Do(Action::Shell(self.selected?))),
+            ScreenCommand::Processes => self.selected.map(Request::ListProcesses),
+            ScreenCommand::Shell if cx.place.focused => {
+                Some(Request::Do(ScreenAction::Shell(self.selected?)))
+            }
             _ => return None,
         };
         Some(request.into_iter().collect())
@@ -94,7 +96,7 @@ impl Page for HostsPage {
         let row = inner.contains(at).then(|| self.top + usize::from(at.y - inner.y));
         let Some(host) = row.and_then(|row| draw::host_of_row(cx.model, row)) else { return Vec::new() };
         if self.selected == Some(host) && cx.place.own_page {
-            return vec![Request::Command(Command::Inspect)];
+            return vec![Request::Command(ScreenCommand::Inspect)];
         }
         self.selected = Some(host);
         Vec::new()

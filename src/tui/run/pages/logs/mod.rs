@@ -6,8 +6,8 @@ mod lines;
 mod walk;
 
 use crate::run::RunScreen;
-use crate::run::action::{Action, Request};
-use crate::run::command::Command;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::{Pane, Tab};
 use crate::run::history;
 use crate::run::pages::{FilterChange, Page, PageCx, PageDrawCtx, WordResult};
@@ -42,21 +42,21 @@ const LOG: &[Pane] = &[Pane::Log];
 /// The keys.
 #[rustfmt::skip]
 pub static KEYS: &[Binding<RunScreen>] = bindings![
-    LOG, Command::Filter, [c('/')], 4, "filter", "Filter lines (text or regex; !text excludes)", always;
-    LOG, Command::Hit(1), [c('n')], 0, "next match", "Go to the next match", |_, view| view.log.no_filter();
-    LOG, Command::Hit(-1), [c('N')], 5, "prev match", "Go to the previous match (searches the hosts' files)", |_, view| view.log.no_filter();
-    LOG, Command::Around, [k(KeyCode::Enter)], 5, "context", "Show context from all ranks", always;
-    LOG, Command::Level, [c('e')], 6, "level", "Cycle the log level: all, warnings, errors", always;
-    LOG, Command::Times, [c('t')], 9, "times", "Show timestamps (host clock)", always;
-    LOG, Command::Fold, [c('c')], 10, "fold", "Fold repeated lines and tracebacks", always;
-    LOG, Command::Former, [c('p')], 0, "generations", "Include earlier generations", always;
-    LOG, Command::Merge, [c('m')], 5, "merge", "Toggle merged or single-rank log", no_rank;
-    LOG, Command::OtherRank(1), [c(']'), k(KeyCode::Right)], 6, "next rank", "Select the next rank", |_, view| view.log.merged();
-    LOG, Command::OtherRank(-1), [c('['), k(KeyCode::Left)], 0, "prev rank", "Select the previous rank", |_, view| view.log.merged();
-    LOG, Command::Wrap, [c('w')], 7, "wrap", "Wrap long lines", always;
-    LOG, Command::Sideways(1), [c('l')], 0, "scroll right", "Scroll right", |_, view| view.log.wrapped();
-    LOG, Command::Sideways(-1), [c('h')], 0, "scroll left", "Scroll left", |_, view| view.log.at_line_start();
-    LOG, Command::Follow, [c('F')], 8, "follow", "Follow the newest line", |_, view| view.log.following();
+    LOG, ScreenCommand::Filter, [c('/')], 4, "filter", "Filter lines (text or regex; !text excludes)", always;
+    LOG, ScreenCommand::Hit(1), [c('n')], 0, "next match", "Go to the next match", |_, view| view.log.no_filter();
+    LOG, ScreenCommand::Hit(-1), [c('N')], 5, "prev match", "Go to the previous match (searches the hosts' files)", |_, view| view.log.no_filter();
+    LOG, ScreenCommand::Around, [k(KeyCode::Enter)], 5, "context", "Show context from all ranks", always;
+    LOG, ScreenCommand::Level, [c('e')], 6, "level", "Cycle the log level: all, warnings, errors", always;
+    LOG, ScreenCommand::Times, [c('t')], 9, "times", "Show timestamps (host clock)", always;
+    LOG, ScreenCommand::Fold, [c('c')], 10, "fold", "Fold repeated lines and tracebacks", always;
+    LOG, ScreenCommand::Former, [c('p')], 0, "generations", "Include earlier generations", always;
+    LOG, ScreenCommand::Merge, [c('m')], 5, "merge", "Toggle merged or single-rank log", no_rank;
+    LOG, ScreenCommand::OtherRank(1), [c(']'), k(KeyCode::Right)], 6, "next rank", "Select the next rank", |_, view| view.log.merged();
+    LOG, ScreenCommand::OtherRank(-1), [c('['), k(KeyCode::Left)], 0, "prev rank", "Select the previous rank", |_, view| view.log.merged();
+    LOG, ScreenCommand::Wrap, [c('w')], 7, "wrap", "Wrap long lines", always;
+    LOG, ScreenCommand::Sideways(1), [c('l')], 0, "scroll right", "Scroll right", |_, view| view.log.wrapped();
+    LOG, ScreenCommand::Sideways(-1), [c('h')], 0, "scroll left", "Scroll left", |_, view| view.log.at_line_start();
+    LOG, ScreenCommand::Follow, [c('F')], 8, "follow", "Follow the newest line", |_, view| view.log.following();
 ];
 
 /// Whose lines the log shows.
@@ -294,7 +294,7 @@ fn shown() -> Vec<Request> {
 
 /// Sends a search to the hosts, if there is one; results arrive live.
 fn searched(search: Option<LogSearch>) -> Vec<Request> {
-    let send = |search| Request::Live(Action::Send(Event::Searched { search: Some(Box::new(search)) }));
+    let send = |search| Request::Live(ScreenAction::Send(Event::Searched { search: Some(Box::new(search)) }));
     search.map(send).into_iter().collect()
 }
 
@@ -343,27 +343,27 @@ impl Page for LogsPage {
         text.collect()
     }
 
-    fn perform(&mut self, command: Command, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
+    fn perform(&mut self, command: ScreenCommand, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
         match command {
-            Command::Hit(step) => {
+            ScreenCommand::Hit(step) => {
                 let moved = self.go_to_hit(cx, step);
                 return Some(report(moved, cx));
             }
-            Command::Around => {
+            ScreenCommand::Around => {
                 let moved = self.show_context(cx);
                 return Some(report(moved, cx));
             }
-            Command::OtherRank(step) => {
+            ScreenCommand::OtherRank(step) => {
                 if let Some(rank) = ranks::neighbor(cx.live, cx.rank, step) {
                     cx.shared.selected = Some(rank);
                     self.show_newest();
                 }
             }
-            Command::Sideways(by) => {
+            ScreenCommand::Sideways(by) => {
                 let to = self.shift.saturating_add_signed(isize::from(by) * SIDEWAYS);
                 self.shift = to.min(MOST_SIDEWAYS);
             }
-            Command::Merge => {
+            ScreenCommand::Merge => {
                 self.leave_files();
                 self.scope = match self.scope {
                     LogScope::Merged => LogScope::Selected,
@@ -371,12 +371,12 @@ impl Page for LogsPage {
                 };
                 (self.at, self.hit) = (None, None);
             }
-            Command::Follow => self.follow(),
-            Command::Wrap => self.wrap = !self.wrap,
-            Command::Level => self.level = self.level.next(),
-            Command::Times => self.times = !self.times,
-            Command::Fold => self.fold = !self.fold,
-            Command::Former => {
+            ScreenCommand::Follow => self.follow(),
+            ScreenCommand::Wrap => self.wrap = !self.wrap,
+            ScreenCommand::Level => self.level = self.level.next(),
+            ScreenCommand::Times => self.times = !self.times,
+            ScreenCommand::Fold => self.fold = !self.fold,
+            ScreenCommand::Former => {
                 self.leave_files();
                 self.former = !self.former;
             }

@@ -7,7 +7,7 @@ pub mod strip;
 
 use crate::run::RunScreen;
 use crate::run::action::Request;
-use crate::run::command::Command;
+use crate::run::command::ScreenCommand;
 use crate::run::geometry::Pane;
 use crate::run::pages::{Page, PageCx, PageDrawCtx, WordResult, step};
 use crate::run::reasons::*;
@@ -29,19 +29,19 @@ const RANKS: &[Pane] = &[Pane::Ranks];
 /// The keys.
 #[rustfmt::skip]
 pub static KEYS: &[Binding<RunScreen>] = bindings![
-    RANKS, Command::Inspect, [k(KeyCode::Enter)], 4, "inspect", "Show rank details", no_rank;
-    RANKS, Command::Filter, [c('/')], 5, "filter", "Filter ranks (text, !text, host: rank: state: phase:)", always;
-    RANKS, Command::Sort, [c('o')], 7, "sort", "Sort by the next column", always;
-    RANKS, Command::Reverse, [c('O')], 0, "reverse", "Reverse the sort order", always;
-    RANKS, Command::Mark, [c(' ')], 0, "mark", "Mark the rank for merged logs and copy", no_rank;
-    RANKS, Command::NextTrouble, [c('n')], 0, "next problem", "Go to the next failed or stuck rank", |model, _| no_problem(model);
-    RANKS, Command::LogThere, [c('L')], 0, "log at verdict", "Show the rank's log at its verdict", no_rank;
-    RANKS, Command::RankLog, [c('l')], 8, "log", "Show the rank's log", no_rank;
-    RANKS, Command::Stack, [c('t')], 8, "stack", "Show the rank's stack", no_process;
-    RANKS, Command::Continue, [c('c')], 0, "continue", "Resume the stopped rank (SIGCONT)", not_stopped;
-    RANKS, Command::Environment, [c('e')], 0, "environment", "Show the rank's environment (secrets hidden)", no_process;
-    RANKS, Command::Waits, [c('w')], 0, "waits", "Show wait times (the shortest is the straggler)", |model, view| view.ranks.no_waits(model);
-    RANKS, Command::Shell, [c('s')], 0, "shell", "Open a shell in the run directory on the rank's host", no_shell;
+    RANKS, ScreenCommand::Inspect, [k(KeyCode::Enter)], 4, "inspect", "Show rank details", no_rank;
+    RANKS, ScreenCommand::Filter, [c('/')], 5, "filter", "Filter ranks (text, !text, host: rank: state: phase:)", always;
+    RANKS, ScreenCommand::Sort, [c('o')], 7, "sort", "Sort by the next column", always;
+    RANKS, ScreenCommand::Reverse, [c('O')], 0, "reverse", "Reverse the sort order", always;
+    RANKS, ScreenCommand::Mark, [c(' ')], 0, "mark", "Mark the rank for merged logs and copy", no_rank;
+    RANKS, ScreenCommand::NextTrouble, [c('n')], 0, "next problem", "Go to the next failed or stuck rank", |model, _| no_problem(model);
+    RANKS, ScreenCommand::LogThere, [c('L')], 0, "log at verdict", "Show the rank's log at its verdict", no_rank;
+    RANKS, ScreenCommand::RankLog, [c('l')], 8, "log", "Show the rank's log", no_rank;
+    RANKS, ScreenCommand::Stack, [c('t')], 8, "stack", "Show the rank's stack", no_process;
+    RANKS, ScreenCommand::Continue, [c('c')], 0, "continue", "Resume the stopped rank (SIGCONT)", not_stopped;
+    RANKS, ScreenCommand::Environment, [c('e')], 0, "environment", "Show the rank's environment (secrets hidden)", no_process;
+    RANKS, ScreenCommand::Waits, [c('w')], 0, "waits", "Show wait times (the shortest is the straggler)", |model, view| view.ranks.no_waits(model);
+    RANKS, ScreenCommand::Shell, [c('s')], 0, "shell", "Open a shell in the run directory on the rank's host", no_shell;
 ];
 
 fn is_trouble(model: &Model, rank: &RankModel) -> bool {
@@ -146,16 +146,16 @@ impl Page for RanksPage {
         cx.shared.marked.iter().map(|rank| plain(*rank) + "\n").collect()
     }
 
-    fn perform(&mut self, command: Command, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
+    fn perform(&mut self, command: ScreenCommand, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
         match command {
-            Command::Inspect => return Some(cx.rank.map(Request::Inspect).into_iter().collect()),
-            Command::Sort => {
+            ScreenCommand::Inspect => return Some(cx.rank.map(Request::Inspect).into_iter().collect()),
+            ScreenCommand::Sort => {
                 self.sort = self.sort.next();
                 cx.shared.toast(format!("sorted by {}", self.sort.name()), Role::Dim, cx.now);
             }
-            Command::Reverse => self.reverse = !self.reverse,
-            Command::Mark => self.mark(cx),
-            Command::NextTrouble => {
+            ScreenCommand::Reverse => self.reverse = !self.reverse,
+            ScreenCommand::Mark => self.mark(cx),
+            ScreenCommand::NextTrouble => {
                 let all = cx.live.ranks.len();
                 let from = cx.rank.map_or(0, |rank| rank.index() + 1);
                 let found = (0..all)
@@ -163,8 +163,8 @@ impl Page for RanksPage {
                     .find(|rank| is_trouble(cx.live, rank));
                 cx.shared.selected = found.map(|rank| rank.rank).or(cx.shared.selected);
             }
-            Command::Waits => self.waits = !self.waits,
-            Command::RankLog => return Some(vec![Request::ShowRankLog(None)]),
+            ScreenCommand::Waits => self.waits = !self.waits,
+            ScreenCommand::RankLog => return Some(vec![Request::ShowRankLog(None)]),
             _ => return None,
         }
         Some(Vec::new())
@@ -203,7 +203,7 @@ impl Page for RanksPage {
         }
         let Some(rank) = draw::rank_at(self, cx, at) else { return Vec::new() };
         if cx.shared.selected == Some(rank) {
-            return vec![Request::Command(Command::Inspect)];
+            return vec![Request::Command(ScreenCommand::Inspect)];
         }
         cx.shared.selected = Some(rank);
         Vec::new()
