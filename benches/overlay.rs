@@ -23,7 +23,10 @@ fn run(at: usize) -> ComparedRun {
     for n in 0..POINTS {
         let step = f64::from(n) * 512.0;
         let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1 << 24);
-        series.push(Place { step, time: f64::from(n) }, (step / 1e7).sqrt() + noise + at as f64);
+        series.push(
+            Place { step, time: f64::from(n), ..Place::default() },
+            (step / 1e7).sqrt() + noise + at as f64,
+        );
     }
     ComparedRun {
         run: format!("run-{at}"),

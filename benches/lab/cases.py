@@ -167,6 +167,8 @@ MUST_ALARM = [
     _case("script-init-kill", "start", "killed", fault="init-kill@{rank}:0", **SCRIPT),
     _case("script-init-raise", "start", "failed", fault="init-raise@{rank}:0", words=("ValueError",), **SCRIPT),
     _case("script-init-exit", "start", "failed", fault="init-exit@{rank}:0", **SCRIPT),
+    _case("script-join-port", "start", "rendezvous_mismatch", group=MISMATCH, fault="join-port@{rank}:0", words=("port",), **SCRIPT),
+    _case("script-join-world", "start", "rendezvous_mismatch", group=MISMATCH, fault="join-world@{rank}:0", words=("world size",), **SCRIPT),
     _case("script-recv", "P30, P12", "lock", group=SILENT, fault="recv@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-irecv", "P30, P12", "lock", group=SILENT, fault="irecv@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-fifo-read", "blocked", "fifo", group=SILENT, fault="fifo-read@{rank}:{step}", words=("faults.py:", "/orders"), **SCRIPT),

@@ -97,6 +97,9 @@ def main():
     if name.startswith("init-") and rank == victim:
         # Behind the rendezvous, before the group is there.
         dist.distributed_c10d._new_process_group_helper = lambda *_, **__: strike(name.removeprefix("init-"), rank, victim, [])
+    if name.startswith("join-") and rank == victim:
+        own = {"join-port": "MASTER_PORT", "join-world": "WORLD_SIZE"}[name]
+        os.environ[own] = str(int(os.environ[own]) + 1)
     dist.init_process_group("gloo")
     groups = [dist.new_group(list(range(world))) for _ in range(2)]
     pair = dist.new_group([0, 1])

@@ -7,6 +7,7 @@ use crate::entries;
 use crate::examine;
 use crate::files;
 use crate::fleet;
+use crate::holders;
 use crate::paths::{self, RunPaths};
 use crate::proc::ProcessKey;
 use crate::process_query;
@@ -17,6 +18,7 @@ use crate::serve::{
     relay,
 };
 use crate::supervise::guard::{self, GuardConfig};
+use rankdeck_proto::holders::HolderName;
 use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, RunId};
@@ -32,9 +34,9 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-const USAGE: &str = "agent start|hold|relay|list|fleet|reach|probe|examine|unpack|sweep|traces|checkpoints|header|search|files|read|measure|remove; the console runs these commands";
+const USAGE: &str = "agent start|hold|relay|list|fleet|gpus|free|reach|probe|examine|unpack|sweep|traces|checkpoints|header|search|files|read|measure|remove; the console runs these commands";
 /// Options without a value.
-const FLAGS: [&str; 2] = ["existing", "lines"];
+const FLAGS: [&str; 3] = ["existing", "lines", "unproven"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AgentSubcommand {
@@ -47,6 +49,10 @@ enum AgentSubcommand {
     List(PathBuf),
     /// How long to sample this host.
     Fleet(PathBuf, Duration),
+    /// What holds GPUs of this host.
+    Gpus(PathBuf),
+    /// End processes that were listed; also unproven ones.
+    Free(PathBuf, Vec<HolderName>, bool),
     /// The environment of a process, or a signal to it.
     Reach(ProcessKey, Option<i32>),
     Probe,
@@ -97,6 +103,10 @@ pub(crate) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         AgentSubcommand::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
         AgentSubcommand::Fleet(workdir, within) => {
             answer("RANKDECK-FLEET", fleet::stream_snapshots(&workdir, within))
+        }
+        AgentSubcommand::Gpus(workdir) => answer("RANKDECK-GPUS", Ok(holders::list(&workdir))),
+        AgentSubcommand::Free(workdir, names, unproven) => {
+            answer("RANKDECK-FREED", Ok(holders::free(&workdir, &names, unproven)))
         }
         AgentSubcommand::Reach(meant, signal) => {
             let reached = match signal {
@@ -287,6 +297,12 @@ fn command(options: &mut Options<'_>) -> Result<AgentSubcommand, HintedError> {
             let within = Duration::from_secs(options.number("seconds")?);
             AgentSubcommand::Fleet(options.workdir()?, within)
         }
+        "gpus" => AgentSubcommand::Gpus(options.workdir()?),
+        "free" => {
+            let names = options.take("processes")?;
+            let names = HolderName::parse_list(&names).ok_or_else(|| usage("invalid `--processes`"))?;
+            AgentSubcommand::Free(options.workdir()?, names, options.flags.contains("unproven"))
+        }
         "reach" => {
             let meant = options.take("process")?;
             let meant = ident(&meant).ok_or_else(|| usage("invalid process in `--process`"))?;
@@ -353,6 +369,11 @@ mod tests {
         assert_eq!(parsed("probe").unwrap(), AgentSubcommand::Probe);
         let fleet = AgentSubcommand::Fleet("/w".into(), Duration::from_secs(90));
         assert_eq!(parsed("fleet --workdir /w --seconds 90").unwrap(), fleet);
+        let names = vec![HolderName { pid: 7, start: 8 }];
+        assert_eq!(
+            parsed("free --workdir /w --processes 7-8 --unproven").unwrap(),
+            AgentSubcommand::Free("/w".into(), names, true)
+        );
         assert_eq!(parsed("list --workdir /w").unwrap(), AgentSubcommand::List("/w".into()));
         assert_eq!(
             parsed("sweep --run r --workdir /w").unwrap(),

@@ -4,7 +4,12 @@
 //! many runs reads each file once. It is made again when the file has changed.
 
 use crate::paths::RunPaths;
-use rankdeck_proto::message::{Counters, Exit, FinishReason, RankEvent, Record, RecordEvent, Returns};
+use rankdeck_proto::lineage::{Origin, SavedAt};
+use rankdeck_proto::message::{
+    Counters, Evaluation, Exit, FinishReason, RankEvent, Record, RecordEvent, Returns,
+};
+use rankdeck_proto::rate::SmoothedRate;
+use rankdeck_proto::regular;
 use rankdeck_proto::run_entry::{NodeDigest, RankFailure, SavedCheckpoint};
 use rankdeck_proto::trust;
 use rankdeck_types::hidden;
@@ -12,18 +17,19 @@ use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::plan::Plan;
 use rankdeck_types::words::clip;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Grows whenever a digest is made in another way.
-const FORM: u32 = 2;
+const FORM: u32 = 3;
 /// Longest record that is read.
 const RECORD_BYTES: u64 = 8 << 20;
 /// Most checkpoints that are known by their paths.
 const CHECKPOINTS: usize = 4096;
+/// Most evaluations that are known; the earliest go first.
+const EVALUATIONS: usize = 10_000;
 /// Longest text of a failure, characters.
 const TEXT: usize = 400;
 /// Longest name of what ranks run, characters.
@@ -44,11 +50,13 @@ struct DigestFile {
 
 /// The digest of a node; `over`: nothing of it runs.
 pub(crate) fn read(paths: &RunPaths, over: bool) -> NodeDigest {
-    let Ok(file) = File::open(paths.spool()) else { return NodeDigest::default() };
+    let Ok(file) = regular::open(&paths.spool()) else { return NodeDigest::default() };
     let Ok(data) = file.metadata() else { return NodeDigest::default() };
     let (length, inode, modified) = (data.len(), data.ino(), (data.mtime(), data.mtime_nsec()));
     let path = paths.node_dir().join("digest.json");
-    let known = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<DigestFile>(&bytes).ok());
+    let known = regular::read(&path, regular::TEXT_BYTES)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<DigestFile>(&bytes).ok());
     let build = crate::identity::build();
     let fresh = |kept: &DigestFile| {
         (kept.form, kept.length, kept.inode, kept.modified) == (FORM, length, inode, modified)
@@ -103,20 +111,53 @@ struct DigestBuilder {
     raised: BTreeSet<Rank>,
     /// When the latest record of the present generation was written.
     last: f64,
-    /// Checkpoints by their paths, the latest of each.
-    saved: BTreeMap<String, SavedCheckpoint>,
+    /// Checkpoints by their paths, the latest of each, and the generations that wrote them.
+    saved: BTreeMap<String, (SavedCheckpoint, Generation)>,
+    /// The generation that wrote the latest.
+    saved_by: Generation,
+    evals: VecDeque<Evaluation>,
+    rate: SmoothedRate,
 }
 
 impl DigestBuilder {
     fn read(&mut self, record: &Record) {
         if let RecordEvent::Launched { spec } = &record.event {
-            self.follow(spec.resume.as_deref());
+            self.follow(spec.generation, spec.resume.as_deref());
         }
         self.apply(record);
+        self.measure(record);
         if let RecordEvent::Rank { event: RankEvent::Checkpoint { path, .. }, .. } = &record.event
             && let Some(saved) = self.digest.checkpoint.as_ref().filter(|_| self.saved.len() < CHECKPOINTS)
         {
-            self.saved.insert(path.clone(), saved.clone());
+            self.saved.insert(path.clone(), (saved.clone(), record.generation));
+        }
+    }
+
+    /// Totals, evaluations and checkpoints of the record's generation.
+    fn measure(&mut self, record: &Record) {
+        match &record.event {
+            RecordEvent::Rank { event: RankEvent::Totals(totals), .. } => {
+                self.digest.reported = record.generation;
+                self.digest.steps_per_s = self.rate.update(record.time, totals.env_step);
+                self.digest.lineage.reached(record.generation, totals.env_step);
+            }
+            RecordEvent::Rank { event: RankEvent::Eval(evaluation), .. } => {
+                self.evals.push_back(Evaluation { generation: record.generation, ..evaluation.clone() });
+                if self.evals.len() > EVALUATIONS {
+                    self.evals.pop_front();
+                }
+            }
+            RecordEvent::Rank { event: RankEvent::Checkpoint { .. }, .. } => {
+                self.saved_by = record.generation;
+            }
+            RecordEvent::Rank { event: RankEvent::Counters(counters), .. } if counters.sum => {
+                self.digest.reported = record.generation;
+                if let Some(counted) = &self.digest.counted {
+                    self.digest.steps_per_s = self.rate.update(record.time, counted.env_step);
+                }
+            }
+            RecordEvent::Metrics { .. } => self.digest.reported = record.generation,
+            _ => {}
         }
     }
 
@@ -137,15 +178,17 @@ impl DigestBuilder {
                     builtin: spec.plan.is_builtin(),
                     gpus: spec.plan.ranks.iter().filter(|rank| rank.gpu.is_some()).count() as u32,
                     resumed_from: spec.resume.clone(),
+                    lineage: std::mem::take(&mut digest.lineage),
+                    reported: digest.reported,
                     totals: digest.totals,
                     counted: digest.counted,
                     last_return: digest.last_return,
-                    best: digest.best.take(),
-                    evals: digest.evals,
                     checkpoint: digest.checkpoint.take(),
                     own_step: digest.own_step,
                     ..NodeDigest::default()
                 };
+                self.drop_abandoned();
+                self.rate = SmoothedRate::default();
                 (self.generation, self.last) = (record.generation, record.time);
                 self.own.clear();
                 self.raised.clear();
@@ -239,12 +282,29 @@ impl DigestBuilder {
     }
 
     /// A generation starts from there: checkpoints after it are no longer the run's latest.
-    fn follow(&mut self, from: Option<&str>) {
-        self.digest.checkpoint = match from {
-            Some("latest") => self.digest.checkpoint.take(),
+    fn follow(&mut self, generation: Generation, from: Option<&str>) {
+        let latest = self.digest.checkpoint.take().map(|saved| (saved, self.saved_by));
+        let saved = match from {
+            Some("latest") => latest,
             Some(path) => self.saved.get(path).cloned(),
             None => None,
         };
+        let at = saved.as_ref().map(|(saved, by)| SavedAt { generation: *by, env_step: saved.env_step });
+        self.digest.lineage.begin(generation, Origin::of(generation, from, at));
+        if let Some((saved, by)) = saved {
+            (self.digest.checkpoint, self.saved_by) = (Some(saved), by);
+        }
+    }
+
+    /// Forgets what the present generation does not continue.
+    fn drop_abandoned(&mut self) {
+        let digest = &mut self.digest;
+        let keeps = |step: u64| digest.lineage.keeps(digest.reported, step as f64);
+        let step = digest.totals.or(digest.counted).map(|counters| counters.env_step).or(digest.own_step);
+        // Where no step is known, only a start from scratch is.
+        if !keeps(step.unwrap_or(0)) {
+            (digest.totals, digest.counted, digest.last_return, digest.own_step) = (None, None, None, None);
+        }
     }
 
     /// Counters of a rank without all-reduced totals.
@@ -266,6 +326,11 @@ impl DigestBuilder {
         if over {
             self.close();
         }
+        let lineage = &self.digest.lineage;
+        self.evals.retain(|eval| lineage.keeps(eval.generation, eval.env_step as f64));
+        self.digest.evals = self.evals.len() as u64;
+        let best = self.evals.iter().filter(|eval| eval.return_mean.is_finite());
+        self.digest.best = best.max_by(|a, b| a.return_mean.total_cmp(&b.return_mean)).cloned();
         self.digest
     }
 }
@@ -298,12 +363,6 @@ fn apply_event(digest: &mut NodeDigest, record: &Record, rank: Rank, event: &Ran
             digest.totals = Some(*totals);
             digest.last_return = totals.return_last_100.or(mean(&totals.returns)).or(digest.last_return);
         }
-        RankEvent::Eval(evaluation) => {
-            digest.evals += 1;
-            if digest.best.as_ref().is_none_or(|best| evaluation.return_mean > best.return_mean) {
-                digest.best = Some(evaluation.clone());
-            }
-        }
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
             digest.checkpoint = Some(SavedCheckpoint {
                 path: path.clone(),
@@ -330,6 +389,7 @@ fn apply_event(digest: &mut NodeDigest, record: &Record, rank: Rank, event: &Ran
             digest.failure = digest.failure.take().filter(|failure| !before(failure));
         }
         RankEvent::Exception(_)
+        | RankEvent::Eval(_)
         | RankEvent::Histogram(_)
         | RankEvent::Image(_)
         | RankEvent::Hello { .. }
@@ -353,7 +413,7 @@ fn fail(digest: &mut NodeDigest, record: &Record, rank: Rank, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_proto::message::{Evaluation, LaunchSpec, StopMode};
+    use rankdeck_proto::message::{LaunchSpec, StopMode};
     use rankdeck_types::exit::Exit;
     use rankdeck_types::ids::NodeRank;
 
@@ -454,10 +514,53 @@ mod tests {
         ]);
         let digest = read(&paths, true);
         assert_eq!((digest.seconds, digest.ended, digest.since), (8.0, Some(10.0), None));
-        assert_eq!((digest.best.unwrap().return_mean, digest.evals), (9.0, 2));
+        assert_eq!((digest.best.unwrap().return_mean, digest.evals), (4.0, 1), "of generation 1");
         assert_eq!((digest.totals.unwrap().env_step, digest.last_return), (80, Some(3.5)));
         assert_eq!((digest.failure, digest.exits, digest.stop.as_deref()), (None, 1, Some("console")));
         assert_eq!((digest.note.as_str(), digest.program.as_str()), ("why", "true"));
+    }
+
+    /// A generation from an earlier checkpoint, before and after its first report.
+    #[test]
+    fn restart_drops_figures_after_its_checkpoint() {
+        let from = |generation: u32, path: Option<&str>| {
+            let RecordEvent::Launched { mut spec } = launch(generation) else { unreachable!() };
+            spec.resume = path.map(str::to_owned);
+            RecordEvent::Launched { spec }
+        };
+        let trained = |step: u64, mean: f64| {
+            let eval = Evaluation { env_step: step, return_mean: mean, ..Evaluation::default() };
+            let last = Some(mean);
+            let totals = Counters { env_step: step, return_last_100: last, ..Counters::default() };
+            [event(RankEvent::Totals(totals)), event(RankEvent::Eval(eval))]
+        };
+        let checkpoint = event(RankEvent::Checkpoint {
+            path: "/r/a.ckpt".into(),
+            env_step: 100,
+            train_iter: 1,
+            reason: "every".into(),
+        });
+        let figures = |restart: &[RecordEvent]| {
+            let mut all = vec![from(0, None)];
+            all.extend(trained(100, 50.0));
+            all.push(checkpoint.clone());
+            all.extend(trained(200, 500.0));
+            all.extend(restart.iter().cloned());
+            let (_folder, paths) = written(&all);
+            let digest = read(&paths, true);
+            let best = digest.best.map(|best| best.return_mean);
+            (best, digest.evals, digest.totals.map(|totals| totals.env_step), digest.last_return)
+        };
+        assert_eq!(figures(&[]), (Some(500.0), 2, Some(200), Some(500.0)));
+        let early = || from(1, Some("/r/a.ckpt"));
+        assert_eq!(figures(&[early()]), (Some(50.0), 1, None, None));
+        assert_eq!(figures(&[from(1, None)]), (None, 0, None, None));
+        let mut resumed = vec![early()];
+        resumed.extend(trained(150, 20.0));
+        assert_eq!(figures(&resumed), (Some(50.0), 2, Some(150), Some(20.0)));
+        let mut clean = vec![checkpoint.clone(), from(1, Some("latest"))];
+        clean.extend(trained(300, 20.0));
+        assert_eq!(figures(&clean).0, Some(50.0), "`latest` was written at step 100");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::supervise::process_scan::ProcessScan;
 use rankdeck_proto::message::Survivor;
 use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunList, RunTraces};
 use rankdeck_proto::trust;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use std::collections::BTreeSet;
 use std::io;
@@ -29,10 +30,24 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Returns every run in `workdir` that belongs to this machine, with one scan of the
 /// processes: a directory may keep hundreds of runs, and a host may have thousands of processes.
 pub(crate) fn list(workdir: &Path) -> RunList {
+    let runs = workdir.join("runs");
+    if let Err(error) = std::fs::read_dir(&runs)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return RunList { unreadable: Some(unreadable(&runs, &error)), ..RunList::default() };
+    }
     let (nodes, left_out) = nodes(workdir, None);
     let mut runs = entries(nodes);
     runs.sort_by(|a, b| (&a.run, a.node_rank).cmp(&(&b.run, b.node_rank)));
-    RunList { runs, left_out }
+    RunList { runs, left_out, unreadable: None }
+}
+
+/// Names whose directory it is.
+fn unreadable(folder: &Path, error: &io::Error) -> HintedError {
+    HintedError::new(
+        format!("cannot read {}{}: {error}", folder.display(), trust::described(folder)),
+        "set `workdir` in the hosts file to a directory of yours, or ask the owner for access",
+    )
 }
 
 fn entries(nodes: Vec<(RunPaths, Manifest)>) -> Vec<RunEntry> {
@@ -144,7 +159,7 @@ fn named(run: &RunId, agents: bool) -> Vec<u32> {
 }
 
 /// A command line of an agent of `run`, or of its guard.
-fn serves(run: &RunId, arguments: &[String]) -> bool {
+pub(crate) fn serves(run: &RunId, arguments: &[String]) -> bool {
     let ours = arguments.get(1).is_some_and(|word| word == "agent")
         && arguments.get(2).is_some_and(|verb| verb == "serve" || verb == "guard");
     ours && arguments.windows(2).any(|pair| pair[0] == "--run" && pair[1] == run.0)
@@ -157,7 +172,7 @@ pub(crate) fn folders_of(workdir: &Path, run: &RunId) -> Vec<RunPaths> {
 
 /// The nodes of this machine under `workdir`, and what was left out. An entry of another user is not read:
 /// its manifest could name any process and any file.
-fn nodes(workdir: &Path, only: Option<&RunId>) -> (Vec<(RunPaths, Manifest)>, Vec<String>) {
+pub(crate) fn nodes(workdir: &Path, only: Option<&RunId>) -> (Vec<(RunPaths, Manifest)>, Vec<String>) {
     let runs = workdir.join("runs");
     let (mut found, mut left_out) = (Vec::new(), LeftOut::default());
     let folders: Vec<PathBuf> = match only {
@@ -187,15 +202,21 @@ fn nodes(workdir: &Path, only: Option<&RunId>) -> (Vec<(RunPaths, Manifest)>, Ve
     (found, left_out.into_reasons())
 }
 
+/// Returns why what lies at `path` is not a run of this user, if another user owns it.
+pub(crate) fn foreign(path: &Path) -> Option<String> {
+    let uid = trust::other_owner(path)?;
+    Some(format!("{} belongs to user {}", path.display(), trust::user_name(uid)))
+}
+
 /// What a list leaves out, and why.
 #[derive(Default)]
-struct LeftOut {
+pub(crate) struct LeftOut {
     reasons: Vec<String>,
     more: usize,
 }
 
 impl LeftOut {
-    fn add(&mut self, reason: String) {
+    pub fn add(&mut self, reason: String) {
         match self.reasons.len() < MOST_REASONS {
             true => self.reasons.push(reason),
             false => self.more += 1,
@@ -203,14 +224,11 @@ impl LeftOut {
     }
 
     fn owned_by_other(&mut self, path: &Path) -> bool {
-        let owner = trust::other_owner(path);
-        if let Some(uid) = owner {
-            self.add(format!("{} belongs to user {}", path.display(), proc::user_name(uid)));
-        }
-        owner.is_some()
+        let foreign = foreign(path);
+        foreign.into_iter().map(|reason| self.add(reason)).count() > 0
     }
 
-    fn entries_of(&mut self, folder: &Path) -> Vec<PathBuf> {
+    pub fn entries_of(&mut self, folder: &Path) -> Vec<PathBuf> {
         match std::fs::read_dir(folder) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -221,7 +239,7 @@ impl LeftOut {
         }
     }
 
-    fn into_reasons(mut self) -> Vec<String> {
+    pub fn into_reasons(mut self) -> Vec<String> {
         if self.more > 0 {
             self.reasons.push(format!("and {} more", self.more));
         }
@@ -321,7 +339,12 @@ mod tests {
     fn directory_that_cannot_be_read_is_named() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(list(folder.path()), RunList::default());
+        std::fs::create_dir(folder.path().join("runs")).unwrap();
+        std::fs::write(folder.path().join("runs/a-file"), "").unwrap();
+        assert_eq!(list(folder.path()), RunList::default());
+        std::fs::remove_dir_all(folder.path().join("runs")).unwrap();
         std::fs::write(folder.path().join("runs"), "a file").unwrap();
-        assert_eq!(list(folder.path()).left_out.len(), 1);
+        let found = list(folder.path()).unreadable.unwrap();
+        assert!(found.error.contains("owner") && found.hint.contains("workdir"), "{found:?}");
     }
 }

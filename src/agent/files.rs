@@ -4,18 +4,21 @@
 //! - FILES-1: only regular files below the run's own directory are read; links are not followed.
 //! - FILES-2: a run with a living agent or living processes on this machine is not removed. A removal that
 //!   was interrupted is finished by the next one: the directory has got another name first.
+//! - FILES-3: a directory of another user is neither read nor removed.
 
-use crate::entries;
+use crate::entries::{self, LeftOut};
 use crate::paths;
 use rankdeck_proto::files::{
     CHECKPOINT_MAGIC, CHECKPOINT_PREFIX, CHECKPOINT_VERSION, CheckpointHeader, FileEntry, FilePiece, Removal,
     RunCheckpoints, RunFiles,
 };
+use rankdeck_proto::regular;
 use rankdeck_proto::run_entry::HostRunState;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::RunId;
 use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -31,6 +34,7 @@ const DEPTH: usize = 24;
 const HEADER: u64 = 16 << 20;
 /// Most bytes of a piece.
 pub(crate) const PIECE: u64 = 2 << 20;
+const OTHER_USER: &str = "use a `workdir` of your own in the hosts file";
 /// What the name of a run that is being removed starts with; lists of runs leave such names out.
 const REMOVED: &str = ".removed-";
 
@@ -42,6 +46,9 @@ pub(crate) fn checkpoints(workdir: &Path, start: &str) -> Vec<RunCheckpoints> {
         .filter_map(|folder| {
             let run = folder.file_name().into_string().ok()?;
             let run_dir = folder.path().canonicalize().ok().filter(|_| run.starts_with(start))?;
+            if entries::foreign(&folder.path()).or(entries::foreign(&run_dir)).is_some() {
+                return None;
+            }
             let folder = run_dir.join("checkpoints");
             let mut files: Vec<FileEntry> = Vec::new();
             // Those of earlier generations lie one directory deeper.
@@ -81,15 +88,8 @@ pub(crate) fn header(workdir: &Path, path: &str) -> Result<CheckpointHeader, Hin
             "choose another checkpoint of the run, or start from scratch",
         )
     };
-    let open = || -> io::Result<std::fs::File> {
-        // A pipe would never answer.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&requested)?;
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(io::Error::other("it is not a regular file")),
-        }
-    };
-    let mut file = open().map_err(|error| failed(format!("is not readable: {error}")))?;
+    let opened = regular::open(&requested);
+    let mut file = opened.map_err(|error| failed(format!("is not readable: {error}")))?;
     let mut prefix = [0; CHECKPOINT_PREFIX];
     let begun = file.read_exact(&mut prefix);
     if begun.is_err() || !prefix.starts_with(CHECKPOINT_MAGIC) {
@@ -119,33 +119,49 @@ fn file_entry(path: String, data: &Metadata) -> FileEntry {
 
 fn folder(workdir: &Path, run: &str) -> Result<Option<PathBuf>, HintedError> {
     let run = RunId::parse(run)?;
-    Ok(workdir.join("runs").join(&run.0).canonicalize().ok())
+    let link = workdir.join("runs").join(&run.0);
+    let Ok(run_dir) = link.canonicalize() else { return Ok(None) };
+    match entries::foreign(&link).or(entries::foreign(&run_dir)) {
+        Some(reason) => Err(HintedError::new(reason, OTHER_USER)),
+        None => Ok(Some(run_dir)),
+    }
 }
 
 /// Every file of a run.
 pub(crate) fn list(workdir: &Path, run: &str) -> Result<RunFiles, HintedError> {
     let Some(run_dir) = folder(workdir, run)? else { return Ok(RunFiles::default()) };
     let mut found = RunFiles { run_dir: run_dir.display().to_string(), ..RunFiles::default() };
-    walk(&run_dir, 0, &mut |path, data| {
-        let path = path.strip_prefix(&run_dir).ok().and_then(Path::to_str);
-        match path {
+    let mut unnamed = LeftOut::default();
+    let left_out = walk(&run_dir, 0, &mut |path, data| {
+        let below = path.strip_prefix(&run_dir).unwrap_or(path);
+        match below.to_str() {
             Some(path) if found.files.len() < FILES => found.files.push(file_entry(path.to_owned(), data)),
             Some(_) => found.more = true,
-            None => {}
+            None => unnamed.add(format!("{} is not UTF-8", below.as_os_str().as_bytes().escape_ascii())),
         }
     });
     found.files.sort_by(|a, b| a.path.cmp(&b.path));
+    found.left_out = [left_out.into_reasons(), unnamed.into_reasons()].concat();
     Ok(found)
 }
 
-fn walk(folder: &Path, depth: usize, each: &mut impl FnMut(&Path, &Metadata)) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+/// Passes every file to `each`; returns the directories that were not read.
+fn walk(folder: &Path, depth: usize, each: &mut impl FnMut(&Path, &Metadata)) -> LeftOut {
+    let mut left_out = LeftOut::default();
+    walk_below(folder, depth, &mut left_out, each);
+    left_out
+}
+
+fn walk_below(folder: &Path, depth: usize, left_out: &mut LeftOut, each: &mut impl FnMut(&Path, &Metadata)) {
+    for path in left_out.entries_of(folder) {
         // Of the entry itself, not of what a link leads to.
-        let Ok(data) = entry.metadata() else { continue };
+        let Ok(data) = std::fs::symlink_metadata(&path) else { continue };
         if data.is_file() {
-            each(&entry.path(), &data);
+            each(&path, &data);
         } else if data.is_dir() && depth < DEPTH {
-            walk(&entry.path(), depth + 1, each);
+            walk_below(&path, depth + 1, left_out, each);
+        } else if data.is_dir() {
+            left_out.add(format!("{} is more than {DEPTH} directories deep", path.display()));
         }
     }
 }
@@ -219,6 +235,10 @@ pub(crate) fn remove(workdir: &Path, run: &str, dry: bool) -> Result<Removal, Hi
         entry.run == name
             && (entry.state != HostRunState::Finished || entry.agent_pid != 0 || !entry.pids.is_empty())
     });
+    if let Some(reason) = present.then(|| entries::foreign(&own)).flatten() {
+        removal.refused = Some(reason);
+        return Ok(removal);
+    }
     if let Some(busy) = busy {
         let why = match busy.agent_pid {
             0 => "it has leftover processes".to_owned(),
@@ -255,6 +275,7 @@ fn gone(result: io::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_proto::trust;
 
     fn with(files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -331,6 +352,43 @@ mod tests {
             let refused = header(name).unwrap_err();
             assert!(refused.error.contains(why) && refused.error.contains(name), "{name}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn files_3_directory_of_another_user_is_left_alone() {
+        if trust::own_uid() != 0 {
+            return rankdeck_testkit::skipped("only root can give files to other users");
+        }
+        let folder = with(&[("r/checkpoints/best.ckpt", "1")]);
+        let run = folder.path().join("runs/r");
+        std::os::unix::fs::lchown(&run, Some(61_003), None).unwrap();
+        assert!(checkpoints(folder.path(), "r").is_empty());
+        let errors = [
+            list(folder.path(), "r").map(drop),
+            read(folder.path(), "r", "checkpoints/best.ckpt", 0, 9).map(drop),
+        ];
+        for error in errors {
+            assert!(error.unwrap_err().error.contains("61003"));
+        }
+        assert!(remove(folder.path(), "r", false).unwrap().refused.is_some() && run.exists());
+    }
+
+    #[test]
+    fn file_without_a_name_in_utf_8_is_left_out_and_named() {
+        let folder = with(&[("r/node0/log", "1")]);
+        let run = folder.path().join("runs/r");
+        let odd = std::ffi::OsStr::from_bytes(b"caf\xe9");
+        std::fs::write(run.join(odd), "2").unwrap();
+        std::fs::create_dir(run.join("more")).unwrap();
+        std::fs::write(run.join("more").join("x".repeat(250)), "3").unwrap();
+        let mut deep = run.join("deep");
+        deep.extend((0..DEPTH + 1).map(|_| "d"));
+        std::fs::create_dir_all(&deep).unwrap();
+        let found = list(folder.path(), "r").unwrap();
+        assert_eq!(found.files.len(), 2, "{found:?}");
+        let has = |what: &str| found.left_out.iter().any(|reason| reason.contains(what));
+        assert!(has("caf\\xe9") && has("deep"), "{:?}", found.left_out);
+        assert_eq!(found.left_out.len(), 2);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! examine        `agent examine` and `agent probe`: facts of a host for a preflight
 //! process_query  one process: its environment, a signal to it
 //! fleet          `agent fleet`: streams gauges and runs of this host
+//! holders        `agent gpus` and `agent free`: what holds GPUs, and whether it is left over
 //! entries        `agent list`, `agent sweep` and `agent traces`
 //! files          files of runs: listed, read, removed
 //! digest         a node's records as a summary of its run
@@ -45,6 +46,7 @@ mod entries;
 pub mod examine;
 mod files;
 mod fleet;
+mod holders;
 mod hook;
 mod identity;
 pub mod inspect;

@@ -82,9 +82,12 @@ pub struct Notification {
 /// Decides which events are worth a notification.
 #[derive(Debug, Default)]
 pub struct EventFilter {
-    /// Best mean return so far.
-    best: Option<f64>,
+    /// Evaluations that were the best so far: their steps and mean returns, both rising.
+    best: Vec<(u64, f64)>,
 }
+
+/// Most of them; the earliest go first.
+const BEST: usize = 1024;
 
 impl EventFilter {
     /// Returns the notification for an event, where `on` (`notify.on`) asks for it.
@@ -93,10 +96,19 @@ impl EventFilter {
             NotifyEvent::End(text) => (Occasion::End, text),
             NotifyEvent::Verdict(text) => (Occasion::Verdict, text),
             NotifyEvent::Evaluation { return_mean, env_step } if return_mean.is_finite() => {
-                let before = self.best.replace(self.best.map_or(return_mean, |best| best.max(return_mean)));
+                // Steps that are repeated were thrown away by a restart.
+                self.best.retain(|(step, _)| *step < env_step);
+                let before = self.best.last().map(|(_, mean)| *mean);
+                if before.is_none_or(|before| return_mean > before) {
+                    self.best.push((env_step, return_mean));
+                    self.best.drain(..self.best.len().saturating_sub(BEST));
+                }
                 // The first evaluation has nothing to be better than.
                 before.filter(|before| return_mean > *before)?;
-                (Occasion::Best, format!("best evaluation {return_mean:.1} at step {env_step}"))
+                (
+                    Occasion::Best,
+                    format!("best evaluation {} at step {env_step}", words::fixed(return_mean, 1)),
+                )
             }
             NotifyEvent::Evaluation { .. } => return None,
         };
@@ -309,13 +321,24 @@ mod tests {
     fn only_a_better_finite_evaluation_is_a_best_one() {
         let sent = |on: &[String]| {
             let mut filter = EventFilter::default();
-            [1.0, 0.5, f64::NAN, 2.0, 2.0].map(|return_mean| {
-                filter.assess(NotifyEvent::Evaluation { return_mean, env_step: 5 }, on).is_some()
+            [(1, 1.0), (2, 0.5), (3, f64::NAN), (4, 2.0), (5, 2.0)].map(|(env_step, return_mean)| {
+                filter.assess(NotifyEvent::Evaluation { return_mean, env_step }, on).is_some()
             })
         };
         assert_eq!(sent(&on(&["best"])), [false, false, false, true, false]);
         assert_eq!(sent(&on(&["end"])), [false; 5]);
         assert_eq!(sent(&[]), [false; 5]);
+    }
+
+    /// Steps 1 to 3, then a restart from step 1.
+    #[test]
+    fn best_evaluation_of_an_abandoned_generation_is_forgotten() {
+        let mut filter = EventFilter::default();
+        let evaluations = [(1, 5.0), (2, 50.0), (3, 500.0), (2, 4.0), (3, 6.0)];
+        let sent = evaluations.map(|(env_step, return_mean)| {
+            filter.assess(NotifyEvent::Evaluation { return_mean, env_step }, &on(&["best"])).is_some()
+        });
+        assert_eq!(sent, [false, true, true, false, true]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!   process and no line: each wrong byte is read as U+FFFD.
 
 use crate::open_files::{self, OpenFileSlot};
+use rankdeck_types::hidden;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// Most bytes read of one `/proc/PID/environ`.
 const ENVIRON_BYTES: u64 = 1 << 20;
+/// Most bytes read of a command line for display.
+const COMMAND_BYTES: u64 = 4096;
 /// Most processes of one tree.
 const TREE_LIMIT: usize = 16_384;
 
@@ -140,6 +143,13 @@ pub(crate) fn parse_stat(text: &str) -> Option<ProcStat> {
     })
 }
 
+/// A process has a controlling terminal.
+pub(crate) fn has_terminal(pid: u32) -> bool {
+    let text = text(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_ascii_whitespace().nth(4).is_some_and(|terminal| terminal != "0")
+}
+
 /// All processes that this user can see.
 pub fn all() -> Vec<ProcStat> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -192,13 +202,6 @@ pub fn variable<'a>(environ: &'a [u8], name: &str) -> Option<&'a [u8]> {
         .find_map(|entry| entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")))
 }
 
-/// Returns the name of a user, or the number without one.
-pub(crate) fn user_name(uid: u32) -> String {
-    let (listed, number) = (text("/etc/passwd").unwrap_or_default(), uid.to_string());
-    let own = listed.lines().find(|line| line.split(':').nth(2) == Some(&number));
-    own.and_then(|line| line.split(':').next()).map_or(number, str::to_owned)
-}
-
 /// The arguments that a process was started with; none when it is another user's or a kernel thread.
 pub(crate) fn arguments(pid: u32) -> Vec<String> {
     let mut bytes = Vec::new();
@@ -216,13 +219,19 @@ pub(crate) fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
 
 /// The start of a command line, arguments separated by spaces; the name in brackets when there is none.
 pub(crate) fn command(stat: &ProcStat) -> String {
+    let text = command_line(stat.pid, 160);
+    if text.is_empty() { format!("[{}]", stat.comm) } else { text }
+}
+
+/// At most `most` characters of a command line, without secrets; empty when there is none.
+pub(crate) fn command_line(pid: u32, most: usize) -> String {
     let mut bytes = Vec::new();
-    if let Ok(file) = File::open(format!("/proc/{}/cmdline", stat.pid)) {
-        let _ = file.take(160).read_to_end(&mut bytes);
+    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
+        let _ = file.take(COMMAND_BYTES).read_to_end(&mut bytes);
     }
-    let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
-    let text = text.trim();
-    if text.is_empty() { format!("[{}]", stat.comm) } else { text.to_owned() }
+    let text = String::from_utf8_lossy(&bytes);
+    let shown = hidden::words(text.split_terminator('\0')).join(" ");
+    shown.trim().chars().take(most).collect()
 }
 
 /// Returns the kernel function that the main thread of a process waits in, empty when it runs or the kernel does not

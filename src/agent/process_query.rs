@@ -8,7 +8,7 @@ use crate::supervise::groups;
 use rankdeck_proto::process::{
     ALL_BYTES, Environment, HIDDEN, ReachOutcome, VALUE_BYTES, VARIABLES, Variable,
 };
-use rankdeck_proto::trust::own_uid;
+use rankdeck_proto::trust::{self, own_uid};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::variables::{holds_password, names_secret};
 use rankdeck_types::words::{clip, signal_name};
@@ -33,7 +33,7 @@ pub(crate) fn check(meant: ProcessKey) -> Result<(), HintedError> {
     }
     let uid = std::fs::metadata(format!("/proc/{pid}")).map(|facts| facts.uid()).unwrap_or(u32::MAX);
     if uid != own_uid() {
-        let (whose, own) = (proc::user_name(uid), proc::user_name(own_uid()));
+        let (whose, own) = (trust::user_name(uid), trust::user_name(own_uid()));
         return refuse(
             format!("pid {pid} belongs to {whose}, but this agent runs as {own}"),
             "only processes of your own user are accessible",
@@ -237,6 +237,6 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(refused.contains(&proc::user_name(own)), "{refused}");
+        assert!(refused.contains(&trust::user_name(own)), "{refused}");
     }
 }

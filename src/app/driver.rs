@@ -18,20 +18,20 @@ use super::notify::{self, ConsoleNotifier};
 use super::output::ConsoleOutput;
 use super::playback::PlaybackCursor;
 use super::record::{self, Recorder, RecordingInfo};
-use super::screen::TerminalScreen;
-use super::secrets::GenerationSecrets;
+use super::secrets::{GenerationSecrets, VariableConsent};
 use super::signals::{ConsoleSignal, ConsoleSignals};
 use super::tty_prompt::{self, PromptAnswer, PromptThread};
 use super::{overrides, side_jobs, stderr};
 use rankdeck_core::event::Effect;
 use rankdeck_core::event::{Event, StopSource};
-use rankdeck_core::model::Model;
+use rankdeck_core::model::{Model, RunState};
 use rankdeck_core::report::ReportBody;
 use rankdeck_core::{Core, Goal};
 use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle, NoAgentPolicy};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
-use rankdeck_tui::restart_draft::EditedFile;
+use rankdeck_tui::restart_draft::{Changer, EditedFile};
+use rankdeck_tui::state::ConsoleCapabilities;
 use rankdeck_tui::{Role, ScreenAction};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
@@ -94,6 +94,8 @@ pub(crate) struct ConsoleSetup {
     pub(crate) simulated: bool,
     /// Keys of a demonstration that inject faults.
     pub(crate) demo: Option<Demo>,
+    /// Which of this console's variables a restart may send.
+    pub(crate) consent: VariableConsent,
     /// When to notify the user, and how; `None`: never.
     pub(crate) notify: Option<Notify>,
     /// The Prometheus endpoint.
@@ -102,6 +104,8 @@ pub(crate) struct ConsoleSetup {
     pub(crate) can_relaunch: bool,
     /// Reports how the experiment file differs from the launch.
     pub(crate) edited: Option<fn() -> Option<EditedFile>>,
+    /// Applies changed keys to the run's experiment.
+    pub(crate) changer: Changer,
     /// The home screen returns when this screen closes.
     pub(crate) at_home: bool,
 }
@@ -122,19 +126,21 @@ impl ConsoleSetup {
             can_ask: false,
             simulated: false,
             demo: None,
+            consent: VariableConsent::Unasked,
             notify: None,
             metrics: None,
             can_relaunch: false,
             edited: None,
+            changer: overrides::change,
             at_home: false,
         }
     }
 
-    /// Sets what the screen may offer.
-    fn apply_to(&self, screen: &mut TerminalScreen, run: &str) {
-        let steering = &mut screen.view.steering;
+    /// Sets what a screen or line mode may offer.
+    fn apply_to(&self, steering: &mut ConsoleCapabilities, run: &str) {
         steering.spares = self.spares.clone();
-        steering.changer = Some(overrides::change);
+        steering.changer = Some(self.changer);
+        steering.attached = matches!(self.goal, Goal::Attach { .. });
         steering.again = self.can_relaunch;
         steering.edited = self.edited;
         steering.at_home = self.at_home;
@@ -261,16 +267,22 @@ impl Driver {
         answers: mpsc::Sender<PromptAnswer>,
     ) -> Driver {
         let core = Core::new(setup.goal.clone(), std::mem::take(&mut setup.until), Timestamp(0));
-        if let ConsoleOutput::Screen(screen) = &mut output {
-            let run = core.model().run.id.as_ref().map(|run| run.0.clone()).unwrap_or_default();
-            setup.apply_to(screen, &run);
+        let consent = match setup.goal {
+            Goal::Launch(_) => VariableConsent::Own,
+            Goal::Attach { .. } => std::mem::take(&mut setup.consent),
+        };
+        let run = core.model().run.id.as_ref().map(|run| run.0.clone()).unwrap_or_default();
+        match &mut output {
+            ConsoleOutput::Screen(screen) => setup.apply_to(&mut screen.view.steering, &run),
+            ConsoleOutput::Linear(linear) => setup.apply_to(&mut linear.words.view.steering, &run),
+            ConsoleOutput::Lines(_) | ConsoleOutput::Quiet => {}
         }
         Driver {
             core: if setup.exit_condition.outlives_run() { core.lingering() } else { core },
             clock: Clock::new(),
             output,
             inbox_open: true,
-            secrets: GenerationSecrets::new(setup.notify.as_ref()),
+            secrets: GenerationSecrets::new(setup.notify.as_ref(), consent),
             awaited: String::new(),
             prompts: PromptPolicy::new(setup.accept_new_host_keys, setup.can_ask, answers),
             ticked_at: Timestamp(0),
@@ -298,7 +310,7 @@ impl Driver {
         let mut queue = VecDeque::from([event]);
         while let Some(event) = queue.pop_front() {
             let now = self.clock.now();
-            let event = GenerationSecrets::refusal(&event, self.core.model()).unwrap_or(event);
+            let event = self.secrets.refusal(&event, self.core.model()).unwrap_or(event);
             if let Some(recorder) = &mut self.setup.recorder
                 && event.is_recorded()
             {
@@ -335,7 +347,12 @@ impl Driver {
             }
             self.report_awaited(now);
             // Without a screen, the console cannot stay after the end.
-            let alone = self.setup.exit_condition == ExitCondition::Linger && !self.output.can_linger();
+            let alone = match self.setup.exit_condition {
+                ExitCondition::Linger => !self.output.can_linger(),
+                // It leaves, and the core may stay.
+                ExitCondition::Detach(_) => self.exit.code.is_none(),
+                _ => false,
+            };
             if alone && self.exit.finished.is_some() && self.exit.detaching.is_none() {
                 queue.push_back(Event::DetachRequested);
             }
@@ -465,7 +482,7 @@ impl Driver {
             record,
             again: self.exit.again,
             read,
-            unrequested: self.setup.exit_condition.is_unrequested(),
+            unrequested: self.setup.exit_condition.is_unrequested(self.core.model()),
         }
     }
 }
@@ -603,26 +620,52 @@ impl Driver {
         }
     }
 
+    /// Whether the console only follows a run that was launched elsewhere: its end is not that of the run.
+    fn is_viewer(&self) -> bool {
+        let follows = matches!(
+            self.setup.exit_condition,
+            ExitCondition::Watch | ExitCondition::Linger | ExitCondition::Observe | ExitCondition::Detach(_)
+        );
+        follows && matches!(self.setup.goal, Goal::Attach { .. })
+    }
+
     /// The terminal is gone. A requested restart continues: only this console launches its generation.
     fn on_hang_up(&mut self) {
-        if self.setup.exit_condition.is_unrequested() {
+        if self.setup.exit_condition.is_unrequested(self.core.model()) {
             self.exit.reason = Some(ExitReason::Interrupted);
         } else if let Some(text) = self.setup.exit_condition.restart_in_progress(self.core.model()) {
             stderr::line(&format!("{text}; this command exits when the run is up"));
         } else {
-            self.dispatch(Event::DetachRequested);
+            self.leave();
         }
     }
 
+    /// Exits; the run keeps running. Between two generations it would not: only this console launches the next
+    /// one, and exits then. A second signal exits at once.
+    fn leave(&mut self) {
+        let leaving = matches!(self.setup.exit_condition, ExitCondition::Detach(_));
+        if leaving || self.setup.simulated || self.core.model().run.state != RunState::Restarting {
+            return self.dispatch(Event::DetachRequested);
+        }
+        if let ConsoleOutput::Screen(screen) = &mut self.output {
+            screen.close();
+            self.output = ConsoleOutput::Quiet;
+        }
+        let next = u64::from(self.core.model().run.generation.0) + 1;
+        stderr::line(&format!("generation {next} is starting; this console exits when it is up"));
+        self.setup.exit_condition = ExitCondition::detach();
+    }
+
     /// First: clean stop; second: kill; third: exit at once. Before a command has sent its request, the first
-    /// one exits. The screen is replaced by lines, so that the rest can be read.
+    /// one exits; a console that attached detaches. The screen is replaced by lines, so that the rest can be
+    /// read.
     fn on_stop_signal(&mut self) {
-        if self.setup.exit_condition.is_unrequested() {
+        if self.setup.exit_condition.is_unrequested(self.core.model()) {
             self.exit.reason = Some(ExitReason::Interrupted);
             return;
         }
-        if self.is_read_only() {
-            return self.dispatch(Event::DetachRequested);
+        if self.is_read_only() || self.is_viewer() {
+            return self.leave();
         }
         if let ConsoleOutput::Screen(screen) = &mut self.output {
             screen.close();
@@ -740,6 +783,7 @@ impl PromptPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::screen::TerminalScreen;
     use crate::app::terminal::Surface;
     use crossterm::event::Event as TermEvent;
     use rankdeck_types::ids::RunId;
@@ -810,7 +854,8 @@ mod tests {
 
     #[tokio::test]
     async fn third_signal_exits_with_failure() {
-        let (mut driver, _events) = driver(ConsoleOutput::Quiet, ExitCondition::Watch);
+        let stop = ExitCondition::Stop { mode: StopMode::Clean, requested: true, limits: Default::default() };
+        let (mut driver, _events) = driver(ConsoleOutput::Quiet, stop);
         driver.on_stop_signal();
         driver.on_stop_signal();
         // Whatever the core makes of the first two, the third one exits.
@@ -837,6 +882,20 @@ mod tests {
                 assert_eq!(driver.core.model().run.stopping, None, "{exit_condition:?}");
                 let end = driver.end(ExitReason::Interrupted, &mut ConsoleSignals::new(false).unwrap()).await;
                 assert_eq!((end.code, end.unrequested), (130, true));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn signal_to_attached_console_detaches() {
+        for exit_condition in [ExitCondition::Watch, ExitCondition::Linger, ExitCondition::Observe] {
+            for signal in [Driver::on_stop_signal, Driver::on_hang_up] {
+                let (mut driver, _events) = driver(ConsoleOutput::Quiet, exit_condition.clone());
+                signal(&mut driver);
+                assert_eq!(driver.exit.reason_at(driver.clock.now()), Some(ExitReason::Detached));
+                assert_eq!(driver.core.model().run.stopping, None, "{exit_condition:?}");
+                let end = driver.end(ExitReason::Detached, &mut ConsoleSignals::new(false).unwrap()).await;
+                assert_eq!((end.code, end.unrequested), (0, false), "{exit_condition:?}");
             }
         }
     }

@@ -3,11 +3,11 @@
 
 use rankdeck_core::event::{Event, StopSource};
 use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState};
+use rankdeck_core::origin;
 use rankdeck_proto::message::{LaunchHash, StopMode};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, Rank, Timestamp};
-use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::Plan;
 
 /// Milliseconds to wait for unreachable hosts once all others have answered.
@@ -66,7 +66,7 @@ impl TimeLimits {
         if complete && (!coming || waited || late) {
             return Answers::All;
         }
-        let away = !silent.is_empty() && silent.iter().all(|host| is_unreachable(&host.link));
+        let away = !silent.is_empty() && silent.iter().all(|host| host.link.is_unreachable());
         match self.unreachable.is_over(away, now, UNREACHABLE_MS) || late {
             true => Answers::Late,
             false => Answers::Missing,
@@ -203,14 +203,16 @@ impl ExitCondition {
         }
     }
 
-    /// Whether nothing was requested yet: a signal exits, and the run is unchanged.
-    pub(crate) fn is_unrequested(&self) -> bool {
-        matches!(
-            self,
+    /// Whether nothing was requested yet, or the request still waits for hosts: a signal exits, and the run is
+    /// unchanged.
+    pub(crate) fn is_unrequested(&self, model: &Model) -> bool {
+        match self {
             ExitCondition::Query { .. }
-                | ExitCondition::Stop { requested: false, .. }
-                | ExitCondition::Restart { requested: None, .. }
-        )
+            | ExitCondition::Stop { requested: false, .. }
+            | ExitCondition::Restart { requested: None, .. } => true,
+            ExitCondition::Restart { requested: Some(_), .. } => !model.run.restart_awaits.is_empty(),
+            _ => false,
+        }
     }
 
     /// Describes a requested restart, for a user who interrupts it.
@@ -232,6 +234,9 @@ impl ExitCondition {
             {
                 silent(model, exclude).map(|host| host.name.as_str()).collect()
             }
+            ExitCondition::Restart { requested: Some(_), .. } => {
+                model.run.restart_awaits.iter().map(String::as_str).collect()
+            }
             ExitCondition::Stop { requested: false, limits, .. } if limits.is_long(now) => {
                 silent(model, none).map(|host| host.name.as_str()).collect()
             }
@@ -251,7 +256,7 @@ impl ExitCondition {
                 if is_up(model) {
                     return self.leave();
                 }
-                let away = !launched && members(model).any(|host| is_unreachable(&host.link));
+                let away = !launched && members(model).any(|host| host.link.is_unreachable());
                 if limits.unreachable.is_over(away, now, REQUEST_MS) {
                     *self = ExitCondition::Watch;
                     return ExitStep::Do(Event::StopRequested {
@@ -322,7 +327,7 @@ impl ExitCondition {
                 Answers::All => {}
             }
             (*requested, *limits) = (Some(model.run.generation), TimeLimits::default());
-            let (from, shown) = (from.clone(), shown.clone().or_else(|| model.run.launch.clone()));
+            let (from, shown) = (from.clone(), shown.clone().or_else(|| origin::shown(model)));
             return ExitStep::Do(if *checked {
                 Event::CheckedRestartRequested { from, shown }
             } else {
@@ -338,7 +343,7 @@ impl ExitCondition {
         }
         // The stop before the restart has its own time limits.
         let stopped = model.run.state == RunState::Restarting && model.run.stopping.is_none();
-        let away = stopped && members(model).any(|host| is_unreachable(&host.link));
+        let away = stopped && members(model).any(|host| host.link.is_unreachable());
         let starting = model.run.generation > old && is_starting(model);
         if limits.unreachable.is_over(away, now, REQUEST_MS) {
             return ExitStep::GiveUp;
@@ -410,7 +415,7 @@ fn start_ms(model: &Model) -> u64 {
 fn is_known(model: &Model) -> bool {
     !matches!(model.run.state, RunState::Connecting)
         && !model.hosts.is_empty()
-        && model.hosts.iter().all(|host| host.agent.is_some() || is_unreachable(&host.link))
+        && model.hosts.iter().all(|host| host.agent.is_some() || host.link.is_unreachable())
 }
 
 /// Returns the hosts with ranks; all hosts until the plan is known.
@@ -425,16 +430,12 @@ pub(crate) fn silent<'a>(model: &'a Model, exclude: &[String]) -> impl Iterator<
 }
 
 fn has_answered(host: &HostModel) -> bool {
-    host.agent.is_some() && !host.is_replaying() && !is_unreachable(&host.link)
+    host.agent.is_some() && !host.is_replaying() && !host.link.is_unreachable()
 }
 
 /// Whether a host has neither answered nor failed so far.
 fn is_coming(host: &HostModel) -> bool {
-    !has_answered(host) && !is_unreachable(&host.link)
-}
-
-fn is_unreachable(link: &LinkState) -> bool {
-    matches!(link, LinkState::Lost { .. } | LinkState::Failed(_) | LinkState::Connecting { attempt: 2.. })
+    !has_answered(host) && !host.link.is_unreachable()
 }
 
 /// Returns the hosts without a verified stop.
@@ -445,7 +446,7 @@ fn unproved(model: &Model) -> impl Iterator<Item = &HostModel> {
 fn only_unreachable_left(model: &Model) -> bool {
     model.run.state != RunState::Over
         && unproved(model).next().is_some()
-        && unproved(model).all(|host| is_unreachable(&host.link))
+        && unproved(model).all(|host| host.link.is_unreachable())
 }
 
 #[cfg(test)]
@@ -453,6 +454,7 @@ mod tests {
     use super::*;
     use rankdeck_types::exit::Exit;
     use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
+    use rankdeck_types::link_state::LinkState;
     use rankdeck_types::plan::PlannedRank;
 
     fn model(state: RunState, lives: &[RankLife]) -> Model {
@@ -606,7 +608,7 @@ mod tests {
             assert_eq!(exit_condition.poll_timeout(), Some(Timestamp(5 + UNREACHABLE_MS)));
             assert_eq!(exit_condition.step(Timestamp(4 + UNREACHABLE_MS), &at), ExitStep::Wait);
             assert_eq!(exit_condition.awaited(Timestamp(5 + UNREACHABLE_MS), &at), ["b"]);
-            assert!(exit_condition.is_unrequested());
+            assert!(exit_condition.is_unrequested(&at));
             assert_eq!(exit_condition.step(Timestamp(5 + UNREACHABLE_MS), &at), ExitStep::GiveUp);
         }
     }
@@ -675,7 +677,7 @@ mod tests {
         let mut at = model(RunState::Running, &[RankLife::Joined, RankLife::Joined]);
         let mut exit_condition = without(&[], false);
         assert!(matches!(exit_condition.step(Timestamp(0), &at), ExitStep::Do(_)));
-        assert!(!exit_condition.is_unrequested() && exit_condition.restart_in_progress(&at).is_some());
+        assert!(!exit_condition.is_unrequested(&at) && exit_condition.restart_in_progress(&at).is_some());
         at.run.state = RunState::Restarting;
         at.run.stopping = Some(StopMode::Clean);
         at.hosts[1].link = LinkState::Lost { reason: "gone".into(), retry_ms: 1 };

@@ -98,7 +98,10 @@ pub(crate) fn command(host: &Host, folder: &str) -> Result<Vec<String>, String> 
             words.extend(["--".into(), host.address.clone(), there]);
             Ok(words)
         }
-        Transport::Slurm => Err(format!("on a Slurm node, use `srun --overlap --pty -w {} bash`", host.name)),
+        Transport::Slurm => {
+            let job = host.slurm_job.as_ref().map_or_else(String::new, |job| format!("--jobid={job} "));
+            Err(format!("on a Slurm node, use `srun {job}--overlap --pty -w {} bash`", host.name))
+        }
     }
 }
 

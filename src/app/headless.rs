@@ -13,7 +13,7 @@ use rankdeck_proto::clock::wall_time;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, Rank, RunId, Timestamp, WallTime};
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words::{bytes, clean, clean_output, count, duration, plain_json, plural, rate};
+use rankdeck_types::words::{bytes, clean, clean_output, count, duration, fixed, plain_json, plural, rate};
 use std::time::Duration;
 
 /// Least time between two plain progress lines.
@@ -157,7 +157,7 @@ impl Printer {
         };
         for line in lines {
             if let OutputLine::Out(line) = line {
-                self.output.last_words(line);
+                self.put(OutputLine::Last(line));
             }
         }
     }
@@ -204,21 +204,26 @@ impl Printer {
 
     /// Prints a reply to a typed command.
     pub(crate) fn print(&self, line: String) {
-        self.output.line(line);
+        self.put(OutputLine::Out(line));
     }
 
-    fn put(&mut self, line: OutputLine) {
+    /// Prints a line; nothing of a host's text in it drives the terminal.
+    fn put(&self, line: OutputLine) {
+        let safe = |line: String| match self.form {
+            LineFormat::Json => plain_json(&line),
+            LineFormat::Plain { .. } => clean(&line),
+        };
         match line {
-            OutputLine::Out(line) => self.output.line(line),
-            OutputLine::Gauge(line) => self.output.gauge(line),
-            OutputLine::Last(line) => self.output.last_words(line),
+            OutputLine::Out(line) => self.output.line(safe(line)),
+            OutputLine::Gauge(line) => self.output.gauge(safe(line)),
+            OutputLine::Last(line) => self.output.last_words(safe(line)),
             OutputLine::Err(line) => stderr::line(&line),
         }
     }
 }
 
 fn json(report: &Report) -> Vec<OutputLine> {
-    match serde_json::to_string(report).map(|line| plain_json(&line)) {
+    match serde_json::to_string(report) {
         Ok(line) if matches!(report.body, ReportBody::Log { .. }) => vec![OutputLine::Gauge(line)],
         Ok(line) if matches!(report.body, ReportBody::RunFinished { .. }) => vec![OutputLine::Last(line)],
         Ok(line) => vec![OutputLine::Out(line)],
@@ -242,7 +247,7 @@ fn failed_host(report: &Report, model: &Model) -> Vec<OutputLine> {
 /// Formats a report as lines for people.
 pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
     let at = time_of_day(report.time);
-    let out = |text: String| vec![OutputLine::Out(format!("{at}  {}", clean(text.trim_end())))];
+    let out = |text: String| vec![OutputLine::Out(format!("{at}  {}", text.trim_end()))];
     match &report.body {
         ReportBody::RunStarted { world_size, nnodes, backend, master, adopted, .. } => out(format!(
             "run {} generation {}: {}, {}, {backend}, master {master}{}",
@@ -265,9 +270,11 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
         }
         ReportBody::Notice { host, text, .. } => out(format!("notice from {host}: {text}")),
         ReportBody::Eval { env_step, episodes, return_mean, return_std, stop, .. } => out(format!(
-            "eval {}at step {}: return {return_mean:.2} ± {return_std:.2} over {}{}",
+            "eval {}at step {}: return {} ± {} over {}{}",
             if model.evals.is_empty() { String::new() } else { format!("{} ", model.evals.len()) },
             count(*env_step),
+            fixed(*return_mean, 2),
+            fixed(*return_std, 2),
             plural(*episodes as usize, "episode"),
             if *stop { ", stop value reached" } else { "" },
         )),
@@ -277,22 +284,25 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
         ReportBody::Verdict(verdict) => {
             let lead = |i: usize| if i == 0 { at.as_str() } else { "        " };
             let lines = verdict_lines(verdict).into_iter().enumerate();
-            lines.map(|(i, text)| OutputLine::Out(format!("{}  {}", lead(i), clean(&text)))).collect()
+            lines.map(|(i, text)| OutputLine::Out(format!("{}  {text}", lead(i)))).collect()
         }
         ReportBody::Metrics { rank, source, env_step, values, .. } => {
             let step = env_step.map_or(String::new(), |step| format!("step {}  ", count(step)));
             let values: Vec<String> =
-                values.iter().take(8).map(|(name, value)| format!("{name} {value:.4}")).collect();
+                values.iter().take(8).map(|(name, value)| format!("{name} {}", fixed(*value, 4))).collect();
             let text = format!("{step}{}  (rank {rank} only, from {source})", values.join("  "));
-            vec![OutputLine::Gauge(format!("{at}  {}", clean(&text)))]
+            vec![OutputLine::Gauge(format!("{at}  {text}"))]
         }
         ReportBody::Histogram { name, env_step, count: values, mean, min, max, .. } => {
             let text = format!(
-                "step {}  histogram {name}: {} from {min:.4} to {max:.4}, mean {mean:.4}",
+                "step {}  histogram {name}: {} from {} to {}, mean {}",
                 count(*env_step),
                 plural(values.round() as usize, "value"),
+                fixed(*min, 4),
+                fixed(*max, 4),
+                fixed(*mean, 4),
             );
-            vec![OutputLine::Gauge(format!("{at}  {}", clean(&text)))]
+            vec![OutputLine::Gauge(format!("{at}  {text}"))]
         }
         ReportBody::Image { name, env_step, width, height, bytes: size, .. } => {
             let text = format!(
@@ -300,7 +310,7 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
                 count(*env_step),
                 bytes(*size)
             );
-            vec![OutputLine::Gauge(format!("{at}  {}", clean(&text)))]
+            vec![OutputLine::Gauge(format!("{at}  {text}"))]
         }
         ReportBody::Log { rank, host, line } => {
             vec![OutputLine::Gauge(format!("{host}:{rank}| {}", clean_output(line)))]
@@ -311,7 +321,7 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
         ReportBody::Restart { .. } => out(restart(&report.body).unwrap_or_default()),
         ReportBody::RunFinished { .. } => {
             let lines = finished(&report.body, model).unwrap_or_default();
-            let last = |text: String| OutputLine::Last(format!("{at}  {}", clean(text.trim_end())));
+            let last = |text: String| OutputLine::Last(format!("{at}  {}", text.trim_end()));
             lines.into_iter().map(last).collect()
         }
     }
@@ -388,11 +398,11 @@ fn progress(body: &ReportBody) -> Option<String> {
         .map(|total| format!(" / {} ({:.1}%)", count(total), 100.0 * *env_step as f64 / total as f64));
     let parts = [
         Some(format!("step {}{}", count(*env_step), goal.unwrap_or_default())),
-        Some(format!("{} steps/s", rate(*steps_per_s))),
+        steps_per_s.map(|speed| format!("{} steps/s", rate(speed))),
         eta_s.map(|eta| format!("eta {}", duration(eta))),
         Some(format!("episodes {}", count(*episodes))),
-        return_mean.map(|mean| format!("return {mean:.1}")),
-        return_last_100.map(|mean| format!("last 100 {mean:.1}")),
+        return_mean.map(|mean| format!("return {}", fixed(mean, 1))),
+        return_last_100.map(|mean| format!("last 100 {}", fixed(mean, 1))),
         Some(plural(per_rank.len(), "rank")),
         (!consistent).then(|| "TOTALS MISMATCH".to_owned()),
     ];
@@ -476,7 +486,7 @@ mod tests {
             samples: 12_288,
             episodes: 120,
             duration_s: 3.0,
-            steps_per_s: 8123.4,
+            steps_per_s: Some(8123.4),
             return_mean: Some(34.21),
             return_last_100: Some(30.04),
             updates: 12,
@@ -503,7 +513,7 @@ mod tests {
             reason_code: Default::default(),
             card: Box::new(Card {
                 facts: vec!["state T".into()],
-                actions: vec![Advice { text: "continue it".into(), command: "kill -CONT 7".into() }],
+                actions: vec![Advice { text: "resume it".into(), command: "kill -CONT 7".into() }],
                 ..Card::default()
             }),
             severity: Severity::Red,
@@ -522,7 +532,7 @@ mod tests {
             [
                 "CRITICAL rank 2 on b: frozen (certain, after 1.2s): the process is stopped",
                 "    fact        state T",
-                "    do          continue it: kill -CONT 7"
+                "    do          resume it: kill -CONT 7"
             ]
         );
         let cleared = VerdictReport { severity: Severity::Cleared, reason: String::new(), ..verdict };

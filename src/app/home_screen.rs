@@ -3,9 +3,11 @@
 use super::clock::earlier;
 use super::signals::ConsoleSignals;
 use super::terminal::{self, Surface, Tty};
+use super::terminal_input;
 use super::terminal_surface::{FrameReason, Input, TerminalSurface};
-use super::theme_detect::{detect_theme, query_background};
-use crossterm::event::{Event as TermEvent, EventStream, KeyEventKind, MouseEventKind};
+use super::theme_detect::detect_theme;
+use crossterm::event::{Event as TermEvent, KeyEventKind, MouseEventKind};
+use rankdeck_kit::decoder::InputDecoder;
 use rankdeck_tui::Theme;
 use rankdeck_tui::home::{self, Home, HomeAction, HomeView};
 use rankdeck_types::ids::Timestamp;
@@ -34,9 +36,9 @@ impl HomeScreen {
         // Libraries must not write over the screen.
         let nowhere = File::options().write(true).open("/dev/null").ok();
         let mut tty = Tty::new(nowhere)?;
-        // Before another reader takes the terminal's replies.
-        let theme = detect_theme(ui, || query_background(&mut tty));
-        Ok(HomeScreen::new(Box::new(tty), Box::pin(EventStream::new()), theme))
+        let mut decoder = InputDecoder::default();
+        let theme = detect_theme(ui, || terminal_input::query_background(&mut tty, &mut decoder));
+        Ok(HomeScreen::new(Box::new(tty), terminal_input::read(decoder)?, theme))
     }
 
     /// Shows home on any surface.

@@ -5,14 +5,14 @@
 
 use super::headless::{LineFormat, PrintRate, Printer};
 use super::signals::ConsoleSignals;
+use super::terminal_input;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::Report;
 use rankdeck_tui::ScreenAction;
 use rankdeck_tui::linear::Linear;
 use rankdeck_types::ids::Timestamp;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use tokio::io::Interest;
+use std::os::fd::OwnedFd;
 use tokio::io::unix::AsyncFd;
 
 /// Default interval between two progress lines, ms (`--every`).
@@ -94,10 +94,7 @@ struct TypedLines {
 
 impl TypedLines {
     fn open() -> io::Result<TypedLines> {
-        let input = io::stdin().as_fd().try_clone_to_owned()?;
-        // SAFETY: the registration owns the descriptor, so it stays open until deregistration.
-        let input = unsafe { AsyncFd::register_with_interest(input, Interest::READABLE) };
-        Ok(TypedLines { input: input.map_err(|error| error.into_parts().1)?, partial: Vec::new() })
+        Ok(TypedLines { input: terminal_input::stdin()?, partial: Vec::new() })
     }
 
     /// The next line, `None` at the end. Cancel-safe.
@@ -110,32 +107,7 @@ impl TypedLines {
             if self.partial.len() > LINE_BYTES {
                 self.partial.clear();
             }
-            let mut ready = self.input.readable().await.ok()?;
-            // The terminal keeps its mode: a read may wait for the user.
-            if !is_readable(self.input.get_ref()) {
-                ready.clear_ready();
-                continue;
-            }
-            let mut bytes = [0; 1024];
-            match read(self.input.get_ref(), &mut bytes) {
-                Ok(0) => return None,
-                Ok(count) => self.partial.extend_from_slice(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return None,
-            }
+            self.partial.extend(terminal_input::next_bytes(&self.input).await.ok()?);
         }
     }
-}
-
-/// Whether there is input, or the end.
-fn is_readable(input: &OwnedFd) -> bool {
-    let mut poll = libc::pollfd { fd: input.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure, which lives longer than the call.
-    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
-}
-
-fn read(input: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the buffer has the given length and outlives the call.
-    let count = unsafe { libc::read(input.as_raw_fd(), into.as_mut_ptr().cast(), into.len()) };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }

@@ -131,8 +131,11 @@ async fn keep(file: Textfile, asks: mpsc::Sender<MetricsRequest>) {
         if asks.send(MetricsRequest { form: MetricsFormat::Prometheus, answer }).await.is_err() {
             return;
         }
-        if let Ok(text) = text.await
-            && let Err(error) = file.write(&text)
+        let Ok(text) = text.await else { return };
+        // A slow disk delays no link.
+        let to = file.clone();
+        let written = tokio::task::spawn_blocking(move || to.write(&text)).await;
+        if let Ok(Err(error)) = written
             && !std::mem::replace(&mut warned, true)
         {
             stderr::line(&format!("warning: {}: {error}; its values are outdated", file.path.display()));
@@ -327,7 +330,8 @@ fn totals(to: &mut OpenMetricsWriter, model: &Model, now: Timestamp) {
     to.one("env_steps_goal", Gauge, "Target environment steps.", goal);
     // A stalled rate is not reported as current.
     let moving = progress.filter(|progress| progress.since(now) < STALE_MS && run.state == RunState::Running);
-    let speed = progress.map(|_| moving.map_or(0.0, |progress| progress.steps_per_s));
+    let stalled = progress.filter(|_| moving.is_none()).map(|_| 0.0);
+    let speed = stalled.or(moving.and_then(|progress| progress.steps_per_s));
     to.one("env_steps_per_second", Gauge, "Steps per second of wall time (0 when stalled).", speed);
     let eta = moving.and_then(|progress| progress.eta_s);
     to.one("eta_seconds", Gauge, "Estimated seconds to the target.", eta);
@@ -383,7 +387,7 @@ fn ranks(to: &mut OpenMetricsWriter, model: &Model, now: Timestamp) {
     to.family("rank_up", Gauge, "Whether the rank's process is running.", up);
     let steps = each(&|rank| rank.own.map(|own| own.env_step as f64));
     to.family("rank_env_steps", Counter, "Environment steps of the rank.", steps);
-    let speed = each(&|rank| Some(if fresh(rank) { rank.steps_per_s } else { 0.0 }));
+    let speed = each(&|rank| if fresh(rank) { rank.steps_per_s } else { Some(0.0) });
     to.family("rank_env_steps_per_second", Gauge, "Steps per second of the rank.", speed);
     let cpu = gauge(|sample| Some(f64::from(sample.cpu_percent) / 100.0));
     to.family("rank_cpu_ratio", Gauge, "CPU cores used by the rank's process.", cpu);

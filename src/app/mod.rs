@@ -5,8 +5,8 @@
 //! other modules are parts of it:
 //!
 //! - [`clock`] the monotonic clock; [`signals`] signals; [`exit_condition`] when a command has done its work;
-//! - [`output`] where the run is shown: [`screen`] (on a `terminal_surface` over [`terminal`]), [`headless`]
-//!   (with [`line_writer`]), or [`linear`] for typed commands;
+//! - [`output`] where the run is shown: [`screen`] (on a `terminal_surface` over [`terminal`], with the keys of
+//!   [`terminal_input`]), [`headless`] (with [`line_writer`]), or [`linear`] for typed commands;
 //! - [`replace_file`] atomic replacement of files;
 //! - [`record`] the recording and the console's log; [`playback`] of recordings; [`compared_curves`] other
 //!   runs in the charts;
@@ -47,6 +47,7 @@ pub(crate) mod signals;
 pub(crate) mod stderr;
 pub mod summary;
 pub(crate) mod terminal;
+pub(crate) mod terminal_input;
 mod terminal_surface;
 mod theme_detect;
 pub(crate) mod tty_prompt;

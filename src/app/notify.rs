@@ -328,7 +328,7 @@ mod tests {
 
     fn eval(return_mean: f64) -> Report {
         let body = ReportBody::Eval {
-            env_step: 5,
+            env_step: return_mean.max(0.0) as u64,
             train_iter: 1,
             episodes: 1,
             return_mean,

@@ -21,10 +21,11 @@ use queue::Job;
 use rankdeck_core::event::Event;
 use rankdeck_core::report::Report;
 use rankdeck_core::{Core, Goal, PaceHistory};
+use rankdeck_proto::regular;
 use rankdeck_types::ids::{RunId, Timestamp, WallTime};
 use rankdeck_types::words;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tracing_subscriber::Layer;
@@ -33,6 +34,8 @@ use tracing_subscriber::layer::SubscriberExt;
 
 /// Interval at which the pace baseline is saved.
 const SAVE_PACE_MS: u64 = 10_000;
+/// The hosts of a launch.
+pub(crate) const HOSTS: &str = "hosts.json";
 /// Directory of the segments.
 pub(crate) const RECORD: &str = "record";
 /// About the bytes of reports that are passed to the thread at once.
@@ -56,9 +59,7 @@ pub(crate) fn earlier_pace(own: &Path) -> Option<PaceHistory> {
     let files = folders.filter(|folder| folder != own).map(|folder| folder.join(PACE_FILE));
     let dated = files.filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)));
     let (_, latest) = dated.max()?;
-    let mut text = String::new();
-    File::open(latest).ok()?.take(PACE_BYTES).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    serde_json::from_slice(&regular::read(&latest, PACE_BYTES).ok()?).ok()
 }
 
 /// The open files of one console.
@@ -129,7 +130,7 @@ impl Recorder {
         if let Goal::Launch(draft) = goal {
             let experiment = toml::to_string(&draft.experiment).map_err(io::Error::other)?;
             create(&folder.join("experiment.toml"))?.write_all(experiment.as_bytes())?;
-            serde_json::to_writer_pretty(create(&folder.join("hosts.json"))?, &draft.hosts)?;
+            serde_json::to_writer_pretty(create(&folder.join(HOSTS))?, &draft.hosts)?;
         }
         let segments = folder.join(RECORD);
         DirBuilder::new().mode(0o700).create(&segments)?;

@@ -5,14 +5,14 @@ use super::graphics::TerminalImages;
 use super::side_jobs::{JobEnd, SideJobs};
 use super::signals::ConsoleSignals;
 use super::terminal::{self, Surface, Tty};
+use super::terminal_input;
 use super::terminal_surface::{FrameReason, Input, TerminalSurface};
-use super::theme_detect::{color_depth, detect_theme, query_background};
+use super::theme_detect::{color_depth, detect_theme};
 use base64::Engine;
-use crossterm::event::{
-    Event as TermEvent, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind,
-};
+use crossterm::event::{Event as TermEvent, KeyEventKind, MouseEventKind};
 use rankdeck_charts::export::{FileContent, SavedFile};
 use rankdeck_core::model::Model;
+use rankdeck_kit::decoder::InputDecoder;
 use rankdeck_tui::keys::{ScreenCommand, key_name, read_keymap};
 use rankdeck_tui::state::PaneSizes;
 use rankdeck_tui::{Role, ScreenAction, Theme, ViewState};
@@ -30,8 +30,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Most keys that the terminal's reply about its background is read as.
-const REPLY_KEYS: u8 = 32;
 /// Longest time for tmux to accept a text.
 const TMUX_WITHIN: Duration = Duration::from_millis(500);
 /// Most bytes for OSC 52; many terminals reject larger texts.
@@ -43,8 +41,6 @@ pub struct TerminalScreen {
     /// Cursor, focus, overlays.
     pub view: ViewState,
     theme: Theme,
-    /// Keys left of a late reply of the terminal.
-    late_reply: u8,
     /// When the frame changes without an event: an age grows.
     changes_at: Option<Timestamp>,
     /// Images that the terminal draws.
@@ -68,9 +64,9 @@ impl TerminalScreen {
         terminal::install_panic_hook();
         terminal::set_mouse(ui.mouse);
         let mut tty = Tty::new(log)?;
-        // Before another reader takes the terminal's replies.
-        let theme = detect_theme(ui, || query_background(&mut tty));
-        let mut screen = TerminalScreen::new(Box::new(tty), Box::pin(EventStream::new()), theme);
+        let mut decoder = InputDecoder::default();
+        let theme = detect_theme(ui, || terminal_input::query_background(&mut tty, &mut decoder));
+        let mut screen = TerminalScreen::new(Box::new(tty), terminal_input::read(decoder)?, theme);
         screen.view.style.colours = color_depth(&screen.theme);
         screen.images = TerminalImages::here();
         screen.view.style.drawn_apart = screen.images.is_supported();
@@ -117,7 +113,6 @@ impl TerminalScreen {
             surface,
             view,
             theme,
-            late_reply: 0,
             changes_at: None,
             images: TerminalImages::default(),
         }
@@ -135,7 +130,6 @@ impl TerminalScreen {
             TermEvent::Key(key) if key.kind == KeyEventKind::Release => {
                 return InputOutcome::Actions(Vec::new());
             }
-            TermEvent::Key(key) if self.is_reply(key) => return InputOutcome::Actions(Vec::new()),
             TermEvent::Key(key) => rankdeck_tui::on_key(model, &mut self.view, key, now),
             TermEvent::Mouse(mouse) if mouse.kind == MouseEventKind::Moved => {
                 return InputOutcome::Actions(Vec::new());
@@ -155,20 +149,6 @@ impl TerminalScreen {
         };
         self.surface.scheduler.request(FrameReason::Input);
         InputOutcome::Actions(actions)
-    }
-
-    /// Whether a key is part of a late reply: a slow terminal reports its background as `ESC ] 11 ; ... ESC
-    /// \` while keys are read.
-    fn is_reply(&mut self, key: KeyEvent) -> bool {
-        let alt = |c| key.modifiers.contains(KeyModifiers::ALT) && key.code == KeyCode::Char(c);
-        let bell = key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('g');
-        if alt(']') {
-            self.late_reply = REPLY_KEYS;
-            return true;
-        }
-        let within = self.late_reply > 0;
-        self.late_reply = if alt('\\') || bell { 0 } else { self.late_reply.saturating_sub(1) };
-        within
     }
 
     /// When the next frame or change of the view is due without an event.
@@ -260,7 +240,7 @@ impl TerminalScreen {
 
     /// Takes the terminal back.
     pub fn take_back(&mut self) -> io::Result<()> {
-        self.surface.take_back(Box::pin(EventStream::new()))
+        self.surface.take_back(terminal_input::read(InputDecoder::default())?)
     }
 
     /// Copies a text to the clipboard of the user's machine, through tmux or with OSC 52, and shows the

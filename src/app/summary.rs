@@ -3,11 +3,12 @@
 
 use super::clock::time_of_day;
 use super::record::RecordingInfo;
-use rankdeck_core::model::{HostModel, Model, RankLife, RankModel};
+use rankdeck_core::model::{Model, RankLife, RankModel};
 use rankdeck_core::report::{ReportBody, RunOutcome, Severity, VerdictKind};
 use rankdeck_types::error::HintedError;
+use rankdeck_types::ids::RunId;
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words::{bytes, clean, count, duration, plural, ranges, rate};
+use rankdeck_types::words::{bytes, clean, count, duration, fixed, plural, ranges, rate};
 
 /// Evaluations listed; of longer runs the first two, the best and the latest.
 const EVALS: usize = 12;
@@ -21,6 +22,13 @@ const HOSTS: usize = 8;
 
 /// First line about a stop that is not verified.
 pub const NOT_VERIFIED: &str = "stop NOT VERIFIED";
+
+/// Everything that claims a verified stop is printed by this function. `hosts`: those that were asked, and
+/// verified it.
+pub(crate) fn verified(run: Option<&RunId>, hosts: usize) -> String {
+    let run = run.map_or_else(String::new, |run| format!("run {run}: "));
+    format!("stop verified: {run}no process left on {}", plural(hosts, "host"))
+}
 
 /// A host with unknown processes.
 pub(crate) fn unverified(host: &str) -> String {
@@ -42,6 +50,17 @@ pub(crate) fn lines(model: &Model, finished: &ReportBody, record: Option<&Record
     lines.extend(places(model, record));
     let word = format!("{outcome:?}").to_lowercase();
     lines.extend(folded(format!("{word}: {reason} (exit code {exit_code})").split(' '), " ", 2));
+    lines.iter().map(|line| clean(line)).collect()
+}
+
+/// Returns the outcome alone, one line, and the preflight warnings: the summary of a run that succeeded, for
+/// `--quiet`.
+pub(crate) fn outcome(model: &Model, finished: &ReportBody) -> Vec<String> {
+    let ReportBody::RunFinished { outcome, exit_code, reason, .. } = finished else { return Vec::new() };
+    let run = model.run.id.as_ref().map_or(String::new(), |run| format!("run {run} "));
+    let word = format!("{outcome:?}").to_lowercase();
+    let mut lines = warnings(model);
+    lines.push(format!("{run}{word}: {reason} (exit code {exit_code})"));
     lines.iter().map(|line| clean(line)).collect()
 }
 
@@ -105,10 +124,10 @@ fn evaluations(model: &Model) -> Vec<String> {
             count(eval.env_step),
             count(eval.train_iter),
             eval.episodes.to_string(),
-            format!("{:.2}", eval.return_mean),
-            format!("{:.2}", eval.return_std),
-            format!("{:.2}", eval.return_min),
-            format!("{:.2}", eval.return_max),
+            fixed(eval.return_mean, 2),
+            fixed(eval.return_std, 2),
+            fixed(eval.return_min, 2),
+            fixed(eval.return_max, 2),
             note.to_owned(),
         ]
     }));
@@ -214,7 +233,7 @@ fn first_failure(model: &Model, reason: &str) -> Vec<String> {
 }
 
 /// Whether every host has reported that no process of the run is left.
-fn is_verified(finished: &ReportBody) -> bool {
+pub(crate) fn is_verified(finished: &ReportBody) -> bool {
     matches!(finished, ReportBody::RunFinished { proved: true, survivors, .. } if survivors.is_empty())
 }
 
@@ -232,10 +251,8 @@ pub(crate) fn verification(model: &Model, finished: &ReportBody) -> Vec<String> 
     }
     if verified {
         let gpus = (!gpus_free.is_empty()).then(|| format!("GPUs free: {}", by_host(gpus_free)));
-        let part = |host: &&HostModel| host.excluded.is_none() || host.stopped.is_some();
-        let hosts = model.hosts.iter().filter(part).count();
         let took = duration(*stop_ms as f64 / 1000.0);
-        let point = format!("stop verified: no process left on {} ({took})", plural(hosts, "host"));
+        let point = format!("{} ({took})", self::verified(None, model.verified_hosts()));
         let point = if gpus.is_some() { point + ";" } else { point };
         return folded([point].iter().chain(&gpus).map(String::as_str), " ", 2);
     }
@@ -292,7 +309,7 @@ fn places(model: &Model, record: Option<&RecordingInfo>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_core::model::HeldLine;
+    use rankdeck_core::model::{HeldLine, HostModel};
     use rankdeck_proto::message::{Evaluation, Exit};
     use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
     use rankdeck_types::plan::PlannedRank;
@@ -342,7 +359,8 @@ mod tests {
             sum: counters,
             consistent: false,
             reduced: true,
-            steps_per_s: 0.0,
+            generation: Default::default(),
+            steps_per_s: None,
             return_mean: None,
             eta_s: None,
             at: rankdeck_types::ids::Timestamp(0),
@@ -403,7 +421,7 @@ mod tests {
 
     fn model() -> Model {
         let host = |name: &str, stopped| HostModel { name: name.into(), stopped, ..HostModel::default() };
-        let hosts = vec![host("a", Some(vec![])), host("b", None)];
+        let hosts = vec![host("a", Some(vec![])), host("b", Some(vec![])), host("never-asked", None)];
         Model { hosts, ranks: vec![rank(RankLife::Exited(Exit::Code { code: 0 }))], ..Model::default() }
     }
 

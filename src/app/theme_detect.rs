@@ -1,23 +1,15 @@
 //! Detects the theme and the glyphs of this terminal: colors by its background, glyphs by its locale, unless
 //! the user sets them.
 
-use super::terminal::Surface;
 use rankdeck_kit::ColorDepth;
 use rankdeck_tui::{Glyphs, Theme};
 use rankdeck_types::ui::{GlyphsName, ThemeName, Ui};
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
 
-/// Longest time for a terminal to report its colors.
-const REPLY_WITHIN: Duration = Duration::from_millis(250);
-/// Most bytes of a reply.
-const REPLY_BYTES: usize = 256;
 /// Brightness from which a background is light, of 1.
 const LIGHT: f64 = 0.5;
 
-/// Returns the theme that is set, or that suits this terminal; `background` queries whether it is light.
-pub(crate) fn detect_theme(ui: &Ui, background: impl FnOnce() -> Option<bool>) -> Theme {
+/// Returns the theme that is set, or that suits this terminal; `background` queries its background.
+pub(crate) fn detect_theme(ui: &Ui, background: impl FnOnce() -> Option<Vec<u8>>) -> Theme {
     let value = |name: &str| std::env::var(name).unwrap_or_default();
     let set = |name: &str| !value(name).is_empty();
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().map(value).find(|value| !value.is_empty());
@@ -45,7 +37,7 @@ pub(crate) fn detect_theme(ui: &Ui, background: impl FnOnce() -> Option<bool>) -
             Some(named) => named,
             None if no_color => detected,
             None => match is_light_by_variable(&value("COLORFGBG"))
-                .or_else(|| if console { None } else { background() })
+                .or_else(|| if console { None } else { is_light(&background()?) })
             {
                 Some(true) => Theme::light(),
                 Some(false) | None => detected,
@@ -75,38 +67,6 @@ fn is_light_by_variable(colors: &str) -> Option<bool> {
         "7" | "15" => Some(true),
         background => background.parse::<u8>().is_ok().then_some(false),
     }
-}
-
-/// Queries the background (OSC 11), and then the terminal type, to which all terminals reply: no other
-/// reply follows. The terminal must be in raw mode without another reader.
-pub(crate) fn query_background(terminal: &mut dyn Surface) -> Option<bool> {
-    terminal.send(b"\x1b]11;?\x1b\\\x1b[c").ok()?;
-    let deadline = Instant::now() + REPLY_WITHIN;
-    let mut reply = Vec::new();
-    while reply.len() < REPLY_BYTES && !is_complete(&reply) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || !readable(left) {
-            break;
-        }
-        let mut bytes = [0; 64];
-        match io::stdin().lock().read(&mut bytes) {
-            Ok(0) | Err(_) => break,
-            Ok(read) => reply.extend_from_slice(&bytes[..read]),
-        }
-    }
-    is_light(&reply)
-}
-
-/// Whether the reply that always comes has arrived: `ESC [ ? ... c`.
-fn is_complete(reply: &[u8]) -> bool {
-    let start = reply.windows(3).position(|three| three == b"\x1b[?");
-    start.is_some_and(|start| reply[start..].contains(&b'c'))
-}
-
-fn readable(within: Duration) -> bool {
-    let mut poll = libc::pollfd { fd: io::stdin().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd; the descriptor is that of stdin.
-    unsafe { libc::poll(&mut poll, 1, within.as_millis() as libc::c_int) > 0 }
 }
 
 /// Parses `rgb:RRRR/GGGG/BBBB` and returns whether it is light.
@@ -149,9 +109,6 @@ mod tests {
         ] {
             assert_eq!(is_light(reply.as_bytes()), light, "{reply:?}");
         }
-        assert!(
-            is_complete(b"\x1b]11;rgb:0/0/0\x07\x1b[?62;4c") && !is_complete(b"\x1b]11;rgb:0c/0c/0c\x07")
-        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! X axes: environment steps, elapsed time or wall clock, with their labels.
 
-use rankdeck_core::series::{Place, Series, smooth};
+use rankdeck_core::series::{Place, Series, SeriesPoint, smooth};
 use rankdeck_kit::plot::{Axes, Dot, Trace};
 use rankdeck_kit::text;
+use rankdeck_types::ids::Generation;
 use ratatui::style::Style;
 
 /// What the x axis counts.
@@ -111,7 +112,7 @@ impl Scale {
     pub fn dots(&self, series: &Series, weight: f64) -> Vec<Dot> {
         let smoothed = smooth(series.points().iter().map(|point| point.mean), weight);
         let points = series.points().iter().zip(smoothed);
-        let dot = |(point, y): (&rankdeck_core::series::SeriesPoint, f64)| Dot {
+        let dot = |(point, y): (&SeriesPoint, f64)| Dot {
             x: self.position(point.place),
             y,
             low: point.low,
@@ -125,6 +126,17 @@ impl Scale {
     pub fn line(&self, series: &Series, weight: f64, style: Style) -> Trace {
         let broken = series.marks().iter().map(|place| self.position(*place)).collect();
         Trace { dots: self.dots(series, weight), broken, style, single: false, letter: None }
+    }
+
+    /// Returns what restarts have thrown away of a series, one line per generation, oldest first. Each line ends
+    /// in the generation's number.
+    pub fn past_lines(&self, series: &Series, weight: f64, style: Style) -> Vec<Trace> {
+        let line = |(generation, points): (Generation, &[SeriesPoint])| {
+            let means = smooth(points.iter().map(|point| point.mean), weight);
+            let dots = points.iter().zip(means).map(|(point, y)| (self.position(point.place), y));
+            Trace { letter: char::from_digit(generation.0, 10), ..Trace::plain(dots, style, false) }
+        };
+        series.past().map(line).collect()
     }
 }
 

@@ -51,7 +51,7 @@ pub fn series_names(runs: &[ComparedRun]) -> Vec<String> {
 pub fn curves(runs: &[ComparedRun], name: &str, options: &CompareOptions) -> Vec<Curve> {
     let of = |run: &ComparedRun| run.series.get(name).map(|series| dots(series, options)).unwrap_or_default();
     if options.ungrouped {
-        return runs.iter().map(|run| Curve { name: run.run.clone(), dots: of(run) }).collect();
+        return runs.iter().map(|run| Curve { name: run.run.clone(), dots: of(run), faint: false }).collect();
     }
     let grouped = groups(runs);
     let curve = |group: &SeedGroup| {
@@ -71,7 +71,7 @@ pub fn curves(runs: &[ComparedRun], name: &str, options: &CompareOptions) -> Vec
                 points.map(dot).collect()
             }
         };
-        Curve { name: group.name.clone(), dots }
+        Curve { name: group.name.clone(), dots, faint: false }
     };
     grouped.iter().map(curve).collect()
 }
@@ -179,7 +179,7 @@ fn span(panels: &[Panel]) -> (f64, f64) {
 
 /// Returns one row per run, series and point.
 pub fn csv(runs: &[ComparedRun], names: &[String]) -> String {
-    let mut out = String::from("run,series,env_step,time,mean,min,max,count\n");
+    let mut out = String::from("run,series,env_step,time,mean,min,max,count,generation\n");
     for run in runs {
         for name in names {
             for point in run.series.get(name).map(Series::points).unwrap_or_default() {
@@ -188,8 +188,8 @@ pub fn csv(runs: &[ComparedRun], names: &[String]) -> String {
                 // Writing to a String cannot fail.
                 let _ = writeln!(
                     out,
-                    "{run},{name},{},{:.3},{},{},{},{}",
-                    place.step, place.time, point.mean, point.low, point.high, point.count
+                    "{run},{name},{},{:.3},{},{},{},{},{}",
+                    place.step, place.time, point.mean, point.low, point.high, point.count, place.generation
                 );
             }
         }
@@ -206,7 +206,7 @@ mod tests {
         let mut series = Series::default();
         for i in 0..100 {
             let step = f64::from(i) * 1000.0;
-            series.push(Place { step, time: 5.0 + f64::from(i) }, slope * f64::from(i));
+            series.push(Place { step, time: 5.0 + f64::from(i), ..Place::default() }, slope * f64::from(i));
         }
         let settings = [("run.name", "x"), ("run.seed", seed)];
         let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));

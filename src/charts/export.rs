@@ -13,12 +13,15 @@ use rankdeck_core::series::Series;
 use rankdeck_kit::plot::{Dot, HEAT_RAMP, heat_step};
 use rankdeck_kit::text;
 use rankdeck_types::words::clean;
+use ratatui::style::Style;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use tiny_skia::{Color, FillRule, Paint, Path, PathBuilder, Pixmap, Rect, Stroke, Transform};
 
 /// Line colors, after Okabe and Ito.
 const LINE_COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+/// The color of curves that a restart has thrown away.
+const FAINT: &str = "#bbbbbb";
 /// Columns and rows of a heat map.
 const HEAT_CELLS: (usize, usize) = (160, 64);
 /// The screen's ramp from its bright end, for white backgrounds.
@@ -77,16 +80,22 @@ pub fn files(model: &Model, list: &SeriesList, view: &ChartView) -> Vec<SavedFil
     let is_exported = |name: &str| list.selected.as_deref() == Some(name) || list.is_shown(model, name);
     let shown: Vec<(&str, &Series)> = charts.filter(|(name, _)| is_exported(name)).collect();
     let (scale, weight) = (view.scale(model), view.weight());
-    let curve = |(name, series): &(&str, &Series)| Curve {
-        name: (*name).to_string(),
-        dots: scale.dots(series, weight),
+    let curves = |(name, series): &(&str, &Series)| {
+        let past = scale.past_lines(series, weight, Style::new()).into_iter().zip(series.past());
+        let past = past.map(|(line, (generation, _))| Curve {
+            name: format!("{name} (generation {generation})"),
+            dots: line.dots,
+            faint: true,
+        });
+        let own = Curve { name: (*name).to_string(), dots: scale.dots(series, weight), faint: false };
+        past.chain([own]).collect::<Vec<_>>()
     };
     let is_map = |name: &str| !view.together && model.histograms.contains_key(name);
     let panels: Vec<Panel> = match view.together {
-        true => vec![Panel { title: String::new(), curves: shown.iter().map(curve).collect() }],
+        true => vec![Panel { title: String::new(), curves: shown.iter().flat_map(curves).collect() }],
         false => {
             let lines = shown.iter().filter(|(name, _)| !is_map(name));
-            lines.map(|one| Panel { title: one.0.to_string(), curves: vec![curve(one)] }).collect()
+            lines.map(|one| Panel { title: one.0.to_string(), curves: curves(one) }).collect()
         }
     };
     let (x, log) = (view.window(model), view.log);
@@ -106,9 +115,9 @@ pub fn files(model: &Model, list: &SeriesList, view: &ChartView) -> Vec<SavedFil
     files
 }
 
-/// Returns one row per point. `min` and `max` are the extremes of its `count` values.
+/// Returns one row per point of the present line. `min` and `max` are the extremes of its `count` values.
 pub fn csv(series: &[(&str, &Series)]) -> String {
-    let mut out = String::from("series,env_step,time,mean,min,max,count\n");
+    let mut out = String::from("series,env_step,time,mean,min,max,count,generation\n");
     for (name, series) in series {
         let name = csv_field(name);
         for point in series.points() {
@@ -116,8 +125,8 @@ pub fn csv(series: &[(&str, &Series)]) -> String {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 out,
-                "{name},{},{:.3},{},{},{},{}",
-                place.step, place.time, point.mean, point.low, point.high, point.count
+                "{name},{},{:.3},{},{},{},{},{}",
+                place.step, place.time, point.mean, point.low, point.high, point.count, place.generation
             );
         }
     }
@@ -159,6 +168,8 @@ pub struct Curve {
     /// Its name in the legend.
     pub name: String,
     pub dots: Vec<Dot>,
+    /// A restart has thrown it away.
+    pub faint: bool,
 }
 
 /// One chart of a file.
@@ -224,7 +235,8 @@ fn draw(panel: &Panel, scale: &Scale, x: (f64, f64), log: bool) -> Vec<ChartShap
     let value = |y: f64| if log { 10f64.powf(y) } else { y };
     out.extend(axis_labels([low, low / 2.0 + high / 2.0, high].map(value), scale, x));
     for (i, curve) in panel.curves.iter().enumerate() {
-        let color = LINE_COLORS[i % LINE_COLORS.len()];
+        let nth = panel.curves[..i].iter().filter(|curve| !curve.faint).count();
+        let color = if curve.faint { FAINT } else { LINE_COLORS[nth % LINE_COLORS.len()] };
         let dots: Vec<&Dot> = curve.dots.iter().filter(visible).collect();
         let edge = |dot: &&Dot, to: f64| {
             let y = height(to);
@@ -526,7 +538,7 @@ mod tests {
         let mut series = Series::default();
         for i in 0..3000 {
             let y = if i == 1500 { 1e6 } else { f64::from(i) };
-            series.push(Place { step: f64::from(i), time: 10.0 + f64::from(i) }, y);
+            series.push(Place { step: f64::from(i), time: 10.0 + f64::from(i), ..Place::default() }, y);
         }
         series
     }
@@ -547,6 +559,7 @@ mod tests {
             let ys = ys.iter().enumerate();
             Curve {
                 name: "<a & b>".into(),
+                faint: false,
                 dots: ys.map(|(i, y)| Dot { x: i as f64, y: *y, low: *y, high: *y, count: 1 }).collect(),
             }
         };
@@ -567,7 +580,7 @@ mod tests {
         let mut series = HistogramSeries::default();
         for step in [10.0, 20.0] {
             let bins = Histogram { edges: vec![0.0, 1.0, 2.0, 3.0], counts: vec![4.0, 0.0, step] };
-            series.push(Place { step, time: 1.5 }, bins);
+            series.push(Place { step, time: 1.5, ..Place::default() }, bins);
         }
         let text = histogram_csv(&[("a,b", &series)]);
         let rows: Vec<&str> = text.lines().skip(1).collect();

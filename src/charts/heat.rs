@@ -127,7 +127,7 @@ mod tests {
         let mut series = HistogramSeries::default();
         for (step, edges, counts) in all {
             let bins = Histogram { edges: edges.to_vec(), counts: counts.to_vec() };
-            series.push(Place { step: *step, time: 0.0 }, bins);
+            series.push(Place { step: *step, time: 0.0, ..Place::default() }, bins);
         }
         series
     }

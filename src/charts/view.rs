@@ -50,10 +50,17 @@ impl ComparedCurves {
     }
 }
 
-/// Time of the first value of a series.
+/// Time of the first value of a series, be it of an abandoned generation.
 fn first_time(series: &Series) -> Option<f64> {
     let places = series.points().first().map(|point| point.place).into_iter();
-    places.chain(series.marks().first().copied()).map(|place| place.time).reduce(f64::min)
+    let places = places.chain(series.marks().first().copied()).chain(abandoned(series));
+    places.map(|place| place.time).reduce(f64::min)
+}
+
+/// First and last places of each generation's part that a restart has thrown away.
+fn abandoned(series: &Series) -> impl Iterator<Item = Place> {
+    let ends = series.past().flat_map(|(_, points)| [points.first(), points.last()]);
+    ends.flatten().map(|point| point.place)
 }
 
 /// First and last places of a series.
@@ -131,6 +138,11 @@ impl ChartView {
         let all = own.chain(others);
         let (low, high) =
             all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
+        let past = model.charts().flat_map(|(_, series)| abandoned(series)).map(|at| scale.position(at));
+        let past = past.fold((low, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
+        // At least half of the width is that of the present line.
+        let most = if self.axis == Axis::Steps && high > 0.0 { 2.0 * high } else { f64::INFINITY };
+        let (low, high) = (past.0, high.max(past.1.min(most)));
         let low = if self.axis == Axis::Wall { low } else { low.min(0.0) };
         let high = if self.axis == Axis::Steps { high } else { high + self.late_s };
         (low.is_finite() && high.is_finite()).then_some((low, high))
@@ -269,7 +281,8 @@ mod tests {
     fn grow(model: &mut Model, values: std::ops::Range<usize>) {
         let series = model.scalars.entry("loss".into()).or_default();
         for i in values {
-            series.push(Place { step: i as f64 * 100.0, time: 1000.0 + i as f64 * 2.0 }, i as f64);
+            let (step, time) = (i as f64 * 100.0, 1000.0 + i as f64 * 2.0);
+            series.push(Place { step, time, ..Place::default() }, i as f64);
         }
     }
 

@@ -16,10 +16,11 @@ mod support;
 pub(crate) use support::{Failure, code};
 
 use commands::{
-    attach, check, compare, eval, explain, export, export_metrics, fetch, help, init, logs, mlflow, play, ps,
-    push, queue, remove, replay, report, restart, run, sbatch, schema, simulate, status, stop, tensorboard,
+    attach, check, compare, eval, explain, export, export_metrics, fetch, gpus, help, init, logs, mlflow,
+    play, ps, push, queue, remove, replay, report, restart, run, sbatch, schema, simulate, status, stop,
+    tensorboard, wait,
 };
-use support::{output_mode, preflight, print, recorded_runs, relaunch, run_id, run_index, sources};
+use support::{output_mode, preflight, print, prompt, recorded_runs, relaunch, run_id, run_index, sources};
 
 use crate::app::stderr;
 use args::{Cli, CliCommand};
@@ -28,10 +29,18 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use rankdeck_config::HostsSource;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long threads of the runtime may take to end.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs a command line.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = parse(argv.into_iter().collect());
+    let argv: Vec<OsString> = argv.into_iter().collect();
+    if help::complete(&argv) {
+        return ExitCode::SUCCESS;
+    }
+    let cli = parse(argv);
     let cli = match cli {
         Ok(cli) => cli,
         Err(error) => {
@@ -48,6 +57,9 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Most experiments that an error lists.
+const EXPERIMENTS: usize = 8;
+
 /// Parses a command line. Without a command, a terminal gets the home screen; a pipe gets the help.
 fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
     let read = |argv: &[OsString]| {
@@ -61,6 +73,19 @@ fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
     if error.kind() == ErrorKind::ArgumentConflict && error.context().any(|(_, what)| is_about(what)) {
         let tip = "a program needs no experiment file: `rankdeck run -- python train.py`; in a file it stands as \
                    `command = [\"python\", \"train.py\"]` in `[launch]`";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && error.context().any(|(_, what)| what.to_string().contains("EXPERIMENT"))
+    {
+        let files = home::experiments::paths();
+        let shown: Vec<String> =
+            files.iter().take(EXPERIMENTS).map(|path| path.display().to_string()).collect();
+        let more = if files.len() > shown.len() { ", ..." } else { "" };
+        let tip = match shown.is_empty() {
+            true => "`rankdeck init` writes an experiment file for a script".to_owned(),
+            false => format!("experiments here: {}{more}", shown.join(", ")),
+        };
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     let lacking = matches!(
@@ -85,8 +110,17 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         CliCommand::Man { command } => help::man(command.as_deref()),
         CliCommand::Help { subject } => help::help(subject.as_deref()),
         CliCommand::Explain(args) => explain::explain(args),
-        command => runtime(matches!(command, CliCommand::Demo(_) | CliCommand::Simulate(_)))?
-            .block_on(dispatch_async(cli)),
+        CliCommand::Version => {
+            print::stdout(&format!("rankdeck {}", env!("RANKDECK_VERSION")));
+            Ok(code::SUCCESS)
+        }
+        command => {
+            let runtime = runtime(matches!(command, CliCommand::Demo(_) | CliCommand::Simulate(_)))?;
+            let done = runtime.block_on(dispatch_async(cli));
+            // A thread that waits for a disk does not keep the command from exiting.
+            runtime.shutdown_timeout(THREADS_END_WITHIN);
+            done
+        }
     }
 }
 
@@ -94,13 +128,20 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
     let alone = match &cli.command {
         CliCommand::Run(args) => args.subject.experiment.is_none(),
         CliCommand::Check(args) => args.subject.experiment.is_none(),
-        CliCommand::Home(_) => true,
+        CliCommand::Home(_) | CliCommand::Gpus(_) => true,
         // Runs that were launched without a hosts file.
         _ => std::path::Path::new(run_id::RUNS).is_dir(),
     };
+    if cli.command.printing().is_some_and(|output| output.headless || output.json) {
+        prompt::set_headless();
+    }
     let hosts = &sources::hosts(&cli, alone);
     let given = cli.hosts.iter().flat_map(|hosts| ["--hosts".to_owned(), hosts.clone()]);
-    let options = given.chain(cli.slurm.then(|| "--slurm".to_owned())).collect();
+    let slurm = cli.slurm.iter().map(|job| match job.as_str() {
+        "" => "--slurm".to_owned(),
+        job => format!("--slurm={job}"),
+    });
+    let options = given.chain(slurm).collect();
     match cli.command {
         CliCommand::Home(args) => home::home(hosts, args, options, |cli| Box::pin(dispatch_async(cli))).await,
         CliCommand::Run(args) => {
@@ -112,8 +153,11 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
             launch_again(hosts, options, done).await
         }
         CliCommand::Stop(args) => stop::stop(hosts, args).await,
+        CliCommand::Kill(args) => stop::stop(hosts, args::StopArgs { kill: true, ..args }).await,
         CliCommand::Restart(args) => restart::restart(hosts, args).await,
+        CliCommand::Wait(args) => wait::wait(hosts, args).await,
         CliCommand::Ps(args) => ps::ps(hosts, args).await,
+        CliCommand::Gpus(args) => gpus::gpus(hosts, args).await,
         CliCommand::Status(args) => status::status(hosts, args).await,
         CliCommand::ExportMetrics(args) => export_metrics::export_metrics(hosts, args).await,
         CliCommand::Queue(args) => queue::queue(args).await,
@@ -140,6 +184,7 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
         | CliCommand::Completions { .. }
         | CliCommand::Man { .. }
         | CliCommand::Help { .. }
+        | CliCommand::Version
         | CliCommand::Explain(_) => Ok(code::SUCCESS),
     }
 }

@@ -4,7 +4,7 @@
 
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use rankdeck_types::hidden;
-use rankdeck_types::words::controls_terminal;
+use rankdeck_types::words::masked;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -168,11 +168,6 @@ fn clamp(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Replaces control characters except `kept`.
-fn clean(text: &str, kept: char) -> String {
-    text.chars().map(|c| if controls_terminal(c) && c != kept { '\u{fffd}' } else { c }).collect()
-}
-
 /// Returns the byte of a character of `line`.
 fn byte_at(line: &str, character: usize) -> usize {
     line.char_indices().nth(character).map_or(line.len(), |(at, _)| at)
@@ -183,8 +178,8 @@ impl fmt::Display for Diagnostic {
         if self.span.is_none() && self.place.is_some() {
             return self.clone().located().fmt(f);
         }
-        let [message, file, label] = [&self.message, &self.file, &self.label].map(|text| clean(text, '\0'));
-        let hint = clean(&self.hint, '\n');
+        let [message, file, label] = [&self.message, &self.file, &self.label].map(|text| masked(text, '\0'));
+        let hint = masked(&self.hint, '\n');
         let line = self.source_line.as_deref().unwrap_or_default();
         let level = match self.severity {
             DiagnosticSeverity::Error => Level::ERROR,
@@ -197,7 +192,7 @@ impl fmt::Display for Diagnostic {
                 let first = span.column as usize - 1;
                 let last = first + span.len as usize;
                 // The rest of a very long line takes time, and is not shown.
-                near = clean(&line[..byte_at(line, last + LINE_CELLS)], '\t');
+                near = masked(&line[..byte_at(line, last + LINE_CELLS)], '\t');
                 let range = byte_at(&near, first)..byte_at(&near, last);
                 let carets =
                     AnnotationKind::Primary.span(range).label(Some(label).filter(|label| !label.is_empty()));
@@ -286,6 +281,7 @@ impl std::error::Error for Diagnostics {}
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rankdeck_types::words::controls_terminal;
 
     fn place(text: &str, range: Range<usize>) -> SourceSpan {
         SourceSpan { source: Arc::new(SourceText::new("hosts.toml", text)), range }

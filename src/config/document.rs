@@ -6,6 +6,7 @@
 use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use super::syntax;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -96,7 +97,10 @@ pub fn read(path: &Path, what: &str, missing: &str) -> Result<Arc<SourceText>, D
         let message = format!("the {what} is too large: {bytes} bytes, limit {MAX_BYTES}");
         return Err(failed(message, "check the path"));
     }
-    let bytes = std::fs::read(path).map_err(unreadable)?;
+    // The file may have grown meanwhile.
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+    read.map_err(unreadable)?;
     String::from_utf8(bytes).map(|text| Arc::new(SourceText::new(name.clone(), text))).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         failed(format!("the {what} is not valid UTF-8 (byte {at})"), "save it as UTF-8")

@@ -80,6 +80,8 @@ fn merge(defaults: &HostTable, table: HostTable) -> Host {
         libtorch: pick(table.libtorch, &defaults.libtorch),
         transport,
         interface: pick(table.interface, &defaults.interface),
+        peer_address: None,
+        slurm_job: None,
     }
 }
 

@@ -17,6 +17,7 @@ mod load;
 pub mod locate;
 mod overrides;
 mod slurm;
+mod slurm_jobs;
 mod source;
 pub mod suggest;
 mod syntax;
@@ -24,4 +25,6 @@ pub mod ui;
 
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use load::{change_experiment, load_draft, load_experiment};
+pub use slurm::{SlurmJobs, is_in_allocation};
+pub use slurm_jobs::{COMMENT as SLURM_COMMENT, has_own_jobs as has_own_slurm_jobs};
 pub use source::{ExperimentSource, HostsSource, load_hosts};

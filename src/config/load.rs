@@ -148,6 +148,7 @@ fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
             );
         }
     }
+    check_limits(root, experiment, found);
     // A program of the user does not use the tables below.
     if !experiment.launch.command.is_empty() {
         return;
@@ -172,6 +173,27 @@ fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
             )
             .hint("set `eval.every = 10`, or remove `stop_value`"),
         );
+    }
+}
+
+/// Reports limits of which one makes the other void.
+fn check_limits(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
+    let (watch, restart) = (&experiment.watch, &experiment.restart);
+    if restart.backoff_s > restart.backoff_max_s {
+        let (first, most) = (restart.backoff_s, restart.backoff_max_s);
+        let error = format!("`restart.backoff_s` of {first} s exceeds `restart.backoff_max_s` of {most} s");
+        let at = nearest(root, &["restart.backoff_s", "restart.backoff_max_s", "restart"]);
+        found.push(Diagnostic::at(&at, error).hint("raise `backoff_max_s`, or lower `backoff_s`"));
+    }
+    if let Some(silence) = watch.silence_is_stuck_s.filter(|silence| *silence < watch.behind_after_s) {
+        let behind = watch.behind_after_s;
+        let error = format!(
+            "`watch.silence_is_stuck_s` of {silence} s is below `watch.behind_after_s` of {behind} s"
+        );
+        let at = nearest(root, &["watch.silence_is_stuck_s", "watch.behind_after_s", "watch"]);
+        found.push(Diagnostic::at(&at, error).hint(
+            "choose more than the longest time that a healthy rank is silent, such as `silence_is_stuck_s = 900`",
+        ));
     }
 }
 

@@ -1,16 +1,18 @@
-//! Reads hosts from a Slurm allocation: nodes, tasks and GPUs from the variables that Slurm sets (`man srun`,
-//! OUTPUT ENVIRONMENT VARIABLES; node lists as in `man scontrol`, show hostnames).
+//! Reads hosts from Slurm jobs. In an allocation, nodes, tasks and GPUs come from the variables that Slurm sets
+//! (`man srun`, OUTPUT ENVIRONMENT VARIABLES; node lists as in `man scontrol`, show hostnames); from outside,
+//! from Slurm's commands ([`slurm_jobs`]).
 //!
 //! `[defaults]` of the hosts file still applies to the rest: working directory, environment, prelude,
 //! libtorch, interface.
 
 use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
+use super::slurm_jobs::{self, Ask};
 use rankdeck_types::host::{GpuSelection, Host, HostTable, Transport};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The option for the hosts of the allocation.
+/// The option for the hosts of a job.
 pub(super) const OPTION: &str = "--slurm";
 
 /// Most nodes of a list: far above any cluster, far below what could exhaust memory.
@@ -19,7 +21,31 @@ const MOST: usize = 65_536;
 /// Environment lookup; empty values count as absent.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// One node of an allocation.
+/// An error, and a hint.
+pub(crate) type SlurmError = (String, String);
+
+/// Which Slurm jobs the hosts come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlurmJobs {
+    /// The allocation of this process.
+    Current,
+    /// The job with this id.
+    Job(String),
+    /// All running jobs of this user that rankdeck submitted.
+    Own,
+}
+
+impl SlurmJobs {
+    /// Returns the option that selects them.
+    pub fn option(&self) -> String {
+        match self {
+            SlurmJobs::Job(job) => format!("{OPTION}={job}"),
+            SlurmJobs::Current | SlurmJobs::Own => OPTION.to_owned(),
+        }
+    }
+}
+
+/// One node of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlurmNode {
     /// Its name in Slurm.
@@ -28,6 +54,25 @@ pub(crate) struct SlurmNode {
     pub tasks: Option<u32>,
     /// GPUs of the job on it.
     pub gpus: u32,
+    /// The job.
+    pub job: Option<String>,
+    /// The directory that the job was submitted from, if it is not that of this process.
+    pub folder: Option<String>,
+}
+
+/// Whether this process is in an allocation.
+pub fn is_in_allocation(env: &dyn Fn(&str) -> Option<String>) -> bool {
+    ["SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_HET_SIZE", "SLURM_PACK_SIZE"]
+        .iter()
+        .any(|name| env(name).is_some_and(|value| !value.trim().is_empty()))
+}
+
+/// Rejects a heterogeneous job: each of its components has nodes and limits of its own.
+pub(super) fn heterogeneous(job: &str) -> SlurmError {
+    (
+        format!("Slurm job {job} is heterogeneous; rankdeck uses jobs with one component"),
+        "request all nodes at once, without `:` or `#SBATCH hetjob`".to_owned(),
+    )
 }
 
 /// Returns the nodes of the current allocation, in Slurm's order.
@@ -36,10 +81,16 @@ pub(crate) struct SlurmNode {
 /// Outside an allocation, or for a malformed variable: message and hint.
 pub fn allocation(env: Lookup) -> Result<Vec<SlurmNode>, (String, String)> {
     let get = |name: &str| env(name).filter(|value| !value.trim().is_empty());
+    let job = get("SLURM_JOB_ID").or_else(|| get("SLURM_JOBID"));
+    if get("SLURM_HET_SIZE").or_else(|| get("SLURM_PACK_SIZE")).is_some() {
+        return Err(heterogeneous(job.as_deref().unwrap_or("of this allocation")));
+    }
     let list = get("SLURM_JOB_NODELIST").or_else(|| get("SLURM_NODELIST")).ok_or_else(|| {
         (
             "not in a Slurm allocation: SLURM_JOB_NODELIST is not set".to_owned(),
-            "run it under `salloc`, or submit a job with `rankdeck sbatch EXPERIMENT.toml`".to_owned(),
+            "run it under `salloc`, submit a job with `rankdeck sbatch EXPERIMENT.toml`, or name a running job: \
+             `--slurm=JOB`"
+                .to_owned(),
         )
     })?;
     let broken = |name: &str, why: String| {
@@ -68,7 +119,7 @@ pub fn allocation(env: Lookup) -> Result<Vec<SlurmNode>, (String, String)> {
         .map(|(i, name)| {
             let tasks = tasks.as_ref().and_then(|counts| counts.get(i)).copied();
             let gpus = gpus(tasks).ok_or_else(|| broken("SLURM_GPUS_PER_NODE", "no count found".into()))?;
-            Ok(SlurmNode { name, tasks, gpus })
+            Ok(SlurmNode { name, tasks, gpus, job: job.clone(), folder: None })
         })
         .collect()
 }
@@ -170,11 +221,42 @@ fn range_ends(text: &str, most: usize) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-/// Reads the hosts of the current allocation, with `[defaults]` of the hosts file if it exists.
-pub(super) fn read(defaults_path: &Path, env: Lookup) -> Result<(Vec<Host>, Node), Diagnostics> {
-    let failed =
-        |(error, hint): (String, String)| Diagnostics::from(Diagnostic::about_file(OPTION, error).hint(hint));
-    let nodes = allocation(env).map_err(failed)?;
+/// Returns the nodes of `jobs`.
+fn nodes(jobs: &SlurmJobs, env: Lookup, ask: Ask) -> Result<Vec<SlurmNode>, SlurmError> {
+    match jobs {
+        SlurmJobs::Job(job) => slurm_jobs::nodes_of(job, ask),
+        SlurmJobs::Own => {
+            let own = slurm_jobs::own(ask)?;
+            if own.is_empty() {
+                return Err((
+                    "no running Slurm job of rankdeck".to_owned(),
+                    "submit one with `rankdeck sbatch EXPERIMENT.toml`, or name a job of yours: `--slurm=JOB`".to_owned(),
+                ));
+            }
+            slurm_jobs::nodes_of_all(&own, ask)
+        }
+        SlurmJobs::Current => {
+            let nodes = allocation(env)?;
+            // In a step, the variables may describe the nodes of the step only.
+            let job =
+                nodes.first().and_then(|node| node.job.clone()).filter(|_| env("SLURM_STEP_ID").is_some());
+            let all = job.and_then(|job| slurm_jobs::nodes_of(&job, ask).ok());
+            Ok(all.filter(|all| all.len() > nodes.len()).unwrap_or(nodes))
+        }
+    }
+}
+
+/// Reads the hosts of Slurm jobs, with `[defaults]` of the hosts file if it exists.
+pub(super) fn read(
+    defaults_path: &Path,
+    jobs: &SlurmJobs,
+    env: Lookup,
+    ask: Ask,
+) -> Result<(Vec<Host>, Node), Diagnostics> {
+    let failed = |(error, hint): SlurmError| {
+        Diagnostics::from(Diagnostic::about_file(jobs.option(), error).hint(hint))
+    };
+    let nodes = nodes(jobs, env, ask).map_err(failed)?;
     let (defaults, root) = match defaults_path.exists() {
         true => super::hosts::read_defaults(defaults_path)?,
         false => {
@@ -192,7 +274,7 @@ fn host(defaults: &HostTable, node: SlurmNode) -> Host {
         name: node.name,
         gpus: (node.gpus > 0).then_some(GpuSelection::Count(node.gpus)),
         nproc: node.tasks.or(defaults.nproc),
-        workdir: defaults.workdir.clone().unwrap_or_else(|| ".".into()),
+        workdir: workdir(defaults.workdir.as_deref().unwrap_or("."), node.folder.as_deref()),
         env: defaults.env.clone().unwrap_or_default(),
         setup: HostTable::default().setup(defaults),
         libtorch: defaults.libtorch.clone(),
@@ -202,6 +284,19 @@ fn host(defaults: &HostTable, node: SlurmNode) -> Host {
         user: None,
         identity_file: None,
         proxy_jump: None,
+        peer_address: None,
+        slurm_job: node.job,
+    }
+}
+
+/// Returns the working directory on a node. A relative one begins where the job was submitted.
+fn workdir(given: &str, folder: Option<&str>) -> String {
+    match folder {
+        Some(folder) if given == "." => folder.to_owned(),
+        Some(folder) if !given.starts_with(['/', '~']) => {
+            format!("{}/{given}", folder.trim_end_matches('/'))
+        }
+        _ => given.to_owned(),
     }
 }
 
@@ -245,6 +340,54 @@ mod tests {
         let map: HashMap<&str, &str> = pairs.iter().copied().collect();
         let nodes = allocation(&|name| map.get(name).map(|value| value.to_string()))?;
         Ok(nodes.into_iter().map(|node| (node.name, node.tasks, node.gpus)).collect())
+    }
+
+    fn lookup<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        move |name| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
+    }
+
+    #[test]
+    fn heterogeneous_allocation_is_named() {
+        // salloc sets no node list of the whole job.
+        let env = [("SLURM_JOB_ID", "7"), ("SLURM_HET_SIZE", "2"), ("SLURM_JOB_NODELIST_HET_GROUP_0", "n0")];
+        assert!(is_in_allocation(&lookup(&env)));
+        assert!(found(&env).unwrap_err().0.contains("Slurm job 7 is heterogeneous"));
+        assert!(!is_in_allocation(&lookup(&[("SLURM_JOB_ID", "7")])));
+    }
+
+    #[test]
+    fn nodes_outside_an_allocation_come_from_the_job() {
+        let env = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n1"), ("SLURM_STEP_ID", "3")];
+        let job = "JobId=7 JobState=RUNNING NodeList=n[0-2] NumTasks=3 WorkDir=/w";
+        let ask = |program: &str, _: &[&str]| match program {
+            "squeue" => Ok("7 rankdeck\n".to_owned()),
+            _ => Ok(job.to_owned()),
+        };
+        let names = |jobs: SlurmJobs, env: &[(&str, &str)], ask: Ask| {
+            let nodes = nodes(&jobs, &lookup(env), ask)?;
+            Ok::<_, SlurmError>(nodes.into_iter().map(|node| node.name).collect::<Vec<_>>())
+        };
+        let all = ["n0", "n1", "n2"].map(str::to_owned);
+        assert_eq!(names(SlurmJobs::Job("7".into()), &[], &ask).unwrap(), all);
+        assert_eq!(names(SlurmJobs::Own, &[], &ask).unwrap(), all);
+        assert_eq!(names(SlurmJobs::Current, &env, &ask).unwrap(), all, "a step of one node");
+        let silent = |_: &str, _: &[&str]| Err(("no controller".to_owned(), String::new()));
+        assert_eq!(names(SlurmJobs::Current, &env, &silent).unwrap(), ["n1"]);
+        let none = names(SlurmJobs::Own, &[], &|_, _| Ok(String::new())).unwrap_err();
+        assert!(none.1.contains("--slurm=JOB"), "{none:?}");
+    }
+
+    #[test]
+    fn relative_workdir_begins_where_the_job_was_submitted() {
+        for (given, folder, expected) in [
+            (".", None, "."),
+            (".", Some("/w"), "/w"),
+            ("runs of/x", Some("/w/"), "/w/runs of/x"),
+            ("/scratch", Some("/w"), "/scratch"),
+            ("~/x", Some("/w"), "~/x"),
+        ] {
+            assert_eq!(workdir(given, folder), expected, "{given}");
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
-use super::{hosts, slurm};
+use super::slurm::{self, SlurmJobs};
+use super::{hosts, slurm_jobs};
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::hidden;
 use rankdeck_types::host::{GpuSelection, Host};
@@ -18,15 +19,16 @@ pub enum HostsSource {
     Named(Vec<String>),
     /// This machine: no hosts file exists or was given.
     Here,
-    /// The Slurm allocation of this process.
+    /// The nodes of Slurm jobs.
     Slurm {
         /// The hosts file whose `[defaults]` apply, if it exists.
         defaults: PathBuf,
+        jobs: SlurmJobs,
     },
     /// Another source, with this number of ranks per host.
     Ranks(Box<HostsSource>, u32),
     /// Another source, with these GPUs per host and one rank per GPU.
-    Devices(Box<HostsSource>, Vec<u32>),
+    Devices(Box<HostsSource>, GpuSelection),
 }
 
 /// Name of a source that is not a file.
@@ -47,7 +49,9 @@ impl HostsSource {
         match self {
             HostsSource::File(path) => hosts::read(path),
             HostsSource::Named(_) | HostsSource::Here => hosts::read_source(&self.text()?),
-            HostsSource::Slurm { defaults } => slurm::read(defaults, &|name| std::env::var(name).ok()),
+            HostsSource::Slurm { defaults, jobs } => {
+                slurm::read(defaults, jobs, &|name| std::env::var(name).ok(), &slurm_jobs::run)
+            }
             HostsSource::Ranks(inner, nproc) => {
                 let (mut hosts, root) = inner.read()?;
                 hosts.iter_mut().for_each(|host| host.nproc = Some(*nproc));
@@ -56,7 +60,7 @@ impl HostsSource {
             HostsSource::Devices(inner, gpus) => {
                 let (mut hosts, root) = inner.read()?;
                 for host in &mut hosts {
-                    (host.gpus, host.nproc) = (Some(GpuSelection::List(gpus.clone())), None);
+                    (host.gpus, host.nproc) = (Some(gpus.clone()), None);
                 }
                 Ok((hosts, root))
             }
@@ -70,7 +74,7 @@ impl HostsSource {
         if let HostsSource::Named(names) = self {
             for name in names {
                 text += &match name.as_str() {
-                    "local" | "localhost" => format!("[[host]]\nname = \"{name}\"\n{local}"),
+                    "local" | "localhost" => format!("[[host]]\nname = {}\n{local}", toml_text(name)),
                     name => destination(name).map_err(|why| {
                         let error = format!("invalid destination `{}`: {why}", hidden::line(name));
                         Diagnostics::from(Diagnostic::about_file(HOSTS_OPTION, error).hint(
@@ -88,7 +92,7 @@ impl HostsSource {
     /// Returns the hosts file.
     fn path(&self) -> Option<&Path> {
         match self {
-            HostsSource::File(path) | HostsSource::Slurm { defaults: path } => Some(path),
+            HostsSource::File(path) | HostsSource::Slurm { defaults: path, .. } => Some(path),
             HostsSource::Named(_) | HostsSource::Here => None,
             HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => inner.path(),
         }
@@ -97,9 +101,22 @@ impl HostsSource {
     /// Returns the name of the source.
     pub(super) fn name(&self) -> String {
         match self {
-            HostsSource::Slurm { defaults } if !defaults.exists() => slurm::OPTION.to_owned(),
+            HostsSource::Slurm { defaults, jobs } if !defaults.exists() => jobs.option(),
             HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => inner.name(),
             _ => self.path().map_or_else(|| HOSTS_OPTION.to_owned(), |path| path.display().to_string()),
+        }
+    }
+
+    /// Whether no host is named: the file lacks `[[host]]`, or there is no file.
+    pub fn is_without_hosts(&self) -> bool {
+        match self {
+            HostsSource::Here => true,
+            HostsSource::File(path) => {
+                let lacks = |root: &Node| root.entry("host").is_none() && root.entry("hosts").is_none();
+                !path.exists() || self.document().as_ref().is_some_and(lacks)
+            }
+            HostsSource::Named(_) | HostsSource::Slurm { .. } => false,
+            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => inner.is_without_hosts(),
         }
     }
 
@@ -119,9 +136,9 @@ impl HostsSource {
             HostsSource::File(path) => option(path.display().to_string()),
             HostsSource::Named(names) => option(names.join(",")),
             HostsSource::Here => option("local".to_owned()),
-            HostsSource::Slurm { defaults } => {
+            HostsSource::Slurm { defaults, jobs } => {
                 let file = defaults.exists().then(|| option(defaults.display().to_string()));
-                std::iter::once(slurm::OPTION.to_owned()).chain(file.into_iter().flatten()).collect()
+                std::iter::once(jobs.option()).chain(file.into_iter().flatten()).collect()
             }
             HostsSource::Ranks(inner, nproc) => {
                 let mut options = inner.options();
@@ -129,13 +146,24 @@ impl HostsSource {
                 options
             }
             HostsSource::Devices(inner, gpus) => {
-                let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
+                let gpus = match gpus {
+                    GpuSelection::Word(word) => word.clone(),
+                    GpuSelection::Count(count) => {
+                        (0..*count).map(|gpu| gpu.to_string()).collect::<Vec<_>>().join(",")
+                    }
+                    GpuSelection::List(list) => list.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+                };
                 let mut options = inner.options();
-                options.extend(["--gpus".to_owned(), gpus.join(",")]);
+                options.extend(["--gpus".to_owned(), gpus]);
                 options
             }
         }
     }
+}
+
+/// Returns a text as a TOML string, with its quotes.
+fn toml_text(text: &str) -> String {
+    toml::Value::from(text).to_string()
 }
 
 /// Converts `user@host:port` to a table of a hosts file.
@@ -161,10 +189,10 @@ fn destination(text: &str) -> Result<String, String> {
         .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' })
         .collect();
     let name = name.trim_start_matches(['-', '_', '.']);
-    let mut table = format!("[[host]]\nname = \"{name}\"\naddress = \"{address}\"\n");
+    let mut table = format!("[[host]]\nname = {}\naddress = {}\n", toml_text(name), toml_text(address));
     if let Some(user) = user {
         (user_rule.test)(user).map_err(|(why, _)| format!("the user {why}"))?;
-        table += &format!("user = \"{user}\"\n");
+        table += &format!("user = {}\n", toml_text(user));
     }
     if let Some(port) = port {
         let port: u16 = port.parse().map_err(|_| format!("invalid port `{port}`"))?;
@@ -320,6 +348,19 @@ mod tests {
         assert!(hosts.iter().all(|host| host.gpus == Some(GpuSelection::Word("auto".into()))));
         assert_eq!((hosts[0].transport, hosts[3].transport), (Transport::Ssh, Transport::Local));
         assert_eq!(source.options(), ["--hosts", "gpu-a,me@10.0.0.1:2222,[fe80::1]:22,local"]);
+    }
+
+    /// Directories write `user@domain` and `DOMAIN\user`.
+    #[test]
+    fn login_of_a_directory_is_accepted() {
+        let source = HostsSource::parse(r"CORP\me@gpu-a,me@corp.example@gpu-b:2222");
+        let hosts = load_hosts(&source).unwrap_or_else(|error| panic!("{error}"));
+        let found: Vec<_> =
+            hosts.iter().map(|host| (host.user.as_deref(), host.address.as_str(), host.port)).collect();
+        assert_eq!(
+            found,
+            [(Some(r"CORP\me"), "gpu-a", None), (Some("me@corp.example"), "gpu-b", Some(2222))]
+        );
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct ComparedRun {
     pub train_iter: Option<u64>,
     /// Seconds that it has lasted.
     pub duration_s: f64,
-    /// Environment steps per second over that time.
+    /// Environment steps per second, without the time between generations and that of abandoned ones.
     pub steps_per_s: Option<f64>,
     /// Latest mean return of training episodes.
     pub last_return: Option<f64>,
@@ -61,7 +61,7 @@ impl ComparedRun {
             env_step: summary.env_step,
             train_iter: summary.train_iter,
             duration_s,
-            steps_per_s: summary.env_step.filter(|_| duration_s > 0.0).map(|steps| steps as f64 / duration_s),
+            steps_per_s: average_speed(model),
             last_return: summary.last_return,
             last_eval: evals().next_back(),
             best_return: evals().max_by(f64::total_cmp).or(greatest),
@@ -78,6 +78,12 @@ impl ComparedRun {
     pub fn score(&self) -> Option<f64> {
         self.last_eval.or(self.last_return)
     }
+}
+
+/// Steps per second over the longest chart.
+fn average_speed(model: &Model) -> Option<f64> {
+    let longest = model.scalars.values().max_by_key(|series| series.points().len());
+    longest.and_then(Series::steps_per_s)
 }
 
 /// A configuration as `table.key` and value.

@@ -16,8 +16,6 @@ use std::collections::BTreeMap;
 const CELLS: usize = 1 << 18;
 /// Longest time between two sums of ranks that report their counters at different times, seconds.
 const ROUND_S: f64 = 1.0;
-/// Seconds over which rates are smoothed.
-const SMOOTH_S: f64 = 3.0;
 
 /// A complete iteration.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,8 +29,8 @@ pub(crate) struct JoinedIteration {
     pub own: Vec<Counters>,
     /// Integers are equal; durations within 1e-6 of each other.
     pub consistent: bool,
-    /// Global steps per second at these totals.
-    pub steps_per_s: f64,
+    /// Global steps per second at these totals; `None` before they are measured.
+    pub steps_per_s: Option<f64>,
     /// The ranks all-reduced the totals; otherwise they are the sum.
     pub reduced: bool,
 }
@@ -42,7 +40,7 @@ struct PendingIteration {
     own: Vec<Option<Counters>>,
     /// Ranks whose counters have not come.
     missing: usize,
-    totals: Option<(Counters, WallTime, f64)>,
+    totals: Option<(Counters, WallTime, Option<f64>)>,
 }
 
 /// The table of one generation.
@@ -75,7 +73,12 @@ impl TotalsMatcher {
     }
 
     /// The all-reduced totals, with the global rate at that moment.
-    pub fn totals(&mut self, totals: Counters, time: WallTime, steps_per_s: f64) -> Option<JoinedIteration> {
+    pub fn totals(
+        &mut self,
+        totals: Counters,
+        time: WallTime,
+        steps_per_s: Option<f64>,
+    ) -> Option<JoinedIteration> {
         self.row(totals.train_iter)?.totals = Some((totals, time, steps_per_s));
         self.complete(totals.train_iter)
     }
@@ -172,43 +175,6 @@ impl CounterSum {
     }
 }
 
-/// A smoothed rate of a counter over time (exponential, time constant [`SMOOTH_S`]).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct SmoothedRate {
-    last: Option<(f64, u64)>,
-    smooth: Option<f64>,
-}
-
-impl SmoothedRate {
-    /// Takes `count` at `time` (seconds on any one clock) and returns the rate. Time that stands still or
-    /// goes back, and counters that go back (a resumed generation), do not make it jump. A counter at 0 has
-    /// not begun: a resumed run does not begin there.
-    pub(crate) fn update(&mut self, time: f64, count: u64) -> f64 {
-        if let Some((then, before)) = self.last {
-            let elapsed = time - then;
-            if elapsed > 0.0 && elapsed < 3600.0 && count >= before && before > 0 {
-                let now = (count - before) as f64 / elapsed;
-                let keep = (-elapsed / SMOOTH_S).exp();
-                self.smooth = Some(self.smooth.map_or(now, |old| old * keep + now * (1.0 - keep)));
-            } else if elapsed == 0.0 {
-                return self.get();
-            }
-        }
-        self.last = Some((time, count));
-        self.get()
-    }
-
-    /// The rate, 0 before two values came.
-    pub(crate) fn get(&self) -> f64 {
-        self.smooth.unwrap_or(0.0)
-    }
-
-    /// Forgets the last point but not the rate.
-    pub(crate) fn restart(&mut self) {
-        self.last = None;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,7 +187,7 @@ mod tests {
     fn join_1_totals_and_all_ranks_complete_in_any_order() {
         let mut join = TotalsMatcher::new(2);
         assert_eq!(join.own(Rank(1), at(5, 10)), None);
-        assert_eq!(join.totals(at(5, 30), 1.0, 0.0), None);
+        assert_eq!(join.totals(at(5, 30), 1.0, None), None);
         let joined = join.own(Rank(0), at(5, 20)).unwrap();
         assert!(joined.consistent);
         assert_eq!(joined.sum.env_step, 30);
@@ -232,10 +198,10 @@ mod tests {
     fn counters_one_step_off_are_inconsistent() {
         let mut join = TotalsMatcher::new(1);
         join.own(Rank(0), at(1, 7));
-        assert!(!join.totals(at(1, 8), 0.0, 0.0).unwrap().consistent);
+        assert!(!join.totals(at(1, 8), 0.0, None).unwrap().consistent);
         let seconds = |duration_s| Counters { train_iter: 2, duration_s, ..Counters::default() };
         join.own(Rank(0), seconds(1.0));
-        assert!(join.totals(seconds(1.0 + 1e-9), 0.0, 0.0).unwrap().consistent);
+        assert!(join.totals(seconds(1.0 + 1e-9), 0.0, None).unwrap().consistent);
     }
 
     #[test]
@@ -254,17 +220,5 @@ mod tests {
         let mut join = TotalsMatcher::new(1);
         assert_eq!(join.own(Rank(9), at(1, 1)), None);
         assert_eq!(TotalsMatcher::new(0).own(Rank(0), at(1, 1)), None);
-    }
-
-    #[test]
-    fn rate_survives_clock_jumps() {
-        let mut rate = SmoothedRate::default();
-        assert_eq!(rate.update(9.0, 0), 0.0);
-        assert_eq!(rate.update(10.0, 1_000_000), 0.0, "a resumed run has not made them in this second");
-        assert_eq!(rate.update(11.0, 1_000_500), 500.0);
-        assert_eq!(rate.update(5.0, 1_000_600), 500.0, "the clock went back");
-        assert_eq!(rate.update(6.0, 1_001_100), 500.0);
-        assert_eq!(rate.update(9999.0, 1_001_200), 500.0, "the clock jumped");
-        assert_eq!(rate.update(10_000.0, 3), 500.0, "the counter went back");
     }
 }

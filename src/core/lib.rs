@@ -183,7 +183,8 @@ impl Core {
 
     /// When [`Event::Ticked`] is due next, `None` when the run is over.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let waits = self.session.run.stage != RunStage::Over || update::is_waiting(&self.model);
+        let run = &self.session.run;
+        let waits = run.stage != RunStage::Over || run.change.is_some() || update::is_waiting(&self.model);
         let alive = waits && !self.session.run.exited;
         let many = self.model.ranks.len() > MANY && self.model.verdicts.is_empty();
         let pause = match self.session.run.stage {

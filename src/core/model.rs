@@ -22,14 +22,15 @@ pub use queries::{
 
 use crate::card::RankEvidence;
 use crate::host::{HostMachine, HostStage};
-use crate::join::SmoothedRate;
 use crate::report::{FirstFailure, RankProgress, RunOutcome, Severity, VerdictKind, VerdictReport};
 use crate::series::{Place, Series};
 use crate::watch::history::rank_history::RankHistory;
+use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::message::{
-    Counters, Evaluation, Exception, Exit, FailureKind, HostSample, LaunchHash, RankSample, StopMode,
+    Counters, Evaluation, Exception, Exit, FailureKind, HostSample, LaunchHash, Phase, RankSample, StopMode,
     Survivor,
 };
+use rankdeck_proto::rate::SmoothedRate;
 use rankdeck_proto::run_entry::SavedCheckpoint;
 use rankdeck_proto::show::LiveFrame;
 use rankdeck_types::error::HintedError;
@@ -57,7 +58,11 @@ pub struct Model {
     pub progress: Option<TrainingProgress>,
     /// Metrics that a program without rankdeck.py prints.
     pub own: Option<OwnMetrics>,
-    /// Evaluations, oldest first.
+    /// Where generations began: what of the earlier ones is the present line of training. What is not is in no
+    /// figure here, and in charts behind the present line ([`Series::past`]).
+    #[serde(default)]
+    pub lineage: Lineage,
+    /// Evaluations of the present line of training, oldest first.
     pub evals: VecDeque<Evaluation>,
     /// Checkpoints of the present line of training, oldest first.
     pub checkpoints: VecDeque<CheckpointModel>,
@@ -145,6 +150,9 @@ pub struct RunModel {
     pub restarts: u32,
     /// Why the latest restart was refused.
     pub refused: Option<String>,
+    /// Names of the hosts that a requested restart waits for. Nothing is stopped before they respond.
+    #[serde(default)]
+    pub restart_awaits: Vec<String>,
     /// Warnings from before it began; bounded.
     pub warnings: Vec<String>,
     /// The failure that ended the present (or latest) generation.
@@ -298,6 +306,21 @@ impl Model {
             }
             RunState::Connecting | RunState::Restarting => false,
         }
+    }
+
+    /// Number of hosts whose agents have verified the stop. A host that was never asked is not among them.
+    pub fn verified_hosts(&self) -> usize {
+        self.hosts.iter().filter(|host| host.is_verified()).count()
+    }
+
+    /// Number of live ranks that have reached the rendezvous. A script without a page has not called
+    /// `init_process_group`.
+    pub fn arrived_ranks(&self) -> usize {
+        let arrived = |rank: &&RankModel| {
+            let page = rank.sample.as_ref().and_then(|sample| sample.page.as_ref());
+            !matches!(rank.life, RankLife::Exited(_)) && page.is_some_and(|page| page.phase != Phase::Init)
+        };
+        self.ranks.iter().filter(arrived).count()
     }
 
     /// What is left of a rank, if its life does not show it.
@@ -466,6 +489,13 @@ impl HostModel {
         self.machine.is_over() && !replays && self.stopped.as_ref().is_none_or(Vec::is_empty)
     }
 
+    /// Its agent has verified that no process of its latest generation is left, or of any if it has none.
+    pub fn is_verified(&self) -> bool {
+        let latest = self.machine.generation.max(self.machine.launch_open);
+        let stopped = self.machine.proved >= latest && self.stopped.as_ref().is_some_and(Vec::is_empty);
+        stopped || self.machine.has_no_launch() && self.machine.searched
+    }
+
     /// Why its link cannot work.
     pub(crate) fn link_error(&self) -> Option<String> {
         let closed = (self.link == LinkState::Closed).then(|| format!("{}: closed", self.name));
@@ -494,8 +524,11 @@ impl HostModel {
 pub struct LatestTotals {
     /// Sums over all ranks.
     pub counters: Counters,
-    /// Global steps per second of wall time, smoothed.
-    pub steps_per_s: f64,
+    /// The generation that made them.
+    #[serde(default)]
+    pub generation: Generation,
+    /// Global steps per second of wall time, smoothed; `None` before they are measured.
+    pub steps_per_s: Option<f64>,
     /// When they came.
     pub at: Timestamp,
     /// How old they were by then, milliseconds: of a run that was found, they are read from records.
@@ -509,15 +542,17 @@ impl LatestTotals {
     /// The next ones; those of a restarted generation do not measure the time between two.
     pub(crate) fn follow(
         before: Option<&LatestTotals>,
-        counters: Counters,
-        steps_per_s: f64,
+        (generation, counters): (Generation, Counters),
+        steps_per_s: Option<f64>,
         at: Timestamp,
         age_ms: u64,
     ) -> Self {
         let gap_ms = before
-            .filter(|before| counters.train_iter > before.counters.train_iter)
+            .filter(|before| {
+                before.generation == generation && counters.train_iter > before.counters.train_iter
+            })
             .map_or(0, |before| before.since(at).saturating_sub(age_ms).max(before.gap_ms / 8 * 7));
-        LatestTotals { counters, steps_per_s, at, age_ms, gap_ms }
+        LatestTotals { counters, generation, steps_per_s, at, age_ms, gap_ms }
     }
 
     /// Milliseconds from when the ranks reported them to `now`.
@@ -537,8 +572,11 @@ pub struct TrainingProgress {
     pub consistent: bool,
     /// The ranks all-reduced the totals; otherwise they are the sum.
     pub reduced: bool,
-    /// Global steps per second of wall time, smoothed.
-    pub steps_per_s: f64,
+    /// The generation that made them.
+    #[serde(default)]
+    pub generation: Generation,
+    /// Global steps per second of wall time, smoothed; `None` before they are measured.
+    pub steps_per_s: Option<f64>,
     /// Mean return of the training episodes of the last reports.
     pub return_mean: Option<f64>,
     /// Seconds to the goal.
@@ -566,6 +604,9 @@ pub struct OwnMetrics {
     pub rank: Rank,
     /// `stdout` or `tensorboard`.
     pub source: String,
+    /// The generation that reported them.
+    #[serde(default)]
+    pub generation: Generation,
     /// Environment steps, if it reports them.
     pub env_step: Option<u64>,
     /// Steps per second, as it reports.
@@ -611,8 +652,8 @@ pub struct RankModel {
     pub sample: Option<RankSample>,
     /// When those arrived.
     pub sampled: Option<Timestamp>,
-    /// Own environment steps per second, smoothed.
-    pub steps_per_s: f64,
+    /// Own environment steps per second, smoothed; `None` before they are measured.
+    pub steps_per_s: Option<f64>,
     /// Its own counters of the latest iteration that it has reported.
     #[serde(default)]
     pub own: Option<Counters>,
@@ -662,7 +703,7 @@ impl RankModel {
             pid: None,
             sample: None,
             sampled: None,
-            steps_per_s: 0.0,
+            steps_per_s: None,
             own: None,
             error: None,
             failure: None,

@@ -6,10 +6,14 @@
 //!   scratch only by that word, or where no checkpoint exists, and then its text reports that.
 //! - ORIGIN-2: a generation that begins earlier leaves the checkpoints after its origin behind: they are not
 //!   offered again, and `latest` and `best` do not name them.
+//! - ORIGIN-3: the question names every variable of the console whose value is sent.
 
 use crate::model::{CheckpointModel, Model, RunState};
+use rankdeck_proto::lineage::{Origin, SavedAt};
+use rankdeck_proto::message::LaunchHash;
 use rankdeck_proto::run_entry::SavedCheckpoint;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::ids::Generation;
 use rankdeck_types::plan::Plan;
 use rankdeck_types::words::{count, plural};
@@ -70,6 +74,11 @@ impl StartPoint {
     /// A checkpoint.
     pub fn at(name: impl Into<String>, from: impl Into<String>, env_step: Option<u64>) -> StartPoint {
         StartPoint { name: name.into(), from: Some(from.into()), env_step, forced: false }
+    }
+
+    /// What an order for it names. Where no checkpoint exists yet, the stop may still write the first one.
+    pub fn requested(&self) -> Option<String> {
+        self.from.clone().or_else(|| self.forced.then(|| LATEST.to_owned()))
     }
 
     /// `resumes from step 12,800 (latest)`.
@@ -190,14 +199,16 @@ impl Standing {
         }
     }
 
-    /// The question before a restart.
-    pub fn question(&self, start: &StartPoint, command: &str) -> Vec<String> {
-        vec![
+    /// The question before a restart with this experiment in place of the plan's.
+    pub fn question(&self, start: &StartPoint, plan: &Plan, next: Option<&Experiment>) -> Vec<String> {
+        let mut lines = vec![
             self.targets(),
             self.stops(),
             format!("It {}.", self.effect(start)),
-            format!("It runs: {command}"),
-        ]
+            format!("It runs: {}", plan.command_line()),
+        ];
+        lines.extend(passed(plan, next));
+        lines
     }
 
     /// What a launch names, once nothing of the generation before is left: the latest checkpoint of a script,
@@ -216,7 +227,7 @@ impl Standing {
 
     /// Where a launch from `from` begins, for people.
     pub fn started(&self, from: Option<&str>) -> StartPoint {
-        let Some(from) = from else {
+        let Some(from) = from.filter(|from| *from != LATEST || self.latest.is_some()) else {
             return StartPoint { forced: self.latest.is_none(), ..StartPoint::scratch() };
         };
         let latest = self.latest.as_ref().filter(|saved| from == LATEST || saved.path == from);
@@ -227,11 +238,51 @@ impl Standing {
     }
 }
 
+/// What ranks get from the console's environment: for a plan that hosts report, part of every question
+/// (ORIGIN-3).
+pub fn passed(plan: &Plan, next: Option<&Experiment>) -> Option<String> {
+    let names = plan.console_variables(next);
+    let names: Vec<String> = names.into_iter().collect();
+    (!names.is_empty())
+        .then(|| format!("Its ranks get these variables of this console: {}.", names.join(", ")))
+}
+
+/// What a question about this run has shown: its launch, and the variables of the console that it passes. A
+/// host may report another environment of its own between question and answer (OWN-2).
+pub fn shown(model: &Model) -> Option<LaunchHash> {
+    let launch = model.run.launch.as_ref()?;
+    let names = model.plan.as_ref().map(|plan| plan.console_variables(None)).unwrap_or_default();
+    let words = std::iter::once(launch.0.as_str()).chain(names.iter().map(String::as_str));
+    Some(LaunchHash(words.collect::<Vec<_>>().join(" ")))
+}
+
+/// The command that restarts a run without hosts that do not respond; `None`: no other host is left.
+pub fn exclusion(model: &Model, away: &[impl AsRef<str>]) -> Option<String> {
+    let members = model.plan.as_ref().map_or(0, |plan| plan.members().count());
+    let run = model.run.id.as_ref()?;
+    let away: Vec<&str> = away.iter().map(AsRef::as_ref).collect();
+    let options: String = away.iter().map(|name| format!(" --exclude {name}")).collect();
+    (!away.is_empty() && away.len() < members)
+        .then(|| format!("`rankdeck restart {run}{options}` restarts without {}", away.join(", ")))
+}
+
 /// Where the present generation began.
 pub fn began(model: &Model) -> StartPoint {
     let earlier = model.checkpoints.iter().rev().find(|saved| saved.generation < model.run.generation);
-    let from = model.run.resumed.as_deref().filter(|from| *from != LATEST || earlier.is_some());
-    Standing { latest: earlier.map(CheckpointModel::saved), ..Standing::of(model) }.started(from)
+    let standing = Standing { latest: earlier.map(CheckpointModel::saved), ..Standing::of(model) };
+    standing.started(model.run.resumed.as_deref())
+}
+
+/// Where the generation `began` begins by its order, as far as its checkpoint is known.
+pub(crate) fn placed(
+    checkpoints: &VecDeque<CheckpointModel>,
+    began: Generation,
+    from: Option<&str>,
+) -> Origin {
+    let mut earlier = checkpoints.iter().rev().filter(|saved| saved.generation < began);
+    let saved = earlier.find(|saved| from == Some(LATEST) || from == Some(saved.path.as_str()));
+    let at = saved.map(|saved| SavedAt { generation: saved.generation, env_step: saved.env_step });
+    Origin::of(began, from, at)
 }
 
 /// Forgets checkpoints that the generation `began` leaves behind (ORIGIN-2).
@@ -294,11 +345,12 @@ mod tests {
             let waits = running && builtin;
             assert_eq!(start.from.as_deref(), waits.then_some(LATEST), "{without:?}");
             assert_eq!(start.forced, !waits);
+            assert_eq!(start.requested().as_deref(), Some(LATEST), "what the stop may still save");
             assert_eq!(without.start(Some("latest")).is_ok(), waits, "asked for by name, and missing");
             for word in ["scratch", "afresh"] {
                 for run in [&with, &without] {
                     let start = run.start(Some(word)).unwrap();
-                    assert_eq!((start.name.as_str(), start.from), ("scratch", None));
+                    assert_eq!((start.name.as_str(), start.requested()), ("scratch", None));
                 }
             }
             let named = with.start(Some("/x/a.ckpt")).unwrap();

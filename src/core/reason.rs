@@ -242,8 +242,7 @@ const fn advice(text: &'static str, command: &'static str) -> AdviceRow {
 const LOG: AdviceRow = advice("check the rank's log", "rankdeck logs {run} --rank {rank}");
 const LOGS: AdviceRow = advice("check the logs of all ranks", "rankdeck logs {run}");
 /// Only for runs that have a checkpoint.
-pub(crate) const RESTART: AdviceRow =
-    advice("restart from the latest checkpoint", "rankdeck restart {run} --from latest");
+pub(crate) const RESTART: AdviceRow = advice("restart from the latest checkpoint", "rankdeck restart {run}");
 const CHECK: AdviceRow =
     advice("restart with collective checking", "rankdeck restart {run} --check-collectives");
 const CABLE: AdviceRow = advice("check the interface, cable and firewall between the hosts", "");
@@ -482,7 +481,7 @@ reasons! {
     /// The rank has not joined the rendezvous while other ranks wait there. It may still be importing
     /// modules.
     RendezvousIncomplete = "rendezvous_incomplete", Behind, Red, Lasting,
-        [Usual "{who} has not joined the rendezvous; {others} for the process group"],
+        [Usual "{who} has not joined the rendezvous ({arrived}); {others} for the process group"],
         [LOG, RESTART];
     /// All ranks have reached the rendezvous, and the process group does not form: a host probably cannot
     /// reach rank 0.
@@ -555,6 +554,17 @@ reasons! {
                 collective",
         ],
         [CHECK, RESTART];
+    /// Ranks of a script called `init_process_group` with addresses, ports or world sizes that exclude each
+    /// other, or as the same rank, so that no group of all ranks can form. The hook read the arguments.
+    RendezvousMismatch = "rendezvous_mismatch", Desync, Red, AtOnce,
+        [
+            Usual "{who} called init_process_group with {mine}; {theirs}",
+            Unnamed "ranks {side} and {other} called init_process_group with {mine} and {theirs}; culprit unknown",
+        ],
+        [
+            advice("use the MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK that rankdeck sets on every rank", ""),
+            LOGS,
+        ];
 
     /// A network interface that the process group uses is down, as the kernel reports.
     LinkDown = "link_down", Network, Red, Lasting,

@@ -85,8 +85,9 @@ pub enum ReportBody {
         episodes: u64,
         /// All-reduced seconds of collecting (rank-seconds).
         duration_s: f64,
-        /// Global environment steps per second of wall time since the previous progress.
-        steps_per_s: f64,
+        /// Global environment steps per second of wall time, smoothed; `null` before a second of them is
+        /// measured.
+        steps_per_s: Option<f64>,
         /// Mean return of the training episodes finished since the previous progress, `null` when none did.
         return_mean: Option<f64>,
         /// Mean return of the last 100 training episodes over all ranks, `null` when none ended or the

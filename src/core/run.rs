@@ -205,9 +205,9 @@ pub(crate) struct EndFacts {
     pub moved: Option<Timestamp>,
 }
 
-/// Other hosts for the next generation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct HostChange {
+/// A restart that was requested and waits for hosts. The run goes on unchanged meanwhile.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RequestedRestart {
     /// Checkpoint to begin from.
     pub from: Option<String>,
     /// Names of hosts to exclude.
@@ -217,6 +217,19 @@ pub(crate) struct HostChange {
     /// The experiment with changed keys; `None`: as it is.
     #[serde(default)]
     pub experiment: Option<Box<Experiment>>,
+    /// Ranks compare every collective before they begin it.
+    #[serde(default)]
+    pub checked: bool,
+    /// Until when hosts that do not respond are waited for; `None`: all respond.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+}
+
+impl RequestedRestart {
+    /// On the same hosts, with the same keys.
+    pub fn is_plain(&self) -> bool {
+        self.exclude.is_empty() && self.add.is_empty() && self.experiment.is_none()
+    }
 }
 
 /// Restarts by policy, for the guard against restarts that lead nowhere.
@@ -266,8 +279,8 @@ pub(crate) struct RunMachine {
     pub launch: Option<ActiveLaunch>,
     /// What is known about the end of the present generation.
     pub facts: EndFacts,
-    /// A change of hosts that waits for new hosts to answer. The run goes through its stages meanwhile.
-    pub change: Option<HostChange>,
+    /// A requested restart that waits for hosts. The run goes through its stages meanwhile.
+    pub change: Option<RequestedRestart>,
     /// Hosts that were ever added.
     pub added: BTreeMap<NodeRank, Host>,
     /// Generations whose plan is known, at most [`GENERATIONS`].

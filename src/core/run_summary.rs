@@ -7,6 +7,7 @@
 use crate::model::{self, Model};
 use crate::origin::{LATEST, Standing};
 use crate::series::Series;
+use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::message::{Ending, Evaluation, FinishReason, RunOutcome};
 use rankdeck_proto::run_entry::{HostRunState, NodeDigest, RankFailure, RunEntry, SavedCheckpoint};
 use rankdeck_types::hidden;
@@ -24,6 +25,8 @@ pub struct RunSummary {
     pub outcome: Option<RunOutcome>,
     /// The exit code of that end.
     pub exit_code: Option<u8>,
+    /// Nothing of it runs, and no host has recorded how it ended.
+    pub unrecorded: bool,
     /// Every rank exited by itself.
     pub clean: Option<bool>,
     /// One sentence about the end, empty while it runs.
@@ -37,6 +40,8 @@ pub struct RunSummary {
     pub train_iter: Option<u64>,
     /// Finished training episodes.
     pub episodes: Option<u64>,
+    /// Environment steps per second of late; `None` before they are measured.
+    pub steps_per_s: Option<f64>,
     /// Latest mean return of training episodes.
     pub last_return: Option<f64>,
     /// The evaluation with the highest mean return.
@@ -92,6 +97,7 @@ impl RunSummary {
             total_steps: model.run.total_steps.filter(|target| *target > 0),
             train_iter: totals.map(|totals| totals.train_iter),
             episodes: totals.map(|totals| totals.episodes),
+            steps_per_s: model.latest.as_ref().and_then(|latest| latest.steps_per_s),
             last_return: returns.and_then(Series::last).or(own.and_then(|own| own.return_mean)),
             best: best.max_by(|a, b| a.return_mean.total_cmp(&b.return_mean)).cloned(),
             evals: model.evals.len() as u64,
@@ -119,36 +125,58 @@ impl RunSummary {
         let generation = parts.iter().map(|part| part.generation).max().unwrap_or_default();
         let latest: Vec<&RunEntry> =
             parts.iter().copied().filter(|part| part.generation == generation).collect();
-        // Rank 0 may have moved to another host with a generation.
         let digests = || parts.iter().map(|part| &part.digest);
-        let furthest: Option<&NodeDigest> =
-            digests().max_by_key(|digest| digest.totals.map_or(0, |totals| totals.train_iter + 1));
+        let mut lineage = Lineage::default();
+        digests().for_each(|digest| lineage.merge(&digest.lineage));
+        let lineage = &lineage;
+        // Rank 0 may have moved to another host with a generation, which leaves what it abandons on the first.
+        let reports = || {
+            digests().filter(move |digest| {
+                let counters = digest.totals.or(digest.counted).map(|counters| counters.env_step);
+                lineage.keeps(digest.reported, counters.or(digest.own_step).unwrap_or(0) as f64)
+            })
+        };
+        let furthest: Option<&NodeDigest> = reports().max_by_key(|digest| {
+            (digest.reported, digest.totals.map_or(0, |totals| totals.train_iter.saturating_add(1)))
+        });
         let totals = furthest.and_then(|digest| digest.totals);
-        let counted = digests().filter_map(|digest| digest.counted).reduce(|one, other| one.plus(&other));
+        let totals = totals.or_else(|| reports().filter_map(|digest| digest.totals).next_back());
+        let counted = reports().filter_map(|digest| digest.counted).reduce(|one, other| one.plus(&other));
         let best = digests().filter_map(|digest| digest.best.as_ref());
+        let best = best.filter(|eval| lineage.keeps(eval.generation, eval.env_step as f64));
+        let is_line = |part: &&&RunEntry| lineage.keeps(part.generation, 0.0);
         let first = latest.first().map(|part| &part.digest);
         let over = !parts.is_empty() && parts.iter().all(|part| part.state == HostRunState::Finished);
         let hosts = hosts(parts);
-        let ending = over.then(|| ending(&latest, hosts.len() > parts.len())).flatten();
+        let (ending, unrecorded) = match over.then(|| ending(&latest, hosts.len() > parts.len())) {
+            Some(FoundEnding::Known(ending)) => (Some(ending), false),
+            Some(FoundEnding::Unrecorded) => (None, true),
+            Some(FoundEnding::Open) | None => (None, false),
+        };
         let began = parts.iter().map(|part| part.started).filter(|started| *started > 0.0);
         RunSummary {
             outcome: ending.as_ref().map(|ending| ending.outcome),
             exit_code: ending.as_ref().map(|ending| ending.exit_code),
             clean: ending.as_ref().map(|ending| ending.clean),
             first_failure: ending.as_ref().and_then(|ending| ending.first_failure.clone()),
-            reason: ending.map(|ending| ending.reason).unwrap_or_default(),
+            unrecorded,
+            reason: match unrecorded {
+                true => UNRECORDED.to_owned(),
+                false => ending.map(|ending| ending.reason).unwrap_or_default(),
+            },
             env_step: totals
                 .map(|totals| totals.env_step)
                 .or(counted.map(|counted| counted.env_step))
-                .or(digests().find_map(|digest| digest.own_step)),
+                .or(reports().find_map(|digest| digest.own_step)),
             total_steps: first.map(|digest| digest.total_steps).filter(|goal| *goal > 0),
             train_iter: totals.or(counted).map(|counters| counters.train_iter),
             episodes: totals.or(counted).map(|counters| counters.episodes),
             last_return: furthest
                 .and_then(|digest| digest.last_return)
-                .or(digests().find_map(|digest| digest.last_return)),
+                .or(reports().find_map(|digest| digest.last_return)),
+            steps_per_s: furthest.and_then(|digest| digest.steps_per_s),
             best: best.max_by(|a, b| a.return_mean.total_cmp(&b.return_mean)).cloned(),
-            evals: digests().map(|digest| digest.evals).sum(),
+            evals: parts.iter().filter(is_line).map(|part| part.digest.evals).sum(),
             checkpoint: checkpoint(parts, &latest),
             resumed_from: first.and_then(|digest| digest.resumed_from.clone()),
             started: began.fold(None, |least, one| Some(least.map_or(one, |least: f64| least.min(one)))),
@@ -185,6 +213,9 @@ impl RunSummary {
 
     /// How it ended in one word, with the exit code unless that is 0.
     pub fn outcome_text(&self) -> Option<String> {
+        if self.unrecorded {
+            return Some("end not recorded".to_owned());
+        }
         let (outcome, code) = (self.outcome?, self.exit_code.unwrap_or(0));
         let usual = matches!((outcome, code), (RunOutcome::Succeeded, _) | (RunOutcome::Stopped, 130));
         Some(if usual { outcome.name().to_owned() } else { format!("{} ({code})", outcome.name()) })
@@ -226,13 +257,26 @@ pub fn hosts(parts: &[&RunEntry]) -> Vec<String> {
     places.into_iter().filter_map(|place| place.or_else(|| displaced.next())).map(str::to_owned).collect()
 }
 
+/// What the hosts' records say about the end of a run of which nothing runs.
+enum FoundEnding {
+    Known(Ending),
+    /// The records stop before it.
+    Unrecorded,
+    /// Not all hosts have reported.
+    Open,
+}
+
+/// The reason of [`FoundEnding::Unrecorded`]: a full disk looks like a dead host.
+const UNRECORDED: &str =
+    "its end was not recorded: a disk was full, an agent was killed, or its host went down";
+
 /// The end of the latest generation; `silent`: not all hosts of the run have reported.
-fn ending(parts: &[&RunEntry], silent: bool) -> Option<Ending> {
+fn ending(parts: &[&RunEntry], silent: bool) -> FoundEnding {
     if let Some(ending) = parts.iter().find_map(|part| part.digest.ending.as_ref()) {
-        return Some(ending.clone());
+        return FoundEnding::Known(ending.clone());
     }
     if parts.iter().all(|part| part.world_size == 0) {
-        return None;
+        return FoundEnding::Open;
     }
     let sum = |of: fn(&NodeDigest) -> u32| parts.iter().map(|part| of(&part.digest)).sum::<u32>();
     let failed = parts.iter().filter_map(|part| Some((part, part.digest.failure.as_ref()?)));
@@ -240,30 +284,27 @@ fn ending(parts: &[&RunEntry], silent: bool) -> Option<Ending> {
     if let Some((part, failure)) = failed.min_by(|a, b| a.1.time.total_cmp(&b.1.time)) {
         let text = failure_text(&part.host, failure);
         let code = if failure.usage { 2 } else { 1 };
-        return Some(Ending {
+        return FoundEnding::Known(Ending {
             first_failure: Some(text.clone()),
             ..Ending::new(RunOutcome::Failed, code, text)
         });
     }
     if sum(|digest| digest.bad_exits) > 0 {
-        return Some(Ending::new(RunOutcome::Failed, 1, "a rank failed while it was being stopped"));
+        let text = "a rank failed while it was being stopped";
+        return FoundEnding::Known(Ending::new(RunOutcome::Failed, 1, text));
     }
     if silent {
-        return None;
+        return FoundEnding::Open;
     }
     let ended = sum(|digest| digest.exits) >= parts.iter().map(|part| part.world_size).max().unwrap_or(0);
     let killed = sum(|digest| digest.killed) > 0;
     let finish = parts.iter().find_map(|part| part.digest.finish);
     let stopped_by = parts.iter().find_map(|part| part.digest.stop.as_ref());
-    Some(match (finish, stopped_by) {
+    FoundEnding::Known(match (finish, stopped_by) {
         (_, Some(by)) if killed => {
             Ending::new(RunOutcome::Stopped, Ending::KILLED, format!("stopped by {by}: ranks were killed"))
         }
-        _ if !ended => Ending::new(
-            RunOutcome::Failed,
-            1,
-            "its end is not recorded: an agent was killed, or its host went down",
-        ),
+        _ if !ended => return FoundEnding::Unrecorded,
         (Some(FinishReason::StopValue), _) => {
             Ending::clean(RunOutcome::Succeeded, 0, "reached the stop value")
         }
@@ -377,14 +418,14 @@ mod tests {
     }
 
     #[test]
-    fn dead_agents_fail_run_and_silent_host_leaves_end_open() {
+    fn lost_end_is_unrecorded_and_silent_host_leaves_it_open() {
         let mut parts = [part(0, NodeDigest::default()), part(1, NodeDigest::default())];
         parts[1].digest.exits = 0;
         let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
-        assert_eq!(summary.outcome, Some(RunOutcome::Failed));
+        assert_eq!((summary.outcome, summary.exit_code, summary.unrecorded), (None, None, true));
         insta::assert_snapshot!("end_not_recorded", summary.reason);
         let summary = RunSummary::from_digests(&[&parts[0]], 9000.0);
-        assert_eq!((summary.outcome, summary.hosts.len()), (None, 2));
+        assert_eq!((summary.outcome, summary.unrecorded, summary.hosts.len()), (None, false, 2));
         assert_eq!(RunSummary::from_digests(&[], 0.0), RunSummary::default());
     }
 

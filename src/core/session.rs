@@ -4,13 +4,14 @@
 //! The parts are independent; `update` connects them.
 
 use crate::event::Effect;
-use crate::join::{CounterSum, SmoothedRate, TotalsMatcher};
+use crate::join::{CounterSum, TotalsMatcher};
 use crate::model::{EventSubject, EventTone, HistoryLine, HostModel, Model};
 use crate::report::{Report, ReportBody};
 use crate::run::RunMachine;
 use crate::watch::{Detector, RecordedTime};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::ConsoleMessage;
+use rankdeck_proto::rate::SmoothedRate;
 use rankdeck_types::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, StopGoal};
 use rankdeck_types::probe::Probe;

@@ -11,6 +11,8 @@
 //! - TRACE-3: an entry cut short ends its segment; it does not spoil it.
 //! - TRACE-4: answers to prompts (passphrases) are never in a record.
 //! - TRACE-5: a state is validated like events when it is read.
+//! - TRACE-6: what a segment unpacks to is bounded: its state, each of its entries, and all of them. Where one
+//!   ends early, its last event reports that.
 
 use crate::Core;
 use crate::event::Event;
@@ -24,8 +26,13 @@ use std::io::{self, Read, Write};
 pub const VERSION: u32 = 2;
 /// Longest line of a header, bytes.
 pub const LONGEST_HEADER: usize = 4096;
-/// Longest entry, bytes; the state of the largest run needs a tenth.
-const LONGEST_ENTRY: u64 = 1 << 30;
+/// Longest state, bytes; that of the largest run needs half of it.
+const LONGEST_STATE: u64 = 256 << 20;
+/// Longest event, or lines of one, bytes; a message of an agent has at most a megabyte.
+const LONGEST_ENTRY: u64 = 8 << 20;
+/// Most bytes of all events of a segment: so many, or so many times its state. A console begins another segment
+/// at half of it.
+const EVENTS: (u64, u64) = (8 << 20, 8);
 /// Most lines that one message may have; agents send far fewer.
 const MOST_LINES: u32 = 1 << 16;
 /// What stands for a log line that the record does not hold.
@@ -254,20 +261,21 @@ fn encode(value: &impl Serialize, to: &mut Vec<u8>) {
     to[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// The next value, or what is wrong with it; `None` where the bytes end, be it in the middle of one.
-fn decode<T: DeserializeOwned>(from: &mut impl Read) -> Option<Result<T, String>> {
+/// The next value and its length, or what is wrong with it; `None` where the bytes end, be it in the middle of
+/// one.
+fn decode<T: DeserializeOwned>(from: &mut impl Read, longest: u64) -> Option<Result<(T, u64), String>> {
     let mut length = [0; 4];
     from.read_exact(&mut length).ok()?;
     let length = u64::from(u32::from_le_bytes(length));
-    if length > LONGEST_ENTRY {
-        return Some(Err(format!("an entry of {length} bytes")));
+    if length > longest {
+        return Some(Err(format!("an entry of {length} bytes; the limit is {longest}")));
     }
     let mut bytes = Vec::new();
     from.take(length).read_to_end(&mut bytes).ok()?;
     if (bytes.len() as u64) < length {
         return None;
     }
-    Some(rmp_serde::from_slice(&bytes).map_err(|error| error.to_string()))
+    Some(rmp_serde::from_slice(&bytes).map(|value| (value, length)).map_err(|error| error.to_string()))
 }
 
 /// Reads one segment, event by event.
@@ -278,6 +286,8 @@ pub struct SegmentReader<R> {
     entry: u64,
     latest: Timestamp,
     damage: Option<String>,
+    /// Bytes of events that may follow.
+    left: u64,
 }
 
 impl<R: Read> SegmentReader<R> {
@@ -292,28 +302,36 @@ impl<R: Read> SegmentReader<R> {
         bursts: Option<R>,
     ) -> Result<(Core, SegmentReader<R>), TraceError> {
         let state = |error: String| TraceError::State { build: header.build.clone(), error };
-        let core = decode::<Core>(&mut events).unwrap_or_else(|| Err("it is not whole".into()));
-        let core = core.map_err(state)?.checked();
-        let reader =
-            SegmentReader { events, bursts, burst: None, entry: 0, latest: header.start, damage: None };
-        Ok((core, reader))
+        let read = decode::<Core>(&mut events, LONGEST_STATE);
+        let (core, length) = read.unwrap_or_else(|| Err("it is not whole".into())).map_err(state)?;
+        let reader = SegmentReader {
+            events,
+            bursts,
+            burst: None,
+            entry: 0,
+            latest: header.start,
+            damage: None,
+            left: EVENTS.0.max(EVENTS.1 * length),
+        };
+        Ok((core.checked(), reader))
     }
 
-    /// The next event with its time, which never goes back; `None` at the end.
+    /// The next event with its time, which never goes back; `None` at the end. Before the end of a damaged
+    /// segment comes a notice.
     pub fn event(&mut self) -> Option<(Timestamp, Event)> {
         if self.damage.is_some() {
             return None;
         }
-        let entry = match decode::<EntryIn>(&mut self.events)? {
-            Ok(entry) if entry.lines_apart <= MOST_LINES => entry,
-            Ok(_) => {
-                self.damage = Some("a message of too many lines".into());
-                return None;
+        let entry = match decode::<EntryIn>(&mut self.events, LONGEST_ENTRY)? {
+            Ok((_, length)) if length > self.left => return self.end("too many events".into()),
+            Ok((entry, _)) if entry.lines_apart > MOST_LINES => {
+                return self.end("a message of too many lines".into());
             }
-            Err(error) => {
-                self.damage = Some(error);
-                return None;
+            Ok((entry, length)) => {
+                self.left -= length;
+                entry
             }
+            Err(error) => return self.end(error),
         };
         let mut event = entry.event;
         if entry.lines_apart > 0
@@ -328,6 +346,13 @@ impl<R: Read> SegmentReader<R> {
         Some((self.latest, event))
     }
 
+    /// Ends a damaged segment.
+    fn end(&mut self, damage: String) -> Option<(Timestamp, Event)> {
+        let text = format!("the recording is damaged: {damage}; what follows is missing");
+        self.damage = Some(damage);
+        Some((self.latest, Event::Noticed { text }))
+    }
+
     /// What ended it before its end, other than a file cut short.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
@@ -337,8 +362,8 @@ impl<R: Read> SegmentReader<R> {
         while let Some(bursts) = &mut self.bursts
             && self.burst.as_ref().is_none_or(|burst| burst.entry < self.entry)
         {
-            match decode::<LogBurst>(bursts) {
-                Some(Ok(burst)) => self.burst = Some(burst),
+            match decode::<LogBurst>(bursts, LONGEST_ENTRY) {
+                Some(Ok((burst, _))) => self.burst = Some(burst),
                 Some(Err(_)) | None => self.bursts = None,
             }
         }
@@ -452,8 +477,32 @@ mod tests {
         assert_eq!(read(&bytes, None), [(Timestamp(90), Event::Ticked), (Timestamp(90), Event::Ticked)]);
         bytes.extend([1, 0, 0, 0, 0xc1]);
         let (_, mut reader) = SegmentReader::open(&header(), &bytes[..], None).unwrap();
-        assert_eq!((0..5).filter_map(|_| reader.event()).count(), 2);
+        let events: Vec<Event> = (0..5).filter_map(|_| reader.event()).map(|(_, event)| event).collect();
+        assert!(matches!(events[..], [_, _, Event::Noticed { .. }]), "the end is reported: {events:?}");
         assert!(reader.damage().is_some());
+    }
+
+    #[test]
+    fn trace_6_segment_that_unpacks_to_too_much_ends() {
+        let entry = |length: u64| [&(length as u32).to_le_bytes()[..], &[0; 9]].concat();
+        let long = entry(LONGEST_STATE + 1);
+        let opened = SegmentReader::open(&header(), &long[..], None);
+        assert!(matches!(opened, Err(TraceError::State { error, .. }) if error.contains("the limit")));
+        let (whole, _) = written(&[(Timestamp(8), Event::Ticked)]);
+        let head = head();
+        let left = EVENTS.0.max(EVENTS.1 * (head.len() as u64 - 4));
+        let tick = &whole[head.len()..];
+        let most = left as usize / (tick.len() - 4);
+        let bytes = [&head[..], &tick.repeat(most + 1000)].concat();
+        let (_, mut reader) = SegmentReader::open(&header(), &bytes[..], None).unwrap();
+        let mut last = None;
+        let count =
+            std::iter::from_fn(|| reader.event()).inspect(|(_, event)| last = Some(event.clone())).count();
+        assert_eq!((count, matches!(last, Some(Event::Noticed { .. }))), (most + 1, true));
+        let (mut bytes, _) = written(&[(Timestamp(8), Event::Ticked)]);
+        bytes.extend(entry(LONGEST_ENTRY + 1));
+        let (_, mut reader) = SegmentReader::open(&header(), &bytes[..], None).unwrap();
+        assert_eq!(std::iter::from_fn(|| reader.event()).count(), 2);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! [`Screen`]. Drawing is pure; nothing here knows a clock, a terminal or a host.
 
 pub mod confirm;
+pub mod decoder;
 pub mod draw;
 pub mod frame;
 pub mod help;

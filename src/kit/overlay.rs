@@ -280,11 +280,17 @@ pub fn on_paste<S: Screen>(state: &mut S::State, text: &str) -> bool {
     true
 }
 
-/// Clamps all overlays before drawing, and closes those whose subject is gone.
-pub fn settle<S: Screen>(model: &S::Model, state: &mut S::State, screen: Rect) {
+/// Clamps all overlays before drawing, and closes those whose subject is gone. Returns whether the top one has
+/// closed: keys that are being typed were meant for it.
+pub fn settle<S: Screen>(model: &S::Model, state: &mut S::State, screen: Rect) -> bool {
     let mut all = std::mem::take(S::overlays(state));
-    all.0.retain_mut(|overlay| overlay.settle(model, state, screen) == Keep::Yes);
+    let mut top_stays = true;
+    all.0.retain_mut(|overlay| {
+        top_stays = overlay.settle(model, state, screen) == Keep::Yes;
+        top_stays
+    });
     *S::overlays(state) = all;
+    !top_stays
 }
 
 /// Draws all overlays, the top one last.

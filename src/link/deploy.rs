@@ -26,6 +26,8 @@ pub(crate) const TRAINER: &str = "rankdeck-trainer";
 /// Timeout of probing a host and of linking files there: its home directory may be a slow network disk, and
 /// its shell may have slow start files.
 const PROBING: Duration = Duration::from_secs(30);
+/// Starts the first line of a probe on a host whose PATH lacks `uname`.
+const NO_UNAME: &str = "PATH ";
 /// Marks the end of a probe if all files are present; the output of the remote script follows.
 const PRESENT: &str = "RANKDECK-PRESENT";
 /// Marks the end of a probe if files are missing.
@@ -223,7 +225,7 @@ fn share(
         Some(_) => Ok(()),
         None => Err(SshError::transient(
             format!("{}: cannot create {to}: {}", session.label(), output.summary()),
-            upload::full_disk(session),
+            upload::unwritable(session, &output.summary()),
         )),
     }
 }
@@ -269,7 +271,7 @@ fn probe_script(package: &Package, remote: &Script) -> Script {
         .run(upload::HASH)
         .run(TRUST)
         .run(
-            "S=$(uname -sm); echo \"$S\"; \
+            "S=$(uname -sm) || S=\"PATH $PATH\"; echo \"$S\"; \
              L=yes; test -z \"$loader\" || test -e \"$loader\" || L=no; echo \"$L\"; echo \"$HOME\"; \
              C=\"${RANKDECK_CACHE:-$HOME/.cache/rankdeck}\"; \
              case \"$C\" in /*) \
@@ -309,6 +311,12 @@ fn system() -> String {
 /// Rejects a host that cannot run this build.
 fn check_host(label: &str, package: &Package, found: &DeployProbe) -> Result<(), SshError> {
     let own = system();
+    if let Some(path) = found.system.strip_prefix(NO_UNAME).or(found.system.is_empty().then_some("")) {
+        return Err(SshError::permanent(
+            format!("{label}: cannot run `uname`: not found on the login shell's PATH ({path})"),
+            "in ~/.bashrc, ~/.profile and the like, append to PATH instead of replacing it: `PATH=DIR:$PATH`",
+        ));
+    }
     if found.system != own {
         return Err(SshError::permanent(
             format!("{label}: the host is {}, but this rankdeck is built for {own}", found.system),
@@ -373,6 +381,18 @@ mod tests {
             Image::read(&folder.join(name)).unwrap()
         };
         Package { agent: file("a", "agent"), trainer: trainer.then(|| file("t", "trainer")) }
+    }
+
+    /// A start file has replaced PATH.
+    #[test]
+    fn host_without_uname_on_its_path_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = package(folder.path(), false);
+        let script = probe_script(&package, &Script::new().run("true")).command();
+        let output = Command::new("/bin/sh").args(["-c", &script]).env("PATH", "/opt/bin").output().unwrap();
+        let found = parse(&String::from_utf8(output.stdout).unwrap()).unwrap();
+        let error = check_host("node1", &package, &found).unwrap_err();
+        assert!(error.cause.error.contains("(/opt/bin)") && error.cause.hint.contains("PATH="), "{error:?}");
     }
 
     fn probe_at(package: &Package, cache: &Path) -> String {

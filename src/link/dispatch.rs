@@ -96,6 +96,7 @@ fn live(transport: &mut dyn AgentTransport, link_io: &mut LinkIo) -> LinkState {
             Err(error) if error.kind == SshErrorKind::Closed => return LinkState::Closed,
             Err(error)
                 if matches!(error.kind, SshErrorKind::Permanent | SshErrorKind::StartFiles)
+                    || (!ever_ready && error.kind == SshErrorKind::UnknownName)
                     || (!ever_ready
                         && (failures >= RETRIES || (failures > 0 && opened.elapsed() >= GIVE_UP_AFTER))) =>
             {
@@ -198,6 +199,54 @@ fn delay(failures: u32, random: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame_pump::Pipe;
+    use rankdeck_types::probe::Probe;
+    use std::os::unix::net::UnixStream;
+
+    /// A transport whose attempts end as listed; the last one repeats.
+    struct Script(Vec<Result<(), SshErrorKind>>);
+
+    impl AgentTransport for Script {
+        fn reach_agent(
+            &mut self,
+            _link_io: &mut LinkIo,
+            _reconnecting: bool,
+        ) -> Result<(Probe, Box<dyn Pipe>), SshError> {
+            let step = if self.0.len() > 1 { self.0.remove(0) } else { self.0[0] };
+            match step {
+                // Its other end is closed: the connection is lost at once.
+                Ok(()) => Ok((Probe::default(), Box::new(UnixStream::pair().unwrap().0))),
+                Err(kind) => Err(SshError::new(kind, "x", "")),
+            }
+        }
+    }
+
+    /// Returns the states of a link until it fails or is closed after its `most`th attempt.
+    fn states(steps: Vec<Result<(), SshErrorKind>>, most: u32) -> Vec<LinkState> {
+        let (orders, inbox) = mpsc::channel(8);
+        let (sender, mut events) = mpsc::channel(256);
+        let mut link_io = LinkIo::new(NodeRank(0), false, Inbox::new(inbox).unwrap(), sender);
+        let living = thread::spawn(move || live(&mut Script(steps), &mut link_io));
+        let mut seen = Vec::new();
+        while let Some((_, event)) = events.blocking_recv() {
+            let LinkEvent::State(state) = event else { continue };
+            if matches!(&state, LinkState::Connecting { attempt } if *attempt >= most) {
+                let _ = orders.blocking_send(LinkCommand::Close);
+            }
+            seen.push(state);
+        }
+        seen.push(living.join().unwrap());
+        seen
+    }
+
+    #[test]
+    fn unknown_name_ends_a_new_link_and_no_old_one() {
+        let fresh = states(vec![Err(SshErrorKind::UnknownName)], 2);
+        assert!(matches!(fresh.last(), Some(LinkState::Failed(_))), "{fresh:?}");
+        assert!(!fresh.iter().any(|state| matches!(state, LinkState::Lost { .. })), "{fresh:?}");
+        let old = states(vec![Ok(()), Err(SshErrorKind::UnknownName)], 3);
+        assert_eq!(old.last(), Some(&LinkState::Closed), "{old:?}");
+    }
 
     #[test]
     fn delay_doubles_up_to_a_limit_with_jitter() {

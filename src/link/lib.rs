@@ -29,7 +29,7 @@ pub use frame_pump::SILENCE;
 pub use rankdeck_proto::link::{LinkCommand, LinkEvent};
 
 use rankdeck_types::error::HintedError;
-use rankdeck_types::host::Host;
+use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{NodeRank, RunId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,6 +123,29 @@ impl Links {
         let node = request.node;
         dispatch::start(self.clone(), request, orders, events);
         LinkHandle { node, commands }
+    }
+
+    /// Returns the address of each host for the other hosts: an alias of the ssh configuration means nothing to
+    /// them, but its `HostName` may. Hosts whose configuration cannot be read keep their address.
+    pub async fn peer_addresses(&self, hosts: &[Host]) -> Vec<String> {
+        let lookups: Vec<_> = hosts
+            .iter()
+            .map(|host| {
+                let (links, host) = (self.clone(), host.clone());
+                tokio::task::spawn_blocking(move || match host.transport {
+                    Transport::Ssh | Transport::Openssh => {
+                        ssh::user_config::outline(&host, links.ssh_config.as_deref())
+                            .map_or(host.address, |target| target.address)
+                    }
+                    Transport::Local | Transport::Slurm => host.address,
+                })
+            })
+            .collect();
+        let mut addresses = Vec::with_capacity(hosts.len());
+        for (lookup, host) in lookups.into_iter().zip(hosts) {
+            addresses.push(lookup.await.unwrap_or_else(|_| host.address.clone()));
+        }
+        addresses
     }
 
     /// Runs an agent command on `host`, after deploying the binary and missing files. Dropping the future

@@ -33,6 +33,8 @@ const STARTING: Duration = Duration::from_secs(30);
 const OPENING: Duration = Duration::from_secs(15);
 /// Timeout of one write; messages to an agent are short.
 const WRITING: Duration = Duration::from_secs(5);
+/// Timeout of closing a relay that ended early.
+const CLOSING: Duration = Duration::from_secs(2);
 /// Most bytes before the relay's marker.
 const MAX_NOISE: usize = 1 << 20;
 const MAX_STDERR: usize = 4 << 10;
@@ -59,9 +61,10 @@ impl AgentTransport for SshTransport<'_> {
         reconnecting: bool,
     ) -> Result<(Probe, Box<dyn Pipe>), SshError> {
         let request = self.request;
+        // First: it fails at once, and hashing the files may take seconds.
+        let session = session(&self.links, &request.host, link_io)?;
         let package =
             Package::read(&request.host.name, &request.agent_binary, request.trainer_binary.as_deref())?;
-        let session = session(&self.links, &request.host, link_io)?;
         let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
         let arguments = agent_command::start_arguments(request, workdir);
         let script = Script::new().arguments(&arguments).run("\"$A\" agent probe; exec \"$A\" \"$@\"");
@@ -142,7 +145,8 @@ fn relay(
             break head;
         }
         if stream.ended() || output.stdout.len() > MAX_NOISE {
-            return Err(fault(output.summary()));
+            output.status = stream.close(owner, Instant::now() + CLOSING).ok().flatten();
+            return Err(session.refusal(&output).unwrap_or_else(|| fault(output.summary())));
         }
         if !moved {
             stream.pause(owner, deadline).map_err(|blocked| match blocked {
@@ -174,8 +178,9 @@ pub fn call(
     call: &AgentCommand,
     owner: &mut dyn SessionOwner,
 ) -> Result<AgentReply, SshError> {
-    let package = Package::read(&host.name, agent, call.trainer.as_deref())?;
+    // First: it fails at once, and hashing the files may take seconds.
     let session = session(links, host, owner)?;
+    let package = Package::read(&host.name, agent, call.trainer.as_deref())?;
     let arguments = quote::words(call.args.iter().map(String::as_str));
     let script = Script::new().arguments(&call.args).run("exec \"$A\" agent \"$@\"");
     let uploaded = match call.uploads.as_slice() {

@@ -11,6 +11,8 @@
 //! - The agent step's `srun` is never signaled: a signal to srun kills (SIGKILL) the whole step at once. It
 //!   runs in its own session, so that a terminal's ctrl-c does not reach it, and it outlives the console. A
 //!   run ends when its agents have verified its stop.
+//! - srun takes every `SLURM_` variable for an option: a step inherits only how to reach the controller, and
+//!   facts about its job. What it needs is passed as options.
 //! - slurmstepd forwards whole lines of limited length, so frames are sent as base64 lines
 //!   ([`rankdeck_proto::lines`]).
 
@@ -41,38 +43,52 @@ const ASKING: Duration = Duration::from_secs(10);
 /// Timeout of the exit of a relay step.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// Returns whether a variable is an option of the job's steps that `srun` would read and a step here must not
-/// inherit.
-fn is_option_of_srun(name: &str) -> bool {
-    const PREFIXES: [&str; 9] = [
-        "SLURM_NTASKS",
-        "SLURM_NPROCS",
-        "SLURM_TASKS_PER_NODE",
-        "SLURM_GPU",
-        "SLURM_CPU",
-        "SLURM_MEM",
-        "SLURM_DISTRIBUTION",
-        "SLURM_THREADS",
-        "SLURM_EXACT",
+/// Returns whether `srun` inherits a variable: any but Slurm's own, how to reach the controller, and, in the
+/// allocation of its job (`inside`), facts about that job. It reads all others as options, which belong to
+/// the job's other steps, or to whatever the user's shell sets for other commands.
+fn is_for_srun(name: &str, inside: bool) -> bool {
+    const CONTROLLER: [&str; 6] = [
+        "SLURM_CONF",
+        "SLURM_CONF_SERVER",
+        "SLURM_JWT",
+        "SLURM_CLUSTERS",
+        "SLURM_WORKING_CLUSTER",
+        "SLURM_CLUSTER_NAME",
     ];
-    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    const JOB: [&str; 6] =
+        ["SLURM_JOB_", "SLURM_JOBID", "SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_RESTART_COUNT", "SLURM_TMPDIR"];
+    let is_slurm = ["SLURM_", "SRUN_"].iter().any(|prefix| name.starts_with(prefix));
+    !is_slurm || CONTROLLER.contains(&name) || inside && JOB.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Returns the Slurm job of a host.
+fn job_of(host: &Host) -> Option<String> {
+    // A plan of an older console names no job.
+    host.slurm_job.clone().or_else(|| std::env::var("SLURM_JOB_ID").ok())
 }
 
 /// Returns `srun` for one task on `host`.
-fn srun(host: &Host, gpus: bool) -> Command {
+///
+/// # Errors
+/// The host has no job; `srun` would request a new allocation.
+fn srun(host: &Host, gpus: bool) -> Result<Command, SshError> {
+    let job = job_of(host).ok_or_else(|| {
+        SshError::permanent(
+            format!("{}: the Slurm job of this node is unknown", host.name),
+            "run the command in the allocation, or name the job: `--slurm=JOB`",
+        )
+    })?;
+    let inside = std::env::var("SLURM_JOB_ID").is_ok_and(|own| own == job);
     let mut command = Command::new("srun");
-    for (name, _) in std::env::vars_os().filter(|(name, _)| is_option_of_srun(&name.to_string_lossy())) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| !is_for_srun(&name.to_string_lossy(), inside)) {
         command.env_remove(name);
     }
-    if let Some(job) = std::env::var_os("SLURM_JOB_ID") {
-        let mut option = std::ffi::OsString::from("--jobid=");
-        option.push(job);
-        command.arg(option);
-    }
+    command.arg(format!("--jobid={job}"));
     command.args([
         "--overlap",
         "--nodes=1",
         "--ntasks=1",
+        "--export=ALL",
         "--mpi=none",
         "--cpu-bind=none",
         "--mem=0",
@@ -82,7 +98,7 @@ fn srun(host: &Host, gpus: bool) -> Command {
         command.arg("--gres=none");
     }
     command.arg(format!("--nodelist={}", host.name));
-    command
+    Ok(command)
 }
 
 /// Slurm transport of one link.
@@ -114,7 +130,7 @@ impl AgentTransport for SlurmTransport<'_> {
         let mut arguments = agent_command::start_arguments(request, workdir);
         // `agent hold ...` instead of `agent start ...`.
         arguments[1] = "hold".into();
-        let mut command = srun(host, true);
+        let mut command = srun(host, true)?;
         command.arg("--input=none").arg(agent).args(&arguments);
         // SAFETY: setsid has no memory effects and is async-signal-safe.
         unsafe {
@@ -130,13 +146,13 @@ impl AgentTransport for SlurmTransport<'_> {
         self.agent_steps.extend(running.release());
         let output = output?;
         if reconnecting && output.after("RANKDECK-AGENT").is_none() {
-            job_is_there(&host.name, link_io)?;
+            job_is_there(host, link_io)?;
         }
         let probe = agent_command::read_probe_here(request, output.after("RANKDECK-PROBE"));
         let answer = output.after("RANKDECK-AGENT");
         let started =
             agent_command::read_started(&host.name, answer.as_deref(), &output.summary(), reconnecting)?;
-        let relay_step = RelayStep::start(host, agent, &started.socket).map_err(|error| {
+        let relay_step = RelayStep::start(srun(host, false)?, agent, &started.socket).map_err(|error| {
             SshError::transient(
                 format!("{}: cannot start srun: {error}", host.name),
                 "check that `srun` is installed",
@@ -147,8 +163,9 @@ impl AgentTransport for SlurmTransport<'_> {
 }
 
 /// Fails permanently if the allocation has ended: no step can start in it. A failing query is not an error.
-fn job_is_there(label: &str, owner: &mut dyn SessionOwner) -> Result<(), SshError> {
-    let Ok(job) = std::env::var("SLURM_JOB_ID") else { return Ok(()) };
+fn job_is_there(host: &Host, owner: &mut dyn SessionOwner) -> Result<(), SshError> {
+    let Some(job) = job_of(host) else { return Ok(()) };
+    let label = &host.name;
     let mut command = Command::new("scontrol");
     command.args(["show", "job", "--oneliner", &job]);
     let mut running = local::RunningCommand::start(label, command, &[])?;
@@ -187,7 +204,7 @@ pub fn call(
     call: &AgentCommand,
     owner: &mut dyn SessionOwner,
 ) -> Result<AgentReply, SshError> {
-    let mut command = srun(host, false);
+    let mut command = srun(host, false)?;
     if call.input.is_empty() {
         command.arg("--input=none");
     }
@@ -205,10 +222,9 @@ struct RelayStep {
 }
 
 impl RelayStep {
-    fn start(host: &Host, agent: &Path, socket: &str) -> io::Result<RelayStep> {
+    fn start(mut command: Command, agent: &Path, socket: &str) -> io::Result<RelayStep> {
         let (stream, theirs) = UnixStream::pair()?;
         stream.set_nonblocking(true)?;
-        let mut command = srun(host, false);
         command.arg(agent).args(["agent", "relay", "--lines", "--socket", socket]);
         let (input, output) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
         let child = command.stdin(input).stdout(output).stderr(Stdio::null()).process_group(0).spawn()?;
@@ -277,6 +293,33 @@ impl Drop for RelayStep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn srun_inherits_no_options_of_other_steps() {
+        for name in ["PATH", "SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_PARTITION"] {
+            assert!(is_for_srun(name, false) && is_for_srun(name, true), "{name}");
+        }
+        for name in ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_SUBMIT_DIR", "SLURM_ARRAY_TASK_ID"] {
+            assert!(is_for_srun(name, true) && !is_for_srun(name, false), "{name}");
+        }
+        for name in [
+            "SLURM_LABELIO",
+            "SLURM_STDOUTMODE",
+            "SLURM_EXCLUSIVE",
+            "SLURM_CONSTRAINT",
+            "SLURM_HINT",
+            "SLURM_EXPORT_ENV",
+            "SLURM_NTASKS",
+            "SLURM_CPUS_PER_TASK",
+            "SLURM_GPUS_PER_TASK",
+            "SLURM_DISTRIBUTION",
+            "SLURM_STEP_ID",
+            "SLURM_WHATEVER_COMES",
+            "SRUN_CPUS_PER_TASK",
+        ] {
+            assert!(!is_for_srun(name, true), "{name}");
+        }
+    }
 
     #[test]
     fn ended_job_is_distinguished_from_a_running_one() {

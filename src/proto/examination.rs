@@ -53,6 +53,10 @@ pub struct HostQuestion {
     /// Ports to listen on; the first free one is used.
     #[serde(default)]
     pub listen: Vec<u16>,
+    /// Ports of a second listener, which stands for the arbitrary ports of Gloo and NCCL where `listen` is one
+    /// fixed port; empty: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_listen: Vec<u16>,
     /// Hosts that will connect to this one.
     #[serde(default)]
     pub expect: u32,
@@ -292,6 +296,9 @@ pub struct Peer {
     pub ports: Vec<u16>,
     /// Token to send to it.
     pub token: String,
+    /// Other addresses, to try if it cannot be reached at `address`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<IpAddr>,
 }
 
 /// Result of listening.
@@ -314,6 +321,12 @@ pub struct ConnectResult {
     pub address: String,
     /// Error of the connection.
     pub error: Option<String>,
+    /// The address is one of [`Peer::others`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_other: bool,
+    /// Address of this host on the connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<IpAddr>,
 }
 
 /// The program of `launch.command` as a host sees it.

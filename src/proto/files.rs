@@ -59,6 +59,9 @@ pub struct RunFiles {
     pub files: Vec<FileEntry>,
     /// There are more files than a reply holds.
     pub more: bool,
+    /// Omitted files and directories, with reasons.
+    #[serde(default)]
+    pub left_out: Vec<String>,
 }
 
 /// A piece of a file.

@@ -10,7 +10,10 @@
 //! files         files of runs on a host
 //! fleet         snapshots of a host for the fleet page
 //! search        searches in the logs of a host
+//! holders       processes that hold GPUs of a host, and whether they may be ended
 //! process       queries about one process of a host: its environment, a signal
+//! lineage       which values of earlier generations count after restarts
+//! rate          how fast a counter grows
 //! show          a policy that plays, step by step
 //! status_page   the mapped file in which a rank shows its state
 //! mapping       mapped files that may be truncated
@@ -30,8 +33,10 @@ pub mod files;
 pub mod fleet;
 pub mod folders;
 pub mod frame;
+pub mod holders;
 pub mod inspection;
 pub mod libtorch;
+pub mod lineage;
 pub mod lines;
 pub mod link;
 pub mod mapping;
@@ -39,6 +44,8 @@ pub mod media;
 pub mod message;
 pub mod pack;
 pub mod process;
+pub mod rate;
+pub mod regular;
 pub mod run_entry;
 pub mod search;
 pub mod secret;

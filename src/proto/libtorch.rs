@@ -3,6 +3,7 @@
 //! It reads directories and their version files; it neither loads libtorch nor runs Python.
 
 use crate::folders;
+use crate::regular;
 use std::path::{Path, PathBuf};
 
 /// Prefix of the versions that the trainer supports: the C++ interface changes with each minor version.
@@ -20,12 +21,12 @@ pub fn is_libtorch(folder: &Path) -> bool {
 /// Returns the version of an unpacked libtorch, from the wheel's `version.py` or the archive's
 /// `build-version`.
 pub fn version(folder: &Path) -> Option<String> {
-    let wheel = std::fs::read_to_string(folder.join("version.py")).ok().and_then(|text| {
+    let wheel = regular::read_text(&folder.join("version.py")).ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("__version__"))?;
         Some(line.split('\'').nth(1)?.to_owned())
     });
     wheel.or_else(|| {
-        let text = std::fs::read_to_string(folder.join("build-version")).ok()?;
+        let text = regular::read_text(&folder.join("build-version")).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     })
 }

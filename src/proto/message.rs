@@ -24,8 +24,8 @@ pub use rankdeck_types::exit::Exit;
 pub use record::{Ending, Record, RecordEvent, RunOutcome, Survivor};
 pub use sample::{
     Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintSample, GpuInstance,
-    GpuSample, GroupSample, HostSample, HostSignals, IterationSample, LinkSample, MainThread, PageSample,
-    Phase, RankSample, RankSignals, RecentCollective, calm_round,
+    GpuSample, GroupArguments, GroupSample, HostSample, HostSignals, IterationSample, LinkSample, MainThread,
+    PageSample, Phase, RankSample, RankSignals, RecentCollective, calm_round,
 };
 
 use crate::inspection::Inspection;

@@ -65,6 +65,8 @@ pub struct Pack {
     pub files: usize,
     /// Bytes of the pack.
     pub bytes: u64,
+    /// Symbolic links whose target is not in the pack, so that they dangle on a host: name and target.
+    pub dangling: Vec<(String, PathBuf)>,
 }
 
 /// Returns the path of a pack within a cache.
@@ -101,11 +103,35 @@ pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedEr
         |(hash, bytes)| {
             let path = packs.join(format!("{hash}.pack"));
             fs::rename(&part, &path).map_err(|error| fault(&path, error))?;
-            Ok(Pack { hash, path, files: files.len(), bytes })
+            Ok(Pack { hash, path, files: files.len(), bytes, dangling: dangling(folder, &files) })
         },
     );
     let _ = fs::remove_file(&part);
     made
+}
+
+/// Returns the links among `files` (sorted) that lead out of them. A link with an absolute target leads to the
+/// host's own file of that name, if there is one.
+fn dangling(root: &Path, files: &[String]) -> Vec<(String, PathBuf)> {
+    let Ok(real_root) = root.canonicalize() else { return Vec::new() };
+    let has = |path: &Path| {
+        let Some(path) = path.to_str() else { return false };
+        let inside = format!("{path}/");
+        let at = files.partition_point(|name| name.as_str() < inside.as_str());
+        path.is_empty()
+            || files.binary_search_by(|name| name.as_str().cmp(path)).is_ok()
+            || files.get(at).is_some_and(|name| name.starts_with(&inside))
+    };
+    let leads_out = |name: &String| {
+        let path = root.join(name);
+        let target = fs::read_link(&path).ok()?;
+        let arrives = target.is_relative()
+            && path
+                .canonicalize()
+                .is_ok_and(|real| real.strip_prefix(&real_root).is_ok_and(|inside| has(inside)));
+        (!arrives).then(|| (name.clone(), target))
+    };
+    files.iter().filter_map(leads_out).collect()
 }
 
 /// Returns a number that is unique in this process, for names of temporary files.
@@ -345,6 +371,35 @@ mod tests {
         unpack(&pack, &hash, &out).unwrap();
         fs::write(root.join("train.py"), "print(2)\n").unwrap();
         assert_ne!(pack_of(&root, &files, &folder.path().join("c")).0, hash);
+    }
+
+    #[test]
+    fn links_that_leave_the_pack_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("code");
+        fs::create_dir_all(root.join("pkg/sub")).unwrap();
+        fs::create_dir_all(root.join("data")).unwrap();
+        fs::create_dir_all(folder.path().join("libs/common")).unwrap();
+        for name in ["a.py", "pkg/b.py", "pkg/sub/c.py", "data/x"] {
+            fs::write(root.join(name), "").unwrap();
+        }
+        let absolute = root.join("a.py");
+        for (name, target) in [
+            ("in_file", "a.py"),
+            ("in_folder", "pkg"),
+            ("pkg/up", "../a.py"),
+            ("through", "in_folder/sub"),
+            ("itself", "."),
+            ("common", "../libs/common"),
+            ("absolute", absolute.to_str().unwrap()),
+            ("left_out", "data/x"),
+            ("broken", "nowhere"),
+        ] {
+            std::os::unix::fs::symlink(target, root.join(name)).unwrap();
+        }
+        let files = listed(&root, &["data"]);
+        let found: Vec<String> = dangling(&root, &files).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(found, ["absolute", "broken", "common", "left_out"]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Runs on a host, as listed by `agent list`.
 
+use crate::lineage::Lineage;
 use crate::message::{Counters, Ending, Evaluation, FinishReason, Survivor};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,8 @@ pub struct RunList {
     pub runs: Vec<RunEntry>,
     /// Omitted entries, with reasons: those of other users, and directories that cannot be read.
     pub left_out: Vec<String>,
+    /// The directory of all runs cannot be read: what runs is unknown.
+    pub unreadable: Option<HintedError>,
 }
 
 /// One host of one run, as displayed by `rankdeck ps`.
@@ -53,8 +57,8 @@ pub struct RunEntry {
     pub digest: NodeDigest,
 }
 
-/// Summary of a run from the records of one host. Counters, evaluations and checkpoints are those of all
-/// generations, in the digest of rank 0's host; the other fields are about the latest generation.
+/// Summary of a run from the records of one host. Counters, evaluations and checkpoints are those of the
+/// present line of training, in the digest of rank 0's host; the other fields are about the latest generation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeDigest {
@@ -94,10 +98,16 @@ pub struct NodeDigest {
     pub failure: Option<RankFailure>,
     /// The stop is verified: the agent found no leftover process.
     pub proved: bool,
+    /// Where generations began, as far as this host knows.
+    pub lineage: Lineage,
+    /// The generation of the counters, the return and the speed below.
+    pub reported: Generation,
     /// Latest totals.
     pub totals: Option<Counters>,
     /// Sum of the counters of this host's ranks, if no rank sends totals.
     pub counted: Option<Counters>,
+    /// Environment steps per second of late.
+    pub steps_per_s: Option<f64>,
     /// Latest mean return of training episodes.
     pub last_return: Option<f64>,
     /// The evaluation with the highest mean return.

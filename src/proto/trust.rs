@@ -163,6 +163,22 @@ pub fn other_owner(path: &Path) -> Option<u32> {
     Some(data.uid()).filter(|uid| !is_trusted(*uid))
 }
 
+/// Returns owner and mode of a file or directory to follow its name, such as ` (owner 1002, mode 0700)`; empty
+/// if unknown.
+pub fn described(path: &Path) -> String {
+    let data = std::fs::metadata(path).ok();
+    data.map_or(String::new(), |data| {
+        format!(" (owner {}, mode {:04o})", user_name(data.uid()), data.mode() & 0o7777)
+    })
+}
+
+/// Returns the name of a user, or the number without one.
+pub fn user_name(uid: u32) -> String {
+    let (listed, number) = (system_file("/etc/passwd").unwrap_or_default(), uid.to_string());
+    let own = listed.lines().find(|line| line.split(':').nth(2) == Some(&number));
+    own.and_then(|line| line.split(':').next()).map_or(number, str::to_owned)
+}
+
 /// Opens a regular file of this user with the options `how`, mode 0600 if it is new (TRUST-2).
 ///
 /// # Errors

@@ -9,13 +9,13 @@ use crate::run::chrome::status;
 use crate::run::command::ScreenCommand;
 use crate::run::input::{execute, on_command};
 use crate::run::overlays::processes::signal;
-use crate::run::overlays::{Confirm, EnvironmentCard, Overlay, evidence, images};
+use crate::run::overlays::{Confirm, EnvironmentCard, Overlay, confirm, evidence, images, restart};
 use crate::run::pages::hosts;
 use crate::run::pages::ranks::strip::AwaitedRank;
 use crate::run::restart_draft::origins;
 use crate::run::time::time_of_day;
 use crate::run::words::{Verb, in_lines, of_lines};
-use crate::run::{ViewState, keys, outcome, processes, rank_details, ranks, staleness};
+use crate::run::{ViewState, keys, outcome, palette, processes, rank_details, ranks, staleness};
 use rankdeck_charts::rates::is_live_only;
 use rankdeck_charts::selection::label;
 use rankdeck_core::event::Event;
@@ -67,10 +67,11 @@ impl LineAnswer {
 impl Linear {
     /// Handles a typed line.
     pub fn handle_line(&mut self, model: &Model, typed: &str, now: Timestamp) -> LineAnswer {
-        let typed = typed.trim().to_lowercase();
+        let as_typed = typed.trim();
+        let typed = as_typed.to_lowercase();
         self.view.toasts.clear();
         if let Some(Overlay::Confirm(confirm)) = self.view.overlays.pop() {
-            return self.decide(model, confirm, &typed, now);
+            return self.decide(model, confirm, as_typed, now);
         }
         self.view.overlays.clear();
         let mut parts = typed.split_whitespace();
@@ -112,7 +113,10 @@ impl Linear {
             Verb::End => self.end(model),
             Verb::Stop => return self.order(model, ScreenCommand::Stop, now),
             Verb::Kill => return self.order(model, ScreenCommand::Kill, now),
-            Verb::Restart => return self.order(model, ScreenCommand::Restart, now),
+            // Paths and values keep their case.
+            Verb::Restart => {
+                return self.restart(model, &as_typed.split_whitespace().skip(1).collect::<Vec<_>>());
+            }
             Verb::Detach => return self.order(model, ScreenCommand::Detach, now),
             Verb::Quit => return self.order(model, ScreenCommand::Quit, now),
             // The rest of the table is for the screen.
@@ -184,6 +188,26 @@ impl Linear {
         LineAnswer { lines: self.question(), actions }
     }
 
+    /// Asks about a restart as the palette does. The form for changed keys is for the screen: its question
+    /// follows at once.
+    fn restart(&mut self, model: &Model, arguments: &[&str]) -> LineAnswer {
+        if let Some(why) = keys::disabled(model, &self.view, ScreenCommand::Restart) {
+            return LineAnswer::line(format!("not available: {why}"));
+        }
+        if let Err(why) = palette::restart(model, &mut self.view, arguments) {
+            return LineAnswer::line(why);
+        }
+        if let Some(Overlay::Restart(form)) = self.view.overlay() {
+            let order = restart::order(model, &form.0);
+            self.view.overlays.clear();
+            match order {
+                Ok((text, event)) => self.view.open(confirm::changed(model, text, event)),
+                Err(why) => return LineAnswer::line(words::clean(&why)),
+            }
+        }
+        LineAnswer { lines: self.question(), actions: Vec::new() }
+    }
+
     fn execute(&mut self, model: &Model, requests: Vec<Request>, now: Timestamp) -> LineAnswer {
         let actions = execute(model, &mut self.view, requests, now);
         LineAnswer { lines: self.question(), actions }
@@ -195,13 +219,20 @@ impl Linear {
         let mut lines = vec![confirm.title.clone()];
         lines.extend(confirm.text.iter().cloned());
         let labels: Vec<&str> = confirm.choices.iter().map(|choice| choice.label.as_str()).collect();
-        lines.push(format!("type one of: {}", labels.join("; ")));
+        // What was named is marked; its name confirms it.
+        let marked = labels.get(confirm.selected).filter(|_| confirm.selected > 0);
+        lines.push(match marked {
+            Some(label) => format!("type `{label}` to confirm, or one of: {}", labels.join("; ")),
+            None => format!("type one of: {}", labels.join("; ")),
+        });
         lines
     }
 
     /// An answer to a question: a choice by its first word or its key. Anything else changes nothing.
     fn decide(&mut self, model: &Model, confirm: Confirm, typed: &str, now: Timestamp) -> LineAnswer {
-        let first = |label: &str| label.split([' ', ',']).next().unwrap_or_default().to_lowercase();
+        let first = |label: &str| {
+            label.split(|c: char| c == ',' || c.is_whitespace()).next().unwrap_or_default().to_lowercase()
+        };
         let reply = first(typed);
         let reply = if is_scratch(&reply) { SCRATCH.to_owned() } else { reply };
         let is_no = |choice: &Choice<ScreenAction>| choice.action.is_none() && reply == "no";
@@ -296,15 +327,14 @@ fn status(model: &Model, now: Timestamp) -> Vec<String> {
     if let Some(figures) = staleness::figures(model, now) {
         let goal = model.run.total_steps.filter(|goal| *goal > 0);
         let goal = goal.map_or(String::new(), |goal| format!(" of {}", words::count(goal)));
+        let known = figures.steps_per_s.map(|rate| format!(", {} steps a second", words::rate(rate)));
+        let known = known.unwrap_or_default();
         let speed = match figures.late_ms {
             _ if staleness::is_over(model) => String::new(),
             Some(age) if figures.stalled => format!(", stalled for {}", words::duration_ms(age)),
-            Some(age) => format!(
-                ", {} steps a second, {} ago",
-                words::rate(figures.steps_per_s),
-                words::duration_ms(age)
-            ),
-            None => format!(", {} steps a second", words::rate(figures.steps_per_s)),
+            Some(_) if known.is_empty() => known,
+            Some(age) => format!("{known}, {} ago", words::duration_ms(age)),
+            None => known,
         };
         let left = figures.eta_s.filter(|_| figures.late_ms.is_none() && !staleness::is_over(model));
         let left = left.map_or(String::new(), |eta| format!(", {} to go", words::duration(eta)));

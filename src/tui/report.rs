@@ -88,10 +88,10 @@ fn blocks(model: &Model, sources: &Sources) -> Vec<ReportBlock> {
             vec![
                 words::count(eval.env_step),
                 eval.episodes.to_string(),
-                format!("{:.2}", eval.return_mean),
-                format!("{:.2}", eval.return_std),
-                format!("{:.2}", eval.return_min),
-                format!("{:.2}", eval.return_max),
+                words::fixed(eval.return_mean, 2),
+                words::fixed(eval.return_std, 2),
+                words::fixed(eval.return_min, 2),
+                words::fixed(eval.return_max, 2),
             ]
         });
         all.push(ReportBlock::Table(
@@ -364,7 +364,7 @@ mod tests {
     use rankdeck_types::ids::{RunId, Timestamp};
 
     fn place(x: i32) -> Place {
-        Place { step: f64::from(x), time: 0.0 }
+        Place { step: f64::from(x), time: 0.0, ..Place::default() }
     }
 
     fn model() -> Model {

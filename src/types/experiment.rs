@@ -87,6 +87,9 @@ keys! {
         /// Variables of the console to pass to the ranks, such as `WANDB_API_KEY`. Names are recorded,
         /// values are not.
         pass_env: Vec<String> [Texts("variable names")] => "none",
+        /// Set Slurm's variables of a task (`SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS`, ...) to each
+        /// rank's own values, for programs that read those instead of torchrun's.
+        slurm_env: bool = false,
         /// Threads per rank (`OMP_NUM_THREADS`).
         threads: u32 [Integer(1..=4096)] = 1,
         /// When no console is attached: keep running, or stop after `lease_s`.

@@ -57,6 +57,11 @@ pub fn word(word: &str) -> String {
     line(word)
 }
 
+/// Hides secrets in overrides that are being typed: `learn.gamma=0.5 launch.env.API_KEY=...`.
+pub fn typed(text: &str) -> String {
+    words(line(text).split(' ')).join(" ")
+}
+
 /// Returns the experiment with secrets hidden.
 pub fn experiment(own: &Experiment) -> Experiment {
     let mut shown = own.clone();
@@ -172,6 +177,8 @@ mod tests {
         ] {
             assert_eq!(words(command.split(' ')).join(" "), shown);
         }
+        assert_eq!(typed("a.b=1 launch.env.API_KEY=hun,ter2 "), "a.b=1 launch.env.API_KEY=*** ");
+        assert!(!typed("launch.env.API_KEY=\"hunter2 hunter2\" x").contains("hunter2"));
         let table = word("launch.env={A=\"1\",API_TOKEN=\"hun\\\"ter2\"}");
         assert!(table.starts_with("launch.env={A=\"1\",API_TOKEN=\"") && !table.contains("ter2"), "{table}");
         let json = word("{\"api_key\": \"hunter2\", \"lr\": 1}");

@@ -40,7 +40,7 @@ pub enum Transport {
     Openssh,
     /// A child of the console on this machine.
     Local,
-    /// A step of the console's Slurm allocation; never written in a file.
+    /// A step of a Slurm job; never written in a file.
     Slurm,
 }
 
@@ -67,8 +67,8 @@ keys! {
         name: Option<String> [Text(&NAME)],
         /// Transport: built-in SSH, the system's `ssh` (non-interactive), or this machine.
         transport: Option<Transport> => "`\"ssh\"`",
-        /// Address or alias in `~/.ssh/config`. Without `launch.master_addr`, the other hosts must reach
-        /// the first host at this address.
+        /// Address or alias in `~/.ssh/config`. The other hosts get what the alias stands for; if that does
+        /// not serve, ranks use an address of the host that the others reach.
         address: Option<String> [Text(&ADDRESS)] => "the name; `127.0.0.1` for local hosts",
         /// SSH port.
         port: Option<u16> [Integer(1..=65535)] => "`~/.ssh/config`, else 22",
@@ -172,6 +172,20 @@ pub struct Host {
     pub transport: Transport,
     /// Interface for rendezvous and collectives.
     pub interface: Option<String>,
+    /// Address at which the other hosts reach it, if that is not `address`: what an ssh alias stands for, or
+    /// an address that worked in the preflight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_address: Option<String>,
+    /// The Slurm job that the node belongs to, for [`Transport::Slurm`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm_job: Option<String>,
+}
+
+impl Host {
+    /// Returns the address at which the other hosts reach it.
+    pub fn peer_address(&self) -> &str {
+        self.peer_address.as_deref().unwrap_or(&self.address)
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 pub mod code;
 pub mod error;
+pub mod escape;
 pub mod exit;
 pub mod experiment;
 pub mod hidden;

@@ -51,6 +51,11 @@ impl LinkState {
     /// Prefix of [`LinkState::Lost`]'s reason if the agent was silent for too long.
     pub const SILENT: &str = "no message from the agent";
 
+    /// Returns whether an attempt to reach the host has failed.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, LinkState::Lost { .. } | LinkState::Failed(_) | LinkState::Connecting { attempt: 2.. })
+    }
+
     /// Returns whether the link was lost because of silence, not because it broke.
     pub fn fell_silent(&self) -> bool {
         matches!(self, LinkState::Lost { reason, .. } if reason.starts_with(LinkState::SILENT))

@@ -23,6 +23,7 @@ use crate::experiment::{BackendChoice, Experiment};
 use crate::hidden;
 use crate::host::{Host, Transport};
 use crate::ids::{LocalRank, NodeRank, Rank, RunId};
+use crate::variables::RequestedVariables;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -215,7 +216,7 @@ impl Plan {
             Some(address) if planned.node_rank == NodeRank(0) => address,
             // An ssh alias or a public address need not lead from the host to itself.
             _ if self.members().nth(1).is_none() => "127.0.0.1",
-            _ => &planned.host.address,
+            _ => planned.host.peer_address(),
         }
     }
 
@@ -251,6 +252,14 @@ impl Plan {
         let names: Vec<&str> = launch.env.keys().chain(&launch.pass_env).map(String::as_str).collect();
         let env = if names.is_empty() { String::new() } else { format!("; with {}", names.join(", ")) };
         format!("{what}{env}{}", preludes.collect::<String>())
+    }
+
+    /// Returns the console's variables whose values the ranks get, with this experiment in place of the plan's.
+    pub fn console_variables(&self, next: Option<&Experiment>) -> BTreeSet<String> {
+        let launch = next.unwrap_or(&self.experiment).filled_launch();
+        self.members()
+            .flat_map(|planned| RequestedVariables::new(&launch, &planned.host).console_names())
+            .collect()
     }
 
     /// Returns whether the built-in trainer runs, not a program of the user.

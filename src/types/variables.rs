@@ -4,7 +4,7 @@
 use crate::error::HintedError;
 use crate::experiment::LaunchConfig;
 use crate::host::Host;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Variables that identify a rank. `env` of the experiment or of a host cannot change them.
@@ -29,6 +29,44 @@ const IDENTITY: [&str; 16] = [
 
 /// Prefix of rankdeck's own variables. A rank gets only those that rankdeck sets.
 const OWN: &str = "RANKDECK_";
+
+/// Prefixes of variables by which other launchers number their processes.
+const LAUNCHERS: [&str; 18] = [
+    "SLURM_CPU_BIND",
+    "SLURM_GTIDS",
+    "SLURM_LAUNCH_NODE",
+    "SLURM_NTASKS",
+    "SLURM_PMI",
+    "SLURM_SRUN_",
+    "SLURM_STEP",
+    "SLURM_TASK",
+    "PMI_",
+    "PMIX_",
+    "OMPI_",
+    "MV2_COMM_WORLD_",
+    "MPI_LOCAL",
+    "PALS_",
+    "ALPS_APP_",
+    "JSM_NAMESPACE_",
+    "FLUX_TASK_",
+    "TORCHELASTIC_",
+];
+
+/// Other such variables.
+const LAUNCHED: [&str; 5] = ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NPROCS", "SLURM_NNODES"];
+
+/// Prefixes of settings that users make for a launcher, and of those among them that a launcher makes itself.
+const SETTINGS: [&str; 3] = ["OMPI_MCA_", "OMPI_ALLOW_", "PMIX_MCA_"];
+const OWN_SETTINGS: [&str; 2] = ["OMPI_MCA_orte_", "OMPI_MCA_ess"];
+
+/// Returns whether another launcher (a Slurm step, MPI, torchrun) describes one of its processes by this
+/// variable. A rank that inherited it would take itself for that process.
+///
+/// Facts about a Slurm job and its nodes (`SLURM_JOB_ID`, `SLURM_GPUS_ON_NODE`) are not among them.
+pub fn is_of_launcher(name: &str) -> bool {
+    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    begins(&OWN_SETTINGS) || !begins(&SETTINGS) && (begins(&LAUNCHERS) || LAUNCHED.contains(&name))
+}
 
 /// Returns why the user cannot set this variable of a rank, if so.
 pub fn reserved(name: &str) -> Option<HintedError> {
@@ -210,6 +248,16 @@ impl RequestedVariables {
         self.entries.keys().map(String::as_str)
     }
 
+    /// Returns the console's variables that the templates read.
+    pub fn console_names(&self) -> BTreeSet<String> {
+        let read = self.entries.values().flat_map(|template| parts(template).unwrap_or_default());
+        read.filter_map(|part| match part {
+            TemplatePart::Variable(name) => Some(name.to_owned()),
+            TemplatePart::Text(_) => None,
+        })
+        .collect()
+    }
+
     /// Returns whether the console's variable is passed unchanged under the same name.
     pub fn passes(&self, name: &str) -> bool {
         self.entries.get(name).is_some_and(|template| *template == format!("${{{name}}}"))
@@ -355,6 +403,10 @@ mod tests {
         let (values, missing) = filled(&requested);
         assert_eq!(values, ["KEY=s3cret", "X=a1bs3cret", "Z="]);
         assert_eq!(missing, ["GONE", "NOT"]);
+        assert_eq!(
+            requested.console_names().into_iter().collect::<Vec<_>>(),
+            ["A", "EMPTY", "GONE", "KEY", "NOT"]
+        );
         assert_eq!(plain("$${A} $$B $ 5$").as_deref(), Some("${A} $B $ 5$"));
     }
 
@@ -374,6 +426,45 @@ mod tests {
         }
         for good in ["", "$", "5$", "$5", "$$", "a$$HOME", "${A}", "$-", "pa$$"] {
             assert_eq!(check(good), Ok(()), "{good}");
+        }
+    }
+
+    #[test]
+    fn variables_of_other_launchers_are_recognized() {
+        for name in [
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+            "SLURM_NTASKS",
+            "SLURM_NTASKS_PER_NODE",
+            "SLURM_NNODES",
+            "SLURM_NPROCS",
+            "SLURM_STEP_ID",
+            "SLURM_STEPID",
+            "SLURM_STEP_NUM_TASKS",
+            "SLURM_TASKS_PER_NODE",
+            "SLURM_TASK_PID",
+            "PMI_RANK",
+            "PMIX_NAMESPACE",
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_UNIVERSE_SIZE",
+            "OMPI_MCA_orte_hnp_uri",
+            "MPI_LOCALRANKID",
+            "TORCHELASTIC_ERROR_FILE",
+        ] {
+            assert!(is_of_launcher(name), "{name}");
+        }
+        for name in [
+            "SLURM_JOB_ID",
+            "SLURM_JOB_NODELIST",
+            "SLURM_GPUS_ON_NODE",
+            "SLURM_CPUS_PER_TASK",
+            "SLURM_CONF",
+            "OMPI_MCA_btl",
+            "PMIX_MCA_gds",
+            "PATH",
+            "RANK",
+        ] {
+            assert!(!is_of_launcher(name), "{name}");
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! All outputs share it, so that a value reads the same on the screen, on a plain line and in a report.
 
+use crate::escape;
+
 /// Placeholder for an unknown value.
 pub const NONE: &str = "-";
 
@@ -16,6 +18,9 @@ pub const GPU_FAILED: &str = "the GPU failed";
 /// Hint for [`GPU_FAILED`].
 pub const GPU_HINT: &str = "check `nvidia-smi -q -d ERRORS` and `dmesg | grep -i xid` on the host; reset the GPU or reboot the \
     host; `rankdeck restart RUN` resumes from the latest checkpoint, on other GPUs if you change `gpus`";
+
+/// From here on numbers are written in powers of ten.
+const WIDE: f64 = 1e9;
 
 /// Formats a number with separators between thousands: `1,228,800`.
 pub fn count(n: u64) -> String {
@@ -40,12 +45,21 @@ pub fn plural(n: usize, noun: &str) -> String {
     format!("{} {noun}{ending}", count(n as u64))
 }
 
+/// Formats a measurement with so many decimals, in powers of ten from 1e9 on: a number of 300 digits would widen
+/// every row of a table.
+pub fn fixed(value: f64, decimals: usize) -> String {
+    match value.abs() {
+        size if size.is_finite() && size >= WIDE => format!("{value:.1e}"),
+        _ => format!("{value:.decimals$}"),
+    }
+}
+
 /// Formats a rate per second: `8,123`, below ten with one decimal; [`NONE`] for a value that cannot be a
 /// rate.
 pub fn rate(per_s: f64) -> String {
     match per_s {
         r if !r.is_finite() || r < 0.0 => NONE.into(),
-        r if r < 10.0 => format!("{r:.1}"),
+        r if r < 10.0 || r >= WIDE => fixed(r, 1),
         r => count(r.round() as u64),
     }
 }
@@ -156,9 +170,9 @@ pub fn process_state(state: char) -> &'static str {
 
 /// Returns untrusted text as one line that is safe to print.
 ///
-/// Removes escape sequences, control characters and bidirectional marks, so that a program's output never
-/// drives the terminal. Tabs, line breaks and carriage returns become spaces, so that text in front of it on
-/// the same line stays visible.
+/// Removes escape sequences, control characters and characters that are not shown, so that a program's
+/// output never drives the terminal and takes the cells that it seems to take. Tabs, line breaks and carriage
+/// returns become spaces, so that text in front of it on the same line stays visible.
 pub fn clean(text: &str) -> String {
     clean_by(text, false)
 }
@@ -172,34 +186,40 @@ pub fn clean_output(text: &str) -> String {
 fn clean_by(text: &str, rewinds: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut line = 0; // Where the current line of `text` begins in `out`.
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
+    let mut rest = text;
+    loop {
+        if let Some(escape) = escape::leading(rest.as_bytes()) {
+            rest = &rest[escape.len..];
+            continue;
+        }
+        let mut chars = rest.chars();
+        let Some(c) = chars.next() else { return out };
+        rest = chars.as_str();
         match c {
-            '\x1b' => match chars.peek() {
-                Some('[') => {
-                    chars.next();
-                    while chars.next_if(|c| !('\x40'..='\x7e').contains(c)).is_some() {}
-                    chars.next();
-                }
-                Some(']') => while chars.next_if(|c| *c != '\x07' && *c != '\x1b').is_some() {},
-                _ => {
-                    chars.next();
-                }
-            },
             '\t' => out.push_str(&"    "[out[line..].chars().count() % 4..]),
             '\n' => {
                 out.push(' ');
                 line = out.len();
             }
-            '\r' if chars.peek().is_some_and(|next| *next != '\n') => match rewinds {
+            '\r' if !rest.is_empty() && !rest.starts_with('\n') => match rewinds {
                 true => out.truncate(line),
                 false => out.push(' '),
             },
-            c if controls_terminal(c) => {}
+            c if controls_terminal(c) || is_invisible(c) => {}
             c => out.push(c),
         }
     }
-    out
+}
+
+/// Returns text with each character that a terminal would not show replaced, except `kept`: columns stay what
+/// they are.
+pub fn masked(text: &str, kept: char) -> String {
+    text.chars()
+        .map(|c| match (controls_terminal(c) || is_invisible(c)) && c != kept {
+            true => '\u{fffd}',
+            false => c,
+        })
+        .collect()
 }
 
 /// Returns JSON with control characters escaped that JSON permits but terminals obey.
@@ -221,6 +241,17 @@ pub fn controls_terminal(c: char) -> bool {
 /// Returns whether a Unicode character changes the direction of writing or breaks the line.
 fn turns(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Returns whether a Unicode character is not shown by itself (`Default_Ignorable_Code_Point`, and marks of
+/// annotations): terminals disagree about the cells that such a character takes.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+        | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Returns cleaned text of at most `limit` characters, with an ellipsis if it was cut.
@@ -297,9 +328,72 @@ mod tests {
         assert_eq!(clean("\x1b[31mred\x1b[0m \x1b]0;title\x07done"), "red done");
         assert_eq!(clean_output("10%\r20%\r"), "20%");
         assert_eq!(clean("error: x\rstopped: verified"), "error: x stopped: verified");
-        assert_eq!(clean("a\u{202e}b\u{2028}c\u{9b}d\u{85}e"), "abcde");
+        assert_eq!(clean("a\u{202e}b\u{2028}c\u{9b}31md\u{85}e"), "abcde");
         assert_eq!(clean("a\tb\x00\x1b"), "a   b");
         assert_eq!(clean_output("one\r\n10%\r20%"), "one 20%");
+    }
+
+    #[test]
+    fn cleaned_text_has_no_residue_of_any_escape_form() {
+        // What `tput sgr0` prints.
+        assert_eq!(clean("->\x1b(B\x1b[m<-"), "-><-");
+        let forms = [
+            "\x1b[1m",
+            "\x1b]0;t\x07",
+            "\x1bP1$r0m\x1b\\",
+            "\x1b_Ga\x1b\\",
+            "\x1b^p\x1b\\",
+            "\x1bXs\x1b\\",
+            "\x1b(B",
+            "\x1b7",
+            "\u{9b}1m",
+            "\u{9d}0;t\u{9c}",
+            "\u{90}q\u{9c}",
+        ];
+        for form in forms {
+            assert_eq!(clean(&format!("a{form}b{form}c")), "abc", "{form:?}");
+            // A string without its end hides what follows, as on a terminal.
+            let cut = form.char_indices().last().unwrap().0;
+            assert_eq!(clean(&format!("a{}", &form[..cut])), "a", "{form:?}");
+        }
+    }
+
+    #[test]
+    fn cleaned_text_has_no_invisible_characters() {
+        assert_eq!(
+            clean("so\u{ad}ft zero\u{200b}width \u{feff}mark\u{fe0f} \u{2060}\u{e0041}"),
+            "soft zerowidth mark "
+        );
+        assert_eq!(clean("नमस्ते é e\u{301} 漢字"), "नमस्ते é e\u{301} 漢字");
+        assert_eq!(masked("a\x1b\tb\u{ad}", '\t'), "a\u{fffd}\tb\u{fffd}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn clean_never_keeps_what_controls_a_terminal(
+            parts in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    "\x1b", "[", "]", "P", "_", "^", "X", "(", "B", "\\", "\x07", "\x18", ";", "31", "m", "é", "漢",
+                    "\u{9b}", "\u{9c}", "\u{9d}", "\u{90}", "\u{ad}", "\u{200b}", "\u{fe0f}", "\r", "\n", "\t", "\0", "x",
+                ]),
+                0..40,
+            ),
+            any in ".{0,20}",
+        ) {
+            let text = parts.concat() + &any;
+            for cleaned in [clean(&text), clean_output(&text)] {
+                proptest::prop_assert!(!cleaned.contains(|c| controls_terminal(c) || is_invisible(c)), "{text:?} -> {cleaned:?}");
+                proptest::prop_assert_eq!(&clean(&cleaned), &cleaned);
+            }
+        }
+    }
+
+    #[test]
+    fn large_numbers_are_powers_of_ten() {
+        assert_eq!([0.0, -21.06, 999_999_999.0].map(|x| fixed(x, 1)), ["0.0", "-21.1", "999999999.0"]);
+        assert_eq!([1e9, -1e308, f64::MAX].map(|x| fixed(x, 2)), ["1.0e9", "-1.0e308", "1.8e308"]);
+        assert_eq!([f64::NAN, f64::INFINITY].map(|x| fixed(x, 2)), ["NaN", "inf"]);
+        assert_eq!([0.5, 8_123.0, 1e300].map(rate), ["0.5", "8,123", "1.0e300"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rankdeck_charts::view::ComparedCurves;
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::*;
 use rankdeck_core::report::{Severity, VerdictKind};
-use rankdeck_core::series::Series;
+use rankdeck_core::series::{Place, Series};
 use rankdeck_tui::{Glyphs, ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::Generation;
 use ratatui::style::Style;
@@ -116,10 +116,10 @@ fn stall_widens_the_time_axes_by_its_duration() {
     for (keys, wide) in [("2", 0.0), ("2a", 34.0), ("2aa", 34.0)] {
         let totals = |ago: u64| LatestTotals {
             counters,
-            steps_per_s: 1632.0,
+            steps_per_s: Some(1632.0),
             at: rankdeck_types::ids::Timestamp(NOW.0 - ago),
-            age_ms: 0,
             gap_ms: 900,
+            ..LatestTotals::default()
         };
         model.latest = Some(totals(400));
         let fresh = ends(&model, keys);
@@ -137,6 +137,7 @@ fn stall_widens_the_time_axes_by_its_duration() {
     model.own = Some(OwnMetrics {
         rank: rankdeck_types::ids::Rank(0),
         source: "stdout".into(),
+        generation: Default::default(),
         env_step: None,
         steps_per_s: None,
         return_mean: None,
@@ -431,4 +432,33 @@ fn longer_compared_run_leaves_the_overview_unchanged() {
     press_at(&model, &mut view, "2[", (80, 24));
     let page = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
     assert!(page.contains(" b ppo") && page.contains("0000"), "{page}");
+}
+
+/// A run that began again from scratch: where it is now, and what it was before.
+#[test]
+fn abandoned_generation_is_dim_behind_the_present() {
+    let mut model = two();
+    model.scalars.clear();
+    model.spreads.clear();
+    model.histograms.clear();
+    let mut series = Series::default();
+    (0..100).for_each(|i| series.push(place(f64::from(i) * 5000.0), 500.0));
+    let restarted = |step: f64| Place { generation: Generation(1), ..place(step) };
+    (0..60).for_each(|i| series.push(restarted(f64::from(i) * 5000.0), f64::from(i)));
+    model.scalars.insert("charts/episodic_return".into(), series);
+    let theme = Theme::dark();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "2");
+    let shown = cells(&model, &mut view, &theme, SIZE, NOW);
+    let drawn = |style: Style| {
+        let is_line = |symbol: &str| symbol.chars().all(|sign| ('\u{2801}'..'\u{2900}').contains(&sign));
+        let lines = shown.content().iter().filter(|cell| is_line(cell.symbol()));
+        lines.filter(|cell| Some(cell.fg) == style.fg).count()
+    };
+    assert!(drawn(theme.series[0]) >= 15 && drawn(theme.dim) >= 15, "{}", rows(&shown));
+    // The abandoned curve goes on to the right of the present one, and all values are of that.
+    assert_eq!(view.charts.view.window(&model), (0.0, 495_000.0));
+    let mut transcript = Transcript::default();
+    transcript.add("from scratch", &rows(&shown));
+    insta::assert_snapshot!(transcript.0);
 }

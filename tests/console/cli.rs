@@ -104,6 +104,20 @@ fn usage_errors_are_2_and_help_is_0() {
 }
 
 #[test]
+fn run_without_an_experiment_lists_those_here() {
+    let folder = here();
+    let error = || text(&rankdeck(folder.path(), "run").output().unwrap()).2;
+    assert!(error().contains("`rankdeck init`"), "{}", error());
+    std::fs::create_dir(folder.path().join("configs")).unwrap();
+    for path in ["pong.toml", "configs/ppo.toml"] {
+        std::fs::write(folder.path().join(path), "[run]\nname = \"x\"\n").unwrap();
+    }
+    std::fs::write(folder.path().join("pyproject.toml"), "[project]\n").unwrap();
+    let listed = error();
+    assert!(listed.contains("configs/ppo.toml, pong.toml") && !listed.contains("pyproject"), "{listed}");
+}
+
+#[test]
 fn file_with_program_is_refused() {
     let folder = here();
     let (code, out, err) = text(&rankdeck(folder.path(), "run a.toml -- python train.py").output().unwrap());
@@ -169,11 +183,24 @@ fn unknown_key_is_refused_with_its_line() {
 }
 
 #[test]
-fn completions_and_manual_list_commands() {
+fn completions_list_commands_and_runs() {
     let folder = here();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (_, out, _) = text(&rankdeck(folder.path(), &format!("completions {shell}")).output().unwrap());
-        assert!(out.contains("attach") && out.contains("until"), "{shell}");
+        assert!(out.contains("_RANKDECK_COMPLETE"), "{shell}: {out}");
+    }
+    let completed = |words: &[&str]| {
+        let mut command = rankdeck(folder.path(), "");
+        command.env("_RANKDECK_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+        command.env("_CLAP_IFS", "\n").arg("--").args(words);
+        text(&command.output().unwrap()).1
+    };
+    assert!(completed(&["rankdeck", "at"]).contains("attach"));
+    assert!(completed(&["rankdeck", "run", "--u"]).contains("--until"));
+    std::fs::create_dir_all(folder.path().join("runs/ppo-20260101-120000")).unwrap();
+    for command in ["logs", "stop", "rm", "eval", "report", "wait"] {
+        let names = completed(&["rankdeck", command, "pp"]);
+        assert_eq!(names.trim(), "ppo-20260101-120000", "{command}");
     }
     let (_, out, _) = text(&rankdeck(folder.path(), "man").output().unwrap());
     assert!(out.contains(".TH") && out.contains("restart") && out.contains("130"), "{out}");

@@ -60,6 +60,21 @@ fn compare_writes_text_json_files_and_shows_on_home() {
     assert!(std::fs::read_to_string(&svg).unwrap().matches("<polyline").count() >= 3);
     assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
     assert!(std::fs::read_to_string(&csv).unwrap().lines().count() > 6);
+    let (code, _, error) = compare(&bench, &[&first, "--svg", to_svg]);
+    assert!(code == 2 && error.contains("--force"), "{error}");
+    for (given, expected) in
+        [(&["curve"][..], &names[..]), (&["curve", "curve~1"], &names[1..]), (&["@last"], &names[2..])]
+    {
+        let (code, text, error) = compare(&bench, &[given, &["--json"]].concat());
+        assert_eq!(code, 0, "{error}");
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut compared: Vec<String> =
+            lines.filter_map(|line| line["run"].as_str().map(str::to_owned)).collect();
+        compared.sort();
+        let mut expected = expected.to_vec();
+        expected.sort();
+        assert_eq!(compared, expected, "{given:?}");
+    }
     let (code, _, error) = compare(&bench, &[&first, "--series", "nonsense"]);
     assert!(code == 2 && error.contains("nonsense"), "{error}");
     let (code, _, error) = compare(&bench, &["nothing"]);

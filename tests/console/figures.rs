@@ -58,7 +58,13 @@ fn headline_is_mean_of_last_100_episodes() {
     let head = |model: &Model, size| head(model, &mut ViewState::new(), size, NOW);
     shown.add("unknown", &head(&model, (80, 24)));
     let counters = Counters { return_last_100: Some(476.3), ..Counters::default() };
-    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: NOW, age_ms: 0, gap_ms: 900 });
+    model.latest = Some(LatestTotals {
+        counters,
+        steps_per_s: Some(1632.0),
+        at: NOW,
+        gap_ms: 900,
+        ..LatestTotals::default()
+    });
     shown.add("known", &head(&model, (80, 24)));
     for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
         let drawn = head(&model, size);
@@ -352,7 +358,8 @@ fn unverified_rank_is_marked_on_all_pages() {
 fn chart_title_age_is_never_cut() {
     let mut model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
     let at = rankdeck_types::ids::Timestamp(NOW.0 - 14_000);
-    model.latest = Some(LatestTotals { steps_per_s: 1632.0, at, gap_ms: 100, ..LatestTotals::default() });
+    model.latest =
+        Some(LatestTotals { steps_per_s: Some(1632.0), at, gap_ms: 100, ..LatestTotals::default() });
     for width in 60..130 {
         for line in page(&model, "", (width, 24)).lines() {
             let cut = ["14s a ", "14s ag", "14s ─", "14s-"]
@@ -367,7 +374,8 @@ fn chart_title_age_is_never_cut() {
 fn run_without_target_has_no_eta() {
     let mut model = running(&[cpu("node-a", 2)]);
     let at = rankdeck_types::ids::Timestamp(NOW.0 - 14_000);
-    model.latest = Some(LatestTotals { steps_per_s: 1632.0, at, gap_ms: 100, ..LatestTotals::default() });
+    model.latest =
+        Some(LatestTotals { steps_per_s: Some(1632.0), at, gap_ms: 100, ..LatestTotals::default() });
     for rank in &mut model.ranks {
         rank.sample.as_mut().unwrap().page.as_mut().unwrap().heartbeat_age_ms = 14_000;
     }

@@ -97,7 +97,7 @@ fn compared(run: &str, seed: &str, lr: &str, slope: f64) -> ComparedRun {
         let mut series = Series::default();
         (0..200).for_each(|i| {
             let (step, time) = (f64::from(i) * 50_000.0, f64::from(i) * 3.0);
-            series.push(Place { step, time }, slope * f64::from(i).sqrt());
+            series.push(Place { step, time, ..Place::default() }, slope * f64::from(i).sqrt());
         });
         series
     };

@@ -42,7 +42,13 @@ fn pages(model: &mut Model, change: impl Fn(&mut RankSample)) {
 fn stalled(ms: u64, gap_ms: u64) -> Model {
     let mut model = two();
     let counters = Counters { env_step: 1_228_800, train_iter: 600, ..Counters::default() };
-    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: ago(ms), age_ms: 0, gap_ms });
+    model.latest = Some(LatestTotals {
+        counters,
+        steps_per_s: Some(1632.0),
+        at: ago(ms),
+        gap_ms,
+        ..LatestTotals::default()
+    });
     model.progress.as_mut().unwrap().at = ago(ms);
     pages(&mut model, |sample| sample.page.as_mut().unwrap().heartbeat_age_ms = ms);
     model
@@ -70,7 +76,13 @@ fn stalled_values_fall_to_0_with_age() {
 fn late_totals_show_their_age() {
     let mut model = two();
     let counters = Counters { env_step: 1_400_000, train_iter: 700, ..Counters::default() };
-    model.latest = Some(LatestTotals { counters, steps_per_s: 1632.0, at: ago(300), age_ms: 0, gap_ms: 900 });
+    model.latest = Some(LatestTotals {
+        counters,
+        steps_per_s: Some(1632.0),
+        at: ago(300),
+        gap_ms: 900,
+        ..LatestTotals::default()
+    });
     model.progress.as_mut().unwrap().at = ago(22_000);
     let mut shown = Transcript::default();
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -220,7 +232,7 @@ fn ui_14_columns_do_not_move_with_values() {
         let calm = running(&machines);
         let mut busy = calm.clone();
         for (i, rank) in busy.ranks.iter_mut().enumerate() {
-            rank.steps_per_s = 123_456.7 * i as f64;
+            rank.steps_per_s = Some(123_456.7 * i as f64);
             rank.pid = Some(4_194_303);
             let Some(sample) = rank.sample.as_mut() else { continue };
             (sample.cpu_percent, sample.rss) = (1600.0, 99 << 30);
@@ -275,7 +287,7 @@ fn alert_starts_with_cause_and_names_key() {
             VerdictKind::Dead,
             "rank 3 was killed by SIGKILL (signal 9)",
             "was killed by SIGKILL (signal 9)",
-            advice("restart from the latest checkpoint", "rankdeck restart x --from latest"),
+            advice("restart from the latest checkpoint", "rankdeck restart x"),
             "r: ",
         ),
         (
@@ -401,11 +413,11 @@ fn alt_and_unknown_keys_do_nothing() {
 #[test]
 fn stalled_rank_shows_no_speed() {
     let mut model = stalled(14_000, 900);
-    model.ranks.iter_mut().for_each(|rank| rank.steps_per_s = 108.9);
+    model.ranks.iter_mut().for_each(|rank| rank.steps_per_s = Some(108.9));
     let drawn = draw(&model, (80, 24));
     assert!(!drawn.contains("108.9"), "{drawn}");
     model = two();
-    model.ranks.iter_mut().for_each(|rank| rank.steps_per_s = 108.9);
+    model.ranks.iter_mut().for_each(|rank| rank.steps_per_s = Some(108.9));
     assert!(draw(&model, (80, 24)).contains("108.9"));
 }
 

@@ -132,6 +132,63 @@ fn ui_16_irreversible_word_needs_yes() {
     insta::assert_snapshot!(shown.0);
 }
 
+/// The words after it are those of the palette, and the question is the same.
+#[test]
+fn ui_16_restart_takes_checkpoint_and_keys() {
+    use rankdeck_core::event::Event;
+    let mut model = four();
+    let experiment = "[run]\nname = \"x\"\ntotal_steps = 2000000\n[env]\nid = \"CartPole-v1\"\nnum_envs = 16\n\
+                      [learn]\nalgorithm = \"ppo\"\n";
+    model.plan.as_mut().unwrap().experiment = toml::from_str(experiment).unwrap();
+    let path = "/R/Checkpoints/Iter-7.ckpt";
+    model.checkpoints.push_back(rankdeck_core::model::CheckpointModel {
+        path: path.into(),
+        train_iter: 7,
+        ..Default::default()
+    });
+    let asked = |typed: &str, reply: &str| {
+        let mut linear = Linear::default();
+        linear.view.steering.changer = Some(rankdeck::app::overrides::change);
+        assert_eq!(enter(&mut linear, &model, typed).actions, [], "{typed}");
+        match enter(&mut linear, &model, reply).actions.as_slice() {
+            [ScreenAction::Send(Event::RestartRequested { from, experiment, .. })] => {
+                (from.clone(), experiment.as_ref().map(|experiment| experiment.run.seed))
+            }
+            other => panic!("{typed}: {other:?}"),
+        }
+    };
+    assert_eq!(asked("restart scratch", "scratch"), (None, None));
+    assert_eq!(asked("restart latest", "latest"), (Some("latest".into()), None));
+    assert_eq!(asked(&format!("restart {path}"), "picked"), (Some(path.into()), None));
+    assert_eq!(asked("restart 7", "picked"), (Some(path.into()), None));
+    assert_eq!(asked("restart run.seed=41", "yes"), (Some("latest".into()), Some(41)));
+    for wrong in ["restart nowhere", "restart run.sed=1", "restart nowhere run.seed=1"] {
+        let mut linear = Linear::default();
+        linear.view.steering.changer = Some(rankdeck::app::overrides::change);
+        assert_eq!(enter(&mut linear, &model, wrong).actions, []);
+        assert_eq!(enter(&mut linear, &model, "yes").actions, [], "{wrong}: no question is open");
+    }
+}
+
+/// A console that attaches does not know yet whether the run runs: it asks before it stops it.
+#[test]
+fn ui_16_stop_asks_while_links_open() {
+    use rankdeck_core::model::RunState;
+    let mut model = Model::default();
+    model.run.state = RunState::Connecting;
+    for (typed, mode) in [("stop", StopMode::Clean), ("kill", StopMode::Kill)] {
+        let mut linear = Linear::default();
+        assert_eq!(
+            enter(&mut linear, &model, typed).actions,
+            [ScreenAction::stop(mode)],
+            "nothing is launched"
+        );
+        linear.view.steering.attached = true;
+        assert_eq!(enter(&mut linear, &model, typed).actions, [], "{typed}");
+        assert_eq!(enter(&mut linear, &model, "yes").actions, [ScreenAction::stop(mode)]);
+    }
+}
+
 #[test]
 fn dumb_terminal_gets_lines_without_escape_sequences() {
     let mut terminal = simulate(&["--linear", "--every", "1"], &[("TERM", "dumb")]);

@@ -19,6 +19,7 @@ mod cli;
 mod compare;
 mod config;
 mod documents;
+mod escapes;
 mod figures;
 mod files;
 mod hidden;

@@ -159,6 +159,16 @@ fn columns_are_chosen_by_command() {
 }
 
 #[test]
+fn ctrl_c_in_an_attached_console_only_detaches() {
+    let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    let mut view = ViewState::new();
+    view.steering.attached = true;
+    let actions: Vec<_> =
+        (0..3).flat_map(|_| rankdeck_tui::on_key(&four(), &mut view, ctrl_c, NOW)).collect();
+    assert_eq!(actions, [rankdeck_tui::ScreenAction::leave(), rankdeck_tui::ScreenAction::leave()]);
+}
+
+#[test]
 fn read_only_console_sends_no_order() {
     let keys = || TABLE.iter().flat_map(|binding| binding.keys.iter().copied());
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);

@@ -423,41 +423,44 @@ fn ended_run_screen_stays_until_a_key() {
     }
 }
 
+/// NAME-1: commands that read take the newest run, commands that end a run offer a list.
 #[test]
-fn attach_with_several_runs_offers_a_list() {
+fn name_1_attach_takes_the_newest_and_stop_asks() {
     let bench = bench();
     let [first, second] = ["walker", "hopper"].map(|name| launched(&bench, name));
-    let output = call(&bench, &["attach"]);
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["attach"], &[]);
+    terminal.until("its screen", |t| t.alternate() && t.text().contains(texts::ADOPTED));
+    assert!(terminal.text().contains(&second), "{}", terminal.text());
+    terminal.send("D");
+    assert_eq!(terminal.wait(), 0);
+    let output = call(&bench, &["stop"]);
     let stderr = errors(&output);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     for part in [first.as_str(), second.as_str(), "hint: "] {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
-    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["attach"], &[]);
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["stop"], &[]);
     terminal.until("both runs", |t| {
         let text = t.text();
         text.contains(texts::SELECT_RUN) && text.contains(&first) && text.contains(&second)
     });
     terminal.send("\x1b");
     assert_eq!(terminal.wait(), 2, "none of them");
-    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["attach"], &[]);
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["stop", "--headless"], &[]);
+    assert_eq!(terminal.wait(), 2, "no list");
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["stop"], &[]);
     terminal.until_shows(&first);
     // The newest comes first.
     terminal.send("j\r");
-    terminal.until("its screen", |t| t.alternate() && t.text().contains(texts::ADOPTED));
-    assert!(terminal.text().contains(&first), "{}", terminal.text());
-    terminal.send("D");
     assert_eq!(terminal.wait(), 0);
-    for run in [&first, &second] {
-        assert!(call(&bench, &["stop", run]).status.success());
-    }
-    // Without a running run, a terminal lists the finished ones.
-    let stderr = errors(&call(&bench, &["attach"]));
-    assert!(stderr.starts_with("error: ") && stderr.contains("hint: "), "{stderr}");
+    terminal.until_shows(&first);
+    let output = call(&bench, &["stop", "@last", "--json"]);
+    let stopped: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((stopped["run"].as_str(), &stopped["verified"]), (Some(second.as_str()), &true.into()));
+    // Without a running run, the newest ended one.
     let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["attach"], &[]);
-    terminal.until("finished runs", |t| t.text().contains("finished") && t.text().contains(&second));
-    terminal.send("\r");
     terminal.until_shows(texts::ENDED);
+    assert!(terminal.text().contains(&second), "{}", terminal.text());
     terminal.send("q");
     terminal.wait();
     terminal.assert_restored();
@@ -519,6 +522,54 @@ fn home_launches_reopens_and_stops_a_run() {
     terminal.send("q");
     terminal.until("the page below the output", |t| !t.text().contains(texts::NO_PROCESS_LEFT));
     terminal.send("q");
+    assert_eq!(terminal.wait(), 0);
+    terminal.assert_restored();
+}
+
+/// A reply that arrives after all queries, as over a slow link.
+#[test]
+fn late_terminal_reply_is_no_key_at_home() {
+    let bench = endless_bench();
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &[], &[]);
+    terminal.until_shows(texts::NO_RUNS);
+    for part in ["\x1b", "]11;rgb:1a1a/1b1b", "/2626\x1b", "\\\x1b[?62;4c", "\x1bP>|x r(1)\x1b\\"] {
+        terminal.send(part);
+    }
+    terminal.send("2");
+    terminal.until_shows("configs/endless.toml");
+    assert!(!terminal.text().contains("1b1b"), "{}", terminal.text());
+    terminal.signal(libc::SIGTERM);
+    assert_eq!(terminal.wait(), 0);
+    terminal.assert_restored();
+}
+
+#[test]
+fn escape_and_a_key_in_one_read_are_two_keys() {
+    let mut terminal = simulate(&[], &[]);
+    terminal.until_shows(texts::RUNNING);
+    terminal.send("?");
+    terminal.until_shows(texts::ESC_CLOSES);
+    terminal.send("\x1b6");
+    terminal.until("the events", |t| !t.text().contains(texts::ESC_CLOSES) && t.text().contains("events"));
+    terminal.signal(libc::SIGTERM);
+    assert_eq!(terminal.wait(), 130);
+    terminal.assert_restored();
+}
+
+/// Nobody named these files: a pipe without a writer, and one without an end.
+#[test]
+fn home_opens_beside_a_pipe_and_an_endless_file() {
+    let bench = endless_bench();
+    std::os::unix::fs::symlink("/dev/zero", bench.path().join("zero.toml")).unwrap();
+    for name in ["pipe.toml", "runs/x-1/node0/manifest.json", "runs/x-1/console/record/000001.seg"] {
+        let path = bench.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    }
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &[], &[]);
+    terminal.send("2");
+    terminal.until_shows("configs/endless.toml");
+    terminal.signal(libc::SIGTERM);
     assert_eq!(terminal.wait(), 0);
     terminal.assert_restored();
 }

@@ -231,6 +231,33 @@ fn logs_are_deduplicated_and_errors_reported() {
 }
 
 #[test]
+fn wait_exits_as_the_run_did() {
+    let folder = bench("", "[\"true\"]");
+    let call = |args: &[&str]| run(folder.path(), args);
+    let gate = folder.path().join("gate");
+    let script = format!("while [ ! -e {} ]; do sleep 0.1; done; exit 3", gate.display());
+    let failing = format!("launch.command=[\"sh\", \"-c\", \"{script}\"]");
+    let (code, out, err) = call(&["run", "e.toml", "--detach", "--set", &failing]);
+    assert_eq!(code, 0, "{out}{err}");
+    std::fs::write(gate, "").unwrap();
+    let (code, out, err) = call(&["wait", "--json"]);
+    let ended: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}"));
+    assert_eq!((code, &ended["outcome"], &ended["exit_code"]), (1, &"failed".into(), &1.into()), "{err}");
+    let endless = ["run", "e.toml", "--detach", "--set", "launch.command=[\"sleep\", \"600\"]"];
+    let (code, out, err) = call(&endless);
+    assert_eq!(code, 0, "{out}{err}");
+    let (code, out, err) = call(&["wait", "--timeout", "1s"]);
+    assert!(code == 124 && out.is_empty() && err.contains("hint: "), "{out}{err}");
+    let (_, out, _) = call(&["status", "--json"]);
+    assert!(out.contains("\"state\":\"running\""), "{out}");
+    let (code, out, err) = call(&["stop", "--quiet"]);
+    assert!(code == 0 && out.lines().count() == 1 && err.is_empty(), "{out}{err}");
+    for (name, expected) in [("@last", 130), ("e", 130), ("e~1", 1), ("@last~1", 1), ("e~2", 2)] {
+        assert_eq!(call(&["wait", name]).0, expected, "{name}");
+    }
+}
+
+#[test]
 fn init_writes_working_files_and_overwrites_none() {
     let folder = tempfile::tempdir().unwrap();
     let script =

@@ -1,18 +1,30 @@
 //! Everything that reads bytes of others, with bytes that are nearly right: no panic, no loop without end,
-//! and memory within a bound (rankdeck_testkit::fuzz).
+//! and memory within a bound (rankdeck_testkit::fuzz). Messages and states also with fields that are absurd
+//! (`fields`): what is shown of them controls no terminal and runs no script.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 
+mod fields;
+
 use rankdeck_core::Core;
+use rankdeck_core::event::Event;
+use rankdeck_core::model::Model;
 use rankdeck_core::trace;
 use rankdeck_core::trace::SegmentHeader;
+use rankdeck_kit::decoder::InputDecoder;
 use rankdeck_proto::frame::Decoder;
 use rankdeck_proto::media::{self, Histogram};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, RankEvent, Record};
 use rankdeck_proto::status_page::{StatusPageReader, StatusPageWriter};
 use rankdeck_proto::tfrecord;
-use rankdeck_testkit::fuzz::{Counting, fuzz};
+use rankdeck_testkit::fuzz::{Counting, fuzz, fuzz_by};
+use rankdeck_tui::report::{self, Sources};
+use rankdeck_tui::{Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
+use rankdeck_types::words;
+use rankdeck_types::words::controls_terminal;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
 use std::path::Path;
 
 #[global_allocator]
@@ -93,6 +105,127 @@ fn traces() {
         for (at, event) in std::iter::from_fn(|| reader.event()).take(2000) {
             let _ = core.handle(at, event);
         }
+    });
+}
+
+/// Elements of a report; none of them runs anything, or loads anything from elsewhere.
+const ELEMENTS: [&str; 30] = [
+    "!doctype",
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "h1",
+    "h2",
+    "p",
+    "ul",
+    "li",
+    "table",
+    "tr",
+    "td",
+    "th",
+    "pre",
+    "div",
+    "figure",
+    "figcaption",
+    "b",
+    "img",
+    "svg",
+    "g",
+    "text",
+    "rect",
+    "path",
+    "line",
+    "polygon",
+    "polyline",
+];
+
+/// Checks that a report holds nothing but its own elements, without handlers, links and addresses.
+fn check_markup(html: &str) {
+    for tag in html.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').unwrap();
+        let (name, mut rest) = tag.split_once(' ').unwrap_or((tag, ""));
+        assert!(ELEMENTS.contains(&name.trim_matches('/')), "<{tag}>");
+        while let Some((key, value)) = rest.split_once("=\"") {
+            let (value, behind) = value.split_once('"').unwrap();
+            let key = key.trim().trim_start_matches('/');
+            assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'), "<{tag}>");
+            assert!(!key.starts_with("on") && !key.contains("href"), "<{tag}>");
+            assert!(key != "src" || value.starts_with("data:image/"), "<{tag}>");
+            rest = behind;
+        }
+        assert!(matches!(rest.trim(), "" | "/" | "html"), "<{tag}>");
+    }
+}
+
+/// What a reader sees of a model: every page, and both forms of a report.
+fn shown(model: &Model, now: Timestamp) {
+    let sources = Sources::default();
+    let (html, markdown) = (report::html(model, &sources), report::markdown(model, &sources));
+    for text in [&html, &markdown] {
+        assert!(!text.chars().any(|c| controls_terminal(c) && c != '\n'), "a report controls the terminal");
+        let lower = text.to_lowercase();
+        assert!(
+            !lower.contains("<script") && !lower.contains("<img src=x"),
+            "a report holds markup of a run"
+        );
+    }
+    check_markup(&html);
+    let mut view = ViewState::default();
+    let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
+    for key in ['1', '2', '3', '4', '5', '6', '7', 'd', 'i', '?'] {
+        let key = crossterm::event::KeyEvent::from(crossterm::event::KeyCode::Char(key));
+        let drawn = terminal.draw(|frame| {
+            rankdeck_tui::layout(model, &mut view, frame.area());
+            rankdeck_tui::view(model, &mut view, &Theme::dark(), now, frame);
+        });
+        let cells = &drawn.unwrap().buffer.content;
+        let controls = |text: &str| text.chars().any(controls_terminal);
+        assert!(!cells.iter().any(|cell| controls(cell.symbol())), "a cell controls the terminal");
+        let _ = rankdeck_tui::on_key(model, &mut view, key, now);
+    }
+}
+
+#[test]
+fn fields_of_states() {
+    let header = SegmentHeader::new(Timestamp(0), 0.0);
+    let (entries, bursts) = segment();
+    fuzz_by("state_fields", vec![entries], 512 * MIB, fields::mutate_entries, |bytes| {
+        let Ok((mut core, mut reader)) = trace::SegmentReader::open(&header, bytes, Some(&bursts[..])) else {
+            return;
+        };
+        shown(core.model(), Timestamp(1));
+        let mut end = Timestamp(1);
+        for (at, event) in std::iter::from_fn(|| reader.event()).take(200) {
+            let _ = core.handle(at, event);
+            end = at;
+        }
+        let _ = core.handle(end.plus(1000), Event::Ticked);
+        shown(core.model(), end.plus(1000));
+    });
+}
+
+/// One after the other, as agents of a run send them.
+#[test]
+fn fields_of_messages() {
+    let text = recorded();
+    let mut lines = text.lines();
+    let head: serde_json::Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    let seed = lines.collect::<Vec<_>>().join("\n").into_bytes();
+    fuzz_by("message_fields", vec![seed], 512 * MIB, fields::mutate_lines, |bytes| {
+        let goal = serde_json::from_value(head["goal"].clone()).unwrap();
+        let mut core = Core::new(goal, Vec::new(), Timestamp(0));
+        let mut now = Timestamp(0);
+        for line in bytes.split(|byte| *byte == b'\n') {
+            let Ok(mut line) = serde_json::from_slice::<serde_json::Value>(line) else { continue };
+            let Ok(event) = serde_json::from_value::<Event>(line["event"].take()) else { continue };
+            now = Timestamp(line["at"].as_u64().unwrap_or(0).clamp(now.0, now.0 + 10_000));
+            let _ = core.handle(now, event);
+        }
+        let _ = core.handle(now.plus(1000), Event::Ticked);
+        shown(core.model(), now.plus(1000));
     });
 }
 
@@ -209,5 +342,28 @@ fn status_pages() {
         if let Ok(reader) = StatusPageReader::open(&file) {
             let _ = reader.view();
         }
+    });
+}
+
+#[test]
+fn terminal_text_and_input() {
+    let seeds = [
+        "\x1b[1;31mred\x1b(B\x1b[m \x1b]0;title\x07 \x1bP1$r0m\x1b\\ \x1b_Gi=1\x1b\\ \x1b^p\x1b\\ \x1bXs\x1b\\",
+        "\u{9b}31m\u{9d}0;t\u{9c}so\u{ad}ft\u{200b}\u{202e}\ttab\r\n10%\r20%",
+        "q\x1b[A\x1bOP\x1b[1;5C\x1b[<0;3;5M\x1b[M #%\x1b[200~a\nb\x1b[201~\x1b]11;rgb:1/2/3\x1b\\\x1b[?62;4c\x1bx",
+    ];
+    let seeds = seeds.map(|seed| seed.as_bytes().to_vec()).to_vec();
+    fuzz("terminal_text_and_input", seeds, 16 * MIB, |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        for cleaned in [words::clean(&text), words::clean_output(&text)] {
+            assert!(!cleaned.contains(words::controls_terminal), "{text:?}");
+            assert_eq!(words::clean(&cleaned), cleaned);
+        }
+        let mut decoder = InputDecoder::default();
+        for piece in bytes.chunks(5) {
+            decoder.push(piece);
+            while decoder.next_event().is_some() {}
+        }
+        decoder.settle();
     });
 }

@@ -650,6 +650,12 @@ fn restart_with_unreachable_host_is_bounded() {
     let after = pids_on(NODES - 1);
     assert!(after.iter().all(|pid| !before.contains(pid)), "{before:?} {after:?}");
     bed.fault(2, &["link", "up"]);
+    // An attached console stops what the excluded host still runs, and ending the console stops nothing.
+    let mut console = bed.console(&hosts, &["attach"]);
+    wait_until("the ranks of the excluded host end", 60, || ranks(2).is_empty());
+    kill(below(console.pid()), libc::SIGTERM);
+    assert_eq!(console.finish(30).code(), Some(0), "{}", console.transcript());
+    assert_eq!(pids_on(NODES - 1), after);
     wait_until("a stop that all hosts verify", 60, || rankdeck(&["stop"]).status.success());
     wait_until("ranks end", 40, || (0..NODES).all(|node| ranks(node).is_empty()));
 }

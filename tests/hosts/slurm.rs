@@ -414,6 +414,46 @@ fn scancel_stops_run_submitted_with_sbatch() {
     assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
 }
 
+/// Commands outside the allocation, in an environment that belongs to other steps.
+#[test]
+fn login_node_finds_and_stops_submitted_run() {
+    let Some(slurm) = Slurm::start() else { return };
+    let bench = bench(&["--iters", "1000000"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let rankdeck = |folder: &Path, args: &[&str]| {
+        let mut command = slurm.command(env!("CARGO_BIN_EXE_rankdeck"));
+        command.envs([("SLURM_LABELIO", "1"), ("SLURM_EXCLUSIVE", "user"), ("SLURM_CONSTRAINT", "none")]);
+        command.current_dir(folder).args(args).output().unwrap()
+    };
+    let sbatch = ["sbatch", "experiment.toml", "--nodes", "2", "--ntasks-per-node", "1"];
+    let held =
+        rankdeck(bench.path(), &[&sbatch[..], &["--", "--hold", "--comment", "two 'words' #3"]].concat());
+    let held = submitted_job(&String::from_utf8(held.stdout).unwrap());
+    assert_eq!(slurm.ask("squeue", &["-h", "-j", &held, "-o", "%k"]), "two 'words' #3");
+    slurm.ask("scancel", &[&held]);
+    let submitted = rankdeck(bench.path(), &sbatch);
+    let job = submitted_job(&String::from_utf8(submitted.stdout).unwrap());
+    let both_run = |folder: &Path, args: &[&str]| {
+        let listed: Value = serde_json::from_slice(&rankdeck(folder, args).stdout).unwrap_or_default();
+        listed["state"] == "running" && listed["ranks_alive"] == 2
+    };
+    wait_until("ps finds the job", 90, || both_run(bench.path(), &["ps", "--json"]));
+    let named = format!("--slurm={job}");
+    wait_until("ps reads the named job", 30, || both_run(elsewhere.path(), &["ps", "--json", &named]));
+    for (pid, line) in bench.rank_processes().iter().filter(|(_, line)| !line.contains("srun")) {
+        let env = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let env = String::from_utf8_lossy(&env).replace('\0', "\n");
+        let has = |name: &str| env.lines().any(|line| line.starts_with(name));
+        assert!(has("SLURM_JOB_ID=") && !has("SLURM_PROCID=") && !has("SLURM_NTASKS="), "{line}: {env}");
+    }
+    let stopped = rankdeck(bench.path(), &["stop"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
+    wait_until("the job has ended", 60, || slurm.ask("squeue", &["-h", "-j", &job]).is_empty());
+    let ended = rankdeck(bench.path(), &["ps", "--json", &named]);
+    assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+}
+
 const EXPERIMENT: &str = "[run]\nname = 'test'\nseed = 3\ntotal_steps = 2048\n[env]\nid = 'CartPole-v1'\nnum_envs = 8\n\
                           [collect]\nnum_steps = 64\n[distributed]\nbackend = 'tcp'\n[learn]\nalgorithm = 'ppo'\n";
 

@@ -88,7 +88,8 @@ fn passed_variables_reach_ranks_only() {
     }
     // SIGKILL leaves the same files as a crash.
     crate::support::kill(console.pid(), libc::SIGKILL);
-    other.signal(libc::SIGTERM);
+    let stop = hosts.command(&["stop", &run]).output().unwrap();
+    assert!(stop.status.success(), "{}", text(&stop.stderr));
     other.finish(60);
     wait_until("agents leave", 30, || hosts.bench.processes().is_empty());
     assert_eq!(files_with(&folders, &value), Vec::<PathBuf>::new(), "when it is over");

@@ -18,6 +18,7 @@ mod e2e;
 mod gpu_faults;
 mod gpu_kit;
 mod gpus;
+mod holders;
 mod logged;
 mod metrics;
 mod orphans;

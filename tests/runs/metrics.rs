@@ -157,7 +157,7 @@ fn nan_reward_of_an_environment_names_the_rank() {
     let verdict = no_number(&experiment, "failed");
     assert_eq!((&verdict["severity"], &verdict["rank"]), (&"red".into(), &1.into()), "{verdict}");
     let logged = verdict.to_string();
-    assert!(logged.contains("NaN") && logged.contains("--from latest"), "{logged}");
+    assert!(logged.contains("NaN") && logged.contains("`rankdeck restart "), "{logged}");
 }
 
 /// What an offline run of W&B holds, by its own reader.

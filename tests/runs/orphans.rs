@@ -10,7 +10,7 @@
 //! `RANKDECK_ORPHAN_ROUNDS` sets the rounds per kind (default 2), `RANKDECK_ORPHAN_SEED` repeats a seed.
 
 use crate::support::random::{Random, rounds};
-use crate::support::{Bench, Console, kill, rankdeck, wait_until};
+use crate::support::{Bench, Console, kill, rankdeck, texts, wait_until};
 use rankdeck_testkit::skip;
 use serde_json::Value;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -408,4 +408,41 @@ fn host_without_the_runs_directory_is_unverified() {
     assert_eq!(code, Some(1), "{output_text}");
     assert!(output_text.contains("local1"), "{output_text}");
     drop(console);
+}
+
+/// A run is stopped on the hosts that it was launched on, whatever the hosts file says now.
+#[test]
+fn run_is_stopped_where_it_was_launched() {
+    let bench = Bench::new();
+    let hosts = |names: [&str; 2], workdirs: [&str; 2]| {
+        let host = |(name, workdir): (&str, &str)| {
+            let workdir = bench.path().join(workdir);
+            std::fs::create_dir_all(&workdir).unwrap();
+            format!("[[host]]\nname = {name:?}\ntransport = \"local\"\nnproc = 1\nworkdir = {workdir:?}\n")
+        };
+        let text: String = names.into_iter().zip(workdirs).map(host).collect();
+        bench.write("hosts.toml", &text).to_str().unwrap().to_owned()
+    };
+    let experiment = bench.program(&["--iters", "1000000", "--pause", "0.02"]);
+    // Other directories, another name, and no file at all.
+    let changes: [Option<([&str; 2], [&str; 2])>; 3] =
+        [Some((["one", "two"], ["c", "d"])), Some((["two", "three"], ["c", "b"])), None];
+    for change in changes {
+        let file = hosts(["one", "two"], ["a", "b"]);
+        let mut console = Console::start(&["run", experiment.to_str().unwrap(), "--hosts", &file]);
+        let run = console.wait_kind("run_started", 60)["run"].as_str().unwrap().to_owned();
+        console.wait_kind("progress", 60);
+        kill(console.pid(), libc::SIGKILL);
+        drop(console);
+        match change {
+            Some((names, workdirs)) => drop(hosts(names, workdirs)),
+            None => std::fs::remove_file(&file).unwrap(),
+        }
+        let mut stop = rankdeck();
+        let output = stop.args(["stop", &run, "--hosts", &file]).current_dir(bench.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{change:?}: {text}");
+        assert!(text.contains(texts::VERIFIED) && text.contains("2 hosts"), "{change:?}: {text}");
+        assert_eq!(bench.rank_processes().len(), 0, "{change:?}");
+    }
 }

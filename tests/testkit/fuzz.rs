@@ -63,17 +63,19 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Pseudorandom numbers (S. Vigna, splitmix64).
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    /// Returns the next number.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    /// Returns a number below `end`; 0 for 0.
+    pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 }
@@ -165,8 +167,23 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
 /// # Panics
 ///
 /// If the target panics, takes too much memory or does not return (which aborts the process).
+pub fn fuzz(name: &'static str, seeds: Vec<Vec<u8>>, most: usize, target: impl Fn(&[u8])) {
+    fuzz_by(name, seeds, most, mutate, target);
+}
+
+/// The same with mutations that know the form of the input; they get it, another input, and random numbers.
+///
+/// # Panics
+///
+/// As [`fuzz`].
 #[expect(clippy::panic, clippy::disallowed_macros, reason = "fails the test")]
-pub fn fuzz(name: &'static str, mut seeds: Vec<Vec<u8>>, most: usize, target: impl Fn(&[u8])) {
+pub fn fuzz_by(
+    name: &'static str,
+    mut seeds: Vec<Vec<u8>>,
+    most: usize,
+    mutate: impl Fn(&mut Vec<u8>, &[u8], &mut Random),
+    target: impl Fn(&[u8]),
+) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("RANKDECK_FUZZ_SEED").unwrap_or(1);
     let time = Duration::from_secs(number("RANKDECK_FUZZ_SECONDS").unwrap_or(1));

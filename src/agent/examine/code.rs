@@ -6,6 +6,7 @@
 
 use rankdeck_proto::examination::{CodeFinding, HostQuestion};
 use rankdeck_proto::pack;
+use rankdeck_proto::regular;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,7 @@ pub(super) fn probe(question: &HostQuestion, workdir: &Path, script: Option<&str
         return CodeFinding { pushed: pack::cached(hash).is_some(), ..CodeFinding::default() };
     }
     let Some(script) = script.map(Path::new) else { return CodeFinding::default() };
-    let Ok(bytes) = std::fs::read(script) else { return CodeFinding::default() };
+    let Ok(bytes) = regular::read(script, MAX_BYTES) else { return CodeFinding::default() };
     let folder = script.parent().unwrap_or(workdir);
     CodeFinding {
         pushed: false,
@@ -40,7 +41,7 @@ fn neighbours(folder: &Path) -> Option<String> {
     let mut digest = Sha256::new();
     let mut total = 0;
     for file in files {
-        let bytes = std::fs::read(&file).ok()?;
+        let bytes = regular::read(&file, MAX_BYTES).ok()?;
         total += bytes.len() as u64;
         if total > MAX_BYTES {
             return None;
@@ -74,14 +75,15 @@ fn gather(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Option<()> {
 /// Commit that the checkout around `path` stands on, from git's own files.
 fn commit(path: &Path) -> Option<String> {
     let git = path.ancestors().map(|folder| folder.join(".git")).find(|git| git.is_dir())?;
-    let head = std::fs::read_to_string(git.join("HEAD")).ok()?;
+    let head = regular::read_text(&git.join("HEAD")).ok()?;
     let head = head.trim();
     let full = match head.strip_prefix("ref: ") {
         None => head.to_owned(),
-        Some(name) => match std::fs::read_to_string(git.join(name)) {
+        Some(name) => match regular::read_text(&git.join(name)) {
             Ok(text) => text.trim().to_owned(),
             Err(_) => {
-                let packed = std::fs::read_to_string(git.join("packed-refs")).ok()?;
+                let packed = regular::read(&git.join("packed-refs"), MAX_BYTES).ok()?;
+                let packed = String::from_utf8_lossy(&packed);
                 packed.lines().find(|line| line.ends_with(name))?.split(' ').next()?.to_owned()
             }
         },

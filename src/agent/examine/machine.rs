@@ -92,15 +92,9 @@ fn has_cuda() -> bool {
 }
 
 fn process(pid: u32, bytes: u64) -> GpuProcess {
-    let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let command: String =
-        String::from_utf8_lossy(&read("cmdline")).replace('\0', " ").trim().chars().take(80).collect();
-    let environ = read("environ");
-    let run = environ
-        .split(|&byte| byte == 0)
-        .find_map(|entry| entry.strip_prefix(b"RANKDECK_RUN="))
-        .map(|run| String::from_utf8_lossy(run).into_owned());
-    GpuProcess { pid, bytes, command, run }
+    let environ = proc::environ(pid).unwrap_or_default();
+    let run = proc::variable(&environ, "RANKDECK_RUN").map(|run| String::from_utf8_lossy(run).into_owned());
+    GpuProcess { pid, bytes, command: proc::command_line(pid, 80), run }
 }
 
 /// Space of the file system of `path`, or of the nearest directory above it.
@@ -160,7 +154,7 @@ pub(super) fn interfaces() -> Vec<Interface> {
 
 /// The user's name, or number.
 pub(super) fn user() -> String {
-    proc::user_name(rankdeck_proto::trust::own_uid())
+    trust::user_name(trust::own_uid())
 }
 
 /// Release of the kernel.

@@ -9,7 +9,7 @@
 mod code;
 mod machine;
 mod ports;
-mod program;
+pub(crate) mod program;
 mod route;
 
 use crate::observe::gpu;
@@ -125,12 +125,15 @@ pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
 }
 
 /// Work under way on a thread that is not waited for beyond its bound.
-struct BoundedTask<T> {
+pub(crate) struct BoundedTask<T> {
     answer: mpsc::Receiver<T>,
     within: Duration,
 }
 
-fn bounded<T: Send + 'static>(within: Duration, work: impl FnOnce() -> T + Send + 'static) -> BoundedTask<T> {
+pub(crate) fn bounded<T: Send + 'static>(
+    within: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> BoundedTask<T> {
     let (sender, answer) = mpsc::channel();
     // Without the thread there is no reply, which the caller reports.
     let _ = std::thread::Builder::new().name("examine".into()).spawn(move || sender.send(work()));
@@ -138,7 +141,8 @@ fn bounded<T: Send + 'static>(within: Duration, work: impl FnOnce() -> T + Send 
 }
 
 impl<T> BoundedTask<T> {
-    fn wait(self) -> Option<T> {
+    /// The result, if it came in time.
+    pub(crate) fn wait(self) -> Option<T> {
         self.answer.recv_timeout(self.within).ok()
     }
 }

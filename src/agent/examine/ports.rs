@@ -2,14 +2,15 @@
 //!
 //! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at
 //! theirs, so that one command per host is enough; a few bytes of a token prove that it was the other
-//! host. Listeners end when all have connected and confirmed the reply, at the latest after the
+//! host. A host with several addresses is called at all of them at once. Listeners end when all have connected and confirmed the reply, at the latest after the
 //! timeout: a peer on a busy host may give up just before the reply arrives, and connects again.
 
 use rankdeck_proto::examination::{ConnectResult, HostQuestion, ListenResult, Peer};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// One attempt to connect.
@@ -24,6 +25,8 @@ const STRANGERS: u32 = 2;
 /// Listening and connecting under way.
 pub(super) struct PortProbe {
     listener: Option<JoinHandle<ListenResult>>,
+    /// The listener on another port; its callers report how it was reached.
+    second: Option<JoinHandle<ListenResult>>,
     callers: Vec<(Peer, JoinHandle<ConnectResult>)>,
 }
 
@@ -31,17 +34,21 @@ pub(super) struct PortProbe {
 pub(super) fn start(question: &HostQuestion) -> PortProbe {
     let patience = Duration::from_millis(question.patience_ms.min(60_000));
     let deadline = Instant::now() + patience;
-    let (ports, token, expect) = (question.listen.clone(), question.token.clone(), question.expect);
-    let listener = (!ports.is_empty()).then(|| {
-        // Bound before anything else, so that the others find it.
-        let bound = bind(&ports);
-        std::thread::spawn(move || listen(bound, &token, expect, deadline))
-    });
+    let expect = question.expect;
+    let listener = |ports: &[u16]| {
+        let token = question.token.clone();
+        (!ports.is_empty()).then(|| {
+            // Bound before anything else, so that the others find it.
+            let bound = bind(ports);
+            thread::spawn(move || listen(bound, &token, expect, deadline))
+        })
+    };
+    let (second, listener) = (listener(&question.also_listen), listener(&question.listen));
     let callers = question.peers.iter().map(|peer| {
         let to = peer.clone();
-        (peer.clone(), std::thread::spawn(move || call(&to, deadline)))
+        (peer.clone(), thread::spawn(move || call(&to, deadline)))
     });
-    PortProbe { listener, callers: callers.collect() }
+    PortProbe { listener, second, callers: callers.collect() }
 }
 
 impl PortProbe {
@@ -55,9 +62,11 @@ impl PortProbe {
                     node: peer.node,
                     address: peer.address,
                     error: Some("cannot test".into()),
+                    ..ConnectResult::default()
                 })
             })
             .collect();
+        self.second.into_iter().for_each(|thread| drop(thread.join()));
         (self.listener.and_then(|thread| thread.join().ok()), reached)
     }
 }
@@ -109,7 +118,7 @@ fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: In
             Ok(false) => caller.since.elapsed() < ATTEMPT,
             Err(_) => false,
         });
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     listened
 }
@@ -160,43 +169,79 @@ impl PendingPeer {
 }
 
 fn call(peer: &Peer, deadline: Instant) -> ConnectResult {
-    let mut reached = ConnectResult { node: peer.node, address: peer.address.clone(), error: None };
-    let addresses: Vec<IpAddr> = match (peer.address.as_str(), 0u16).to_socket_addrs() {
-        Ok(found) => found.map(|address| address.ip()).collect(),
+    let (mut addresses, unresolved) = match (peer.address.as_str(), 0u16).to_socket_addrs() {
+        Ok(found) => (found.map(|address| address.ip()).collect::<Vec<_>>(), None),
         Err(error) => {
             let received = error.to_string();
             let received =
                 received.strip_prefix("failed to lookup address information: ").unwrap_or(&received);
-            reached.error = Some(format!("cannot resolve it on this host: {received}"));
-            return reached;
+            (Vec::new(), Some(format!("cannot resolve it on this host: {received}")))
         }
     };
+    let named = addresses.len();
+    addresses.extend(peer.others.iter().filter(|ip| !addresses.contains(ip)).copied().collect::<Vec<_>>());
+    let is_reached = &AtomicBool::new(false);
+    let mut results: Vec<ConnectResult> = thread::scope(|scope| {
+        let callers: Vec<_> = addresses
+            .iter()
+            .map(|&ip| scope.spawn(move || call_at(ip, peer, deadline, is_reached)))
+            .collect();
+        callers.into_iter().filter_map(|caller| caller.join().ok()).collect()
+    });
+    let reached = results.iter().position(|result| result.error.is_none());
+    let best = match (reached, unresolved) {
+        (Some(at), _) => at,
+        (None, Some(error)) => {
+            let address = peer.address.clone();
+            return ConnectResult { node: peer.node, address, error: Some(error), ..Default::default() };
+        }
+        (None, None) => 0,
+    };
+    let nowhere = || ConnectResult {
+        node: peer.node,
+        address: peer.address.clone(),
+        error: Some("cannot resolve it on this host".to_owned()),
+        ..ConnectResult::default()
+    };
+    if best >= results.len() {
+        return nowhere();
+    }
+    ConnectResult { is_other: best >= named, ..results.swap_remove(best) }
+}
+
+/// Calls one address until it answers, the deadline passes, or another address has answered.
+fn call_at(ip: IpAddr, peer: &Peer, deadline: Instant, is_reached: &AtomicBool) -> ConnectResult {
+    let mut reached = ConnectResult { node: peer.node, address: ip.to_string(), ..ConnectResult::default() };
     let mut strange = 0;
     loop {
-        let mut why = "cannot resolve it on this host".to_owned();
+        let mut why = "no port to try".to_owned();
         let mut all_strange = true;
-        for ip in &addresses {
-            for &port in &peer.ports {
-                reached.address = SocketAddr::new(*ip, port).to_string();
-                match greet(SocketAddr::new(*ip, port), &peer.token) {
-                    Ok(()) => return reached,
-                    Err(error) => {
-                        all_strange &= error.kind() == io::ErrorKind::InvalidData;
-                        why = error.to_string();
-                    }
+        for &port in &peer.ports {
+            let address = SocketAddr::new(ip, port);
+            reached.address = address.to_string();
+            match greet(address, &peer.token, is_reached) {
+                Ok(source) => {
+                    reached.source = Some(source.to_canonical());
+                    return reached;
+                }
+                Err(error) => {
+                    all_strange &= error.kind() == io::ErrorKind::InvalidData;
+                    why = error.to_string();
                 }
             }
         }
         strange = if all_strange { strange + 1 } else { 0 };
-        if Instant::now() >= deadline || strange >= STRANGERS {
+        if Instant::now() >= deadline || strange >= STRANGERS || is_reached.load(Ordering::Acquire) {
             reached.error = Some(why);
             return reached;
         }
-        std::thread::sleep(PAUSE);
+        thread::sleep(PAUSE);
     }
 }
 
-fn greet(address: SocketAddr, token: &str) -> io::Result<()> {
+/// Sends the token and receives it; returns the address of this host on the connection. Only the first address
+/// that answers confirms: the listener counts hosts.
+fn greet(address: SocketAddr, token: &str, is_reached: &AtomicBool) -> io::Result<IpAddr> {
     let mut stream = TcpStream::connect_timeout(&address, ATTEMPT).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => io::Error::new(error.kind(), "no response (check the firewall)"),
         _ => error,
@@ -210,7 +255,14 @@ fn greet(address: SocketAddr, token: &str) -> io::Result<()> {
     if received != token.as_bytes() {
         return Err(other());
     }
-    stream.write_all(&[THANKS])
+    if is_reached.swap(true, Ordering::AcqRel) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "reached at another address"));
+    }
+    let confirmed = stream.write_all(&[THANKS]).and_then(|()| stream.local_addr());
+    if confirmed.is_err() {
+        is_reached.store(false, Ordering::Release);
+    }
+    Ok(confirmed?.ip())
 }
 
 #[cfg(test)]
@@ -230,8 +282,13 @@ mod tests {
             ..HostQuestion::default()
         };
         let meeting = start(&host);
-        let peer =
-            Peer { node: 0, address: "127.0.0.1".into(), ports: ports[1..].to_vec(), token: "right".into() };
+        let peer = Peer {
+            node: 0,
+            address: "127.0.0.1".into(),
+            ports: ports[1..].to_vec(),
+            token: "right".into(),
+            ..Peer::default()
+        };
         let stranger = call(&Peer { token: "wrong".into(), ..peer.clone() }, Instant::now());
         assert!(stranger.error.is_some(), "{stranger:?}");
         let caller = HostQuestion { peers: vec![peer], patience_ms: 10_000, ..HostQuestion::default() };
@@ -266,7 +323,8 @@ mod tests {
             })
             .collect();
         let begun = Instant::now();
-        let peer = Peer { node: 0, address: "127.0.0.1".into(), ports, token: "right".into() };
+        let peer =
+            Peer { node: 0, address: "127.0.0.1".into(), ports, token: "right".into(), ..Peer::default() };
         let reached = call(&peer, Instant::now() + Duration::from_secs(30));
         assert_eq!(reached.error, None);
         assert_eq!(meeting.end().0.unwrap().heard, 1);
@@ -302,9 +360,64 @@ mod tests {
         hasty.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert_eq!(hasty.peek(&mut [0]).unwrap(), 1);
         drop(hasty);
-        let peer = Peer { node: 0, address: "127.0.0.1".into(), ports: vec![port], token: "right".into() };
+        let peer = Peer {
+            node: 0,
+            address: "127.0.0.1".into(),
+            ports: vec![port],
+            token: "right".into(),
+            ..Peer::default()
+        };
         assert_eq!(call(&peer, deadline).error, None);
         assert_eq!(meeting.end().0.unwrap().heard, 1);
+    }
+
+    /// The name means nothing on this host, or leads elsewhere: another address of the peer works.
+    #[test]
+    fn other_address_is_used_where_the_name_fails() {
+        for address in ["no-such-host.invalid", "127.0.0.2"] {
+            let port = free_port();
+            // Only at this address.
+            let listener = TcpListener::bind(("127.0.0.1", port));
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let meeting = thread::spawn(move || listen(listener, "right", 1, deadline));
+            let peer = Peer {
+                address: address.into(),
+                ports: vec![port],
+                token: "right".into(),
+                others: vec!["127.0.0.1".parse().unwrap()],
+                ..Peer::default()
+            };
+            let reached = call(&peer, deadline);
+            assert_eq!((reached.error.as_deref(), reached.is_other), (None, true), "{address}");
+            assert_eq!(reached.address, format!("127.0.0.1:{port}"));
+            assert_eq!(reached.source, Some("127.0.0.1".parse().unwrap()));
+            assert_eq!(meeting.join().unwrap().heard, 1);
+        }
+    }
+
+    /// A fixed port that a firewall lets through says nothing about the others.
+    #[test]
+    fn second_port_is_called_like_the_first() {
+        let (fixed, other) = (free_port(), free_port());
+        let host = HostQuestion {
+            listen: vec![fixed],
+            also_listen: vec![other],
+            expect: 1,
+            token: "right".into(),
+            patience_ms: 20_000,
+            ..HostQuestion::default()
+        };
+        let meeting = start(&host);
+        for port in [fixed, other] {
+            let peer = Peer {
+                address: "127.0.0.1".into(),
+                ports: vec![port],
+                token: "right".into(),
+                ..Peer::default()
+            };
+            assert_eq!(call(&peer, Instant::now() + Duration::from_secs(20)).error, None);
+        }
+        assert_eq!(meeting.end().0.unwrap().port, fixed);
     }
 
     #[test]
@@ -314,11 +427,21 @@ mod tests {
         let host =
             HostQuestion { listen: vec![port], expect: 1, token: "t".into(), ..HostQuestion::default() };
         assert!(start(&host).end().0.unwrap().error.unwrap().contains("in use"));
-        let peer =
-            Peer { node: 3, address: "no-such-host.invalid".into(), ports: vec![1], token: "t".into() };
+        let peer = Peer {
+            node: 3,
+            address: "no-such-host.invalid".into(),
+            ports: vec![1],
+            token: "t".into(),
+            ..Peer::default()
+        };
         assert!(call(&peer, Instant::now()).error.unwrap().starts_with("cannot resolve"));
-        let closed =
-            Peer { node: 3, address: "127.0.0.1".into(), ports: vec![free_port()], token: "t".into() };
+        let closed = Peer {
+            node: 3,
+            address: "127.0.0.1".into(),
+            ports: vec![free_port()],
+            token: "t".into(),
+            ..Peer::default()
+        };
         assert!(call(&closed, Instant::now()).error.unwrap().contains("refused"));
     }
 }

@@ -9,6 +9,7 @@ use crate::paths;
 use crate::supervise::setup::{self, Container, ScriptContext};
 use crate::supervise::{groups, libtorch};
 use rankdeck_proto::examination::{EnvFindings, EnvQuestion, HostQuestion, ProgramFinding};
+use rankdeck_proto::regular;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::visible_devices;
 use rankdeck_types::setup::Uv;
@@ -174,7 +175,7 @@ fn required_packages(question: &HostQuestion, found: &ProgramFinding) -> (String
     let script = found.script.as_ref().filter(|script| script.ends_with(".py")).map(Path::new);
     let Some(script) = script else { return (nowhere, Vec::new()) };
     let mut text = String::new();
-    let read = std::fs::File::open(script).map(|file| file.take(MAX_OUTPUT).read_to_string(&mut text));
+    let read = regular::open(script).map(|file| file.take(MAX_OUTPUT).read_to_string(&mut text));
     let folder_of_script = script.parent().map_or(nowhere, |folder| folder.display().to_string());
     match read {
         Ok(Ok(_)) => (folder_of_script, super::imports_of(&text)),
@@ -321,6 +322,12 @@ fn words(output: &str) -> String {
 /// `path`, or the nearest directory above it that is there.
 pub(super) fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// Standard output and error of a command that may take so long; everything of its process group is killed
+/// then.
+pub(crate) fn output(command: &mut Command, within: Duration) -> Result<(String, String), String> {
+    run(command, within).map(|output| (output.output, output.errors))
 }
 
 /// Output of a command.

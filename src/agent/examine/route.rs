@@ -45,10 +45,13 @@ struct Network<'a> {
 
 impl Network<'_> {
     fn route(&self, master: &str, question: &HostQuestion) -> Route {
-        let addresses = match (self.resolve)(master) {
-            Ok(addresses) => addresses,
-            Err(error) => return Route { error: Some(error), ..Route::default() },
+        let (addresses, unresolved) = match (self.resolve)(master) {
+            Ok(addresses) => (addresses, None),
+            // The interface is found by another address of rank 0's host.
+            Err(error) => (Vec::new(), Some(error)),
         };
+        let known = question.peers.iter().filter(|peer| peer.node == 0).flat_map(|peer| peer.others.clone());
+        let known: Vec<IpAddr> = known.filter(|_| unresolved.is_some()).collect();
         let peers = || question.peers.iter().filter_map(|peer| (self.resolve)(&peer.address).ok()).flatten();
         // Who is called without calling back has no address that leads to the callers.
         let one_sided = question.peers.is_empty() && question.expect > 0;
@@ -59,12 +62,13 @@ impl Network<'_> {
             (!apart || !is_loopback(held)).then(|| held.name.clone())
         };
         let toward = |ip: IpAddr| (self.source)(ip).and_then(holder);
-        let ways = || addresses.iter().copied().filter(usable);
+        let ways = || addresses.iter().chain(&known).copied().filter(usable);
         let others = || peers().filter(usable);
         let interface =
             ways().find_map(holder).or_else(|| ways().find_map(toward)).or_else(|| others().find_map(toward));
         let leads = || ways().chain(others()).any(|ip| (self.source)(ip).is_some());
-        let error = (interface.is_none() && !leads()).then(|| "no route to host".to_owned());
+        let error =
+            unresolved.or_else(|| (interface.is_none() && !leads()).then(|| "no route to host".to_owned()));
         Route { addresses, interface, error }
     }
 }

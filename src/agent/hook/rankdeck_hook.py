@@ -49,6 +49,31 @@ def _even(outputs, inputs):
     return (len(inputs) * sizes.pop(), tensors[0]) if len(sizes) == 1 else (0, None)
 
 
+def _number(text):
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        return -1
+
+
+def _arguments(given):
+    """Rank, size, address and port of a call of `init_process_group`, as `torch.distributed.rendezvous` reads them; -1, "" and 0 where unknown."""
+    rank, size = _number(given.get("rank", -1)), _number(given.get("world_size", -1))
+    if given.get("store") is not None:
+        return rank, size, "", 0
+    from urllib.parse import parse_qs, urlparse
+
+    url = urlparse(given.get("init_method") or "env://")
+    asked = {name: values[0] for name, values in parse_qs(url.query).items()}
+    rank = rank if rank >= 0 else _number(asked.get("rank", os.environ.get("RANK")))
+    size = size if size >= 0 else _number(asked.get("world_size", os.environ.get("WORLD_SIZE")))
+    if url.scheme == "env":
+        return rank, size, os.environ.get("MASTER_ADDR", ""), _number(os.environ.get("MASTER_PORT"))
+    if url.scheme == "tcp":
+        return rank, size, url.hostname or "", url.port or 0
+    return rank, size, url.path if url.scheme == "file" else "", 0
+
+
 class Hook:
     def __init__(self, module, load):
         """`load` imports a module that lies next to this one."""
@@ -361,11 +386,17 @@ class Hook:
                     pass
         begin, end = module.init_process_group, module.destroy_process_group
         import functools
+        import inspect
 
         @functools.wraps(begin)
         def init_process_group(*args, **kwargs):
             if not module.is_initialized():
                 pages.open_page()
+                try:
+                    if pages.page is not None:
+                        pages.page.begins(*_arguments(inspect.signature(begin).bind(*args, **kwargs).arguments))
+                except Exception:
+                    pass
             result = begin(*args, **kwargs)
             try:
                 if pages.page is not None:

@@ -15,6 +15,7 @@ _ITERATIONS, _ITERATION_WORDS, _ITERATIONS_START = 128, 5, 1152
 _SITES, _SITE_TEXT, _SITES_START = 32, 56, 1792
 _FINGERPRINTS, _FINGERPRINT_WORDS, _FINGERPRINTS_START = 64, 8, 2048
 _BODY, _LOCK = 9, 8
+_ARGUMENTS, _ADDRESS = 49, 88
 RENDEZVOUS, LEARN, TEARDOWN = 1, 3, 7
 # In the head: who writes, and the counters of requests for a Flight Recorder dump and of answers.
 _WRITER, REQUEST, ANSWER = 5, 6, 7
@@ -52,7 +53,7 @@ class Page:
         self.ring_entry = struct.Struct("=15Q")
         self.group_entry = struct.Struct("=8Q")
         self.fingerprint_entry = struct.Struct("=6Q2d")
-        self.fingerprints = 0
+        self.fingerprints = self.begun = 0
         self.lock = threading.Lock()
         self.entered = self.left = self.wait = self.updates = 0
         self.groups = {}
@@ -74,6 +75,22 @@ class Page:
             now = self.now()
             self.words[_LOCK] |= 1
             self.words[_BODY] = phase
+            self.words[_BODY + 1] = self.words[_BODY + 3] = now
+            self.words[_LOCK] += 1
+
+    def begins(self, rank, size, address, port):
+        """The process group begins to form; -1 for an unknown rank or size, 0 for an unknown port."""
+        data = address.encode("utf-8", "replace")[-_ADDRESS:].ljust(_ADDRESS, b"\0")
+        known = [number & 0xFFFFFFFF for number in (rank, size)]
+        port = port if 0 < port < 65536 else 0
+        at = _ARGUMENTS + 3
+        with self.lock:
+            self.begun += 1
+            now = self.now()
+            self.words[_LOCK] |= 1
+            self.words[_ARGUMENTS], self.words[_ARGUMENTS + 1], self.words[_ARGUMENTS + 2] = self.begun, known[0] << 32 | known[1], port
+            self.map[at * 8:at * 8 + _ADDRESS] = data
+            self.words[_BODY] = RENDEZVOUS
             self.words[_BODY + 1] = self.words[_BODY + 3] = now
             self.words[_LOCK] += 1
 

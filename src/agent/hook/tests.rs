@@ -16,7 +16,7 @@ def _get_default_group(): return _world
 def _get_process_group_name(group): return "0"
 def get_process_group_ranks(group): return [0]
 def is_initialized(): return _world is not None
-def init_process_group():
+def init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None):
     global _world
     _world = Group()
 def destroy_process_group(group=None): pass
@@ -97,6 +97,36 @@ fn hook_writes_a_page_that_the_agent_reads() {
     let view = StatusPageReader::open(&page).unwrap().view().unwrap();
     assert!(view.by_hook && !view.torn);
     assert_eq!(view.body.entered, 1);
+}
+
+#[test]
+fn page_has_the_arguments_of_init_process_group() {
+    let arguments = |call: &str, env: &[(&str, &str)]| {
+        let made = folder(&format!("import torch.distributed as dist\ndist.init_process_group({call})\n"));
+        let page = made.path().join("rank0.page");
+        let mut command = python(made.path(), &page);
+        command.envs([
+            ("RANK", "3"),
+            ("WORLD_SIZE", "4"),
+            ("MASTER_ADDR", "node0"),
+            ("MASTER_PORT", "29500"),
+        ]);
+        let output = command.envs(env.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let given = StatusPageReader::open(&page).unwrap().view().unwrap().group_arguments.unwrap();
+        (given.rank, given.world_size, given.address, given.port)
+    };
+    let found = |rank, size, address: &str, port| (rank, size, address.to_owned(), port);
+    assert_eq!(arguments("'gloo'", &[]), found(Some(3), Some(4), "node0", Some(29500)));
+    assert_eq!(arguments("rank=1, world_size=2", &[]), found(Some(1), Some(2), "node0", Some(29500)));
+    let port = [("MASTER_PORT", "x"), ("WORLD_SIZE", "")];
+    assert_eq!(arguments("", &port), found(Some(3), None, "node0", None));
+    let tcp = "init_method='tcp://[::1]:1234?rank=2', world_size=9";
+    assert_eq!(arguments(tcp, &[]), found(Some(2), Some(9), "::1", Some(1234)));
+    let long = format!("init_method='file:///{}/end', rank=0, world_size=2", "d".repeat(200));
+    let (rank, _, address, port) = arguments(&long, &[]);
+    assert!(rank == Some(0) && port.is_none() && address.ends_with("/end"), "{address}");
+    assert_eq!(arguments("store=object(), rank=0, world_size=2", &[]), found(Some(0), Some(2), "", None));
 }
 
 /// Body of the next test in a process of its own.

@@ -10,6 +10,7 @@ use super::{InspectTarget, SharedHelper};
 use crate::observe::pages;
 use rankdeck_proto::inspection::{GroupView, PythonView, RecentCall};
 use rankdeck_proto::message::CollectiveCall;
+use rankdeck_proto::regular;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ fn dump_path(page: &Path) -> PathBuf {
 
 fn read(path: &Path) -> Result<PythonView, String> {
     let mut text = String::new();
-    std::fs::File::open(path)
+    regular::open(path)
         .and_then(|file| file.take(BYTES).read_to_string(&mut text))
         .map_err(|error| format!("{}: {error}", path.display()))?;
     parse(&text)

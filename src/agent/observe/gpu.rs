@@ -13,7 +13,7 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::{Device, EventSet, Nvml};
 use rankdeck_proto::message::{GpuInstance, GpuSample};
 use rankdeck_proto::process::GpuUser;
-use rankdeck_proto::trust::own_uid;
+use rankdeck_proto::trust::{self, own_uid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -245,15 +245,13 @@ fn start_of(pid: u32) -> u64 {
 fn user(pid: u32) -> GpuUser {
     let start = start_of(pid);
     let uid = std::fs::metadata(format!("/proc/{pid}")).ok().map(|facts| facts.uid());
-    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let command = String::from_utf8_lossy(&command).replace('\0', " ");
     let environ = proc::environ(pid).unwrap_or_default();
     GpuUser {
         pid,
         start,
         own: start > 0 && uid == Some(own_uid()),
-        user: uid.map(proc::user_name).unwrap_or_default(),
-        command: command.trim().chars().take(COMMAND).collect(),
+        user: uid.map(trust::user_name).unwrap_or_default(),
+        command: proc::command_line(pid, COMMAND),
         run: proc::variable(&environ, "RANKDECK_RUN").map(|run| String::from_utf8_lossy(run).into_owned()),
     }
 }

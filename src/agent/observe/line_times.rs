@@ -7,6 +7,7 @@
 //!   older half goes. The newest keep [`EVERY_MS`].
 //! - A time is that of the poll that read the line: late by a second at most, and never early.
 
+use rankdeck_proto::regular;
 use rankdeck_proto::trust;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -46,8 +47,8 @@ impl LineTimes {
     /// Opens the times of the log at `path`; empty without such a file.
     pub fn open(path: &Path) -> LineTimes {
         let path = times_path(path);
-        let small = std::fs::metadata(&path).is_ok_and(|file| file.len() <= MOST_BYTES);
-        let text = if small { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
+        let bytes = regular::read(&path, MOST_BYTES).unwrap_or_default();
+        let text = String::from_utf8(bytes).unwrap_or_default();
         let mut times = LineTimes::default();
         for line in text.lines() {
             let mut words = line.split(' ');

@@ -7,13 +7,14 @@
 //!   dropped; those that were not even read, because a rank writes faster than they are passed on, are
 //!   counted.
 //! - Memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
-//! - LOG-3: a log file grows to at most [`FILE_BYTES`] and what a rank writes in one round, however fast that
-//!   is; then its last [`FILE_BYTES`] move to `rank<r>.log.1` and it starts empty. A full disk changes nothing
-//!   of that.
+//! - LOG-3: a log file grows to at most [`FILE_BYTES`] and what a rank writes in one round; then its last
+//!   [`FILE_BYTES`] move to `rank<r>.log.1` and it starts empty. A round takes the same time however fast a
+//!   rank writes: what it cannot pass on is only counted. The same holds at the end of a rank, and on a full
+//!   disk.
 //! - LOG-4: a failure to read or store is reported once when it starts and once when it is resolved.
 
 use super::line_times::{self, LineTimesWriter};
-use super::secrets::LogSecrets;
+use super::secrets::{self, LogSecrets};
 use crate::transient_failure::TransientFailure;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::LinesRead;
@@ -24,6 +25,7 @@ use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,6 +112,7 @@ impl LineSplitter {
 enum TailCommand {
     Follow { rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<LogSecrets> },
     Finish { rank: Rank, answer: Box<dyn FnOnce(Vec<String>) + Send> },
+    Settle { done: Box<dyn FnOnce() + Send> },
 }
 
 /// The thread's other end.
@@ -134,6 +137,11 @@ impl Logs {
     /// Follows a file from its start; the rank's former file is forgotten.
     pub fn follow(&self, rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<LogSecrets>) {
         let _ = self.orders.send(TailCommand::Follow { rank, generation, path, secrets });
+    }
+
+    /// Calls `done` when the files of all ranks that have ended are as they stay.
+    pub fn settle(&self, done: impl FnOnce() + Send + 'static) {
+        let _ = self.orders.send(TailCommand::Settle { done: Box::new(done) });
     }
 
     /// The rank has ended: reads to the end, then hands over the last lines.
@@ -161,6 +169,8 @@ fn run(
                 let tail = tails.iter_mut().find(|tail| tail.rank == rank);
                 answer(tail.map_or(Vec::new(), |tail| tail.finish(&mut deliver)));
             }
+            // The round after an end has moved what was too long.
+            Ok(TailCommand::Settle { done }) => done(),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
@@ -276,7 +286,7 @@ impl LogTailer {
         let begun = self.offset;
         let mut chunk = vec![0; if length == begun { 0 } else { 1 << 16 }];
         if length - begun > ROUND_BYTES {
-            self.skip(length - ROUND_BYTES, &mut chunk)?;
+            self.skip(length, &mut chunk)?;
         }
         let mut lines = Vec::new();
         while self.offset < length {
@@ -316,22 +326,26 @@ impl LogTailer {
         bytes.len() - if is_all { 0 } else { self.secrets.open_end(bytes) }
     }
 
-    /// LOG-1. Counts the lines that end before `end`, and continues behind the last of them. A line that is
-    /// longer than all that is cut short as every long line.
-    fn skip(&mut self, end: u64, chunk: &mut [u8]) -> io::Result<()> {
+    /// LOG-1. Counts the lines before the last [`ROUND_BYTES`], and continues behind the last of them. A line
+    /// that is longer than all that is cut short as every long line.
+    fn skip(&mut self, length: u64, chunk: &mut [u8]) -> io::Result<()> {
+        let end = length - ROUND_BYTES;
+        // This round cuts off what is before; a secret may begin there.
+        let kept = length.saturating_sub(self.limit + 2 * secrets::MOST as u64);
         let (mut count, mut behind, mut at) = (0, self.offset, self.offset);
         while at < end {
-            let read = self.piece(end, at, chunk)?;
+            let is_cut = at < kept;
+            let read = self.piece(if is_cut { kept.min(end) } else { end }, at, chunk)?;
             if read == 0 {
                 break;
             }
-            let read = match self.hide(at, &mut chunk[..read], false) {
+            let read = match if is_cut { read } else { self.hide(at, &mut chunk[..read], false) } {
                 0 => read,
                 whole => whole,
             };
-            for (place, _) in chunk[..read].iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
-                count += 1;
-                behind = at + place as u64 + 1;
+            if let Some(last) = memchr::memrchr(b'\n', &chunk[..read]) {
+                count += line_ends(&chunk[..read]);
+                behind = at + last as u64 + 1;
             }
             at += read as u64;
         }
@@ -377,49 +391,51 @@ impl LogTailer {
     fn rotate(&mut self, deliver: &mut impl FnMut(LineBatch)) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
-        let copied = self.copy_end(&old);
-        match &copied {
-            Ok(from) => self.times.older_begins_at(self.cut + from),
-            // The disk is full: the log may fill it, the copy must not.
-            Err(_) => {
-                let _ = std::fs::remove_file(&old);
-            }
-        }
-        self.read(deliver)?;
-        let Some(file) = self.file.as_ref() else { return Ok(()) };
-        match cut_front(file, self.offset) {
+        let upto = self.offset;
+        let mut copied = self.copy(upto.saturating_sub(self.limit)..upto, &old);
+        match self.file.as_ref().and_then(|file| cut_front(file, upto)) {
             Some(cut) => {
                 self.offset -= cut;
                 self.cut += cut;
             }
             None => {
-                file.set_len(0)?;
+                // What came meanwhile is read, and copied as well.
+                self.read(deliver)?;
+                if self.offset > upto {
+                    copied = self.copy(self.offset.saturating_sub(self.limit)..self.offset, &old);
+                }
+                self.file.as_ref().map_or(Ok(()), |file| file.set_len(0))?;
                 self.cut += self.offset;
                 self.offset = 0;
             }
         }
+        if copied.is_err() {
+            // The disk is full: the log may fill it, the copy must not.
+            let _ = std::fs::remove_file(&old);
+        }
+        let Some(file) = self.file.as_ref() else { return Ok(()) };
         // Less than a block is left of what was read.
         let mut left = vec![0; self.offset as usize];
         let read = file.read_exact_at(&mut left, 0);
         self.times.begins_at(self.cut, self.next.saturating_sub(read.map_or(0, |()| line_ends(&left))));
-        copied.map(|_| ())
+        copied
     }
 
-    /// Copies the end of the file; returns its offset.
-    fn copy_end(&self, to: &OsStr) -> io::Result<u64> {
-        let mut from = File::open(&self.path)?;
-        let length = from.metadata()?.len();
-        let start = length.saturating_sub(self.limit);
-        from.seek(SeekFrom::Start(start))?;
+    /// Copies a part of the file that has been read: the rest may hold secrets.
+    fn copy(&mut self, part: Range<u64>, to: &OsStr) -> io::Result<()> {
+        let Some(file) = self.file.as_ref() else { return Ok(()) };
+        let mut from = file.try_clone()?;
+        from.seek(SeekFrom::Start(part.start))?;
         let mut copy = trust::open(to.as_ref(), OpenOptions::new().write(true).create(true).truncate(true))?;
-        io::copy(&mut from.take(self.limit), &mut copy)?;
-        Ok(start)
+        io::copy(&mut from.take(part.end - part.start), &mut copy)?;
+        self.times.older_begins_at(self.cut + part.start);
+        Ok(())
     }
 }
 
 /// How many lines end in these bytes.
 pub(crate) fn line_ends(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+    memchr::memchr_iter(b'\n', bytes).count() as u64
 }
 
 /// Cuts whole blocks off the front of a file, so that what is appended meanwhile stays; how many bytes.
@@ -562,6 +578,32 @@ mod tests {
         assert_eq!(delivered + lost, tail.next);
         assert!(!cuts || tail.next == LINES, "{} lines of {LINES}, {lost} of them lost", tail.next);
         println!("largest {largest}, delivered {delivered}, lost {lost}");
+    }
+
+    /// A rank that has written more than a round passes on, and then ends.
+    #[test]
+    fn log_3_end_of_a_flood_is_bounded_and_hidden() {
+        for finishes in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("rank0.log");
+            let secrets = Arc::new(LogSecrets::new(["s3cret-value".to_owned()].into_iter()));
+            let mut tail = LogTailer { secrets, limit: 6 << 20, ..tail_of(&path) };
+            let lines = (40 << 20) / 32;
+            std::fs::write(&path, "x s3cret-value and more of it..\n".repeat(lines)).unwrap();
+            let mut deliver = |batch: LineBatch| {
+                assert!(batch.lines.iter().all(|line| !line.contains("s3cret")));
+            };
+            if finishes {
+                assert_eq!(tail.finish(&mut deliver).len(), LAST_LINES);
+            }
+            tail.round(&mut deliver);
+            let texts =
+                ["rank0.log", "rank0.log.1"].map(|name| std::fs::read(folder.path().join(name)).unwrap());
+            assert!(texts[0].len() < 1 << 20 && texts[1].len() <= 6 << 20);
+            assert!(texts[1].len() > 5 << 20, "the end is kept");
+            assert!(!texts.concat().windows(6).any(|bytes| bytes == b"s3cret"));
+            assert_eq!(tail.next, lines as u64);
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 use crate::observe::media_limiter::{MediaKind, MediaLimiter};
 use rankdeck_proto::media::{self, Histogram, ImageHeader};
 use rankdeck_proto::message::{LoggedHistogram, LoggedImage, RankEvent, RecordEvent};
+use rankdeck_proto::regular;
 use rankdeck_proto::tfrecord::{self, EventValue, Next};
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::ids::Rank;
@@ -17,7 +18,6 @@ use rankdeck_types::metrics::compile;
 use rankdeck_types::words;
 use regex_lite::Regex;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -364,7 +364,7 @@ enum EventRecord<'a> {
 
 /// Reads whole records from byte `from`; returns the next offset, `None` for an unusable file.
 fn follow(path: &Path, from: u64, mut each: impl FnMut(EventRecord<'_>)) -> Option<u64> {
-    let Ok(mut file) = File::open(path) else { return Some(from) };
+    let Ok(mut file) = regular::open(path) else { return Some(from) };
     let mut at = from;
     loop {
         let mut bytes = Vec::new();
@@ -567,6 +567,7 @@ impl LoggedMedia {
 mod tests {
     use super::*;
     use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
+    use std::fs::File;
     use std::io::Write;
 
     #[test]

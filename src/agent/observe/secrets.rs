@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Shorter values are words that a log is full of.
 const LEAST: usize = 8;
 /// Longest value that is redacted.
-const MOST: usize = 4096;
+pub(super) const MOST: usize = 4096;
 
 /// What is kept out of the lines of a generation.
 #[derive(Default, Clone)]

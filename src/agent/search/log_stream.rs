@@ -5,6 +5,7 @@
 
 use crate::observe::line_times::{LineTime, LineTimes};
 use crate::observe::logs::{LINE_BYTES, LineSplitter, line_ends};
+use rankdeck_proto::regular;
 use rankdeck_types::ids::{Generation, Rank};
 use std::borrow::Cow;
 use std::fs::File;
@@ -63,7 +64,7 @@ impl Log {
     pub fn open(&self) -> KeptStream {
         let times = LineTimes::open(&self.path);
         let open = |path: &Path| {
-            let file = File::open(path).ok()?;
+            let file = regular::open(path).ok()?;
             let len = file.metadata().ok()?.len();
             Some((file, len))
         };

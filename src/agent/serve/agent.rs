@@ -607,6 +607,7 @@ impl Agent {
         if unused {
             forget(&self.settings.paths);
         }
+        self.observers.settle_logs().await;
         log_line("ended");
         self.supervisor.end(verified);
         if verified { ExitCode::SUCCESS } else { ExitCode::FAILURE }

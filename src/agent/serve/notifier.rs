@@ -223,15 +223,15 @@ mod tests {
 
     #[test]
     fn better_evaluation_is_sent_where_best_is_enabled() {
-        let eval = |return_mean| RecordEvent::Rank {
+        let eval = |(return_mean, env_step): (f64, u64)| RecordEvent::Rank {
             rank: Rank(0),
-            event: RankEvent::Eval(Evaluation { return_mean, ..Evaluation::default() }),
+            event: RankEvent::Eval(Evaluation { return_mean, env_step, ..Evaluation::default() }),
         };
         let mut best = notifier(&["best"]);
-        [1.0, 0.5, f64::NAN, 2.0, 2.0].iter().for_each(|mean| best.on_record(&eval(*mean)));
+        [1.0, 0.5, f64::NAN, 2.0, 2.0].into_iter().zip(1..).for_each(|one| best.on_record(&eval(one)));
         assert_eq!(waiting(&best).len(), 1);
         let mut other = notifier(&["end"]);
-        [1.0, 2.0].iter().for_each(|mean| other.on_record(&eval(*mean)));
+        [1.0, 2.0].into_iter().zip(1..).for_each(|one| other.on_record(&eval(one)));
         assert!(waiting(&other).is_empty());
     }
 

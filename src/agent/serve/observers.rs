@@ -40,6 +40,8 @@ const LAST_EVENTS: (Duration, Duration) = (Duration::from_millis(50), Duration::
 const LAST_FILES: Duration = Duration::from_secs(2);
 /// How long the reader of a log file may take to reach its end.
 const LAST_LINES: Duration = Duration::from_secs(2);
+/// Longest wait for the logs at the end of an agent.
+const SETTLE_LOGS: Duration = Duration::from_secs(5);
 /// Lines of each log that an agent of a run that is over shows.
 const REMEMBERED_LINES: usize = 1000;
 
@@ -234,6 +236,15 @@ impl Observers {
             let lines = lines.ok().and_then(Result::ok).unwrap_or_default();
             let _ = outcomes.send(TaskResult::ExitInfo(rank, lines)).await;
         });
+    }
+
+    /// Waits until the logs of ended ranks are within their bound.
+    pub async fn settle_logs(&self) {
+        let (done, settled) = oneshot::channel();
+        self.logs.settle(move || {
+            let _ = done.send(());
+        });
+        let _ = tokio::time::timeout(SETTLE_LOGS, settled).await;
     }
 
     /// Inspects some ranks, all of this host when none is named, and answers `order`.

@@ -89,6 +89,17 @@ impl Cgroup {
         self.path.file_name().is_some_and(|own| own.to_string_lossy().starts_with(&name))
     }
 
+    /// What its name has in common with those of other agents of its node.
+    pub fn stem(&self) -> Option<&str> {
+        let name = self.path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+        name.split('-').next()
+    }
+
+    /// The agent that made it, by its name.
+    pub fn agent(&self) -> Option<proc::ProcessKey> {
+        named_agent(&self.path)
+    }
+
     /// Removes it once it is empty, the groups that ranks made inside first; waits a moment for processes
     /// that are just ending.
     pub fn remove(&self) {
@@ -144,15 +155,19 @@ pub(crate) fn all() -> Vec<Cgroup> {
 /// their run directories are unknown.
 fn remove_abandoned(parent: &Path) {
     let is_dead = |folder: &PathBuf| {
-        let name = folder.file_name()?.to_str()?.strip_prefix(PREFIX)?.to_owned();
-        let mut parts = name.rsplit('-');
-        let (start, pid) = (parts.next()?.parse::<u64>().ok()?, parts.next()?.parse().ok()?);
-        Some(proc::stat(pid).is_none_or(|stat| stat.start != start))
+        let agent = named_agent(folder)?;
+        Some(proc::stat(agent.pid).is_none_or(|stat| stat.start != agent.start))
     };
     // The kernel refuses to remove one that is not empty.
     folders(parent)
         .filter(|folder| is_dead(folder) == Some(true))
         .for_each(|folder| _ = remove(&folder, DEPTH));
+}
+
+fn named_agent(folder: &Path) -> Option<proc::ProcessKey> {
+    let mut parts = folder.file_name()?.to_str()?.strip_prefix(PREFIX)?.rsplit('-');
+    let (start, pid) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some(proc::ProcessKey { pid, start })
 }
 
 /// The directory of this process's own group in the cgroup v2 tree.

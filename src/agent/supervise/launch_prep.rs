@@ -17,7 +17,7 @@ use rankdeck_proto::{pack, trust};
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
-use rankdeck_types::variables::{PassedVariables, RequestedVariables};
+use rankdeck_types::variables::{self, PassedVariables, RequestedVariables};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -67,9 +67,8 @@ impl PreparedHost {
         rank: &PlannedRank,
         inherited: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<RankCommand, String> {
-        let is_foreign = |name: &OsString| !name.to_string_lossy().starts_with("RANKDECK_");
         let inherited: BTreeMap<OsString, OsString> =
-            inherited.filter(|(name, _)| is_foreign(name)).collect();
+            inherited.filter(|(name, _)| reaches_ranks(&name.to_string_lossy())).collect();
         let visible = inherited
             .get(&OsString::from("CUDA_VISIBLE_DEVICES"))
             .map(|list| list.to_string_lossy().into_owned())
@@ -341,7 +340,12 @@ fn requested_variables(spec: &LaunchSpec) -> RequestedVariables {
 
 /// The agent's own environment has it, and ranks inherit that.
 pub(crate) fn is_inherited(name: &str) -> bool {
-    std::env::var_os(name).is_some()
+    reaches_ranks(name) && std::env::var_os(name).is_some()
+}
+
+/// Ranks inherit this variable: it does not describe the process of another rank or launcher.
+fn reaches_ranks(name: &str) -> bool {
+    !name.starts_with("RANKDECK_") && !variables::is_of_launcher(name)
 }
 
 #[cfg(test)]
@@ -456,6 +460,38 @@ mod tests {
         assert_eq!(env["TORCHELASTIC_MAX_RESTARTS"], "0");
         assert_eq!(env["OMP_NUM_THREADS"], "3");
         assert!(!env.contains_key("RANKDECK_OTHER"));
+    }
+
+    #[test]
+    fn variables_of_other_launchers_do_not_reach_ranks() {
+        let started = |spec: &LaunchSpec, host: PlannedHost| {
+            let inherited = [
+                ("SLURM_JOB_ID", "7"),
+                ("SLURM_PROCID", "0"),
+                ("SLURM_NTASKS", "1"),
+                ("SLURM_STEP_NODELIST", "b"),
+                ("PMI_RANK", "0"),
+                ("OMPI_COMM_WORLD_SIZE", "1"),
+                ("TORCHELASTIC_ERROR_FILE", "/other"),
+            ];
+            let inherited = inherited.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+            let env = prepared(host).command(spec, &RANK, inherited.into_iter()).unwrap().env;
+            let ours = |name: &&OsString| {
+                ["SLURM_", "PMI_", "OMPI_", "TORCHELASTIC_ERROR"]
+                    .iter()
+                    .any(|prefix| name.to_string_lossy().starts_with(prefix))
+            };
+            let found = env.keys().filter(ours).map(|name| name.to_string_lossy().into_owned());
+            (found.collect::<Vec<_>>(), env.get(&OsString::from("SLURM_PROCID")).cloned())
+        };
+        let (names, procid) = started(&spec("[\"true\"]"), host(&[]));
+        assert_eq!((names, procid), (vec!["SLURM_JOB_ID".to_owned()], None));
+        // What the user sets is the user's.
+        let (_, procid) = started(&spec("[\"true\"]"), host(&[("SLURM_PROCID", "9")]));
+        assert_eq!(procid, Some("9".into()));
+        let (names, procid) = started(&spec("[\"true\"]\nslurm_env = true"), host(&[]));
+        assert_eq!(procid, Some("3".into()), "the rank's own number");
+        assert!(names.iter().all(|name| name.starts_with("SLURM_")), "{names:?}");
     }
 
     #[test]

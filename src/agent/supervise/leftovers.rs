@@ -112,6 +112,11 @@ impl Leftovers {
         }
     }
 
+    /// What the last guard has noted.
+    pub fn members(&self) -> &BTreeSet<ProcessKey> {
+        &self.seen.members
+    }
+
     /// LEFT-1. Everything of the node.
     pub fn scope(&self, run: &RunId, paths: &RunPaths) -> ScanScope {
         let mark = RunTag {

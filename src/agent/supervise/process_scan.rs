@@ -143,6 +143,16 @@ impl ProcessScan {
         ProcessScan { marked: marked.collect(), all }
     }
 
+    /// Every process.
+    pub fn stats(&self) -> &[proc::ProcStat] {
+        &self.all
+    }
+
+    /// Those whose environments name a run, with these.
+    pub fn marked(&self) -> &BTreeMap<u32, Vec<u8>> {
+        &self.marked
+    }
+
     /// Those in scope.
     pub fn find(&self, scope: &ScanScope) -> Vec<FoundProcess> {
         choose(scope, &self.all, &inside(scope), |pid| self.marked.get(&pid))

@@ -82,7 +82,7 @@ impl Driver {
             None => (self.core.model(), now),
         };
         match screen.handle_input(input, model, at) {
-            InputOutcome::Gone => self.dispatch(Event::DetachRequested),
+            InputOutcome::Gone => self.on_hang_up(),
             InputOutcome::Actions(actions) => {
                 for action in actions {
                     self.act(action, signals).await?;
@@ -99,6 +99,7 @@ impl Driver {
             {
                 screen.view.toast("this console is read-only", Role::Warn, self.clock.now());
             }
+            (ScreenAction::Send(Event::DetachRequested), _) => self.leave(),
             (ScreenAction::Send(event), _) => self.dispatch(event),
             (ScreenAction::Again, _) => {
                 self.exit.again = true;

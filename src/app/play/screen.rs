@@ -5,10 +5,12 @@ use crate::app::clock::Clock;
 use crate::app::graphics::Graphics;
 use crate::app::signals::{ConsoleSignal, ConsoleSignals};
 use crate::app::terminal::{self, Surface, Tty};
-use crate::app::theme_detect::{color_depth, detect_theme, query_background};
-use crossterm::event::{Event as TermEvent, EventStream, KeyEventKind};
+use crate::app::terminal_input;
+use crate::app::theme_detect::{color_depth, detect_theme};
+use crossterm::event::{Event as TermEvent, KeyEventKind};
 use futures_util::StreamExt;
 use rankdeck_kit::Theme;
+use rankdeck_kit::decoder::InputDecoder;
 use rankdeck_proto::show::EnvImage;
 use rankdeck_tui::play::{Play, PlayAction, image_area, on_key, view};
 use rankdeck_types::ids::Timestamp;
@@ -75,10 +77,10 @@ pub async fn show(
     terminal::set_mouse(false);
     let nowhere = File::options().write(true).open("/dev/null").ok();
     let mut tty = Tty::new(nowhere)?;
-    // Before another reader takes the terminal's replies.
-    let theme = detect_theme(ui, || query_background(&mut tty));
+    let mut decoder = InputDecoder::default();
+    let theme = detect_theme(ui, || terminal_input::query_background(&mut tty, &mut decoder));
     (play.colors, play.has_graphics) = (color_depth(&theme), graphics.is_some());
-    let mut input = EventStream::new();
+    let mut input = terminal_input::read(decoder)?;
     let mut stage = Stage { surface: Box::new(tty), theme, graphics, drawn: None, repaint: true };
     let mut signals = ConsoleSignals::new(true)?;
     let clock = Clock::new();

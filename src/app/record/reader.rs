@@ -8,9 +8,9 @@ use rankdeck_core::Core;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_core::trace::{LONGEST_HEADER, SegmentHeader, SegmentReader, TraceError};
+use rankdeck_proto::regular;
 use rankdeck_types::ids::{Timestamp, WallTime};
 use rankdeck_types::quote;
-use rankdeck_types::words::duration;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub(crate) struct Recording {
 
 fn open(path: &Path) -> Result<(SegmentHeader, BufReader<File>), RecordError> {
     let failed = |error| RecordError::Io { path: path.to_owned(), error };
-    let mut file = BufReader::new(File::open(path).map_err(failed)?);
+    let mut file = BufReader::new(regular::open(path).map_err(failed)?);
     let mut line = Vec::new();
     (&mut file).take(LONGEST_HEADER as u64).read_until(b'\n', &mut line).map_err(failed)?;
     let header = SegmentHeader::parse(String::from_utf8_lossy(&line).trim_end());
@@ -223,12 +223,6 @@ impl RecordedRun {
     /// How it is named on a command line.
     pub(crate) fn typed(&self) -> String {
         self.path.as_ref().map_or_else(|| self.name.clone(), |path| quote::word(&path.to_string_lossy()))
-    }
-
-    /// For a list: its name, and how long ago it was written.
-    pub(crate) fn line(&self) -> String {
-        let ago = self.written.elapsed().unwrap_or_default().as_secs_f64();
-        format!("{}  {} ago", self.name, duration(ago))
     }
 }
 

@@ -8,12 +8,13 @@
 
 use crossterm::{cursor, queue, terminal};
 use ratatui::backend::{Backend, CrosstermBackend};
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use unicode_width::UnicodeWidthStr;
 
 /// Most bytes besides frames that wait for the terminal.
 const WAITING_BYTES: usize = 16 << 20;
@@ -211,10 +212,68 @@ fn encode(shown: &mut Option<Buffer>, frame: Buffer) -> io::Result<Vec<u8>> {
             Buffer::empty(frame.area)
         }
     };
-    CrosstermBackend::new(&mut bytes).draw(before.diff(&frame).into_iter())?;
+    draw_cells(&mut bytes, &before, &frame)?;
     queue!(bytes, cursor::Hide, terminal::EndSynchronizedUpdate)?;
     *shown = Some(frame);
     Ok(bytes)
+}
+
+/// Writes the cells that differ. A row that changes and has or had a cell whose width terminals disagree about
+/// is written anew, each cell behind such a one at its own place: whatever the terminal made of it shifts
+/// nothing.
+fn draw_cells(bytes: &mut Vec<u8>, before: &Buffer, frame: &Buffer) -> io::Result<()> {
+    let updates = before.diff(frame);
+    let (mut certain, mut doubtful) = (Vec::with_capacity(updates.len()), Vec::new());
+    for row in updates.chunk_by(|(_, y, _), (_, next, _)| y == next) {
+        let y = row[0].1;
+        match [before, frame]
+            .iter()
+            .all(|buffer| cells(buffer, y).all(|(_, _, cell)| has_certain_width(cell)))
+        {
+            true => certain.extend_from_slice(row),
+            false => doubtful.push(y),
+        }
+    }
+    CrosstermBackend::new(&mut *bytes).draw(certain.into_iter())?;
+    for y in doubtful {
+        // Without wrapping, nothing gets into the next row.
+        queue!(
+            bytes,
+            terminal::DisableLineWrap,
+            cursor::MoveTo(0, y),
+            terminal::Clear(terminal::ClearType::CurrentLine)
+        )?;
+        let row: Vec<_> = cells(frame, y).collect();
+        for run in row.chunk_by(|(_, _, cell), _| has_certain_width(cell)) {
+            // It moves the cursor to its first cell.
+            CrosstermBackend::new(&mut *bytes).draw(run.iter().copied())?;
+        }
+        queue!(bytes, terminal::EnableLineWrap)?;
+    }
+    Ok(())
+}
+
+/// The cells of a row, without those that a wide one covers.
+fn cells(buffer: &Buffer, y: u16) -> impl Iterator<Item = (u16, u16, &Cell)> {
+    let mut free = buffer.area.left();
+    buffer.area.columns().filter_map(move |column| {
+        let cell = buffer.cell((column.x, y)).filter(|_| column.x >= free)?;
+        free = column.x.saturating_add(UnicodeWidthStr::width(cell.symbol()).max(1) as u16);
+        Some((column.x, y, cell))
+    })
+}
+
+/// Whether all terminals take as many cells for a cell as this program does: one character of a script that
+/// is written in single cells, or of Chinese, Japanese or Korean.
+fn has_certain_width(cell: &Cell) -> bool {
+    let mut chars = cell.symbol().chars();
+    let Some(c) = chars.next() else { return true };
+    let is_certain = matches!(c,
+        ' '..='~' | '\u{a1}'..='\u{2ff}' | '\u{370}'..='\u{52f}' | '\u{2010}'..='\u{2027}'
+        | '\u{2030}'..='\u{205e}' | '\u{2070}'..='\u{20cf}' | '\u{2100}'..='\u{2319}' | '\u{231c}'..='\u{23e8}'
+        | '\u{2460}'..='\u{25fc}' | '\u{27c0}'..='\u{2b0f}' | '\u{3001}'..='\u{3029}' | '\u{3041}'..='\u{3096}'
+        | '\u{30a0}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' | '\u{ff01}'..='\u{ff60}');
+    is_certain && chars.next().is_none()
 }
 
 #[cfg(test)]
@@ -297,6 +356,60 @@ mod tests {
         writer.forget();
         let fourth = written("same worlds", 24);
         assert!(fourth[third.len()..].windows(4).any(|four| four == b"\x1b[2J"));
+    }
+
+    /// A terminal with a table of widths of its own, by the number of its cells for all characters beyond
+    /// ASCII.
+    fn shown_with(bytes: &[u8], columns: usize, cells: usize) -> String {
+        let (mut row, mut at) = (vec![' '; columns], (0, 0));
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            if let Some(escape) = rankdeck_types::escape::leading(rest.as_bytes()) {
+                let sequence = &rest[..escape.len];
+                if let Some((y, x)) =
+                    sequence.strip_prefix("\x1b[").and_then(|s| s.strip_suffix('H')?.split_once(';'))
+                {
+                    at = (y.parse::<usize>().unwrap() - 1, x.parse::<usize>().unwrap() - 1);
+                } else if sequence == "\x1b[2J" || sequence == "\x1b[2K" && at.0 == 1 {
+                    row.fill(' ');
+                }
+                rest = &rest[escape.len..];
+                continue;
+            }
+            let c = rest.chars().next().unwrap();
+            rest = &rest[c.len_utf8()..];
+            let taken = if c.is_ascii() { 1 } else { cells };
+            for n in 0..taken {
+                if at.0 == 1 && at.1 + n < columns {
+                    row[at.1 + n] = if c.is_ascii() { c } else { '?' };
+                }
+            }
+            at.1 += taken;
+        }
+        row.into_iter().collect()
+    }
+
+    #[test]
+    fn cells_of_doubtful_width_shift_nothing() {
+        for cells in 0..=2 {
+            let (mut shown, mut bytes) = (None, Vec::new());
+            for text in [
+                "line 77 ab tail",
+                "line 78 \u{915}\u{94d}\u{937}\u{93f} tail",
+                "line 79 \u{26a0}x tail!",
+                "line 80 ab tail",
+            ] {
+                bytes.extend(encode(&mut shown, frame(text, 20)).unwrap());
+                let row = shown_with(&bytes, 20, cells);
+                let (head, tail) = (&text[..8], text.rsplit_once(' ').unwrap().1);
+                assert!(row.starts_with(head), "{row:?} of {text:?}, {cells} cells");
+                assert!(row.trim_end().ends_with(&format!(" {tail}")), "{row:?} of {text:?}, {cells} cells");
+            }
+            assert_eq!(shown_with(&bytes, 20, cells).trim_end(), "line 80 ab tail");
+        }
+        let bytes = encode(&mut None, frame("╭─ é ⣿▁█ ● 漢字", 20)).unwrap();
+        assert!(!bytes.windows(4).any(|four| four == b"\x1b[2K"), "only doubtful rows are written anew");
     }
 
     #[test]

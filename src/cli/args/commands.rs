@@ -1,10 +1,10 @@
 //! Options of each command, with their help texts.
 
 use super::values::{
-    CheckpointSource, SweepAxis, SweepSeeds, parse_age, parse_axis, parse_checkpoint, parse_seconds,
+    CheckpointSource, LAST, SweepAxis, SweepSeeds, parse_age, parse_axis, parse_checkpoint, parse_seconds,
     parse_seeds, parse_set, parse_size, parse_time, parse_until, parse_weight,
 };
-use super::{EXIT_CODES, HostKeyArgs, OutputArgs, SubjectArgs};
+use super::{EXIT_CODES, HostKeyArgs, OutputArgs, PrintArgs, SubjectArgs};
 use crate::app::graphics::Graphics;
 use clap::{ArgGroup, Args};
 use rankdeck_types::plan::StopGoal;
@@ -33,7 +33,7 @@ pub(crate) struct RunArgs {
     pub(crate) set: Vec<String>,
     /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`
     ///
-    /// Can be repeated; the first limit that is reached counts.
+    /// Can be repeated; the run stops at whichever limit comes first.
     #[arg(long, value_name = "KIND=N", value_parser = parse_until)]
     pub(crate) until: Vec<StopGoal>,
     /// Detach once all ranks have joined the process group
@@ -41,10 +41,13 @@ pub(crate) struct RunArgs {
     pub(crate) detach: bool,
     /// Start from a checkpoint: RUN[:latest|:best|:ITERATION], or a path
     ///
-    /// A path is on rank 0's host.
+    /// RUN may be a prefix, `@last` or `NAME~1`.
+    /// A path refers to a file on rank 0's host. `best` and ITERATION exist only for the built-in trainer.
     #[arg(long, value_name = "RUN[:CHECKPOINT]|PATH", value_parser = parse_checkpoint)]
     pub(crate) from: Option<CheckpointSource>,
-    /// Start from this experiment's latest checkpoint, if there is one
+    /// Start a new run from the latest checkpoint of this experiment
+    ///
+    /// Uses the newest run that has a checkpoint. If there is none, starts from scratch.
     #[arg(long = "continue", conflicts_with = "from")]
     pub(crate) carry_on: bool,
     /// Name of the run [default: `run.name` of the experiment]
@@ -56,32 +59,38 @@ pub(crate) struct RunArgs {
     /// Launch one run per seed (`1..10` or `1,2,5`)
     ///
     /// `rankdeck queue` shows the sweep.
-    #[arg(long, value_name = "SEEDS", value_parser = parse_seeds, conflicts_with_all = ALONE)]
+    #[arg(long, value_name = "SEEDS", value_parser = parse_seeds, conflicts_with_all = ALONE,
+          help_heading = "Sweeps")]
     pub(crate) seeds: Option<SweepSeeds>,
     /// Launch one run per value (`learn.learning_rate=1e-4,3e-4`)
     ///
     /// Can be repeated; several keys form a grid.
-    #[arg(long, value_name = "KEY=VALUES", value_parser = parse_axis, conflicts_with_all = ALONE)]
+    #[arg(long, value_name = "KEY=VALUES", value_parser = parse_axis, conflicts_with_all = ALONE,
+          help_heading = "Sweeps")]
     pub(crate) sweep: Vec<SweepAxis>,
     /// Launch one run per line of FILE, each `KEY=VALUE KEY=VALUE`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ALONE)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ALONE, help_heading = "Sweeps")]
     pub(crate) cells: Option<PathBuf>,
-    /// Launch N random combinations
-    #[arg(long, value_name = "N", requires = "several")]
+    /// Launch only N combinations, chosen at random from the --sweep grid
+    ///
+    /// Also chooses among the lines of --cells. Each combination runs with every seed.
+    #[arg(long, value_name = "N", requires = "several", help_heading = "Sweeps")]
     pub(crate) random: Option<usize>,
     /// Hosts per trial, so that trials run in parallel [default: all]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "several")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "several",
+          help_heading = "Sweeps")]
     pub(crate) hosts_per_run: Option<u32>,
-    /// GPUs per trial, all on one host; as many trials run as GPUs are free
+    /// GPUs per trial, all on one host
     ///
-    /// A GPU is free when less than 10% of its memory is in use. GPUs that become free later are used as
-    /// well.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "hosts_per_run",
-          requires = "several")]
+    /// Runs as many trials at once as free GPUs allow. A GPU is free when less than 10% of its memory is in
+    /// use. GPUs that become free later are used as well.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64),
+          conflicts_with = "hosts_per_run",
+          requires = "several", help_heading = "Sweeps")]
     pub(crate) gpus_per_run: Option<u32>,
     /// Trials that run on each host at the same time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
-          conflicts_with_all = ["hosts_per_run", "gpus_per_run"], requires = "several")]
+          conflicts_with_all = ["hosts_per_run", "gpus_per_run"], requires = "several", help_heading = "Sweeps")]
     pub(crate) runs_per_host: Option<u32>,
     /// Exclude a host
     ///
@@ -96,18 +105,19 @@ pub(crate) struct SbatchArgs {
     /// Experiment file
     #[arg(value_name = "EXPERIMENT.toml", required_unless_present = "rest")]
     pub(crate) experiment: Option<PathBuf>,
-    /// Options of sbatch, or a command to run
+    /// Options for sbatch, or a command to run
     ///
-    /// With an experiment file: options of sbatch (`-- --partition=gpu --account lab`). Without one: a
+    /// With an experiment file: options for sbatch (`-- --partition=gpu --account lab`). Without one: a
     /// command (`-- python train.py`), or options and then the command (`-- --partition=gpu -- python
     /// train.py`).
     #[arg(last = true, value_name = "OPTIONS|COMMAND")]
     pub(crate) rest: Vec<String>,
     /// Number of nodes
-    #[arg(long, short = 'N', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short = 'N', alias = "nnodes", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: u32,
     /// Ranks per node [default: one per GPU, else 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, alias = "nproc", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ntasks_per_node: Option<u32>,
     /// GPUs per node
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -126,7 +136,8 @@ pub(crate) struct SbatchArgs {
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) option: Vec<String>,
     /// Seconds before the time limit to stop and save a checkpoint
-    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) stop_before_s: u32,
     /// Requeue the job at its time limit and resume from the latest checkpoint
     #[arg(long)]
@@ -149,7 +160,7 @@ pub(crate) struct CheckArgs {
     /// Print one JSON object per check and host
     #[arg(long)]
     pub(crate) json: bool,
-    /// Also run a 1 MB all-reduce across all ranks
+    /// Also start one test process per rank and run a 1 MB all-reduce
     #[arg(long)]
     pub(crate) all_reduce: bool,
     #[command(flatten)]
@@ -159,7 +170,7 @@ pub(crate) struct CheckArgs {
 /// `push`.
 #[derive(Debug, Args)]
 pub(crate) struct PushArgs {
-    /// Experiment file: also upload its code and its resolved form
+    /// Also upload this experiment's code and resolved configuration
     #[arg(value_name = "EXPERIMENT.toml")]
     pub(crate) experiment: Option<PathBuf>,
     /// Override a config key (`learn.gamma=0.98`) or unset it (`~KEY`)
@@ -184,7 +195,7 @@ pub(crate) struct InitArgs {
     /// A file, or a name that ends in .py or .sh, is the script [default: detected in this directory].
     #[arg(value_name = "HOST|SCRIPT")]
     pub(crate) given: Vec<String>,
-    /// The training script, if its name could be a host
+    /// Training script (use this if its name could be mistaken for a host)
     #[arg(long, value_name = "FILE")]
     pub(crate) script: Option<PathBuf>,
     /// Overwrite existing files
@@ -201,7 +212,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) nnodes: u32,
     /// Ranks per host, each with a GPU
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, alias = "nproc", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
     /// Random seed
     #[arg(long, default_value_t = 1)]
@@ -217,7 +228,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) nnodes: u32,
     /// Ranks per host
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, alias = "nproc", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
     /// Give every rank a GPU
     #[arg(long)]
@@ -258,10 +269,10 @@ pub(crate) struct SimulateArgs {
 /// `home`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct HomeArgs {
-    /// Color theme [default: ui.toml, else the terminal background]
+    /// Color theme [default: ui.toml, then RANKDECK_THEME, then the terminal]
     #[arg(long, value_name = "NAME", value_parser = ["auto", "dark", "light", "mono", "cvd"])]
     pub(crate) theme: Option<String>,
-    /// Glyph set [default: ui.toml, else the locale]
+    /// Glyph set [default: ui.toml, then RANKDECK_GLYPHS, then the locale]
     #[arg(long, value_name = "NAME", value_parser = ["auto", "braille", "block", "ascii"])]
     pub(crate) glyphs: Option<String>,
     /// Disable every key that stops, removes or launches runs
@@ -273,7 +284,7 @@ pub(crate) struct HomeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct AttachArgs {
-    /// Run name or prefix [default: the only running run]
+    /// Run: name, prefix, `@last` or `NAME~1` [default: the newest, running]
     pub(crate) run: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -284,11 +295,29 @@ pub(crate) struct AttachArgs {
 /// `stop`.
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Run name or prefix [default: the only running run]
+    /// Run: name, prefix or `NAME~1` [default: the only running run]
     pub(crate) run: Option<String>,
     /// Send SIGKILL immediately; no checkpoint is saved
     #[arg(long)]
     pub(crate) kill: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `wait`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: that of the run, or 124 if --timeout passes first.")]
+pub(crate) struct WaitArgs {
+    /// Run: name, prefix, `@last` or `NAME~1`
+    #[arg(default_value = LAST)]
+    pub(crate) run: String,
+    /// Give up after TIME (`30s`, `90m`, `8h`, `2d`)
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    pub(crate) timeout: Option<f64>,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -296,12 +325,13 @@ pub(crate) struct StopArgs {
 /// `restart`.
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {
-    /// Run name or prefix [default: the only running run]
+    /// Run: name, prefix or `NAME~1` [default: the only running run]
     pub(crate) run: Option<String>,
     /// Checkpoint to restart from [default: latest]
     ///
-    /// `latest`, `best`, an iteration, a checkpoint of an earlier generation (`gen0/best`), a path on rank
-    /// 0's host, or `scratch` to start over without a checkpoint.
+    /// `latest`, `best`, an iteration, a checkpoint of an earlier generation (`gen0/best`), the path of a file
+    /// on rank 0's host, or `scratch` to start over without a checkpoint. `best`, iterations and earlier
+    /// generations exist only for the built-in trainer.
     #[arg(long, value_name = "N|NAME|PATH")]
     pub(crate) from: Option<String>,
     /// Override a config key from now on (`learn.learning_rate=1e-4`)
@@ -309,9 +339,9 @@ pub(crate) struct RestartArgs {
     /// Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     pub(crate) set: Vec<String>,
-    /// Check that all ranks issue the same collective before each one
+    /// Before each collective, check that all ranks issue the same one (slow)
     ///
-    /// Slow. Finds the first mismatch.
+    /// Finds the first mismatch.
     #[arg(long, conflicts_with_all = ["exclude", "add", "set"])]
     pub(crate) check_collectives: bool,
     /// Restart without a host
@@ -319,7 +349,7 @@ pub(crate) struct RestartArgs {
     /// Can be repeated.
     #[arg(long, value_name = "HOST")]
     pub(crate) exclude: Vec<String>,
-    /// Add a host of the hosts file
+    /// Add a host from the hosts file
     ///
     /// Can be repeated.
     #[arg(long, value_name = "HOST")]
@@ -328,20 +358,22 @@ pub(crate) struct RestartArgs {
     #[arg(long, short = 'y')]
     pub(crate) yes: bool,
     #[command(flatten)]
+    pub(crate) output: PrintArgs,
+    #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
 
 /// `status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Run name or prefix [default: the only running run, else the newest]
+    /// Run: name, prefix, `@last` or `NAME~1` [default: the newest, running]
     pub(crate) run: Option<String>,
     /// Print one line for a status bar
     ///
     /// For tmux, starship and the like. The line is empty if no run exists.
     #[arg(long, conflicts_with = "json")]
     pub(crate) line: bool,
-    /// Print one JSON object, as `ps --json` prints for each run
+    /// Print one JSON object in the `ps --json` format
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -351,19 +383,19 @@ pub(crate) struct StatusArgs {
 /// `export-metrics`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportMetricsArgs {
-    /// Run name or prefix [default: the only running run]
+    /// Run: name, prefix, `@last` or `NAME~1` [default: the newest, running]
     pub(crate) run: Option<String>,
     /// Serve `/metrics` at this address
     ///
     /// Default: 127.0.0.1:9464, or no server with --textfile.
-    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = crate::app::metrics::parse)]
+    #[arg(long, alias = "metrics", value_name = "[ADDRESS:]PORT", value_parser = crate::app::metrics::parse)]
     pub(crate) listen: Option<SocketAddr>,
     /// Write a .prom file for node_exporter
     ///
     /// FILE is replaced every --every seconds. The final values stay after the run ends.
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
-    /// Seconds between two writes of the textfile
+    /// How often to rewrite the textfile, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "15", requires = "textfile",
           value_parser = parse_seconds)]
     pub(crate) every: f64,
@@ -377,9 +409,32 @@ pub(crate) struct PsArgs {
     /// Print one JSON object per run
     #[arg(long)]
     pub(crate) json: bool,
-    /// List all finished runs, not only the newest
+    /// List all finished runs, not just the most recent
     #[arg(long)]
     pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// `gpus`.
+#[derive(Debug, Default, Args)]
+pub(crate) struct GpusArgs {
+    /// Print one JSON object per process
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// End all leftover processes
+    ///
+    /// Each host proves them again first. Everything else is left alone.
+    #[arg(long, conflicts_with = "pid")]
+    pub(crate) free: bool,
+    /// End this leftover or unproven process
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "[HOST:]PID")]
+    pub(crate) pid: Vec<String>,
+    /// Skip the confirmation prompt
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -397,6 +452,8 @@ pub(crate) struct QueueArgs {
     /// Also restart failed trials from their latest checkpoint
     #[arg(long, requires = "resume")]
     pub(crate) failed: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
 }
 
 /// `explain`.
@@ -414,18 +471,21 @@ pub(crate) struct ExplainArgs {
 /// `fetch`.
 #[derive(Debug, Args)]
 pub(crate) struct FetchArgs {
-    /// Run name or prefix
+    /// Run: name, prefix, `@last` or `NAME~1`
+    #[arg(default_value = LAST)]
     pub(crate) run: String,
     /// Files to copy (`*.safetensors`, `gen0/`) [default: all except code]
     pub(crate) pattern: Option<String>,
     /// Directory to copy into [default: runs/RUN/hosts]
     ///
     /// Each host gets a subdirectory.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, alias = "output", value_name = "DIR")]
     pub(crate) into: Option<PathBuf>,
     /// Refuse to copy more than GB gigabytes
     #[arg(long, value_name = "GB", default_value_t = 4)]
     pub(crate) max_size_gb: u32,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -433,8 +493,8 @@ pub(crate) struct FetchArgs {
 /// `tensorboard`.
 #[derive(Debug, Args)]
 pub(crate) struct TensorboardArgs {
-    /// Run names or prefixes
-    #[arg(required = true, value_name = "RUN")]
+    /// Runs: names, prefixes, `@last` or `NAME~1`
+    #[arg(value_name = "RUN", default_value = LAST)]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
@@ -446,17 +506,18 @@ pub(crate) struct TensorboardArgs {
 /// `compare`.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// Run names, prefixes or directories
+    /// Runs: names, prefixes, `@last`, `NAME~1` or directories
     ///
-    /// The name of a sweep stands for all of its runs.
-    #[arg(required = true, value_name = "RUN")]
+    /// A sweep stands for all of its runs, and so does a prefix alone. Of several prefixes, each stands for its
+    /// newest run.
+    #[arg(value_name = "RUN", default_value = LAST)]
     pub(crate) runs: Vec<String>,
     /// Only this series (`charts/SPS`)
     ///
-    /// Can be repeated. By default the first two are drawn and all are written to files.
+    /// Can be repeated. By default, the terminal shows the first two series; --svg, --png and --csv include all.
     #[arg(long, value_name = "NAME")]
     pub(crate) series: Vec<String>,
-    /// What the x axis counts
+    /// X axis
     #[arg(long, value_name = "AXIS", value_parser = ["steps", "time"], default_value = "steps")]
     pub(crate) x: String,
     /// Smoothing weight, as in TensorBoard (0 to 0.999)
@@ -480,16 +541,19 @@ pub(crate) struct CompareArgs {
     /// Also write the points of the charts as CSV
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+    /// Overwrite existing files
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// `mlflow`.
 #[derive(Debug, Args)]
 pub(crate) struct MlflowArgs {
-    /// Run names, prefixes or directories
-    #[arg(required = true, value_name = "RUN")]
+    /// Runs: names, prefixes, `@last`, `NAME~1` or directories
+    #[arg(value_name = "RUN", default_value = LAST)]
     pub(crate) runs: Vec<String>,
     /// Store directory, for `mlflow ui --backend-store-uri DIR`
-    #[arg(long, value_name = "DIR", default_value = "mlruns")]
+    #[arg(long, alias = "output", value_name = "DIR", default_value = "mlruns")]
     pub(crate) into: PathBuf,
 }
 
@@ -498,8 +562,8 @@ pub(crate) struct MlflowArgs {
 pub(crate) struct EvalArgs {
     /// Checkpoint: RUN[:latest|:best|:ITERATION], or a path
     ///
-    /// A path is on this machine.
-    #[arg(value_name = "RUN[:CHECKPOINT]|PATH")]
+    /// A path refers to a file on this machine.
+    #[arg(value_name = "RUN[:CHECKPOINT]|PATH", default_value = LAST)]
     pub(crate) policy: String,
     /// Number of episodes [default: `eval.episodes` of the run]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -513,17 +577,17 @@ pub(crate) struct EvalArgs {
     pub(crate) host_keys: HostKeyArgs,
 }
 
-/// What an environment of Python runs with. A checkpoint chooses neither.
+/// What an RL environment of Python runs with. A checkpoint chooses neither.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WorkerArgs {
-    /// Python interpreter for environments written in Python
+    /// Python interpreter for RL environments written in Python
     ///
     /// Default: `env.python` of the run's experiment file on this machine, else python3.
     #[arg(long, value_name = "PYTHON")]
     pub(crate) python: Option<String>,
-    /// Python module to import for an environment `MODULE:Name-v0`
+    /// Python module that registers the RL environment
     ///
-    /// Can be repeated. Default: the module in the run's experiment file on this machine.
+    /// `MODULE` in `MODULE:Name-v0`. Can be repeated. Default: the module in the run's experiment file on this machine.
     #[arg(long, value_name = "MODULE")]
     pub(crate) env_module: Vec<String>,
 }
@@ -563,8 +627,8 @@ impl PolicyFormat {
 pub(crate) struct ExportArgs {
     /// Checkpoint: RUN[:latest|:best|:ITERATION], or a path
     ///
-    /// A path is on this machine.
-    #[arg(value_name = "RUN[:CHECKPOINT]|PATH")]
+    /// A path refers to a file on this machine.
+    #[arg(value_name = "RUN[:CHECKPOINT]|PATH", default_value = LAST)]
     pub(crate) policy: String,
     /// Output format
     ///
@@ -594,15 +658,17 @@ pub(crate) struct RemovalArgs {
     #[arg(long, short = 'y')]
     pub(crate) yes: bool,
     #[command(flatten)]
+    pub(crate) output: PrintArgs,
+    #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
 
 /// `rm`.
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
-    /// Run names or prefixes
+    /// Runs: names, prefixes that one run has, or `NAME~1`
     ///
-    /// The name of a sweep stands for all of its runs and its table.
+    /// A sweep name removes all of the sweep's runs and its results table.
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
@@ -612,7 +678,9 @@ pub(crate) struct RemoveArgs {
 /// `prune`.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
-    /// Runs that ended before this (`30d`, `12h`)
+    /// Remove runs that ended more than TIME ago (`30d`, `12h`)
+    ///
+    /// With --keep, a run must match both. At least one of the two is required.
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     pub(crate) older_than: Option<f64>,
     /// Keep the N newest finished runs
@@ -625,7 +693,7 @@ pub(crate) struct PruneArgs {
 /// `logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Run name or prefix [default: the only running run]
+    /// Run: name, prefix, `@last` or `NAME~1` [default: the newest]
     pub(crate) run: Option<String>,
     /// Only this rank
     #[arg(long, value_name = "N")]
@@ -634,17 +702,21 @@ pub(crate) struct LogsArgs {
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Start with the last LINES lines of each rank
-    #[arg(long, value_name = "LINES", default_value_t = 1000)]
+    #[arg(long, short = 'n', value_name = "LINES", default_value_t = 1000)]
     pub(crate) tail: u32,
     /// Search the logs of all hosts and generations (regex, smart case)
     ///
-    /// A pattern without uppercase letters matches in any case.
+    /// A pattern without uppercase letters matches in any case. Not with --follow.
     #[arg(long, short = 'e', value_name = "PATTERN", conflicts_with = "follow")]
     pub(crate) grep: Option<String>,
     /// Only lines after TIME (`10m` ago, `03:12`, `2026-11-23 03:12`)
+    ///
+    /// Not with --follow.
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "follow")]
     pub(crate) since: Option<f64>,
     /// Only lines before TIME
+    ///
+    /// Not with --follow.
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "follow")]
     pub(crate) until: Option<f64>,
     /// Print the time of each line, by its host's clock
@@ -654,9 +726,13 @@ pub(crate) struct LogsArgs {
     #[arg(long, short = 'C', value_name = "LINES", default_value_t = 0, requires = "grep")]
     pub(crate) context: u32,
     /// Only this generation
+    ///
+    /// Not with --follow.
     #[arg(long, value_name = "N", conflicts_with = "follow")]
     pub(crate) generation: Option<u32>,
-    /// Print at most LINES newest lines per host when searching
+    /// When searching, print at most the newest LINES lines per host
+    ///
+    /// Applies with --grep, --since, --until or --generation.
     #[arg(long, value_name = "LINES", default_value_t = 1000)]
     pub(crate) limit: u32,
     #[command(flatten)]
@@ -666,27 +742,30 @@ pub(crate) struct LogsArgs {
 /// `report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Run name, prefix or directory
-    #[arg(value_name = "RUN|PATH")]
-    pub(crate) what: Option<String>,
+    /// Run: name, prefix, `@last`, `NAME~1` or directory
+    #[arg(value_name = "RUN|PATH", default_value = LAST)]
+    pub(crate) what: String,
     /// Output file: .md for Markdown, - for Markdown to stdout, else HTML
     ///
     /// Default: RUN.html in this directory.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// `replay`.
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// Run name, prefix or directory
-    #[arg(value_name = "RUN|PATH")]
-    pub(crate) what: Option<String>,
+    /// Run: name, prefix, `@last`, `NAME~1` or directory
+    #[arg(value_name = "RUN|PATH", default_value = LAST)]
+    pub(crate) what: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
 
-/// How pictures of environments are drawn.
+/// How images of RL environments are drawn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Pictures {
     /// Detect from the terminal
@@ -720,23 +799,23 @@ impl Pictures {
 pub(crate) struct PlayArgs {
     /// Checkpoint: RUN[:latest|:best|:ITERATION], or a path
     ///
-    /// A path is on this machine.
-    #[arg(value_name = "RUN[:CHECKPOINT]|PATH")]
+    /// A path refers to a file on this machine.
+    #[arg(value_name = "RUN[:CHECKPOINT]|PATH", default_value = LAST)]
     pub(crate) policy: String,
     /// Number of episodes
     ///
     /// Default: until you quit; 3 for a recording; `eval.episodes` of the run with --headless.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) episodes: Option<u32>,
-    /// Record to FILE instead of showing it
+    /// Record to FILE instead of playing on screen
     ///
-    /// FILE.cast is an asciicast of the whole screen, FILE.gif an animation of the environment.
-    #[arg(long, value_name = "FILE")]
+    /// .cast records the whole screen (asciicast); .gif records only the RL environment.
+    #[arg(long, alias = "output", value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
     /// Size of the recording in columns and rows
     #[arg(long, value_name = "COLUMNSxROWS", value_parser = parse_size, default_value = "80x24")]
     pub(crate) size: (u16, u16),
-    /// How images of environments are drawn
+    /// How to draw RL environment images
     #[arg(long, value_enum, default_value_t = Pictures::Auto, value_name = "HOW")]
     pub(crate) pictures: Pictures,
     /// Print one line per episode (default without a terminal)
@@ -747,10 +826,10 @@ pub(crate) struct PlayArgs {
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) worker: WorkerArgs,
-    /// Color theme [default: ui.toml, else the terminal background]
+    /// Color theme [default: ui.toml, then RANKDECK_THEME, then the terminal]
     #[arg(long, value_name = "NAME", value_parser = ["auto", "dark", "light", "mono", "cvd"])]
     pub(crate) theme: Option<String>,
-    /// Glyph set [default: ui.toml, else the locale]
+    /// Glyph set [default: ui.toml, then RANKDECK_GLYPHS, then the locale]
     #[arg(long, value_name = "NAME", value_parser = ["auto", "braille", "block", "ascii"])]
     pub(crate) glyphs: Option<String>,
     #[command(flatten)]

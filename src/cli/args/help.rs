@@ -6,7 +6,7 @@
 
 use super::Cli;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, CommandFactory};
+use clap::{Arg, CommandFactory};
 use std::fmt::Write;
 
 /// Examples of each command: what it does, and what to type.
@@ -19,11 +19,11 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Run the preflight checks", "rankdeck check train.toml"),
         ("Launch and watch", "rankdeck run train.toml"),
         ("Watch it again, from another terminal", "rankdeck attach"),
-        ("Stop it and verify that no process is left", "rankdeck stop"),
+        ("Stop it and verify that nothing is left running", "rankdeck stop"),
     ]),
     ("home", &[
         ("Open the home screen", "rankdeck"),
-        ("Show it on a wall screen", "rankdeck home --read-only"),
+        ("Run it on a wall display", "rankdeck home --read-only"),
     ]),
     ("demo", &[
         ("Two hosts with four ranks each; F2 freezes a rank", "rankdeck demo"),
@@ -39,8 +39,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Print evaluations as JSON", "rankdeck run ppo.toml --json | jq -c 'select(.kind == \"eval\")'"),
     ]),
     ("attach", &[
-        ("Attach to the only running run", "rankdeck attach"),
-        ("Attach by the start of a name", "rankdeck attach ppo-2026"),
+        ("Attach to the newest running run", "rankdeck attach"),
+        ("Attach by the start of a name", "rankdeck attach ppo"),
         ("Watch without changing anything", "rankdeck attach ppo-2026 --headless --read-only"),
     ]),
     ("stop", &[
@@ -52,12 +52,23 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Restart with another learning rate", "rankdeck restart --from best --set learn.learning_rate=1e-4"),
         ("Restart without a host", "rankdeck restart --exclude gpu-b"),
     ]),
+    ("wait", &[
+        ("Wait for the newest run and use its exit code", "rankdeck wait"),
+        ("Give up after eight hours", "rankdeck wait ppo --timeout 8h"),
+        ("Evaluate a detached run when it has succeeded", "rankdeck wait --quiet && rankdeck eval"),
+    ]),
     ("ps", &[
         ("List the runs on all hosts", "rankdeck ps"),
         ("Print the names of all runs", "rankdeck ps --all --json | jq -r .run"),
     ]),
+    ("gpus", &[
+        ("List the processes that hold GPUs on all hosts", "rankdeck gpus"),
+        ("End what is left over from runs", "rankdeck gpus --free"),
+        ("End one process that nothing accounts for", "rankdeck gpus --pid gpu-b:4711"),
+        ("Print the leftovers as JSON", "rankdeck gpus --json | jq -c 'select(.status == \"leftover\")'"),
+    ]),
     ("status", &[
-        ("Show the only running run", "rankdeck status"),
+        ("Show the newest running run", "rankdeck status"),
         ("Show it in the status line of tmux", "rankdeck status --line"),
         ("Print it as JSON", "rankdeck status ppo-2026 --json"),
     ]),
@@ -109,7 +120,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ]),
     ("push", &[
         ("Upload everything that a run needs", "rankdeck push ppo.toml"),
-        ("Install libtorch on all hosts", "rankdeck push --libtorch ~/torch"),
+        ("Install libtorch where it is missing", "rankdeck push --libtorch ~/torch"),
     ]),
     ("init", &[
         ("Write hosts.toml for this machine and train.toml for the script", "rankdeck init train.py"),
@@ -125,14 +136,16 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Search all generations on all hosts", "rankdeck logs --grep 'nan|inf' -C 3"),
     ]),
     ("replay", &[
-        (", . step a second, < > an event, T goes to a time, P plays and pauses", "rankdeck replay ppo-2026"),
+        ("Replay a run. `,` and `.` step 1 s, `<` and `>` step an event, T goes to a time, P plays or pauses", "rankdeck replay ppo-2026"),
     ]),
     ("report", &[
-        ("Write ppo-2026-....html with charts", "rankdeck report ppo-2026"),
+        ("Write RUN.html of the newest run, with charts", "rankdeck report"),
         ("Print Markdown", "rankdeck report ppo-2026 --output -"),
     ]),
     ("compare", &[
-        ("Compare two runs", "rankdeck compare ppo-2026 sac-2026"),
+        ("Compare the newest runs of two experiments", "rankdeck compare ppo sac"),
+        ("Compare a run with the one before it", "rankdeck compare ppo ppo~1"),
+        ("Compare all runs of an experiment", "rankdeck compare ppo"),
         ("Draw many runs; seeds become a mean with a band", "rankdeck compare runs/ppo-* --svg ppo.svg"),
         ("Print the best returns", "rankdeck compare a b --json | jq -c '{run, best_return}'"),
     ]),
@@ -159,7 +172,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
 ];
 
 /// Topics of `rankdeck help`. `keys` has no text of its own: it is generated from the key table.
-const TOPICS: [(&str, &str); 10] = [
+const TOPICS: [(&str, &str); 11] = [
     ("env", include_str!("../topics/env.md")),
     ("exit-codes", include_str!("../topics/exit-codes.md")),
     ("files", include_str!("../topics/files.md")),
@@ -167,6 +180,7 @@ const TOPICS: [(&str, &str); 10] = [
     ("json", include_str!("../topics/json.md")),
     ("keys", ""),
     ("resume", include_str!("../topics/resume.md")),
+    ("runs", include_str!("../topics/runs.md")),
     ("slurm", include_str!("../topics/slurm.md")),
     ("sweep", include_str!("../topics/sweep.md")),
     ("terms", include_str!("../topics/terms.md")),
@@ -174,28 +188,28 @@ const TOPICS: [(&str, &str); 10] = [
 
 /// Variables that the console and the agent read; those of ranks stand in the topic `env`.
 const ENVIRONMENT: &[(&str, &str)] = &[
-    ("RANKDECK_HOSTS", "hosts file, or hosts as `a,b`, without --hosts and hosts.toml"),
+    ("RANKDECK_HOSTS", "hosts file or list `a,b`; used if there is no --hosts and no ./hosts.toml"),
     ("RANKDECK_CACHE", "cache for uploads on a host [~/.cache/rankdeck]"),
     ("RANKDECK_SSH_CONFIG", "SSH configuration [~/.ssh/config]"),
     ("RANKDECK_THEME", "dark, light, cvd (for color blindness) or mono"),
     ("RANKDECK_GLYPHS", "braille, block or ascii"),
-    ("RANKDECK_LOG_LEVEL", "level of console.log: error, warn, info, debug; or info,rankdeck_link=debug"),
+    ("RANKDECK_LOG_LEVEL", "console.log: error, warn, info, debug; or a filter `info,rankdeck_link=debug`"),
     ("NO_COLOR", "disables colors"),
     ("LIBTORCH", "unpacked torch directory for the built-in trainer"),
     ("SSH_AUTH_SOCK", "socket of the SSH agent"),
 ];
 
 const FILES: &[(&str, &str)] = &[
-    ("hosts.toml", "hosts, in this directory or in the project around it"),
+    ("hosts.toml", "hosts, in this directory or an enclosing one of the Git repository"),
     ("~/.config/rankdeck/hosts.toml", "hosts for projects without a hosts file"),
     ("~/.config/rankdeck/ui.toml", "theme, keys, columns and notifications"),
     ("runs/RUN/console/", "recording of a run, for `rankdeck replay`"),
     ("WORKDIR/runs/RUN/", "a run on its host: logs, checkpoints, event files"),
-    ("~/.cache/rankdeck/", "agents, trainers and code on a host, by content"),
-    ("~/.ssh/config", "read as ssh reads it, like ~/.ssh/known_hosts"),
+    ("~/.cache/rankdeck/", "uploaded agents, trainers and code (on hosts, content-addressed)"),
+    ("~/.ssh/config", "follows OpenSSH rules, as does ~/.ssh/known_hosts"),
 ];
 
-const MORE: &str = "rankdeck help TOPIC prints more about env, exit-codes, files, hosts, json, keys, resume, slurm, sweep, terms.";
+const MORE: &str = "rankdeck help TOPIC prints more about env, exit-codes, files, hosts, json, keys, resume, runs, slurm, sweep, terms.";
 
 /// Two columns, the second one aligned.
 fn columns(rows: &[(&str, &str)]) -> String {
@@ -212,7 +226,8 @@ pub(crate) fn topic(name: &str) -> Option<String> {
 }
 
 /// Commands that use no hosts.
-const WITHOUT_HOSTS: [&str; 12] = [
+const WITHOUT_HOSTS: [&str; 13] = [
+    "version",
     "schema",
     "replay",
     "report",
@@ -234,15 +249,23 @@ pub(crate) fn command() -> clap::Command {
         // An argument of its own keeps the global one away.
         root = root.mut_subcommand(name, |command| {
             let hosts = Arg::new("hosts").long("hosts").value_name("FILE").hide(true);
-            let slurm = Arg::new("slurm").long("slurm").action(ArgAction::SetTrue).hide(true);
+            let slurm = Arg::new("slurm").long("slurm").num_args(0..=1).require_equals(true);
+            let slurm = slurm.default_missing_value("").hide(true);
             command.arg(hosts).arg(slurm)
         });
     }
+    root = root.mut_subcommand("replay", |command| {
+        command.mut_arg("metrics", |arg| arg.hide(true)).mut_arg("read_only", |arg| arg.hide(true))
+    });
     let names: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let aliases = root.get_subcommands().flat_map(clap::Command::get_all_aliases).map(str::to_owned);
+    // `resume` is a topic, too.
+    let is_topic = |alias: &String| TOPICS.iter().any(|(topic, _)| topic == alias);
+    let aliases: Vec<String> = aliases.filter(|alias| !is_topic(alias)).collect();
     for name in &names {
         root = root.mut_subcommand(name, |command| with_examples(command, name));
     }
-    let subjects = TOPICS.iter().map(|(name, _)| (*name).to_owned()).chain(names);
+    let subjects = TOPICS.iter().map(|(name, _)| (*name).to_owned()).chain(names).chain(aliases);
     let subjects = PossibleValuesParser::new(subjects.collect::<Vec<_>>());
     root =
         root.mut_subcommand("help", |command| command.mut_arg("subject", |arg| arg.value_parser(subjects)));
@@ -385,7 +408,7 @@ mod tests {
         for (name, rows) in EXAMPLES {
             assert!(page(name).contains("Examples:"), "{name}");
             for (_, what) in *rows {
-                let words = what.split([' ']).take_while(|word| !["|", ">"].contains(word));
+                let words = what.split([' ']).take_while(|word| !["|", ">", "&&"].contains(word));
                 let parsed = command().try_get_matches_from(words);
                 // On a terminal, the name alone opens home.
                 let is_home = *what == "rankdeck";
@@ -404,6 +427,7 @@ mod tests {
         for name in ["", "run", "ps", "stop"] {
             assert!(page(name).contains("--hosts"), "{name}");
         }
+        assert!(!page("replay").contains("--metrics") && !page("replay").contains("--read-only"));
         for words in [["rankdeck", "--hosts", "a.toml", "man"], ["rankdeck", "man", "--hosts", "a.toml"]] {
             assert!(command().try_get_matches_from(words).is_ok(), "{words:?}: still accepted");
         }

@@ -9,40 +9,46 @@ pub(crate) mod values;
 
 pub(crate) use commands::{
     AttachArgs, CheckArgs, CompareArgs, DemoArgs, EvalArgs, ExplainArgs, ExportArgs, ExportMetricsArgs,
-    FetchArgs, HomeArgs, InitArgs, LogsArgs, MlflowArgs, PlayArgs, PolicyFormat, PruneArgs, PsArgs, PushArgs,
-    QueueArgs, RemovalArgs, RemoveArgs, ReplayArgs, ReportArgs, RestartArgs, RunArgs, SbatchArgs,
-    SimulateArgs, StatusArgs, StopArgs, TensorboardArgs, WorkerArgs,
+    FetchArgs, GpusArgs, HomeArgs, InitArgs, LogsArgs, MlflowArgs, PlayArgs, PolicyFormat, PruneArgs, PsArgs,
+    PushArgs, QueueArgs, RemovalArgs, RemoveArgs, ReplayArgs, ReportArgs, RestartArgs, RunArgs, SbatchArgs,
+    SimulateArgs, StatusArgs, StopArgs, TensorboardArgs, WaitArgs, WorkerArgs,
 };
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use rankdeck_types::host::GpuSelection;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes:
-  0    the run succeeded or reached its stop value, or the console detached
+  0    the run succeeded or reached its --until limit, or you detached from it
   1    the run or the command failed
   2    invalid usage or configuration
   3    a host failed a preflight check or is unreachable
-  4    the run was stuck and was stopped by `watch.on_stuck`
+  4    ranks were stuck and `watch.on_stuck` stopped the run
   130  interrupted and stopped cleanly
-  137  interrupted; ranks of the built-in trainer were killed";
+  137  stopped, but ranks had to be killed (unsaved progress may be lost)";
 
 /// Launch, watch and debug multi-node PyTorch training over SSH
+///
+/// Runs your own torchrun-style script or the built-in RL trainer.
 #[derive(Debug, Parser)]
 #[command(name = "rankdeck", version = env!("RANKDECK_VERSION"), about, after_help = EXIT_CODES, max_term_width = 110)]
 #[command(disable_help_subcommand = true)]
 pub struct Cli {
     /// Hosts file, or SSH destinations in node-rank order (`a,me@b:2222`)
     ///
-    /// Default: `hosts.toml` in this directory or in the project around it, then the value of RANKDECK_HOSTS,
-    /// then `~/.config/rankdeck/hosts.toml`.
+    /// Default: `./hosts.toml`, then $RANKDECK_HOSTS, then `hosts.toml` in an enclosing directory of the Git
+    /// repository, then `~/.config/rankdeck/hosts.toml`.
     #[arg(long, global = true, value_name = "FILE|HOST,HOST", help_heading = "Hosts")]
     pub(crate) hosts: Option<String>,
-    /// Use the hosts of the current Slurm allocation
+    /// Use the nodes of the current Slurm allocation, or of a running job
     ///
-    /// `[defaults]` of the hosts file still applies.
-    #[arg(long, global = true, help_heading = "Hosts")]
-    pub(crate) slurm: bool,
+    /// Outside an allocation and without JOB, commands about runs use the nodes of your jobs that `rankdeck
+    /// sbatch` submitted; they also do so where no hosts are given. `[defaults]` from the hosts file
+    /// still apply.
+    #[arg(long, global = true, value_name = "JOB", num_args = 0..=1, require_equals = true,
+          default_missing_value = "", help_heading = "Hosts")]
+    pub(crate) slurm: Option<String>,
     /// Command to run
     #[command(subcommand)]
     pub(crate) command: CliCommand,
@@ -61,20 +67,39 @@ pub(crate) enum CliCommand {
     ///
     /// Runs the preflight checks, copies the code, starts one process per rank and shows the run. With
     /// --seeds, --sweep or --cells, launches one run per combination.
+    #[command(alias = "launch")]
     Run(Box<RunArgs>),
     /// Attach to a running or finished run
     Attach(AttachArgs),
-    /// Stop a run and verify that no process is left
+    /// Stop a run and verify that nothing is left running
     ///
-    /// The ranks save a checkpoint and exit. Each host then scans for leftover processes; `stop verified` is
-    /// printed only when every host has found none.
+    /// Asks the ranks to save a checkpoint and exit (a script sees `rankdeck.should_stop()` or SIGTERM). Each
+    /// host then scans for leftover processes; `stop verified` is printed only if every host finds none.
     Stop(StopArgs),
     /// Restart a run from a checkpoint or from scratch
     ///
-    /// A running run is stopped first. A run that has ended starts again with a new generation.
+    /// Stops the run first if it is still running. A finished run is started again as a new generation.
+    #[command(visible_alias = "resume")]
     Restart(RestartArgs),
+    /// Wait until a run has ended, and exit with its code
+    ///
+    /// The run is not affected. It has ended once no process of it is left on its hosts.
+    Wait(WaitArgs),
     /// List runs and leftover processes on all hosts
+    #[command(visible_alias = "ls", alias = "list")]
     Ps(PsArgs),
+    /// List the processes that hold GPUs on all hosts, and end leftovers
+    ///
+    /// Lists every process that holds a GPU, its memory or files in /dev/shm, and every leftover of a run:
+    ///
+    /// leftover    proven by a run's tag, control group or journal; the run has no live agent
+    /// unproven    holds a GPU, and has no parent but init, no login session and no Slurm job
+    /// in_use      something that is alive accounts for it
+    /// other_user  another user's process, as far as this user can see it
+    ///
+    /// Only leftovers and unproven processes can be ended.
+    #[command(verbatim_doc_comment)]
+    Gpus(GpusArgs),
     /// Show a run's progress
     Status(StatusArgs),
     /// Export a run's metrics to Prometheus
@@ -87,11 +112,13 @@ pub(crate) enum CliCommand {
     ///
     /// An interrupted copy continues where it stopped.
     Fetch(FetchArgs),
-    /// Copy the event files of runs here and open them in TensorBoard
+    /// Copy runs' event files to this machine and open them in TensorBoard
     Tensorboard(TensorboardArgs),
-    /// Evaluate a checkpoint on this machine
+    /// Evaluate a checkpoint locally
+    ///
+    /// Copies it from the run's host if needed.
     Eval(EvalArgs),
-    /// Show or record a policy playing, in the terminal
+    /// Watch a policy play in the terminal, or record it
     Play(Box<PlayArgs>),
     /// Export a policy to TorchScript, ONNX or safetensors
     Export(ExportArgs),
@@ -100,16 +127,21 @@ pub(crate) enum CliCommand {
     /// Remove old finished runs from their hosts and from this machine
     Prune(PruneArgs),
     /// Submit an experiment as a Slurm batch job
-    Sbatch(SbatchArgs),
-    /// Check hosts and configuration without starting ranks
     ///
-    /// Runs the `prelude` and the interpreter of a Python command on the hosts.
+    /// --hosts FILE provides only `[defaults]`: the nodes come from Slurm.
+    Sbatch(SbatchArgs),
+    /// Check hosts and configuration without launching your program
+    ///
+    /// On each host, runs the `prelude` from hosts.toml and starts the Python interpreter that your command
+    /// would use.
     Check(CheckArgs),
-    /// Upload the agent, trainer, code and libtorch to all hosts
+    /// Upload what runs need to all hosts ahead of time
+    ///
+    /// Uploads the agent and, unless the experiment has its own command, the built-in trainer.
     Push(PushArgs),
     /// Generate hosts.toml and an experiment file for a script
     ///
-    /// Detects GPUs and Python on the hosts, and metrics in the source of the script.
+    /// Detects GPUs and Python on the hosts, and the metrics your script logs.
     Init(InitArgs),
     /// Print the JSON Schema of a file format or of the --json output
     Schema {
@@ -127,7 +159,7 @@ pub(crate) enum CliCommand {
     Compare(CompareArgs),
     /// Export recorded runs to an MLflow file store
     Mlflow(MlflowArgs),
-    /// Explain a reason code of a verdict: its meaning and the fix
+    /// Explain a verdict's reason code and how to fix it
     Explain(ExplainArgs),
     /// Print rankdeck.py, the Python client module
     Client,
@@ -143,15 +175,37 @@ pub(crate) enum CliCommand {
     },
     /// Print help for a topic or a command
     ///
-    /// Topics: env, exit-codes, files, hosts, json, keys, resume, slurm, sweep, terms.
+    /// Topics: env, exit-codes, files, hosts, json, keys, resume, runs, slurm, sweep, terms.
     Help {
         /// Topic or command [default: rankdeck itself]
         #[arg(value_name = "TOPIC|COMMAND", hide_possible_values = true)]
         subject: Option<String>,
     },
+    /// Kill a run: `rankdeck stop --kill`
+    #[command(hide = true)]
+    Kill(StopArgs),
+    /// Print the version: `rankdeck --version`
+    #[command(hide = true)]
+    Version,
     /// Show a simulated run without hosts or a trainer
     #[command(hide = true)]
     Simulate(SimulateArgs),
+}
+
+impl CliCommand {
+    /// How a command without a full-screen UI prints.
+    pub(crate) fn printing(&self) -> Option<PrintArgs> {
+        match self {
+            CliCommand::Stop(args) | CliCommand::Kill(args) => Some(args.output),
+            CliCommand::Restart(args) => Some(args.output),
+            CliCommand::Wait(args) => Some(args.output),
+            CliCommand::Fetch(args) => Some(args.output),
+            CliCommand::Queue(args) => Some(args.output),
+            CliCommand::Rm(args) => Some(args.removal.output),
+            CliCommand::Prune(args) => Some(args.removal.output),
+            _ => None,
+        }
+    }
 }
 
 /// The experiment or the command to run.
@@ -166,11 +220,12 @@ pub(crate) struct SubjectArgs {
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "experiment")]
     pub(crate) command: Vec<String>,
     /// Ranks per host [default: hosts file, else one per GPU, else 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, alias = "nproc-per-node", alias = "nproc_per_node", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) nproc: Option<u32>,
-    /// GPU indices on each host, as in `nvidia-smi` [default: hosts file]
-    #[arg(long, value_name = "N,N", value_delimiter = ',')]
-    pub(crate) gpus: Vec<u32>,
+    /// GPU indices as in `nvidia-smi`, or `all` [default: hosts file]
+    #[arg(long, value_name = "N,N|all", value_parser = values::parse_gpus)]
+    pub(crate) gpus: Option<GpuSelection>,
 }
 
 /// How a run is shown.
@@ -179,18 +234,18 @@ pub(crate) struct OutputArgs {
     /// Exit when the run ends instead of waiting for `q`
     #[arg(long, help_heading = "Output")]
     pub(crate) exit: bool,
-    /// Print lines instead of the full-screen UI (default without a terminal)
+    /// Print lines and accept no commands (default without a terminal)
     #[arg(long, help_heading = "Output")]
     pub(crate) headless: bool,
-    /// Line mode: print lines and read typed commands
+    /// Like --headless, but accept typed commands
     ///
-    /// For screen readers and for terminals that cannot move the cursor. `help` lists the commands.
+    /// For screen readers and terminals that cannot move a cursor. `help` lists the commands.
     #[arg(long, conflicts_with_all = ["headless", "json", "quiet"], help_heading = "Output")]
     pub(crate) linear: bool,
-    /// Color theme [default: ui.toml, else the terminal background]
+    /// Color theme [default: ui.toml, then RANKDECK_THEME, then the terminal]
     #[arg(long, value_name = "NAME", help_heading = "Output", value_parser = ["auto", "dark", "light", "mono", "cvd"])]
     pub(crate) theme: Option<String>,
-    /// Glyph set [default: ui.toml, else the locale]
+    /// Glyph set [default: ui.toml, then RANKDECK_GLYPHS, then the locale]
     #[arg(long, value_name = "NAME", help_heading = "Output", value_parser = ["auto", "braille", "block", "ascii"])]
     pub(crate) glyphs: Option<String>,
     /// Disable every key that changes the run
@@ -200,18 +255,32 @@ pub(crate) struct OutputArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     /// Serve Prometheus metrics at `/metrics` [default address: 127.0.0.1]
-    #[arg(long, value_name = "[ADDRESS:]PORT", help_heading = "Output",
+    #[arg(long, alias = "listen", value_name = "[ADDRESS:]PORT", help_heading = "Output",
           value_parser = crate::app::metrics::parse)]
     pub(crate) metrics: Option<std::net::SocketAddr>,
-    /// Also print the log lines of the ranks (without the full-screen UI)
+    /// Also print the ranks' log lines (line output only)
     #[arg(long, conflicts_with = "json", help_heading = "Output")]
     pub(crate) logs: bool,
-    /// Print only the start, verdicts, restarts and the end
+    /// Print only the start, problems and the outcome
     #[arg(long, conflicts_with = "logs", help_heading = "Output")]
     pub(crate) quiet: bool,
     /// Print progress and metrics at most once per SECONDS
     #[arg(long, value_name = "SECONDS", value_parser = values::parse_seconds, help_heading = "Output")]
     pub(crate) every: Option<f64>,
+}
+
+/// How a command without a full-screen UI prints.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct PrintArgs {
+    /// Write JSON Lines to stdout
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// Print only problems and the outcome
+    #[arg(long, help_heading = "Output")]
+    pub(crate) quiet: bool,
+    /// Print lines: no lists and no prompts (default without a terminal)
+    #[arg(long, help_heading = "Output")]
+    pub(crate) headless: bool,
 }
 
 /// Which host keys are accepted.
@@ -304,10 +373,48 @@ mod tests {
             "prune --older-than 3",
             "prune --older-than -3d",
             "rm",
-            "fetch",
+            "wait --timeout 3",
             "fly",
         ] {
             assert!(parse(words).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn usual_words_of_other_tools_are_aliases() {
+        for (typed, command) in [
+            ("ls", "ps"),
+            ("list --all", "ps"),
+            ("resume ppo --from best", "restart"),
+            ("launch e.toml", "run"),
+            ("kill ppo", "kill"),
+            ("version", "version"),
+        ] {
+            let parsed = Cli::command()
+                .try_get_matches_from([&["rankdeck"][..], &typed.split(' ').collect::<Vec<_>>()].concat());
+            assert_eq!(parsed.unwrap().subcommand_name(), Some(command), "{typed}");
+        }
+    }
+
+    #[test]
+    fn commands_that_read_need_no_run() {
+        for words in
+            ["attach", "status", "logs", "wait", "fetch", "eval", "play", "export", "report", "replay"]
+        {
+            assert!(parse(words).is_ok(), "{words}");
+        }
+        for words in ["compare", "mlflow", "tensorboard", "export-metrics"] {
+            assert!(parse(words).is_ok(), "{words}");
+        }
+    }
+
+    #[test]
+    fn output_options_are_accepted_by_every_command_that_acts() {
+        for command in ["run e.toml", "attach", "stop", "restart", "wait", "fetch", "rm a", "prune", "queue"]
+        {
+            for option in ["--json", "--quiet", "--headless"] {
+                assert!(parse(&format!("{command} {option}")).is_ok(), "{command} {option}");
+            }
         }
     }
 

@@ -4,12 +4,15 @@
 use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
+use rankdeck_types::host::GpuSelection;
 use rankdeck_types::ids::WallTime;
 use rankdeck_types::plan::StopGoal;
 use std::collections::BTreeSet;
 
 /// Name of the latest checkpoint of a run.
 pub(crate) const LATEST: &str = "latest";
+/// Name of the newest run.
+pub(crate) const LAST: &str = "@last";
 /// Most trials of a sweep.
 pub(crate) const MAX_TRIALS: usize = 10_000;
 /// Accepted forms of a time.
@@ -36,6 +39,15 @@ pub(crate) fn parse_set(text: &str) -> Result<String, String> {
         None if text.trim().starts_with('~') => Ok(text.to_owned()),
         _ => Err("expected KEY=VALUE, such as learn.gamma=0.98, or ~KEY to unset a key".to_owned()),
     }
+}
+
+/// Parses `0,1`, `all` or `auto`, as `gpus` in the hosts file.
+pub(crate) fn parse_gpus(text: &str) -> Result<GpuSelection, String> {
+    if matches!(text, "all" | "auto") {
+        return Ok(GpuSelection::Word(text.to_owned()));
+    }
+    let indices: Option<Vec<u32>> = text.split(',').map(|index| index.trim().parse().ok()).collect();
+    indices.map(GpuSelection::List).ok_or_else(|| "expected GPU indices such as 0,1, or all".to_owned())
 }
 
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
@@ -268,6 +280,15 @@ mod tests {
         assert_eq!(parse_checkpoint("runs/a:b/x.ckpt"), Ok(CheckpointSource::Path("runs/a:b/x.ckpt".into())));
         for wrong in ["", ":best", "ppo:", "ppo:newest", "x.ckpt", "ppo:-1"] {
             assert!(parse_checkpoint(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn gpus_are_indices_or_all() {
+        assert_eq!(parse_gpus("0, 3"), Ok(GpuSelection::List(vec![0, 3])));
+        assert_eq!(parse_gpus("all"), Ok(GpuSelection::Word("all".into())));
+        for wrong in ["", "some", "1,,2", "-1"] {
+            assert!(parse_gpus(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -9,11 +9,11 @@ use crate::cli::support::preflight::{
 use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::run_id::new_run_id;
 use crate::cli::support::run_index::{own_binary, trainer_binary};
-use crate::cli::support::{Failure, code, git, print, seed, sources};
+use crate::cli::support::{Failure, code, git, interrupt, print, seed, sources};
 use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::folders;
+use rankdeck_proto::{folders, trust};
 use rankdeck_types::code::Code;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::plan::PlanDraft;
@@ -21,6 +21,7 @@ use rankdeck_types::words::{bytes, plural};
 use rankdeck_types::{hidden, quote};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -48,7 +49,8 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
         places: Vec::new(),
         lost_seed: seed::unused(&draft.experiment, &experiment, &draft.hosts),
     };
-    let mut report = preflight::preflight(&subject, &args.host_keys).await?;
+    let checked = interrupt::before_start(preflight::preflight(&subject, &args.host_keys)).await;
+    let mut report = checked?;
     if args.all_reduce && report.code() == code::SUCCESS {
         let cell = all_reduce(&hosts_from, &draft, &report, &args).await?;
         report.last = Some(("all_reduce", cell));
@@ -66,8 +68,9 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
             });
         }
         if report.count(CheckStatus::Failed) == 0 {
+            print::stdout("");
             print::stdout(&format!(
-                "\n{} checked in {:.2} s, {}",
+                "{} checked in {:.2} s, {}",
                 plural(report.hosts.len(), "host"),
                 report.took.as_secs_f64(),
                 plural(report.count(CheckStatus::Warning), "warning")
@@ -152,7 +155,8 @@ async fn all_reduce(
     let folder = folders::cache().join("experiments");
     folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
     let file = folder.join(format!("{}.toml", draft.run));
-    std::fs::write(&file, text).map_err(|error| fault(&error.to_string()))?;
+    let written = trust::create(&file).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| fault(&error.to_string()))?;
     let began = Instant::now();
     let mut command = tokio::process::Command::new(own_binary()?);
     command.arg("run").arg(&file).arg("--json").stdin(Stdio::null());

@@ -2,13 +2,15 @@
 
 use crate::app::stderr;
 use crate::cli::args::CompareArgs;
+use crate::cli::support::output_file::OutputFile;
+use crate::cli::support::run_name::{LAST, RunAction};
 use crate::cli::support::{Failure, code, print, recorded_runs, sweep};
 use rankdeck_charts::axis::Axis;
 use rankdeck_charts::compare::{CompareOptions, csv, curves, letter, png, series_names, svg, text_chart};
 use rankdeck_core::compare::{self, ComparedRun};
-use rankdeck_types::words::{NONE, clean, count, duration};
+use rankdeck_types::words::{NONE, clean, count, duration, fixed, rate};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::PathBuf;
 
 /// Charts drawn by default.
 const CHARTS: usize = 2;
@@ -21,15 +23,21 @@ const WIDEST: usize = 32;
 
 /// Runs `rankdeck compare`.
 pub(crate) fn compare(args: &CompareArgs) -> Result<u8, Failure> {
+    let output = |path: &Option<PathBuf>| {
+        path.as_deref().map(|path| OutputFile::unless_present(path, args.force)).transpose()
+    };
+    let (to_svg, to_png, to_csv) = (output(&args.svg)?, output(&args.png)?, output(&args.csv)?);
     let mut named = Vec::new();
     for run in &args.runs {
-        match sweep::named(run)? {
+        match sweep::named(run, RunAction::Read)? {
             Some((name, runs)) if runs.is_empty() => {
                 return Err(
                     Failure::usage(format!("no trial of {name} has started")).hint("`rankdeck queue`")
                 );
             }
             Some((name, runs)) => named.extend(recorded(&name, runs)?),
+            // A prefix alone stands for all of its runs.
+            None if args.runs.len() == 1 && run != LAST => named.extend(recorded_runs::matching(run)?),
             None => named.push(run.clone()),
         }
     }
@@ -54,22 +62,22 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<u8, Failure> {
     };
     // Files contain all series unless some were selected.
     let written = if args.series.is_empty() { &all } else { &shown };
-    if let Some(path) = &args.svg {
-        write(path, svg(&runs, written, &options).as_bytes())?;
+    if let Some(output) = to_svg {
+        output.report(svg(&runs, written, &options).as_bytes())?;
     }
-    if let Some(path) = &args.png {
-        write(path, &png(&runs, written, &options))?;
+    if let Some(output) = to_png {
+        output.report(&png(&runs, written, &options))?;
     }
-    if let Some(path) = &args.csv {
-        write(path, csv(&runs, written).as_bytes())?;
+    if let Some(output) = to_csv {
+        output.report(csv(&runs, written).as_bytes())?;
     }
     if args.json {
         as_json(&runs).iter().for_each(|line| {
-            print::stdout(&line.to_string());
+            print::json(line);
         });
     } else {
         tables(&runs).iter().chain(&charts(&runs, &shown, &options)).for_each(|line| {
-            print::stdout(line);
+            print::text(line);
         });
     }
     Ok(code::SUCCESS)
@@ -78,7 +86,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<u8, Failure> {
 /// Returns the runs of a sweep that have a recording.
 fn recorded(sweep: &str, runs: Vec<String>) -> Result<Vec<String>, Failure> {
     let (kept, gone): (Vec<String>, Vec<String>) =
-        runs.into_iter().partition(|run| recorded_runs::find(Some(run)).is_ok());
+        runs.into_iter().partition(|run| recorded_runs::find(run).is_ok());
     if kept.is_empty() {
         return Err(Failure::usage(format!("no recording of sweep {sweep} found"))
             .hint(format!("show its results with `rankdeck queue {sweep}`")));
@@ -91,7 +99,7 @@ fn recorded(sweep: &str, runs: Vec<String>) -> Result<Vec<String>, Failure> {
 
 /// Loads a run from its local recording.
 pub(crate) fn load(run: &str) -> Result<ComparedRun, Failure> {
-    let recorded = recorded_runs::find(Some(run)).map_err(|failure| {
+    let recorded = recorded_runs::find(run).map_err(|failure| {
         failure.hint("to record a run of another console, attach to it here: `rankdeck attach`")
     })?;
     let (model, at) = recorded_runs::open(&recorded)?.last().map_err(|error| {
@@ -100,17 +108,8 @@ pub(crate) fn load(run: &str) -> Result<ComparedRun, Failure> {
     Ok(ComparedRun::from_model(&recorded.name, &model, at))
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    std::fs::write(path, bytes).map_err(|error| {
-        Failure::failed(format!("failed to write {}: {error}", path.display()))
-            .hint("choose a writable directory")
-    })?;
-    stderr::line(&format!("written: {}", path.display()));
-    Ok(())
-}
-
 fn number(value: Option<f64>) -> String {
-    value.map_or(NONE.to_owned(), |value| format!("{value:.2}"))
+    value.map_or(NONE.to_owned(), |value| fixed(value, 2))
 }
 
 /// Formats results, groups of seeds, and differing keys.
@@ -121,7 +120,7 @@ fn tables(runs: &[ComparedRun]) -> Vec<String> {
             clean(&run.run),
             run.outcome.map_or(NONE.to_owned(), |outcome| outcome.name().to_owned()),
             run.env_step.map_or(NONE.to_owned(), count),
-            run.steps_per_s.map_or(NONE.to_owned(), |rate| count(rate.max(0.0) as u64)),
+            run.steps_per_s.map_or(NONE.to_owned(), rate),
             duration(run.duration_s),
             number(run.last_return),
             number(run.last_eval),
@@ -132,9 +131,10 @@ fn tables(runs: &[ComparedRun]) -> Vec<String> {
     let mut lines = vec![print::table(&header.chain(runs.iter().map(row)).collect::<Vec<_>>())];
     let groups = compare::groups(runs);
     if groups.iter().any(|group| group.runs.len() > 1) {
-        let head = ["GROUP", "RUNS", "IQM", "95 % INTERVAL"].map(str::to_owned).to_vec();
+        let head = ["GROUP", "RUNS", "IQM", "95% INTERVAL"].map(str::to_owned).to_vec();
         let row = |group: &compare::SeedGroup| {
-            let interval = group.interval.map(|(low, high)| format!("{low:.2} to {high:.2}"));
+            let interval =
+                group.interval.map(|(low, high)| format!("{} to {}", fixed(low, 2), fixed(high, 2)));
             vec![
                 clean(&group.name),
                 group.runs.len().to_string(),
@@ -158,12 +158,43 @@ fn tables(runs: &[ComparedRun]) -> Vec<String> {
             }
         };
         let row = |one: &compare::ChangedKey| {
-            std::iter::once(one.key.clone()).chain(one.values.iter().map(cell)).collect::<Vec<String>>()
+            let values = distinct_words(&one.values);
+            std::iter::once(one.key.clone()).chain(values.iter().map(cell)).collect::<Vec<String>>()
         };
         lines.push(String::new());
         lines.push(print::table(&std::iter::once(head).chain(changed.iter().map(row)).collect::<Vec<_>>()));
     }
     lines
+}
+
+/// Of values that are too long for a cell, such as commands, returns the words in which they differ, with the
+/// option before them.
+fn distinct_words(values: &[Option<String>]) -> Vec<Option<String>> {
+    let texts: Option<Vec<&str>> = values.iter().map(Option::as_deref).collect();
+    let Some(texts) = texts.filter(|texts| texts.iter().any(|text| text.chars().count() > WIDEST)) else {
+        return values.to_vec();
+    };
+    let words: Vec<Vec<String>> = texts
+        .iter()
+        .map(|text| {
+            let list = serde_json::from_str::<Vec<String>>(text);
+            list.unwrap_or_else(|_| text.split_whitespace().map(str::to_owned).collect())
+        })
+        .collect();
+    let shortest = words.iter().map(Vec::len).min().unwrap_or(0);
+    let alike =
+        |at: &dyn Fn(&Vec<String>) -> Option<&String>| words.iter().all(|list| at(list) == at(&words[0]));
+    let before = (0..shortest).take_while(|index| alike(&|list| list.get(*index))).count();
+    let after =
+        (0..shortest - before).take_while(|index| alike(&|list| list.iter().nth_back(*index))).count();
+    let option = |index: usize| words[0].get(index).is_some_and(|word| word.starts_with('-'));
+    let first = if before > 0 && option(before - 1) { before - 1 } else { before };
+    let text = |list: &Vec<String>| {
+        let kept = list[first..list.len() - after].join(" ");
+        let (start, end) = (if first > 0 { "… " } else { "" }, if after > 0 { " …" } else { "" });
+        Some(format!("{start}{kept}{end}"))
+    };
+    words.iter().map(text).collect()
 }
 
 fn charts(runs: &[ComparedRun], names: &[String], options: &CompareOptions) -> Vec<String> {
@@ -203,4 +234,27 @@ fn as_json(runs: &[ComparedRun]) -> Vec<Value> {
         "groups": compare::groups(runs),
     }));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_commands_are_cut_to_the_words_that_differ() {
+        let command = |rate: &str| {
+            Some(format!(
+                r#"["python3","-u","train.py","--total-timesteps","5000","--lr","{rate}","--cuda"]"#
+            ))
+        };
+        let shown = distinct_words(&[command("0.1"), command("0.25")]);
+        assert_eq!(shown, [Some("… --lr 0.1 …".to_owned()), Some("… --lr 0.25 …".to_owned())]);
+        let longer = Some(r#"["python3","-u","train.py","--total-timesteps","5000"]"#.to_owned());
+        let shown = distinct_words(&[longer, command("1")]);
+        assert_eq!(shown[1].as_deref(), Some("… --lr 1 --cuda"));
+        for short in [vec![Some("1".to_owned()), None], vec![Some("a b".to_owned()), Some("a c".to_owned())]]
+        {
+            assert_eq!(distinct_words(&short), short);
+        }
+    }
 }

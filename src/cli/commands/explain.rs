@@ -25,7 +25,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<u8, Failure> {
             print::stdout(&line);
         });
     } else {
-        print::stdout(&list(&rows));
+        print::text(&list(&rows));
     }
     Ok(code::SUCCESS)
 }

@@ -6,6 +6,7 @@ use crate::app::stderr;
 use crate::cli::args::ExportMetricsArgs;
 use crate::cli::support::console::ExistingRun;
 use crate::cli::support::run_index::query_runs;
+use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
 use rankdeck_config::HostsSource;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,7 +24,7 @@ pub(crate) async fn export_metrics(hosts_from: &HostsSource, args: ExportMetrics
             .hint("node_exporter reads only .prom files: `--textfile run.prom`"));
     }
     let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let found = run_index.pick(args.run.as_deref())?;
+    let found = run_index.find(args.run.as_deref(), RunAction::Watch)?;
     let target = ExistingRun::new(&run_index, &found)?;
     let file = args.textfile.map(|path| Textfile { path, every: Duration::from_secs_f64(args.every) });
     let endpoint = Endpoint::open(listen, file.clone()).await.map_err(|error| {

@@ -13,6 +13,10 @@ pub(crate) async fn fetch(hosts_from: &HostsSource, args: FetchArgs) -> Result<u
             "use a name such as '*.safetensors' or a path in the run directory; `rankdeck fetch {run}` copies all files"
         )));
     }
-    total.print(&into);
+    args.output.outcome(&total.text(&into));
+    args.output.record(|| total.as_json(&run, &into));
+    if let Some(failure) = total.lost {
+        return Err(failure.hint(format!("`rankdeck fetch {run}` copies the rest")));
+    }
     Ok(if total.refused > 0 { code::FAILED } else { code::SUCCESS })
 }

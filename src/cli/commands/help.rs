@@ -1,10 +1,14 @@
 //! `rankdeck help`, `man` and `completions`: texts about rankdeck itself.
 
 use crate::cli::args::help;
-use crate::cli::support::{Failure, code, print};
-use clap_complete::Shell;
+use crate::cli::args::values::LAST;
+use crate::cli::support::{Failure, code, print, run_id};
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::env::Shells;
+use clap_complete::{CompleteEnv, Shell};
 use rankdeck_tui::Glyphs;
 use rankdeck_tui::keys::{TABLE, name};
+use std::ffi::OsString;
 
 /// Runs `rankdeck help`: prints a topic, or the help of a command.
 pub(crate) fn help(subject: Option<&str>) -> Result<u8, Failure> {
@@ -21,7 +25,7 @@ pub(crate) fn help(subject: Option<&str>) -> Result<u8, Failure> {
                 .ok_or_else(|| unknown(subject))?,
         },
     };
-    print::stdout(text.trim_end());
+    print::text(text.trim_end());
     Ok(code::SUCCESS)
 }
 
@@ -31,7 +35,11 @@ fn unknown(subject: &str) -> Failure {
 
 /// The keys of a run's screen, from the key table.
 fn keys() -> String {
-    let mut lines = vec!["Keys of a run's screen".to_owned()];
+    let mut lines = vec![
+        "Keys of a run's screen".to_owned(),
+        String::new(),
+        "A pane's own keys take precedence over the keys that work everywhere.".to_owned(),
+    ];
     let mut scope = "";
     for binding in TABLE.iter() {
         if binding.scope_name() != scope {
@@ -60,12 +68,53 @@ pub(crate) fn man(command: Option<&str>) -> Result<u8, Failure> {
     Ok(code::SUCCESS)
 }
 
-/// Runs `rankdeck completions`.
+/// Set by the completions of a shell when they call rankdeck.
+const COMPLETE: &str = "_RANKDECK_COMPLETE";
+const BINARY: &str = "rankdeck";
+
+/// Runs `rankdeck completions`: prints a script that calls rankdeck for each completion.
 pub(crate) fn completions(shell: Shell) -> u8 {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut help::command(), "rankdeck", &mut text);
-    print::stdout_bytes(&text);
-    code::SUCCESS
+    let shells = Shells::builtins();
+    let completer = shells.completer(&shell.to_string());
+    match completer.map(|shell| shell.write_registration(COMPLETE, BINARY, BINARY, BINARY, &mut text)) {
+        Some(Ok(())) => {
+            print::stdout_bytes(&text);
+            code::SUCCESS
+        }
+        _ => code::FAILED,
+    }
+}
+
+/// Prints the completions that a shell asks for. `false` if it asks for none.
+pub(crate) fn complete(argv: &[OsString]) -> bool {
+    let request = CompleteEnv::with_factory(completed).var(COMPLETE).completer(BINARY);
+    // A shell shows no errors of completions.
+    request.try_complete(argv, std::env::current_dir().ok().as_deref()).unwrap_or(true)
+}
+
+/// The command line with the names of runs as candidates.
+fn completed() -> clap::Command {
+    let mut root = help::command();
+    let commands: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    for name in commands {
+        root = root.mut_subcommand(name, |command| {
+            command.mut_args(|arg| match RUN_ARGUMENTS.contains(&arg.get_id().as_str()) {
+                true => arg.add(ArgValueCandidates::new(run_names)),
+                false => arg,
+            })
+        });
+    }
+    root
+}
+
+/// Arguments that take a run.
+const RUN_ARGUMENTS: [&str; 4] = ["run", "runs", "policy", "what"];
+
+/// The runs that this directory has; no host is queried.
+fn run_names() -> Vec<CompletionCandidate> {
+    let names = run_id::local_names();
+    names.iter().map(String::as_str).chain([LAST]).map(CompletionCandidate::new).collect()
 }
 
 #[cfg(test)]

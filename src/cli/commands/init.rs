@@ -3,12 +3,14 @@
 
 use crate::app::stderr;
 use crate::cli::args::InitArgs;
+use crate::cli::support::output_file::OutputFile;
 use crate::cli::support::run_index::{self, own_binary};
 use crate::cli::support::{Failure, code, guess, print, prompt};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, Links, Prompter};
 use rankdeck_proto::examination::{HostFindings, HostQuestion};
 use rankdeck_proto::folders;
+use rankdeck_proto::regular;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::host::{Host, Transport};
@@ -99,10 +101,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
         ));
         return Ok(());
     }
-    std::fs::write(path, text).map_err(|error| {
-        Failure::failed(format!("cannot write {}: {error}", path.display()))
-            .hint("run the command in a writable directory")
-    })?;
+    OutputFile::new(path)?.write(text.as_bytes())?;
     print::stdout(&format!("wrote {}", path.display()));
     Ok(())
 }
@@ -172,7 +171,7 @@ fn hosts_file(hosts: &[Host], answers: &[Result<HostFindings, HintedError>], ali
 
 /// Returns the host names of an SSH configuration, without patterns.
 fn aliases(config: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(config).unwrap_or_default();
+    let text = regular::read_text(config).unwrap_or_default();
     let names = text.lines().filter_map(|line| {
         let (word, rest) = line.trim().split_once(|c: char| c.is_whitespace() || c == '=')?;
         word.eq_ignore_ascii_case("host").then(|| rest.trim_start_matches('=').to_owned())

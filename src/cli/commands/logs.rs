@@ -9,6 +9,7 @@ use crate::cli::args::LogsArgs;
 use crate::cli::args::values::time_text;
 use crate::cli::support::console::{self, ExistingRun};
 use crate::cli::support::run_index::{decode, exec_on_all, query_runs};
+use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::HostsSource;
 use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle};
@@ -32,7 +33,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Runs `rankdeck logs`.
 pub(crate) async fn logs(hosts_from: &HostsSource, args: LogsArgs) -> Result<u8, Failure> {
     let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let found = run_index.pick(args.run.as_deref())?;
+    let action = if args.follow { RunAction::Watch } else { RunAction::Read };
+    let found = run_index.find(args.run.as_deref(), action)?;
     let target = ExistingRun::new(&run_index, &found)?;
     if args.grep.is_some() || args.since.is_some() || args.until.is_some() || args.generation.is_some() {
         return search(&target, args.grep.as_deref().unwrap_or_default(), &args).await;

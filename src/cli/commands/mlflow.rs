@@ -27,12 +27,15 @@ const KILLED: u8 = 5;
 /// Runs `rankdeck mlflow`.
 pub(crate) fn mlflow(args: &MlflowArgs) -> Result<u8, Failure> {
     let store = std::path::absolute(&args.into).unwrap_or_else(|_| args.into.clone());
+    let mut entries = Vec::new();
     for run in &args.runs {
-        let recorded = recorded_runs::find(Some(run))?;
+        let recorded = recorded_runs::find(run)?;
         let (model, at) = recorded_runs::open(&recorded)?.last().map_err(|error| {
             Failure::usage(error.to_string()).hint("it may be from another version of rankdeck: use that one")
         })?;
-        let entry = MlflowRun::of(&ComparedRun::from_model(&recorded.name, &model, at), &model);
+        entries.push(MlflowRun::of(&ComparedRun::from_model(&recorded.name, &model, at), &model));
+    }
+    for entry in &entries {
         entry.write(&store).map_err(|error| {
             Failure::failed(format!("failed to write {}: {error}", store.display()))
                 .hint("choose a writable directory with `--into DIR`")

@@ -7,6 +7,7 @@ use crate::app::play::record::{MAX_BYTES, PlayRecorder, RecordingFormat};
 use crate::app::play::{PolicyPlayer, screen};
 use crate::app::stderr;
 use crate::cli::args::{OutputArgs, PlayArgs};
+use crate::cli::support::output_file::OutputFile;
 use crate::cli::support::output_mode::{self, OutputMode, TerminalInfo};
 use crate::cli::support::{Failure, code, policy, print};
 use rankdeck_config::HostsSource;
@@ -24,14 +25,16 @@ const ENDLESS: u32 = 1_000_000;
 
 /// Runs `rankdeck play`.
 pub(crate) async fn play(hosts_from: &HostsSource, args: PlayArgs) -> Result<u8, Failure> {
-    let form = args.record.as_deref().map(|file| form(file, args.force)).transpose()?;
-    let output = OutputArgs {
+    let form = args.record.as_deref().map(form).transpose()?;
+    let output =
+        args.record.as_deref().map(|file| OutputFile::unless_present(file, args.force)).transpose()?;
+    let mode = OutputArgs {
         headless: args.headless,
         theme: args.theme.clone(),
         glyphs: args.glyphs.clone(),
         ..OutputArgs::default()
     };
-    let chosen = output_mode::choose(&output, &TerminalInfo::here())?;
+    let chosen = output_mode::choose(&mode, &TerminalInfo::here())?;
     let checkpoint = policy::here(hosts_from, &args.policy, "ckpt", &args.host_keys).await?;
     let mut command = policy::trainer(&checkpoint, &args.worker)?;
     command.arg("--show");
@@ -44,8 +47,8 @@ pub(crate) async fn play(hosts_from: &HostsSource, args: PlayArgs) -> Result<u8,
         command.arg("--episodes").arg(episodes.to_string());
     }
     let play = Play::new(&args.policy, episodes);
-    match (form, args.record.as_deref()) {
-        (Some(form), Some(file)) => record(form, file, &args, command, play).await,
+    match (form, output) {
+        (Some(form), Some(output)) => record(form, &output, &args, command, play).await,
         _ if endless => on_screen(&args, command, play).await,
         _ => as_lines(command).await,
     }
@@ -119,25 +122,18 @@ async fn as_lines(command: Command) -> Result<u8, Failure> {
 }
 
 /// Returns the format of a recording by its extension, before anything is played.
-fn form(file: &Path, force: bool) -> Result<RecordingFormat, Failure> {
-    let form = match file.extension().and_then(|ending| ending.to_str()) {
-        Some("cast") => RecordingFormat::Cast,
-        Some("gif") => RecordingFormat::Gif,
-        _ => {
-            return Err(Failure::usage(format!("--record {}: unsupported format", file.display()))
-                .hint("use FILE.cast for an asciicast or FILE.gif for an animation"));
-        }
-    };
-    if file.exists() && !force {
-        return Err(Failure::usage(format!("{} already exists", file.display()))
-            .hint("choose another name, or pass --force"));
+fn form(file: &Path) -> Result<RecordingFormat, Failure> {
+    match file.extension().and_then(|ending| ending.to_str()) {
+        Some("cast") => Ok(RecordingFormat::Cast),
+        Some("gif") => Ok(RecordingFormat::Gif),
+        _ => Err(Failure::usage(format!("--record {}: unsupported format", file.display()))
+            .hint("use FILE.cast for an asciicast or FILE.gif for an animation")),
     }
-    Ok(form)
 }
 
 async fn record(
     form: RecordingFormat,
-    file: &Path,
+    output: &OutputFile,
     args: &PlayArgs,
     command: Command,
     mut play: Play,
@@ -149,17 +145,14 @@ async fn record(
     let mut player = started(command)?;
     let recorder = PlayRecorder::new(form, theme, args.size);
     let recorded = recorder.record(&mut player, &mut play).await.map_err(|why| failed(&why))?;
-    std::fs::write(file, &recorded.bytes).map_err(|error| {
-        Failure::failed(format!("failed to write {}: {error}", file.display()))
-            .hint("choose a file in a writable directory")
-    })?;
+    output.write(&recorded.bytes)?;
     if recorded.cut {
         stderr::line(&format!("warning: recording truncated at {}", bytes(MAX_BYTES as u64)));
     }
     print::stdout(&format!(
         "recorded {} to {}: {:.1} s, {}",
         plural(play.returns.len(), "episode"),
-        file.display(),
+        output.path().display(),
         recorded.seconds,
         bytes(recorded.bytes.len() as u64)
     ));

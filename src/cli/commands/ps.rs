@@ -7,7 +7,7 @@ use crate::cli::support::{Failure, code, print};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::run_entry::HostRunState;
-use rankdeck_types::words::{NONE, clean, count, duration};
+use rankdeck_types::words::{NONE, clean, count, duration, fixed};
 use serde_json::{Value, json};
 
 /// Finished runs shown without `--all`.
@@ -46,9 +46,9 @@ fn print_table(run_index: &RunIndex, runs: &[FoundRun], all: bool, now: f64) {
         }
         return;
     }
-    let rows = shown.iter().map(|found| row(found, now).iter().map(|cell| clean(cell)).collect());
+    let rows = shown.iter().map(|found| row(run_index, found, now).iter().map(|cell| clean(cell)).collect());
     let header = HEADER.map(str::to_owned).to_vec();
-    print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
+    print::text(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
     for found in shown.iter().filter(|found| found.state == RunStatus::Orphaned) {
         for (index, part) in found.parts.iter().filter(|(_, part)| part.state == HostRunState::Orphaned) {
             let host = run_index.hosts.get(*index).map_or(part.host.as_str(), |host| host.name.as_str());
@@ -67,14 +67,29 @@ fn print_table(run_index: &RunIndex, runs: &[FoundRun], all: bool, now: f64) {
 const HEADER: [&str; 12] =
     ["RUN", "STATE", "GEN", "RANKS", "GPUS", "STEPS", "RETURN", "BEST EVAL", "TIME", "AGE", "HOSTS", "NOTE"];
 
-fn row(found: &FoundRun, now: f64) -> Vec<String> {
+/// Names of the hosts that have, or may have, ranks of a run: all but those that answered without a part of it.
+fn hosts_of(run_index: &RunIndex, found: &FoundRun) -> Vec<String> {
+    let is_silent = |name: &str| {
+        run_index
+            .silent
+            .iter()
+            .any(|(index, _)| run_index.hosts.get(*index).is_some_and(|host| host.name == name))
+    };
+    let is_listed = |name: &str| run_index.hosts.iter().any(|host| host.name == name);
+    let has_part = |name: &str| found.parts.iter().any(|(_, part)| part.host == name);
+    let mut hosts = found.hosts();
+    hosts.retain(|name| has_part(name) || is_silent(name) || !is_listed(name));
+    hosts
+}
+
+fn row(run_index: &RunIndex, found: &FoundRun, now: f64) -> Vec<String> {
     let summary = found.summary(now);
     let alive: u32 = found.parts.iter().map(|(_, part)| part.ranks_alive).sum();
     let state = match summary.outcome_text() {
         Some(text) if found.state == RunStatus::Finished => text,
         _ => found.state.name().to_owned(),
     };
-    let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.1}"));
+    let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| fixed(value, 1));
     let seconds = |value: Option<f64>| value.map_or(NONE.to_owned(), duration);
     vec![
         found.run.to_owned(),
@@ -87,7 +102,7 @@ fn row(found: &FoundRun, now: f64) -> Vec<String> {
         number(summary.best.as_ref().map(|best| best.return_mean)),
         seconds(Some(summary.duration_s).filter(|seconds| *seconds > 0.0)),
         seconds(summary.started.map(|started| now - started)),
-        summary.hosts.join(" "),
+        hosts_of(run_index, found).join(" "),
         summary.note,
     ]
 }
@@ -123,4 +138,25 @@ pub(crate) fn as_json(run_index: &RunIndex, found: &FoundRun, now: f64) -> Value
         line.insert("parts".to_owned(), parts.into());
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::support::run_index::sample_entry;
+    use rankdeck_types::error::HintedError;
+    use rankdeck_types::host::Host;
+
+    #[test]
+    fn excluded_hosts_are_not_listed() {
+        let host = |name: &str| Host { name: name.into(), ..Host::default() };
+        let mut entry = sample_entry();
+        entry.hosts = vec!["a".into(), "b".into(), "c".into()];
+        let mut run_index =
+            RunIndex { hosts: vec![host("a"), host("b")], entries: vec![(0, entry)], ..RunIndex::default() };
+        let hosts = |run_index: &RunIndex| hosts_of(run_index, &run_index.runs()[0]);
+        assert_eq!(hosts(&run_index), ["a", "c"], "c is in another hosts file");
+        run_index.silent.push((1, HintedError::new("b: refused", "")));
+        assert_eq!(hosts(&run_index), ["a", "b", "c"], "b may have ranks");
+    }
 }

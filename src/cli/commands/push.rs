@@ -9,13 +9,14 @@ use crate::cli::support::run_index::{self, load_hosts, own_binary, trainer_binar
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, AgentReply, Prompter, Upload};
-use rankdeck_proto::folders;
 use rankdeck_proto::pack::{self, Pack};
+use rankdeck_proto::{folders, trust};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::words::bytes;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,7 +94,7 @@ fn report(rows: &[PushRow]) -> u8 {
         Ok(answer) => vec![row.host.name.clone(), "ready".into(), bytes(answer.uploaded)],
         Err(_) => vec![row.host.name.clone(), "FAILED".into(), "-".into()],
     }));
-    print::stdout(&print::table(&table));
+    print::text(&print::table(&table));
     let errors: Vec<&HintedError> = rows.iter().filter_map(|row| row.answer.as_ref().err()).collect();
     for error in &errors {
         print::error(error);
@@ -122,7 +123,8 @@ fn resolved(draft: &PlanDraft) -> Result<(PathBuf, String), Failure> {
     let name = format!("{}-{hash}.toml", draft.experiment.run.name);
     folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
     let path = folder.join(&name);
-    std::fs::write(&path, text).map_err(|error| fault(error.to_string()))?;
+    let written = trust::create(&path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| fault(error.to_string()))?;
     Ok((path, name))
 }
 

@@ -1,9 +1,9 @@
 //! `rankdeck queue`: lists sweeps, or resumes one.
 
 use crate::cli::args::QueueArgs;
-use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_id::{RUNS, check_readable};
 use crate::cli::support::sweep::{carry_on, found};
-use crate::cli::support::{Failure, code, print};
+use crate::cli::support::{Failure, code};
 use std::path::Path;
 
 fn none_such() -> Failure {
@@ -12,6 +12,7 @@ fn none_such() -> Failure {
 
 /// Runs `rankdeck queue`.
 pub(crate) async fn queue(args: QueueArgs) -> Result<u8, Failure> {
+    check_readable()?;
     let mut sweeps = found(Path::new(RUNS));
     if let Some(name) = &args.sweep {
         sweeps.retain(|sweep| sweep.name.contains(name.as_str()));
@@ -35,10 +36,13 @@ pub(crate) async fn queue(args: QueueArgs) -> Result<u8, Failure> {
         return Err(none_such());
     }
     if sweeps.is_empty() {
-        print::stdout("no sweeps");
+        args.output.outcome("no sweeps");
     }
     for sweep in &sweeps {
-        sweep.print();
+        args.output.record(|| sweep.as_json());
+        if !args.output.json {
+            sweep.print();
+        }
     }
     Ok(code::SUCCESS)
 }

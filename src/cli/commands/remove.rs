@@ -6,13 +6,15 @@ use crate::app::stderr;
 use crate::cli::args::{PruneArgs, RemovalArgs, RemoveArgs};
 use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_runs};
-use crate::cli::support::{Failure, code, print, prompt, sweep};
+use crate::cli::support::run_name::RunAction;
+use crate::cli::support::{Failure, code, prompt, sweep};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::files::Removal;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::words::{bytes, plural};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,8 +24,8 @@ pub(crate) async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result
     let run_index = query_runs(hosts_from, &args.removal.host_keys).await?;
     let (mut chosen, mut sweeps) = (Vec::new(), Vec::new());
     for run in &args.runs {
-        let Some((name, runs)) = sweep::named(run)? else {
-            chosen.push(run_index.pick(Some(run))?);
+        let Some((name, runs)) = sweep::named(run, RunAction::Change)? else {
+            chosen.push(run_index.find(Some(run), RunAction::Change)?);
             continue;
         };
         // Some may have been removed before.
@@ -90,6 +92,17 @@ fn remove_here(name: &str) {
     }
 }
 
+/// A run that was removed, or would be, as a JSON line.
+fn record(run: &str, removal: &Removal, dry_run: bool) -> Value {
+    json!({
+        "kind": "removed",
+        "run": run,
+        "files": removal.files,
+        "bytes": removal.bytes,
+        "dry_run": dry_run,
+    })
+}
+
 /// Most names of remaining runs that are listed.
 const LISTED: usize = 20;
 
@@ -113,15 +126,19 @@ struct RemovalPlan<'a> {
 
 impl RemovalPlan<'_> {
     async fn run(&self, run_index: &RunIndex) -> Result<u8, Failure> {
+        let output = self.args.output;
         let mut sum = Removal::default();
         for found in &self.chosen {
             let would = self.on_hosts(run_index, found, true).await?;
-            print::stdout(&format!(
+            output.detail(&format!(
                 "{}  {} in {}",
                 found.run,
                 bytes(would.bytes),
                 plural(would.files as usize, "file")
             ));
+            if self.args.dry_run {
+                output.record(|| record(found.run, &would, true));
+            }
             sum.files += would.files;
             sum.bytes += would.bytes;
         }
@@ -131,11 +148,11 @@ impl RemovalPlan<'_> {
         };
         let what = format!("{}, {}{tables}", plural(self.chosen.len(), "run"), bytes(sum.bytes));
         if self.chosen.is_empty() && self.sweeps.is_empty() || self.args.dry_run {
-            print::stdout(&format!("would remove {what}"));
+            output.outcome(&format!("would remove {what}"));
             return Ok(code::SUCCESS);
         }
-        let agreed =
-            self.args.yes || prompt::can_ask() && prompt::yes(&format!("permanently remove {what}?")).await;
+        let agreed = self.args.yes
+            || prompt::can_confirm() && prompt::yes(&format!("permanently remove {what}?")).await;
         if !agreed {
             return Err(
                 Failure::usage("nothing was removed: not confirmed").hint("pass `--yes` to skip the prompt")
@@ -144,17 +161,17 @@ impl RemovalPlan<'_> {
         let (gone, freed, ended) = self.remove_all(run_index).await?;
         if gone == self.chosen.len() && matches!(ended, Ok(RemovalEnd::All)) {
             self.sweeps.iter().for_each(|name| remove_here(name));
-            print::stdout(&format!("removed {what}"));
+            output.outcome(&format!("removed {what}"));
             return Ok(code::SUCCESS);
         }
         let all = plural(self.chosen.len(), "run");
-        print::stdout(&format!("removed {gone} of {all}, {}", bytes(freed)));
+        output.outcome(&format!("removed {gone} of {all}, {}", bytes(freed)));
         let left: Vec<&str> = self.chosen.iter().skip(gone).map(|found| found.run).collect();
         let more =
             if left.len() > LISTED { format!(" and {} more", left.len() - LISTED) } else { String::new() };
         let names = left.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
         if !left.is_empty() {
-            print::stdout(&format!("not removed: {names}{more}"));
+            output.outcome(&format!("not removed: {names}{more}"));
         }
         match ended? {
             RemovalEnd::Cut => {
@@ -195,7 +212,10 @@ impl RemovalPlan<'_> {
                 stderr::line(&format!("interrupted: finishing the removal of {}", found.run));
             };
             match removal {
-                Ok(removal) => freed += removal.bytes,
+                Ok(removal) => {
+                    freed += removal.bytes;
+                    self.args.output.record(|| record(found.run, &removal, false));
+                }
                 Err(failure) => return Ok((gone, freed, Err(failure))),
             }
             remove_here(found.run);

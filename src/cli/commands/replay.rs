@@ -13,7 +13,7 @@ use std::path::Path;
 /// Runs `rankdeck replay`.
 pub(crate) async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
     let chosen = output_mode::choose(&args.output, &TerminalInfo::here())?;
-    let recorded = recorded_runs::find(args.what.as_deref())?;
+    let recorded = recorded_runs::find(&args.what)?;
     let record = recorded_runs::open(&recorded)?;
     let unreadable = |error: RecordError| {
         Failure::usage(error.to_string()).hint("it may be from another version of rankdeck: use that one")

@@ -1,8 +1,8 @@
 //! `rankdeck report`: writes a recorded run as one HTML or Markdown file.
 
 use crate::app::clock::utc_offset_s;
-use crate::app::stderr;
 use crate::cli::args::ReportArgs;
+use crate::cli::support::output_file::OutputFile;
 use crate::cli::support::{Failure, code, print, provenance, recorded_runs};
 use rankdeck_core::model::Model;
 use rankdeck_tui::report::{Sources, html, markdown};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Runs `rankdeck report`.
 pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
-    let recorded = recorded_runs::find(args.what.as_deref())?;
+    let recorded = recorded_runs::find(&args.what)?;
     let record = recorded_runs::open(&recorded)?;
     let (model, _) = record.last().map_err(|error| {
         Failure::usage(error.to_string()).hint("it may be from another version of rankdeck: use that one")
@@ -22,16 +22,13 @@ pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
     let sources = Sources { origin: run, ..sources(&model) };
     let to = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}.html", recorded.name)));
     if to == Path::new("-") {
-        print::stdout(markdown(&model, &sources).trim_end());
+        print::text(markdown(&model, &sources).trim_end());
         return Ok(code::SUCCESS);
     }
+    let output = OutputFile::unless_present(&to, args.force)?;
     let is_markdown = to.extension().is_some_and(|end| end.eq_ignore_ascii_case("md"));
     let text = if is_markdown { markdown(&model, &sources) } else { html(&model, &sources) };
-    std::fs::write(&to, text).map_err(|error| {
-        Failure::failed(format!("failed to write {}: {error}", to.display()))
-            .hint("choose another file with `--output FILE`")
-    })?;
-    stderr::line(&format!("written: {}", to.display()));
+    output.report(text.as_bytes())?;
     Ok(code::SUCCESS)
 }
 

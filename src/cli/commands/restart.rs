@@ -2,12 +2,13 @@
 
 use crate::app::driver::{ConsoleExit, ExitReason};
 use crate::app::exit_condition::{ExitCondition, ranks_not_up, silent};
-use crate::app::{overrides, stderr};
+use crate::app::stderr;
 use crate::cli::args::values::{LATEST, checkpoint_stem};
 use crate::cli::args::{HostKeyArgs, RestartArgs};
 use crate::cli::support::console::ExistingRun;
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs_without};
-use crate::cli::support::{Failure, code, interrupt, print, prompt, provenance, resume_from};
+use crate::cli::support::run_name::RunAction;
+use crate::cli::support::{Failure, code, interrupt, prompt, provenance, relaunch, resume_from};
 use rankdeck_config::HostsSource;
 use rankdeck_core::model::{Model, RunState};
 use rankdeck_core::origin::{self, Standing, StartPoint};
@@ -22,17 +23,18 @@ use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::Plan;
 use rankdeck_types::weights;
 use rankdeck_types::words::{count, plural};
+use serde_json::json;
 
 /// The command's name in messages.
 const RESTART: &str = "restart";
 
 /// Runs `rankdeck restart`: requests a new generation and waits for it.
 pub(crate) async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, Failure> {
-    if !args.yes && !prompt::can_ask() {
+    if !args.yes && !prompt::can_confirm() {
         return Err(unconfirmed(args.run.as_deref().unwrap_or("the run")));
     }
-    let run_index = answered(hosts_from, &args).await?;
-    let found = run_index.pick(args.run.as_deref())?;
+    let (run_index, run) = answered(hosts_from, &args).await?;
+    let found = run_index.pick(Some(&run), RunAction::Change)?;
     let over = found.state != RunStatus::Running;
     let target = ExistingRun::new(&run_index, &found)?;
     let add: Vec<Host> =
@@ -71,46 +73,49 @@ pub(crate) async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Resu
     }
     print_edits(&target.run);
     for (key, was, is) in changed.iter().flat_map(|changed| &changed.differences) {
-        stderr::line(&format!("{key} = {is} (was {was})"));
+        args.output.progress(&format!("{key} = {is} (was {was})"));
     }
     let others = OtherHosts { exclude: args.exclude.clone(), add: add.clone() }.description();
     if !others.is_empty() {
-        stderr::line(&format!("hosts: {others}"));
+        args.output.progress(&format!("hosts: {others}"));
     }
     let shown = match &queried {
         Some(end) if !args.yes => {
-            let answer = agreed(&target, end, &standing, &start);
+            let next = changed.as_ref().map(|changed| &*changed.experiment);
+            let answer = agreed(&target, end, &standing, &start, next);
             Some(interrupt::unless_interrupted(RESTART, Some(end), answer).await?)
         }
         _ => None,
     };
-    stderr::line(&format!("run {} {}", target.run, standing.effect(&start)));
-    let from = start.from.clone();
+    args.output.progress(&format!("run {} {}", target.run, standing.effect(&start)));
+    let (from, confirmed) = (start.requested(), shown.is_some());
     let exit_condition =
         ExitCondition::restart(from, args.exclude.clone(), add, args.check_collectives, shown, over)
             .with_experiment(changed.map(|changed| changed.experiment));
-    let end = target.run_until(exit_condition, &args.host_keys).await?;
+    let end = target.restart(exit_condition, confirmed, &args.set, &args.host_keys).await?;
     report_restart(&end, &target.run, &args, start, changes)
 }
 
 /// Queries all hosts of the run except excluded ones. Any of them may have recorded the latest checkpoint.
+/// Also returns the full name of the run.
 ///
 /// Errors: a host does not answer within the time limit of a stop.
-async fn answered(hosts_from: &HostsSource, args: &RestartArgs) -> Result<RunIndex, Failure> {
+async fn answered(hosts_from: &HostsSource, args: &RestartArgs) -> Result<(RunIndex, String), Failure> {
     let ask = || query_runs_without(hosts_from, &args.host_keys, &args.exclude);
     let run_index = interrupt::unless_interrupted(RESTART, None, ask()).await?;
-    let found = run_index.pick(args.run.as_deref())?;
+    let found = run_index.find(args.run.as_deref(), RunAction::Change)?;
+    let run = found.run.to_owned();
     let mut silent =
         run_index.silent.iter().filter_map(|(index, _)| Some(&run_index.hosts.get(*index)?.name));
     let hosts = found.hosts();
     if !silent.any(|name| hosts.contains(name) && !args.exclude.contains(name)) {
-        return Ok(run_index);
+        return Ok((run_index, run));
     }
     let target = ExistingRun::new(&run_index, &found)?;
     let end = target.run_until(ExitCondition::query(args.exclude.clone()), &args.host_keys).await?;
     match interrupt::unrequested(RESTART, &end, &target.run) {
         Some(failure) => Err(failure),
-        None => interrupt::unless_interrupted(RESTART, Some(&end), ask()).await,
+        None => Ok((interrupt::unless_interrupted(RESTART, Some(&end), ask()).await?, run)),
     }
 }
 
@@ -125,26 +130,39 @@ fn report_restart(
     for line in &end.model.run.warnings {
         stderr::line(&format!("warning: {line}"));
     }
-    restarted(end, run)?;
+    restarted(end, run, args)?;
     let members = end.model.plan.iter().flat_map(|plan| plan.members());
     let hosts: Vec<&str> = members.map(|planned| planned.host.name.as_str()).collect();
-    print::stdout(&format!(
+    let output = args.output;
+    output.outcome(&format!(
         "restarted: run {run} generation {}, {} on {}",
         end.model.run.generation,
         plural(end.model.ranks.len(), "rank"),
         hosts.join(", ")
     ));
     // The checkpoint of the stop is known now.
-    let started = if start.from.as_deref() == Some(LATEST) { origin::began(&end.model) } else { start };
-    print::stdout(&format!("  {}", started.text()));
+    let started =
+        if start.requested().as_deref() == Some(LATEST) { origin::began(&end.model) } else { start };
+    output.detail(&format!("  {}", started.text()));
+    output.record(|| {
+        json!({
+            "kind": "restarted",
+            "run": run,
+            "generation": end.model.run.generation,
+            "world_size": end.model.ranks.len(),
+            "hosts": hosts,
+            "from": started.from,
+            "env_step": started.env_step,
+        })
+    });
     for size in end.model.plan.iter().filter(|_| changes).flat_map(|plan| &plan.sizes) {
-        print::stdout(&format!("  per rank: {}", size.text()));
+        output.detail(&format!("  per rank: {}", size.text()));
     }
     let left =
         end.model.hosts.iter().filter(|host| host.agent.is_none() && args.exclude.contains(&host.name));
     for host in left {
         stderr::line(&format!(
-            "note: no answer from {}: ranks may still be running there; check with `rankdeck ps`",
+            "note: no answer from {}: ranks may still be running there; when it is back, `rankdeck attach {run}` stops those only",
             host.name
         ));
     }
@@ -171,14 +189,17 @@ fn out_of_reach(found: &FoundRun, args: &RestartArgs) -> Result<Option<String>, 
 }
 
 /// Fails unless the new generation is up.
-fn restarted(end: &ConsoleExit, run: &RunId) -> Result<(), Failure> {
+fn restarted(end: &ConsoleExit, run: &RunId, args: &RestartArgs) -> Result<(), Failure> {
     if let Some(failure) = interrupt::unrequested(RESTART, end, run) {
         return Err(failure);
     }
     let model = &end.model;
     let standing = interrupt::standing(model, run);
     if let Some(refused) = model.run.refused.as_ref().filter(|_| end.why != ExitReason::Detached) {
-        return Err(Failure::usage(format!("not restarted: {refused}")).hint(standing));
+        let error = format!("not restarted: {refused}");
+        let is_reached = silent(model, &args.exclude).next().is_none();
+        let failure = if is_reached { Failure::usage(error) } else { Failure::host(error) };
+        return Err(failure.hint(standing));
     }
     let (generation, late) = (model.run.generation, ranks_not_up(model));
     if end.why == ExitReason::Detached && !late.is_empty() {
@@ -190,7 +211,7 @@ fn restarted(end: &ConsoleExit, run: &RunId) -> Result<(), Failure> {
         ExitReason::Detached => return Ok(()),
         ExitReason::GaveUp => {
             let failure = Failure::host(format!("not restarted: no answer from {}", away.join(", ")));
-            failure.hint(interrupt::exclusion(model, run, &away))
+            failure.hint(interrupt::exclusion(model, &away))
         }
         ExitReason::Done | ExitReason::Interrupted | ExitReason::Cut => {
             let failure = Failure::failed(format!("run {run} did not restart: {}", model.run.reason));
@@ -301,7 +322,8 @@ fn changed(target: &ExistingRun, model: &Model, sets: &[String]) -> Result<Chang
     let plan = model.plan.as_ref().ok_or_else(|| {
         Failure::host(format!("no host reports the command of run {}", target.run)).hint("`rankdeck ps`")
     })?;
-    overrides::change(&plan.experiment, sets)
+    let spec = provenance::relaunch_spec(&target.run);
+    relaunch::change_of(spec.as_ref(), &plan.experiment, sets, &target.hosts)
         .map_err(|wrong| Failure::usage(wrong.join("\n")).hint(interrupt::standing(model, &target.run)))
 }
 
@@ -317,16 +339,17 @@ async fn agreed(
     end: &ConsoleExit,
     standing: &Standing,
     start: &StartPoint,
+    next: Option<&Experiment>,
 ) -> Result<LaunchHash, Failure> {
-    let (Some(plan), Some(launch)) = (&end.model.plan, &end.model.run.launch) else {
+    let (Some(plan), Some(shown)) = (&end.model.plan, origin::shown(&end.model)) else {
         return Err(Failure::host(format!("no host reports the command of run {}", target.run))
             .hint(format!("`rankdeck ps`, `rankdeck stop {}`", target.run)));
     };
-    for line in standing.question(start, &plan.command_line()) {
+    for line in standing.question(start, plan, next) {
         stderr::line(&line);
     }
     match prompt::yes(&format!("restart run {}?", target.run)).await {
-        true => Ok(launch.clone()),
+        true => Ok(shown),
         false => Err(unconfirmed(&target.run.0).hint(interrupt::standing(&end.model, &target.run))),
     }
 }

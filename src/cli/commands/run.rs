@@ -12,7 +12,7 @@ use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::relaunch::{self, RelaunchSpec};
 use crate::cli::support::run_id::{RUNS, claimed_run_id};
 use crate::cli::support::run_index::{own_binary, trainer_binary};
-use crate::cli::support::{Failure, git, preflight, resume_from, seed, sources, sweep};
+use crate::cli::support::{Failure, git, interrupt, preflight, resume_from, seed, sources, sweep};
 use rankdeck_config::locate::Locator;
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::Goal;
@@ -29,6 +29,7 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
         return Ok(code);
     }
     let chosen = output_mode::choose(&args.output, &TerminalInfo::here())?;
+    let outlets = console::outlets().await?;
     let mut sets = args.set.clone();
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
     sets.extend(args.note.as_ref().map(|note| format!("run.note={}", toml::Value::String(note.clone()))));
@@ -84,17 +85,19 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
         host_keys: &args.host_keys,
         chosen,
     };
+    // What can fail here comes before anything happens on a host.
+    let (recorder, log) = console::record(&goal, (Path::new(RUNS), &run), Some(&origin))?;
     let links = open_links(&hosts, &options, |host| !excluded.contains(&host.name))?;
     let spares = hosts.iter().filter(|host| excluded.contains(&host.name)).cloned().collect();
     relaunch::offer(relaunch_spec(&args));
     let mut setup = ConsoleSetup::new(goal, exit_condition, links);
+    setup.recorder = Some(recorder);
     setup.until = args.until;
     setup.spares = spares;
     setup.listed = hosts;
     setup.warnings = warnings;
     setup.accept_new_host_keys = args.host_keys.accept_new_host_keys;
-    let log = console::record(&mut setup, (Path::new(RUNS), &run), Some(&origin))?;
-    let end = console::console(setup, chosen, Some(log), output_mode::pace(&args.output)).await?;
+    let end = console::console(setup, outlets, chosen, Some(log), output_mode::pace(&args.output)).await?;
     let code = console::finish(&end, &args.output, &run);
     let late = ranks_not_up(&end.model);
     if args.detach && end.why == ExitReason::Detached && !late.is_empty() {
@@ -135,7 +138,7 @@ async fn cleared(
     };
     // The state of the code now, not after the slowest host has answered.
     let asked = git::ask(code_folder);
-    let report = preflight::preflight(&subject, &args.host_keys).await?;
+    let report = interrupt::before_start(preflight::preflight(&subject, &args.host_keys)).await?;
     preflight::print_problems(&report, locator);
     if let Err(failure) = preflight::ensure_passed(&report, locator) {
         if chosen == OutputMode::Lines(LineFormat::Json) {
@@ -146,7 +149,8 @@ async fn cleared(
     if let Some(packed) = &packed {
         let codes =
             report.answers.iter().map(|answer| answer.as_ref().ok().map(|found| found.findings.code.clone()));
-        provision::bring_code(&provision::lacking(&members.hosts, codes), packed, &args.host_keys).await?;
+        let lacking = provision::lacking(&members.hosts, codes);
+        interrupt::before_start(provision::bring_code(&lacking, packed, &args.host_keys)).await?;
         draft.experiment.launch.code = Some(provision::by_hash(packed));
     }
     if members.hosts.len() > 1 {
@@ -155,11 +159,9 @@ async fn cleared(
             let host = draft.hosts.iter_mut().find(|host| host.name == asked.name);
             host.into_iter().for_each(|host| host.interface = route.clone());
         }
-        // The address belongs to the first host of the file, which may be excluded.
-        let is_first =
-            draft.hosts.first().map(|host| &host.name) == members.hosts.first().map(|host| &host.name);
-        if let Some(ip) = preflight::rank0_address(&report.answers).filter(|_| is_first) {
-            draft.experiment.launch.master_addr.get_or_insert_with(|| ip.to_string());
+        for (asked, address) in members.hosts.iter().zip(&report.peer_addresses) {
+            let host = draft.hosts.iter_mut().find(|host| host.name == asked.name);
+            host.into_iter().for_each(|host| host.peer_address.clone_from(address));
         }
     }
     let origin = Provenance::new(&draft, &report, asked.answer(), relaunch_spec(args));

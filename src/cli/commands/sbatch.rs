@@ -9,7 +9,7 @@ use crate::cli::args::SbatchArgs;
 use crate::cli::support::run_index::own_binary;
 use crate::cli::support::{Failure, code, print, seed, sources};
 use rankdeck_config::{ExperimentSource, HostsSource};
-use rankdeck_types::experiment::Metrics;
+use rankdeck_types::experiment::{LaunchConfig, Metrics};
 use rankdeck_types::quote;
 use std::io::Write;
 use std::path::Path;
@@ -36,71 +36,193 @@ pub(crate) fn sbatch(hosts: &HostsSource, args: &SbatchArgs) -> Result<u8, Failu
         Failure::failed(format!("cannot find the current directory: {error}"))
             .hint("`cd` to a readable directory")
     })?;
-    let limit = experiment.launch.stop_limit_s;
+    let launch = &experiment.launch;
     let defaults = match hosts {
-        HostsSource::File(path) | HostsSource::Slurm { defaults: path } => path.as_path(),
+        HostsSource::File(path) | HostsSource::Slurm { defaults: path, .. } => path.as_path(),
         _ => Path::new(""),
     };
-    let own = args.time.iter().map(|time| format!("--time={time}"));
-    own.chain(joined(&options)).chain(args.option.iter().cloned()).try_for_each(|option| refuse(&option))?;
-    let args =
-        &SbatchArgs { option: args.option.iter().cloned().chain(joined(&options)).collect(), ..args.clone() };
-    let script = script(args, &command, defaults, (&experiment.run.name, limit), &binary, &folder)?;
+    let options = args.option.iter().map(|text| SbatchOption::parse(text)).chain(joined(&options)?).collect();
+    let script = script(args, options, &command, defaults, (&experiment.run.name, launch), &binary, &folder)?;
     if args.dry_run {
-        print::stdout(script.trim_end());
+        print::data(script.trim_end());
         return Ok(code::SUCCESS);
     }
-    let failed = |error: std::io::Error| {
-        Failure::failed(format!("failed to run sbatch: {error}")).hint("print the script with `--dry-run`")
-    };
-    let mut child = Command::new("sbatch")
-        .arg("--parsable")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(script.as_bytes()).map_err(failed)?;
-    }
-    let output = child.wait_with_output().map_err(failed)?;
-    if !output.status.success() {
-        return Err(Failure::failed("sbatch rejected the script").hint("print the script with `--dry-run`"));
-    }
-    // `JOB` or `JOB;CLUSTER`.
-    let answer = String::from_utf8_lossy(&output.stdout);
-    let job = answer.trim().split(';').next().unwrap_or_default();
+    let job = submit(&script)?;
     print::stdout(&format!("submitted: job {job}"));
     stderr::line(&format!(
-        "hint: output goes to {}-{job}.out; stop with a checkpoint: `scancel --batch --signal=TERM {job}`",
+        "hint: watch it with `rankdeck attach --slurm={job}`; output goes to {}-{job}.out; stop with a checkpoint: \
+         `scancel --batch --signal=TERM {job}`",
         experiment.run.name
     ));
     Ok(code::SUCCESS)
 }
 
+/// Submits a script, and returns the id of its job.
+fn submit(script: &str) -> Result<String, Failure> {
+    const ELSEWHERE: &str = "submit from a login node of the cluster; `--dry-run` prints the script";
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Failure::failed("sbatch not found: Slurm is not installed here").hint(ELSEWHERE)
+        }
+        _ => Failure::failed(format!("failed to run sbatch: {error}"))
+            .hint("print the script with `--dry-run`"),
+    };
+    let mut child = Command::new("sbatch")
+        .arg("--parsable")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    // An sbatch that ends before it has read the script says why.
+    let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(script.as_bytes()));
+    let output = child.wait_with_output().map_err(failed)?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    let words: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if !output.status.success() {
+        let words =
+            words.iter().map(|line| line.trim_start_matches("sbatch: ").trim_start_matches("error: "));
+        let words = words.take(MOST_WORDS).collect::<Vec<_>>().join("; ");
+        // Without a configuration or a controller, the script is not to blame.
+        let absent =
+            ["configuration source", "slurm.conf", "Unable to contact"].iter().any(|why| words.contains(why));
+        return Err(Failure::failed(match words.is_empty() {
+            true => "sbatch rejected the script".to_owned(),
+            false => format!("sbatch: {words}"),
+        })
+        .hint(if absent { ELSEWHERE } else { "print the script with `--dry-run`" }));
+    }
+    written.map_err(failed)?;
+    words.iter().take(MOST_WORDS).for_each(|line| stderr::line(line));
+    // `JOB` or `JOB;CLUSTER`.
+    let answer = String::from_utf8_lossy(&output.stdout);
+    Ok(answer.trim().split(';').next().unwrap_or_default().to_owned())
+}
+
+/// Most lines of sbatch's own words.
+const MOST_WORDS: usize = 8;
+
+/// An option of sbatch: `--partition=gpu`, `-p gpu`, `--exclusive`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SbatchOption {
+    name: String,
+    /// The sign before its value, and the value.
+    value: Option<(char, String)>,
+}
+
+impl SbatchOption {
+    fn parse(text: &str) -> SbatchOption {
+        let at = text.find(['=', ' ']);
+        let (name, value) = at.map_or((text, None), |at| (&text[..at], Some(&text[at..])));
+        let value = value.and_then(|value| Some((value.chars().next()?, value[1..].trim().to_owned())));
+        SbatchOption { name: name.to_owned(), value }
+    }
+
+    fn is(&self, names: &[&str]) -> bool {
+        names.contains(&self.name.as_str())
+    }
+
+    fn value(&self) -> Option<&str> {
+        self.value.as_ref().map(|(_, value)| value.as_str())
+    }
+
+    /// The option in a line of a script. sbatch reads quotes and backslashes there as a shell does, and a comment
+    /// from `#` on.
+    fn line(&self) -> String {
+        let Some((sign, value)) = &self.value else { return self.name.clone() };
+        let is_plain = |c: char| !c.is_whitespace() && !"\"'\\#".contains(c);
+        let value = match !value.is_empty() && value.chars().all(is_plain) {
+            true => value.clone(),
+            false => format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"")),
+        };
+        format!("{}{sign}{value}", self.name)
+    }
+}
+
 /// Joins `--partition gpu` into one option; an option with `=` is complete.
-fn joined(words: &[String]) -> Vec<String> {
-    let mut options: Vec<String> = Vec::new();
+fn joined(words: &[String]) -> Result<Vec<SbatchOption>, Failure> {
+    let mut options: Vec<SbatchOption> = Vec::new();
     for word in words {
         match options.last_mut() {
-            Some(option) if !word.starts_with('-') => {
-                option.push(' ');
-                option.push_str(word);
+            _ if word == ":" => {
+                return Err(Failure::usage("heterogeneous jobs are not supported")
+                    .hint("request all nodes at once, without `:`"));
             }
-            _ => options.push(word.clone()),
+            Some(option) if !word.starts_with('-') && option.value.is_none() => {
+                option.value = Some((' ', word.clone()));
+            }
+            Some(option) if !word.starts_with('-') => {
+                return Err(Failure::usage(format!("unexpected word `{word}` after `{}`", option.line()))
+                    .hint("quote a value with spaces: `-- --comment \"two words\"`"));
+            }
+            _ => options.push(match word.split_once('=') {
+                Some((name, value)) => {
+                    SbatchOption { name: name.to_owned(), value: Some(('=', value.to_owned())) }
+                }
+                None => SbatchOption { name: word.clone(), value: None },
+            }),
         }
     }
-    options
+    Ok(options)
+}
+
+/// Rejects limits of which one makes the other void.
+fn contradictions(args: &SbatchArgs, options: &[SbatchOption], grace_s: f64) -> Result<(), Failure> {
+    let before = args.stop_before_s;
+    let limits = options.iter().filter(|option| option.is(&["--time", "-t", "--time-min"]));
+    for (option, limit) in limits.filter_map(|option| Some((option, limit_s(option.value()?)?))) {
+        if limit <= u64::from(before) {
+            let (name, value) = (&option.name, option.value().unwrap_or_default());
+            let units = match (value.contains(['-', ':']), value.matches(':').count()) {
+                (false, _) => format!("Slurm reads `{value}` as minutes; for hours, write `{value}:00:00`"),
+                (true, 1) if !value.contains('-') => {
+                    format!("Slurm reads `{value}` as minutes and seconds; for hours, write `{value}:00`")
+                }
+                _ => "raise the time limit".to_owned(),
+            };
+            return Err(Failure::usage(format!(
+                "`{name}` of {limit} s does not exceed `--stop-before-s` of {before} s: the run would stop as soon as it \
+                 starts"
+            ))
+            .hint(format!("{units}; or stop later: `--stop-before-s {}`", (limit / 3).max(1))));
+        }
+    }
+    if grace_s >= f64::from(before) {
+        return Err(Failure::usage(format!(
+            "`launch.stop_grace_s` of {grace_s} s does not fit in `--stop-before-s` of {before} s: Slurm would kill the \
+             ranks first"
+        ))
+        .hint(format!("raise it: `--stop-before-s {}`", grace_s.ceil() as u64 + u64::from(VERIFY_S))));
+    }
+    Ok(())
+}
+
+/// Returns the seconds of a Slurm time, which counts whole minutes; `None` without a limit.
+fn limit_s(text: &str) -> Option<u64> {
+    let (days, clock) = text.split_once('-').map_or((None, text), |(days, clock)| (Some(days), clock));
+    let parts = clock.split(':').map(|part| part.parse::<u64>().ok()).collect::<Option<Vec<u64>>>()?;
+    let days = days.map_or(Some(0), |days| days.parse::<u64>().ok())?;
+    let (hours, minutes, seconds) = match (text.contains('-'), parts.as_slice()) {
+        (true, [hours]) => (*hours, 0, 0),
+        (true, [hours, minutes]) => (*hours, *minutes, 0),
+        (false, [minutes]) => (0, *minutes, 0),
+        (false, [minutes, seconds]) => (0, *minutes, *seconds),
+        (_, [hours, minutes, seconds]) => (*hours, *minutes, *seconds),
+        _ => return None,
+    };
+    let minutes = ((days * 24 + hours) * 60 + minutes).saturating_add(seconds.div_ceil(60));
+    (minutes > 0).then_some(minutes.saturating_mul(60))
 }
 
 /// Rejects an option that sbatch would reject or ignore.
-fn refuse(option: &str) -> Result<(), Failure> {
-    let (name, value) =
-        option.split_once(['=', ' ']).map_or((option, None), |(name, value)| (name, Some(value)));
+fn refuse(option: &SbatchOption) -> Result<(), Failure> {
+    let name = option.name.as_str();
     if !name.starts_with('-') {
+        let option = option.line();
         return Err(Failure::usage(format!("invalid sbatch option `{option}`"))
             .hint(format!("options start with `-`: write `--{option}`")));
     }
-    let Some(value) = value.map(str::trim) else { return Ok(()) };
+    let Some(value) = option.value() else { return Ok(()) };
     let (fits, form) = match name {
         "--time" | "-t" | "--time-min" => {
             (is_time(value), "such as `8:00:00`, `90` (minutes) or `2-12:00` (days and hours)")
@@ -113,7 +235,7 @@ fn refuse(option: &str) -> Result<(), Failure> {
     };
     match fits {
         true => Ok(()),
-        false => Err(Failure::usage(format!("`{option}`: invalid value `{value}`"))
+        false => Err(Failure::usage(format!("`{}`: invalid value `{value}`", option.line()))
             .hint(format!("use Slurm's format for `{name}`, {form}"))),
     }
 }
@@ -138,12 +260,23 @@ fn is_memory(text: &str) -> bool {
 
 fn script(
     args: &SbatchArgs,
+    mut options: Vec<SbatchOption>,
     command: &[String],
     hosts: &Path,
-    (name, stop_limit_s): (&str, f64),
+    (name, launch): (&str, &LaunchConfig),
     binary: &str,
     folder: &Path,
 ) -> Result<String, Failure> {
+    // The last one wins, as for sbatch.
+    if let Some(time) = &args.time {
+        options.insert(0, SbatchOption::parse(&format!("--time={time}")));
+    }
+    options.iter().try_for_each(refuse)?;
+    contradictions(args, &options, launch.stop_grace_s)?;
+    if !options.iter().any(|option| option.is(&["--comment"])) {
+        // Commands on the login node find the job by it.
+        options.push(SbatchOption::parse(&format!("--comment={}", rankdeck_config::SLURM_COMMENT)));
+    }
     let mut lines = vec!["#!/bin/sh".to_owned()];
     let mut option = |text: String| lines.push(format!("#SBATCH {text}"));
     option(format!("--job-name={name}"));
@@ -164,10 +297,7 @@ fn script(
         option("--requeue".to_owned());
         option("--open-mode=append".to_owned());
     }
-    if let Some(time) = &args.time {
-        option(format!("--time={time}"));
-    }
-    args.option.iter().for_each(|text| option(text.clone()));
+    options.iter().for_each(|one| option(one.line()));
     if let Some(bad) = lines.iter().find(|line| line.contains('\n')) {
         return Err(Failure::usage(format!("sbatch option contains a line break: {bad:?}"))
             .hint("pass each option with its own `--option`"));
@@ -181,7 +311,7 @@ fn script(
         words.extend(["--hosts", hosts.as_str()]);
     }
     // The time before the limit, minus the time of a verified stop.
-    let warned = f64::from(args.stop_before_s.saturating_sub(VERIFY_S).max(1)).min(stop_limit_s);
+    let warned = f64::from(args.stop_before_s.saturating_sub(VERIFY_S).max(1)).min(launch.stop_limit_s);
     let limit = format!("launch.stop_limit_s={warned:?}");
     words.extend(["--set", &limit]);
     words.extend(args.set.iter().flat_map(|set| ["--set", set.as_str()]));
@@ -237,7 +367,7 @@ mod tests {
             gpus_per_node: 4,
             time: Some("1:00:00".into()),
             set: vec!["run.seed=3".into()],
-            option: vec!["--partition=gpu".into()],
+            option: Vec::new(),
             stop_before_s: 90,
             requeue: false,
             dry_run: true,
@@ -246,9 +376,11 @@ mod tests {
 
     #[test]
     fn batch_script_has_options_and_execs_the_console() {
+        let launch = LaunchConfig::default();
         let of_experiment = |args: &SbatchArgs| {
-            let hosts = Path::new("/no/hosts.toml");
-            script(args, &[], hosts, ("exp", 300.0), "/bin/rankdeck", Path::new("/w d")).unwrap()
+            let (options, hosts) =
+                (vec![SbatchOption::parse("--partition=gpu")], Path::new("/no/hosts.toml"));
+            script(args, options, &[], hosts, ("exp", &launch), "/bin/rankdeck", Path::new("/w d")).unwrap()
         };
         let text = of_experiment(&args());
         for line in [
@@ -273,14 +405,57 @@ mod tests {
         assert!(text.contains("--set run.seed=3 --name exp-\"$SLURM_JOB_ID\" --continue &"), "{text}");
         let program = SbatchArgs { experiment: None, ..args() };
         let command = ["python", "a b.py"].map(str::to_owned);
-        let text = script(&program, &command, Path::new("h"), ("a", 300.0), "r", Path::new("/")).unwrap();
+        let of_command = |options: Vec<SbatchOption>| {
+            script(&program, options, &command, Path::new("h"), ("a", &launch), "r", Path::new("/"))
+        };
+        let text = of_command(Vec::new()).unwrap();
         assert!(text.trim_end().ends_with("--set run.seed=3 -- python 'a b.py'"), "{text}");
+        assert!(text.lines().any(|line| line == "#SBATCH --comment=rankdeck"), "{text}");
+        let text = of_command(vec![SbatchOption::parse("--comment=mine")]).unwrap();
+        assert_eq!(text.matches("--comment").count(), 1, "the user's own: {text}");
+        assert!(of_command(vec![SbatchOption::parse("--x=a\nrm -rf /")]).is_err());
+    }
+
+    #[test]
+    fn values_of_sbatch_options_are_quoted() {
+        let lines = |words: &[&str]| -> Vec<String> {
+            let words: Vec<String> = words.iter().map(|word| word.to_string()).collect();
+            joined(&words).unwrap().iter().map(SbatchOption::line).collect()
+        };
+        assert_eq!(lines(&["-p", "gpu", "--x=1", "--y", "2"]), ["-p gpu", "--x=1", "--y 2"]);
         assert_eq!(
-            joined(&["-p", "gpu", "--x=1", "--y", "2"].map(str::to_owned)),
-            ["-p gpu", "--x=1", "--y 2"]
+            lines(&["--comment", "two words", "--job-name=my job", "--exclusive"]),
+            ["--comment \"two words\"", "--job-name=\"my job\"", "--exclusive"]
         );
-        let evil = SbatchArgs { option: vec!["--x\nrm -rf /".into()], ..args() };
-        assert!(script(&evil, &[], Path::new("h"), ("exp", 300.0), "r", Path::new("/")).is_err());
+        assert_eq!(SbatchOption::parse("--job-name=a \"b\" \\ #c").line(), r#"--job-name="a \"b\" \\ #c""#);
+        assert_eq!(SbatchOption::parse("--mem 8G").line(), "--mem 8G");
+        for words in [["--comment", "two", "words"], ["--exclusive", ":", "--nodes=1"]] {
+            assert_eq!(joined(&words.map(str::to_owned)).unwrap_err().code, code::USAGE, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn contradicting_sbatch_limits_are_refused() {
+        let refused = |time: &str, before: u32, grace: f64| {
+            let args = SbatchArgs { stop_before_s: before, ..args() };
+            contradictions(&args, &[SbatchOption::parse(time)], grace).err()
+        };
+        for (time, before) in
+            [("--time=2:00", 120), ("--time 1", 120), ("-t 0:01:30", 120), ("--time-min=2", 120)]
+        {
+            let failure = refused(time, before, 10.0).unwrap_or_else(|| panic!("{time}"));
+            assert!(
+                failure.code == code::USAGE && failure.cause.hint.contains("--stop-before-s"),
+                "{time}: {failure}"
+            );
+        }
+        assert!(refused("--time=2:00", 120, 10.0).unwrap().cause.hint.contains("`2:00:00`"));
+        assert!(refused("--time=2", 120, 10.0).unwrap().cause.hint.contains("`2:00:00`"));
+        for time in ["--time=2:00:00", "--time=3", "--time=0", "--time=UNLIMITED", "--time=1-0", "--mem=1"] {
+            assert_eq!(refused(time, 120, 10.0), None, "{time}");
+        }
+        let grace = refused("--time=8:00:00", 120, 300.0).unwrap();
+        assert!(grace.cause.hint.contains("--stop-before-s 320"), "{grace}");
     }
 
     #[test]
@@ -299,7 +474,7 @@ mod tests {
             "--partition=gpu",
             "-p gpu",
         ] {
-            assert_eq!(refuse(good), Ok(()), "{good}");
+            assert_eq!(refuse(&SbatchOption::parse(good)), Ok(()), "{good}");
         }
         for (bad, form) in [
             ("--time abc", "8:00:00"),
@@ -309,7 +484,7 @@ mod tests {
             ("-c 0", "`8`"),
             ("partition=gpu", "`--partition=gpu`"),
         ] {
-            let failure = refuse(bad).unwrap_err();
+            let failure = refuse(&SbatchOption::parse(bad)).unwrap_err();
             assert!(failure.code == code::USAGE && failure.cause.hint.contains(form), "{bad}: {failure}");
         }
     }
@@ -326,7 +501,9 @@ mod tests {
         write("console", &format!("#!/bin/sh\n{console}\n"));
         let again = SbatchArgs { requeue: true, ..args() };
         let binary = at("console").display().to_string();
-        let text = script(&again, &[], Path::new("/none"), ("exp", 300.0), &binary, folder.path()).unwrap();
+        let launch = ("exp", &LaunchConfig::default());
+        let text =
+            script(&again, Vec::new(), &[], Path::new("/none"), launch, &binary, folder.path()).unwrap();
         write(
             "job",
             &text.replace(

@@ -19,7 +19,7 @@ pub(crate) fn print(what: SchemaOf) -> u8 {
         SchemaOf::Hosts => root("rankdeck hosts.toml", table(Hosts::KEYS.iter())),
         SchemaOf::Events => events(),
     };
-    print::stdout(&serde_json::to_string_pretty(&schema).unwrap_or_default());
+    print::data(&serde_json::to_string_pretty(&schema).unwrap_or_default());
     code::SUCCESS
 }
 

@@ -43,6 +43,7 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<u8, Failure> {
 
 async fn show(args: SimulateArgs, restart: Restart, keys: bool) -> Result<u8, Failure> {
     let chosen = output_mode::choose(&args.output, &TerminalInfo::here())?;
+    let outlets = console::outlets().await?;
     let on_stuck = match args.on_stuck.as_str() {
         "report" => OnStuck::Report,
         "stop" => OnStuck::Stop,
@@ -79,8 +80,10 @@ async fn show(args: SimulateArgs, restart: Restart, keys: bool) -> Result<u8, Fa
     setup.simulated = true;
     setup.demo = keys.then(|| Demo::new(trouble));
     let is_recorded = args.record || passing.is_some();
-    let log = is_recorded.then(|| console::record(&mut setup, (records, &run), None)).transpose()?;
-    let mut end = console::console(setup, chosen, log, output_mode::pace(&args.output)).await?;
+    let recorded = is_recorded.then(|| console::record(&setup.goal, (records, &run), None)).transpose()?;
+    let (recorder, log) = recorded.unzip();
+    setup.recorder = recorder;
+    let mut end = console::console(setup, outlets, chosen, log, output_mode::pace(&args.output)).await?;
     if end.why == ExitReason::Detached {
         stderr::line(&format!("the simulated run {run} ended with its console"));
         return Ok(end.code);

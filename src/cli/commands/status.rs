@@ -2,19 +2,20 @@
 
 use crate::cli::args::StatusArgs;
 use crate::cli::commands::ps;
-use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs};
+use crate::cli::support::run_index::{FoundRun, RunStatus, query_runs};
+use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::RunOutcome;
-use rankdeck_types::words::{clean, count, duration};
+use rankdeck_types::words::{clean, count, duration, fixed, rate};
 
 /// Runs `rankdeck status`.
 pub(crate) async fn status(hosts_from: &HostsSource, args: StatusArgs) -> Result<u8, Failure> {
     let run_index = query_runs(hosts_from, &args.host_keys).await?;
     let now = wall_time();
-    let found = match pick(&run_index, args.run.as_deref()) {
+    let found = match run_index.pick(args.run.as_deref(), RunAction::Watch) {
         Ok(found) => found,
         // A status bar has no room for errors.
         Err(_) if args.line => {
@@ -25,7 +26,7 @@ pub(crate) async fn status(hosts_from: &HostsSource, args: StatusArgs) -> Result
     };
     let summary = found.summary(now);
     if args.json {
-        print::stdout(&ps::as_json(&run_index, &found, now).to_string());
+        print::json(&ps::as_json(&run_index, &found, now));
     } else if args.line {
         print::stdout(&clean(&line(found.run, found.state, &summary)));
     } else {
@@ -36,28 +37,13 @@ pub(crate) async fn status(hosts_from: &HostsSource, args: StatusArgs) -> Result
     Ok(code::SUCCESS)
 }
 
-/// Returns the run by name; without a name the running one, else the newest.
-fn pick<'a>(run_index: &'a RunIndex, name: Option<&str>) -> Result<FoundRun<'a>, Failure> {
-    let newest = |found: &FoundRun<'a>| found.summary(0.0).started.unwrap_or(0.0);
-    match (name, run_index.pick(name)) {
-        (None, Err(failure)) => {
-            let runs = run_index.runs();
-            let live: Vec<_> =
-                runs.iter().filter(|found| found.state == RunStatus::Running).cloned().collect();
-            let among = if live.is_empty() { runs } else { live };
-            among.into_iter().max_by(|a, b| newest(a).total_cmp(&newest(b))).ok_or(failure)
-        }
-        (_, picked) => picked,
-    }
-}
-
 /// `ppo-1122 12.8% 6.38M 32.9k/s ETA 22m best 18.4`.
 fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
     let mut words = vec![run.to_owned()];
     let goal = summary.total_steps.filter(|goal| *goal > 0);
     match state {
         RunStatus::Running => {
-            let speed = speed(summary);
+            let speed = summary.steps_per_s.filter(|speed| *speed > 0.0);
             if let (Some(done), Some(goal)) = (summary.env_step, goal) {
                 words.push(format!("{:.1}%", (done as f64 / goal as f64 * 100.0).min(100.0)));
             }
@@ -74,14 +60,8 @@ fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
             words.extend(summary.env_step.map(short));
         }
     }
-    words.extend(summary.best.as_ref().map(|best| format!("best {:.1}", best.return_mean)));
+    words.extend(summary.best.as_ref().map(|best| format!("best {}", fixed(best.return_mean, 1))));
     words.join(" ")
-}
-
-/// Average steps per second.
-fn speed(summary: &RunSummary) -> Option<f64> {
-    let steps = summary.env_step.filter(|steps| *steps > 0)? as f64;
-    (summary.duration_s > 0.0).then(|| steps / summary.duration_s)
 }
 
 /// `6.38M`.
@@ -106,9 +86,9 @@ fn facts(found: &FoundRun<'_>, summary: &RunSummary) -> Vec<(&'static str, Strin
         let goal = summary.total_steps.map_or(String::new(), |goal| format!(" of {}", count(goal)));
         ("steps", format!("{}{goal}", count(steps)))
     }));
-    facts.extend(speed(summary).map(|speed| ("speed", format!("{speed:.0} steps/s on average"))));
-    facts.extend(summary.last_return.map(|mean| ("return", format!("{mean:.1}"))));
-    facts.extend(summary.best.as_ref().map(|best| ("best eval", format!("{:.1}", best.return_mean))));
+    facts.extend(summary.steps_per_s.map(|speed| ("speed", format!("{} steps/s", rate(speed)))));
+    facts.extend(summary.last_return.map(|mean| ("return", fixed(mean, 1))));
+    facts.extend(summary.best.as_ref().map(|best| ("best eval", fixed(best.return_mean, 1))));
     facts.extend(summary.checkpoint.as_ref().map(|saved| ("checkpoint", saved.path.clone())));
     facts.push(("time", duration(summary.duration_s)));
     facts.push(("hosts", summary.hosts.join(" ")));
@@ -124,7 +104,7 @@ mod tests {
         let going = RunSummary {
             env_step: Some(250_000),
             total_steps: Some(1_000_000),
-            duration_s: 100.0,
+            steps_per_s: Some(2_500.0),
             ..RunSummary::default()
         };
         let shown = line("ppo-1", RunStatus::Running, &going);

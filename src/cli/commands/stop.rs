@@ -3,11 +3,13 @@
 use crate::app::driver::{ConsoleExit, ExitReason};
 use crate::app::exit_condition::ExitCondition;
 use crate::app::{stderr, summary};
-use crate::cli::args::{HostKeyArgs, StopArgs};
+use crate::cli::args::{HostKeyArgs, PrintArgs, StopArgs};
 use crate::cli::support::console::ExistingRun;
-use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_runs};
-use crate::cli::support::{Failure, code, interrupt, print};
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_launched};
+use crate::cli::support::run_name::RunAction;
+use crate::cli::support::{Failure, code, interrupt};
 use rankdeck_config::HostsSource;
+use rankdeck_core::model::Model;
 use rankdeck_core::report::ReportBody;
 use rankdeck_proto::message::{StopMode, Survivor};
 use rankdeck_proto::run_entry::RunTraces;
@@ -15,20 +17,32 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::words::{clean, plural};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// Runs `rankdeck stop`.
 pub(crate) async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failure> {
-    let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let found = match run_index.pick_or_ask(args.run.as_deref(), false) {
-        Ok(found) => found,
+    let run_index = query_launched(hosts_from, args.run.as_deref(), &args.host_keys).await?;
+    let picked = match run_index.find(args.run.as_deref(), RunAction::Stop) {
+        Ok(found) => found.run.to_owned(),
         Err(failure) => return Err(unlisted(&run_index, &args, failure).await?),
     };
+    let run_index = run_index.as_launched(hosts_from, &picked, &args.host_keys).await?;
+    let found = run_index.pick(Some(&picked), RunAction::Stop)?;
     let target = ExistingRun::with_unlisted(&run_index, &found)?;
     let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
     let mut check = StopCheck::new(&target, &found);
     if found.state == RunStatus::Running {
-        stderr::line(&format!("stopping run {} on {}", target.run, plural(target.hosts.len(), "host")));
+        let hosts = plural(target.hosts.len(), "host");
+        args.output.progress(&format!("stopping run {} on {hosts}", target.run));
+        // The console below prints nothing while it waits for them.
+        for (index, error) in &run_index.silent {
+            let host =
+                run_index.hosts.get(*index).filter(|host| target.hosts.iter().any(|of| of.name == host.name));
+            if host.is_some() {
+                stderr::line(&format!("warning: {}; trying again for up to a minute", clean(&error.error)));
+            }
+        }
         let end = target.run_until(ExitCondition::stop(mode), &args.host_keys).await?;
         if let Some(failure) =
             interrupt::unrequested("stop", &end, &target.run).filter(|_| end.why == ExitReason::Interrupted)
@@ -38,28 +52,23 @@ pub(crate) async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8,
         check.on_exit(&end);
     }
     // Hosts without a verified stop are scanned for processes.
-    let open: Vec<Host> = target.hosts.iter().filter(|host| check.is_open(&host.name)).cloned().collect();
-    let listed: Vec<Host> = open.into_iter().filter(|host| !target.unlisted.contains(&host.name)).collect();
+    let open: Vec<String> = check.open.iter().cloned().collect();
+    let listed: Vec<Host> = open.iter().filter_map(|name| run_index.host(name).ok()).cloned().collect();
+    for name in open.iter().filter(|name| listed.iter().all(|host| host.name != **name)) {
+        let hint = "pass the hosts file of the launch with `--hosts FILE`";
+        check.swept(name, Err(HintedError::new("not listed in the hosts file", hint)));
+    }
     for (host, left) in sweep(&target.run, &listed, &args).await? {
         check.swept(&host, left);
     }
-    for name in &target.unlisted {
-        check.swept(
-            name,
-            Err(HintedError::new(
-                "not listed in the hosts file",
-                "pass the hosts file of the launch with `--hosts FILE`",
-            )),
-        );
-    }
-    check.print(&target.run)
+    check.print(&target.run, args.output)
 }
 
 /// CLI-3. A run that no host lists may still run if its directories were removed or `workdir` has changed:
 /// its processes are reported as for any stop.
 async fn unlisted(run_index: &RunIndex, args: &StopArgs, failure: Failure) -> Result<Failure, Failure> {
     let Some(run) = args.run.as_deref().and_then(|name| RunId::parse(name).ok()) else {
-        return Ok(unanswered(run_index, None, failure));
+        return Ok(unanswered(run_index, None, failure, args.output));
     };
     let silent = |index: &usize| run_index.silent.iter().any(|(other, _)| other == index);
     let asked: Vec<Host> = (0..run_index.hosts.len())
@@ -73,25 +82,27 @@ async fn unlisted(run_index: &RunIndex, args: &StopArgs, failure: Failure) -> Re
         lines.extend(alive.iter().map(|survivor| living(&host.name, survivor)));
     }
     if lines.is_empty() {
-        return Ok(unanswered(run_index, Some(&run.0), failure));
+        return Ok(unanswered(run_index, Some(&run.0), failure, args.output));
     }
-    print::stdout(&clean(&format!("{}: run {run}: no host has its run directory", summary::NOT_VERIFIED)));
-    lines.iter().for_each(|line| {
-        print::stdout(&clean(line));
-    });
+    args.output
+        .outcome(&clean(&format!("{}: run {run}: no host has its run directory", summary::NOT_VERIFIED)));
+    lines.iter().for_each(|line| args.output.outcome(&clean(line)));
+    args.output.record(|| record(Some(&run.0), false, &[], &lines));
     Ok(Failure::failed(format!("cannot verify that run {run} has stopped"))
         .hint("set `workdir` in the hosts file as it was at launch, or kill the processes on the host"))
 }
 
 /// CLI-3. If hosts do not answer and no other host lists the run, it may still run: that is reported as for
 /// any stop.
-fn unanswered(run_index: &RunIndex, name: Option<&str>, failure: Failure) -> Failure {
+fn unanswered(run_index: &RunIndex, name: Option<&str>, failure: Failure, output: PrintArgs) -> Failure {
     if failure.code != code::HOST || run_index.silent.is_empty() {
         return failure;
     }
-    for line in unanswered_lines(run_index, name) {
-        print::stdout(&line);
-    }
+    let lines = unanswered_lines(run_index, name);
+    lines.iter().for_each(|line| output.outcome(line));
+    let silent = run_index.silent.iter().filter_map(|(index, _)| run_index.hosts.get(*index));
+    let silent: Vec<&str> = silent.map(|host| host.name.as_str()).collect();
+    output.record(|| record(name, false, &silent, &lines[1..]));
     let run = name.map_or_else(|| "any run".to_owned(), |run| format!("run {run}"));
     let hints = failure.cause.hint;
     Failure::host(format!("cannot verify that {run} has stopped")).hint(hints)
@@ -106,10 +117,17 @@ fn unanswered_lines(run_index: &RunIndex, name: Option<&str>) -> Vec<String> {
     std::iter::once(clean(&format!("{}: {run}", summary::NOT_VERIFIED))).chain(hosts).collect()
 }
 
-/// The state of the stop on each host.
+/// A stop as a JSON line.
+fn record(run: Option<&str>, verified: bool, unverified: &[&str], lines: &[String]) -> Value {
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
+    json!({ "kind": "stop", "run": run, "verified": verified, "unverified": unverified, "lines": lines })
+}
+
+/// The state of the stop on each host. A host is in one of the two sets.
 #[derive(Debug, Default)]
 struct StopCheck {
-    hosts: usize,
+    /// Hosts that were asked, and on which no process is left.
+    verified: BTreeSet<String>,
     /// Hosts without a verified stop.
     open: BTreeSet<String>,
     swept: bool,
@@ -130,32 +148,49 @@ fn living(host: &str, survivor: &Survivor) -> String {
 impl StopCheck {
     /// Nothing is verified yet.
     fn new(target: &ExistingRun, found: &FoundRun) -> StopCheck {
-        let open: BTreeSet<String> = target.hosts.iter().map(|host| host.name.clone()).collect();
+        let open = target.hosts.iter().map(|host| host.name.clone()).collect();
         let launched = found.parts.iter().any(|(_, part)| part.world_size > 0);
-        StopCheck { hosts: open.len(), open, launched, ..StopCheck::default() }
+        StopCheck { open, launched, ..StopCheck::default() }
     }
 
-    /// Takes over what the agents have verified.
+    fn verify(&mut self, host: &str) {
+        self.open.remove(host);
+        self.verified.insert(host.to_owned());
+    }
+
+    fn reopen(&mut self, host: &str) {
+        self.verified.remove(host);
+        self.open.insert(host.to_owned());
+    }
+
+    /// Takes over what the agents have verified. Hosts that only the agents named count as well.
     fn on_exit(&mut self, end: &ConsoleExit) {
-        match &end.finished {
-            Some(finished) => {
-                let ReportBody::RunFinished { unverified, .. } = finished else { return };
-                // Hosts that only the agents named count as well.
-                self.open.extend(unverified.iter().cloned());
-                self.open.retain(|name| unverified.contains(name) || !answered(end, name));
-                self.lines = summary::verification(&end.model, finished);
-                self.lines.retain(|line| !line.starts_with(summary::NOT_VERIFIED));
-            }
-            None => self.open.retain(|name| {
-                let host = end.model.hosts.iter().find(|host| host.name == *name);
-                host.is_none_or(|host| host.stopped.as_ref().is_none_or(|left| !left.is_empty()))
-            }),
+        self.take(&end.model, end.finished.as_ref());
+        if let Some(finished) = &end.finished {
+            self.lines = summary::verification(&end.model, finished);
+            self.lines.retain(|line| !line.starts_with(summary::NOT_VERIFIED));
         }
-        self.hosts = self.hosts.max(end.model.hosts.len());
     }
 
-    fn is_open(&self, host: &str) -> bool {
-        self.open.contains(host)
+    fn take(&mut self, model: &Model, finished: Option<&ReportBody>) {
+        let unverified = match finished {
+            Some(ReportBody::RunFinished { unverified, .. }) => Some(unverified),
+            _ => None,
+        };
+        for host in &model.hosts {
+            let (clear, counts) = match unverified {
+                Some(names) => {
+                    let open = names.contains(&host.name);
+                    (!open && host.agent.is_some(), open)
+                }
+                None => (host.is_verified(), host.excluded.is_none() || host.stopped.is_some()),
+            };
+            if clear {
+                self.verify(&host.name);
+            } else if counts {
+                self.reopen(&host.name);
+            }
+        }
     }
 
     /// Takes the scan of a host without an agent. A host that does not know a run that was launched there
@@ -166,7 +201,7 @@ impl StopCheck {
                 self.swept = true;
                 let known = traces.known || !self.launched;
                 if traces.alive.is_empty() && known {
-                    self.open.remove(host);
+                    self.verify(host);
                 }
                 if !known {
                     self.lines.push(format!("{}: {UNKNOWN}", summary::unverified(host)));
@@ -174,42 +209,36 @@ impl StopCheck {
                 self.lines.extend(traces.alive.iter().map(|survivor| living(host, survivor)));
             }
             Err(error) => {
-                self.open.insert(host.to_owned());
+                self.reopen(host);
                 self.unreachable = true;
                 self.lines.push(format!("{}: {}", summary::unverified(host), error.error));
             }
         }
     }
 
-    fn print(self, run: &RunId) -> Result<u8, Failure> {
+    fn print(self, run: &RunId, output: PrintArgs) -> Result<u8, Failure> {
         let lines: Vec<String> = self.lines.iter().map(|line| clean(line)).collect();
+        let open: Vec<&str> = self.open.iter().map(String::as_str).collect();
+        output.record(|| record(Some(&run.0), open.is_empty(), &open, &lines));
         if self.open.is_empty() {
             if self.swept || lines.is_empty() {
-                let hosts = plural(self.hosts, "host");
-                print::stdout(&format!("stop verified: run {run}: no process left on {hosts}"));
+                output.outcome(&summary::verified(Some(run), self.verified.len()));
             } else {
-                lines.iter().for_each(|line| {
-                    print::stdout(line);
-                });
+                lines.iter().for_each(|line| output.outcome(line));
             }
             return Ok(code::SUCCESS);
         }
-        print::stdout(&format!("{}: run {run}", summary::NOT_VERIFIED));
+        output.outcome(&format!("{}: run {run}", summary::NOT_VERIFIED));
         let named = |name: &String| lines.iter().any(|line| line.contains(name.as_str()));
         let silent = self.open.iter().filter(|name| !named(name)).map(|name| summary::unverified(name));
         for line in silent.collect::<Vec<_>>().iter().chain(&lines) {
-            print::stdout(&clean(line));
+            output.outcome(&clean(line));
         }
         let code = if self.unreachable { code::HOST } else { code::FAILED };
         let failure = Failure::failed(format!("cannot verify that run {run} has stopped"));
         Err(Failure { code, ..failure }
             .hint(format!("try `rankdeck stop {run} --kill`, or log in to the host and kill the processes")))
     }
-}
-
-/// Whether an agent on the host has taken part in the stop.
-fn answered(end: &ConsoleExit, name: &str) -> bool {
-    end.model.hosts.iter().any(|host| host.name == name && host.agent.is_some())
 }
 
 /// What a host knows of the run after leftovers of a dead agent were killed.
@@ -240,13 +269,15 @@ fn command(verb: &str, run: &RunId, host: &Host) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_core::model::HostModel;
+    use rankdeck_types::ids::NodeRank;
 
     fn survivor() -> Survivor {
         Survivor { pid: 7, rank: None, state: 'D', command: "python".into() }
     }
 
     fn check() -> StopCheck {
-        StopCheck { hosts: 2, open: ["a".to_string(), "b".to_string()].into(), ..StopCheck::default() }
+        StopCheck { open: ["a".to_string(), "b".to_string()].into(), ..StopCheck::default() }
     }
 
     fn answer_with(alive: Vec<Survivor>) -> HostTraces {
@@ -259,18 +290,35 @@ mod tests {
         let clear = |name: &str, check: &mut StopCheck| check.swept(name, answer_with(Vec::new()));
         let mut all = check();
         ["a", "b"].iter().for_each(|name| clear(name, &mut all));
-        assert_eq!(all.print(&run), Ok(0));
+        assert_eq!(all.print(&run, PrintArgs::default()), Ok(0));
         let mut left = check();
         clear("a", &mut left);
         left.swept("b", answer_with(vec![survivor()]));
-        assert_eq!(left.print(&run).unwrap_err().code, 1);
+        assert_eq!(left.print(&run, PrintArgs::default()).unwrap_err().code, 1);
         let mut silent = check();
         clear("a", &mut silent);
         silent.swept("b", Err(HintedError { error: "gone".into(), hint: String::new() }));
-        assert_eq!(silent.print(&run).unwrap_err().code, 3);
+        assert_eq!(silent.print(&run, PrintArgs::default()).unwrap_err().code, 3);
         let mut unasked = check();
         clear("a", &mut unasked);
-        assert_eq!(unasked.print(&run).unwrap_err().code, 1, "no reply for b");
+        assert_eq!(unasked.print(&run, PrintArgs::default()).unwrap_err().code, 1, "no reply for b");
+    }
+
+    #[test]
+    fn cli_3_host_that_was_never_asked_is_open() {
+        let host = |name: &str, stopped| HostModel { stopped, ..HostModel::new(NodeRank(0), name) };
+        let clear = |name: &str| host(name, Some(Vec::new()));
+        let model = Model { hosts: vec![clear("a"), clear("b"), host("laptop", None)], ..Model::default() };
+        let mut taken = check();
+        taken.take(&model, None);
+        assert_eq!(taken.open, BTreeSet::from(["laptop".to_owned()]));
+        assert_eq!(taken.print(&RunId("r".into()), PrintArgs::default()).unwrap_err().code, 1);
+        // One that left the run before anything was launched on it had no part in the run.
+        let mut excluded = host("laptop", None);
+        excluded.excluded = Some("excluded".into());
+        let mut taken = check();
+        taken.take(&Model { hosts: vec![clear("a"), clear("b"), excluded], ..Model::default() }, None);
+        assert_eq!((taken.open.len(), taken.verified.len()), (0, 2));
     }
 
     #[test]
@@ -280,7 +328,7 @@ mod tests {
             let mut check = StopCheck { launched, ..check() };
             check.swept("a", answer_with(Vec::new()));
             check.swept("b", Ok(traces));
-            check.print(&run).map_err(|failure| failure.code)
+            check.print(&run, PrintArgs::default()).map_err(|failure| failure.code)
         };
         assert_eq!(of(true, RunTraces::default()), Err(1));
         assert_eq!(of(false, RunTraces::default()), Ok(0), "no rank was launched anywhere");

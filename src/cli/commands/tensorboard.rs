@@ -1,25 +1,28 @@
 //! `rankdeck tensorboard`: fetches the event files of runs and opens them in TensorBoard.
 
 use super::fetch::fetch;
-use crate::cli::args::{FetchArgs, TensorboardArgs};
+use crate::cli::args::{FetchArgs, PrintArgs, TensorboardArgs};
 use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_index::query_runs;
+use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
 use rankdeck_config::HostsSource;
 use std::path::Path;
 
 /// Runs `rankdeck tensorboard`.
 pub(crate) async fn tensorboard(hosts_from: &HostsSource, args: TensorboardArgs) -> Result<u8, Failure> {
+    let run_index = query_runs(hosts_from, &args.host_keys).await?;
+    let names: Result<Vec<String>, Failure> =
+        args.runs.iter().map(|run| Ok(run_index.find(Some(run), RunAction::Read)?.run.to_owned())).collect();
     let mut places = Vec::new();
-    for run in &args.runs {
-        let run_index = query_runs(hosts_from, &args.host_keys).await?;
-        let name = run_index.pick(Some(run))?.run.to_owned();
+    for name in names? {
         let into = Path::new(RUNS).join(&name).join("hosts");
         let fetched = FetchArgs {
             run: name.clone(),
             pattern: Some("*tfevents*".to_owned()),
             into: Some(into.clone()),
             max_size_gb: 4,
+            output: PrintArgs::default(),
             host_keys: args.host_keys.clone(),
         };
         fetch(hosts_from, fetched).await?;

@@ -3,6 +3,7 @@
 use crate::cli::preflight;
 use crate::cli::run_id::new_run_id;
 use rankdeck_config::{ExperimentSource, HostsSource, load_draft, load_experiment};
+use rankdeck_proto::regular;
 use rankdeck_tui::home::{ExperimentFile, Home, LaunchPreview};
 use rankdeck_types::hidden;
 use rankdeck_types::probe::Probe;
@@ -17,15 +18,20 @@ const MAX_LISTED: usize = 500;
 
 /// Returns the experiments of `configs/`, then those of the current directory.
 pub(super) fn find() -> Vec<ExperimentFile> {
+    paths().iter().map(|path| read(path)).collect()
+}
+
+/// Returns the paths of these experiments.
+pub(in crate::cli) fn paths() -> Vec<PathBuf> {
     let mut paths = toml_files(Path::new(DIRECTORY));
     // Other TOML files of the current directory are listed only if they look like experiments.
     paths.extend(toml_files(Path::new("")).into_iter().filter(|path| {
-        std::fs::read_to_string(path).is_ok_and(|text| {
+        regular::read_text(path).is_ok_and(|text| {
             text.lines().any(|line| matches!(line.trim(), "[run]" | "[launch]" | "[learn]"))
         })
     }));
     paths.truncate(MAX_LISTED);
-    paths.into_iter().map(|path| read(&path)).collect()
+    paths
 }
 
 fn toml_files(directory: &Path) -> Vec<PathBuf> {

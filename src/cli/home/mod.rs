@@ -4,7 +4,7 @@
 //! back as actions. A command that needs the terminal runs in this process, so that credentials are entered
 //! once; hosts are not polled meanwhile. Other commands run in the background as child processes.
 
-mod experiments;
+pub(super) mod experiments;
 mod hosts;
 mod runs;
 
@@ -251,7 +251,9 @@ impl HomeSession {
                 snapshot.runs = listed.as_ref().map(|_| RunList::default());
                 self.apply(HomeEvent::Snapshot { host, snapshot });
                 if let Some(list) = listed {
-                    if let Some(warning) = self.lists.left_out(host, list.left_out) {
+                    let unreadable = list.unreadable.map(|why| why.with_hint());
+                    let left_out = unreadable.into_iter().chain(list.left_out).collect();
+                    if let Some(warning) = self.lists.left_out(host, left_out) {
                         self.view.toast(warning, Role::Warn, self.clock.now());
                     }
                     self.lists.set(host, list.runs);

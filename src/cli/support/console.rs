@@ -8,10 +8,11 @@ use crate::app::line_writer::LineWriter;
 use crate::app::metrics::Endpoint;
 use crate::app::output::ConsoleOutput;
 use crate::app::record::{self, Recorder};
+use crate::app::secrets::VariableConsent;
 use crate::app::{stderr, summary};
 use crate::cli::args::{HostKeyArgs, OutputArgs};
 use crate::cli::support::output_mode::{self, OutputMode};
-use crate::cli::support::provenance::Provenance;
+use crate::cli::support::provenance::{self, Provenance};
 use crate::cli::support::run_index::{FoundRun, RunIndex, own_binary, trainer_binary};
 use crate::cli::support::{Failure, code, prompt, relaunch};
 use rankdeck_core::Goal;
@@ -20,6 +21,7 @@ use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::trust;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, RunId};
+use rankdeck_types::ui::Notify;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -90,21 +92,21 @@ pub(crate) fn open_links(
     Ok(ConsoleLinks { handles, inbox, connector: Some(connector) })
 }
 
-/// Opens the console's own log and its recording in `records`; returns the log, which takes stderr while a
-/// screen is up.
-pub(crate) fn record(
-    setup: &mut ConsoleSetup,
-    (records, run): (&Path, &RunId),
-    origin: Option<&Provenance>,
-) -> Result<File, Failure> {
-    let (recorder, log) = open_record(records, run, &setup.goal, origin)?;
-    setup.recorder = Some(recorder);
-    Ok(log)
+/// What a console opens besides its output.
+pub(crate) struct Outlets {
+    notify: Notify,
+    metrics: Option<Endpoint>,
+}
+
+/// Opens the outlets that options and `ui.toml` name, before anything is recorded or launched.
+pub(crate) async fn outlets() -> Result<Outlets, Failure> {
+    Ok(Outlets { notify: output_mode::notify()?, metrics: output_mode::endpoint().await? })
 }
 
 /// Runs a console with the output that was chosen.
 pub(crate) async fn console(
     mut setup: ConsoleSetup,
+    outlets: Outlets,
     chosen: OutputMode,
     log: Option<File>,
     pace: PrintRate,
@@ -113,10 +115,10 @@ pub(crate) async fn console(
         setup.exit_condition = setup.exit_condition.without_screen();
     }
     setup.can_ask = prompt::can_ask();
-    setup.notify = Some(output_mode::notify()?);
-    setup.metrics = output_mode::endpoint().await?;
+    (setup.notify, setup.metrics) = (Some(outlets.notify), outlets.metrics);
     setup.can_relaunch = relaunch::is_offered();
     setup.edited = Some(relaunch::edited);
+    setup.changer = relaunch::change;
     setup.at_home = output_mode::is_at_home();
     let end = drive(setup, output_mode::open(chosen, log, pace)?).await?;
     relaunch::set_requested(end.again);
@@ -131,10 +133,10 @@ pub(crate) async fn drive(setup: ConsoleSetup, output: ConsoleOutput) -> Result<
     })
 }
 
-fn open_record(
-    records: &Path,
-    run: &RunId,
+/// Opens the recording of a console in `records`, and its own log, which takes stderr while a screen is up.
+pub(crate) fn record(
     goal: &Goal,
+    (records, run): (&Path, &RunId),
     origin: Option<&Provenance>,
 ) -> Result<(Recorder, File), Failure> {
     let failure = |error: std::io::Error| {
@@ -167,7 +169,11 @@ pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 
         (_, Some(finished)) if !output.json && end.read => {
             // The end of the summary waits for a slow reader.
             if let Ok(stdout) = LineWriter::new(io::stdout()) {
-                let lines = summary::lines(&end.model, finished, end.record.as_ref());
+                let is_short = output.quiet && end.code == code::SUCCESS && summary::is_verified(finished);
+                let lines = match is_short {
+                    true => summary::outcome(&end.model, finished),
+                    false => summary::lines(&end.model, finished, end.record.as_ref()),
+                };
                 lines.into_iter().for_each(|line| stdout.line(line));
             }
         }
@@ -267,7 +273,23 @@ impl ExistingRun {
         exit_condition: ExitCondition,
         host_keys: &HostKeyArgs,
     ) -> Result<ConsoleExit, Failure> {
-        self.drive(exit_condition, None, host_keys).await
+        self.drive(exit_condition, None, VariableConsent::Unasked, host_keys).await
+    }
+
+    /// Restarts the run without output. Without a confirmation, only variables are sent that the user's files
+    /// name, or `options`.
+    pub(crate) async fn restart(
+        &self,
+        exit_condition: ExitCondition,
+        confirmed: bool,
+        options: &[String],
+        host_keys: &HostKeyArgs,
+    ) -> Result<ConsoleExit, Failure> {
+        let consent = match confirmed {
+            true => VariableConsent::Unasked,
+            false => VariableConsent::Named(provenance::named_variables(&self.run, &self.listed, options)),
+        };
+        self.drive(exit_condition, None, consent, host_keys).await
     }
 
     /// Attaches without output and serves metrics until the run ends or a signal arrives.
@@ -276,13 +298,14 @@ impl ExistingRun {
         endpoint: Endpoint,
         host_keys: &HostKeyArgs,
     ) -> Result<ConsoleExit, Failure> {
-        self.drive(ExitCondition::Observe, Some(endpoint), host_keys).await
+        self.drive(ExitCondition::Observe, Some(endpoint), VariableConsent::Unasked, host_keys).await
     }
 
     async fn drive(
         &self,
         exit_condition: ExitCondition,
         metrics: Option<Endpoint>,
+        consent: VariableConsent,
         host_keys: &HostKeyArgs,
     ) -> Result<ConsoleExit, Failure> {
         let links = self.open_links(host_keys, plain())?;
@@ -291,6 +314,7 @@ impl ExistingRun {
         setup.accept_new_host_keys = host_keys.accept_new_host_keys;
         setup.can_ask = prompt::can_ask();
         setup.metrics = metrics;
+        setup.consent = consent;
         drive(setup, ConsoleOutput::Quiet).await
     }
 }

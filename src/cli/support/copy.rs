@@ -8,12 +8,14 @@
 //!   files.
 //! - FETCH-2: a file under its own name is complete: pieces are collected in a sibling file whose name
 //!   identifies the version of the original.
+//! - FETCH-3: a file or a host that fails is reported, and the others are copied.
 
 use crate::app::stderr;
 use crate::cli::args::{FetchArgs, HostKeyArgs};
 use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_index::{FoundRun, RunIndex, decode, exec_on_all, query_runs};
-use crate::cli::support::{Failure, print};
+use crate::cli::support::run_name::RunAction;
+use crate::cli::support::{Failure, code};
 use base64::Engine;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::files::{FileEntry, FilePiece, RunFiles};
@@ -21,6 +23,8 @@ use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::words::{bytes, clean, plural};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,6 +35,8 @@ use std::time::{Duration, SystemTime};
 const PIECE: u64 = 2 << 20;
 /// Longest path that is accepted from a host.
 const PATH_BYTES: usize = 1024;
+/// Most omitted files that are named.
+const MOST_REASONS: usize = 64;
 /// Copies of the user's code, sockets and locks: everything of a run but its results.
 const NOT_RESULTS: [&str; 2] = ["code-*", "run"];
 
@@ -45,13 +51,21 @@ pub(crate) struct FetchedRun {
 /// Copies the requested files; prints only warnings.
 pub(crate) async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<FetchedRun, Failure> {
     let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let found = run_index.pick(Some(&args.run))?;
+    let found = run_index.find(Some(&args.run), RunAction::Read)?;
     let into = args.into.clone().unwrap_or_else(|| Path::new(RUNS).join(found.run).join("hosts"));
     let pattern = args.pattern.as_deref();
     let mut total = Total::default();
-    for host in hosts_of(&run_index, &found)? {
-        let files = listed(&host, found.run, &args.host_keys).await?;
-        let chosen: Vec<&FileEntry> = files.iter().filter(|file| is_selected(&file.path, pattern)).collect();
+    for host in hosts_of(&run_index, &found, &mut total) {
+        let list = match listed(&host, found.run, &args.host_keys).await {
+            Ok(list) => list,
+            Err(failure) => {
+                total.lose(failure);
+                continue;
+            }
+        };
+        report_left_out(&host, found.run, &list, pattern.is_none(), &mut total);
+        let chosen: Vec<&FileEntry> =
+            list.files.iter().filter(|file| is_selected(&file.path, pattern)).collect();
         let size: u64 = chosen.iter().map(|file| file.bytes).fold(total.bytes, u64::saturating_add);
         let limit = u64::from(args.max_size_gb) << 30;
         if size > limit {
@@ -66,20 +80,44 @@ pub(crate) async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<F
         let copy =
             Copy { host: &host, run: found.run, into: into.join(&host.name), host_keys: &args.host_keys };
         for file in chosen {
-            copy.file(file, &mut total).await?;
+            match copy.file(file, &mut total).await {
+                Ok(()) => {}
+                Err(failure) if failure.code == code::HOST => {
+                    total.lose(failure);
+                    break;
+                }
+                Err(failure) => return Err(failure),
+            }
         }
     }
     Ok(FetchedRun { run: found.run.to_owned(), into, total })
 }
 
-/// Returns the hosts of a run that are in the hosts file and answered.
-fn hosts_of(run_index: &RunIndex, found: &FoundRun) -> Result<Vec<Host>, Failure> {
+/// Returns the hosts of a run that are in the hosts file and answered; the others count as lost.
+fn hosts_of(run_index: &RunIndex, found: &FoundRun, total: &mut Total) -> Vec<Host> {
     let names = found.hosts();
-    let hosts: Vec<Host> =
-        run_index.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();
-    match run_index.silent.iter().find(|(index, _)| names.contains(&run_index.hosts[*index].name)) {
-        Some((_, error)) => Err(error.clone().into()),
-        None => Ok(hosts),
+    let silent = |index: usize| run_index.silent.iter().find(|(other, _)| *other == index);
+    let mut hosts = Vec::new();
+    for (index, host) in run_index.hosts.iter().enumerate().filter(|(_, host)| names.contains(&host.name)) {
+        match silent(index) {
+            Some((_, error)) => total.lose(error.clone().into()),
+            None => hosts.push(host.clone()),
+        }
+    }
+    hosts
+}
+
+/// Prints what a host's list omits; `counts`: it was requested.
+fn report_left_out(host: &Host, run: &str, list: &RunFiles, counts: bool, total: &mut Total) {
+    if list.more {
+        let text = format!("warning: {} has too many files of run {run}; the list is incomplete", host.name);
+        stderr::line(&clean(&text));
+    }
+    for reason in list.left_out.iter().take(MOST_REASONS) {
+        stderr::line(&clean(&format!("warning: {}: not copied: {reason}", host.name)));
+    }
+    if counts {
+        total.refused += list.left_out.len();
     }
 }
 
@@ -90,27 +128,29 @@ fn is_selected(path: &str, pattern: Option<&str>) -> bool {
     }
 }
 
-async fn listed(host: &Host, run: &str, host_keys: &HostKeyArgs) -> Result<Vec<FileEntry>, Failure> {
+async fn listed(host: &Host, run: &str, host_keys: &HostKeyArgs) -> Result<RunFiles, Failure> {
     let args = ["files", "--run", run, "--workdir", &host.workdir];
-    let found: RunFiles = ask(host, &args, host_keys).await?;
-    if found.more {
-        stderr::line(&format!(
-            "warning: {} has too many files of run {run}; the list is incomplete",
-            host.name
-        ));
-    }
-    Ok(found.files)
+    Ok(ask(host, &args, host_keys).await??)
 }
 
+/// Asks a host; the inner error is its refusal.
+///
+/// Errors: the host does not answer.
 async fn ask<T: serde::de::DeserializeOwned>(
     host: &Host,
     args: &[&str],
     host_keys: &HostKeyArgs,
-) -> Result<T, Failure> {
+) -> Result<Result<T, HintedError>, Failure> {
     let args: Vec<String> = args.iter().map(|word| (*word).to_owned()).collect();
     let mut answers = exec_on_all(std::slice::from_ref(host), host_keys, |_| args.clone()).await?;
     let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no answer", "")));
-    Ok(decode(host, &answer?)?)
+    Ok(decode(host, &answer?))
+}
+
+/// Whether no other file can be written either.
+fn is_lasting(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
 }
 
 /// What was copied.
@@ -120,25 +160,47 @@ pub(crate) struct Total {
     bytes: u64,
     present: usize,
     pub(crate) refused: usize,
+    /// The first host that failed.
+    pub(crate) lost: Option<Failure>,
 }
 
 impl Total {
     /// Whether no file matched.
     pub(crate) fn is_nothing(&self) -> bool {
-        self.files + self.present + self.refused == 0
+        self.files + self.present + self.refused == 0 && self.lost.is_none()
     }
 
-    pub(crate) fn print(&self, into: &Path) {
+    /// Reports a host that failed.
+    fn lose(&mut self, failure: Failure) {
+        stderr::line(&clean(&format!("warning: {}; its other files are not copied", failure.cause.error)));
+        self.lost.get_or_insert(failure);
+    }
+
+    /// One line about the copy.
+    pub(crate) fn text(&self, into: &Path) -> String {
         let more = match self.present {
             0 => String::new(),
             present => format!("; {} up to date", plural(present, "file")),
         };
-        print::stdout(&format!(
+        format!(
             "fetched {} ({}) into {}{more}",
             plural(self.files, "file"),
             bytes(self.bytes),
             into.display()
-        ));
+        )
+    }
+
+    /// The same as a JSON line.
+    pub(crate) fn as_json(&self, run: &str, into: &Path) -> Value {
+        json!({
+            "kind": "fetched",
+            "run": run,
+            "into": into.to_string_lossy(),
+            "files": self.files,
+            "bytes": self.bytes,
+            "present": self.present,
+            "refused": self.refused,
+        })
     }
 
     fn refuse(&mut self, host: &Host, path: &str, why: &str) {
@@ -168,39 +230,50 @@ impl Copy<'_> {
             total.present += 1;
             return Ok(());
         }
-        let failed = |error: io::Error| {
-            Failure::failed(format!("failed to write {}: {error}", target.display()))
-                .hint("free disk space and run the command again; it continues where it stopped")
-        };
-        let part = part(&target, file);
-        let mut copy = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&part)
-            .map_err(failed)?;
-        let mut at = copy.metadata().map_err(failed)?.len();
-        if at > file.bytes {
-            copy.set_len(0).map_err(failed)?;
-            at = 0;
-        }
-        while at < file.bytes {
-            let piece = self.piece(file, at).await?;
-            if piece.is_empty() {
-                total.refuse(self.host, &file.path, "the file was truncated during the copy");
-                return Ok(());
+        match self.pieces(file, &target, total).await? {
+            Ok(()) => total.files += 1,
+            Err(FileFailure::Remote(why)) => total.refuse(self.host, &file.path, &why),
+            Err(FileFailure::Local(error)) if is_lasting(&error) => {
+                return Err(Failure::failed(format!("failed to write {}: {error}", target.display()))
+                    .hint("free disk space and run the command again; it continues where it stopped"));
             }
-            copy.write_all(&piece).map_err(failed)?;
-            at += piece.len() as u64;
-            total.bytes += piece.len() as u64;
+            Err(FileFailure::Local(error)) => total.refuse(self.host, &file.path, &error.to_string()),
         }
-        finish(&copy, &part, &target, file).map_err(failed)?;
-        total.files += 1;
         Ok(())
     }
 
-    async fn piece(&self, file: &FileEntry, at: u64) -> Result<Vec<u8>, Failure> {
+    /// Collects the pieces of a file.
+    ///
+    /// Errors: the host does not answer.
+    async fn pieces(
+        &self,
+        file: &FileEntry,
+        target: &Path,
+        total: &mut Total,
+    ) -> Result<Result<(), FileFailure>, Failure> {
+        let part = part(target, file);
+        let (mut copy, mut at) = match open_part(&part, file) {
+            Ok(open) => open,
+            Err(error) => return Ok(Err(FileFailure::Local(error))),
+        };
+        while at < file.bytes {
+            let piece = match self.piece(file, at).await? {
+                Ok(piece) if piece.is_empty() => {
+                    return Ok(Err(FileFailure::Remote("the file was truncated during the copy".into())));
+                }
+                Ok(piece) => piece,
+                Err(refused) => return Ok(Err(FileFailure::Remote(refused.error))),
+            };
+            if let Err(error) = copy.write_all(&piece) {
+                return Ok(Err(FileFailure::Local(error)));
+            }
+            at += piece.len() as u64;
+            total.bytes += piece.len() as u64;
+        }
+        Ok(finish(&copy, &part, target, file).map_err(FileFailure::Local))
+    }
+
+    async fn piece(&self, file: &FileEntry, at: u64) -> Result<Result<Vec<u8>, HintedError>, Failure> {
         let most = (file.bytes - at).min(PIECE);
         let (offset, length) = (at.to_string(), most.to_string());
         let args = [
@@ -216,7 +289,10 @@ impl Copy<'_> {
             "--bytes",
             &length,
         ];
-        let piece: FilePiece = ask(self.host, &args, self.host_keys).await?;
+        let piece: FilePiece = match ask(self.host, &args, self.host_keys).await? {
+            Ok(piece) => piece,
+            Err(refused) => return Ok(Err(refused)),
+        };
         let data = base64::engine::general_purpose::STANDARD.decode(piece.data).unwrap_or_default();
         if data.len() as u64 > most {
             return Err(Failure::host(format!(
@@ -225,7 +301,25 @@ impl Copy<'_> {
             ))
             .hint("the agent may be from another build"));
         }
-        Ok(data)
+        Ok(Ok(data))
+    }
+}
+
+/// Why one file is not copied.
+enum FileFailure {
+    /// Its host cannot read it.
+    Remote(String),
+    /// It cannot be written here.
+    Local(io::Error),
+}
+
+/// Opens the file of pieces; returns how many bytes are there already.
+fn open_part(part: &Path, file: &FileEntry) -> io::Result<(File, u64)> {
+    let copy =
+        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(part)?;
+    match copy.metadata()?.len() {
+        at if at > file.bytes => copy.set_len(0).map(|()| (copy, 0)),
+        at => Ok((copy, at)),
     }
 }
 
@@ -259,10 +353,13 @@ fn target(into: &Path, path: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the path in which pieces of this version of the file are collected (FETCH-2).
+/// Returns the path in which pieces of this version of the file are collected (FETCH-2). A name of any length
+/// has one.
 fn part(target: &Path, file: &FileEntry) -> PathBuf {
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    target.with_file_name(format!(".{name}.{}-{:.0}.part", file.bytes, file.modified * 1000.0))
+    let version = format!("{} {:.0} {}", file.bytes, file.modified * 1000.0, file.path);
+    let digest = Sha256::digest(version.as_bytes());
+    let short: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    target.with_file_name(format!(".{short}.part"))
 }
 
 fn modified(file: &FileEntry) -> SystemTime {
@@ -315,8 +412,13 @@ mod tests {
     fn fetch_2_pieces_of_another_version_are_separate() {
         let file = |bytes, modified| FileEntry { path: "a/b".into(), bytes, modified };
         let target = Path::new("x/b");
-        assert_eq!(part(target, &file(5, 1.5)), Path::new("x/.b.5-1500.part"));
-        assert_ne!(part(target, &file(5, 1.5)), part(target, &file(5, 1.6)));
+        let first = part(target, &file(5, 1.5));
+        assert!(first.parent() == Some(Path::new("x")) && first == part(target, &file(5, 1.5)));
+        assert_ne!(first, part(target, &file(5, 1.6)));
+        assert_ne!(first, part(target, &file(6, 1.5)));
+        assert_ne!(first, part(target, &FileEntry { path: "a/c".into(), ..file(5, 1.5) }));
+        let long = FileEntry { path: "x".repeat(255), ..file(5, 1.5) };
+        assert!(part(Path::new(&long.path), &long).file_name().unwrap().len() < 64);
         let folder = tempfile::tempdir().unwrap();
         let (here, kept) = (folder.path().join("b"), folder.path().join(".part"));
         std::fs::write(&kept, "12345").unwrap();

@@ -17,6 +17,8 @@ pub(crate) mod code {
     pub(crate) const USAGE: u8 = 2;
     /// A host failed preflight or could not be reached.
     pub(crate) const HOST: u8 = 3;
+    /// A time limit of the command passed, as with `timeout`.
+    pub(crate) const TIMEOUT: u8 = 124;
     /// Interrupted, and stopped cleanly.
     pub(crate) const INTERRUPTED: u8 = 130;
 }

@@ -1,5 +1,6 @@
 //! Guesses `[metrics]` from the source of a script, for `rankdeck init` and `rankdeck run -- COMMAND`.
 
+use rankdeck_proto::regular;
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::metrics::compile;
 use std::io::Read;
@@ -17,7 +18,7 @@ const NUMBER: &str = r"[-+]?(?:[0-9][0-9_]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?|nan|inf
 /// Returns the start of a script; empty if it cannot be read.
 pub(crate) fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
-    let _ = std::fs::File::open(path).map(|file| file.take(SCRIPT).read_to_end(&mut bytes));
+    let _ = regular::open(path).map(|file| file.take(SCRIPT).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

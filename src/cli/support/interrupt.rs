@@ -6,6 +6,7 @@ use crate::app::signals::{ConsoleSignal, ConsoleSignals};
 use crate::app::{stderr, tty_prompt};
 use crate::cli::support::{Failure, code};
 use rankdeck_core::model::{Model, RunModel, RunState};
+use rankdeck_core::origin;
 use rankdeck_types::ids::RunId;
 use std::future::Future;
 
@@ -16,20 +17,35 @@ pub(crate) async fn unless_interrupted<T>(
     known: Option<&ConsoleExit>,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
+    until_interrupted(work).await?.unwrap_or_else(|| {
+        Err(interrupted(name).hint(match known.map(|end| &end.model) {
+            Some(model @ Model { run: RunModel { id: Some(run), .. }, .. }) => standing(model, run),
+            _ => "check the run with `rankdeck ps`".to_owned(),
+        }))
+    })
+}
+
+/// Runs `work`, which starts nothing, unless a signal arrives; then the command exits.
+pub(crate) async fn before_start<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    until_interrupted(work).await?.unwrap_or_else(|| {
+        let failure = Failure::failed("interrupted: nothing was started");
+        Err(Failure { code: code::INTERRUPTED, ..failure })
+    })
+}
+
+/// Runs `work`; `None` if a signal arrives first.
+async fn until_interrupted<T>(work: impl Future<Output = T>) -> Result<Option<T>, Failure> {
     let mut signals = ConsoleSignals::new(false).map_err(Failure::no_thread)?;
     let interrupt =
         async { while !matches!(signals.next().await, ConsoleSignal::Stop | ConsoleSignal::HangUp) {} };
     tokio::select! {
-        done = work => done,
+        done = work => Ok(Some(done)),
         () = interrupt => {
             tty_prompt::restore();
             if stderr::is_terminal() {
                 stderr::end_status();
             }
-            Err(interrupted(name).hint(match known.map(|end| &end.model) {
-                Some(model @ Model { run: RunModel { id: Some(run), .. }, .. }) => standing(model, run),
-                _ => "check the run with `rankdeck ps`".to_owned(),
-            }))
+            Ok(None)
         }
     }
 }
@@ -55,22 +71,16 @@ pub(crate) fn unrequested(name: &str, end: &ConsoleExit, run: &RunId) -> Option<
         }
         ExitReason::GaveUp => {
             let failure = Failure::host(format!("no {name}: no answer from {}", away.join(", ")));
-            failure.hint(exclusion(model, run, &away))
+            failure.hint(exclusion(model, &away))
         }
     };
     Some(failure.hint(standing(model, run)))
 }
 
 /// Returns the hint to restart without hosts that do not answer.
-pub(crate) fn exclusion(model: &Model, run: &RunId, away: &[&str]) -> String {
-    let members = model.plan.as_ref().map_or(0, |plan| plan.members().count());
-    match away.len() < members {
-        true => {
-            let options: Vec<String> = away.iter().map(|name| format!(" --exclude {name}")).collect();
-            format!("`rankdeck restart {run}{}` restarts without {}", options.concat(), away.join(", "))
-        }
-        false => "list the hosts that answer with `rankdeck ps`".to_owned(),
-    }
+pub(crate) fn exclusion(model: &Model, away: &[&str]) -> String {
+    origin::exclusion(model, away)
+        .unwrap_or_else(|| "list the hosts that answer with `rankdeck ps`".to_owned())
 }
 
 /// Describes the state of the run as reported by its hosts.

@@ -126,11 +126,6 @@ pub(crate) fn notify() -> Result<Notify, Failure> {
     }
 }
 
-/// Whether this console is read-only.
-pub(crate) fn is_read_only(args: &OutputArgs) -> Result<bool, Failure> {
-    Ok(ui_settings(args)?.read_only)
-}
-
 /// `ui.toml`, overridden by the options.
 fn ui_settings(args: &OutputArgs) -> Result<Ui, Failure> {
     let path = rankdeck_config::ui::path();

@@ -5,9 +5,10 @@
 
 use crate::app::stderr;
 use crate::cli::args::values::{CheckpointSource, parse_checkpoint};
-use crate::cli::args::{FetchArgs, HostKeyArgs, WorkerArgs};
+use crate::cli::args::{FetchArgs, HostKeyArgs, PrintArgs, WorkerArgs};
 use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_index::{own_binary, trainer_binary};
+use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use crate::cli::support::{Failure, copy, provenance};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_types::experiment::Env;
@@ -98,16 +99,22 @@ pub(crate) async fn here(
         pattern: Some(file.clone()),
         into: None,
         max_size_gb: 64,
+        output: PrintArgs::default(),
         host_keys: host_keys.clone(),
     };
-    let run = match copy::copy(hosts_from, &request).await {
-        Ok(copied) => copied.run,
-        Err(failure) => match fetched(&run, &file).as_slice() {
-            [only] => {
-                stderr::line(&format!("warning: {}; using the copy fetched earlier", failure.cause.error));
-                return Ok(PolicyFile::fetched(only.clone()));
+    // The full name is known once a host has listed the run.
+    let (run, lost) = match copy::copy(hosts_from, &request).await {
+        Ok(copied) => (copied.run, copied.total.lost),
+        Err(failure) => (run, Some(failure)),
+    };
+    let run = match lost {
+        None => run,
+        Some(failure) => match newest(fetched(&run, &file)) {
+            Some(copy) => {
+                stderr::line(&format!("warning: {}; using {}", failure.cause.error, copy.display()));
+                return Ok(PolicyFile::fetched(copy));
             }
-            _ => return Err(failure),
+            None => return Err(failure),
         },
     };
     newest(fetched(&run, &file)).map(PolicyFile::fetched).ok_or_else(|| {
@@ -116,18 +123,29 @@ pub(crate) async fn here(
     })
 }
 
-/// Returns the local copies of a run's file; `run` may be a prefix.
+/// Returns the local copies of a file of the only run that fits a name and has such a copy. An earlier run never
+/// stands in for the newest one.
 fn fetched(run: &str, file: &str) -> Vec<PathBuf> {
     let folders = |path: &Path| -> Vec<PathBuf> {
         std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     };
-    let is_meant =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(run));
-    let runs: Vec<PathBuf> = folders(Path::new(RUNS)).into_iter().filter(is_meant).collect();
-    let exact: Vec<PathBuf> = runs.iter().filter(|path| path.ends_with(run)).cloned().collect();
-    let runs = if exact.is_empty() { runs } else { exact };
-    let hosts = runs.iter().flat_map(|run| folders(&run.join("hosts")));
-    hosts.map(|host| host.join(file)).filter(|path| path.is_file()).collect()
+    let copies = |run: &Path| -> Vec<PathBuf> {
+        let hosts = folders(&run.join("hosts")).into_iter();
+        hosts.map(|host| host.join(file)).filter(|path| path.is_file()).collect()
+    };
+    let mut runs: Vec<(String, Vec<PathBuf>)> = folders(Path::new(RUNS))
+        .iter()
+        .filter_map(|run| Some((run.file_name()?.to_str()?.to_owned(), copies(run))))
+        .filter(|(_, copies)| !copies.is_empty())
+        .collect();
+    if run_name::is_relative(run) {
+        return Vec::new();
+    }
+    let named: Vec<NamedRun> = runs.iter().map(|(name, _)| NamedRun { name, is_active: false }).collect();
+    match run_name::resolve(&named, Some(run), RunAction::Change) {
+        Ok(selected) => runs.swap_remove(selected.index).1,
+        Err(_) => Vec::new(),
+    }
 }
 
 /// Returns the newest copy: an earlier rank 0 may have left one on another host.

@@ -1,15 +1,17 @@
 //! Prompts on the terminal: confirmations, lists from which the user selects one entry, the login prompts of
 //! one-shot connections, and the progress of their uploads.
 
-use crate::app::{stderr, tty_prompt};
+use crate::app::{stderr, terminal_input, tty_prompt};
 use crate::cli::args::HostKeyArgs;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crossterm::terminal;
+use rankdeck_kit::decoder::InputDecoder;
 use rankdeck_link::{Prompter, WaitReason};
 use rankdeck_types::link_state::Prompt;
 use rankdeck_types::words::clean;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
@@ -23,9 +25,22 @@ pub(crate) struct TerminalPrompter {
     turn: Mutex<()>,
 }
 
-/// Whether a user can be prompted.
+/// Whether a user can be prompted to log in.
 pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal()
+}
+
+/// Whether this process offers neither lists nor confirmations.
+static HEADLESS: AtomicBool = AtomicBool::new(false);
+
+/// From now on, no lists and confirmations are offered (`--headless`).
+pub(crate) fn set_headless() {
+    HEADLESS.store(true, Ordering::Relaxed);
+}
+
+/// Whether a user can confirm.
+pub(crate) fn can_confirm() -> bool {
+    can_ask() && !HEADLESS.load(Ordering::Relaxed)
 }
 
 /// Asks for confirmation on the terminal; anything but yes is no. Cancel-safe: nothing is read before an
@@ -301,7 +316,7 @@ fn list_rows(title: &str, items: &[String], at: usize, cells: usize) -> Vec<Stri
 /// Whether a user can select on this terminal.
 pub(crate) fn can_select() -> bool {
     let dumb = std::env::var("TERM").map_or(true, |term| term.is_empty() || term == "dumb");
-    io::stdin().is_terminal() && stderr::is_terminal() && !dumb
+    can_confirm() && stderr::is_terminal() && !dumb
 }
 
 /// Raw mode of the terminal, restored on drop.
@@ -322,12 +337,12 @@ impl Drop for RawMode {
 /// Shows the entries and returns the selected one; `None` if cancelled. The list is cleared afterwards.
 pub(crate) fn select(title: &str, items: &[String]) -> io::Result<Option<usize>> {
     let _raw = RawMode::enter()?;
-    let mut at = 0;
+    let (mut at, mut decoder) = (0, InputDecoder::default());
     let picked = loop {
         let cells = terminal::size().map_or(80, |(columns, _)| usize::from(columns).saturating_sub(1));
         let rows = list_rows(title, items, at, cells);
         stderr::list(&rows);
-        match crossterm::event::read()? {
+        match terminal_input::wait(&mut decoder)? {
             Event::Key(key) if key.kind != KeyEventKind::Release => match picker_action(key, at, items.len())
             {
                 PickerAction::To(index) => at = index,

@@ -1,22 +1,29 @@
 //! The origin of a run: command line, commit, local changes and versions. Stored with the console's
 //! recording.
 
-use crate::app::record;
+use crate::app::{record, stderr};
 use crate::cli::support::git::{self, Checkout, CodeState};
 use crate::cli::support::preflight::PreflightReport;
 use crate::cli::support::relaunch::RelaunchSpec;
 use crate::cli::support::run_id::RUNS;
+use rankdeck_proto::regular;
+use rankdeck_proto::trust;
 use rankdeck_types::code::Code;
+use rankdeck_types::experiment::{Experiment, LaunchConfig};
 use rankdeck_types::hidden;
+use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::variables::{self, RequestedVariables};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// File name, next to `experiment.toml`.
 pub(crate) const FILE: &str = "origin.json";
+/// Most bytes of a file that a launch has left.
+const MOST_BYTES: u64 = 16 << 20;
 /// Local changes.
 const CHANGES: &str = "changes.diff";
 
@@ -37,8 +44,9 @@ pub(crate) struct Provenance {
     code: Option<String>,
     /// Versions on each host.
     hosts: BTreeMap<String, Versions>,
+    /// `None`: unknown.
     #[serde(skip)]
-    changes: String,
+    changes: Option<String>,
 }
 
 /// Versions on one host: of the ranks' interpreter or the trainer's Python worker, and of the libraries
@@ -74,10 +82,37 @@ pub(crate) fn relaunch_spec(run: &RunId) -> Option<RelaunchSpec> {
     let mut folders: Vec<PathBuf> = consoles.flatten().map(|entry| entry.path()).collect();
     folders.sort();
     let kept = |folder: &PathBuf| {
-        let text = std::fs::read_to_string(folder.join(FILE)).ok()?;
+        let text = regular::read_text(&folder.join(FILE)).ok()?;
         Some(serde_json::from_str::<OriginFile>(&text).ok()?.launch?.restored(folder))
     };
     folders.iter().rev().find_map(kept).filter(|again| again.experiment.is_file())
+}
+
+/// Returns the variables of this console that the user's own files name for a run: its experiment and hosts as
+/// this directory's consoles launched it, the hosts file, and options such as `launch.pass_env=["TOKEN"]`.
+pub(crate) fn named_variables(run: &RunId, listed: &[Host], options: &[String]) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = options.iter().flat_map(|option| option.split(|c| !is_part(c)));
+    let mut names: BTreeSet<String> =
+        words.filter(|word| variables::is_name(word)).map(str::to_owned).collect();
+    let consoles = std::fs::read_dir(Path::new(RUNS).join(&run.0)).into_iter().flatten().flatten();
+    for folder in consoles.map(|entry| entry.path()) {
+        let text = |name: &str| {
+            let bytes = trust::read(&folder.join(name), MOST_BYTES).ok()?;
+            String::from_utf8(bytes).ok()
+        };
+        let own = text("experiment.toml").and_then(|text| toml::from_str::<Experiment>(&text).ok());
+        let Some(own) = own else { continue };
+        let hosts = text("hosts.json").and_then(|text| serde_json::from_str::<Vec<Host>>(&text).ok());
+        let launch = own.filled_launch();
+        let none = Host::default();
+        for host in hosts.iter().flatten().chain(listed).chain([&none]) {
+            names.extend(RequestedVariables::new(&launch, host).console_names());
+        }
+    }
+    let none = LaunchConfig::default();
+    names.extend(listed.iter().flat_map(|host| RequestedVariables::new(&none, host).console_names()));
+    names
 }
 
 impl Versions {
@@ -113,7 +148,7 @@ pub(crate) fn rows(run: &Path) -> Vec<(String, String)> {
     let consoles = std::fs::read_dir(run).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = consoles.map(|entry| entry.path().join(FILE)).collect();
     files.sort();
-    let kept = |file: &PathBuf| serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok();
+    let kept = |file: &PathBuf| serde_json::from_str(&regular::read_text(file).ok()?).ok();
     let Some(kept): Option<OriginFile> = files.iter().find_map(kept) else { return Vec::new() };
     let mut rows = vec![
         ("command".to_owned(), hidden::words(kept.command_line.iter().map(String::as_str)).join(" ")),
@@ -175,10 +210,14 @@ impl Provenance {
     /// Writes the file into a console's directory.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
         serde_json::to_writer_pretty(record::create(&folder.join(FILE))?, self)?;
-        if !self.changes.is_empty() {
+        let Some(changes) = &self.changes else {
+            stderr::line("warning: git cannot print the changes of the checkout; they are not stored");
+            return Ok(());
+        };
+        if !changes.is_empty() {
             let mut file = record::create(&folder.join(CHANGES))?;
-            file.write_all(self.changes.as_bytes())?;
-            if self.changes.len() as u64 >= git::DIFF {
+            file.write_all(changes.as_bytes())?;
+            if changes.len() as u64 >= git::DIFF {
                 writeln!(file, "\n... truncated after {} bytes", git::DIFF)?;
             }
         }

@@ -13,11 +13,14 @@ use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, Upload};
 use rankdeck_proto::examination::CodeFinding;
 use rankdeck_proto::folders;
 use rankdeck_proto::pack::{self, Pack};
+use rankdeck_proto::regular;
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::PlanDraft;
-use std::path::Path;
+use rankdeck_types::words::clean;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Code that was packed on this machine.
@@ -46,40 +49,113 @@ pub(crate) fn pack_code(
             format!("{place}: the path is relative to the directory of that file; `code = \".\"` copies the directory itself"),
         ));
     }
-    let mut exclude: Vec<String> = pack::EXCLUDED.map(str::to_owned).to_vec();
+    let never = pack::EXCLUDED.map(str::to_owned);
+    let mut exclude = never.to_vec();
     exclude.extend(launch.exclude.iter().cloned());
     let ignored = git::ignored(&folder);
     // Included files may be in a directory that git ignores as a whole.
     let kept = |path: &str| {
         !launch.include.is_empty() && (pack::matches(path, &launch.include) || folder.join(path).is_dir())
     };
-    let pack =
-        pack::make(&folder, &|path| !pack::matches(path, &exclude) && (!ignored.covers(path) || kept(path)))
-            .map_err(|failure| Failure::usage(failure.error).hint(failure.hint))?;
+    let keep = |path: &str| !pack::matches(path, &exclude) && (!ignored.covers(path) || kept(path));
+    let never_uploaded = RefCell::new(Vec::new());
+    let pack = pack::make(&folder, &|path| {
+        if pack::matches(path, &never)
+            && !pack::matches(path, &launch.exclude)
+            && has_python(&folder.join(path))
+        {
+            never_uploaded.borrow_mut().push(path.to_owned());
+        }
+        keep(path)
+    })
+    .map_err(|failure| Failure::usage(failure.error).hint(failure.hint))?;
     let script = rankdeck_agent::examine::script_of(&launch.command);
     let program = launch.command.first().map(String::as_str).filter(|program| program.contains('/'));
     let has_script = [script, program].into_iter().flatten().all(|script| {
         Path::new(script).is_absolute() || (folder.join(script).is_file() && !pack::matches(script, &exclude))
     });
-    let imports = script.map(|script| imports(&folder, script)).unwrap_or_default();
-    let code = PushedCode { hash: pack.hash.clone(), has_script, imports };
+    // A path arrives if every directory above it does.
+    let arrives = |path: &str| {
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        ends.map(|end| &path[..end])
+            .all(|part| keep(part) && !pack.dangling.iter().any(|(link, _)| link == part))
+    };
+    let imports = script.map(|script| imports(&folder, script, &arrives)).unwrap_or_default();
+    let left_out = left_out(&never_uploaded.into_inner(), &pack.dangling, &imports.left_out);
+    let code = PushedCode { hash: pack.hash.clone(), has_script, imports: imports.elsewhere, left_out };
     Ok(Some(PackedCode { pack, code }))
 }
 
-/// Returns the packages that a script of `folder` imports from elsewhere.
-fn imports(folder: &Path, script: &str) -> Vec<String> {
-    let path = folder.join(script);
-    let script_dir = path.parent().unwrap_or(folder).to_owned();
-    let own = |name: &str| {
-        [folder, &script_dir]
-            .iter()
-            .any(|at| at.join(name).is_dir() || at.join(format!("{name}.py")).is_file())
+/// Returns whether a directory contains Python files. Environments and caches have none at their top.
+fn has_python(folder: &Path) -> bool {
+    let is_python = |entry: std::fs::DirEntry| entry.path().extension().is_some_and(|end| end == "py");
+    std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(is_python))
+}
+
+/// Most names in a message.
+const NAMED: usize = 3;
+
+/// Describes what does not arrive on the hosts although the program may need it.
+fn left_out(folders: &[String], dangling: &[(String, PathBuf)], imports: &[String]) -> Option<HintedError> {
+    let list = |names: Vec<String>| match names.len().saturating_sub(NAMED) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names[..NAMED].join(", ")),
     };
-    let text = std::fs::read_to_string(&path).unwrap_or_default();
-    let mut names =
-        if script.ends_with(".py") { rankdeck_agent::examine::imports_of(&text) } else { Vec::new() };
-    names.retain(|name| !own(name));
-    names
+    let (mut found, mut hints) = (Vec::new(), Vec::new());
+    if !folders.is_empty() {
+        found.push(format!("Python files in {}", list(folders.to_vec())));
+        hints.push(
+            "rename these directories: `runs`, `venv`, `wandb` and the like are never uploaded, at any depth",
+        );
+    }
+    if !dangling.is_empty() {
+        let shown = |(link, target): &(String, PathBuf)| format!("{link} -> {}", target.display());
+        found.push(format!("targets of links ({})", list(dangling.iter().map(shown).collect())));
+        hints.push("replace links that lead out of `launch.code` by copies, or set `launch.code` to a directory above");
+    }
+    if !imports.is_empty() {
+        found.push(format!("{}, which the script imports", list(imports.to_vec())));
+        hints.push("list files that git ignores in `launch.include`, and check `launch.exclude`");
+    }
+    let text = format!("not uploaded with `launch.code`: {}", clean(&found.join("; ")));
+    (!found.is_empty()).then(|| HintedError::new(text, hints.join("; ")))
+}
+
+/// Modules that a script imports.
+#[derive(Debug, Default)]
+struct ScriptImports {
+    /// Packages from elsewhere.
+    elsewhere: Vec<String>,
+    /// Own modules that do not arrive on the hosts, as paths; also among `elsewhere`.
+    left_out: Vec<String>,
+}
+
+/// Returns what a script of `folder` imports. `arrives`: a path of `folder` is uploaded.
+fn imports(folder: &Path, script: &str, arrives: &dyn Fn(&str) -> bool) -> ScriptImports {
+    let text = regular::read_text(&folder.join(script)).unwrap_or_default();
+    let mut found = ScriptImports::default();
+    if !script.ends_with(".py") {
+        return found;
+    }
+    let script_dir = script.rsplit_once('/').map_or("", |(folder, _)| folder);
+    for name in rankdeck_agent::examine::imports_of(&text) {
+        let below =
+            |at: &str, name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}/{name}") };
+        let own: Vec<String> = ["", script_dir]
+            .iter()
+            .flat_map(|&at| [below(at, &name), below(at, &format!("{name}.py"))])
+            .filter(|path| match path.ends_with(".py") {
+                true => folder.join(path).is_file(),
+                false => folder.join(path).is_dir(),
+            })
+            .collect();
+        if own.iter().any(|path| arrives(path)) {
+            continue;
+        }
+        found.left_out.extend(own.into_iter().next());
+        found.elsewhere.push(name);
+    }
+    found
 }
 
 /// Returns the value of `launch.code` for agents: the pack instead of a local directory.
@@ -136,4 +212,36 @@ pub(crate) fn lacking(hosts: &[Host], codes: impl Iterator<Item = Option<CodeFin
         .filter(|(_, code)| !code.as_ref().is_some_and(|code| code.pushed))
         .map(|(host, _)| host)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_that_do_not_arrive_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir_all(root.join("pkg/runs")).unwrap();
+        std::fs::write(root.join("pkg/runs/__init__.py"), "").unwrap();
+        for name in ["local_config.py", "helper.py"] {
+            std::fs::write(root.join(name), "").unwrap();
+        }
+        std::fs::write(root.join("train.py"), "import torch, helper\nimport local_config\nimport common\n")
+            .unwrap();
+        std::os::unix::fs::symlink("../libs", root.join("common")).unwrap();
+        let arrives = |path: &str| path != "local_config.py";
+        let found = imports(root, "train.py", &arrives);
+        assert_eq!(found.elsewhere, ["torch", "local_config", "common"]);
+        assert_eq!(found.left_out, ["local_config.py"]);
+        assert!(has_python(&root.join("pkg/runs")) && !has_python(&root.join("pkg")));
+
+        let links = vec![("common".to_owned(), PathBuf::from("../libs"))];
+        let told = left_out(&["pkg/runs".into()], &links, &found.left_out).unwrap();
+        for part in ["pkg/runs", "common -> ../libs", "local_config.py"] {
+            assert!(told.error.contains(part), "{told:?}");
+        }
+        assert!(!told.hint.is_empty());
+        assert_eq!(left_out(&[], &[], &[]), None);
+    }
 }

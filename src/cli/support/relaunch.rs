@@ -2,10 +2,13 @@
 //! consoles.
 
 use crate::app::overrides;
+use crate::cli::support::seed;
 use rankdeck_config::ExperimentSource;
-use rankdeck_tui::restart_draft::EditedFile;
+use rankdeck_proto::regular;
+use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::hidden;
+use rankdeck_types::host::Host;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,6 +28,34 @@ pub(crate) struct RelaunchSpec {
 /// Returns how the experiment file of the current run has changed since its launch.
 pub(crate) fn edited() -> Option<EditedFile> {
     offered().0.clone()?.edited()
+}
+
+/// Applies overrides to the experiment of the current run.
+///
+/// # Errors
+/// As [`change_of`].
+pub(crate) fn change(experiment: &Experiment, sets: &[String]) -> Result<ChangedExperiment, Vec<String>> {
+    let spec = offered().0.clone();
+    change_of(spec.as_ref(), experiment, sets, &[])
+}
+
+/// Applies overrides to the experiment of a run that was launched from `spec` on these hosts.
+///
+/// # Errors
+/// All mistakes, a seed that the program does not use among them.
+pub(crate) fn change_of(
+    spec: Option<&RelaunchSpec>,
+    experiment: &Experiment,
+    sets: &[String],
+    hosts: &[Host],
+) -> Result<ChangedExperiment, Vec<String>> {
+    let changed = overrides::change(experiment, sets)?;
+    if seed::is_set(sets) {
+        let file = spec.map_or_else(|| PathBuf::from("experiment.toml"), |spec| spec.experiment.clone());
+        let checked = seed::demand(&changed.experiment, &ExperimentSource::File(file), hosts);
+        checked.map_err(|failure| vec![format!("{}; hint: {}", failure.cause.error, failure.cause.hint)])?;
+    }
+    Ok(changed)
 }
 
 /// What the current run was launched from, and whether the user requested another one.
@@ -96,7 +127,7 @@ impl RelaunchSpec {
     /// Reverts [`RelaunchSpec::redacted`]; `folder` has the run's `experiment.toml`. A missing key is
     /// dropped.
     pub(crate) fn restored(self, folder: &Path) -> RelaunchSpec {
-        let text = std::fs::read_to_string(folder.join("experiment.toml")).unwrap_or_default();
+        let text = regular::read_text(&folder.join("experiment.toml")).unwrap_or_default();
         let table = toml::from_str::<toml::Table>(&text).unwrap_or_default();
         let found = |path: &str| {
             let names: Vec<&str> = path.split('.').map(|name| name.trim_matches(['"', ' '])).collect();
@@ -128,6 +159,24 @@ impl RelaunchSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn restart_with_unused_seed_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("plain.py"), "import torch\n").unwrap();
+        std::fs::write(folder.path().join("reads.py"), "import os\nos.environ['RANKDECK_SEED']\n").unwrap();
+        let spec = RelaunchSpec { experiment: folder.path().join("e.toml"), ..RelaunchSpec::default() };
+        let change = |command: &str, set: &str| {
+            let text = format!("[run]\nname = \"a\"\n[launch]\ncommand = {command}\n");
+            let experiment: Experiment = toml::from_str(&text).unwrap();
+            change_of(Some(&spec), &experiment, &[set.to_owned()], &[])
+        };
+        assert!(change("[\"python3\", \"plain.py\"]", "run.seed=7").is_err());
+        assert!(change("[\"python3\", \"plain.py\"]", "launch.stop_grace_s=7").is_ok());
+        assert!(change("[\"python3\", \"plain.py\", \"{seed}\"]", "run.seed=7").is_ok());
+        let changed = change("[\"python3\", \"reads.py\"]", "run.seed=7").unwrap();
+        assert_eq!(changed.experiment.run.seed, 7);
+    }
 
     #[test]
     fn hide_1_secret_overrides_are_in_one_file_only() {

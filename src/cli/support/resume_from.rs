@@ -7,6 +7,7 @@ use crate::cli::args::HostKeyArgs;
 use crate::cli::args::values::{CheckpointSource, LATEST};
 use crate::cli::support::Failure;
 use crate::cli::support::run_index::{RunIndex, decode, exec_on_all, list, query_runs_without};
+use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
@@ -29,7 +30,7 @@ pub(crate) async fn find(
         CheckpointSource::Path(path) => return resolve_path(first_host(draft)?, path, host_keys).await,
         CheckpointSource::Run { run, checkpoint } => (run, checkpoint),
     };
-    let earlier = EarlierRuns::ask(run, draft, hosts_from, host_keys).await?;
+    let earlier = EarlierRuns::ask(run_name::prefix(run), draft, hosts_from, host_keys).await?;
     let saved = earlier.named(run, checkpoint)?;
     earlier.path(saved, host_keys).await
 }
@@ -44,7 +45,8 @@ pub(crate) async fn find_newest(
 ) -> Result<Option<String>, Failure> {
     let name = &draft.experiment.run.name;
     let earlier = EarlierRuns::ask(&format!("{name}-"), draft, hosts_from, host_keys).await?;
-    let is_own = |run: &str| run != draft.run.0 && run.strip_prefix(name.as_str()).is_some_and(is_time);
+    let is_own =
+        |run: &str| run != draft.run.0 && run.strip_prefix(name.as_str()).is_some_and(run_name::is_time);
     let newest = earlier.newest(is_own);
     if let Some(run) = &newest.unsaved {
         stderr::line(&format!("note: run {run} made progress, but reported no checkpoint"));
@@ -239,35 +241,30 @@ impl EarlierRuns {
         saved(Place::Reported { host: owner.1.host.clone(), path: reported.path })
     }
 
-    /// Returns the checkpoint of the run with this name, or of the only run with that prefix that has one.
+    /// Returns the checkpoint of the run that a name selects ([`run_name::resolve`]).
     fn named(&self, run: &str, checkpoint: &str) -> Result<FoundCheckpoint, Failure> {
-        let mut names = self.names();
-        names.retain(|name| name.starts_with(run));
-        if names.iter().any(|name| name == run) {
-            names.retain(|name| name == run);
+        let names = self.names();
+        let named: Vec<NamedRun> = names.iter().map(|name| NamedRun { name, is_active: false }).collect();
+        let Ok(selected) = run_name::resolve(&named, Some(run), RunAction::Read) else {
+            let unknown = self.run_index.pick(Some(run), RunAction::Read).err();
+            return Err(unknown.unwrap_or_else(|| lacks(None, run, checkpoint)));
+        };
+        let name = &names[selected.index];
+        if let Some(saved) = self.place(name, checkpoint) {
+            return Ok(saved);
         }
-        let mut saved: Vec<FoundCheckpoint> =
-            names.iter().filter_map(|name| self.place(name, checkpoint)).collect();
-        let is_file = |saved: &FoundCheckpoint| matches!(saved.place, Place::File(_));
-        if saved.iter().any(is_file) {
-            saved.retain(is_file);
-        }
-        match (saved.as_slice(), names.as_slice()) {
-            ([only], _) => Ok(only.clone()),
-            ([], []) => {
-                Err(self.run_index.pick(Some(run)).err().unwrap_or_else(|| lacks(None, run, checkpoint)))
-            }
-            ([], [only, ..]) => Err(match self.files_of(only).filter(|found| !found.files.is_empty()) {
-                Some(found) => lacks(Some(found), only, checkpoint),
-                None => Failure::usage(format!("run {only} has no checkpoint to start from"))
-                    .hint("for checkpoints of your own program, use `--from PATH`; the ranks read the path from RANKDECK_RESUME"),
-            }),
-            (several, _) => {
-                let names: Vec<&str> = several.iter().take(5).map(|saved| saved.run.as_str()).collect();
-                Err(Failure::usage(format!("`{run}` matches {} runs with a {checkpoint}.ckpt", several.len()))
-                    .hint(format!("choose one: {}", names.join(", "))))
-            }
-        }
+        let failure = match self.files_of(name).filter(|found| !found.files.is_empty()) {
+            Some(found) => lacks(Some(found), name, checkpoint),
+            None => Failure::usage(format!("run {name} has no checkpoint to start from"))
+                .hint("for checkpoints of your own program, use `--from PATH`; the ranks read the path from RANKDECK_RESUME"),
+        };
+        let others = run_name::matches(&named, run).into_iter().map(|index| &names[index]);
+        let other =
+            others.filter(|other| *other != name).find(|other| self.place(other, checkpoint).is_some());
+        Err(match other {
+            Some(other) => failure.hint(format!("an earlier run has one: `--from {other}`")),
+            None => failure,
+        })
     }
 
     /// Returns the latest checkpoint of the newest matching run that has one.
@@ -318,19 +315,6 @@ fn has_progressed(summary: &RunSummary) -> bool {
         || summary.evals > 0
 }
 
-/// Whether a text is the time suffix of a run name: `-20260101-120000`, `-20260101-120000-2`.
-fn is_time(text: &str) -> bool {
-    let mut parts = text.split('-').skip(1);
-    let digits = |part: Option<&str>, length: usize| {
-        part.is_some_and(|part| part.len() == length && part.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    text.starts_with('-')
-        && digits(parts.next(), 8)
-        && digits(parts.next(), 6)
-        && parts.next().is_none_or(|count| count.parse::<u32>().is_ok())
-        && parts.next().is_none()
-}
-
 fn path(run: &RunCheckpoints, file: &str) -> String {
     format!("{}/checkpoints/{file}", run.run_dir)
 }
@@ -360,6 +344,7 @@ async fn checkpoints(
 mod tests {
     use super::*;
     use crate::cli::support::run_index::sample_entry;
+    use crate::cli::support::run_name::is_time;
     use rankdeck_proto::files::FileEntry;
     use rankdeck_proto::message::Counters;
     use rankdeck_proto::run_entry::{NodeDigest, RunEntry, SavedCheckpoint};
@@ -413,7 +398,8 @@ mod tests {
         let is_ck = |run: &str| run.starts_with("ck-");
         assert_eq!(all.newest(is_ck).saved, Some(reported("ck-2", "a", "/w/ck.txt")));
         assert_eq!(all.named("ck-2", LATEST), Ok(reported("ck-2", "a", "/w/ck.txt")));
-        assert_eq!(all.named("ck-", LATEST).unwrap_err().code, 2, "two fit");
+        assert_eq!(all.named("ck-", LATEST), Ok(reported("ck-2", "a", "/w/ck.txt")), "the newest");
+        assert_eq!(all.named("ck-~1", LATEST), Ok(reported("ck-1", "a", "/w/old.txt")));
         assert!(all.named("ck-2", "best").is_err() && all.named("none", LATEST).is_err());
         let file = Place::File("/w/runs/ppo-1/checkpoints/latest.ckpt".into());
         for found in [all.named("ppo", LATEST).ok(), all.newest(|run| run == "ppo-1").saved] {

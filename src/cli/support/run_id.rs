@@ -1,16 +1,34 @@
 //! Names of runs.
 
-use rankdeck_proto::folders;
+use crate::cli::support::{Failure, run_name};
+use rankdeck_proto::{folders, trust};
 use rankdeck_types::ids::RunId;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Directory of runs, also on the console.
 pub(crate) const RUNS: &str = "runs";
+/// The launch time in the name of a run.
+const TIME: &str = "%Y%m%d-%H%M%S";
+
+/// Checks that the runs of this directory can be listed; there may be none.
+///
+/// Errors: another user owns them, or the file system fails.
+pub(crate) fn check_readable() -> Result<(), Failure> {
+    match std::fs::read_dir(RUNS) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let owner = trust::described(Path::new(RUNS));
+            Err(Failure::failed(format!("cannot read {RUNS}/{owner}: {error}"))
+                .hint("run the command in a directory of yours, or ask the owner for access"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// `NAME-YYYYMMDD-HHMMSS` in local time; `-2`, `-3`, ... follow if the name exists in this directory, so that
 /// two consoles started in the same second do not share a run.
 pub(crate) fn new_run_id(name: &str) -> RunId {
-    free_run_id(&format!("{name}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S")), |id| {
+    free_run_id(&format!("{name}-{}", jiff::Zoned::now().strftime(TIME)), |id| {
         Path::new(RUNS).join(id).exists()
     })
 }
@@ -20,7 +38,7 @@ pub(crate) fn claimed_run_id(name: &str) -> RunId {
     let claims = folders::cache().join("names");
     // Without a directory for claims, names are only as unique as the clock.
     let can_claim = folders::create_private(&claims).is_ok();
-    let stem = format!("{name}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"));
+    let stem = format!("{name}-{}", jiff::Zoned::now().strftime(TIME));
     let taken = |id: &str| {
         Path::new(RUNS).join(id).exists()
             || can_claim
@@ -46,6 +64,41 @@ fn forget_old(claims: &Path) {
     }
 }
 
+/// Most names that are completed.
+const COMPLETED: usize = 200;
+
+/// Names of the runs that this directory has, newest first.
+pub(crate) fn local_names() -> Vec<String> {
+    let folders = std::fs::read_dir(RUNS).into_iter().flatten().flatten();
+    let mut names: Vec<(SystemTime, String)> = folders
+        .filter_map(|entry| {
+            let written = entry.metadata().and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+            let name = entry.file_name().into_string().ok()?;
+            RunId::parse(&name).ok().map(|run| (written, run.0))
+        })
+        .collect();
+    names.sort_by_cached_key(|(written, name)| std::cmp::Reverse(launch_order(name, *written)));
+    names.into_iter().take(COMPLETED).map(|(_, name)| name).collect()
+}
+
+/// A key that sorts runs by their launch: the time in the name, else that of the newest file. The number of a
+/// launch in the same second comes last.
+pub(crate) fn launch_order(name: &str, written: SystemTime) -> (String, u32) {
+    let parts: Vec<&str> = name.split('-').collect();
+    let time = (1..parts.len()).find(|at| run_name::is_time(&format!("-{}", parts[*at..].join("-"))));
+    match time {
+        Some(at) => {
+            let count = parts.get(at + 2).and_then(|count| count.parse().ok()).unwrap_or(1);
+            (parts[at..at + 2].join("-"), count)
+        }
+        None => {
+            let written = jiff::Timestamp::try_from(written).unwrap_or_default();
+            let local = written.to_zoned(jiff::tz::TimeZone::system());
+            (local.strftime(TIME).to_string(), 1)
+        }
+    }
+}
+
 fn free_run_id(stem: &str, taken: impl Fn(&str) -> bool) -> RunId {
     let numbered = (2..).map(|n| format!("{stem}-{n}"));
     let id = std::iter::once(stem.to_owned()).chain(numbered).find(|id| !taken(id));
@@ -55,6 +108,17 @@ fn free_run_id(stem: &str, taken: impl Fn(&str) -> bool) -> RunId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn launch_order_follows_the_time_in_the_name() {
+        let written = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+        let of = |name: &str| launch_order(name, written);
+        assert_eq!(of("ppo-20260101-120000"), ("20260101-120000".to_owned(), 1));
+        assert!(of("ppo-20260101-120000") < of("a-b-20260101-120000-2"));
+        assert!(of("ppo-20260101-120000-2") < of("ppo-20260101-120000-10"));
+        assert!(of("named") < of("ppo-20260101-120000"), "by the time of its file");
+        assert!(of("named") > of("ppo-20200101-120000"));
+    }
 
     #[test]
     fn run_ids_of_the_same_second_differ() {

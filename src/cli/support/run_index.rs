@@ -1,21 +1,30 @@
 //! Lists the runs of all hosts: queries the agents in parallel and joins their lists.
 
-use crate::app::stderr;
+use crate::app::{record, stderr};
 use crate::cli::args::HostKeyArgs;
+use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_name::{self, LAST, NameError, NamedRun, RunAction, SelectedRun};
 use crate::cli::support::{Failure, prompt};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::{self, RunSummary};
 use rankdeck_link::{AgentCommand, Links, Prompter};
 use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunList};
+use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::WallTime;
+use rankdeck_types::ids::{RunId, WallTime};
+use rankdeck_types::words::plural;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Most warnings about entries that hosts omitted.
 const MOST_WARNINGS: usize = 32;
+/// Most runs that an ambiguous name lists.
+const LISTED: usize = 20;
+
+/// Most bytes of the hosts of a launch.
+const MOST_HOSTS_BYTES: u64 = 8 << 20;
 
 /// The runs of all hosts.
 #[derive(Debug, Clone, Default)]
@@ -114,7 +123,9 @@ pub(crate) async fn exec_on_all(
     host_keys: &HostKeyArgs,
     args: impl Fn(&Host) -> Vec<String>,
 ) -> Result<Vec<Result<String, HintedError>>, Failure> {
-    let prompter: Arc<dyn Prompter> = prompt::TerminalPrompter::new(host_keys);
+    let progress = prompt::ProgressPrompter::new(host_keys);
+    let _notice = progress.show_waits();
+    let prompter: Arc<dyn Prompter> = progress.clone();
     let command = |_, host: &Host| AgentCommand { args: args(host), ..AgentCommand::default() };
     let replies = Links::from_environment().call_all(hosts, &own_binary()?, &prompter, command).await;
     Ok(replies.into_iter().map(|reply| reply.map(|reply| reply.text)).collect())
@@ -141,7 +152,18 @@ pub(crate) async fn list(
 ) -> Result<Vec<Result<RunList, HintedError>>, Failure> {
     let args = |host: &Host| ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec();
     let answers = exec_on_all(hosts, host_keys, args).await?;
-    Ok(hosts.iter().zip(answers).map(|(host, answer)| answer.and_then(|text| decode(host, &text))).collect())
+    Ok(hosts.iter().zip(answers).map(|(host, answer)| listed(host, &answer?)).collect())
+}
+
+/// Decodes a host's list; without a list, what runs there is unknown.
+fn listed(host: &Host, answer: &str) -> Result<RunList, HintedError> {
+    let list: RunList = decode(host, answer)?;
+    match list.unreadable {
+        Some(HintedError { error, hint }) => {
+            Err(HintedError { error: format!("host {}: {error}", host.name), hint })
+        }
+        None => Ok(list),
+    }
 }
 
 /// Queries all hosts.
@@ -152,13 +174,85 @@ pub(crate) async fn query_runs(
     query_runs_without(hosts_from, host_keys, &[]).await
 }
 
+/// The hosts that a run was launched on from this directory, as the hosts file had them then; empty if it was
+/// launched elsewhere. `run`: its name, or the beginning of the only one.
+pub(crate) fn launched_hosts(run: &str) -> Vec<Host> {
+    launched_in(Path::new(RUNS), run)
+}
+
+fn launched_in(runs: &Path, run: &str) -> Vec<Host> {
+    let folders = |folder: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let hosts = |run: &PathBuf| {
+        let mut consoles: Vec<PathBuf> =
+            folders(run).into_iter().filter(|console| console.join(record::HOSTS).is_file()).collect();
+        // `console`, `console-2`, ...: a later launch of the run counts.
+        consoles.sort_by_key(|console| (console.as_os_str().len(), console.clone()));
+        let mut all: Vec<Host> = Vec::new();
+        for console in consoles {
+            let bytes = trust::read(&console.join(record::HOSTS), MOST_HOSTS_BYTES).unwrap_or_default();
+            let hosts: Vec<Host> = serde_json::from_slice(&bytes).unwrap_or_default();
+            all.retain(|known| hosts.iter().all(|host| host.name != known.name));
+            all.extend(hosts);
+        }
+        all
+    };
+    if RunId::parse(run).is_ok() && runs.join(run).is_dir() {
+        return hosts(&runs.join(run));
+    }
+    let starts = |folder: &PathBuf| {
+        folder.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(run))
+    };
+    let mut named = folders(runs).iter().filter(|folder| starts(folder)).map(hosts).collect::<Vec<_>>();
+    named.retain(|hosts| !hosts.is_empty());
+    if named.len() == 1 && !run.is_empty() { named.remove(0) } else { Vec::new() }
+}
+
+/// Queries the hosts that `run` was launched on, whatever the hosts file says of them now, and all others of
+/// the hosts file. A host that does not answer as it was at the launch is asked as the hosts file has it.
+pub(crate) async fn query_launched(
+    hosts_from: &HostsSource,
+    run: Option<&str>,
+    host_keys: &HostKeyArgs,
+) -> Result<RunIndex, Failure> {
+    let launched = run.map(launched_hosts).unwrap_or_default();
+    let listed = match load_hosts(hosts_from) {
+        Err(failure) if launched.is_empty() => return Err(failure),
+        Err(_) => Vec::new(),
+        Ok(hosts) => hosts,
+    };
+    let others = listed.iter().filter(|host| launched.iter().all(|known| known.name != host.name)).cloned();
+    let others = others.collect::<Vec<_>>();
+    let mut run_index = query_hosts([launched, others].concat(), host_keys, &[]).await?;
+    let changed = |index: usize| {
+        let host = run_index.hosts.get(index)?;
+        listed.iter().find(|now| now.name == host.name && *now != host).cloned().map(|now| (index, now))
+    };
+    let again: Vec<(usize, Host)> =
+        run_index.silent.iter().filter_map(|(index, _)| changed(*index)).collect();
+    if !again.is_empty() {
+        again.into_iter().for_each(|(index, now)| run_index.hosts[index] = now);
+        let hosts = std::mem::take(&mut run_index.hosts);
+        run_index = query_hosts(hosts, host_keys, &[]).await?;
+    }
+    Ok(run_index)
+}
+
 /// Queries all hosts, and waits at most [`EXCLUDED`] for the excluded ones.
 pub(crate) async fn query_runs_without(
     hosts_from: &HostsSource,
     host_keys: &HostKeyArgs,
     exclude: &[String],
 ) -> Result<RunIndex, Failure> {
-    let hosts = load_hosts(hosts_from)?;
+    query_hosts(load_hosts(hosts_from)?, host_keys, exclude).await
+}
+
+async fn query_hosts(
+    hosts: Vec<Host>,
+    host_keys: &HostKeyArgs,
+    exclude: &[String],
+) -> Result<RunIndex, Failure> {
     let is_out = |host: &Host| exclude.contains(&host.name);
     let (out, asked): (Vec<Host>, Vec<Host>) = hosts.iter().cloned().partition(is_out);
     let mut answers = list(&asked, host_keys).await?.into_iter();
@@ -186,6 +280,19 @@ pub(crate) async fn query_runs_without(
 }
 
 impl RunIndex {
+    /// The index with the hosts that `run` was launched on; it may have been picked without its full name.
+    pub(crate) async fn as_launched(
+        self,
+        hosts_from: &HostsSource,
+        run: &str,
+        host_keys: &HostKeyArgs,
+    ) -> Result<RunIndex, Failure> {
+        match launched_hosts(run).iter().any(|launched| !self.hosts.contains(launched)) {
+            true => query_launched(hosts_from, Some(run), host_keys).await,
+            false => Ok(self),
+        }
+    }
+
     /// Keeps every part once, whichever host reported it.
     pub(crate) fn deduplicated(mut self) -> RunIndex {
         self.drop_shared();
@@ -229,57 +336,105 @@ impl RunIndex {
         runs
     }
 
-    /// Finds a run: by its full name, by a unique prefix (among unfinished runs first), or the only
-    /// unfinished one.
-    pub(crate) fn pick(&self, name: Option<&str>) -> Result<FoundRun<'_>, Failure> {
+    /// Returns the run that a name selects ([`run_name::resolve`]).
+    ///
+    /// Prints which run it takes if several match. A command that stops, restarts or removes a run offers a list
+    /// on a terminal instead.
+    pub(crate) fn find(&self, name: Option<&str>, action: RunAction) -> Result<FoundRun<'_>, Failure> {
         let runs = self.runs();
-        if let Some(found) = name.and_then(|name| runs.iter().find(|found| found.run == name)) {
-            return Ok(found.clone());
-        }
-        let candidates: Vec<&FoundRun> = match name {
-            Some(start) => runs.iter().filter(|found| found.run.starts_with(start)).collect(),
-            None => runs.iter().filter(|found| found.state != RunStatus::Finished).collect(),
-        };
-        let live: Vec<&FoundRun> =
-            candidates.iter().copied().filter(|found| found.state != RunStatus::Finished).collect();
-        match (candidates.as_slice(), name) {
-            ([only], _) => Ok((*only).clone()),
-            (_, Some(_)) if live.len() == 1 => Ok(live[0].clone()),
-            ([], _) if !self.silent.is_empty() => Err(self.silent_failure()),
-            ([], Some(name)) => Err(Failure::usage(format!("run `{name}` not found on these hosts"))
-                .hint("list all runs with `rankdeck ps --all`")),
-            ([], None) => Err(Failure::usage("no active run on these hosts")
-                .hint("pass the name of a finished run; list them with `rankdeck ps`")),
-            (many, _) => {
-                let names = many.iter().map(|found| format!("  {}  {}", found.run, found.state.name()));
-                let failure = Failure::usage("the name is ambiguous").hint("pass the name of the run");
-                Err(names.fold(failure, |failure, name| failure.detail(&name)))
+        match self.select(&runs, name, action) {
+            Ok(SelectedRun { index, of }) => {
+                if of > 1 {
+                    stderr::line(&self.choice_note(runs[index].run, of));
+                }
+                Ok(runs[index].clone())
             }
+            Err(NameError::Ambiguous(found)) if prompt::can_select() => {
+                // Active runs first, then by age.
+                let mut found: Vec<&FoundRun> = found.iter().map(|index| &runs[*index]).collect();
+                found.sort_by_key(|found| std::cmp::Reverse(found.state));
+                let line = |found: &&FoundRun| {
+                    format!("{:<9} {}  on {}", found.state.name(), found.run, found.hosts().join(", "))
+                };
+                let items: Vec<String> = found.iter().map(line).collect();
+                let picked = prompt::select("Select a run", &items).map_err(Failure::terminal)?;
+                let picked = picked.and_then(|index| found.get(index));
+                picked.map(|found| (*found).clone()).ok_or_else(Failure::nothing_picked)
+            }
+            Err(error) => Err(self.name_failure(&runs, name, error)),
         }
     }
 
-    /// Like [`RunIndex::pick`]; if the choice is ambiguous or no run is active, offers a list on a terminal.
-    /// `finished`: also list finished runs.
-    pub(crate) fn pick_or_ask(&self, name: Option<&str>, finished: bool) -> Result<FoundRun<'_>, Failure> {
-        let failure = match self.pick(name) {
-            Err(failure) if prompt::can_select() => failure,
-            picked => return picked,
-        };
-        let mut runs = self.runs();
-        runs.retain(|found| name.is_none_or(|start| found.run.starts_with(start)));
-        runs.retain(|found| finished || found.state != RunStatus::Finished);
-        if runs.is_empty() {
-            return Err(failure);
+    /// Returns the run that a name selects, without prints and prompts.
+    pub(crate) fn pick(&self, name: Option<&str>, action: RunAction) -> Result<FoundRun<'_>, Failure> {
+        let runs = self.runs();
+        match self.select(&runs, name, action) {
+            Ok(selected) => Ok(runs[selected.index].clone()),
+            Err(error) => Err(self.name_failure(&runs, name, error)),
         }
-        // Active runs first, then by age.
-        runs.sort_by_key(|found| std::cmp::Reverse(found.state));
-        let items: Vec<String> = runs
+    }
+
+    fn select(
+        &self,
+        runs: &[FoundRun],
+        name: Option<&str>,
+        action: RunAction,
+    ) -> Result<SelectedRun, NameError> {
+        // A host without an answer may have a newer run.
+        if !self.silent.is_empty() && !action.is_reading() && name.is_some_and(run_name::is_relative) {
+            return Err(NameError::NotFound);
+        }
+        let named: Vec<NamedRun> = runs
             .iter()
-            .map(|found| format!("{:<9} {}  on {}", found.state.name(), found.run, found.hosts().join(", ")))
+            .map(|found| NamedRun { name: found.run, is_active: found.state != RunStatus::Finished })
             .collect();
-        let picked = prompt::select("Select a run", &items).map_err(Failure::terminal)?;
-        let picked = picked.filter(|index| *index < runs.len());
-        picked.map(|index| runs.swap_remove(index)).ok_or_else(Failure::nothing_picked)
+        run_name::resolve(&named, name, action)
+    }
+
+    /// Which of several runs a command takes.
+    fn choice_note(&self, run: &str, of: usize) -> String {
+        let silent = self.silent.iter().filter_map(|(index, _)| self.hosts.get(*index));
+        let silent: Vec<&str> = silent.map(|host| host.name.as_str()).collect();
+        match silent.is_empty() {
+            true => format!("note: using run {run} ({of} match)"),
+            false => format!("note: using run {run} ({of} match); no answer from {}", silent.join(", ")),
+        }
+    }
+
+    fn name_failure(&self, runs: &[FoundRun], name: Option<&str>, error: NameError) -> Failure {
+        match (error, name) {
+            (NameError::NotFound | NameError::NoneActive, _) if !self.silent.is_empty() => {
+                match name.is_some_and(run_name::is_relative) {
+                    true => self.silent_failure().hint("pass the full name of the run"),
+                    false => self.silent_failure(),
+                }
+            }
+            (NameError::NotFound, Some(name)) if name != LAST => {
+                Failure::usage(format!("run `{name}` not found on these hosts"))
+                    .hint("list all runs with `rankdeck ps --all`")
+            }
+            (NameError::NotFound, _) => Failure::usage("no runs on these hosts")
+                .hint("launch one with `rankdeck run EXPERIMENT.toml`"),
+            (NameError::NoneActive, _) => {
+                Failure::usage("no active run on these hosts").hint("list runs with `rankdeck ps`")
+            }
+            (NameError::TooFewRuns(count), name) => {
+                let name = name.unwrap_or_default();
+                Failure::usage(format!("`{name}`: only {} of that name", plural(count, "run")))
+                    .hint("list all runs with `rankdeck ps --all`")
+            }
+            (NameError::Ambiguous(found), name) => {
+                let error = match name {
+                    Some(name) => format!("`{name}` matches {} runs", found.len()),
+                    None => format!("{} active runs", found.len()),
+                };
+                let failure = Failure::usage(error).hint("pass the name of the run");
+                let found = found.iter().take(LISTED).map(|index| &runs[*index]);
+                found.fold(failure, |failure, found| {
+                    failure.detail(&format!("  {}  {}", found.run, found.state.name()))
+                })
+            }
+        }
     }
 
     /// The host of this name.
@@ -345,7 +500,7 @@ pub(crate) fn sample_entry() -> RunEntry {
 mod tests {
     use super::*;
     use rankdeck_types::host::Transport;
-    use rankdeck_types::ids::{Generation, NodeRank, RunId};
+    use rankdeck_types::ids::{Generation, NodeRank};
 
     fn host(name: &str) -> Host {
         Host {
@@ -396,19 +551,34 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_run_name_is_rejected() {
+    fn name_1_change_of_an_ambiguous_name_lists_the_runs() {
         let mut run_index = sample();
-        assert_eq!(run_index.pick(None).unwrap().run, "new-1");
-        assert_eq!(run_index.pick(Some("old")).unwrap().run, "old-1");
-        assert_eq!(run_index.pick(Some("nope")).unwrap_err().code, 2);
-        assert_eq!(run_index.pick(Some("")).unwrap().run, "new-1", "the one that is not finished");
+        let picked = |index: &RunIndex, name: Option<&str>, action| {
+            index.pick(name, action).map(|found| found.run.to_owned()).map_err(|failure| failure.code)
+        };
+        assert_eq!(picked(&run_index, None, RunAction::Stop), Ok("new-1".into()));
+        assert_eq!(picked(&run_index, Some("old"), RunAction::Change), Ok("old-1".into()));
+        assert_eq!(picked(&run_index, Some("nope"), RunAction::Read), Err(2));
         run_index.entries.push((0, entry("new-2", 0, "a", HostRunState::Running, 3.0)));
-        let failure = run_index.pick(None).unwrap_err().to_string();
-        assert!(failure.contains("new-1") && failure.contains("new-2"), "{failure}");
-        assert_eq!(run_index.pick(Some("new-1")).unwrap().run, "new-1", "a full name wins");
+        let failure = run_index.pick(None, RunAction::Stop).unwrap_err();
+        assert_eq!((failure.code, failure.details.len()), (2, 2), "{failure}");
+        assert_eq!(picked(&run_index, None, RunAction::Read), Ok("new-2".into()));
+        assert_eq!(picked(&run_index, Some("new"), RunAction::Watch), Ok("new-2".into()));
+        assert_eq!(picked(&run_index, Some("new~1"), RunAction::Change), Ok("new-1".into()));
         run_index.hosts.pop();
-        let found = run_index.pick(Some("new-1")).unwrap();
+        let found = run_index.pick(Some("new-1"), RunAction::Change).unwrap();
         assert!(run_index.hosts_of(&found).unwrap_err().to_string().contains("host b"));
+    }
+
+    #[test]
+    fn name_1_relative_change_needs_all_hosts() {
+        let mut run_index = sample();
+        run_index.silent.push((1, HintedError::new("host b: refused", "")));
+        for action in [RunAction::Stop, RunAction::Change] {
+            assert_eq!(run_index.pick(Some("@last"), action).unwrap_err().code, 3);
+            assert_eq!(run_index.pick(Some("new-1"), action).unwrap().run, "new-1");
+        }
+        assert_eq!(run_index.pick(Some("@last"), RunAction::Read).unwrap().run, "new-1");
     }
 
     #[test]
@@ -446,11 +616,30 @@ mod tests {
     }
 
     #[test]
+    fn hosts_of_the_launch_are_found_by_run_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |console: &str, hosts: &[Host]| {
+            let console = folder.path().join(console);
+            std::fs::create_dir_all(&console).unwrap();
+            std::fs::write(console.join(record::HOSTS), serde_json::to_vec(hosts).unwrap()).unwrap();
+        };
+        let moved = Host { address: "elsewhere".into(), ..host("b") };
+        put("ppo-1/console", &[host("a"), host("b")]);
+        put("ppo-1/console-2", &[moved.clone()]);
+        put("ppo-2/console", &[host("c")]);
+        std::fs::create_dir_all(folder.path().join("ppo-3/console")).unwrap();
+        let found = |run: &str| launched_in(folder.path(), run);
+        assert_eq!(found("ppo-1"), [host("a"), moved]);
+        assert_eq!((found("ppo-2"), found("ppo-")), (vec![host("c")], vec![]));
+        assert_eq!((found("ppo-3"), found(""), found("../ppo-1")), (vec![], vec![], vec![]));
+    }
+
+    #[test]
     fn silent_hosts_fail_a_lookup() {
         let mut run_index = sample();
         run_index.entries.clear();
         run_index.silent.push((0, HintedError { error: "host a: refused".into(), hint: "sshd".into() }));
-        let failure = run_index.pick(None).unwrap_err();
+        let failure = run_index.pick(None, RunAction::Stop).unwrap_err();
         assert_eq!((failure.code, failure.cause.hint.as_str()), (3, "sshd"));
     }
 }

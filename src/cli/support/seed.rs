@@ -7,6 +7,7 @@
 
 use crate::cli::support::Failure;
 use rankdeck_config::ExperimentSource;
+use rankdeck_proto::regular;
 use rankdeck_types::code::Code;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::{Host, Transport};
@@ -164,7 +165,7 @@ impl Program<'_> {
 /// Returns the start of a file; empty if it cannot be read.
 fn text_of(path: &Path) -> String {
     let mut bytes = Vec::new();
-    let _ = std::fs::File::open(path).map(|file| file.take(BYTES).read_to_end(&mut bytes));
+    let _ = regular::open(path).map(|file| file.take(BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

@@ -1,8 +1,8 @@
 //! Resolves the hosts and the experiment of a command line.
 
-use crate::cli::args::{Cli, SubjectArgs};
+use crate::cli::args::{Cli, CliCommand, SubjectArgs};
 use crate::cli::support::{Failure, guess};
-use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_config::{ExperimentSource, HostsSource, SlurmJobs};
 use rankdeck_proto::folders;
 use rankdeck_types::host::Transport;
 use std::ffi::OsString;
@@ -17,17 +17,60 @@ const VARIABLE: &str = "RANKDECK_HOSTS";
 pub(crate) fn hosts(cli: &Cli, alone: bool) -> HostsSource {
     let given = cli.hosts.clone().map(|text| HostsSource::parse(&text));
     let found = || find(&|name| std::env::var_os(name), &std::env::current_dir().unwrap_or_default());
-    if cli.slurm {
-        let defaults = match given.or_else(found) {
+    let source = given.or_else(found);
+    let in_slurm = |source: Option<HostsSource>, jobs| {
+        let defaults = match source {
             Some(HostsSource::File(path)) => path,
             _ => FILE.into(),
         };
-        return HostsSource::Slurm { defaults };
+        HostsSource::Slurm { defaults, jobs }
+    };
+    let finds_runs = finds_runs(&cli.command);
+    if let Some(job) = &cli.slurm {
+        let env = |name: &str| std::env::var(name).ok();
+        return in_slurm(source, slurm_jobs(job, finds_runs, &env));
     }
-    given.or_else(found).unwrap_or_else(|| match alone {
+    let source = source.unwrap_or_else(|| match alone {
         true => HostsSource::Here,
         false => HostsSource::File(FILE.into()),
-    })
+    });
+    if finds_runs && source.is_without_hosts() && rankdeck_config::has_own_slurm_jobs() {
+        return in_slurm(Some(source), SlurmJobs::Own);
+    }
+    source
+}
+
+/// Whether a command is about runs that exist, on whatever hosts they are.
+fn finds_runs(command: &CliCommand) -> bool {
+    matches!(
+        command,
+        CliCommand::Attach(_)
+            | CliCommand::Stop(_)
+            | CliCommand::Kill(_)
+            | CliCommand::Restart(_)
+            | CliCommand::Wait(_)
+            | CliCommand::Ps(_)
+            | CliCommand::Status(_)
+            | CliCommand::Logs(_)
+            | CliCommand::ExportMetrics(_)
+            | CliCommand::Fetch(_)
+            | CliCommand::Tensorboard(_)
+            | CliCommand::Eval(_)
+            | CliCommand::Play(_)
+            | CliCommand::Export(_)
+    )
+}
+
+/// Returns the jobs that `--slurm` or `--slurm=JOB` selects. A new run uses no job that nobody named.
+fn slurm_jobs(job: &str, finds_runs: bool, env: &dyn Fn(&str) -> Option<String>) -> SlurmJobs {
+    let named = env("SLURM_JOB_ID").filter(|job| !job.trim().is_empty());
+    match (job, named) {
+        ("", _) if rankdeck_config::is_in_allocation(env) => SlurmJobs::Current,
+        ("", Some(job)) => SlurmJobs::Job(job),
+        ("", None) if finds_runs => SlurmJobs::Own,
+        ("", None) => SlurmJobs::Current,
+        (job, _) => SlurmJobs::Job(job.to_owned()),
+    }
 }
 
 /// Finds the hosts file of the project, of the environment, or of the user.
@@ -55,8 +98,8 @@ fn find(env: &dyn Fn(&str) -> Option<OsString>, folder: &Path) -> Option<HostsSo
 /// Returns hosts and experiment of a command that launches or checks.
 pub(crate) fn of(hosts: &HostsSource, subject: &SubjectArgs) -> (HostsSource, ExperimentSource) {
     let mut hosts = hosts.clone();
-    if !subject.gpus.is_empty() {
-        hosts = HostsSource::Devices(Box::new(hosts), subject.gpus.clone());
+    if let Some(gpus) = &subject.gpus {
+        hosts = HostsSource::Devices(Box::new(hosts), gpus.clone());
     }
     if let Some(nproc) = subject.nproc {
         hosts = HostsSource::Ranks(Box::new(hosts), nproc);
@@ -155,6 +198,21 @@ mod tests {
         assert_eq!(found(Some("a,b")), Some(HostsSource::Named(words("a b"))));
         fs::write(folder.join(FILE), "").unwrap();
         assert_eq!(found(Some("lab.toml")), file(Path::new(FILE)), "the nearest wins");
+    }
+
+    #[test]
+    fn slurm_option_selects_the_allocation_a_job_or_own_jobs() {
+        let select = |job: &str, finds_runs, set: &[&str]| {
+            slurm_jobs(job, finds_runs, &|name| set.contains(&name).then(|| "7".to_owned()))
+        };
+        let job = |id: &str| SlurmJobs::Job(id.to_owned());
+        let allocated = ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"];
+        assert_eq!(select("", true, &allocated), SlurmJobs::Current);
+        assert_eq!(select("", false, &["SLURM_JOB_ID", "SLURM_HET_SIZE"]), SlurmJobs::Current);
+        assert_eq!(select("", true, &["SLURM_JOB_ID"]), job("7"));
+        assert_eq!(select("", true, &[]), SlurmJobs::Own);
+        assert_eq!(select("", false, &[]), SlurmJobs::Current, "a new run uses no job that nobody named");
+        assert_eq!(select("9", true, &allocated), job("9"));
     }
 
     #[test]

@@ -39,11 +39,14 @@ pub struct HistogramSeries {
 }
 
 impl HistogramSeries {
-    /// Adds a histogram; one with a smaller step than the last is ignored (a restarted generation repeats
-    /// steps).
+    /// Adds a histogram of the present line. Within a generation, one with a smaller step than the last is
+    /// ignored; a later generation throws away the steps that it repeats.
     pub fn push(&mut self, place: Place, bins: Histogram) {
-        if self.columns.last().is_some_and(|last| place.step < last.place.step) {
-            return;
+        if let Some(last) = self.columns.last().map(|last| last.place).filter(|last| place.step < last.step) {
+            if place.generation <= last.generation {
+                return;
+            }
+            self.retain(|at| at.generation >= place.generation || at.step < place.step);
         }
         let (low, high) = bins.range();
         self.summary.push_spread(place, bins.mean(), low, high);
@@ -64,6 +67,15 @@ impl HistogramSeries {
                 .collect();
         }
         self.columns.push(column);
+    }
+
+    /// Throws away the histograms at places that `keeps` does not name.
+    pub(crate) fn retain(&mut self, keeps: impl Fn(Place) -> bool) {
+        self.columns.retain(|column| keeps(column.place));
+        if self.newest.as_ref().is_some_and(|newest| !keeps(newest.place)) {
+            self.newest = self.columns.last().cloned();
+        }
+        self.summary.split(keeps);
     }
 
     /// It is as [`HistogramSeries::push`] makes one.
@@ -134,6 +146,13 @@ impl Gallery {
         true
     }
 
+    /// Drops the pictures at places that `keeps` does not name.
+    pub(crate) fn retain(&mut self, keeps: impl Fn(Place) -> bool) {
+        self.names.values_mut().for_each(|all| all.retain(|picture| keeps(picture.place)));
+        self.names.retain(|_, all| !all.is_empty());
+        self.bytes = self.names.values().flatten().map(|picture| picture.data.len()).sum();
+    }
+
     /// Drops pictures that no event can have brought, of a gallery that comes out of a file; how many.
     pub(crate) fn check(&mut self) -> usize {
         let pictures =
@@ -193,9 +212,10 @@ impl Gallery {
 mod tests {
     use super::*;
     use rankdeck_proto::media::ImageFormat;
+    use rankdeck_types::ids::Generation;
 
     fn at(step: usize) -> Place {
-        Place { step: step as f64, time: step as f64 / 10.0 }
+        Place { step: step as f64, time: step as f64 / 10.0, ..Place::default() }
     }
 
     /// CORE-4
@@ -219,6 +239,10 @@ mod tests {
         assert_eq!(series.summary().reach(), Some((all - 1) as f64));
         series.push(at(3), Histogram { edges: vec![0.0, 1.0], counts: vec![1.0] });
         assert_eq!(series.newest().unwrap().place, at(all - 1), "steps do not go back");
+        let restarted = Place { generation: Generation(1), ..at(3) };
+        series.push(restarted, Histogram { edges: vec![0.0, 1.0], counts: vec![1.0] });
+        assert_eq!(series.newest().unwrap().place, restarted);
+        assert!(series.columns().iter().all(|column| column.place.step <= 3.0), "the others are thrown away");
     }
 
     /// CORE-4

@@ -44,6 +44,7 @@ fn page() -> PageSample {
         fingerprints: vec![FingerprintSample::default()],
         own_ms: vec![1],
         recent: vec![RecentCollective { call: call(), ..Default::default() }],
+        group_arguments: Some(GroupArguments { address: some(), ..Default::default() }),
         ..PageSample::default()
     }
 }

@@ -3,6 +3,7 @@
 mod attach;
 mod ending;
 mod failures;
+mod generations;
 mod launch;
 mod memory;
 mod metrics;

@@ -3,6 +3,7 @@
 use crate::Goal;
 use crate::event::{Effect, Event, StopSource};
 use crate::model::RunState;
+use crate::origin;
 use crate::report::ReportBody;
 use crate::testkit::*;
 use rankdeck_proto::message::*;
@@ -112,6 +113,37 @@ fn own_2_adopted_run_restarts_only_as_shown() {
         other.host_ends(node, true);
     }
     assert_eq!((other.launches(0).len(), other.launches(1).len()), (1, 1));
+}
+
+/// The environment of its own host is not among the equal parts of a launch.
+#[test]
+fn own_2_variable_reported_after_the_question_blocks() {
+    let c = running(2);
+    let mut other = c.attach();
+    other.all_ready();
+    let shown = origin::shown(other.model());
+    assert_eq!(shown, other.model().run.launch, "the plan passes nothing");
+    let greedy = |spec: &mut LaunchSpec| {
+        spec.plan.hosts[1].host.env.insert("LEAK".into(), "x${CLOUD_SECRET}".into());
+    };
+    greedy(other.agents[1].spec.as_mut().unwrap());
+    for record in &mut other.agents[1].records {
+        if let RecordEvent::Launched { spec } = &mut record.event {
+            greedy(spec);
+        }
+    }
+    other.lose(1);
+    other.ready(1);
+    let plan = other.model().plan.clone().unwrap();
+    assert_eq!(plan.console_variables(None).into_iter().collect::<Vec<_>>(), ["CLOUD_SECRET"]);
+    assert!(other.model().run.differing.is_empty());
+    other.event(Event::restart(None).having_shown(shown));
+    assert!(!refused(&other).is_empty() && other.stops(0).is_empty(), "the question had another text");
+    let question = origin::passed(&plan, None).unwrap();
+    assert!(question.contains("CLOUD_SECRET"), "ORIGIN-3: {question}");
+    let shown = origin::shown(other.model());
+    other.event(Event::restart(None).having_shown(shown));
+    assert_eq!(other.stops(0).len(), 1);
 }
 
 #[test]

@@ -437,3 +437,166 @@ fn another_console_links_to_hosts_that_joined() {
     }
     assert_eq!(connects, [(1, "bee".to_string()), (2, "cow".to_string())]);
 }
+
+/// A request to restart with changed keys.
+fn with_keys(c: &Cluster, exclude: &[&str]) -> Event {
+    let mut experiment = c.model().plan.clone().unwrap().experiment;
+    experiment.run.total_steps = 5_000;
+    let exclude = exclude.iter().map(|name| (*name).to_string()).collect();
+    let experiment = Some(Box::new(experiment));
+    Event::RestartRequested { from: Some("latest".into()), exclude, add: vec![], experiment, shown: None }
+}
+
+#[test]
+fn restart_5_absent_host_is_awaited_within_stop_bound() {
+    let plain: fn(&Cluster) -> Event = |_| Event::restart(Some("latest".into()));
+    let checked: fn(&Cluster) -> Event =
+        |_| Event::CheckedRestartRequested { from: Some("latest".into()), shown: None };
+    let keys: fn(&Cluster) -> Event = |c| with_keys(c, &[]);
+    let others: fn(&Cluster) -> Event = |c| with_keys(c, &["cow"]);
+    for request in [plain, checked, keys, others] {
+        let mut c = with(3, Restart::default());
+        checkpoint(&mut c, 3);
+        c.lose(1);
+        let event = request(&c);
+        c.event(event);
+        assert_eq!(c.model().run.restart_awaits, ["bee"]);
+        c.pass(19_750);
+        assert_eq!((c.model().run.refused.as_ref(), c.model().run.state), (None, RunState::Running));
+        c.pass(500);
+        assert!(c.model().run.refused.as_ref().unwrap().contains("--exclude bee"), "the command that helps");
+        assert!(c.model().run.restart_awaits.is_empty());
+        assert_eq!((c.model().run.state, c.exit), (RunState::Running, None), "the run is unchanged");
+        assert_eq!((0..3).map(|node| c.stops(node).len()).sum::<usize>(), 0);
+        let event = request(&c);
+        c.event(event);
+        c.pass(5_000);
+        c.ready(1);
+        assert!(c.model().run.restart_awaits.is_empty());
+        for node in 0..3 {
+            assert_eq!(c.stops(node), [StopMode::Clean], "it is back: now the generation ends");
+            c.host_ends(node, true);
+        }
+        assert_eq!(c.launches(0).len(), 2);
+    }
+}
+
+#[test]
+fn restart_5_lost_host_that_may_be_excluded_is_not_awaited() {
+    let mut c = with(3, Restart { lost_host: LostHost::Exclude, ..Restart::default() });
+    checkpoint(&mut c, 3);
+    c.lose(1);
+    c.event(Event::restart(Some("latest".into())));
+    assert_eq!((c.stops(0), c.model().run.restart_awaits.len()), (vec![StopMode::Clean], 0));
+    c.host_ends(0, true);
+    c.host_ends(2, true);
+    c.pass(30_000);
+    assert_eq!((c.launches(0).len(), c.launches(1).len()), (2, 1));
+}
+
+#[test]
+fn restart_5_request_without_absent_host_replaces_it() {
+    let mut c = with(3, Restart::default());
+    checkpoint(&mut c, 3);
+    c.lose(1);
+    c.event(Event::restart(Some("latest".into())));
+    let event = with_keys(&c, &["bee"]);
+    c.event(event);
+    assert_eq!((c.model().run.refused.clone(), c.stops(0)), (None, vec![StopMode::Clean]));
+    c.host_ends(0, true);
+    c.host_ends(2, true);
+    assert_eq!((c.launches(0).len(), c.launches(1).len()), (2, 1));
+}
+
+#[test]
+fn restart_5_stop_and_detach_cancel_a_waiting_restart() {
+    for event in [Event::DetachRequested, Event::StopRequested { mode: StopMode::Clean, by: StopSource::Key }]
+    {
+        let mut c = with(2, Restart::default());
+        c.lose(1);
+        c.event(Event::restart(None));
+        let stops = event != Event::DetachRequested;
+        c.event(event);
+        assert_eq!(c.stops(0).len(), usize::from(stops));
+        if stops {
+            assert!(c.model().run.restart_awaits.is_empty());
+            c.ready(1);
+            c.host_ends(0, true);
+            c.host_ends(1, true);
+        }
+        assert!(c.exit.is_some() && c.launches(0).len() == 1);
+    }
+}
+
+#[test]
+fn restart_5_unverified_stop_names_the_command_that_helps() {
+    let mut c = with(2, Restart::default());
+    c.lose(1);
+    c.exit_of(0, killed(), false);
+    c.event(Event::restart(None));
+    c.pass(2_250);
+    c.exit_of(1, Exit::Signal { signal: 15, out_of_memory: false }, true);
+    c.proof(0);
+    c.pass(60_000);
+    assert_eq!((c.exit, c.launches(0).len()), (Some(1), 1));
+    assert!(c.model().run.refused.as_ref().unwrap().contains("--exclude bee"));
+}
+
+/// Whoever has excluded it: that console may be gone.
+#[test]
+fn restart_4_returned_host_is_stopped_by_any_console() {
+    let (mut other, request) = without_the_third(&with(3, Restart::default()));
+    other.event(request);
+    other.host_ends(0, true);
+    other.host_ends(1, true);
+    assert_eq!(other.launches(0).last().map(|spec| spec.generation), Some(Generation(1)));
+    let mut third = other.attach();
+    third.ready(0);
+    third.ready(2);
+    assert_eq!((third.model().run.generation, third.stops(2)), (Generation(1), vec![]), "one host says so");
+    third.ready(1);
+    assert_eq!((third.stops(2), third.stops(0)), (vec![StopMode::Kill], vec![]));
+    third.host_ends(2, true);
+    third.pass(2_000);
+    assert_eq!((third.model().run.state, third.stops(2).len()), (RunState::Running, 1));
+}
+
+/// In every way of asking: a script saves when it gets SIGTERM.
+#[test]
+fn origin_1_checkpoint_that_the_stop_saves_is_used() {
+    let plain: fn(&Cluster) -> Event = |_| Event::restart(Some("latest".into()));
+    let keys: fn(&Cluster) -> Event = |c| with_keys(c, &[]);
+    let others: fn(&Cluster) -> Event = |c| with_keys(c, &["cow"]);
+    for request in [plain, keys, others] {
+        let mut c = with(3, Restart::default());
+        checkpoint(&mut c, 3);
+        let event = request(&c);
+        c.event(event);
+        checkpoint(&mut c, 8);
+        (0..3).for_each(|node| c.host_ends(node, true));
+        let resume = c.launches(0).last().unwrap().resume.clone();
+        assert!(resume.as_ref().is_some_and(|path| path.ends_with("/8.ckpt")), "{resume:?}");
+    }
+}
+
+#[test]
+fn origin_1_policy_uses_checkpoint_that_its_stop_saves() {
+    let mut draft = draft(1, Transport::Local);
+    draft.experiment.watch.on_stuck = OnStuck::Restart;
+    let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 1, vec![]);
+    c.all_ready();
+    c.pass(2_000);
+    c.hang(1, |sample| sample.state = 'T');
+    for _ in 0..120 {
+        if c.stops(0).is_empty() {
+            c.pass(1_000);
+        }
+    }
+    assert_eq!(c.stops(0), [StopMode::Terminate]);
+    checkpoint(&mut c, 9);
+    c.host_ends(0, true);
+    c.pass(120_000);
+    let resume = c.launches(0).last().unwrap().resume.clone();
+    assert_eq!(c.launches(0).len(), 2);
+    assert!(resume.as_ref().is_some_and(|path| path.ends_with("/9.ckpt")), "{resume:?}");
+}

@@ -4,12 +4,14 @@
 //! Launches are not cut: the console that sent them has made them, and there is one per host.
 
 use super::charts::{CHARTS, MARKS};
+use super::failure;
 use super::progress::EVALUATIONS;
 use super::ranks::CHECKPOINTS;
 use crate::model::{HistogramSeries, MEDIA_NAMES, Model};
 use crate::series::Series;
 use crate::session::HISTORY;
 use rankdeck_proto::inspection::{Frame, Holder, Inspection, Obstacle, PythonView};
+use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::media::{self, MOST_BINS, PICTURE_BYTES};
 use rankdeck_proto::message::{
     AgentMessage, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage, PageSample,
@@ -104,6 +106,7 @@ fn cut_model(model: &mut Model) -> u64 {
     cut.list(LONG, &mut model.hosts);
     cut.list(LONG, &mut model.ranks);
     cut.list(LIST, &mut model.verdicts);
+    model.hosts.iter_mut().for_each(failure::check_clock);
     cut.0
 }
 
@@ -269,6 +272,7 @@ impl Truncator {
         self.list(LIST, &mut page.own_ms);
         self.list(LIST, &mut page.recent);
         page.recent.iter_mut().for_each(|recent| self.call(&mut recent.call));
+        page.group_arguments.iter_mut().for_each(|given| self.text(NAME, &mut given.address));
     }
 
     fn call(&mut self, call: &mut CollectiveCall) {
@@ -359,6 +363,9 @@ pub(crate) fn check(model: &mut Model) {
     lines += last(&mut model.marks, MARKS);
     lines += last(&mut model.history, HISTORY);
     let series = charts(&mut model.scalars) + charts(&mut model.spreads);
+    if !model.lineage.is_sound() {
+        model.lineage = Lineage::default();
+    }
     let logged = histograms(&mut model.histograms) + model.gallery.check();
     let cut = cut_model(model);
     let drops = &mut model.drops;

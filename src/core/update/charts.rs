@@ -2,13 +2,15 @@
 //! the histograms and images that the program logs.
 
 use crate::model::{ChartMark, ChartMarkKind, Gallery, MEDIA_NAMES, Model, RankModel};
+use crate::origin;
 use crate::report::ReportBody;
 use crate::run::RunProgress;
 use crate::series::{Place, Series};
 use crate::session::{EventCtx, RecordContext};
 use crate::watch::RecordedTime;
 use rankdeck_proto::media::{self, Histogram};
-use rankdeck_proto::message::{LoggedHistogram, LoggedImage};
+use rankdeck_proto::message::{Counters, LoggedHistogram, LoggedImage};
+use rankdeck_types::ids::Generation;
 use std::collections::BTreeMap;
 
 /// Different charts kept.
@@ -24,7 +26,53 @@ pub(super) const SPS: &str = "charts/SPS";
 
 /// Where a value of a record stands.
 pub(super) fn place(at: RecordContext, step: u64) -> Place {
-    Place { step: step as f64, time: at.time }
+    Place { step: step as f64, time: at.time, generation: at.generation }
+}
+
+/// A generation began, as its order says: what it throws away leaves every figure.
+pub(super) fn begin(ctx: &mut EventCtx<'_>, generation: Generation, from: Option<&str>) {
+    let origin = origin::placed(&ctx.model.checkpoints, generation, from);
+    if ctx.model.lineage.begin(generation, origin) {
+        abandon(ctx.model);
+    }
+    // What a program last printed is of the process that is gone.
+    if let Some(own) = ctx.model.own.as_mut().filter(|own| own.generation < generation) {
+        (own.steps_per_s, own.return_mean) = (None, None);
+    }
+}
+
+/// Totals have come to this step.
+pub(super) fn reached(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64) {
+    if ctx.model.lineage.reached(at.generation, env_step) {
+        abandon(ctx.model);
+    }
+}
+
+/// Takes what is not of the present line of training out of all figures.
+fn abandon(model: &mut Model) {
+    let lineage = &model.lineage;
+    let keeps = |place: Place| lineage.keeps(place.generation, place.step);
+    model.scalars.values_mut().chain(model.spreads.values_mut()).for_each(|series| series.split(keeps));
+    model.histograms.values_mut().for_each(|series| series.retain(keeps));
+    model.gallery.retain(keeps);
+    model.marks.retain(|mark| matches!(mark.kind, ChartMarkKind::Generation(_)) || keeps(mark.place));
+    model.evals.retain(|eval| lineage.keeps(eval.generation, eval.env_step as f64));
+    let is_kept = |generation, counters: &Counters| lineage.keeps(generation, counters.env_step as f64);
+    model.latest.take_if(|latest| !is_kept(latest.generation, &latest.counters));
+    model.progress.take_if(|progress| !is_kept(progress.generation, &progress.totals));
+    if let Some(own) = &mut model.own
+        && let Some(step) = own.env_step
+        && !lineage.keeps(own.generation, step as f64)
+    {
+        own.env_step = lineage.began().filter(|step| *step > 0);
+    }
+    for mark in &mut model.marks {
+        if let ChartMarkKind::Generation(generation) = mark.kind
+            && let Some(step) = lineage.began_at(generation)
+        {
+            mark.place.step = step as f64;
+        }
+    }
 }
 
 /// Adds to a chart that the console itself makes.
@@ -34,7 +82,9 @@ pub(super) fn derived(ctx: &mut EventCtx<'_>, name: &'static str, place: Place, 
         ctx.model.scalars.remove(name);
     }
     make_room(ctx, name);
-    ctx.model.scalars.entry(name.into()).or_default().push(place, y);
+    let keeps = ctx.model.lineage.keeps(place.generation, place.step);
+    let series = ctx.model.scalars.entry(name.into()).or_default();
+    if keeps { series.push(place, y) } else { series.push_past(place, y) }
 }
 
 /// Values that ranks report themselves, by name.
@@ -51,20 +101,24 @@ pub(super) struct RankScalars {
 /// Adds values that ranks report themselves.
 pub(super) fn scalars(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64, scalars: RankScalars) {
     let RankScalars { values, spread, not_finite } = scalars;
+    let place = place(at, env_step);
+    let keeps = ctx.model.lineage.keeps(place.generation, place.step);
     // A name that is among the numbers too has become one again since.
     for (name, count) in not_finite {
         // A chart that the console makes of numbers alone takes these, too.
         let derived = ctx.session.rates.derived.contains(name.as_str());
         let series = if derived { ctx.model.scalars.get_mut(&name) } else { series(ctx, name) };
-        if let Some(series) = series {
-            series.push_not_finite(place(at, env_step), f64::NAN, count);
+        if let Some(series) = series.filter(|_| keeps) {
+            series.push_not_finite(place, f64::NAN, count);
         }
     }
     ctx.session.run.tries.reached.advance(RunProgress { env_step, ..RunProgress::default() });
     for (name, value) in values {
         let (low, high) = spread.get(&name).copied().unwrap_or((value, value));
-        if let Some(series) = series(ctx, name) {
-            series.push_spread(place(at, env_step), value, low.min(value), high.max(value));
+        match series(ctx, name) {
+            Some(series) if keeps => series.push_spread(place, value, low.min(value), high.max(value)),
+            Some(series) => series.push_past(place, value),
+            None => {}
         }
     }
 }
@@ -94,22 +148,33 @@ fn make_room(ctx: &mut EventCtx<'_>, name: &str) {
     }
 }
 
-/// Something happened at the step that the run had reached by then, or at `step`.
-pub(super) fn mark(ctx: &mut EventCtx<'_>, happened: RecordedTime, step: Option<u64>, kind: ChartMarkKind) {
+/// Something happened in a generation, at `step` or at the one that the run had reached by then.
+pub(super) fn mark(
+    ctx: &mut EventCtx<'_>,
+    happened: RecordedTime,
+    (generation, step): (Generation, Option<u64>),
+    kind: ChartMarkKind,
+) {
     let RecordedTime { time, past } = happened;
-    let step = step.map(|step| step as f64).unwrap_or_else(|| match past {
-        true => step_at(ctx.model, time),
-        false => ctx.session.run.tries.reached.env_step as f64,
-    });
-    let generation = matches!(kind, ChartMarkKind::Generation(_));
-    if generation && ctx.model.marks.iter().any(|mark| mark.kind == kind) {
+    let is_generation = matches!(kind, ChartMarkKind::Generation(_));
+    let began = ctx.model.lineage.began_at(generation).filter(|_| is_generation);
+    let step = step.or(began).map(|step| step as f64);
+    let step = step.unwrap_or_else(|| if past { step_at(ctx.model, time) } else { step_now(ctx.model) });
+    let is_known = is_generation && ctx.model.marks.iter().any(|mark| mark.kind == kind);
+    if is_known || !is_generation && !ctx.model.lineage.keeps(generation, step) {
         return;
     }
-    ctx.model.marks.push_back(ChartMark { place: Place { step, time }, kind });
+    ctx.model.marks.push_back(ChartMark { place: Place { step, time, generation }, kind });
     if ctx.model.marks.len() > MARKS {
         ctx.model.marks.pop_front();
         ctx.model.drops.history += 1;
     }
+}
+
+/// The step that the present line of training has reached.
+fn step_now(model: &Model) -> f64 {
+    let totals = model.latest.as_ref().map(|latest| latest.counters.env_step as f64);
+    model.scalars.values().filter_map(Series::reach).chain(totals).fold(0.0, f64::max)
 }
 
 /// The step that the run had reached at a time, as far as has been read: hosts are read one after another.
@@ -126,8 +191,13 @@ pub(super) fn settle(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64) {
     if !at.past {
         return;
     }
-    let later = |mark: &&mut ChartMark| mark.kind != ChartMarkKind::Checkpoint && mark.place.time >= at.time;
-    for mark in ctx.model.marks.iter_mut().filter(later) {
+    let Model { lineage, marks, .. } = &mut *ctx.model;
+    let moves = |mark: &ChartMark| match mark.kind {
+        ChartMarkKind::Checkpoint => false,
+        ChartMarkKind::Generation(generation) => lineage.began_at(generation).is_none(),
+        ChartMarkKind::Verdict(..) => mark.place.generation == at.generation,
+    };
+    for mark in marks.iter_mut().filter(|mark| mark.place.time >= at.time && moves(mark)) {
         mark.place.step = mark.place.step.max(env_step as f64);
     }
 }
@@ -136,7 +206,7 @@ pub(super) fn settle(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64) {
 pub(super) fn spread(model: &mut Model, place: Place) {
     type Value = fn(&RankModel) -> Option<f64>;
     let gauges: [(&str, Value); 5] = [
-        ("ranks/SPS", |rank| rank.sample.as_ref()?.page.as_ref().map(|_| rank.steps_per_s)),
+        ("ranks/SPS", |rank| rank.sample.as_ref()?.page.as_ref().and(rank.steps_per_s)),
         ("ranks/iteration_s", |rank| rank.watch_history.iteration().map(|iteration| iteration.0)),
         ("ranks/wait_share", |rank| rank.watch_history.iteration().map(|iteration| iteration.1)),
         ("ranks/cpu_percent", |rank| {
@@ -188,8 +258,9 @@ pub(super) fn add_histogram(ctx: &mut EventCtx<'_>, at: RecordContext, logged: L
         counts: bins.counts.clone(),
     };
     ctx.report_at(at.generation, at.time, body);
-    let place = place(at, env_step);
-    ctx.model.histograms.entry(key).or_default().push(place, bins);
+    if ctx.model.lineage.keeps(at.generation, env_step as f64) {
+        ctx.model.histograms.entry(key).or_default().push(place(at, env_step), bins);
+    }
 }
 
 /// Adds an image that the program logs.
@@ -200,7 +271,8 @@ pub(super) fn add_image(ctx: &mut EventCtx<'_>, at: RecordContext, logged: Logge
         return;
     };
     let gallery: &mut Gallery = &mut ctx.model.gallery;
-    if !gallery.push(name.clone(), place(at, env_step), head, data) {
+    let keeps = ctx.model.lineage.keeps(at.generation, env_step as f64);
+    if keeps && !gallery.push(name.clone(), place(at, env_step), head, data) {
         ctx.model.drops.charts += 1;
         return;
     }

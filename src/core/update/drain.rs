@@ -4,10 +4,12 @@ use super::{failure, policy, transition, verdicts};
 use crate::host::HostStage;
 use crate::limits::TimeLimits;
 use crate::model::{EventTone, HostModel, Model, RankLife};
+use crate::origin::exclusion;
 use crate::report::RunOutcome;
 use crate::run::{EndCause, RunStage, StopRequest};
 use crate::session::EventCtx;
 use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::words;
 
@@ -212,8 +214,14 @@ fn conclude(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
         .filter(|host| !leaves(host) && (open.contains(&host.node_rank) || !ctx.is_clear(host)))
         .map(|host| host.name.clone())
         .collect();
-    if let Some(next) = next.filter(|_| dirty.is_empty()) {
-        return policy::proceed(ctx, next);
+    match next {
+        Some(next) if dirty.is_empty() => return policy::proceed(ctx, next),
+        Some(_) => {
+            let hint = exclusion(ctx.model, &dirty).unwrap_or_default();
+            let error = format!("the stop is not verified on {}", dirty.join(", "));
+            policy::refuse(ctx, HintedError { error, hint }.with_hint());
+        }
+        None => {}
     }
     let mut ending = with_killed_ranks(ctx, failure::ending(ctx));
     if !dirty.is_empty() {

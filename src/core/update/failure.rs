@@ -4,6 +4,7 @@
 //! read its clock somewhere between the question and the answer, so the middle is right within half the round
 //! trip (Cristian 1989; the same bound as in NTP, RFC 5905 section 8).
 
+use crate::model::HostModel;
 use crate::report::FirstFailure;
 use crate::run::BlamePriority;
 use crate::session::{EventCtx, RecordContext};
@@ -14,6 +15,8 @@ use rankdeck_types::words;
 /// How far two clocks may drift apart per second, so that old measurements count for less: 100 parts in a
 /// million, more than quartz does.
 const DRIFT: f64 = 1e-4;
+/// Furthest clock of a host that is believed, seconds: a century.
+const FURTHEST_S: f64 = 3.2e9;
 /// Most log lines of the first failure that are reported.
 const LINES: usize = 20;
 
@@ -26,6 +29,9 @@ pub(super) fn measure_clock(ctx: &mut EventCtx<'_>, node: NodeRank, theirs: f64,
     // Times are whole milliseconds on both sides.
     let bound_s = rtt_ms as f64 / 2000.0 + 0.001;
     let ours = ctx.session.clock.wall_time(ctx.now) - rtt_ms as f64 / 2000.0;
+    if !is_believed(theirs - ours) {
+        return;
+    }
     let now = ctx.now;
     let host = ctx.host(node);
     let known_s = host.clock_bound_s + now.since(host.clock_at) as f64 / 1000.0 * DRIFT;
@@ -34,6 +40,17 @@ pub(super) fn measure_clock(ctx: &mut EventCtx<'_>, node: NodeRank, theirs: f64,
         || (theirs - ours - host.clock_offset_s).abs() > known_s + bound_s
     {
         (host.clock_offset_s, host.clock_bound_s, host.clock_at) = (theirs - ours, bound_s, now);
+    }
+}
+
+fn is_believed(offset_s: f64) -> bool {
+    offset_s.abs() <= FURTHEST_S
+}
+
+/// Forgets measurements that no clock can have made.
+pub(super) fn check_clock(host: &mut HostModel) {
+    if !is_believed(host.clock_offset_s) || !(0.0..=FURTHEST_S).contains(&host.clock_bound_s) {
+        (host.clock_offset_s, host.clock_bound_s) = (0.0, 0.0);
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) use transition::install;
 
 use crate::event::Event;
 use crate::model::{EventTone, HostModel};
-use crate::run::RunStage;
+use crate::run::{RequestedRestart, RunStage};
 use crate::session::EventCtx;
 use rankdeck_proto::message::{AgentMessage, RankEvent, Record, RecordEvent};
 
@@ -117,12 +117,14 @@ fn apply(ctx: &mut EventCtx<'_>, event: Event) -> bool {
         Event::RestartRequested { from, exclude, add, experiment: None, .. }
             if exclude.is_empty() && add.is_empty() =>
         {
-            user::restart(ctx, from, false)
+            policy::request(ctx, RequestedRestart { from, ..RequestedRestart::default() })
         }
         Event::RestartRequested { from, exclude, add, experiment, .. } => {
             policy::change(ctx, from, exclude, add, experiment)
         }
-        Event::CheckedRestartRequested { from, .. } => user::restart(ctx, from, true),
+        Event::CheckedRestartRequested { from, .. } => {
+            policy::request(ctx, RequestedRestart { from, checked: true, ..RequestedRestart::default() })
+        }
         Event::RestartRefused { reason } => {
             policy::refuse(ctx, reason);
             true

@@ -4,10 +4,12 @@
 //! - OWN-1: a console that launched the present generation follows another console's only when every host of
 //!   its own confirms it: those with ranks report the same launch, and no process is left on the others.
 //! - OWN-2: a plan that agents reported is launched again only if all of its hosts report the same one, and
-//!   if the user was shown it.
+//!   if the user was shown it, with the variables of the console that it passes.
 
 use super::{link, policy, transition};
 use crate::model::{EventTone, HostModel};
+use crate::origin;
+use crate::origin::exclusion;
 use crate::report::ReportBody;
 use crate::run::{ActiveLaunch, ConsoleRole};
 use crate::session::{EventCtx, Goal};
@@ -186,8 +188,10 @@ fn objection(
         .map(|planned| planned.host.name.clone())
         .collect();
     if !silent.is_empty() {
-        return Some(format!("no response from {}, which must confirm the plan", silent.join(", ")));
+        let error = format!("no response from {}, which must confirm the plan", silent.join(", "));
+        let hint = exclusion(ctx.model, &silent).unwrap_or_default();
+        return Some(HintedError { error, hint }.with_hint());
     }
-    (shown != Some(launch))
+    (shown != origin::shown(ctx.model).as_ref())
         .then(|| "another console launched this run: review its command and confirm the restart".to_string())
 }

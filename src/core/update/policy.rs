@@ -1,4 +1,4 @@
-//! Restarts: by policy after a failure, and on other hosts than before.
+//! Restarts: on request, and by policy after a failure.
 //!
 //! Only the console that launched the present generation makes restarts. Others wait a while for its next
 //! one. Invariants:
@@ -6,17 +6,21 @@
 //! - RESTART-2: at most `max_restarts`, at most `no_progress` in a row without a new checkpoint or iteration.
 //! - A generation on other hosts is planned and shown before anything is stopped. When there is no
 //!   such plan, the run keeps running unchanged.
-//! - RESTART-4: a host that was excluded without a verified stop is ordered to stop when it reconnects. The
-//!   run's stop counts as proved only then.
+//! - RESTART-4: a host that was excluded without a verified stop is ordered to stop when it reconnects, by any
+//!   console to which all hosts of the present generation confirm it. The run's stop counts as proved only then.
+//! - RESTART-5: a requested restart stops nothing while a host that it needs does not respond. It waits at most
+//!   as long as a stop does, and is then refused with the command that excludes the host.
 
-use super::{failure, transition};
+use super::{failure, transition, user};
 use crate::event::Effect;
+use crate::limits::TimeLimits;
 use crate::model::{EventTone, HostModel};
-use crate::origin::Standing;
+use crate::origin::{LATEST, Standing, exclusion};
 use crate::report::{ReportBody, RestartState};
-use crate::run::{EndCause, HostChange, PendingGeneration, RunProgress, RunStage};
+use crate::run::{EndCause, PendingGeneration, RequestedRestart, RunProgress, RunStage};
 use crate::session::EventCtx;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, LostHost, Restart};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, Timestamp};
@@ -42,14 +46,6 @@ pub(super) fn successor_ms(ctx: &EventCtx<'_>) -> Option<u64> {
     let usage = ctx.session.run.facts.culprit().is_some_and(|failure| failure.usage);
     let settings = settings(ctx);
     (onlooker && !usage && budget(ctx, false) > 0).then(|| settings.delay_ms(settings.no_progress))
-}
-
-/// The checkpoint that the policy begins from.
-fn checkpoint(ctx: &EventCtx<'_>, next: Option<&Plan>) -> Option<String> {
-    // The generation is over, or does not stop cleanly: nothing newer is written.
-    let standing = Standing { running: false, ..Standing::of(ctx.model) };
-    let start = standing.start(None).ok()?;
-    transition::launched_from(ctx, start.from, next)
 }
 
 /// Asks the policy for another generation, on other hosts when there is a `plan`. `asked`: another key than
@@ -83,9 +79,15 @@ fn again(ctx: &mut EventCtx<'_>, asked: bool, plan: Option<Plan>) -> Option<Pend
         report_restart(ctx, RestartState::GivenUp, text, None);
         return None;
     }
+    let from = match Standing::of(ctx.model).start(None) {
+        Ok(start) => start.requested(),
+        Err(unknown) => {
+            refuse(ctx, unknown.with_hint());
+            return None;
+        }
+    };
     ctx.session.run.tries.made += 1;
     ctx.model.run.restarts = ctx.session.run.tries.made;
-    let from = checkpoint(ctx, plan.as_ref());
     Some(PendingGeneration { from, plan, wait_ms: settings.delay_ms(tries.barren) })
 }
 
@@ -127,7 +129,6 @@ fn continue_with(
     };
     let next = match next {
         Some(PendingGeneration { from, wait_ms, .. }) => {
-            let from = transition::launched_from(ctx, from, Some(&plan));
             PendingGeneration { from, plan: Some(plan), wait_ms }
         }
         None => again(ctx, true, Some(plan))?,
@@ -223,6 +224,13 @@ fn shape(ctx: &EventCtx<'_>, other: Option<&Plan>) -> String {
     )
 }
 
+/// What the next generation begins from, as far as is known now.
+fn begins(ctx: &EventCtx<'_>, next: &PendingGeneration) -> Option<String> {
+    let from = transition::launched_from(ctx, next.from.clone(), next.plan.as_ref());
+    let may_save = matches!(ctx.session.run.stage, RunStage::Running | RunStage::Launching);
+    from.filter(|from| *from != LATEST || may_save || !ctx.model.checkpoints.is_empty())
+}
+
 fn report_restart(
     ctx: &mut EventCtx<'_>,
     state: RestartState,
@@ -242,7 +250,7 @@ fn report_restart(
         in_s: next.map_or(0.0, |next| next.wait_ms as f64 / 1000.0),
         restarts: ctx.session.run.tries.made,
         max_restarts: budget(ctx, ctx.session.run.tries.made > 0),
-        from: next.and_then(|next| next.from.clone()),
+        from: next.and_then(|next| begins(ctx, next)),
         world_size: plan.map_or(0, |plan| plan.ranks.len() as u32),
         hosts,
         sizes: plan.map(|plan| plan.sizes.clone()).unwrap_or_default(),
@@ -255,11 +263,18 @@ fn report_restart(
 /// does not answer is not awaited (RESTART-4).
 pub(super) fn resume(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
     let left_out = |host: &HostModel| next.excludes(host.node_rank) && !host.machine.is_connected();
-    let is_ready = ctx.members().all(|host| left_out(host) || host.is_live() && host.is_clear());
-    if ctx.session.linger && ctx.session.run.launch.is_some() && is_ready {
+    let is_ready = |host: &&HostModel| left_out(host) || host.is_live() && host.is_clear();
+    let open: Vec<String> =
+        ctx.members().filter(|host| !is_ready(host)).map(|host| host.name.clone()).collect();
+    if !ctx.session.linger || ctx.session.run.launch.is_none() {
+        return refuse(ctx, "the run was not launched".into());
+    }
+    if open.is_empty() {
         return transition::reserve(ctx, next);
     }
-    refuse(ctx, "some hosts are not connected, or have leftover processes of the run".into());
+    let error = format!("not connected, or leftover processes of the run: {}", open.join(", "));
+    let hint = exclusion(ctx.model, &open).unwrap_or_default();
+    refuse(ctx, HintedError { error, hint }.with_hint());
 }
 
 /// No restart is made, and this is why.
@@ -267,6 +282,26 @@ pub(super) fn refuse(ctx: &mut EventCtx<'_>, text: String) {
     ctx.note(EventTone::Bad, format!("not restarting: {text}"));
     ctx.model.run.refused = Some(text.clone());
     report_restart(ctx, RestartState::Refused, text, None);
+}
+
+/// A restart on the same hosts was requested.
+pub(super) fn request(ctx: &mut EventCtx<'_>, request: RequestedRestart) -> bool {
+    if ctx.session.run.exited {
+        return false;
+    }
+    let how = if request.checked { " that checks every collective" } else { "" };
+    let text = match &request.from {
+        Some(from) => format!("restart{how} from {from} requested"),
+        None => format!("restart{how} from scratch requested"),
+    };
+    if matches!(ctx.session.run.stage, RunStage::Gathering { .. }) && user::is_launch(ctx) {
+        ctx.note(EventTone::Warn, "nothing to restart: the run was not launched");
+        return true;
+    }
+    ctx.note(EventTone::Info, text);
+    ctx.model.run.refused = None;
+    ctx.session.run.change = Some(request);
+    true
 }
 
 /// A restart on other hosts, or with other keys, was requested.
@@ -289,7 +324,9 @@ pub(super) fn change(
         | RunStage::Draining { .. }
         | RunStage::Gathering { .. } => true,
     };
-    if between || ctx.session.run.change.is_some() || ctx.session.run.exited {
+    // A request that waits for hosts is replaced by one without them.
+    let connects = ctx.session.run.change.as_ref().is_some_and(|change| change.until.is_none());
+    if between || connects || ctx.session.run.exited {
         refuse(ctx, "the run is changing state; try again when it runs".into());
         return true;
     }
@@ -314,7 +351,8 @@ pub(super) fn change(
         count => format!("connecting {} for the next generation", plural(count, "host")),
     };
     ctx.note(EventTone::Info, text);
-    ctx.session.run.change = Some(HostChange { from, exclude, add: nodes, experiment });
+    let change = RequestedRestart { from, exclude, add: nodes, experiment, ..RequestedRestart::default() };
+    ctx.session.run.change = Some(change);
     true
 }
 
@@ -368,11 +406,16 @@ fn add_host(ctx: &mut EventCtx<'_>, host: Host) -> NodeRank {
     node
 }
 
-/// A change of hosts is requested: it is planned as soon as all new hosts have answered.
+/// A restart was requested: it begins as soon as all hosts that it needs respond (RESTART-5).
 pub(super) fn changing(ctx: &mut EventCtx<'_>) {
+    proceed_with_request(ctx);
+    if ctx.session.run.change.is_none() {
+        ctx.model.run.restart_awaits.clear();
+    }
+}
+
+fn proceed_with_request(ctx: &mut EventCtx<'_>) {
     let Some(change) = ctx.session.run.change.clone() else { return };
-    let Some(present) = ctx.model.plan.clone() else { return };
-    let present = with(present, change.experiment.as_deref());
     let added: Vec<&HostModel> = change.add.iter().map(|node| &ctx.model.hosts[node.index()]).collect();
     let failed = added.iter().find_map(|host| host.link_error());
     let all_live = added.iter().all(|host| host.is_live());
@@ -380,10 +423,15 @@ pub(super) fn changing(ctx: &mut EventCtx<'_>) {
         ctx.session.run.change = None;
         return refuse(ctx, text);
     }
-    if !all_live {
+    if awaits_hosts(ctx, &change) || !all_live {
         return;
     }
     ctx.session.run.change = None;
+    if change.is_plain() {
+        return user::restart(ctx, change.from, change.checked);
+    }
+    let Some(present) = ctx.model.plan.clone() else { return };
+    let present = with(present, change.experiment.as_deref());
     // Hosts that were tried and never joined keep their places.
     let mut add: Vec<Host> = Vec::new();
     let mut exclude = change.exclude;
@@ -406,11 +454,9 @@ pub(super) fn changing(ctx: &mut EventCtx<'_>) {
             host.excluded = Some("excluded on request".into());
         }
     }
-    // The stop of a running generation may save a newer one.
-    let from = transition::launched_from(ctx, change.from, Some(&plan));
     let text = format!("next generation: {}", shape(ctx, Some(&plan)));
     ctx.note(EventTone::Info, text.clone());
-    let next = PendingGeneration { from, plan: Some(plan), wait_ms: 0 };
+    let next = PendingGeneration { from: change.from, plan: Some(plan), wait_ms: 0 };
     report_restart(ctx, RestartState::Planned, text, Some(&next));
     match &mut ctx.session.run.stage {
         RunStage::Running | RunStage::Launching | RunStage::Draining { .. } => {
@@ -423,19 +469,76 @@ pub(super) fn changing(ctx: &mut EventCtx<'_>) {
     }
 }
 
-/// Stops hosts that were excluded without a verified stop and have reconnected (RESTART-4).
+/// Whether the request still waits for hosts. At its end it is refused, and the run keeps running.
+fn awaits_hosts(ctx: &mut EventCtx<'_>, change: &RequestedRestart) -> bool {
+    // Without a running generation nothing can be lost. `lost_host` may exclude a host that stays away.
+    let has_members = matches!(ctx.session.run.stage, RunStage::Running | RunStage::Launching)
+        && settings(ctx).lost_host != LostHost::Exclude;
+    let is_needed = |host: &HostModel| match change.add.contains(&host.node_rank) {
+        true => host.link.is_unreachable(),
+        false => {
+            has_members && ctx.is_member(host) && !change.exclude.contains(&host.name) && !responds(ctx, host)
+        }
+    };
+    let away: Vec<String> =
+        ctx.model.hosts.iter().filter(|host| is_needed(host)).map(|host| host.name.clone()).collect();
+    let bound = TimeLimits::of(ctx.model.plan.as_ref()).drain();
+    let until = match away.is_empty() {
+        true => None,
+        false => Some(change.until.unwrap_or_else(|| ctx.now.plus(bound))),
+    };
+    if until.is_some_and(|until| ctx.now >= until) {
+        ctx.session.run.change = None;
+        let hint = exclusion(ctx.model, &away).unwrap_or_default();
+        let error = format!("no response from {}; the run is unchanged", away.join(", "));
+        refuse(ctx, HintedError { error, hint }.with_hint());
+        return true;
+    }
+    if away != ctx.model.run.restart_awaits && !away.is_empty() {
+        let names = away.join(", ");
+        ctx.note(EventTone::Warn, format!("the restart waits for {names}; nothing is stopped yet"));
+    }
+    ctx.model.run.restart_awaits = away;
+    if let Some(change) = &mut ctx.session.run.change {
+        change.until = until;
+    }
+    until.is_some()
+}
+
+/// An order would reach the host now.
+fn responds(ctx: &EventCtx<'_>, host: &HostModel) -> bool {
+    let silence = ctx.session.clock.awake_ms.saturating_sub(host.machine.last_message_awake_ms);
+    host.is_live() && silence < TimeLimits::of(ctx.model.plan.as_ref()).lost
+}
+
+/// Every host of the present generation reports this generation. A single host, which may be wrong, confirms
+/// nothing about another.
+fn is_confirmed(ctx: &EventCtx<'_>) -> bool {
+    let launch = &ctx.model.run.launch;
+    let confirms = |host: &HostModel| host.caught_up() && host.machine.launch_hash == *launch;
+    launch.is_some() && ctx.members().count() > 1 && ctx.members().all(confirms)
+}
+
+/// Stops hosts that were excluded without a verified stop and have reconnected (RESTART-4). A requested stop
+/// reaches them too, in its own mode.
 pub(super) fn chase(ctx: &mut EventCtx<'_>) {
-    if !ctx.session.run.is_launcher() || ctx.session.run.stage == RunStage::Over {
+    if ctx.session.run.exited || ctx.session.run.facts.by_user {
         return;
     }
     let present = ctx.model.run.generation;
-    for node in ctx.nodes() {
-        let is_member = ctx.is_member(&ctx.model.hosts[node.index()]);
-        let host = ctx.host(node);
+    let is_left_behind = |ctx: &EventCtx<'_>, host: &HostModel| {
         let runs = host.machine.generation.is_some_and(|latest| latest <= present) && !host.is_clear();
-        if !is_member && runs && host.caught_up() && host.machine.stop_sent != Some(StopMode::Kill) {
-            host.machine.stop_sent = Some(StopMode::Kill);
-            ctx.send(node, ConsoleMessage::Stop { mode: StopMode::Kill, grace_ms: 0 });
-        }
+        runs && !ctx.is_member(host) && host.caught_up() && host.machine.stop_sent != Some(StopMode::Kill)
+    };
+    let left: Vec<NodeRank> =
+        ctx.model.hosts.iter().filter(|host| is_left_behind(ctx, host)).map(|host| host.node_rank).collect();
+    if left.is_empty() || !ctx.session.run.is_launcher() && !is_confirmed(ctx) {
+        return;
+    }
+    for node in left {
+        ctx.host(node).machine.stop_sent = Some(StopMode::Kill);
+        let text = format!("{}: excluded, and back: stopping what it still runs", ctx.host_name(node));
+        ctx.note(EventTone::Warn, text);
+        ctx.send(node, ConsoleMessage::Stop { mode: StopMode::Kill, grace_ms: 0 });
     }
 }

@@ -8,6 +8,7 @@ use crate::report::{GpuState, RankProgress, ReportBody, VerdictKind};
 use crate::run::RunProgress;
 use crate::session::{EventCtx, RecordContext};
 use rankdeck_proto::message::{Counters, Evaluation};
+use rankdeck_proto::rate::SmoothedRate;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 
@@ -39,22 +40,27 @@ pub(super) fn summed(ctx: &mut EventCtx<'_>, at: RecordContext, added: Option<(C
 }
 
 /// Global steps per second; totals are charted on the way.
-fn global_rate(ctx: &mut EventCtx<'_>, at: RecordContext, totals: &Counters) -> f64 {
+fn global_rate(ctx: &mut EventCtx<'_>, at: RecordContext, totals: &Counters) -> Option<f64> {
     let rates = &mut ctx.session.rates;
-    if rates.generation != at.generation {
-        rates.generation = at.generation;
-        rates.global.restart();
+    if rates.generation < at.generation {
+        (rates.generation, rates.global) = (at.generation, SmoothedRate::default());
     }
-    let steps_per_s = rates.global.update(at.time, totals.env_step);
+    // Records of an earlier generation may be read after those of a later one.
+    let is_newest = rates.generation == at.generation;
+    let steps_per_s = is_newest.then(|| rates.global.update(at.time, totals.env_step)).flatten();
     let place = charts::place(at, totals.env_step);
+    charts::reached(ctx, at, totals.env_step);
     charts::settle(ctx, at, totals.env_step);
-    charts::derived(ctx, SPS, place, steps_per_s);
+    if let Some(rate) = steps_per_s {
+        charts::derived(ctx, SPS, place, rate);
+    }
     if totals.returns.count > 0 {
         charts::derived(ctx, RETURN, place, totals.returns.sum / totals.returns.count as f64);
     }
     if ctx.session.run.is_current(at.generation) {
         let (before, age_ms) = (ctx.model.latest.as_ref(), age_ms(ctx, at));
-        ctx.model.latest = Some(LatestTotals::follow(before, *totals, steps_per_s, ctx.now, age_ms));
+        ctx.model.latest =
+            Some(LatestTotals::follow(before, (at.generation, *totals), steps_per_s, ctx.now, age_ms));
     }
     steps_per_s
 }
@@ -69,10 +75,15 @@ pub(super) fn measured(
     scalars: RankScalars,
 ) {
     let values = &scalars.values;
-    let known = ctx.model.own.as_ref();
+    // A start from scratch counts its records anew.
+    let is_line = |known: &&OwnMetrics| {
+        known.generation <= at.generation && ctx.model.lineage.keeps(known.generation, f64::MIN)
+    };
+    let known = ctx.model.own.as_ref().filter(is_line);
     let own = OwnMetrics {
         rank,
         source: words::clip(&source, 40),
+        generation: at.generation,
         env_step: env_step.or_else(|| known.and_then(|known| known.env_step)),
         steps_per_s: values.get(SPS).copied().or_else(|| known.and_then(|known| known.steps_per_s)),
         return_mean: values.get(RETURN).copied().or_else(|| known.and_then(|known| known.return_mean)),
@@ -82,7 +93,9 @@ pub(super) fn measured(
     };
     // Without steps, only the order of arrival is known.
     let x = own.env_step.unwrap_or(own.records);
-    ctx.model.own = Some(own);
+    if ctx.model.own.as_ref().is_none_or(|known| known.generation <= at.generation) {
+        ctx.model.own = Some(own);
+    }
     ctx.report_at(
         at.generation,
         at.time,
@@ -95,10 +108,10 @@ pub(super) fn evaluated(ctx: &mut EventCtx<'_>, at: RecordContext, evaluation: E
     charts::derived(ctx, EVAL, charts::place(at, evaluation.env_step), evaluation.return_mean);
     ctx.session.run.evals = ctx.session.run.evals.saturating_add(1);
     let text = format!(
-        "evaluation at step {}: return {:.1} ± {:.1} over {} episodes{}",
+        "evaluation at step {}: return {} ± {} over {} episodes{}",
         words::count(evaluation.env_step),
-        evaluation.return_mean,
-        evaluation.return_std,
+        words::fixed(evaluation.return_mean, 1),
+        words::fixed(evaluation.return_std, 1),
         evaluation.episodes,
         if evaluation.stop { ", stop value reached" } else { "" }
     );
@@ -117,7 +130,13 @@ pub(super) fn evaluated(ctx: &mut EventCtx<'_>, at: RecordContext, evaluation: E
             stop: evaluation.stop,
         },
     );
-    ctx.model.evals.push_back(evaluation);
+    if !ctx.model.lineage.keeps(at.generation, evaluation.env_step as f64) {
+        return;
+    }
+    let evaluation = Evaluation { generation: at.generation, ..evaluation };
+    // Those of an earlier generation may be read after those of a later one.
+    let place = ctx.model.evals.iter().rposition(|known| known.generation <= at.generation);
+    ctx.model.evals.insert(place.map_or(0, |before| before + 1), evaluation);
     if ctx.model.evals.len() > EVALUATIONS {
         ctx.model.evals.pop_front();
         ctx.model.drops.history += 1;
@@ -160,7 +179,8 @@ pub(super) fn progressed(ctx: &mut EventCtx<'_>, at: RecordContext, joined: Opti
     let return_mean =
         (returns.count > 0).then(|| returns.sum / returns.count as f64).filter(|mean| mean.is_finite());
     let eta_s = ctx.model.run.total_steps.and_then(|goal| {
-        (steps_per_s > 0.0).then(|| goal.saturating_sub(totals.env_step) as f64 / steps_per_s)
+        let rate = steps_per_s.filter(|rate| *rate > 0.0)?;
+        Some(goal.saturating_sub(totals.env_step) as f64 / rate)
     });
     ctx.report_at(
         at.generation,
@@ -191,6 +211,7 @@ pub(super) fn progressed(ctx: &mut EventCtx<'_>, at: RecordContext, joined: Opti
         sum,
         consistent,
         reduced,
+        generation: at.generation,
         steps_per_s,
         return_mean,
         eta_s,

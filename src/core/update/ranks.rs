@@ -346,7 +346,7 @@ fn saved(ctx: &mut EventCtx<'_>, at: RecordContext, checkpoint: CheckpointModel)
     let reached =
         RunProgress { train_iter, checkpoint: train_iter.saturating_add(1), ..RunProgress::default() };
     ctx.session.run.tries.reached.advance(reached);
-    charts::mark(ctx, at.happened(), Some(env_step), ChartMarkKind::Checkpoint);
+    charts::mark(ctx, at.happened(), (at.generation, Some(env_step)), ChartMarkKind::Checkpoint);
     ctx.model.checkpoints.push_back(checkpoint);
     if ctx.model.checkpoints.len() > CHECKPOINTS {
         ctx.model.checkpoints.pop_front();

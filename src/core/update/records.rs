@@ -117,6 +117,7 @@ fn launched(ctx: &mut EventCtx<'_>, at: RecordContext, spec: &rankdeck_proto::me
         LaunchFinding::Noted => {}
     }
     // Once more: those of the host of rank 0 may come after another host's word of this launch.
+    charts::begin(ctx, spec.generation, spec.resume.as_deref());
     origin::leave_behind(&mut ctx.model.checkpoints, spec.generation, spec.resume.as_deref());
     // By the agent's own clock.
     let machine = &mut ctx.host(at.node).machine;
@@ -129,7 +130,8 @@ fn launched(ctx: &mut EventCtx<'_>, at: RecordContext, spec: &rankdeck_proto::me
     let name = ctx.host_name(at.node);
     let from = spec.resume.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
     if spec.generation > Generation(0) {
-        charts::mark(ctx, at.happened(), None, ChartMarkKind::Generation(spec.generation));
+        let kind = ChartMarkKind::Generation(spec.generation);
+        charts::mark(ctx, at.happened(), (spec.generation, None), kind);
     }
     ctx.note_at(at.time, EventTone::Info, format!("{name}: generation {} accepted{from}", spec.generation));
 }

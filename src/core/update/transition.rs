@@ -3,7 +3,7 @@
 //! The next generation is reserved and begins: its plan is installed, and the lives of ranks and the
 //! verifications of hosts start over. In the end the run finishes, and the console leaves.
 
-use super::failure;
+use super::{charts, failure};
 use crate::event::Effect;
 use crate::host::{HostMachine, HostStage};
 use crate::join::{CounterSum, TotalsMatcher};
@@ -32,6 +32,7 @@ pub(super) fn begin_generation(ctx: &mut EventCtx<'_>, plan: Plan, launch: Activ
     let world_size = plan.ranks.len();
     install(ctx.model, &plan);
     take_part(ctx, launch.generation, &plan);
+    charts::begin(ctx, launch.generation, launch.resume.as_deref());
     origin::leave_behind(&mut ctx.model.checkpoints, launch.generation, launch.resume.as_deref());
     let adopted = launch.role == ConsoleRole::Onlooker;
     if adopted {

@@ -39,8 +39,8 @@ fn stop_because(ctx: &mut EventCtx<'_>, mode: StopMode, cause: EndCause, text: S
     if let Some(text) = drain::awaited(ctx.model).filter(|_| mode == StopMode::Clean) {
         ctx.note(EventTone::Info, text);
     }
-    ctx.session.run.change = None;
-    if ctx.session.run.take_next().is_some() || waiting {
+    let awaited = ctx.session.run.change.take().is_some();
+    if ctx.session.run.take_next().is_some() || waiting || awaited {
         ctx.note(EventTone::Info, "restart cancelled");
     }
     ctx.session.run.facts.blame(cause);
@@ -56,12 +56,9 @@ fn stop_because(ctx: &mut EventCtx<'_>, mode: StopMode, cause: EndCause, text: S
     true
 }
 
-/// A new generation was requested; `checked`: one in which ranks compare every collective before they begin
-/// it.
-pub(super) fn restart(ctx: &mut EventCtx<'_>, from: Option<String>, checked: bool) -> bool {
-    if ctx.session.run.exited {
-        return false;
-    }
+/// Begins the way to a new generation on the same hosts; `checked`: one in which ranks compare every collective
+/// before they begin it.
+pub(super) fn restart(ctx: &mut EventCtx<'_>, from: Option<String>, checked: bool) {
     let configured = match &ctx.session.goal {
         Goal::Launch(draft) => draft.experiment.watch.check_collectives,
         Goal::Attach { .. } => false,
@@ -69,16 +66,6 @@ pub(super) fn restart(ctx: &mut EventCtx<'_>, from: Option<String>, checked: boo
     if let Some(plan) = &mut ctx.model.plan {
         plan.experiment.watch.check_collectives = checked || configured;
     }
-    let how = if checked { " that checks every collective" } else { "" };
-    let text = match &from {
-        Some(from) => format!("restart{how} from {from} requested"),
-        None => format!("restart{how} from scratch requested"),
-    };
-    if matches!(ctx.session.run.stage, RunStage::Gathering { .. }) && is_launch(ctx) {
-        ctx.note(EventTone::Warn, "nothing to restart: the run was not launched");
-        return true;
-    }
-    ctx.note(EventTone::Info, text);
     ctx.session.run.facts.by_user = false;
     match &mut ctx.session.run.stage {
         RunStage::Reserving { .. } => {
@@ -102,7 +89,6 @@ pub(super) fn restart(ctx: &mut EventCtx<'_>, from: Option<String>, checked: boo
         }
         RunStage::Over => policy::resume(ctx, PendingGeneration { from, ..PendingGeneration::default() }),
     }
-    true
 }
 
 /// The console detaches, the run keeps running.
@@ -127,6 +113,9 @@ pub(super) fn detach(ctx: &mut EventCtx<'_>) -> bool {
         | RunStage::Running
         | RunStage::Draining { .. } => {
             let run = ctx.model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default();
+            if ctx.session.run.change.take().is_some() {
+                ctx.note(EventTone::Warn, "restart cancelled");
+            }
             ctx.note(EventTone::Info, format!("detached; the run keeps running (`rankdeck attach {run}`)"));
             for node in ctx.nodes() {
                 if ctx.host(node).machine.is_connected() {
@@ -173,7 +162,7 @@ pub(super) fn answer(ctx: &mut EventCtx<'_>, node: NodeRank, answer: Option<Stri
 }
 
 /// The console is to launch, not to attach.
-fn is_launch(ctx: &EventCtx<'_>) -> bool {
+pub(super) fn is_launch(ctx: &EventCtx<'_>) -> bool {
     matches!(ctx.session.goal, Goal::Launch(_))
 }
 

@@ -67,7 +67,9 @@ pub(super) fn report_verdicts(ctx: &mut EventCtx<'_>) {
         let time = happened.time;
         ctx.note_about(time, tone, text, Some(EventSubject::Verdict(Box::new(verdict.clone()))));
         if verdict.severity != Severity::Cleared {
-            charts::mark(ctx, happened, None, ChartMarkKind::Verdict(verdict.verdict, verdict.severity));
+            let kind = ChartMarkKind::Verdict(verdict.verdict, verdict.severity);
+            let generation = ctx.model.run.generation;
+            charts::mark(ctx, happened, (generation, None), kind);
         }
         if change.acts {
             act(ctx, &verdict.reason);

@@ -2,6 +2,7 @@
 
 mod doubtful;
 mod exits;
+mod group_arguments;
 mod hosts;
 mod lab;
 mod learning;

@@ -291,7 +291,7 @@ pub fn evaluation(cluster: &SimulatedCluster, iter: u64) -> Evaluation {
         return_max: (mean + 2.0 * std).min(500.0),
         length_mean: mean,
         duration_s: 0.2,
-        stop: false,
+        ..Evaluation::default()
     }
 }
 

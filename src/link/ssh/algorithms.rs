@@ -146,7 +146,7 @@ fn known_first(types: &[&'static str], known: &[String]) -> Vec<&'static str> {
 pub(super) fn mismatch(target: &SshTarget, direct: bool, blocked: &BlockReason) -> SshError {
     let (label, place) = (&target.label, target.place());
     let offer = match direct {
-        true => dial::dial_each(&target.address, target.port, target.connect_timeout).ok(),
+        true => dial::dial_each(&target.address, target.port, target.family, target.connect_timeout).ok(),
         false => None,
     };
     let Some(offer) = offer.and_then(|stream| ask_offer(stream).ok()) else {

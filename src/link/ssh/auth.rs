@@ -10,6 +10,9 @@
 //! - AUTH-3: `authenticated()` decides, not return codes: libssh2 returns -19 for a key that was accepted as
 //!   the first of two factors.
 //! - RING-1: a secret is never stored or formatted, and is overwritten when dropped ([`Secret`]).
+//! - RING-2: the answer to a server's prompt is used again only after the user has typed it twice and it was
+//!   accepted twice: nothing else shows that it is no one-time code, whatever the prompt says. A code that is
+//!   tried twice is a failed login, and may lock the account.
 //! - There is one prompt at a time per secret; other sessions wait and use its answer.
 
 use super::connection::{Connection, Permit};
@@ -18,6 +21,7 @@ use super::user_config::{AgentChoice, SshTarget};
 use super::wait::{self, BlockReason};
 use super::{SessionOwner, SshError, SshErrorKind, quote};
 use rankdeck_types::link_state::Prompt;
+use rankdeck_types::words;
 use ssh2::KeyboardInteractivePrompt;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -28,6 +32,10 @@ use std::time::{Duration, Instant};
 const TRIES: u32 = 3;
 /// Timeout of one exchange with the server; PAM alone may take seconds.
 const EXCHANGE: Duration = Duration::from_secs(30);
+/// Timeout of reading the last words of a server that disconnected.
+const PARTING: Duration = Duration::from_secs(2);
+/// Fewest credentials after which a server disconnects because of its limit (MaxAuthTries).
+const MANY_OFFERS: u32 = 3;
 /// `LIBSSH2_ERROR_FILE`: the key cannot be read, because of its passphrase or its format.
 const BAD_KEY: i32 = -16;
 /// `LIBSSH2_ERROR_AUTHENTICATION_FAILED`. For a key: refused before a signature.
@@ -52,6 +60,10 @@ struct Login<'a> {
     hints: Vec<String>,
     /// Public keys offered so far.
     offered: Vec<Vec<u8>>,
+    /// Number of credentials offered so far.
+    offers: u32,
+    /// The server's banner before the first credentials, usually a legal notice.
+    greeting: String,
 }
 
 /// Result of a step.
@@ -81,10 +93,13 @@ pub fn login(
         tried: Vec::new(),
         hints: Vec::new(),
         offered: Vec::new(),
+        offers: 0,
+        greeting: String::new(),
     };
     if login.ask_methods()? {
         return Ok(());
     }
+    login.greeting = login.banner();
     if login.accepts("publickey") && login.public_keys()? == Step::Done {
         return Ok(());
     }
@@ -95,8 +110,27 @@ pub fn login(
 }
 
 impl Login<'_> {
+    /// Returns whether the server accepts a method that the user's configuration allows.
     fn accepts(&self, method: &str) -> bool {
         self.methods.split(',').any(|offered| offered == method)
+            && self.connection.target.allows_method(method)
+    }
+
+    /// Returns the server's latest banner; empty without one.
+    fn banner(&self) -> String {
+        let banner = self.connection.session.userauth_banner().ok().flatten();
+        banner.map(str::to_owned).unwrap_or_default()
+    }
+
+    /// Returns what a server printed before it disconnected, such as PAM's reason; empty if nothing. libssh2
+    /// parses it only with the next list of methods, which need not arrive.
+    fn last_words(&mut self) -> String {
+        let user = self.connection.target.user.clone();
+        let connection = self.connection;
+        let _ = connection
+            .until(self.owner, Instant::now() + PARTING, || connection.session.auth_methods(&user).map(drop));
+        let banner = self.banner();
+        if banner == self.greeting { String::new() } else { one_line(&banner) }
     }
 
     /// Runs one exchange with the server.
@@ -131,6 +165,7 @@ impl Login<'_> {
     /// Checks the result of offering a key. After a refused key, the methods are not queried: that would
     /// count as one more attempt.
     fn check_key(&mut self, result: Result<(), BlockReason>, what: &str) -> Result<Step, SshError> {
+        self.offers += 1;
         match &result {
             Err(blocked)
                 if blocked.code() == AUTHENTICATION_FAILED && !self.connection.session.authenticated() =>
@@ -167,16 +202,26 @@ impl Login<'_> {
         }
     }
 
-    /// Returns the error of a server that disconnected after too many attempts.
+    /// Returns the error of a server that disconnected: it printed why, or the attempts were too many, or it
+    /// does not admit the account.
     fn server_disconnected(&mut self) -> SshError {
+        let words = self.last_words();
         self.tried.push("then the server disconnected".into());
-        self.hints.push(
-            "the server limits attempts (MaxAuthTries): set identity_file for this host in hosts.toml, and \
-             `IdentitiesOnly yes` for it in ~/.ssh/config, to offer no other keys of the ssh-agent"
-                .into(),
-        );
-        let narrower = self.has_offered_others && self.configured_left > 0;
-        let error = self.refused();
+        let target = &self.connection.target;
+        self.hints.push(match (words.is_empty(), self.offers >= MANY_OFFERS) {
+            (true, true) => {
+                "the server limits attempts (MaxAuthTries): set identity_file for this host in hosts.toml, and \
+                 `IdentitiesOnly yes` for it in ~/.ssh/config, to offer no other keys of the ssh-agent"
+                    .into()
+            }
+            (true, false) => format!(
+                "the server may not admit this account (PAM, /etc/nologin, AllowUsers, an expired password): try `{}`",
+                target.command()
+            ),
+            (false, _) => format!("the server admits this account no further: try `{}`", target.command()),
+        });
+        let narrower = words.is_empty() && self.has_offered_others && self.configured_left > 0;
+        let error = if words.is_empty() { self.refused() } else { self.refused_with(&words) };
         let kind = if narrower { SshErrorKind::TooManyKeys } else { error.kind };
         SshError { kind, ..error }
     }
@@ -422,7 +467,7 @@ impl Login<'_> {
                 Step::Refused => forget_secret(&name),
                 step => {
                     if let Some(secret) = typed {
-                        remember_secret(&name, secret);
+                        remember_answer(&name, secret);
                     }
                     return Ok(step);
                 }
@@ -445,16 +490,41 @@ impl Login<'_> {
                 None => "create a key with `ssh-keygen -t ed25519`, or set identity_file for this host in hosts.toml".into(),
             });
         }
+        let hint = self.hints.join("; ") + &target.ignored_hint();
         SshError::permanent(
             format!(
-                "{}: {} refused the login (accepted methods: {}): {tried}",
+                "{}: {} refused the login (accepted methods: {}{}): {tried}",
                 target.label,
                 target.account(),
-                self.methods
+                self.methods,
+                match target.methods.as_slice() {
+                    [] => String::new(),
+                    allowed => format!("; allowed by the ssh configuration: {}", allowed.join(",")),
+                }
+            ),
+            hint,
+        )
+    }
+
+    /// Returns the error of a server that printed `words` and disconnected.
+    fn refused_with(&self, words: &str) -> SshError {
+        let target = &self.connection.target;
+        SshError::permanent(
+            format!(
+                "{}: {} refused the login: {words} ({})",
+                target.label,
+                target.account(),
+                self.tried.join("; ")
             ),
             self.hints.join("; "),
         )
     }
+}
+
+/// Returns a banner as one line.
+fn one_line(banner: &str) -> String {
+    let lines: Vec<&str> = banner.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    words::clip(&lines.join(" "), 300)
 }
 
 /// Returns the command that installs a key.
@@ -536,6 +606,8 @@ impl SessionOwner for AbsentOwner {
 #[derive(Default)]
 struct Keyring {
     secrets: HashMap<String, Secret>,
+    /// Answers that were accepted once (RING-2).
+    once: HashMap<String, Secret>,
     asking: HashSet<String>,
 }
 
@@ -549,6 +621,15 @@ fn with_keyring<T>(act: impl FnOnce(&mut Keyring) -> T) -> T {
 /// Returns the secret `name`, if it was typed before.
 fn remembered_secret(name: &str) -> Option<Secret> {
     with_keyring(|ring| ring.secrets.get(name).cloned())
+}
+
+/// Stores the answer to a server's prompt if it was accepted twice (RING-2).
+fn remember_answer(name: &str, answer: Secret) {
+    with_keyring(|ring| {
+        let again = ring.once.get(name).is_some_and(|known| known.text() == answer.text());
+        let ring = if again { &mut ring.secrets } else { &mut ring.once };
+        ring.insert(name.into(), answer);
+    });
 }
 
 /// Stores a secret that was accepted.
@@ -590,6 +671,28 @@ fn prompt_turn(name: &str, owner: &mut dyn SessionOwner) -> Option<PromptTurn> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ring_2_answer_is_reused_after_it_was_accepted_twice() {
+        let name = "test: account";
+        let accepted = |text: &str| {
+            remember_answer(name, Secret::new(text.into()));
+            remembered_secret(name).map(|secret| secret.text().to_owned())
+        };
+        assert_eq!(accepted("111111"), None);
+        assert_eq!(accepted("222222"), None, "one-time codes differ");
+        assert_eq!(accepted("hunter2"), None);
+        assert_eq!(accepted("hunter2").as_deref(), Some("hunter2"));
+        forget_secret(name);
+        assert_eq!(remembered_secret(name).map(|secret| secret.text().to_owned()), None);
+    }
+
+    #[test]
+    fn banner_becomes_one_clean_line() {
+        let text = "\r\nAccess denied: no active job\r\n\x1b[31mon this node\n\n";
+        assert_eq!(one_line(text), "Access denied: no active job on this node");
+        assert!(one_line(&"x".repeat(5000)).chars().count() < 400);
+    }
 
     #[test]
     fn ring_1_secret_is_not_formatted() {

@@ -1,20 +1,14 @@
 //! Connects to a target: TCP or a tunnel through its jump hosts, handshake, host key, login (SSH-1, SSH-5 of
 //! the parent module).
-//!
-//! libssh2 needs a socket, so a tunnel is a `direct-tcpip` channel of the jump host's session, a socket pair,
-//! and a thread that copies between the two. The thread owns the jump host's connection; [`Relay`] ends and
-//! joins it.
 
-use super::connection::{Connection, Permit, Relay};
+use super::connection::{Connection, Permit};
 use super::known_hosts::{self, KnownHosts};
 use super::user_config::SshTarget;
-use super::wait::{self, BlockReason, Interest};
-use super::{SessionOwner, SshError, SshErrorKind, algorithms, auth, dial, host_key};
-use ssh2::{Channel, Session};
+use super::wait::{self, BlockReason};
+use super::{SessionOwner, SshError, SshErrorKind, algorithms, auth, dial, host_key, jump};
+use ssh2::Session;
 use std::borrow::Cow;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,9 +27,7 @@ pub fn connect(requested: &SshTarget, owner: &mut dyn SessionOwner) -> Result<Co
         match attempt(&target, owner) {
             // AUTH-1: once more, with the configured keys alone.
             Err(error) if error.kind == SshErrorKind::TooManyKeys && !target.identities_only => {
-                let only = |target: &SshTarget| SshTarget { identities_only: true, ..target.clone() };
-                let jumps = target.jumps.iter().map(only).collect();
-                target = Cow::Owned(SshTarget { jumps, ..only(&target) });
+                target = Cow::Owned(only_configured_keys(&target));
             }
             Err(error) if error.kind == SshErrorKind::Busy && dropped < RETRIES => {
                 sleep(retry_delay(dropped, crate::random::fraction()), owner)?;
@@ -81,19 +73,35 @@ fn sleep(time: Duration, owner: &mut dyn SessionOwner) -> Result<(), SshError> {
 }
 
 fn attempt(target: &SshTarget, owner: &mut dyn SessionOwner) -> Result<Connection, SshError> {
-    let mut relays = Vec::new();
-    let mut stream: Option<OwnedFd> = None;
-    for (index, hop) in target.jumps.iter().enumerate() {
-        let connection = login(hop, stream.take(), owner)?;
-        let next = target.jumps.get(index + 1).unwrap_or(target);
-        let (end, relay) = tunnel(connection, next, owner)?;
-        stream = Some(end);
-        relays.push(relay);
+    let stream = match target.jumps.as_slice() {
+        [] => None,
+        jumps => {
+            let tunnel = jump::tunnel(jumps, target, &log_in_to_jump, owner);
+            Some(tunnel.map_err(|error| error.on(&target.label))?)
+        }
+    };
+    login(target, stream, owner)
+}
+
+/// Logs in to a jump host (AUTH-1).
+fn log_in_to_jump(
+    target: &SshTarget,
+    stream: Option<OwnedFd>,
+    owner: &mut dyn SessionOwner,
+) -> Result<Connection, SshError> {
+    // A tunnel carries one login.
+    let is_direct = stream.is_none();
+    match login(target, stream, owner) {
+        Err(error) if error.kind == SshErrorKind::TooManyKeys && is_direct && !target.identities_only => {
+            login(&only_configured_keys(target), None, owner)
+        }
+        other => other,
     }
-    let mut connection = login(target, stream, owner)?;
-    relays.reverse();
-    connection.relays = relays;
-    Ok(connection)
+}
+
+/// Returns a target without the agent's other keys (AUTH-1).
+fn only_configured_keys(target: &SshTarget) -> SshTarget {
+    SshTarget { identities_only: true, ..target.clone() }
 }
 
 /// Logs in to one server, over `stream` if there is a tunnel, else over TCP.
@@ -118,7 +126,7 @@ fn login(
     let name = record_name(target);
     let known = KnownHosts::load(&[target.known_hosts.clone(), target.global_known_hosts.clone()].concat());
     algorithms::restrict(&session, target, &known.key_types(&name))?;
-    let mut connection = Connection { session, target: target.clone(), socket, relays: Vec::new() };
+    let mut connection = Connection { session, target: target.clone(), socket };
     handshake(&mut connection, direct, owner)?;
     host_key::check(&connection, &known, &name, &mut permit, owner)?;
     auth::login(&connection, &mut permit, owner)?;
@@ -166,131 +174,4 @@ fn handshake(
             ),
         }
     })
-}
-
-/// Timeout of opening the tunnel: the jump host connects to the next one meanwhile.
-const OPENING: Duration = Duration::from_secs(15);
-const BUFFER: usize = 64 << 10;
-
-/// Opens a tunnel from the server of `connection` to `next`; returns its socket.
-fn tunnel(
-    connection: Connection,
-    next: &SshTarget,
-    owner: &mut dyn SessionOwner,
-) -> Result<(OwnedFd, Relay), SshError> {
-    let deadline = Instant::now() + OPENING;
-    let label = connection.label().to_string();
-    let channel = connection
-        .until(owner, deadline, || connection.session.channel_direct_tcpip(&next.address, next.port, None))
-        .map_err(|blocked| {
-            let hint = format!(
-                "check that {} is reachable from the jump host and that its sshd allows TCP forwarding",
-                next.place()
-            );
-            blocked
-                .transient(&format!("{label}: cannot reach {} through this jump host", next.place()), &hint)
-        })?;
-    let fault =
-        |error: io::Error| SshError::transient(format!("{label}: cannot set up the tunnel: {error}"), "");
-    let (ours, theirs) = UnixStream::pair().map_err(fault)?;
-    ours.set_nonblocking(true).map_err(fault)?;
-    let thread = thread::Builder::new()
-        .name("ssh-jump".into())
-        .spawn(move || copy(connection, channel, ours))
-        .map_err(fault)?;
-    Ok((theirs.into(), Relay::new(thread)))
-}
-
-/// Buffered bytes of one direction.
-#[derive(Default)]
-struct TunnelDirection {
-    bytes: Vec<u8>,
-    sent: usize,
-    ended: bool,
-}
-
-impl TunnelDirection {
-    /// Reads from `from` if the buffer is empty; returns whether bytes moved.
-    fn fill(&mut self, from: &mut dyn Read) -> io::Result<bool> {
-        if !self.bytes.is_empty() || self.ended {
-            return Ok(false);
-        }
-        self.bytes.resize(BUFFER, 0);
-        let read = from.read(&mut self.bytes);
-        self.bytes.truncate(*read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(count) => {
-                self.ended = count == 0;
-                Ok(true)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Writes the buffer to `to`; returns whether bytes moved.
-    fn empty(&mut self, to: &mut dyn Write) -> io::Result<bool> {
-        let mut moved = false;
-        while self.sent < self.bytes.len() {
-            match to.write(&self.bytes[self.sent..]) {
-                Ok(0) => break,
-                Ok(count) => {
-                    self.sent += count;
-                    moved = true;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
-        if self.sent == self.bytes.len() {
-            self.bytes.clear();
-            self.sent = 0;
-        }
-        Ok(moved)
-    }
-
-    fn done(&self) -> bool {
-        self.ended && self.bytes.is_empty()
-    }
-}
-
-/// Copies once in both directions. A started write into the session is finished before the session is read
-/// again: libssh2 sends nothing else (such as a window adjustment) in the middle of a packet.
-fn copy_once(
-    up: &mut TunnelDirection,
-    down: &mut TunnelDirection,
-    channel: &mut Channel,
-    socket: &mut UnixStream,
-) -> io::Result<bool> {
-    let mut moved = up.fill(socket)?;
-    moved |= up.empty(&mut channel.stream(0))?;
-    if up.bytes.is_empty() {
-        moved |= down.fill(&mut channel.stream(0))?;
-    }
-    moved |= down.empty(socket)?;
-    Ok(moved)
-}
-
-/// Copies until either side ends. The end of one direction ends both: an ssh connection has no half-open
-/// state.
-fn copy(connection: Connection, mut channel: Channel, mut socket: UnixStream) {
-    let (mut up, mut down) = (TunnelDirection::default(), TunnelDirection::default());
-    loop {
-        match copy_once(&mut up, &mut down, &mut channel, &mut socket) {
-            Err(_) => break,
-            Ok(_) if down.done() || up.done() => break,
-            Ok(true) => continue,
-            Ok(false) => {}
-        }
-        let ours =
-            Interest { fd: socket.as_raw_fd(), read: up.bytes.is_empty(), write: !down.bytes.is_empty() };
-        let _ = wait::poll(
-            &[wait::interest(&connection.session, connection.fd()), ours],
-            Duration::from_secs(60),
-        );
-    }
-    // The channel must be dropped before its session.
-    let _ = channel.close();
-    drop(channel);
-    drop(connection);
 }

@@ -13,7 +13,7 @@ use ssh2::Session;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Most handshakes in flight per server, below sshd's default MaxStartups of 10.
@@ -25,9 +25,6 @@ pub struct Connection {
     pub session: Session,
     pub target: SshTarget,
     pub(super) socket: Arc<OwnedFd>,
-    // After the session, which uses these tunnels. The nearest server is last, so that the farthest tunnel
-    // ends first.
-    pub(super) relays: Vec<Relay>,
 }
 
 impl Connection {
@@ -103,25 +100,6 @@ impl Drop for Permit {
         }
         // All waiters: the first one may wait for another server.
         FREED.notify_all();
-    }
-}
-
-/// A running tunnel; drop waits until the far end of its socket pair is closed.
-#[derive(Debug)]
-pub struct Relay(Option<JoinHandle<()>>);
-
-impl Relay {
-    /// Creates the tunnel that `thread` serves.
-    pub(super) fn new(thread: JoinHandle<()>) -> Relay {
-        Relay(Some(thread))
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        if let Some(thread) = self.0.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -216,7 +194,7 @@ fn reap() {
 }
 
 /// Returns whether the peer has not closed this socket; unread bytes may remain.
-fn is_open(fd: RawFd) -> bool {
+pub(super) fn is_open(fd: RawFd) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: `poll` is one live entry for the length of the call, which does not wait.
     let count = unsafe { libc::poll(&raw mut poll, 1, 0) };

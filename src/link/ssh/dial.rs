@@ -1,7 +1,7 @@
 //! Connects to a server over TCP.
 
-use super::user_config::SshTarget;
-use super::{SessionOwner, SshError};
+use super::user_config::{AddressFamily, SshTarget};
+use super::{SessionOwner, SshError, SshErrorKind};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,7 +26,8 @@ pub(super) enum DialFailure {
 pub(super) fn dial(target: &SshTarget, owner: &mut dyn SessionOwner) -> Result<OwnedFd, SshError> {
     let (sender, dialled) = mpsc::channel();
     let (address, port, timeout) = (target.address.clone(), target.port, target.connect_timeout);
-    let work = move || sender.send(dial_each(&address, port, timeout)).unwrap_or_default();
+    let family = target.family;
+    let work = move || sender.send(dial_each(&address, port, family, timeout)).unwrap_or_default();
     let started = thread::Builder::new().name("ssh-dial".into()).spawn(work);
     started.map_err(|error| {
         SshError::transient(format!("{}: cannot start a thread: {error}", target.label), "raise `ulimit -u`")
@@ -48,10 +49,15 @@ pub(super) fn dial(target: &SshTarget, owner: &mut dyn SessionOwner) -> Result<O
 }
 
 /// Tries each address of the name in turn.
-pub(super) fn dial_each(address: &str, port: u16, timeout: Duration) -> Result<TcpStream, DialFailure> {
+pub(super) fn dial_each(
+    address: &str,
+    port: u16,
+    family: AddressFamily,
+    timeout: Duration,
+) -> Result<TcpStream, DialFailure> {
     let addresses = (address, port).to_socket_addrs().map_err(DialFailure::Name)?;
-    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in addresses {
+    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address of the allowed AddressFamily");
+    for address in addresses.filter(|address| family.allows(address.ip())) {
         match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
@@ -70,7 +76,9 @@ fn dial_error(target: &SshTarget, why: DialFailure) -> SshError {
                 "check `address` of this host in hosts.toml, and `getent hosts {}`",
                 super::quote::word(&target.address)
             );
-            return SshError::transient(
+            let kind = if may_pass(&error) { SshErrorKind::Transient } else { SshErrorKind::UnknownName };
+            return SshError::new(
+                kind,
                 format!("{label}: cannot resolve {:?}: {reason}", target.address),
                 hint,
             );
@@ -92,8 +100,18 @@ fn dial_error(target: &SshTarget, why: DialFailure) -> SshError {
     };
     SshError::transient(
         format!("{label}: cannot connect to {place}: {what}"),
-        format!("{hint}try `{}`", target.command()),
+        format!("{hint}try `{}`{}", target.command(), target.ignored_hint()),
     )
+}
+
+/// Returns whether a failed name resolution may succeed on retry: the name server did not respond, or the
+/// system failed. The standard library drops the code of getaddrinfo and keeps its text (glibc; musl).
+fn may_pass(error: &io::Error) -> bool {
+    let text = error.to_string();
+    error.raw_os_error().is_some()
+        || ["Temporary failure", "Try again", "Memory", "System error"]
+            .iter()
+            .any(|words| text.contains(words))
 }
 
 /// Disables Nagle's algorithm and enables keepalive. Both are optional, so errors are ignored.
@@ -112,4 +130,24 @@ fn tune(stream: &TcpStream, dead_after: Duration) {
     set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
     let dead_after = i32::try_from(dead_after.as_millis()).unwrap_or(i32::MAX);
     set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, dead_after);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_name_is_not_retried() {
+        let failure =
+            |reason: &str| io::Error::other(format!("failed to lookup address information: {reason}"));
+        for reason in
+            ["Name or service not known", "No address associated with hostname", "Name does not resolve"]
+        {
+            assert!(!may_pass(&failure(reason)), "{reason}");
+        }
+        for reason in ["Temporary failure in name resolution", "Try again", "Memory allocation failure"] {
+            assert!(may_pass(&failure(reason)), "{reason}");
+        }
+        assert!(may_pass(&io::Error::from_raw_os_error(libc::EMFILE)));
+    }
 }

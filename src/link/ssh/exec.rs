@@ -77,7 +77,10 @@ pub fn run_from(
         ended.map_err(|blocked| fault(session, &blocked))?;
     }
     let mut output = CommandOutput::default();
+    // A login shell that is not a POSIX shell prints parts of the script.
+    output.withhold(command.as_bytes());
     let opened = await_start(session, channel, owner, (start, input.is_empty()), &mut output)?;
+    output.withhold(b"");
     let deadline = Instant::now() + within;
     // A command whose output is complete reads nothing.
     if !input.is_empty() && !done(&output.stdout) {
@@ -91,7 +94,7 @@ pub fn run_from(
         }
     }
     collect_more(channel, owner, deadline, &mut output, done).map_err(|blocked| fault(session, &blocked))?;
-    output.opened = Some(opened);
+    output.opened = Some(opened).filter(|_| !session.logs_in_per_command());
     finished(session, output, sent)
 }
 
@@ -189,14 +192,14 @@ fn not_run(session: &dyn SshSession, output: &CommandOutput) -> SshError {
 }
 
 fn slow(session: &dyn SshSession, within: Duration) -> SshError {
+    let what = match session.logs_in_per_command() {
+        true => "the login or start files of the login shell are too slow",
+        false => "~/.ssh/rc or start files of the login shell are too slow",
+    };
     SshError::transient(
+        format!("{}: no command started within {} s: {what}", session.label(), within.as_secs()),
         format!(
-            "{}: no command started within {} s: start files of the login shell are too slow",
-            session.label(),
-            within.as_secs()
-        ),
-        format!(
-            "time `{} true`, and return early from ~/.bashrc in non-interactive shells",
+            "time `{} true`; return early from ~/.bashrc in non-interactive shells, and check ~/.ssh/rc",
             session.by_hand()
         ),
     )
@@ -435,6 +438,11 @@ mod tests {
             error.cause.error.contains("no home today") && !error.cause.error.contains('\x1b'),
             "{error}"
         );
+        // Such as a login shell that is not a POSIX shell.
+        let quoted = ShellSession::new("echo \"syntax error: $BASH_EXECUTION_STRING\" >&2; exit 9");
+        let error = quoted.cat(b"x", Duration::from_secs(60)).unwrap_err();
+        assert!(error.cause.error.contains("syntax error"), "{error}");
+        assert!(!error.cause.error.contains(START.marker), "{error}");
         for bashrc in
             ["echo Welcome; printf half-a-line", "set -x; set -v", "head -c 100000 /dev/zero >&2", "stty -a"]
         {

@@ -3,7 +3,7 @@
 use super::user_config::SshTarget;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use std::fs;
+use rankdeck_proto::regular;
 use std::path::{Path, PathBuf};
 
 /// Facts about a key file that need no passphrase.
@@ -120,7 +120,7 @@ impl KeyFile {
 pub(super) fn load(target: &SshTarget, tried: &mut Vec<String>) -> Vec<KeyFile> {
     let mut files = Vec::new();
     for path in &target.identities {
-        let text = match fs::read_to_string(path) {
+        let text = match regular::read_text(path) {
             Ok(text) => Secret::new(text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => {
@@ -143,7 +143,7 @@ pub(super) fn load(target: &SshTarget, tried: &mut Vec<String>) -> Vec<KeyFile> 
             continue;
         };
         let public = facts.public.or_else(|| {
-            fs::read_to_string(sibling_path(path, ".pub")).ok().and_then(|text| public_blob(&text))
+            regular::read_text(&sibling_path(path, ".pub")).ok().and_then(|text| public_blob(&text))
         });
         let certificates = certificates(target, path, public.as_deref());
         files.push(KeyFile { path: path.clone(), text, encrypted: facts.encrypted, public, certificates });
@@ -164,7 +164,7 @@ fn certificates(target: &SshTarget, path: &Path, public: Option<&[u8]>) -> Vec<(
     for file in target.certificates.iter().cloned().chain([sibling_path(path, "-cert.pub")]) {
         let fits =
             |text: &String| public_blob(text).is_some_and(|certificate| certifies(&certificate, public));
-        if let Some(text) = fs::read_to_string(&file).ok().filter(fits)
+        if let Some(text) = regular::read_text(&file).ok().filter(fits)
             && !found.iter().any(|(_, known)| *known == text)
         {
             found.push((file, text));

@@ -11,6 +11,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use hmac::{Hmac, Mac};
+use rankdeck_proto::regular;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::fs::{self, OpenOptions};
@@ -91,7 +92,7 @@ impl KnownHosts {
         let mut known = KnownHosts::default();
         for file in files {
             let mut bytes = Vec::new();
-            let read = fs::File::open(file).and_then(|opened| opened.take(MAX_FILE).read_to_end(&mut bytes));
+            let read = regular::open(file).and_then(|opened| opened.take(MAX_FILE).read_to_end(&mut bytes));
             if read.is_ok() {
                 known.add(file, &String::from_utf8_lossy(&bytes));
             }

@@ -1,7 +1,8 @@
 //! SSH sessions over ssh2: login, known hosts, upload, jump.
 //!
 //! Each session belongs to one thread, from its TCP connection to its end; threads share only the passphrases
-//! that the user typed and the count of handshakes in flight. Invariants:
+//! that the user typed, the count of handshakes in flight, and the sessions with jump hosts ([`jump`]).
+//! Invariants:
 //! - SSH-1: a session never blocks: every call that would is repeated after `poll` until its deadline
 //!   ([`wait::until`]), because libssh2's timeouts do not work in this mode, and its blocking mode hangs if
 //!   both streams of a channel are busy.
@@ -19,6 +20,7 @@ pub mod connection;
 mod dial;
 pub mod exec;
 mod host_key;
+mod jump;
 mod keys;
 mod known_hosts;
 pub(crate) mod openssh;
@@ -45,6 +47,9 @@ pub enum SshErrorKind {
     TooManyKeys,
     /// Fails again on retry: a refused key, a changed host key, an error in a file.
     Permanent,
+    /// The name of the host has no address. Fails again on retry, unless the host was reached before: a VPN
+    /// with its name servers may be down for a while.
+    UnknownName,
     /// Start files of the login shell replace it or read its input; fails again on retry.
     StartFiles,
     /// Closed by the owner.
@@ -74,6 +79,15 @@ impl SshError {
     /// Creates a permanent failure.
     pub fn permanent(error: impl Into<String>, hint: impl Into<String>) -> SshError {
         SshError::new(SshErrorKind::Permanent, error, hint)
+    }
+
+    /// Returns the failure with the name of the host that it concerns.
+    pub(crate) fn on(self, label: &str) -> SshError {
+        let SshError { kind, cause } = self;
+        match kind {
+            SshErrorKind::Closed => SshError::closed(),
+            _ => SshError::new(kind, format!("{label}: {}", cause.error), cause.hint),
+        }
     }
 
     /// Creates the failure of a session whose owner closed it.

@@ -10,8 +10,9 @@ use super::output::CommandOutput;
 use super::session::{SshChannel, SshSession, Stream};
 use super::user_config::{self, SshTarget};
 use super::wait::{self, BlockReason, Interest};
-use super::{SessionOwner, SshError, quote};
+use super::{SessionOwner, SshError, SshErrorKind, quote};
 use rankdeck_types::host::Host;
+use rankdeck_types::words;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -63,8 +64,9 @@ impl SshSession for Openssh {
         _deadline: Instant,
     ) -> Result<Box<dyn SshChannel>, SshError> {
         let mut ssh = Command::new("ssh");
-        // The user's file may set these for interactive sessions.
-        for option in ["BatchMode=yes", "ClearAllForwardings=yes", "RemoteCommand=none", "LogLevel=ERROR"] {
+        // The user's file may set these for interactive sessions. Level INFO prints the server's banner, which
+        // has PAM's reason for a refusal.
+        for option in ["BatchMode=yes", "ClearAllForwardings=yes", "RemoteCommand=none", "LogLevel=INFO"] {
             ssh.args(["-o", option]);
         }
         ssh.args(["-T", "-x", "-e", "none"]).args(&self.words).arg(command);
@@ -90,19 +92,11 @@ impl SshSession for Openssh {
         if output.status != Some(CONNECTION_FAILED) {
             return None;
         }
-        let text = String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let reason = lines[lines.len().saturating_sub(3)..].join("; ");
-        let error = format!("{}: ssh failed: {}", self.label(), rankdeck_types::words::clip(&reason, 400));
-        const TRANSIENT: [&str; 6] =
-            ["refused", "timed out", "closed by", "reset by", "unreachable", "Temporary failure"];
-        let is_transient = TRANSIENT.iter().any(|words| reason.contains(words)) && !reason.contains("denied");
-        let hint = format!(
-            "run `{}` by hand to accept the host key; passphrases need an ssh-agent, because rankdeck runs ssh \
-             without prompts (BatchMode)",
-            self.by_hand()
-        );
-        Some(if is_transient { SshError::transient(error, hint) } else { SshError::permanent(error, hint) })
+        Some(refused(self.label(), &String::from_utf8_lossy(&output.stderr), &self.by_hand()))
+    }
+
+    fn logs_in_per_command(&self) -> bool {
+        true
     }
 
     fn release(self: Box<Self>) {}
@@ -110,6 +104,42 @@ impl SshSession for Openssh {
     fn by_hand(&self) -> String {
         format!("ssh {}", quote::words(self.words.iter().filter(|word| *word != "--").map(String::as_str)))
     }
+}
+
+/// Returns the error of an `ssh` that failed before the command, with its own words first.
+fn refused(label: &str, stderr: &str, by_hand: &str) -> SshError {
+    const NOISE: [&str; 2] = ["**", "Warning: Permanently added"];
+    const TRANSIENT: [&str; 6] =
+        ["refused", "timed out", "closed by", "reset by", "unreachable", "Temporary failure"];
+    let lines: Vec<&str> = stderr
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !NOISE.iter().any(|noise| line.starts_with(noise)))
+        .collect();
+    let reason = lines[lines.len().saturating_sub(3)..].join("; ");
+    let has = |words: &str| reason.contains(words);
+    let is_transient = TRANSIENT.iter().any(|words| has(words)) && !has("denied");
+    let is_name = has("Could not resolve hostname");
+    let kind = match (is_transient, is_name) {
+        (true, _) => SshErrorKind::Transient,
+        (false, true) => SshErrorKind::UnknownName,
+        (false, false) => SshErrorKind::Permanent,
+    };
+    let hint = if is_name {
+        format!("check `address` of this host in hosts.toml, and try `{by_hand}`")
+    } else if has("Host key verification failed") {
+        format!(
+            "run `{by_hand}` by hand to accept the host key: rankdeck runs ssh without prompts (BatchMode)"
+        )
+    } else if has("Permission denied") {
+        format!(
+            "try `{by_hand}`; passphrases need an ssh-agent, because rankdeck runs ssh without prompts (BatchMode)"
+        )
+    } else {
+        format!("try `{by_hand}`")
+    };
+    let reason = if reason.is_empty() { "no reason given" } else { &reason };
+    SshError::new(kind, format!("{label}: ssh failed: {}", words::clip(reason, 400)), hint)
 }
 
 /// A running `ssh`. Stdin and stdout are the two directions of one socket.
@@ -146,10 +176,19 @@ impl SshProcess {
     }
 }
 
+/// Takes a reset for the end: a process that left some of its input unread has ended, and its words are on
+/// stderr.
+fn end_of_reset(read: io::Result<usize>) -> io::Result<usize> {
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
+        read => read,
+    }
+}
+
 impl SshChannel for SshProcess {
     fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> io::Result<usize> {
         let (read, ended) = match stream {
-            Stream::Output => (Read::read(&mut self.stream, buffer), &mut self.ended.0),
+            Stream::Output => (end_of_reset(Read::read(&mut self.stream, buffer)), &mut self.ended.0),
             Stream::Error => (self.errors.read(buffer), &mut self.ended.1),
         };
         *ended |= matches!(read, Ok(0)) && !buffer.is_empty();
@@ -229,5 +268,55 @@ impl Drop for SshProcess {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ssh::auth::AbsentOwner;
+    use crate::ssh::exec;
+
+    #[test]
+    fn openssh_words_come_first_and_decide_the_kind() {
+        for (stderr, kind, hint) in [
+            (
+                "ssh: Could not resolve hostname nodex: Name or service not known",
+                SshErrorKind::UnknownName,
+                "address",
+            ),
+            (
+                "ssh: Could not resolve hostname n: Temporary failure in name resolution",
+                SshErrorKind::Transient,
+                "address",
+            ),
+            ("Host key verification failed.", SshErrorKind::Permanent, "host key"),
+            ("me@n: Permission denied (publickey).", SshErrorKind::Permanent, "ssh-agent"),
+            (
+                "** WARNING: no post-quantum\n** key exchange\nAccess denied: no active job on this node\n\
+                 Connection closed by 10.0.0.1 port 22",
+                SshErrorKind::Permanent,
+                "try `ssh n`",
+            ),
+            ("", SshErrorKind::Permanent, "try `ssh n`"),
+        ] {
+            let error = refused("node1", stderr, "ssh n");
+            assert_eq!(error.kind, kind, "{error}");
+            assert!(error.cause.hint.contains(hint), "{error:?}");
+            let shown = |line: &&str| !line.is_empty() && !line.starts_with("**");
+            assert!(stderr.lines().filter(shown).all(|line| error.cause.error.contains(line)), "{error}");
+        }
+    }
+
+    /// The process ends with its input unread, which resets the socket.
+    #[test]
+    fn process_that_ignores_its_input_keeps_its_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec <&-; echo no route >&2; sleep 0.2; exit 255"]);
+        let mut process = SshProcess::start(command).unwrap();
+        assert_eq!(process.write(b"question").unwrap(), 8);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let output = exec::collect(&mut process, &mut AbsentOwner, deadline, &|_| false).unwrap();
+        assert_eq!((output.status, output.last_error_line().as_str()), (Some(255), "no route"));
     }
 }

@@ -1,6 +1,6 @@
-//! Output of a command on a host. Errors never quote its input.
+//! Output of a command on a host. Errors never quote its input, nor what is marked as a secret (HIDE-1).
 
-use rankdeck_types::words;
+use rankdeck_types::{hidden, words};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -36,11 +36,11 @@ impl CommandOutput {
         self.stdout.trim_ascii().is_empty() && self.stderr.trim_ascii().is_empty()
     }
 
-    /// Returns the last line of `bytes` that is not empty, with the input hidden.
+    /// Returns the last line of `bytes` that is not empty, with the input and secrets hidden.
     fn last_line(&self, bytes: &[u8], most: usize) -> Option<String> {
         let text = String::from_utf8_lossy(bytes);
         let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
-        Some(self.input.hide(&words::clip(last, most)))
+        Some(hidden::line(&self.input.hide(&words::clip(last, most))))
     }
 
     /// Returns the last line of stderr that is not empty.
@@ -135,6 +135,17 @@ impl fmt::Debug for WithheldInput {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hide_1_quoted_line_of_a_host_has_no_secret() {
+        let stderr = b"x\n+ export API_TOKEN=hunter2 PROXY=https://me:hunter2@h\n".to_vec();
+        let output = CommandOutput { stderr, ..CommandOutput::default() };
+        let (stdout, none) = (output.stderr.clone(), Vec::new());
+        let printed = CommandOutput { stdout, stderr: none, ..CommandOutput::default() };
+        for text in [output.last_error_line(), output.summary(), printed.summary()] {
+            assert!(text.contains("API_TOKEN") && !text.contains("hunter2"), "{text}");
+        }
+    }
 
     #[test]
     fn input_is_hidden_in_any_quoting() {

@@ -36,6 +36,12 @@ pub trait SshSession: Send {
     /// Returns the error of a command that was not started, if its output shows that.
     fn refusal(&self, output: &CommandOutput) -> Option<SshError>;
 
+    /// Returns whether each command may log in anew: the time until it starts says nothing about the login
+    /// shell.
+    fn logs_in_per_command(&self) -> bool {
+        false
+    }
+
     /// Releases the session for reuse.
     fn release(self: Box<Self>);
 
@@ -156,7 +162,10 @@ impl SshSession for Connection {
         self.until(owner, deadline, || channel.exec(command)).map_err(|blocked| {
             blocked.transient(
                 &format!("{label}: the server rejects commands"),
-                "check its sshd_config for ForceCommand",
+                &format!(
+                    "try `{} true`; check the account's process limit (`ulimit -u`) on the host, and its sshd_config for ForceCommand",
+                    self.by_hand()
+                ),
             )
         })?;
         Ok(SessionChannel::boxed(self, channel))

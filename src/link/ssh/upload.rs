@@ -172,7 +172,8 @@ impl ChunkedFile<'_> {
                     verdict.unwrap_or_default(),
                     output.summary()
                 );
-                Err(SshError::new(kind, error, full_disk(session)))
+                let hint = unwritable(session, &error);
+                Err(SshError::new(kind, error, hint))
             }
         }
     }
@@ -379,11 +380,11 @@ fn check_verdict(
         // A retry would fail in the same way.
         Some(verdict) if verdict.starts_with("cannot") => Err(SshError::permanent(
             format!("{label}: cannot upload {} to {folder}: {verdict} {error}", what.shown),
-            full_disk(session),
+            unwritable(session, &error),
         )),
         Some(verdict) => Err(SshError::transient(
             format!("{label}: upload of {} to {folder} failed: {verdict} {error}", what.shown).trim_end(),
-            full_disk(session),
+            unwritable(session, &error),
         )),
         None => Err(SshError::transient(
             format!("{label}: upload of {} to {folder} interrupted: {error}", what.shown),
@@ -392,12 +393,22 @@ fn check_verdict(
     }
 }
 
-/// Returns the hint for a host that cannot write.
-pub(crate) fn full_disk(session: &dyn SshSession) -> String {
-    format!(
-        "free space or quota on the host (check `{} df -h`), or set RANKDECK_CACHE there to a directory on another disk",
-        session.by_hand()
-    )
+/// Returns the hint for a host that cannot write, by the reason that it printed.
+pub(crate) fn unwritable(session: &dyn SshSession, reason: &str) -> String {
+    let by_hand = session.by_hand();
+    let elsewhere = "set RANKDECK_CACHE there to a directory on another disk";
+    if ["Permission denied", "Not a directory", "Operation not permitted"]
+        .iter()
+        .any(|words| reason.contains(words))
+    {
+        format!(
+            "make that directory writable for this account (check `{by_hand} ls -ld ~ ~/.cache`), or {elsewhere}"
+        )
+    } else if reason.contains("Read-only") {
+        format!("the file system is mounted read-only: remount it (check `{by_hand} df -h`), or {elsewhere}")
+    } else {
+        format!("free space or quota on the host (check `{by_hand} df -h`), or {elsewhere}")
+    }
 }
 
 /// Shell functions: `hash_of FILE` prints its SHA-256, or nothing; `can_hash` returns whether it can. openssl

@@ -5,11 +5,12 @@
 //! body to the wrong hosts. It starts a process, so it runs on the session's thread.
 
 use super::{SshError, quote};
+use rankdeck_proto::regular;
 use rankdeck_types::host::Host;
 use ssh2_config::{ParseRule, SshConfig};
 use std::collections::HashMap;
-use std::fs;
 use std::io::BufReader;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -31,6 +32,25 @@ pub enum AgentChoice {
     Off,
     /// The one at this socket.
     Socket(PathBuf),
+}
+
+/// Addresses to connect to (`AddressFamily`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressFamily {
+    Any,
+    V4,
+    V6,
+}
+
+impl AddressFamily {
+    /// Returns whether an address is of this family.
+    pub fn allows(self, ip: IpAddr) -> bool {
+        match self {
+            AddressFamily::Any => true,
+            AddressFamily::V4 => ip.is_ipv4(),
+            AddressFamily::V6 => ip.is_ipv6(),
+        }
+    }
 }
 
 /// Policy for unknown host keys.
@@ -76,6 +96,13 @@ pub struct SshTarget {
     pub identities_only: bool,
     /// Source of other keys.
     pub agent: AgentChoice,
+    /// Methods that the user's configuration allows, in the server's words (`PreferredAuthentications`,
+    /// `PubkeyAuthentication` and the like); an empty list allows all.
+    pub methods: Vec<String>,
+    /// Addresses to connect to.
+    pub family: AddressFamily,
+    /// Options of the user's configuration that the built-in SSH ignores, with their values.
+    pub ignored: Vec<String>,
     /// The user's known_hosts files; accepted keys are appended to the first.
     pub known_hosts: Vec<PathBuf>,
     /// The machine's known_hosts files.
@@ -108,6 +135,23 @@ impl SshTarget {
             true => format!("[{}]:{}", self.address, self.port),
             false => format!("{}:{}", self.address, self.port),
         }
+    }
+
+    /// Returns the hint about ignored options of the user's configuration, which may be why a connection
+    /// fails; empty without any.
+    pub(super) fn ignored_hint(&self) -> String {
+        match self.ignored.as_slice() {
+            [] => String::new(),
+            ignored => format!(
+                "; the built-in SSH ignores {} of the ssh configuration: set `transport = \"openssh\"` for this host in hosts.toml",
+                ignored.join(", ")
+            ),
+        }
+    }
+
+    /// Returns whether the user's configuration allows a method of authentication.
+    pub(super) fn allows_method(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|allowed| allowed == method)
     }
 
     /// Returns the equivalent `ssh` command, for hints.
@@ -226,8 +270,10 @@ fn jumps(label: &str, list: &str, config: Option<&Path>, depth: usize) -> Result
                 "set proxy_jump to user@host:port",
             )
         })?;
-        requested.label = format!("{label} (jump {text})");
-        let mut hop = target(&requested, config, index == 0 && depth < MAX_JUMPS, depth + 1)?;
+        // Equal for all hosts behind it, which share its session.
+        requested.label = format!("jump host {text}");
+        let mut hop = target(&requested, config, index == 0 && depth < MAX_JUMPS, depth + 1)
+            .map_err(|error| error.on(label))?;
         hops.append(&mut hop.jumps);
         hops.push(hop);
     }
@@ -311,6 +357,13 @@ fn assemble(requested: &RequestedHost, values: &Values) -> (SshTarget, Option<St
         certificates: files("certificatefile"),
         silence: silence(values),
         identities_only: first(values, "identitiesonly") == Some("yes"),
+        methods: methods(values),
+        family: match first(values, "addressfamily") {
+            Some("inet") => AddressFamily::V4,
+            Some("inet6") => AddressFamily::V6,
+            _ => AddressFamily::Any,
+        },
+        ignored: ignored(values),
         agent: agent(values, expand),
         known_hosts,
         global_known_hosts,
@@ -340,6 +393,41 @@ fn files<'a>(values: &'a Values, key: &str) -> impl Iterator<Item = String> + 'a
 fn names(values: &Values, key: &str) -> Vec<String> {
     let list = first(values, key).unwrap_or_default();
     list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// Options that decide whether and as whom a login succeeds, and that the built-in SSH does not support. Their
+/// defaults are not printed by `ssh -G`, or are `none`, `no` or empty.
+const UNSUPPORTED: [(&str, &str); 3] = [
+    ("bindaddress", "BindAddress"),
+    ("bindinterface", "BindInterface"),
+    ("pkcs11provider", "PKCS11Provider"),
+];
+
+fn ignored(values: &Values) -> Vec<String> {
+    let set = |(key, name): &(&str, &str)| {
+        let value = first(values, key).filter(|value| !["", "none", "no"].contains(value))?;
+        Some(format!("{name} {value}"))
+    };
+    UNSUPPORTED.iter().filter_map(set).collect()
+}
+
+/// Returns the allowed methods; empty if all are.
+fn methods(values: &Values) -> Vec<String> {
+    const METHODS: [(&str, &str); 3] = [
+        ("publickey", "pubkeyauthentication"),
+        ("keyboard-interactive", "kbdinteractiveauthentication"),
+        ("password", "passwordauthentication"),
+    ];
+    let preferred = names(values, "preferredauthentications");
+    let allowed: Vec<String> = METHODS
+        .iter()
+        .filter(|(method, key)| {
+            let wanted = preferred.is_empty() || preferred.iter().any(|name| name == method);
+            wanted && !matches!(first(values, key), Some("no" | "false"))
+        })
+        .map(|(method, _)| (*method).to_owned())
+        .collect();
+    if allowed.len() == METHODS.len() { Vec::new() } else { allowed }
 }
 
 fn positive(values: &Values, key: &str) -> Option<u64> {
@@ -473,7 +561,7 @@ fn from_crate(requested: &RequestedHost, config: Option<&Path>) -> Result<Values
         None => std::env::home_dir().unwrap_or_default().join(".ssh/config"),
     };
     let mut values = Values::new();
-    let Ok(text) = fs::read_to_string(&file) else { return Ok(values) };
+    let Ok(text) = regular::read_text(&file) else { return Ok(values) };
     let refuse = |why: String| {
         SshError::permanent(
             format!("{}: cannot use {} without an ssh client: {why}", requested.label, file.display()),
@@ -537,6 +625,7 @@ fn from_crate(requested: &RequestedHost, config: Option<&Path>) -> Result<Values
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn requested(address: &str) -> RequestedHost {
         RequestedHost { label: "node1".into(), address: address.into(), ..RequestedHost::default() }
@@ -566,6 +655,24 @@ mod tests {
         assert_eq!(target.allowed.host_keys, ["ssh-ed25519", "rsa-sha2-512"]);
         assert!(target.allowed.kex.is_empty());
         assert_eq!(jump.as_deref(), Some("gw,me@inner:2200"));
+    }
+
+    #[test]
+    fn ssh_options_are_obeyed_or_named() {
+        let of = |text: &str| assemble(&requested("n1"), &parse(text)).0;
+        let plain = of(
+            "addressfamily any\npubkeyauthentication true\npasswordauthentication yes\npkcs11provider none\n",
+        );
+        assert_eq!((plain.family, plain.methods.len(), plain.ignored.len()), (AddressFamily::Any, 0, 0));
+        assert!(plain.allows_method("publickey") && plain.ignored_hint().is_empty());
+        assert_eq!(of("addressfamily inet6\n").family, AddressFamily::V6);
+        let only = of("preferredauthentications keyboard-interactive,gssapi-with-mic\n");
+        assert_eq!(only.methods, ["keyboard-interactive"]);
+        let keyless = of("pubkeyauthentication false\n");
+        assert!(!keyless.allows_method("publickey") && keyless.allows_method("password"));
+        let bound = of("bindaddress 10.0.0.9\n");
+        assert_eq!(bound.ignored, ["BindAddress 10.0.0.9"]);
+        assert!(bound.ignored_hint().contains("openssh"));
     }
 
     #[test]

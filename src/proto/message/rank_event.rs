@@ -320,4 +320,11 @@ pub struct Evaluation {
     pub duration_s: f64,
     /// The stop value was reached.
     pub stop: bool,
+    /// The generation that made it, as the reader of its record knows; 0 in what a rank sends.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub generation: Generation,
+}
+
+fn is_first(generation: &Generation) -> bool {
+    *generation == Generation(0)
 }

@@ -360,6 +360,9 @@ pub struct PageSample {
     /// The latest collectives, oldest first; only while the page does not change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent: Vec<RecentCollective>,
+    /// How a script has called `init_process_group`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_arguments: Option<GroupArguments>,
 }
 
 impl PageSample {
@@ -368,6 +371,18 @@ impl PageSample {
     pub fn iteration(&self) -> Option<u64> {
         (!self.by_hook || self.train_iter > 0).then_some(self.train_iter)
     }
+}
+
+/// Arguments of the latest call of `init_process_group`, from its parameters and the environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GroupArguments {
+    /// Number of calls so far.
+    pub calls: u32,
+    pub rank: Option<u32>,
+    pub world_size: Option<u32>,
+    /// Address of the store, or path of its file; empty for a store that the program made.
+    pub address: String,
+    pub port: Option<u16>,
 }
 
 /// Counters of one group of ranks (communicator).

@@ -1,5 +1,7 @@
 //! The words of a status page: where each part is, and how its values are written as words.
 
+use crate::message::GroupArguments;
+
 /// Size of the file.
 pub const PAGE_BYTES: usize = 20480;
 /// Version of the layout; pages of other versions are rejected.
@@ -8,6 +10,10 @@ pub const VERSION: u64 = 3;
 /// First word of the body.
 pub(super) const BODY: usize = 9;
 pub(super) const BODY_WORDS: usize = 40;
+/// First word of the arguments of `init_process_group`.
+pub(super) const ARGUMENTS_START: usize = BODY + BODY_WORDS;
+/// Words of them: calls so far, rank and size, port, then the address.
+pub(super) const ARGUMENTS_WORDS: usize = 14;
 /// First word of the ring of collectives.
 pub(super) const RING_START: usize = 64;
 /// Words of a ring entry.
@@ -109,6 +115,21 @@ impl Fingerprint {
             synced: head & 0x2_0000 != 0,
         })
     }
+}
+
+/// Decodes the arguments of `init_process_group`; `None` without a call. Only the hook writes them.
+pub(super) fn group_arguments(words: &[u64; ARGUMENTS_WORDS]) -> Option<GroupArguments> {
+    let [calls, identity, port, address @ ..] = words;
+    let known = |number: u64| Some(number as u32).filter(|number| *number != u32::MAX);
+    let bytes: Vec<u8> = address.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    (*calls > 0).then(|| GroupArguments {
+        calls: u32::try_from(*calls).unwrap_or(u32::MAX),
+        rank: known(identity >> 32),
+        world_size: known(*identity),
+        address: String::from_utf8_lossy(&bytes[..end]).into_owned(),
+        port: u16::try_from(*port).ok().filter(|port| *port > 0),
+    })
 }
 
 /// Encodes a call site's name; keeps the end of a long one.

@@ -2,16 +2,16 @@
 //! always has counters and ages, and the ring of collectives only while nothing moves.
 
 use super::layout::{
-    self, BODY, BODY_WORDS, FINGERPRINT_WORDS, FINGERPRINTS_START, GROUP_WORDS, GROUPS_START,
-    ITERATION_WORDS, ITERATIONS_START, RING_START, RING_WORDS, SITE_WORDS, SITES_START,
+    self, ARGUMENTS_START, BODY, BODY_WORDS, FINGERPRINT_WORDS, FINGERPRINTS_START, GROUP_WORDS,
+    GROUPS_START, ITERATION_WORDS, ITERATIONS_START, RING_START, RING_WORDS, SITE_WORDS, SITES_START,
 };
 use super::{
     Body, Collective, FINGERPRINTS, Fingerprint, GROUPS, GroupCounters, ITERATIONS, IterationStart, MAGIC,
     PAGE_BYTES, RING, SEQLOCK, SITES, VERSION, tag_text,
 };
 use crate::message::{
-    Activity, CollectiveCall, CollectiveSample, FingerprintSample, GroupSample, IterationSample, PageSample,
-    Phase, RecentCollective,
+    Activity, CollectiveCall, CollectiveSample, FingerprintSample, GroupArguments, GroupSample,
+    IterationSample, PageSample, Phase, RecentCollective,
 };
 use std::fs::File;
 use std::io;
@@ -45,6 +45,8 @@ pub struct View {
     pub iterations: Vec<IterationStart>,
     /// The latest fingerprints of weights, by optimizer and step.
     pub fingerprints: Vec<Fingerprint>,
+    /// How a script has called `init_process_group`.
+    pub group_arguments: Option<GroupArguments>,
     /// Call sites: number and name.
     pub sites: Vec<(u64, String)>,
     /// The writer died or was stopped during a write: the body may be torn (PAGE-1).
@@ -171,6 +173,7 @@ impl PageCopy {
             groups: used(GROUPS, group, |g| g.name != [0; 16]),
             iterations,
             fingerprints,
+            group_arguments: layout::group_arguments(&self.load(ARGUMENTS_START)),
             sites: (0..SITES)
                 .map(site)
                 .filter(|words| words[0] != 0)
@@ -259,6 +262,7 @@ impl View {
             fingerprints: shared_steps(&self.fingerprints),
             own_ms: body.own_ns.iter().map(|ns| ns / 1_000_000).collect(),
             recent: if silent < STILL_MS { Vec::new() } else { self.in_runs() },
+            group_arguments: self.group_arguments.clone(),
         }
     }
 

@@ -108,13 +108,13 @@ fn trust(env: &mut Env, flags: &Flags) -> Result<(), TrainerError> {
     ))
 }
 
-/// Student's t for 95 %, by degrees of freedom from 1.
+/// Student's t for 95%, by degrees of freedom from 1.
 const STUDENT: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The 95 % interval of the mean return; `None` for a single episode.
+/// The 95% interval of the mean return; `None` for a single episode.
 fn interval(evaluation: &Evaluation) -> Option<[f64; 2]> {
     let freedom = (evaluation.episodes as usize).checked_sub(1).filter(|freedom| *freedom > 0)?;
     // Beyond the table, within 0.1 %.

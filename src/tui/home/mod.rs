@@ -377,7 +377,8 @@ pub fn layout(home: &Home, view: &mut HomeView, area: Rect) {
     let list = page.list_area(home, places.page);
     page.position_mut().scroll_to(rows, len, list);
     view.area = area;
-    overlay::settle::<HomeUi>(home, view, places.overlays);
+    // Nothing here closes under its reader.
+    let _ = overlay::settle::<HomeUi>(home, view, places.overlays);
 }
 
 /// Handles a key.

@@ -204,7 +204,7 @@ fn quit(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Request> {
 
 /// Asks before a stop, unless nothing has been started yet.
 fn stop(model: &Model, view: &mut ViewState, mode: StopMode) -> Vec<Request> {
-    if model.run.state == RunState::Connecting && !runs(model) {
+    if model.run.state == RunState::Connecting && !runs(model) && !view.steering.attached {
         return vec![Request::Do(ScreenAction::stop(mode))];
     }
     let question = if mode == StopMode::Kill { confirm::kill(model) } else { confirm::stop(model) };

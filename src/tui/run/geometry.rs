@@ -80,7 +80,7 @@ impl Pane {
             Pane::Log => "logs",
             Pane::Hosts => "hosts",
             Pane::Events => "events",
-            Pane::End => "end",
+            Pane::End => "outcome",
         }
     }
 }

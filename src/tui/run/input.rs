@@ -16,10 +16,13 @@ use rankdeck_kit::{Glyphs, Role, input, overlay};
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::Timestamp;
 
-/// Modifiers without a meaning here. A terminal reports escape and a letter close behind it as alt and the
-/// letter: it is not known which was meant, so nothing is done.
+/// Modifiers without a meaning here. Escape and a letter close behind it are two keys
+/// ([`rankdeck_kit::decoder`]).
 const STRANGE: KeyModifiers =
     KeyModifiers::ALT.union(KeyModifiers::SUPER).union(KeyModifiers::HYPER).union(KeyModifiers::META);
+
+/// Milliseconds between two keys that were typed without looking up.
+const TYPED_ON_MS: u64 = 1_000;
 
 /// Handles a key.
 pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp) -> Vec<ScreenAction> {
@@ -40,6 +43,10 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
     if with_ctrl(key) && matches!(key.code, KeyCode::Char('z' | 'l' | 's')) {
         return on_page_key(model, view, key, now);
     }
+    if was_meant_for_closed(view, now) {
+        view.toast("key ignored: what it was meant for has closed", Role::Dim, now);
+        return Vec::new();
+    }
     if let Some(requests) = overlay::on_key::<RunScreen>(model, view, key, now) {
         return execute(model, view, requests, now);
     }
@@ -48,6 +55,14 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
         return Vec::new();
     }
     on_page_key(model, view, key, now)
+}
+
+/// Whether a key follows so close on the end of an overlay that it was meant for that one: for the page below, it
+/// may be another order.
+fn was_meant_for_closed(view: &mut ViewState, now: Timestamp) -> bool {
+    let is_close = view.closed.is_some_and(|closed| now.since(closed) < TYPED_ON_MS);
+    view.closed = is_close.then_some(now);
+    is_close
 }
 
 /// Pasted text goes to the line that is being typed, without control characters; elsewhere it is ignored,
@@ -122,7 +137,7 @@ pub fn on_command(
     }
 }
 
-/// Ctrl-c: first as `q`, then a clean stop, then quit at once.
+/// Ctrl-c: first as `q`, then a clean stop, then quit at once. A console that attached leaves the run alone.
 fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<ScreenAction> {
     if view.moment.is_behind_live() {
         view.toast("live; press ctrl-c again for options", Role::Warn, now);
@@ -136,9 +151,11 @@ fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<ScreenA
         1 => {
             let question = confirm::quit(model, view.steering.passing);
             view.open(question);
-            view.toast("press ctrl-c again to stop the run cleanly", Role::Warn, now);
+            let next = if view.steering.attached { "detach" } else { "stop the run cleanly" };
+            view.toast(format!("press ctrl-c again to {next}"), Role::Warn, now);
             Vec::new()
         }
+        2 if view.steering.attached => vec![ScreenAction::leave()],
         2 => {
             view.overlays.retain(|overlay| !matches!(overlay, Overlay::Confirm(_)));
             view.toast("stopping; press ctrl-c again to quit now", Role::Warn, now);

@@ -60,7 +60,7 @@ static GLOBAL: &[Binding<RunScreen>] = bindings![
     EVERYWHERE, ScreenCommand::Wider(1), [ctrl_k(KeyCode::Right)], 0, "widen", "Make the pane wider", one_pane;
     EVERYWHERE, ScreenCommand::Wider(-1), [ctrl_k(KeyCode::Left)], 0, "narrow", "Make the pane narrower", one_pane;
     EVERYWHERE, ScreenCommand::UsualSizes, [c('Z')], 0, "reset sizes", "Reset pane sizes", no_sizes;
-    EVERYWHERE, ScreenCommand::Freeze, [c('f')], 11, "freeze", "Freeze the view (alerts still appear)", in_playback;
+    EVERYWHERE, ScreenCommand::Freeze, [c('f')], 11, "freeze", "Freeze the view (new verdicts still appear)", in_playback;
     EVERYWHERE, ScreenCommand::Back, [k(KeyCode::Esc)], 0, "back", "Go back one level (never quits)", always;
     EVERYWHERE, ScreenCommand::Copy, [c('y')], 0, "copy", "Copy the selection", always;
     EVERYWHERE, ScreenCommand::SaveScreen, [ctrl('s')], 0, "save screen", "Save the screen as text", always;

@@ -12,7 +12,8 @@ use crate::run::overlays::{LinkPrompt, Overlay};
 use crate::run::pane_sizes::{self, Border, PaneShare, PaneSizes};
 use crate::run::{RunScreen, ViewState, keys, processes};
 use rankdeck_core::model::{Model, RunState};
-use rankdeck_kit::{Glyphs, overlay};
+use rankdeck_kit::{Glyphs, Role, overlay};
+use rankdeck_types::words;
 use ratatui::layout::{Position, Rect};
 
 /// Takes rows off the top of a rectangle.
@@ -126,8 +127,11 @@ fn overview(model: &Model, view: &ViewState, geo: &mut Geometry) {
 /// Clamps scroll and selection, opens and closes what the model asks for, and remembers where everything is.
 /// Call before [`crate::view`].
 pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
-    overlay::settle::<RunScreen>(model, view, area);
+    if overlay::settle::<RunScreen>(model, view, area) && view.moment.cursor.is_none() {
+        view.closed = Some(view.moment.clock);
+    }
     show_replies(model, view);
+    show_refusal(model, view);
     show_prompt(model, view);
     // The end is shown once, to who has seen the run alive and is on no other page.
     let over = model.run.state == RunState::Over;
@@ -156,6 +160,17 @@ fn show_replies(model: &Model, view: &mut ViewState) {
         if let Some((text, role)) = processes::reply_text(query.process, query.action, outcome) {
             let now = view.moment.now;
             view.toast(text, role, now);
+        }
+    }
+}
+
+/// Shows why a restart is not made.
+fn show_refusal(model: &Model, view: &mut ViewState) {
+    if view.refused != model.run.refused {
+        view.refused.clone_from(&model.run.refused);
+        if let Some(why) = model.run.refused.as_ref().filter(|_| view.moment.cursor.is_none()) {
+            let (text, now) = (format!("not restarting: {}", words::clean(why)), view.moment.clock);
+            view.toast(text, Role::Bad, now);
         }
     }
 }

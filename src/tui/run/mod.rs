@@ -159,6 +159,10 @@ pub struct ViewState {
     pub answers: u64,
     /// How often ctrl-c was pressed without another key between.
     pub interrupts: u8,
+    /// The refusal of a restart that was shown last.
+    pub refused: Option<String>,
+    /// When an overlay closed by itself, or the latest key that was meant for it.
+    pub closed: Option<Timestamp>,
 }
 
 impl Deref for ViewState {

@@ -201,7 +201,11 @@ fn moment(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult
     Ok(vec![Request::Live(ScreenAction::Time(to))])
 }
 
-fn restart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
+/// Asks about a restart; the arguments name a checkpoint and changed keys.
+///
+/// # Errors
+/// It is not possible now, or the checkpoint is unknown.
+pub fn restart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
     if let Some(reason) = disabled(model, view, ScreenCommand::Restart) {
         return Err(format!("restart: {reason}"));
     }

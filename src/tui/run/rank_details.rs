@@ -236,7 +236,7 @@ fn counters(rank: &RankModel, was: Option<&str>, list: &mut Vec<LabeledValue>) {
 
 fn speed(model: &Model, rank: &RankModel, now: Timestamp, list: &mut Vec<LabeledValue>) {
     let Some(own) = staleness::speed(model, rank, now) else {
-        if rank.steps_per_s > 0.0 {
+        if rank.steps_per_s.is_some() {
             list.push(("speed", text::NONE.into(), Role::Dim));
         }
         return;

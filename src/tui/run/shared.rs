@@ -87,6 +87,8 @@ pub struct Playback {
     pub seen_alive: bool,
     /// The time that the pages show: that of the latest input or frame, or the frozen one.
     pub now: Timestamp,
+    /// The time of the latest input or frame.
+    pub clock: Timestamp,
 }
 
 impl Playback {
@@ -102,6 +104,7 @@ impl Playback {
 
     /// Advances to `now`; a frozen view stays.
     fn advance(&mut self, now: Timestamp) {
+        self.clock = now;
         self.now = self.frozen.as_ref().map_or(now, |frozen| frozen.at);
     }
 }
@@ -115,6 +118,9 @@ pub struct ConsoleCapabilities {
     pub changer: Option<Changer>,
     /// Checks whether the experiment file has changed since the launch.
     pub edited: Option<fn() -> Option<EditedFile>>,
+    /// The run was launched elsewhere: it may run though no host has reported it yet, and it outlives this
+    /// console.
+    pub attached: bool,
     /// No key may change the run.
     pub read_only: bool,
     /// Leaving this screen returns to home: without a question, and runs keep running.

@@ -18,8 +18,8 @@ pub const STILL_MS: u64 = 3_000;
 pub struct RunFigures {
     /// Environment steps of all ranks.
     pub env_step: u64,
-    /// Steps per second at the latest report.
-    pub steps_per_s: f64,
+    /// Steps per second at the latest report; `None` before they are measured.
+    pub steps_per_s: Option<f64>,
     /// Seconds to the target at that speed.
     pub eta_s: Option<f64>,
     /// Age in ms, if a new report is overdue.
@@ -41,7 +41,7 @@ pub fn figures(model: &Model, now: Timestamp) -> Option<RunFigures> {
     Some(RunFigures {
         env_step,
         steps_per_s,
-        eta_s: left.filter(|_| steps_per_s > 0.0).map(|left| left / steps_per_s),
+        eta_s: left.zip(steps_per_s.filter(|rate| *rate > 0.0)).map(|(left, rate)| left / rate),
         late_ms,
         stalled: late_ms.is_some() && goes_on && !moves(model, now),
     })
@@ -70,12 +70,10 @@ pub fn was(model: &Model, rank: &RankModel, now: Timestamp) -> Option<String> {
 
 /// Current steps per second of a rank; `None` if it has exited, is silent or was not measured yet.
 pub fn speed(model: &Model, rank: &RankModel, now: Timestamp) -> Option<f64> {
-    if rank.steps_per_s <= 0.0 || is_past(model, rank, now) {
-        return None;
-    }
+    let measured = rank.steps_per_s.filter(|_| !is_past(model, rank, now))?;
     // The smoothed value falls slowly; a rank without progress makes no steps.
     let still = heartbeat_age(rank, now).is_some_and(|ms| ms > STILL_MS);
-    Some(if still { 0.0 } else { rank.steps_per_s })
+    Some(if still { 0.0 } else { measured })
 }
 
 /// Milliseconds since the newest chart value, if one is overdue; else 0.
@@ -178,7 +176,7 @@ mod tests {
         let host =
             HostModel { last_message_at: Some(Timestamp(message)), ..HostModel::new(NodeRank(0), "a") };
         let at = Timestamp(reported);
-        let latest = LatestTotals { steps_per_s: 5.0, at, gap_ms, ..LatestTotals::default() };
+        let latest = LatestTotals { steps_per_s: Some(5.0), at, gap_ms, ..LatestTotals::default() };
         let run = RunModel { state: RunState::Running, ..RunModel::default() };
         Model { run, hosts: vec![host], latest: Some(latest), ..Model::default() }
     }

@@ -75,6 +75,11 @@ pub fn rank_environment(
         // The same for PyTorch's own process groups.
         set("TORCH_DISTRIBUTED_DEBUG", "DETAIL".to_owned());
     }
+    if plan.experiment.launch.slurm_env {
+        for (name, value) in task_variables(plan, rank, local_rank, group_rank) {
+            set(name, value);
+        }
+    }
     // Two runs on one host must not answer for each other.
     set("NCCL_RAS_ADDR", ras_address(&plan.run, rank.local_rank));
     match device {
@@ -97,6 +102,48 @@ pub fn rank_environment(
         }
     }
     env
+}
+
+/// Returns Slurm's variables for one rank, as `srun` sets them for a step with exactly the ranks of the plan.
+fn task_variables(
+    plan: &Plan,
+    rank: &PlannedRank,
+    local_rank: LocalRank,
+    group_rank: usize,
+) -> Vec<(&'static str, String)> {
+    let tasks: Vec<usize> = plan.members().map(|host| plan.ranks_of(host.node_rank).count()).collect();
+    let nodes: Vec<&str> = plan.members().map(|host| host.host.name.as_str()).collect();
+    let local: Vec<String> = plan.ranks_of(rank.node_rank).map(|rank| rank.rank.to_string()).collect();
+    let (world, tasks, count, nodes) =
+        (plan.world_size().to_string(), task_counts(&tasks), tasks.len().to_string(), nodes.join(","));
+    vec![
+        ("SLURM_PROCID", rank.rank.to_string()),
+        ("SLURM_LOCALID", local_rank.to_string()),
+        ("SLURM_NODEID", group_rank.to_string()),
+        ("SLURM_GTIDS", local.join(",")),
+        ("SLURM_NTASKS", world.clone()),
+        ("SLURM_NPROCS", world.clone()),
+        ("SLURM_STEP_NUM_TASKS", world),
+        ("SLURM_TASKS_PER_NODE", tasks.clone()),
+        ("SLURM_STEP_TASKS_PER_NODE", tasks),
+        ("SLURM_NNODES", count.clone()),
+        ("SLURM_JOB_NUM_NODES", count.clone()),
+        ("SLURM_STEP_NUM_NODES", count),
+        ("SLURM_NODELIST", nodes.clone()),
+        ("SLURM_JOB_NODELIST", nodes.clone()),
+        ("SLURM_STEP_NODELIST", nodes),
+        ("SLURM_STEP_ID", "0".to_owned()),
+        ("SLURM_STEPID", "0".to_owned()),
+    ]
+}
+
+/// Writes `[2, 2, 1]` as Slurm does: `2(x2),1`.
+fn task_counts(counts: &[usize]) -> String {
+    let same = counts.chunk_by(|a, b| a == b).map(|same| match same {
+        [one] => one.to_string(),
+        _ => format!("{}(x{})", same.first().copied().unwrap_or_default(), same.len()),
+    });
+    same.collect::<Vec<_>>().join(",")
 }
 
 /// The device of a rank.
@@ -218,6 +265,35 @@ mod tests {
         ] {
             assert_eq!(column(&all, name), [value; 4], "{name}");
         }
+    }
+
+    #[test]
+    fn slurm_env_gives_each_rank_its_own_task() {
+        let mut hosts = vec![host("a"), host("b"), host("c")];
+        hosts[0].nproc = Some(2);
+        hosts[1].nproc = Some(2);
+        let mut draft = draft(hosts, 70);
+        draft.experiment.launch.slurm_env = true;
+        let plan = draft.resolve(&[]).unwrap();
+        let all: Vec<_> = plan
+            .ranks
+            .iter()
+            .map(|rank| rank_environment(&plan, rank, Generation(0), "a", 1, None))
+            .collect();
+        assert_eq!(column(&all, "SLURM_PROCID"), ["0", "1", "2", "3", "4"]);
+        assert_eq!(column(&all, "SLURM_LOCALID"), ["0", "1", "0", "1", "0"]);
+        assert_eq!(column(&all, "SLURM_NODEID"), ["0", "0", "1", "1", "2"]);
+        assert_eq!(column(&all, "SLURM_GTIDS"), ["0,1", "0,1", "2,3", "2,3", "4"]);
+        for (name, value) in [
+            ("SLURM_NTASKS", "5"),
+            ("SLURM_NPROCS", "5"),
+            ("SLURM_NNODES", "3"),
+            ("SLURM_TASKS_PER_NODE", "2(x2),1"),
+            ("SLURM_STEP_NODELIST", "a,b,c"),
+        ] {
+            assert_eq!(column(&all, name), [value; 5], "{name}");
+        }
+        assert_eq!(column(&environments(vec![host("a")], &[]), "SLURM_PROCID"), ["-"]);
     }
 
     #[test]

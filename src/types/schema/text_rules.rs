@@ -157,14 +157,17 @@ fn address(text: &str) -> Result<(), Refusal> {
     }
 }
 
+/// Directories write `user@domain` and `DOMAIN\user`.
 fn user(text: &str) -> Result<(), Refusal> {
     plain(text)?;
-    let bad = |c: &char| c.is_whitespace() || c.is_control() || "@:/\"'`$;&|<>".contains(*c);
+    let bad = |c: &char| c.is_whitespace() || c.is_control() || ":/\"'`$;&|<>".contains(*c);
     match text.chars().find(bad) {
         Some(bad) => {
             refuse(format!("contains the character `{}`", bad.escape_default()), "use only the login name")
         }
-        None if text.starts_with('-') => refuse("starts with `-`", "use only the login name"),
+        None if text.starts_with(['-', '@']) || text.ends_with(['@', '\\']) => {
+            refuse("starts with `-` or has nothing beside `@`", "use only the login name")
+        }
         None => Ok(()),
     }
 }

@@ -42,7 +42,7 @@ const VARIABLES: [(&str, &str); 15] = [
     ("RANKDECK_GENERATION", "generation, from 0; each restart adds one"),
     ("RANKDECK_NODE", "index of the host in `hosts.toml`"),
     ("RANKDECK_RANK", "same as `RANK`"),
-    ("RANKDECK_SEED", "`run.seed`, equal on all ranks"),
+    ("RANKDECK_SEED", "`run.seed`, the same on all ranks"),
     ("RANKDECK_RUN_DIR", "run directory on this host"),
     ("RANKDECK_EVENTS", "path of the event socket"),
     ("RANKDECK_STATUS_PAGE", "path of this rank's status page"),

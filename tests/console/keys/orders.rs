@@ -67,6 +67,8 @@ fn quit_asks_only_while_ranks_run() {
     // The run ends while the question is open: the question closes.
     rankdeck_tui::layout(&over(), &mut view, AREA);
     assert!(view.overlays.is_empty());
+    assert_eq!(press(&over(), &mut view, "q"), [], "it was meant for the question");
+    view.closed = None;
     assert_eq!(press(&over(), &mut view, "q"), [ScreenAction::leave()]);
     assert_eq!(press(&connecting(&[cpu("a", 1)]), &mut ViewState::new(), "q"), [ScreenAction::leave()]);
 }
@@ -270,4 +272,58 @@ fn learning_verdict_offers_the_checkpoint_before_it() {
     press(&model, &mut view, "r");
     shown.add("r without a verdict", &question(&view));
     insta::assert_snapshot!(shown.0);
+}
+
+/// What is typed for a card that closes by itself is no order to the page below.
+#[test]
+fn key_for_a_closed_overlay_does_not_reach_the_page() {
+    let mut model = four();
+    let prompt = Prompt::Password { account: "me@node-b".into(), text: "Password:".into() };
+    model.hosts[1].prompt = Some(prompt);
+    let mut view = ViewState::new();
+    press(&model, &mut view, "se");
+    assert!(matches!(view.overlay(), Some(Overlay::Ask(_))));
+    model.hosts[1].prompt = None;
+    // The rest of the password.
+    assert_eq!(press(&model, &mut view, "xXq\n"), []);
+    assert!(view.overlays.is_empty(), "{:?}", view.overlays);
+    let at = |ms: u64, view: &mut ViewState| {
+        let key = KeyEvent::from(KeyCode::Char('x'));
+        rankdeck_tui::on_key(&model, view, key, NOW.plus(ms));
+        view.overlays.len()
+    };
+    assert_eq!((at(900, &mut view), at(1_800, &mut view)), (0, 0), "still typing");
+    assert_eq!(at(2_800, &mut view), 1, "after a pause, a key is the page's");
+}
+
+#[test]
+fn evidence_stays_when_its_verdict_is_cleared() {
+    let mut model = behind();
+    let mut view = ViewState::new();
+    let selected = Rank(1);
+    view.selected = Some(selected);
+    view.open(rankdeck_tui::state::EvidenceCard::new(&model.verdicts[0]));
+    let reason = model.verdicts[0].reason[..20].to_owned();
+    let before = screen(&model, &mut view);
+    assert!(before.contains(&reason), "{before}");
+    model.verdicts.clear();
+    assert_eq!(press(&model, &mut view, "jj"), []);
+    assert!(matches!(view.overlay(), Some(Overlay::Evidence(_))));
+    assert_eq!(view.selected, Some(selected), "the page below keeps its selection");
+    let after = screen(&model, &mut view);
+    assert!(after.contains("over") && !before.contains("(over"), "{after}");
+    press(&model, &mut view, "\x1b");
+    assert!(view.overlays.is_empty());
+}
+
+/// Only an explicit stop ends a run that was launched elsewhere.
+#[test]
+fn ctrl_c_twice_detaches_an_attached_console() {
+    let (model, mut view) = (four(), ViewState::new());
+    view.steering.attached = true;
+    assert_eq!(ctrl(&model, &mut view, 'c'), []);
+    assert_eq!(ctrl(&model, &mut view, 'c'), [ScreenAction::leave()]);
+    let mut view = ViewState::new();
+    assert_eq!(ctrl(&model, &mut view, 'c'), []);
+    assert_eq!(ctrl(&model, &mut view, 'c'), [ScreenAction::stop(StopMode::Clean)]);
 }

@@ -41,7 +41,7 @@ fn models() -> impl Strategy<Value = Model> {
             model.run.total_steps = Some(n);
             for rank in &mut model.ranks {
                 rank.host.clone_from(&text);
-                rank.steps_per_s = x;
+                rank.steps_per_s = Some(x);
                 if let Some(page) = rank.sample.as_mut().and_then(|sample| sample.page.as_mut()) {
                     page.env_step = n;
                     page.collective.entered = n;
@@ -55,7 +55,7 @@ fn models() -> impl Strategy<Value = Model> {
         {
             progress.totals.env_step = n;
             progress.totals.duration_s = x;
-            progress.steps_per_s = x;
+            progress.steps_per_s = Some(x);
             progress.eta_s = Some(x);
         }
         if n & 32 == 32 {

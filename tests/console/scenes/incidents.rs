@@ -39,7 +39,7 @@ pub fn behind() -> Model {
                     (12_042, 12_041, 6200);
             }
         }
-        rank.steps_per_s = 0.0;
+        rank.steps_per_s = None;
     }
     model
 }
@@ -151,7 +151,7 @@ pub fn behind_closely() -> Model {
             },
             Advice {
                 text: "restart from the latest checkpoint".into(),
-                command: "rankdeck restart cartpole_ppo-20260101-120000 --from latest".into(),
+                command: "rankdeck restart cartpole_ppo-20260101-120000".into(),
             },
         ],
     };

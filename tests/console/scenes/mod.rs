@@ -178,7 +178,8 @@ pub fn running(machines: &[Machine]) -> Model {
         sum,
         consistent: true,
         reduced: true,
-        steps_per_s: 1632.0,
+        generation: Default::default(),
+        steps_per_s: Some(1632.0),
         return_mean: Some(212.4),
         eta_s: Some(472.0),
         at: ago(250),
@@ -218,7 +219,7 @@ fn checkpoint(env_step: u64, train_iter: u64, reason: &str, path: &str) -> Check
 
 /// Where a value at this step stands; 1,632 steps were made in a second.
 pub fn place(step: f64) -> Place {
-    Place { step, time: 1_767_268_800.0 + step / 1632.0 }
+    Place { step, time: 1_767_268_800.0 + step / 1632.0, ..Place::default() }
 }
 
 fn series(model: &mut Model) {
@@ -262,7 +263,7 @@ fn series(model: &mut Model) {
             return_max: mean + 74.0,
             length_mean: mean,
             duration_s: 1.4,
-            stop: false,
+            ..Evaluation::default()
         });
     }
     model.scalars.insert("charts/eval_return".into(), evals);
@@ -361,7 +362,7 @@ fn rank_model(plan: &Plan, rank: &PlannedRank, hosts: &[HostModel], own: u64, it
         pid: Some(4300 + rank.rank.0),
         sample,
         sampled: Some(ago(300)),
-        steps_per_s: 1632.0 / world as f64 + wobble(u64::from(rank.rank.0)),
+        steps_per_s: Some(1632.0 / world as f64 + wobble(u64::from(rank.rank.0))),
         own: Some(counters(iteration, own)),
         log,
         cpu_history: history(95.0),

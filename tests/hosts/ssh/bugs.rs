@@ -158,6 +158,7 @@ fn libssh2_544_silent_server_times_out() {
     link.close();
 }
 
+/// JUMP-2.
 #[test]
 fn libssh2_169_link_through_jump_survives_rekeying() {
     let (Some(gate), Some(server)) = (Sshd::start("RekeyLimit 128K"), Sshd::start("RekeyLimit 128K")) else {

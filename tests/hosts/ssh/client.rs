@@ -80,6 +80,7 @@ impl Client {
             user: None,
             identity_file: Some(self.key().display().to_string()),
             proxy_jump: None,
+            slurm_job: None,
             gpus: None,
             nproc: None,
             workdir: self.workdir().display().to_string(),
@@ -88,6 +89,7 @@ impl Client {
             libtorch: None,
             transport: Transport::Ssh,
             interface: None,
+            peer_address: None,
         }
     }
 

@@ -2,11 +2,13 @@
 
 use super::client::Client;
 use super::deploy::cached;
-use crate::support::sshd::Sshd;
+use crate::support::sshd::{Sshd, eventually};
 use rankdeck_types::host::Host;
 use rankdeck_types::link_state::LinkState;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 #[test]
 fn burst_of_links_passes_server_with_low_max_startups() {
@@ -43,11 +45,12 @@ fn unresolvable_name_is_named() {
     let client = Client::of(&server);
     let host = Host { address: "no-such-host.invalid".into(), ..client.host(&server) };
     let mut link = client.open(client.request(host));
-    link.until(
-        "lost",
-        |state| matches!(state, LinkState::Lost { reason, .. } if reason.contains("no-such-host.invalid")),
-    );
-    link.close();
+    // Retried only if no name server responds.
+    link.until("a named failure", |state| match state {
+        LinkState::Lost { reason, .. } => reason.contains("no-such-host.invalid"),
+        LinkState::Failed(failure) => failure.error.contains("no-such-host.invalid"),
+        _ => false,
+    });
 }
 
 #[test]
@@ -127,8 +130,91 @@ fn jump_hosts_carry_link() {
     link.talk(2);
     link.close();
     fs::write(inner.folder.join("authorized_keys"), "").unwrap();
+    // Its session is shared with the next link.
+    inner.kill_sessions();
     let (error, _) = client.open(client.request(host)).failed();
     assert!(error.contains(&inner.port.to_string()), "{error}");
+}
+
+/// JUMP-1.
+#[test]
+fn jump_host_is_logged_in_to_once() {
+    let (Some(gate), Some(server)) = (Sshd::start(""), Sshd::start("")) else { return };
+    let client = Client::of(&server);
+    let known: Vec<String> = [&gate, &server]
+        .map(|sshd| format!("[127.0.0.1]:{} {}\n", sshd.port, sshd.host_key("host_ed25519")))
+        .into();
+    client.know(&known.concat());
+    client.configure(&format!("IdentityAgent none\nIdentityFile {}\n", client.key().display()));
+    gate.authorize(&client.key());
+    let hosts = (0..4).map(|number| Host {
+        name: format!("node{number}"),
+        proxy_jump: Some(format!("127.0.0.1:{}", gate.port)),
+        ..client.host(&server)
+    });
+    let mut links: Vec<_> = hosts.map(|host| client.open(client.request(host))).collect();
+    for link in &mut links {
+        link.ready();
+        link.talk(1);
+    }
+    assert_eq!(gate.logins(), 1, "{}", gate.log());
+    // The hosts are lost, and the jump host is not.
+    assert!(server.kill_sessions());
+    for link in &mut links {
+        link.until("lost", |state| matches!(state, LinkState::Lost { .. }));
+    }
+    for link in &mut links {
+        link.ready();
+    }
+    assert_eq!(gate.logins(), 1, "{}", gate.log());
+    // One login after the session broke, for all hosts.
+    assert!(gate.kill_sessions());
+    for link in &mut links {
+        link.until("lost", |state| matches!(state, LinkState::Lost { .. }));
+        link.ready();
+    }
+    assert_eq!(gate.logins(), 2, "{}", gate.log());
+    for link in links {
+        link.close();
+    }
+}
+
+/// JUMP-3.
+#[test]
+fn dead_host_behind_jump_host_blocks_no_other() {
+    let (Some(gate), Some(server)) = (Sshd::start(""), Sshd::start("")) else { return };
+    let client = Client::of(&server);
+    let known: Vec<String> = [&gate, &server]
+        .map(|sshd| format!("[127.0.0.1]:{} {}\n", sshd.port, sshd.host_key("host_ed25519")))
+        .into();
+    client.know(&known.concat());
+    client.configure(&format!("IdentityAgent none\nIdentityFile {}\n", client.key().display()));
+    gate.authorize(&client.key());
+    let jump = Some(format!("127.0.0.1:{}", gate.port));
+    let host = Host { proxy_jump: jump, ..client.host(&server) };
+    let mut first = client.open(client.request(host.clone()));
+    first.ready();
+    // A full queue of connections: the next one gets no answer, as from a machine that is switched off.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // SAFETY: the descriptor is that of the listener.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let dead = listener.local_addr().unwrap();
+    let connect = || TcpStream::connect_timeout(&dead, Duration::from_millis(200)).ok();
+    let queued: Vec<TcpStream> = std::iter::from_fn(connect).collect();
+    let waiting = format!(":{:04X} 02 ", dead.port());
+    let stuck =
+        client.open(client.request(Host { name: "dead".into(), port: Some(dead.port()), ..host.clone() }));
+    eventually("the jump host connects to the dead host", || {
+        fs::read_to_string("/proc/net/tcp").is_ok_and(|table| table.contains(&waiting))
+    });
+    let mut second = client.open(client.request(Host { name: "other".into(), ..host }));
+    second.ready();
+    second.talk(1);
+    first.talk(1);
+    drop(queued);
+    for link in [stuck, first, second] {
+        link.close();
+    }
 }
 
 #[test]

@@ -163,27 +163,46 @@ pub(crate) fn same_gpu(
     }
 }
 
-/// Reports the address that ranks use if the name of rank 0's host resolves to loopback on that host.
-pub(crate) fn own_name(
+/// Reports the address that ranks use if that of rank 0's host does not serve: on that host it is loopback, or
+/// another host cannot resolve or reach it. A fixed `launch.master_addr` is not replaced.
+pub(crate) fn master_name(
     subject: &PreflightInput<'_>,
     answers: &[Result<HostAnswer, HintedError>],
     columns: &mut [Vec<CheckResult>],
 ) {
-    let Some(ip) = super::rank0_address(answers) else { return };
+    let Some(ip) = super::working_address(answers, 0) else { return };
     let Some(first) = subject.draft.hosts.first() else { return };
     let at = CHECKS.iter().position(|check| *check == "names").unwrap_or_default();
-    let cell = columns.first_mut().and_then(|column| column.get_mut(at));
     let master = &subject.draft.experiment.launch.master_addr;
-    let name = master.as_ref().unwrap_or(&first.address);
+    let name = master.as_deref().unwrap_or(first.peer_address());
+    let set = format!("set `launch.master_addr = \"{ip}\"`");
     let uses = if master.is_some() { "other hosts reach it at" } else { "ranks use" };
-    if let Some(cell) = cell.filter(|cell| cell.status < CheckStatus::Warning) {
-        *cell = CheckResult::warning(
-            format!("`{name}` resolves to loopback on {}; {uses} {ip}", first.name),
-            format!(
-                "remove `{name}` from the loopback lines of /etc/hosts on that host, or set `launch.master_addr = \"{ip}\"`"
+    for (node, (column, answer)) in columns.iter_mut().zip(answers).enumerate() {
+        let (Some(cell), Ok(answer)) = (column.get_mut(at), answer) else { continue };
+        let found = &answer.findings;
+        let route = found.route.as_ref();
+        let is_lost = found.reached.iter().any(|to| to.node == 0 && to.is_other);
+        let new = if let Some(error) = route.and_then(|route| route.error.as_ref()) {
+            format!("cannot resolve `{name}` on this host: {error}; {uses} {ip}")
+        } else if is_lost {
+            format!("`{name}` does not lead to {} from this host; {uses} {ip}", first.name)
+        } else if node == 0 && super::names_loopback(found) && cell.status < CheckStatus::Warning {
+            let hint =
+                format!("remove `{name}` from the loopback lines of /etc/hosts on that host, or {set}");
+            let text = format!("`{name}` resolves to loopback on {}; {uses} {ip}", first.name);
+            *cell = CheckResult::warning(text, hint, "host.0.address");
+            continue;
+        } else {
+            continue;
+        };
+        *cell = match master {
+            Some(_) => CheckResult::failed(new, set.as_str(), "launch.master_addr"),
+            None => CheckResult::warning(
+                new,
+                format!("no action needed; to choose the address, {set} or the `address` of {}", first.name),
+                "host.0.address",
             ),
-            "host.0.address",
-        );
+        };
     }
 }
 
@@ -256,7 +275,7 @@ mod tests {
     /// The default /etc/hosts of Debian, with hosts listed by name.
     #[test]
     fn route_1_loopback_name_is_replaced_by_reachable_address() {
-        use crate::cli::support::preflight::rank0_address;
+        use crate::cli::support::preflight::working_address;
         use rankdeck_proto::examination::{ConnectResult, Interface};
         let answers = |own: &str, seen: &str, held: &str, lost: Option<&str>| {
             let (mut first, mut second) = (good(), good());
@@ -265,12 +284,15 @@ mod tests {
                 .findings
                 .interfaces
                 .push(Interface { name: "eth1".into(), addresses: vec![held.parse().unwrap()] });
-            second.findings.reached =
-                vec![ConnectResult { node: 0, address: seen.into(), error: lost.map(str::to_owned) }];
+            second.findings.reached = vec![ConnectResult {
+                address: seen.into(),
+                error: lost.map(str::to_owned),
+                ..Default::default()
+            }];
             vec![Ok(first), Ok(second)]
         };
         let chosen = |own: &str, seen: &str, held: &str, lost: Option<&str>| {
-            rank0_address(&answers(own, seen, held, lost)).map(|ip| ip.to_string())
+            working_address(&answers(own, seen, held, lost), 0).map(|ip| ip.to_string())
         };
         let ten = "10.77.0.10";
         assert_eq!(chosen("127.0.1.1", "10.77.0.10:20001", ten, None).as_deref(), Some(ten));
@@ -294,6 +316,56 @@ mod tests {
         assert!(cells[0].text.contains(ten) && cells[0].hint.contains("/etc/hosts"), "{cells:?}");
         draft.experiment.launch.master_addr = Some("h0".into());
         assert_eq!(names(&draft)[0].status, CheckStatus::Warning);
+    }
+
+    /// The first host is reached only at an address of its other interface.
+    fn at_other_address(name_fails: bool) -> Vec<Result<HostAnswer, HintedError>> {
+        use rankdeck_proto::examination::{ConnectResult, Interface};
+        let ip = |text: &str| text.parse().unwrap();
+        let eth1 = |address: &str| Interface { name: "eth1".into(), addresses: vec![ip(address)] };
+        let (mut first, mut second) = (good(), good());
+        first.findings.interfaces.push(eth1("10.1.0.10"));
+        second.findings.interfaces.push(eth1("10.1.0.11"));
+        second.findings.reached = vec![ConnectResult {
+            address: "10.1.0.10:20001".into(),
+            is_other: true,
+            source: Some(ip("10.1.0.11")),
+            ..ConnectResult::default()
+        }];
+        if name_fails {
+            second.findings.route.as_mut().unwrap().error = Some("Name or service not known".into());
+        }
+        vec![Ok(first), Ok(second)]
+    }
+
+    #[test]
+    fn address_that_works_is_used_instead_of_the_name() {
+        use crate::cli::support::preflight::interfaces;
+        let at = CHECKS.iter().position(|name| *name == "names").unwrap();
+        for name_fails in [false, true] {
+            let mut draft = draft(2);
+            let report = evaluate(&subject(&draft), at_other_address(name_fails));
+            assert_eq!(report.peer_addresses, [Some("10.1.0.10".to_owned()), None]);
+            let eth1 = || Some("eth1".to_owned());
+            assert_eq!(interfaces(&report), [eth1(), eth1()]);
+            assert_eq!(report.count(CheckStatus::Failed), 0, "{:?}", report.columns);
+            let cell = &report.columns[1][at];
+            assert!(cell.status == CheckStatus::Warning && cell.text.contains("10.1.0.10"), "{cell:?}");
+            draft.experiment.launch.master_addr = Some("h0".into());
+            let report = evaluate(&subject(&draft), at_other_address(name_fails));
+            let cell = &report.columns[1][at];
+            assert!(cell.status == CheckStatus::Failed && cell.hint.contains("10.1.0.10"), "{cell:?}");
+        }
+    }
+
+    #[test]
+    fn alias_is_replaced_by_its_host_name() {
+        let mut draft = draft(2);
+        draft.hosts[0].peer_address = Some("10.77.0.10".into());
+        let report = evaluate(&subject(&draft), vec![Ok(good()), Ok(good())]);
+        assert_eq!(report.peer_addresses[0].as_deref(), Some("10.77.0.10"));
+        let plan = report.plan.unwrap().unwrap();
+        assert_eq!(plan.address(plan.members().next().unwrap()), "10.77.0.10");
     }
 
     #[test]

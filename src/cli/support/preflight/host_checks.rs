@@ -1,6 +1,6 @@
 //! Checks one host's findings against the requirements of the run. Pure.
 
-use super::{CHECKS, CheckResult, HostAnswer, PreflightInput};
+use super::{CHECKS, CheckResult, HostAnswer, PreflightInput, PushedCode};
 use rankdeck_config::check::in_a_shell;
 use rankdeck_proto::examination::{Disk, GpuFinding, GpuHealth, GpuProcess, HostFindings};
 use rankdeck_proto::libtorch::FITTING;
@@ -11,6 +11,8 @@ use rankdeck_types::hidden;
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::schema::text_rules::variable_in;
 use rankdeck_types::words::{bytes, plural};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 /// Less free space cannot hold the records of a run.
 const LEAST_DISK: u64 = 8 << 20;
@@ -31,8 +33,11 @@ pub(crate) fn column(
     let examined = match answer {
         Ok(examined) => examined,
         Err(error) => {
-            let failed =
-                CheckResult::failed(error.error.clone(), error.hint.clone(), format!("host.{node}.address"));
+            // The host is printed once for all hosts with the same error.
+            let name = subject.draft.hosts.get(node).map_or("", |host| host.name.as_str());
+            let text = error.error.strip_prefix(name).and_then(|text| text.strip_prefix(": "));
+            let text = text.unwrap_or(&error.error);
+            let failed = CheckResult::failed(text, error.hint.clone(), format!("host.{node}.address"));
             return std::iter::once(failed)
                 .chain(std::iter::repeat_n(CheckResult::skipped(), CHECKS.len() - 1))
                 .collect();
@@ -198,6 +203,9 @@ fn session(found: &HostFindings) -> CheckResult {
 fn code(subject: &PreflightInput<'_>, found: &HostFindings) -> CheckResult {
     let short = |hash: &str| hash.chars().take(16).collect::<String>();
     match (subject.code, &found.code.script) {
+        (Some(PushedCode { left_out: Some(left), .. }), _) => {
+            CheckResult::warning(left.error.as_str(), left.hint.as_str(), "launch.code")
+        }
         (Some(code), _) if found.code.pushed => CheckResult::passed(short(&code.hash)),
         (Some(code), _) => CheckResult::passed(format!("{} (will be uploaded)", short(&code.hash))),
         (None, Some(script)) => CheckResult::passed(script.clone()),
@@ -445,7 +453,7 @@ fn interface(
     }
 }
 
-fn is_virtual(name: &str) -> bool {
+pub(crate) fn is_virtual(name: &str) -> bool {
     VIRTUAL.iter().any(|start| name.starts_with(start))
 }
 
@@ -482,19 +490,25 @@ fn port(
         None if found.reached.is_empty() && found.listened.is_none() => CheckResult::passed("not needed"),
         None => {
             let port = found.listened.as_ref().map_or(0, |listened| listened.port);
+            let reached: BTreeSet<u32> = found.reached.iter().map(|to| to.node).collect();
             match launch.master_port {
-                0 => CheckResult::passed(plural(found.reached.len(), "host") + " reached"),
+                0 => CheckResult::passed(plural(reached.len(), "host") + " reached"),
                 _ if node == 0 => CheckResult::passed(format!("{port} is free")),
-                _ => CheckResult::passed(plural(found.reached.len(), "host") + " reached"),
+                _ => CheckResult::passed(plural(reached.len(), "host") + " reached"),
             }
         }
         Some(to) => {
             let why = to.error.clone().unwrap_or_default();
-            let others =
-                if lost.len() > 1 { format!(", and {} others", lost.len() - 1) } else { String::new() };
+            let others = match lost.iter().filter(|other| other.node != to.node).count() {
+                0 => String::new(),
+                count => format!(", and {} more", plural(count, "host")),
+            };
+            // With a fixed port, rank 0's host is called at another one, too.
+            let is_store = launch.master_port == 0
+                || to.address.parse::<SocketAddr>().map_or(true, |at| at.port() == launch.master_port);
             let text = format!("cannot connect to {} at {}: {why}{others}", name(to.node), to.address);
             match to.node {
-                0 => CheckResult::failed(
+                0 if is_store => CheckResult::failed(
                     text,
                     format!("rank 0's store must be reachable from every host: {firewall}"),
                     "launch.master_addr",
@@ -518,7 +532,7 @@ fn names(subject: &PreflightInput<'_>, node: usize, host: &Host, found: &HostFin
     let launch = &subject.draft.experiment.launch;
     let (key, name) = match (&launch.master_addr, subject.draft.hosts.first()) {
         (Some(name), _) => ("launch.master_addr", name.clone()),
-        (None, Some(first)) => ("host.0.address", first.address.clone()),
+        (None, Some(first)) => ("host.0.address", first.peer_address().to_owned()),
         (None, None) => return CheckResult::skipped(),
     };
     if let Some(error) = &route.error {

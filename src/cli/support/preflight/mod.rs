@@ -18,8 +18,10 @@ use crate::cli::args::HostKeyArgs;
 use crate::cli::support::{Failure, code};
 use rankdeck_config::locate::Locator;
 use rankdeck_core::launch_size;
+use rankdeck_link::Links;
 use rankdeck_proto::examination::HostFindings;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Host;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -102,10 +104,12 @@ pub(crate) struct PushedCode {
     pub(crate) has_script: bool,
     /// Packages that the script imports from elsewhere.
     pub(crate) imports: Vec<String>,
+    /// What does not arrive on the hosts although the program may need it.
+    pub(crate) left_out: Option<HintedError>,
 }
 
 /// What is checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PreflightInput<'a> {
     /// The run to launch.
     pub(crate) draft: &'a PlanDraft,
@@ -143,6 +147,8 @@ pub(crate) struct PreflightReport {
     pub(crate) columns: Vec<Vec<CheckResult>>,
     /// The plan, if all hosts have answered.
     pub(crate) plan: Option<Result<Plan, PlanError>>,
+    /// The address of each host for the others, where it is not the one of the hosts file.
+    pub(crate) peer_addresses: Vec<Option<String>>,
     /// How long it took.
     pub(crate) took: Duration,
     /// A further check for the whole run: name and result.
@@ -176,6 +182,13 @@ pub(crate) async fn preflight(
     host_keys: &HostKeyArgs,
 ) -> Result<PreflightReport, Failure> {
     let began = Instant::now();
+    // Aliases of the ssh configuration mean nothing to the hosts.
+    let mut draft = subject.draft.clone();
+    let addresses = Links::from_environment().peer_addresses(&draft.hosts).await;
+    for (host, address) in draft.hosts.iter_mut().zip(addresses) {
+        host.peer_address = Some(address).filter(|address| *address != host.address);
+    }
+    let subject = &PreflightInput { draft: &draft, ..subject.clone() };
     let answers = query::query_hosts(subject, host_keys).await?;
     let mut report = evaluate(subject, answers);
     report.took = began.elapsed();
@@ -190,7 +203,7 @@ fn evaluate(subject: &PreflightInput<'_>, answers: Vec<Result<HostAnswer, Hinted
     consistency::compare(subject, &answers, &mut columns);
     consistency::same_machine(subject, &answers, &mut columns);
     consistency::same_gpu(subject, &answers, &mut columns);
-    consistency::own_name(subject, &answers, &mut columns);
+    consistency::master_name(subject, &answers, &mut columns);
     if answers.iter().any(Result::is_err) {
         unmeasured(&answers, &mut columns);
     }
@@ -203,6 +216,7 @@ fn evaluate(subject: &PreflightInput<'_>, answers: Vec<Result<HostAnswer, Hinted
         hosts: draft.hosts.iter().map(|host| host.name.clone()).collect(),
         plan: (probes.len() == draft.hosts.len())
             .then(|| draft.resolve(&probes).and_then(|plan| launch_size::check(&plan).map(|()| plan))),
+        peer_addresses: peer_addresses(draft, &answers),
         answers,
         columns,
         took: Duration::ZERO,
@@ -239,27 +253,59 @@ fn in_file(key: &str, places: &[usize]) -> String {
 /// Returns the interfaces that lead to rank 0's store, for hosts without `interface`: Gloo and NCCL would
 /// choose by the host name, or take the first.
 pub(crate) fn interfaces(report: &PreflightReport) -> Vec<Option<String>> {
-    let route = |answer: &Result<HostAnswer, HintedError>| {
-        answer.as_ref().ok()?.findings.route.as_ref()?.interface.clone()
+    let chosen = working_address(&report.answers, 0);
+    let way = |(node, answer): (usize, &Result<HostAnswer, HintedError>)| {
+        let found = &answer.as_ref().ok()?.findings;
+        let other = found.reached.iter().find(|to| to.node == 0 && to.is_other && to.error.is_none());
+        let source = if node == 0 { chosen } else { other.and_then(|to| to.source) };
+        let holder =
+            source.and_then(|ip| found.interfaces.iter().find(|interface| interface.addresses.contains(&ip)));
+        match holder {
+            Some(interface) => Some(interface.name.clone()),
+            None => found.route.as_ref()?.interface.clone(),
+        }
     };
-    report.answers.iter().map(route).collect()
+    report.answers.iter().enumerate().map(way).collect()
 }
 
-/// Returns an address of rank 0's host that the other hosts reach, if its name resolves to loopback on the
-/// host itself (`127.0.1.1 NAME` in its /etc/hosts).
-pub(crate) fn rank0_address(answers: &[Result<HostAnswer, HintedError>]) -> Option<IpAddr> {
-    let own = &answers.first()?.as_ref().ok()?.findings;
-    let means = &own.route.as_ref()?.addresses;
-    if means.is_empty() || !means.iter().all(IpAddr::is_loopback) {
+/// Returns an address of a host that the other hosts reach, if its own address does not serve: another host
+/// reaches it only at another one, or its name resolves to loopback on itself (`127.0.1.1 NAME` in its
+/// /etc/hosts).
+pub(crate) fn working_address(answers: &[Result<HostAnswer, HintedError>], node: usize) -> Option<IpAddr> {
+    let own = &answers.get(node)?.as_ref().ok()?.findings;
+    let held = |ip: &IpAddr| own.interfaces.iter().any(|interface| interface.addresses.contains(ip));
+    let means_itself = node == 0 && names_loopback(own);
+    let reached: Vec<_> = answers
+        .iter()
+        .enumerate()
+        .filter(|(caller, _)| *caller != node)
+        .filter_map(|(_, answer)| answer.as_ref().ok())
+        .flat_map(|caller| caller.findings.reached.iter())
+        .filter(|to| to.node as usize == node && to.error.is_none())
+        .filter_map(|to| Some((to.is_other, to.address.parse::<SocketAddr>().ok()?.ip().to_canonical())))
+        .filter(|(_, ip)| !ip.is_loopback() && held(ip))
+        .collect();
+    let needs_other = reached.iter().any(|(is_other, _)| *is_other);
+    if !means_itself && !needs_other {
         return None;
     }
-    let held = |ip: &IpAddr| own.interfaces.iter().any(|interface| interface.addresses.contains(ip));
-    let others = answers.iter().skip(1).filter_map(|answer| answer.as_ref().ok());
-    others
-        .flat_map(|other| other.findings.reached.iter())
-        .filter(|to| to.node == 0 && to.error.is_none())
-        .filter_map(|to| Some(to.address.parse::<SocketAddr>().ok()?.ip().to_canonical()))
-        .find(|ip| !ip.is_loopback() && held(ip))
+    // The one that most hosts reach, and of those the first.
+    let count = |ip: &IpAddr| reached.iter().filter(|(_, other)| other == ip).count();
+    reached.iter().map(|(_, ip)| *ip).rev().max_by_key(count)
+}
+
+/// Returns whether the name of rank 0's host resolves to loopback on a host.
+fn names_loopback(found: &HostFindings) -> bool {
+    let means = found.route.as_ref().map(|route| route.addresses.as_slice()).unwrap_or_default();
+    !means.is_empty() && means.iter().all(IpAddr::is_loopback)
+}
+
+/// Returns the address of each host for the others, where it is not the one of the hosts file.
+fn peer_addresses(draft: &PlanDraft, answers: &[Result<HostAnswer, HintedError>]) -> Vec<Option<String>> {
+    let address = |(node, host): (usize, &Host)| {
+        working_address(answers, node).map(|ip| ip.to_string()).or_else(|| host.peer_address.clone())
+    };
+    draft.hosts.iter().enumerate().map(address).collect()
 }
 
 /// Shortens the failure for people, who have just read the details.
@@ -267,12 +313,10 @@ pub(crate) fn shortened(report: &PreflightReport, failure: Failure) -> Failure {
     let failed = |column: &Vec<CheckResult>| column.iter().any(|cell| cell.status == CheckStatus::Failed);
     let hosts = report.hosts.iter().zip(&report.columns).filter(|(_, column)| failed(column));
     let hosts: Vec<&str> = hosts.map(|(host, _)| host.as_str()).collect();
-    let where_to = match hosts.as_slice() {
-        [] => return failure,
-        [host] => format!("host {host}"),
-        [first, .., last] if hosts.len() > 4 => format!("{} hosts ({first} ... {last})", hosts.len()),
-        hosts => format!("hosts {}", hosts.join(" ")),
-    };
+    if hosts.is_empty() {
+        return failure;
+    }
+    let where_to = output::host_list(&hosts);
     Failure {
         cause: HintedError::new(
             format!("preflight failed on {where_to}; nothing was started"),
@@ -316,8 +360,11 @@ mod tests {
     #[test]
     fn connection_results_are_dropped_if_a_host_is_silent() {
         let mut apart = good();
-        apart.findings.reached =
-            vec![ConnectResult { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
+        apart.findings.reached = vec![ConnectResult {
+            address: "10.0.0.1:1".into(),
+            error: Some("refused".into()),
+            ..Default::default()
+        }];
         let draft = draft(3);
         let mut answers = vec![Ok(good()), Ok(apart), Ok(good())];
         let failures = |answers: &[Result<HostAnswer, HintedError>]| {
@@ -327,7 +374,7 @@ mod tests {
         answers[2] = Err(HintedError { error: "h2: no answer".into(), hint: "x".into() });
         let report = evaluate(&subject(&draft), answers);
         assert_eq!(report.count(CheckStatus::Failed), 1);
-        assert_eq!(report.columns[2][0].text, "h2: no answer");
+        assert_eq!(report.columns[2][0].text, "no answer");
     }
 
     #[test]

@@ -14,6 +14,12 @@ use std::io::IsTerminal;
 
 /// Up to this many hosts get a column each; more get a row each.
 const FEW: usize = 5;
+/// Of more than this many hosts, the table shows those with a problem.
+const MANY: usize = 16;
+/// Up to this many hosts that were not reached have a hint each.
+const FEW_HINTS: usize = 2;
+/// Most hosts that a message names.
+const NAMED: usize = 8;
 /// Longest cell of the table.
 const WIDEST: usize = 26;
 
@@ -22,7 +28,13 @@ pub(crate) fn print(report: &PreflightReport, locator: &Locator) {
     // A pipe gets the full text.
     let widest = if std::io::stdout().is_terminal() { WIDEST } else { usize::MAX };
     let many = report.hosts.len() > FEW;
-    print::stdout(&print::table(&if many { by_host(report, widest) } else { by_check(report, widest) }));
+    print::text(&print::table(&if many { by_host(report, widest) } else { by_check(report, widest) }));
+    match report.columns.iter().filter(|column| is_hidden(report, column)).count() {
+        0 => {}
+        count => {
+            print::stdout(&format!("{}: every check passed", plural(count, "more host")));
+        }
+    }
     if let Some((name, cell)) = &report.last {
         print::stdout(&format!("{name}  {}", shown(cell, widest)));
     }
@@ -72,8 +84,23 @@ fn by_host(report: &PreflightReport, widest: usize) -> Vec<Vec<String>> {
         .hosts
         .iter()
         .zip(&report.columns)
+        .filter(|(_, column)| !is_hidden(report, column))
         .map(|(host, column)| std::iter::once(clean(host)).chain(column.iter().map(mark)).collect());
     std::iter::once(header).chain(rows).collect()
+}
+
+/// Returns whether the table leaves out a host: one without a problem, if there are many hosts.
+fn is_hidden(report: &PreflightReport, column: &[CheckResult]) -> bool {
+    report.hosts.len() > MANY && column.iter().all(|cell| cell.status <= CheckStatus::Passed)
+}
+
+/// Lists hosts for a message.
+pub(super) fn host_list(hosts: &[&str]) -> String {
+    match hosts {
+        [host] => format!("host {host}"),
+        hosts if hosts.len() <= NAMED => format!("hosts {}", hosts.join(" ")),
+        hosts => format!("{} hosts ({} ...)", hosts.len(), hosts[..NAMED].join(" ")),
+    }
 }
 
 fn shown(cell: &CheckResult, widest: usize) -> String {
@@ -104,13 +131,32 @@ fn short(text: &str, widest: usize) -> String {
 
 /// Prints failures and warnings to stderr; equal ones of several hosts once.
 pub(crate) fn print_problems(report: &PreflightReport, locator: &Locator) {
-    for (status, text, hint) in problems(report, locator) {
+    problem_lines(report, locator).iter().for_each(|line| stderr::line(line));
+}
+
+/// Returns the lines of [`print_problems`]. Each host that was not reached has a hint of its own, with its own
+/// address: of several, the first one is printed.
+fn problem_lines(report: &PreflightReport, locator: &Locator) -> Vec<String> {
+    let found = problems(report, locator);
+    let is_reach = |text: &str| text.contains(": reach: ");
+    let unreached = found.iter().filter(|(_, text, _)| is_reach(text)).count();
+    let mut lines = Vec::new();
+    let mut late = None;
+    for (status, text, hint) in found {
         let word = if status == CheckStatus::Failed { "error" } else { "warning" };
-        stderr::line(&format!("{word}: {text}"));
-        if !hint.is_empty() {
-            stderr::line(&format!("hint: {hint}"));
+        if late.is_some() && !is_reach(&text) {
+            lines.extend(late.take());
+        }
+        let is_one_of_many = is_reach(&text) && unreached > FEW_HINTS;
+        lines.push(format!("{word}: {text}"));
+        let hint = Some(hint).filter(|hint| !hint.is_empty()).map(|hint| format!("hint: {hint}"));
+        match is_one_of_many {
+            true => late = late.or(hint),
+            false => lines.extend(hint),
         }
     }
+    lines.extend(late);
+    lines
 }
 
 /// Returns the warnings, one line each, for users of the screen.
@@ -124,37 +170,47 @@ pub(crate) fn warnings(report: &PreflightReport, locator: &Locator) -> Vec<Strin
 
 /// Returns status, sentence with the hosts, and hint of every problem; failures first.
 fn problems(report: &PreflightReport, locator: &Locator) -> Vec<(CheckStatus, String, String)> {
-    let mut grouped: Vec<(CheckStatus, String, Vec<String>, String)> = Vec::new();
+    /// Hosts with one problem, its hint, and where the hint points.
+    struct Problem {
+        status: CheckStatus,
+        text: String,
+        hosts: Vec<String>,
+        hint: String,
+        place: String,
+    }
+    let mut grouped: Vec<Problem> = Vec::new();
+    // Of many hosts, the first one's line in the file stands for all.
+    let is_same_place = |one: &str, other: &str| one == other || report.hosts.len() > FEW;
     let cells = report.columns.iter().zip(&report.hosts).flat_map(|(column, host)| {
         CHECKS.iter().zip(column).map(move |(name, cell)| (*name, host.as_str(), cell))
     });
     let last = report.last.iter().map(|(name, cell)| (*name, "", cell));
     for (name, host, cell) in cells.chain(last).filter(|(_, _, cell)| cell.status > CheckStatus::Passed) {
         let text = format!("{name}: {}", cell.text);
-        let hint = match (cell.key.as_str(), cell.hint.as_str()) {
-            (_, "") => String::new(),
-            ("", hint) => hint.to_owned(),
-            (key, hint) => format!("{}: {hint}", locator.place(key)),
+        let (hint, place) = match (cell.key.as_str(), cell.hint.as_str()) {
+            (_, "") => (String::new(), String::new()),
+            ("", hint) => (hint.to_owned(), String::new()),
+            (key, hint) => (hint.to_owned(), format!("{}: ", locator.place(key))),
         };
-        let same = |(status, other, _, other_hint): &&mut (CheckStatus, String, Vec<String>, String)| {
-            (*status, other.as_str(), other_hint.as_str()) == (cell.status, text.as_str(), hint.as_str())
+        let same = |problem: &&mut Problem| {
+            (problem.status, problem.text.as_str(), problem.hint.as_str())
+                == (cell.status, text.as_str(), hint.as_str())
+                && is_same_place(&problem.place, &place)
         };
+        let hosts = vec![host.to_owned()];
         match grouped.iter_mut().find(same) {
-            Some((_, _, hosts, _)) => hosts.push(host.to_owned()),
-            None => grouped.push((cell.status, text, vec![host.to_owned()], hint)),
+            Some(problem) => problem.hosts.extend(hosts),
+            None => grouped.push(Problem { status: cell.status, text, hosts, hint, place }),
         }
     }
-    grouped.sort_by_key(|(status, ..)| std::cmp::Reverse(*status));
+    grouped.sort_by_key(|problem| std::cmp::Reverse(problem.status));
     grouped
         .into_iter()
-        .map(|(status, text, hosts, hint)| {
+        .map(|Problem { status, text, hosts, hint, place: at }| {
+            let hint = if hint.is_empty() { hint } else { at + &hint };
             let place = match hosts.as_slice() {
                 [host] if host.is_empty() => String::new(),
-                [host] => format!("host {host}: "),
-                [first, .., last] if hosts.len() > 4 => {
-                    format!("{} hosts ({first} ... {last}): ", hosts.len())
-                }
-                _ => format!("hosts {}: ", hosts.join(" ")),
+                _ => host_list(&hosts.iter().map(String::as_str).collect::<Vec<_>>()) + ": ",
             };
             (status, format!("{place}{text}"), hint)
         })
@@ -298,6 +354,38 @@ pub(crate) fn plan_lines(plan: &Plan) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::support::preflight::evaluate;
+    use crate::cli::support::preflight::host_checks::tests::{draft, good, subject};
+    use rankdeck_config::{ExperimentSource, HostsSource};
+    use rankdeck_types::error::HintedError;
+
+    #[test]
+    fn five_bad_hosts_of_a_hundred_give_five_lines() {
+        let draft = draft(100);
+        let file = ExperimentSource::File("e.toml".into());
+        let locator = Locator::new(&HostsSource::Here, &file);
+        let bad = [7, 20, 41, 66, 91];
+        let each = |error: &dyn Fn(usize) -> (String, String)| {
+            let answer = |node: usize| match bad.contains(&node) {
+                true => Err(HintedError::new(format!("h{node}: {}", error(node).0), error(node).1)),
+                false => Ok(good()),
+            };
+            evaluate(&subject(&draft), (0..100).map(answer).collect())
+        };
+        let report =
+            each(&|node| (format!("connection refused by 10.0.0.{node}"), format!("try `ssh h{node}`")));
+        let lines = problem_lines(&report, &locator);
+        assert_eq!(lines.len(), 6, "{lines:?}");
+        for node in bad {
+            assert_eq!(lines.iter().filter(|line| line.contains(&format!("host h{node}:"))).count(), 1);
+        }
+        assert!(lines[5].starts_with("hint:"), "{lines:?}");
+        assert_eq!(by_host(&report, WIDEST).len(), 6, "a row each, and the header");
+        // One cause is one line with all names.
+        let report = each(&|_| ("jump host gw: no response".to_owned(), "try `ssh gw`".to_owned()));
+        let lines = problem_lines(&report, &locator);
+        assert!(lines[0].contains("hosts h7 h20 h41 h66 h91"), "{lines:?}");
+    }
 
     #[test]
     fn long_cell_keeps_the_end_of_its_path() {

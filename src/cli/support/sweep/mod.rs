@@ -17,20 +17,24 @@ use crate::cli::args::values::MAX_TRIALS;
 use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::support::run_id::{RUNS, new_run_id};
 use crate::cli::support::run_index::{load_hosts, own_binary};
-use crate::cli::support::{Failure, code, print, seed};
+use crate::cli::support::run_name::{self, NameError, NamedRun, RunAction};
+use crate::cli::support::{Failure, code, print, run_id, seed};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::statistics::{below, bootstrap_interval, interquartile_mean};
+use rankdeck_proto::regular;
 use rankdeck_proto::trust;
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::words::{NONE, clean, count, plural};
+use rankdeck_types::words::{NONE, clean, count, fixed, plural};
 use rankdeck_types::{hidden, quote};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use slots::{FreeGpuFinder, TrialSlot};
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::SystemTime;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -127,8 +131,8 @@ fn words_of(hosts: &HostsSource) -> Vec<String> {
         HostsSource::File(path) => named(path.display().to_string()),
         HostsSource::Named(names) => named(names.join(",")),
         HostsSource::Here => Vec::new(),
-        HostsSource::Slurm { defaults } => {
-            [named(defaults.display().to_string()), vec!["--slurm".to_owned()]].concat()
+        HostsSource::Slurm { defaults, jobs } => {
+            [named(defaults.display().to_string()), vec![jobs.option()]].concat()
         }
         HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => words_of(inner),
     }
@@ -140,27 +144,34 @@ pub(crate) fn found(runs: &Path) -> Vec<Sweep> {
     let mut sweeps: Vec<Sweep> = folders
         .filter(|folder| folder.file_name().to_string_lossy().starts_with("sweep-"))
         .filter_map(|folder| {
-            serde_json::from_slice(&std::fs::read(folder.path().join("sweep.json")).ok()?).ok()
+            serde_json::from_str(&regular::read_text(&folder.path().join("sweep.json")).ok()?).ok()
         })
         .collect();
     sweeps.sort_by(|a, b| a.name.cmp(&b.name));
     sweeps
 }
 
-/// Finds a sweep by name or prefix: its name and its started runs. `None` if no sweep of `runs/` matches.
-pub(crate) fn named(name: &str) -> Result<Option<(String, Vec<String>)>, Failure> {
-    let fits = |sweep: &Sweep| name.starts_with("sweep-") && sweep.name.starts_with(name);
-    let mut fitting: Vec<Sweep> = found(Path::new(RUNS)).into_iter().filter(fits).collect();
-    if let Some(exact) = fitting.iter().position(|sweep| sweep.name == name) {
-        fitting = vec![fitting.swap_remove(exact)];
+/// Finds the sweep that a name selects ([`run_name::resolve`]): its name and its started runs. `None` if no
+/// sweep of `runs/` matches.
+pub(crate) fn named(name: &str, action: RunAction) -> Result<Option<(String, Vec<String>)>, Failure> {
+    if !name.starts_with("sweep-") {
+        return Ok(None);
     }
-    match fitting.len() {
-        0 | 1 => Ok(fitting.pop().map(|sweep| {
+    let mut all = found(Path::new(RUNS));
+    all.sort_by_cached_key(|sweep| Reverse(run_id::launch_order(&sweep.name, SystemTime::UNIX_EPOCH)));
+    let named: Vec<NamedRun> =
+        all.iter().map(|sweep| NamedRun { name: &sweep.name, is_active: false }).collect();
+    match run_name::resolve(&named, Some(name), action) {
+        Ok(selected) => {
+            let sweep = all.swap_remove(selected.index);
             let runs = sweep.trials.into_iter().filter_map(|trial| trial.run).collect();
-            (sweep.name, runs)
-        })),
-        n => Err(Failure::usage(format!("`{name}` matches {n} sweeps"))
-            .hint("pass the full name; list sweeps with `rankdeck queue`")),
+            Ok(Some((sweep.name, runs)))
+        }
+        Err(NameError::Ambiguous(found)) => {
+            Err(Failure::usage(format!("`{name}` matches {} sweeps", found.len()))
+                .hint("pass the full name; list sweeps with `rankdeck queue`"))
+        }
+        Err(_) => Ok(None),
     }
 }
 
@@ -279,7 +290,8 @@ impl Sweep {
     /// Returns the GPU finder of a sweep that an earlier process started.
     pub(crate) fn finder(&self) -> Result<Option<FreeGpuFinder>, Failure> {
         let has = |word: &str| self.arguments.iter().any(|other| other == word);
-        if self.gpus_per_run.is_none() || has("--slurm") {
+        let in_slurm = self.arguments.iter().any(|word| word.split('=').next() == Some("--slurm"));
+        if self.gpus_per_run.is_none() || in_slurm {
             return Ok(None);
         }
         let at = self.arguments.iter().position(|word| word == "--hosts");
@@ -394,7 +406,7 @@ impl Sweep {
         let path = self.folder().join("sweep.json");
         let written = serde_json::to_vec_pretty(self)
             .map_err(std::io::Error::other)
-            .and_then(|bytes| replace_file(&path, &bytes, 0o666));
+            .and_then(|bytes| replace_file(&path, &bytes, 0o600));
         written.map_err(|error| {
             Failure::failed(format!("failed to write {}: {error}", path.display()))
                 .hint("the disk may be full: check with `df -h`")
@@ -409,10 +421,31 @@ impl Sweep {
             "{}/{} {run} {} {}{why}",
             index + 1,
             self.trials.len(),
-            hidden::words(trial.sets.iter().map(String::as_str)).join(" "),
+            shown(&trial.sets),
             trial.state.name()
         );
         stderr::line(&clean(&text));
+    }
+
+    /// The sweep and its trials as a JSON line.
+    pub(crate) fn as_json(&self) -> Value {
+        let trial = |trial: &Trial| {
+            json!({
+                "run": trial.run,
+                "state": trial.state.name(),
+                "set": hidden::words(trial.sets.iter().map(String::as_str)),
+                "exit_code": trial.exit_code,
+                "reason": trial.reason,
+                "env_step": trial.env_step,
+                "score": trial.score(),
+            })
+        };
+        json!({
+            "kind": "sweep",
+            "sweep": self.name,
+            "held": is_held(&self.folder()),
+            "trials": self.trials.iter().map(trial).collect::<Vec<_>>(),
+        })
     }
 
     /// Prints one table of all variants, and the trials that did not succeed.
@@ -434,7 +467,7 @@ impl Sweep {
         let lost = of(TrialState::Running) > 0 && !is_held(&self.folder());
         let note = if lost { "; interrupted: resume with `--resume`" } else { "" };
         print::stdout(&format!("{}: {}{note}", self.name, counts.join(", ")));
-        let mut variants: Vec<String> = Vec::new();
+        let mut variants: Vec<Vec<&str>> = Vec::new();
         for trial in &self.trials {
             let variant = trial.variant();
             if !variants.contains(&variant) {
@@ -442,27 +475,28 @@ impl Sweep {
             }
         }
         let header =
-            ["VARIANT", "RUNS", "IQM", "95 % INTERVAL", "LEAST", "MOST", "STEPS"].map(str::to_owned).to_vec();
+            ["VARIANT", "RUNS", "IQM", "95% INTERVAL", "LEAST", "MOST", "STEPS"].map(str::to_owned).to_vec();
         let rows = variants.into_iter().map(|variant| {
             let trials: Vec<&Trial> = self.trials.iter().filter(|trial| trial.variant() == variant).collect();
             // A failed run has no score.
             let over: Vec<&&Trial> =
                 trials.iter().filter(|trial| trial.state == TrialState::Succeeded).collect();
             let scores: Vec<f64> = over.iter().filter_map(|trial| trial.score()).collect();
-            let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.2}"));
+            let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| fixed(value, 2));
             let steps = trials.iter().map(|trial| trial.env_step).max().unwrap_or(0);
             vec![
-                clean(&hidden::words(variant.split(' ')).join(" ")),
+                label(&variant),
                 format!("{}/{}", over.len(), trials.len()),
                 number(interquartile_mean(&scores)),
-                bootstrap_interval(&scores)
-                    .map_or(NONE.to_owned(), |(low, high)| format!("{low:.2} to {high:.2}")),
+                bootstrap_interval(&scores).map_or(NONE.to_owned(), |(low, high)| {
+                    format!("{} to {}", fixed(low, 2), fixed(high, 2))
+                }),
                 number(scores.iter().copied().reduce(f64::min)),
                 number(scores.iter().copied().reduce(f64::max)),
                 count(steps),
             ]
         });
-        print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
+        print::text(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
     }
 }
 
@@ -533,10 +567,8 @@ impl Trial {
     }
 
     /// Its overrides without the seed.
-    fn variant(&self) -> String {
-        let sets: Vec<&str> =
-            self.sets.iter().map(String::as_str).filter(|set| !set.starts_with("run.seed=")).collect();
-        if sets.is_empty() { "(unchanged)".to_owned() } else { sets.join(" ") }
+    fn variant(&self) -> Vec<&str> {
+        self.sets.iter().map(String::as_str).filter(|set| !set.starts_with("run.seed=")).collect()
     }
 }
 
@@ -567,6 +599,19 @@ impl TrialState {
 enum TrialEvent {
     Line(usize, Value),
     End(usize, i32),
+}
+
+/// Overrides for readers.
+fn shown(sets: &[String]) -> String {
+    clean(&hidden::words(sets.iter().map(String::as_str)).join(" "))
+}
+
+/// A variant for readers.
+fn label(variant: &[&str]) -> String {
+    match variant.is_empty() {
+        true => "(unchanged)".to_owned(),
+        false => clean(&hidden::words(variant.iter().copied()).join(" ")),
+    }
 }
 
 /// Quotes words for the shell.
@@ -625,15 +670,12 @@ fn distinct(trials: &[Vec<String>], sets: &[String]) -> Result<(), Failure> {
             if !own.insert(key.clone()) {
                 let from =
                     if key == "run.seed" { "--seeds, --sweep and --cells" } else { "--sweep and --cells" };
-                return Err(Failure::usage(format!(
-                    "`{key}` is set twice in one trial: {}",
-                    trial.join(" ")
-                ))
-                .hint(format!("set it once in {from}")));
+                return Err(Failure::usage(format!("`{key}` is set twice in one trial: {}", shown(trial)))
+                    .hint(format!("set it once in {from}")));
             }
         }
         if !seen.insert(trial) {
-            return Err(Failure::usage(format!("two trials are identical: {}", trial.join(" ")))
+            return Err(Failure::usage(format!("two trials are identical: {}", shown(trial)))
                 .hint("remove the duplicate; use `--seeds 1..3` for several runs with the same values"));
         }
     }
@@ -697,7 +739,7 @@ mod tests {
         let mut trial = Trial { sets: vec!["a=1".into(), "run.seed=2".into()], ..Trial::default() };
         trial.on_line(&serde_json::json!({"kind": "run_started", "run": "r"}));
         trial.on_line(&serde_json::json!({"kind": "progress", "env_step": 7, "return_last_100": 3.5, "return_mean": 1.0}));
-        assert_eq!((trial.score(), trial.env_step, trial.variant().as_str()), (Some(3.5), 7, "a=1"));
+        assert_eq!((trial.score(), trial.env_step, label(&trial.variant()).as_str()), (Some(3.5), 7, "a=1"));
         trial.on_line(&serde_json::json!({"kind": "eval", "return_mean": 9.0}));
         trial.end(0);
         assert_eq!(
@@ -726,6 +768,15 @@ mod tests {
             let failure = check(trials, sets).unwrap_err();
             assert!(failure.cause.error.contains(word) && !failure.cause.hint.is_empty(), "{failure}");
         }
+        let secret = "launch.env.API_TOKEN=hunter2";
+        for trials in [vec![secret.to_owned(), secret.to_owned()], vec![format!("{secret} {secret}")]] {
+            let trials: Vec<&str> = trials.iter().map(String::as_str).collect();
+            let failure = check(&trials, &[]).unwrap_err();
+            assert!(failure.cause.error.contains("API_TOKEN"), "{failure}");
+            assert!(!failure.to_string().contains("hunter2"), "HIDE-1: {failure}");
+        }
+        assert_eq!(label(&["a=1", secret]), "a=1 launch.env.API_TOKEN=***");
+        assert_eq!(label(&["launch.env.API_KEY=\"two hunter2\""]), "launch.env.API_KEY=***");
     }
 
     #[test]

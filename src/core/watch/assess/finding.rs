@@ -4,6 +4,7 @@
 use crate::exit_message::ExitMessage;
 use crate::reason::{Confidence, Reason, Severity};
 use crate::watch::history::hosts::LinkLoss;
+use crate::watch::patterns::group_arguments::ArgumentMismatch;
 use crate::watch::patterns::learning::LearningIssue;
 use crate::watch::patterns::mismatch::CollectiveMismatch;
 use crate::watch::patterns::network::NetworkFault;
@@ -50,6 +51,8 @@ pub(crate) enum Finding {
     Gpu { rank: Rank, reason: Reason },
     /// Ranks update their weights without any collective.
     NoCollectives { ranks: Vec<Rank>, updates: u64, iterations: u64 },
+    /// Ranks called `init_process_group` with arguments that exclude each other.
+    Arguments(ArgumentMismatch),
     /// All ranks reached the rendezvous, and the group does not form.
     RendezvousBlocked { waited_ms: u64 },
     /// A host sends no messages.
@@ -75,6 +78,7 @@ impl Finding {
             | Finding::LossyNetwork { .. }
             | Finding::Gpu { .. }
             | Finding::NoCollectives { .. }
+            | Finding::Arguments(_)
             | Finding::RendezvousBlocked { .. }
             | Finding::Stall { .. }
             | Finding::Straggler(_) => None,

@@ -8,13 +8,22 @@ use crate::watch::assess::finding::{Assessment, Finding, LateRank};
 use crate::watch::assess::late_rank;
 use crate::watch::history::program;
 use crate::watch::history::run_view::{RankView, RunView};
+use crate::watch::patterns::group_arguments;
 use crate::watch::patterns::mismatch::{self, CollectiveMismatch};
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 
+/// Wait of all ranks at the rendezvous after which different addresses are those of different machines.
+const SAME_MACHINE_MS: u64 = 2_000;
+
 /// Assesses the start or the end of a run: a finding, and the ranks to inspect.
 pub(crate) fn assess(run: &RunView<'_>, limits: &TimeLimits) -> (Option<Finding>, Vec<Rank>) {
+    if let Some(mismatch) = group_arguments::find_mismatch(run)
+        && (!mismatch.only_address || mismatch.waited_ms >= SAME_MACHINE_MS)
+    {
+        return (Some(Finding::Arguments(mismatch)), Vec::new());
+    }
     let started = run.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
     match leftover(run, limits) {
         // An inspection shows first whether it lacks a core.

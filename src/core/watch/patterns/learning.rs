@@ -4,11 +4,11 @@
 //! they show what usually is a problem, never what must be one; no policy acts on them. Of several issues,
 //! the one that explains the others is reported.
 
-use crate::model::{ChartMarkKind, Model};
+use crate::model::Model;
 use crate::reason::Reason;
-use crate::series::{Place, Series, SeriesPoint};
+use crate::series::{Series, SeriesPoint};
 use rankdeck_proto::message::Evaluation;
-use rankdeck_types::ids::Rank;
+use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::words;
 use std::borrow::Cow;
 
@@ -68,20 +68,17 @@ pub(crate) struct LearningIssue {
 /// The series of this generation.
 struct LearningHistory<'a> {
     model: &'a Model,
-    began: Place,
+    generation: Generation,
 }
 
 impl<'a> LearningHistory<'a> {
     fn of(model: &'a Model) -> LearningHistory<'a> {
-        let generation =
-            model.marks.iter().rev().find(|mark| matches!(mark.kind, ChartMarkKind::Generation(_)));
-        let long_ago = Place { step: f64::NEG_INFINITY, time: f64::NEG_INFINITY };
-        LearningHistory { model, began: generation.map_or(long_ago, |mark| mark.place) }
+        LearningHistory { model, generation: model.run.generation }
     }
 
     fn points(&self, series: &'a Series) -> &'a [SeriesPoint] {
         let points = series.points();
-        &points[points.partition_point(|point| point.place.time < self.began.time)..]
+        &points[points.partition_point(|point| point.place.generation < self.generation)..]
     }
 
     /// Series whose last part matches `is`, with enough values of this generation.
@@ -130,7 +127,7 @@ impl<'a> LearningHistory<'a> {
             let of_learning = losses.iter().any(|word| name.to_ascii_lowercase().contains(word));
             value
                 && !may_be(name)
-                && series.newest_at().time >= self.began.time
+                && series.newest_at().generation >= self.generation
                 && (of_learning || !self.points(series).is_empty())
         });
         let (name, series) =
@@ -230,7 +227,7 @@ impl<'a> LearningHistory<'a> {
             .model
             .evals
             .iter()
-            .filter(|eval| eval.env_step as f64 > self.began.step && eval.return_mean.is_finite())
+            .filter(|eval| eval.generation >= self.generation && eval.return_mean.is_finite())
             .collect();
         if evals.len() < EVALS {
             return None;

@@ -1,8 +1,9 @@
-//! Stage 2: patterns over several ranks, from their histories: who waits for whom, whose calls, weights or
-//! counters differ, who is slow, where packets are lost, whether the run stalls or does not learn.
+//! Stage 2: patterns over several ranks, from their histories: who waits for whom, whose calls, weights,
+//! counters or arguments differ, who is slow, where packets are lost, whether the run stalls or does not learn.
 //!
 //! A pattern carries measurements and no opinion on how bad it is; `assess` decides that.
 
+pub(crate) mod group_arguments;
 pub(crate) mod learning;
 pub(crate) mod mismatch;
 pub(crate) mod network;

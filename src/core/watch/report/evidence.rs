@@ -1,6 +1,7 @@
 //! Describes findings: the words of each reason's sentence, and the evidence.
 
 use crate::card::{RankEvidence, ranges};
+use crate::model::Model;
 use crate::reason::{Confidence, Reason, SentenceForm, Severity};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::{Assessment, Finding, LateRank, SilenceCause, SilentHost};
@@ -8,6 +9,7 @@ use crate::watch::history::hosts::LinkLoss;
 use crate::watch::history::inspections::{self, user_frame};
 use crate::watch::history::program::{self, dead_child};
 use crate::watch::history::run_view::{self, RankView, RunView};
+use crate::watch::patterns::group_arguments::ArgumentMismatch;
 use crate::watch::patterns::mismatch::CollectiveMismatch;
 use crate::watch::patterns::network::NetworkFault;
 use crate::watch::patterns::stragglers::{Straggler, used_up};
@@ -36,6 +38,7 @@ pub(crate) fn verdict(run: &RunView<'_>, finding: &Finding) -> VerdictReport {
         Finding::NoCollectives { ranks, updates, iterations } => {
             no_collectives(run, ranks, *updates, *iterations)
         }
+        Finding::Arguments(mismatch) => arguments(run, mismatch),
         Finding::RendezvousBlocked { waited_ms } => rendezvous_blocked(run, *waited_ms),
         Finding::SilentHost(silent) => silent_host(run, silent),
         Finding::Stall { rank, severity, still_ms } => stall(run, *rank, *severity, *still_ms),
@@ -153,9 +156,15 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("iteration", own.map(|page| format!(", in iteration {}", page.train_iter)).unwrap_or_default()),
         ("goal", goal.map(|goal| format!(" of a run of {goal} steps")).unwrap_or_default()),
         ("others", others),
+        ("arrived", arrived(run.model)),
         ("awaited", awaited),
         ("after", after),
     ]
+}
+
+/// How many ranks have called `init_process_group`.
+fn arrived(model: &Model) -> String {
+    format!("{} of {} arrived", model.arrived_ranks(), words::plural(model.ranks.len(), "rank"))
 }
 
 /// The collective that the waiting ranks are in.
@@ -441,13 +450,17 @@ fn waits_for(view: &RankView<'_>) -> String {
     }
 }
 
-/// Describes what all culprits of a stall wait for. Numbers differ from process to process.
+/// Describes what all culprits of a stall wait for. Numbers differ from process to process: those that differ
+/// are left out.
 fn common_wait(culprits: &[&RankView<'_>]) -> String {
     let bare = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
     let all: Vec<String> = culprits.iter().map(|view| waits_for(view)).collect();
-    match all.first() {
-        Some(first) if all.iter().all(|other| bare(other) == bare(first)) => {
-            format!("waiting for {}", words::clip(first, 160))
+    match all.split_first() {
+        Some((first, others)) if others.iter().all(|other| bare(other) == bare(first)) => {
+            let shared = |(at, word)| others.iter().all(|other| other.split(' ').nth(at) == Some(word));
+            let word = |(at, word)| if shared((at, word)) { word } else { "..." };
+            let common: Vec<&str> = first.split(' ').enumerate().map(word).collect();
+            format!("waiting for {}", words::clip(&common.join(" "), 160))
         }
         _ => "waiting for different things".into(),
     }
@@ -464,6 +477,50 @@ fn stalled_rank(run: &RunView<'_>, view: &RankView<'_>) -> String {
 }
 
 /// All ranks reached the rendezvous, and the group does not form.
+/// Ranks that called `init_process_group` with arguments that exclude each other.
+fn arguments(run: &RunView<'_>, what: &ArgumentMismatch) -> VerdictReport {
+    let side = what.odd.first().copied().unwrap_or_default();
+    let theirs = match (what.rank, what.same_rank) {
+        (Some(_), true) => format!("{} did so, too", name(run.model, what.other)),
+        (Some(_), false) => format!("{} with {}", name(run.model, what.other), what.theirs),
+        (None, _) => what.theirs.clone(),
+    };
+    let words = vec![
+        ("who", what.rank.map(|rank| name(run.model, rank)).unwrap_or_default()),
+        ("side", side.to_string()),
+        ("other", what.other.to_string()),
+        ("mine", words::clean(&what.mine)),
+        ("theirs", words::clean(&theirs)),
+    ];
+    let given = |rank: &Rank| {
+        let page = run.view(*rank)?.sample.page.as_ref()?;
+        let given = page.group_arguments.as_ref()?;
+        let number = |number: Option<u32>| number.map_or("?".to_owned(), |number| number.to_string());
+        let port = given.port.map_or(String::new(), |port| format!(":{port}"));
+        let address = words::clean(&given.address);
+        Some(format!(
+            "{}: rank {} of {} at {address}{port}",
+            name(run.model, *rank),
+            number(given.rank),
+            number(given.world_size)
+        ))
+    };
+    let shown = what.odd.iter().take(NAMED).chain([&what.other]);
+    let confidence = if what.only_address { Confidence::Likely } else { Confidence::Certain };
+    VerdictBuilder {
+        form: if what.rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
+        rank: what.rank,
+        host: host_of(run.model, what.rank),
+        waiter: Some(what.other),
+        facts: shown.filter_map(given).collect(),
+        observations: waiters(run.model, &what.waiters),
+        latency_ms: what.waited_ms,
+        ..VerdictBuilder::new(Assessment::usual(confidence, Reason::RendezvousMismatch), words)
+    }
+    .build(run)
+}
+
+/// All ranks wait for a group that does not form.
 fn rendezvous_blocked(run: &RunView<'_>, waited_ms: u64) -> VerdictReport {
     let all: Vec<Rank> = run.model.ranks.iter().map(|rank| rank.rank).collect();
     let words = vec![("waited", words::duration_ms(waited_ms))];

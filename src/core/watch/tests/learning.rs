@@ -1,7 +1,7 @@
 //! Runs that learn alarm no one; runs that do not are named, with the checkpoint before.
 
 use crate::event::Event;
-use crate::reason::Reason;
+use crate::reason::{RESTART, Reason};
 use crate::report::{Severity, VerdictReport};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
@@ -132,7 +132,7 @@ fn nan_series_is_critical_immediately() {
     let [verdict] = issues(&c)[..] else { panic!("{:?}", named(&c)) };
     let reported: Vec<Option<&str>> = verdict.card.actions.iter().map(|advice| advice.checkpoint()).collect();
     assert_eq!(reported[0], Some("runs/x/00015000.ckpt"), "never one that has the trouble in it");
-    assert!(verdict.card.actions.iter().all(|advice| !advice.command.contains("latest")), "{reported:?}");
+    assert!(verdict.card.actions.iter().all(|advice| advice.text != RESTART.text), "{reported:?}");
     c.pass(700_000);
     c.event(Event::Ticked);
     assert!(c.stops(0).is_empty(), "no policy acts on it");
@@ -195,7 +195,7 @@ fn falling_evaluations_are_reported() {
             return_max: return_mean + 30.0,
             length_mean: 100.0,
             duration_s: 1.0,
-            stop: false,
+            ..Evaluation::default()
         })
     };
     let run = |means: &[f64]| {

@@ -7,6 +7,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_kit::frame::titled_rule;
 use rankdeck_kit::input::TextInput;
 use rankdeck_kit::{Component, Role, put};
+use rankdeck_types::hidden;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
@@ -72,7 +73,9 @@ impl Component<HomeUi> for LaunchForm {
         let inner = cx.popup(buf, size, Role::Accent, &format!("launch {}", self.path), "");
         let example = "such as learn.gamma=0.98 run.total_steps=200000 run.note=...";
         put(buf, inner, 0, Line::from(cx.s(example, Role::Dim)));
-        put(buf, inner, 1, Line::from(self.input.spans(cx, "> ", usize::from(inner.width))));
+        // A relaunch restores the secrets of its overrides.
+        let shown = TextInput::new(hidden::typed(&self.input.line));
+        put(buf, inner, 1, Line::from(shown.spans(cx, "> ", usize::from(inner.width))));
         let excluded: Vec<&str> = view.excluded(home).collect();
         let mut from = 2;
         if !excluded.is_empty() {

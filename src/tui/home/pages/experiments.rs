@@ -31,7 +31,7 @@ const HERE: &[HomePage] = &[HomePage::Experiments];
 #[rustfmt::skip]
 pub(in crate::home) const KEYS: &[Binding] = bindings![
     HERE, HomeCommand::Launch, [k(KeyCode::Enter), c('n')], 1, "launch", "Launch with changes: edit config keys and see the plan", no_launch;
-    HERE, HomeCommand::Experiments(ExperimentCommand::Check), [c('c')], 1, "check", "Check hosts and configuration without starting ranks", no_experiment;
+    HERE, HomeCommand::Experiments(ExperimentCommand::Check), [c('c')], 1, "check", "Check hosts and configuration without launching your program", no_experiment;
     HERE, HomeCommand::Experiments(ExperimentCommand::Edit), [c('e')], 1, "edit", "Edit the file ($VISUAL, $EDITOR)", no_edit;
 ];
 

@@ -37,6 +37,9 @@ pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
             return (text, Role::Warn);
         }
         (RunState::Restarting, _) => (glyphs.pick("↻", "@"), "restarting", Role::Warn),
+        (RunState::Launching | RunState::Running, None) if !run.restart_awaits.is_empty() => {
+            (glyphs.pick("↻", "@"), "restart waits", Role::Warn)
+        }
         (_, Some(StopMode::Kill)) => (glyphs.pick("◌", "o"), "killing", Role::Bad),
         (_, Some(_)) => (glyphs.pick("◌", "o"), "stopping", Role::Warn),
         (RunState::Connecting, _) => (glyphs.pick("○", "o"), "connecting", Role::Accent),
@@ -160,21 +163,23 @@ pub fn tab_at(view: &ViewState, at: Position) -> Option<Tab> {
 
 /// Speed and ETA; overdue values with their age, a stall with the values before it.
 fn speed(ctx: &Ctx<'_>, figures: &RunFigures) -> Vec<Vec<Span<'static>>> {
-    let known = text::si(figures.steps_per_s);
+    let known = figures.steps_per_s.map(text::si);
     let Some(age) = figures.late_ms.map(words::duration_ms) else {
-        let mut groups = vec![vec![ctx.s(known, Role::Strong), ctx.s(" steps/s", Role::Dim)]];
+        let measured = known.map(|known| vec![ctx.s(known, Role::Strong), ctx.s(" steps/s", Role::Dim)]);
+        let mut groups: Vec<_> = measured.into_iter().collect();
         groups.extend(figures.eta_s.map(|eta| ctx.fact("ETA", words::duration(eta)).to_vec()));
         return groups;
     };
     if figures.stalled {
-        let before = ctx.s(format!(" ({known} {age} ago)"), Role::Dim);
-        let mut groups = vec![vec![ctx.s("0", Role::Warn), ctx.s(" steps/s", Role::Dim), before]];
+        let mut speed = vec![ctx.s("0", Role::Warn), ctx.s(" steps/s", Role::Dim)];
+        speed.extend(known.map(|known| ctx.s(format!(" ({known} {age} ago)"), Role::Dim)));
+        let mut groups = vec![speed];
         // Without a goal there is no time to it.
         let eta = || vec![ctx.s("ETA ", Role::Dim), ctx.s(format!("stalled {age}"), Role::Warn)];
         groups.extend(figures.eta_s.map(|_| eta()));
         return groups;
     }
-    vec![vec![ctx.s(format!("{known} steps/s {age} ago"), Role::Dim)]]
+    known.map(|known| vec![ctx.s(format!("{known} steps/s {age} ago"), Role::Dim)]).into_iter().collect()
 }
 
 fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {

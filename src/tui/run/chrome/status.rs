@@ -7,7 +7,7 @@ use crate::run::chrome::{Ctx, header};
 use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::{advice, ranks, staleness};
 use rankdeck_core::card::Advice;
-use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState};
+use rankdeck_core::model::{Model, RankLife, RankModel, RunState};
 use rankdeck_core::report::{Confidence, RunOutcome, Severity, VerdictReport};
 use rankdeck_kit::{Role, put, put_right, text, width};
 use rankdeck_proto::message::{PageSample, Phase, Survivor};
@@ -144,7 +144,7 @@ fn verification(ctx: &Ctx<'_>, left: usize) -> Vec<Span<'static>> {
     }
     let mut spans = vec![
         ctx.s("   stop verified", Role::Good),
-        ctx.s(format!(" on {}: no process left", words::plural(model.hosts.len(), "host")), Role::Dim),
+        ctx.s(format!(" on {}: no process left", words::plural(model.verified_hosts(), "host")), Role::Dim),
     ];
     let free: Vec<String> = model
         .hosts
@@ -337,6 +337,13 @@ pub fn sentence(model: &Model, now: Timestamp) -> String {
 
 /// What the run is doing, unless it is running.
 fn changing(model: &Model) -> Option<(Role, String)> {
+    let awaits = &model.run.restart_awaits;
+    if !awaits.is_empty() {
+        return Some((
+            Role::Warn,
+            format!("the restart waits for {}; nothing is stopped yet", awaits.join(", ")),
+        ));
+    }
     Some(match model.run.state {
         RunState::Connecting => (Role::Warn, "connecting; no rank runs yet".into()),
         RunState::Launching => (Role::Warn, "launching ranks".into()),
@@ -349,8 +356,7 @@ fn changing(model: &Model) -> Option<(Role, String)> {
 }
 
 fn leaving(model: &Model) -> String {
-    let is_clear = |host: &&HostModel| host.stopped.as_ref().is_some_and(Vec::is_empty);
-    let verified = model.hosts.iter().filter(is_clear).count();
+    let verified = model.verified_hosts();
     let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
     let hosts = words::plural(model.hosts.len(), "host");
     format!("stopping: {alive} still running; stop verified on {verified} of {hosts}")
@@ -445,7 +451,9 @@ impl RankCounts {
             (_, None) | (RankLife::Pending, _) => &mut self.starting,
             (life, Some(sample)) => match &sample.page {
                 None => &mut self.opaque,
-                Some(page) if page.by_hook && !counts(page) => &mut self.opaque,
+                Some(page) if page.by_hook && !counts(page) && page.phase != Phase::Rendezvous => {
+                    &mut self.opaque
+                }
                 Some(page) if *life == RankLife::Spawned && !counts(page) => match page.phase {
                     Phase::Rendezvous => &mut self.meeting,
                     _ => &mut self.starting,
@@ -467,10 +475,14 @@ impl RankCounts {
     fn describe(&self, model: &Model) -> (Role, String) {
         let all = model.ranks.len();
         let ranks = words::plural(all, "rank");
-        if self.meeting > 0 || self.starting > 0 {
-            let there = all - self.meeting - self.starting;
-            let what = if self.meeting > 0 { "rendezvous" } else { "starting" };
-            return (Role::Text, format!("{what}: {there} of {ranks} in the process group"));
+        if self.meeting > 0 {
+            return (Role::Text, format!("rendezvous: {} of {ranks} arrived", model.arrived_ranks()));
+        }
+        if self.starting > 0 {
+            return (
+                Role::Text,
+                format!("starting: {} of {ranks} in the process group", all - self.starting),
+            );
         }
         if self.opaque > 0 {
             return (Role::Text, self.hidden(model));

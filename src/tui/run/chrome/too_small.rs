@@ -119,11 +119,13 @@ fn progress(ctx: &Ctx<'_>) -> Option<Line<'static>> {
     let done = text::si(figures.env_step as f64);
     let goal = ctx.live.run.total_steps.filter(|goal| *goal > 0);
     let of = goal.map_or(String::new(), |goal| format!(" of {}", text::si(goal as f64)));
+    let known = figures.steps_per_s.map_or(String::new(), |rate| format!("{}/s", text::si(rate)));
     let speed = match figures.late_ms.map(words::duration_ms) {
         _ if staleness::is_over(ctx.live) => String::new(),
         Some(age) if figures.stalled => format!("stalled {age}"),
-        Some(age) => format!("{}/s {age} ago", text::si(figures.steps_per_s)),
-        None => format!("{}/s", text::si(figures.steps_per_s)),
+        Some(_) if known.is_empty() => known,
+        Some(age) => format!("{known} {age} ago"),
+        None => known,
     };
     let role = if figures.late_ms.is_some() { Role::Warn } else { Role::Text };
     let forms = [format!("{done}{of}  {speed}"), format!("{done}  {speed}"), speed];

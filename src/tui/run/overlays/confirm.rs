@@ -7,10 +7,11 @@ use crate::run::{Cx, DrawCtx, Handled, RunScreen, ViewState};
 use crossterm::event::KeyEvent;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{CheckpointModel, Model, RunState};
-use rankdeck_core::origin::{LATEST, SCRATCH, Standing, StartPoint, is_scratch};
+use rankdeck_core::origin::{self, LATEST, SCRATCH, Standing, StartPoint, is_scratch};
 use rankdeck_core::reason::{Severity, VerdictKind};
 use rankdeck_kit::{Component, Keep, Role};
 use rankdeck_proto::message::StopMode;
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -215,8 +216,8 @@ pub fn signal(whom: &str, is_rank: bool, signal: i32, send: ScreenAction) -> Con
 pub fn restart(model: &Model, picked: Option<&str>, before: Option<&str>) -> Confirm {
     let standing = Standing::of(model);
     let mut text = vec![standing.targets(), standing.stops()];
-    text.extend(command(model));
-    let ask = |event: Event| Some(ScreenAction::Send(event.having_shown(model.run.launch.clone())));
+    text.extend(command(model, None));
+    let ask = |event: Event| Some(ScreenAction::Send(event.having_shown(origin::shown(model))));
     let mut choices = Vec::new();
     let known = |path: &str| model.checkpoints.iter().rev().find(|checkpoint| checkpoint.path == path);
     let named = |path: &str| {
@@ -285,9 +286,13 @@ pub fn restart_from(model: &Model, word: &str) -> Result<Confirm, String> {
 
 /// Restart with changed config keys; `text` lists source and changes.
 pub fn changed(model: &Model, text: Vec<String>, event: Event) -> Confirm {
+    let next = match &event {
+        Event::RestartRequested { experiment, .. } => experiment.as_deref(),
+        _ => None,
+    };
     let mut all = vec![targets(model)];
     all.extend(text);
-    all.extend(command(model));
+    all.extend(command(model, next));
     let choices = vec![choice('y', "yes, restart", Some(ScreenAction::Send(event)))];
     confirm(ConfirmKind::Restart, "restart the run?", all, choices)
 }
@@ -301,11 +306,14 @@ fn shortened(command: &str) -> String {
     }
 }
 
-/// The command that is started. For an adopted run, only its hosts report it.
-fn command(model: &Model) -> Option<String> {
-    let command = shortened(&model.plan.as_ref()?.command_line());
-    Some(match model.run.adopted {
+/// The command that is started, and what it gets of this console. For an adopted run, only its hosts report
+/// it.
+fn command(model: &Model, next: Option<&Experiment>) -> Vec<String> {
+    let Some(plan) = &model.plan else { return Vec::new() };
+    let command = shortened(&plan.command_line());
+    let command = match model.run.adopted {
         true => format!("Launched by another console. Command: {command}"),
         false => format!("Command: {command}"),
-    })
+    };
+    std::iter::once(command).chain(origin::passed(plan, next)).collect()
 }

@@ -7,6 +7,7 @@ use crate::run::keys::names;
 use crate::run::overlays::{card_command, card_hint, on_card_key};
 use crate::run::ranks;
 use crate::run::shared::VerdictId;
+use crate::run::time::time_of_day;
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, ViewState};
 use crossterm::event::KeyEvent;
 use rankdeck_core::card::Card;
@@ -29,12 +30,14 @@ pub struct EvidenceCard {
     pub about: VerdictId,
     /// First line shown.
     pub top: usize,
+    /// The verdict as it was last seen: the card stays when it is cleared.
+    kept: Box<VerdictReport>,
 }
 
 impl EvidenceCard {
     /// The card of a verdict, from its first line.
     pub fn new(verdict: &VerdictReport) -> EvidenceCard {
-        EvidenceCard { about: ranks::verdict_id(verdict), top: 0 }
+        EvidenceCard { about: ranks::verdict_id(verdict), top: 0, kept: Box::new(verdict.clone()) }
     }
 
     /// Goes to the next verdict.
@@ -44,6 +47,30 @@ impl EvidenceCard {
             let next = at.map_or(0, |at| (at + 1) % model.verdicts.len());
             *self = EvidenceCard::new(&model.verdicts[next]);
         }
+    }
+
+    /// The verdict, or its last state.
+    pub fn verdict<'a>(&'a self, model: &'a Model) -> &'a VerdictReport {
+        ranks::find_verdict(model, &self.about).unwrap_or(&self.kept)
+    }
+
+    /// `over since 06:02:03, 4 s ago`, once it is cleared.
+    fn over(&self, model: &Model, view: &ViewState) -> Option<String> {
+        if ranks::find_verdict(model, &self.about).is_some() {
+            return None;
+        }
+        let cleared = self.event(model).filter(|line| match &line.subject {
+            Some(EventSubject::Verdict(verdict)) => verdict.severity == Severity::Cleared,
+            _ => false,
+        });
+        Some(cleared.map_or_else(
+            || "over".to_owned(),
+            |line| {
+                let since = time_of_day(line.time, view.style.utc_offset_s);
+                let age = words::duration_ms(view.moment.now.since(line.at));
+                format!("over since {since}, {age} ago")
+            },
+        ))
     }
 
     /// The newest event about the verdict.
@@ -64,8 +91,7 @@ impl EvidenceCard {
     }
 
     fn lines(&self, model: &Model, keys: KeyNames<'_>, cells: usize) -> Vec<Plain> {
-        let verdict = ranks::find_verdict(model, &self.about);
-        verdict.map_or(Vec::new(), |verdict| lines_of(verdict, keys, cells))
+        lines_of(self.verdict(model), keys, cells)
     }
 }
 
@@ -92,41 +118,44 @@ impl Component<RunScreen> for EvidenceCard {
         let keys = names(&view.steering.keymap, Glyphs::Ascii);
         let lines = self.lines(model, keys, card::cells(screen, CELLS));
         card::clamp(&mut self.top, lines.len(), screen);
-        ranks::find_verdict(model, &self.about).is_some().into()
+        if let Some(verdict) = ranks::find_verdict(model, &self.about).filter(|now| **now != *self.kept) {
+            self.kept = Box::new(verdict.clone());
+        }
+        // Played back, the moment that is shown may come before it.
+        (view.moment.cursor.is_none() || ranks::find_verdict(model, &self.about).is_some()).into()
     }
 
     fn draw(&self, model: &Model, view: &ViewState, cx: &DrawCtx<'_>, buf: &mut Buffer) {
-        let Some(verdict) = ranks::find_verdict(model, &self.about) else { return };
+        let verdict = self.verdict(model);
+        let over = self.over(model, view);
         let cells = card::cells(cx.screen, CELLS);
-        let role = ranks::severity_role(verdict.severity);
+        let role = if over.is_some() { Role::Dim } else { ranks::severity_role(verdict.severity) };
         let lines = self.lines(model, names(&view.steering.keymap, cx.glyphs()), cells);
         let lines = lines.into_iter().map(|line| styled(cx, line)).collect();
-        let at = model.verdicts.iter().position(|other| ranks::verdict_id(other) == self.about).unwrap_or(0);
+        let at = model.verdicts.iter().position(|other| ranks::verdict_id(other) == self.about);
         let subject = match (verdict.rank, &verdict.host) {
             (None, None) => "the run".into(),
             _ => ranks::subject(verdict),
         };
         let title = format!("{} {subject}: {}", cx.glyphs().tone(role), verdict.verdict.name());
-        let title = match model.verdicts.len() {
-            0 | 1 => title,
-            all => format!("{title}  ({} of {all})", at + 1),
+        let title = match (over, at, model.verdicts.len()) {
+            (Some(over), ..) => format!("{title}  ({over})"),
+            (None, Some(at), all @ 2..) => format!("{title}  ({} of {all})", at + 1),
+            (None, ..) => title,
         };
         card::draw(cx, buf, role, &title, lines, (self.top, cells));
     }
 
     fn hint(&self, model: &Model, view: &ViewState, cx: &DrawCtx<'_>) -> String {
-        let verdict = ranks::find_verdict(model, &self.about);
-        let advised = |begin: &str| {
-            verdict.is_some_and(|verdict| {
-                verdict.card.actions.iter().any(|advice| advice.command.starts_with(begin))
-            })
-        };
+        let verdict = self.verdict(model);
+        let advised =
+            |begin: &str| verdict.card.actions.iter().any(|advice| advice.command.starts_with(begin));
         let own = [
             (ScreenCommand::Continue, "resume it", advised("kill -CONT")),
             (ScreenCommand::Shell, "shell", advised("ssh")),
-            (ScreenCommand::Explain, "next verdict", model.verdicts.len() > 1),
+            (ScreenCommand::Explain, "next verdict", model.verdicts.iter().any(|other| other != verdict)),
             (ScreenCommand::Restart, "restart", true),
-            (ScreenCommand::Stack, "stack", verdict.is_some_and(|verdict| verdict.rank.is_some())),
+            (ScreenCommand::Stack, "stack", verdict.rank.is_some()),
         ];
         let useful = own.into_iter().filter(|(_, _, is_useful)| *is_useful);
         let own: Vec<_> = useful.map(|(command, what, _)| (command, what)).collect();
@@ -134,7 +163,7 @@ impl Component<RunScreen> for EvidenceCard {
     }
 
     fn copy(&self, model: &Model, _: &ViewState, _: Timestamp) -> Option<String> {
-        Some(ranks::find_verdict(model, &self.about).map_or(String::new(), plain))
+        Some(plain(self.verdict(model)))
     }
 
     fn closes_on_click_beside(&self) -> bool {

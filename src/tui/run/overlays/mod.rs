@@ -21,7 +21,7 @@ use crate::run::card;
 use crate::run::command::ScreenCommand;
 use crate::run::geometry::Pane;
 use crate::run::keys::{TABLE, names};
-use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState, history, ranks};
+use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState, history};
 use crossterm::event::KeyEvent;
 use rankdeck_core::model::{EventSubject, HistoryLine, Model};
 use rankdeck_core::report::VerdictReport;
@@ -89,9 +89,9 @@ impl Overlay {
     }
 
     /// The verdict that it shows: a live one, or that of an event.
-    pub fn verdict<'a>(&self, live: &'a Model, shown: &'a Model) -> Option<&'a VerdictReport> {
+    pub fn verdict<'a>(&'a self, live: &'a Model, shown: &'a Model) -> Option<&'a VerdictReport> {
         match self {
-            Overlay::Evidence(card) => ranks::find_verdict(live, &card.about),
+            Overlay::Evidence(card) => Some(card.verdict(live)),
             _ => match &self.event(shown)?.subject {
                 Some(EventSubject::Verdict(verdict)) => Some(verdict),
                 _ => None,

@@ -7,11 +7,11 @@ use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState};
 use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{Model, RunState};
-use rankdeck_core::origin::{LATEST, SCRATCH, Standing};
+use rankdeck_core::origin::{self, LATEST, SCRATCH, Standing};
 use rankdeck_kit::list::Move;
 use rankdeck_kit::overlay::wheel_as_arrows;
 use rankdeck_kit::{Component, Role, input, text};
-use rankdeck_types::words;
+use rankdeck_types::{hidden, words};
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Text};
 use ratatui::widgets::Widget;
@@ -94,7 +94,7 @@ impl Component<RunScreen> for RestartForm {
         }
         lines.push(Line::default());
         let cursor = glyphs.pick("▏", "_");
-        let typed = format!("{}{cursor}", words::clean(&draft.line));
+        let typed = format!("{}{cursor}", words::clean(&hidden::typed(&draft.line)));
         lines.extend(wrapped(cx, "change", &typed, cells, Role::Strong));
         if draft.line.is_empty() {
             if let Some(edited) = &draft.edited {
@@ -174,7 +174,7 @@ pub fn order(model: &Model, draft: &RestartDraft) -> Result<(Vec<String>, Event)
         exclude,
         add,
         experiment: changed.map(|changed| changed.experiment.clone()),
-        shown: model.run.launch.clone(),
+        shown: origin::shown(model),
     };
     Ok((text, event))
 }
@@ -189,7 +189,7 @@ fn forms(model: &Model, origin: &RestartSource, utc_offset_s: i64) -> Vec<String
         }];
     };
     let time = origin.time.map_or(String::new(), |time| format!("  {}", time_of_day(time, utc_offset_s)));
-    let mean = origin.mean_return.map_or(String::new(), |mean| format!("  return {mean:.1}"));
+    let mean = origin.mean_return.map_or(String::new(), |mean| format!("  return {}", words::fixed(mean, 1)));
     let newer = match origin.name.as_str() {
         "latest" if model.run.state != RunState::Over => "; the stop saves a newer one",
         _ => "",

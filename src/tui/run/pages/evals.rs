@@ -1,6 +1,8 @@
 //! Rank 0's evaluations, newest first.
 
 use crate::run::pages::{Page, PageCx, PageDrawCtx, step};
+use rankdeck_charts::axis::Scale;
+use rankdeck_charts::selection::EVAL;
 use rankdeck_kit::plot::{Axes, Trace, plot};
 use rankdeck_kit::{Role, meter, put, text};
 use rankdeck_proto::message::Evaluation;
@@ -190,8 +192,14 @@ fn chart(ctx: &PageDrawCtx<'_>, buf: &mut Buffer, inner: Rect) -> Rect {
         }
         (Rect { height, ..inner }, Rect { y: inner.y + height, height: inner.height - height, ..inner })
     };
-    let traces = [false, true]
-        .map(|single| Trace::plain(points.iter().copied(), ctx.theme.series[usize::from(single)], single));
+    let past = ctx.model.scalars.get(EVAL).into_iter();
+    let mut traces: Vec<Trace> =
+        past.flat_map(|series| Scale::default().past_lines(series, 0.0, ctx.theme.dim)).collect();
+    traces.extend(
+        [false, true].map(|single| {
+            Trace::plain(points.iter().copied(), ctx.theme.series[usize::from(single)], single)
+        }),
+    );
     plot(ctx.theme, buf, area, &traces, &Axes::steps((0.0, last.0.max(1.0))));
     rest
 }

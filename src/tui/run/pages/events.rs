@@ -30,7 +30,7 @@ pub static KEYS: &[Binding<RunScreen>] = bindings![
     EVENTS, ScreenCommand::Inspect, [k(KeyCode::Enter)], 4, "open", "Show event details", |model, view| view.events.no_event(model);
     EVENTS, ScreenCommand::Filter, [c('/')], 5, "filter", "Filter events (text; !text excludes)", always;
     EVENTS, ScreenCommand::LogThere, [c('L')], 6, "log at event", "Show the log at this event", |model, view| view.events.no_event(model);
-    EVENTS, ScreenCommand::GoThere, [c('o')], 6, "go to time", "Show all pages at this event's time", |model, view| view.events.no_event(model).or(no_record(model, view));
+    EVENTS, ScreenCommand::GoThere, [c('o')], 6, "go to time", "Show every page as of this event", |model, view| view.events.no_event(model).or(no_record(model, view));
     EVENTS, ScreenCommand::Follow, [c('F')], 8, "follow", "Follow the newest event", |_, view| view.events.following();
 ];
 

@@ -1,7 +1,7 @@
 //! Checks of hosts with one fault each.
 
 use super::*;
-use crate::cli::support::preflight::{CheckStatus, PushedCode};
+use crate::cli::support::preflight::CheckStatus;
 use rankdeck_proto::examination::{
     ConnectResult, GpuFinding, GpuHealth, GpuProcess, Interface, ListenResult, ProcessLimits, ProgramFinding,
     Route,
@@ -180,8 +180,11 @@ fn check_2_every_check_finds_its_fault_and_key() {
         e.findings.route.as_mut().unwrap().interface = Some("docker0".into());
     });
     case("port", Failed, "h0", "launch.master_addr", &two, &|e| {
-        e.findings.reached =
-            vec![ConnectResult { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
+        e.findings.reached = vec![ConnectResult {
+            address: "10.0.0.1:1".into(),
+            error: Some("refused".into()),
+            ..Default::default()
+        }];
     });
     case("names", Failed, "no such name", "host.0.address", &two, &|e| {
         e.findings.route.as_mut().unwrap().error = Some("no such name".into());
@@ -286,7 +289,7 @@ fn trainer_needs_binary_and_matching_libtorch() {
 fn uploaded_code_must_contain_the_script() {
     let draft = draft(1);
     let judge = |has_script| {
-        let code = PushedCode { hash: "ab".repeat(32), has_script, imports: Vec::new() };
+        let code = PushedCode { hash: "ab".repeat(32), has_script, imports: Vec::new(), left_out: None };
         let mut examined = good();
         examined.findings.program.as_mut().unwrap().script_exists = false;
         let cells = column(&PreflightInput { code: Some(&code), ..subject(&draft) }, 0, &Ok(examined));

@@ -109,12 +109,12 @@ fn single(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour:
     }
     let weight = ctx.page.view.weight();
     let trace = scale.line(series, weight, ctx.theme.series[colour % 6]);
-    let mut traces = Vec::new();
+    let mut traces = scale.past_lines(series, weight, ctx.theme.dim);
     if let Some(evals) = evals {
         // As dots over the line as long as they leave it visible, else as a line below it.
         let single = evals.points().len() * DOT_CELLS <= usize::from(inner.width);
         let evals = Trace { single, ..scale.line(evals, 0.0, ctx.theme.series[1]) };
-        traces = if single { vec![trace, evals] } else { vec![evals, trace] };
+        traces.extend(if single { [trace, evals] } else { [evals, trace] });
     } else {
         traces.push(trace);
     }
@@ -381,7 +381,9 @@ fn named(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, name: &str) {
     if let Some(readout) = fitting(&readout, left) {
         info.extend(readout);
     } else if low.is_finite() && (info.is_empty() || area.width >= 60) {
-        info.push(ctx.s(format!("min {}  max {}", text::short(low), text::short(high)), Role::Dim));
+        let range = format!("min {}  max {}", text::short(low), text::short(high));
+        let old = abandoned(ctx, series, left.saturating_sub(text::width(&range) + 2));
+        info.push(ctx.s(old + &range, Role::Dim));
     }
     let inner = ctx.pane(buf, area, title, info);
     let canvas = match histogram {
@@ -392,21 +394,35 @@ fn named(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, name: &str) {
     ctx.target(canvas, Target::Own(RunTarget::Plot(axes.x.0, axes.x.1)));
 }
 
-/// A series of this run, and of the runs beside it, which lie below.
+/// What restarts have thrown away, newest first, as far as there is room: `gen 0 ┄ 85 (abandoned at 5.2k)  `.
+fn abandoned(ctx: &ChartsCtx<'_>, series: &Series, cells: usize) -> String {
+    let line = ctx.glyphs().pick("┄", "..");
+    let parts: Vec<_> = series.past().collect();
+    let mut all = String::new();
+    for (generation, points) in parts.into_iter().rev() {
+        let Some(last) = points.last() else { continue };
+        let (value, step) = (text::short(last.mean), text::si(last.place.step));
+        let part = format!("gen {generation} {line} {value} (abandoned at {step})  ");
+        if text::width(&all) + text::width(&part) > cells {
+            break;
+        }
+        all.push_str(&part);
+    }
+    all
+}
+
+/// A series of this run, of the runs beside it, which lie below, and what restarts have thrown away, at the
+/// bottom.
 fn traces(ctx: &ChartsCtx<'_>, name: &str, scale: &Scale, style: Style) -> Vec<Trace> {
     let view = &ctx.page.view;
     let Some(own) = ctx.model.chart(name) else { return Vec::new() };
+    let mut all = scale.past_lines(own, view.weight(), ctx.theme.dim);
     let own = scale.line(own, view.weight(), style);
-    let mut all: Vec<Trace> = view
-        .compared
-        .iter()
-        .enumerate()
-        .filter_map(|(at, run)| {
-            let scale = run.scale(scale);
-            let trace = scale.line(run.series.get(name)?, view.weight(), other(ctx, style, at));
-            Some(Trace { letter: Some(letter(at + 1)), ..trace })
-        })
-        .collect();
+    all.extend(view.compared.iter().enumerate().filter_map(|(at, run)| {
+        let scale = run.scale(scale);
+        let trace = scale.line(run.series.get(name)?, view.weight(), other(ctx, style, at));
+        Some(Trace { letter: Some(letter(at + 1)), ..trace })
+    }));
     let letter = (!view.compared.is_empty()).then(|| letter(0));
     all.push(Trace { letter, ..own });
     all

@@ -40,8 +40,8 @@ pub static KEYS: &[Binding<RunScreen>] = bindings![
     CHARTS, ScreenCommand::Cursor(-10), [c('{')], 0, "cursor far left", "Move the cursor left by 10 points", |model, _| no_series(model);
     CHARTS, ScreenCommand::Cursor(10), [c('}')], 0, "cursor far right", "Move the cursor right by 10 points", |model, _| no_series(model);
     CHARTS, ScreenCommand::Pin, [c('m')], 8, "pin", "Pin the cursor to compare values", |_, view| view.charts.no_cursor();
-    CHARTS, ScreenCommand::Height(1), [c('K')], 0, "bin up", "Select the next higher bin", |model, view| view.charts.no_histogram(model);
-    CHARTS, ScreenCommand::Height(-1), [c('J')], 0, "bin down", "Select the next lower bin", |model, view| view.charts.no_histogram(model);
+    CHARTS, ScreenCommand::Height(1), [c('K')], 0, "bin up", "Select the next higher histogram bin", |model, view| view.charts.no_histogram(model);
+    CHARTS, ScreenCommand::Height(-1), [c('J')], 0, "bin down", "Select the next lower histogram bin", |model, view| view.charts.no_histogram(model);
     CHARTS, ScreenCommand::Smooth(1), [c('s')], 8, "smooth", "Smooth more (as in TensorBoard)", |model, _| no_series(model);
     CHARTS, ScreenCommand::Smooth(-1), [c('S')], 0, "smooth less", "Smooth less", |model, _| no_series(model);
     CHARTS, ScreenCommand::LogScale, [c('L')], 9, "log y", "Toggle log scale", |model, _| no_series(model);

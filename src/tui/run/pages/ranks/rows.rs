@@ -147,7 +147,7 @@ fn compare(model: &Model, a: &RankModel, b: &RankModel, sort: Sort, now: Timesta
         Sort::Use => float(ranks::usage(model, a), ranks::usage(model, b)),
         Sort::Memory => ranks::memory(model, b).cmp(&ranks::memory(model, a)),
         Sort::EnvStep => ranks::env_step(b).cmp(&ranks::env_step(a)),
-        Sort::Speed => b.steps_per_s.total_cmp(&a.steps_per_s),
+        Sort::Speed => b.steps_per_s.unwrap_or(-1.0).total_cmp(&a.steps_per_s.unwrap_or(-1.0)),
         Sort::Collective => {
             let seq = |rank: &RankModel| ranks::page(rank).map(|page| page.collective.entered);
             seq(a).cmp(&seq(b))
