@@ -37,7 +37,7 @@ impl Deadline {
 
 /// The time limits of an exit condition: every wait ends.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct TimeLimits {
+pub(crate) struct WaitLimits {
     /// For all hosts.
     all: Deadline,
     /// For unreachable hosts.
@@ -48,28 +48,28 @@ pub(crate) struct TimeLimits {
 
 /// The answers of the required hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answers {
+enum HostResponses {
     Missing,
     /// Missing, and the wait is over.
     Late,
     All,
 }
 
-impl TimeLimits {
+impl WaitLimits {
     /// Returns whether all hosts except excluded ones have answered; `settled`: their reports are complete.
-    fn answers(&mut self, now: Timestamp, model: &Model, exclude: &[String], settled: bool) -> Answers {
+    fn answers(&mut self, now: Timestamp, model: &Model, exclude: &[String], settled: bool) -> HostResponses {
         let late = self.all.is_over(true, now, REQUEST_MS);
         let silent: Vec<&HostModel> = silent(model, exclude).collect();
         let complete = silent.is_empty() && settled;
         let coming = complete && model.hosts.iter().any(is_coming);
         let waited = self.excluded.is_over(coming, now, EXCLUDED_MS);
         if complete && (!coming || waited || late) {
-            return Answers::All;
+            return HostResponses::All;
         }
         let away = !silent.is_empty() && silent.iter().all(|host| host.link.is_unreachable());
         match self.unreachable.is_over(away, now, UNREACHABLE_MS) || late {
-            true => Answers::Late,
-            false => Answers::Missing,
+            true => HostResponses::Late,
+            false => HostResponses::Missing,
         }
     }
 
@@ -93,13 +93,13 @@ pub(crate) enum ExitCondition {
     /// Exit when the core is done, and change nothing: a signal exits.
     Observe,
     /// Exit once the run is up.
-    Detach(TimeLimits),
+    Detach(WaitLimits),
     /// Exit once the hosts have reported the run.
     Query {
         /// Hosts that need not answer.
         exclude: Vec<String>,
         /// For the wait for the others.
-        limits: TimeLimits,
+        limits: WaitLimits,
     },
     /// Stop the run and exit when the stop is verified.
     Stop {
@@ -108,7 +108,7 @@ pub(crate) enum ExitCondition {
         /// Whether the stop was requested.
         requested: bool,
         /// For the wait for hosts, before the request and after it.
-        limits: TimeLimits,
+        limits: WaitLimits,
     },
     /// Restart the run and exit once the new generation is up.
     Restart {
@@ -128,7 +128,7 @@ pub(crate) enum ExitCondition {
         /// Generation at the time of the request.
         requested: Option<Generation>,
         /// For the wait for hosts, before the request and after it.
-        limits: TimeLimits,
+        limits: WaitLimits,
     },
 }
 
@@ -146,17 +146,17 @@ pub(crate) enum ExitStep {
 impl ExitCondition {
     /// For `--detach`.
     pub(crate) fn detach() -> ExitCondition {
-        ExitCondition::Detach(TimeLimits::default())
+        ExitCondition::Detach(WaitLimits::default())
     }
 
     /// For a query about a run; hosts in `exclude` need not answer.
     pub(crate) fn query(exclude: Vec<String>) -> ExitCondition {
-        ExitCondition::Query { exclude, limits: TimeLimits::default() }
+        ExitCondition::Query { exclude, limits: WaitLimits::default() }
     }
 
     /// For `rankdeck stop`.
     pub(crate) fn stop(mode: StopMode) -> ExitCondition {
-        ExitCondition::Stop { mode, requested: false, limits: TimeLimits::default() }
+        ExitCondition::Stop { mode, requested: false, limits: WaitLimits::default() }
     }
 
     /// For `rankdeck restart`.
@@ -177,7 +177,7 @@ impl ExitCondition {
             shown,
             over,
             requested: None,
-            limits: TimeLimits::default(),
+            limits: WaitLimits::default(),
         }
     }
 
@@ -272,14 +272,14 @@ impl ExitCondition {
             ExitCondition::Query { exclude, limits } => {
                 let settled = model.run.state != RunState::Connecting;
                 match limits.answers(now, model, exclude, settled) {
-                    Answers::Missing => ExitStep::Wait,
-                    Answers::Late => ExitStep::GiveUp,
-                    Answers::All => self.leave(),
+                    HostResponses::Missing => ExitStep::Wait,
+                    HostResponses::Late => ExitStep::GiveUp,
+                    HostResponses::All => self.leave(),
                 }
             }
             ExitCondition::Stop { mode, requested, limits } => {
                 if !*requested && (limits.all.is_over(true, now, REQUEST_MS) || is_known(model)) {
-                    (*requested, *limits) = (true, TimeLimits::default());
+                    (*requested, *limits) = (true, WaitLimits::default());
                     return ExitStep::Do(Event::StopRequested { mode: *mode, by: StopSource::Command });
                 }
                 let away = *requested && only_unreachable_left(model);
@@ -322,11 +322,11 @@ impl ExitCondition {
             let joins = |host: &&HostModel| add.iter().any(|added| added.name == host.name);
             let settled = settled && !model.hosts.iter().filter(joins).any(is_coming);
             match limits.answers(now, model, exclude, settled) {
-                Answers::Missing => return ExitStep::Wait,
-                Answers::Late => return ExitStep::GiveUp,
-                Answers::All => {}
+                HostResponses::Missing => return ExitStep::Wait,
+                HostResponses::Late => return ExitStep::GiveUp,
+                HostResponses::All => {}
             }
-            (*requested, *limits) = (Some(model.run.generation), TimeLimits::default());
+            (*requested, *limits) = (Some(model.run.generation), WaitLimits::default());
             let (from, shown) = (from.clone(), shown.clone().or_else(|| origin::shown(model)));
             return ExitStep::Do(if *checked {
                 Event::CheckedRestartRequested { from, shown }

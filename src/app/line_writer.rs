@@ -37,7 +37,7 @@ pub(crate) struct LineWriter {
 
 #[derive(Debug, Default)]
 struct LineQueue {
-    state: Mutex<State>,
+    state: Mutex<PendingLines>,
     /// There is a line, or no more will come.
     more: Condvar,
     /// The reader has read something.
@@ -47,7 +47,7 @@ struct LineQueue {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PendingLines {
     lines: VecDeque<String>,
     /// Bytes of these lines, and of the one that is being written.
     bytes: usize,
@@ -62,7 +62,7 @@ struct State {
 }
 
 impl LineQueue {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PendingLines> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

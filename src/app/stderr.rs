@@ -80,12 +80,12 @@ fn put(text: &str) {
 
 /// The queued text, and the thread that writes it.
 struct StderrQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<PendingTexts>,
     more: Condvar,
     written: Condvar,
 }
 
-struct QueueState {
+struct PendingTexts {
     texts: VecDeque<String>,
     bytes: usize,
     writing: bool,
@@ -100,7 +100,7 @@ static QUEUE: StderrQueue = StderrQueue::new();
 
 impl StderrQueue {
     const fn new() -> StderrQueue {
-        let state = QueueState {
+        let state = PendingTexts {
             texts: VecDeque::new(),
             bytes: 0,
             writing: false,
@@ -111,12 +111,12 @@ impl StderrQueue {
         StderrQueue { state: Mutex::new(state), more: Condvar::new(), written: Condvar::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, QueueState> {
+    fn state(&self) -> MutexGuard<'_, PendingTexts> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a text for the thread, if there is room.
-    fn push(&'static self, text: &str) -> Option<MutexGuard<'static, QueueState>> {
+    fn push(&'static self, text: &str) -> Option<MutexGuard<'static, PendingTexts>> {
         let mut state = self.state();
         if !state.thread {
             let started = std::thread::Builder::new().name("stderr".to_owned()).spawn(|| self.work());
@@ -162,7 +162,7 @@ impl StderrQueue {
     }
 }
 
-impl QueueState {
+impl PendingTexts {
     fn is_idle(&self) -> bool {
         self.texts.is_empty() && !self.writing
     }
@@ -173,7 +173,7 @@ impl QueueState {
     }
 }
 
-fn wait(mut state: MutexGuard<'static, QueueState>, within: Duration) {
+fn wait(mut state: MutexGuard<'static, PendingTexts>, within: Duration) {
     let deadline = Instant::now() + within;
     while !state.is_idle() {
         let left = deadline.saturating_duration_since(Instant::now());

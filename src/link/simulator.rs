@@ -207,7 +207,7 @@ pub fn open_with_injector(
     run: &RunId,
     events: &mpsc::Sender<(NodeRank, LinkEvent)>,
 ) -> (Vec<LinkHandle>, FaultInjector) {
-    let world = Arc::new(World::new(cluster, run));
+    let world = Arc::new(SimulatedWorld::new(cluster, run));
     let links = (0..cluster.nnodes)
         .map(|node| {
             let (commands, orders) = mpsc::channel(64);
@@ -220,17 +220,17 @@ pub fn open_with_injector(
 
 /// A simulated cluster and the state of its training.
 #[derive(Debug)]
-struct World {
+struct SimulatedWorld {
     cluster: SimulatedCluster,
     run: RunId,
     sim: Mutex<SimGeneration>,
 }
 
-impl World {
+impl SimulatedWorld {
     /// Creates a world without a launch.
-    fn new(cluster: &SimulatedCluster, run: &RunId) -> World {
+    fn new(cluster: &SimulatedCluster, run: &RunId) -> SimulatedWorld {
         let sim = SimGeneration { faults: cluster.faults.clone(), ..SimGeneration::default() };
-        World { cluster: cluster.clone(), run: run.clone(), sim: Mutex::new(sim) }
+        SimulatedWorld { cluster: cluster.clone(), run: run.clone(), sim: Mutex::new(sim) }
     }
 
     /// Returns the current generation.
@@ -242,7 +242,7 @@ impl World {
 
 /// Injects faults into a running world.
 #[derive(Debug, Clone)]
-pub struct FaultInjector(Arc<World>);
+pub struct FaultInjector(Arc<SimulatedWorld>);
 
 impl FaultInjector {
     /// Starts a fault now, of a rank in the middle or of the last host. Returns false before all ranks have

@@ -80,16 +80,16 @@ impl ElfSource {
 }
 
 type Key = (Identity, u64, u64);
-type Slot = Arc<Mutex<Weak<Vec<u8>>>>;
+type ReadSlot = Arc<Mutex<Weak<Vec<u8>>>>;
 
 /// Files of running inspections. A reader of the same bytes waits for them: they
 /// come from the same storage.
-static READ: Mutex<BTreeMap<Key, Slot>> = Mutex::new(BTreeMap::new());
+static READ: Mutex<BTreeMap<Key, ReadSlot>> = Mutex::new(BTreeMap::new());
 
 fn shared(source: &ElfSource, offset: u64, size: u64) -> Option<Arc<Vec<u8>>> {
     let slot = {
         let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = |slot: &Slot| slot.try_lock().map_or(true, |bytes| bytes.strong_count() > 0);
+        let held = |slot: &ReadSlot| slot.try_lock().map_or(true, |bytes| bytes.strong_count() > 0);
         read.retain(|_, slot| Arc::strong_count(slot) > 1 || held(slot));
         Arc::clone(read.entry((source.known, offset, size)).or_default())
     };

@@ -157,10 +157,10 @@ const ROUNDS: u32 = 2;
 /// The latest samples of each GPU, by its unique name. The driver keeps samples of a process that has stopped
 /// using the GPU: only new samples count.
 #[derive(Debug, Default)]
-pub(crate) struct Shares(BTreeMap<String, BTreeMap<u32, Share>>);
+pub(crate) struct Shares(BTreeMap<String, BTreeMap<u32, ProcessShare>>);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Share {
+struct ProcessShare {
     time: u64,
     percent: u32,
     /// Rounds since it was new.
@@ -178,7 +178,7 @@ impl Shares {
         // A process without samples is dropped.
         known.retain(|pid, _| samples.contains_key(pid));
         for (pid, (time, percent)) in samples {
-            let share = known.entry(pid).or_insert(Share { time, percent, rounds: 0 });
+            let share = known.entry(pid).or_insert(ProcessShare { time, percent, rounds: 0 });
             share.rounds = if share.time == time { share.rounds + 1 } else { 1 };
             (share.time, share.percent) = (time, percent);
         }

@@ -2,7 +2,7 @@
 //! of every log are complete.
 
 use super::log_stream::{KeptStream, Log, LogChunk, shown};
-use super::{Line, hit_bytes, hit_of};
+use super::{SearchLine, hit_bytes, hit_of};
 use crate::observe::logs::line_ends;
 use rankdeck_proto::search::{LinePlace, LogFindings, LogHit, LogSearch};
 use std::collections::VecDeque;
@@ -106,12 +106,12 @@ impl<'a> Window<'a> {
     fn piece(&mut self, piece: LogChunk<'_>) -> bool {
         if let Some(end) = piece.long_end {
             let text = String::from_utf8_lossy(piece.bytes);
-            return self.line(&Line { number: piece.first, end, text: &text });
+            return self.line(&SearchLine { number: piece.first, end, text: &text });
         }
         let unfinished = u64::from(piece.bytes.last().is_some_and(|byte| *byte != b'\n'));
         let last = piece.first + line_ends(piece.bytes) + unfinished - 1;
         let end = piece.begin + piece.bytes.len() as u64;
-        let last = hit_of(self.log, self.kept, &Line { number: last, end, text: "" }).place();
+        let last = hit_of(self.log, self.kept, &SearchLine { number: last, end, text: "" }).place();
         // Of a piece that is wholly before, only the end can count.
         let from = if last.is_before(&self.place) { last_lines(piece.bytes, self.side) } else { 0 };
         let skipped = line_ends(&piece.bytes[..from]);
@@ -123,7 +123,7 @@ impl<'a> Window<'a> {
         for raw in piece.bytes[from..].split_inclusive(|byte| *byte == b'\n') {
             end += raw.len() as u64;
             let text = shown(raw.strip_suffix(b"\n").unwrap_or(raw));
-            if !self.line(&Line { number, end, text: &text }) {
+            if !self.line(&SearchLine { number, end, text: &text }) {
                 return false;
             }
             number += 1;
@@ -132,7 +132,7 @@ impl<'a> Window<'a> {
     }
 
     /// Takes a line; `false` when the context is complete.
-    fn line(&mut self, line: &Line<'_>) -> bool {
+    fn line(&mut self, line: &SearchLine<'_>) -> bool {
         let hit = LogHit { text: line.text.to_owned(), ..hit_of(self.log, self.kept, line) };
         if hit.place().is_before(&self.place) {
             if self.before.len() == self.side {

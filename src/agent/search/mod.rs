@@ -130,7 +130,7 @@ struct Search<'a> {
 }
 
 /// A line and what surrounds it in its log.
-struct Line<'a> {
+struct SearchLine<'a> {
     number: u64,
     /// Where it ends among all bytes of the rank.
     end: u64,
@@ -182,7 +182,7 @@ impl LogReader<'_, '_> {
         let lines = match piece.long_end {
             Some(end) => {
                 let text = String::from_utf8_lossy(piece.bytes);
-                self.line(&Line { number: piece.first, end, text: &text });
+                self.line(&SearchLine { number: piece.first, end, text: &text });
                 1
             }
             None if timed || self.search.query.context > 0 => self.each_line(piece),
@@ -203,14 +203,14 @@ impl LogReader<'_, '_> {
         for raw in piece.bytes.split_inclusive(|byte| *byte == b'\n') {
             end += raw.len() as u64;
             let text = shown(raw.strip_suffix(b"\n").unwrap_or(raw));
-            self.line(&Line { number, end, text: &text });
+            self.line(&SearchLine { number, end, text: &text });
             number += 1;
         }
         number - piece.first
     }
 
     /// A line of any kind, with its context.
-    fn line(&mut self, line: &Line<'_>) {
+    fn line(&mut self, line: &SearchLine<'_>) {
         let query = self.search.query;
         let context = (query.context as usize).min(MOST_CONTEXT);
         let in_time = match self.kept.time(line.end).map(|read| read.seen_ms as f64 / 1000.0) {
@@ -237,7 +237,7 @@ impl LogReader<'_, '_> {
         }
     }
 
-    fn hit(&mut self, line: &Line<'_>) {
+    fn hit(&mut self, line: &SearchLine<'_>) {
         let before = self.before.drain(..).collect();
         let hit = hit_of(self.log, self.kept, line);
         self.search.page.add(hit.place(), || LogHit { text: line.text.to_owned(), before, ..hit });
@@ -245,7 +245,7 @@ impl LogReader<'_, '_> {
 }
 
 /// Returns a line as a hit, without its text.
-fn hit_of(log: &Log, kept: &KeptStream, line: &Line<'_>) -> LogHit {
+fn hit_of(log: &Log, kept: &KeptStream, line: &SearchLine<'_>) -> LogHit {
     let read = kept.time(line.end);
     LogHit {
         rank: log.rank,
@@ -387,7 +387,7 @@ impl LineMatcher {
     }
 
     /// Calls `each` for the matcher lines of a chunk; returns how many lines it has.
-    fn each(&self, piece: LogChunk<'_>, mut each: impl FnMut(&Line<'_>)) -> u64 {
+    fn each(&self, piece: LogChunk<'_>, mut each: impl FnMut(&SearchLine<'_>)) -> u64 {
         let bytes = piece.bytes;
         let many = self.many.as_ref().filter(|_| std::str::from_utf8(bytes).is_ok());
         let (mut at, mut number) = (0, piece.first);
@@ -411,7 +411,7 @@ impl LineMatcher {
             let next = begin + len.map_or(rest.len(), |len| len + 1);
             let text = shown(&rest[..len.unwrap_or(rest.len())]);
             if self.matches(&text) {
-                each(&Line { number, end: piece.begin + next as u64, text: &text });
+                each(&SearchLine { number, end: piece.begin + next as u64, text: &text });
             }
             (at, number) = (next, number + 1);
         }

@@ -652,11 +652,11 @@ mod tests {
 /// it, with the process.
 #[derive(Debug)]
 pub(crate) struct Flusher {
-    slot: Arc<Slot>,
+    slot: Arc<FlushSlot>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct FlushSlot {
     /// The file that waits, and whether the owner is gone.
     state: Mutex<(Option<File>, bool)>,
     changed: Condvar,
@@ -664,7 +664,7 @@ struct Slot {
 
 impl Flusher {
     pub(crate) fn start(flush: impl Fn(&File) -> io::Result<()> + Send + 'static) -> io::Result<Flusher> {
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(FlushSlot::default());
         let theirs = slot.clone();
         std::thread::Builder::new().name("flush".into()).spawn(move || {
             while let Some(file) = theirs.next() {
@@ -683,7 +683,7 @@ impl Flusher {
     }
 }
 
-impl Slot {
+impl FlushSlot {
     fn next(&self) -> Option<File> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

@@ -48,7 +48,7 @@ pub(crate) enum LifecycleAction {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Stage {
+enum SupervisionStage {
     Idle,
     Running,
     Verifying,
@@ -61,7 +61,7 @@ enum Stage {
 pub(crate) struct Lifecycle {
     spec: Option<Box<LaunchSpec>>,
     ranks: Vec<HostRank>,
-    stage: Stage,
+    stage: SupervisionStage,
     stop: Option<StopEscalation>,
     failed: Option<(Rank, u64)>,
     last_exit: u64,
@@ -73,7 +73,7 @@ impl Default for Lifecycle {
         Lifecycle {
             spec: None,
             ranks: Vec::new(),
-            stage: Stage::Idle,
+            stage: SupervisionStage::Idle,
             stop: None,
             failed: None,
             last_exit: 0,
@@ -132,12 +132,12 @@ impl Lifecycle {
 
     /// Nothing runs, nothing is being stopped.
     pub fn is_quiet(&self) -> bool {
-        matches!(self.stage, Stage::Idle | Stage::Over)
+        matches!(self.stage, SupervisionStage::Idle | SupervisionStage::Over)
     }
 
     /// A generation runs, whether it is being stopped or not.
     pub fn is_running(&self) -> bool {
-        self.stage == Stage::Running
+        self.stage == SupervisionStage::Running
     }
 
     /// Ranks run, and neither a stop nor a failure waits for the clock.
@@ -152,7 +152,7 @@ impl Lifecycle {
 
     /// Processes of the run resist SIGKILL so far.
     pub fn has_survivors(&self) -> bool {
-        matches!(self.stage, Stage::Survivors { .. })
+        matches!(self.stage, SupervisionStage::Survivors { .. })
     }
 
     /// Takes in a rank's iteration count.
@@ -193,7 +193,7 @@ impl Lifecycle {
                 "set `gpus` or `nproc` for the host in hosts.toml",
             ));
         }
-        self.stage = Stage::Running;
+        self.stage = SupervisionStage::Running;
         self.stop = None;
         self.failed = None;
         let record = LifecycleAction::Record(RecordEvent::Launched { spec: spec.clone() });
@@ -279,8 +279,8 @@ impl Lifecycle {
                 with_agent: false,
             }),
         ];
-        if self.stage == Stage::Running && self.ranks.iter().all(|life| life.recorded) {
-            self.stage = Stage::Verifying;
+        if self.stage == SupervisionStage::Running && self.ranks.iter().all(|life| life.recorded) {
+            self.stage = SupervisionStage::Verifying;
             actions.push(LifecycleAction::VerifyStop);
         }
         actions
@@ -381,7 +381,7 @@ impl Lifecycle {
             RecordEvent::Launched { spec } => {
                 self.ranks = planned_ranks(spec);
                 self.spec = Some(spec.clone());
-                self.stage = Stage::Running;
+                self.stage = SupervisionStage::Running;
             }
             RecordEvent::RankSpawned { rank, pid, .. } => {
                 if let Some(life) = self.life(*rank) {
@@ -394,7 +394,9 @@ impl Lifecycle {
                     life.recorded = true;
                 }
             }
-            RecordEvent::Stopped { .. } if self.stage == Stage::Running => self.stage = Stage::Over,
+            RecordEvent::Stopped { .. } if self.stage == SupervisionStage::Running => {
+                self.stage = SupervisionStage::Over
+            }
             _ => {}
         }
     }
@@ -402,7 +404,7 @@ impl Lifecycle {
     /// After the replay: the records that the former agent could not write any more. What it had started was
     /// ended before this one began to serve, all but the `survivors`.
     pub fn close_former(&mut self, survivors: Vec<Survivor>) -> Vec<RecordEvent> {
-        if self.stage != Stage::Running && survivors.is_empty() {
+        if self.stage != SupervisionStage::Running && survivors.is_empty() {
             return Vec::new();
         }
         let mut events = vec![RecordEvent::Notice {
@@ -422,7 +424,7 @@ impl Lifecycle {
                 with_agent: true,
             });
         }
-        self.stage = Stage::Over;
+        self.stage = SupervisionStage::Over;
         if !survivors.is_empty() {
             self.survive(0, 0);
         }
@@ -466,7 +468,7 @@ impl Lifecycle {
             survivors_recorded: false,
         };
         self.stop.get_or_insert(known).survivors_recorded = true;
-        self.stage = Stage::Survivors { scan_at: now + SCAN_AGAIN_MS };
+        self.stage = SupervisionStage::Survivors { scan_at: now + SCAN_AGAIN_MS };
     }
 
     /// Orders a stop.
@@ -477,8 +479,8 @@ impl Lifecycle {
         let grace = extended.unwrap_or(grace);
         let kill_at = now.saturating_add(grace);
         match self.stage {
-            Stage::Over => Vec::new(),
-            Stage::Idle => {
+            SupervisionStage::Over => Vec::new(),
+            SupervisionStage::Idle => {
                 self.stop = Some(StopEscalation {
                     mode,
                     ordered_at: now,
@@ -487,18 +489,18 @@ impl Lifecycle {
                     next_kill: kill_at,
                     survivors_recorded: false,
                 });
-                self.stage = Stage::Verifying;
+                self.stage = SupervisionStage::Verifying;
                 vec![LifecycleAction::Record(order), LifecycleAction::VerifyStop]
             }
-            Stage::Verifying => Vec::new(),
-            Stage::Survivors { .. } => {
-                self.stage = Stage::Verifying;
+            SupervisionStage::Verifying => Vec::new(),
+            SupervisionStage::Survivors { .. } => {
+                self.stage = SupervisionStage::Verifying;
                 if let Some(stop) = &mut self.stop {
                     stop.survivors_recorded = false;
                 }
                 vec![LifecycleAction::Record(order), LifecycleAction::VerifyStop]
             }
-            Stage::Running => {
+            SupervisionStage::Running => {
                 let known = self.stop.as_ref();
                 if known
                     .is_some_and(|stop| stop.mode > mode || (stop.mode == mode && stop.kill_at <= kill_at))
@@ -566,7 +568,7 @@ impl Lifecycle {
         let limit = self.spec.as_ref().map_or(0, |spec| limit_ms(spec));
         let Some(stop) = self.stop.as_mut().filter(|stop| stop.mode == StopMode::Clean) else { return };
         // Once SIGKILL is sent, nothing softens it (LIFE-3).
-        if self.stage == Stage::Running && now < stop.kill_at {
+        if self.stage == SupervisionStage::Running && now < stop.kill_at {
             let latest = stop.ordered_at.saturating_add(limit.max(stop.grace));
             stop.kill_at = now.saturating_add(stop.grace).min(latest).max(stop.kill_at);
             stop.next_kill = stop.kill_at;
@@ -576,7 +578,7 @@ impl Lifecycle {
     /// A stopping rank is short of CPU: it has four times the grace (LIFE-7).
     pub fn starved(&mut self, now: u64) {
         let Some(stop) = self.stop.as_mut().filter(|stop| stop.mode == StopMode::Clean) else { return };
-        if self.stage == Stage::Running && now < stop.kill_at {
+        if self.stage == SupervisionStage::Running && now < stop.kill_at {
             let latest = stop.ordered_at.saturating_add(stop.grace.saturating_mul(STARVED));
             stop.kill_at = now.saturating_add(stop.grace).min(latest).max(stop.kill_at);
             stop.next_kill = stop.kill_at;
@@ -591,19 +593,21 @@ impl Lifecycle {
     /// wait for orders.
     pub fn tick(&mut self, now: u64, attended: bool, unattended_ms: u64) -> Vec<LifecycleAction> {
         match (self.stage, &mut self.stop) {
-            (Stage::Survivors { scan_at }, _) if now >= scan_at => {
-                self.stage = Stage::Verifying;
+            (SupervisionStage::Survivors { scan_at }, _) if now >= scan_at => {
+                self.stage = SupervisionStage::Verifying;
                 vec![LifecycleAction::VerifyStop]
             }
-            (Stage::Running, Some(stop)) if now >= stop.kill_at.saturating_add(KILL_PATIENCE_MS) => {
-                self.stage = Stage::Verifying;
+            (SupervisionStage::Running, Some(stop))
+                if now >= stop.kill_at.saturating_add(KILL_PATIENCE_MS) =>
+            {
+                self.stage = SupervisionStage::Verifying;
                 vec![LifecycleAction::VerifyStop]
             }
-            (Stage::Running, Some(stop)) if now >= stop.next_kill => {
+            (SupervisionStage::Running, Some(stop)) if now >= stop.next_kill => {
                 stop.next_kill = now + KILL_AGAIN_MS;
                 vec![LifecycleAction::SignalAll(libc::SIGKILL)]
             }
-            (Stage::Running, None) => match &mut self.failed {
+            (SupervisionStage::Running, None) => match &mut self.failed {
                 Some((_, since)) if attended => {
                     *since = now;
                     Vec::new()
@@ -626,7 +630,7 @@ impl Lifecycle {
         gpus_free: Vec<u32>,
         now: u64,
     ) -> Vec<LifecycleAction> {
-        if self.stage != Stage::Verifying {
+        if self.stage != SupervisionStage::Verifying {
             return Vec::new();
         }
         let begun = self.stop.as_ref().map_or(self.last_exit, |stop| stop.ordered_at);
@@ -638,10 +642,10 @@ impl Lifecycle {
             }
         } else if self.ranks.iter().any(|life| !life.recorded) {
             // Gone from /proc, but not yet reaped, spawned or recorded: their ends come first (LIFE-1).
-            self.stage = Stage::Survivors { scan_at: now + KILL_AGAIN_MS };
+            self.stage = SupervisionStage::Survivors { scan_at: now + KILL_AGAIN_MS };
             return Vec::new();
         } else {
-            self.stage = if self.spec.is_some() { Stage::Over } else { Stage::Idle };
+            self.stage = if self.spec.is_some() { SupervisionStage::Over } else { SupervisionStage::Idle };
             self.stop = None;
             self.failed = None;
         }

@@ -50,11 +50,11 @@ pub(crate) struct TerminateRequest {
 struct TerminatingRank {
     root: ProcessKey,
     roles: Roles,
-    stage: Stage,
+    stage: TerminationStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Stage {
+enum TerminationStage {
     Mains,
     /// Since then starters and readers may end by themselves.
     Around(Instant),
@@ -103,7 +103,7 @@ impl TerminateRequests {
             }
             parts.extend(roles.all());
             if roles != (Roles { mains: vec![*root], ..Roles::default() }) {
-                asked.push(TerminatingRank { root: *root, roles, stage: Stage::Mains });
+                asked.push(TerminatingRank { root: *root, roles, stage: TerminationStage::Mains });
             }
         }
         (parts, TerminatingRanks { call, asked })
@@ -116,7 +116,7 @@ impl TerminateRequests {
             asked.retain_mut(|rank| {
                 self.is_on(call, rank.root) && is_alive(&rank.root) && {
                     self.step(call, rank);
-                    rank.stage != Stage::Over
+                    rank.stage != TerminationStage::Over
                 }
             });
             sleep(POLL);
@@ -193,20 +193,20 @@ impl TerminateRequests {
                 }
             }
         };
-        if *stage == Stage::Mains && gone(&roles.mains) {
-            *stage = Stage::Around(Instant::now());
+        if *stage == TerminationStage::Mains && gone(&roles.mains) {
+            *stage = TerminationStage::Around(Instant::now());
         }
-        if let Stage::Around(since) = *stage {
+        if let TerminationStage::Around(since) = *stage {
             let over = gone(&roles.starters) && gone(&roles.catching_readers);
             if over || since.elapsed() >= MOMENT {
                 send(&roles.starters);
                 send(&roles.catching_readers);
-                *stage = Stage::Readers;
+                *stage = TerminationStage::Readers;
             }
         }
-        if *stage == Stage::Readers && gone(&roles.catching_readers) {
+        if *stage == TerminationStage::Readers && gone(&roles.catching_readers) {
             send(&roles.shells);
-            *stage = Stage::Over;
+            *stage = TerminationStage::Over;
         }
     }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Longest wait for SIGCONT after stopping this process.
 const CONTINUE_WITHIN: Duration = Duration::from_millis(250);
 
-struct Stage {
+struct PlaySurface {
     surface: Box<dyn Surface>,
     theme: Theme,
     graphics: Option<Graphics>,
@@ -32,7 +32,7 @@ struct Stage {
     repaint: bool,
 }
 
-impl Stage {
+impl PlaySurface {
     fn draw(&mut self, play: &Play) -> io::Result<()> {
         if std::mem::take(&mut self.repaint) {
             self.clear_image();
@@ -81,7 +81,7 @@ pub async fn show(
     let theme = detect_theme(ui, || terminal_input::query_background(&mut tty, &mut decoder));
     (play.colors, play.has_graphics) = (color_depth(&theme), graphics.is_some());
     let mut input = terminal_input::read(decoder)?;
-    let mut stage = Stage { surface: Box::new(tty), theme, graphics, drawn: None, repaint: true };
+    let mut stage = PlaySurface { surface: Box::new(tty), theme, graphics, drawn: None, repaint: true };
     let mut signals = ConsoleSignals::new(true)?;
     let clock = Clock::new();
     let mut dirty = true;

@@ -78,16 +78,16 @@ pub(crate) struct RecordingQueue {
     jobs: Option<SyncSender<(Timestamp, Job)>>,
     /// Disconnected once the thread has ended.
     over: Receiver<()>,
-    shared: Arc<QueueState>,
+    shared: Arc<SharedStatus>,
 }
 
 #[derive(Debug, Default)]
-struct QueueState {
+struct SharedStatus {
     waiting: AtomicU64,
     status: Mutex<RecordingStatus>,
 }
 
-impl QueueState {
+impl SharedStatus {
     fn status(&self) -> MutexGuard<'_, RecordingStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +136,7 @@ impl RecordingQueue {
     /// Starts the thread.
     pub(crate) fn new(files: SegmentFiles, journal: Option<ReportJournal>) -> io::Result<RecordingQueue> {
         let (jobs, inbox) = sync_channel(JOBS);
-        let shared = Arc::<QueueState>::default();
+        let shared = Arc::<SharedStatus>::default();
         let worker = Worker { files, journal, shared: shared.clone() };
         let (works, over) = channel();
         std::thread::Builder::new().name("record".to_owned()).spawn(move || {
@@ -215,7 +215,7 @@ impl Drop for RecordingQueue {
 struct Worker {
     files: SegmentFiles,
     journal: Option<ReportJournal>,
-    shared: Arc<QueueState>,
+    shared: Arc<SharedStatus>,
 }
 
 impl Worker {

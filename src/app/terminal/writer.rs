@@ -36,7 +36,7 @@ pub(crate) struct TerminalWriter {
 
 #[derive(Default)]
 struct TerminalQueue {
-    state: Mutex<State>,
+    state: Mutex<FrameQueue>,
     /// There is something to write, or the end.
     more: Condvar,
     written: Condvar,
@@ -45,7 +45,7 @@ struct TerminalQueue {
 }
 
 #[derive(Default)]
-struct State {
+struct FrameQueue {
     parts: VecDeque<Part>,
     bytes: usize,
     writing: bool,
@@ -54,14 +54,14 @@ struct State {
     failure: Option<(io::ErrorKind, String)>,
 }
 
-impl State {
+impl FrameQueue {
     fn is_idle(&self) -> bool {
         self.parts.is_empty() && !self.writing
     }
 }
 
 impl TerminalQueue {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FrameQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -133,7 +133,7 @@ impl TerminalWriter {
         self.shared.more.notify_all();
     }
 
-    fn healthy(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn healthy(&self) -> io::Result<MutexGuard<'_, FrameQueue>> {
         let state = self.shared.state();
         match &state.failure {
             Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
@@ -141,7 +141,7 @@ impl TerminalWriter {
         }
     }
 
-    fn push(&self, state: &mut State, part: Part) {
+    fn push(&self, state: &mut FrameQueue, part: Part) {
         if state.failure.is_none() {
             state.parts.push_back(part);
             self.shared.more.notify_all();

@@ -145,7 +145,7 @@ pub(crate) async fn checkpoint_of_run(
     let files = checkpoints(first, run, host_keys).await?;
     let earlier = EarlierRuns { first: first.clone(), files, run_index: RunIndex::default() };
     match earlier.place(run, checkpoint) {
-        Some(FoundCheckpoint { place: Place::File(path), .. }) => Ok(path),
+        Some(FoundCheckpoint { place: CheckpointPlace::File(path), .. }) => Ok(path),
         _ => Err(lacks(earlier.files_of(run), run, checkpoint)),
     }
 }
@@ -176,11 +176,11 @@ struct EarlierRuns {
 #[derive(Debug, Clone, PartialEq)]
 struct FoundCheckpoint {
     run: String,
-    place: Place,
+    place: CheckpointPlace,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Place {
+enum CheckpointPlace {
     /// A file of the built-in trainer on the new rank 0's host.
     File(String),
     /// A path that a program reported on a host.
@@ -231,14 +231,14 @@ impl EarlierRuns {
         if let Some(found) = self.files_of(run)
             && found.files.iter().any(|entry| entry.path == file)
         {
-            return saved(Place::File(path(found, &file)));
+            return saved(CheckpointPlace::File(path(found, &file)));
         }
         let runs = self.run_index.runs();
         let found = runs.iter().find(|found| found.run == run && checkpoint == LATEST)?;
         let reported = found.summary(wall_time()).checkpoint?;
         let owner =
             found.parts.iter().find(|(_, part)| part.digest.checkpoint.as_ref() == Some(&reported))?;
-        saved(Place::Reported { host: owner.1.host.clone(), path: reported.path })
+        saved(CheckpointPlace::Reported { host: owner.1.host.clone(), path: reported.path })
     }
 
     /// Returns the checkpoint of the run that a name selects ([`run_name::resolve`]).
@@ -286,8 +286,8 @@ impl EarlierRuns {
     /// Returns the path on the new rank 0's host.
     async fn path(&self, saved: FoundCheckpoint, host_keys: &HostKeyArgs) -> Result<String, Failure> {
         let (host, path) = match saved.place {
-            Place::File(path) => return Ok(path),
-            Place::Reported { host, path } => (host, path),
+            CheckpointPlace::File(path) => return Ok(path),
+            CheckpointPlace::Reported { host, path } => (host, path),
         };
         let first = &self.first;
         if host == first.name || self.shares_runs(&saved.run, &host, host_keys).await? {
@@ -384,7 +384,10 @@ mod tests {
     }
 
     fn reported(run: &str, host: &str, path: &str) -> FoundCheckpoint {
-        FoundCheckpoint { run: run.into(), place: Place::Reported { host: host.into(), path: path.into() } }
+        FoundCheckpoint {
+            run: run.into(),
+            place: CheckpointPlace::Reported { host: host.into(), path: path.into() },
+        }
     }
 
     #[test]
@@ -401,7 +404,7 @@ mod tests {
         assert_eq!(all.named("ck-", LATEST), Ok(reported("ck-2", "a", "/w/ck.txt")), "the newest");
         assert_eq!(all.named("ck-~1", LATEST), Ok(reported("ck-1", "a", "/w/old.txt")));
         assert!(all.named("ck-2", "best").is_err() && all.named("none", LATEST).is_err());
-        let file = Place::File("/w/runs/ppo-1/checkpoints/latest.ckpt".into());
+        let file = CheckpointPlace::File("/w/runs/ppo-1/checkpoints/latest.ckpt".into());
         for found in [all.named("ppo", LATEST).ok(), all.newest(|run| run == "ppo-1").saved] {
             assert_eq!(found, Some(FoundCheckpoint { run: "ppo-1".into(), place: file.clone() }));
         }

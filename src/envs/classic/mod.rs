@@ -156,7 +156,7 @@ pub(super) fn make(env: &Env, envs: usize, streams: Streams) -> Option<Box<dyn V
 /// Words that every environment has besides its task's: return so far, length so far, generator.
 const COMMON: usize = 6;
 
-struct Slot<T> {
+struct EnvSlot<T> {
     task: T,
     random: Generator,
     episode_return: f64,
@@ -168,15 +168,19 @@ pub(crate) struct ClassicVector<T> {
     id: String,
     limit: u64,
     streams: Streams,
-    slots: Vec<Slot<T>>,
+    slots: Vec<EnvSlot<T>>,
     spec: Spec,
     observations: Vec<f32>,
 }
 
 impl<T: ClassicTask> ClassicVector<T> {
     fn new(id: &str, limit: u64, envs: usize, streams: Streams) -> ClassicVector<T> {
-        let blank =
-            || Slot { task: T::blank(), random: Generator::from_words(&[0]), episode_return: 0.0, length: 0 };
+        let blank = || EnvSlot {
+            task: T::blank(),
+            random: Generator::from_words(&[0]),
+            episode_return: 0.0,
+            length: 0,
+        };
         let mut this = ClassicVector {
             id: id.into(),
             limit,

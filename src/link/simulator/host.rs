@@ -1,7 +1,7 @@
 //! A simulated host: link and agent in one task.
 
 use super::training::{self, Hang, SimGeneration, TrainingPoint, chance, mix};
-use super::{CHECKPOINT_EVERY, EVAL_EVERY, FaultKind, SimulatedCluster, World, host_name};
+use super::{CHECKPOINT_EVERY, EVAL_EVERY, FaultKind, SimulatedCluster, SimulatedWorld, host_name};
 use crate::{LinkCommand, LinkEvent};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::{
@@ -28,7 +28,7 @@ const RECENT: usize = 64;
 
 /// Serves until the link is closed or its events are no longer received.
 pub async fn serve(
-    world: Arc<World>,
+    world: Arc<SimulatedWorld>,
     node: NodeRank,
     events: mpsc::Sender<(NodeRank, LinkEvent)>,
     mut orders: mpsc::Receiver<LinkCommand>,
@@ -76,7 +76,7 @@ enum Process {
 }
 
 struct SimHost {
-    world: Arc<World>,
+    world: Arc<SimulatedWorld>,
     node: NodeRank,
     began: Instant,
     wall: WallTime,
@@ -95,7 +95,7 @@ struct SimHost {
 }
 
 impl SimHost {
-    fn new(world: Arc<World>, node: NodeRank) -> SimHost {
+    fn new(world: Arc<SimulatedWorld>, node: NodeRank) -> SimHost {
         let wall = rankdeck_proto::clock::wall_time();
         SimHost {
             world,

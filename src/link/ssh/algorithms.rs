@@ -56,7 +56,7 @@ struct AlgorithmKind {
     ours: &'static [&'static str],
     /// Returns the names that the user's configuration allows.
     allowed: fn(&AllowedAlgorithms) -> &[String],
-    offered: fn(&Offer) -> &[String],
+    offered: fn(&ServerAlgorithms) -> &[String],
 }
 
 const KINDS: [AlgorithmKind; 4] = [
@@ -216,7 +216,7 @@ const KEXINIT: u8 = 20;
 
 /// Algorithms of a server, in its order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Offer {
+struct ServerAlgorithms {
     /// Key exchanges.
     kex: Vec<String>,
     host_keys: Vec<String>,
@@ -227,7 +227,7 @@ struct Offer {
 }
 
 /// Reads the offer of the server at the other end of `stream`.
-fn ask_offer(mut stream: TcpStream) -> io::Result<Offer> {
+fn ask_offer(mut stream: TcpStream) -> io::Result<ServerAlgorithms> {
     stream.set_read_timeout(Some(READING))?;
     stream.set_write_timeout(Some(READING))?;
     stream.write_all(concat!("SSH", "-2.0-rankdeck\r\n").as_bytes())?;
@@ -258,7 +258,7 @@ fn ask_offer(mut stream: TcpStream) -> io::Result<Offer> {
 }
 
 /// Parses a packet without its length: padding length, message, cookie, ten lists.
-fn read(packet: &[u8]) -> Option<Offer> {
+fn read(packet: &[u8]) -> Option<ServerAlgorithms> {
     let (_padding, message) = packet.split_first()?;
     let mut rest = message.strip_prefix(&[KEXINIT])?.get(16..)?;
     let mut list = || {
@@ -269,7 +269,7 @@ fn read(packet: &[u8]) -> Option<Offer> {
     let (_, macs) = (list()?, list()?);
     // Extension markers are among the key exchanges (RFC 8308, and OpenSSH's PROTOCOL).
     kex.retain(|name| !name.starts_with("ext-info-") && !name.starts_with("kex-strict-"));
-    Some(Offer { kex, host_keys, ciphers, macs })
+    Some(ServerAlgorithms { kex, host_keys, ciphers, macs })
 }
 
 #[cfg(test)]

@@ -429,7 +429,7 @@ impl Login<'_> {
             }
             let is_remembered = remembered.is_some();
             let connection = self.connection;
-            let mut answers = Answers {
+            let mut answers = KeyboardAnswers {
                 owner: self.owner,
                 account: &account,
                 remembered,
@@ -545,7 +545,7 @@ fn plain(blocked: &BlockReason) -> String {
 
 /// Answers the server's prompts. libssh2 prompts inside a call, so the owner is lent to the callback
 /// meanwhile.
-struct Answers<'a> {
+struct KeyboardAnswers<'a> {
     owner: &'a mut dyn SessionOwner,
     account: &'a str,
     remembered: Option<Secret>,
@@ -555,7 +555,7 @@ struct Answers<'a> {
     refused: bool,
 }
 
-impl Answers<'_> {
+impl KeyboardAnswers<'_> {
     fn one(&mut self, text: &str) -> Option<String> {
         if let Some(secret) = self.remembered.take() {
             return Some(secret.text().to_string());
@@ -571,7 +571,7 @@ impl Answers<'_> {
     }
 }
 
-impl KeyboardInteractivePrompt for Answers<'_> {
+impl KeyboardInteractivePrompt for KeyboardAnswers<'_> {
     fn prompt<'a>(&mut self, _user: &str, instructions: &str, prompts: &[ssh2::Prompt<'a>]) -> Vec<String> {
         let ask = |prompt: &ssh2::Prompt<'a>| match instructions.trim() {
             "" => prompt.text.to_string(),

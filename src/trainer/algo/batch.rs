@@ -18,7 +18,7 @@ use rankdeck_types::learn::NormAdv;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// A rollout on the device, `[n]` or `[n, ...]` each.
-struct Columns {
+struct RolloutTensors {
     /// As [`Rows`] lays them out.
     observations: Tensor,
     actions: Tensor,
@@ -64,7 +64,7 @@ pub(crate) struct Batches {
     device: Device,
     rows: Rows,
     order: Vec<usize>,
-    columns: Option<Columns>,
+    columns: Option<RolloutTensors>,
     /// Order and advantages of the current epoch.
     epoch: Option<(Tensor, Tensor)>,
     /// The number of the next minibatch on the device. With it, a rollout takes the memory of the one before,
@@ -125,7 +125,7 @@ impl Batches {
             None => upload(acting::batch(rollout.observations.view(), n, &shape)?, self.device)?,
         };
         let all = all && self.at.is_none();
-        let new = Columns {
+        let new = RolloutTensors {
             observations: self.rows.to(&observations)?,
             actions: upload(actions, self.device)?,
             log_probs: column(&rollout.log_probs)?,
@@ -218,11 +218,11 @@ impl Batches {
     }
 }
 
-impl Columns {
+impl RolloutTensors {
     /// Takes another rollout of the same shape into the same memory. Observations that the device has already
     /// are where they were.
-    fn replace(&mut self, new: Columns, seen: bool) -> Result<(), TchError> {
-        let Columns { observations, actions, log_probs, values, returns, weights } = self;
+    fn replace(&mut self, new: RolloutTensors, seen: bool) -> Result<(), TchError> {
+        let RolloutTensors { observations, actions, log_probs, values, returns, weights } = self;
         if seen {
             *observations = new.observations;
         } else {

@@ -249,7 +249,7 @@ pub struct QLearner {
 }
 
 /// A batch on the device.
-struct Columns {
+struct BatchTensors {
     now: Tensor,
     next: Tensor,
     choices: Tensor,
@@ -258,13 +258,13 @@ struct Columns {
 }
 
 /// An update by libtorch.
-struct Update<'a> {
+struct DqnUpdate<'a> {
     learner: &'a mut QLearner,
-    columns: Columns,
+    columns: BatchTensors,
     batch: &'a ReplayBatch,
 }
 
-impl CapturableUpdate for Update<'_> {
+impl CapturableUpdate for DqnUpdate<'_> {
     fn work(&mut self, cut: &mut GraphSplitter<'_>) -> Result<(), TrainerError> {
         let (loss, taken, split) = self.learner.gradient(&self.columns)?;
         let QLearner { settings, network, adam, ddp, metrics, .. } = self.learner;
@@ -477,7 +477,7 @@ impl QLearner {
             self.adam.count_steps(1, self.settings.learning_rate)?;
             let place = self.packed.place();
             let mut recording = self.recording.take();
-            let mut update = Update { learner: self, columns, batch };
+            let mut update = DqnUpdate { learner: self, columns, batch };
             let made = match &mut recording {
                 Some(recording) => recording.run(&mut update, place, group),
                 None => Err(TrainerError::failure("nested update", "")),
@@ -526,7 +526,7 @@ impl QLearner {
     }
 
     /// The batch on the device.
-    fn columns(&mut self, batch: &ReplayBatch) -> Result<Columns, TchError> {
+    fn columns(&mut self, batch: &ReplayBatch) -> Result<BatchTensors, TchError> {
         let rows = batch.rows as i64;
         let shape: Vec<i64> = std::iter::once(rows).chain(self.shape.iter().copied()).collect();
         let observations = |numbers, pixels| match batch.numbers.now.is_empty() {
@@ -542,7 +542,7 @@ impl QLearner {
         ])?;
         match <[Tensor; 5]>::try_from(sent) {
             Ok([now, next, choices, rewards, discounts]) => {
-                Ok(Columns { now, next, choices, rewards, discounts })
+                Ok(BatchTensors { now, next, choices, rewards, discounts })
             }
             Err(_) => Err(TchError::Torch("unexpected number of batch parts".into())),
         }
@@ -550,8 +550,11 @@ impl QLearner {
 
     /// The gradient of the batch's loss with libtorch, up to the split where there is one; returns the loss,
     /// and the Q-values of the actions taken.
-    fn gradient(&mut self, columns: &Columns) -> Result<(Tensor, Tensor, Option<BackwardSplit>), TchError> {
-        let Columns { now, next, choices, rewards, discounts } = columns;
+    fn gradient(
+        &mut self,
+        columns: &BatchTensors,
+    ) -> Result<(Tensor, Tensor, Option<BackwardSplit>), TchError> {
+        let BatchTensors { now, next, choices, rewards, discounts } = columns;
         let targets = tch::no_grad(|| -> Result<Tensor, TchError> {
             let following = self.network.forward(self.network.target.tensors(), next)?;
             let chosen = match self.settings.double {

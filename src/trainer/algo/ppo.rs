@@ -64,7 +64,7 @@ impl PpoObjective {
 }
 
 /// An update by libtorch.
-struct Update<'a> {
+struct PpoUpdate<'a> {
     batches: &'a Batches,
     /// The number of the minibatch, where they do not come in turn.
     k: usize,
@@ -74,9 +74,9 @@ struct Update<'a> {
     stats: &'a mut LossStats,
 }
 
-impl CapturableUpdate for Update<'_> {
+impl CapturableUpdate for PpoUpdate<'_> {
     fn work(&mut self, cut: &mut GraphSplitter<'_>) -> Result<(), TrainerError> {
-        let Update { batches, on, .. } = self;
+        let PpoUpdate { batches, on, .. } = self;
         let batch = if batches.are_in_turn() { batches.next()? } else { batches.get(self.k)? };
         let (output, split) =
             on.policy.forward_split(&batch.observations, ForwardOptions::PLAIN, on.parts)?;
@@ -118,7 +118,7 @@ impl Epochs<'_> {
             for k in 0..batches.count() {
                 on.count_step(stats.learning_rate)?;
                 let clip = self.settings.clip_coef;
-                let mut update = Update { batches, k, on, loss: self.loss, clip, stats: losses };
+                let mut update = PpoUpdate { batches, k, on, loss: self.loss, clip, stats: losses };
                 recording.run(&mut update, batches.place(), ctx.group)?;
                 losses.count();
                 if on.updated(ctx, stats, WorkKind::Update)?.is_break() {

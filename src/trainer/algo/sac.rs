@@ -282,7 +282,7 @@ pub struct SacLearner {
 }
 
 /// A batch and the noise of an update, on the device.
-struct Columns {
+struct UpdateInputs {
     now: Tensor,
     next: Tensor,
     taken: Tensor,
@@ -293,16 +293,16 @@ struct Columns {
     noise: Vec<[Tensor; 2]>,
 }
 
-struct Update<'a> {
+struct SacUpdate<'a> {
     learner: &'a mut SacLearner,
-    columns: Columns,
+    columns: UpdateInputs,
     batch: &'a ReplayBatch,
 }
 
-impl CapturableUpdate for Update<'_> {
+impl CapturableUpdate for SacUpdate<'_> {
     fn work(&mut self, cut: &mut GraphSplitter<'_>) -> Result<(), TrainerError> {
-        let Update { learner, columns, batch } = self;
-        let Columns { now, next, taken, rewards, discounts, next_noise, noise } = columns;
+        let SacUpdate { learner, columns, batch } = self;
+        let UpdateInputs { now, next, taken, rewards, discounts, next_noise, noise } = columns;
         let goals = tch::no_grad(|| -> Result<Tensor, TchError> {
             let drawn = learner.networks.draw(next, next_noise)?;
             let [first, second] =
@@ -439,7 +439,7 @@ impl SacLearner {
         self.alpha.adam.count_steps(if autotune { steps } else { 0 }, self.settings.q_lr)?;
         self.updates += 1;
         let mut recordings = self.recordings.take();
-        let mut update = Update { learner: self, columns, batch };
+        let mut update = SacUpdate { learner: self, columns, batch };
         let made = match &mut recordings {
             Some(recordings) => recordings[kind].run(&mut update, place, group),
             None => Err(TrainerError::failure("nested update", "")),
@@ -532,7 +532,7 @@ fn columns(
     batch: &ReplayBatch,
     actions: i64,
     (next_noise, noise): (&[f32], &[[Vec<f32>; 2]]),
-) -> Result<Columns, TchError> {
+) -> Result<UpdateInputs, TchError> {
     let rows = batch.rows as i64;
     let drawn = vec![rows, actions];
     let mut parts = vec![
@@ -557,5 +557,5 @@ fn columns(
             Ok([actor, alpha])
         })
         .collect::<Result<_, TchError>>()?;
-    Ok(Columns { now, next: after, taken, rewards, discounts, next_noise, noise })
+    Ok(UpdateInputs { now, next: after, taken, rewards, discounts, next_noise, noise })
 }

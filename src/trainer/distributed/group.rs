@@ -61,7 +61,7 @@ pub struct ProcessGroup {
 }
 
 /// A collective about to begin.
-struct CollectiveCall<'a> {
+struct PlannedCollective<'a> {
     pub op: CollectiveOp,
     pub tag: &'a str,
     pub count: usize,
@@ -139,7 +139,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn new_group(&self, ranks: &[u32]) -> Result<Option<ProcessGroup>, DistError> {
         let site = Location::caller();
-        let call = CollectiveCall {
+        let call = PlannedCollective {
             op: CollectiveOp::AllReduce,
             tag: "new_group",
             count: ranks.len(),
@@ -184,7 +184,7 @@ impl ProcessGroup {
 
     /// Refuses a list of ranks that is wrong, or that differs between the ranks.
     #[track_caller]
-    fn agree_on_members(&self, call: &CollectiveCall<'_>, ranks: &[u32]) -> Result<(), DistError> {
+    fn agree_on_members(&self, call: &PlannedCollective<'_>, ranks: &[u32]) -> Result<(), DistError> {
         let world_size = self.world_size();
         let mut named = vec![false; world_size as usize];
         for rank in ranks {
@@ -258,13 +258,13 @@ impl ProcessGroup {
     /// Copies a contiguous tensor of `root` over those of all ranks.
     #[track_caller]
     pub fn broadcast(&self, tensor: &mut Tensor, root: u32, tag: &str) -> Result<(), DistError> {
-        let call = CollectiveCall { root: Some(root), ..self.call(CollectiveOp::Broadcast, tag, tensor)? };
+        let call = PlannedCollective { root: Some(root), ..self.call(CollectiveOp::Broadcast, tag, tensor)? };
         self.broadcast_in(&call, tensor, root)
     }
 
     fn broadcast_in(
         &self,
-        call: &CollectiveCall<'_>,
+        call: &PlannedCollective<'_>,
         tensor: &mut Tensor,
         root: u32,
     ) -> Result<(), DistError> {
@@ -296,7 +296,7 @@ impl ProcessGroup {
     /// Waits for all ranks.
     #[track_caller]
     pub fn barrier(&self, tag: &str) -> Result<(), DistError> {
-        let call = CollectiveCall {
+        let call = PlannedCollective {
             op: CollectiveOp::Barrier,
             tag,
             count: 0,
@@ -321,8 +321,8 @@ impl ProcessGroup {
         op: CollectiveOp,
         tag: &'a str,
         tensor: &Tensor,
-    ) -> Result<CollectiveCall<'a>, DistError> {
-        let call = CollectiveCall {
+    ) -> Result<PlannedCollective<'a>, DistError> {
+        let call = PlannedCollective {
             op,
             tag,
             count: tensor.numel(),
@@ -340,13 +340,13 @@ impl ProcessGroup {
     }
 
     /// A mistake seen before anything was sent: the group stays usable.
-    fn refuse(&self, call: &CollectiveCall<'_>, text: &str) -> DistError {
+    fn refuse(&self, call: &PlannedCollective<'_>, text: &str) -> DistError {
         DistError::new(DistErrorKind::Usage, DistPhase::Collective, self.identity, text)
             .in_collective(0, call.op, call.tag)
     }
 
     /// A failure inside a collective: the group is unusable from here on.
-    fn broke(&self, call: &CollectiveCall<'_>, failure: BackendError) -> DistError {
+    fn broke(&self, call: &PlannedCollective<'_>, failure: BackendError) -> DistError {
         self.broke_in(self.last_seq.get(), call.op, call.tag, failure)
     }
 
@@ -434,7 +434,7 @@ impl ProcessGroup {
         }
     }
 
-    fn refuse_broken(&self, call: &CollectiveCall<'_>) -> Result<(), DistError> {
+    fn refuse_broken(&self, call: &PlannedCollective<'_>) -> Result<(), DistError> {
         match self.broken.borrow().as_deref() {
             None => Ok(()),
             Some(earlier) => {
@@ -448,7 +448,7 @@ impl ProcessGroup {
     /// Runs one collective: refuses it when the group is broken, numbers it, shows it, checks it, leaves it.
     fn run(
         &self,
-        call: &CollectiveCall<'_>,
+        call: &PlannedCollective<'_>,
         body: impl FnOnce(&dyn CollectiveTransport, &CollectiveNote, i64) -> Result<(), BackendError>,
     ) -> Result<(), DistError> {
         self.refuse_broken(call)?;
@@ -473,7 +473,7 @@ impl ProcessGroup {
     }
 
     /// A collective as the status page shows it.
-    fn entry(&self, call: &CollectiveCall<'_>) -> status_page::CollectiveStart {
+    fn entry(&self, call: &PlannedCollective<'_>) -> status_page::CollectiveStart {
         let number = call_site(call.site);
         self.page.lock().site(number, || format!("{}:{}", call.site.file(), call.site.line()));
         status_page::CollectiveStart {
@@ -488,7 +488,7 @@ impl ProcessGroup {
     }
 
     /// Counts collective number `seq`.
-    fn note(&self, call: &CollectiveCall<'_>, seq: u64) -> CollectiveNote {
+    fn note(&self, call: &PlannedCollective<'_>, seq: u64) -> CollectiveNote {
         self.last_seq.set(seq);
         let (tag, dtype) = (status_page::tag(call.tag), dtype(call.kind).unwrap_or_default());
         let note = CollectiveNote { seq, op: call.op, tag, count: call.count, dtype };
@@ -554,7 +554,7 @@ impl ProcessGroup {
         tag: &str,
     ) -> Result<(), DistError> {
         let site = Location::caller();
-        let call = |count| CollectiveCall {
+        let call = |count| PlannedCollective {
             op: CollectiveOp::Broadcast,
             tag,
             count,
@@ -600,7 +600,7 @@ impl ProcessGroup {
 
     fn broadcast_bytes(
         &self,
-        call: &CollectiveCall<'_>,
+        call: &PlannedCollective<'_>,
         bytes: &mut [u8],
         root: u32,
     ) -> Result<(), DistError> {

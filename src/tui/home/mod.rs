@@ -352,7 +352,7 @@ fn no_output(home: &Home, _: &HomeView) -> Option<&'static str> {
 }
 
 /// Where the parts of the screen are.
-struct Places {
+struct HomeAreas {
     header: Rect,
     tabs: Rect,
     page: Rect,
@@ -361,11 +361,11 @@ struct Places {
     overlays: Rect,
 }
 
-fn places(area: Rect) -> Places {
+fn places(area: Rect) -> HomeAreas {
     let line = |y: u16| Rect { y: area.y + y.min(area.height.saturating_sub(1)), height: 1, ..area };
     let page = Rect { y: area.y + 2, height: area.height.saturating_sub(3), ..area };
     let overlays = Rect { height: area.height.saturating_sub(1), ..area };
-    Places { header: line(0), tabs: line(1), page, footer: line(area.height.saturating_sub(1)), overlays }
+    HomeAreas { header: line(0), tabs: line(1), page, footer: line(area.height.saturating_sub(1)), overlays }
 }
 
 /// Prepares a frame: selects, scrolls to the selection, closes overlays whose subject is gone.

@@ -19,7 +19,7 @@ const WIDE: u16 = 72;
 /// Maximum number of listed actions.
 const ACTIONS: usize = 18;
 
-struct Places {
+struct PlayAreas {
     header: Rect,
     state: Rect,
     image: Rect,
@@ -29,11 +29,11 @@ struct Places {
 }
 
 /// Returns the layout: estimates next to the image, or below it on a narrow screen.
-fn places(area: Rect) -> Places {
+fn places(area: Rect) -> PlayAreas {
     let line = |y: u16| Rect { y: area.y + y.min(area.height.saturating_sub(1)), height: 1, ..area };
     let middle = Rect { y: area.y + 3.min(area.height), height: area.height.saturating_sub(6), ..area };
     let (image, estimates) = halves(middle);
-    Places {
+    PlayAreas {
         header: line(0),
         state: line(1),
         image,

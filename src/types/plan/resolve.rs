@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 const MAX_WORLD: u64 = 65_536;
 
 /// The ranks of one host.
-enum Share {
+enum HostRanks {
     /// One entry per rank, in local_rank order: its GPU.
     Known(Vec<Option<u32>>),
     /// Known only to the host.
@@ -28,7 +28,7 @@ impl PlanDraft {
     pub fn world_size(&self) -> Option<u32> {
         let shares = self.members().map(|(_, host)| share(0, host, None));
         let counts = shares.map(|share| match share {
-            Ok(Share::Known(ranks)) => Some(ranks.len() as u32),
+            Ok(HostRanks::Known(ranks)) => Some(ranks.len() as u32),
             _ => None,
         });
         counts.sum()
@@ -45,7 +45,7 @@ impl PlanDraft {
         }
         let mut ranks = Vec::new();
         for (node, host) in self.members() {
-            let Share::Known(gpus) = share(node, host, probes.get(node))? else {
+            let HostRanks::Known(gpus) = share(node, host, probes.get(node))? else {
                 return Err(PlanError::new(
                     format!("host.{node}.gpus"),
                     format!("GPU count of host `{}` is unknown until it connects", host.name),
@@ -104,11 +104,11 @@ impl PlanDraft {
                 "host".into(),
             );
         }
-        let shares: Vec<(usize, Result<Share, PlanError>)> =
+        let shares: Vec<(usize, Result<HostRanks, PlanError>)> =
             self.members().map(|(node, host)| (node, share(node, host, probes.get(node)))).collect();
-        let on_gpu = |share: &Result<Share, PlanError>| match share {
-            Ok(Share::Known(ranks)) => ranks.iter().all(Option::is_some),
-            Ok(Share::Unknown { gpus }) => *gpus,
+        let on_gpu = |share: &Result<HostRanks, PlanError>| match share {
+            Ok(HostRanks::Known(ranks)) => ranks.iter().all(Option::is_some),
+            Ok(HostRanks::Unknown { gpus }) => *gpus,
             Err(_) => true,
         };
         if self.experiment.distributed.backend == BackendChoice::Nccl
@@ -148,7 +148,7 @@ impl PlanDraft {
             );
         }
         let world = shares.iter().try_fold(0u64, |sum, (_, share)| match share {
-            Ok(Share::Known(ranks)) => Some(sum + ranks.len() as u64),
+            Ok(HostRanks::Known(ranks)) => Some(sum + ranks.len() as u64),
             _ => None,
         });
         found.extend(shares.into_iter().filter_map(|(_, share)| share.err()));
@@ -187,7 +187,7 @@ impl PlanDraft {
 }
 
 /// Returns the ranks of one host and their GPUs: rank i has GPU `i % count`.
-fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanError> {
+fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<HostRanks, PlanError> {
     let error =
         |error: String, hint: String, key: &str| PlanError::new(format!("host.{node}.{key}"), error, hint);
     let present = probe.map(|probe| probe.gpu_count);
@@ -195,7 +195,7 @@ fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanE
     let gpus: Vec<u32> = match (&host.gpus, present) {
         (None, _) => Vec::new(),
         // The number is unknown yet; checks that need it are repeated with the probes.
-        (Some(GpuSelection::Word(_)), None) => return Ok(Share::Unknown { gpus: true }),
+        (Some(GpuSelection::Word(_)), None) => return Ok(HostRanks::Unknown { gpus: true }),
         (Some(gpus), Some(0)) if gpus.is_auto() => Vec::new(),
         (Some(GpuSelection::Word(_)), Some(0)) => {
             return Err(error(
@@ -238,7 +238,7 @@ fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanE
         return Err(error(why, "set the number of ranks: `nproc = 1`".into(), "gpus"));
     }
     let gpu_of = |local: u64| gpus.get(local as usize % gpus.len().max(1)).copied();
-    Ok(Share::Known((0..count).map(gpu_of).collect()))
+    Ok(HostRanks::Known((0..count).map(gpu_of).collect()))
 }
 
 fn gpus_in_words(count: u32) -> String {

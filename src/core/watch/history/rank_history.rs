@@ -64,7 +64,7 @@ pub struct RankHistory {
     /// Training iteration and updates when its counters last moved.
     pub(crate) at_collective: (u64, u64),
     /// Beginnings of iterations, oldest first.
-    pub(crate) iterations: VecDeque<IterationStart>,
+    pub(crate) iterations: VecDeque<ObservedIteration>,
     /// They are steps of a script's optimizers, which its hook counts.
     #[serde(default)]
     guessed: bool,
@@ -271,7 +271,7 @@ impl RankHistory {
         if last.is_some_and(|last| iteration.train_iter <= last) {
             return;
         }
-        self.iterations.push_back(IterationStart {
+        self.iterations.push_back(ObservedIteration {
             train_iter: iteration.train_iter,
             seq: iteration.seq,
             chain: iteration.chain,
@@ -388,32 +388,32 @@ impl RankHistory {
 
 /// The beginning of an iteration; `at_ms` is the agent's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(crate) struct IterationStart {
+pub(crate) struct ObservedIteration {
     pub train_iter: u64,
     pub seq: u64,
     pub chain: u64,
     pub at_ms: u64,
     pub wait_us: u64,
 }
-nameless!(IterationStart { train_iter, seq, chain, at_ms, wait_us });
+nameless!(ObservedIteration { train_iter, seq, chain, at_ms, wait_us });
 
 /// Iterations of a rank whose program counts them itself, oldest first: the only ones that prove anything.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CountedIterations<'a>(&'a VecDeque<IterationStart>);
+pub(crate) struct CountedIterations<'a>(&'a VecDeque<ObservedIteration>);
 
 impl<'a> CountedIterations<'a> {
     /// `None` where they are `guessed`: steps of a script's optimizers, which its hook counts.
-    pub fn of(begun: &'a VecDeque<IterationStart>, guessed: bool) -> Option<CountedIterations<'a>> {
+    pub fn of(begun: &'a VecDeque<ObservedIteration>, guessed: bool) -> Option<CountedIterations<'a>> {
         (!guessed).then_some(CountedIterations(begun))
     }
 
     /// Their beginnings, oldest first.
-    pub fn all(self) -> impl DoubleEndedIterator<Item = &'a IterationStart> {
+    pub fn all(self) -> impl DoubleEndedIterator<Item = &'a ObservedIteration> {
         self.0.iter()
     }
 
     /// The beginning of one, if it is remembered.
-    pub fn started(self, train_iter: u64) -> Option<&'a IterationStart> {
+    pub fn started(self, train_iter: u64) -> Option<&'a ObservedIteration> {
         // Most ranks report each iteration: its distance from the newest is that of their numbers.
         let newest = self.0.back()?.train_iter;
         let back = usize::try_from(newest.checked_sub(train_iter)?).ok()?;

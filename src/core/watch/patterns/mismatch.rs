@@ -10,7 +10,7 @@
 //! The hook in a script counts steps of optimizers: healthy programs make as many as they like on each rank.
 
 use crate::reason::Reason;
-use crate::watch::history::rank_history::{CountedIterations, IterationStart};
+use crate::watch::history::rank_history::{CountedIterations, ObservedIteration};
 use crate::watch::history::run_view::{self, RankView};
 use rankdeck_proto::message::{CollectiveCall, PageSample, Phase, RecentCollective};
 use rankdeck_types::ids::Rank;
@@ -269,22 +269,23 @@ fn left_pattern(steps: &BTreeMap<u64, MemberCall>, seq: u64) -> Option<bool> {
 /// Compares at which number of collectives the ranks began the same iterations.
 pub(crate) fn iterations(ranks: &[(Rank, CountedIterations<'_>)]) -> Option<CollectiveMismatch> {
     let (_, base) = ranks.first().filter(|_| ranks.len() > 1)?;
-    let row = |started: &IterationStart| -> Option<Vec<(Rank, &IterationStart)>> {
+    let row = |started: &ObservedIteration| -> Option<Vec<(Rank, &ObservedIteration)>> {
         ranks.iter().map(|(rank, counted)| Some((*rank, counted.started(started.train_iter)?))).collect()
     };
-    let same = |at: &[(Rank, &IterationStart)]| {
+    let same = |at: &[(Rank, &ObservedIteration)]| {
         at.iter().all(|(_, started)| at.first().is_some_and(|(_, first)| key(first) == key(started)))
     };
     // What is the same at the newest one is no shift, whatever was before.
     if base.all().rev().find_map(row).is_none_or(|newest| same(&newest)) {
         return None;
     }
-    let common: Vec<Vec<(Rank, &IterationStart)>> = base.all().filter_map(row).collect();
+    let common: Vec<Vec<(Rank, &ObservedIteration)>> = base.all().filter_map(row).collect();
     // A resumed rank may count once elsewhere; a shift stays.
     let from = common.iter().rposition(|at| same(at)).map_or(0, |last| last + 1);
     let bad = common.get(from..).filter(|bad| bad.len() >= 2)?;
     let at = bad.first()?;
-    let votes = |started: &IterationStart| at.iter().filter(|(_, other)| key(other) == key(started)).count();
+    let votes =
+        |started: &ObservedIteration| at.iter().filter(|(_, other)| key(other) == key(started)).count();
     let majority = at.iter().find(|(_, started)| votes(started) * 2 > at.len()).map(|(_, s)| *s);
     let odd: Vec<Rank> = match majority {
         Some(most) => at.iter().filter(|(_, s)| key(s) != key(most)).map(|(rank, _)| *rank).collect(),
@@ -293,7 +294,7 @@ pub(crate) fn iterations(ranks: &[(Rank, CountedIterations<'_>)]) -> Option<Coll
     let side = odd.first().copied().or_else(|| at.first().map(|(rank, _)| *rank))?;
     let mine = at.iter().find(|(rank, _)| *rank == side)?;
     let theirs = at.iter().find(|(rank, s)| !odd.contains(rank) && key(s) != key(mine.1))?;
-    let count = |started: &IterationStart| {
+    let count = |started: &ObservedIteration| {
         format!("{} collectives before iteration {}", started.seq, started.train_iter)
     };
     let named = odd.first().copied();
@@ -309,19 +310,19 @@ pub(crate) fn iterations(ranks: &[(Rank, CountedIterations<'_>)]) -> Option<Coll
     })
 }
 
-fn key(started: &IterationStart) -> (u64, u64) {
+fn key(started: &ObservedIteration) -> (u64, u64) {
     (started.seq, started.chain)
 }
 
 /// Ranks whose number of collectives per iteration changed where they began to differ, if others kept theirs.
-fn irregular(common: &[Vec<(Rank, &IterationStart)>], from: usize) -> Vec<Rank> {
+fn irregular(common: &[Vec<(Rank, &ObservedIteration)>], from: usize) -> Vec<Rank> {
     let (Some(bad), Some(last), Some(first)) =
         (common.get(from), from.checked_sub(1).and_then(|at| common.get(at)), common.first())
     else {
         return Vec::new();
     };
     let of =
-        |at: &[(Rank, &IterationStart)], rank: Rank| at.iter().find(|(r, _)| *r == rank).map(|(_, s)| **s);
+        |at: &[(Rank, &ObservedIteration)], rank: Rank| at.iter().find(|(r, _)| *r == rank).map(|(_, s)| **s);
     let mut changed = Vec::new();
     for (rank, _) in last {
         let (Some(a0), Some(a), Some(b)) = (of(first, *rank), of(last, *rank), of(bad, *rank)) else {

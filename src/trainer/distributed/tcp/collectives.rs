@@ -12,7 +12,7 @@
 //!
 //! Invariant DIRECT-1: all ranks end an all-reduce with the same bits.
 
-use super::exchange::{CollectiveOp, HEAD_WORDS, PeerConnections, ReceiveMode, Reduction, StepTransfer};
+use super::exchange::{ActiveExchange, HEAD_WORDS, PeerConnections, ReceiveMode, Reduction, StepTransfer};
 use crate::distributed::error::BackendError;
 use crate::distributed::transport::{CollectiveNote, WORDS};
 use std::ops::Range;
@@ -157,7 +157,7 @@ impl CpuCollectives {
 
     fn doubling(
         &self,
-        call: &CollectiveOp,
+        call: &ActiveExchange,
         data: &mut [u8],
         reduction: Reduction,
     ) -> Result<(), BackendError> {
@@ -184,7 +184,7 @@ impl CpuCollectives {
     /// Each rank combines one part with all others' on its way round, then the parts go round once more.
     fn round_the_ring(
         &self,
-        call: &CollectiveOp,
+        call: &ActiveExchange,
         data: &mut [u8],
         reduction: Reduction,
     ) -> Result<(), BackendError> {
@@ -216,7 +216,7 @@ impl CpuCollectives {
 
     fn send(
         &self,
-        call: &CollectiveOp,
+        call: &ActiveExchange,
         data: &mut [u8],
         peer: u32,
         range: Range<usize>,
@@ -226,7 +226,7 @@ impl CpuCollectives {
 
     fn take(
         &self,
-        call: &CollectiveOp,
+        call: &ActiveExchange,
         data: &mut [u8],
         peer: u32,
         range: Range<usize>,
@@ -235,11 +235,11 @@ impl CpuCollectives {
     }
 }
 
-fn call(note: &CollectiveNote, how: i64, limit_ms: i64) -> CollectiveOp {
+fn call(note: &CollectiveNote, how: i64, limit_ms: i64) -> ActiveExchange {
     let mut head = [0; HEAD_WORDS];
     head[..WORDS].copy_from_slice(&note.words());
     head[WORDS] = how;
-    CollectiveOp { head, deadline: Instant::now() + Duration::from_millis(limit_ms.max(1).cast_unsigned()) }
+    ActiveExchange { head, deadline: Instant::now() + Duration::from_millis(limit_ms.max(1).cast_unsigned()) }
 }
 
 #[cfg(test)]

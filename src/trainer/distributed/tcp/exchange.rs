@@ -32,7 +32,7 @@ pub(crate) enum ReceiveMode {
 }
 
 /// A collective that is under way.
-pub(crate) struct CollectiveOp {
+pub(crate) struct ActiveExchange {
     pub head: [i64; HEAD_WORDS],
     pub deadline: Instant,
 }
@@ -57,7 +57,7 @@ impl PeerConnections {
     /// Sends `to` and takes `from`, which may be the same bytes of `data` or other ones.
     pub(crate) fn exchange(
         &self,
-        call: &CollectiveOp,
+        call: &ActiveExchange,
         data: &mut [u8],
         to: Option<&StepTransfer>,
         from: Option<(&StepTransfer, ReceiveMode)>,
@@ -113,7 +113,7 @@ impl PeerConnections {
 }
 
 /// Lets a rank that expects nothing from this one know which call this one is in, if the socket takes it.
-fn send_op(call: &CollectiveOp, channel: &mut Channel) {
+fn send_op(call: &ActiveExchange, channel: &mut Channel) {
     if channel.is_flushed() && channel.put([&bytes(&call.head), &[]]).is_ok() {
         // The peer finds out by itself otherwise, later.
         let _ = channel.flush();
@@ -130,7 +130,7 @@ fn bytes(words: &[i64; HEAD_WORDS]) -> [u8; HEAD] {
 
 /// Sleeps until a transfer can continue.
 fn sleep(
-    call: &CollectiveOp,
+    call: &ActiveExchange,
     channels: &[Channel],
     sending: Option<&TransferSender<'_>>,
     taking: Option<&TransferReceiver<'_>>,
@@ -181,7 +181,7 @@ impl TransferSender<'_> {
 
     fn advance(
         &mut self,
-        call: &CollectiveOp,
+        call: &ActiveExchange,
         channels: &mut [Channel],
         data: &[u8],
     ) -> Result<bool, BackendError> {
@@ -213,7 +213,7 @@ impl TransferReceiver<'_> {
 
     fn advance(
         &mut self,
-        call: &CollectiveOp,
+        call: &ActiveExchange,
         rank: u32,
         channels: &mut [Channel],
         data: &mut [u8],

@@ -128,7 +128,7 @@ impl Page for EndPage {
 }
 
 /// A suggested action.
-struct Offer {
+struct SuggestedAction {
     command: ScreenCommand,
     key: String,
     /// In a few words.
@@ -137,14 +137,14 @@ struct Offer {
     long: String,
 }
 
-fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<Offer> {
+fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<SuggestedAction> {
     let model = ctx.model;
     let steering = &ctx.shared.steering;
     let mut all = Vec::new();
     let mut offer = |command, here: bool, short: &str, long: String| {
         let key = if here { ctx.keys().in_pane(command, Pane::End) } else { ctx.keys().of(command) };
         let long = if long.is_empty() { short.to_owned() } else { long };
-        all.push(Offer { command, key, short: short.to_owned(), long });
+        all.push(SuggestedAction { command, key, short: short.to_owned(), long });
     };
     offer(ScreenCommand::GoThere, true, "5 minutes before", "go to 5 minutes before the end".into());
     if let Some(rank) = culprit(model) {

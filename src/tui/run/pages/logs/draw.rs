@@ -94,7 +94,7 @@ pub(super) fn draw(page: &LogsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         return;
     }
     let room = usize::from(inner.width);
-    let columns = Columns {
+    let columns = LinePrefix {
         rank: match page.scope {
             LogScope::Merged => ctx.model.ranks.last().map_or(1, |rank| rank.rank.to_string().len()),
             LogScope::Selected => 0,
@@ -193,13 +193,13 @@ fn counted(ctx: &LogCtx<'_>, count: LineCount, searches: bool) -> Vec<Span<'stat
 
 /// What stands before each line.
 #[derive(Clone, Copy)]
-struct Columns {
+struct LinePrefix {
     /// Cells of the rank; 0: one rank is shown.
     rank: usize,
     time: bool,
 }
 
-impl Columns {
+impl LinePrefix {
     fn cells(self) -> usize {
         let rank = if self.rank > 0 { self.rank + 3 } else { 0 };
         rank + if self.time { TIME } else { 0 }
@@ -256,7 +256,7 @@ fn render(
     line: &LogLine<'_>,
     part: &str,
     Piece { first, is_hit }: Piece,
-    columns: Columns,
+    columns: LinePrefix,
     filter: &TextFilter,
 ) -> Line<'static> {
     let mut spans = Vec::new();
