@@ -11,6 +11,7 @@ mod runs;
 use super::args::{Cli, HomeArgs, OutputArgs};
 use super::output_mode::{self, TerminalInfo};
 use super::run_index::own_binary;
+use super::support::output_file::free_names;
 use super::{Failure, code, print, relaunch};
 use crate::app::clock::Clock;
 use crate::app::home_screen::HomeScreen;
@@ -27,6 +28,7 @@ use rankdeck_types::words::clean;
 use runs::RunLists;
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::process::Stdio;
 use tokio::process::Command;
@@ -226,6 +228,14 @@ impl HomeSession {
                         }
                     }
                     HomeAction::InBackground { title, args } => self.in_background(title, args),
+                    HomeAction::WriteFiles { mut args, stem, files } => {
+                        let endings: Vec<&str> = files.iter().map(|(_, ending)| *ending).collect();
+                        let paths = free_names(Path::new(""), &stem, &endings);
+                        let title = paths.join(", ");
+                        let options = files.iter().zip(paths);
+                        args.extend(options.flat_map(|((option, _), path)| [(*option).to_owned(), path]));
+                        self.in_background(title, args);
+                    }
                 }
             }
         }

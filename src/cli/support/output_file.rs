@@ -1,4 +1,7 @@
 //! A file that a command writes: checked before the work, written when the work is done.
+//!
+//! Invariants:
+//! - FILE-1: a name that the user did not type is one that no file has.
 
 use super::Failure;
 use crate::app::replace_file::{check_replaceable, replace_file};
@@ -74,6 +77,21 @@ impl OutputFile {
     }
 }
 
+/// Returns `STEM.ENDING` for each ending, or `STEM-2.ENDING`, `STEM-3.ENDING`, ...: the first names of which no
+/// file of the directory has one (FILE-1).
+pub(crate) fn free_names(folder: &Path, stem: &str, endings: &[&str]) -> Vec<String> {
+    let names = |stem: &str| endings.iter().map(|ending| format!("{stem}.{ending}")).collect::<Vec<_>>();
+    let is_free = |name: &String| folder.join(name).symlink_metadata().is_err();
+    let mut free = names(stem);
+    for n in 2_u32.. {
+        if free.iter().all(is_free) {
+            break;
+        }
+        free = names(&format!("{stem}-{n}"));
+    }
+    free
+}
+
 fn refused(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!("failed to write {}: {error}", path.display()))
         .hint("choose a file in a writable directory")
@@ -91,6 +109,16 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn file_1_free_names_share_a_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let free = || free_names(folder.path(), "compared", &["svg", "csv"]);
+        assert_eq!(free(), ["compared.svg", "compared.csv"]);
+        fs::write(folder.path().join("compared.csv"), "").unwrap();
+        symlink("/nowhere", folder.path().join("compared-2.svg")).unwrap();
+        assert_eq!(free(), ["compared-3.svg", "compared-3.csv"]);
+    }
 
     #[test]
     fn output_file_is_unchanged_until_it_is_written() {

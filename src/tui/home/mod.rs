@@ -188,6 +188,13 @@ pub enum HomeAction {
         title: String,
         args: Vec<String>,
     },
+    /// Run a command in the background that writes new files `STEM.ENDING`, each named by an option.
+    WriteFiles {
+        args: Vec<String>,
+        stem: String,
+        /// Option and ending of each file.
+        files: Vec<(&'static str, &'static str)>,
+    },
 }
 
 impl HomeAction {

@@ -1,5 +1,6 @@
 use super::*;
 use rankdeck_charts::axis::Axis;
+use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::fleet::HostSnapshot;
 use rankdeck_proto::process::{GpuUser, ProcessAction, ProcessName};
@@ -156,6 +157,20 @@ fn unknown_key_shows_a_toast() {
     assert!(!view.toasts.is_empty());
     let alt = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::ALT);
     assert!(on_key(&home, &mut view, alt, NOW).is_empty(), "Alt is not Esc and a letter");
+}
+
+#[test]
+fn file_1_report_and_export_get_their_names_from_the_owner() {
+    let (mut home, mut view) = (home(), HomeView::default());
+    let written = |action: &HomeAction| match action {
+        HomeAction::WriteFiles { args, stem, files } => (args.join(" "), stem.clone(), files.len()),
+        other => panic!("{other:?}"),
+    };
+    let report = ("report kept".to_owned(), "kept".to_owned(), 1);
+    assert_eq!(written(&press(&home, &mut view, "Gv")[0]), report);
+    home.compared.runs = vec![ComparedRun { run: "kept".into(), ..ComparedRun::default() }];
+    let export = ("compare kept --apart".to_owned(), "compared".to_owned(), 3);
+    assert_eq!(written(&press(&home, &mut view, "4te")[0]), export);
 }
 
 #[test]

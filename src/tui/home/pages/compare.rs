@@ -84,11 +84,10 @@ impl ComparePage {
             }
             CompareCommand::Export => {
                 let runs = home.compared.runs.iter().map(|run| run.run.as_str());
-                let files = ["--svg", "compared.svg", "--png", "compared.png", "--csv", "compared.csv"];
                 let ungrouped = options.ungrouped.then_some("--apart");
-                let args: Vec<&str> =
-                    ["compare"].into_iter().chain(runs).chain(files).chain(ungrouped).collect();
-                let export = HomeAction::in_background("compared.svg, .png and .csv", &args);
+                let args = ["compare"].into_iter().chain(runs).chain(ungrouped).map(str::to_owned).collect();
+                let files = vec![("--svg", "svg"), ("--png", "png"), ("--csv", "csv")];
+                let export = HomeAction::WriteFiles { args, stem: "compared".to_owned(), files };
                 return vec![HomeRequest::Do(export)];
             }
         }

@@ -177,8 +177,8 @@ impl RunsPage {
                 return vec![HomeRequest::Go(HomePage::Compare), compare];
             }
             RunCommand::Report => {
-                let args = ["report", run, "--output", &format!("{run}.html")];
-                HomeRequest::Do(HomeAction::in_background(format!("report of {run}"), &args))
+                let (args, stem) = (vec!["report".to_owned(), run.to_owned()], run.to_owned());
+                HomeRequest::Do(HomeAction::WriteFiles { args, stem, files: vec![("--output", "html")] })
             }
             RunCommand::Replay => on_terminal(&["replay", run], false),
             RunCommand::Remove => HomeRequest::Open(self.removal_question(run).into()),
