@@ -446,3 +446,49 @@ fn run_is_stopped_where_it_was_launched() {
         assert_eq!(bench.rank_processes().len(), 0, "{change:?}");
     }
 }
+
+/// LOCATE-1: every command that names a run finds it on the hosts of its launch.
+#[test]
+fn locate_1_commands_find_a_run_without_its_hosts_file() {
+    let bench = Bench::new();
+    let host = |name: &str| {
+        let workdir = bench.path().join(name);
+        std::fs::create_dir_all(&workdir).unwrap();
+        format!("[[host]]\nname = {name:?}\ntransport = \"local\"\nnproc = 1\nworkdir = {workdir:?}\n")
+    };
+    let file = bench.write("launch.toml", &format!("{}{}", host("one"), host("two")));
+    let today = bench.write("today.toml", &host("three"));
+    let experiment = bench.program(&["--iters", "1000000", "--pause", "0.02"]);
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", file.to_str().unwrap()]);
+    let run = console.wait_kind("run_started", 60)["run"].as_str().unwrap().to_owned();
+    console.wait_kind("progress", 60);
+    kill(console.pid(), libc::SIGKILL);
+    drop(console);
+    std::fs::remove_file(&file).unwrap();
+    let call = |words: &[&str]| {
+        let hosts = ["--hosts", today.to_str().unwrap()];
+        let output = rankdeck().args(words).args(hosts).current_dir(bench.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    for (words, code) in [
+        (vec!["status", "--json"], 0),
+        (vec!["status", &run, "--json"], 0),
+        (vec!["logs", &run, "--tail", "1"], 0),
+        (vec!["wait", "--timeout", "1s"], 124),
+        (vec!["fetch", &run, "*.log"], 0),
+        (vec!["rm", &run, "--yes"], 2),
+        (vec!["stop"], 0),
+        (vec!["wait", &run], 130),
+        (vec!["restart", &run, "--from", "scratch", "--yes"], 0),
+        (vec!["stop", &run[..4]], 0),
+        (vec!["rm", &run, "--yes"], 0),
+        (vec!["status", &run], 2),
+    ] {
+        let (exited, text) = call(&words);
+        assert_eq!(exited, Some(code), "{words:?}: {text}");
+    }
+    assert_eq!(bench.rank_processes().len(), 0);
+    assert!(!bench.path().join("one/runs").join(&run).exists(), "rm reaches the hosts of the launch");
+}

@@ -3,9 +3,9 @@
 use crate::app::driver::ConsoleSetup;
 use crate::cli::args::AttachArgs;
 use crate::cli::support::console::{self, ExistingRun};
+use crate::cli::support::locate::RunLocator;
 use crate::cli::support::output_mode::{self, TerminalInfo};
 use crate::cli::support::run_id::RUNS;
-use crate::cli::support::run_index::query_launched;
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, provenance, relaunch};
 use rankdeck_config::HostsSource;
@@ -15,11 +15,10 @@ use std::path::Path;
 pub(crate) async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Failure> {
     let chosen = output_mode::choose(&args.output, &TerminalInfo::here())?;
     let outlets = console::outlets().await?;
-    let run_index = query_launched(hosts_from, args.run.as_deref(), &args.host_keys).await?;
-    let picked = run_index.find(args.run.as_deref(), RunAction::Watch)?.run.to_owned();
-    let run_index = run_index.as_launched(hosts_from, &picked, &args.host_keys).await?;
-    let found = run_index.pick(Some(&picked), RunAction::Watch)?;
-    let target = ExistingRun::new(&run_index, &found)?;
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let located = locator.find(args.run.as_deref(), RunAction::Watch).await?;
+    let run_index = &located.run_index;
+    let target = ExistingRun::new(run_index, &located.found()?)?;
     let goal = target.goal();
     let (recorder, log) = console::record(&goal, (Path::new(RUNS), &target.run), None)?;
     let links = target.open_links(&args.host_keys, chosen)?;

@@ -5,7 +5,7 @@ use crate::app::metrics::{self, Endpoint, MetricsFormat, Textfile};
 use crate::app::stderr;
 use crate::cli::args::ExportMetricsArgs;
 use crate::cli::support::console::ExistingRun;
-use crate::cli::support::run_index::query_runs;
+use crate::cli::support::locate::RunLocator;
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
 use rankdeck_config::HostsSource;
@@ -23,9 +23,9 @@ pub(crate) async fn export_metrics(hosts_from: &HostsSource, args: ExportMetrics
         return Err(Failure::usage(format!("{}: file name does not end in `.prom`", path.display()))
             .hint("node_exporter reads only .prom files: `--textfile run.prom`"));
     }
-    let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let found = run_index.find(args.run.as_deref(), RunAction::Watch)?;
-    let target = ExistingRun::new(&run_index, &found)?;
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let located = locator.find(args.run.as_deref(), RunAction::Watch).await?;
+    let target = ExistingRun::new(&located.run_index, &located.found()?)?;
     let file = args.textfile.map(|path| Textfile { path, every: Duration::from_secs_f64(args.every) });
     let endpoint = Endpoint::open(listen, file.clone()).await.map_err(|error| {
         let places =

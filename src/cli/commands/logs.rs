@@ -8,7 +8,8 @@ use crate::app::stderr;
 use crate::cli::args::LogsArgs;
 use crate::cli::args::values::time_text;
 use crate::cli::support::console::{self, ExistingRun};
-use crate::cli::support::run_index::{decode, exec_on_all, query_runs};
+use crate::cli::support::locate::RunLocator;
+use crate::cli::support::run_index::{decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::HostsSource;
@@ -32,10 +33,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Runs `rankdeck logs`.
 pub(crate) async fn logs(hosts_from: &HostsSource, args: LogsArgs) -> Result<u8, Failure> {
-    let run_index = query_runs(hosts_from, &args.host_keys).await?;
     let action = if args.follow { RunAction::Watch } else { RunAction::Read };
-    let found = run_index.find(args.run.as_deref(), action)?;
-    let target = ExistingRun::new(&run_index, &found)?;
+    let located = RunLocator::new(hosts_from, &args.host_keys).find(args.run.as_deref(), action).await?;
+    let target = ExistingRun::new(&located.run_index, &located.found()?)?;
     if args.grep.is_some() || args.since.is_some() || args.until.is_some() || args.generation.is_some() {
         return search(&target, args.grep.as_deref().unwrap_or_default(), &args).await;
     }

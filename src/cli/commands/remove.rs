@@ -4,6 +4,7 @@
 
 use crate::app::stderr;
 use crate::cli::args::{PruneArgs, RemovalArgs, RemoveArgs};
+use crate::cli::support::locate::{LocatedRun, RunLocator};
 use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_runs};
 use crate::cli::support::run_name::RunAction;
@@ -17,28 +18,37 @@ use rankdeck_types::words::{bytes, plural};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Runs `rankdeck rm`.
 pub(crate) async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result<u8, Failure> {
-    let run_index = query_runs(hosts_from, &args.removal.host_keys).await?;
-    let (mut chosen, mut sweeps) = (Vec::new(), Vec::new());
+    let locator = RunLocator::new(hosts_from, &args.removal.host_keys);
+    let (mut chosen, mut sweeps): (Vec<LocatedRun>, Vec<String>) = (Vec::new(), Vec::new());
     for run in &args.runs {
+        let known = chosen.last().map(|located| &located.run_index);
         let Some((name, runs)) = sweep::named(run, RunAction::Change)? else {
-            chosen.push(run_index.find(Some(run), RunAction::Change)?);
+            let run_index = locator.index_or(known, Some(run)).await?;
+            chosen.push(locator.select(run_index, Some(run), RunAction::Change).await?);
             continue;
         };
-        // Some may have been removed before.
-        chosen.extend(run_index.runs().into_iter().filter(|found| runs.iter().any(|run| run == found.run)));
+        // All trials of a sweep have the hosts of the sweep. Some may have been removed before.
+        let run_index = locator.index_or(known, runs.first().map(String::as_str)).await?;
+        let named = run_index.runs().into_iter().filter(|found| runs.iter().any(|run| run == found.run));
+        let located =
+            |found: FoundRun| LocatedRun { run_index: run_index.clone(), run: found.run.to_owned() };
+        chosen.extend(named.map(located));
         sweeps.push(name);
     }
-    chosen.iter().find_map(|found| objection(&run_index, found)).map_or(Ok(()), Err)?;
-    RemovalPlan { chosen, sweeps, args: &args.removal }.run(&run_index).await
+    for located in &chosen {
+        objection(&located.run_index, &located.found()?).map_or(Ok(()), Err)?;
+    }
+    RemovalPlan { chosen, sweeps, args: &args.removal }.run().await
 }
 
 /// Runs `rankdeck prune`.
 pub(crate) async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Failure> {
-    let run_index = query_runs(hosts_from, &args.removal.host_keys).await?;
+    let run_index = Rc::new(query_runs(hosts_from, &args.removal.host_keys).await?);
     let now = wall_time();
     let over = |found: &FoundRun| objection(&run_index, found).is_none();
     let old = |found: &FoundRun| {
@@ -51,8 +61,10 @@ pub(crate) async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u
     if args.older_than.is_none() && args.keep.is_none() {
         return Err(Failure::usage("no runs selected").hint("pass `--older-than 30d`, `--keep 20`, or both"));
     }
-    let sweeps = sweep::emptied(&|run| chosen.iter().any(|found| found.run == run));
-    RemovalPlan { chosen, sweeps, args: &args.removal }.run(&run_index).await
+    let located = |found: FoundRun| LocatedRun { run_index: run_index.clone(), run: found.run.to_owned() };
+    let chosen: Vec<LocatedRun> = chosen.into_iter().map(located).collect();
+    let sweeps = sweep::emptied(&|run| chosen.iter().any(|located| located.run == run));
+    RemovalPlan { chosen, sweeps, args: &args.removal }.run().await
 }
 
 /// Returns why a run cannot be removed.
@@ -118,26 +130,26 @@ enum RemovalEnd {
 
 /// The runs to remove.
 struct RemovalPlan<'a> {
-    chosen: Vec<FoundRun<'a>>,
+    chosen: Vec<LocatedRun>,
     /// Sweeps whose tables are removed with their runs.
     sweeps: Vec<String>,
     args: &'a RemovalArgs,
 }
 
 impl RemovalPlan<'_> {
-    async fn run(&self, run_index: &RunIndex) -> Result<u8, Failure> {
+    async fn run(&self) -> Result<u8, Failure> {
         let output = self.args.output;
         let mut sum = Removal::default();
-        for found in &self.chosen {
-            let would = self.on_hosts(run_index, found, true).await?;
+        for located in &self.chosen {
+            let would = self.on_hosts(located, true).await?;
             output.detail(&format!(
                 "{}  {} in {}",
-                found.run,
+                located.run,
                 bytes(would.bytes),
                 plural(would.files as usize, "file")
             ));
             if self.args.dry_run {
-                output.record(|| record(found.run, &would, true));
+                output.record(|| record(&located.run, &would, true));
             }
             sum.files += would.files;
             sum.bytes += would.bytes;
@@ -158,7 +170,7 @@ impl RemovalPlan<'_> {
                 Failure::usage("nothing was removed: not confirmed").hint("pass `--yes` to skip the prompt")
             );
         }
-        let (gone, freed, ended) = self.remove_all(run_index).await?;
+        let (gone, freed, ended) = self.remove_all().await?;
         if gone == self.chosen.len() && matches!(ended, Ok(RemovalEnd::All)) {
             self.sweeps.iter().for_each(|name| remove_here(name));
             output.outcome(&format!("removed {what}"));
@@ -166,7 +178,7 @@ impl RemovalPlan<'_> {
         }
         let all = plural(self.chosen.len(), "run");
         output.outcome(&format!("removed {gone} of {all}, {}", bytes(freed)));
-        let left: Vec<&str> = self.chosen.iter().skip(gone).map(|found| found.run).collect();
+        let left: Vec<&str> = self.chosen.iter().skip(gone).map(|located| located.run.as_str()).collect();
         let more =
             if left.len() > LISTED { format!(" and {} more", left.len() - LISTED) } else { String::new() };
         let names = left.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
@@ -189,15 +201,12 @@ impl RemovalPlan<'_> {
     /// Removes one run after the other until all are removed, one fails, or a signal arrives. Returns the
     /// number of removed runs, their bytes, and how it ended. After the first signal, the current run is
     /// still removed completely.
-    async fn remove_all(
-        &self,
-        run_index: &RunIndex,
-    ) -> Result<(usize, u64, Result<RemovalEnd, Failure>), Failure> {
+    async fn remove_all(&self) -> Result<(usize, u64, Result<RemovalEnd, Failure>), Failure> {
         let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::no_thread)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(Failure::no_thread)?;
         let (mut gone, mut freed, mut asked) = (0, 0, false);
-        for found in &self.chosen {
-            let mut work = std::pin::pin!(self.on_hosts(run_index, found, false));
+        for located in &self.chosen {
+            let mut work = std::pin::pin!(self.on_hosts(located, false));
             let removal = loop {
                 tokio::select! {
                     biased;
@@ -209,16 +218,16 @@ impl RemovalPlan<'_> {
                     return Ok((gone, freed, Ok(RemovalEnd::Cut)));
                 }
                 asked = true;
-                stderr::line(&format!("interrupted: finishing the removal of {}", found.run));
+                stderr::line(&format!("interrupted: finishing the removal of {}", located.run));
             };
             match removal {
                 Ok(removal) => {
                     freed += removal.bytes;
-                    self.args.output.record(|| record(found.run, &removal, false));
+                    self.args.output.record(|| record(&located.run, &removal, false));
                 }
                 Err(failure) => return Ok((gone, freed, Err(failure))),
             }
-            remove_here(found.run);
+            remove_here(&located.run);
             gone += 1;
             if asked {
                 return Ok((
@@ -231,18 +240,13 @@ impl RemovalPlan<'_> {
         Ok((gone, freed, Ok(RemovalEnd::All)))
     }
 
-    async fn on_hosts(
-        &self,
-        run_index: &RunIndex,
-        found: &FoundRun<'_>,
-        dry: bool,
-    ) -> Result<Removal, Failure> {
-        let names = found.hosts();
+    async fn on_hosts(&self, located: &LocatedRun, dry: bool) -> Result<Removal, Failure> {
+        let (run, names) = (located.run.as_str(), located.found()?.hosts());
         let hosts: Vec<Host> =
-            run_index.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();
+            located.run_index.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();
         let args = |host: &Host| {
             let verb = if dry { "measure" } else { "remove" };
-            [verb, "--run", found.run, "--workdir", &host.workdir].map(str::to_owned).to_vec()
+            [verb, "--run", run, "--workdir", &host.workdir].map(str::to_owned).to_vec()
         };
         let answers = exec_on_all(&hosts, &self.args.host_keys, args).await?;
         let mut sum = Removal::default();
@@ -254,11 +258,8 @@ impl RemovalPlan<'_> {
             }
             let removal: Removal = decode(host, &text)?;
             if let Some(why) = removal.refused {
-                return Err(Failure::usage(format!(
-                    "cannot remove run {} on {}: {why}",
-                    found.run, host.name
-                ))
-                .hint("`rankdeck ps`"));
+                return Err(Failure::usage(format!("cannot remove run {run} on {}: {why}", host.name))
+                    .hint("`rankdeck ps`"));
             }
             if removal.place.is_empty() || places.insert(removal.place) {
                 sum.files += removal.files;

@@ -6,7 +6,8 @@ use crate::app::stderr;
 use crate::cli::args::values::{LATEST, checkpoint_stem};
 use crate::cli::args::{HostKeyArgs, RestartArgs};
 use crate::cli::support::console::ExistingRun;
-use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs_without};
+use crate::cli::support::locate::{LocatedRun, RunLocator};
+use crate::cli::support::run_index::{FoundRun, RunStatus};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, interrupt, prompt, provenance, relaunch, resume_from};
 use rankdeck_config::HostsSource;
@@ -33,10 +34,10 @@ pub(crate) async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Resu
     if !args.yes && !prompt::can_confirm() {
         return Err(unconfirmed(args.run.as_deref().unwrap_or("the run")));
     }
-    let (run_index, run) = answered(hosts_from, &args).await?;
-    let found = run_index.pick(Some(&run), RunAction::Change)?;
+    let located = answered(hosts_from, &args).await?;
+    let (run_index, found) = (&located.run_index, located.found()?);
     let over = found.state != RunStatus::Running;
-    let target = ExistingRun::new(&run_index, &found)?;
+    let target = ExistingRun::new(run_index, &found)?;
     let add: Vec<Host> =
         args.add.iter().map(|name| run_index.host(name).cloned()).collect::<Result<_, _>>()?;
     let changes = !args.exclude.is_empty() || !add.is_empty() || !args.set.is_empty();
@@ -97,25 +98,27 @@ pub(crate) async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Resu
 }
 
 /// Queries all hosts of the run except excluded ones. Any of them may have recorded the latest checkpoint.
-/// Also returns the full name of the run.
 ///
 /// Errors: a host does not answer within the time limit of a stop.
-async fn answered(hosts_from: &HostsSource, args: &RestartArgs) -> Result<(RunIndex, String), Failure> {
-    let ask = || query_runs_without(hosts_from, &args.host_keys, &args.exclude);
-    let run_index = interrupt::unless_interrupted(RESTART, None, ask()).await?;
-    let found = run_index.find(args.run.as_deref(), RunAction::Change)?;
-    let run = found.run.to_owned();
+async fn answered(hosts_from: &HostsSource, args: &RestartArgs) -> Result<LocatedRun, Failure> {
+    let locator = RunLocator::new(hosts_from, &args.host_keys).without(&args.exclude);
+    let ask = locator.find(args.run.as_deref(), RunAction::Change);
+    let located = interrupt::unless_interrupted(RESTART, None, ask).await?;
+    let (run_index, found) = (&located.run_index, located.found()?);
     let mut silent =
         run_index.silent.iter().filter_map(|(index, _)| Some(&run_index.hosts.get(*index)?.name));
     let hosts = found.hosts();
     if !silent.any(|name| hosts.contains(name) && !args.exclude.contains(name)) {
-        return Ok((run_index, run));
+        return Ok(located);
     }
-    let target = ExistingRun::new(&run_index, &found)?;
+    let target = ExistingRun::new(run_index, &found)?;
     let end = target.run_until(ExitCondition::query(args.exclude.clone()), &args.host_keys).await?;
     match interrupt::unrequested(RESTART, &end, &target.run) {
         Some(failure) => Err(failure),
-        None => Ok((interrupt::unless_interrupted(RESTART, Some(&end), ask()).await?, run)),
+        None => {
+            let ask = locator.pick(Some(&located.run), RunAction::Change);
+            interrupt::unless_interrupted(RESTART, Some(&end), ask).await
+        }
     }
 }
 

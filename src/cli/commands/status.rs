@@ -2,7 +2,8 @@
 
 use crate::cli::args::StatusArgs;
 use crate::cli::commands::ps;
-use crate::cli::support::run_index::{FoundRun, RunStatus, query_runs};
+use crate::cli::support::locate::RunLocator;
+use crate::cli::support::run_index::{FoundRun, RunStatus};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::HostsSource;
@@ -13,10 +14,9 @@ use rankdeck_types::words::{clean, count, duration, fixed, rate};
 
 /// Runs `rankdeck status`.
 pub(crate) async fn status(hosts_from: &HostsSource, args: StatusArgs) -> Result<u8, Failure> {
-    let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let now = wall_time();
-    let found = match run_index.pick(args.run.as_deref(), RunAction::Watch) {
-        Ok(found) => found,
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let located = match locator.pick(args.run.as_deref(), RunAction::Watch).await {
+        Ok(located) => located,
         // A status bar has no room for errors.
         Err(_) if args.line => {
             print::stdout("");
@@ -24,9 +24,10 @@ pub(crate) async fn status(hosts_from: &HostsSource, args: StatusArgs) -> Result
         }
         Err(failure) => return Err(failure),
     };
+    let (found, now) = (located.found()?, wall_time());
     let summary = found.summary(now);
     if args.json {
-        print::json(&ps::as_json(&run_index, &found, now));
+        print::json(&ps::as_json(&located.run_index, &found, now));
     } else if args.line {
         print::stdout(&clean(&line(found.run, found.state, &summary)));
     } else {

@@ -5,7 +5,8 @@ use crate::app::exit_condition::ExitCondition;
 use crate::app::{stderr, summary};
 use crate::cli::args::{HostKeyArgs, PrintArgs, StopArgs};
 use crate::cli::support::console::ExistingRun;
-use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_launched};
+use crate::cli::support::locate::RunLocator;
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, interrupt};
 use rankdeck_config::HostsSource;
@@ -19,17 +20,18 @@ use rankdeck_types::ids::RunId;
 use rankdeck_types::words::{clean, plural};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// Runs `rankdeck stop`.
 pub(crate) async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failure> {
-    let run_index = query_launched(hosts_from, args.run.as_deref(), &args.host_keys).await?;
-    let picked = match run_index.find(args.run.as_deref(), RunAction::Stop) {
-        Ok(found) => found.run.to_owned(),
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let run_index = Rc::new(locator.index(args.run.as_deref()).await?);
+    let located = match locator.select(run_index.clone(), args.run.as_deref(), RunAction::Stop).await {
+        Ok(located) => located,
         Err(failure) => return Err(unlisted(&run_index, &args, failure).await?),
     };
-    let run_index = run_index.as_launched(hosts_from, &picked, &args.host_keys).await?;
-    let found = run_index.pick(Some(&picked), RunAction::Stop)?;
-    let target = ExistingRun::with_unlisted(&run_index, &found)?;
+    let (run_index, found) = (&located.run_index, located.found()?);
+    let target = ExistingRun::with_unlisted(run_index, &found)?;
     let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
     let mut check = StopCheck::new(&target, &found);
     if found.state == RunStatus::Running {

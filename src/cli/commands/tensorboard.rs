@@ -2,8 +2,8 @@
 
 use super::fetch::fetch;
 use crate::cli::args::{FetchArgs, PrintArgs, TensorboardArgs};
+use crate::cli::support::locate::{LocatedRun, RunLocator};
 use crate::cli::support::run_id::RUNS;
-use crate::cli::support::run_index::query_runs;
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
 use rankdeck_config::HostsSource;
@@ -11,11 +11,15 @@ use std::path::Path;
 
 /// Runs `rankdeck tensorboard`.
 pub(crate) async fn tensorboard(hosts_from: &HostsSource, args: TensorboardArgs) -> Result<u8, Failure> {
-    let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let names: Result<Vec<String>, Failure> =
-        args.runs.iter().map(|run| Ok(run_index.find(Some(run), RunAction::Read)?.run.to_owned())).collect();
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let mut found: Vec<LocatedRun> = Vec::new();
+    for run in &args.runs {
+        let known = found.last().map(|located| &located.run_index);
+        let run_index = locator.index_or(known, Some(run)).await?;
+        found.push(locator.select(run_index, Some(run), RunAction::Read).await?);
+    }
     let mut places = Vec::new();
-    for name in names? {
+    for LocatedRun { run: name, .. } in found {
         let into = Path::new(RUNS).join(&name).join("hosts");
         let fetched = FetchArgs {
             run: name.clone(),

@@ -5,7 +5,8 @@ use crate::app::exit_condition::ExitCondition;
 use crate::cli::args::WaitArgs;
 use crate::cli::commands::ps;
 use crate::cli::support::console::ExistingRun;
-use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs};
+use crate::cli::support::locate::{LocatedRun, RunLocator};
+use crate::cli::support::run_index::RunStatus;
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::HostsSource;
@@ -34,40 +35,40 @@ pub(crate) async fn wait(hosts_from: &HostsSource, args: WaitArgs) -> Result<u8,
 
 /// Waits for the end of the run and prints it. `run` becomes its full name.
 async fn ended(hosts_from: &HostsSource, args: &WaitArgs, run: &Mutex<String>) -> Result<u8, Failure> {
-    let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let name = run_index.find(Some(&args.run), RunAction::Read)?.run.to_owned();
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let mut located = locator.find(Some(&args.run), RunAction::Read).await?;
+    let name = located.run.clone();
     if let Ok(mut run) = run.lock() {
         run.clone_from(&name);
     }
-    let mut run_index = run_index;
     loop {
-        let found = run_index.pick(Some(&name), RunAction::Read)?;
+        let found = located.found()?;
         match found.state {
-            RunStatus::Finished => return report(&run_index, &found, args),
+            RunStatus::Finished => return report(&located, args),
             RunStatus::Orphaned => {
                 return Err(Failure::failed(format!("run {name} has processes without an agent"))
                     .hint(format!("kill them with `rankdeck stop {name}`")));
             }
             RunStatus::Running => {}
         }
-        let target = ExistingRun::new(&run_index, &found)?;
+        let target = ExistingRun::new(&located.run_index, &found)?;
         let end = target.run_until(ExitCondition::Observe, &args.host_keys).await?;
         if end.why != ExitReason::Done {
             return Ok(code::INTERRUPTED);
         }
-        run_index = query_runs(hosts_from, &args.host_keys).await?;
-        if run_index.pick(Some(&name), RunAction::Read)?.state == RunStatus::Running {
+        located = locator.pick(Some(&name), RunAction::Read).await?;
+        if located.found()?.state == RunStatus::Running {
             tokio::time::sleep(PAUSE).await;
         }
     }
 }
 
 /// Prints how the run ended; returns its exit code.
-fn report(run_index: &RunIndex, found: &FoundRun, args: &WaitArgs) -> Result<u8, Failure> {
-    let now = wall_time();
+fn report(located: &LocatedRun, args: &WaitArgs) -> Result<u8, Failure> {
+    let (run_index, found, now) = (&located.run_index, located.found()?, wall_time());
     let summary = found.summary(now);
     if args.output.json {
-        print::json(&ps::as_json(run_index, found, now));
+        print::json(&ps::as_json(run_index, &found, now));
     }
     let silent = run_index
         .silent

@@ -12,8 +12,9 @@
 
 use crate::app::stderr;
 use crate::cli::args::{FetchArgs, HostKeyArgs};
+use crate::cli::support::locate::RunLocator;
 use crate::cli::support::run_id::RUNS;
-use crate::cli::support::run_index::{FoundRun, RunIndex, decode, exec_on_all, query_runs};
+use crate::cli::support::run_index::{FoundRun, RunIndex, decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
 use base64::Engine;
@@ -50,12 +51,13 @@ pub(crate) struct FetchedRun {
 
 /// Copies the requested files; prints only warnings.
 pub(crate) async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<FetchedRun, Failure> {
-    let run_index = query_runs(hosts_from, &args.host_keys).await?;
-    let found = run_index.find(Some(&args.run), RunAction::Read)?;
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let located = locator.find(Some(&args.run), RunAction::Read).await?;
+    let (run_index, found) = (&located.run_index, located.found()?);
     let into = args.into.clone().unwrap_or_else(|| Path::new(RUNS).join(found.run).join("hosts"));
     let pattern = args.pattern.as_deref();
     let mut total = Total::default();
-    for host in hosts_of(&run_index, &found, &mut total) {
+    for host in hosts_of(run_index, &found, &mut total) {
         let list = match listed(&host, found.run, &args.host_keys).await {
             Ok(list) => list,
             Err(failure) => {

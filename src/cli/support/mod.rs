@@ -6,6 +6,7 @@ pub(crate) mod failure;
 pub(crate) mod git;
 pub(crate) mod guess;
 pub(crate) mod interrupt;
+pub(crate) mod locate;
 pub(crate) mod output_file;
 pub(crate) mod output_mode;
 pub(crate) mod policy;

@@ -6,7 +6,8 @@ use crate::app::stderr;
 use crate::cli::args::HostKeyArgs;
 use crate::cli::args::values::{CheckpointSource, LATEST};
 use crate::cli::support::Failure;
-use crate::cli::support::run_index::{RunIndex, decode, exec_on_all, list, query_runs_without};
+use crate::cli::support::locate::RunLocator;
+use crate::cli::support::run_index::{RunIndex, decode, exec_on_all, list};
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::RunSummary;
@@ -30,7 +31,7 @@ pub(crate) async fn find(
         CheckpointSource::Path(path) => return resolve_path(first_host(draft)?, path, host_keys).await,
         CheckpointSource::Run { run, checkpoint } => (run, checkpoint),
     };
-    let earlier = EarlierRuns::ask(run_name::prefix(run), draft, hosts_from, host_keys).await?;
+    let earlier = EarlierRuns::ask(run, draft, hosts_from, host_keys).await?;
     let saved = earlier.named(run, checkpoint)?;
     earlier.path(saved, host_keys).await
 }
@@ -196,9 +197,9 @@ struct Newest {
 }
 
 impl EarlierRuns {
-    /// Queries the hosts of the draft for runs whose names start with `start`.
+    /// Queries the hosts of the draft for the runs that a name selects.
     async fn ask(
-        start: &str,
+        name: &str,
         draft: &PlanDraft,
         hosts_from: &HostsSource,
         host_keys: &HostKeyArgs,
@@ -206,8 +207,9 @@ impl EarlierRuns {
         let first = first_host(draft)?.clone();
         let excluded: Vec<String> = draft.excluded.iter().cloned().collect();
         // One after the other: both may prompt for a passphrase.
-        let files = checkpoints(&first, start, host_keys).await?;
-        let run_index = query_runs_without(hosts_from, host_keys, &excluded).await?;
+        let files = checkpoints(&first, run_name::prefix(name), host_keys).await?;
+        let locator = RunLocator::new(hosts_from, host_keys).without(&excluded);
+        let run_index = locator.index(Some(name)).await?;
         Ok(EarlierRuns { first, files, run_index })
     }
 

@@ -67,9 +67,14 @@ fn forget_old(claims: &Path) {
 /// Most names that are completed.
 const COMPLETED: usize = 200;
 
-/// Names of the runs that this directory has, newest first.
+/// Names of the runs of this directory that are completed, newest first.
 pub(crate) fn local_names() -> Vec<String> {
-    let folders = std::fs::read_dir(RUNS).into_iter().flatten().flatten();
+    run_names(Path::new(RUNS)).into_iter().take(COMPLETED).collect()
+}
+
+/// Names of the runs of a directory of runs, newest first.
+pub(crate) fn run_names(runs: &Path) -> Vec<String> {
+    let folders = std::fs::read_dir(runs).into_iter().flatten().flatten();
     let mut names: Vec<(SystemTime, String)> = folders
         .filter_map(|entry| {
             let written = entry.metadata().and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -78,7 +83,7 @@ pub(crate) fn local_names() -> Vec<String> {
         })
         .collect();
     names.sort_by_cached_key(|(written, name)| std::cmp::Reverse(launch_order(name, *written)));
-    names.into_iter().take(COMPLETED).map(|(_, name)| name).collect()
+    names.into_iter().map(|(_, name)| name).collect()
 }
 
 /// A key that sorts runs by their launch: the time in the name, else that of the newest file. The number of a

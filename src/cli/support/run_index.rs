@@ -1,18 +1,16 @@
 //! Lists the runs of all hosts: queries the agents in parallel and joins their lists.
 
-use crate::app::{record, stderr};
+use crate::app::stderr;
 use crate::cli::args::HostKeyArgs;
-use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_name::{self, LAST, NameError, NamedRun, RunAction, SelectedRun};
 use crate::cli::support::{Failure, prompt};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::{self, RunSummary};
 use rankdeck_link::{AgentCommand, Links, Prompter};
 use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunList};
-use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::{RunId, WallTime};
+use rankdeck_types::ids::WallTime;
 use rankdeck_types::words::plural;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,9 +20,6 @@ use std::time::Duration;
 const MOST_WARNINGS: usize = 32;
 /// Most runs that an ambiguous name lists.
 const LISTED: usize = 20;
-
-/// Most bytes of the hosts of a launch.
-const MOST_HOSTS_BYTES: u64 = 8 << 20;
 
 /// The runs of all hosts.
 #[derive(Debug, Clone, Default)]
@@ -166,89 +161,16 @@ fn listed(host: &Host, answer: &str) -> Result<RunList, HintedError> {
     }
 }
 
-/// Queries all hosts.
+/// Queries all hosts of the hosts file.
 pub(crate) async fn query_runs(
     hosts_from: &HostsSource,
     host_keys: &HostKeyArgs,
 ) -> Result<RunIndex, Failure> {
-    query_runs_without(hosts_from, host_keys, &[]).await
+    query_hosts(load_hosts(hosts_from)?, host_keys, &[]).await
 }
 
-/// The hosts that a run was launched on from this directory, as the hosts file had them then; empty if it was
-/// launched elsewhere. `run`: its name, or the beginning of the only one.
-pub(crate) fn launched_hosts(run: &str) -> Vec<Host> {
-    launched_in(Path::new(RUNS), run)
-}
-
-fn launched_in(runs: &Path, run: &str) -> Vec<Host> {
-    let folders = |folder: &Path| -> Vec<PathBuf> {
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-    };
-    let hosts = |run: &PathBuf| {
-        let mut consoles: Vec<PathBuf> =
-            folders(run).into_iter().filter(|console| console.join(record::HOSTS).is_file()).collect();
-        // `console`, `console-2`, ...: a later launch of the run counts.
-        consoles.sort_by_key(|console| (console.as_os_str().len(), console.clone()));
-        let mut all: Vec<Host> = Vec::new();
-        for console in consoles {
-            let bytes = trust::read(&console.join(record::HOSTS), MOST_HOSTS_BYTES).unwrap_or_default();
-            let hosts: Vec<Host> = serde_json::from_slice(&bytes).unwrap_or_default();
-            all.retain(|known| hosts.iter().all(|host| host.name != known.name));
-            all.extend(hosts);
-        }
-        all
-    };
-    if RunId::parse(run).is_ok() && runs.join(run).is_dir() {
-        return hosts(&runs.join(run));
-    }
-    let starts = |folder: &PathBuf| {
-        folder.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(run))
-    };
-    let mut named = folders(runs).iter().filter(|folder| starts(folder)).map(hosts).collect::<Vec<_>>();
-    named.retain(|hosts| !hosts.is_empty());
-    if named.len() == 1 && !run.is_empty() { named.remove(0) } else { Vec::new() }
-}
-
-/// Queries the hosts that `run` was launched on, whatever the hosts file says of them now, and all others of
-/// the hosts file. A host that does not answer as it was at the launch is asked as the hosts file has it.
-pub(crate) async fn query_launched(
-    hosts_from: &HostsSource,
-    run: Option<&str>,
-    host_keys: &HostKeyArgs,
-) -> Result<RunIndex, Failure> {
-    let launched = run.map(launched_hosts).unwrap_or_default();
-    let listed = match load_hosts(hosts_from) {
-        Err(failure) if launched.is_empty() => return Err(failure),
-        Err(_) => Vec::new(),
-        Ok(hosts) => hosts,
-    };
-    let others = listed.iter().filter(|host| launched.iter().all(|known| known.name != host.name)).cloned();
-    let others = others.collect::<Vec<_>>();
-    let mut run_index = query_hosts([launched, others].concat(), host_keys, &[]).await?;
-    let changed = |index: usize| {
-        let host = run_index.hosts.get(index)?;
-        listed.iter().find(|now| now.name == host.name && *now != host).cloned().map(|now| (index, now))
-    };
-    let again: Vec<(usize, Host)> =
-        run_index.silent.iter().filter_map(|(index, _)| changed(*index)).collect();
-    if !again.is_empty() {
-        again.into_iter().for_each(|(index, now)| run_index.hosts[index] = now);
-        let hosts = std::mem::take(&mut run_index.hosts);
-        run_index = query_hosts(hosts, host_keys, &[]).await?;
-    }
-    Ok(run_index)
-}
-
-/// Queries all hosts, and waits at most [`EXCLUDED`] for the excluded ones.
-pub(crate) async fn query_runs_without(
-    hosts_from: &HostsSource,
-    host_keys: &HostKeyArgs,
-    exclude: &[String],
-) -> Result<RunIndex, Failure> {
-    query_hosts(load_hosts(hosts_from)?, host_keys, exclude).await
-}
-
-async fn query_hosts(
+/// Queries hosts, and waits at most [`EXCLUDED`] for the excluded ones.
+pub(crate) async fn query_hosts(
     hosts: Vec<Host>,
     host_keys: &HostKeyArgs,
     exclude: &[String],
@@ -280,19 +202,6 @@ async fn query_hosts(
 }
 
 impl RunIndex {
-    /// The index with the hosts that `run` was launched on; it may have been picked without its full name.
-    pub(crate) async fn as_launched(
-        self,
-        hosts_from: &HostsSource,
-        run: &str,
-        host_keys: &HostKeyArgs,
-    ) -> Result<RunIndex, Failure> {
-        match launched_hosts(run).iter().any(|launched| !self.hosts.contains(launched)) {
-            true => query_launched(hosts_from, Some(run), host_keys).await,
-            false => Ok(self),
-        }
-    }
-
     /// Keeps every part once, whichever host reported it.
     pub(crate) fn deduplicated(mut self) -> RunIndex {
         self.drop_shared();
@@ -613,25 +522,6 @@ mod tests {
         run_index.drop_shared();
         assert_eq!(run_index.entries.len(), 1);
         assert_eq!(run_index.entries[0].0, 1, "the host's own report wins");
-    }
-
-    #[test]
-    fn hosts_of_the_launch_are_found_by_run_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let put = |console: &str, hosts: &[Host]| {
-            let console = folder.path().join(console);
-            std::fs::create_dir_all(&console).unwrap();
-            std::fs::write(console.join(record::HOSTS), serde_json::to_vec(hosts).unwrap()).unwrap();
-        };
-        let moved = Host { address: "elsewhere".into(), ..host("b") };
-        put("ppo-1/console", &[host("a"), host("b")]);
-        put("ppo-1/console-2", &[moved.clone()]);
-        put("ppo-2/console", &[host("c")]);
-        std::fs::create_dir_all(folder.path().join("ppo-3/console")).unwrap();
-        let found = |run: &str| launched_in(folder.path(), run);
-        assert_eq!(found("ppo-1"), [host("a"), moved]);
-        assert_eq!((found("ppo-2"), found("ppo-")), (vec![host("c")], vec![]));
-        assert_eq!((found("ppo-3"), found(""), found("../ppo-1")), (vec![], vec![], vec![]));
     }
 
     #[test]

@@ -1,0 +1,214 @@
+//! Finds the run that a command names, on the hosts that it was launched on.
+//!
+//! Invariants:
+//! - LOCATE-1: a run is addressed on the hosts of its launch, as the hosts file described them then. A host that
+//!   does not answer there is asked as the hosts file describes it now.
+
+use crate::app::record;
+use crate::cli::args::HostKeyArgs;
+use crate::cli::support::Failure;
+use crate::cli::support::run_id::{RUNS, run_names};
+use crate::cli::support::run_index::{FoundRun, RunIndex, load_hosts, query_hosts};
+use crate::cli::support::run_name::{self, NamedRun, RunAction};
+use rankdeck_config::HostsSource;
+use rankdeck_proto::trust;
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::RunId;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Most bytes of the hosts of a launch.
+const MOST_HOSTS_BYTES: u64 = 8 << 20;
+
+/// How runs are looked up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunLocator<'a> {
+    hosts_from: &'a HostsSource,
+    host_keys: &'a HostKeyArgs,
+    /// Hosts that are waited for only briefly.
+    exclude: &'a [String],
+}
+
+/// A run that a name selected, and what its hosts report.
+#[derive(Debug, Clone)]
+pub(crate) struct LocatedRun {
+    pub(crate) run_index: Rc<RunIndex>,
+    /// Its full name.
+    pub(crate) run: String,
+}
+
+impl LocatedRun {
+    /// The run over all hosts that reported it.
+    ///
+    /// # Errors
+    /// None of its hosts has answered.
+    pub(crate) fn found(&self) -> Result<FoundRun<'_>, Failure> {
+        self.run_index.pick(Some(&self.run), RunAction::Read)
+    }
+}
+
+impl<'a> RunLocator<'a> {
+    /// Looks in the hosts file and in the launches of this directory.
+    pub(crate) fn new(hosts_from: &'a HostsSource, host_keys: &'a HostKeyArgs) -> RunLocator<'a> {
+        RunLocator { hosts_from, host_keys, exclude: &[] }
+    }
+
+    /// Waits only briefly for these hosts.
+    pub(crate) fn without(self, exclude: &'a [String]) -> RunLocator<'a> {
+        RunLocator { exclude, ..self }
+    }
+
+    /// Finds the run that a name selects ([`RunIndex::find`]).
+    pub(crate) async fn find(self, name: Option<&str>, action: RunAction) -> Result<LocatedRun, Failure> {
+        let run_index = Rc::new(self.index(name).await?);
+        self.select(run_index, name, action).await
+    }
+
+    /// The same without prints and prompts ([`RunIndex::pick`]).
+    pub(crate) async fn pick(self, name: Option<&str>, action: RunAction) -> Result<LocatedRun, Failure> {
+        let run_index = Rc::new(self.index(name).await?);
+        let run = run_index.pick(name, action)?.run.to_owned();
+        self.located(run_index, name, run).await
+    }
+
+    /// As [`RunLocator::index`], or `known` if it has the hosts of that launch.
+    pub(crate) async fn index_or(
+        self,
+        known: Option<&Rc<RunIndex>>,
+        name: Option<&str>,
+    ) -> Result<Rc<RunIndex>, Failure> {
+        let launch = Launch::named(Path::new(RUNS), name).unwrap_or_default();
+        match known.filter(|known| launch.hosts.iter().all(|host| known.hosts.contains(host))) {
+            Some(known) => Ok(known.clone()),
+            None => Ok(Rc::new(self.index(name).await?)),
+        }
+    }
+
+    /// Queries the hosts of the hosts file, and those of the launch that the name selects among the runs of this
+    /// directory. With its full name, the hosts are asked as they were at the launch.
+    pub(crate) async fn index(self, name: Option<&str>) -> Result<RunIndex, Failure> {
+        let launch = Launch::named(Path::new(RUNS), name).unwrap_or_default();
+        let listed = match load_hosts(self.hosts_from) {
+            Err(failure) if launch.hosts.is_empty() => return Err(failure),
+            Err(_) => Vec::new(),
+            Ok(hosts) => hosts,
+        };
+        let hosts = match Some(launch.run.as_str()) == name {
+            true => joined(launch.hosts, &listed),
+            false => joined(listed.clone(), &launch.hosts),
+        };
+        let mut run_index = query_hosts(hosts, self.host_keys, self.exclude).await?;
+        let changed = |index: usize| {
+            let host = run_index.hosts.get(index)?;
+            listed.iter().find(|now| now.name == host.name && *now != host).cloned().map(|now| (index, now))
+        };
+        let again: Vec<(usize, Host)> =
+            run_index.silent.iter().filter_map(|(index, _)| changed(*index)).collect();
+        if !again.is_empty() {
+            again.into_iter().for_each(|(index, now)| run_index.hosts[index] = now);
+            let hosts = std::mem::take(&mut run_index.hosts);
+            run_index = query_hosts(hosts, self.host_keys, self.exclude).await?;
+        }
+        Ok(run_index)
+    }
+
+    /// Returns the run that a name selects in an index of [`RunLocator::index`].
+    pub(crate) async fn select(
+        self,
+        run_index: Rc<RunIndex>,
+        name: Option<&str>,
+        action: RunAction,
+    ) -> Result<LocatedRun, Failure> {
+        let run = run_index.find(name, action)?.run.to_owned();
+        self.located(run_index, name, run).await
+    }
+
+    /// The run with the hosts of its launch, which `name` may not have selected.
+    async fn located(
+        self,
+        run_index: Rc<RunIndex>,
+        name: Option<&str>,
+        run: String,
+    ) -> Result<LocatedRun, Failure> {
+        let launched = Launch::of(Path::new(RUNS), &run).hosts;
+        let is_complete =
+            Some(run.as_str()) == name || launched.iter().all(|host| run_index.hosts.contains(host));
+        let run_index = if is_complete { run_index } else { Rc::new(self.index(Some(&run)).await?) };
+        Ok(LocatedRun { run_index, run })
+    }
+}
+
+/// `first`, and those of `others` whose names it lacks.
+fn joined(first: Vec<Host>, others: &[Host]) -> Vec<Host> {
+    let is_new = |host: &&Host| first.iter().all(|known| known.name != host.name);
+    let new: Vec<Host> = others.iter().filter(is_new).cloned().collect();
+    [first, new].concat()
+}
+
+/// A launch from this directory.
+#[derive(Debug, Default, PartialEq)]
+struct Launch {
+    run: String,
+    /// Its hosts, as the hosts file described them then.
+    hosts: Vec<Host>,
+}
+
+impl Launch {
+    /// The launch that a name selects, the newest of several; without a name: the newest.
+    fn named(runs: &Path, name: Option<&str>) -> Option<Launch> {
+        let mut names = run_names(runs);
+        names.retain(|run| !run.starts_with("sweep-"));
+        let named: Vec<NamedRun> = names.iter().map(|name| NamedRun { name, is_active: false }).collect();
+        let selected = run_name::resolve(&named, name, RunAction::Read).ok()?;
+        Some(Launch::of(runs, &names[selected.index]))
+    }
+
+    /// The launch of a run; without hosts if it was launched elsewhere.
+    fn of(runs: &Path, run: &str) -> Launch {
+        // A host may report any name.
+        let folder = RunId::parse(run).ok().and_then(|run| std::fs::read_dir(runs.join(&run.0)).ok());
+        let folders = folder.into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut consoles: Vec<PathBuf> =
+            folders.filter(|console| console.join(record::HOSTS).is_file()).collect();
+        // `console`, `console-2`, ...: a later launch of the run counts.
+        consoles.sort_by_key(|console| (console.as_os_str().len(), console.clone()));
+        let mut all: Vec<Host> = Vec::new();
+        for console in consoles {
+            let bytes = trust::read(&console.join(record::HOSTS), MOST_HOSTS_BYTES).unwrap_or_default();
+            let hosts: Vec<Host> = serde_json::from_slice(&bytes).unwrap_or_default();
+            all = joined(hosts, &all);
+        }
+        Launch { run: run.to_owned(), hosts: all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Host {
+        Host { name: name.into(), address: name.into(), ..Host::default() }
+    }
+
+    #[test]
+    fn locate_1_hosts_of_the_launch_are_found_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |console: &str, hosts: &[Host]| {
+            let console = folder.path().join(console);
+            std::fs::create_dir_all(&console).unwrap();
+            std::fs::write(console.join(record::HOSTS), serde_json::to_vec(hosts).unwrap()).unwrap();
+        };
+        let moved = Host { address: "elsewhere".into(), ..host("b") };
+        put("ppo-20260101-000000/console", &[host("a"), host("b")]);
+        put("ppo-20260101-000000/console-2", &[moved.clone()]);
+        put("ppo-20260102-000000/console", &[host("c")]);
+        std::fs::create_dir_all(folder.path().join("dqn-20260103-000000/console")).unwrap();
+        std::fs::create_dir_all(folder.path().join("sweep-ppo-20260104-000000")).unwrap();
+        let found = |name: Option<&str>| Launch::named(folder.path(), name).map(|launch| launch.hosts);
+        assert_eq!(found(Some("ppo-20260101-000000")), Some(vec![moved, host("a")]));
+        assert_eq!(found(Some("ppo")), Some(vec![host("c")]), "the newest of several");
+        assert_eq!(found(Some("ppo~1")).map(|hosts| hosts.len()), Some(2));
+        assert_eq!(found(None), Some(vec![]), "dqn was launched elsewhere");
+        assert_eq!((found(Some("../ppo-20260101-000000")), found(Some("sac"))), (None, None));
+    }
+}
