@@ -20,7 +20,9 @@ use commands::{
     play, ps, push, queue, remove, replay, report, restart, run, sbatch, schema, simulate, status, stop,
     tensorboard, wait,
 };
-use support::{output_mode, preflight, print, prompt, recorded_runs, relaunch, run_id, run_index, sources};
+use support::{
+    child, output_mode, preflight, print, prompt, recorded_runs, relaunch, run_id, run_index, sources,
+};
 
 use crate::app::stderr;
 use args::{Cli, CliCommand};
@@ -124,7 +126,8 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
-async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
+async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
+    child::read_sets(&mut cli.command)?;
     let alone = match &cli.command {
         CliCommand::Run(args) => args.subject.experiment.is_none(),
         CliCommand::Check(args) => args.subject.experiment.is_none(),

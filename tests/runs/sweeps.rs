@@ -117,6 +117,17 @@ fn trials_of_a_sweep_share_a_host() {
     assert_eq!((slots(&bench), states(&bench)), (3, vec!["succeeded".to_owned(); 3]));
 }
 
+/// Processes that have a text in their arguments.
+fn in_arguments(text: &str) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let has = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text))
+    };
+    pids.filter(has).collect()
+}
+
 #[test]
 fn interrupted_sweep_resumes() {
     let bench = Bench::new();
@@ -124,16 +135,22 @@ fn interrupted_sweep_resumes() {
     // No trial ends by itself before the sweep is interrupted, however long its polls take.
     let gate = bench.path().join("interrupted");
     let experiment = bench.program(&["--iters", "20", "--wait-for", path(&gate)]);
+    let token = format!("hunter2-{}", std::process::id());
+    let set = format!("launch.env.API_TOKEN={token}");
     let mut running = rankdeck()
-        .args(["run", path(&experiment), "--hosts", path(&hosts), "--seeds", "1,2"])
+        .args(["run", path(&experiment), "--hosts", path(&hosts), "--seeds", "1,2", "--set", &set])
         .current_dir(bench.path())
         .spawn()
         .unwrap();
     wait_until("the first cell to run", 60, || {
         listed(&hosts).first().is_some_and(|line| line["train_iter"].as_u64() > Some(5))
     });
+    assert_eq!(in_arguments(&token), [running.id()], "ARGV-1: only of the command that the user typed");
     kill(running.id(), libc::SIGINT);
     assert_eq!(running.wait().unwrap().code(), Some(130));
+    let run = listed(&hosts)[0]["run"].as_str().unwrap().to_owned();
+    let kept = std::fs::read_to_string(bench.path().join("runs").join(run).join("console/experiment.toml"));
+    assert!(kept.is_ok_and(|text| text.contains(&token)), "the trial has it");
     assert_eq!(states(&bench), ["stopped", "waiting"]);
     std::fs::write(&gate, "").unwrap();
     let (code, text) = run_command(&bench, &["queue", "sweep-program", "--resume"]);

@@ -31,6 +31,9 @@ pub(crate) struct RunArgs {
     /// Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     pub(crate) set: Vec<String>,
+    /// Read more overrides from stdin, as a JSON array of `KEY=VALUE`
+    #[arg(long, hide = true)]
+    pub(crate) set_stdin: bool,
     /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`
     ///
     /// Can be repeated; the run stops at whichever limit comes first.
@@ -157,6 +160,9 @@ pub(crate) struct CheckArgs {
     /// Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     pub(crate) set: Vec<String>,
+    /// Read more overrides from stdin, as a JSON array of `KEY=VALUE`
+    #[arg(long, hide = true)]
+    pub(crate) set_stdin: bool,
     /// Print one JSON object per check and host
     #[arg(long)]
     pub(crate) json: bool,

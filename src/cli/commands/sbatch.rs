@@ -7,7 +7,7 @@
 use crate::app::stderr;
 use crate::cli::args::SbatchArgs;
 use crate::cli::support::run_index::own_binary;
-use crate::cli::support::{Failure, code, print, seed, sources};
+use crate::cli::support::{Failure, child, code, print, seed, sources};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_types::experiment::{LaunchConfig, Metrics};
 use rankdeck_types::quote;
@@ -314,7 +314,14 @@ fn script(
     let warned = f64::from(args.stop_before_s.saturating_sub(VERIFY_S).max(1)).min(launch.stop_limit_s);
     let limit = format!("launch.stop_limit_s={warned:?}");
     words.extend(["--set", &limit]);
-    words.extend(args.set.iter().flat_map(|set| ["--set", set.as_str()]));
+    // Every user of a node can read the arguments of the console: it reads overrides from stdin (ARGV-1).
+    let (option, sets) =
+        child::split_sets(args.set.iter().flat_map(|set| ["--set".into(), set.clone()]).collect());
+    words.extend(option.iter().map(String::as_str));
+    let (redirect, input) = match sets {
+        Some(sets) => (format!(" <<'{END}'"), format!("\n{sets}\n{END}")),
+        None => (String::new(), String::new()),
+    };
     let folder = folder.display().to_string();
     lines.push(format!("cd {} || exit 2", quote::word(&folder)));
     let program = match command.is_empty() {
@@ -325,17 +332,21 @@ fn script(
     if args.requeue {
         // The job id separates its runs from those of other jobs of the same experiment.
         let name = format!("--name {}-\"$SLURM_JOB_ID\"", quote::word(name));
-        lines.push(REQUEUE.replace("COMMAND", &format!("{command} {name} --continue{program}")));
+        let command = format!("{command} {name} --continue{program}{redirect} &{input}");
+        lines.push(REQUEUE.replace("COMMAND", &command));
     } else {
-        lines.push(format!("exec {command}{program}"));
+        lines.push(format!("exec {command}{program}{redirect}{input}"));
     }
     Ok(lines.join("\n") + "\n")
 }
 
+/// Ends the overrides in the script.
+const END: &str = "RANKDECK_SET";
+
 /// Runs the console as a child of the script, which forwards signals: `wait` returns at each of them.
 const REQUEUE: &str = "\
 again=
-COMMAND &
+COMMAND
 console=$!
 warned() {
     again=yes
@@ -394,22 +405,24 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
-        let last = text.lines().last().unwrap();
-        assert!(last.starts_with("exec /bin/rankdeck run 'my exp.toml' --slurm --headless"), "{last}");
-        assert!(last.ends_with("--set launch.stop_limit_s=70.0 --set run.seed=3"), "{last}");
+        let last: Vec<&str> = text.lines().rev().take(3).collect();
+        assert!(last[2].starts_with("exec /bin/rankdeck run 'my exp.toml' --slurm --headless"), "{text}");
+        assert!(last[2].ends_with("--set launch.stop_limit_s=70.0 --set-stdin <<'RANKDECK_SET'"), "{text}");
+        assert_eq!(last[..2], ["RANKDECK_SET", r#"["run.seed=3"]"#], "ARGV-1");
         let again = SbatchArgs { requeue: true, ..args() };
         let text = of_experiment(&again);
         for line in ["#SBATCH --signal=B:USR1@90", "#SBATCH --requeue", "#SBATCH --open-mode=append"] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
-        assert!(text.contains("--set run.seed=3 --name exp-\"$SLURM_JOB_ID\" --continue &"), "{text}");
+        let end = "--set-stdin --name exp-\"$SLURM_JOB_ID\" --continue <<'RANKDECK_SET' &\n[\"run.seed=3\"]\nRANKDECK_SET\n";
+        assert!(text.contains(end), "{text}");
         let program = SbatchArgs { experiment: None, ..args() };
         let command = ["python", "a b.py"].map(str::to_owned);
         let of_command = |options: Vec<SbatchOption>| {
             script(&program, options, &command, Path::new("h"), ("a", &launch), "r", Path::new("/"))
         };
         let text = of_command(Vec::new()).unwrap();
-        assert!(text.trim_end().ends_with("--set run.seed=3 -- python 'a b.py'"), "{text}");
+        assert!(text.contains("--set-stdin -- python 'a b.py' <<'RANKDECK_SET'\n"), "{text}");
         assert!(text.lines().any(|line| line == "#SBATCH --comment=rankdeck"), "{text}");
         let text = of_command(vec![SbatchOption::parse("--comment=mine")]).unwrap();
         assert_eq!(text.matches("--comment").count(), 1, "the user's own: {text}");

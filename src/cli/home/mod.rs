@@ -12,7 +12,7 @@ use super::args::{Cli, HomeArgs, OutputArgs};
 use super::output_mode::{self, TerminalInfo};
 use super::run_index::own_binary;
 use super::support::output_file::free_names;
-use super::{Failure, code, print, relaunch};
+use super::{Failure, child, code, print, relaunch};
 use crate::app::clock::Clock;
 use crate::app::home_screen::HomeScreen;
 use crate::app::signals::{ConsoleSignal, ConsoleSignals};
@@ -416,13 +416,9 @@ impl BackgroundJobs {
     /// Starts a command and returns its number. Without a terminal it cannot prompt.
     fn start(&mut self, title: &str, args: &[String]) -> io::Result<u64> {
         let binary = own_binary().map_err(|failure| io::Error::other(failure.to_string()))?;
-        let child = Command::new(binary)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
+        let child = child::spawn(&binary, args.to_vec(), |command| {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        })?;
         self.next += 1;
         let (job, title) = (self.next, title.to_owned());
         self.titles.push((job, title.clone()));

@@ -1,5 +1,6 @@
 //! Shared by several commands. Imports run one way: commands use support, support uses arguments.
 
+pub(crate) mod child;
 pub(crate) mod console;
 pub(crate) mod copy;
 pub(crate) mod failure;

@@ -18,7 +18,7 @@ use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::support::run_id::{RUNS, new_run_id};
 use crate::cli::support::run_index::{load_hosts, own_binary};
 use crate::cli::support::run_name::{self, NameError, NamedRun, RunAction};
-use crate::cli::support::{Failure, code, print, run_id, seed};
+use crate::cli::support::{Failure, child, code, print, run_id, seed};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::statistics::{below, bootstrap_interval, interquartile_mean};
 use rankdeck_proto::regular;
@@ -36,7 +36,6 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::SystemTime;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -347,21 +346,17 @@ impl Sweep {
         let trial = &mut self.trials[index];
         let at = self.arguments.iter().position(|word| word == "--hosts");
         let hosts = at.and_then(|at| self.arguments.get(at..at + 2)).unwrap_or_default();
-        let binary = binary.display().to_string();
-        let attach =
-            |run: &str| [&[binary.as_str(), "attach", run, "--json"].map(str::to_owned), hosts].concat();
-        let mut command = Command::new("/bin/sh");
-        match (&trial.run, trial.state) {
-            (Some(run), TrialState::Running) => {
-                command.arg("-c").arg(format!("exec {}", shell(&attach(run))));
-            }
+        let attach = |run: &str| [&["attach", run, "--json"].map(str::to_owned), hosts].concat();
+        let (program, words) = match (&trial.run, trial.state) {
+            (Some(run), TrialState::Running) => (binary, attach(run)),
             // It was stopped with the sweep: it resumes from its latest checkpoint, if there is one.
             (Some(run), TrialState::Stopped) => {
-                let again = [&[binary.as_str(), "restart", run, "--yes"].map(str::to_owned), hosts].concat();
-                command.arg("-c").arg(format!("{} >&2 && exec {}", shell(&again), shell(&attach(run))));
+                let again = [&["restart", run, "--yes"].map(str::to_owned), hosts].concat();
+                let (again, attach) = (shell(binary, &again), shell(binary, &attach(run)));
+                (Path::new("/bin/sh"), vec!["-c".to_owned(), format!("{again} >&2 && exec {attach}")])
             }
             _ => {
-                let mut words = vec![binary, "run".to_owned(), self.experiment.display().to_string()];
+                let mut words = vec!["run".to_owned(), self.experiment.display().to_string()];
                 words.push("--json".to_owned());
                 words.extend(self.arguments.iter().cloned());
                 // Two runs started in the same second would get the same name.
@@ -371,14 +366,15 @@ impl Sweep {
                     words.extend(["--gpus".to_owned(), gpus.join(",")]);
                 }
                 words.extend(others.flat_map(|host| ["--exclude".to_owned(), host.clone()]));
-                command.arg("-c").arg(format!("exec {}", shell(&words)));
+                (binary, words)
             }
-        }
+        };
         let log = Path::new(RUNS).join(&self.name).join(format!("cell{}.log", index + 1));
         let log = trust::open(&log, std::fs::OpenOptions::new().append(true).create(true))?;
         // In its own process group: a signal of the terminal reaches this process only, which forwards it.
-        let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn()?;
+        let mut child = child::spawn(program, words, |command| {
+            command.stdout(Stdio::piped()).stderr(log).process_group(0);
+        })?;
         let pid = child.id().unwrap_or_default();
         trial.state = TrialState::Running;
         trial.slot = Some(slot);
@@ -614,9 +610,10 @@ fn label(variant: &[&str]) -> String {
     }
 }
 
-/// Quotes words for the shell.
-fn shell(words: &[String]) -> String {
-    quote::words(words.iter().map(String::as_str))
+/// Quotes a command for the shell.
+fn shell(binary: &Path, words: &[String]) -> String {
+    let binary = binary.display().to_string();
+    quote::words(std::iter::once(binary.as_str()).chain(words.iter().map(String::as_str)))
 }
 
 /// Returns the trials of a sweep; `None` for a single run.
