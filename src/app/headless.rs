@@ -401,8 +401,8 @@ fn progress(body: &ReportBody) -> Option<String> {
         steps_per_s.map(|speed| format!("{} steps/s", rate(speed))),
         eta_s.map(|eta| format!("eta {}", duration(eta))),
         Some(format!("episodes {}", count(*episodes))),
-        return_mean.map(|mean| format!("return {}", fixed(mean, 1))),
-        return_last_100.map(|mean| format!("last 100 {}", fixed(mean, 1))),
+        return_mean.map(|mean| format!("episode return {}", fixed(mean, 1))),
+        return_last_100.map(|mean| format!("mean return {}", fixed(mean, 1))),
         Some(plural(per_rank.len(), "rank")),
         (!consistent).then(|| "TOTALS MISMATCH".to_owned()),
     ];
@@ -499,7 +499,7 @@ mod tests {
         assert_eq!(
             texts(&report(body(true)), &Model::default()),
             [
-                "step 12,288 / 500,000 (2.5%)  8,123 steps/s  eta 1m 02s  episodes 120  return 34.2  last 100 30.0  2 ranks"
+                "step 12,288 / 500,000 (2.5%)  8,123 steps/s  eta 1m 02s  episodes 120  episode return 34.2  mean return 30.0  2 ranks"
             ]
         );
         assert!(texts(&report(body(false)), &Model::default())[0].contains("TOTALS MISMATCH"));

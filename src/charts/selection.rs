@@ -83,8 +83,9 @@ pub fn default_series(model: &Model) -> Vec<&str> {
 /// Returns a series' label: a common name, or the last part of its own.
 pub fn label(name: &str) -> &str {
     match name {
-        RETURN => "return",
-        EVAL => "eval return",
+        RETURN => "episode return",
+        "charts/return_last_100" => "mean return",
+        EVAL => "eval",
         SPEED => "steps/s",
         "ranks/SPS" => "rank steps/s",
         "ranks/iteration_s" => "rank iteration s",

@@ -74,8 +74,13 @@ impl ComparedRun {
         }
     }
 
+    /// Mean return of the best evaluation.
+    pub fn best_eval(&self) -> Option<f64> {
+        self.best_return.filter(|_| self.last_eval.is_some())
+    }
+
     /// Its result: the latest evaluation, else the latest return of training.
-    pub fn score(&self) -> Option<f64> {
+    fn score(&self) -> Option<f64> {
         self.last_eval.or(self.last_return)
     }
 }

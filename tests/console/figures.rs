@@ -282,7 +282,7 @@ fn end_page_offers_report_only_with_a_recording() {
 fn help_page_explains_labels() {
     let model = gpus();
     let mut shown = Transcript::default();
-    for typed in ["collecting", "of 100", "drops", "wait share"] {
+    for typed in ["collecting", "last 100", "drops", "wait share"] {
         shown.add(typed, &body(&model, &format!("?{typed}"), (100, 30)));
     }
     // All of them can be scrolled to, and none runs a command.

@@ -220,6 +220,8 @@ fn progress_line(totals: &Counters, rate: Option<f64>) -> String {
         count => format!("{:.1}", returns.sum / count as f64),
     };
     let rate = rate.map_or(String::new(), |rate| format!("  {rate:.0} steps/s"));
-    let last = return_last_100.map_or(String::new(), |last| format!("  last 100 {last:.1}"));
-    format!("iteration {train_iter}  env_step {env_step}  episodes {episodes}  return {mean}{last}{rate}")
+    let last = return_last_100.map_or(String::new(), |last| format!("  mean return {last:.1}"));
+    format!(
+        "iteration {train_iter}  env_step {env_step}  episodes {episodes}  episode return {mean}{last}{rate}"
+    )
 }

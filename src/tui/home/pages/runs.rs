@@ -278,7 +278,7 @@ const COLUMNS: [RunColumn; 10] = [
     number("STEPS", 8, |row| short_count(row.summary.env_step)),
     number("DONE", 5, percent_done),
     number("RETURN", 8, |row| value(row.summary.last_return)),
-    number("BEST", 8, |row| value(row.summary.best.as_ref().map(|best| best.return_mean))),
+    number("BEST EVAL", 9, |row| value(row.summary.best.as_ref().map(|best| best.return_mean))),
     number("TIME", 8, |row| seconds(Some(row.summary.duration_s).filter(|s| *s > 0.0))),
     number("AGE", 7, |row| age(row.age_s)),
     number("GPUS", 4, |row| if row.summary.gpus > 0 { row.summary.gpus.to_string() } else { NONE.into() }),

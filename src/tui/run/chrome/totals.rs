@@ -12,8 +12,10 @@ use ratatui::text::{Line, Span};
 /// Values that a program prints carry their age from then on, ms: how often it prints is its own affair.
 const OWN_LATE_MS: u64 = 10_000;
 
-/// The mean return of the last 100 episodes.
-const OF_100: &str = "return of 100";
+/// The return of the last 100 episodes.
+const MEAN_RETURN: &str = "mean return";
+/// The return of the episodes of the latest iterations.
+const EPISODE_RETURN: &str = "episode return";
 
 struct Column {
     label: &'static str,
@@ -98,7 +100,7 @@ fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
     let mut row = vec![Span::raw(" ")];
     let speed = own.steps_per_s.filter(|_| !staleness::is_over(ctx.model));
     for (label, value) in
-        [("env_step", step), ("return", number(own.return_mean)), ("steps/s", number(speed))]
+        [("env_step", step), (EPISODE_RETURN, number(own.return_mean)), ("steps/s", number(speed))]
     {
         row.extend(ctx.fact(label, value));
         row.push(Span::raw("  "));
@@ -152,12 +154,7 @@ fn facts(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, taken: usize) {
     let (name, training) = training_return(model);
     let evaluation = model.evals.back().map(|eval| eval.return_mean);
     if let Some(mean) = training.or(evaluation) {
-        let names: &[&str] = match training {
-            Some(_) if name == OF_100 => &[OF_100, "last 100", "of 100"],
-            Some(_) => &[name],
-            None => &["return"],
-        };
-        // The shortest name still names what it is a mean of.
+        let names = if training.is_some() { [name, "return"] } else { ["eval", "eval"] };
         let forms: Vec<_> = names.iter().map(|name| ctx.fact(name, text::value(mean)).to_vec()).collect();
         let fits = forms.iter().find(|form| width(form) <= room).or(forms.last());
         lines[2] = fits.cloned().unwrap_or_default();
@@ -181,11 +178,11 @@ fn facts(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, taken: usize) {
 /// The return of training with its name: over the last 100 episodes, as the field reports it, else over those
 /// of the latest iterations.
 fn training_return(model: &Model) -> (&'static str, Option<f64>) {
-    let Some(progress) = &model.progress else { return ("return", None) };
+    let Some(progress) = &model.progress else { return (EPISODE_RETURN, None) };
     let last = model.latest.as_ref().and_then(|latest| latest.counters.return_last_100);
     match last.or(progress.totals.return_last_100) {
-        Some(last) => (OF_100, Some(last)),
-        None => ("return", progress.return_mean),
+        Some(last) => (MEAN_RETURN, Some(last)),
+        None => (EPISODE_RETURN, progress.return_mean),
     }
 }
 
