@@ -148,6 +148,8 @@ pub(crate) struct SbatchArgs {
     /// Print the script without submitting it
     #[arg(long)]
     pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
 }
 
 /// `check`.
@@ -163,12 +165,11 @@ pub(crate) struct CheckArgs {
     /// Read more overrides from stdin, as a JSON array of `KEY=VALUE`
     #[arg(long, hide = true)]
     pub(crate) set_stdin: bool,
-    /// Print one JSON object per check and host
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Also start one test process per rank and run a 1 MB all-reduce
     #[arg(long)]
     pub(crate) all_reduce: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -190,6 +191,8 @@ pub(crate) struct PushArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) libtorch: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) output: PrintArgs,
+    #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
 
@@ -207,6 +210,8 @@ pub(crate) struct InitArgs {
     /// Overwrite existing files
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -379,9 +384,8 @@ pub(crate) struct StatusArgs {
     /// For tmux, starship and the like. The line is empty if no run exists.
     #[arg(long, conflicts_with = "json")]
     pub(crate) line: bool,
-    /// Print one JSON object in the `ps --json` format
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -399,12 +403,14 @@ pub(crate) struct ExportMetricsArgs {
     /// Write a .prom file for node_exporter
     ///
     /// FILE is replaced every --every seconds. The final values stay after the run ends.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "output", value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
     /// How often to rewrite the textfile, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "15", requires = "textfile",
           value_parser = parse_seconds)]
     pub(crate) every: f64,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -412,12 +418,11 @@ pub(crate) struct ExportMetricsArgs {
 /// `ps`.
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Print one JSON object per run
-    #[arg(long)]
-    pub(crate) json: bool,
     /// List all finished runs, not just the most recent
     #[arg(long)]
     pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -425,9 +430,6 @@ pub(crate) struct PsArgs {
 /// `gpus`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct GpusArgs {
-    /// Print one JSON object per process
-    #[arg(long)]
-    pub(crate) json: bool,
     /// End all leftover processes
     ///
     /// Each host proves them again first. Everything else is left alone.
@@ -441,6 +443,8 @@ pub(crate) struct GpusArgs {
     /// Skip the confirmation prompt
     #[arg(long, short = 'y')]
     pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -467,9 +471,8 @@ pub(crate) struct QueueArgs {
 pub(crate) struct ExplainArgs {
     /// Reason code, such as `gil_held` [default: list all reasons]
     pub(crate) reason: Option<String>,
-    /// Print one JSON object per reason
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
 }
 
 // Commands that use the results of runs.
@@ -503,6 +506,8 @@ pub(crate) struct TensorboardArgs {
     #[arg(value_name = "RUN", default_value = LAST)]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
+    pub(crate) output: PrintArgs,
+    #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
     /// Arguments for TensorBoard (`-- --port 6007`)
     #[arg(last = true, value_name = "ARG")]
@@ -535,9 +540,6 @@ pub(crate) struct CompareArgs {
     /// Do not group runs that differ only by seed
     #[arg(long)]
     pub(crate) apart: bool,
-    /// Print one JSON object per run, then one for the comparison
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Also write the charts as SVG
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
@@ -550,6 +552,8 @@ pub(crate) struct CompareArgs {
     /// Overwrite existing files
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
 }
 
 /// `mlflow`.
@@ -561,6 +565,8 @@ pub(crate) struct MlflowArgs {
     /// Store directory, for `mlflow ui --backend-store-uri DIR`
     #[arg(long, alias = "output", value_name = "DIR", default_value = "mlruns")]
     pub(crate) into: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
 }
 
 /// `eval`.
@@ -576,9 +582,8 @@ pub(crate) struct EvalArgs {
     pub(crate) episodes: Option<u32>,
     #[command(flatten)]
     pub(crate) worker: WorkerArgs,
-    /// Print one JSON object to stdout
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -650,6 +655,8 @@ pub(crate) struct ExportArgs {
     /// Python interpreter with PyTorch [default: python3]
     #[arg(long, value_name = "PYTHON")]
     pub(crate) python: Option<String>,
+    #[command(flatten)]
+    pub(crate) print: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -742,6 +749,8 @@ pub(crate) struct LogsArgs {
     #[arg(long, value_name = "LINES", default_value_t = 1000)]
     pub(crate) limit: u32,
     #[command(flatten)]
+    pub(crate) output: PrintArgs,
+    #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
 
@@ -759,6 +768,8 @@ pub(crate) struct ReportArgs {
     /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) print: PrintArgs,
 }
 
 /// `replay`.
@@ -824,9 +835,6 @@ pub(crate) struct PlayArgs {
     /// How to draw RL environment images
     #[arg(long, value_enum, default_value_t = Pictures::Auto, value_name = "HOW")]
     pub(crate) pictures: Pictures,
-    /// Print one line per episode (default without a terminal)
-    #[arg(long)]
-    pub(crate) headless: bool,
     /// Overwrite an existing recording
     #[arg(long)]
     pub(crate) force: bool,
@@ -838,6 +846,8 @@ pub(crate) struct PlayArgs {
     /// Glyph set [default: ui.toml, then RANKDECK_GLYPHS, then the locale]
     #[arg(long, value_name = "NAME", value_parser = ["auto", "braille", "block", "ascii"])]
     pub(crate) glyphs: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }

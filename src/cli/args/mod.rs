@@ -193,18 +193,46 @@ pub(crate) enum CliCommand {
 }
 
 impl CliCommand {
-    /// How a command without a full-screen UI prints.
+    /// How a command without a screen of a run prints.
     pub(crate) fn printing(&self) -> Option<PrintArgs> {
-        match self {
-            CliCommand::Stop(args) | CliCommand::Kill(args) => Some(args.output),
-            CliCommand::Restart(args) => Some(args.output),
-            CliCommand::Wait(args) => Some(args.output),
-            CliCommand::Fetch(args) => Some(args.output),
-            CliCommand::Queue(args) => Some(args.output),
-            CliCommand::Rm(args) => Some(args.removal.output),
-            CliCommand::Prune(args) => Some(args.removal.output),
-            _ => None,
-        }
+        Some(match self {
+            CliCommand::Stop(args) | CliCommand::Kill(args) => args.output,
+            CliCommand::Restart(args) => args.output,
+            CliCommand::Wait(args) => args.output,
+            CliCommand::Ps(args) => args.output,
+            CliCommand::Gpus(args) => args.output,
+            CliCommand::Status(args) => args.output,
+            CliCommand::ExportMetrics(args) => args.output,
+            CliCommand::Queue(args) => args.output,
+            CliCommand::Fetch(args) => args.output,
+            CliCommand::Tensorboard(args) => args.output,
+            CliCommand::Eval(args) => args.output,
+            CliCommand::Play(args) => args.output,
+            CliCommand::Export(args) => args.print,
+            CliCommand::Rm(args) => args.removal.output,
+            CliCommand::Prune(args) => args.removal.output,
+            CliCommand::Sbatch(args) => args.output,
+            CliCommand::Check(args) => args.output,
+            CliCommand::Push(args) => args.output,
+            CliCommand::Init(args) => args.output,
+            CliCommand::Logs(args) => args.output,
+            CliCommand::Report(args) => args.print,
+            CliCommand::Compare(args) => args.output,
+            CliCommand::Mlflow(args) => args.output,
+            CliCommand::Explain(args) => args.output,
+            CliCommand::Home(_)
+            | CliCommand::Demo(_)
+            | CliCommand::Run(_)
+            | CliCommand::Attach(_)
+            | CliCommand::Replay(_)
+            | CliCommand::Simulate(_)
+            | CliCommand::Schema { .. }
+            | CliCommand::Client
+            | CliCommand::Completions { .. }
+            | CliCommand::Man { .. }
+            | CliCommand::Help { .. }
+            | CliCommand::Version => return None,
+        })
     }
 }
 
@@ -408,13 +436,40 @@ mod tests {
         }
     }
 
+    /// Commands without `--json`, `--quiet` and `--headless`, and why.
+    const WITHOUT_PRINT_OPTIONS: [(&str, &str); 7] = [
+        ("home", "has only a screen"),
+        ("schema", "prints one JSON document"),
+        ("client", "prints one file"),
+        ("completions", "prints one script"),
+        ("man", "prints one page"),
+        ("help", "prints one page"),
+        ("version", "prints one line"),
+    ];
+
     #[test]
-    fn output_options_are_accepted_by_every_command_that_acts() {
-        for command in ["run e.toml", "attach", "stop", "restart", "wait", "fetch", "rm a", "prune", "queue"]
-        {
-            for option in ["--json", "--quiet", "--headless"] {
-                assert!(parse(&format!("{command} {option}")).is_ok(), "{command} {option}");
+    fn print_options_exist_in_every_command() {
+        let help = |command: &clap::Command, option: &str| {
+            let found = command.get_arguments().find(|arg| arg.get_long() == Some(option))?;
+            Some((found.get_help_heading()?.to_owned(), found.get_help()?.to_string()))
+        };
+        let (cli, mut texts) = (Cli::command(), std::collections::BTreeMap::new());
+        for command in cli.get_subcommands() {
+            let is_exempt = WITHOUT_PRINT_OPTIONS.iter().any(|(name, _)| *name == command.get_name());
+            for option in ["json", "quiet", "headless"] {
+                let found = help(command, option);
+                assert_eq!(found.is_none(), is_exempt, "{} --{option}", command.get_name());
+                texts.entry(option).or_insert_with(Vec::new).extend(found);
             }
+        }
+        for (option, mut found) in texts {
+            found.sort();
+            found.dedup();
+            // Commands with a screen of a run describe it there.
+            assert!(found.len() <= 2, "{option} means one thing: {found:?}");
+        }
+        for (name, _) in WITHOUT_PRINT_OPTIONS {
+            assert!(cli.find_subcommand(name).is_some(), "{name}");
         }
     }
 

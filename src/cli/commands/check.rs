@@ -37,7 +37,7 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
         Ok((draft, packed))
     };
     let (draft, packed) = drafted().inspect_err(|failure| {
-        if args.json {
+        if args.output.json {
             preflight::print_failed_plan("check_finished", failure);
         }
     })?;
@@ -55,20 +55,23 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
         let cell = all_reduce(&hosts_from, &draft, &report, &args).await?;
         report.last = Some(("all_reduce", cell));
     }
-    if args.json {
+    if args.output.json {
         for line in preflight::as_json(&report, &locator, &draft.run.0, wall_time()) {
             print::json(&line);
         }
         preflight::print_problems(&report, &locator);
     } else {
-        preflight::print(&report, &locator);
-        if report.count(CheckStatus::Failed) == 0 {
+        match args.output.quiet {
+            true => preflight::print_problems(&report, &locator),
+            false => preflight::print(&report, &locator),
+        }
+        if !args.output.quiet && report.count(CheckStatus::Failed) == 0 {
             command_lines(&draft, packed.as_ref(), experiment.folder()).iter().for_each(|line| {
                 print::stdout(line);
             });
         }
         if report.count(CheckStatus::Failed) == 0 {
-            print::stdout("");
+            args.output.detail("");
             print::stdout(&format!(
                 "{} checked in {:.2} s, {}",
                 plural(report.hosts.len(), "host"),

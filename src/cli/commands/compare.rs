@@ -63,20 +63,23 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<u8, Failure> {
     // Files contain all series unless some were selected.
     let written = if args.series.is_empty() { &all } else { &shown };
     if let Some(output) = to_svg {
-        output.report(svg(&runs, written, &options).as_bytes())?;
+        output.report(svg(&runs, written, &options).as_bytes(), args.output)?;
     }
     if let Some(output) = to_png {
-        output.report(&png(&runs, written, &options))?;
+        output.report(&png(&runs, written, &options), args.output)?;
     }
     if let Some(output) = to_csv {
-        output.report(csv(&runs, written).as_bytes())?;
+        output.report(csv(&runs, written).as_bytes(), args.output)?;
     }
-    if args.json {
+    if args.output.json {
         as_json(&runs).iter().for_each(|line| {
             print::json(line);
         });
     } else {
-        tables(&runs).iter().chain(&charts(&runs, &shown, &options)).for_each(|line| {
+        let (tables, charts) = (tables(&runs), charts(&runs, &shown, &options));
+        // The first table has the results.
+        let lines = if args.output.quiet { 1 } else { tables.len() + charts.len() };
+        tables.iter().chain(&charts).take(lines).for_each(|line| {
             print::text(line);
         });
     }
@@ -114,7 +117,7 @@ fn number(value: Option<f64>) -> String {
 
 /// Formats results, groups of seeds, and differing keys.
 fn tables(runs: &[ComparedRun]) -> Vec<String> {
-    let head = ["RUN", "OUTCOME", "STEPS", "STEPS/S", "TIME", "RETURN", "EVAL", "BEST"];
+    let head = ["RUN", "OUTCOME", "STEPS", "STEPS/S", "TIME", "RETURN", "EVAL", "BEST EVAL"];
     let row = |run: &ComparedRun| {
         vec![
             clean(&run.run),
@@ -124,7 +127,7 @@ fn tables(runs: &[ComparedRun]) -> Vec<String> {
             duration(run.duration_s),
             number(run.last_return),
             number(run.last_eval),
-            number(run.best_return),
+            number(run.best_eval()),
         ]
     };
     let header = std::iter::once(head.map(str::to_owned).to_vec());

@@ -13,7 +13,7 @@ pub(crate) async fn eval(hosts_from: &HostsSource, args: EvalArgs) -> Result<u8,
     if let Some(episodes) = args.episodes {
         command.arg("--episodes").arg(episodes.to_string());
     }
-    if args.json {
+    if args.output.json {
         command.arg("--json");
     }
     let status = command.stdin(Stdio::null()).status().map_err(|error| {

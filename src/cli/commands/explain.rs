@@ -16,7 +16,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<u8, Failure> {
         Some(word) => vec![find(word)?],
         None => all_reasons().iter().collect(),
     };
-    if args.json {
+    if args.output.json {
         rows.iter().for_each(|row| {
             print::json(&as_json(row));
         });

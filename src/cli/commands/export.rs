@@ -2,8 +2,9 @@
 
 use crate::cli::args::{ExportArgs, PolicyFormat};
 use crate::cli::support::output_file::OutputFile;
-use crate::cli::support::{Failure, code, policy, print};
+use crate::cli::support::{Failure, code, policy};
 use rankdeck_config::HostsSource;
+use serde_json::json;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::NamedTempFile;
@@ -33,12 +34,9 @@ pub(crate) async fn export(hosts_from: &HostsSource, args: ExportArgs) -> Result
         Failure::failed(format!("failed to read {}: {error}", from.display())).hint("check free disk space")
     })?;
     output.write(&bytes)?;
-    print::stdout(&format!(
-        "exported {} as {} to {}",
-        policy.display(),
-        args.format.name(),
-        output.path().display()
-    ));
+    let (format, to) = (args.format.name(), output.path());
+    args.print.outcome(&format!("exported {} as {format} to {}", policy.display(), to.display()));
+    args.print.record(|| json!({ "kind": "exported", "policy": policy, "format": format, "file": to }));
     Ok(code::SUCCESS)
 }
 

@@ -2,13 +2,13 @@
 
 use crate::app::driver::ExitReason;
 use crate::app::metrics::{self, Endpoint, MetricsFormat, Textfile};
-use crate::app::stderr;
 use crate::cli::args::ExportMetricsArgs;
 use crate::cli::support::console::ExistingRun;
 use crate::cli::support::locate::RunLocator;
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
 use rankdeck_config::HostsSource;
+use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -33,12 +33,18 @@ pub(crate) async fn export_metrics(hosts_from: &HostsSource, args: ExportMetrics
         Failure::usage(format!("{}: {error}", places.into_iter().flatten().collect::<Vec<_>>().join(", ")))
             .hint("choose a free port with `--listen ADDRESS:PORT`, or a writable directory with `--textfile FILE`")
     })?;
-    if let Some(address) = endpoint.address() {
-        stderr::line(&format!("{}: metrics at http://{address}/metrics (ctrl-c quits)", target.run));
+    let output = args.output;
+    let url = endpoint.address().map(|address| format!("http://{address}/metrics"));
+    if let Some(url) = &url {
+        output.progress(&format!("{}: metrics at {url} (ctrl-c quits)", target.run));
     }
     if let Some(file) = &file {
-        stderr::line(&format!("{}: metrics in {} (ctrl-c quits)", target.run, file.path.display()));
+        output.progress(&format!("{}: metrics in {} (ctrl-c quits)", target.run, file.path.display()));
     }
+    output.record(|| {
+        let textfile = file.as_ref().map(|file| &file.path);
+        json!({ "kind": "metrics_endpoint", "run": target.run, "url": url, "textfile": textfile })
+    });
     let end = target.serve_metrics(endpoint, &args.host_keys).await?;
     if let Some(file) = file {
         let at = end.model.run.ended.unwrap_or_default();

@@ -4,7 +4,7 @@
 //!   and nothing without a question or `--yes`.
 
 use crate::app::stderr;
-use crate::cli::args::GpusArgs;
+use crate::cli::args::{GpusArgs, PrintArgs};
 use crate::cli::support::run_index::{decode, exec_on_all, load_hosts};
 use crate::cli::support::{Failure, code, print, prompt};
 use rankdeck_config::HostsSource;
@@ -36,10 +36,10 @@ pub(crate) async fn gpus(hosts_from: &HostsSource, args: GpusArgs) -> Result<u8,
     let code = if args.free || !args.pid.is_empty() {
         end(&hosts, &holders, chosen, &args).await?
     } else {
-        list(&hosts, &holders, args.json);
+        list(&hosts, &holders, args.output);
         code::SUCCESS
     };
-    silent.iter().for_each(print::error);
+    print::errors(&silent);
     Ok(if silent.is_empty() { code } else { code::HOST })
 }
 
@@ -119,13 +119,11 @@ fn named<'a>(hosts: &[Host], holders: &'a [Found], text: &str) -> Result<&'a Fou
 
 async fn end(hosts: &[Host], holders: &[Found], chosen: Vec<&Found>, args: &GpusArgs) -> Result<u8, Failure> {
     if chosen.is_empty() {
-        if !args.json {
-            print::stdout("no leftover processes");
-            hints(hosts, holders);
-        }
+        args.output.outcome("no leftover processes");
+        hints(hosts, holders, args.output);
         return Ok(code::SUCCESS);
     }
-    if !args.json {
+    if !args.output.json && !args.output.quiet {
         print_table(hosts, &chosen);
     }
     let question = question(&chosen);
@@ -151,12 +149,12 @@ async fn end(hosts: &[Host], holders: &[Found], chosen: Vec<&Found>, args: &Gpus
         let host = &hosts[*index];
         match answer.and_then(|text| decode::<FreeReport>(host, &text)) {
             Ok(report) => {
-                if !reported(host, ending, &report, args.json) {
+                if !reported(host, ending, &report, args.output.json) {
                     result = result.max(code::FAILED);
                 }
             }
             Err(error) => {
-                print::error(&error);
+                print::errors([&error]);
                 result = code::HOST;
             }
         }
@@ -211,8 +209,8 @@ fn reported(host: &Host, ending: &[&Holder], report: &FreeReport, as_json: bool)
     all_ended
 }
 
-fn list(hosts: &[Host], holders: &[Found], as_json: bool) {
-    if as_json {
+fn list(hosts: &[Host], holders: &[Found], output: PrintArgs) {
+    if output.json {
         holders.iter().for_each(|(index, holder)| {
             print::json(&self::as_json(&hosts[*index], holder));
         });
@@ -223,18 +221,18 @@ fn list(hosts: &[Host], holders: &[Found], as_json: bool) {
         return;
     }
     print_table(hosts, &holders.iter().collect::<Vec<_>>());
-    hints(hosts, holders);
+    hints(hosts, holders, output);
 }
 
 /// What can be done about it.
-fn hints(hosts: &[Host], holders: &[Found]) {
+fn hints(hosts: &[Host], holders: &[Found], output: PrintArgs) {
     let with = |status| holders.iter().filter(move |(_, holder)| holder.status == status);
     if with(HolderStatus::Leftover).next().is_some() {
-        stderr::line("hint: end leftover processes with `rankdeck gpus --free`");
+        output.progress("hint: end leftover processes with `rankdeck gpus --free`");
     }
     if let Some((index, holder)) = with(HolderStatus::Unproven).next() {
         let name = format!("{}:{}", hosts[*index].name, holder.pid);
-        stderr::line(&format!("hint: end an unproven process with `rankdeck gpus --pid {name}`"));
+        output.progress(&format!("hint: end an unproven process with `rankdeck gpus --pid {name}`"));
     }
 }
 

@@ -15,6 +15,7 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::words::{bytes, clean};
+use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,15 +43,13 @@ pub(crate) async fn init(args: InitArgs) -> Result<u8, Failure> {
     let hosts = rankdeck_config::load_hosts(&source)?;
     let answers = ask(&hosts, &args).await?;
     let text = hosts_file(&hosts, &answers, &aliases(&folders::home().join(".ssh/config")));
-    write(Path::new(HOSTS), &text, args.force)?;
+    write(Path::new(HOSTS), &text, &args)?;
     for (host, answer) in hosts.iter().zip(&answers) {
-        match answer {
-            Ok(found) => {
-                print::stdout(&format!("  {}: {}", host.name, described(found)));
-            }
-            Err(error) => print::error(error),
+        if let Ok(found) = answer {
+            args.output.detail(&format!("  {}: {}", host.name, described(found)));
         }
     }
+    print::errors(answers.iter().filter_map(|answer| answer.as_ref().err()));
     let (Some(script), Some(command)) = (script, command) else {
         stderr::line(
             "hint: no Python script found in this directory; pass one with `rankdeck init train.py`",
@@ -62,9 +61,9 @@ pub(crate) async fn init(args: InitArgs) -> Result<u8, Failure> {
         Some(name) if name != HOSTS => PathBuf::from(name),
         _ => PathBuf::from("experiment.toml"),
     };
-    write(&name, &experiment_file(&script, &command), args.force)?;
+    write(&name, &experiment_file(&script, &command), &args)?;
     let file = name.display();
-    print::stdout(&format!("next: `rankdeck check {file}`, then `rankdeck run {file}`"));
+    args.output.detail(&format!("next: `rankdeck check {file}`, then `rankdeck run {file}`"));
     Ok(exit(&answers))
 }
 
@@ -93,16 +92,19 @@ async fn ask(hosts: &[Host], args: &InitArgs) -> Result<Vec<Result<HostFindings,
 }
 
 /// Writes a file unless it exists.
-fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
-    if path.exists() && !force {
+fn write(path: &Path, text: &str, args: &InitArgs) -> Result<(), Failure> {
+    let record = |is_new: bool| json!({ "kind": "file", "file": path, "written": is_new });
+    if path.exists() && !args.force {
         stderr::line(&format!(
             "note: {} already exists and is unchanged (`--force` overwrites it)",
             path.display()
         ));
+        args.output.record(|| record(false));
         return Ok(());
     }
     OutputFile::new(path)?.write(text.as_bytes())?;
-    print::stdout(&format!("wrote {}", path.display()));
+    args.output.outcome(&format!("wrote {}", path.display()));
+    args.output.record(|| record(true));
     Ok(())
 }
 
@@ -321,6 +323,7 @@ mod tests {
                 script: script.map(PathBuf::from),
                 force: false,
                 host_keys: Default::default(),
+                output: Default::default(),
             };
             sorted(&args)
                 .map(|(script, hosts)| (script.map(|path| path.display().to_string()), hosts.join(" ")))

@@ -18,9 +18,10 @@ use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LinesRead, PROTOCOL,
 use rankdeck_proto::search::{LogFindings, LogHit, LogSearch};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::{Generation, NodeRank, Rank};
+use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words::{clean_output, count};
+use rankdeck_types::words::{clean_output, count, plain_json};
+use serde_json::{Value, json};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,9 +42,19 @@ pub(crate) async fn logs(hosts_from: &HostsSource, args: LogsArgs) -> Result<u8,
     }
     let ConsoleLinks { handles: links, mut inbox, .. } =
         target.open_links(&args.host_keys, console::plain())?;
+    let generation = located.found()?.parts.iter().map(|(_, part)| part.generation).max().unwrap_or_default();
     let names = target.hosts.iter().map(|host| host.name.clone()).collect();
     let held = (!args.follow).then(Vec::new);
-    let mut tail = Tail { names, rank: args.rank.map(Rank), times: args.times, held, ..Tail::default() };
+    let mut tail = Tail {
+        run: target.run.0.clone(),
+        generation,
+        names,
+        rank: args.rank.map(Rank),
+        times: args.times,
+        json: args.output.json,
+        held,
+        ..Tail::default()
+    };
     let mut signals = ConsoleSignals::new(false).map_err(Failure::no_thread)?;
     let deadline = Instant::now() + ANSWER_WITHIN;
     loop {
@@ -89,10 +100,14 @@ pub(crate) async fn logs(hosts_from: &HostsSource, args: LogsArgs) -> Result<u8,
 
 #[derive(Default)]
 struct Tail {
+    run: String,
+    generation: Generation,
     names: Vec<String>,
     rank: Option<Rank>,
     /// Whether times are printed.
     times: bool,
+    /// Whether lines are JSON objects.
+    json: bool,
     /// Lines to be sorted by time, with that time; `None`: printed as they arrive. As many as each agent
     /// keeps.
     held: Option<Vec<(u64, String)>>,
@@ -166,7 +181,10 @@ impl Tail {
             }
             AgentMessage::Record(record) => match record.event {
                 // A new generation starts a new file.
-                RecordEvent::Launched { .. } => self.next.clear(),
+                RecordEvent::Launched { .. } => {
+                    self.next.clear();
+                    self.generation = self.generation.max(record.generation);
+                }
                 RecordEvent::Stopped { .. } => {
                     self.stopped.insert(node, ());
                 }
@@ -193,18 +211,30 @@ impl Tail {
         self.next.insert(rank, next.max(first + lines.len() as u64));
         let host = self.names.get(node.index()).map_or("?", String::as_str);
         lines.iter().zip(LinesRead::each(times)).skip(known).all(|(line, time_ms)| {
-            let time = if self.times {
-                format!("{} ", time_text(Some(time_ms as f64 / 1000.0)))
-            } else {
-                String::new()
+            let seconds = time_ms as f64 / 1000.0;
+            let line = match self.json {
+                true => json!({
+                    "kind": "log",
+                    "run": self.run,
+                    "generation": self.generation,
+                    "time": (time_ms > 0).then_some(seconds),
+                    "rank": rank,
+                    "host": host,
+                    "line": line,
+                })
+                .to_string(),
+                false => {
+                    let time =
+                        if self.times { format!("{} ", time_text(Some(seconds))) } else { String::new() };
+                    format!("{time}{host}:{rank}| {}", clean_output(line))
+                }
             };
-            let line = format!("{time}{host}:{rank}| {}", clean_output(line));
             match &mut self.held {
                 Some(held) => {
                     held.push((time_ms, line));
                     true
                 }
-                None => print::stdout(&line),
+                None => print_line(&line, self.json),
             }
         })
     }
@@ -215,8 +245,13 @@ impl Tail {
         if held.iter().all(|(time_ms, _)| *time_ms > 0) {
             held.sort_by_key(|(time_ms, _)| *time_ms);
         }
-        let _ = held.iter().all(|(_, line)| print::stdout(line));
+        let _ = held.iter().all(|(_, line)| print_line(line, self.json));
     }
+}
+
+/// Prints a line, or a JSON object, in which control characters are escaped.
+fn print_line(line: &str, json: bool) -> bool {
+    if json { print::data(&plain_json(line)) } else { print::stdout(line) }
 }
 
 /// Exit code without a match, as with `grep`.
@@ -271,6 +306,12 @@ pub(crate) async fn search(target: &ExistingRun, pattern: &str, args: &LogsArgs)
     let timed = args.times || args.since.is_some() || args.until.is_some();
     let context = query.context > 0;
     for (host, hit) in &hits {
+        if args.output.json {
+            if !as_json(&target.run, host, hit).iter().all(print::json) {
+                break;
+            }
+            continue;
+        }
         let time = timed.then(|| time_text(hit.time));
         if !shown(host, hit, context, time.as_deref()).iter().all(|line| print::stdout(line)) {
             break;
@@ -281,12 +322,34 @@ pub(crate) async fn search(target: &ExistingRun, pattern: &str, args: &LogsArgs)
     let all = hits.len() as u64 + more;
     let untimed =
         if untimed > 0 { format!("; {} without a time omitted", count(untimed)) } else { String::new() };
-    stderr::line(&format!("{} of {} lines match{older}{untimed}", count(all), count(lines)));
+    args.output.progress(&format!("{} of {} lines match{older}{untimed}", count(all), count(lines)));
     match failed {
         Some(error) => Err(error.into()),
         None if hits.is_empty() => Ok(NOTHING),
         None => Ok(code::SUCCESS),
     }
+}
+
+/// A match and its context as JSON lines.
+fn as_json(run: &RunId, host: &str, hit: &LogHit) -> Vec<Value> {
+    let first = hit.line.saturating_sub(hit.before.len() as u64);
+    let before = (first..).zip(&hit.before).map(|(number, text)| (number, text, false));
+    let after = (hit.line + 1..).zip(&hit.after).map(|(number, text)| (number, text, false));
+    let lines = before.chain([(hit.line, &hit.text, true)]).chain(after);
+    let line = |(number, text, matches): (u64, &String, bool)| {
+        json!({
+            "kind": "log",
+            "run": run,
+            "generation": hit.generation,
+            "time": hit.time.filter(|_| matches),
+            "rank": hit.rank,
+            "host": host,
+            "line": text,
+            "line_number": number,
+            "matches": matches,
+        })
+    };
+    lines.map(line).collect()
 }
 
 /// Formats a match as `grep` does: `:` for the match, `-` for its context.
@@ -327,6 +390,21 @@ mod tests {
         assert!(!tail.has_all(), "b has not sent all of its lines");
         tail.on_message(NodeRank(1), AgentMessage::Pong { sent_ms: MARK, wall_time: None });
         assert!(tail.has_all());
+    }
+
+    #[test]
+    fn match_and_its_context_are_json_lines() {
+        let hit = LogHit {
+            line: 8,
+            text: "loss \u{1b}[2Jnan".into(),
+            before: vec!["before".into()],
+            time: Some(1.5),
+            ..LogHit::default()
+        };
+        let lines = as_json(&RunId("r".into()), "a", &hit);
+        let fields = lines.iter().map(|line| (line["line_number"].as_u64(), line["matches"].as_bool()));
+        assert_eq!(fields.collect::<Vec<_>>(), [(Some(7), Some(false)), (Some(8), Some(true))]);
+        assert_eq!((lines[1]["time"].as_f64(), lines[0]["kind"].as_str()), (Some(1.5), Some("log")));
     }
 
     #[test]

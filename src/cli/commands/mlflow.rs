@@ -4,7 +4,7 @@
 //!   store changes.
 
 use crate::cli::args::MlflowArgs;
-use crate::cli::support::{Failure, code, print, recorded_runs};
+use crate::cli::support::{Failure, code, recorded_runs};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::RunOutcome;
@@ -41,10 +41,11 @@ pub(crate) fn mlflow(args: &MlflowArgs) -> Result<u8, Failure> {
                 .hint("choose a writable directory with `--into DIR`")
         })?;
     }
-    let (runs, store) = (plural(args.runs.len(), "run"), store.display());
-    print::stdout(&format!(
-        "wrote {runs} to {store}; show them with `mlflow ui --backend-store-uri {store}`"
-    ));
+    let (runs, shown) = (plural(args.runs.len(), "run"), store.display());
+    args.output.outcome(&format!("wrote {runs} to {shown}"));
+    args.output.progress(&format!("hint: show them with `mlflow ui --backend-store-uri {shown}`"));
+    let names: Vec<&str> = entries.iter().map(|entry| entry.run.as_str()).collect();
+    args.output.record(|| json!({ "kind": "mlflow_store", "runs": names, "store": store }));
     Ok(code::SUCCESS)
 }
 

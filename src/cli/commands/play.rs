@@ -6,15 +6,16 @@
 use crate::app::play::record::{MAX_BYTES, PlayRecorder, RecordingFormat};
 use crate::app::play::{PolicyPlayer, screen};
 use crate::app::stderr;
-use crate::cli::args::{OutputArgs, PlayArgs};
+use crate::cli::args::{OutputArgs, PlayArgs, PrintArgs};
 use crate::cli::support::output_file::OutputFile;
 use crate::cli::support::output_mode::{self, OutputMode, TerminalInfo};
-use crate::cli::support::{Failure, code, policy, print};
+use crate::cli::support::{Failure, code, policy};
 use rankdeck_config::HostsSource;
 use rankdeck_kit::{ColorDepth, Theme};
 use rankdeck_proto::show::{EndKind, ShowLine};
 use rankdeck_tui::play::Play;
 use rankdeck_types::words::{bytes, plural};
+use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
@@ -29,7 +30,8 @@ pub(crate) async fn play(hosts_from: &HostsSource, args: PlayArgs) -> Result<u8,
     let output =
         args.record.as_deref().map(|file| OutputFile::unless_present(file, args.force)).transpose()?;
     let mode = OutputArgs {
-        headless: args.headless,
+        headless: args.output.headless || args.output.quiet,
+        json: args.output.json,
         theme: args.theme.clone(),
         glyphs: args.glyphs.clone(),
         ..OutputArgs::default()
@@ -50,7 +52,7 @@ pub(crate) async fn play(hosts_from: &HostsSource, args: PlayArgs) -> Result<u8,
     match (form, output) {
         (Some(form), Some(output)) => record(form, &output, &args, command, play).await,
         _ if endless => on_screen(&args, command, play).await,
-        _ => as_lines(command).await,
+        _ => as_lines(command, args.output).await,
     }
 }
 
@@ -77,24 +79,25 @@ async fn on_screen(args: &PlayArgs, command: Command, play: Play) -> Result<u8, 
     if let Some(Err(why)) = &play.end {
         return Err(failed(why));
     }
-    sum_up(&play.returns);
+    sum_up(&play.returns, args.output);
     Ok(code::SUCCESS)
 }
 
-fn sum_up(returns: &[(f64, u64)]) {
+fn sum_up(returns: &[(f64, u64)], output: PrintArgs) {
     if !returns.is_empty() {
         let mean = returns.iter().map(|(gained, _)| gained).sum::<f64>() / returns.len() as f64;
-        print::stdout(&format!("mean return {mean:.3} over {}", plural(returns.len(), "episode")));
+        output.outcome(&format!("mean return {mean:.3} over {}", plural(returns.len(), "episode")));
+        output.record(|| json!({ "kind": "played", "episodes": returns.len(), "return_mean": mean }));
     }
 }
 
-async fn as_lines(command: Command) -> Result<u8, Failure> {
+async fn as_lines(command: Command, output: PrintArgs) -> Result<u8, Failure> {
     let mut player = started(command)?;
     let mut returns = Vec::new();
     while let Some(line) = player.next().await {
         match line {
             ShowLine::Policy(policy) => {
-                print::stdout(&format!(
+                output.detail(&format!(
                     "{} on {}, after iteration {}",
                     policy.algorithm, policy.env_id, policy.train_iter
                 ));
@@ -105,19 +108,23 @@ async fn as_lines(command: Command) -> Result<u8, Failure> {
                     EndKind::Truncated => ", truncated by the time limit",
                     EndKind::Cut => ", truncated by eval.max_steps",
                 };
-                print::stdout(&format!(
+                output.detail(&format!(
                     "episode {}: return {:.3} in {} steps{how}",
                     u64::from(end.episode) + 1,
                     end.episode_return,
                     end.steps
                 ));
+                output.record(|| {
+                    let gained = end.episode_return;
+                    json!({ "kind": "episode", "episode": end.episode, "return": gained, "steps": end.steps })
+                });
                 returns.push((end.episode_return, end.steps));
             }
             ShowLine::Step(_) | ShowLine::Unknown => {}
         }
     }
     player.end().await.map_err(|why| failed(&why))?;
-    sum_up(&returns);
+    sum_up(&returns, output);
     Ok(code::SUCCESS)
 }
 
@@ -149,7 +156,16 @@ async fn record(
     if recorded.cut {
         stderr::line(&format!("warning: recording truncated at {}", bytes(MAX_BYTES as u64)));
     }
-    print::stdout(&format!(
+    args.output.record(|| {
+        json!({
+            "kind": "recorded",
+            "file": output.path(),
+            "episodes": play.returns.len(),
+            "seconds": recorded.seconds,
+            "bytes": recorded.bytes.len(),
+        })
+    });
+    args.output.outcome(&format!(
         "recorded {} to {}: {:.1} s, {}",
         plural(play.returns.len(), "episode"),
         output.path().display(),

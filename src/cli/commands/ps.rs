@@ -1,6 +1,5 @@
 //! `rankdeck ps`: lists runs and leftover processes on all hosts.
 
-use crate::app::stderr;
 use crate::cli::args::PsArgs;
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs};
 use crate::cli::support::{Failure, code, print};
@@ -18,26 +17,24 @@ pub(crate) async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Fai
     let run_index = query_runs(hosts_from, &args.host_keys).await?;
     let now = wall_time();
     let runs = run_index.runs();
-    if args.json {
+    if args.output.json {
         for found in &runs {
             print::json(&as_json(&run_index, found, now));
         }
     } else {
-        print_table(&run_index, &runs, args.all, now);
+        print_table(&run_index, &runs, &args, now);
     }
-    for (_, error) in &run_index.silent {
-        print::error(error);
-    }
+    print::errors(run_index.silent.iter().map(|(_, error)| error));
     Ok(if run_index.silent.is_empty() { code::SUCCESS } else { code::HOST })
 }
 
-fn print_table(run_index: &RunIndex, runs: &[FoundRun], all: bool, now: f64) {
+fn print_table(run_index: &RunIndex, runs: &[FoundRun], args: &PsArgs, now: f64) {
     let mut finished = 0;
     let shown: Vec<&FoundRun> = runs
         .iter()
         .filter(|found| {
             finished += usize::from(found.state == RunStatus::Finished);
-            all || found.state != RunStatus::Finished || finished <= FINISHED
+            args.all || found.state != RunStatus::Finished || finished <= FINISHED
         })
         .collect();
     if shown.is_empty() {
@@ -54,10 +51,10 @@ fn print_table(run_index: &RunIndex, runs: &[FoundRun], all: bool, now: f64) {
             let host = run_index.hosts.get(*index).map_or(part.host.as_str(), |host| host.name.as_str());
             print::stdout(&clean(&format!("leftover processes of {} on {host}: {:?}", found.run, part.pids)));
         }
-        stderr::line(&format!("hint: kill leftover processes with `rankdeck stop {}`", found.run));
+        args.output.progress(&format!("hint: kill leftover processes with `rankdeck stop {}`", found.run));
     }
     if shown.len() < runs.len() {
-        stderr::line(&format!(
+        args.output.progress(&format!(
             "hint: {} older finished runs; list them with `rankdeck ps --all`",
             runs.len() - shown.len()
         ));

@@ -1,7 +1,8 @@
 //! `rankdeck push`: uploads the agent, trainer, code and libtorch to all hosts.
 
 use crate::app::stderr;
-use crate::cli::args::PushArgs;
+use crate::cli::args::{PrintArgs, PushArgs};
+use crate::cli::support::preflight::MANY;
 use crate::cli::support::prompt::ProgressPrompter;
 use crate::cli::support::provision::{by_hash, call_all, no_question, pack_code, upload};
 use crate::cli::support::run_id::new_run_id;
@@ -14,7 +15,8 @@ use rankdeck_proto::{folders, trust};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::PlanDraft;
-use rankdeck_types::words::bytes;
+use rankdeck_types::words::{bytes, plural};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -81,24 +83,34 @@ pub(crate) async fn push(hosts_from: &HostsSource, args: PushArgs) -> Result<u8,
         bring_libtorch(&mut rows, pack, &prompter).await?;
     }
     prompter.finished();
-    lines.iter().for_each(|line| {
-        print::stdout(line);
-    });
-    Ok(report(&rows))
+    lines.iter().for_each(|line| args.output.detail(line));
+    Ok(report(&rows, args.output))
 }
 
 /// Prints the result of each host; returns the exit code.
-fn report(rows: &[PushRow]) -> u8 {
+fn report(rows: &[PushRow], output: PrintArgs) -> u8 {
+    for row in rows {
+        output.record(|| {
+            let sent = row.answer.as_ref().ok().map(|answer| answer.uploaded);
+            let error = row.answer.as_ref().err().map(|error| &error.error);
+            json!({ "kind": "pushed", "host": row.host.name, "sent": sent, "error": error })
+        });
+    }
     let mut table = vec![["HOST", "STATE", "SENT"].map(str::to_owned).to_vec()];
-    table.extend(rows.iter().map(|row| match &row.answer {
+    let is_shown = |row: &&PushRow| rows.len() <= MANY || row.answer.is_err();
+    table.extend(rows.iter().filter(is_shown).map(|row| match &row.answer {
         Ok(answer) => vec![row.host.name.clone(), "ready".into(), bytes(answer.uploaded)],
         Err(_) => vec![row.host.name.clone(), "FAILED".into(), "-".into()],
     }));
-    print::text(&print::table(&table));
-    let errors: Vec<&HintedError> = rows.iter().filter_map(|row| row.answer.as_ref().err()).collect();
-    for error in &errors {
-        print::error(error);
+    if !output.json && table.len() > 1 {
+        print::text(&print::table(&table));
     }
+    if rows.len() > MANY {
+        let ready = rows.iter().filter(|row| row.answer.is_ok()).count();
+        output.outcome(&format!("{ready} of {} ready", plural(rows.len(), "host")));
+    }
+    let errors: Vec<&HintedError> = rows.iter().filter_map(|row| row.answer.as_ref().err()).collect();
+    print::errors(errors.iter().copied());
     if errors.is_empty() {
         return code::SUCCESS;
     }

@@ -79,7 +79,7 @@ fn objection(run_index: &RunIndex, found: &FoundRun) -> Option<Failure> {
     if let Some((_, part)) = found.parts.iter().find(|(_, part)| part.agent_pid != 0) {
         return Some(
             Failure::usage(format!("run {name} is in use: its agent on {} is alive", part.host))
-                .hint("quit the console that shows it"),
+                .hint("quit the console that shows it; without one, the agent exits within a minute"),
         );
     }
     let names = found.hosts();

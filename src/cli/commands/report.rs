@@ -8,6 +8,7 @@ use rankdeck_core::model::Model;
 use rankdeck_tui::report::{Sources, html, markdown};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::hidden;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 
 /// Runs `rankdeck report`.
@@ -22,13 +23,20 @@ pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
     let sources = Sources { origin: run, ..sources(&model) };
     let to = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}.html", recorded.name)));
     if to == Path::new("-") {
-        print::text(markdown(&model, &sources).trim_end());
+        let text = markdown(&model, &sources);
+        match args.print.json {
+            true => {
+                print::json(&json!({ "kind": "report", "run": recorded.name, "file": null, "text": text }))
+            }
+            false => print::text(text.trim_end()),
+        };
         return Ok(code::SUCCESS);
     }
     let output = OutputFile::unless_present(&to, args.force)?;
     let is_markdown = to.extension().is_some_and(|end| end.eq_ignore_ascii_case("md"));
     let text = if is_markdown { markdown(&model, &sources) } else { html(&model, &sources) };
-    output.report(text.as_bytes())?;
+    output.report(text.as_bytes(), args.print)?;
+    args.print.record(|| json!({ "kind": "report", "run": recorded.name, "file": output.path() }));
     Ok(code::SUCCESS)
 }
 

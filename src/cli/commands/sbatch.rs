@@ -11,6 +11,7 @@ use crate::cli::support::{Failure, child, code, print, seed, sources};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_types::experiment::{LaunchConfig, Metrics};
 use rankdeck_types::quote;
+use serde_json::json;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -43,13 +44,18 @@ pub(crate) fn sbatch(hosts: &HostsSource, args: &SbatchArgs) -> Result<u8, Failu
     };
     let options = args.option.iter().map(|text| SbatchOption::parse(text)).chain(joined(&options)?).collect();
     let script = script(args, options, &command, defaults, (&experiment.run.name, launch), &binary, &folder)?;
+    let record = |job: Option<&str>| json!({ "kind": "submitted", "job": job, "script": script });
     if args.dry_run {
-        print::data(script.trim_end());
+        match args.output.json {
+            true => print::json(&record(None)),
+            false => print::data(script.trim_end()),
+        };
         return Ok(code::SUCCESS);
     }
     let job = submit(&script)?;
-    print::stdout(&format!("submitted: job {job}"));
-    stderr::line(&format!(
+    args.output.outcome(&format!("submitted: job {job}"));
+    args.output.record(|| record(Some(&job)));
+    args.output.progress(&format!(
         "hint: watch it with `rankdeck attach --slurm={job}`; output goes to {}-{job}.out; stop with a checkpoint: \
          `scancel --batch --signal=TERM {job}`",
         experiment.run.name
@@ -368,6 +374,7 @@ exit $code";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::PrintArgs;
 
     fn args() -> SbatchArgs {
         SbatchArgs {
@@ -382,6 +389,7 @@ mod tests {
             stop_before_s: 90,
             requeue: false,
             dry_run: true,
+            output: PrintArgs::default(),
         }
     }
 

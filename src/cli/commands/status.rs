@@ -26,7 +26,7 @@ pub(crate) async fn status(hosts_from: &HostsSource, args: StatusArgs) -> Result
     };
     let (found, now) = (located.found()?, wall_time());
     let summary = found.summary(now);
-    if args.json {
+    if args.output.json {
         print::json(&ps::as_json(&located.run_index, &found, now));
     } else if args.line {
         print::stdout(&clean(&line(found.run, found.state, &summary)));
@@ -38,7 +38,7 @@ pub(crate) async fn status(hosts_from: &HostsSource, args: StatusArgs) -> Result
     Ok(code::SUCCESS)
 }
 
-/// `ppo-1122 12.8% 6.38M 32.9k/s ETA 22m best 18.4`.
+/// `ppo-1122 12.8% 6.38M 32.9k/s ETA 22m best eval 18.4`.
 fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
     let mut words = vec![run.to_owned()];
     let goal = summary.total_steps.filter(|goal| *goal > 0);
@@ -61,7 +61,7 @@ fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
             words.extend(summary.env_step.map(short));
         }
     }
-    words.extend(summary.best.as_ref().map(|best| format!("best {}", fixed(best.return_mean, 1))));
+    words.extend(summary.best.as_ref().map(|best| format!("best eval {}", fixed(best.return_mean, 1))));
     words.join(" ")
 }
 

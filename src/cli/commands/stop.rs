@@ -114,7 +114,7 @@ fn unanswered_lines(run_index: &RunIndex, name: Option<&str>) -> Vec<String> {
     let run = name.map_or_else(|| "no run found".to_owned(), |run| format!("run {run}"));
     let hosts = run_index.silent.iter().map(|(index, error)| {
         let name = run_index.hosts.get(*index).map_or("?", |host| host.name.as_str());
-        clean(&format!("{}: {}", summary::unverified(name), error.error))
+        clean(&format!("{}: {}", summary::unverified(name), cause(name, &error.error)))
     });
     std::iter::once(clean(&format!("{}: {run}", summary::NOT_VERIFIED))).chain(hosts).collect()
 }
@@ -141,6 +141,11 @@ struct StopCheck {
 
 /// Why a reply does not verify the stop.
 const UNKNOWN: &str = "no directory of this run; `workdir` or the host may have changed since the launch";
+
+/// An error without the host that the line already names.
+fn cause<'a>(host: &str, error: &'a str) -> &'a str {
+    error.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(error)
+}
 
 fn living(host: &str, survivor: &Survivor) -> String {
     let Survivor { pid, command, state, .. } = survivor;
@@ -213,7 +218,7 @@ impl StopCheck {
             Err(error) => {
                 self.reopen(host);
                 self.unreachable = true;
-                self.lines.push(format!("{}: {}", summary::unverified(host), error.error));
+                self.lines.push(format!("{}: {}", summary::unverified(host), cause(host, &error.error)));
             }
         }
     }

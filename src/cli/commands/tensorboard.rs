@@ -1,7 +1,7 @@
 //! `rankdeck tensorboard`: fetches the event files of runs and opens them in TensorBoard.
 
 use super::fetch::fetch;
-use crate::cli::args::{FetchArgs, PrintArgs, TensorboardArgs};
+use crate::cli::args::{FetchArgs, TensorboardArgs};
 use crate::cli::support::locate::{LocatedRun, RunLocator};
 use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_name::RunAction;
@@ -26,7 +26,7 @@ pub(crate) async fn tensorboard(hosts_from: &HostsSource, args: TensorboardArgs)
             pattern: Some("*tfevents*".to_owned()),
             into: Some(into.clone()),
             max_size_gb: 4,
-            output: PrintArgs::default(),
+            output: args.output,
             host_keys: args.host_keys.clone(),
         };
         fetch(hosts_from, fetched).await?;

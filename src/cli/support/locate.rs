@@ -8,7 +8,7 @@ use crate::app::record;
 use crate::cli::args::HostKeyArgs;
 use crate::cli::support::Failure;
 use crate::cli::support::run_id::{RUNS, run_names};
-use crate::cli::support::run_index::{FoundRun, RunIndex, load_hosts, query_hosts};
+use crate::cli::support::run_index::{FoundRun, RunIndex, hosts_of_runs, query_hosts};
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::trust;
@@ -88,7 +88,7 @@ impl<'a> RunLocator<'a> {
     /// directory. With its full name, the hosts are asked as they were at the launch.
     pub(crate) async fn index(self, name: Option<&str>) -> Result<RunIndex, Failure> {
         let launch = Launch::named(Path::new(RUNS), name).unwrap_or_default();
-        let listed = match load_hosts(self.hosts_from) {
+        let listed = match hosts_of_runs(self.hosts_from) {
             Err(failure) if launch.hosts.is_empty() => return Err(failure),
             Err(_) => Vec::new(),
             Ok(hosts) => hosts,

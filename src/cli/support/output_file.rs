@@ -5,7 +5,7 @@
 
 use super::Failure;
 use crate::app::replace_file::{check_replaceable, replace_file};
-use crate::app::stderr;
+use crate::cli::args::PrintArgs;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -70,9 +70,9 @@ impl OutputFile {
     ///
     /// # Errors
     /// As for [`OutputFile::write`].
-    pub(crate) fn report(&self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn report(&self, bytes: &[u8], output: PrintArgs) -> Result<(), Failure> {
         self.write(bytes)?;
-        stderr::line(&format!("written: {}", self.path.display()));
+        output.progress(&format!("written: {}", self.path.display()));
         Ok(())
     }
 }

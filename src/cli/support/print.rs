@@ -77,12 +77,26 @@ pub(crate) fn stdout_bytes(bytes: &[u8]) -> bool {
     out.write_all(bytes).and_then(|()| out.flush()).is_ok()
 }
 
-/// Prints an error and its hint to stderr.
-pub(crate) fn error(error: &HintedError) {
-    stderr::line(&format!("error: {}", error.error));
-    if !error.hint.is_empty() {
-        stderr::line(&format!("hint: {}", error.hint));
-    }
+/// Most hosts that have a hint of their own; of more, the first one is printed.
+pub(crate) const FEW_HINTS: usize = 2;
+
+/// Prints the errors of hosts and their hints to stderr.
+pub(crate) fn errors<'a>(errors: impl IntoIterator<Item = &'a HintedError>) {
+    error_lines(&errors.into_iter().collect::<Vec<_>>()).iter().for_each(|line| stderr::line(line));
+}
+
+/// Each error, and its hint behind it; of many, the first hint behind all of them.
+fn error_lines(errors: &[&HintedError]) -> Vec<String> {
+    let hint =
+        |error: &&HintedError| Some(format!("hint: {}", error.hint)).filter(|_| !error.hint.is_empty());
+    let few = errors.len() <= FEW_HINTS;
+    let line = |error: &&HintedError| {
+        std::iter::once(format!("error: {}", error.error))
+            .chain(hint(error).filter(|_| few))
+            .collect::<Vec<_>>()
+    };
+    let late = errors.iter().find_map(hint).filter(|_| !few);
+    errors.iter().flat_map(line).chain(late).collect()
 }
 
 /// Columns padded to their widest cell, two spaces between, no trailing blanks. The first row is the header.
@@ -109,6 +123,21 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rankdeck_types::error::HintedError;
+
+    #[test]
+    fn many_hosts_have_one_line_each_and_one_hint() {
+        let all: Vec<HintedError> =
+            (0..5).map(|n| HintedError::new(format!("bad{n}: refused"), format!("ssh bad{n}"))).collect();
+        let lines = |count: usize| super::error_lines(&all.iter().take(count).collect::<Vec<_>>());
+        assert_eq!(
+            lines(2),
+            ["error: bad0: refused", "hint: ssh bad0", "error: bad1: refused", "hint: ssh bad1"]
+        );
+        assert_eq!((lines(5).len(), lines(5)[5].as_str()), (6, "hint: ssh bad0"));
+        assert!(lines(0).is_empty());
+    }
+
     #[test]
     fn table_columns_align_by_display_width() {
         let rows = [vec!["host".into(), "state".into()], vec!["é-1".into(), "ok".into()], vec!["b".into()]];

@@ -2,8 +2,9 @@
 
 use crate::app::stderr;
 use crate::cli::args::HostKeyArgs;
+use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_name::{self, LAST, NameError, NamedRun, RunAction, SelectedRun};
-use crate::cli::support::{Failure, prompt};
+use crate::cli::support::{Failure, print, prompt};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::{self, RunSummary};
 use rankdeck_link::{AgentCommand, Links, Prompter};
@@ -166,7 +167,15 @@ pub(crate) async fn query_runs(
     hosts_from: &HostsSource,
     host_keys: &HostKeyArgs,
 ) -> Result<RunIndex, Failure> {
-    query_hosts(load_hosts(hosts_from)?, host_keys, &[]).await
+    query_hosts(hosts_of_runs(hosts_from)?, host_keys, &[]).await
+}
+
+/// Loads the hosts for a command about runs.
+pub(crate) fn hosts_of_runs(source: &HostsSource) -> Result<Vec<Host>, Failure> {
+    load_hosts(source).map_err(|failure| match Path::new(RUNS).is_dir() {
+        true => failure,
+        false => failure.hint("run the command in the directory that the run was launched from"),
+    })
 }
 
 /// Queries hosts, and waits at most [`EXCLUDED`] for the excluded ones.
@@ -377,7 +386,8 @@ impl RunIndex {
         let first = errors.next().map_or("no host answered", |error| &error.error);
         let all = errors
             .fold(Failure::host(first), |failure, error| failure.detail(&format!("error: {}", error.error)));
-        self.silent.iter().fold(all, |failure, (_, error)| failure.hint(error.hint.as_str()))
+        let few = if self.silent.len() <= print::FEW_HINTS { usize::MAX } else { 1 };
+        self.silent.iter().take(few).fold(all, |failure, (_, error)| failure.hint(error.hint.as_str()))
     }
 }
 
@@ -409,7 +419,7 @@ pub(crate) fn sample_entry() -> RunEntry {
 mod tests {
     use super::*;
     use rankdeck_types::host::Transport;
-    use rankdeck_types::ids::{Generation, NodeRank};
+    use rankdeck_types::ids::{Generation, NodeRank, RunId};
 
     fn host(name: &str) -> Host {
         Host {

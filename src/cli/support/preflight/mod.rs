@@ -11,7 +11,7 @@ mod output;
 mod query;
 
 pub(crate) use output::{
-    as_json, plan_lines, print, print_failed_plan, print_failed_run, print_problems, warnings,
+    MANY, as_json, plan_lines, print, print_failed_plan, print_failed_run, print_problems, warnings,
 };
 
 use crate::cli::args::HostKeyArgs;

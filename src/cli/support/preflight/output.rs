@@ -14,10 +14,8 @@ use std::io::IsTerminal;
 
 /// Up to this many hosts get a column each; more get a row each.
 const FEW: usize = 5;
-/// Of more than this many hosts, the table shows those with a problem.
-const MANY: usize = 16;
-/// Up to this many hosts that were not reached have a hint each.
-const FEW_HINTS: usize = 2;
+/// Of more than this many hosts, a table shows those with a problem.
+pub(crate) const MANY: usize = 16;
 /// Most hosts that a message names.
 const NAMED: usize = 8;
 /// Longest cell of the table.
@@ -147,7 +145,7 @@ fn problem_lines(report: &PreflightReport, locator: &Locator) -> Vec<String> {
         if late.is_some() && !is_reach(&text) {
             lines.extend(late.take());
         }
-        let is_one_of_many = is_reach(&text) && unreached > FEW_HINTS;
+        let is_one_of_many = is_reach(&text) && unreached > print::FEW_HINTS;
         lines.push(format!("{word}: {text}"));
         let hint = Some(hint).filter(|hint| !hint.is_empty()).map(|hint| format!("hint: {hint}"));
         match is_one_of_many {
