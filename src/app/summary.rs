@@ -53,17 +53,6 @@ pub(crate) fn lines(model: &Model, finished: &ReportBody, record: Option<&Record
     lines.iter().map(|line| clean(line)).collect()
 }
 
-/// Returns the outcome alone, one line, and the preflight warnings: the summary of a run that succeeded, for
-/// `--quiet`.
-pub(crate) fn outcome(model: &Model, finished: &ReportBody) -> Vec<String> {
-    let ReportBody::RunFinished { outcome, exit_code, reason, .. } = finished else { return Vec::new() };
-    let run = model.run.id.as_ref().map_or(String::new(), |run| format!("run {run} "));
-    let word = format!("{outcome:?}").to_lowercase();
-    let mut lines = warnings(model);
-    lines.push(format!("{run}{word}: {reason} (exit code {exit_code})"));
-    lines.iter().map(|line| clean(line)).collect()
-}
-
 /// Columns that every terminal has.
 const COLUMNS: usize = 80;
 
@@ -88,7 +77,7 @@ fn columns(text: &str) -> usize {
 }
 
 /// Repeats the preflight warnings: on a screen they are long gone.
-fn warnings(model: &Model) -> Vec<String> {
+pub(crate) fn warnings(model: &Model) -> Vec<String> {
     let all = &model.run.warnings;
     let mut lines: Vec<String> =
         all.iter().take(WARNINGS).map(|warning| format!("preflight warning: {warning}")).collect();

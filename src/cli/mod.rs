@@ -12,6 +12,7 @@ pub mod args;
 mod commands;
 mod home;
 mod support;
+mod usage;
 
 pub(crate) use support::{Failure, code};
 
@@ -27,7 +28,7 @@ use support::{
 use crate::app::stderr;
 use args::{Cli, CliCommand};
 use clap::FromArgMatches;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use rankdeck_config::HostsSource;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -59,9 +60,6 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Most experiments that an error lists.
-const EXPERIMENTS: usize = 8;
-
 /// Parses a command line. Without a command, a terminal gets the home screen; a pipe gets the help.
 fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
     let read = |argv: &[OsString]| {
@@ -71,25 +69,7 @@ fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
         Ok(cli) => return Ok(cli),
         Err(error) => error,
     };
-    let is_about = |what: &ContextValue| what.to_string().contains("COMMAND");
-    if error.kind() == ErrorKind::ArgumentConflict && error.context().any(|(_, what)| is_about(what)) {
-        let tip = "a program needs no experiment file: `rankdeck run -- python train.py`; in a file it stands as \
-                   `command = [\"python\", \"train.py\"]` in `[launch]`";
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
-    if error.kind() == ErrorKind::MissingRequiredArgument
-        && error.context().any(|(_, what)| what.to_string().contains("EXPERIMENT"))
-    {
-        let files = home::experiments::paths();
-        let shown: Vec<String> =
-            files.iter().take(EXPERIMENTS).map(|path| path.display().to_string()).collect();
-        let more = if files.len() > shown.len() { ", ..." } else { "" };
-        let tip = match shown.is_empty() {
-            true => "`rankdeck init` writes an experiment file for a script".to_owned(),
-            false => format!("experiments here: {}{more}", shown.join(", ")),
-        };
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
+    error = usage::explained(error);
     let lacking = matches!(
         error.kind(),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand

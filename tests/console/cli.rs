@@ -202,6 +202,11 @@ fn completions_list_commands_and_runs() {
         let names = completed(&["rankdeck", command, "pp"]);
         assert_eq!(names.trim(), "ppo-20260101-120000", "{command}");
     }
+    std::fs::create_dir_all(folder.path().join("runs/sweep-ppo-20260101-120000")).unwrap();
+    assert!(completed(&["rankdeck", "run", "--from", "pp"]).contains("ppo-20260101-120000"));
+    assert_eq!(completed(&["rankdeck", "queue", "s"]).trim(), "sweep-ppo-20260101-120000");
+    assert_eq!(completed(&["rankdeck", "help", "slu"]).trim(), "slurm");
+    assert!(!completed(&["rankdeck", "schema", ""]).contains("ppo-"));
     let (_, out, _) = text(&rankdeck(folder.path(), "man").output().unwrap());
     assert!(out.contains(".TH") && out.contains("restart") && out.contains("130"), "{out}");
 }

@@ -230,6 +230,36 @@ fn logs_are_deduplicated_and_errors_reported() {
     assert!(code == 2 && err.contains("--sweep"), "{out}{err}");
 }
 
+/// The environment of cron: no terminal, few variables. A success prints two lines, and nothing to be mailed.
+#[test]
+fn cron_job_prints_two_lines_and_no_error() {
+    let folder = bench("", "[\"sleep\", \"0.1\"]");
+    let call = |args: &[&str]| {
+        let mut command = rankdeck(folder.path(), args);
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", folder.path());
+        text(&command.env("SHELL", "/bin/sh").stdin(std::process::Stdio::null()).output().unwrap())
+    };
+    let (code, out, err) = call(&["run", "e.toml", "--quiet"]);
+    assert!(code == 0 && out.lines().count() == 2 && err.is_empty(), "{out}{err}");
+    let (code, out, err) = call(&["run", "e.toml", "--quiet", "--detach"]);
+    assert!(code == 0 && err.is_empty(), "{out}{err}");
+    let (code, out, err) = call(&["wait", "--quiet", "--json"]);
+    assert!(code == 0 && out.lines().count() == 1, "{out}{err}");
+    let (code, out, err) = call(&["logs", "--json", "--rank", "0"]);
+    assert_eq!((code, out.as_str(), err.lines().count()), (0, "", 1), "the note about the run: {err}");
+}
+
+/// Without a run, a hosts file and a directory of runs: where to run the command.
+#[test]
+fn commands_about_runs_name_the_directory_of_the_launch() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in ["ps", "status", "attach", "stop", "wait", "logs", "fetch", "prune", "rm x"] {
+        let words: Vec<&str> = command.split(' ').collect();
+        let (code, out, err) = run(folder.path(), &words);
+        assert!(code == 2 && err.contains("directory"), "{command}: {out}{err}");
+    }
+}
+
 #[test]
 fn wait_exits_as_the_run_did() {
     let folder = bench("", "[\"true\"]");

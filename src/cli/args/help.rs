@@ -5,7 +5,6 @@
 //! - HELP-2: options that mean nothing to a command do not stand on its page.
 
 use super::Cli;
-use clap::builder::PossibleValuesParser;
 use clap::{Arg, CommandFactory};
 use std::fmt::Write;
 
@@ -258,18 +257,18 @@ pub(crate) fn command() -> clap::Command {
         command.mut_arg("metrics", |arg| arg.hide(true)).mut_arg("read_only", |arg| arg.hide(true))
     });
     let names: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    let aliases = root.get_subcommands().flat_map(clap::Command::get_all_aliases).map(str::to_owned);
-    // `resume` is a topic, too.
-    let is_topic = |alias: &String| TOPICS.iter().any(|(topic, _)| topic == alias);
-    let aliases: Vec<String> = aliases.filter(|alias| !is_topic(alias)).collect();
     for name in &names {
         root = root.mut_subcommand(name, |command| with_examples(command, name));
     }
-    let subjects = TOPICS.iter().map(|(name, _)| (*name).to_owned()).chain(names).chain(aliases);
-    let subjects = PossibleValuesParser::new(subjects.collect::<Vec<_>>());
-    root =
-        root.mut_subcommand("help", |command| command.mut_arg("subject", |arg| arg.value_parser(subjects)));
     with_examples(root, "")
+}
+
+/// What `help` takes: topics and visible commands.
+pub(crate) fn subjects() -> Vec<String> {
+    let root = command();
+    let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
+    let commands = commands.map(|command| command.get_name().to_owned());
+    TOPICS.iter().map(|(name, _)| (*name).to_owned()).chain(commands).collect()
 }
 
 fn examples(name: &str) -> &'static [(&'static str, &'static str)] {

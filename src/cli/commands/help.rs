@@ -6,6 +6,7 @@ use crate::cli::support::{Failure, code, print, run_id};
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
+use rankdeck_config::suggest::closest;
 use rankdeck_tui::Glyphs;
 use rankdeck_tui::keys::{TABLE, name};
 use std::ffi::OsString;
@@ -30,7 +31,13 @@ pub(crate) fn help(subject: Option<&str>) -> Result<u8, Failure> {
 }
 
 fn unknown(subject: &str) -> Failure {
-    Failure::usage(format!("unknown command `{subject}`")).hint("`rankdeck help` lists commands and topics")
+    let failure = Failure::usage(format!("unknown command or topic `{subject}`"));
+    let subjects = help::subjects();
+    let failure = match closest(subject, subjects.iter().map(String::as_str)) {
+        Some(similar) => failure.hint(format!("a similar one exists: `rankdeck help {similar}`")),
+        None => failure,
+    };
+    failure.hint("`rankdeck help` lists commands and topics")
 }
 
 /// The keys of a run's screen, from the key table.
@@ -93,23 +100,47 @@ pub(crate) fn complete(argv: &[OsString]) -> bool {
     request.try_complete(argv, std::env::current_dir().ok().as_deref()).unwrap_or(true)
 }
 
-/// The command line with the names of runs as candidates.
+/// The command line with candidates for the arguments that have them.
 fn completed() -> clap::Command {
     let mut root = help::command();
     let commands: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     for name in commands {
-        root = root.mut_subcommand(name, |command| {
-            command.mut_args(|arg| match RUN_ARGUMENTS.contains(&arg.get_id().as_str()) {
-                true => arg.add(ArgValueCandidates::new(run_names)),
-                false => arg,
+        root = root.mut_subcommand(&name, |command| {
+            command.mut_args(|arg| match candidates(&name, arg.get_id().as_str()) {
+                Some(candidates) => arg.add(candidates),
+                None => arg,
             })
         });
     }
     root
 }
 
-/// Arguments that take a run.
-const RUN_ARGUMENTS: [&str; 4] = ["run", "runs", "policy", "what"];
+/// The candidates of an argument, if it takes a run, a sweep or a topic.
+fn candidates(command: &str, argument: &str) -> Option<ArgValueCandidates> {
+    match (command, argument) {
+        ("schema", _) => None,
+        ("help", "subject") => Some(ArgValueCandidates::new(subjects)),
+        ("man", "command") => Some(ArgValueCandidates::new(command_names)),
+        ("queue", "sweep") => Some(ArgValueCandidates::new(sweep_names)),
+        ("run", "from") | (_, "run" | "runs" | "policy" | "what") => Some(ArgValueCandidates::new(run_names)),
+        _ => None,
+    }
+}
+
+fn subjects() -> Vec<CompletionCandidate> {
+    help::subjects().into_iter().map(CompletionCandidate::new).collect()
+}
+
+fn command_names() -> Vec<CompletionCandidate> {
+    let names = help::subjects().into_iter().filter(|name| name != "keys" && help::topic(name).is_none());
+    names.map(CompletionCandidate::new).collect()
+}
+
+/// The sweeps that this directory has.
+fn sweep_names() -> Vec<CompletionCandidate> {
+    let names = run_id::local_names().into_iter().filter(|name| name.starts_with("sweep-"));
+    names.map(CompletionCandidate::new).collect()
+}
 
 /// The runs that this directory has; no host is queried.
 fn run_names() -> Vec<CompletionCandidate> {

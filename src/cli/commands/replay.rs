@@ -35,7 +35,8 @@ pub(crate) async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
                 OutputMode::Lines(form) => form,
                 _ => LineFormat::Plain { logs: args.output.logs },
             };
-            let mut printer = Printer::new(form).map_err(Failure::no_thread)?;
+            let mut printer =
+                Printer::paced(form, output_mode::pace(&args.output)).map_err(Failure::no_thread)?;
             let player = cursor.player();
             // One event at a time, so that every report is printed with the state of its moment.
             while let Some((at, reports)) = player.step() {

@@ -22,6 +22,7 @@ use rankdeck_proto::trust;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, RunId};
 use rankdeck_types::ui::Notify;
+use rankdeck_types::words::clean;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -156,6 +157,7 @@ pub(crate) fn record(
 /// Prints the summary; returns the exit code.
 pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 {
     match (end.why, &end.finished) {
+        (ExitReason::Detached, _) if output.quiet => {}
         (ExitReason::Detached, _) => {
             stderr::line(&format!("detached: run {run} keeps running"));
             stderr::line(&format!(
@@ -170,8 +172,9 @@ pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 
             // The end of the summary waits for a slow reader.
             if let Ok(stdout) = LineWriter::new(io::stdout()) {
                 let is_short = output.quiet && end.code == code::SUCCESS && summary::is_verified(finished);
+                // The outcome is the last line of the run.
                 let lines = match is_short {
-                    true => summary::outcome(&end.model, finished),
+                    true => summary::warnings(&end.model).iter().map(|line| clean(line)).collect(),
                     false => summary::lines(&end.model, finished, end.record.as_ref()),
                 };
                 lines.into_iter().for_each(|line| stdout.line(line));
