@@ -170,6 +170,12 @@ impl ExitMessage {
         &self.shown
     }
 
+    /// Returns whether a line of the log holds the first line of the message.
+    pub fn is_in(&self, line: &str) -> bool {
+        let first = self.text.lines().next().unwrap_or_default().trim();
+        !first.is_empty() && line.to_lowercase().contains(first)
+    }
+
     /// Compares equal if two programs ended with the same error: the exception or the error without its
     /// numbers. Empty if the program itself has no message.
     pub fn gist(&self) -> String {
@@ -690,5 +696,32 @@ mod tests {
         ] {
             assert_eq!(reason(&CODE, &format!("step 1\n{line}\n\n"), None, false).0, expected, "{line}");
         }
+    }
+
+    #[test]
+    fn error_stays_in_the_evidence_before_noise() {
+        let noise: String = (0..20).map(|n| format!("worker: step {}\n", n / 10)).collect();
+        let other: String = (0..9).map(|n| format!("closing {n}\n")).collect();
+        let log = lines(&format!("error: reward is NaN\n{noise}{other}"));
+        let error = Some(("reward is NaN", None));
+        let end = EndOfProcess { exit: &CODE, exception: None, error, lines: &log, hooked: false };
+        let message = ExitMessage::of(&end);
+        let mut death = AbnormalExit {
+            exit: &CODE,
+            message: &message,
+            last_lines: &log,
+            victim: false,
+            victim_of: None,
+            sent: None,
+        };
+        let facts = dead(&Model::default(), Rank(1), &death).card.facts;
+        assert_eq!(facts.first().map(String::as_str), Some("log: error: reward is NaN"), "{facts:?}");
+        assert_eq!((facts.len(), facts.last().unwrap().as_str()), (6, "log: closing 8"), "{facts:?}");
+        death.last_lines = &log[..21];
+        let facts = dead(&Model::default(), Rank(1), &death).card.facts;
+        assert_eq!(
+            facts,
+            ["log: error: reward is NaN", "log: worker: step 0 (10 times)", "log: worker: step 1 (10 times)"]
+        );
     }
 }

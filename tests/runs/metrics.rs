@@ -156,8 +156,14 @@ fn nan_reward_of_an_environment_names_the_rank() {
     );
     let verdict = no_number(&experiment, "failed");
     assert_eq!((&verdict["severity"], &verdict["rank"]), (&"red".into(), &1.into()), "{verdict}");
-    let logged = verdict.to_string();
-    assert!(logged.contains("NaN") && logged.contains("`rankdeck restart "), "{logged}");
+    assert!(verdict["reason"].as_str().unwrap().contains("NaN"), "{verdict}");
+    let card = &verdict["card"];
+    let facts: Vec<&str> = card["facts"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(facts.iter().any(|fact| fact.contains("NaN")), "{facts:?}");
+    assert!(facts.iter().filter(|fact| fact.contains("a line on standard output")).count() <= 1, "{facts:?}");
+    let commands: Vec<&str> =
+        card["actions"].as_array().unwrap().iter().filter_map(|action| action["command"].as_str()).collect();
+    assert!(commands.iter().any(|command| command.starts_with("rankdeck restart ")), "{verdict}");
 }
 
 /// What an offline run of W&B holds, by its own reader.

@@ -1,6 +1,7 @@
 //! Verdicts about facts: a process that exited, weights or totals that differ, a run that does not learn.
 
 use crate::card::{Advice, ranges};
+use crate::exit_message::ExitMessage;
 use crate::join::JoinedIteration;
 use crate::model::Model;
 use crate::reason::{Confidence, Reason, SentenceForm, Severity};
@@ -55,11 +56,7 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &AbnormalExit<'_>) -> Verdi
         }
         None => None,
     };
-    let from = last_lines.len().saturating_sub(LOG_LINES);
-    let log = last_lines
-        .iter()
-        .skip(from)
-        .map(|line| format!("log: {}", words::clip(&words::clean_output(line), 200)));
+    let log = log_excerpt(last_lines, message);
     let draft = VerdictBuilder {
         rank: Some(rank),
         host: host_of(model, Some(rank)),
@@ -73,6 +70,25 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &AbnormalExit<'_>) -> Verdi
         verdict.card.actions.insert(0, Advice { text: hint.clone(), command: String::new() });
     }
     verdict
+}
+
+/// The end of a log as facts, repeated lines as one. The line with the error is kept, whatever follows it.
+fn log_excerpt(lines: &[String], message: &ExitMessage) -> Vec<String> {
+    let mut folded: Vec<(&String, u32)> = Vec::new();
+    for line in lines.iter().filter(|line| !line.trim().is_empty()) {
+        match folded.last_mut() {
+            Some((last, times)) if *last == line => *times += 1,
+            _ => folded.push((line, 1)),
+        }
+    }
+    let from = folded.len().saturating_sub(LOG_LINES);
+    let error = folded.iter().rposition(|(line, _)| message.is_in(line)).filter(|at| *at < from);
+    let kept = error.into_iter().chain(from + usize::from(error.is_some())..folded.len());
+    let shown = kept.filter_map(|at| folded.get(at)).map(|(line, times)| {
+        let line = words::clip(&words::clean_output(line), 200);
+        if *times > 1 { format!("log: {line} ({times} times)") } else { format!("log: {line}") }
+    });
+    shown.collect()
 }
 
 /// Describes differing weights of the built-in trainer.
