@@ -53,8 +53,9 @@ sys.exit(child.wait())
 "#;
 
 /// Escape sequences, and lines that imitate rankdeck's.
-const WORDS: &str =
-    "x\u{1b}]0;title\u{7}\u{1b}[2J\nstop verified: by the host\rrun finished: completed\n\u{9b}31m\u{202e}y";
+const WORDS: &str = "x\u{1b}]0;title\u{7}\u{1b}[2J\nstop verified: by the host\rrun finished: completed\n\u{9b}31m\u{202e}cleaned";
+/// What is left of the last line of [`WORDS`].
+const LEFT: &str = "cleaned";
 
 /// Replaces a message with frames.
 type Lie = Box<dyn FnMut(Value) -> Vec<Vec<u8>> + Send>;
@@ -63,6 +64,8 @@ struct Liar {
     hosts: Loopback,
     place: tempfile::TempDir,
     lie: Arc<Mutex<Lie>>,
+    /// What consoles sent to the agent.
+    sent: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Liar {
@@ -77,18 +80,21 @@ impl Liar {
         let lie: Arc<Mutex<Lie>> = Arc::new(Mutex::new(Box::new(|message| vec![framed(&message)])));
         let listener = UnixListener::bind(place.path().join("liar")).unwrap();
         let (real, rules) = (place.path().join("socket"), Arc::clone(&lie));
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&sent);
         std::thread::spawn(move || {
             for console in listener.incoming() {
                 let agent = UnixStream::connect(std::fs::read_to_string(&real).unwrap());
                 // The agent has ended; the console notices.
                 let (Ok(console), Ok(agent)) = (console, agent) else { continue };
                 let orders = (console.try_clone().unwrap(), agent.try_clone().unwrap());
-                std::thread::spawn(move || pass(orders.0, orders.1));
+                let log = Arc::clone(&log);
+                std::thread::spawn(move || pass(orders.0, orders.1, &log));
                 let rules = Arc::clone(&rules);
                 std::thread::spawn(move || deceive(agent, console, &rules));
             }
         });
-        Some(Liar { hosts, place, lie })
+        Some(Liar { hosts, place, lie, sent })
     }
 
     fn lies(&self, lie: impl FnMut(Value) -> Vec<Vec<u8>> + Send + 'static) {
@@ -128,8 +134,14 @@ fn framed(message: &Value) -> Vec<u8> {
     frame::encode(message).unwrap_or_default()
 }
 
-fn pass(mut from: UnixStream, mut to: UnixStream) {
-    let _ = std::io::copy(&mut from, &mut to);
+fn pass(mut from: UnixStream, mut to: UnixStream, log: &Mutex<Vec<u8>>) {
+    let mut chunk = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut chunk) {
+        log.lock().unwrap().extend(&chunk[..count]);
+        if to.write_all(&chunk[..count]).is_err() {
+            break;
+        }
+    }
     let _ = to.shutdown(std::net::Shutdown::Both);
 }
 
@@ -185,6 +197,50 @@ fn own_2_command_of_lying_agent_is_not_started() {
     console.signal(libc::SIGINT);
     console.finish(120);
     assert!(!pwned.exists());
+    wait_until("ranks end", 60, || liar.hosts.bench.rank_processes().is_empty());
+}
+
+/// SECRET-3: variables that only the agent's plan requests are not sent, although the whole run is on its host.
+#[test]
+fn secret_3_plan_of_lying_agent_gets_no_variable() {
+    const VALUE: &str = "hush-5f3a90c1";
+    let Some(mut liar) = Liar::start(0) else { return };
+    let text = std::fs::read_to_string(&liar.hosts.hosts).unwrap();
+    let first = &text[..text.rfind("[[host]]").unwrap()];
+    liar.hosts.hosts = liar.hosts.bench.write("one.toml", first);
+    let (mut console, run) = liar.run(&["--iters", "1000000"], "");
+    console.signal(libc::SIGKILL);
+    console.finish(120);
+    let lies = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&lies);
+    liar.lies(move |mut message| {
+        if let Some(spec) = spec_of(&mut message) {
+            let launch = &mut spec["plan"]["experiment"]["launch"];
+            launch["pass_env"] = json!(["NEVER_NAMED"]);
+            launch["env"]["OTHER"] = json!("x${ALSO_NEVER}y");
+            // The console must be able to read the launch, else this test checks nothing.
+            assert!(
+                serde_json::from_value::<AgentMessage>(message.clone())
+                    .is_ok_and(|message| message != AgentMessage::Unknown)
+            );
+            *count.lock().unwrap() += 1;
+        }
+        vec![framed(&message)]
+    });
+    let mut command = liar.hosts.command(&["restart", &run, "--yes"]);
+    let output = command.env("NEVER_NAMED", VALUE).env("ALSO_NEVER", VALUE).output().unwrap();
+    assert!(*lies.lock().unwrap() > 0, "the plan was not sent: {output:?}");
+    let sent = String::from_utf8_lossy(&liar.sent.lock().unwrap()).into_owned();
+    assert!(sent.contains("attach") && !sent.contains(VALUE), "{sent}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("NEVER_NAMED"), "{output:?}");
+    for (pid, _) in liar.hosts.bench.rank_processes() {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&environ).contains(VALUE));
+    }
+    liar.lies(|message| vec![framed(&message)]);
+    let output = liar.hosts.command(&["stop", &run]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
     wait_until("ranks end", 60, || liar.hosts.bench.rank_processes().is_empty());
 }
 
@@ -432,7 +488,7 @@ fn term_1_agent_texts_reach_terminal_cleaned() {
         assert_clean(&format!("{form:?}"), &output.stdout);
         assert_clean(&format!("{form:?}"), &output.stderr);
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains("31my"), "{form:?}: the texts are missing: {text}");
+        assert!(text.contains(LEFT), "{form:?}: the texts are missing: {text}");
     }
     liar.lies(all_words());
     let file = liar.experiment(&["--iters", "1000000"], "");
@@ -456,7 +512,7 @@ fn term_1_agent_texts_reach_terminal_cleaned() {
         &["attach", "--hosts", &hosts],
         &envs,
     );
-    terminal.until("the TUI", |terminal| terminal.alternate() && terminal.text().contains("31my"));
+    terminal.until("the TUI", |terminal| terminal.alternate() && terminal.text().contains(LEFT));
     for keys in [
         "1", "2", "3", "4", "5", "6", "7", "8", "9", "\r", "\u{1b}", "?", "\u{1b}", "l", "e", "v", "h", "\t",
         "\r",
