@@ -10,9 +10,12 @@
 //!   another version is refused.
 //! - TRACE-3: an entry cut short ends its segment; it does not spoil it.
 //! - TRACE-4: answers to prompts (passphrases) are never in a record.
-//! - TRACE-5: a state is validated like events when it is read.
+//! - TRACE-5: a state is validated like events when it is read, and no text of it is longer than
+//!   the longest line of a log.
 //! - TRACE-6: what a segment unpacks to is bounded: its state, each of its entries, and all of them. Where one
 //!   ends early, its last event reports that.
+
+mod texts;
 
 use crate::Core;
 use crate::event::Event;
@@ -264,6 +267,19 @@ fn encode(value: &impl Serialize, to: &mut Vec<u8>) {
 /// The next value and its length, or what is wrong with it; `None` where the bytes end, be it in the middle of
 /// one.
 fn decode<T: DeserializeOwned>(from: &mut impl Read, longest: u64) -> Option<Result<(T, u64), String>> {
+    let bytes = match entry(from, longest)? {
+        Ok(bytes) => bytes,
+        Err(error) => return Some(Err(error)),
+    };
+    Some(parse(&bytes).map(|value| (value, bytes.len() as u64)))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    rmp_serde::from_slice(bytes).map_err(|error| error.to_string())
+}
+
+/// The bytes of the next value, as [`decode`] reads it.
+fn entry(from: &mut impl Read, longest: u64) -> Option<Result<Vec<u8>, String>> {
     let mut length = [0; 4];
     from.read_exact(&mut length).ok()?;
     let length = u64::from(u32::from_le_bytes(length));
@@ -272,10 +288,7 @@ fn decode<T: DeserializeOwned>(from: &mut impl Read, longest: u64) -> Option<Res
     }
     let mut bytes = Vec::new();
     from.take(length).read_to_end(&mut bytes).ok()?;
-    if (bytes.len() as u64) < length {
-        return None;
-    }
-    Some(rmp_serde::from_slice(&bytes).map(|value| (value, length)).map_err(|error| error.to_string()))
+    ((bytes.len() as u64) == length).then_some(Ok(bytes))
 }
 
 /// Reads one segment, event by event.
@@ -302,8 +315,10 @@ impl<R: Read> SegmentReader<R> {
         bursts: Option<R>,
     ) -> Result<(Core, SegmentReader<R>), TraceError> {
         let state = |error: String| TraceError::State { build: header.build.clone(), error };
-        let read = decode::<Core>(&mut events, LONGEST_STATE);
-        let (core, length) = read.unwrap_or_else(|| Err("it is not whole".into())).map_err(state)?;
+        let read = entry(&mut events, LONGEST_STATE);
+        let bytes = read.unwrap_or_else(|| Err("it is not whole".into())).map_err(state)?;
+        let length = bytes.len() as u64;
+        let core: Core = parse(&texts::cut(bytes)).map_err(state)?;
         let reader = SegmentReader {
             events,
             bursts,

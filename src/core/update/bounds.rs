@@ -7,7 +7,11 @@ use super::charts::{CHARTS, MARKS};
 use super::failure;
 use super::progress::EVALUATIONS;
 use super::ranks::CHECKPOINTS;
-use crate::model::{HistogramSeries, MEDIA_NAMES, Model};
+use crate::card::{Card, RankEvidence};
+use crate::model::{
+    EventSubject, HistogramSeries, HostModel, MEDIA_NAMES, Model, RankLife, RankModel, RunModel,
+};
+use crate::report::VerdictReport;
 use crate::series::Series;
 use crate::session::HISTORY;
 use rankdeck_proto::inspection::{Frame, Holder, Inspection, Obstacle, PythonView};
@@ -15,7 +19,7 @@ use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::media::{self, MOST_BINS, PICTURE_BYTES};
 use rankdeck_proto::message::{
     AgentMessage, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage, PageSample,
-    RankEvent, RankSample, RecordEvent,
+    RankEvent, RankSample, RecordEvent, Survivor,
 };
 use rankdeck_proto::process::{ReachOutcome, VARIABLES};
 use std::collections::{BTreeMap, VecDeque};
@@ -98,15 +102,29 @@ pub(super) fn cut(message: &mut AgentMessage) -> u64 {
     cut.0
 }
 
-/// Cuts the texts of a model that comes out of a record; returns how many were cut.
+/// Cuts the texts of a model that comes out of a record as those of messages are; returns how many were cut.
 fn cut_model(model: &mut Model) -> u64 {
     let mut cut = Truncator::default();
-    cut.text(TEXT, &mut model.run.reason);
-    model.history.iter_mut().for_each(|line| cut.text(TEXT, &mut line.text));
+    cut.run(&mut model.run);
     cut.list(LONG, &mut model.hosts);
+    model.hosts.iter_mut().for_each(|host| cut.host(host));
     cut.list(LONG, &mut model.ranks);
+    model.ranks.iter_mut().for_each(|rank| cut.rank_model(rank));
     cut.list(LIST, &mut model.verdicts);
-    model.hosts.iter_mut().for_each(failure::check_clock);
+    model.verdicts.iter_mut().for_each(|verdict| cut.verdict(verdict));
+    for line in &mut model.history {
+        cut.text(TEXT, &mut line.text);
+        match &mut line.subject {
+            Some(EventSubject::Verdict(verdict)) => cut.verdict(verdict),
+            Some(EventSubject::Checkpoint(path)) => cut.text(PATH, path),
+            Some(EventSubject::Rank(_)) | None => {}
+        }
+    }
+    for checkpoint in &mut model.checkpoints {
+        cut.text(PATH, &mut checkpoint.path);
+        cut.text(NAME, &mut checkpoint.reason);
+    }
+    model.own.iter_mut().for_each(|own| cut.text(NAME, &mut own.source));
     cut.0
 }
 
@@ -155,6 +173,82 @@ impl Truncator {
         self.0 += (before - values.len()) as u64;
     }
 
+    fn run(&mut self, run: &mut RunModel) {
+        self.text(TEXT, &mut run.reason);
+        self.text(NAME, &mut run.master);
+        run.resumed.iter_mut().for_each(|path| self.text(PATH, path));
+        run.refused.iter_mut().for_each(|text| self.text(TEXT, text));
+        self.names(LONG, &mut run.unverified);
+        self.names(LONG, &mut run.differing);
+        self.names(LONG, &mut run.restart_awaits);
+        self.lines(LIST, &mut run.warnings);
+        if let Some(failure) = &mut run.first_failure {
+            self.text(NAME, &mut failure.host);
+            self.text(TEXT, &mut failure.error);
+            self.lines(LAST_LINES, &mut failure.last_lines);
+        }
+    }
+
+    fn host(&mut self, host: &mut HostModel) {
+        failure::check_clock(host);
+        self.text(NAME, &mut host.name);
+        self.text(PATH, &mut host.run_dir);
+        host.agent.iter_mut().for_each(|(_, build)| self.text(NAME, build));
+        host.excluded.iter_mut().for_each(|reason| self.text(TEXT, reason));
+        host.sample.iter_mut().for_each(|sample| self.sample(sample));
+        host.stopped.iter_mut().for_each(|left| self.survivors(left));
+        self.list(LIST, &mut host.gpus_free);
+        host.holds.iter_mut().for_each(|names| self.names(LIST, names));
+        host.machine.ahead.iter_mut().for_each(|record| self.record(&mut record.event));
+    }
+
+    fn rank_model(&mut self, rank: &mut RankModel) {
+        self.texts(NAME, [&mut rank.host, &mut rank.device]);
+        rank.sample.iter_mut().for_each(|sample| self.rank(sample));
+        rank.error.iter_mut().for_each(|(error, hint)| self.texts(TEXT, [error, hint]));
+        rank.exception.iter_mut().for_each(|exception| self.exception(exception));
+        if let RankLife::Exited(exit) = &mut rank.life {
+            self.exit(exit);
+        }
+        rank.log.lines.iter_mut().for_each(|line| self.text(LINE, &mut line.text));
+        if let Some(inspection) = &mut rank.inspection {
+            self.evidence(&mut inspection.side);
+            self.lines(LIST, &mut inspection.notes);
+        }
+    }
+
+    fn verdict(&mut self, verdict: &mut VerdictReport) {
+        self.text(TEXT, &mut verdict.reason);
+        verdict.host.iter_mut().for_each(|host| self.text(NAME, host));
+        let Card { culprit, waiter, facts, observations, others, ruled_out, actions } = &mut *verdict.card;
+        culprit.iter_mut().chain(waiter).for_each(|side| self.evidence(side));
+        [facts, observations, ruled_out].into_iter().for_each(|lines| self.lines(LIST, lines));
+        self.list(LIST, others);
+        others.iter_mut().for_each(|group| self.text(TEXT, &mut group.text));
+        self.list(LIST, actions);
+        actions.iter_mut().for_each(|advice| self.texts(TEXT, [&mut advice.text, &mut advice.command]));
+    }
+
+    fn evidence(&mut self, side: &mut RankEvidence) {
+        self.texts(NAME, [&mut side.host, &mut side.phase, &mut side.activity, &mut side.amount]);
+        self.texts(TEXT, [&mut side.os, &mut side.blocked_on, &mut side.at, &mut side.last_line]);
+        self.lines(LIST, &mut side.stack);
+        self.lines(LIST, &mut side.children);
+        side.call.iter_mut().for_each(|call| self.call(&mut call.call));
+    }
+
+    fn survivors(&mut self, survivors: &mut Vec<Survivor>) {
+        self.list(LIST, survivors);
+        survivors.iter_mut().for_each(|left| self.text(NAME, &mut left.command));
+    }
+
+    fn exception(&mut self, exception: &mut Exception) {
+        let Exception { class, bases, message, at, thread, errno: _, failure: _, survivable: _ } = exception;
+        self.texts(NAME, [class, thread]);
+        self.names(LAST_LINES, bases);
+        self.texts(TEXT, [message, at]);
+    }
+
     fn exit(&mut self, exit: &mut Exit) {
         match exit {
             Exit::NotStarted { error } => self.text(TEXT, error),
@@ -170,8 +264,7 @@ impl Truncator {
             }
             RecordEvent::StopOrdered { by, .. } => self.text(NAME, by),
             RecordEvent::Stopped { survivors, gpus_free, .. } => {
-                self.list(LIST, survivors);
-                survivors.iter_mut().for_each(|left| self.text(NAME, &mut left.command));
+                self.survivors(survivors);
                 self.list(LIST, gpus_free);
             }
             RecordEvent::Ended { ending } => {
@@ -217,13 +310,7 @@ impl Truncator {
             }
             RankEvent::Fingerprint { values, .. } => self.names(LONG, values),
             RankEvent::Error { message, hint, .. } => self.texts(TEXT, [message, hint]),
-            RankEvent::Exception(exception) => {
-                let Exception { class, bases, message, at, thread, errno: _, failure: _, survivable: _ } =
-                    exception;
-                self.texts(NAME, [class, thread]);
-                self.names(LAST_LINES, bases);
-                self.texts(TEXT, [message, at]);
-            }
+            RankEvent::Exception(exception) => self.exception(exception),
             RankEvent::Hello { .. }
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
@@ -386,7 +473,8 @@ fn charts(all: &mut BTreeMap<String, Series>) -> usize {
     let count = all.len();
     let series = std::mem::take(all).into_iter();
     // The console's own names come on top of those that programs give.
-    *all = series.filter(|(_, series)| series.is_sound()).take(2 * CHARTS).collect();
+    let is_sound = |(name, series): &(String, Series)| name.len() <= NAME && series.is_sound();
+    *all = series.filter(is_sound).take(2 * CHARTS).collect();
     count - all.len()
 }
 
