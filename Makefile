@@ -125,3 +125,4 @@ test-packages:
 	@$(PACKAGES) build test
 	-@$(PACKAGES) slurm
 	-@$(PACKAGES) containers
+	-@$(PACKAGES) browser

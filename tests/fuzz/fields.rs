@@ -332,6 +332,133 @@ fn entries(mut bytes: &[u8]) -> Vec<Tree> {
     all
 }
 
+/// Every text of it with its path, map keys included.
+fn texts<'a>(tree: &'a Tree, path: &str, found: &mut Vec<(String, &'a str)>) {
+    match tree {
+        Tree::Text(text) => found.push((path.to_owned(), text)),
+        Tree::List(list) => list.iter().for_each(|value| texts(value, &format!("{path}/*"), found)),
+        Tree::Map(map) => {
+            for (key, value) in map {
+                texts(key, &format!("{path}/key"), found);
+                let name = if let Tree::Text(name) = key { name } else { "*" };
+                texts(value, &format!("{path}/{name}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Replaces the texts at the path `at`.
+fn replace(tree: &mut Tree, path: &str, at: &str, with: &str) {
+    match tree {
+        Tree::Text(text) if path == at => *text = with.to_owned(),
+        Tree::List(list) => list.iter_mut().for_each(|value| replace(value, &format!("{path}/*"), at, with)),
+        Tree::Map(map) => {
+            for (key, value) in map {
+                let name = if let Tree::Text(name) = key { name } else { "*" };
+                replace(value, &format!("{path}/{name}"), at, with);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn read(tree: &Tree) -> Option<super::Core> {
+    let header = super::SegmentHeader::new(super::Timestamp(0), 0.0);
+    let mut packed = Vec::new();
+    tree.pack(&mut packed);
+    let bytes = [&(packed.len() as u32).to_le_bytes()[..], &packed].concat();
+    super::trace::SegmentReader::open(&header, &bytes[..], None::<&[u8]>).ok().map(|(core, _)| core)
+}
+
+fn state(core: &super::Core) -> Tree {
+    let mut bytes = Vec::new();
+    super::trace::ConsoleSnapshot::of(core).unwrap().write_to(&mut bytes).unwrap();
+    entries(&bytes).swap_remove(0)
+}
+
+fn paths(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    texts(tree, "", &mut found);
+    let unique: std::collections::BTreeSet<String> = found.into_iter().map(|(path, _)| path).collect();
+    unique.into_iter().collect()
+}
+
+/// A report of a state with hostile texts wherever its reader accepts them, and beside it, in a real browser.
+#[test]
+fn report_runs_no_script_in_a_browser() {
+    let hostile = rankdeck_testkit::browser::hostile_texts();
+    let mut tree = state(&super::recorded_core());
+    let mut accepted = 0;
+    for (at, path) in paths(&tree).iter().enumerate() {
+        let mut changed = tree.clone();
+        replace(&mut changed, "", path, &hostile[at % hostile.len()]);
+        if read(&changed).is_some() {
+            (tree, accepted) = (changed, accepted + 1);
+        }
+    }
+    assert!(accepted > 40, "{accepted}");
+    let mut model = read(&tree).unwrap().model().clone();
+    let place = |step: f64| rankdeck_core::series::Place { step, ..Default::default() };
+    let head = super::media::ImageHeader { format: super::media::ImageFormat::Png, width: 3, height: 2 };
+    for text in &hostile {
+        let mut series = rankdeck_core::series::Series::default();
+        (0..9).for_each(|step| series.push(place(f64::from(step)), f64::from(step)));
+        model.scalars.insert(text.clone(), series);
+        let map = model.histograms.entry(text.clone()).or_default();
+        (0..9).for_each(|step| {
+            map.push(place(f64::from(step)), super::Histogram { edges: vec![0.0, 1.0], counts: vec![1.0] })
+        });
+        model.gallery.push(text.clone(), place(1.0), head, "AAAA".into());
+        model.gallery.push("data".into(), place(1.0), head, text.clone());
+        let line = super::HistoryLine::new(1, super::Timestamp(1), super::EventTone::Bad, text.clone());
+        model.history.push_back(line);
+    }
+    let [first, second, third, _] = &hostile;
+    let sources = super::Sources {
+        experiment: hostile.join("\n"),
+        origin: hostile.iter().map(|text| (text.clone(), text.clone())).collect(),
+        differences: vec![(first.clone(), second.clone(), third.clone())],
+        ..Default::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("r.html");
+    let html = super::report::html(&model, &sources);
+    let shown = html.matches("data-pwned").count();
+    assert!(shown > 30, "the texts are shown as texts: {shown}");
+    std::fs::write(&page, html).unwrap();
+    rankdeck_testkit::browser::assert_inert(&page);
+}
+
+/// TRACE-5: whichever text of a state is huge, what is read of it is bounded.
+#[test]
+fn trace_5_every_text_of_a_state_is_bounded() {
+    const MOST: usize = (12 << 10) + 3;
+    let seed = state(&super::recorded_core());
+    let (huge, mut accepted) = ("x".repeat(100_000), 0);
+    for path in &paths(&seed) {
+        let mut tree = seed.clone();
+        replace(&mut tree, "", path, &huge);
+        // Names of kinds are refused.
+        let Some(core) = read(&tree) else { continue };
+        accepted += 1;
+        let again = state(&core);
+        let mut left = Vec::new();
+        texts(&again, "", &mut left);
+        for (at, text) in left.iter().filter(|(_, text)| text.len() > 512) {
+            assert!(text.len() <= MOST, "{path}: {} bytes at {at}", text.len());
+            let is_name = at.starts_with("/model/") && at.ends_with("/host")
+                || at.starts_with("/model/hosts") && at.ends_with("/name");
+            assert!(
+                !is_name || at.contains("/plan/") || text.len() <= 515,
+                "{path}: {} bytes at {at}",
+                text.len()
+            );
+        }
+    }
+    assert!(accepted > 40, "{accepted}");
+}
+
 #[test]
 fn record_and_lines_survive_their_tree() {
     let (entries_of_run, _) = super::segment();

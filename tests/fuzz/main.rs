@@ -8,7 +8,7 @@ mod fields;
 
 use rankdeck_core::Core;
 use rankdeck_core::event::Event;
-use rankdeck_core::model::Model;
+use rankdeck_core::model::{EventTone, HistoryLine, Model};
 use rankdeck_core::trace;
 use rankdeck_core::trace::SegmentHeader;
 use rankdeck_kit::decoder::InputDecoder;
@@ -91,6 +91,19 @@ fn segment() -> (Vec<u8>, Vec<u8>) {
         writer.event(at, &event, &mut entries, &mut bursts);
     }
     (entries, bursts)
+}
+
+/// The console after all events of that run.
+fn recorded_core() -> Core {
+    let text = recorded();
+    let mut lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let goal = serde_json::from_value(lines.next().unwrap()["goal"].clone()).unwrap();
+    let mut core = Core::new(goal, Vec::new(), Timestamp(0));
+    for line in lines {
+        let event = serde_json::from_value(line["event"].clone()).unwrap();
+        let _ = core.handle(Timestamp(line["at"].as_u64().unwrap()), event);
+    }
+    core
 }
 
 /// Read, and played to the reducer.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs system packages for building (`build`) and testing (`test`), as root on Debian and its derivatives;
-# otherwise prints the command. Usage: packages.sh build [openssl] [test] [slurm] [containers]
+# otherwise prints the command. Usage: packages.sh build [openssl] [test] [slurm] [containers] [browser]
 set -u
 
 missing=
@@ -10,6 +10,8 @@ need() { # PACKAGE TEST...: TEST succeeds if the package is there
     "$@" >/dev/null 2>&1 || missing="$missing $package"
 }
 has() { command -v "$1" || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]; }
+
+has_browser() { has chromium-headless-shell || has chromium || has chromium-browser || has google-chrome; }
 
 for group in "$@"; do
     case $group in
@@ -54,8 +56,12 @@ for group in "$@"; do
         need podman has podman
         need runc has runc
         ;;
+    browser)
+        # A headless browser that opens reports: 60 MB, 18 packages.
+        need chromium-headless-shell has_browser
+        ;;
     *)
-        echo "packages: unknown group \`$group\`; expected build, openssl, test, slurm or containers" >&2
+        echo "packages: unknown group \`$group\`; expected build, openssl, test, slurm, containers or browser" >&2
         exit 2
         ;;
     esac

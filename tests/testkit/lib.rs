@@ -1,5 +1,6 @@
 //! Fixtures for the tests of all crates: counted skips, files of the repository, programs of this machine.
 
+pub mod browser;
 pub mod fake_cuda;
 pub mod fuzz;
 
