@@ -6,7 +6,7 @@ use rankdeck_charts::axis::Scale;
 use rankdeck_charts::export::{document, escaped, heat_shapes};
 use rankdeck_core::model::{EventSubject, EventTone, HistoryLine, Model};
 use rankdeck_core::report::VerdictReport;
-use rankdeck_core::series::Series;
+use rankdeck_core::series::{Series, SeriesPoint};
 use rankdeck_kit::text;
 use rankdeck_types::words;
 use std::fmt::Write as _;
@@ -101,7 +101,8 @@ fn blocks(model: &Model, sources: &Sources) -> Vec<ReportBlock> {
     }
     if !model.scalars.is_empty() {
         all.push(ReportBlock::Head("Charts".into()));
-        let shown = model.scalars.iter().filter(|(_, series)| !series.points().is_empty()).take(MAX_CHARTS);
+        let is_shown = |series: &Series| !series.points().is_empty() || series.past().next().is_some();
+        let shown = model.scalars.iter().filter(|(_, series)| is_shown(series)).take(MAX_CHARTS);
         all.extend(shown.map(|(name, series)| ReportBlock::Chart(name.clone(), series.clone())));
     }
     media(model, &mut all);
@@ -313,19 +314,25 @@ const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;max-width:1200px;ma
     pre{background:#f6f6f6;padding:1em;overflow:auto}figure{display:inline-block;margin:8px}\n\
     figcaption{font-family:monospace}img{max-width:560px;min-width:120px;image-rendering:pixelated}\n";
 
-/// Draws a chart: the means as a line, their extremes as a band.
+/// Draws a chart: the means as a line, their extremes as a band; abandoned generations in gray behind them.
 fn chart(name: &str, series: &Series) -> String {
     let points = series.points();
-    let low = points.iter().map(|point| point.low).fold(f64::INFINITY, f64::min);
-    let high = points.iter().map(|point| point.high).fold(f64::NEG_INFINITY, f64::max);
-    let (first, last) =
-        (points.first().map_or(0.0, |p| p.place.step), points.last().map_or(1.0, |p| p.place.step));
+    let all = || series.past().flat_map(|(_, past)| past).chain(points);
+    let low = all().map(|point| point.low).fold(f64::INFINITY, f64::min);
+    let high = all().map(|point| point.high).fold(f64::NEG_INFINITY, f64::max);
+    let first = all().map(|point| point.place.step).reduce(f64::min).unwrap_or(0.0);
+    let last = all().map(|point| point.place.step).reduce(f64::max).unwrap_or(1.0);
     let across = (last - first).max(f64::MIN_POSITIVE);
     let up = if high > low { high - low } else { 1.0 };
     let x = |at: f64| (at - first) / across * WIDTH;
     let y = |value: f64| HEIGHT - (value - low) / up * HEIGHT;
-    let line: String =
-        points.iter().map(|point| format!("{:.1},{:.1} ", x(point.place.step), y(point.mean))).collect();
+    let line = |points: &[SeriesPoint], style: &str| {
+        let corners: String =
+            points.iter().map(|point| format!("{:.1},{:.1} ", x(point.place.step), y(point.mean))).collect();
+        format!("<polyline points=\"{corners}\" fill=\"none\" {style}/>")
+    };
+    let past: String = series.past().map(|(_, points)| line(points, "stroke=\"#bbb\"")).collect();
+    let own = line(points, "stroke=\"#1f5fa8\" stroke-width=\"1.5\"");
     let band: String = points
         .iter()
         .map(|point| format!("{:.1},{:.1} ", x(point.place.step), y(point.high)))
@@ -341,6 +348,7 @@ fn chart(name: &str, series: &Series) -> String {
             )
         })
         .collect();
+    let note = if past.is_empty() { "" } else { "; abandoned generations in gray" };
     let newest = series.last().map_or("-".into(), text::value);
     let range = match (low, high) {
         (low, high) if low < high => format!("{} to {}", text::value(low), text::value(high)),
@@ -349,9 +357,8 @@ fn chart(name: &str, series: &Series) -> String {
     format!(
         "<figure><figcaption>{} <b>{newest}</b> ({range})</figcaption>\
          <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fafafa\"/><polygon points=\"{band}\" fill=\"#cfe0f5\"/>\
-         <polyline points=\"{line}\" fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"1.5\"/>{broken}</svg>\
-         <div>step {first:.0} to {last:.0}</div></figure>",
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fafafa\"/>{past}<polygon points=\"{band}\" fill=\"#cfe0f5\"/>\
+         {own}{broken}</svg><div>step {first:.0} to {last:.0}{note}</div></figure>",
         escaped(name),
     )
 }
@@ -361,7 +368,7 @@ mod tests {
     use super::*;
     use rankdeck_core::series::Place;
     use rankdeck_proto::media::{Histogram, ImageFormat, ImageHeader};
-    use rankdeck_types::ids::{RunId, Timestamp};
+    use rankdeck_types::ids::{Generation, RunId, Timestamp};
 
     fn place(x: i32) -> Place {
         Place { step: f64::from(x), time: 0.0, ..Place::default() }
@@ -398,6 +405,26 @@ mod tests {
         let (page, text) = (html(&model, &Sources::default()), markdown(&model, &Sources::default()));
         assert!(page.contains("2.5e-4") && page.contains("constant 0)"), "{page}");
         assert!(text.contains("`charts/learning_rate`: 2.5e-4"), "{text}");
+    }
+
+    #[test]
+    fn abandoned_generations_are_gray_behind_the_present_one() {
+        let mut series = Series::default();
+        let at = |generation, step: i32| Place { generation: Generation(generation), ..place(step) };
+        (0..=10).for_each(|step| series.push(at(0, step), f64::from(step)));
+        let of = |series: &Series| {
+            let mut model = Model::default();
+            model.scalars.insert("loss".into(), series.clone());
+            html(&model, &Sources::default())
+        };
+        let gray = "stroke=\"#bbb\"";
+        assert_eq!(of(&series).matches(gray).count(), 0);
+        (3..=5).for_each(|step| series.push(at(1, step), 20.0));
+        let page = of(&series);
+        assert_eq!((page.matches(gray).count(), page.matches("<polyline").count()), (1, 2), "{page}");
+        let (past, own) = (page.find(gray).unwrap(), page.find("#1f5fa8").unwrap());
+        assert!(past < own && page.contains("step 0 to 10; abandoned"), "{page}");
+        assert!(page.contains("(0 to 20"), "the range covers both: {page}");
     }
 
     #[test]
