@@ -195,7 +195,11 @@ pub(crate) fn nodes(workdir: &Path, only: Option<&RunId>) -> (Vec<(RunPaths, Man
             if left_out.owned_by_other(&entry) || left_out.owned_by_other(&paths.manifest()) {
                 continue;
             }
-            let manifest = Manifest::load(&paths.manifest()).filter(Manifest::is_of_this_machine);
+            let manifest = Manifest::read(&paths.manifest()).unwrap_or_else(|error| {
+                left_out.add(error);
+                None
+            });
+            let manifest = manifest.filter(Manifest::is_of_this_machine);
             found.extend(manifest.map(|manifest| (paths, manifest)));
         }
     }
@@ -296,6 +300,23 @@ mod tests {
             stranger.wait().unwrap();
         }
         assert!(all < one + 30 * 32, "{one} reads for one run, {all} for 31 next to 64 processes");
+    }
+
+    #[test]
+    fn unreadable_manifest_is_left_out_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        finished(folder.path(), 0..4);
+        let at = |run: usize| folder.path().join(format!("runs/r-{run}/node0/manifest.json"));
+        std::fs::rename(at(0), at(0).with_extension("was")).unwrap();
+        std::os::unix::fs::symlink(at(0).with_extension("was"), at(0)).unwrap();
+        std::fs::write(at(1), "{").unwrap();
+        std::fs::remove_file(at(2)).unwrap();
+        let listed = list(folder.path());
+        let names: Vec<&str> = listed.runs.iter().map(|entry| entry.run.0.as_str()).collect();
+        assert_eq!(names, ["r-3"]);
+        let named =
+            |run: usize| listed.left_out.iter().any(|line| line.contains(&at(run).display().to_string()));
+        assert_eq!([0, 1, 2].map(named), [true, true, false], "{:?}", listed.left_out);
     }
 
     #[test]

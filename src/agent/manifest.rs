@@ -67,14 +67,29 @@ pub(crate) struct ManifestRank {
 }
 
 impl Manifest {
-    /// The manifest of a node, `None` when it is missing or cannot be read. One that belongs to another
-    /// user is not read, and a socket is dropped from it that no agent of this user can have made.
+    /// The manifest of a node, `None` when it is missing or cannot be read.
     pub fn load(path: &Path) -> Option<Manifest> {
-        let mut manifest: Manifest = serde_json::from_slice(&trust::read(path, MOST_BYTES).ok()?).ok()?;
+        Manifest::read(path).ok().flatten()
+    }
+
+    /// The manifest of a node, `None` when it is missing. One that belongs to another user is not read, and a
+    /// socket is dropped from it that no agent of this user can have made.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(path: &Path) -> Result<Option<Manifest>, String> {
+        let failed = |error: String| format!("cannot read {}: {error}", path.display());
+        let bytes = match trust::read(path, MOST_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let mut manifest: Manifest =
+            serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
         if !socket_files::is_ours(Path::new(&manifest.socket)) {
             manifest.socket.clear();
         }
-        Some(manifest)
+        Ok(Some(manifest))
     }
 
     /// The bytes of the file.
