@@ -41,7 +41,7 @@ const LAST_FILES: Duration = Duration::from_secs(2);
 /// How long the reader of a log file may take to reach its end.
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// Longest wait for the logs at the end of an agent.
-const SETTLE_LOGS: Duration = Duration::from_secs(5);
+const SETTLE_LOGS: Duration = Duration::from_secs(60);
 /// Lines of each log that an agent of a run that is over shows.
 const REMEMBERED_LINES: usize = 1000;
 
