@@ -18,7 +18,6 @@ use rankdeck_types::host::Host;
 use rankdeck_types::probe::Probe;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -141,7 +140,7 @@ fn copy(cache: &Path, file: &Upload, owner: &mut dyn SessionOwner) -> io::Result
     if std::fs::metadata(&target).is_ok_and(|facts| facts.len() == size) {
         return Ok(0);
     }
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    folders::private_cache(&file.folder).map_err(|failure| io::Error::other(failure.error))?;
     let part =
         folder.join(format!(".{}.{}.{:x}.part", file.name, std::process::id(), random::fraction().to_bits()));
     let copied = std::fs::copy(&file.path, &part).and_then(|_| std::fs::rename(&part, &target));

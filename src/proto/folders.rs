@@ -1,6 +1,7 @@
 //! Directories that the console and the agent locate in the same way: home, cache, and that of the running
 //! executable.
 
+use crate::trust;
 use rankdeck_types::error::HintedError;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -32,6 +33,26 @@ pub fn cache() -> PathBuf {
         .map_or_else(|| home().join(".cache/rankdeck"), PathBuf::from)
 }
 
+/// Creates a directory of the cache in which no other user can change or replace a file (TRUST-1).
+///
+/// # Errors
+/// The reason.
+pub fn private_cache(name: &str) -> Result<PathBuf, HintedError> {
+    private_in(&cache(), name)
+}
+
+fn private_in(cache: &Path, name: &str) -> Result<PathBuf, HintedError> {
+    let folder = cache.join(name);
+    create_private(&folder)?;
+    match trust::distrust(&folder) {
+        Some(why) => Err(HintedError::new(
+            format!("the cache cannot be trusted: {}", why.error),
+            format!("{}, or set RANKDECK_CACHE", why.hint),
+        )),
+        None => Ok(folder),
+    }
+}
+
 /// Returns every possible cache: that of the environment, and that which the running executable was deployed
 /// into.
 pub fn caches() -> Vec<PathBuf> {
@@ -44,4 +65,26 @@ pub fn executable() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?;
     let text = path.to_str()?;
     Some(text.strip_suffix(" (deleted)").map_or(path.clone(), PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn trust_1_cache_that_others_can_write_is_rejected() {
+        let base = tempfile::tempdir().unwrap();
+        let (cache, own) = (base.path().join("cache"), base.path().join("own"));
+        [&cache, &own].into_iter().for_each(|folder| create_private(folder).unwrap());
+        assert_eq!(private_in(&cache, "names").unwrap(), cache.join("names"));
+        symlink(&own, cache.join("packs")).unwrap();
+        assert!(private_in(&cache, "packs").is_ok());
+        std::fs::set_permissions(&cache, PermissionsExt::from_mode(0o777)).unwrap();
+        for name in ["names", "packs"] {
+            let refused = private_in(&cache, name).unwrap_err();
+            assert!(refused.error.contains(&cache.display().to_string()), "{refused:?}");
+            assert!(refused.hint.contains("RANKDECK_CACHE"), "{refused:?}");
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! - PACK-1: a pack is unpacked only if its content has the hash in its name.
 //! - PACK-2: nothing is written outside the target directory, which exists completely or not at all.
 
-use crate::folders::{cache, caches, create_private};
+use crate::folders::{caches, create_private, private_cache};
 use rankdeck_types::error::HintedError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -96,8 +96,7 @@ pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedEr
         ));
     }
     files.sort();
-    let packs = cache().join("packs");
-    create_private(&packs)?;
+    let packs = private_cache("packs")?;
     let part = packs.join(format!(".{}-{:x}.part", std::process::id(), stamp()));
     let made = write(folder, &files, &part).map_err(|(path, error)| fault(&path, error)).and_then(
         |(hash, bytes)| {

@@ -2,18 +2,20 @@
 //! directory can create files, links and sockets under any name in it.
 //!
 //! Invariants:
-//! - TRUST-1: an agent starts only in directories that no other user can change or replace.
+//! - TRUST-1: an agent starts only in directories that no other user can change or replace, and the console
+//!   keeps files in no other cache.
 //! - TRUST-2: files of a run are opened for writing only by [`open`] and [`create`], which follow no link.
 //! - TRUST-3: nothing is sent to a socket before its owner is checked ([`connect`], [`check_peer`]).
 
 use rankdeck_types::error::HintedError;
+use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most bytes read of a system file.
 const SYSTEM_FILE: u64 = 8 << 20;
@@ -28,28 +30,75 @@ fn is_trusted(uid: u32) -> bool {
     uid == own_uid() || uid == 0
 }
 
+/// Most symbolic links on the way to a file; the kernel follows as many.
+const MOST_LINKS: usize = 40;
+
 /// Returns why users other than this one and root could change or replace the file or directory at `path`: by
-/// its owner or mode, or those of a directory above it. Sticky directories such as `/tmp` are safe above it.
-/// A group counts as other users, except the private group of this user. In a user namespace, root's
-/// directories belong to the overflow user.
+/// its owner or mode, or those of a directory or symbolic link on the way to it. Sticky directories such as
+/// `/tmp` are safe above it. A group counts as other users, except the private group of this user. In a user
+/// namespace, root's directories belong to the overflow user.
 pub fn distrust(path: &Path) -> Option<HintedError> {
-    let failed = |place: &Path, error: io::Error| {
-        Some(HintedError::new(format!("cannot read {}: {error}", place.display()), OTHER_PLACE))
-    };
     let overflow = overflow_uid();
-    let path = match path.canonicalize() {
-        Ok(path) => path,
-        Err(error) => return failed(path, error),
+    let mut found = match places(path) {
+        Ok(found) => found,
+        Err((place, error)) => {
+            let error = format!("cannot read {}: {error}", place.display());
+            return Some(HintedError::new(error, OTHER_PLACE));
+        }
     };
-    path.ancestors().enumerate().find_map(|(above, place)| match std::fs::metadata(place) {
-        Ok(data) if above > 0 && overflow == Some(data.uid()) => open_to_others(place, &data, true),
-        Ok(data) if !is_trusted(data.uid()) => Some(HintedError::new(
-            format!("{} belongs to user {} (mode {:04o})", place.display(), data.uid(), data.mode() & 0o7777),
-            OTHER_PLACE,
-        )),
-        Ok(data) => open_to_others(place, &data, above > 0),
-        Err(error) => failed(place, error),
+    let last = found.pop();
+    let above = found.into_iter().map(|place| (place, true));
+    last.map(|place| (place, false)).into_iter().chain(above).find_map(|((place, data), above)| {
+        match is_trusted(data.uid()) || above && overflow == Some(data.uid()) {
+            // Whoever can write the directory of a link can replace it, whatever its mode is.
+            true if data.is_symlink() => None,
+            true => open_to_others(&place, &data, above),
+            false => Some(HintedError::new(
+                format!(
+                    "{} belongs to user {} (mode {:04o})",
+                    place.display(),
+                    data.uid(),
+                    data.mode() & 0o7777
+                ),
+                OTHER_PLACE,
+            )),
+        }
     })
+}
+
+/// Returns every directory and link on the way to `path`, and what it stands for as the last one.
+///
+/// # Errors
+/// The first that cannot be read.
+fn places(path: &Path) -> Result<Vec<(PathBuf, Metadata)>, (PathBuf, io::Error)> {
+    let read = |place: &Path| std::fs::symlink_metadata(place).map_err(|error| (place.to_owned(), error));
+    let parts = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let absolute = std::path::absolute(path).map_err(|error| (path.to_owned(), error))?;
+    let (mut at, mut rest, mut found, mut links) = (PathBuf::new(), parts(&absolute), Vec::new(), 0);
+    while let Some(part) = rest.pop() {
+        if part == "." || part == ".." && at.pop() {
+            continue;
+        }
+        let next = at.join(&part);
+        let data = read(&next)?;
+        if data.is_symlink() {
+            links += 1;
+            let target = std::fs::read_link(&next).map_err(|error| (next.clone(), error))?;
+            if links > MOST_LINKS {
+                return Err((next, io::Error::other("too many symbolic links")));
+            }
+            rest.extend(parts(&target));
+        } else {
+            at.clone_from(&next);
+        }
+        found.push((next, data));
+    }
+    // The way may end with `..`.
+    let last = (at.clone(), read(&at)?);
+    found.push(last);
+    Ok(found)
 }
 
 /// Checks that runs can be stored at `path`, a part of which may not exist yet (TRUST-1).
@@ -275,7 +324,6 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::os::unix::net::UnixListener;
-    use std::path::PathBuf;
 
     const STRANGER: u32 = 61_003;
 
@@ -313,6 +361,33 @@ mod tests {
         mode(&above, 0o1777);
         assert_eq!(distrust(&folder), None, "a sticky directory above");
         assert!(distrust(&folder.join("none")).is_some());
+    }
+
+    #[test]
+    fn trust_1_link_that_others_can_replace_is_rejected() {
+        let (_base, folder) = folder();
+        let above = folder.parent().unwrap().to_owned();
+        let open = above.join("open");
+        std::fs::create_dir(&open).unwrap();
+        symlink(&folder, open.join("link")).unwrap();
+        symlink(open.join("link"), above.join("two")).unwrap();
+        symlink("../own", open.join("up")).unwrap();
+        let ways = [open.join("link"), above.join("two"), open.join("up"), open.join("../own")];
+        for way in &ways {
+            assert_eq!(distrust(way), None, "{}", way.display());
+        }
+        mode(&open, 0o777);
+        for way in &ways {
+            assert!(names(distrust(way), &open), "{}", way.display());
+        }
+        mode(&open, 0o1777);
+        assert_eq!(distrust(&ways[0]), None, "an own link in a sticky directory");
+        if own_uid() == 0 {
+            std::os::unix::fs::lchown(&ways[0], Some(STRANGER), None).unwrap();
+            assert!(names(distrust(&ways[1]), &ways[0]), "a link of another user");
+        }
+        symlink("round", open.join("round")).unwrap();
+        assert!(distrust(&open.join("round")).is_some());
     }
 
     #[test]

@@ -14,6 +14,7 @@ rankdeck_testkit::hide_gpus!();
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cache;
 mod charts;
 mod cli;
 mod compare;

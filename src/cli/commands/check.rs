@@ -155,8 +155,8 @@ async fn all_reduce(
         ));
     };
     let text = toml::to_string(&experiment).map_err(|error| fault(&error.to_string()))?;
-    let folder = folders::cache().join("experiments");
-    folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
+    let folder = folders::private_cache("experiments")
+        .map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
     let file = folder.join(format!("{}.toml", draft.run));
     let written = trust::create(&file).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| fault(&error.to_string()))?;

@@ -131,9 +131,9 @@ fn resolved(draft: &PlanDraft) -> Result<(PathBuf, String), Failure> {
     };
     let text = toml::to_string(&draft.experiment).map_err(|error| fault(error.to_string()))?;
     let hash = rankdeck_types::words::hex(&Sha256::digest(&text)[..8]);
-    let folder = folders::cache().join("experiments");
+    let folder = folders::private_cache("experiments")
+        .map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
     let name = format!("{}-{hash}.toml", draft.experiment.run.name);
-    folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
     let path = folder.join(&name);
     let written = trust::create(&path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| fault(error.to_string()))?;

@@ -5,7 +5,7 @@
 use crate::app::stderr;
 use crate::cli::args::{PruneArgs, RemovalArgs, RemoveArgs};
 use crate::cli::support::locate::{LocatedRun, RunLocator};
-use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_id::{RUNS, own_folder};
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_runs};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, prompt, sweep};
@@ -95,12 +95,12 @@ fn objection(run_index: &RunIndex, found: &FoundRun) -> Option<Failure> {
 
 /// Removes the local directory of a run or a sweep.
 fn remove_here(name: &str) {
-    let own = Path::new(RUNS).join(name);
-    match std::fs::remove_dir_all(&own) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            stderr::line(&format!("warning: cannot remove {}: {error}", own.display()));
-        }
-        _ => {}
+    if !Path::new(RUNS).join(name).is_dir() {
+        return;
+    }
+    let remove = |own| std::fs::remove_dir_all(own).map_err(|error| error.to_string());
+    if let Err(error) = own_folder(name).map_err(|why| why.error).and_then(remove) {
+        stderr::line(&format!("warning: cannot remove {RUNS}/{name}: {error}"));
     }
 }
 

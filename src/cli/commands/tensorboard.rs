@@ -3,11 +3,10 @@
 use super::fetch::fetch;
 use crate::cli::args::{FetchArgs, TensorboardArgs};
 use crate::cli::support::locate::{LocatedRun, RunLocator};
-use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_id::{RUNS, own_folder};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
 use rankdeck_config::HostsSource;
-use std::path::Path;
 
 /// Runs `rankdeck tensorboard`.
 pub(crate) async fn tensorboard(hosts_from: &HostsSource, args: TensorboardArgs) -> Result<u8, Failure> {
@@ -20,7 +19,7 @@ pub(crate) async fn tensorboard(hosts_from: &HostsSource, args: TensorboardArgs)
     }
     let mut places = Vec::new();
     for LocatedRun { run: name, .. } in found {
-        let into = Path::new(RUNS).join(&name).join("hosts");
+        let into = own_folder(&name).map_err(Failure::place)?.join("hosts");
         let fetched = FetchArgs {
             run: name.clone(),
             pattern: Some("*tfevents*".to_owned()),

@@ -13,7 +13,7 @@
 use crate::app::stderr;
 use crate::cli::args::{FetchArgs, HostKeyArgs};
 use crate::cli::support::locate::RunLocator;
-use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_id::own_folder;
 use crate::cli::support::run_index::{FoundRun, RunIndex, decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
@@ -54,7 +54,10 @@ pub(crate) async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<F
     let locator = RunLocator::new(hosts_from, &args.host_keys);
     let located = locator.find(Some(&args.run), RunAction::Read).await?;
     let (run_index, found) = (&located.run_index, located.found()?);
-    let into = args.into.clone().unwrap_or_else(|| Path::new(RUNS).join(found.run).join("hosts"));
+    let into = match &args.into {
+        Some(into) => into.clone(),
+        None => own_folder(found.run).map_err(Failure::place)?.join("hosts"),
+    };
     let pattern = args.pattern.as_deref();
     let mut total = Total::default();
     for host in hosts_of(run_index, &found, &mut total) {

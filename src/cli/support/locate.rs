@@ -166,7 +166,9 @@ impl Launch {
     /// The launch of a run; without hosts if it was launched elsewhere.
     fn of(runs: &Path, run: &str) -> Launch {
         // A host may report any name.
-        let folder = RunId::parse(run).ok().and_then(|run| std::fs::read_dir(runs.join(&run.0)).ok());
+        let folder = RunId::parse(run).ok().map(|run| runs.join(&run.0));
+        let folder = folder.filter(|folder| trust::distrust(folder).is_none());
+        let folder = folder.and_then(|folder| std::fs::read_dir(folder).ok());
         let folders = folder.into_iter().flatten().flatten().map(|entry| entry.path());
         let mut consoles: Vec<PathBuf> =
             folders.filter(|console| console.join(record::HOSTS).is_file()).collect();

@@ -6,7 +6,7 @@
 use crate::app::stderr;
 use crate::cli::args::values::{CheckpointSource, parse_checkpoint};
 use crate::cli::args::{FetchArgs, HostKeyArgs, PrintArgs, WorkerArgs};
-use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_id::{RUNS, own_folder};
 use crate::cli::support::run_index::{own_binary, trainer_binary};
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use crate::cli::support::{Failure, copy, provenance};
@@ -136,7 +136,7 @@ fn fetched(run: &str, file: &str) -> Vec<PathBuf> {
     let mut runs: Vec<(String, Vec<PathBuf>)> = folders(Path::new(RUNS))
         .iter()
         .filter_map(|run| Some((run.file_name()?.to_str()?.to_owned(), copies(run))))
-        .filter(|(_, copies)| !copies.is_empty())
+        .filter(|(name, copies)| !copies.is_empty() && own_folder(name).is_ok())
         .collect();
     if run_name::is_relative(run) {
         return Vec::new();

@@ -5,7 +5,7 @@ use crate::app::{record, stderr};
 use crate::cli::support::git::{self, Checkout, CodeState};
 use crate::cli::support::preflight::PreflightReport;
 use crate::cli::support::relaunch::RelaunchSpec;
-use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_id::own_folder;
 use rankdeck_proto::regular;
 use rankdeck_proto::trust;
 use rankdeck_types::code::Code;
@@ -78,7 +78,7 @@ pub(crate) fn relaunch_spec(run: &RunId) -> Option<RelaunchSpec> {
     struct OriginFile {
         launch: Option<RelaunchSpec>,
     }
-    let consoles = std::fs::read_dir(Path::new(RUNS).join(&run.0)).ok()?;
+    let consoles = std::fs::read_dir(own_folder(&run.0).ok()?).ok()?;
     let mut folders: Vec<PathBuf> = consoles.flatten().map(|entry| entry.path()).collect();
     folders.sort();
     let kept = |folder: &PathBuf| {
@@ -95,7 +95,8 @@ pub(crate) fn named_variables(run: &RunId, listed: &[Host], options: &[String]) 
     let words = options.iter().flat_map(|option| option.split(|c| !is_part(c)));
     let mut names: BTreeSet<String> =
         words.filter(|word| variables::is_name(word)).map(str::to_owned).collect();
-    let consoles = std::fs::read_dir(Path::new(RUNS).join(&run.0)).into_iter().flatten().flatten();
+    let consoles = own_folder(&run.0).ok().and_then(|folder| std::fs::read_dir(folder).ok());
+    let consoles = consoles.into_iter().flatten().flatten();
     for folder in consoles.map(|entry| entry.path()) {
         let text = |name: &str| {
             let bytes = trust::read(&folder.join(name), MOST_BYTES).ok()?;

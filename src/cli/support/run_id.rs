@@ -2,8 +2,9 @@
 
 use crate::cli::support::{Failure, run_name};
 use rankdeck_proto::{folders, trust};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::RunId;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// Directory of runs, also on the console.
@@ -25,6 +26,15 @@ pub(crate) fn check_readable() -> Result<(), Failure> {
     }
 }
 
+/// Returns the directory of a run or sweep on this machine, which may not exist (TRUST-1).
+///
+/// # Errors
+/// Other users could change or replace it.
+pub(crate) fn own_folder(name: &str) -> Result<PathBuf, HintedError> {
+    let folder = Path::new(RUNS).join(name);
+    trust::check_place(&folder).map(|()| folder)
+}
+
 /// `NAME-YYYYMMDD-HHMMSS` in local time; `-2`, `-3`, ... follow if the name exists in this directory, so that
 /// two consoles started in the same second do not share a run.
 pub(crate) fn new_run_id(name: &str) -> RunId {
@@ -35,21 +45,21 @@ pub(crate) fn new_run_id(name: &str) -> RunId {
 
 /// Returns a name for a launch that no other launch of this user on this machine gets.
 pub(crate) fn claimed_run_id(name: &str) -> RunId {
-    let claims = folders::cache().join("names");
     // Without a directory for claims, names are only as unique as the clock.
-    let can_claim = folders::create_private(&claims).is_ok();
+    let claims = folders::private_cache("names").ok();
     let stem = format!("{name}-{}", jiff::Zoned::now().strftime(TIME));
     let taken = |id: &str| {
         Path::new(RUNS).join(id).exists()
-            || can_claim
-                && std::fs::OpenOptions::new()
+            || claims.as_ref().is_some_and(|claims| {
+                std::fs::OpenOptions::new()
                     .write(true)
                     .create_new(true)
                     .open(claims.join(id))
                     .is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists)
+            })
     };
     let id = free_run_id(&stem, taken);
-    forget_old(&claims);
+    claims.iter().for_each(|claims| forget_old(claims));
     id
 }
 
