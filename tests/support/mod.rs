@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod hosts;
+pub mod podman;
 pub mod random;
 pub mod slurm;
 pub mod sshd;
