@@ -17,6 +17,7 @@ mod beds;
 mod examples;
 mod faults;
 mod fleet;
+mod gpu_holders;
 mod liar;
 mod prompts;
 mod slurm;

@@ -51,6 +51,8 @@ pub(super) struct Facts {
     pub parent: Option<(u32, String)>,
     /// It has a controlling terminal, and its session's leader lives.
     pub terminal: bool,
+    /// A process below it has one: it is the server of a terminal.
+    pub serves_terminal: bool,
     /// A login session, or the leader of its session, that lives.
     pub login: Option<String>,
     /// A Slurm job that has not ended.
@@ -73,15 +75,19 @@ pub(super) fn decide(facts: &Facts) -> (HolderStatus, String) {
     }
     if let Some(claim) = &facts.claim {
         let run = claim.run.as_ref().map_or_else(|| "a run".to_owned(), |run| format!("run {run}"));
-        // Somebody works at it: a tag is inherited by every shell, and by what is typed there.
-        let by_hand = facts.terminal && matches!(claim.evidence, Evidence::Tag | Evidence::Tree);
-        return match (claim.has_agent, by_hand) {
-            (true, _) => in_use(format!("{run} has a live agent")),
-            (false, true) => in_use(format!("it has a terminal, and the tag of {run}")),
-            (false, false) => {
-                (HolderStatus::Leftover, format!("{run} has no live agent; {}", claim.evidence.text()))
+        if claim.has_agent {
+            return in_use(format!("{run} has a live agent"));
+        }
+        // A tag is inherited by every shell, by what is typed there, and by a terminal's server.
+        if matches!(claim.evidence, Evidence::Tag | Evidence::Tree) {
+            if facts.terminal {
+                return in_use(format!("it has a terminal, and the tag of {run}"));
             }
-        };
+            if facts.serves_terminal {
+                return in_use(format!("a process below it has a terminal, and it has the tag of {run}"));
+            }
+        }
+        return (HolderStatus::Leftover, format!("{run} has no live agent; {}", claim.evidence.text()));
     }
     if let Some((pid, name)) = &facts.parent {
         return in_use(format!("its parent lives: {name} (pid {pid})"));
@@ -233,6 +239,10 @@ mod tests {
             (
                 "a rank that was started again by hand",
                 Facts { claim: claim(Evidence::Tag, false), terminal: true, ..orphan() },
+            ),
+            (
+                "the server of a terminal, started where a run had been",
+                Facts { claim: claim(Evidence::Tag, false), serves_terminal: true, gpu: false, ..orphan() },
             ),
             ("no GPU", Facts { gpu: false, ..orphan() }),
         ] {

@@ -31,6 +31,8 @@ pub(super) struct Host {
     trails: Vec<Trail>,
     /// This process and those that have led to it.
     asking: BTreeSet<u32>,
+    /// Those that have led to a process with a terminal.
+    above_terminals: BTreeSet<u32>,
     slurm_jobs: RefCell<BTreeMap<String, bool>>,
 }
 
@@ -45,12 +47,16 @@ impl Host {
         let processes = ProcessScan::scan();
         let stats = processes.stats().iter().map(|stat| (stat.pid, stat.clone())).collect();
         let trails = trails(known, &processes, &groups, &served);
-        Host {
+        let mut host = Host {
             stats,
             trails,
             asking: proc::ancestors(std::process::id()).collect(),
+            above_terminals: BTreeSet::new(),
             slurm_jobs: RefCell::default(),
-        }
+        };
+        let with_terminal = host.stats.values().filter(|stat| host.has_terminal(stat));
+        host.above_terminals = with_terminal.flat_map(|stat| proc::ancestors(stat.ppid)).collect();
+        host
     }
 
     /// Which processes belong to which run.
@@ -66,11 +72,12 @@ impl Host {
             let user = uid.map_or_else(|| "a user that this host does not show".to_owned(), trust::user_name);
             return Facts { other_user: Some(user), ..Facts::default() };
         }
-        let terminal = self.lives(stat.session) && proc::has_terminal(stat.pid);
+        let terminal = self.has_terminal(stat);
         let mut facts = Facts {
             serves: self.asking.contains(&stat.pid) || is_rankdeck(stat.pid),
             parent: self.parent(stat),
             terminal,
+            serves_terminal: self.above_terminals.contains(&stat.pid),
             login: self.session(stat),
             ..Facts::default()
         };
@@ -80,6 +87,11 @@ impl Host {
             facts.slurm_job = job_of(stat.pid).filter(|job| self.job_lives(job));
         }
         facts
+    }
+
+    /// A controlling terminal, and a leader of the session who lives.
+    fn has_terminal(&self, stat: &ProcStat) -> bool {
+        !stat.is_gone() && self.lives(stat.session) && proc::has_terminal(stat.pid)
     }
 
     fn lives(&self, pid: u32) -> bool {
