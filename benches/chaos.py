@@ -282,10 +282,12 @@ class Sequence:
     def restart_line(self, _):
         """`restart` as it is typed in line mode."""
         screen = self.screen("attach", self.run, "--linear")
-        if screen.until("(attached)"):
+        # It is refused until every host has answered.
+        for _ in range(SCREEN_BOUND_S // 3) if screen.until("(attached)") else ():
             screen.send("restart\n")
-            if screen.until("type "):
+            if screen.until("type one of", 3):
                 screen.send("scratch\n")
+                return
 
     def restart_home(self, _):
         """`r` on the home screen."""
