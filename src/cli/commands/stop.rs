@@ -13,7 +13,7 @@ use rankdeck_config::HostsSource;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::ReportBody;
 use rankdeck_proto::message::{StopMode, Survivor};
-use rankdeck_proto::run_entry::RunTraces;
+use rankdeck_proto::run_entry::{RunEntry, RunTraces};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
@@ -34,7 +34,7 @@ pub(crate) async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8,
     let target = ExistingRun::with_unlisted(run_index, &found)?;
     let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
     let mut check = StopCheck::new(&target, &found);
-    if found.state == RunStatus::Running {
+    if found.state == RunStatus::Running || may_follow(&found) {
         let hosts = plural(target.hosts.len(), "host");
         args.output.progress(&format!("stopping run {} on {hosts}", target.run));
         // The console below prints nothing while it waits for them.
@@ -64,6 +64,13 @@ pub(crate) async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8,
         check.swept(&host, left);
     }
     check.print(&target.run, args.output)
+}
+
+/// A generation has ended, and the console that launched the run has not: it may start another one.
+fn may_follow(found: &FoundRun<'_>) -> bool {
+    let waits =
+        |entry: &RunEntry| entry.agent_pid != 0 && entry.world_size > 0 && entry.digest.ending.is_none();
+    found.parts.iter().any(|(_, entry)| waits(entry))
 }
 
 /// CLI-3. A run that no host lists may still run if its directories were removed or `workdir` has changed:

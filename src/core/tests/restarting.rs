@@ -141,6 +141,35 @@ fn stop_during_backoff_fails_run_and_restart_skips_it() {
     assert_eq!(c.launches(0).len(), 2);
 }
 
+/// By a console that comes between two generations: before and after all of the first is known to have ended.
+#[test]
+fn restart_6_stop_between_generations_ends_the_run() {
+    let mut c = with(1, policy(5));
+    fail(&mut c);
+    let mut other = c.attach();
+    other.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
+    other.all_ready();
+    assert_eq!(other.exit, Some(1));
+    let ending = |order: &ConsoleMessage| match order {
+        ConsoleMessage::Ended { ending, .. } => Some(ending.clone()),
+        _ => None,
+    };
+    let ending = other.agents[0].orders.iter().find_map(ending).expect("the other console waits for it");
+    c.record(0, RecordEvent::Ended { ending: ending.clone() });
+    assert_eq!((c.exit, c.model().run.outcome), (Some(1), Some(RunOutcome::Failed)));
+    c.pass(60_000);
+    assert_eq!(c.launches(0).len(), 1);
+    // The first console still waits for the proof of another host.
+    let mut c = with(2, policy(5));
+    c.exit_of(1, Exit::Code { code: 3 }, false);
+    c.record(0, RecordEvent::Ended { ending });
+    for node in 0..2 {
+        c.host_ends(node, true);
+    }
+    c.pass(60_000);
+    assert_eq!((c.exit, c.launches(0).len()), (Some(1), 1));
+}
+
 #[test]
 fn another_console_makes_no_restarts() {
     let mut c = with(1, policy(5));

@@ -10,6 +10,8 @@
 //!   console to which all hosts of the present generation confirm it. The run's stop counts as proved only then.
 //! - RESTART-5: a requested restart stops nothing while a host that it needs does not respond. It waits at most
 //!   as long as a stop does, and is then refused with the command that excludes the host.
+//! - RESTART-6: a stop by another console ends the run, also between two generations: it records its ending, and
+//!   the console that launched the run makes no next generation.
 
 use super::{failure, transition, user};
 use crate::event::Effect;
@@ -94,7 +96,8 @@ fn again(ctx: &mut EventCtx<'_>, asked: bool, plan: Option<Plan>) -> Option<Pend
 /// The present generation has ended: what the policy makes of it. `open`: hosts that gave no proof and do not
 /// answer.
 pub(super) fn ended(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
-    let failed = matches!(ctx.session.run.facts.cause, Some(EndCause::Failure));
+    let facts = &ctx.session.run.facts;
+    let failed = matches!(facts.cause, Some(EndCause::Failure)) && facts.recorded_ending.is_none();
     let next = ctx.session.run.take_next();
     let next = match next {
         Some(next) if ctx.session.run.is_launcher() => continue_with(ctx, Some(next), open),
@@ -104,6 +107,21 @@ pub(super) fn ended(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
         Some(_) | None => next,
     };
     ctx.session.run.drain(ctx.now, next);
+}
+
+/// RESTART-6. Another console has stopped and ended the generation that this one has launched.
+pub(super) fn ended_elsewhere(ctx: &mut EventCtx<'_>) {
+    if !ctx.session.run.is_launcher() {
+        return;
+    }
+    let waiting = matches!(ctx.session.run.stage, RunStage::Waiting { .. });
+    if ctx.session.run.take_next().is_some() || waiting {
+        ctx.note(EventTone::Info, "restart cancelled: another console has stopped the run");
+    }
+    if waiting {
+        let ending = failure::ending(ctx);
+        transition::finish(ctx, ending);
+    }
 }
 
 /// The next generation, requested or made by policy, without lost hosts if `restart.lost_host` excludes them.

@@ -2,12 +2,12 @@
 
 use super::charts::RankScalars;
 use super::ownership::{self, LaunchFinding};
-use super::{charts, link, progress, queries, ranks};
+use super::{charts, link, policy, progress, queries, ranks};
 use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
 use crate::model::{ChartMarkKind, EventTone};
 use crate::origin;
 use crate::report::ReportBody;
-use crate::run::EndCause;
+use crate::run::{EndCause, RunStage};
 use crate::session::{EventCtx, RecordContext};
 use rankdeck_proto::message::{Record, RecordEvent, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, NodeRank};
@@ -93,8 +93,11 @@ fn act_on(ctx: &mut EventCtx<'_>, node: NodeRank, record: Record) {
         }
         RecordEvent::Ended { ending } => {
             let run = &mut ctx.session.run;
-            if run.is_current(generation) && !run.is_launcher() {
+            // Its own ending comes back when the run is over.
+            let decides = matches!(run.stage, RunStage::Draining { .. } | RunStage::Waiting { .. });
+            if run.is_current(generation) && (decides || !run.is_launcher()) {
                 run.facts.recorded_ending = Some(*ending);
+                policy::ended_elsewhere(ctx);
             }
         }
         RecordEvent::Rank { rank, event } => ranks::on_rank_event(ctx, at, rank, event),

@@ -3,14 +3,14 @@
 //! The next generation is reserved and begins: its plan is installed, and the lives of ranks and the
 //! verifications of hosts start over. In the end the run finishes, and the console leaves.
 
-use super::{charts, failure};
+use super::{charts, failure, policy};
 use crate::event::Effect;
 use crate::host::{HostMachine, HostStage};
 use crate::join::{CounterSum, TotalsMatcher};
 use crate::model::{EventTone, HostModel, Model, RankLife, RankModel, RunState};
 use crate::origin::{self, Standing};
 use crate::report::{ReportBody, RunOutcome, SCHEMA};
-use crate::run::{ActiveLaunch, ConsoleRole, EndFacts, PendingGeneration, RunStage, StopRequest};
+use crate::run::{ActiveLaunch, ConsoleRole, EndCause, EndFacts, PendingGeneration, RunStage, StopRequest};
 use crate::session::{CoreState, EventCtx, Goal};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Survivor};
@@ -298,11 +298,14 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
     }
 }
 
-/// The console that launched the run sends its ending to the hosts, which keep it.
+/// The console that launched the run sends its ending to the hosts, which keep it. So does one that stops what
+/// the other would restart (RESTART-6).
 fn send_ending(ctx: &mut EventCtx<'_>, ending: &Ending) {
     let run = &ctx.session.run;
     let unlaunched = run.launch.is_none() && matches!(ctx.session.goal, Goal::Launch(_));
-    if !run.is_launcher() && !unlaunched {
+    let failed = matches!(run.facts.cause, Some(EndCause::Failure));
+    let cancels = run.facts.by_user && failed && policy::successor_ms(ctx).is_some();
+    if !run.is_launcher() && !unlaunched && !cancels {
         return;
     }
     let generation = ctx.model.run.generation;
