@@ -204,6 +204,22 @@ fn stuck_ranks_use_the_same_budget() {
     assert_eq!((c.exit, c.model().run.outcome), (Some(4), Some(RunOutcome::Stuck)));
 }
 
+/// Its ranks have ended because of it, with whatever code.
+#[test]
+fn requested_restart_is_its_own_reason() {
+    let mut c = with(2, Restart::default());
+    c.event(Event::restart(None));
+    for node in 0..2 {
+        c.host_ends(node, true);
+    }
+    assert_eq!(c.launches(0).len(), 2);
+    let reason = c.reports.iter().rev().find_map(|(_, _, body)| match body {
+        ReportBody::Restart { state: RestartState::Planned, reason, .. } => Some(reason.as_str()),
+        _ => None,
+    });
+    insta::assert_snapshot!(reason.unwrap(), @"a restart was requested");
+}
+
 #[test]
 fn plan_4_host_is_excluded_and_added_again() {
     let mut c = with(3, Restart::default());

@@ -193,6 +193,8 @@ pub(super) fn proceed(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
     ctx.model.run.first_failure = failure::report(ctx);
     let reason = match &ctx.model.run.first_failure {
         Some(failure) => failure.line.clone(),
+        // Without a cause, the generation would have been the last one.
+        None if ctx.session.run.facts.cause.is_none() => "a restart was requested".to_owned(),
         None => ctx.session.run.facts.ending().reason,
     };
     let text = format!(
