@@ -86,6 +86,13 @@ fn keep(path: &Path, kept: &DigestFile) {
     }
 }
 
+/// Passes every record of a file, in their order; none where it cannot be read.
+pub(crate) fn each_record(path: &Path, each: impl FnMut(&Record)) {
+    if let Ok(file) = regular::open(path) {
+        records(BufReader::with_capacity(1 << 16, file), each);
+    }
+}
+
 fn records(mut reader: impl BufRead, mut each: impl FnMut(&Record)) {
     let mut line = Vec::new();
     loop {

@@ -180,7 +180,9 @@ impl Standing {
                 true => {
                     format!("{lost}; earlier checkpoints are kept in checkpoints/gen{}/", self.generation)
                 }
-                false => format!("{lost}; the program may overwrite its own files"),
+                false => {
+                    format!("{lost}; checkpoints that it reported are kept in gen{}/", self.generation)
+                }
             };
         }
         let since = start.env_step.zip(self.env_step).map(|(step, present)| present.saturating_sub(step));

@@ -6,9 +6,9 @@
 
 use crate::hook;
 use crate::paths::RunPaths;
-use crate::supervise::libtorch;
 use crate::supervise::setup::{self, Container, ScriptContext};
 use crate::supervise::spawn::RankCommand;
+use crate::supervise::{libtorch, script_checkpoints};
 use rankdeck_proto::folders::create_private;
 use rankdeck_proto::message::{LaunchSecrets, LaunchSpec};
 use rankdeck_proto::process::HIDDEN;
@@ -224,7 +224,8 @@ pub(crate) fn prepare(
     } else {
         None
     };
-    let mut notices = Vec::new();
+    let container = host.host.setup.container.as_deref();
+    let mut notices = script_checkpoints::set_aside(&facts.paths, spec, &facts.workdir, container)?;
     let has_hook = !spec.plan.is_builtin() && spec.plan.experiment.watch.python_hook;
     let hook = has_hook.then(|| hook::install(&generation_dir)).and_then(|installed| {
         // Without the hook less is seen; that must not keep a run from starting.

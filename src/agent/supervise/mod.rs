@@ -4,6 +4,7 @@
 //! supervisor    executes the lifecycle's actions
 //! lifecycle     pure: the states of a generation, the stages of a stop, the verified end
 //! launch_prep   prepares a launch: variables, directories, experiment, code and libtorch
+//! script_checkpoints  sets a script's checkpoints aside before its next generation
 //! libtorch      finds libtorch and the built-in trainer on this host
 //! setup         modules, environments, prelude and container of a rank as one shell script
 //! spawn         starts ranks from one thread that lives as long as the agent
@@ -23,6 +24,7 @@ pub(crate) mod leftovers;
 pub(crate) mod libtorch;
 pub(crate) mod lifecycle;
 pub(crate) mod process_scan;
+pub(crate) mod script_checkpoints;
 pub(crate) mod setup;
 pub(crate) mod spawn;
 pub(crate) mod supervisor;

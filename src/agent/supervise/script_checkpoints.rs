@@ -1,0 +1,411 @@
+//! Sets a script's reported checkpoints aside before its next generation starts.
+//!
+//! A script writes its checkpoints where it likes, and often over the ones before. What a generation does not
+//! continue moves to `genM/` next to it, M being the generation that reported it last. What it continues stays
+//! where it is; what it would write over gets a copy in `genM/`: a name without a number, or one that was
+//! reported before. Files that the script does not report are not known here.
+//!
+//! Owner: the thread that prepares a launch. The built-in trainer sets its own checkpoints aside. Invariants:
+//! - KEPT-1: no generation writes over a checkpoint that an earlier one reported. Where one cannot be kept,
+//!   the generation does not start.
+//! - KEPT-2: nothing is removed or replaced, and an interrupted copy leaves whole files only.
+
+use crate::digest;
+use crate::paths::RunPaths;
+use rankdeck_proto::message::{LaunchSpec, RankEvent, Record, RecordEvent};
+use rankdeck_types::ids::Generation;
+use rankdeck_types::words::{clean, plural};
+use std::collections::BTreeMap;
+use std::fs::{File, FileTimes, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Most checkpoints that are known, the latest.
+const REPORTED: usize = 4096;
+/// Most names that are tried for one file.
+const NAMES: u32 = 1000;
+/// Deepest directory below a checkpoint.
+const DEPTH: u32 = 64;
+
+/// A checkpoint that a rank reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ReportedCheckpoint {
+    path: String,
+    /// The generation that reported it last.
+    generation: Generation,
+    /// It was reported more than once.
+    repeated: bool,
+}
+
+/// The checkpoints of the present line of training, in the order of their last reports.
+#[derive(Debug, Default)]
+struct TrainingLine(Vec<ReportedCheckpoint>);
+
+impl TrainingLine {
+    /// Applies a record of a generation before the next one.
+    fn read(&mut self, record: &Record) {
+        match &record.event {
+            RecordEvent::Launched { spec } => {
+                let kept = self.continued(spec.resume.as_deref());
+                self.0.truncate(kept);
+            }
+            RecordEvent::Rank { event: RankEvent::Checkpoint { path, .. }, .. } => {
+                let known = self.0.iter().position(|reported| reported.path == *path);
+                let repeated = known.map(|at| self.0.remove(at)).is_some();
+                if self.0.len() >= REPORTED {
+                    self.0.remove(0);
+                }
+                let (path, generation) = (path.clone(), record.generation);
+                self.0.push(ReportedCheckpoint { path, generation, repeated });
+            }
+            _ => {}
+        }
+    }
+
+    /// How many of them a generation from this checkpoint continues.
+    fn continued(&self, from: Option<&str>) -> usize {
+        let Some(from) = from else { return 0 };
+        // A program may keep a checkpoint in a directory, and be given a file of it.
+        let depth = |reported: &ReportedCheckpoint| Path::new(&reported.path).components().count();
+        let origins = self.0.iter().enumerate().filter(|(_, one)| Path::new(from).starts_with(&one.path));
+        origins.max_by_key(|(at, one)| (depth(one), *at)).map_or(0, |(origin, _)| origin + 1)
+    }
+}
+
+/// Whether the next generation may write over the checkpoint that it continues.
+fn is_replaced(reported: &ReportedCheckpoint) -> bool {
+    let name = Path::new(&reported.path).file_name().unwrap_or_default().to_string_lossy();
+    reported.repeated || !name.chars().any(|letter| letter.is_ascii_digit())
+}
+
+/// Sets aside what the script of `spec` may write over; returns notices. A script in a container shares only
+/// `workdir` and the run's directory with this host.
+///
+/// # Errors
+/// A checkpoint cannot be kept.
+pub(crate) fn set_aside(
+    paths: &RunPaths,
+    spec: &LaunchSpec,
+    workdir: &Path,
+    container: Option<&str>,
+) -> Result<Vec<String>, String> {
+    if spec.generation == Generation(0) || spec.plan.is_builtin() {
+        return Ok(Vec::new());
+    }
+    let mut line = TrainingLine::default();
+    digest::each_record(&paths.spool(), |record| {
+        if record.generation < spec.generation {
+            line.read(record);
+        }
+    });
+    let (continued, abandoned) = line.0.split_at(line.continued(spec.resume.as_deref()));
+    let shared = [workdir, paths.run_dir.as_path()];
+    let is_shared = |path: &Path| container.is_none() || shared.iter().any(|folder| path.starts_with(folder));
+    // A directory with what stays is not moved.
+    let stays = |path: &Path| {
+        let inside = continued.iter().map(|reported| Path::new(&reported.path));
+        inside.chain(shared).any(|inner| inner.starts_with(path))
+    };
+    let replaced = continued.iter().filter(|reported| is_replaced(reported)).map(|reported| (reported, true));
+    let mut moved: Vec<&ReportedCheckpoint> =
+        abandoned.iter().filter(|reported| !stays(Path::new(&reported.path))).collect();
+    moved.sort_by_key(|reported| Path::new(&reported.path).is_symlink());
+    let mut kept: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for (reported, is_continued) in replaced.chain(moved.into_iter().map(|reported| (reported, false))) {
+        let path = Path::new(&reported.path);
+        if !path.is_absolute() || !is_shared(path) || shared.iter().any(|folder| folder.starts_with(path)) {
+            continue;
+        }
+        let folder = keep(path, reported.generation, is_continued).map_err(|error| {
+            format!(
+                "cannot keep checkpoint {} of generation {}: {error} (move it away, then restart)",
+                clean(&reported.path),
+                reported.generation
+            )
+        })?;
+        if let Some(folder) = folder {
+            *kept.entry(folder).or_default() += 1;
+        }
+    }
+    let notice = |(folder, count): (PathBuf, usize)| {
+        format!("{} of an earlier generation kept in {}", plural(count, "checkpoint"), folder.display())
+    };
+    Ok(kept.into_iter().map(notice).collect())
+}
+
+/// Moves or copies a checkpoint; returns the directory where it is now. `None`: nothing was there, or a copy is
+/// there already.
+fn keep(path: &Path, generation: Generation, is_continued: bool) -> io::Result<Option<PathBuf>> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        found => found?,
+    };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    // A link holds no data: what it leads to has a name of its own, and may have moved.
+    if found.is_symlink() && (is_continued || path.try_exists().unwrap_or(false)) {
+        return Ok(None);
+    }
+    let folder = parent.join(format!("gen{generation}"));
+    std::fs::create_dir_all(&folder)?;
+    for number in 0..NAMES {
+        let mut there = folder.join(name);
+        if number > 0 {
+            there.as_mut_os_string().push(format!(".{number}"));
+        }
+        match std::fs::symlink_metadata(&there) {
+            Ok(_) if is_continued && is_same(path, &there, DEPTH)? => return Ok(None),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match is_continued {
+                    true => copy_whole(path, &there)?,
+                    false => std::fs::rename(path, &there)?,
+                }
+                File::open(&folder)?.sync_all()?;
+                return Ok(Some(folder));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other(format!("{} has {NAMES} of that name", folder.display())))
+}
+
+/// Copies a file or directory; `to` appears when it is complete.
+fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = to.with_file_name(format!(".{name}.tmp"));
+    // Of a copy that was interrupted.
+    remove(&temporary)?;
+    let copied = copy(from, &temporary, DEPTH).and_then(|()| std::fs::rename(&temporary, to));
+    if copied.is_err() {
+        let _ = remove(&temporary);
+    }
+    copied
+}
+
+/// Removes an incomplete copy.
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Copies with times, by which the copy is known again.
+fn copy(from: &Path, to: &Path, depth: u32) -> io::Result<()> {
+    let found = std::fs::symlink_metadata(from)?;
+    if found.is_symlink() {
+        return std::os::unix::fs::symlink(std::fs::read_link(from)?, to);
+    }
+    if found.is_file() {
+        std::fs::copy(from, to)?;
+        let file = File::open(to)?;
+        file.set_times(FileTimes::new().set_modified(found.modified()?))?;
+        return file.sync_all();
+    }
+    if !found.is_dir() {
+        // Sockets and pipes hold nothing.
+        return Ok(());
+    }
+    let depth = depth.checked_sub(1).ok_or_else(|| io::Error::other("too many directories"))?;
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        copy(&entry.path(), &to.join(entry.file_name()), depth)?;
+    }
+    File::open(to)?.sync_all()
+}
+
+/// Whether a copy is of the present content, by sizes and times.
+fn is_same(here: &Path, there: &Path, depth: u32) -> io::Result<bool> {
+    let (own, other) = (std::fs::symlink_metadata(here)?, std::fs::symlink_metadata(there)?);
+    let is_equal = |own: &Metadata, other: &Metadata| {
+        Ok::<_, io::Error>(own.len() == other.len() && own.modified()? == other.modified()?)
+    };
+    if own.is_dir() && other.is_dir() && depth > 0 {
+        for entry in std::fs::read_dir(here)? {
+            let entry = entry?;
+            let copied = there.join(entry.file_name());
+            let is_data = entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_dir());
+            if is_data && !(copied.try_exists()? && is_same(&entry.path(), &copied, depth - 1)?) {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
+    Ok(own.is_file() && other.is_file() && is_equal(&own, &other)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_types::ids::{NodeRank, Rank, RunId};
+    use rankdeck_types::plan::Plan;
+    use std::fs::{create_dir_all, read_to_string, write};
+
+    fn spec(generation: u32, from: Option<&Path>) -> LaunchSpec {
+        let experiment = "[run]\nname = \"t\"\n[launch]\ncommand = [\"true\"]";
+        LaunchSpec {
+            generation: Generation(generation),
+            node_rank: NodeRank(0),
+            master_addr: "127.0.0.1".into(),
+            master_port: 1,
+            resume: from.map(|from| from.display().to_string()),
+            plan: Plan {
+                run: RunId("t".into()),
+                experiment: toml::from_str(experiment).unwrap(),
+                hosts: vec![],
+                ranks: vec![],
+                sizes: vec![],
+            },
+        }
+    }
+
+    /// A run with a directory for its script, and its records so far.
+    struct TestRun {
+        folder: tempfile::TempDir,
+        paths: RunPaths,
+        records: Vec<Record>,
+    }
+
+    impl TestRun {
+        fn new() -> TestRun {
+            let folder = tempfile::tempdir().unwrap();
+            let paths = RunPaths { run_dir: folder.path().join("run"), node: NodeRank(0) };
+            create_dir_all(paths.node_dir()).unwrap();
+            create_dir_all(folder.path().join("out")).unwrap();
+            TestRun { folder, paths, records: Vec::new() }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join("out").join(name)
+        }
+
+        fn record(&mut self, generation: u32, event: RecordEvent) {
+            let (seq, generation) = (self.records.len() as u64 + 1, Generation(generation));
+            self.records.push(Record { seq, time: 1.0, generation, event });
+        }
+
+        /// The script writes a checkpoint and reports it.
+        fn saves(&mut self, generation: u32, name: &str, content: &str) {
+            let path = self.path(name);
+            write(&path, content).unwrap();
+            self.reports(generation, &path);
+        }
+
+        fn reports(&mut self, generation: u32, path: &Path) {
+            let path = path.display().to_string();
+            let event = RankEvent::Checkpoint { path, env_step: 1, train_iter: 1, reason: "latest".into() };
+            self.record(generation, RecordEvent::Rank { rank: Rank(0), event });
+        }
+
+        /// Starts a generation; returns what its preparation reports.
+        fn restarts(&mut self, generation: u32, from: Option<&str>) -> Result<Vec<String>, String> {
+            let spec = spec(generation, from.map(|name| self.path(name)).as_deref());
+            let lines: Vec<String> =
+                self.records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect();
+            write(self.paths.spool(), lines.concat()).unwrap();
+            let kept = set_aside(&self.paths, &spec, &self.folder.path().join("work"), None);
+            self.record(generation, RecordEvent::Launched { spec: Box::new(spec) });
+            kept
+        }
+
+        /// All files with their content.
+        fn files(&self) -> Vec<String> {
+            let mut found = Vec::new();
+            let mut open = vec![self.path("")];
+            while let Some(folder) = open.pop() {
+                for entry in std::fs::read_dir(folder).unwrap().flatten() {
+                    let path = entry.path();
+                    match path.is_dir() {
+                        true => open.push(path),
+                        false => found.push(format!(
+                            "{}={}",
+                            path.strip_prefix(self.path("")).unwrap().display(),
+                            read_to_string(&path).unwrap()
+                        )),
+                    }
+                }
+            }
+            found.sort();
+            found
+        }
+    }
+
+    #[test]
+    fn kept_1_start_from_scratch_moves_all_checkpoints() {
+        let mut run = TestRun::new();
+        run.saves(0, "ck.pt", "a");
+        run.saves(0, "step-2.pt", "b");
+        std::os::unix::fs::symlink("step-2.pt", run.path("newest")).unwrap();
+        run.reports(0, &run.path("newest"));
+        write(run.path("own.txt"), "c").unwrap();
+        assert_eq!(run.restarts(1, None).unwrap().len(), 1);
+        assert_eq!(run.files(), ["gen0/ck.pt=a", "gen0/newest=b", "gen0/step-2.pt=b", "own.txt=c"]);
+        run.saves(1, "ck.pt", "d");
+        run.restarts(2, None).unwrap();
+        assert_eq!(
+            run.files(),
+            ["gen0/ck.pt=a", "gen0/newest=b", "gen0/step-2.pt=b", "gen1/ck.pt=d", "own.txt=c"]
+        );
+        assert_eq!(run.restarts(3, None), Ok(vec![]), "nothing new");
+    }
+
+    #[test]
+    fn kept_1_continued_checkpoints_stay_and_replaced_ones_are_copied() {
+        let mut run = TestRun::new();
+        run.saves(0, "best.pt", "a");
+        run.saves(0, "step-1.pt", "b");
+        run.saves(0, "ring-0.pt", "c");
+        run.saves(0, "ring-0.pt", "d");
+        run.restarts(1, Some("ring-0.pt")).unwrap();
+        let first = ["best.pt=a", "gen0/best.pt=a", "gen0/ring-0.pt=d", "ring-0.pt=d", "step-1.pt=b"];
+        assert_eq!(run.files(), first);
+        // A generation that saves nothing adds nothing.
+        assert_eq!(run.restarts(2, Some("ring-0.pt")), Ok(vec![]));
+        assert_eq!(run.files(), first);
+        run.saves(2, "best.pt", "longer");
+        run.restarts(3, Some("step-1.pt")).unwrap();
+        let last = ["gen0/best.pt=a", "gen0/ring-0.pt.1=d", "gen0/ring-0.pt=d", "gen2/best.pt=longer"];
+        assert_eq!(run.files()[..4], last);
+        assert_eq!(run.files()[4..], ["step-1.pt=b"]);
+    }
+
+    #[test]
+    fn kept_1_directories_are_kept_whole_and_never_the_run_itself() {
+        let mut run = TestRun::new();
+        for name in ["last/shards", "epoch-1"] {
+            create_dir_all(run.path(name)).unwrap();
+        }
+        write(run.path("last/shards/0"), "a").unwrap();
+        write(run.path("epoch-1/model"), "b").unwrap();
+        std::os::unix::fs::symlink("epoch-1", run.path("newest")).unwrap();
+        for name in ["last", "epoch-1", "newest"] {
+            run.reports(0, &run.path(name));
+        }
+        run.reports(0, &run.path(""));
+        run.reports(0, &run.paths.run_dir.clone());
+        run.reports(0, Path::new("/"));
+        run.restarts(1, Some("epoch-1/model")).unwrap();
+        let all = ["epoch-1/model=b", "gen0/last/shards/0=a", "last/shards/0=a"];
+        let files = run.files();
+        assert!(all.iter().all(|file| files.contains(&(*file).to_owned())), "{files:?}");
+        assert!(run.paths.run_dir.is_dir(), "{files:?}");
+    }
+
+    #[test]
+    fn kept_1_checkpoint_that_cannot_be_kept_prevents_the_start() {
+        let mut run = TestRun::new();
+        run.saves(0, "ck.pt", "a");
+        write(run.path("gen0"), "in the way").unwrap();
+        let refused = run.restarts(1, None).unwrap_err();
+        assert!(refused.contains("ck.pt"), "{refused}");
+        assert_eq!(run.files(), ["ck.pt=a", "gen0=in the way"]);
+    }
+}
