@@ -16,13 +16,15 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::ids::Generation;
 use rankdeck_types::plan::Plan;
-use rankdeck_types::words::{count, plural};
+use rankdeck_types::words::{clip, count, plural};
 use std::collections::VecDeque;
 
 /// The word for the latest checkpoint.
 pub const LATEST: &str = "latest";
 /// The word for a start without any checkpoint.
 pub const SCRATCH: &str = "scratch";
+/// Longest command in a question, characters.
+const COMMAND: usize = 240;
 
 /// Whether a word asks for a start without any checkpoint; `afresh` is its former name.
 pub fn is_scratch(word: &str) -> bool {
@@ -203,13 +205,8 @@ impl Standing {
 
     /// The question before a restart with this experiment in place of the plan's.
     pub fn question(&self, start: &StartPoint, plan: &Plan, next: Option<&Experiment>) -> Vec<String> {
-        let mut lines = vec![
-            self.targets(),
-            self.stops(),
-            format!("It {}.", self.effect(start)),
-            format!("It runs: {}", plan.command_line()),
-        ];
-        lines.extend(passed(plan, next));
+        let mut lines = vec![self.targets(), self.stops(), format!("It {}.", self.effect(start))];
+        lines.extend(command(plan, next));
         lines
     }
 
@@ -238,6 +235,17 @@ impl Standing {
             None => StartPoint::at(from.rsplit('/').next().unwrap_or(from), from, None),
         }
     }
+}
+
+/// The command that is started, shortened, and what it gets of this console: part of every question.
+pub fn command(plan: &Plan, next: Option<&Experiment>) -> Vec<String> {
+    let command = plan.command_line();
+    // A whole program may be in its arguments.
+    let command = match command.chars().count().saturating_sub(COMMAND) {
+        0 => command,
+        more => format!("{} and {} more characters", clip(&command, COMMAND), count(more as u64)),
+    };
+    std::iter::once(format!("Command: {command}")).chain(passed(plan, next)).collect()
 }
 
 /// What ranks get from the console's environment: for a plan that hosts report, part of every question

@@ -297,23 +297,10 @@ pub fn changed(model: &Model, text: Vec<String>, event: Event) -> Confirm {
     confirm(ConfirmKind::Restart, "restart the run?", all, choices)
 }
 
-/// A command, shortened: a whole program may be in its arguments.
-fn shortened(command: &str) -> String {
-    const MOST: usize = 240;
-    match command.chars().count().saturating_sub(MOST) {
-        0 => command.to_owned(),
-        more => format!("{} and {} more characters", words::clip(command, MOST), words::count(more as u64)),
-    }
-}
-
 /// The command that is started, and what it gets of this console. For an adopted run, only its hosts report
 /// it.
 fn command(model: &Model, next: Option<&Experiment>) -> Vec<String> {
     let Some(plan) = &model.plan else { return Vec::new() };
-    let command = shortened(&plan.command_line());
-    let command = match model.run.adopted {
-        true => format!("Launched by another console. Command: {command}"),
-        false => format!("Command: {command}"),
-    };
-    std::iter::once(command).chain(origin::passed(plan, next)).collect()
+    let launched = model.run.adopted.then(|| "Launched by another console.".to_owned());
+    launched.into_iter().chain(origin::command(plan, next)).collect()
 }
