@@ -210,7 +210,10 @@ impl ExitCondition {
             ExitCondition::Query { .. }
             | ExitCondition::Stop { requested: false, .. }
             | ExitCondition::Restart { requested: None, .. } => true,
-            ExitCondition::Restart { requested: Some(_), .. } => !model.run.restart_awaits.is_empty(),
+            // Later, all ranks are stopped, and the next generation waits for its hosts.
+            ExitCondition::Restart { requested: Some(_), .. } => {
+                !model.run.restart_awaits.is_empty() && model.run.state != RunState::Restarting
+            }
             _ => false,
         }
     }

@@ -42,6 +42,9 @@ pub(crate) enum RunStage {
         /// Number of the request under way.
         request: Option<u64>,
         port: Option<u16>,
+        /// Since when a host that takes part does not respond.
+        #[serde(default)]
+        away_since: Option<Timestamp>,
     },
     /// Nothing runs; the next generation begins at `until`.
     Waiting { until: Timestamp, next: PendingGeneration },

@@ -645,3 +645,41 @@ fn origin_1_policy_uses_checkpoint_that_its_stop_saves() {
     assert_eq!(c.launches(0).len(), 2);
     assert!(resume.as_ref().is_some_and(|path| path.ends_with("/9.ckpt")), "{resume:?}");
 }
+
+/// Every host has verified its stop, and one leaves before the launch.
+#[test]
+fn restart_6_host_that_leaves_before_the_launch_is_awaited_bounded() {
+    let lost = |lost_host| Restart { lost_host, ..policy(3) };
+    for (restart, launches) in [(lost(LostHost::Stop), 1), (lost(LostHost::Exclude), 2)] {
+        let mut c = with(3, restart);
+        checkpoint(&mut c, 5);
+        fail(&mut c);
+        c.lose(1);
+        c.pass(4_250);
+        assert_eq!((c.model().run.state, c.launches(0).len()), (RunState::Restarting, 1));
+        assert_eq!(c.model().run.restart_awaits, ["bee"]);
+        c.pass(19_000);
+        assert_eq!((c.exit, c.launches(0).len()), (None, 1), "it may come back");
+        c.pass(1_500);
+        assert_eq!((c.launches(0).len(), c.launches(1).len()), (launches, 1));
+        assert!(c.model().run.restart_awaits.is_empty());
+        if launches == 1 {
+            assert_eq!((c.exit, c.model().run.outcome), (Some(3), Some(RunOutcome::Failed)));
+            assert!(c.model().run.refused.as_ref().unwrap().contains("--exclude bee"));
+        } else {
+            let from = c.launches(0)[1].resume.clone();
+            assert_eq!((c.exit, from), (None, Some(format!("/w/runs/{RUN}/checkpoints/5.ckpt"))));
+        }
+    }
+}
+
+#[test]
+fn restart_6_host_that_returns_gets_the_launch() {
+    let mut c = with(2, policy(3));
+    fail(&mut c);
+    c.lose(1);
+    c.pass(15_000);
+    c.ready(1);
+    assert_eq!((c.launches(0).len(), c.launches(1).len()), (2, 2));
+    assert!(c.model().run.restart_awaits.is_empty());
+}

@@ -12,20 +12,22 @@
 //!   as long as a stop does, and is then refused with the command that excludes the host.
 //! - RESTART-6: a stop by another console ends the run, also between two generations: it records its ending, and
 //!   the console that launched the run makes no next generation.
+//! - RESTART-7: a generation that cannot start because a host does not respond is given up after as long as a
+//!   stop may take: nothing of the run is left then, and `lost_host` decides what follows.
 
 use super::{failure, transition, user};
 use crate::event::Effect;
 use crate::limits::TimeLimits;
 use crate::model::{EventTone, HostModel};
 use crate::origin::{LATEST, Standing, exclusion};
-use crate::report::{ReportBody, RestartState};
+use crate::report::{ReportBody, RestartState, RunOutcome};
 use crate::run::{EndCause, PendingGeneration, RequestedRestart, RunProgress, RunStage};
 use crate::session::EventCtx;
-use rankdeck_proto::message::{ConsoleMessage, StopMode};
+use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, LostHost, Restart};
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::{NodeRank, Timestamp};
+use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanError, replan};
 use rankdeck_types::probe::Probe;
@@ -222,6 +224,59 @@ pub(super) fn waiting(ctx: &mut EventCtx<'_>, until: Timestamp) {
         let next = std::mem::take(next);
         transition::reserve(ctx, next);
     }
+}
+
+/// Hosts have left between the stop and the launch. Waits for them, and returns whether that has taken too
+/// long (RESTART-7).
+pub(super) fn gives_up_on_absent(ctx: &mut EventCtx<'_>) -> bool {
+    let away: Vec<NodeRank> =
+        ctx.members().filter(|host| !host.is_live()).map(|host| host.node_rank).collect();
+    let names: BTreeSet<String> = away.iter().map(|node| ctx.host_name(*node)).collect();
+    let list = names.iter().cloned().collect::<Vec<_>>().join(", ");
+    let restarts = matches!(ctx.session.run.stage, RunStage::Reserving { generation: Generation(1..), .. });
+    if restarts {
+        ctx.model.run.restart_awaits = names.iter().cloned().collect();
+    }
+    let bound = TimeLimits::of(ctx.model.plan.as_ref()).drain();
+    let RunStage::Reserving { generation, resume, away_since, .. } = &mut ctx.session.run.stage else {
+        return false;
+    };
+    if away.is_empty() {
+        *away_since = None;
+        return false;
+    }
+    let (generation, resume) = (*generation, resume.clone());
+    if away_since.is_none() {
+        *away_since = Some(ctx.now);
+        ctx.note(EventTone::Warn, format!("generation {generation} waits for {list}"));
+        return false;
+    }
+    if away_since.is_some_and(|since| ctx.now.since(since) < bound) {
+        return false;
+    }
+    ctx.model.run.restart_awaits.clear();
+    if restarts
+        && settings(ctx).lost_host == LostHost::Exclude
+        && let Ok(plan) = plan_without(ctx, None, &names)
+    {
+        let resume = transition::launched_from(ctx, resume, Some(&plan));
+        for node in &away {
+            ctx.host(*node).excluded = Some("lost; excluded by `restart.lost_host`".into());
+        }
+        ctx.note(EventTone::Warn, format!("continuing without {list} (`lost_host = \"exclude\"`)"));
+        transition::install(ctx.model, &plan);
+        ctx.model.plan = Some(plan);
+        transition::await_hosts(ctx, generation, resume);
+        return true;
+    }
+    let hint = exclusion(ctx.model, &away.iter().map(|node| ctx.host_name(*node)).collect::<Vec<_>>());
+    if restarts {
+        let error = HintedError { error: format!("no response from {list}"), hint: hint.unwrap_or_default() };
+        refuse(ctx, error.with_hint());
+    }
+    let reason = format!("generation {generation} did not start: no response from {list}");
+    transition::finish(ctx, Ending::new(RunOutcome::Failed, 3, reason));
+    true
 }
 
 /// What a plan comes to, for people: `3 ranks on 2 hosts (ant, cow), 4 environments per rank`.
@@ -429,7 +484,7 @@ fn add_host(ctx: &mut EventCtx<'_>, host: Host) -> NodeRank {
 /// A restart was requested: it begins as soon as all hosts that it needs respond (RESTART-5).
 pub(super) fn changing(ctx: &mut EventCtx<'_>) {
     proceed_with_request(ctx);
-    if ctx.session.run.change.is_none() {
+    if ctx.session.run.change.is_none() && !matches!(ctx.session.run.stage, RunStage::Reserving { .. }) {
         ctx.model.run.restart_awaits.clear();
     }
 }

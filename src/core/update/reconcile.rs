@@ -149,7 +149,7 @@ fn plan_launch(ctx: &mut EventCtx<'_>, draft: &PlanDraft) {
     ctx.model.plan = Some(plan);
     let generation = Generation(0);
     let resume = draft.resume.clone();
-    ctx.session.run.stage = RunStage::Reserving { generation, resume, request: None, port: None };
+    transition::await_hosts(ctx, generation, resume);
 }
 
 /// Why the launch cannot be made any more.
@@ -182,11 +182,14 @@ fn reserving(ctx: &mut EventCtx<'_>) {
     if let Some(ending) = obstacle(ctx) {
         return finish(ctx, ending);
     }
+    if policy::gives_up_on_absent(ctx) {
+        return;
+    }
     let Some(plan) = ctx.model.plan.clone() else { return };
     let fixed = plan.experiment.launch.master_port;
     let first = plan.ranks.first().map_or(NodeRank(0), |rank| rank.node_rank);
     let reachable = ctx.model.hosts.get(first.index()).is_some_and(HostModel::is_live);
-    let RunStage::Reserving { generation, resume, request, port } = &mut ctx.session.run.stage else {
+    let RunStage::Reserving { generation, resume, request, port, .. } = &mut ctx.session.run.stage else {
         return;
     };
     if fixed != 0 {

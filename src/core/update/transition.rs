@@ -200,7 +200,13 @@ pub(super) fn reserve(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
     let generation = next_generation(run.generation);
     ctx.note(EventTone::Info, format!("generation {generation} {}", start.text()));
     (ctx.session.run.facts, ctx.session.run.change) = (EndFacts::default(), None);
-    ctx.session.run.stage = RunStage::Reserving { generation, resume: from, request: None, port: None };
+    await_hosts(ctx, generation, from);
+}
+
+/// A port is reserved next, when all hosts that take part respond.
+pub(super) fn await_hosts(ctx: &mut EventCtx<'_>, generation: Generation, resume: Option<String>) {
+    ctx.session.run.stage =
+        RunStage::Reserving { generation, resume, request: None, port: None, away_since: None };
 }
 
 /// What all hosts together have proved.

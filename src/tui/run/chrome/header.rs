@@ -36,10 +36,12 @@ pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
             let text = format!("{} restart {} in {left}s", glyphs.pick("↻", "@"), run.restarts);
             return (text, Role::Warn);
         }
-        (RunState::Restarting, _) => (glyphs.pick("↻", "@"), "restarting", Role::Warn),
-        (RunState::Launching | RunState::Running, None) if !run.restart_awaits.is_empty() => {
+        (RunState::Restarting | RunState::Launching | RunState::Running, None)
+            if !run.restart_awaits.is_empty() =>
+        {
             (glyphs.pick("↻", "@"), "restart waits", Role::Warn)
         }
+        (RunState::Restarting, _) => (glyphs.pick("↻", "@"), "restarting", Role::Warn),
         (_, Some(StopMode::Kill)) => (glyphs.pick("◌", "o"), "killing", Role::Bad),
         (_, Some(_)) => (glyphs.pick("◌", "o"), "stopping", Role::Warn),
         (RunState::Connecting, _) => (glyphs.pick("○", "o"), "connecting", Role::Accent),

@@ -339,10 +339,11 @@ pub fn sentence(model: &Model, now: Timestamp) -> String {
 fn changing(model: &Model) -> Option<(Role, String)> {
     let awaits = &model.run.restart_awaits;
     if !awaits.is_empty() {
-        return Some((
-            Role::Warn,
-            format!("the restart waits for {}; nothing is stopped yet", awaits.join(", ")),
-        ));
+        let state = match model.run.state {
+            RunState::Restarting => "all ranks are stopped",
+            _ => "nothing is stopped yet",
+        };
+        return Some((Role::Warn, format!("the restart waits for {}; {state}", awaits.join(", "))));
     }
     Some(match model.run.state {
         RunState::Connecting => (Role::Warn, "connecting; no rank runs yet".into()),
