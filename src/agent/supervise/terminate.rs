@@ -238,3 +238,69 @@ fn is_stopped(ident: &ProcessKey) -> bool {
     let stops = |stat: proc::ProcStat| stat.start == ident.start && !matches!(stat.state, 'T' | 't');
     !proc::stat(ident.pid).is_some_and(stops) || !is_alive(ident)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+    use std::path::Path;
+    use std::process::{Child, Command};
+
+    /// A session of processes, killed on drop.
+    struct TestSession(Child);
+
+    impl Drop for TestSession {
+        fn drop(&mut self) {
+            program::held().remove(&self.key());
+            let group = format!("-{}", self.0.id());
+            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl TestSession {
+        /// Runs a script of bash, and waits until its program has written `ready`.
+        fn start(folder: &Path, script: &str) -> TestSession {
+            let mut bash = Command::new("bash");
+            let bash = bash.args(["-c", script]).current_dir(folder).process_group(0).spawn().unwrap();
+            let session = TestSession(bash);
+            until("the program is ready", || folder.join("ready").exists());
+            session
+        }
+
+        fn key(&self) -> ProcessKey {
+            let stat = proc::stat(self.0.id()).unwrap();
+            ProcessKey { pid: stat.pid, start: stat.start }
+        }
+    }
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "not within 30 s: {what}");
+            sleep(POLL);
+        }
+    }
+
+    /// The program saves for a while after SIGTERM. The shell around it catches SIGTERM and stays.
+    #[test]
+    fn ask_1_program_below_a_shell_that_stays_has_its_time() {
+        let Some(python) = rankdeck_testkit::python("signal") else { return };
+        let program = "import signal, sys, time\n\
+            def leave(*_):\n    time.sleep(1)\n    open('saved', 'w').close()\n    sys.exit(0)\n\
+            signal.signal(15, leave)\nopen('ready', 'w').close()\ntime.sleep(600)";
+        let run = format!("{python} -c \"{program}\"");
+        let waits = format!("trap 'touch caught' TERM; {run}; sleep 600");
+        let in_background = format!("trap 'touch caught' TERM; {run} & wait; wait; sleep 600");
+        for script in [waits, in_background] {
+            let folder = tempfile::tempdir().unwrap();
+            let session = TestSession::start(folder.path(), &script);
+            let (requests, shell) = (TerminateRequests::default(), session.key());
+            let (_, followed) = requests.ask(requests.call(&[shell]), &[shell], false);
+            requests.follow(followed);
+            assert!(folder.path().join("saved").exists(), "the shell is asked after it: {script}");
+            until("the shell's trap has run", || folder.path().join("caught").exists());
+            assert!(is_alive(&shell), "only the end of the grace period ends it");
+        }
+    }
+}
