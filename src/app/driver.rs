@@ -13,10 +13,10 @@ use super::demo::Demo;
 use super::exit_condition::{ExitCondition, ExitStep};
 use super::external_shell::ExternalShell;
 use super::headless::{LineFormat, Printer};
+use super::live_playback::{LivePlayback, PlaybackFrame};
 use super::metrics::{self, Endpoint, MetricsRequest};
 use super::notify::{self, ConsoleNotifier};
 use super::output::ConsoleOutput;
-use super::playback::PlaybackCursor;
 use super::record::{self, Recorder, RecordingInfo};
 use super::secrets::{GenerationSecrets, VariableConsent};
 use super::signals::{ConsoleSignal, ConsoleSignals};
@@ -252,7 +252,7 @@ struct Driver {
     exit: ExitState,
     drawn: u64,
     /// The playback position shown instead of the live state.
-    cursor: Option<PlaybackCursor>,
+    playback: Option<LivePlayback>,
     notifier: Option<ConsoleNotifier>,
     /// Other runs in the charts.
     curves: CurveReader,
@@ -289,7 +289,7 @@ impl Driver {
             later: Vec::new(),
             exit: ExitState::default(),
             drawn: 0,
-            cursor: None,
+            playback: None,
             notifier: setup.notify.take().map(ConsoleNotifier::new),
             curves: CurveReader::default(),
             external_shell: ExternalShell::default(),
@@ -435,13 +435,17 @@ impl Driver {
         self.dispatch(Event::Noticed { text });
     }
 
+    /// The moment of the recording that is shown; `None`: the live state.
+    fn played_back(&self) -> Option<&PlaybackFrame> {
+        self.playback.as_ref().and_then(LivePlayback::shown)
+    }
+
     fn poll_timeout(&self) -> Option<Timestamp> {
         let tick = earlier(self.core.poll_timeout(), self.setup.exit_condition.poll_timeout());
         let tick = tick.map(|at| at.max(self.ticked_at.plus(TICK_MS)));
         let flush = self.setup.recorder.as_ref().and_then(Recorder::poll_timeout);
         let detach = self.exit.poll_timeout();
-        let cursor = self.cursor.as_ref().and_then(|cursor| cursor.poll_timeout(self.clock.now()));
-        [tick, flush, detach, cursor, self.output.poll_timeout()].into_iter().fold(None, earlier)
+        [tick, flush, detach, self.output.poll_timeout()].into_iter().fold(None, earlier)
     }
 
     /// Closes everything: links first (their last commands must be sent), then the output, then the
@@ -467,7 +471,7 @@ impl Driver {
         let read = self.output.finish(self.core.model(), signals, why != ExitReason::Cut).await;
         drop(self.output);
         side_jobs::finish();
-        self.cursor = None;
+        self.playback = None;
         if let Some(recorder) = &mut self.setup.recorder {
             recorder.save_pace(None, || self.core.pace_history());
         }

@@ -8,8 +8,8 @@
 //! - [`output`] where the run is shown: [`screen`] (on a `terminal_surface` over [`terminal`], with the keys of
 //!   [`terminal_input`]), [`headless`] (with [`line_writer`]), or [`linear`] for typed commands;
 //! - [`replace_file`] atomic replacement of files;
-//! - [`record`] the recording and the console's log; [`playback`] of recordings; [`compared_curves`] other
-//!   runs in the charts;
+//! - [`record`] the recording and the console's log; [`playback`] of recordings, of a live run by the thread of
+//!   `live_playback`; [`compared_curves`] other runs in the charts;
 //! - [`home_screen`] the home screen; [`play`] a policy playing; [`graphics`] images drawn by the terminal;
 //! - [`metrics`] Prometheus; `notify` notifications: terminal, command, webhook;
 //! - [`external_shell`] a shell on a host;
@@ -32,6 +32,7 @@ pub(crate) mod headless;
 pub(crate) mod home_screen;
 pub(crate) mod line_writer;
 pub(crate) mod linear;
+mod live_playback;
 pub mod metrics;
 mod notify;
 pub(crate) mod output;

@@ -156,7 +156,7 @@ pub(crate) struct PlaybackCursor {
 
 /// Returns the events of a run for the timeline: of routine events only evaluations and checkpoints, not
 /// starts and exits of ranks.
-fn marks(model: &Model) -> Vec<TimelineMark> {
+pub(crate) fn marks(model: &Model) -> Vec<TimelineMark> {
     let of_rank = |line: &HistoryLine| matches!(line.subject, Some(EventSubject::Rank(_)));
     let lines = model.history.iter().filter(|line| !line.routine || !of_rank(line));
     let mark = |line: &HistoryLine| TimelineMark {
@@ -172,7 +172,7 @@ fn marks(model: &Model) -> Vec<TimelineMark> {
 
 /// Returns the latest position worth showing: the end of a finished run, or the last message after it; else
 /// `now`.
-fn latest(model: &Model, now: Timestamp) -> Timestamp {
+pub(crate) fn latest(model: &Model, now: Timestamp) -> Timestamp {
     match model.run.ended.filter(|_| model.run.state == RunState::Over) {
         Some(ended) => model.history.iter().map(|line| line.at).fold(ended, Timestamp::max).min(now),
         None => now,
@@ -180,7 +180,7 @@ fn latest(model: &Model, now: Timestamp) -> Timestamp {
 }
 
 /// Summarizes the live state for a user in playback: the worst verdict, else the outcome.
-fn behind(model: &Model) -> Option<PresentNews> {
+pub(crate) fn behind(model: &Model) -> Option<PresentNews> {
     let mut verdicts = ranks::live_verdicts(model);
     if let Some(worst) = verdicts.next() {
         let tone = if worst.severity == Severity::Red { EventTone::Bad } else { EventTone::Warn };
@@ -212,24 +212,29 @@ impl PlaybackCursor {
         Ok(PlaybackCursor { player, live: false, speed: USUAL, moving: None, marks: marks(&last) })
     }
 
-    /// Starts at the live position `now` of the recording in `folder`, which is completely on disk. `model`
-    /// is the live state.
+    /// Starts at the live position `now` of the recording in `folder`, which is completely on disk up to
+    /// `end`.
     ///
     /// # Errors
     /// No segment can be read.
-    pub(crate) fn live(folder: &Path, now: Timestamp, model: &Model) -> Result<PlaybackCursor, RecordError> {
-        let mut player = RecordingPlayer::new(Recording::open(folder)?, latest(model, now))?;
+    pub(crate) fn live(
+        folder: &Path,
+        now: Timestamp,
+        end: Timestamp,
+        marks: Vec<TimelineMark>,
+    ) -> Result<PlaybackCursor, RecordError> {
+        let mut player = RecordingPlayer::new(Recording::open(folder)?, end)?;
         player.seek(now);
-        Ok(PlaybackCursor { player, live: true, speed: USUAL, moving: None, marks: marks(model) })
+        Ok(PlaybackCursor { player, live: true, speed: USUAL, moving: None, marks })
     }
 
-    /// Extends the recording to `now`; all of it is on disk.
+    /// Extends the recording to `end`; all of it is on disk.
     ///
     /// # Errors
     /// No segment can be read.
-    pub(crate) fn extend(&mut self, now: Timestamp, model: &Model) -> Result<(), RecordError> {
-        self.marks = marks(model);
-        self.player.extend(latest(model, now))
+    pub(crate) fn extend(&mut self, end: Timestamp, marks: Vec<TimelineMark>) -> Result<(), RecordError> {
+        self.marks = marks;
+        self.player.extend(end)
     }
 
     /// The state at this position.
@@ -293,20 +298,18 @@ impl PlaybackCursor {
         self.moving.map(|_| now.plus(STEP_MS))
     }
 
-    /// The cursor for the view; `present` is the live state and the clock.
-    pub(crate) fn shown(&self, present: Option<(&Model, Timestamp)>) -> TimeCursor {
+    /// The cursor for the view.
+    pub(crate) fn shown(&self) -> TimeCursor {
         let at = self.player.at();
-        // In whole seconds, so that nothing is drawn for less.
-        let end = present.map(|(model, now)| Timestamp(latest(model, now).0 / 1000 * 1000));
         TimeCursor {
             at,
             start: self.player.start(),
-            end: end.unwrap_or(self.player.end()).max(at),
+            end: self.player.end().max(at),
             zero: self.player.wall_time() - at.0 as f64 / 1000.0,
             speed: self.moving.and_then(|_| SPEEDS.get(self.speed).copied()),
             live: self.live,
-            over: present.is_some_and(|(model, _)| model.run.state == RunState::Over),
-            behind: present.and_then(|(model, _)| behind(model)),
+            over: false,
+            behind: None,
             marks: self.marks.clone(),
         }
     }
@@ -333,7 +336,7 @@ pub(crate) async fn show_replay(
     loop {
         let now = clock.now();
         cursor.advance(now);
-        let shown = cursor.shown(None);
+        let shown = cursor.shown();
         if screen.view.moment.cursor.as_ref() != Some(&shown) {
             screen.view.moment.cursor = Some(shown);
             screen.request_frame(FrameReason::Data);

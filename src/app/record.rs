@@ -28,6 +28,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -174,10 +175,10 @@ impl Recorder {
         notices
     }
 
-    /// Writes everything out for a reader.
-    pub(crate) fn settle(&mut self, now: Timestamp) {
+    /// Has everything written out for a reader, which waits for the answer; `None`: the disk is too far behind.
+    pub(crate) fn settle(&mut self, now: Timestamp) -> Option<Receiver<()>> {
         self.send_reports(now);
-        self.ring.settle(now);
+        self.ring.settle(now)
     }
 
     /// Ends the recording and describes it.
@@ -313,7 +314,7 @@ mod tests {
         let pace = PaceHistory { places: vec![vec![(4, 7)]] };
         recorder.save_pace(Some(Timestamp(5)), || panic!("not yet"));
         recorder.save_pace(Some(Timestamp(SAVE_PACE_MS)), || pace.clone());
-        recorder.settle(Timestamp(SAVE_PACE_MS));
+        recorder.settle(Timestamp(SAVE_PACE_MS)).unwrap().recv().unwrap();
         let second = make_folder(runs.path(), &run).unwrap();
         assert_eq!(earlier_pace(&second), Some(pace));
         assert_eq!(earlier_pace(&first), None, "its own is not an earlier one's");

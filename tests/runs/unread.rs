@@ -43,6 +43,17 @@ fn unread_terminal_delays_no_restart() {
     terminal.fill();
     kill(first, libc::SIGKILL);
     let second = rank(&bench, first);
+    // What happens is recorded meanwhile.
+    let events = || {
+        let runs = std::fs::read_dir(bench.path().join("runs")).into_iter().flatten().flatten();
+        let files = runs.map(|run| run.path().join("console/events.jsonl"));
+        files.filter_map(|file| std::fs::read_to_string(file).ok()).collect::<String>()
+    };
+    let is_recorded = |line: &str| {
+        serde_json::from_str::<Value>(line)
+            .is_ok_and(|event| event["kind"] == "run_started" && event["generation"] == 1)
+    };
+    wait_until("a record of generation 1", 60, || events().lines().any(is_recorded));
     assert!(terminal.is_stuck(), "its output is unread");
     terminal.read(true);
     terminal.until("the latest state", |terminal| {

@@ -3,8 +3,8 @@
 use super::Driver;
 use crate::app::compared_curves::LoadedRuns;
 use crate::app::external_shell::{self, ShellEvent};
+use crate::app::live_playback::LivePlayback;
 use crate::app::output::ConsoleOutput;
-use crate::app::playback::PlaybackCursor;
 use crate::app::record::Recorder;
 use crate::app::screen::InputOutcome;
 use crate::app::signals::ConsoleSignals;
@@ -33,8 +33,8 @@ impl Driver {
             linear.observe(self.core.model());
         }
         let ConsoleOutput::Screen(screen) = &mut self.output else { return Ok(()) };
-        let drawn = match &self.cursor {
-            Some(cursor) => screen.draw(now, cursor.at(), cursor.model(), &bar)?,
+        let drawn = match self.playback.as_ref().and_then(LivePlayback::shown) {
+            Some(frame) => screen.draw(now, frame.cursor.at, &frame.model, &bar)?,
             None => screen.draw(now, now, self.core.model(), &bar)?,
         };
         if drawn {
@@ -77,8 +77,8 @@ impl Driver {
             }
             return Ok(());
         }
-        let (model, at) = match &self.cursor {
-            Some(cursor) => (cursor.model(), cursor.at()),
+        let (model, at) = match self.playback.as_ref().and_then(LivePlayback::shown) {
+            Some(frame) => (&frame.model, frame.cursor.at),
             None => (self.core.model(), now),
         };
         match screen.handle_input(input, model, at) {
@@ -203,46 +203,54 @@ impl Driver {
         screen.request_frame(FrameReason::Input);
     }
 
-    /// Moves the playback position; the run continues.
+    /// Moves the playback position; the run continues. A thread reads the recording, and the frame comes later.
     fn seek(&mut self, to: TimeMove) {
         let now = self.clock.now();
         let ConsoleOutput::Screen(screen) = &mut self.output else { return };
         if to == TimeMove::Present {
-            (self.cursor, screen.view.moment.cursor) = (None, None);
+            (self.playback, screen.view.moment.cursor) = (None, None);
             screen.request_frame(FrameReason::Input);
             return;
         }
         let Some(recorder) = &mut self.setup.recorder else {
             return screen.view.toast("no recording: cannot go back in time", Role::Warn, now);
         };
-        recorder.settle(now);
-        let model = self.core.model();
-        let ready = match &mut self.cursor {
-            Some(cursor) => cursor.extend(now, model),
-            None => PlaybackCursor::live(recorder.ring().folder(), now, model)
-                .map(|cursor| self.cursor = Some(cursor)),
-        };
-        match (ready, &mut self.cursor) {
-            (Ok(()), Some(cursor)) => cursor.seek(to, now),
-            (Err(error), _) => {
-                // Without a position, the time prompt is useless.
-                screen.view.overlays.retain(|open| !matches!(open, Overlay::Time(_)));
-                screen.view.toast(format!("recording: {error}"), Role::Warn, now);
+        let written = recorder.settle(now);
+        if self.playback.is_none() {
+            match LivePlayback::start(recorder.ring().folder().to_owned(), self.clock, screen.wake()) {
+                Ok(playback) => self.playback = Some(playback),
+                Err(error) => {
+                    return screen.view.toast(format!("cannot start a thread: {error}"), Role::Warn, now);
+                }
             }
-            (Ok(()), None) => {}
+        }
+        let accepted =
+            self.playback.as_ref().is_some_and(|all| all.request(to, now, self.core.model(), written));
+        if !accepted {
+            screen.view.toast("still reading the recording", Role::Warn, now);
         }
         screen.request_frame(FrameReason::Input);
     }
 
-    /// Advances playback and updates the view.
+    /// Shows a frame of playback that has arrived.
     fn show_cursor(&mut self, now: Timestamp) {
-        let (Some(cursor), ConsoleOutput::Screen(screen)) = (&mut self.cursor, &mut self.output) else {
+        let (Some(playback), ConsoleOutput::Screen(screen)) = (&mut self.playback, &mut self.output) else {
             return;
         };
-        cursor.advance(now);
-        let shown = cursor.shown(Some((self.core.model(), now)));
-        if screen.view.moment.cursor.as_ref() != Some(&shown) {
-            screen.view.moment.cursor = Some(shown);
+        match playback.take() {
+            Ok(true) => screen.request_frame(FrameReason::Data),
+            Ok(false) => {}
+            Err(error) => {
+                // Without a position, the time prompt is useless.
+                screen.view.overlays.retain(|open| !matches!(open, Overlay::Time(_)));
+                screen.view.toast(format!("recording: {error}"), Role::Warn, now);
+                (self.playback, screen.view.moment.cursor) = (None, None);
+                return screen.request_frame(FrameReason::Input);
+            }
+        }
+        let shown = playback.cursor(self.core.model(), now);
+        if screen.view.moment.cursor != shown {
+            screen.view.moment.cursor = shown;
             screen.request_frame(FrameReason::Data);
         }
     }
@@ -250,7 +258,7 @@ impl Driver {
     /// Requests policy frames while they are on the screen.
     fn update_policy_frames(&mut self) {
         let ConsoleOutput::Screen(screen) = &self.output else { return };
-        let on = self.cursor.is_none()
+        let on = self.played_back().is_none()
             && screen.view.overlays.iter().any(|open| matches!(open, Overlay::Policy(_)));
         if on != self.core.model().policy.watched {
             self.dispatch(Event::Watched { on });
@@ -269,8 +277,8 @@ impl Driver {
         let now = self.clock.now();
         let ConsoleOutput::Screen(screen) = &mut self.output else { return };
         let folder = self.setup.recorder.as_ref().map_or(Path::new("."), |recorder| recorder.folder());
-        let (model, at) = match &self.cursor {
-            Some(cursor) => (cursor.model(), cursor.at()),
+        let (model, at) = match self.playback.as_ref().and_then(LivePlayback::shown) {
+            Some(frame) => (&frame.model, frame.cursor.at),
             None => (self.core.model(), now),
         };
         screen.save(folder, model, at);

@@ -20,8 +20,6 @@ const ROOM: u64 = 32 << 20;
 const JOBS: usize = 1024;
 /// About the bytes of a pace baseline: 24 histograms.
 const PACE_WEIGHT: u64 = 64 << 10;
-/// How long a user waits for the thread.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of a console waits for a disk that does not respond.
 const PATIENCE_AT_END: Duration = Duration::from_secs(10);
 
@@ -167,13 +165,10 @@ impl RecordingQueue {
         })
     }
 
-    /// Waits until everything queued is in the files, or as long as a user waits.
-    pub(crate) fn settle(&self, at: Timestamp) {
+    /// Returns what is notified when everything queued is in the files. A disk that hangs never does so.
+    pub(crate) fn settle(&self, at: Timestamp) -> Option<Receiver<()>> {
         let (sender, done) = channel();
-        if self.send(at, Job::Flush(Some(sender))).is_ok() {
-            // A hanging disk never replies: then the existing files must do.
-            let _ = done.recv_timeout(PATIENCE);
-        }
+        self.send(at, Job::Flush(Some(sender))).is_ok().then_some(done)
     }
 
     /// Waits until everything is written, or the disk has not responded for too long.

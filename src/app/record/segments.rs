@@ -22,6 +22,7 @@ use rankdeck_core::trace::{ConsoleSnapshot, SegmentHeader, SegmentWriter};
 use rankdeck_types::ids::{Timestamp, WallTime};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
 
 /// Delay before the next attempt after a disk failure.
 const AGAIN_MS: u64 = 30_000;
@@ -189,11 +190,10 @@ impl SegmentRing {
         let _ = self.queue.send(now, Job::Flush(None));
     }
 
-    /// The same, and waits for it as long as a user waits.
-    pub(crate) fn settle(&mut self, now: Timestamp) {
+    /// The same; returns what is notified when all of it is in the files.
+    pub(crate) fn settle(&mut self, now: Timestamp) -> Option<Receiver<()>> {
         self.send_batch();
-        self.queue.settle(now);
-        self.poll_queue();
+        self.queue.settle(now)
     }
 
     /// Ends the recording when all of it is written.
@@ -294,7 +294,7 @@ mod tests {
             ring.event(Timestamp(n * 1000), &event, &core);
             core.handle(Timestamp(n * 1000), event);
         }
-        ring.settle(Timestamp(4_000_000));
+        ring.settle(Timestamp(4_000_000)).unwrap().recv().unwrap();
         let (segments, bytes) = size(folder.path(), false);
         assert!(segments > 2 && bytes < 2 * SMALL.segments, "{segments} segments, {bytes} bytes");
         let (logs, log_bytes) = size(folder.path(), true);
@@ -320,7 +320,7 @@ mod tests {
             let event = Event::Noticed { text: noise(ms) };
             ring.event(Timestamp(ms), &event, &core);
             core.handle(Timestamp(ms), event);
-            ring.settle(Timestamp(ms));
+            ring.settle(Timestamp(ms)).unwrap().recv().unwrap();
             ring.take_notices()
         };
         assert!(record(&mut ring, 1).is_empty());
