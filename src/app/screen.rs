@@ -81,8 +81,8 @@ impl TerminalScreen {
             Ok(sizes) => screen.view.sizes = sizes,
             Err(error) => screen.view.toast(format!("ui.toml: {error}"), Role::Warn, Timestamp(0)),
         }
-        if let Some(sizes) = *last_sizes().lock().unwrap_or_else(PoisonError::into_inner) {
-            screen.view.sizes = sizes;
+        if let Some((sizes, present_only)) = *last_choices().lock().unwrap_or_else(PoisonError::into_inner) {
+            (screen.view.sizes, screen.view.charts.view.present_only) = (sizes, present_only);
         }
         let columns = ui.columns.iter().map(String::as_str);
         if let Err(error) = screen.view.ranks.set_columns(columns) {
@@ -326,15 +326,17 @@ impl TerminalScreen {
     /// Restores the terminal for good.
     pub fn close(&mut self) {
         self.images.take_away(&mut *self.surface.terminal);
-        *last_sizes().lock().unwrap_or_else(PoisonError::into_inner) = Some(self.view.sizes);
+        let choices = (self.view.sizes, self.view.charts.view.present_only);
+        *last_choices().lock().unwrap_or_else(PoisonError::into_inner) = Some(choices);
         // An error means that the terminal is gone: nothing to restore.
         let _ = self.surface.terminal.leave();
     }
 }
 
-/// The pane sizes of the screen that this process closed last, for the next one.
-fn last_sizes() -> &'static Mutex<Option<PaneSizes>> {
-    static LAST: Mutex<Option<PaneSizes>> = Mutex::new(None);
+/// The pane sizes of the screen that this process closed last, and whether its charts hid earlier generations,
+/// for the next one.
+fn last_choices() -> &'static Mutex<Option<(PaneSizes, bool)>> {
+    static LAST: Mutex<Option<(PaneSizes, bool)>> = Mutex::new(None);
     &LAST
 }
 

@@ -81,7 +81,7 @@ pub fn files(model: &Model, list: &SeriesList, view: &ChartView) -> Vec<SavedFil
     let shown: Vec<(&str, &Series)> = charts.filter(|(name, _)| is_exported(name)).collect();
     let (scale, weight) = (view.scale(model), view.weight());
     let curves = |(name, series): &(&str, &Series)| {
-        let past = scale.past_lines(series, weight, Style::new()).into_iter().zip(series.past());
+        let past = view.past_lines(series, &scale, Style::new()).into_iter().zip(series.past());
         let past = past.map(|(line, (generation, _))| Curve {
             name: format!("{name} (generation {generation})"),
             dots: line.dots,

@@ -4,6 +4,8 @@ use crate::axis::{Axis, Scale};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::Model;
 use rankdeck_core::series::{Place, Series};
+use rankdeck_kit::plot::Trace;
+use ratatui::style::Style;
 use std::collections::BTreeMap;
 
 /// Smoothing weights, in order.
@@ -83,6 +85,8 @@ pub struct ChartView {
     pub log: bool,
     /// All shown series share one chart.
     pub together: bool,
+    /// What restarts have thrown away is hidden.
+    pub present_only: bool,
     /// Position of the cursor.
     pub cursor: Option<f64>,
     /// Position that the cursor is compared with.
@@ -103,6 +107,14 @@ impl ChartView {
     /// Weight of the past in smoothed lines; 0 draws the values themselves.
     pub fn weight(&self) -> f64 {
         SMOOTHING.get(self.smoothing).copied().unwrap_or(0.0)
+    }
+
+    /// Returns what restarts have thrown away of a series, unless it is hidden.
+    pub fn past_lines(&self, series: &Series, scale: &Scale, style: Style) -> Vec<Trace> {
+        if self.present_only {
+            return Vec::new();
+        }
+        scale.past_lines(series, self.weight(), style)
     }
 
     /// Smooths more or less.
@@ -138,7 +150,8 @@ impl ChartView {
         let all = own.chain(others);
         let (low, high) =
             all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
-        let past = model.charts().flat_map(|(_, series)| abandoned(series)).map(|at| scale.position(at));
+        let past = model.charts().filter(|_| !self.present_only).flat_map(|(_, series)| abandoned(series));
+        let past = past.map(|at| scale.position(at));
         let past = past.fold((low, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
         // At least half of the width is that of the present line.
         let most = if self.axis == Axis::Steps && high > 0.0 { 2.0 * high } else { f64::INFINITY };

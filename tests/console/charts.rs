@@ -460,5 +460,14 @@ fn abandoned_generation_is_dim_behind_the_present() {
     assert_eq!(view.charts.view.window(&model), (0.0, 495_000.0));
     let mut transcript = Transcript::default();
     transcript.add("from scratch", &rows(&shown));
+    press(&model, &mut view, "p");
+    transcript.add("without earlier generations", &draw(&model, &mut view));
+    assert_eq!(view.charts.view.window(&model).1, 295_000.0);
+    let csv_and_svg = press(&model, &mut view, "e");
+    let [ScreenAction::SaveFiles(files)] = &csv_and_svg[..] else { panic!("no files") };
+    let svg = files.iter().find(|file| file.ending == "svg").unwrap();
+    assert!(!String::from_utf8_lossy(&svg.bytes()).contains("(generation 0)"));
+    press(&model, &mut view, "p");
+    assert_eq!(view.charts.view.window(&model).1, 495_000.0);
     insta::assert_snapshot!(transcript.0);
 }

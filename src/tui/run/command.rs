@@ -99,7 +99,7 @@ pub enum ScreenCommand {
     Times,
     /// Toggle folding of repeated lines and tracebacks.
     Fold,
-    /// Toggle lines of earlier generations.
+    /// Show or hide earlier generations, in the log or the charts.
     Former,
     /// Show the log at the time of the selection.
     LogThere,

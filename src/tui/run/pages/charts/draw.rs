@@ -109,7 +109,7 @@ fn single(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour:
     }
     let weight = ctx.page.view.weight();
     let trace = scale.line(series, weight, ctx.theme.series[colour % 6]);
-    let mut traces = scale.past_lines(series, weight, ctx.theme.dim);
+    let mut traces = ctx.page.view.past_lines(series, &scale, ctx.theme.dim);
     if let Some(evals) = evals {
         // As dots over the line as long as they leave it visible, else as a line below it.
         let single = evals.points().len() * DOT_CELLS <= usize::from(inner.width);
@@ -396,6 +396,9 @@ fn named(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, name: &str) {
 
 /// What restarts have thrown away, newest first, as far as there is room: `gen 0 ┄ 85 (abandoned at 5.2k)  `.
 fn abandoned(ctx: &ChartsCtx<'_>, series: &Series, cells: usize) -> String {
+    if ctx.page.view.present_only {
+        return String::new();
+    }
     let line = ctx.glyphs().pick("┄", "..");
     let parts: Vec<_> = series.past().collect();
     let mut all = String::new();
@@ -416,7 +419,7 @@ fn abandoned(ctx: &ChartsCtx<'_>, series: &Series, cells: usize) -> String {
 fn traces(ctx: &ChartsCtx<'_>, name: &str, scale: &Scale, style: Style) -> Vec<Trace> {
     let view = &ctx.page.view;
     let Some(own) = ctx.model.chart(name) else { return Vec::new() };
-    let mut all = scale.past_lines(own, view.weight(), ctx.theme.dim);
+    let mut all = view.past_lines(own, scale, ctx.theme.dim);
     let own = scale.line(own, view.weight(), style);
     all.extend(view.compared.iter().enumerate().filter_map(|(at, run)| {
         let scale = run.scale(scale);
@@ -575,6 +578,9 @@ fn settings(ctx: &ChartsCtx<'_>, cells: usize) -> Vec<Span<'static>> {
     groups.push(setting("y", if view.log { "log" } else { "linear" }.into(), "L"));
     if view.together {
         groups.push(setting("one chart", "on".into(), "o"));
+    }
+    if view.present_only {
+        groups.push(setting("earlier generations", "hidden".into(), "p"));
     }
     let withheld = ctx.model.drops.withheld;
     if withheld > 0 && !ctx.model.histograms.is_empty() {

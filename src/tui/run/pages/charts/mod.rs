@@ -47,12 +47,18 @@ pub static KEYS: &[Binding<RunScreen>] = bindings![
     CHARTS, ScreenCommand::LogScale, [c('L')], 9, "log y", "Toggle log scale", |model, _| no_series(model);
     CHARTS, ScreenCommand::Axis, [c('a')], 9, "x axis", "Cycle the x axis: steps, time, wall clock", |model, _| no_series(model);
     CHARTS, ScreenCommand::Together, [c('o')], 10, "one chart", "Toggle one shared chart", |model, _| no_series(model);
+    CHARTS, ScreenCommand::Former, [c('p')], 0, "generations", "Show or hide earlier generations", |model, _| no_former(model);
     CHARTS, ScreenCommand::ExportCharts, [c('e')], 10, "export", "Export shown series as CSV, SVG and PNG", |model, _| no_series(model);
     CHARTS, ScreenCommand::WholeRun, [c('0')], 7, "reset", "Reset the zoom", |_, view| view.charts.not_zoomed();
 ];
 
 fn no_series(model: &Model) -> Option<&'static str> {
     model.charts().next().is_none().then_some("no data yet")
+}
+
+fn no_former(model: &Model) -> Option<&'static str> {
+    let has_past = model.charts().any(|(_, series)| series.past().next().is_some());
+    (!has_past).then_some("no restart has thrown anything away")
 }
 
 /// The charts page.
@@ -193,6 +199,7 @@ impl Page for ChartsPage {
             }
             ScreenCommand::LogScale => chart.log = !chart.log,
             ScreenCommand::Together => chart.together = !chart.together,
+            ScreenCommand::Former => chart.present_only = !chart.present_only,
             ScreenCommand::Height(by) => chart.move_height(by),
             ScreenCommand::Pin => chart.pin_cursor(),
             ScreenCommand::ToggleSeries => self.series.toggle_selected(cx.live),
