@@ -648,7 +648,7 @@ fn origin_1_policy_uses_checkpoint_that_its_stop_saves() {
 
 /// Every host has verified its stop, and one leaves before the launch.
 #[test]
-fn restart_6_host_that_leaves_before_the_launch_is_awaited_bounded() {
+fn restart_7_host_that_leaves_before_the_launch_is_awaited_bounded() {
     let lost = |lost_host| Restart { lost_host, ..policy(3) };
     for (restart, launches) in [(lost(LostHost::Stop), 1), (lost(LostHost::Exclude), 2)] {
         let mut c = with(3, restart);
@@ -674,7 +674,7 @@ fn restart_6_host_that_leaves_before_the_launch_is_awaited_bounded() {
 }
 
 #[test]
-fn restart_6_host_that_returns_gets_the_launch() {
+fn restart_7_host_that_returns_gets_the_launch() {
     let mut c = with(2, policy(3));
     fail(&mut c);
     c.lose(1);
