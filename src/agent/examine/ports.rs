@@ -2,14 +2,15 @@
 //!
 //! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at
 //! theirs, so that one command per host is enough; a few bytes of a token prove that it was the other
-//! host. A host with several addresses is called at all of them at once. Listeners end when all have connected and confirmed the reply, at the latest after the
-//! timeout: a peer on a busy host may give up just before the reply arrives, and connects again.
+//! host. A host with several addresses is called at all of them at once. Listeners end when all have connected
+//! and confirmed the reply, at the latest after the timeout: a peer on a busy host may give up just before the
+//! reply arrives, and connects again.
 
 use rankdeck_proto::examination::{ConnectResult, HostQuestion, ListenResult, Peer};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -180,11 +181,19 @@ fn call(peer: &Peer, deadline: Instant) -> ConnectResult {
     };
     let named = addresses.len();
     addresses.extend(peer.others.iter().filter(|ip| !addresses.contains(ip)).copied().collect::<Vec<_>>());
-    let is_reached = &AtomicBool::new(false);
+    let calls = PeerCalls {
+        peer,
+        deadline,
+        is_reached: AtomicBool::new(false),
+        open_port: AtomicU16::new(0),
+        named_left: AtomicUsize::new(named),
+    };
     let mut results: Vec<ConnectResult> = thread::scope(|scope| {
+        let calls = &calls;
         let callers: Vec<_> = addresses
             .iter()
-            .map(|&ip| scope.spawn(move || call_at(ip, peer, deadline, is_reached)))
+            .enumerate()
+            .map(|(at, &ip)| scope.spawn(move || calls.call_at(ip, at >= named)))
             .collect();
         callers.into_iter().filter_map(|caller| caller.join().ok()).collect()
     });
@@ -209,60 +218,93 @@ fn call(peer: &Peer, deadline: Instant) -> ConnectResult {
     ConnectResult { is_other: best >= named, ..results.swap_remove(best) }
 }
 
-/// Calls one address until it answers, the deadline passes, or another address has answered.
-fn call_at(ip: IpAddr, peer: &Peer, deadline: Instant, is_reached: &AtomicBool) -> ConnectResult {
-    let mut reached = ConnectResult { node: peer.node, address: ip.to_string(), ..ConnectResult::default() };
-    let mut strange = 0;
-    loop {
-        let mut why = "no port to try".to_owned();
-        let mut all_strange = true;
-        for &port in &peer.ports {
-            let address = SocketAddr::new(ip, port);
-            reached.address = address.to_string();
-            match greet(address, &peer.token, is_reached) {
-                Ok(source) => {
-                    reached.source = Some(source.to_canonical());
-                    return reached;
-                }
-                Err(error) => {
-                    all_strange &= error.kind() == io::ErrorKind::InvalidData;
-                    why = error.to_string();
-                }
-            }
-        }
-        strange = if all_strange { strange + 1 } else { 0 };
-        if Instant::now() >= deadline || strange >= STRANGERS || is_reached.load(Ordering::Acquire) {
-            reached.error = Some(why);
-            return reached;
-        }
-        thread::sleep(PAUSE);
-    }
+/// Calls to the addresses of one peer. The peer listens at all of them from the same moment on: another
+/// address counts only if the named ones fail after it has answered.
+struct PeerCalls<'a> {
+    peer: &'a Peer,
+    deadline: Instant,
+    is_reached: AtomicBool,
+    /// The port at which another address has answered; 0: none has.
+    open_port: AtomicU16,
+    /// Named addresses that have not failed at that port since.
+    named_left: AtomicUsize,
 }
 
-/// Sends the token and receives it; returns the address of this host on the connection. Only the first address
-/// that answers confirms: the listener counts hosts.
-fn greet(address: SocketAddr, token: &str, is_reached: &AtomicBool) -> io::Result<IpAddr> {
-    let mut stream = TcpStream::connect_timeout(&address, ATTEMPT).map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => io::Error::new(error.kind(), "no response (check the firewall)"),
-        _ => error,
-    })?;
-    stream.set_read_timeout(Some(ATTEMPT))?;
-    stream.set_write_timeout(Some(ATTEMPT))?;
-    stream.write_all(token.as_bytes())?;
-    let mut received = vec![0; token.len()];
-    let other = || io::Error::new(io::ErrorKind::InvalidData, "another program listens there");
-    stream.read_exact(&mut received).map_err(|_| other())?;
-    if received != token.as_bytes() {
-        return Err(other());
+impl PeerCalls<'_> {
+    /// Calls one address until it answers, the deadline passes, or another address has answered.
+    fn call_at(&self, ip: IpAddr, is_other: bool) -> ConnectResult {
+        let node = self.peer.node;
+        let mut reached = ConnectResult { node, address: ip.to_string(), ..ConnectResult::default() };
+        let (mut strange, mut has_failed) = (0, is_other);
+        loop {
+            let mut why = "no port to try".to_owned();
+            let mut all_strange = true;
+            for &port in &self.peer.ports {
+                let open = self.open_port.load(Ordering::Acquire);
+                if open != 0 && port != open {
+                    continue;
+                }
+                let address = SocketAddr::new(ip, port);
+                reached.address = address.to_string();
+                match self.greet(address, is_other) {
+                    Ok(source) => {
+                        reached.source = Some(source.to_canonical());
+                        return reached;
+                    }
+                    Err(error) => {
+                        all_strange &= error.kind() == io::ErrorKind::InvalidData;
+                        why = error.to_string();
+                    }
+                }
+                if open != 0 && !std::mem::replace(&mut has_failed, true) {
+                    self.named_left.fetch_sub(1, Ordering::AcqRel);
+                }
+            }
+            strange = if all_strange { strange + 1 } else { 0 };
+            let is_over = Instant::now() >= self.deadline || self.is_reached.load(Ordering::Acquire);
+            if is_over || strange >= STRANGERS {
+                if !has_failed {
+                    self.named_left.fetch_sub(1, Ordering::AcqRel);
+                }
+                reached.error = Some(why);
+                return reached;
+            }
+            thread::sleep(PAUSE);
+        }
     }
-    if is_reached.swap(true, Ordering::AcqRel) {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "reached at another address"));
+
+    /// Sends the token and receives it; returns the address of this host on the connection. Only the first
+    /// address that answers confirms: the listener counts hosts.
+    fn greet(&self, address: SocketAddr, is_other: bool) -> io::Result<IpAddr> {
+        let token = &self.peer.token;
+        let mut stream =
+            TcpStream::connect_timeout(&address, ATTEMPT).map_err(|error| match error.kind() {
+                io::ErrorKind::TimedOut => io::Error::new(error.kind(), "no response (check the firewall)"),
+                _ => error,
+            })?;
+        stream.set_read_timeout(Some(ATTEMPT))?;
+        stream.set_write_timeout(Some(ATTEMPT))?;
+        stream.write_all(token.as_bytes())?;
+        let mut received = vec![0; token.len()];
+        let other = || io::Error::new(io::ErrorKind::InvalidData, "another program listens there");
+        stream.read_exact(&mut received).map_err(|_| other())?;
+        if received != token.as_bytes() {
+            return Err(other());
+        }
+        let has_time = Instant::now() + ATTEMPT < self.deadline;
+        if is_other && has_time && self.named_left.load(Ordering::Acquire) > 0 {
+            self.open_port.store(address.port(), Ordering::Release);
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "its named addresses are tried first"));
+        }
+        if self.is_reached.swap(true, Ordering::AcqRel) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "reached at another address"));
+        }
+        let confirmed = stream.write_all(&[THANKS]).and_then(|()| stream.local_addr());
+        if confirmed.is_err() {
+            self.is_reached.store(false, Ordering::Release);
+        }
+        Ok(confirmed?.ip())
     }
-    let confirmed = stream.write_all(&[THANKS]).and_then(|()| stream.local_addr());
-    if confirmed.is_err() {
-        is_reached.store(false, Ordering::Release);
-    }
-    Ok(confirmed?.ip())
 }
 
 #[cfg(test)]
@@ -393,6 +435,33 @@ mod tests {
             assert_eq!(reached.source, Some("127.0.0.1".parse().unwrap()));
             assert_eq!(meeting.join().unwrap().heard, 1);
         }
+    }
+
+    /// As between two entries of one machine, or on a network where both addresses work.
+    #[test]
+    fn named_address_is_used_though_another_answers_first() {
+        let named = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = named.local_addr().unwrap().port();
+        let other = TcpListener::bind(("127.0.0.2", port)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let meeting = thread::spawn(move || {
+            let (mut stream, _) = other.accept().unwrap();
+            let mut token = [0; 5];
+            stream.read_exact(&mut token).unwrap();
+            stream.write_all(&token).unwrap();
+            listen(Ok(named), "right", 1, deadline)
+        });
+        let peer = Peer {
+            address: "127.0.0.1".into(),
+            ports: vec![port],
+            token: "right".into(),
+            others: vec!["127.0.0.2".parse().unwrap()],
+            ..Peer::default()
+        };
+        let reached = call(&peer, deadline);
+        assert_eq!((reached.error.as_deref(), reached.is_other), (None, false));
+        assert_eq!(reached.address, format!("127.0.0.1:{port}"));
+        assert_eq!(meeting.join().unwrap().heard, 1);
     }
 
     /// A fixed port that a firewall lets through says nothing about the others.
