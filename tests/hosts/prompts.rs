@@ -122,19 +122,25 @@ fn password_without_terminal_fails_with_hint() {
 #[test]
 fn account_that_pam_refuses_has_its_words() {
     let Some(bed) = TestBed::start_as_root(1).map(TestBed::with_agent) else { return };
-    bed.on(
-        0,
-        "printf '%s\\n' 'auth required pam_permit.so' \
-         'account optional pam_echo.so no active job on this node' 'account required pam_deny.so' \
-         'session required pam_permit.so' >/etc/pam.d/sshd",
-    );
-    for transport in ["ssh", "openssh"] {
-        let hosts = bed.hosts(1, 1, &format!("transport = \"{transport}\"\n"));
-        let output = bed.rankdeck(&hosts, &["ps"]).output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{transport}: {stderr}");
-        assert!(stderr.contains("no active job on this node"), "{transport}: {stderr}");
-        assert!(!stderr.contains("MaxAuthTries"), "{transport}: {stderr}");
+    for words in ["no active job on this node", ""] {
+        let echo = format!("account optional pam_echo.so {words}");
+        bed.on(
+            0,
+            &format!(
+                "printf '%s\\n' 'auth required pam_permit.so' '{}' 'account required pam_deny.so' \
+                 'session required pam_permit.so' >/etc/pam.d/sshd",
+                if words.is_empty() { "" } else { &echo }
+            ),
+        );
+        for transport in ["ssh", "openssh"] {
+            let hosts = bed.hosts(1, 1, &format!("transport = \"{transport}\"\n"));
+            let output = bed.rankdeck(&hosts, &["ps"]).output().unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(3), "{transport}: {stderr}");
+            assert!(stderr.contains(words), "{transport}: {stderr}");
+            assert!(!stderr.contains("MaxAuthTries"), "{transport}: {stderr}");
+            assert!(transport != "ssh" || !words.is_empty() || stderr.contains("/etc/nologin"), "{stderr}");
+        }
     }
 }
 

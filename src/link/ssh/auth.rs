@@ -34,8 +34,8 @@ const TRIES: u32 = 3;
 const EXCHANGE: Duration = Duration::from_secs(30);
 /// Timeout of reading the last words of a server that disconnected.
 const PARTING: Duration = Duration::from_secs(2);
-/// Fewest credentials after which a server disconnects because of its limit (MaxAuthTries).
-const MANY_OFFERS: u32 = 3;
+/// libssh2's error if the server disconnects after the signature, which it requests for keys that it accepts.
+const AFTER_SIGNATURE: &str = "Waiting for publickey USERAUTH response";
 /// `LIBSSH2_ERROR_FILE`: the key cannot be read, because of its passphrase or its format.
 const BAD_KEY: i32 = -16;
 /// `LIBSSH2_ERROR_AUTHENTICATION_FAILED`. For a key: refused before a signature.
@@ -60,8 +60,8 @@ struct Login<'a> {
     hints: Vec<String>,
     /// Public keys offered so far.
     offered: Vec<Vec<u8>>,
-    /// Number of credentials offered so far.
-    offers: u32,
+    /// The server accepted the last key.
+    has_accepted_key: bool,
     /// The server's banner before the first credentials, usually a legal notice.
     greeting: String,
 }
@@ -93,7 +93,7 @@ pub fn login(
         tried: Vec::new(),
         hints: Vec::new(),
         offered: Vec::new(),
-        offers: 0,
+        has_accepted_key: false,
         greeting: String::new(),
     };
     if login.ask_methods()? {
@@ -165,7 +165,6 @@ impl Login<'_> {
     /// Checks the result of offering a key. After a refused key, the methods are not queried: that would
     /// count as one more attempt.
     fn check_key(&mut self, result: Result<(), BlockReason>, what: &str) -> Result<Step, SshError> {
-        self.offers += 1;
         match &result {
             Err(blocked)
                 if blocked.code() == AUTHENTICATION_FAILED && !self.connection.session.authenticated() =>
@@ -188,7 +187,9 @@ impl Login<'_> {
             Err(blocked @ BlockReason::TimedOut) => return Err(self.disconnected(&blocked)),
             Err(blocked) => blocked,
         };
-        self.tried.push(format!("{what}: {}", plain(&blocked)));
+        self.has_accepted_key = blocked.text() == AFTER_SIGNATURE;
+        let outcome = if self.has_accepted_key { "accepted".into() } else { plain(&blocked) };
+        self.tried.push(format!("{what}: {outcome}"));
         if DISCONNECTED.contains(&blocked.code()) {
             return Err(self.server_disconnected());
         }
@@ -202,27 +203,31 @@ impl Login<'_> {
         }
     }
 
-    /// Returns the error of a server that disconnected: it printed why, or the attempts were too many, or it
-    /// does not admit the account.
+    /// Returns the error of a server that disconnected: it printed why, does not admit the account although it
+    /// accepted the key, or allows no more attempts.
     fn server_disconnected(&mut self) -> SshError {
         let words = self.last_words();
         self.tried.push("then the server disconnected".into());
-        let target = &self.connection.target;
-        self.hints.push(match (words.is_empty(), self.offers >= MANY_OFFERS) {
-            (true, true) => {
+        let command = self.connection.target.command();
+        if !words.is_empty() {
+            self.hints.push(format!("the server admits this account no further: try `{command}`"));
+            return self.refused_with(&words);
+        }
+        if self.has_accepted_key {
+            self.hints.push(format!(
+                "the server may not admit this account (PAM, /etc/nologin, an expired password): try `{command}`"
+            ));
+        } else if self.has_offered_others || self.configured_left > 0 {
+            self.hints.push(
                 "the server limits attempts (MaxAuthTries): set identity_file for this host in hosts.toml, and \
-                 `IdentitiesOnly yes` for it in ~/.ssh/config, to offer no other keys of the ssh-agent"
-                    .into()
-            }
-            (true, false) => format!(
-                "the server may not admit this account (PAM, /etc/nologin, AllowUsers, an expired password): try `{}`",
-                target.command()
-            ),
-            (false, _) => format!("the server admits this account no further: try `{}`", target.command()),
-        });
-        let narrower = words.is_empty() && self.has_offered_others && self.configured_left > 0;
-        let error = if words.is_empty() { self.refused() } else { self.refused_with(&words) };
-        let kind = if narrower { SshErrorKind::TooManyKeys } else { error.kind };
+                 `IdentitiesOnly yes` for it in ~/.ssh/config, to offer no other keys"
+                    .into(),
+            );
+        }
+        // Without either, the hint is about the key.
+        let error = self.refused();
+        let is_narrower = self.has_offered_others && self.configured_left > 0 && !self.has_accepted_key;
+        let kind = if is_narrower { SshErrorKind::TooManyKeys } else { error.kind };
         SshError { kind, ..error }
     }
 

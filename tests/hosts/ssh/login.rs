@@ -242,6 +242,17 @@ fn auth_1_rejected_key_costs_one_attempt() {
     }
 }
 
+/// The server disconnects after the only key, which it has refused.
+#[test]
+fn refused_key_at_the_limit_has_the_hint_of_a_refused_key() {
+    let Some(server) = Sshd::start("MaxAuthTries 1") else { return };
+    let client = Client::of(&server);
+    fs::write(server.folder.join("authorized_keys"), "").unwrap();
+    let (error, hint) = client.link(&server).failed();
+    assert!(error.contains("refused") && hint.contains("ssh-copy-id"), "{error}; {hint}");
+    assert!(!hint.contains("PAM") && !hint.contains("MaxAuthTries"), "{hint}");
+}
+
 /// AUTH-1: keys of the agent are tried in the order of the configured files, and a configured file is tried
 /// even if the agent has more keys than the server allows attempts.
 #[test]
