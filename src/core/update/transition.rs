@@ -10,7 +10,7 @@ use crate::join::{CounterSum, TotalsMatcher};
 use crate::model::{EventTone, HostModel, Model, RankLife, RankModel, RunState};
 use crate::origin::{self, Standing};
 use crate::report::{ReportBody, RunOutcome, SCHEMA};
-use crate::run::{ActiveLaunch, ConsoleRole, EndCause, EndFacts, PendingGeneration, RunStage, StopRequest};
+use crate::run::{ActiveLaunch, ConsoleRole, EndFacts, PendingGeneration, RunStage, StopRequest};
 use crate::session::{CoreState, EventCtx, Goal};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Survivor};
@@ -309,8 +309,8 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
 fn send_ending(ctx: &mut EventCtx<'_>, ending: &Ending) {
     let run = &ctx.session.run;
     let unlaunched = run.launch.is_none() && matches!(ctx.session.goal, Goal::Launch(_));
-    let failed = matches!(run.facts.cause, Some(EndCause::Failure));
-    let cancels = run.facts.by_user && failed && policy::successor_ms(ctx).is_some();
+    // What failed may have been read after the stop was requested.
+    let cancels = run.facts.by_user && policy::successor_ms(ctx).is_some();
     if !run.is_launcher() && !unlaunched && !cancels {
         return;
     }
