@@ -447,7 +447,7 @@ mod tests {
             ("\x1b[I", Event::FocusGained),
             ("\x1b[200~a\nb\x1b[201~", Event::Paste("a\nb".into())),
         ] {
-            assert_eq!(read(&[bytes.as_bytes()]), [event.clone()], "{bytes:?}");
+            assert_eq!(read(&[bytes.as_bytes()]), std::slice::from_ref(&event), "{bytes:?}");
             let (mut decoder, bytes) = (InputDecoder::default(), bytes.as_bytes());
             bytes.iter().for_each(|byte| decoder.push(&[*byte]));
             decoder.settle();

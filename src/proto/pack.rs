@@ -125,9 +125,7 @@ fn dangling(root: &Path, files: &[String]) -> Vec<(String, PathBuf)> {
         let path = root.join(name);
         let target = fs::read_link(&path).ok()?;
         let arrives = target.is_relative()
-            && path
-                .canonicalize()
-                .is_ok_and(|real| real.strip_prefix(&real_root).is_ok_and(|inside| has(inside)));
+            && path.canonicalize().is_ok_and(|real| real.strip_prefix(&real_root).is_ok_and(&has));
         (!arrives).then(|| (name.clone(), target))
     };
     files.iter().filter_map(leads_out).collect()

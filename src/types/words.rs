@@ -59,7 +59,7 @@ pub fn fixed(value: f64, decimals: usize) -> String {
 pub fn rate(per_s: f64) -> String {
     match per_s {
         r if !r.is_finite() || r < 0.0 => NONE.into(),
-        r if r < 10.0 || r >= WIDE => fixed(r, 1),
+        r if !(10.0..WIDE).contains(&r) => fixed(r, 1),
         r => count(r.round() as u64),
     }
 }

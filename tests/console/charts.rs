@@ -198,7 +198,7 @@ fn shown_series_fit_in_one_chart_with_a_legend() {
     let mut view = ViewState::new();
     press(&model, &mut view, "2o");
     let drawn = draw(&model, &mut view);
-    for name in ["● return", "● value_loss", "● steps/s"] {
+    for name in ["● episode return", "● value_loss", "● steps/s"] {
         assert!(drawn.contains(name), "{name}\n{drawn}");
     }
     assert!(view.charts.view.together);

@@ -68,7 +68,7 @@ fn headline_is_mean_of_last_100_episodes() {
     shown.add("known", &head(&model, (80, 24)));
     for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
         let drawn = head(&model, size);
-        assert!(drawn.contains("100 476.3"), "{size:?}\n{drawn}");
+        assert!(drawn.contains("return 476.3"), "{size:?}\n{drawn}");
     }
     insta::assert_snapshot!(shown.0);
 }

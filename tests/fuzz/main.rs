@@ -192,7 +192,7 @@ fn shown(model: &Model, now: Timestamp) {
         let key = crossterm::event::KeyEvent::from(crossterm::event::KeyCode::Char(key));
         let drawn = terminal.draw(|frame| {
             rankdeck_tui::layout(model, &mut view, frame.area());
-            rankdeck_tui::view(model, &mut view, &Theme::dark(), now, frame);
+            rankdeck_tui::view(model, &view, &Theme::dark(), now, frame);
         });
         let cells = &drawn.unwrap().buffer.content;
         let controls = |text: &str| text.chars().any(controls_terminal);

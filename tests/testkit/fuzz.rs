@@ -67,7 +67,7 @@ pub struct Random(u64);
 
 impl Random {
     /// Returns the next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -76,7 +76,7 @@ impl Random {
 
     /// Returns a number below `end`; 0 for 0.
     pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+        (self.number() % end.max(1) as u64) as usize
     }
 }
 
@@ -115,7 +115,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let rest = bytes.len() - at;
     match random.below(11) {
         0 if rest > 0 => bytes[at] ^= 1 << random.below(8),
-        1 if rest > 0 => bytes[at] = random.next() as u8,
+        1 if rest > 0 => bytes[at] = random.number() as u8,
         2 => bytes.truncate(at),
         3 => drop(bytes.drain(at..at + random.below(rest.min(64) + 1))),
         4 => {
@@ -157,7 +157,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             let to = line(random.below(bytes.len() + 1), bytes).start;
             bytes.splice(to..to, moved);
         }
-        _ => bytes.splice(at..at, [random.next() as u8; 3]).for_each(drop),
+        _ => bytes.splice(at..at, [random.number() as u8; 3]).for_each(drop),
     }
 }
 

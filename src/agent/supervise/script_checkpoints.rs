@@ -408,4 +408,15 @@ mod tests {
         assert!(refused.contains("ck.pt"), "{refused}");
         assert_eq!(run.files(), ["ck.pt=a", "gen0=in the way"]);
     }
+
+    #[test]
+    fn kept_2_nothing_is_replaced_and_an_interrupted_copy_is_repeated() {
+        let mut run = TestRun::new();
+        run.saves(0, "best.pt", "a");
+        create_dir_all(run.path("gen0")).unwrap();
+        write(run.path("gen0/best.pt"), "of the user").unwrap();
+        write(run.path("gen0/.best.pt.1.tmp"), "half").unwrap();
+        run.restarts(1, Some("best.pt")).unwrap();
+        assert_eq!(run.files(), ["best.pt=a", "gen0/best.pt.1=a", "gen0/best.pt=of the user"]);
+    }
 }

@@ -127,7 +127,7 @@ async fn end(hosts: &[Host], holders: &[Found], chosen: Vec<&Found>, args: &Gpus
         print_table(hosts, &chosen);
     }
     let question = question(&chosen);
-    if !args.yes && !(prompt::can_confirm() && prompt::yes(&question).await) {
+    if !(args.yes || prompt::can_confirm() && prompt::yes(&question).await) {
         return Err(Failure::usage("nothing was ended").hint("confirm the question, or pass `--yes`"));
     }
     let mut by_host: BTreeMap<usize, Vec<&Holder>> = BTreeMap::new();

@@ -347,7 +347,7 @@ fn script(
 }
 
 /// Ends the overrides in the script.
-const END: &str = "RANKDECK_SET";
+const END: &str = "RANKDECK-SET";
 
 /// Runs the console as a child of the script, which forwards signals: `wait` returns at each of them.
 const REQUEUE: &str = "\
@@ -415,14 +415,14 @@ mod tests {
         }
         let last: Vec<&str> = text.lines().rev().take(3).collect();
         assert!(last[2].starts_with("exec /bin/rankdeck run 'my exp.toml' --slurm --headless"), "{text}");
-        assert!(last[2].ends_with("--set launch.stop_limit_s=70.0 --set-stdin <<'RANKDECK_SET'"), "{text}");
-        assert_eq!(last[..2], ["RANKDECK_SET", r#"["run.seed=3"]"#], "ARGV-1");
+        assert!(last[2].ends_with("--set launch.stop_limit_s=70.0 --set-stdin <<'RANKDECK-SET'"), "{text}");
+        assert_eq!(last[..2], ["RANKDECK-SET", r#"["run.seed=3"]"#], "ARGV-1");
         let again = SbatchArgs { requeue: true, ..args() };
         let text = of_experiment(&again);
         for line in ["#SBATCH --signal=B:USR1@90", "#SBATCH --requeue", "#SBATCH --open-mode=append"] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
-        let end = "--set-stdin --name exp-\"$SLURM_JOB_ID\" --continue <<'RANKDECK_SET' &\n[\"run.seed=3\"]\nRANKDECK_SET\n";
+        let end = "--set-stdin --name exp-\"$SLURM_JOB_ID\" --continue <<'RANKDECK-SET' &\n[\"run.seed=3\"]\nRANKDECK-SET\n";
         assert!(text.contains(end), "{text}");
         let program = SbatchArgs { experiment: None, ..args() };
         let command = ["python", "a b.py"].map(str::to_owned);
@@ -430,7 +430,7 @@ mod tests {
             script(&program, options, &command, Path::new("h"), ("a", &launch), "r", Path::new("/"))
         };
         let text = of_command(Vec::new()).unwrap();
-        assert!(text.contains("--set-stdin -- python 'a b.py' <<'RANKDECK_SET'\n"), "{text}");
+        assert!(text.contains("--set-stdin -- python 'a b.py' <<'RANKDECK-SET'\n"), "{text}");
         assert!(text.lines().any(|line| line == "#SBATCH --comment=rankdeck"), "{text}");
         let text = of_command(vec![SbatchOption::parse("--comment=mine")]).unwrap();
         assert_eq!(text.matches("--comment").count(), 1, "the user's own: {text}");

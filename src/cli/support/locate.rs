@@ -202,7 +202,7 @@ mod tests {
         };
         let moved = Host { address: "elsewhere".into(), ..host("b") };
         put("ppo-20260101-000000/console", &[host("a"), host("b")]);
-        put("ppo-20260101-000000/console-2", &[moved.clone()]);
+        put("ppo-20260101-000000/console-2", std::slice::from_ref(&moved));
         put("ppo-20260102-000000/console", &[host("c")]);
         std::fs::create_dir_all(folder.path().join("dqn-20260103-000000/console")).unwrap();
         std::fs::create_dir_all(folder.path().join("sweep-ppo-20260104-000000")).unwrap();

@@ -125,6 +125,10 @@ fn cut_model(model: &mut Model) -> u64 {
         cut.text(NAME, &mut checkpoint.reason);
     }
     model.own.iter_mut().for_each(|own| cut.text(NAME, &mut own.source));
+    if let Some(progress) = &mut model.progress {
+        cut.list(LONG, &mut progress.per_rank);
+        progress.per_rank.iter_mut().for_each(|rank| cut.text(NAME, &mut rank.host));
+    }
     cut.0
 }
 

@@ -119,7 +119,7 @@ impl Component<RunScreen> for EvidenceCard {
         let lines = self.lines(model, keys, card::cells(screen, CELLS));
         card::clamp(&mut self.top, lines.len(), screen);
         if let Some(verdict) = ranks::find_verdict(model, &self.about).filter(|now| **now != *self.kept) {
-            self.kept = Box::new(verdict.clone());
+            (*self.kept).clone_from(verdict);
         }
         // Played back, the moment that is shown may come before it.
         (view.moment.cursor.is_none() || ranks::find_verdict(model, &self.about).is_some()).into()
