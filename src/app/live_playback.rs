@@ -57,7 +57,7 @@ impl LivePlayback {
     /// Starts the thread for the recording in `folder`; `wake` is notified of frames.
     ///
     /// # Errors
-    /// There is no thread.
+    /// The thread cannot be started.
     pub(crate) fn start(folder: PathBuf, clock: Clock, wake: Arc<Notify>) -> io::Result<LivePlayback> {
         let (moves, inbox) = sync_channel(MOVES);
         let fresh = FrameSlot::default();

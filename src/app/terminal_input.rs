@@ -23,7 +23,7 @@ const REPLY_WITHIN: Duration = Duration::from_millis(250);
 /// Reads events from the terminal; `decoder` has what was read before.
 ///
 /// # Errors
-/// Stdin is no terminal.
+/// Stdin is not a terminal.
 pub(crate) fn read(decoder: InputDecoder) -> io::Result<Input> {
     let reader = TerminalReader { stdin: stdin()?, decoder, resized: signal(SignalKind::window_change())? };
     let events = stream::unfold(reader, |mut reader| async move { Some((reader.next().await, reader)) });

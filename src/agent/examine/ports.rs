@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(meeting.join().unwrap().heard, 1);
     }
 
-    /// A fixed port that a firewall lets through says nothing about the others.
+    /// An open fixed port does not imply that the others are open.
     #[test]
     fn second_port_is_called_like_the_first() {
         let (fixed, other) = (free_port(), free_port());

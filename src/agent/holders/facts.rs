@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long Slurm may take to tell whether a job has ended.
+/// Time limit for Slurm's reply about the state of a job.
 const SLURM: Duration = Duration::from_secs(10);
 /// States of jobs whose processes may run.
 const RUNNING: [&str; 7] =

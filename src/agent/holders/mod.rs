@@ -91,7 +91,7 @@ fn holders(workdir: &Path, mut by_driver: BTreeMap<u32, Vec<GpuShare>>) -> Vec<H
     found
 }
 
-/// What tells machines apart, and containers whose pids differ.
+/// Identifies a machine, or a container with pids of its own.
 fn machine() -> String {
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", proc::boot_id(), namespace.display())
