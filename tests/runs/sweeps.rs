@@ -3,6 +3,7 @@
 use crate::results::{listed, path, run_command};
 use crate::support::{Bench, kill, rankdeck, wait_until};
 use serde_json::Value;
+use std::path::PathBuf;
 
 /// The newest sweep of a bench, as its file has it.
 fn sweep(bench: &Bench) -> Option<Value> {
@@ -60,28 +61,33 @@ fn seed_reaches_the_script_or_is_refused() {
     write("takes.py", "import sys\nprint('seed', sys.argv[1], flush=True)\n");
     write("plain.py", "print('seed 0', flush=True)\n");
     let launch = |script: &str| {
-        let path = bench.path().join(script.split(' ').next().unwrap()).display().to_string();
+        let file = script.split(' ').next().unwrap();
+        let path = bench.path().join(file).display().to_string();
         let words = ["python3", path.as_str()].into_iter().chain(script.split(' ').skip(1));
         let words = words.map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
-        let text = format!("[run]\nname = \"seeds\"\n[launch]\ncommand = [{words}]\n");
-        bench.write("experiment.toml", &text)
+        let name = file.trim_end_matches(".py");
+        bench.write("experiment.toml", &format!("[run]\nname = \"{name}\"\n[launch]\ncommand = [{words}]\n"))
     };
-    let runs = || std::fs::read_dir(bench.path().join("runs")).map_or(0, |runs| runs.flatten().count());
+    let runs_of = |script: &str| -> Vec<PathBuf> {
+        let prefix = script.split(".py").next().unwrap();
+        let entries = std::fs::read_dir(bench.path().join("runs")).unwrap().flatten();
+        let of_script = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+        of_script.map(|entry| entry.path()).collect()
+    };
     for script in ["reads.py", "calls.py", "takes.py {seed}"] {
         let common = ["run", path(&launch(script)), "--hosts", path(&hosts)].map(str::to_owned);
         let common: Vec<&str> = common.iter().map(String::as_str).collect();
         let (code, text) = run_command(&bench, &[&common[..], &["--seeds", "1..2"]].concat());
         assert_eq!(code, Some(0), "{script}: {text}");
         let mut output_text: Vec<String> = Vec::new();
-        for entry in std::fs::read_dir(bench.path().join("runs")).unwrap().flatten() {
-            let log = std::fs::read_to_string(entry.path().join("node0/gen0/rank1.log"));
+        for run in runs_of(script) {
+            let log = std::fs::read_to_string(run.join("node0/gen0/rank1.log"));
             output_text.extend(log.iter().flat_map(|log| log.lines()).map(str::to_owned));
         }
         output_text.sort();
         let output_text: Vec<&str> =
             output_text.iter().filter_map(|line| Some(&line[line.find("seed ")?..])).collect();
         assert_eq!(output_text, ["seed 1", "seed 2"], "{script}");
-        std::fs::remove_dir_all(bench.path().join("runs")).unwrap();
     }
     let experiment = launch("plain.py");
     for sets in [["--seeds", "1..2"], ["--sweep", "run.seed=1,2"], ["--set", "run.seed=1"]] {
@@ -89,7 +95,7 @@ fn seed_reaches_the_script_or_is_refused() {
         let (code, text) = run_command(&bench, &[&common[..], &sets].concat());
         let line = "plain.py\", \"--seed\", \"{seed}\"]";
         assert!(code == Some(2) && text.contains(line), "{sets:?}: {text}");
-        assert_eq!(runs(), 0, "nothing was launched");
+        assert_eq!(runs_of("plain.py"), Vec::<PathBuf>::new(), "nothing was launched");
     }
 }
 
