@@ -26,5 +26,5 @@ pub mod ui;
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use load::{change_experiment, load_draft, load_experiment};
 pub use slurm::{SlurmJobs, is_in_allocation};
-pub use slurm_jobs::{COMMENT as SLURM_COMMENT, has_own_jobs as has_own_slurm_jobs};
+pub use slurm_jobs::{COMMENT as SLURM_COMMENT, OwnJob as OwnSlurmJob, own_jobs as own_slurm_jobs};
 pub use source::{ExperimentSource, HostsSource, load_hosts};

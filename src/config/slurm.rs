@@ -7,7 +7,7 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
-use super::slurm_jobs::{self, Ask};
+use super::slurm_jobs::{self, Ask, OwnJob};
 use rankdeck_types::host::{GpuSelection, Host, HostTable, Transport};
 use std::path::Path;
 use std::sync::Arc;
@@ -227,13 +227,17 @@ fn nodes(jobs: &SlurmJobs, env: Lookup, ask: Ask) -> Result<Vec<SlurmNode>, Slur
         SlurmJobs::Job(job) => slurm_jobs::nodes_of(job, ask),
         SlurmJobs::Own => {
             let own = slurm_jobs::own(ask)?;
-            if own.is_empty() {
-                return Err((
+            let running: Vec<String> =
+                own.iter().filter(|job| job.is_running()).map(|job| job.id.clone()).collect();
+            match (running.is_empty(), own.first()) {
+                (false, _) => slurm_jobs::nodes_of_all(&running, ask),
+                (true, Some(job)) => Err(not_started(job, own.len())),
+                (true, None) => Err((
                     "no running Slurm job of rankdeck".to_owned(),
-                    "submit one with `rankdeck sbatch EXPERIMENT.toml`, or name a job of yours: `--slurm=JOB`".to_owned(),
-                ));
+                    "submit one with `rankdeck sbatch EXPERIMENT.toml`, or name a job of yours: `--slurm=JOB`"
+                        .to_owned(),
+                )),
             }
-            slurm_jobs::nodes_of_all(&own, ask)
         }
         SlurmJobs::Current => {
             let nodes = allocation(env)?;
@@ -244,6 +248,17 @@ fn nodes(jobs: &SlurmJobs, env: Lookup, ask: Ask) -> Result<Vec<SlurmNode>, Slur
             Ok(all.filter(|all| all.len() > nodes.len()).unwrap_or(nodes))
         }
     }
+}
+
+/// Rejects jobs without nodes.
+fn not_started(job: &OwnJob, count: usize) -> SlurmError {
+    let OwnJob { id, name, state, reason, .. } = job;
+    let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+    let more = if count > 1 { format!("; {count} jobs wait") } else { String::new() };
+    (
+        format!("Slurm job {id} ({name}) is {state}{reason}{more}"),
+        format!("`squeue --me --start` shows when it may start; `scancel {id}` cancels it"),
+    )
 }
 
 /// Reads the hosts of Slurm jobs, with `[defaults]` of the hosts file if it exists.
@@ -360,7 +375,7 @@ mod tests {
         let env = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n1"), ("SLURM_STEP_ID", "3")];
         let job = "JobId=7 JobState=RUNNING NodeList=n[0-2] NumTasks=3 WorkDir=/w";
         let ask = |program: &str, _: &[&str]| match program {
-            "squeue" => Ok("7 rankdeck\n".to_owned()),
+            "squeue" => Ok("6|PENDING|1|Priority|rankdeck|x\n7|RUNNING|3|None|rankdeck|x\n".to_owned()),
             _ => Ok(job.to_owned()),
         };
         let names = |jobs: SlurmJobs, env: &[(&str, &str)], ask: Ask| {
@@ -375,6 +390,10 @@ mod tests {
         assert_eq!(names(SlurmJobs::Current, &env, &silent).unwrap(), ["n1"]);
         let none = names(SlurmJobs::Own, &[], &|_, _| Ok(String::new())).unwrap_err();
         assert!(none.1.contains("--slurm=JOB"), "{none:?}");
+        let waits = |_: &str, _: &[&str]| Ok("6|PENDING|1|Resources|rankdeck|ppo\n".to_owned());
+        let waiting = names(SlurmJobs::Own, &[], &waits).unwrap_err();
+        assert_eq!(waiting.0, "Slurm job 6 (ppo) is pending (Resources)");
+        assert!(waiting.1.contains("scancel 6"), "{waiting:?}");
     }
 
     #[test]

@@ -23,24 +23,47 @@ const JOBS: usize = 64;
 /// Runs a Slurm command, and returns its output.
 pub(super) type Ask<'a> = &'a dyn Fn(&str, &[&str]) -> Result<String, SlurmError>;
 
-/// Whether this user has running jobs that rankdeck submitted, if Slurm is here and answers soon.
-pub fn has_own_jobs() -> bool {
-    own(&|program, args| run_within(program, args, GLANCE)).is_ok_and(|jobs| !jobs.is_empty())
+/// A job of this user that rankdeck submitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnJob {
+    pub id: String,
+    /// Its name: that of the experiment, unless an option of sbatch changed it.
+    pub name: String,
+    /// Slurm's name of its state, in lower case: `running`, `pending`, ...
+    pub state: String,
+    /// Why it waits; empty if it does not.
+    pub reason: String,
+    /// Nodes that it has or requests.
+    pub nodes: u32,
 }
 
-/// Returns the ids of this user's running jobs that rankdeck submitted.
-pub(super) fn own(ask: Ask) -> Result<Vec<String>, SlurmError> {
-    let list = ask("squeue", &["--me", "--states=running", "--noheader", "--format=%i %k"])?;
-    let mut jobs = Vec::new();
-    for line in list.lines() {
-        if let Some((job, comment)) = line.trim().split_once(' ')
-            && comment.trim() == COMMENT
-        {
-            jobs.push(job.to_owned());
-        }
+impl OwnJob {
+    /// Whether it has nodes to look for runs on.
+    pub fn is_running(&self) -> bool {
+        self.state == "running"
     }
-    jobs.truncate(JOBS);
-    Ok(jobs)
+}
+
+/// Returns this user's running and waiting jobs that rankdeck submitted; `None` if Slurm is not here or does not
+/// answer soon.
+pub fn own_jobs() -> Option<Vec<OwnJob>> {
+    own(&|program, args| run_within(program, args, GLANCE)).ok()
+}
+
+/// Returns this user's running and waiting jobs that rankdeck submitted.
+pub(super) fn own(ask: Ask) -> Result<Vec<OwnJob>, SlurmError> {
+    const STATES: &str = "--states=running,pending,configuring,suspended";
+    let list = ask("squeue", &["--me", STATES, "--noheader", "--format=%i|%T|%D|%r|%k|%j"])?;
+    let job = |line: &str| {
+        let mut cells = line.trim().splitn(6, '|');
+        let mut cell = || cells.next().map(str::to_owned);
+        let (id, state, nodes, reason, comment, name) =
+            (cell()?, cell()?, cell()?, cell()?, cell()?, cell()?);
+        let reason = if reason == "None" { String::new() } else { reason };
+        let job = OwnJob { id, name, state: state.to_lowercase(), reason, nodes: nodes.parse().unwrap_or(0) };
+        (comment.trim() == COMMENT).then_some(job)
+    };
+    Ok(list.lines().filter_map(job).take(JOBS).collect())
 }
 
 /// Returns the nodes of a running job.
@@ -308,12 +331,22 @@ mod tests {
 
     #[test]
     fn own_jobs_are_found_by_their_comment() {
-        let list = "7 rankdeck\n8 (null)\n9_1 rankdeck\n10 not rankdeck\n11 \n";
+        let list = "7|RUNNING|2|None|rankdeck|ppo\n8|RUNNING|1|None|(null)|x\n\
+                    9_[1-3]|PENDING|4|launch failed requeued held|rankdeck|a|b\n\
+                    10|PENDING|1|Priority|not rankdeck|y\n11|\n\n";
         let ask = |program: &str, args: &[&str]| {
             assert!(program == "squeue" && args.contains(&"--me"), "{program} {args:?}");
             Ok(list.to_owned())
         };
-        assert_eq!(own(&ask).unwrap(), ["7", "9_1"]);
+        let job = |id: &str, state: &str, nodes, reason: &str, name: &str| OwnJob {
+            id: id.into(),
+            name: name.into(),
+            state: state.into(),
+            reason: reason.into(),
+            nodes,
+        };
+        let waiting = job("9_[1-3]", "pending", 4, "launch failed requeued held", "a|b");
+        assert_eq!(own(&ask).unwrap(), [job("7", "running", 2, "", "ppo"), waiting]);
     }
 
     #[test]

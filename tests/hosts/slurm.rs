@@ -430,6 +430,16 @@ fn login_node_finds_and_stops_submitted_run() {
         rankdeck(bench.path(), &[&sbatch[..], &["--", "--hold", "--comment", "two 'words' #3"]].concat());
     let held = submitted_job(&String::from_utf8(held.stdout).unwrap());
     assert_eq!(slurm.ask("squeue", &["-h", "-j", &held, "-o", "%k"]), "two 'words' #3");
+    slurm.ask("scontrol", &["update", &format!("jobid={held}"), "comment=rankdeck"]);
+    // Before it starts, the job is all that is known of the run.
+    let listed = rankdeck(bench.path(), &["ps", "--json"]);
+    assert!(listed.status.success(), "{listed:?}");
+    let waiting: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!((&waiting["kind"], &waiting["job"]), (&Value::from("job"), &Value::from(held.clone())));
+    assert_eq!((&waiting["state"], &waiting["nnodes"]), (&Value::from("pending"), &Value::from(2)));
+    assert!(waiting["reason"].as_str().unwrap().contains("Held"), "{waiting}");
+    let refused = String::from_utf8(rankdeck(bench.path(), &["stop"]).stderr).unwrap();
+    assert!(refused.contains(&format!("scancel {held}")), "{refused}");
     slurm.ask("scancel", &[&held]);
     let submitted = rankdeck(bench.path(), &sbatch);
     let job = submitted_job(&String::from_utf8(submitted.stdout).unwrap());
@@ -452,6 +462,16 @@ fn login_node_finds_and_stops_submitted_run() {
     wait_until("the job has ended", 60, || slurm.ask("squeue", &["-h", "-j", &job]).is_empty());
     let ended = rankdeck(bench.path(), &["ps", "--json", &named]);
     assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+    // The login node shares the directory of the nodes.
+    let listed = rankdeck(bench.path(), &["ps", "--json"]);
+    let run: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(run["state"], "finished", "{listed:?}");
+    let run = run["run"].as_str().unwrap();
+    let into = bench.path().join("copy");
+    let fetched = rankdeck(bench.path(), &["fetch", run, "--into", into.to_str().unwrap()]);
+    assert!(fetched.status.success() && !files_named(&into, "records.jsonl").is_empty(), "{fetched:?}");
+    let removed = rankdeck(bench.path(), &["rm", run, "--yes"]);
+    assert!(removed.status.success() && !bench.path().join("runs").join(run).exists(), "{removed:?}");
 }
 
 const EXPERIMENT: &str = "[run]\nname = 'test'\nseed = 3\ntotal_steps = 2048\n[env]\nid = 'CartPole-v1'\nnum_envs = 8\n\

@@ -1,12 +1,12 @@
-//! `rankdeck ps`: lists runs and leftover processes on all hosts.
+//! `rankdeck ps`: lists runs and leftover processes on all hosts, and Slurm jobs that wait for nodes.
 
 use crate::cli::args::PsArgs;
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs};
 use crate::cli::support::{Failure, code, print};
-use rankdeck_config::HostsSource;
+use rankdeck_config::{HostsSource, OwnSlurmJob, SlurmJobs};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::run_entry::HostRunState;
-use rankdeck_types::words::{NONE, clean, count, duration, fixed};
+use rankdeck_types::words::{NONE, clean, count, duration, fixed, plural};
 use serde_json::{Value, json};
 
 /// Finished runs shown without `--all`.
@@ -14,21 +14,43 @@ const FINISHED: usize = 10;
 
 /// Runs `rankdeck ps`.
 pub(crate) async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Failure> {
-    let run_index = query_runs(hosts_from, &args.host_keys).await?;
+    let (jobs, run_index) = tokio::join!(slurm_jobs(hosts_from), query_runs(hosts_from, &args.host_keys));
+    let has_nodes = jobs.is_empty() || jobs.iter().any(OwnSlurmJob::is_running);
+    let run_index = match run_index {
+        Err(_) if is_of_own_jobs(hosts_from) && !has_nodes => RunIndex::default(),
+        run_index => run_index?,
+    };
+    let waiting: Vec<OwnSlurmJob> = jobs.into_iter().filter(|job| !job.is_running()).collect();
     let now = wall_time();
     let runs = run_index.runs();
     if args.output.json {
+        for job in &waiting {
+            print::json(&job_as_json(job));
+        }
         for found in &runs {
             print::json(&as_json(&run_index, found, now));
         }
     } else {
-        print_table(&run_index, &runs, &args, now);
+        print_table(&run_index, &runs, &waiting, &args, now);
     }
     print::errors(run_index.silent.iter().map(|(_, error)| error));
     Ok(if run_index.silent.is_empty() { code::SUCCESS } else { code::HOST })
 }
 
-fn print_table(run_index: &RunIndex, runs: &[FoundRun], args: &PsArgs, now: f64) {
+fn is_of_own_jobs(hosts_from: &HostsSource) -> bool {
+    matches!(hosts_from, HostsSource::Slurm { jobs: SlurmJobs::Own, .. })
+}
+
+/// Returns the Slurm jobs that rankdeck submitted, unless hosts are named.
+async fn slurm_jobs(hosts_from: &HostsSource) -> Vec<OwnSlurmJob> {
+    if !is_of_own_jobs(hosts_from) && !hosts_from.is_without_hosts() {
+        return Vec::new();
+    }
+    let jobs = tokio::task::spawn_blocking(rankdeck_config::own_slurm_jobs).await;
+    jobs.ok().flatten().unwrap_or_default()
+}
+
+fn print_table(run_index: &RunIndex, runs: &[FoundRun], waiting: &[OwnSlurmJob], args: &PsArgs, now: f64) {
     let mut finished = 0;
     let shown: Vec<&FoundRun> = runs
         .iter()
@@ -37,13 +59,14 @@ fn print_table(run_index: &RunIndex, runs: &[FoundRun], args: &PsArgs, now: f64)
             args.all || found.state != RunStatus::Finished || finished <= FINISHED
         })
         .collect();
-    if shown.is_empty() {
+    if shown.is_empty() && waiting.is_empty() {
         if run_index.silent.is_empty() {
             print::stdout("no runs");
         }
         return;
     }
-    let rows = shown.iter().map(|found| row(run_index, found, now).iter().map(|cell| clean(cell)).collect());
+    let rows = waiting.iter().map(job_row).chain(shown.iter().map(|found| row(run_index, found, now)));
+    let rows = rows.map(|row| row.iter().map(|cell| clean(cell)).collect());
     let header = HEADER.map(str::to_owned).to_vec();
     print::text(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
     for found in shown.iter().filter(|found| found.state == RunStatus::Orphaned) {
@@ -102,6 +125,28 @@ fn row(run_index: &RunIndex, found: &FoundRun, now: f64) -> Vec<String> {
         hosts_of(run_index, found).join(" "),
         summary.note,
     ]
+}
+
+/// A waiting job: its run has no name before it starts.
+fn job_row(job: &OwnSlurmJob) -> Vec<String> {
+    let reason = if job.reason.is_empty() { String::new() } else { format!(": {}", job.reason) };
+    let mut row = vec![NONE.to_owned(); HEADER.len()];
+    row[0] = job.name.clone();
+    row[1] = job.state.clone();
+    row[HEADER.len() - 2] = plural(job.nodes as usize, "node");
+    row[HEADER.len() - 1] = format!("Slurm job {}{reason}", job.id);
+    row
+}
+
+fn job_as_json(job: &OwnSlurmJob) -> Value {
+    json!({
+        "kind": "job",
+        "job": job.id,
+        "name": job.name,
+        "state": job.state,
+        "reason": job.reason,
+        "nnodes": job.nodes,
+    })
 }
 
 /// A run as a JSON line.

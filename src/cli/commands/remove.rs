@@ -4,7 +4,7 @@
 
 use crate::app::stderr;
 use crate::cli::args::{PruneArgs, RemovalArgs, RemoveArgs};
-use crate::cli::support::locate::{LocatedRun, RunLocator};
+use crate::cli::support::locate::{LocatedRun, RunLocator, hint_for_missing};
 use crate::cli::support::run_id::{RUNS, own_folder};
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_runs};
 use crate::cli::support::run_name::RunAction;
@@ -14,7 +14,7 @@ use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::files::Removal;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
-use rankdeck_types::words::{bytes, plural};
+use rankdeck_types::words::{bytes, clean, plural};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -61,10 +61,28 @@ pub(crate) async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u
     if args.older_than.is_none() && args.keep.is_none() {
         return Err(Failure::usage("no runs selected").hint("pass `--older-than 30d`, `--keep 20`, or both"));
     }
+    note_unlisted(&run_index);
     let located = |found: FoundRun| LocatedRun { run_index: run_index.clone(), run: found.run.to_owned() };
     let chosen: Vec<LocatedRun> = chosen.into_iter().map(located).collect();
     let sweeps = sweep::emptied(&|run| chosen.iter().any(|located| located.run == run));
     RemovalPlan { chosen, sweeps, args: &args.removal }.run().await
+}
+
+/// Reports the finished runs that stay because their hosts are not listed.
+fn note_unlisted(run_index: &RunIndex) {
+    let runs = run_index.runs();
+    let over = runs.iter().filter(|found| found.state == RunStatus::Finished);
+    let stays: Vec<(&str, Vec<String>)> = over
+        .map(|found| (found.run, run_index.missing_hosts(found)))
+        .filter(|(_, names)| !names.is_empty())
+        .collect();
+    if let Some((run, names)) = stays.first() {
+        let count = plural(stays.len(), "run");
+        let why =
+            format!("note: {count} kept: not all hosts are listed, such as {} of {run}", names.join(", "));
+        stderr::line(&clean(&why));
+        stderr::line(&clean(&format!("hint: {}", hint_for_missing(run, names, "rm"))));
+    }
 }
 
 /// Returns why a run cannot be removed.
@@ -83,13 +101,15 @@ fn objection(run_index: &RunIndex, found: &FoundRun) -> Option<Failure> {
         );
     }
     let names = found.hosts();
-    let silent = run_index.silent.iter().map(|(index, _)| &run_index.hosts[*index].name);
-    let unlisted = names.iter().filter(|name| !run_index.hosts.iter().any(|host| host.name == **name));
-    let missing: Vec<&String> = silent.filter(|host| names.contains(host)).chain(unlisted).collect();
+    let silent = run_index.silent.iter().map(|(index, _)| run_index.hosts[*index].name.clone());
+    let silent: Vec<String> = silent.filter(|host| names.contains(host)).collect();
+    let unlisted = run_index.missing_hosts(found);
+    let missing = [silent.as_slice(), unlisted.as_slice()].concat();
+    // The way to a silent host is no other.
+    let named = if silent.is_empty() { unlisted.as_slice() } else { &[] };
     (!missing.is_empty()).then(|| {
-        let hosts = missing.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
-        Failure::usage(format!("no answer from {hosts}, which has files of run {name}"))
-            .hint("try again when the host is reachable, with the hosts file that lists it")
+        Failure::usage(format!("no answer from {}, which has files of run {name}", missing.join(", ")))
+            .hint(hint_for_missing(name, named, "rm"))
     })
 }
 
@@ -241,9 +261,8 @@ impl RemovalPlan<'_> {
     }
 
     async fn on_hosts(&self, located: &LocatedRun, dry: bool) -> Result<Removal, Failure> {
-        let (run, names) = (located.run.as_str(), located.found()?.hosts());
-        let hosts: Vec<Host> =
-            located.run_index.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();
+        let found = located.found()?;
+        let (run, hosts) = (located.run.as_str(), located.run_index.holders(&found));
         let args = |host: &Host| {
             let verb = if dry { "measure" } else { "remove" };
             [verb, "--run", run, "--workdir", &host.workdir].map(str::to_owned).to_vec()

@@ -12,7 +12,7 @@
 
 use crate::app::stderr;
 use crate::cli::args::{FetchArgs, HostKeyArgs};
-use crate::cli::support::locate::RunLocator;
+use crate::cli::support::locate::{RunLocator, hint_for_missing};
 use crate::cli::support::run_id::own_folder;
 use crate::cli::support::run_index::{FoundRun, RunIndex, decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
@@ -98,16 +98,24 @@ pub(crate) async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<F
     Ok(FetchedRun { run: found.run.to_owned(), into, total })
 }
 
-/// Returns the hosts of a run that are in the hosts file and answered; the others count as lost.
+/// Returns the hosts with files of a run that answered; the others count as lost.
 fn hosts_of(run_index: &RunIndex, found: &FoundRun, total: &mut Total) -> Vec<Host> {
-    let names = found.hosts();
-    let silent = |index: usize| run_index.silent.iter().find(|(other, _)| *other == index);
+    let silent =
+        |host: &Host| run_index.silent.iter().find(|(index, _)| run_index.hosts[*index].name == host.name);
     let mut hosts = Vec::new();
-    for (index, host) in run_index.hosts.iter().enumerate().filter(|(_, host)| names.contains(&host.name)) {
-        match silent(index) {
+    for host in run_index.holders(found) {
+        match silent(&host) {
             Some((_, error)) => total.lose(error.clone().into()),
-            None => hosts.push(host.clone()),
+            None => hosts.push(host),
         }
+    }
+    // A part that another host has is copied from there.
+    let has_part = |name: &String| found.parts.iter().any(|(_, part)| part.host == *name);
+    let missing: Vec<String> =
+        run_index.missing_hosts(found).into_iter().filter(|name| !has_part(name)).collect();
+    if !missing.is_empty() {
+        let why = format!("{}: not in the hosts file", missing.join(", "));
+        total.lose(Failure::host(why).hint(hint_for_missing(found.run, &missing, "fetch")));
     }
     hosts
 }

@@ -12,7 +12,7 @@ use crate::cli::support::run_index::{FoundRun, RunIndex, hosts_of_runs, query_ho
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::trust;
-use rankdeck_types::host::Host;
+use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::RunId;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -181,6 +181,20 @@ impl Launch {
             all = joined(hosts, &all);
         }
         Launch { run: run.to_owned(), hosts: all }
+    }
+}
+
+/// Returns how a command reaches hosts of a run that are not in the hosts file.
+pub(crate) fn hint_for_missing(run: &str, names: &[String], command: &str) -> String {
+    let launched = Launch::of(Path::new(RUNS), run).hosts;
+    let is_node =
+        |name: &String| launched.iter().any(|host| host.name == *name && host.transport == Transport::Slurm);
+    match !names.is_empty() && names.iter().all(is_node) {
+        true => format!(
+            "request these nodes from Slurm: `salloc --nodelist={} rankdeck --slurm {command} {run}`",
+            names.join(",")
+        ),
+        false => "try again when the host is reachable, with the hosts file that lists it".to_owned(),
     }
 }
 

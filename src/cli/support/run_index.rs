@@ -380,6 +380,26 @@ impl RunIndex {
             .collect()
     }
 
+    /// Hosts with files of a run: its own, and those whose directory has parts of others, such as a shared file
+    /// system.
+    pub(crate) fn holders(&self, found: &FoundRun) -> Vec<Host> {
+        let names = found.hosts();
+        let reports = |index: usize| found.parts.iter().any(|(reporter, _)| *reporter == index);
+        let hosts = self.hosts.iter().enumerate();
+        let has_files = |(index, host): &(usize, &Host)| names.contains(&host.name) || reports(*index);
+        hosts.filter(has_files).map(|(_, host)| host.clone()).collect()
+    }
+
+    /// Names of a run's hosts that are not in the hosts file and whose files no other host has. A part on a
+    /// shared file system counts if its agent verified that no process is left.
+    pub(crate) fn missing_hosts(&self, found: &FoundRun) -> Vec<String> {
+        let is_here =
+            |name: &str| found.parts.iter().any(|(_, part)| part.host == name && part.digest.proved);
+        let mut names = found.hosts();
+        names.retain(|name| !self.hosts.iter().any(|host| host.name == *name) && !is_here(name));
+        names
+    }
+
     /// The hosts that did not answer, as a failure.
     pub(crate) fn silent_failure(&self) -> Failure {
         let mut errors = self.silent.iter().map(|(_, error)| error);
@@ -394,6 +414,7 @@ impl RunIndex {
 /// An entry for tests.
 #[cfg(test)]
 pub(crate) fn sample_entry() -> RunEntry {
+    use rankdeck_types::host::Transport;
     use rankdeck_types::ids::{Generation, NodeRank, RunId};
     RunEntry {
         run: RunId("r".into()),
@@ -429,6 +450,27 @@ mod tests {
             transport: Transport::Local,
             ..Host::default()
         }
+    }
+
+    /// As on a login node that shares the directory of Slurm's nodes.
+    #[test]
+    fn verified_parts_in_a_shared_directory_need_no_host() {
+        let part = |node: u32, name: &str, proved| {
+            let mut part = entry("r", node, name, HostRunState::Finished, 1.0);
+            part.digest.proved = proved;
+            part.hosts = vec!["n0".into(), "n1".into()];
+            (0, part)
+        };
+        let missing = |entries: Vec<(usize, RunEntry)>| {
+            let run_index = RunIndex { hosts: vec![host("login")], entries, ..RunIndex::default() };
+            let holders: Vec<String> =
+                run_index.holders(&run_index.runs()[0]).into_iter().map(|host| host.name).collect();
+            assert_eq!(holders, ["login"]);
+            run_index.missing_hosts(&run_index.runs()[0])
+        };
+        assert_eq!(missing(vec![part(0, "n0", true), part(1, "n1", true)]), [""; 0]);
+        assert_eq!(missing(vec![part(0, "n0", true), part(1, "n1", false)]), ["n1"], "it may run there");
+        assert_eq!(missing(vec![part(0, "n0", true)]), ["n1"], "its files are elsewhere");
     }
 
     fn entry(run: &str, node: u32, host: &str, state: HostRunState, started: f64) -> RunEntry {

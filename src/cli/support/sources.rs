@@ -2,7 +2,7 @@
 
 use crate::cli::args::{Cli, CliCommand, SubjectArgs};
 use crate::cli::support::{Failure, guess};
-use rankdeck_config::{ExperimentSource, HostsSource, SlurmJobs};
+use rankdeck_config::{ExperimentSource, HostsSource, OwnSlurmJob, SlurmJobs};
 use rankdeck_proto::folders;
 use rankdeck_types::host::Transport;
 use std::ffi::OsString;
@@ -34,8 +34,18 @@ pub(crate) fn hosts(cli: &Cli, alone: bool) -> HostsSource {
         true => HostsSource::Here,
         false => HostsSource::File(FILE.into()),
     });
-    if finds_runs && source.is_without_hosts() && rankdeck_config::has_own_slurm_jobs() {
-        return in_slurm(Some(source), SlurmJobs::Own);
+    if finds_runs && source.is_without_hosts() {
+        let is_missing = matches!(&source, HostsSource::File(path) if !path.exists());
+        let is_shared = alone && !is_missing;
+        match rankdeck_config::own_slurm_jobs() {
+            // A job without nodes yet hides no runs of this machine.
+            Some(jobs) if jobs.iter().any(OwnSlurmJob::is_running) || !(jobs.is_empty() || is_shared) => {
+                return in_slurm(Some(source), SlurmJobs::Own);
+            }
+            // Jobs have ended; their directory may be shared.
+            Some(_) if is_shared => return HostsSource::Here,
+            _ => {}
+        }
     }
     source
 }
@@ -54,6 +64,8 @@ fn finds_runs(command: &CliCommand) -> bool {
             | CliCommand::Logs(_)
             | CliCommand::ExportMetrics(_)
             | CliCommand::Fetch(_)
+            | CliCommand::Rm(_)
+            | CliCommand::Prune(_)
             | CliCommand::Tensorboard(_)
             | CliCommand::Eval(_)
             | CliCommand::Play(_)
