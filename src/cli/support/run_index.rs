@@ -414,7 +414,6 @@ impl RunIndex {
 /// An entry for tests.
 #[cfg(test)]
 pub(crate) fn sample_entry() -> RunEntry {
-    use rankdeck_types::host::Transport;
     use rankdeck_types::ids::{Generation, NodeRank, RunId};
     RunEntry {
         run: RunId("r".into()),
