@@ -163,7 +163,7 @@ class Screen:
         os.close(slave)
 
     def send(self, keys):
-        # A terminal that nobody reads at the other end takes no keys, either.
+        # A terminal whose other end is not read accepts no keys, either.
         os.set_blocking(self.master, False)
         with contextlib.suppress(OSError):
             os.write(self.master, keys.encode())
@@ -239,7 +239,7 @@ class Sequence:
                 self.run = self.run or output["run"]
                 self.spawned += output["kind"] == "rank" and output["state"] == "spawned"
 
-    # What may happen. Commands may refuse; that is no fault.
+    # What may happen. Commands may refuse; that is not a fault.
 
     def exclude(self, node):
         self.hosts.command("restart", self.run, "--exclude", node, "--yes", bound_s=30)

@@ -27,7 +27,7 @@ def read(path):
 
 
 def differences(one, other):
-    """Names of what differs between two files; what was trained where is no difference."""
+    """Names of what differs between two files, apart from what was trained where."""
     (head, parts), (other_head, other_parts) = read(one), read(other)
     heads = [key for key in head.keys() | other_head.keys() if key != "about" and head.get(key) != other_head.get(key)]
     return heads + [name for name in parts.keys() | other_parts.keys() if parts.get(name) != other_parts.get(name)]

@@ -83,7 +83,7 @@ class Laboratory:
             stopped.close()
             cleared = None
             if case.outside is outside.stop and end_before is None:
-                # Continued, it is over, and the run goes on.
+                # Once it is continued, it is over, and the run proceeds.
                 seen = len(run.lines)
                 cleared = run.wait(lambda event: event["kind"] == "verdict" and event["severity"] == "cleared" and event["rank"] == rank, 20) is not None
                 run.pass_time(3)

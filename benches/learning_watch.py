@@ -11,7 +11,7 @@ import argparse, csv, json, pathlib, shutil, signal, subprocess, sys, tempfile, 
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CARTPOLE = ["configs/cartpole_ppo.toml", "--set", "eval.stop_value=501", "--set", "learn.anneal_lr=false"]
-# Reports through the library, as a script of one's own does: the trainer itself refuses such a reward before
+# Reports through the library, as any script does: the trainer itself refuses such a reward before
 # it learns from it.
 NAN = """
 import rankdeck, time

@@ -198,7 +198,7 @@ def whole(args):
         config = pathlib.Path(kept) / "experiment.toml"
         config.write_text(PPO.format(steps=args.steps, launch=""))
         launch = f"[launch]\ncommand = {command.replace('{config}', str(config))}"
-        # A program of one's own needs no [env] and [learn].
+        # Your own program needs no [env] and [learn].
         text = f'[run]\nname = "overhead"\n{launch}\n'
         compare(args.pairs, lambda folder: under_console(folder, text, args.console), lambda folder: by_hand(folder, config.read_text(), program),
                 ("watched", "alone"), args.steps)

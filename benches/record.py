@@ -4,7 +4,7 @@ and time and memory to open the record, to go to its end, and to go to any momen
 
     cargo build --release && python3 benches/record.py [--seconds 600] [--ranks 8] [--nnodes 4] [--binary target/release/rankdeck]
 
-`--seconds 86400 --speed 60` records a day in 24 minutes: faketime makes the clocks of the console and its simulated hosts go so many times as fast.
+`--seconds 86400 --speed 60` records a day in 24 minutes: faketime makes the clocks of the console and its simulated hosts run that many times as fast.
 `--folder DIR` keeps the record there; where one is, it is measured again. A rank is killed at the end.
 """
 import argparse, os, pathlib, random, resource, statistics, subprocess, tempfile, time

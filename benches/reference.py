@@ -286,7 +286,7 @@ def pong():
     )
 
 
-# DI-engine's cartpole_dqn_ddp_config.py for so many steps, with Gloo on the CPU, where it expects GPUs only:
+# DI-engine's cartpole_dqn_ddp_config.py for this many steps, with Gloo on the CPU, where it expects GPUs only:
 # what it asks of CUDA does nothing. No evaluations after the first.
 DING = """
 import sys, torch

@@ -66,7 +66,7 @@ class Place:
             time.sleep(0.2)
 
     def reach(self, iteration):
-        """Waits until so many iterations are done, or the run is over."""
+        """Waits until this many iterations are done, or the run has ended."""
         while (state := self.run())["state"] != "finished" and (state["train_iter"] or 0) < iteration:
             time.sleep(0.02)
 

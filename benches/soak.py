@@ -59,7 +59,7 @@ def special(folder, names):
 
 
 def slice_of(name, seconds, number, folder, console, over):
-    """One run, for so long or until `over`; gives back what happened."""
+    """One run, for this time or until `over`; returns what happened."""
     config, nproc, sets = PROGRAMS.get(name) or (None, SLEEPY[name][1], [])
     if name in SLEEPY:
         text = programs.experiment("soak-sleepy", SLEEPY[name][0], sum(nproc), {}, SLEEPY[name][2])

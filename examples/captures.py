@@ -33,7 +33,7 @@ RUNNING = [
     ("quit", ["q"], "detach", ["Escape"]),
 ]
 OVER = [("end", ["7"], "the last minute", []), ("over", ["1"], "the run is over", [])]
-# A rank that is stopped by a signal, a host that is not heard any more, and a run whose rank was killed.
+# A rank that is suspended by a signal, a host that sends no messages, and a run whose rank was killed.
 FROZEN = [("frozen", ["1"], "frozen", []), ("frozen-why", ["d"], "process", ["Escape"]), ("frozen-charts", ["2"], "charts", []), ("frozen-hosts", ["5"], "node1", [])]
 LOST = [("lost", ["1"], "lost", []), ("lost-why", ["d"], "node1", ["Escape"]), ("lost-hosts", ["5"], "node1", []), ("lost-events", ["6"], "lost", [])]
 KILLED = [("killed-end", ["7"], "the last minute", []), ("killed-ranks", ["1", "z"], "RANK", ["z"]), ("killed-charts", ["2"], "charts", [])]

@@ -3,7 +3,7 @@
     python3 baseline.py eager|graph SECONDS THREADS ENVS
 
 Prints steps per second and the shares of emulator and update. `graph` replays acting and update as CUDA graphs. With WORLD_SIZE
-above 1 it is one of so many ranks, each with ENVS environments, whose gradients DDP averages."""
+above 1 it is one of several ranks, each with ENVS environments, whose gradients DDP averages."""
 
 import json
 import os

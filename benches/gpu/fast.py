@@ -107,7 +107,7 @@ def all_reduce(machine, found):
 
 @stage(60)
 def rates(machine, found):
-    """Environment steps per second of SAC and DQN, each with one update for so many steps as in CleanRL."""
+    """Environment steps per second of SAC and DQN, each with one update per as many steps as in CleanRL."""
     for name, experiment in (
         ("SAC, call by call", machine.sac("sac", "")),
         ("SAC", machine.sac("sac-graphs", GRAPHS)),

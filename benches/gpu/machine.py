@@ -294,7 +294,7 @@ class Machine:
         return self.experiment(CARTPOLE, name, steps=steps, **values)
 
     def share(self, count):
-        """So many of something that takes time; in a rehearsal few."""
+        """A count of something that takes time; small in a rehearsal."""
         return max(1, int(count * min(1, self.options.quick)))
 
     def patience(self):

@@ -105,7 +105,7 @@ def screens(machine, found):
     with open(machine.options.out / "screens.typescript", "wb") as record:
 
         def show(seconds, enough=None):
-            """Records for so long, or until so many bytes have come; false when the console has ended."""
+            """Records for a time, or until a number of bytes have come; false when the console has ended."""
             begun, count = time.monotonic(), 0
             while time.monotonic() - begun < min(seconds, max(machine.left(), 1)) and (enough is None or count < enough):
                 if select.select([terminal], [], [], 0.1)[0]:

@@ -48,7 +48,7 @@ class Case:
 
 @dataclasses.dataclass
 class Quiet:
-    """One way to be slow or odd that is no fault."""
+    """One way to be slow or odd that is not a fault."""
     name: str
     matrix: str
     seconds: float = 20.0

@@ -92,6 +92,6 @@ def experiment(name, program, ranks, settings, environment):
 
 
 def hosts(nproc, prelude=""):
-    """Local hosts with so many ranks each."""
+    """Local hosts, each with this number of ranks."""
     more = f"prelude = {json.dumps(prelude)}\n" if prelude else ""
     return "".join(f'[[host]]\nname = "node{i}"\ntransport = "local"\nnproc = {n}\nworkdir = "n{i}"\n{more}' for i, n in enumerate(nproc))

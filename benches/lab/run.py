@@ -21,7 +21,7 @@ class Run:
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def read(self, seconds=0.05):
-        """Reads for at most so long; False when the console has ended and everything is read."""
+        """Reads for at most this time; False when the console has ended and everything is read."""
         select.select([self.process.stdout], [], [], seconds)
         chunk = self.process.stdout.read()
         if chunk == b"":
@@ -59,7 +59,7 @@ class Run:
         return self.wait(reached, seconds) is not None
 
     def pass_time(self, seconds, over=None):
-        """Reads on for so long, or until the event `over`; False when the console ended before."""
+        """Continues to read for this time, or until the event `over`; False when the console ended before."""
         deadline = time.time() + seconds
         while time.time() < deadline and not (over and over.is_set()):
             if not self.read(min(0.1, max(0.0, deadline - time.time()))):

@@ -71,7 +71,7 @@ pub(crate) fn signal(meant: ProcessKey, signal: i32) -> Result<ReachOutcome, Hin
 pub(crate) fn environment(meant: ProcessKey, hidden: &BTreeSet<String>) -> Result<ReachOutcome, HintedError> {
     check(meant)?;
     let bytes = proc::environ(meant.pid).ok_or_else(|| {
-        let error = format!("cannot read the environment of pid {}", meant.pid);
+        let error = format!("cannot read the environment variables of pid {}", meant.pid);
         HintedError::new(
             error,
             "the kernel hides it for other users' processes and for programs that changed their user",

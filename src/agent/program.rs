@@ -8,7 +8,7 @@
 //! - A *starter* runs one command and ends with it (`time`, `timeout`, `uv`, `conda`). One that catches
 //!   SIGTERM passes it on.
 //! - A *reader* reads a pipe that is written inside the tree (`tee`). It ends by itself after all writers.
-//! - A *main* is the first process on each branch that is none of these.
+//! - A *main* is the first other process on each branch.
 //!
 //! Invariants:
 //! - PROGRAM-1: each main of a rank gets SIGTERM once. What is below one that catches it is left to it.

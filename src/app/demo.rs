@@ -1,4 +1,4 @@
-//! The key bar of a demonstration: each key injects a fault.
+//! The key bar of `rankdeck demo`: each key injects a fault.
 //!
 //! Owner: the driver. The screen does not use function keys.
 

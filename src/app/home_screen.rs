@@ -1,4 +1,4 @@
-//! Shows home on a terminal: turns input into actions and draws frames when something changes.
+//! Shows the home screen on a terminal: turns input into actions and draws frames when something changes.
 
 use super::clock::earlier;
 use super::signals::ConsoleSignals;

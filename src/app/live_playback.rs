@@ -1,7 +1,7 @@
 //! Playback of a run that this console follows. A thread reads and decodes segments; the loop of the run takes
 //! the latest frame, and waits for nothing.
 //!
-//! Owner: the driver. A thread that hangs in a disk is left to itself, and its cursor with it.
+//! Owner: the driver. A thread that hangs in a disk access is abandoned, together with its cursor.
 //!
 //! Invariants:
 //! - BACK-1: at most [`MOVES`] moves wait; further ones are refused.

@@ -1,4 +1,4 @@
-//! Where a run is shown: on a screen, as lines, or not at all.
+//! How a run is shown: on a screen, as lines, or not at all.
 
 use super::headless::Printer;
 use super::linear::LinearScreen;

@@ -3,7 +3,7 @@
 //! `learnt.json`, the detector's pace baseline for the next console. A second console of the same run uses
 //! `console-2/`, and so on.
 //!
-//! Owner: the driver. Files are private (0600 in 0700 directories): environments may hold secrets. A thread
+//! Owner: the driver. Files are private (0600 in 0700 directories): environment variables may hold secrets. A thread
 //! writes them (`queue`): the console never waits for a disk. A failing disk costs the recording, never the
 //! run.
 //!

@@ -1,7 +1,7 @@
-//! The part of a launch that no record contains: the secrets of generations, values of this console's
-//! variables, and notification addresses.
+//! The part of a launch that no recording contains: the secrets of generations, values of this console's
+//! environment variables, and notification addresses.
 //!
-//! Owner: the driver. The core decides what is launched and knows neither, so the driver adds them to each
+//! Owner: the driver. The core decides what is launched and has none of them, so the driver adds them to each
 //! launch that it sends.
 //!
 //! - SECRET-3: a value is sent only if the user's files or options name its variable, or the question before
@@ -155,8 +155,8 @@ impl GenerationSecrets {
             (false, false) => {
                 let quoted: Vec<String> = unnamed.iter().map(|name| format!("{name:?}")).collect();
                 format!(
-                    "the run's hosts request {} of this console's environment, which no file of this directory \
-                     names; hint: confirm without `--yes`, or name it: `--set 'launch.pass_env=[{}]'`",
+                    "the run's hosts request this console's environment variables {}, which no file of this \
+                     directory names; hint: confirm without `--yes`, or name it: `--set 'launch.pass_env=[{}]'`",
                     list(unnamed),
                     quoted.join(", ")
                 )

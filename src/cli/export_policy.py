@@ -51,7 +51,7 @@ class Policy(nn.Module):
                 self.register_buffer(bound, torch.tensor(values, dtype=torch.float32))
 
     def layers(self, prefix, sides):
-        """Weights and biases below a name, of layers with so many dimensions."""
+        """Weights and biases below a name, of layers with this number of dimensions."""
         names = [name[:-7] for name in self.names if name.startswith(prefix) and name.endswith(".weight")]
         pairs = [tuple(getattr(self, (name + part).replace(".", "_")) for part in (".weight", ".bias")) for name in names]
         return [pair for pair in pairs if pair[0].dim() == sides]

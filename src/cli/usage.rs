@@ -13,7 +13,7 @@ pub(super) fn explained(mut error: clap::Error) -> clap::Error {
     let has = |word: &str| error.context().any(|(_, what)| what.to_string().contains(word));
     let tip = match error.kind() {
         ErrorKind::ArgumentConflict if has("COMMAND") => Some(
-            "a program needs no experiment file: `rankdeck run -- python train.py`; in a file it stands as \
+            "a program needs no experiment file: `rankdeck run -- python train.py`; in a file, write \
              `command = [\"python\", \"train.py\"]` in `[launch]`"
                 .to_owned(),
         ),

@@ -114,13 +114,13 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
             }
             (None, "rust") => {
                 let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
-                format!("built-in environments: {known}; `env.worker = \"python\"` uses Gymnasium's `{id}`")
+                format!("built-in RL environments: {known}; `env.worker = \"python\"` uses Gymnasium's `{id}`")
             }
             (None, _) => return,
         };
         found.push(
-            Diagnostic::at(place, format!("unknown environment `{id}`"))
-                .label("unknown environment")
+            Diagnostic::at(place, format!("unknown RL environment `{id}`"))
+                .label("unknown RL environment")
                 .hint(hint),
         );
     }

@@ -13,7 +13,7 @@ pub const COMMENT: &str = "rankdeck";
 
 /// Timeout of a command; a busy controller is slow.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The same where nobody asked for Slurm.
+/// The same if Slurm was not requested.
 const GLANCE: Duration = Duration::from_secs(5);
 /// Most bytes of its output.
 const OUTPUT: u64 = 4 << 20;

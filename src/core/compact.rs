@@ -1,5 +1,5 @@
-//! Short forms of what a state holds very many of: written without names, and numbers as they lie in memory.
-//! What was written with names is read, too.
+//! Compact encodings of values that a state holds in large numbers: without field names, and numbers as in memory.
+//! Values that were written with names are read, too.
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserializer, Serialize, Serializer};

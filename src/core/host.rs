@@ -1,4 +1,4 @@
-//! The state machine of one host: the stage of its connection, and the orders that were sent on it.
+//! The state machine of one host: the stage of its connection, and the orders that were sent over it.
 //!
 //! Invariants:
 //! - Orders (launch, stop) are levels, not edges. They are sent again after every snapshot until the

@@ -73,7 +73,7 @@ mod tests {
     use rankdeck_types::ids::{Generation, LocalRank, Rank};
     use rankdeck_types::plan::{PlannedHost, PlannedRank};
 
-    /// So many hosts with so many ranks each, and so many bytes in a variable.
+    /// A plan of `hosts` hosts with `nproc` ranks each, and a variable of `bytes` bytes.
     fn plan(hosts: u32, nproc: u32, bytes: usize) -> Plan {
         let mut plan = resolve(&draft(1, Transport::Ssh), &[]).unwrap();
         plan.experiment.launch.env.insert("LARGE".into(), "x".repeat(bytes));

@@ -56,7 +56,7 @@ const TICK_MS: u64 = 250;
 /// Milliseconds between two ticks while all is well. Gauges arrive twice a second then, and each arrival
 /// causes a tick. A faster clock would only interrupt the ranks that run on this machine.
 const CALM_TICK_MS: u64 = 750;
-/// Milliseconds between two ticks while more than so many ranks run and nothing is wrong: their hosts do not
+/// Milliseconds between two ticks while many ranks run and nothing is wrong: their hosts do not
 /// report together, so there is something new at any time, but of each host only once a second.
 const BUSY_TICK_MS: u64 = 500;
 const MANY: usize = 256;

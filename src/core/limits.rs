@@ -1,4 +1,4 @@
-//! Times that decide, from the plan.
+//! Time limits of the reducer's decisions, derived from the plan.
 
 use rankdeck_types::plan::Plan;
 

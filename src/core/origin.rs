@@ -1,9 +1,9 @@
-//! Where a restart begins, and the question before it: one decision and one text for the command line, the
+//! Where a restart starts from, and the prompt before it: one decision and one text for the command line, the
 //! screen, line mode, home and the restart policy.
 //!
 //! Invariants:
-//! - ORIGIN-1: a restart begins from the latest checkpoint of the present line of training. It begins from
-//!   scratch only by that word, or where no checkpoint exists, and then its text reports that.
+//! - ORIGIN-1: a restart starts from the latest checkpoint of the present line of training. It starts from
+//!   scratch only on request, or if no checkpoint exists, and then its text reports that.
 //! - ORIGIN-2: a generation that begins earlier leaves the checkpoints after its origin behind: they are not
 //!   offered again, and `latest` and `best` do not name them.
 //! - ORIGIN-3: the question names every variable of the console whose value is sent.
@@ -162,11 +162,11 @@ impl Standing {
         let step = self.env_step.map_or(String::new(), |step| format!(" at step {}", count(step)));
         match self.running {
             true => format!("All ranks are stopped{step}, then generation {next} starts."),
-            false => format!("The run is over{step}. Generation {next} starts."),
+            false => format!("The run has ended{step}. Generation {next} starts."),
         }
     }
 
-    /// Where it begins, and what that throws away.
+    /// Where it starts, and what that discards.
     pub fn effect(&self, start: &StartPoint) -> String {
         format!("{}; {}", start.text(), self.loss(start))
     }
@@ -175,8 +175,8 @@ impl Standing {
         let present = self.env_step.unwrap_or(0);
         if start.from.is_none() {
             let lost = match present {
-                0 => "all progress is thrown away".to_owned(),
-                steps => format!("all progress ({} steps) is thrown away", count(steps)),
+                0 => "all progress is discarded".to_owned(),
+                steps => format!("all progress ({} steps) is discarded", count(steps)),
             };
             return match self.builtin {
                 true => {
@@ -197,9 +197,9 @@ impl Standing {
                     count(steps)
                 )
             }
-            (Some(0), false) => "no steps are thrown away".to_owned(),
-            (Some(steps), false) => format!("{} steps since then are thrown away", count(steps)),
-            (None, false) => "steps since then are thrown away".to_owned(),
+            (Some(0), false) => "no steps are discarded".to_owned(),
+            (Some(steps), false) => format!("{} steps since then are discarded", count(steps)),
+            (None, false) => "steps since then are discarded".to_owned(),
         }
     }
 

@@ -90,8 +90,8 @@ const HELD_MS: u64 = 60_000;
 pub enum OnVerdict {
     /// As soon as it is certain.
     AtOnce,
-    /// When it has lasted for a minute: a process that is stopped for a snapshot or an inspection resumes
-    /// earlier.
+    /// When it has lasted for a minute: a process that is suspended for a snapshot or an inspection
+    /// continues earlier.
     Held,
     /// When it is proven and has lasted `watch.rank0_budget_s`. Silence proves nothing, however long it
     /// lasts.
@@ -258,7 +258,7 @@ const COMPARE: AdviceRow = advice("compare it with other ranks in Overview (1)",
 
 const ENDED: &str = "{who} {ended}";
 const SILENT: &str = "no message from {host} for {silence}: {why}";
-const STOPPED: &str = "{who} is {state} (process state {letter})";
+const HELD: &str = "{who} is {state} (process state {letter})";
 const WAITS_FOR: &str = "{who} is waiting for {obstacle} in {doing}{at}; {others} in {awaited}";
 const OTHER_CALL: &str =
     "{who} called a different collective #{seq}{group}: {mine}; the others called {theirs}";
@@ -352,8 +352,8 @@ reasons! {
     HostSilent = "host_silent", Lost, Red, Never,
         [Usual SILENT],
         [LOG_IN, RECONNECTS];
-    /// The SSH connection to the host is up, but its agent sends no messages: it may be stopped, or short of
-    /// CPU.
+    /// The SSH connection to the host is up, but its agent sends no messages: it may be suspended, or short
+    /// of CPU.
     AgentSilent = "agent_silent", Lost, Red, Never,
         [Usual SILENT],
         [LOG_IN, RECONNECTS];
@@ -363,13 +363,13 @@ reasons! {
         [Usual SILENT],
         [LOG_IN, RECONNECTS];
 
-    /// A signal such as SIGSTOP stopped the process. The kernel reports process state T.
+    /// A signal such as SIGSTOP suspended the process. The kernel reports process state T.
     Stopped = "stopped", Frozen, Red, Held,
-        [Usual STOPPED],
-        [advice("resume the process on {host}", "kill -CONT {pid}")];
+        [Usual HELD],
+        [advice("continue the process on {host}", "kill -CONT {pid}")];
     /// A debugger or tracer holds the process. The kernel reports process state t.
     Debugger = "debugger", Frozen, Red, Lasting,
-        [Usual STOPPED],
+        [Usual HELD],
         [advice("detach the debugger or tracer", "")];
     /// The cgroup freezer holds the process, as when its container is paused. The cgroup reports `frozen 1`.
     CgroupFrozen = "cgroup_frozen", Frozen, Red, Held,
@@ -398,18 +398,18 @@ reasons! {
     Thrashing = "thrashing", Behind, Amber, Never,
         [Usual "rank {rank} is thrashing (memory is paged in and out) in {phase}{amount}; {others} in {awaited}"],
         [FEWER_ENVS];
-    /// The rank waits for a process of its environment that has exited. Lines that the worker printed are in
-    /// the rank's log.
+    /// The rank waits for a worker process of its RL environment that has exited. Lines that the worker printed
+    /// are in the rank's log.
     EnvWorkerDied = "env_worker_died", EnvStuck, Red, AtOnce,
         [Usual "{who} is waiting for an environment worker that has exited{child}{at}; {others} in {awaited}"],
         [LOG, RESTART];
-    /// The rank waits for its environment workers, and none of them uses CPU or moves bytes.
+    /// The rank waits for its RL environment workers, and none of them uses CPU or moves bytes.
     EnvWorkerDeadlocked = "env_worker_deadlocked", EnvStuck, Red, Lasting,
         [Usual "{who} is waiting for idle environment workers{stopped}{at}; {others} in {awaited}"],
         [LOG, RESTART];
-    /// The rank waits for its environment workers, which use CPU: they are slow, not stuck.
+    /// The rank waits for its RL environment workers, which use CPU: they are slow, not stuck.
     SlowEnv = "slow_env", Behind, Amber, Never,
-        [Usual "rank {rank} is still in {phase}{amount} (slow environments); {others} in {awaited}"],
+        [Usual "rank {rank} is still in {phase}{amount} (slow RL environments); {others} in {awaited}"],
         [WAIT];
     /// A thread holds Python's global interpreter lock (GIL) while it sleeps or computes in C code, and the
     /// main thread waits for that lock. While the thread computes, the verdict is a warning.
@@ -618,9 +618,10 @@ reasons! {
     SlowCompute = "slow_compute", Straggler, Amber, Never,
         [Usual "{who} slows the run by {lost}%: slower compute"],
         [COMPARE];
-    /// The rank is last into most collectives and spends more time in its environments than the other ranks.
+    /// The rank is last into most collectives and spends more time in its RL environments than the other
+    /// ranks.
     SlowEnvironment = "slow_environment", Straggler, Amber, Never,
-        [Usual "{who} slows the run by {lost}%: slower environments"],
+        [Usual "{who} slows the run by {lost}%: slower RL environments"],
         [COMPARE];
     /// The rank is last into most collectives, and no measurement differs from the other ranks.
     Late = "late", Straggler, Amber, Never,
@@ -678,7 +679,7 @@ reasons! {
         [advice("check rewards, observations and the learning rate", ""), SMALLER];
 
     /// The rank has not entered a collective that the other ranks wait in, and no measurement explains it.
-    /// Check its stack and its log. A reason from a newer version also appears as this one.
+    /// Check its stack and its log. A reason code from a newer version also appears as this one.
     #[serde(other)]
     Unknown = "unknown", Behind, Red, Lasting,
         [Usual "{who} has not entered {awaited}: no activity in {doing}{at}; {others}"],

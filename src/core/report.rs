@@ -38,7 +38,7 @@ pub enum ReportBody {
         world_size: u32,
         /// Hosts.
         nnodes: u32,
-        /// `tcp` or `nccl`; `own` of a program on CPUs that is no built-in trainer.
+        /// `tcp` or `nccl`; `own` of your own program on CPUs.
         backend: String,
         /// `ADDRESS:PORT` of rank 0's store.
         master: String,

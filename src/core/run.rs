@@ -1,4 +1,4 @@
-//! The state machine of the run: its stages, why it ends, and how that end is called.
+//! The state machine of the run: its stages, the causes of its end, and the names of its outcomes.
 //!
 //! Invariants:
 //! - The first cause of an end decides the outcome; a failed rank never gives exit code 0.
@@ -208,7 +208,7 @@ pub(crate) struct EndFacts {
     pub moved: Option<Timestamp>,
 }
 
-/// A restart that was requested and waits for hosts. The run goes on unchanged meanwhile.
+/// A restart that was requested and waits for hosts. Meanwhile, the run continues unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RequestedRestart {
     /// Checkpoint to begin from.

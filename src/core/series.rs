@@ -97,7 +97,7 @@ pub struct Series {
     /// Points of generations that went on beyond the step from which another one began, by generation and step.
     #[serde(default)]
     past: Vec<SeriesPoint>,
-    /// Values per point: it doubles when neighbours are merged, so that new points are no finer than old
+    /// Values per point: it doubles when neighbours are merged, so that new points are not finer than old
     /// ones.
     per_point: Doubling,
     newest: Option<f64>,
@@ -198,7 +198,7 @@ impl Series {
         }
     }
 
-    /// Sorts all points anew: those at places that `keeps` names are of the present line, unless a later
+    /// Sorts all points again: those at places that `keeps` names are of the present line, unless a later
     /// generation has repeated their steps.
     pub fn split(&mut self, keeps: impl Fn(Place) -> bool) {
         let all = std::mem::take(&mut self.past).into_iter().chain(std::mem::take(&mut self.points));
@@ -299,7 +299,7 @@ impl Series {
         self.newest_at
     }
 
-    /// The greatest step of all values, those that are no points included.
+    /// The greatest step of all values, including those that are not points.
     pub fn reach(&self) -> Option<f64> {
         let (point, mark) = (self.points.last().map(|point| point.place.step), self.broken_at);
         point.into_iter().chain(mark).reduce(f64::max)

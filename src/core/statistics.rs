@@ -1,4 +1,4 @@
-//! Figures over several seeds, as Agarwal et al. 2021 ("Deep Reinforcement Learning at the Edge of the
+//! Statistics over several seeds, as Agarwal et al. 2021 ("Deep Reinforcement Learning at the Edge of the
 //! Statistical Precipice", the rliable library) advise: the interquartile mean, and a percentile bootstrap
 //! around it.
 

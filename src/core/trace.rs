@@ -1,8 +1,8 @@
-//! Records of runs: the state of a console and every event after it, with its time, so that a run can be
+//! Recordings of runs: the state of a console and every event after it, with its time, so that a run can be
 //! viewed again and a bug can be replayed.
 //!
-//! A record is a row of segments. Each begins with a [`SegmentHeader`] and the whole state of the reducer, so that
-//! any of them opens by itself and an old one can be thrown away. Long outputs of ranks lie apart
+//! A recording is a sequence of segments. Each starts with a [`SegmentHeader`] and the whole state of the reducer, so that
+//! any of them opens by itself and an old one can be deleted. Long outputs of ranks are separate
 //! ([`LogBurst`]): they have a bound of their own, and only the newest line of each stays among the events.
 //!
 //! The shell writes and reads the files: values in, bytes out. Invariants:
@@ -63,13 +63,13 @@ pub struct SegmentHeader {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// The first line is not a header.
-    #[error("not a rankdeck record: {0}")]
+    #[error("not a rankdeck recording: {0}")]
     Header(String),
     /// Made by another version.
-    #[error("the record has version {0}, this rankdeck reads version {VERSION}")]
+    #[error("the recording has version {0}; this rankdeck reads version {VERSION}")]
     Version(u32),
     /// The state at the head of a segment does not fit this build.
-    #[error("the state in the record, written by rankdeck {build}, cannot be read: {error}")]
+    #[error("cannot read the state in the recording, written by rankdeck {build}: {error}")]
     State {
         /// The build that wrote it.
         build: String,

@@ -7,7 +7,7 @@ use rankdeck_types::error::HintedError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
     /// The id is neither built in nor marked as Python's.
-    #[error("unknown environment {id:?}; built in: {known}")]
+    #[error("unknown RL environment {id:?}; built in: {known}")]
     Unknown {
         /// As configured.
         id: String,
@@ -78,7 +78,7 @@ impl EnvError {
                 "change env.id, or set env.worker = \"python\" for a Gymnasium environment".into()
             }
             EnvError::State { .. } => {
-                "start without --resume: the checkpoint belongs to another environment".into()
+                "start without --resume: the checkpoint belongs to another RL environment".into()
             }
             EnvError::Option { key, .. } => format!("remove env.{key}"),
             EnvError::Abandoned => String::new(),

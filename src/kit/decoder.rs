@@ -2,7 +2,7 @@
 //!
 //! Owner: whoever reads the terminal. No I/O and no clock: the reader waits for [`InputDecoder::patience`].
 //! Invariants:
-//! - INPUT-1: a reply of the terminal is nobody's key, however late it arrives and wherever it is cut.
+//! - INPUT-1: a reply of the terminal is never taken for a key, however late it arrives and wherever it is cut.
 //! - INPUT-2: escape and a key in one read are two keys: no key here is combined with alt, and a slow link
 //!   joins what was typed.
 //! - INPUT-3: pasted text is never a key.
@@ -23,7 +23,7 @@ const REST_WITHIN: Duration = Duration::from_secs(2);
 const HELD_BYTES: usize = 4096;
 /// Most bytes of a pasted text; the rest is dropped.
 const PASTE_BYTES: usize = 1 << 20;
-/// Most replies that nobody has taken.
+/// Most replies that are waiting to be taken.
 const REPLIES: usize = 8;
 /// Marks of a pasted text.
 const PASTE_NUMBER: u32 = 200;
@@ -41,7 +41,7 @@ pub struct InputDecoder {
     cut: bool,
 }
 
-/// Whether a reply without its escape was read at once, as nobody types.
+/// Whether a reply without its escape was read at once, faster than anyone types.
 fn is_rest_of_reply(bytes: &[u8]) -> bool {
     matches!(
         bytes,

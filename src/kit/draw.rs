@@ -121,7 +121,7 @@ pub fn put(buf: &mut Buffer, area: Rect, row: usize, line: impl Into<Line<'stati
     }
 }
 
-/// Draws a line at the right end of a row, unless it does not fit beside `taken` cells.
+/// Draws a line at the right end of a row, unless it does not fit next to `taken` cells.
 pub fn put_right(buf: &mut Buffer, area: Rect, row: usize, taken: usize, spans: Vec<Span<'static>>) {
     let wide = width(&spans);
     if wide > 0 && taken + wide < usize::from(area.width) {

@@ -203,7 +203,7 @@ impl<S: Screen> KeyTable<S> {
         list
     }
 
-    /// The bindings that fit into a footer of so many cells: first cell, key, binding.
+    /// The bindings that fit into a footer of `cells` cells: first cell, key, binding.
     pub fn footer_items(
         &self,
         model: &S::Model,

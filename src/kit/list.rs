@@ -10,7 +10,7 @@ pub const PAGE: usize = 8;
 /// A movement in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// By so many rows; down is positive.
+    /// By a number of rows; down is positive.
     By(isize),
     /// To the first row.
     First,

@@ -126,7 +126,7 @@ pub trait Component<S: Screen> {
         None
     }
 
-    /// A click beside it closes it: it is only read.
+    /// A click outside closes it: it is only read.
     fn closes_on_click_beside(&self) -> bool {
         false
     }

@@ -136,7 +136,7 @@ fn y_labels((low, high): (f64, f64), axes: &Axes) -> [String; 3] {
     text::apart([value(high), value((low + high) / 2.0), value(low)])
 }
 
-/// Where lines are drawn, beside the labels and above those of the x axis.
+/// Where lines are drawn: right of the labels of the y axis and above those of the x axis.
 fn canvas(area: Rect, labels: &[String; 3]) -> Option<Rect> {
     if area.height < 2 || area.width < 8 {
         return None;
@@ -157,7 +157,7 @@ fn draw_letter(buf: &mut Buffer, window: &PlotWindow, trace: &Trace) {
     }
 }
 
-/// Labels flags beside their signs, over what is drawn there, where there is no other flag.
+/// Labels flags next to their signs, over what is drawn there, unless another flag is there.
 fn draw_flag_labels(buf: &mut Buffer, window: &PlotWindow, flags: &[Flag]) {
     let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
     let seen = |flag: &&Flag| inside(flag.x, window.x) && !flag.low;
@@ -268,7 +268,7 @@ fn bounds(traces: &[Trace], x: (f64, f64)) -> Option<(f64, f64)> {
     if span.is_finite() && span > 0.0 {
         Some((low, high))
     } else {
-        // A constant 0 is no more negative than it is positive: its axis begins at it.
+        // A constant 0 is neither negative nor positive: its axis starts at it.
         let (below, above) = if low == 0.0 { (0.0, 1.0) } else { (low.abs() * 0.1, low.abs() * 0.1) };
         Some((low - below, low + above))
     }
@@ -466,7 +466,7 @@ pub type HeatColumns = Vec<Option<Vec<f64>>>;
 pub struct HeatMap<'a> {
     /// The values at its bottom and top; `None`: there are none.
     pub range: Option<(f64, f64)>,
-    /// Computes levels from 0 to 1 on a grid of so many columns and rows.
+    /// Computes levels from 0 to 1 on a grid of columns and rows.
     pub levels: &'a dyn Fn(usize, usize) -> Option<HeatColumns>,
 }
 

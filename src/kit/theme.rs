@@ -297,7 +297,7 @@ impl Glyphs {
         }
     }
 
-    /// A cell filled from the left by so many eighths (1 to 8).
+    /// A cell filled from the left by `eighths` eighths (1 to 8).
     pub fn eighth(self, eighths: usize) -> &'static str {
         match self {
             Glyphs::Braille | Glyphs::Block => {

@@ -111,7 +111,7 @@ pub fn set_up(folder: &Path, flags: &Flags) -> Result<(), LaunchError> {
         execute(
             &mut command,
             "cannot create the virtual environment",
-            "install Python 3 with its venv module (Debian: `apt install python3-venv`), or give --python",
+            "install Python 3 with its venv module (Debian: `apt install python3-venv`), or pass --python",
         )?;
     }
     let more = flags.torch.then_some(libtorch::REQUIREMENT).into_iter();

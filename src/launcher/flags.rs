@@ -17,7 +17,9 @@ pub struct Flags {
           default_value_if("evaluate", ArgPredicate::IsPresent, "-"),
           default_value_if("setup_env", ArgPredicate::IsPresent, "-"))]
     pub config: PathBuf,
-    /// Directory for checkpoints and TensorBoard files [default: $RANKDECK_RUN_DIR, else runs/NAME-TIME]
+    /// Directory for checkpoints and TensorBoard files
+    ///
+    /// Default: $RANKDECK_RUN_DIR, else runs/NAME-TIME.
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Checkpoint to resume from, or `latest` [default: $RANKDECK_RESUME]
@@ -38,57 +40,70 @@ pub struct Flags {
     /// Port of rank 0's store [default: $MASTER_PORT]
     #[arg(long, value_name = "PORT")]
     pub master_port: Option<u16>,
-    /// Library of the collectives; wins over distributed.backend
+    /// Backend of the collectives; overrides distributed.backend
     #[arg(long, value_name = "tcp|nccl", value_parser = backend)]
     pub backend: Option<BackendChoice>,
-    /// Start N ranks on this host, forward signals to them, end with the worst of their exit codes
+    /// Start N ranks on this host
+    ///
+    /// Forwards signals to them, and exits with the worst of their exit codes.
     #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub spawn: Option<u32>,
-    /// Fault on purpose, FAULT[=VALUE]@RANK:STEP; may be given again
+    /// Inject a fault: FAULT[=VALUE]@RANK:STEP
+    ///
+    /// Can be repeated.
     #[cfg(feature = "inject")]
     #[arg(long, value_name = "FAULT@RANK:STEP")]
     pub inject: Vec<String>,
-    /// Create an environment on this host as a run would, play it and print its spaces; with --config, use
-    /// the options of its [env]
+    /// Create an RL environment as a run would, step it and print its spaces
+    ///
+    /// With --config, uses the options of its [env].
     #[arg(long, value_name = "ID", conflicts_with = "spawn")]
     pub check_env: Option<String>,
     /// Load CUDA and compute on each visible GPU, or print why that fails
     #[arg(long, conflicts_with_all = ["spawn", "check_env", "setup_env", "evaluate"])]
     pub check_gpu: bool,
-    /// Train nothing: time all-reduces between the ranks, from 4 bytes to LARGEST; rank 0 prints a line of
-    /// JSON for each size. With --spawn N between N ranks on this host, else as one rank of any launcher
+    /// Time all-reduces between the ranks, from 4 bytes to LARGEST
+    ///
+    /// Trains nothing. Rank 0 prints a line of JSON for each size. With --spawn N, runs N ranks on this host,
+    /// else as one rank of any launcher.
     #[arg(long, value_name = "LARGEST", num_args = 0..=1, default_missing_value = "33554432", conflicts_with_all = ["config", "resume", "run_dir", "check_env", "check_gpu", "setup_env", "evaluate"])]
     pub all_reduce: Option<usize>,
-    /// Play the policy of this checkpoint (`checkpoints/NAME.ckpt`) as in an evaluation of its run, and print
-    /// the returns
+    /// Evaluate a checkpoint (`checkpoints/NAME.ckpt`) and print the returns
+    ///
+    /// Plays its policy as in an evaluation of its run.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["spawn", "check_env", "setup_env", "resume"])]
     pub evaluate: Option<PathBuf>,
-    /// With --evaluate: how many episodes [default: the run's eval.episodes]
+    /// With --evaluate: number of episodes [default: the run's eval.episodes]
     #[arg(long, value_name = "N", requires = "evaluate", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub episodes: Option<u32>,
     /// With --evaluate: print one JSON object and nothing else
     #[arg(long, requires = "evaluate")]
     pub json: bool,
-    /// With --evaluate: play one episode after the other, and print each step as a line of JSON
+    /// With --evaluate: print each step as a line of JSON
+    ///
+    /// Plays one episode after the other.
     #[arg(long, requires = "evaluate", conflicts_with = "json")]
     pub show: bool,
-    /// Make a Python virtual environment in DIR with what Gymnasium's and Atari's environments need, and
-    /// check it
+    /// Create a Python virtual environment for Gymnasium and Atari
     #[arg(long, value_name = "DIR", conflicts_with_all = ["spawn", "check_env"])]
     pub setup_env: Option<PathBuf>,
-    /// With --setup-env: also install this package, such as `gymnasium[mujoco]`; may be given several times
+    /// With --setup-env: also install a package, such as `gymnasium[mujoco]`
+    ///
+    /// Can be repeated.
     #[arg(long, value_name = "PACKAGE", requires = "setup_env")]
     pub package: Vec<String>,
-    /// With --setup-env: also fetch the torch whose libraries the trainer computes with
+    /// With --setup-env: also install the torch that the trainer uses
     #[arg(long, requires = "setup_env")]
     pub torch: bool,
-    /// With --evaluate: let the environment of the checkpoint import this Python module, as `MODULE:Name-v0`
-    /// names it; may be given several times
+    /// With --evaluate: allow the checkpoint to import this Python module
+    ///
+    /// `MODULE` in `MODULE:Name-v0`. Can be repeated.
     #[arg(long, value_name = "MODULE", requires = "evaluate")]
     pub env_module: Vec<String>,
-    /// With --check-env, --setup-env or --evaluate: the interpreter to use [default: with --config its
-    /// env.python, else python3]
+    /// With --check-env, --setup-env or --evaluate: Python interpreter
+    ///
+    /// Default: env.python of --config, else python3.
     #[arg(long, value_name = "PYTHON")]
     pub python: Option<String>,
 }

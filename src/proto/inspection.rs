@@ -190,7 +190,7 @@ impl Obstacle {
 pub struct OsState {
     /// State letter of `/proc/PID/stat`; `X` if it is gone.
     pub state: char,
-    /// The state as text, with the cgroup's freezer: `stopped by a signal`, `frozen by its cgroup`.
+    /// The state as text, with the cgroup's freezer: `suspended by a signal`, `frozen by its cgroup`.
     pub words: String,
     /// Kernel function that it waits in.
     pub wchan: Option<String>,

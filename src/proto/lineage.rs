@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(end(&line, 0), Some(10_000));
         assert!(line.reached(Generation(1), 4_000));
         assert_eq!(end(&line, 0), Some(3_900), "a step that it repeats is its own");
-        assert!(!line.reached(Generation(1), 5_000), "it goes on");
+        assert!(!line.reached(Generation(1), 5_000), "it continues");
         assert!(!line.begin(Generation(1), unknown(0)), "a host that reports later changes nothing");
         assert_eq!(line.began_at(Generation(1)), Some(3_999));
         line.begin(Generation(2), at(1, 6_000));

@@ -92,7 +92,7 @@ pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedEr
     if files.len() > MAX_FILES {
         return Err(HintedError::new(
             format!("{} contains more than {MAX_FILES} files", folder.display()),
-            "exclude data and environments with `launch.exclude`",
+            "exclude data and Python environments with `launch.exclude`",
         ));
     }
     files.sort();

@@ -1,4 +1,4 @@
-//! A console's queries about one process of a host: its environment, or a signal to it.
+//! A console's queries about one process of a host: its environment variables, or a signal to it.
 //!
 //! - REACH-1: no secret leaves its host: values of secrets are removed where the environment is read.
 //! - REACH-2: an environment is only displayed: it is in no record, trace or file, and formatting hides it.
@@ -61,7 +61,7 @@ pub enum ProcessAction {
 impl fmt::Display for ProcessAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ProcessAction::Environment => f.write_str("its environment"),
+            ProcessAction::Environment => f.write_str("environment variables"),
             ProcessAction::Signal { signal } => f.write_str(&signal_name(*signal)),
             ProcessAction::Unknown => f.write_str("something"),
         }
@@ -72,7 +72,7 @@ impl fmt::Display for ProcessAction {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum ReachOutcome {
-    /// Its environment.
+    /// Its environment variables.
     Environment(Environment),
     /// This signal was sent.
     Signalled { signal: i32 },

@@ -1,6 +1,6 @@
 //! Reads files that were found, not named by the user: regular ones only, and not without a bound.
 //!
-//! A pipe in their place would block the reader for ever, and a device would fill its memory.
+//! A pipe in their place would block the reader forever, and a device would fill its memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

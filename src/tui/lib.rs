@@ -1,4 +1,4 @@
-//! The screens: that of a run, home, a policy at play; a run in lines; a report of a run.
+//! The run screen, the home screen and the screen of `rankdeck play`; line mode; reports of runs.
 //!
 //! Each is a pure function of its model and its own state. Nothing here knows a clock, a terminal or a host.
 

@@ -1,4 +1,4 @@
-//! Line mode: typed commands are answered by lines, which are never changed. For screen readers, and for
+//! Line mode: answers typed commands with lines, which never change afterwards. For screen readers, and for
 //! terminals that cannot move a cursor. Pure.
 //!
 //! - UI-16: a command does what its key does on the screen, asks for the same confirmation, and gives the
@@ -110,7 +110,7 @@ impl Linear {
             Verb::Pictures => or_none(images::plain(model), "no images logged yet"),
             Verb::Hosts => all_hosts(model, now),
             Verb::Events => self.events(model, count(rest.first())),
-            Verb::End => self.end(model),
+            Verb::Outcome => self.end(model),
             Verb::Stop => return self.order(model, ScreenCommand::Stop, now),
             Verb::Kill => return self.order(model, ScreenCommand::Kill, now),
             // Paths and values keep their case.

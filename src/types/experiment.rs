@@ -25,13 +25,13 @@ keys! {
         launch: LaunchConfig => "",
         /// The process group.
         distributed: Distributed => "",
-        /// The environment.
+        /// The RL environment.
         env: Option<Env> => "required by the built-in trainer",
         /// The networks.
         policy: Policy => "",
         /// Collection of experience.
         collect: Collect => "",
-        /// The algorithm and its hyperparameters; the other keys depend on `algorithm`.
+        /// The algorithm and its hyperparameters; the other keys of the table depend on `algorithm`.
         learn: Option<Learn> => "required by the built-in trainer",
         /// Evaluation: rank 0 plays whole episodes with the greedy policy while the other ranks wait.
         eval: Eval => "",
@@ -80,12 +80,12 @@ keys! {
             => "`.git`, `__pycache__`, `venv`, `runs` and the like are never uploaded",
         /// Patterns of files to upload even if `.gitignore` excludes them, such as `*.so`.
         include: Vec<String> [Texts("patterns")] => "files that git ignores are not uploaded",
-        /// Environment of the ranks; `hosts.toml` takes precedence. `${NAME}` expands to the console's
-        /// variable at each launch; its value is stored in no file or recording. `{seed}` expands to
-        /// `run.seed`.
+        /// Environment variables of the ranks; `hosts.toml` takes precedence. `${NAME}` expands to the
+        /// console's variable at each launch; its value is stored in no file or recording. `{seed}` expands
+        /// to `run.seed`.
         env: BTreeMap<String, String> = BTreeMap::new(),
-        /// Variables of the console to pass to the ranks, such as `WANDB_API_KEY`. Names are recorded,
-        /// values are not.
+        /// Environment variables of the console to pass to the ranks, such as `WANDB_API_KEY`. Names are
+        /// recorded, values are not.
         pass_env: Vec<String> [Texts("variable names")] => "none",
         /// Set Slurm's variables of a task (`SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS`, ...) to each
         /// rank's own values, for programs that read those instead of torchrun's.
@@ -151,12 +151,12 @@ choices! {
 keys! {
     /// The table `[env]`. Atari options that are not set take the values of [`Env::atari`].
     pub struct Env {
-        /// Environment id: classic control in Rust (`CartPole-v1`), an Atari game (`ALE/Pong-v5`,
+        /// Id of the RL environment: classic control in Rust (`CartPole-v1`), an Atari game (`ALE/Pong-v5`,
         /// `PongNoFrameskip-v4`), or any Gymnasium id (`module:Name-v0` imports the module first).
         id: String [Text(&ENV_ID)],
-        /// Environments over all ranks; must be divisible by the world size.
+        /// RL environments over all ranks; must be divisible by the world size.
         num_envs: u32 [Integer(1..=1_000_000)],
-        /// Run environments in the trainer (`rust`) or in a Python worker per rank (`python`); `auto` uses
+        /// Run RL environments in the trainer (`rust`) or in a Python worker per rank (`python`); `auto` uses
         /// Rust if the id is built in.
         #[serde(default)]
         worker: EnvWorker = EnvWorker::Auto,
@@ -332,7 +332,7 @@ keys! {
         every: u64 = 0,
         /// Episodes per evaluation, each with its own fixed seed.
         episodes: u32 [Integer(1..=1_000_000)] = 20,
-        /// Environments to evaluate in parallel.
+        /// RL environments to evaluate in parallel.
         num_envs: Option<u32> [Integer(1..=100_000)] => "number of episodes, at most 32",
         /// Steps after which an evaluation truncates an episode; its return so far counts.
         max_steps: u32 [Integer(1..=U32)] = 100_000,

@@ -75,7 +75,7 @@ keys! {
         /// Login user.
         user: Option<String> [Text(&USER)] => "`~/.ssh/config`, else the local user",
         /// Private key; `~/` is the home directory of this machine.
-        identity_file: Option<String> [Text(&PATH)] => "ssh-agent, `~/.ssh/config`, default keys",
+        identity_file: Option<String> [Text(&PATH)] => "ssh-agent, `~/.ssh/config`, default SSH keys",
         /// Jump hosts, `user@host:port`, separated by commas.
         proxy_jump: Option<String> [Text(&JUMP)] => "`~/.ssh/config`",
         /// GPUs to use: `"all"`, a count, or a list of indices; `"auto"` accepts zero.
@@ -85,7 +85,7 @@ keys! {
         /// Directory on the host for `runs/`; relative to the home directory (SSH) or the current directory
         /// (local).
         workdir: Option<String> [Text(&PATH)] => "`.` for local hosts, `rankdeck` for SSH hosts",
-        /// Environment of the ranks; takes precedence over the experiment's.
+        /// Environment variables of the ranks; these take precedence over the experiment's.
         env: Option<BTreeMap<String, String>> => "none",
         /// Virtual environment to activate on the host; relative to `workdir`. A host has one of `venv`,
         /// `conda`, `uv` and `container`.
@@ -162,7 +162,7 @@ pub struct Host {
     pub nproc: Option<u32>,
     /// Directory for runs on the host; relative to the home directory (SSH) or the current one (local).
     pub workdir: String,
-    /// Environment of the ranks.
+    /// Environment variables of the ranks.
     pub env: BTreeMap<String, String>,
     /// Setup before each rank.
     #[serde(default, flatten)]

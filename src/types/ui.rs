@@ -15,7 +15,7 @@ keys! {
         glyphs: GlyphsName = GlyphsName::Auto,
         /// Time zone of charts and logs.
         clock: ClockName = ClockName::Local,
-        /// Disable all keys that change a run.
+        /// Disable all key bindings that change a run.
         read_only: bool = false,
         /// Columns of the rank table to show first (`pid`) or to hide (`-power`); `:cols` lists them.
         columns: Vec<String> [Texts("columns")] => "as many as fit, most important first",
@@ -24,9 +24,9 @@ keys! {
         panes: Vec<String> [Texts("sizes")] => "sized to their content",
         /// Capture the mouse; if off, the terminal selects text. `M` toggles it.
         mouse: bool = true,
-        /// Key bindings of the run's screen by command name, as listed by `:`: `stop = "ctrl-x"`; separate
-        /// several keys with spaces.
-        keys: BTreeMap<String, String> [ValueKind::Names("keys")] => "default bindings (`?` lists them)",
+        /// Key bindings of the run screen by command name, as listed by `:`: `stop = "ctrl-x"`; separate several
+        /// keyboard keys with spaces.
+        keys: BTreeMap<String, String> [ValueKind::Names("key bindings")] => "default bindings (`?` lists them)",
         /// Colors that override the theme, by role: `good = "#2aa198"`, `accent = "cyan"`, `bad = "160"`;
         /// the others are `dim`, `strong`, `warn`, `border`, `fill` and `series1` to `series6`.
         colors: BTreeMap<String, String> [ValueKind::Names("colors")] => "the theme's",

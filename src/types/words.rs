@@ -45,7 +45,7 @@ pub fn plural(n: usize, noun: &str) -> String {
     format!("{} {noun}{ending}", count(n as u64))
 }
 
-/// Formats a measurement with so many decimals, in powers of ten from 1e9 on: a number of 300 digits would widen
+/// Formats a measurement with `decimals` decimals, in powers of ten from 1e9 on: a number of 300 digits would widen
 /// every row of a table.
 pub fn fixed(value: f64, decimals: usize) -> String {
     match value.abs() {
@@ -159,7 +159,7 @@ pub fn process_state(state: char) -> &'static str {
         'R' => "running",
         'S' => "sleeping",
         'D' => "in uninterruptible sleep (storage or kernel)",
-        'T' => "stopped by a signal",
+        'T' => "suspended by a signal",
         't' => "held by a debugger",
         'Z' => "zombie",
         'X' => "gone",
@@ -233,7 +233,7 @@ pub fn plain_json(json: &str) -> String {
     json.chars().map(escaped).collect()
 }
 
-/// Returns whether a terminal obeys the character instead of showing it, or shows text beside it in another order.
+/// Returns whether a terminal obeys the character instead of showing it, or shows adjacent text in another order.
 pub fn controls_terminal(c: char) -> bool {
     c.is_control() || turns(c)
 }

@@ -428,7 +428,7 @@ fn longer_compared_run_leaves_the_overview_unchanged() {
     let alone = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
     view.charts.view.compared = vec![ComparedCurves::new(run)];
     let beside = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
-    assert_eq!(alone, beside, "it is drawn on the page of charts only");
+    assert_eq!(alone, beside, "it is drawn on the Charts page only");
     press_at(&model, &mut view, "2[", (80, 24));
     let page = rows(&cells(&model, &mut view, &Theme::dark(), (80, 24), NOW));
     assert!(page.contains(" b ppo") && page.contains("0000"), "{page}");
@@ -456,7 +456,7 @@ fn abandoned_generation_is_dim_behind_the_present() {
         lines.filter(|cell| Some(cell.fg) == style.fg).count()
     };
     assert!(drawn(theme.series[0]) >= 15 && drawn(theme.dim) >= 15, "{}", rows(&shown));
-    // The abandoned curve goes on to the right of the present one, and all values are of that.
+    // The abandoned curve continues to the right of the present one, and all values are of the present one.
     assert_eq!(view.charts.view.window(&model), (0.0, 495_000.0));
     let mut transcript = Transcript::default();
     transcript.add("from scratch", &rows(&shown));

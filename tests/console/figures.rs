@@ -277,7 +277,7 @@ fn end_page_offers_report_only_with_a_recording() {
     insta::assert_snapshot!(offer.trim());
 }
 
-/// Labels that need an explanation: `collecting 6m 15s` beside an elapsed 12m 34s.
+/// Labels that need an explanation: `collecting 6m 15s` next to an elapsed 12m 34s.
 #[test]
 fn help_page_explains_labels() {
     let model = gpus();

@@ -38,7 +38,7 @@ fn pages(model: &mut Model, change: impl Fn(&mut RankSample)) {
     model.ranks.iter_mut().filter_map(|rank| rank.sample.as_mut()).for_each(change);
 }
 
-/// No rank has sent a heartbeat for so long, and no totals have come.
+/// No rank has sent a heartbeat for a long time, and no totals have come.
 fn stalled(ms: u64, gap_ms: u64) -> Model {
     let mut model = two();
     let counters = Counters { env_step: 1_228_800, train_iter: 600, ..Counters::default() };
@@ -271,8 +271,8 @@ fn alert_starts_with_cause_and_names_key() {
     let cases = [
         (
             VerdictKind::Frozen,
-            "rank 3 on node-b is stopped by SIGSTOP",
-            "stopped by SIGSTOP",
+            "rank 3 on node-b is suspended by SIGSTOP",
+            "suspended by SIGSTOP",
             advice("continue it, on node-b", "kill -CONT 1602345"),
             "d c: ",
         ),

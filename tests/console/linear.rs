@@ -54,10 +54,10 @@ fn words_print_what_pages_show() {
     let why = printed(&behind_closely(), "why");
     assert!(why.contains("log 3") && !why.contains("rankdeck logs"), "{why}");
     shown.add("why after an inspection", &why);
-    for typed in ["status", "charts", "ranks", "hosts", "end"] {
+    for typed in ["status", "charts", "ranks", "hosts", "outcome"] {
         shown.add(&format!("{typed} of an ended run"), &printed(&over(), typed));
     }
-    shown.add("end of a running one", &printed(&model, "end"));
+    shown.add("outcome of a running one", &printed(&model, "outcome"));
     insta::assert_snapshot!(shown.0);
 }
 

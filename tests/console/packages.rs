@@ -230,7 +230,7 @@ fn in_a_clean_root(root: &Path, words: &[&str]) -> Option<Output> {
 fn packages_run_in_an_empty_root() {
     let Some(trainer) = trainer() else { return };
     if !trainer.with_file_name("rankdeck-launcher").is_file() {
-        return skipped("no launcher beside the console; cargo build -p rankdeck-launcher");
+        return skipped("no launcher next to the console; cargo build -p rankdeck-launcher");
     }
     let folder = tempfile::tempdir().unwrap();
     let made = packages(trainer.parent().unwrap(), &folder.path().join("out"));

@@ -556,7 +556,7 @@ fn escape_and_a_key_in_one_read_are_two_keys() {
     terminal.assert_restored();
 }
 
-/// Nobody named these files: a pipe without a writer, and one without an end.
+/// These files were not named by the user: a pipe without a writer, and one without an end.
 #[test]
 fn home_opens_beside_a_pipe_and_an_endless_file() {
     let bench = endless_bench();

@@ -1,4 +1,4 @@
-"""Builds the fake NVIDIA libraries beside a copy of libtorch.
+"""Builds the fake NVIDIA libraries next to a copy of libtorch.
 
     python3 build.py TORCH OUT [LIBRARY:SYMBOL...]        (TORCH: the folder with lib/libtorch_cuda.so)
 

@@ -83,7 +83,7 @@ static void add_words(Text* text, Known* comm, const int* answers, const char* h
   }
 }
 
-// Waits for every member to answer, for so long in all.
+// Waits for every member to answer, for this time in all.
 static void status(Text* text, int json, int64_t patience) {
   char host[64] = "";
   long version = fake_knob("nccl", 22809);
@@ -166,7 +166,7 @@ static void* serve(void* argument) {
   return 0;
 }
 
-// Makes a communicator known. A used port is no error: NCCL continues without RAS.
+// Makes a communicator known. A used port is not an error: NCCL continues without RAS.
 static void ras_know(const char* name, int ranks, int own, Member* members, int device, int real) {
   Member* member = &members[own];
   member->device = device, member->real = real, member->pid = getpid();

@@ -1,4 +1,4 @@
-//! `rankdeck gpus` on fake GPUs beside what makes leftovers on real hosts: killed agents, containers, a Slurm job
+//! `rankdeck gpus` on fake GPUs next to what makes leftovers on real hosts: killed agents, containers, a Slurm job
 //! that is cancelled.
 //!
 //! `tests/runs/holders.rs` has the same without root, with processes that only resemble these.
@@ -333,7 +333,7 @@ fn with_pid(pid: u32, words: &[&str]) -> Child {
     made.unwrap()
 }
 
-/// The processes that sleep so long.
+/// The processes that sleep this long.
 fn sleeping(seconds: u32) -> Vec<u32> {
     let line = format!("sleep\0{seconds}\0");
     let pids = std::fs::read_dir("/proc").unwrap().flatten();

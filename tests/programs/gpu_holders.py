@@ -1,4 +1,4 @@
-"""Leftovers of five kinds beside five innocents on fake GPUs, and what `rankdeck gpus` does with them.
+"""Leftovers of five kinds next to five innocents on fake GPUs, and what `rankdeck gpus` does with them.
 
 The first process of a pid namespace of its own: what loses its parent is its child, and all end with it.
 Arguments: folder of the fake GPUs, rankdeck, hosts file, working directory. Prints one JSON object.

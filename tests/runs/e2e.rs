@@ -511,7 +511,7 @@ fn death_in_init_process_group_names_rank_and_cause() {
             line["kind"] == "verdict" && line["severity"] == "red" && line["verdict"] == "dead"
         });
         assert_eq!(verdict["rank"], Value::from(1), "{how}: {verdict}");
-        // Its peers wait for it, and may notice in their own time; nobody waits for them.
+        // Its peers wait for it, and may notice in their own time; no rank waits for them.
         assert_eq!(console.finish(90).code(), Some(1), "{how}: {}", console.transcript());
         let finished = console.seen.last().unwrap();
         assert_eq!(finished["first_failure"]["rank"], Value::from(1), "{how}: {finished}");

@@ -1,4 +1,4 @@
-//! `rankdeck gpus` on fake GPUs: leftovers of five kinds beside five innocents of the same user.
+//! `rankdeck gpus` on fake GPUs: leftovers of five kinds next to five innocents of the same user.
 
 use crate::support::{Bench, rankdeck};
 use rankdeck_testkit::fake_cuda::FakeCuda;

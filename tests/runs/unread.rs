@@ -1,4 +1,4 @@
-//! A console whose output nobody reads still does its work for the run.
+//! A console whose output is not read still does its work for the run.
 
 use crate::support::terminal::Terminal;
 use crate::support::texts;

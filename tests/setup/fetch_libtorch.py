@@ -177,7 +177,7 @@ def unpack(wheel, tree):
         for name in kept:
             target = tree / name
             if not target.resolve().is_relative_to(tree.resolve()):
-                raise Failure(f"{wheel.name} holds the path {name}", "this is no wheel of PyTorch; remove it")
+                raise Failure(f"{wheel.name} holds the path {name}", "this is not a wheel of PyTorch; remove it")
             target.parent.mkdir(parents=True, exist_ok=True)
             digest = hashlib.sha256()
             with archive.open(name) as source, open(target, "wb") as file:

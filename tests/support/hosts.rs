@@ -144,7 +144,7 @@ impl TestBed {
     pub fn call(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.script);
         command.args(args).env("TESTBED_DIR", self.folder.path());
-        // Hosts have their own /tmp and /home, which may hide libtorch and the libraries beside it.
+        // Hosts have their own /tmp and /home, which may hide libtorch and the libraries next to it.
         if let Ok(libtorch) = libtorch().canonicalize() {
             command.env("TESTBED_BIND", libtorch.parent().unwrap());
         }

@@ -23,7 +23,7 @@ pub fn rankdeck() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rankdeck"))
 }
 
-/// Returns the console without symbols, with the trainer beside it, for tests that upload it over SSH: half
+/// Returns the console without symbols, with the trainer next to it, for tests that upload it over SSH: half
 /// the size halves the time to encrypt, write and hash it.
 pub fn stripped_console() -> PathBuf {
     let console = Path::new(env!("CARGO_BIN_EXE_rankdeck"));
@@ -63,13 +63,13 @@ fn sha256(file: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the trainer beside the console; `None` if the test is skipped.
+/// Returns the trainer next to the console; `None` if the test is skipped.
 pub fn trainer() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_BIN_EXE_rankdeck")).with_file_name("rankdeck-trainer");
     if path.is_file() {
         return Some(path);
     }
-    skipped("no trainer beside the console; cargo build -p rankdeck-trainer");
+    skipped("no trainer next to the console; cargo build -p rankdeck-trainer");
     None
 }
 

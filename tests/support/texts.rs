@@ -40,11 +40,11 @@ pub const COPIED: &str = "copied";
 pub const HANDED_TO_TERMINAL: &str = "handed to the terminal";
 /// The question of line mode.
 pub const CHOICES: &str = "type one of:";
-/// The last lines of line mode: the outcome, and what `end` prints.
+/// The last lines of line mode: the outcome, and what `outcome` prints.
 pub const FINISHED: &str = "run finished:";
 pub const STOPPED: &str = "run finished: stopped";
 pub const TOTALS: &str = "totals:";
-/// An offer of the End page.
+/// An offer of the Outcome page.
 pub const RELAUNCH: &str = "launch again with changes";
 /// The question of `r`.
 pub const RESTART_QUESTION: &str = "restart the run";

@@ -29,7 +29,7 @@ files and login
 mark() { touch "$DIR/node$1/fault.$2"; }
 unmark() { rm -f "$DIR/node$1/fault."$2; }   # $2 is a pattern
 
-reload_sshd() {                       # sshd writes its pid file anew when it listens again
+reload_sshd() {                       # sshd writes its pid file again when it listens again
   local p
   sshd_config "$1"
   p=$(sshd_pid "$1") || return 0

@@ -1,5 +1,5 @@
 /* Sends every TCP connection that a program makes over IPv4 to the port $BETWEEN of this host, with the port that was meant as its first
-   two bytes: what somebody in the network between two hosts can do. */
+   two bytes: what an attacker in the network between two hosts can do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

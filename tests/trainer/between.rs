@@ -275,7 +275,7 @@ fn store_1_tampered_store_message_is_rejected() {
     }
 }
 
-/// Somebody listens on MASTER_PORT before rank 0 does.
+/// Another process listens on MASTER_PORT before rank 0 does.
 #[test]
 fn taken_port_is_named_with_a_hint() {
     let text = text();

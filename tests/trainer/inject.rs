@@ -81,7 +81,7 @@ fn spinning_rank_is_located_by_file_and_line() {
 fn stopped_rank_has_state_t() {
     let run = trainer("stop@1:1", &[]);
     let found = inspect_until(&run, 1, "rank 1 is stopped", |found| found.os.state == 'T');
-    assert_eq!(found.os.words, "stopped by a signal");
+    assert_eq!(found.os.words, "suspended by a signal");
     kill(run.rank_pid(1), libc::SIGCONT);
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Records tests/data/classic.json anew. Needs a Python with Gymnasium 1.x: PYTHON=...
+# Records tests/data/classic.json again. Needs a Python with Gymnasium 1.x: PYTHON=...
 # tests/trainer/record_classic.sh
 set -eu
 cd "$(dirname "$0")/../.."

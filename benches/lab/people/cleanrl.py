@@ -75,7 +75,7 @@ def main():
         writer = SummaryWriter("runs/cleanrl", flush_secs=1)
     happenings.beside()
     envs = gymnasium.make_vec("CartPole-v1", num_envs=4, vectorization_mode="sync")
-    # Nobody sends the first weights around: they are equal because the seed is. The rest is each rank's own.
+    # The first weights are not broadcast: they are equal because the seed is. The rest is each rank's own.
     torch.manual_seed(1)
     agent = Agent()
     torch.manual_seed(1 + rank)

@@ -543,7 +543,7 @@ def _bins(values):
     if _is_pair(values):
         edges, counts = sorted((_flat(part) for part in values), key=len, reverse=True)
         if not all(map(math.isfinite, edges + counts)) or any(a >= b for a, b in zip(edges, edges[1:])):
-            raise ValueError("the edges must rise, and all numbers be finite")
+            raise ValueError("edges must increase, and all numbers must be finite")
         return _fewer(edges, counts)
     numpy, array = _array(values)
     if array is not None:
@@ -602,9 +602,9 @@ def _picture(picture):
     if isinstance(picture, (bytes, bytearray, memoryview)):
         file = bytes(picture)
         if not file.startswith((b"\x89PNG\r\n\x1a\n", b"GIF8")):
-            raise ValueError("a picture is PNG, GIF, or rows of numbers")
+            raise ValueError("expected a PNG or GIF, or rows of numbers")
         if len(file) > _PICTURE:
-            raise ValueError("the picture has more than %d bytes" % _PICTURE)
+            raise ValueError("the image exceeds %d bytes" % _PICTURE)
     else:
         rows, channels = _rows(picture)
         while True:
@@ -625,7 +625,7 @@ def _rows(picture):
         if array.dtype.kind == "f" and array.size and 0 <= array.min() and array.max() <= 1:
             array = array * 255.0
         if array.ndim not in (2, 3) or 0 in array.shape or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
-            raise ValueError("a picture has height x width, or 1, 3 or 4 channels besides")
+            raise ValueError("expected height x width, optionally with 1, 3 or 4 channels")
         array = numpy.nan_to_num(array).clip(0, 255).astype("uint8")
         channels = 1 if array.ndim == 2 else array.shape[2]
         return [row.tobytes() for row in array], channels
@@ -635,7 +635,7 @@ def _rows(picture):
     numbers = [[_byte(part) for part in _flat(row)] for row in rows]
     wide = len(rows[0]) * channels if rows else 0
     if channels not in (1, 3, 4) or any(len(row) != wide for row in numbers):
-        raise ValueError("a picture is rows of one length, of numbers or of 1, 3 or 4 numbers for each pixel")
+        raise ValueError("expected rows of equal length, each pixel a number or 1, 3 or 4 numbers")
     return [bytes(row) for row in numbers], channels
 
 

@@ -324,7 +324,7 @@ pub(super) fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// Standard output and error of a command that may take so long; everything of its process group is killed
+/// Standard output and error of a command that may take `within`; everything of its process group is killed
 /// then.
 pub(crate) fn output(command: &mut Command, within: Duration) -> Result<(String, String), String> {
     run(command, within).map(|output| (output.output, output.errors))

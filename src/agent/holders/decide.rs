@@ -90,7 +90,7 @@ pub(super) fn decide(facts: &Facts) -> (HolderStatus, String) {
         return (HolderStatus::Leftover, format!("{run} has no live agent; {}", claim.evidence.text()));
     }
     if let Some((pid, name)) = &facts.parent {
-        return in_use(format!("its parent lives: {name} (pid {pid})"));
+        return in_use(format!("its parent is alive: {name} (pid {pid})"));
     }
     if let Some(login) = &facts.login {
         return in_use(login.clone());

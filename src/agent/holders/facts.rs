@@ -120,7 +120,7 @@ impl Host {
             .stats
             .get(&stat.session)
             .filter(|leader| leader.pid != stat.pid && !leader.is_gone() && leader.start <= stat.start)?;
-        Some(format!("the leader of its session lives: {} (pid {})", leader.comm, leader.pid))
+        Some(format!("the leader of its session is alive: {} (pid {})", leader.comm, leader.pid))
     }
 
     /// A login that is still open: of systemd, else by the kernel's audit session.

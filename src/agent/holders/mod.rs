@@ -187,7 +187,7 @@ impl Ending {
         // What is not listed any more has ended, or holds nothing.
         let there: BTreeSet<HolderName> = holders.iter().map(Holder::name).collect();
         for name in self.names.iter().filter(|name| is_first && !there.contains(name)) {
-            let error = format!("pid {} has ended, or holds no GPU any more", name.pid);
+            let error = format!("pid {} has ended, or no longer holds a GPU", name.pid);
             self.refused.insert(*name, HintedError::new(error, ""));
         }
         open

@@ -30,7 +30,7 @@ _OPS = {
 }
 _DTYPES = {"uint8": (0, 1), "int64": (1, 8), "float32": (2, 4), "float64": (3, 8), "float16": (4, 2), "bfloat16": (5, 2), "int32": (6, 4), "bool": (7, 1)}
 
-# Point-to-point calls: some libraries give them numbers, and they are no collectives. Each pair of ranks has
+# Point-to-point calls: some libraries give them numbers, but they are not collectives. Each pair of ranks has
 # a group of its own on the page, which both count, so that it shows who waits for whom.
 _PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _PEER = {"send": "dst", "recv": "src", "isend": "dst", "irecv": "src"}

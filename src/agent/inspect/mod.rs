@@ -199,8 +199,8 @@ pub(crate) fn state_words(state: char) -> &'static str {
         'R' => "runs",
         'S' | 'I' => "waits",
         'D' => "uninterruptible wait in the kernel (storage or a driver)",
-        'T' => "stopped by a signal",
-        't' => "stopped by a debugger",
+        'T' => "suspended by a signal",
+        't' => "held by a debugger",
         'Z' => "ended, not reaped",
         _ => "gone",
     }
@@ -277,7 +277,7 @@ mod tests {
         until(victim.ident(), "it sleeps", |found| found.os.syscall.is_some());
         victim.signal(libc::SIGSTOP);
         let found = until(victim.ident(), "it is stopped", |found| found.os.state == 'T');
-        assert_eq!(found.os.words, "stopped by a signal");
+        assert_eq!(found.os.words, "suspended by a signal");
         if cfg!(target_arch = "x86_64") {
             let native = found
                 .threads

@@ -156,7 +156,7 @@ impl LineTimesWriter {
         }
     }
 
-    /// The file starts at this byte now; so many lines end before it.
+    /// The file starts at this byte now; `lines` lines end before it.
     pub fn begins_at(&mut self, bytes: u64, lines: u64) {
         (self.times.newer, self.times.newer_lines) = (bytes, Some(lines));
         self.append(&format!("newer {bytes} {lines}\n"));

@@ -508,9 +508,9 @@ mod tests {
     }
 
     /// Ends with the test.
-    struct ChildGuard(std::process::Child);
+    struct ProcessTreeGuard(std::process::Child);
 
-    impl Drop for ChildGuard {
+    impl Drop for ProcessTreeGuard {
         fn drop(&mut self) {
             for below in proc::descendants(self.0.id()) {
                 let start = proc::stat(below).map_or(0, |stat| stat.start);
@@ -525,7 +525,7 @@ mod tests {
     #[test]
     fn program_behind_a_launcher_is_sampled() {
         let shell = std::process::Command::new("sh").args(["-c", "sleep 1000; true"]).spawn().unwrap();
-        let shell = ChildGuard(shell);
+        let shell = ProcessTreeGuard(shell);
         let begun = Instant::now();
         let soon = || assert!(begun.elapsed() < Duration::from_secs(60), "not within 60 s");
         let program = loop {

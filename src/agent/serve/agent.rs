@@ -278,7 +278,7 @@ impl Agent {
         if spec.plan.run != *run || spec.node_rank != paths.node {
             return Err(HintedError::new(
                 format!(
-                    "this agent serves node {} of run {run}, but the launch is for node {} of run {}",
+                    "this agent serves node rank {} of run {run}, but the launch is for node rank {} of run {}",
                     paths.node, spec.node_rank, spec.plan.run
                 ),
                 "attach to the right agent",

@@ -202,7 +202,7 @@ fn serving(paths: &RunPaths) -> Result<Option<ServingAgent>, HintedError> {
     if !manifest.is_of_this_machine() {
         return Err(HintedError::new(
             format!(
-                "node {} of run {} belongs to machine {}, but this is {}",
+                "node rank {} of run {} belongs to machine {}, but this is {}",
                 paths.node,
                 manifest.run,
                 manifest.hostname,
@@ -214,8 +214,8 @@ fn serving(paths: &RunPaths) -> Result<Option<ServingAgent>, HintedError> {
     let Some(agent) = manifest.agent() else { return Ok(None) };
     if agent.state == 'T' {
         return Err(HintedError::new(
-            format!("the agent of this run (process {}) is stopped", agent.pid),
-            format!("resume it with `kill -CONT {}` on {}", agent.pid, proc::hostname()),
+            format!("the agent of this run (process {}) is suspended", agent.pid),
+            format!("continue it with `kill -CONT {}` on {}", agent.pid, proc::hostname()),
         ));
     }
     // It is shutting down, or moves its sockets: wait for that rather than work in parallel.

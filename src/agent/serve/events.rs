@@ -34,7 +34,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 /// Connections of rank 0 that may carry images.
 const PICTURE_CONNECTIONS: usize = 4;
-/// Most connections at once, where so many files may be open (FILES-2).
+/// Most connections at once, if the limit of open files allows them (FILES-2).
 const CONNECTIONS: usize = 1024;
 /// Lines of a new connection that are read as they come.
 const YOUNG_LINES: usize = 32;

@@ -118,7 +118,7 @@ pub(crate) fn bind_to_this_thread(command: &mut Command, umask: u32, door: Optio
                 let _ = libc::write(door.as_raw_fd(), b"0".as_ptr().cast(), 1);
             }
             own_session()?;
-            // What the console was started with, as `nohup` or `&` of a script, is none of a rank's.
+            // A rank does not inherit what the console was started with, such as `nohup` or `&` of a script.
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
                 libc::signal(signal, libc::SIG_DFL);
             }

@@ -207,7 +207,7 @@ pub(crate) fn prepare(
         .hosts
         .iter()
         .find(|host| host.node_rank == spec.node_rank)
-        .ok_or_else(|| format!("node {} is not in the plan", spec.node_rank))?
+        .ok_or_else(|| format!("node rank {} is not in the plan", spec.node_rank))?
         .clone();
     let generation_dir = facts.paths.generation_dir(spec.generation);
     create_private(&generation_dir).map_err(one_line)?;

@@ -189,7 +189,7 @@ impl Lifecycle {
         self.rhythm = IterationTimer::default();
         if self.ranks.is_empty() {
             return Err(HintedError::new(
-                format!("node {} has no ranks in the plan", spec.node_rank),
+                format!("node rank {} has no ranks in the plan", spec.node_rank),
                 "set `gpus` or `nproc` for the host in hosts.toml",
             ));
         }
@@ -408,7 +408,7 @@ impl Lifecycle {
             return Vec::new();
         }
         let mut events = vec![RecordEvent::Notice {
-            text: "the former agent of this host died; what it had started was killed".into(),
+            text: "the previous agent of this host died; its processes were killed".into(),
         }];
         for life in self.ranks.iter_mut().filter(|life| life.exit.is_none()) {
             let exit = Exit::Signal { signal: libc::SIGKILL, out_of_memory: false };
@@ -538,7 +538,7 @@ impl Lifecycle {
         if idents.is_empty() {
             return Vec::new();
         }
-        let text = format!("rank {} gets SIGCONT: a console asks for it", names.join(", "));
+        let text = format!("rank {}: SIGCONT sent on request of a console", names.join(", "));
         vec![
             LifecycleAction::Record(RecordEvent::Notice { text }),
             LifecycleAction::SignalRanks(idents, libc::SIGCONT),
@@ -555,7 +555,7 @@ impl Lifecycle {
     fn grace_notice(&self, grace: u64) -> LifecycleAction {
         let seconds = |ms: u64| ms.div_ceil(1000);
         let text = format!(
-            "the stop waits up to {} s for the iteration under way: iterations have taken up to {} s here",
+            "the stop waits up to {} s for the current iteration: iterations have taken up to {} s here",
             seconds(grace),
             seconds(self.rhythm.longest().unwrap_or(0))
         );

@@ -345,7 +345,7 @@ impl Supervisor {
         self.helpers.clone()
     }
 
-    /// What serves the run here, and is none of it.
+    /// Processes that serve the run here but are not part of it.
     pub fn spared(&self) -> BTreeSet<u32> {
         let mut spared = self.helpers.pids();
         spared.extend(self.guard.iter().map(|guard| guard.pid).chain([self.context.agent.pid]));

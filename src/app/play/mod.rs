@@ -1,4 +1,4 @@
-//! Shows a policy playing on the terminal, or records it.
+//! Shows a policy playing on the terminal, or saves it as an animation.
 //!
 //! `rankdeck-trainer` plays as a child process and prints a line per step ([`PolicyPlayer`]).
 //! [`Play`](rankdeck_tui::play::Play) decides what is shown when. [`screen`] has the keys, frames and images

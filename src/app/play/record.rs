@@ -1,4 +1,4 @@
-//! Records a playing policy: as an asciicast (the terminal) or as a GIF of 256 colors (the image alone).
+//! Saves a playing policy as an animation: as an asciicast (the terminal) or as a GIF of 256 colors (the image alone).
 
 use super::PolicyPlayer;
 use gif::{Encoder, EncodingError, Frame, Repeat};
@@ -128,7 +128,7 @@ impl RecordingEncoder {
                 let Some((pixels, width, height)) = env_image(play) else {
                     return match play.frame() {
                         Some(_) => {
-                            Err("this environment renders no image\nrecord a FILE.cast instead".to_owned())
+                            Err("this RL environment renders no image\nsave a FILE.cast instead".to_owned())
                         }
                         None => Ok(()),
                     };
@@ -167,7 +167,7 @@ impl RecordingEncoder {
                 Ok(cast.file.into_bytes())
             }
             RecordingEncoder::Gif { gif, waiting, drawn, at_ms } => {
-                let mut gif = gif.ok_or("no frames to record")?;
+                let mut gif = gif.ok_or("no frames to save")?;
                 let hundredths = ((now_ms - at_ms) / 10).clamp(2, 1000) as u16;
                 gif.frame(&waiting, drawn.as_deref(), hundredths).map_err(|error| error.to_string())?;
                 gif.finish().map_err(|error| error.to_string())

@@ -167,7 +167,7 @@ impl SegmentRing {
         {
             self.hole = None;
             let gone = rankdeck_types::words::duration_ms(at.since(since));
-            self.notices.push(format!("recording resumed; {gone} are missing"));
+            self.notices.push(format!("recording continues; {gone} are missing"));
         }
     }
 
@@ -331,7 +331,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let notices: Vec<String> = (1..5).flat_map(|n| record(&mut ring, n * AGAIN_MS)).collect();
         assert_eq!(notices.len(), 1, "{notices:?}");
-        assert!(notices[0].contains("recording resumed"), "{notices:?}");
+        assert!(notices[0].contains("recording continues"), "{notices:?}");
         ring.finish();
         let (model, _) = Recording::open(&folder).unwrap().last().unwrap();
         assert_eq!(model.history, core.model().history, "the next segment holds all that the hole led to");

@@ -219,7 +219,7 @@ fn encode(shown: &mut Option<Buffer>, frame: Buffer) -> io::Result<Vec<u8>> {
 }
 
 /// Writes the cells that differ. A row that changes and has or had a cell whose width terminals disagree about
-/// is written anew, each cell behind such a one at its own place: whatever the terminal made of it shifts
+/// is rewritten, each cell behind such a one at its own position: whatever the terminal made of it shifts
 /// nothing.
 fn draw_cells(bytes: &mut Vec<u8>, before: &Buffer, frame: &Buffer) -> io::Result<()> {
     let updates = before.diff(frame);
@@ -409,7 +409,7 @@ mod tests {
             assert_eq!(shown_with(&bytes, 20, cells).trim_end(), "line 80 ab tail");
         }
         let bytes = encode(&mut None, frame("╭─ é ⣿▁█ ● 漢字", 20)).unwrap();
-        assert!(!bytes.windows(4).any(|four| four == b"\x1b[2K"), "only doubtful rows are written anew");
+        assert!(!bytes.windows(4).any(|four| four == b"\x1b[2K"), "only doubtful rows are rewritten");
     }
 
     #[test]

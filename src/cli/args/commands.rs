@@ -22,10 +22,6 @@ const ALONE: [&str; 5] = ["json", "detach", "until", "from", "carry_on"];
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) subject: SubjectArgs,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-    #[command(flatten)]
-    pub(crate) host_keys: HostKeyArgs,
     /// Override a config key (`learn.gamma=0.98`) or unset it (`~KEY`)
     ///
     /// Can be repeated.
@@ -34,6 +30,12 @@ pub(crate) struct RunArgs {
     /// Read more overrides from stdin, as a JSON array of `KEY=VALUE`
     #[arg(long, hide = true)]
     pub(crate) set_stdin: bool,
+    /// Name of the run [default: `run.name` of the experiment]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Note to show in `rankdeck ps` (`run.note`)
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
     /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`
     ///
     /// Can be repeated; the run stops at whichever limit comes first.
@@ -44,21 +46,20 @@ pub(crate) struct RunArgs {
     pub(crate) detach: bool,
     /// Start from a checkpoint: RUN[:latest|:best|:ITERATION], or a path
     ///
-    /// RUN may be a prefix, `@last` or `NAME~1`.
-    /// A path refers to a file on rank 0's host. `best` and ITERATION exist only for the built-in trainer.
-    #[arg(long, value_name = "RUN[:CHECKPOINT]|PATH", value_parser = parse_checkpoint)]
+    /// RUN may be a prefix, `@last` or `NAME~1`. A path refers to a file on rank 0's host. `best` and ITERATION
+    /// exist only for the built-in trainer.
+    #[arg(long, value_name = "RUN[:CHECKPOINT]|PATH", value_parser = parse_checkpoint, help_heading = "Checkpoints")]
     pub(crate) from: Option<CheckpointSource>,
     /// Start a new run from the latest checkpoint of this experiment
     ///
     /// Uses the newest run that has a checkpoint. If there is none, starts from scratch.
-    #[arg(long = "continue", conflicts_with = "from")]
+    #[arg(long = "continue", conflicts_with = "from", help_heading = "Checkpoints")]
     pub(crate) carry_on: bool,
-    /// Name of the run [default: `run.name` of the experiment]
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// Note to show in `rankdeck ps` (`run.note`)
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) note: Option<String>,
+    /// Exclude a host
+    ///
+    /// Can be repeated. `rankdeck restart --add` adds it later.
+    #[arg(long, value_name = "HOST", help_heading = "Hosts")]
+    pub(crate) exclude: Vec<String>,
     /// Launch one run per seed (`1..10` or `1,2,5`)
     ///
     /// `rankdeck queue` shows the sweep.
@@ -67,7 +68,7 @@ pub(crate) struct RunArgs {
     pub(crate) seeds: Option<SweepSeeds>,
     /// Launch one run per value (`learn.learning_rate=1e-4,3e-4`)
     ///
-    /// Can be repeated; several keys form a grid.
+    /// Can be repeated; several config keys form a grid.
     #[arg(long, value_name = "KEY=VALUES", value_parser = parse_axis, conflicts_with_all = ALONE,
           help_heading = "Sweeps")]
     pub(crate) sweep: Vec<SweepAxis>,
@@ -95,11 +96,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
           conflicts_with_all = ["hosts_per_run", "gpus_per_run"], requires = "several", help_heading = "Sweeps")]
     pub(crate) runs_per_host: Option<u32>,
-    /// Exclude a host
-    ///
-    /// Can be repeated. `rankdeck restart --add` adds it later.
-    #[arg(long, value_name = "HOST")]
-    pub(crate) exclude: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
 }
 
 /// `sbatch`.
@@ -267,10 +267,10 @@ pub(crate) struct SimulateArgs {
     /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`
     #[arg(long, value_name = "KIND=N", value_parser = parse_until)]
     pub(crate) until: Vec<StopGoal>,
-    /// Detach once the run is up
+    /// Detach once all ranks have joined the process group
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Record into `runs/` as for a real run
+    /// Keep a recording in `runs/`, as for a real run
     #[arg(long)]
     pub(crate) record: bool,
 }
@@ -286,7 +286,7 @@ pub(crate) struct HomeArgs {
     /// Glyph set [default: ui.toml, then RANKDECK_GLYPHS, then the locale]
     #[arg(long, value_name = "NAME", value_parser = ["auto", "braille", "block", "ascii"])]
     pub(crate) glyphs: Option<String>,
-    /// Disable every key that stops, removes or launches runs
+    /// Disable all key bindings that stop, remove or launch runs
     #[arg(long)]
     pub(crate) read_only: bool,
 }
@@ -295,7 +295,7 @@ pub(crate) struct HomeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct AttachArgs {
-    /// Run: name, prefix, `@last` or `NAME~1` [default: the newest, running]
+    /// Run: name, prefix, `@last` or `NAME~1` [default: newest, running first]
     pub(crate) run: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -306,7 +306,7 @@ pub(crate) struct AttachArgs {
 /// `stop`.
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Run: name, prefix or `NAME~1` [default: the only running run]
+    /// Run: name, prefix or `NAME~1` [default: the only one running]
     pub(crate) run: Option<String>,
     /// Send SIGKILL immediately; no checkpoint is saved
     #[arg(long)]
@@ -336,7 +336,7 @@ pub(crate) struct WaitArgs {
 /// `restart`.
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {
-    /// Run: name, prefix or `NAME~1` [default: the only running run]
+    /// Run: name, prefix or `NAME~1` [default: the only one running]
     pub(crate) run: Option<String>,
     /// Checkpoint to restart from [default: latest]
     ///
@@ -377,7 +377,7 @@ pub(crate) struct RestartArgs {
 /// `status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Run: name, prefix, `@last` or `NAME~1` [default: the newest, running]
+    /// Run: name, prefix, `@last` or `NAME~1` [default: newest, running first]
     pub(crate) run: Option<String>,
     /// Print one line for a status bar
     ///
@@ -393,7 +393,7 @@ pub(crate) struct StatusArgs {
 /// `export-metrics`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportMetricsArgs {
-    /// Run: name, prefix, `@last` or `NAME~1` [default: the newest, running]
+    /// Run: name, prefix, `@last` or `NAME~1` [default: newest, running first]
     pub(crate) run: Option<String>,
     /// Serve `/metrics` at this address
     ///
@@ -402,10 +402,10 @@ pub(crate) struct ExportMetricsArgs {
     pub(crate) listen: Option<SocketAddr>,
     /// Write a .prom file for node_exporter
     ///
-    /// FILE is replaced every --every seconds. The final values stay after the run ends.
+    /// FILE is replaced at the interval of --every. The final values stay after the run ends.
     #[arg(long, alias = "output", value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
-    /// How often to rewrite the textfile, in seconds
+    /// Seconds between two writes of the textfile
     #[arg(long, value_name = "SECONDS", default_value = "15", requires = "textfile",
           value_parser = parse_seconds)]
     pub(crate) every: f64,
@@ -432,7 +432,7 @@ pub(crate) struct PsArgs {
 pub(crate) struct GpusArgs {
     /// End all leftover processes
     ///
-    /// Each host proves them again first. Everything else is left alone.
+    /// Each host first proves again that they are leftovers. Everything else is left alone.
     #[arg(long, conflicts_with = "pid")]
     pub(crate) free: bool,
     /// End this leftover or unproven process
@@ -454,7 +454,7 @@ pub(crate) struct GpusArgs {
 pub(crate) struct QueueArgs {
     /// Sweep name or part of it [default: all]
     pub(crate) sweep: Option<String>,
-    /// Resume the sweep
+    /// Continue the sweep
     ///
     /// Starts pending trials, attaches to running ones and restarts stopped ones.
     #[arg(long)]
@@ -469,7 +469,7 @@ pub(crate) struct QueueArgs {
 /// `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Reason code, such as `gil_held` [default: list all reasons]
+    /// Reason code, such as `gil_held` [default: list all reason codes]
     pub(crate) reason: Option<String>,
     #[command(flatten)]
     pub(crate) output: PrintArgs,
@@ -523,7 +523,7 @@ pub(crate) struct CompareArgs {
     /// newest run.
     #[arg(value_name = "RUN", default_value = LAST)]
     pub(crate) runs: Vec<String>,
-    /// Only this series (`charts/SPS`)
+    /// Show only this series (`charts/SPS`)
     ///
     /// Can be repeated. By default, the terminal shows the first two series; --svg, --png and --csv include all.
     #[arg(long, value_name = "NAME")]
@@ -821,21 +821,21 @@ pub(crate) struct PlayArgs {
     pub(crate) policy: String,
     /// Number of episodes
     ///
-    /// Default: until you quit; 3 for a recording; `eval.episodes` of the run with --headless.
+    /// Default: until you quit; 3 with --record; `eval.episodes` of the run with --headless.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) episodes: Option<u32>,
-    /// Record to FILE instead of playing on screen
+    /// Save an animation to FILE instead of playing on screen
     ///
-    /// .cast records the whole screen (asciicast); .gif records only the RL environment.
+    /// .cast shows the whole screen (asciicast); .gif shows only the RL environment.
     #[arg(long, alias = "output", value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Size of the recording in columns and rows
+    /// Size of the animation in columns and rows
     #[arg(long, value_name = "COLUMNSxROWS", value_parser = parse_size, default_value = "80x24")]
     pub(crate) size: (u16, u16),
     /// How to draw RL environment images
     #[arg(long, value_enum, default_value_t = Pictures::Auto, value_name = "HOW")]
     pub(crate) pictures: Pictures,
-    /// Overwrite an existing recording
+    /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]

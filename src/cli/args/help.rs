@@ -1,12 +1,31 @@
-//! What `--help`, `rankdeck help` and the man pages print besides the options: examples, files, variables.
+//! What `--help`, `rankdeck help` and the man pages print besides the options: groups of commands, examples, files,
+//! environment variables.
 //!
 //! Invariants:
-//! - HELP-1: every variable that a command or a rank reads stands here or in [`TOPICS`].
-//! - HELP-2: options that mean nothing to a command do not stand on its page.
+//! - HELP-1: every variable that a command or a rank reads is listed here or in [`TOPICS`].
+//! - HELP-2: the help of a command lists no option that means nothing to it.
+//! - HELP-3: every command is listed in one group of `rankdeck --help`.
 
 use super::Cli;
 use clap::{Arg, CommandFactory};
 use std::fmt::Write;
+
+/// The groups of `rankdeck --help`, by what a user does, and their commands in the order of that list.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Start runs", &["run", "init", "check", "sbatch", "demo"]),
+    (
+        "Watch and control runs",
+        &["home", "attach", "ps", "status", "logs", "explain", "stop", "restart", "wait", "export-metrics"],
+    ),
+    (
+        "Results",
+        &["report", "compare", "replay", "tensorboard", "fetch", "eval", "play", "export", "mlflow"],
+    ),
+    ("Sweeps", &["queue"]),
+    ("Hosts", &["gpus", "push"]),
+    ("Disk space", &["prune", "rm"]),
+    ("More", &["help", "man", "completions", "schema", "client"]),
+];
 
 /// Examples of each command: what it does, and what to type.
 #[rustfmt::skip]
@@ -22,7 +41,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ]),
     ("home", &[
         ("Open the home screen", "rankdeck"),
-        ("Run it on a wall display", "rankdeck home --read-only"),
+        ("Show it on a wall display", "rankdeck home --read-only"),
     ]),
     ("demo", &[
         ("Two hosts with four ranks each; F2 freezes a rank", "rankdeck demo"),
@@ -31,7 +50,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("run", &[
         ("Launch on the hosts of hosts.toml", "rankdeck run ppo.toml"),
         ("Launch a script without an experiment file", "rankdeck run --hosts gpu-a,gpu-b -- python train.py --lr 3e-4"),
-        ("Override a key and stop after a million steps", "rankdeck run ppo.toml --set learn.gamma=0.98 --until steps=1e6"),
+        ("Override a config key and stop after a million steps", "rankdeck run ppo.toml --set learn.gamma=0.98 --until steps=1e6"),
         ("Start from the best checkpoint of another run", "rankdeck run ppo.toml --from ppo-2026:best"),
         ("Launch and detach", "rankdeck run ppo.toml --detach"),
         ("Launch one run per seed", "rankdeck run ppo.toml --seeds 1..5"),
@@ -39,7 +58,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ]),
     ("attach", &[
         ("Attach to the newest running run", "rankdeck attach"),
-        ("Attach by the start of a name", "rankdeck attach ppo"),
+        ("Attach to a run by the start of its name", "rankdeck attach ppo"),
         ("Watch without changing anything", "rankdeck attach ppo-2026 --headless --read-only"),
     ]),
     ("stop", &[
@@ -62,8 +81,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ]),
     ("gpus", &[
         ("List the processes that hold GPUs on all hosts", "rankdeck gpus"),
-        ("End what is left over from runs", "rankdeck gpus --free"),
-        ("End one process that nothing accounts for", "rankdeck gpus --pid gpu-b:4711"),
+        ("End the leftovers of runs", "rankdeck gpus --free"),
+        ("End one unproven process", "rankdeck gpus --pid gpu-b:4711"),
         ("Print the leftovers as JSON", "rankdeck gpus --json | jq -c 'select(.status == \"leftover\")'"),
     ]),
     ("status", &[
@@ -78,7 +97,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("queue", &[
         ("Start a sweep", "rankdeck run ppo.toml --seeds 1..10"),
         ("Show progress and scores", "rankdeck queue"),
-        ("Resume after an interruption", "rankdeck queue sweep-ppo-2026 --resume"),
+        ("Continue after an interruption", "rankdeck queue sweep-ppo-2026 --resume"),
         ("Also restart failed trials", "rankdeck queue sweep-ppo-2026 --resume --failed"),
     ]),
     ("fetch", &[
@@ -94,7 +113,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ]),
     ("play", &[
         ("Show the best policy", "rankdeck play ppo-2026:best"),
-        ("Record an animation", "rankdeck play ppo-2026 --record play.gif"),
+        ("Save an animation", "rankdeck play ppo-2026 --record play.gif"),
     ]),
     ("export", &[
         ("Write best.pt for torch.jit.load", "rankdeck export ppo-2026:best"),
@@ -152,11 +171,11 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Write a store for `mlflow ui --backend-store-uri mlruns`", "rankdeck mlflow ppo-2026 --into mlruns"),
     ]),
     ("explain", &[
-        ("List all reasons", "rankdeck explain"),
+        ("List all reason codes", "rankdeck explain"),
         ("Explain one", "rankdeck explain gil_held"),
     ]),
     ("client", &[
-        ("Keep it next to a script that also runs without rankdeck", "rankdeck client > rankdeck.py"),
+        ("Write it next to a script that also runs without rankdeck", "rankdeck client > rankdeck.py"),
     ]),
     ("completions", &[
         ("Install completions for bash", "rankdeck completions bash > ~/.local/share/bash-completion/completions/rankdeck"),
@@ -165,7 +184,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Show the page of a command", "rankdeck man run | man -l -"),
     ]),
     ("help", &[
-        ("Show how to resume runs", "rankdeck help resume"),
+        ("Show how to resume runs from checkpoints", "rankdeck help resume"),
         ("Show the help of a command", "rankdeck help run"),
     ]),
 ];
@@ -185,7 +204,7 @@ const TOPICS: [(&str, &str); 11] = [
     ("terms", include_str!("../topics/terms.md")),
 ];
 
-/// Variables that the console and the agent read; those of ranks stand in the topic `env`.
+/// Environment variables that the console and the agent read; those of ranks are in the topic `env`.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("RANKDECK_HOSTS", "hosts file or list `a,b`; used if there is no --hosts and no ./hosts.toml"),
     ("RANKDECK_CACHE", "cache for uploads on a host [~/.cache/rankdeck]"),
@@ -201,11 +220,11 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 const FILES: &[(&str, &str)] = &[
     ("hosts.toml", "hosts, in this directory or an enclosing one of the Git repository"),
     ("~/.config/rankdeck/hosts.toml", "hosts for projects without a hosts file"),
-    ("~/.config/rankdeck/ui.toml", "theme, keys, columns and notifications"),
+    ("~/.config/rankdeck/ui.toml", "theme, key bindings, columns and notifications"),
     ("runs/RUN/console/", "recording of a run, for `rankdeck replay`"),
     ("WORKDIR/runs/RUN/", "a run on its host: logs, checkpoints, event files"),
     ("~/.cache/rankdeck/", "uploaded agents, trainers and code (on hosts, content-addressed)"),
-    ("~/.ssh/config", "follows OpenSSH rules, as does ~/.ssh/known_hosts"),
+    ("~/.ssh/config", "read by OpenSSH's rules, as is ~/.ssh/known_hosts"),
 ];
 
 const MORE: &str = "rankdeck help TOPIC prints more about env, exit-codes, files, hosts, json, keys, resume, runs, slurm, sweep, terms.";
@@ -260,7 +279,32 @@ pub(crate) fn command() -> clap::Command {
     for name in &names {
         root = root.mut_subcommand(name, |command| with_examples(command, name));
     }
-    with_examples(root, "")
+    let listed = listed(&root);
+    with_examples(root.help_template(listed), "")
+}
+
+/// The template of `rankdeck --help`: clap lists commands below one heading only.
+fn listed(root: &clap::Command) -> String {
+    let (header, literal) = (*root.get_styles().get_header(), *root.get_styles().get_literal());
+    let width = GROUPS.iter().flat_map(|(_, names)| *names).map(|name| name.len()).max().unwrap_or(0);
+    let mut text = "{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
+    for (group, names) in GROUPS {
+        let _ = writeln!(text, "{header}{group}:{header:#}");
+        for command in names.iter().filter_map(|name| root.find_subcommand(name)) {
+            let name = command.get_name();
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let aliases: Vec<&str> = command.get_visible_aliases().collect();
+            let alias = match aliases.is_empty() {
+                true => String::new(),
+                false => format!(" [alias: {}]", aliases.join(", ")),
+            };
+            let gap = width + 2 - name.len();
+            let _ = writeln!(text, "  {literal}{name}{literal:#}{:gap$}{about}{alias}", "");
+        }
+        text.push('\n');
+    }
+    let _ = write!(text, "{header}Options:{header:#}\n{{options}}{{after-help}}");
+    text
 }
 
 /// What `help` takes: topics and visible commands.
@@ -413,6 +457,26 @@ mod tests {
                 let is_home = *what == "rankdeck";
                 assert!(parsed.is_ok() || is_home, "{what}: {parsed:?}");
             }
+        }
+    }
+
+    /// HELP-3
+    #[test]
+    fn help_3_commands_are_listed_in_groups() {
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        listed.sort_unstable();
+        let root = command();
+        let shown = root.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut shown: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        shown.sort_unstable();
+        assert_eq!(listed, shown, "each command once");
+        let text = page("");
+        for (group, names) in GROUPS {
+            let (_, below) = text.split_once(&format!("\n{group}:\n")).expect(group);
+            let below = below.split("\n\n").next().unwrap();
+            let found: Vec<&str> = below.lines().filter_map(|line| line.split_whitespace().next()).collect();
+            assert_eq!(found, *names, "{group}");
+            assert!(below.lines().all(|line| line.chars().count() <= 80), "{below}");
         }
     }
 

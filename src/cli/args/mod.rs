@@ -1,7 +1,7 @@
 //! The command line: commands, options and their help texts. Parsing only; nothing is opened here.
 //!
 //! Doc comments are the text of `--help`: the first line is an imperative of at most 72 characters without a
-//! period; details follow after a blank line. Examples stand in [`help`].
+//! period; details follow after a blank line. Examples, and the groups of `rankdeck --help`, are in [`help`].
 
 mod commands;
 pub(crate) mod help;
@@ -57,7 +57,9 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
-    /// Open the home screen: runs, experiments and hosts (the default)
+    /// Open the home screen (the default)
+    ///
+    /// Shows runs, experiments and hosts.
     Home(HomeArgs),
     /// Try rankdeck on a simulated cluster
     ///
@@ -76,7 +78,7 @@ pub(crate) enum CliCommand {
     /// Asks the ranks to save a checkpoint and exit (a script sees `rankdeck.should_stop()` or SIGTERM). Each
     /// host then scans for leftover processes; `stop verified` is printed only if every host finds none.
     Stop(StopArgs),
-    /// Restart a run from a checkpoint or from scratch
+    /// Restart from a checkpoint or from scratch
     ///
     /// Stops the run first if it is still running. A finished run is started again as a new generation.
     #[command(visible_alias = "resume")]
@@ -88,14 +90,15 @@ pub(crate) enum CliCommand {
     /// List runs and leftover processes on all hosts
     #[command(visible_alias = "ls", alias = "list")]
     Ps(PsArgs),
-    /// List the processes that hold GPUs on all hosts, and end leftovers
+    /// List the processes that hold GPUs, and end leftovers
     ///
-    /// Lists every process that holds a GPU, its memory or files in /dev/shm, and every leftover of a run:
+    /// Lists, on all hosts, every process that holds a GPU, its memory or files in /dev/shm, and every
+    /// leftover of a run:
     ///
-    /// leftover    proven by a run's tag, control group or journal; the run has no live agent
+    /// leftover    proved by a run's tag, control group or journal; the run has no live agent
     /// unproven    holds a GPU, and has no parent but init, no login session and no Slurm job
-    /// in_use      something that is alive accounts for it
-    /// other_user  another user's process, as far as this user can see it
+    /// in_use      a live process, login or job accounts for it
+    /// other_user  another user's process, with what this user may see of it
     ///
     /// Only leftovers and unproven processes can be ended.
     #[command(verbatim_doc_comment)]
@@ -106,25 +109,27 @@ pub(crate) enum CliCommand {
     ///
     /// Serves them over HTTP or writes a textfile until the run ends. The run is not affected.
     ExportMetrics(ExportMetricsArgs),
-    /// List sweeps, or resume one
+    /// List sweeps, or continue one
     Queue(QueueArgs),
     /// Copy a run's files to this machine
     ///
     /// An interrupted copy continues where it stopped.
     Fetch(FetchArgs),
-    /// Copy runs' event files to this machine and open them in TensorBoard
+    /// Open runs in TensorBoard
+    ///
+    /// Copies their event files to this machine first.
     Tensorboard(TensorboardArgs),
-    /// Evaluate a checkpoint locally
+    /// Evaluate a checkpoint on this machine
     ///
     /// Copies it from the run's host if needed.
     Eval(EvalArgs),
-    /// Watch a policy play in the terminal, or record it
+    /// Show a policy playing, or save it as an animation
     Play(Box<PlayArgs>),
     /// Export a policy to TorchScript, ONNX or safetensors
     Export(ExportArgs),
-    /// Remove finished runs from their hosts and from this machine
+    /// Remove finished runs from their hosts and from here
     Rm(RemoveArgs),
-    /// Remove old finished runs from their hosts and from this machine
+    /// Remove old finished runs from their hosts and from here
     Prune(PruneArgs),
     /// Submit an experiment as a Slurm batch job
     ///
@@ -141,9 +146,9 @@ pub(crate) enum CliCommand {
     Push(PushArgs),
     /// Generate hosts.toml and an experiment file for a script
     ///
-    /// Detects GPUs and Python on the hosts, and the metrics your script logs.
+    /// Detects GPUs and Python on the hosts, and the metrics that your script logs.
     Init(InitArgs),
-    /// Print the JSON Schema of a file format or of the --json output
+    /// Print the JSON Schema of a file format or of --json
     Schema {
         /// Which schema to print
         #[arg(value_enum)]
@@ -175,7 +180,20 @@ pub(crate) enum CliCommand {
     },
     /// Print help for a topic or a command
     ///
-    /// Topics: env, exit-codes, files, hosts, json, keys, resume, runs, slurm, sweep, terms.
+    /// Topics:
+    ///
+    /// env         environment variables of rankdeck and of the ranks
+    /// exit-codes  what each exit code means
+    /// files       files on this machine and on the hosts
+    /// hosts       where hosts come from, and hosts.toml
+    /// json        the lines of --json
+    /// keys        key bindings of the run screen
+    /// resume      restarts and checkpoints
+    /// runs        names of runs, waiting, cron and systemd
+    /// slurm       batch jobs and allocations
+    /// sweep       seeds and sweeps
+    /// terms       the words of rankdeck
+    #[command(verbatim_doc_comment)]
     Help {
         /// Topic or command [default: rankdeck itself]
         #[arg(value_name = "TOPIC|COMMAND", hide_possible_values = true)]
@@ -248,11 +266,11 @@ pub(crate) struct SubjectArgs {
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "experiment")]
     pub(crate) command: Vec<String>,
     /// Ranks per host [default: hosts file, else one per GPU, else 1]
-    #[arg(long, alias = "nproc-per-node", alias = "nproc_per_node", value_name = "N",
+    #[arg(long, alias = "nproc-per-node", alias = "nproc_per_node", value_name = "N", help_heading = "Hosts",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) nproc: Option<u32>,
     /// GPU indices as in `nvidia-smi`, or `all` [default: hosts file]
-    #[arg(long, value_name = "N,N|all", value_parser = values::parse_gpus)]
+    #[arg(long, value_name = "N,N|all", value_parser = values::parse_gpus, help_heading = "Hosts")]
     pub(crate) gpus: Option<GpuSelection>,
 }
 
@@ -276,7 +294,7 @@ pub(crate) struct OutputArgs {
     /// Glyph set [default: ui.toml, then RANKDECK_GLYPHS, then the locale]
     #[arg(long, value_name = "NAME", help_heading = "Output", value_parser = ["auto", "braille", "block", "ascii"])]
     pub(crate) glyphs: Option<String>,
-    /// Disable every key that changes the run
+    /// Disable all key bindings that change the run
     #[arg(long, help_heading = "Output")]
     pub(crate) read_only: bool,
     /// Write JSON Lines to stdout (implies --headless)
@@ -286,18 +304,18 @@ pub(crate) struct OutputArgs {
     #[arg(long, alias = "listen", value_name = "[ADDRESS:]PORT", help_heading = "Output",
           value_parser = crate::app::metrics::parse)]
     pub(crate) metrics: Option<std::net::SocketAddr>,
-    /// Also print the ranks' log lines (line output only)
+    /// Also print the ranks' log lines (not on the full screen)
     #[arg(long, conflicts_with = "json", help_heading = "Output")]
     pub(crate) logs: bool,
     /// Print only the start, problems and the outcome
     #[arg(long, conflicts_with = "logs", help_heading = "Output")]
     pub(crate) quiet: bool,
-    /// Print progress and metrics at most once per SECONDS
+    /// Minimum seconds between lines of progress and of metrics
     #[arg(long, value_name = "SECONDS", value_parser = values::parse_seconds, help_heading = "Output")]
     pub(crate) every: Option<f64>,
 }
 
-/// How a command without a full-screen UI prints.
+/// How a command without a screen prints.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct PrintArgs {
     /// Write JSON Lines to stdout
@@ -314,7 +332,7 @@ pub(crate) struct PrintArgs {
 /// Which host keys are accepted.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct HostKeyArgs {
-    /// Accept and save unknown host keys; changed keys are still rejected
+    /// Accept and save unknown SSH host keys; still reject changed ones
     #[arg(long, help_heading = "Hosts")]
     pub(crate) accept_new_host_keys: bool,
 }

@@ -88,7 +88,7 @@ pub(crate) fn parse_weight(text: &str) -> Result<f64, String> {
     weight.ok_or_else(|| "expected a number from 0 to 0.999".to_owned())
 }
 
-/// Parses `80x24`: columns and rows of a recording.
+/// Parses `80x24`: columns and rows of an animation.
 pub(crate) fn parse_size(text: &str) -> Result<(u16, u16), String> {
     let expected = "expected columns and rows from 20x8 to 400x200, such as 80x24";
     let (columns, rows) = text.split_once('x').ok_or(expected)?;

@@ -1,4 +1,4 @@
-//! `rankdeck compare`: results, configuration and charts of recorded runs.
+//! `rankdeck compare`: compares results, configuration and charts of recorded runs.
 
 use crate::app::stderr;
 use crate::cli::args::CompareArgs;

@@ -1,4 +1,4 @@
-//! `rankdeck explain`: what a reason code means and how to fix its cause.
+//! `rankdeck explain`: explains a reason code and how to fix its cause.
 
 use crate::cli::args::ExplainArgs;
 use crate::cli::support::{Failure, code, print};
@@ -34,13 +34,13 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<u8, Failure> {
 fn find(word: &str) -> Result<&'static ReasonRow, Failure> {
     let name = word.trim().to_lowercase().replace(['-', ' '], "_");
     reason_by_code(&name).ok_or_else(|| {
-        let failure = Failure::usage(format!("unknown reason `{word}`"));
+        let failure = Failure::usage(format!("unknown reason code `{word}`"));
         let similar = closest(&name, all_reasons().iter().map(|row| row.name));
         let failure = match similar {
-            Some(similar) => failure.hint(format!("a similar reason exists: `rankdeck explain {similar}`")),
+            Some(similar) => failure.hint(format!("a similar one exists: `rankdeck explain {similar}`")),
             None => failure,
         };
-        failure.hint("`rankdeck explain` lists all reasons")
+        failure.hint("`rankdeck explain` lists all reason codes")
     })
 }
 
@@ -67,7 +67,7 @@ fn filled(text: &str) -> String {
 
 /// One line per reason: code, verdict, severity and the first sentence of its meaning.
 fn list(rows: &[&ReasonRow]) -> String {
-    let header = ["REASON", "VERDICT", "SEVERITY", "MEANING"].map(str::to_owned).to_vec();
+    let header = ["REASON CODE", "VERDICT", "SEVERITY", "MEANING"].map(str::to_owned).to_vec();
     let line = |row: &&ReasonRow| {
         let first = row.meaning.split(". ").next().unwrap_or_default().trim_end_matches('.');
         vec![row.name.to_owned(), row.kind.name().to_owned(), severity(row).to_owned(), first.to_owned()]
@@ -75,7 +75,7 @@ fn list(rows: &[&ReasonRow]) -> String {
     print::table(&std::iter::once(header).chain(rows.iter().map(line)).collect::<Vec<_>>())
 }
 
-/// The page of one reason.
+/// The help page of one reason code.
 fn page(row: &ReasonRow) -> Vec<String> {
     let mut lines =
         vec![format!("{}: a {} verdict, {}", row.name, row.kind.name(), severity(row)), String::new()];

@@ -48,7 +48,7 @@ fn convert(policy: &Path, args: &ExportArgs) -> Result<NamedTempFile, Failure> {
     })?;
     let python = args.python.as_deref().unwrap_or("python3");
     let needs = if args.format == PolicyFormat::Onnx { "torch onnx" } else { "torch" };
-    let other = "pass --python an interpreter with PyTorch";
+    let other = "pass --python with an interpreter that has PyTorch";
     let hint = format!("{other}, or `{python} -m pip install {needs}`");
     let output = Command::new(python)
         .args(["-c", &format!("import sys\nsys.path[:] = [p for p in sys.path if p]\n{EXPORTER}")])

@@ -111,7 +111,7 @@ fn named<'a>(hosts: &[Host], holders: &'a [Found], text: &str) -> Result<&'a Fou
         HolderStatus::Leftover | HolderStatus::Unproven => Ok(found[0]),
         _ => {
             let host = name_of(*index);
-            let error = format!("process {pid} on {host} is not ended: {}", holder.why);
+            let error = format!("cannot end process {pid} on {host}: {}", holder.why);
             Err(Failure::usage(error).hint("end it where it was started, or with `kill` on the host"))
         }
     }
@@ -128,7 +128,7 @@ async fn end(hosts: &[Host], holders: &[Found], chosen: Vec<&Found>, args: &Gpus
     }
     let question = question(&chosen);
     if !(args.yes || prompt::can_confirm() && prompt::yes(&question).await) {
-        return Err(Failure::usage("nothing was ended").hint("confirm the question, or pass `--yes`"));
+        return Err(Failure::usage("nothing was ended").hint("confirm the prompt, or pass `--yes`"));
     }
     let mut by_host: BTreeMap<usize, Vec<&Holder>> = BTreeMap::new();
     chosen.iter().for_each(|(index, holder)| by_host.entry(*index).or_default().push(holder));
@@ -171,7 +171,7 @@ fn question(chosen: &[&Found]) -> String {
         count => format!("end {count} processes"),
     };
     if unproven > 0 {
-        what = format!("{what}, {unproven} of which nothing proves to be left over,");
+        what = format!("{what}, {unproven} of them unproven,");
     } else if !runs.is_empty() {
         what = format!("{what}, left over from {},", plural(runs.len(), "run"));
     }

@@ -1,4 +1,4 @@
-//! `rankdeck help`, `man` and `completions`: texts about rankdeck itself.
+//! `rankdeck help`, `man` and `completions`: print texts about rankdeck itself.
 
 use crate::cli::args::help;
 use crate::cli::args::values::LAST;
@@ -40,12 +40,12 @@ fn unknown(subject: &str) -> Failure {
     failure.hint("`rankdeck help` lists commands and topics")
 }
 
-/// The keys of a run's screen, from the key table.
+/// The key bindings of the run screen, from the key table.
 fn keys() -> String {
     let mut lines = vec![
-        "Keys of a run's screen".to_owned(),
+        "Key bindings of the run screen".to_owned(),
         String::new(),
-        "A pane's own keys take precedence over the keys that work everywhere.".to_owned(),
+        "The keys of a pane take precedence over those that work everywhere.".to_owned(),
     ];
     let mut scope = "";
     for binding in TABLE.iter() {
@@ -59,7 +59,7 @@ fn keys() -> String {
     lines.extend([
         String::new(),
         "`?` shows the keys of the current screen, also on the home screen and in `play`.".to_owned(),
-        "Change keys with `[keys]` in ~/.config/rankdeck/ui.toml.".to_owned(),
+        "Change key bindings with `[keys]` in ~/.config/rankdeck/ui.toml.".to_owned(),
     ]);
     lines.join("\n")
 }

@@ -1,4 +1,4 @@
-//! `rankdeck play`: shows or records a policy.
+//! `rankdeck play`: shows a policy playing, or saves it as an animation.
 //!
 //! The trainer runs the policy, as for `eval`; its frames are drawn here, recorded, or printed as one line
 //! per episode.
@@ -154,7 +154,7 @@ async fn record(
     let recorded = recorder.record(&mut player, &mut play).await.map_err(|why| failed(&why))?;
     output.write(&recorded.bytes)?;
     if recorded.cut {
-        stderr::line(&format!("warning: recording truncated at {}", bytes(MAX_BYTES as u64)));
+        stderr::line(&format!("warning: animation truncated at {}", bytes(MAX_BYTES as u64)));
     }
     args.output.record(|| {
         json!({
@@ -166,7 +166,7 @@ async fn record(
         })
     });
     args.output.outcome(&format!(
-        "recorded {} to {}: {:.1} s, {}",
+        "saved {} to {}: {:.1} s, {}",
         plural(play.returns.len(), "episode"),
         output.path().display(),
         recorded.seconds,

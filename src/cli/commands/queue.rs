@@ -1,4 +1,4 @@
-//! `rankdeck queue`: lists sweeps, or resumes one.
+//! `rankdeck queue`: lists sweeps, or continues one.
 
 use crate::cli::args::QueueArgs;
 use crate::cli::support::run_id::{RUNS, check_readable};

@@ -105,10 +105,10 @@ fn objection(run_index: &RunIndex, found: &FoundRun) -> Option<Failure> {
     let silent: Vec<String> = silent.filter(|host| names.contains(host)).collect();
     let unlisted = run_index.missing_hosts(found);
     let missing = [silent.as_slice(), unlisted.as_slice()].concat();
-    // The way to a silent host is no other.
+    // The hint for a silent host is the same.
     let named = if silent.is_empty() { unlisted.as_slice() } else { &[] };
     (!missing.is_empty()).then(|| {
-        Failure::usage(format!("no answer from {}, which has files of run {name}", missing.join(", ")))
+        Failure::usage(format!("no response from {}, which has files of run {name}", missing.join(", ")))
             .hint(hint_for_missing(name, named, "rm"))
     })
 }

@@ -165,7 +165,7 @@ fn report_restart(
         end.model.hosts.iter().filter(|host| host.agent.is_none() && args.exclude.contains(&host.name));
     for host in left {
         stderr::line(&format!(
-            "note: no answer from {}: ranks may still be running there; when it is back, `rankdeck attach {run}` stops those only",
+            "note: no response from {}: ranks may still be running there; when it is back, `rankdeck attach {run}` stops only these",
             host.name
         ));
     }
@@ -184,7 +184,7 @@ fn out_of_reach(found: &FoundRun, args: &RestartArgs) -> Result<Option<String>, 
     match found.summary(wall_time()).checkpoint {
         Some(saved) => Ok(Some(saved.path)),
         None => Err(Failure::host(format!(
-            "no answer from {first}, which has the checkpoints of run {}",
+            "no response from {first}, which has the checkpoints of run {}",
             found.run
         ))
         .hint("pass `--from PATH` with a file on the new rank 0's host, or `--from scratch`")),
@@ -213,7 +213,7 @@ fn restarted(end: &ConsoleExit, run: &RunId, args: &RestartArgs) -> Result<(), F
     let failure = match end.why {
         ExitReason::Detached => return Ok(()),
         ExitReason::GaveUp => {
-            let failure = Failure::host(format!("not restarted: no answer from {}", away.join(", ")));
+            let failure = Failure::host(format!("not restarted: no response from {}", away.join(", ")));
             failure.hint(interrupt::exclusion(model, &away))
         }
         ExitReason::Done | ExitReason::Interrupted | ExitReason::Cut => {

@@ -1,4 +1,4 @@
-//! `rankdeck demo` and `rankdeck simulate`: a console for simulated hosts.
+//! `rankdeck demo` and `rankdeck simulate`: show a console for simulated hosts.
 
 use crate::app::demo::Demo;
 use crate::app::driver::{ConsoleLinks, ConsoleSetup, ExitReason};

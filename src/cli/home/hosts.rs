@@ -1,5 +1,5 @@
 //! Hosts of the home screen: polls them, one session per host, over which the host sends snapshots, and
-//! requests a process' environment or sends it a signal.
+//! requests the environment variables of a process or sends it a signal.
 //!
 //! [`HostPoller`] owns one task per host; no host waits for another. A login prompt (host key, passphrase)
 //! cannot be answered here: it is a failure whose hint names the key that answers it.
@@ -199,14 +199,14 @@ pub(super) fn reply_view(
 ) -> ReplyView {
     match outcome {
         ReachOutcome::Environment(found) => {
-            let title = format!("environment of {process} on {host} at its start");
+            let title = format!("environment variables of {process} on {host} at its start");
             ReplyView::Output(JobOutput { title, succeeded: true, lines: environment_lines(&found) })
         }
         ReachOutcome::Signalled { .. } => {
             ReplyView::Toast(format!("sent {action} to {process} on {host}"), Role::Good)
         }
         ReachOutcome::Refused(error) => {
-            ReplyView::Toast(format!("{action} of {process}: {}", error.with_hint()), Role::Bad)
+            ReplyView::Toast(format!("{action}, {process}: {}", error.with_hint()), Role::Bad)
         }
         ReachOutcome::Unknown => {
             ReplyView::Toast(format!("{host} runs a different version of rankdeck"), Role::Warn)

@@ -1,5 +1,5 @@
-//! Lists runs: those of the hosts, merged as `rankdeck ps` does, and local recordings, with how far this
-//! console saw them and how they ended.
+//! Lists runs: those of the hosts, merged as `rankdeck ps` does, and local recordings, with their
+//! latest progress and their outcome.
 
 use crate::cli::recorded_runs::{self, RecordedRun};
 use crate::cli::run_id::RUNS;

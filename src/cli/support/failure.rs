@@ -1,4 +1,4 @@
-//! How a command fails: an error with a hint, and an exit code.
+//! Failures of commands: an error with a hint, and an exit code.
 
 use rankdeck_config::Diagnostics;
 use rankdeck_types::error::HintedError;

@@ -1,4 +1,4 @@
-//! Commands that end before they have changed a run: how they report its state, and how they handle signals.
+//! Interrupts before a command has changed a run: how it handles signals and reports the state of the run.
 
 use crate::app::driver::{ConsoleExit, ExitReason};
 use crate::app::exit_condition::silent;
@@ -70,7 +70,7 @@ pub(crate) fn unrequested(name: &str, end: &ConsoleExit, run: &RunId) -> Option<
             Failure::failed(format!("no {name}: run {run} is changing state; try again"))
         }
         ExitReason::GaveUp => {
-            let failure = Failure::host(format!("no {name}: no answer from {}", away.join(", ")));
+            let failure = Failure::host(format!("no {name}: no response from {}", away.join(", ")));
             failure.hint(exclusion(model, &away))
         }
     };
@@ -104,7 +104,7 @@ pub(crate) fn standing(model: &Model, run: &RunId) -> String {
     };
     match away.is_empty() || state == RunState::Connecting {
         true => text,
-        false => format!("{text}; no answer from {}", away.join(", ")),
+        false => format!("{text}; no response from {}", away.join(", ")),
     }
 }
 
@@ -134,8 +134,8 @@ mod tests {
         ] {
             model.run.state = state;
             let text = standing(&model, &run);
-            assert_eq!(text.contains("no answer from b"), state != RunState::Connecting, "{text}");
-            assert!(!text.contains("no answer from a"), "{text}");
+            assert_eq!(text.contains("no response from b"), state != RunState::Connecting, "{text}");
+            assert!(!text.contains("no response from a"), "{text}");
             texts.insert(text);
         }
         assert_eq!(texts.len(), 5, "no two states have the same words");

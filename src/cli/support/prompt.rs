@@ -43,7 +43,7 @@ pub(crate) fn can_confirm() -> bool {
     can_ask() && !HEADLESS.load(Ordering::Relaxed)
 }
 
-/// Asks for confirmation on the terminal; anything but yes is no. Cancel-safe: nothing is read before an
+/// Asks for confirmation on the terminal; anything but yes counts as no. Cancel-safe: nothing is read before an
 /// answer.
 pub(crate) async fn yes(question: &str) -> bool {
     stderr::status(&format!("{question} [y/N] "));

@@ -237,11 +237,11 @@ mod tests {
         assert!(has_python(&root.join("pkg/runs")) && !has_python(&root.join("pkg")));
 
         let links = vec![("common".to_owned(), PathBuf::from("../libs"))];
-        let told = left_out(&["pkg/runs".into()], &links, &found.left_out).unwrap();
+        let warning = left_out(&["pkg/runs".into()], &links, &found.left_out).unwrap();
         for part in ["pkg/runs", "common -> ../libs", "local_config.py"] {
-            assert!(told.error.contains(part), "{told:?}");
+            assert!(warning.error.contains(part), "{warning:?}");
         }
-        assert!(!told.hint.is_empty());
+        assert!(!warning.hint.is_empty());
         assert_eq!(left_out(&[], &[], &[]), None);
     }
 }

@@ -315,7 +315,7 @@ impl RunIndex {
         let silent: Vec<&str> = silent.map(|host| host.name.as_str()).collect();
         match silent.is_empty() {
             true => format!("note: using run {run} ({of} match)"),
-            false => format!("note: using run {run} ({of} match); no answer from {}", silent.join(", ")),
+            false => format!("note: using run {run} ({of} match); no response from {}", silent.join(", ")),
         }
     }
 

@@ -73,7 +73,7 @@ fn finds_runs(command: &CliCommand) -> bool {
     )
 }
 
-/// Returns the jobs that `--slurm` or `--slurm=JOB` selects. A new run uses no job that nobody named.
+/// Returns the jobs that `--slurm` or `--slurm=JOB` selects. A new run uses only a job that was named.
 fn slurm_jobs(job: &str, finds_runs: bool, env: &dyn Fn(&str) -> Option<String>) -> SlurmJobs {
     let named = env("SLURM_JOB_ID").filter(|job| !job.trim().is_empty());
     match (job, named) {
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(select("", false, &["SLURM_JOB_ID", "SLURM_HET_SIZE"]), SlurmJobs::Current);
         assert_eq!(select("", true, &["SLURM_JOB_ID"]), job("7"));
         assert_eq!(select("", true, &[]), SlurmJobs::Own);
-        assert_eq!(select("", false, &[]), SlurmJobs::Current, "a new run uses no job that nobody named");
+        assert_eq!(select("", false, &[]), SlurmJobs::Current, "a new run uses only a job that was named");
         assert_eq!(select("9", true, &allocated), job("9"));
     }
 

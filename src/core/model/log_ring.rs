@@ -1,5 +1,5 @@
-//! The log lines of a rank that the console holds: a ring that is bounded in lines and in bytes, and where
-//! its lines stand among those of all ranks.
+//! The log lines of a rank that the console holds: a ring that is bounded in lines and in bytes, and the
+//! positions of its lines among those of all ranks.
 
 use crate::compact::nameless;
 use rankdeck_proto::message::LinesRead;

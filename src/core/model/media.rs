@@ -1,4 +1,4 @@
-//! Histograms and pictures that the program logs, as far as they are kept.
+//! Histograms and images that the program has logged, as far as they are kept.
 //!
 //! - CORE-4: a series of histograms has at most [`COLUMNS`] columns, neighbours are put together as points of
 //!   charts are; pictures keep the latest [`EACH`] of a name and [`BYTES`] in all, the oldest go first.

@@ -70,7 +70,7 @@ fn killed_rank_fails_run_and_stops_peers() {
     c.proof(1);
     assert_eq!(outcome(&c), (Some(RunOutcome::Failed), Some(1)));
     assert_eq!(c.model().run.first_failure.as_ref().map(|first| first.rank), Some(Rank(1)));
-    assert_eq!(c.verdicts().len(), 1, "ranks that we stopped are no verdicts");
+    assert_eq!(c.verdicts().len(), 1, "ranks that were stopped on request raise no verdict");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a restart from an earlier point throws away is in no figure, and in charts behind the present line.
+//! Values that a restart discards are in no total, and in charts behind the present curve.
 
 use crate::compare::ComparedRun;
 use crate::event::Event;
@@ -155,7 +155,7 @@ fn late_console_sees_the_same_line_in_any_order() {
 
 #[test]
 fn program_without_steps_counts_anew_from_scratch() {
-    let told = |value: f64| RecordEvent::Metrics {
+    let reported = |value: f64| RecordEvent::Metrics {
         rank: Rank(0),
         source: "stdout".into(),
         env_step: None,
@@ -167,7 +167,7 @@ fn program_without_steps_counts_anew_from_scratch() {
     for (from, line) in [(None, vec![1, 2]), (Some(EARLY), vec![1, 2, 3, 4, 5])] {
         let mut c = Cluster::launch(1);
         c.all_ready();
-        (0..3).for_each(|_| c.record(0, told(500.0)));
+        (0..3).for_each(|_| c.record(0, reported(500.0)));
         c.event(Event::restart(from.map(Into::into)));
         c.host_ends(0, true);
         assert_eq!(
@@ -175,7 +175,7 @@ fn program_without_steps_counts_anew_from_scratch() {
             None,
             "of the process that is gone"
         );
-        (0..2).for_each(|_| c.record(0, told(20.0)));
+        (0..2).for_each(|_| c.record(0, reported(20.0)));
         assert_eq!(steps(&c.model().scalars["loss"]), line, "{from:?}");
     }
 }
@@ -187,7 +187,7 @@ fn speed_has_no_first_zero_and_starts_over() {
     let totals = |train_iter: u64| Counters { train_iter, env_step: train_iter * 100, ..Counters::default() };
     c.rank_event(0, RankEvent::Totals(totals(1)));
     assert_eq!(c.model().latest.as_ref().unwrap().steps_per_s, None);
-    assert!(!c.model().scalars.contains_key(SPS), "a rate that was not measured is no value");
+    assert!(!c.model().scalars.contains_key(SPS), "a rate that was not measured has no value");
     train(&mut c, 2..=10, 1.0);
     let speeds = c.model().scalars[SPS].points();
     assert!(speeds.iter().all(|point| (point.mean - 100.0).abs() < 1.0), "{speeds:?}");

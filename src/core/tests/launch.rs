@@ -1,4 +1,4 @@
-//! From links to running ranks, and every way that does not work.
+//! From links to running ranks, and every way in which that fails.
 
 use crate::event::{Effect, Event, StopSource};
 use crate::model::{RankLife, RunState};

@@ -286,7 +286,7 @@ fn core_2_agent_messages_take_bounded_memory() {
                     parts.iter().map(|part| part.join(&(100 + n).to_string())).collect();
                 serde_json::from_str::<AgentMessage>(&of_this.join(&format!("{n:06}")))
             };
-            // Where a field is of another type, this is no message.
+            // If a field is of another type, this is not a message.
             let Ok(first) = typed(0) else { continue };
             // Reading takes longer than taking in; a record gets its number below.
             let differs = text.contains("@@") || matches!(first, AgentMessage::Log { .. });

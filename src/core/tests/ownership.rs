@@ -1,4 +1,4 @@
-//! Agents that lie: what their word may and may not lead to (OWN-1, OWN-2, WIRE-1).
+//! Compromised agents: what their messages may and may not cause (OWN-1, OWN-2, WIRE-1).
 
 use crate::Goal;
 use crate::event::{Effect, Event, StopSource};

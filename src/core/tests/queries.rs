@@ -464,7 +464,7 @@ fn inspection_of_healthy_rank_is_kept() {
     c.event(Event::InspectRequested { rank: Rank(1) });
     c.event(Event::InspectRequested { rank: Rank(9) });
     let asked: Vec<_> = c.agents.iter().map(|agent| inspections(&agent.orders)).collect();
-    assert_eq!(asked, [vec![vec![Rank(1)]], vec![]], "its own host, and no one for a rank that is none");
+    assert_eq!(asked, [vec![vec![Rank(1)]], vec![]], "its own host, and no host for an unknown rank");
     let stack = ThreadStack {
         frames: vec![Frame { function: "collect".into(), file: Some("train.py".into()), line: Some(14) }],
         how: StackMethod::Python,

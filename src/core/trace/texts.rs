@@ -1,9 +1,9 @@
-//! Cuts the texts of a state in its packed form, before anything of it is read: a text that no type of the
-//! model bounds is bounded, too.
+//! Truncates the texts of a packed state before it is decoded, so that texts that no type of the model bounds
+//! are bounded, too.
 
 use rankdeck_proto::media::PICTURE_BYTES;
 
-/// Most bytes of a text: a line of a log whose bytes are no text.
+/// Most bytes of a text: a log line of invalid UTF-8.
 const LONGEST: usize = 12 << 10;
 /// Most bytes of a picture, as base64.
 const PICTURE: usize = PICTURE_BYTES.div_ceil(3) * 4;

@@ -128,7 +128,7 @@ fn hello(ctx: &mut EventCtx<'_>, node: NodeRank, greeting: AgentHello) {
     let ours = ctx.model.run.id.as_ref();
     if ours.is_some_and(|run| *run != greeting.run) || greeting.node_rank != node {
         let error = format!(
-            "{name}: the agent serves run {} as node {}, not {} as node {node}",
+            "{name}: the agent serves run {} as node rank {}, not {} as node rank {node}",
             greeting.run,
             greeting.node_rank,
             ours.map(RunId::to_string).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! Truncates agent messages to what a true agent sends, before they are stored (CORE-2): a frame of 1 MiB may
+//! Truncates agent messages to what a genuine agent sends, before they are stored (CORE-2): a frame of 1 MiB may
 //! be one text, or a list of 300,000 empty elements, and the model keeps thousands of some.
 //!
-//! Launches are not cut: the console that sent them has made them, and there is one per host.
+//! Launches are not truncated: a console made them, and there is one per host.
 
 use super::charts::{CHARTS, MARKS};
 use super::failure;
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a text that is a sentence or more.
 const TEXT: usize = 8 << 10;
-/// Bytes of a line of a log: agents cut at 4 KiB, and bytes that are no text become three each.
+/// Bytes of a line of a log: agents cut at 4 KiB, and invalid bytes become three each.
 const LINE: usize = 12 << 10;
 /// Bytes of a path: the kernel takes no longer one.
 const PATH: usize = 4 << 10;
@@ -302,7 +302,7 @@ impl Truncator {
                 self.text(PATH, path);
                 self.text(NAME, reason);
             }
-            // One that is cut is none.
+            // A truncated one is not valid.
             RankEvent::Histogram(LoggedHistogram { name, edges, counts, .. }) => {
                 self.text(NAME, name);
                 self.list(MOST_BINS + 1, edges);

@@ -1,5 +1,5 @@
-//! What charts show: values over steps and time, how far apart the ranks are, and what happened where; and
-//! the histograms and images that the program logs.
+//! The data of charts: values over steps and time, the spread between ranks, marks of events, and the
+//! histograms and images that the program logs.
 
 use crate::model::{ChartMark, ChartMarkKind, Gallery, MEDIA_NAMES, Model, RankModel};
 use crate::origin;

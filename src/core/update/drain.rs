@@ -266,7 +266,7 @@ pub(super) fn stop_again(ctx: &mut EventCtx<'_>, mode: StopMode, text: String) -
     true
 }
 
-/// A page that was written within so many milliseconds shows progress.
+/// A status page that was written within this many milliseconds shows progress.
 const RECENT_MS: u64 = 2_000;
 /// Shorter iterations are not mentioned.
 const SLOW_ITERATION_MS: u64 = 2_000;

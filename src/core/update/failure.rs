@@ -1,4 +1,4 @@
-//! Which rank failed first, over all hosts and by one clock.
+//! Finds the rank that failed first, over all hosts and by one clock.
 //!
 //! Each failure is timed by its own agent. The offset of an agent's clock comes from round trips: the agent
 //! read its clock somewhere between the question and the answer, so the middle is right within half the round

@@ -165,7 +165,7 @@ fn describe(state: &LinkState) -> (&'static str, String) {
             "asking",
             match prompt {
                 Prompt::UnknownHostKey { host, key_type, fingerprint } => {
-                    format!("the key of {host} is unknown: {key_type} {fingerprint}")
+                    format!("the host key of {host} is unknown: {key_type} {fingerprint}")
                 }
                 Prompt::Passphrase { key } => format!("passphrase of {key}"),
                 Prompt::Password { account, text } => format!("{account}: {text}"),

@@ -131,7 +131,7 @@ fn apply(ctx: &mut EventCtx<'_>, event: Event) -> bool {
         }
         Event::Watched { on } => queries::request_frames(ctx, on),
         Event::InspectRequested { rank } => user::request_inspection(ctx, rank),
-        Event::ContinueRequested { rank } => user::resume(ctx, rank),
+        Event::ContinueRequested { rank } => user::continue_rank(ctx, rank),
         Event::ProcessActionRequested { node, process, action } => {
             queries::request_process_action(ctx, node, process, action)
         }

@@ -1,4 +1,4 @@
-//! Whose run it is: which launches this console follows, and what an agent's word may lead to.
+//! Ownership of the run: which launches this console follows, and what an agent's message may cause.
 //!
 //! A compromised agent can report any plan. Invariants:
 //! - OWN-1: a console that launched the present generation follows another console's only when every host of

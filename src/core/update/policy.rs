@@ -421,7 +421,7 @@ pub(super) fn change(
     }
     let nodes: Vec<NodeRank> = add.into_iter().map(|host| add_host(ctx, host)).collect();
     let text = match nodes.len() {
-        0 if exclude.is_empty() => "planning a generation with changed keys".to_string(),
+        0 if exclude.is_empty() => "planning a generation with changed config keys".to_string(),
         0 => "planning a generation without the excluded hosts".to_string(),
         count => format!("connecting {} for the next generation", plural(count, "host")),
     };
@@ -456,7 +456,7 @@ fn with(plan: Plan, experiment: Option<&Experiment>) -> Plan {
 }
 
 fn worded(error: &PlanError) -> String {
-    format!("{} (key `{}`)", error.cause.with_hint(), error.key)
+    format!("{} (config key `{}`)", error.cause.with_hint(), error.key)
 }
 
 /// A host that is to join; its link is opened unless it stands.
@@ -612,7 +612,7 @@ pub(super) fn chase(ctx: &mut EventCtx<'_>) {
     }
     for node in left {
         ctx.host(node).machine.stop_sent = Some(StopMode::Kill);
-        let text = format!("{}: excluded, and back: stopping what it still runs", ctx.host_name(node));
+        let text = format!("{}: the excluded host is back; stopping its ranks", ctx.host_name(node));
         ctx.note(EventTone::Warn, text);
         ctx.send(node, ConsoleMessage::Stop { mode: StopMode::Kill, grace_ms: 0 });
     }

@@ -75,7 +75,7 @@ pub(super) fn measured(
     scalars: RankScalars,
 ) {
     let values = &scalars.values;
-    // A start from scratch counts its records anew.
+    // A start from scratch counts from zero.
     let is_line = |known: &&OwnMetrics| {
         known.generation <= at.generation && ctx.model.lineage.keeps(known.generation, f64::MIN)
     };

@@ -1,5 +1,5 @@
-//! Queries to agents, and their replies: searches in the logs that hosts keep, a process's environment or a
-//! signal to it, and live frames of rank 0's evaluations while a screen shows them.
+//! Queries to agents, and their replies: searches in the logs that hosts keep, a process's environment variables or
+//! a signal to it, and live frames of rank 0's evaluations while a screen shows them.
 
 use crate::model::{
     EventSubject, EventTone, Model, PolicyView, ProcessQuery, SearchResults, SearchState, SearchedHost,

@@ -1,4 +1,4 @@
-//! The lives of ranks, and what ranks report.
+//! Starts and ends of ranks, and the events that ranks report.
 //!
 //! History (evaluations, checkpoints, charts) is kept over all generations. Lives, joins and failures belong
 //! to the present one.
@@ -160,7 +160,7 @@ struct FailureBlame {
     sent: Option<i32>,
 }
 
-/// A program that ends by itself so long after a signal does it for another reason, seconds.
+/// Seconds after a signal from which on the end of a program has another cause.
 const AFTER_SIGNAL_S: f64 = 30.0;
 
 /// The signal from a console that a rank ended by: that very signal, or an end soon after one that ends

@@ -1,4 +1,4 @@
-//! How the run goes from one stage to another: facts, stage and model change together.
+//! Transitions of the run from one stage to another: facts, stage and model change together.
 //!
 //! The next generation is reserved and begins: its plan is installed, and the lives of ranks and the
 //! verifications of hosts start over. In the end the run finishes, and the console leaves.

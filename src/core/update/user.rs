@@ -1,4 +1,4 @@
-//! Requests of people, signals and scripts.
+//! Requests of users, signals and scripts.
 
 use super::{drain, policy, transition};
 use crate::event::{Effect, StopSource};
@@ -143,10 +143,10 @@ pub(super) fn request_inspection(ctx: &mut EventCtx<'_>, rank: Rank) -> bool {
 }
 
 /// Asks a rank's agent to continue it.
-pub(super) fn resume(ctx: &mut EventCtx<'_>, rank: Rank) -> bool {
+pub(super) fn continue_rank(ctx: &mut EventCtx<'_>, rank: Rank) -> bool {
     let Some(node) = ctx.model.ranks.get(rank.index()).map(|rank| rank.node) else { return false };
     if ctx.host(node).is_live() {
-        ctx.note(EventTone::Info, format!("resuming rank {rank} on request"));
+        ctx.note(EventTone::Info, format!("continuing rank {rank} on request"));
         ctx.send(node, ConsoleMessage::Continue { ranks: vec![rank] });
     }
     true

@@ -1,5 +1,5 @@
-//! Verdicts: conditions are assessed at each tick, changes are reported and noted, and the policy for stuck
-//! ranks is applied to those about live ranks.
+//! Verdicts: conditions are assessed at each tick, changes are reported and recorded, and the policy for stuck
+//! ranks is applied to verdicts about live ranks.
 
 use super::{charts, policy, transition};
 use crate::limits::TimeLimits;

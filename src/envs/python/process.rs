@@ -390,7 +390,7 @@ fn state_of(pid: u32) -> &'static str {
         Some('R') => "running",
         Some('S') => "sleeping",
         Some('D') => "in uninterruptible sleep",
-        Some('T' | 't') => "stopped",
+        Some('T' | 't') => "suspended",
         Some('Z') => "dead",
         _ => "in an unknown state",
     }

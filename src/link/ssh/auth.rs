@@ -11,7 +11,7 @@
 //!   the first of two factors.
 //! - RING-1: a secret is never stored or formatted, and is overwritten when dropped ([`Secret`]).
 //! - RING-2: the answer to a server's prompt is used again only after the user has typed it twice and it was
-//!   accepted twice: nothing else shows that it is no one-time code, whatever the prompt says. A code that is
+//!   accepted twice: nothing else shows that it is not a one-time code, whatever the prompt is. A code that is
 //!   tried twice is a failed login, and may lock the account.
 //! - There is one prompt at a time per secret; other sessions wait and use its answer.
 

@@ -64,7 +64,7 @@ pub(super) fn tunnel(
         }
     }
     Err(SshError::transient(
-        format!("{}: the session with this jump host ends again and again", last.label),
+        format!("{}: the session with this jump host keeps ending", last.label),
         "",
     ))
 }

@@ -36,7 +36,7 @@ pub trait SshSession: Send {
     /// Returns the error of a command that was not started, if its output shows that.
     fn refusal(&self, output: &CommandOutput) -> Option<SshError>;
 
-    /// Returns whether each command may log in anew: the time until it starts says nothing about the login
+    /// Returns whether each command may log in again: the time until it starts reveals nothing about the login
     /// shell.
     fn logs_in_per_command(&self) -> bool {
         false

@@ -105,7 +105,7 @@ impl HomePage {
         }
     }
 
-    /// The page by so many numbers further on; the first follows the last.
+    /// The page `by` positions further on; the first follows the last.
     fn offset(self, by: isize) -> HomePage {
         let len = HomePage::ALL.len() as isize;
         HomePage::ALL[(self as isize + by).rem_euclid(len) as usize]
@@ -346,7 +346,7 @@ const SHARED_KEYS: &[Binding] = bindings![
     &[], HomeCommand::Last, [c('G'), k(KeyCode::End)], 0, "", "Go to the last row", enabled;
     &[], HomeCommand::Back, [k(KeyCode::Esc)], 0, "", "Go back one level: close, clear the filter, then the marks", enabled;
     &[], HomeCommand::Redraw, [ctrl('l')], 0, "", "Redraw the screen", enabled;
-    &[], HomeCommand::Suspend, [ctrl('z')], 0, "", "Suspend (`fg` resumes)", enabled;
+    &[], HomeCommand::Suspend, [ctrl('z')], 0, "", "Suspend rankdeck (`fg` returns)", enabled;
     &[], HomeCommand::Help, [c('?')], 0, "", "Show key bindings", enabled;
 ];
 

@@ -1,4 +1,4 @@
-//! Data that home shows, and how events change it.
+//! The data of the home screen, and how events change it.
 
 use rankdeck_charts::compare::series_names;
 use rankdeck_core::compare::{self, ChangedKey, ComparedRun, SeedGroup};

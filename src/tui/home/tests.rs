@@ -234,7 +234,7 @@ fn footer_keys_choices_and_hints_are_clickable() {
     click(&home, &mut view, "filter: ");
     assert!(!view.overlays.is_empty(), "a click on the box does nothing");
     click(&home, &mut view, "rankdeck");
-    assert!(view.overlays.is_empty(), "a click beside it closes it");
+    assert!(view.overlays.is_empty(), "a click outside closes it");
     click(&home, &mut view, "2 experiments");
     click(&home, &mut view, "configs/b.toml");
     click(&home, &mut view, "configs/b.toml");
@@ -293,7 +293,7 @@ fn processes_without_rows_offer_no_signals() {
     press(&home, &mut view, "3jp");
     let shown = rows(&home, &mut view).join("\n");
     assert!(shown.contains("esc closes"), "{shown}");
-    assert!(!shown.contains("SIGTERM") && !shown.contains("environment"), "{shown}");
+    assert!(!shown.contains("SIGTERM") && !shown.contains("env vars"), "{shown}");
     update(&mut home, vec![GpuUser { pid: 8, own: true, ..GpuUser::default() }]);
     let shown = rows(&home, &mut view).join("\n");
     assert!(shown.contains("T SIGTERM"), "{shown}");

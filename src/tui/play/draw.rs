@@ -152,7 +152,7 @@ fn state(cx: &DrawCtx<'_>, buf: &mut Buffer, area: Rect, play: &Play) {
             }
         }
         None if play.end.is_none() => {
-            spans.push(cx.s("loading policy and environment ...", Role::Dim));
+            spans.push(cx.s("loading policy and RL environment ...", Role::Dim));
         }
         None => {}
     }
@@ -204,7 +204,7 @@ fn environment(cx: &DrawCtx<'_>, buf: &mut Buffer, area: Rect, play: &Play) {
 /// Draws the numbers of an observation.
 fn numbers(cx: &DrawCtx<'_>, buf: &mut Buffer, area: Rect, seen: &[f32]) {
     if seen.is_empty() {
-        put(buf, area, 1, Line::from(cx.s("  no image for this environment", Role::Dim)));
+        put(buf, area, 1, Line::from(cx.s("  no image of this RL environment", Role::Dim)));
         return;
     }
     let columns = usize::from(area.width / 22).max(1);

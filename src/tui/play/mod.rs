@@ -292,7 +292,7 @@ const BINDINGS: &[Binding<PlayUi>] = bindings![
     &[], PlayCommand::Help, [c('?')], 1, "help", "Show key bindings", enabled;
     &[], PlayCommand::Back, [k(KeyCode::Esc)], 0, "", "Close the key bindings", enabled;
     &[], PlayCommand::Do(PlayAction::Redraw), [ctrl('l')], 0, "", "Redraw the screen", enabled;
-    &[], PlayCommand::Do(PlayAction::Suspend), [ctrl('z')], 0, "", "Suspend (`fg` resumes)", enabled;
+    &[], PlayCommand::Do(PlayAction::Suspend), [ctrl('z')], 0, "", "Suspend rankdeck (`fg` returns)", enabled;
 ];
 
 /// All keys of a playing policy.

@@ -1,4 +1,4 @@
-//! What an input asks for: requests for the screen, actions for the app.
+//! Results of an input: requests for the screen, actions for the app.
 
 use crate::run::command::ScreenCommand;
 use crate::run::geometry::Tab;

@@ -1,4 +1,4 @@
-//! Advice in the keys of this screen, where it has one.
+//! Advice, with keys of this screen in place of commands if there are any.
 
 use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::geometry::Tab;

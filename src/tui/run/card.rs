@@ -41,13 +41,13 @@ pub fn draw(
     }
 }
 
-/// Clamps the scroll position of a card with so many rows.
+/// Clamps the scroll position of a card by its number of rows.
 pub fn clamp(top: &mut usize, rows: usize, screen: Rect) {
     let height = usize::from(screen.height.saturating_sub(4));
     *top = (*top).min(rows.saturating_sub(height));
 }
 
-/// Labeled values as lines, long ones wrapped beside their label.
+/// Labeled values as lines, long ones wrapped next to their label.
 pub fn value_lines(cx: &DrawCtx<'_>, values: &[LabeledValue], cells: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for (label, text, role) in values {

@@ -124,7 +124,7 @@ fn copied(live: &Model, view: &mut ViewState, now: Timestamp) -> String {
 /// Writes what is shown into a file, unless secrets may be among it.
 fn save_screen(view: &mut ViewState, now: Timestamp) -> Vec<Request> {
     if view.overlays.iter().any(Overlay::has_secrets) {
-        view.toast("environments are never saved to files", Role::Warn, now);
+        view.toast("environment variables are never saved to files", Role::Warn, now);
         return Vec::new();
     }
     vec![Request::Do(ScreenAction::SaveScreen)]
@@ -145,7 +145,7 @@ fn reach_rank(model: &Model, view: &mut ViewState, command: ScreenCommand, now: 
         _ => {
             let process = processes::rank(model, rank);
             process.and_then(|process| EnvironmentCard::open(view, &process)).unwrap_or_else(|why| {
-                view.toast(format!("environment: {why}"), Role::Warn, now);
+                view.toast(format!("environment variables: {why}"), Role::Warn, now);
                 Vec::new()
             })
         }

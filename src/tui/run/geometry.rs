@@ -24,13 +24,13 @@ pub enum Tab {
     /// What happened.
     Events,
     /// How the run ended.
-    End,
+    Outcome,
 }
 
 impl Tab {
     /// All, in the order of their keys.
     pub const ALL: [Tab; 7] =
-        [Tab::Overview, Tab::Charts, Tab::Evals, Tab::Logs, Tab::Hosts, Tab::Events, Tab::End];
+        [Tab::Overview, Tab::Charts, Tab::Evals, Tab::Logs, Tab::Hosts, Tab::Events, Tab::Outcome];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -41,7 +41,7 @@ impl Tab {
             Tab::Logs => "logs",
             Tab::Hosts => "hosts",
             Tab::Events => "events",
-            Tab::End => "end",
+            Tab::Outcome => "outcome",
         }
     }
 }
@@ -62,14 +62,14 @@ pub enum Pane {
     Hosts,
     /// Events.
     Events,
-    /// The end of the run.
-    End,
+    /// How the run ended.
+    Outcome,
 }
 
 impl Pane {
     /// In reading order.
     pub const ALL: [Pane; 7] =
-        [Pane::Ranks, Pane::Charts, Pane::Evals, Pane::Log, Pane::Hosts, Pane::Events, Pane::End];
+        [Pane::Ranks, Pane::Charts, Pane::Evals, Pane::Log, Pane::Hosts, Pane::Events, Pane::Outcome];
 
     /// Its heading on the help page.
     pub fn name(self) -> &'static str {
@@ -80,7 +80,7 @@ impl Pane {
             Pane::Log => "logs",
             Pane::Hosts => "hosts",
             Pane::Events => "events",
-            Pane::End => "outcome",
+            Pane::Outcome => "outcome",
         }
     }
 }
@@ -100,7 +100,7 @@ pub struct Geometry {
     pub tabs: Rect,
     /// Progress to the goal.
     pub progress: Rect,
-    /// All-reduced totals beside the sum of the ranks' counters.
+    /// All-reduced totals next to the sum of the ranks' counters.
     pub totals: Rect,
     /// What is wrong, or how the run ended.
     pub status: Rect,

@@ -6,7 +6,7 @@
 
 use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::geometry::{Pane, Tab};
-use crate::run::pages::{charts, end, events, hosts, logs, ranks};
+use crate::run::pages::{charts, events, hosts, logs, outcome, ranks};
 use crate::run::reasons::*;
 use crate::run::time::{MINUTE_MS, STEP_MS, TimeMove};
 use crate::run::{RunScreen, ViewState};
@@ -41,7 +41,7 @@ static GLOBAL: &[Binding<RunScreen>] = bindings![
     EVERYWHERE, ScreenCommand::Go(Tab::Logs), [c('4')], 0, "logs", "Go to Logs", always;
     EVERYWHERE, ScreenCommand::Go(Tab::Hosts), [c('5')], 0, "hosts", "Go to Hosts", always;
     EVERYWHERE, ScreenCommand::Go(Tab::Events), [c('6')], 0, "events", "Go to Events", always;
-    EVERYWHERE, ScreenCommand::Go(Tab::End), [c('7')], 0, "outcome", "Go to Outcome", always;
+    EVERYWHERE, ScreenCommand::Go(Tab::Outcome), [c('7')], 0, "outcome", "Go to Outcome", always;
     EVERYWHERE, ScreenCommand::Time(TimeMove::Step(-STEP_MS)), [c(',')], 0, "rewind", "Rewind 1 s (the run is not affected)", no_record;
     EVERYWHERE, ScreenCommand::Time(TimeMove::Step(STEP_MS)), [c('.')], 0, "forward", "Forward 1 s", already_live;
     EVERYWHERE, ScreenCommand::Time(TimeMove::Step(-MINUTE_MS)), [c('(')], 0, "rewind minute", "Rewind 1 min", no_record;
@@ -66,7 +66,7 @@ static GLOBAL: &[Binding<RunScreen>] = bindings![
     EVERYWHERE, ScreenCommand::SaveScreen, [ctrl('s')], 0, "save screen", "Save the screen as text", always;
     EVERYWHERE, ScreenCommand::Redraw, [ctrl('l')], 0, "redraw", "Redraw the screen", always;
     EVERYWHERE, ScreenCommand::Mouse, [c('M')], 0, "mouse", "Toggle mouse capture (off: the terminal selects text)", always;
-    EVERYWHERE, ScreenCommand::Suspend, [ctrl('z')], 0, "suspend", "Suspend (`fg` resumes)", always;
+    EVERYWHERE, ScreenCommand::Suspend, [ctrl('z')], 0, "suspend", "Suspend rankdeck (`fg` returns)", always;
     EVERYWHERE, ScreenCommand::Move(1), [c('j'), k(KeyCode::Down)], 0, "down", "Move down", always;
     EVERYWHERE, ScreenCommand::Move(-1), [c('k'), k(KeyCode::Up)], 0, "up", "Move up", always;
     EVERYWHERE, ScreenCommand::Page(1), [ctrl('d'), k(KeyCode::PageDown)], 0, "page down", "Move half a page down", always;
@@ -77,7 +77,7 @@ static GLOBAL: &[Binding<RunScreen>] = bindings![
 
 /// All keys.
 pub static TABLE: KeyTable<RunScreen> = KeyTable {
-    parts: &[GLOBAL, ranks::KEYS, charts::KEYS, logs::KEYS, events::KEYS, end::KEYS, hosts::KEYS],
+    parts: &[GLOBAL, ranks::KEYS, charts::KEYS, logs::KEYS, events::KEYS, outcome::KEYS, hosts::KEYS],
     // Names of the first releases, as users have them in ui.toml.
     renamed: &[
         ("other-hosts", "change-hosts"),

@@ -136,7 +136,7 @@ pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     // The end is shown once, to who has seen the run alive and is on no other page.
     let over = model.run.state == RunState::Over;
     if over && view.moment.seen_alive && view.tab == Tab::Overview && view.moment.cursor.is_none() {
-        view.tab = Tab::End;
+        view.tab = Tab::Outcome;
     }
     view.moment.seen_alive = !over && view.moment.cursor.is_none();
     if view.zoom && view.tab != Tab::Overview {
@@ -193,7 +193,7 @@ fn is_overview(view: &ViewState) -> bool {
     view.tab == Tab::Overview && !view.zoom && !view.geometry.connecting && !view.geometry.too_small
 }
 
-/// Panes beside each other at the bottom.
+/// Panes side by side at the bottom.
 fn bottom(geo: &Geometry) -> Rect {
     [Pane::Evals, Pane::Log, Pane::Events]
         .map(|pane| geo.pane(pane))
@@ -242,7 +242,7 @@ pub fn drag(model: &Model, view: &mut ViewState, border: Border, at: Position) {
     set(model, view, sizes);
 }
 
-/// Makes the focused pane so many rows higher and cells wider.
+/// Makes the focused pane higher by rows and wider by cells.
 pub fn grow(model: &Model, view: &mut ViewState, rows: i16, cells: i16) {
     let geo = &view.geometry;
     let (focus, body, bottom) = (view.focus, geo.body, bottom(geo));

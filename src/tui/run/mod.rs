@@ -53,13 +53,13 @@ use crate::run::command::ScreenCommand;
 use crate::run::geometry::{Geometry, Pane, Tab};
 use crate::run::overlays::Overlay;
 use crate::run::pages::charts::ChartsPage;
-use crate::run::pages::end::EndPage;
+use crate::run::pages::outcome::OutcomePage;
 use crate::run::pages::evals::EvalsPage;
 use crate::run::pages::events::EventsPage;
 use crate::run::pages::hosts::HostsPage;
 use crate::run::pages::logs::LogsPage;
 use crate::run::pages::ranks::RanksPage;
-use crate::run::pages::{Page, PageCx, PageDrawCtx, Place};
+use crate::run::pages::{Page, PageCx, PageDrawCtx, PagePlacement};
 use crate::run::pane_sizes::{Border, PaneSizes};
 use crate::run::shared::Shared;
 use rankdeck_core::model::{HistoryLine, Model};
@@ -138,7 +138,7 @@ pub struct ViewState {
     /// The events.
     pub events: EventsPage,
     /// The outcome.
-    pub end: EndPage,
+    pub outcome: OutcomePage,
     /// The page.
     pub tab: Tab,
     /// The pane of the overview that has the focus.
@@ -189,7 +189,7 @@ macro_rules! page_of {
             Pane::Log => &$($access)+.log,
             Pane::Hosts => &$($access)+.hosts,
             Pane::Events => &$($access)+.events,
-            Pane::End => &$($access)+.end,
+            Pane::Outcome => &$($access)+.outcome,
         }
     };
 }
@@ -209,7 +209,7 @@ impl ViewState {
             Tab::Logs => Pane::Log,
             Tab::Hosts => Pane::Hosts,
             Tab::Events => Pane::Events,
-            Tab::End => Pane::End,
+            Tab::Outcome => Pane::Outcome,
         }
     }
 
@@ -261,8 +261,8 @@ impl ViewState {
         panes.into_iter().find_map(|pane| self.with_page(pane, live, now, &mut ask))
     }
 
-    fn place<'a>(&self, pane: Pane, geo: &'a Geometry) -> Place<'a> {
-        Place {
+    fn place<'a>(&self, pane: Pane, geo: &'a Geometry) -> PagePlacement<'a> {
+        PagePlacement {
             pane,
             geo,
             own_page: self.tab != Tab::Overview,

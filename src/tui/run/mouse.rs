@@ -129,7 +129,7 @@ fn under(model: &Model, view: &ViewState, at: Position, now: Timestamp) -> Optio
 }
 
 /// Handles a click while an overlay is open: on a key hint it is that key, on an entry it goes to the
-/// overlay, and beside a card it closes the card. Forms and questions stay open.
+/// overlay, and outside of a card it closes the card. Forms and questions stay open.
 fn click_over(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<ScreenAction> {
     let found = plain(model, view, now, |ctx, buf| {
         overlay::draw::<RunScreen>(&view.overlays, model, view, ctx, buf);
@@ -166,7 +166,7 @@ fn click(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> V
     }
     if view.geometry.status.contains(at) {
         return match model.run.state {
-            RunState::Over => on_command(model, view, ScreenCommand::Go(Tab::End), now),
+            RunState::Over => on_command(model, view, ScreenCommand::Go(Tab::Outcome), now),
             _ if !model.verdicts.is_empty() => on_command(model, view, ScreenCommand::Explain, now),
             _ => Vec::new(),
         };
@@ -193,7 +193,7 @@ fn click(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> V
     }
 }
 
-/// Handles a click beside the targets of a page.
+/// Handles a click outside the targets of a page.
 fn click_pane(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<ScreenAction> {
     let Some(pane) = pane_at(view, at) else { return Vec::new() };
     if pane == Pane::Log {

@@ -1,4 +1,4 @@
-//! Runs the lines that are typed into the palette. Commands of keys can be typed by their short names, too, and
+//! Runs commands typed into the palette. Commands of keys can be typed by their short names, too, and
 //! each page has commands of its own.
 
 use crate::run::action::{Request, ScreenAction};

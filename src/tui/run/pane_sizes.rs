@@ -4,9 +4,9 @@
 use crate::run::geometry::Pane;
 use ratatui::layout::Rect;
 
-/// Shares are of so many parts.
+/// Shares are of this many parts.
 const WHOLE: u32 = 1000;
-/// Fewest cells of a pane beside another one.
+/// Fewest cells of a pane next to another one.
 const NARROWEST: u16 = 20;
 
 /// A part of a length.
@@ -14,13 +14,13 @@ const NARROWEST: u16 = 20;
 pub struct PaneShare(u16);
 
 impl PaneShare {
-    /// So many cells of so many.
+    /// The share of `cells` in `all`.
     pub fn new(cells: u16, all: u16) -> PaneShare {
         // Rounded up, so that as many cells come out again.
         PaneShare((u32::from(cells) * WHOLE).div_ceil(u32::from(all.max(1))).min(WHOLE) as u16)
     }
 
-    /// Cells of so many.
+    /// The cells of the share in `all`.
     pub fn of(self, all: u16) -> u16 {
         (u32::from(self.0) * u32::from(all) / WHOLE) as u16
     }
@@ -86,7 +86,7 @@ pub enum Border {
     Behind(Pane),
 }
 
-/// Widths of the panes beside each other: evaluations first, then the log, then the events.
+/// Widths of the panes side by side: evaluations first, then the log, then the events.
 pub fn widths(sizes: PaneSizes, row: Rect, usual: &[Rect]) -> Vec<Rect> {
     let least = NARROWEST.min(row.width / usual.len().max(1) as u16);
     let given = |size: Option<PaneShare>, usual: u16, others: u16| match size {

@@ -155,7 +155,7 @@ pub fn typed(model: &Model, typed: &str) -> Result<HostProcess, String> {
     let hosts = model.hosts.iter().filter(|found| host.is_none_or(|host| found.name == host));
     let all = hosts.flat_map(|host| of_host(model, host.node_rank)).filter(|found| found.name.pid == pid);
     match all.collect::<Vec<_>>().as_slice() {
-        [] => Err(format!("process {pid} not found; p on the hosts page lists processes")),
+        [] => Err(format!("process {pid} not found; p on the Hosts page lists processes")),
         [one] => Ok(one.clone()),
         [..] => Err(format!("process {pid} is on several hosts; write pid:{pid}@HOST")),
     }

@@ -106,7 +106,7 @@ pub fn state_word(letter: char) -> &'static str {
         'R' => "running",
         'S' => "sleeping",
         'D' => "in the kernel",
-        'T' | 't' => "stopped",
+        'T' | 't' => "suspended",
         'Z' => "zombie",
         'X' => "gone",
         _ => "unknown",

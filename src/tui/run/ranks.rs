@@ -228,7 +228,7 @@ pub fn gpu<'a>(model: &'a Model, rank: &RankModel) -> Option<&'a rankdeck_proto:
     host.sample.as_ref()?.gpus.iter().find(|gpu| gpu.index == index)
 }
 
-/// The rank so many numbers after another one.
+/// The rank a number of steps after another one.
 pub fn neighbor(model: &Model, from: Option<Rank>, step: i8) -> Option<Rank> {
     let at = from.map_or(0, Rank::index);
     let last = model.ranks.len().saturating_sub(1);

@@ -85,5 +85,5 @@ pub fn not_stopped(model: &Model, view: &ViewState) -> Option<&'static str> {
     }
     let rank = view.selected_rank(model).and_then(|rank| ranks::find(model, rank));
     let state = rank.and_then(|rank| rank.sample.as_ref()).map(|sample| sample.state);
-    (state != Some('T')).then_some("rank is not stopped")
+    (state != Some('T')).then_some("rank is not suspended")
 }

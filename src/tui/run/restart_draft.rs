@@ -1,4 +1,4 @@
-//! A restart with changed config keys while it is typed: source, keys, resulting plan. Pure; the parser of
+//! A restart with changed config keys while the changes are typed: checkpoint, changes, resulting plan. Pure; the parser of
 //! `key=value` is passed in, since it is that of experiment files.
 
 use rankdeck_core::model::{CheckpointModel, EventSubject, HostModel, Model, RunState};
@@ -295,7 +295,7 @@ impl RestartDraft {
             Ok(next) => self.outcome.plan = shape(&next),
             Err(error) => {
                 self.outcome.changed = None;
-                self.outcome.mistakes.push(format!("{} (key {})", error.cause.with_hint(), error.key));
+                self.outcome.mistakes.push(format!("{} (config key {})", error.cause.with_hint(), error.key));
             }
         }
     }

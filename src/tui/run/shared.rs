@@ -1,4 +1,4 @@
-//! What pages and overlays share: the selected rank, the moment that is shown, the style, and what this console
+//! State that pages and overlays share: the selected rank, the time that is shown, the style, and what this console
 //! can do.
 
 use crate::run::restart_draft::{Changer, EditedFile};

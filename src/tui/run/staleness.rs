@@ -8,9 +8,9 @@ use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState, Trai
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words;
 
-/// A host without a message for so long is silent, ms: two samples, which come at least once a second.
+/// Milliseconds without a message after which a host is silent: two samples, which come at least once a second.
 pub const SILENT_MS: u64 = 2_000;
-/// A rank without a heartbeat for so long makes no progress, ms.
+/// Milliseconds without a heartbeat after which a rank makes no progress.
 pub const STILL_MS: u64 = 3_000;
 
 /// Statistics of the whole run.

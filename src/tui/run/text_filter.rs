@@ -3,7 +3,7 @@
 use rankdeck_proto::search::compile;
 use regex::Regex;
 
-/// A filter: a regular expression, or a text where it is none. Without capital letters it matches in any
+/// A filter: a regular expression, or a text if it is not a valid one. Without capital letters it matches in any
 /// case; a leading `!` inverts.
 #[derive(Debug, Clone, Default)]
 pub struct TextFilter {

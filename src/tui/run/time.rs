@@ -59,7 +59,7 @@ pub struct TimelineMark {
 /// A move of the timeline cursor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TimeMove {
-    /// By so many milliseconds.
+    /// By a number of milliseconds.
     Step(i64),
     /// To the next event, or the previous one when negative.
     Event(i8),

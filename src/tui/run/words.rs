@@ -41,7 +41,7 @@ pub enum Verb {
     Checkpoints,
     Hosts,
     Events,
-    End,
+    Outcome,
     Stop,
     Kill,
     Detach,
@@ -85,16 +85,16 @@ pub static WORDS: &[Word] = &[
     both(Verb::Rank, "rank", ("N", "show rank details"), ("N", "show rank details")),
     lines(Verb::Waits, "waits", "", "show wait times and the straggler"),
     lines(Verb::Stack, "stack", "N", "request a rank's stack; show it with `rank N`"),
-    lines(Verb::Continue, "continue", "N", "resume a stopped rank (SIGCONT)"),
+    lines(Verb::Continue, "continue", "N", "continue a suspended rank (SIGCONT)"),
     screen(Verb::Host, "host", "NAME", "show a host's ranks"),
     both(Verb::Log, "log", ("[N|all] [TIME]", "show the log of a rank, or of all, at a time: 03:12, -5m"),
         ("N [LINES]", "show the last lines of a rank's log")),
     screen(Verb::Level, "level", "NAME", "set the log level: all, info, warnings, errors"),
     screen(Verb::Search, "search", "TEXT", "find the newest matching log line; N and n step"),
     lines(Verb::Find, "find", "TEXT", "show the last log lines with this text"),
-    screen(Verb::Filter, "filter", "[TEXT]", "filter ranks; on the logs page, the log"),
-    both(Verb::Env, "env", ("RANK|pid:PID", "show a process's environment (secrets hidden)"),
-        ("N", "request a rank's environment (secrets hidden); repeat to show it")),
+    screen(Verb::Filter, "filter", "[TEXT]", "filter ranks; on the Logs page, the log"),
+    both(Verb::Env, "env", ("RANK|pid:PID", "show a process's environment variables (secrets hidden)"),
+        ("N", "request a rank's environment variables (secrets hidden); repeat to show them")),
     both(Verb::Signal, "signal", ("RANK|pid:PID NAME", "send a signal to a process: TERM, USR1 ..."),
         ("N NAME", "send a signal to a rank: TERM, USR1 ... (asks for confirmation)")),
     lines(Verb::Why, "why", "", "show the evidence for the verdicts"),
@@ -114,7 +114,7 @@ pub static WORDS: &[Word] = &[
     lines(Verb::Checkpoints, "checkpoints", "", "list checkpoints to restart from"),
     lines(Verb::Hosts, "hosts", "", "list hosts and GPUs"),
     lines(Verb::Events, "events", "[LINES]", "show the last events"),
-    lines(Verb::End, "end", "", "show the outcome: cause, last minute, losses"),
+    lines(Verb::Outcome, "outcome", "", "show the outcome: cause, last minute, losses"),
     screen(Verb::Time, "time", "[WHEN|now]", "go to a time: 03:12, -5m"),
     screen(Verb::Theme, "theme", "NAME", "set the theme: dark, light, mono, cvd"),
     screen(Verb::Glyphs, "glyphs", "NAME", "set the glyphs: braille, block, ascii"),
@@ -151,6 +151,8 @@ pub fn in_lines(typed: &str) -> Option<&'static Word> {
     let typed = match typed {
         "?" => "help",
         "exit" => "quit",
+        // Its former name.
+        "end" => "outcome",
         typed => typed,
     };
     let exact = of_lines().find(|(word, _)| word.name == typed);
@@ -179,5 +181,6 @@ mod tests {
         assert_eq!(in_lines("rank").map(|word| word.verb), Some(Verb::Rank), "a whole name wins");
         assert_eq!(in_lines("st").map(|word| word.verb), None);
         assert_eq!(in_lines("exit").map(|word| word.verb), Some(Verb::Quit));
+        assert_eq!(in_lines("end").map(|word| word.verb), Some(Verb::Outcome));
     }
 }

@@ -25,7 +25,7 @@ pub static PATH: TextRule = TextRule { expected: "a path", test: path };
 /// A line for the shell.
 pub static SHELL: TextRule = TextRule { expected: "a shell line", test: plain };
 /// An environment id.
-pub(crate) static ENV_ID: TextRule = TextRule { expected: "an environment id", test: plain };
+pub(crate) static ENV_ID: TextRule = TextRule { expected: "an RL environment id", test: plain };
 /// A program that is started: a path, or a name that `PATH` finds.
 pub static PROGRAM: TextRule = TextRule { expected: "a path, or a name in `PATH`", test: plain };
 /// A host name, an address or an ssh alias.
@@ -166,7 +166,7 @@ fn user(text: &str) -> Result<(), Refusal> {
             refuse(format!("contains the character `{}`", bad.escape_default()), "use only the login name")
         }
         None if text.starts_with(['-', '@']) || text.ends_with(['@', '\\']) => {
-            refuse("starts with `-` or has nothing beside `@`", "use only the login name")
+            refuse("starts with `-`, or has nothing before or after `@`", "use only the login name")
         }
         None => Ok(()),
     }

@@ -133,7 +133,7 @@ fn overlay_list_entries_can_be_clicked() {
     mouse(&model, &mut view, MouseEventKind::ScrollUp, (40, 12));
     assert_eq!(chosen(&view), 0, "the wheel scrolls the list");
     assert_eq!(mouse(&model, &mut view, LEFT, (0, 0)), []);
-    assert_eq!(view.overlays.len(), 1, "a click beside it does not discard what was typed");
+    assert_eq!(view.overlays.len(), 1, "a click outside does not discard what was typed");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn offers_of_the_end_page_can_be_clicked() {
     shown(&model, &mut view, WIDE);
     let banner = view.geometry.status;
     mouse(&model, &mut view, LEFT, (banner.x + 4, banner.y));
-    assert_eq!(view.tab, Tab::End);
+    assert_eq!(view.tab, Tab::Outcome);
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn mouse_sorts_answers_closes_and_picks() {
     click(&mut view, "local_rank");
     assert!(matches!(view.overlay(), Some(Overlay::Inspect(_))), "within the card");
     click(&mut view, "rankdeck");
-    assert!(view.overlays.is_empty(), "beside it");
+    assert!(view.overlays.is_empty(), "outside");
     press(&model, &mut view, "5");
     click(&mut view, "node-b");
     assert_eq!(view.hosts.selected, Some(NodeRank(1)));

@@ -48,7 +48,7 @@ fn stop_question_names_silent_hosts_and_stuck_ranks() {
     assert!(silent.contains("node-b "), "{silent}");
     shown.add("node-b is not connected", &silent);
     let mut stuck = four();
-    stuck.verdicts.push(verdict(2, "node-b", VerdictKind::Frozen, "stopped by a signal"));
+    stuck.verdicts.push(verdict(2, "node-b", VerdictKind::Frozen, "suspended by a signal"));
     let stuck = asked(&stuck);
     assert!(stuck.contains("Rank 2 "), "{stuck}");
     shown.add("rank 2 is stuck", &stuck);
@@ -80,7 +80,7 @@ fn host_change_is_ordered_only_if_something_changes() {
     assert_eq!(press(&model, &mut view, "H"), []);
     assert_eq!(press(&model, &mut view, "\n"), [], "nothing was changed");
     assert!(matches!(view.overlay(), Some(Overlay::Hosts { .. })) && !view.toasts.is_empty());
-    // There and back again is no change either; without any host there is no plan.
+    // There and back again is not a change either; without any host there is no plan.
     assert_eq!(press(&model, &mut view, "j  \n"), []);
     assert_eq!(press(&model, &mut view.clone(), " k \n"), []);
     let from = Some("latest".to_string());
@@ -274,7 +274,7 @@ fn learning_verdict_offers_the_checkpoint_before_it() {
     insta::assert_snapshot!(shown.0);
 }
 
-/// What is typed for a card that closes by itself is no order to the page below.
+/// A key for a card that has just closed by itself does not act on the page below.
 #[test]
 fn key_for_a_closed_overlay_does_not_reach_the_page() {
     let mut model = four();

@@ -215,7 +215,7 @@ fn end_page_shows_the_cause_and_offers() {
     let died = HistoryLine::new(9, Timestamp(NOW.0 - 2000), EventTone::Bad, "rank 1 on node-b was killed");
     model.history.push_back(died);
     let shown = screen(&model, &mut view);
-    assert_eq!(view.tab, Tab::End, "it opens by itself when the run ends while its screen is open");
+    assert_eq!(view.tab, Tab::Outcome, "it opens by itself when the run ends while its screen is open");
     for part in ["rank 1", "1,228,800"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
@@ -270,7 +270,7 @@ fn small_end_page_scrolls_and_counts_hidden_rows() {
     press(&model, &mut view, "7");
     for (width, height) in [(60, 16), (72, 20), (80, 24)] {
         let area = Rect { x: 0, y: 0, width, height };
-        view.end.top = None;
+        view.outcome.top = None;
         let mut seen = String::new();
         for _ in 0..40 {
             seen += &draw(&model, &mut view, &Theme::dark(), area);
@@ -292,7 +292,7 @@ fn small_end_page_scrolls_and_counts_hidden_rows() {
         }
     }
     let small = Rect { x: 0, y: 0, width: 60, height: 16 };
-    view.end.top = None;
+    view.outcome.top = None;
     let first = draw(&model, &mut view, &Theme::dark(), small);
     assert!(first.contains(": rank 1"), "the cause comes first where not both have room\n{first}");
 }

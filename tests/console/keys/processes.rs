@@ -38,7 +38,7 @@ fn advice_to_continue_a_rank_has_a_key() {
     assert!(press(&model, &mut view, "c").is_empty());
     insta::assert_snapshot!(toasts(&view));
     model.ranks[3].sample.as_mut().unwrap().state = 'T';
-    let mut stopped = verdict(3, "node-b", VerdictKind::Frozen, "stopped by a signal");
+    let mut stopped = verdict(3, "node-b", VerdictKind::Frozen, "suspended by a signal");
     stopped.card.actions.push(rankdeck_core::card::Advice {
         text: "continue it, on node-b".into(),
         command: "kill -CONT 4303".into(),

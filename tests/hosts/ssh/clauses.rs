@@ -177,7 +177,7 @@ fn server_alive_options_set_silence_limit() {
     link.close();
 }
 
-/// Signs `key` for the user that runs the tests: creates `KEY-cert.pub` beside it.
+/// Signs `key` for the user that runs the tests: creates `KEY-cert.pub` next to it.
 fn certify(authority: &Path, key: &Path, validity: &str) {
     let status = Command::new("ssh-keygen")
         .args(["-q", "-s"])
@@ -245,7 +245,7 @@ fn certificates_come_from_files_and_ssh_agent() {
     assert!(client.link(&server).failed().0.contains(&client.key().display().to_string()));
     client.configure(&format!("IdentityAgent none\nCertificateFile {}\n", elsewhere.display()));
     works(&client, client.host(&server));
-    // `ssh-add` adds the certificate beside the key.
+    // `ssh-add` adds the certificate next to the key.
     fs::rename(&elsewhere, &beside).unwrap();
     let agent = KeyAgent::start(&client.folder);
     agent.add(&client.key());

@@ -226,7 +226,7 @@ fn absent_rank_times_out_with_collective_name() {
         assert_eq!(error["again"]["kind"], "Failed", "{error}");
         assert!(error["dropped_after"].as_f64().unwrap() < 20.0);
     }
-    // Nobody was there to hang up on the one that waited longest.
+    // No rank was there to hang up on the one that waited longest.
     assert!(ranks.pid(2) > 0);
 }
 

@@ -26,7 +26,7 @@ fn python(found: &HostFindings) -> Option<&rankdeck_proto::examination::Python> 
     found.program.as_ref()?.python.as_ref()
 }
 
-const SAME_PYTHON: &str = "use the same environment on all hosts: set `venv`, `conda` or `prelude`, or the interpreter's full path in `launch.command`";
+const SAME_PYTHON: &str = "use the same Python environment on all hosts: set `venv`, `conda` or `prelude`, or the interpreter's full path in `launch.command`";
 const SAME_CODE: &str = "copy the same code to all hosts with `launch.code = \"DIR\"`";
 
 const MATTERS: [ConsistencyCheck; 9] = [

@@ -649,7 +649,7 @@ fn setup_hint(key: &str) -> &'static str {
             "create it with `python3 -m venv DIR` on that host, or fix `venv`; relative paths start at `workdir`"
         }
         "conda" => "list the environments with `conda env list` on that host, or use `venv` or `prelude`",
-        "uv" => "install uv on that host (`pip install uv`), or set `venv` to an existing environment",
+        "uv" => "install uv on that host (`pip install uv`), or set `venv` to an existing virtual environment",
         "modules" => {
             "list the modules with `module avail` in a login shell; define the command in `prelude` if it is missing"
         }
@@ -707,7 +707,7 @@ fn environment(subject: &PreflightInput<'_>, found: &HostFindings) -> Option<Che
     if let Some(error) = &seen.no_python {
         return Some(CheckResult::failed(
             format!("`env.python`: {error}"),
-            "create an interpreter for environments with `rankdeck-trainer --setup-env DIR` on that host",
+            "create an interpreter for RL environments with `rankdeck-trainer --setup-env DIR` on that host",
             "env.python",
         ));
     }
@@ -730,7 +730,7 @@ fn environment(subject: &PreflightInput<'_>, found: &HostFindings) -> Option<Che
     }
     if let Some(error) = &seen.error {
         return Some(CheckResult::failed(
-            format!("cannot create environment `{}`: {error}", env.id),
+            format!("cannot create RL environment `{}`: {error}", env.id),
             "check the id with `python -c \"import gymnasium; gymnasium.pprint_registry()\"`, and install its package",
             "env.id",
         ));
@@ -778,7 +778,7 @@ fn versions(subject: &PreflightInput<'_>, found: &HostFindings, key: &dyn Fn(&st
             ),
             match missing.as_slice() {
                 ["rankdeck"] => "write it next to the script: `rankdeck client > rankdeck.py`",
-                _ => "install it on that host, or select an environment with `venv`, `conda` or `uv`",
+                _ => "install it on that host, or select a Python environment with `venv`, `conda` or `uv`",
             },
             key("venv"),
         ),

@@ -1,4 +1,4 @@
-//! Prints a preflight for people and for programs.
+//! Prints a preflight as text or as JSON.
 
 use super::{CHECKS, CheckResult, CheckStatus, PreflightReport};
 use crate::app::stderr;

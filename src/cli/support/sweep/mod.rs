@@ -1,4 +1,4 @@
-//! Sweeps: many runs of one experiment (`--seeds`, `--sweep`, `--cells`), as many in parallel as the hosts
+//! Sweeps: many runs, called trials, of one experiment (`--seeds`, `--sweep`, `--cells`), as many in parallel as the hosts
 //! allow.
 //!
 //! Owner: the process that started the sweep. Each trial is an ordinary run with its own console below this
@@ -270,7 +270,7 @@ pub(crate) async fn carry_on(mut sweep: Sweep, mut finder: Option<FreeGpuFinder>
     }
     sweep.print();
     if stopping {
-        stderr::line(&format!("hint: resume with `rankdeck queue {} --resume`", sweep.name));
+        stderr::line(&format!("hint: continue with `rankdeck queue {} --resume`", sweep.name));
         return Ok(code::INTERRUPTED);
     }
     let bad = sweep.trials.iter().any(|trial| trial.state != TrialState::Succeeded);
@@ -461,7 +461,7 @@ impl Sweep {
             .collect();
         // The process of the sweep was killed.
         let lost = of(TrialState::Running) > 0 && !is_held(&self.folder());
-        let note = if lost { "; interrupted: resume with `--resume`" } else { "" };
+        let note = if lost { "; interrupted: continue with `--resume`" } else { "" };
         print::stdout(&format!("{}: {}{note}", self.name, counts.join(", ")));
         let mut variants: Vec<Vec<&str>> = Vec::new();
         for trial in &self.trials {
@@ -471,7 +471,7 @@ impl Sweep {
             }
         }
         let header =
-            ["VARIANT", "RUNS", "IQM", "95% INTERVAL", "LEAST", "MOST", "STEPS"].map(str::to_owned).to_vec();
+            ["VARIANT", "TRIALS", "IQM", "95% INTERVAL", "LEAST", "MOST", "STEPS"].map(str::to_owned).to_vec();
         let rows = variants.into_iter().map(|variant| {
             let trials: Vec<&Trial> = self.trials.iter().filter(|trial| trial.variant() == variant).collect();
             // A failed run has no score.

@@ -23,7 +23,7 @@ use rankdeck_proto::message::{Activity, Phase};
 
 /// Wait after which an explained wait becomes a warning.
 pub(crate) const AMBER_MS: u64 = 30_000;
-/// A silence must be so many times the longest pause of this wait so far.
+/// A silence must be this many times the longest pause of this wait so far.
 const LONGER: u64 = 2;
 /// Pressure of memory (full) and major faults per second from which a host thrashes.
 const MEMORY_FULL: f32 = 20.0;
@@ -33,7 +33,7 @@ const FAULTS: f64 = 1_000.0;
 const STALLED: f64 = 0.2;
 const LIMIT_HITS: f64 = 50.0;
 const LIMIT_FAULTS: f64 = 50.0;
-/// Milliseconds in state D after which it is no coincidence.
+/// Milliseconds in state D from which on it is not a coincidence.
 const BLOCKED_MS: u64 = 1_000;
 /// Wait after which an idle rank that has not joined the rendezvous is named.
 pub(crate) const RENDEZVOUS_MS: u64 = 10_000;

@@ -92,7 +92,7 @@ pub(crate) fn inside(sample: &RankSample) -> bool {
 }
 
 impl RankHistory {
-    /// A rank that has stood still for so long.
+    /// A rank that has stood still for this long.
     #[cfg(test)]
     pub(crate) fn still(still_ms: u64) -> RankHistory {
         RankHistory { mono_ms: still_ms, ..RankHistory::default() }

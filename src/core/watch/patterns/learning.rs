@@ -18,19 +18,19 @@ const LATEST: usize = 5;
 const USUAL: usize = 20;
 /// A policy changes by more than this in one update only when something is wrong, in nats.
 const KL_MOST: f64 = 1.0;
-/// The same against the usual value: so many times as much, and at least so much.
+/// The same against the usual value: this many times as much, and at least this much.
 const KL_TIMES: f64 = 30.0;
 const KL_LEAST: f64 = 0.2;
 /// A policy with this share of its first entropy left no longer explores.
 const ENTROPY_LEFT: f64 = 1e-3;
 /// Share of the way from the least return to the best from which on a policy without entropy is a good one.
 const THRIVES: f64 = 0.7;
-/// A squared value error is at most so many times the square of the greatest return.
+/// A squared value error is at most this many times the square of the greatest return.
 const VALUE_TIMES: f64 = 100.0;
 /// Evaluations needed to detect a regression, and how many of them count as the latest.
 const EVALS: usize = 6;
 const LATEST_EVALS: usize = 3;
-/// Evaluations vary: a regression is so many times their usual loss.
+/// Evaluations vary: a regression is this many times their usual loss.
 const WAVERS: f64 = 4.0;
 /// Values of the return, and share of the target steps, needed to detect that a run does not learn.
 const RETURNS: u64 = 60;

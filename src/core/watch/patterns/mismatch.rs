@@ -275,7 +275,7 @@ pub(crate) fn iterations(ranks: &[(Rank, CountedIterations<'_>)]) -> Option<Coll
     let same = |at: &[(Rank, &ObservedIteration)]| {
         at.iter().all(|(_, started)| at.first().is_some_and(|(_, first)| key(first) == key(started)))
     };
-    // What is the same at the newest one is no shift, whatever was before.
+    // What is the same at the newest one is not a shift, whatever was before.
     if base.all().rev().find_map(row).is_none_or(|newest| same(&newest)) {
         return None;
     }

@@ -12,9 +12,9 @@ use rankdeck_proto::message::{PageSample, Phase};
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 
-/// A stall must last so many times the longest pause so far, and the time after which a rank is behind.
+/// A stall must last this many times the longest pause so far, and the time after which a rank is behind.
 const LONGER: u64 = 2;
-/// A stall is critical after so many times that, and not before so long, ms.
+/// A stall is critical after this many times that, and not before this time, ms.
 const CRITICAL: u64 = 3;
 const CRITICAL_MS: u64 = 30_000;
 /// A younger run has no past to compare with, ms, unless all of its ranks train.

@@ -273,7 +273,7 @@ fn ruled_out(model: &Model, view: Option<&RankView<'_>>, verdict: &VerdictBuilde
     let cgroup = view.sample.signals.cgroup.as_ref();
     if kind != VerdictKind::Frozen && view.alive() {
         let frozen = if cgroup.is_some() { " or frozen by its cgroup" } else { "" };
-        list.push(format!("its process is running, not stopped{frozen}"));
+        list.push(format!("its process is running, not suspended{frozen}"));
     }
     if let Some(host) = model.hosts.get(view.node.index())
         && view.fresh

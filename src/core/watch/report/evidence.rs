@@ -67,7 +67,7 @@ fn halted(run: &RunView<'_>, rank: Rank, reason: Reason, halted_ms: u64) -> Verd
     // SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU.
     let sent = found.and_then(|found| found.signalled);
     let stopped = match sent.filter(|sent| state == 'T' && (19..=22).contains(&sent.signal)) {
-        Some(sent) => format!("stopped by {} sent from a console", words::signal_name(sent.signal)),
+        Some(sent) => format!("suspended by {} sent from a console", words::signal_name(sent.signal)),
         None => words::process_state(state).into(),
     };
     let words = vec![("who", name(run.model, rank)), ("state", stopped), ("letter", state.to_string())];
@@ -152,7 +152,7 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
         ("obstacle", obstacle),
         ("child", child.map(|pid| format!(" (pid {pid})")).unwrap_or_default()),
-        ("stopped", stopped.map(|pid| format!(" (pid {pid} is stopped)")).unwrap_or_default()),
+        ("stopped", stopped.map(|pid| format!(" (pid {pid} is suspended)")).unwrap_or_default()),
         ("iteration", own.map(|page| format!(", in iteration {}", page.train_iter)).unwrap_or_default()),
         ("goal", goal.map(|goal| format!(" of a run of {goal} steps")).unwrap_or_default()),
         ("others", others),

@@ -1,4 +1,4 @@
-//! The help page: keys of the current page; typing filters, Enter runs.
+//! The help overlay: key bindings of the current page; typing filters, Enter runs.
 
 use crate::home::model::Home;
 use crate::home::pages::Binding;

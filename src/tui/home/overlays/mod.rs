@@ -1,4 +1,4 @@
-//! The overlays of home. A new one is a file here and a line in [`HomeOverlay`].
+//! The overlays of the home screen. A new one is a file here and a line in [`HomeOverlay`].
 
 pub(super) mod confirm;
 pub(super) mod help;

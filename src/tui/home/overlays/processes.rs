@@ -1,4 +1,4 @@
-//! Lists the processes on the GPUs of a host; shows the environment of own processes and signals them.
+//! Lists the processes on the GPUs of a host; shows environment variables of your own processes and sends signals.
 
 use super::confirm::Confirmation;
 use crate::home::model::{FleetHost, Home};
@@ -137,7 +137,7 @@ impl Component<HomeUi> for GpuProcesses {
     fn hint(&self, home: &Home, _: &HomeView, _: &DrawCtx<'_>) -> String {
         match self.users(home) {
             [] => "esc closes".into(),
-            _ => "e environment   T SIGTERM   I SIGINT   U SIGUSR1   K SIGKILL   esc closes".into(),
+            _ => "e env vars   T SIGTERM   I SIGINT   U SIGUSR1   K SIGKILL   esc closes".into(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The page of comparisons: results, configuration differences, and one chart of all runs.
+//! The Compare page: results, configuration differences, and one chart of all runs.
 
 use super::{Binding, PageState, draw_item, enabled};
 use crate::home::model::Home;
@@ -145,7 +145,7 @@ impl ComparePage {
             let values = changed.values.iter().map(|value| value.as_deref().unwrap_or(NONE));
             let more = match compared.changed.len() - ROWS.min(compared.changed.len() * 2) / 2 {
                 more if more > 0 && at + 1 == ROWS / 2 => {
-                    format!("   and {more} more keys: `rankdeck compare`")
+                    format!("   and {more} more config keys: `rankdeck compare`")
                 }
                 _ => String::new(),
             };

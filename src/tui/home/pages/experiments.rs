@@ -1,4 +1,4 @@
-//! The page of experiments: the files, and the launch plan of the selected one.
+//! The Experiments page: the files, and the launch plan of the selected one.
 
 use super::{Binding, PageState, draw_item, no_experiment, no_launch};
 use crate::home::model::{ExperimentFile, Home};

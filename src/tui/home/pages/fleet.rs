@@ -1,4 +1,4 @@
-//! The page of hosts: their load and GPUs, before and without any run.
+//! The Fleet page: hosts, their load and GPUs, with or without a run.
 
 use super::{Binding, PageState, draw_item, enabled, no_launch};
 use crate::home::model::{FleetHost, FreeSince, GpuTrack, Home};
@@ -49,7 +49,7 @@ const fn fleet(command: FleetCommand) -> HomeCommand {
 pub(in crate::home) const KEYS: &[Binding] = bindings![
     HERE, fleet(FleetCommand::ShowRuns), [k(KeyCode::Enter)], 1, "its runs", "Show the runs of this host", enabled;
     HERE, fleet(FleetCommand::Choose), [c(' ')], 1, "choose", "Launch on chosen hosts only", enabled;
-    HERE, fleet(FleetCommand::Processes), [c('p')], 1, "processes", "List GPU processes: environment, signals", no_host;
+    HERE, fleet(FleetCommand::Processes), [c('p')], 1, "processes", "List GPU processes (environment variables, signals)", no_host;
     HERE, HomeCommand::Launch, [c('n')], 1, "launch", "Launch an experiment on the chosen hosts", no_launch;
 ];
 

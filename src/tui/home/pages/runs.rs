@@ -1,4 +1,4 @@
-//! The page of runs: a table, newest first, and details of the selected run.
+//! The Runs page: a table, newest first, and details of the selected run.
 
 use super::{Binding, PageState, draw_item, enabled, no_launch};
 use crate::home::model::{Home, RunPhase, RunRow};
@@ -55,7 +55,7 @@ const fn run(command: RunCommand) -> HomeCommand {
 
 #[rustfmt::skip]
 pub(in crate::home) const KEYS: &[Binding] = bindings![
-    HERE, run(RunCommand::Open), [k(KeyCode::Enter), c('a')], 1, "attach", "Open the run (q returns here); a recording is replayed", no_run;
+    HERE, run(RunCommand::Open), [k(KeyCode::Enter), c('a')], 1, "attach", "Open the run, or replay its recording (q returns here)", no_run;
     HERE, run(RunCommand::Stop), [c('x')], 1, "stop", "Stop the run and verify that no process is left", no_stop;
     HERE, run(RunCommand::Restart), [c('r')], 1, "restart", "Restart from a checkpoint or from scratch", no_restart;
     HERE, run(RunCommand::Mark), [c(' ')], 1, "mark", "Mark the run (compare, remove)", no_run;
@@ -90,7 +90,7 @@ fn no_stop(home: &Home, view: &HomeView) -> Option<&'static str> {
 fn no_restart(home: &Home, view: &HomeView) -> Option<&'static str> {
     match view.runs.selected(home).map(|row| row.phase) {
         _ if view.read_only => Some(READ_ONLY),
-        Some(RunPhase::Recorded) => Some("no host knows this run; only its recording exists"),
+        Some(RunPhase::Recorded) => Some("no host has this run; only its recording exists"),
         Some(_) => None,
         None => Some(NO_RUN),
     }
@@ -457,7 +457,7 @@ impl RunsPage {
             lines.push((text, Role::Warn));
         }
         if row.phase == RunPhase::Recorded {
-            lines.push(("no host knows this run; enter replays its recording".into(), Role::Dim));
+            lines.push(("no host has this run; enter replays its recording".into(), Role::Dim));
         }
         let mut facts = vec![format!("generation {}", summary.generation)];
         if let Some(iterations) = summary.train_iter {

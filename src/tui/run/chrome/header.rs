@@ -109,14 +109,18 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
 }
 
 fn labels(view: &ViewState, width: u16) -> Vec<(Tab, String)> {
-    let wide = width >= 72;
+    // On narrow screens the names stand closer together, so that all of them fit.
+    let (gap, space) = match width {
+        72.. => (" ", " "),
+        64.. => ("", " "),
+        _ => ("", ""),
+    };
     Tab::ALL
         .into_iter()
         .enumerate()
         .map(|(i, tab)| {
-            // On the narrowest screen the names stand closer, and whole.
-            let gap = if wide || tab == view.tab { " " } else { "" };
-            (tab, format!(" {} {}{gap}", i + 1, tab.name()))
+            let gap = if tab == view.tab { " " } else { gap };
+            (tab, format!(" {}{space}{}{gap}", i + 1, tab.name()))
         })
         .collect()
 }

@@ -24,7 +24,7 @@ const LISTED: usize = 4;
 const WIDE: u16 = 140;
 /// Cells before the second line.
 const INDENT: usize = 3;
-/// Fewest cells for the begin of a reason beside its label.
+/// Fewest cells for the start of a sentence next to its label.
 const BESIDE: usize = 16;
 /// Cells between a reason and the hint behind it.
 const GAP: usize = 3;
@@ -251,7 +251,7 @@ fn alarm_text(
     AlarmText { label, rows }
 }
 
-/// A text in pieces: the first beside something else, the others below it.
+/// A text in parts: the first next to something else, the others below it.
 fn pieces(reason: &str, beside: usize, below: usize) -> Vec<String> {
     let first = match text::wrap(reason, beside).into_iter().next() {
         Some(first) if beside >= BESIDE => first,

@@ -13,7 +13,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
-/// Cells that the moment and its distance take at least, beside the keys.
+/// Cells that the time and its distance take at least, next to the keys.
 const APART: usize = 20;
 
 /// Rows that the bar takes on a screen of this height.

@@ -1,4 +1,4 @@
-//! The totals: all-reduced counters beside the sum of the ranks' own, with `=` or `≠`.
+//! The totals: all-reduced counters next to the sum of the ranks' own, with `=` or `≠`.
 
 use crate::run::chrome::Ctx;
 use crate::run::staleness;

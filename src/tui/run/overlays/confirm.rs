@@ -96,7 +96,7 @@ pub fn quit(model: &Model, passing: bool) -> Confirm {
     let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
     let mut text = vec![targets(model), format!("{} still running.", words::plural(alive, "rank"))];
     let mut choices =
-        vec![choice('d', if passing { "leave" } else { "detach" }, Some(ScreenAction::leave()))];
+        vec![choice('d', if passing { "quit" } else { "detach" }, Some(ScreenAction::leave()))];
     if passing {
         text.push("quit: ends the simulation.".into());
         text.push("stop: stops the ranks as in a real run and shows the outcome.".into());
@@ -200,7 +200,7 @@ pub fn signal(whom: &str, is_rank: bool, signal: i32, send: ScreenAction) -> Con
     let name = words::signal_name(signal);
     let effect = match signal {
         KILL => "Terminates the process immediately, without cleanup.".to_owned(),
-        STOP => "Pauses the process until SIGCONT.".to_owned(),
+        STOP => "Suspends the process until SIGCONT.".to_owned(),
         _ => format!("{name} terminates programs that do not handle it."),
     };
     let mut text = vec![whom.to_owned(), effect];

@@ -1,4 +1,4 @@
-//! The environment of a process, without its secrets. Shown and nothing else (REACH-2).
+//! The environment variables of a process, without secrets. They are only displayed (REACH-2).
 
 use crate::run::action::{Request, ScreenAction};
 use crate::run::card;
@@ -68,7 +68,7 @@ impl Component<RunScreen> for EnvironmentCard {
             let (name, value) = line.split_at(named);
             Line::from(vec![cx.s(name.to_owned(), Role::Accent), cx.s(value.to_owned(), role)])
         });
-        let title = format!("environment of {} on {host} at its start", self.process);
+        let title = format!("environment variables of {} on {host} at its start", self.process);
         card::draw(cx, buf, Role::Text, &title, lines.collect(), (self.top, cells));
     }
 

@@ -151,7 +151,7 @@ impl Component<RunScreen> for EvidenceCard {
         let advised =
             |begin: &str| verdict.card.actions.iter().any(|advice| advice.command.starts_with(begin));
         let own = [
-            (ScreenCommand::Continue, "resume it", advised("kill -CONT")),
+            (ScreenCommand::Continue, "continue it", advised("kill -CONT")),
             (ScreenCommand::Shell, "shell", advised("ssh")),
             (ScreenCommand::Explain, "next verdict", model.verdicts.iter().any(|other| other != verdict)),
             (ScreenCommand::Restart, "restart", true),
@@ -280,7 +280,7 @@ fn mark(word: &str, text: String) -> String {
     if text.is_empty() { text } else { format!("{word}{text}") }
 }
 
-/// Labeled items, each wrapped beside its label.
+/// Labeled items, each wrapped next to its label.
 fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Plain>) {
     if items.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! The help page: all key bindings and the terms of the screen, filterable; Enter runs.
+//! The help overlay: all key bindings and the terms of the screen, filterable; Enter runs.
 
 use crate::run::action::Request;
 use crate::run::keys::TABLE;

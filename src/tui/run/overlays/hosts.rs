@@ -115,7 +115,7 @@ impl Component<RunScreen> for HostPicker {
             }
             Some(Err(error)) => {
                 let hint = &error.cause.hint;
-                (format!("{} (key {}): {hint}; {CHANGES}", error.cause.error, error.key), Role::Bad)
+                (format!("{} (config key {}): {hint}; {CHANGES}", error.cause.error, error.key), Role::Bad)
             }
         };
         let outcome = text::wrap(&outcome, cells);
@@ -132,7 +132,7 @@ impl Component<RunScreen> for HostPicker {
         lines.push(Line::default());
         lines.extend(outcome.into_iter().map(|line| Line::from(cx.s(line, role))));
         let size = (cells as u16, lines.len() as u16);
-        let keys = "space toggles, enter confirms, R with keys, esc cancels";
+        let keys = "space toggles, enter confirms, R edits config, esc cancels";
         let inner = cx.popup(buf, size, Role::Warn, "hosts of the next generation", keys);
         let shown = rows.len().saturating_sub(first).min(height);
         target_rows(cx, inner, first, shown);
@@ -140,12 +140,12 @@ impl Component<RunScreen> for HostPicker {
     }
 
     fn hint(&self, _: &Model, _: &ViewState, _: &DrawCtx<'_>) -> String {
-        "j/k move   space toggles   enter confirms   R with other keys   esc closes".into()
+        "j/k move   space toggles   enter confirms   R edits config keys   esc closes".into()
     }
 }
 
 /// Appended where a change needs other config keys.
-const CHANGES: &str = "R changes config keys for these hosts";
+const CHANGES: &str = "R edits config keys for these hosts";
 
 /// One host that can be picked.
 #[derive(Debug, Clone, PartialEq, Eq)]

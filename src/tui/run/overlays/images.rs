@@ -175,7 +175,7 @@ pub fn shown<'a>(model: &'a Model, choice: &Images) -> Option<ShownPicture<'a>> 
     Some(ShownPicture { name, picture: all.get(nth)?, place: (nth, all.len()), named: (at, names.len()) })
 }
 
-/// The choice so many images later; the newest one is followed.
+/// The choice a number of images later; the newest one is followed.
 pub fn step(model: &Model, choice: &Images, by: i64) -> Images {
     let Some(now) = shown(model, choice) else { return choice.clone() };
     let to = (now.place.0 as i64).saturating_add(by).clamp(0, now.place.1 as i64 - 1) as usize;
@@ -184,7 +184,7 @@ pub fn step(model: &Model, choice: &Images, by: i64) -> Images {
     Images::new(Some(now.name.to_owned()), number)
 }
 
-/// The newest image of the name so many names further.
+/// The newest image of the name a number of names further.
 pub fn other(model: &Model, choice: &Images, by: i64) -> Images {
     let Some(now) = shown(model, choice) else { return choice.clone() };
     let to = (now.named.0 as i64 + by).rem_euclid(now.named.1 as i64) as usize;

@@ -1,4 +1,4 @@
-//! Overlays of the run screen, and what those have in common that are cards. A new overlay is a file here and a
+//! Overlays of the run screen, and the common parts of those that are cards. A new overlay is a file here and a
 //! line in [`Overlay`].
 
 pub mod ask;

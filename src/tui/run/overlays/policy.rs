@@ -1,4 +1,4 @@
-//! The policy in rank 0's evaluation, live.
+//! A live view of the policy in rank 0's evaluation.
 
 use crate::play::{self, Play};
 use crate::run::command::ScreenCommand;

@@ -80,7 +80,7 @@ impl Component<RunScreen> for ProcessList {
     }
 
     fn hint(&self, _: &Model, _: &ViewState, _: &DrawCtx<'_>) -> String {
-        "e environment   T SIGTERM   K SIGKILL   s other signals   esc closes".into()
+        "e env vars   T SIGTERM   K SIGKILL   s other signals   esc closes".into()
     }
 }
 

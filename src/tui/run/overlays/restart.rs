@@ -1,4 +1,4 @@
-//! A restart with changed keys: the checkpoint to start from, the keys as they are typed, the resulting plan.
+//! A restart with changed config keys: the checkpoint to start from, the changes as typed, the resulting plan.
 
 use crate::run::overlays::{confirm, target_rows};
 use crate::run::restart_draft::{OtherHosts, RestartDraft, RestartSource, origins};
@@ -98,7 +98,7 @@ impl Component<RunScreen> for RestartForm {
         lines.extend(wrapped(cx, "change", &typed, cells, Role::Strong));
         if draft.line.is_empty() {
             if let Some(edited) = &draft.edited {
-                let hint = format!("{}; type the key here to apply it", edited.description());
+                let hint = format!("{}; type the config key here to apply it", edited.description());
                 lines.extend(wrapped(cx, "file", &hint, cells, Role::Warn));
             }
             let hint = "key=value, such as learn.learning_rate=1e-4; empty: no change";
@@ -206,7 +206,7 @@ fn forms(model: &Model, origin: &RestartSource, utc_offset_s: i64) -> Vec<String
     ]
 }
 
-/// A text beside a label, wrapped.
+/// A text next to a label, wrapped.
 fn wrapped(cx: &DrawCtx<'_>, label: &str, text: &str, cells: usize, role: Role) -> Vec<Line<'static>> {
     let parts = text::wrap(text, cells.saturating_sub(LABEL)).into_iter().enumerate();
     let line = |(at, part): (usize, String)| {

@@ -1,4 +1,4 @@
-//! Rank 0's evaluations, newest first.
+//! The Evaluations page: rank 0's evaluations, newest first.
 
 use crate::run::pages::{Page, PageCx, PageDrawCtx, step};
 use rankdeck_charts::axis::Scale;
@@ -139,7 +139,7 @@ fn draw(top: usize, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         return;
     }
     let inner = if page { chart(ctx, buf, inner) } else { inner };
-    // Of equal ones the first: the others are no better.
+    // Of equal ones the first: the others are not better.
     let first = evals.iter().find(|eval| eval.return_mean >= best);
     let columns: Vec<&EvalColumn> = COLUMNS.iter().filter(|column| page || !column.page_only).collect();
     let height = usize::from(inner.height).saturating_sub(1);
@@ -173,7 +173,7 @@ fn draw(top: usize, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
     Widget::render(table.header(Row::new(header)).column_spacing(GAP as u16), area, buf);
 }
 
-/// The means over env_step above the table (beside it on wide screens), where there is room; returns what is
+/// The means over env_step above the table (next to it on wide screens), if there is room; returns what is
 /// left for the table.
 fn chart(ctx: &PageDrawCtx<'_>, buf: &mut Buffer, inner: Rect) -> Rect {
     let evals = &ctx.model.evals;

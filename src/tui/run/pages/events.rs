@@ -1,10 +1,10 @@
-//! The events page: what happened, in order, newest at the bottom. On its own page a line is selected, and opens.
+//! The Events page: what happened, in order, newest at the bottom. On its own page a line is selected, and opens.
 
 use crate::run::action::{Request, ScreenAction};
 use crate::run::command::ScreenCommand;
 use crate::run::geometry::Pane;
 use crate::run::history::{self, since_launch};
-use crate::run::pages::{FilterChange, Page, PageCx, PageDrawCtx, Place, TargetMouse};
+use crate::run::pages::{FilterChange, Page, PageCx, PageDrawCtx, PagePlacement, TargetMouse};
 use crate::run::reasons::*;
 use crate::run::text_filter::TextFilter;
 use crate::run::time::{TimeMove, time_of_day};
@@ -133,12 +133,12 @@ impl EventsPage {
 
 /// Cells before the text: the time of day and the time since the launch on its own page, only the latter
 /// elsewhere.
-fn indent(place: Place<'_>) -> usize {
+fn indent(place: PagePlacement<'_>) -> usize {
     if place.own_page { 10 + 7 + 4 } else { 7 + 4 }
 }
 
 /// Cells of the text.
-fn text_cells(place: Place<'_>) -> usize {
+fn text_cells(place: PagePlacement<'_>) -> usize {
     usize::from(place.inner().width).saturating_sub(indent(place)).max(1)
 }
 

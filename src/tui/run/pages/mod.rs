@@ -4,11 +4,11 @@
 //! pages or overlays it requests.
 
 pub mod charts;
-pub mod end;
 pub mod evals;
 pub mod events;
 pub mod hosts;
 pub mod logs;
+pub mod outcome;
 pub mod ranks;
 
 use crate::run::action::Request;
@@ -131,7 +131,7 @@ pub enum FilterChange {
 
 /// Where a page is, and what of the screen's state concerns it.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct PagePlacement<'a> {
     /// Its pane.
     pub pane: Pane,
     /// Where everything is.
@@ -150,7 +150,7 @@ pub struct Place<'a> {
     pub keys: &'static KeyTable<RunScreen>,
 }
 
-impl Place<'_> {
+impl PagePlacement<'_> {
     /// The pane, its frame included.
     pub fn area(&self) -> Rect {
         self.geo.pane(self.pane)
@@ -178,7 +178,7 @@ pub struct PageCx<'a> {
     /// The rank that keys act on (UI-13).
     pub rank: Option<Rank>,
     /// Where the page is.
-    pub place: Place<'a>,
+    pub place: PagePlacement<'a>,
     /// When the input arrived.
     pub now: Timestamp,
 }
@@ -202,7 +202,7 @@ pub struct PageDrawCtx<'a> {
     /// The rank that keys act on (UI-13).
     pub rank: Option<Rank>,
     /// Where the page is.
-    pub place: Place<'a>,
+    pub place: PagePlacement<'a>,
     /// Styles, the time that `model` belongs to, click targets.
     pub draw: &'a DrawCtx<'a>,
 }
@@ -227,7 +227,7 @@ impl PageDrawCtx<'_> {
         if area.is_empty() {
             return Rect::default();
         }
-        let Place { geo, own_page, zoomed, focused, covered, .. } = self.place;
+        let PagePlacement { geo, own_page, zoomed, focused, covered, .. } = self.place;
         let several = !own_page && !zoomed && !geo.connecting;
         let line = if focused && !covered && several { self.theme.focus } else { self.theme.border };
         frame::pane(self.theme, buf, area, (geo.boxed, line), title, info);
@@ -262,7 +262,7 @@ impl PageDrawCtx<'_> {
     }
 }
 
-/// The row so many rows below another in a list.
+/// The row a number of rows below another in a list.
 fn step(at: usize, rows: i64, len: usize) -> usize {
     (at as i64).saturating_add(rows).clamp(0, len.saturating_sub(1) as i64) as usize
 }

@@ -2,7 +2,7 @@
 
 use crate::run::geometry::columns;
 use crate::run::pages::charts::ChartsPage;
-use crate::run::pages::{PageDrawCtx, Place};
+use crate::run::pages::{PageDrawCtx, PagePlacement};
 use crate::run::staleness;
 use crate::run::{RunTarget, Target};
 use rankdeck_charts::axis::{Axis, Scale};
@@ -12,7 +12,7 @@ use rankdeck_charts::selection::{EVAL, RETURN, default_series, label};
 use rankdeck_charts::view::{letter, value_at};
 use rankdeck_core::model::{ChartMark, ChartMarkKind, HistogramBucket, HistogramSeries, Model};
 use rankdeck_core::report::Severity;
-use rankdeck_core::series::{Place as SeriesPlace, Series};
+use rankdeck_core::series::{Place, Series};
 use rankdeck_kit::frame::title_cells;
 use rankdeck_kit::plot::{Axes, Flag, Trace, plot};
 use rankdeck_kit::{Role, fit, put, text, width};
@@ -31,9 +31,9 @@ const DOT_CELLS: usize = 4;
 const LIST_LEAST: u16 = 22;
 /// Most cells of it.
 const LIST_MOST: u16 = 40;
-/// Cells that a chart keeps for its name beside the values at the cursor.
+/// Cells that a chart keeps for its name next to the values at the cursor.
 const SHORT: usize = 8;
-/// Cells beside a name in it.
+/// Cells next to a name in it.
 const NAME_ROOM: u16 = 6;
 
 /// What the charts are drawn with.
@@ -139,7 +139,7 @@ fn axes(ctx: &ChartsCtx<'_>, detailed: bool) -> (Axes, Scale) {
 }
 
 /// Restarts, verdicts and checkpoints.
-fn flags(ctx: &ChartsCtx<'_>, x: impl Fn(SeriesPlace) -> f64) -> Vec<Flag> {
+fn flags(ctx: &ChartsCtx<'_>, x: impl Fn(Place) -> f64) -> Vec<Flag> {
     let glyphs = ctx.glyphs();
     let sign = |text: &'static str| text.chars().next().unwrap_or(' ');
     let flag = |mark: &ChartMark| {
@@ -190,7 +190,7 @@ fn newest(ctx: &ChartsCtx<'_>, name: &str, series: &Series, style: Style, room: 
     }
 }
 
-/// The list of series, as wide as its names where that is not too much, and the charts beside it.
+/// The list of series, as wide as its names if that is not too much, and the charts next to it.
 fn parts(model: &Model, area: Rect) -> [Rect; 2] {
     let names = model.charts().map(|(name, _)| text::width(label(name)) as u16 + NAME_ROOM);
     let most = (area.width / 3).clamp(LIST_LEAST, LIST_MOST);
@@ -199,11 +199,11 @@ fn parts(model: &Model, area: Rect) -> [Rect; 2] {
 }
 
 /// Where the list of series is.
-pub(super) fn list_area(model: &Model, place: Place<'_>) -> Rect {
+pub(super) fn list_area(model: &Model, place: PagePlacement<'_>) -> Rect {
     place.geo.inside(parts(model, place.area())[0])
 }
 
-/// The list of series, and the charts beside it above the line of settings.
+/// The list of series, and next to it the charts, above the line of settings.
 fn whole_page(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect) {
     let [list, mut charts] = parts(ctx.model, area);
     let series = &ctx.page.series;
@@ -375,7 +375,7 @@ fn named(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, name: &str) {
     title.extend(newest);
     let mut info = Vec::new();
     if series.not_finite() > 0 {
-        info.push(ctx.s(format!("{} not numbers  ", text::count_in(series.not_finite(), 7)), Role::Bad));
+        info.push(ctx.s(format!("{} not finite  ", text::count_in(series.not_finite(), 7)), Role::Bad));
     }
     let left = usize::from(area.width).saturating_sub(width(&title) + width(&info) + 9);
     if let Some(readout) = fitting(&readout, left) {
@@ -394,7 +394,7 @@ fn named(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, name: &str) {
     ctx.target(canvas, Target::Own(RunTarget::Plot(axes.x.0, axes.x.1)));
 }
 
-/// What restarts have thrown away, newest first, as far as there is room: `gen 0 ┄ 85 (abandoned at 5.2k)  `.
+/// What restarts have discarded, newest first, as far as there is room: `gen 0 ┄ 85 (abandoned at 5.2k)  `.
 fn abandoned(ctx: &ChartsCtx<'_>, series: &Series, cells: usize) -> String {
     if ctx.page.view.present_only {
         return String::new();
@@ -414,7 +414,7 @@ fn abandoned(ctx: &ChartsCtx<'_>, series: &Series, cells: usize) -> String {
     all
 }
 
-/// A series of this run, of the runs beside it, which lie below, and what restarts have thrown away, at the
+/// A series of this run, of the compared runs, which lie below, and what restarts have discarded, at the
 /// bottom.
 fn traces(ctx: &ChartsCtx<'_>, name: &str, scale: &Scale, style: Style) -> Vec<Trace> {
     let view = &ctx.page.view;
@@ -431,7 +431,7 @@ fn traces(ctx: &ChartsCtx<'_>, name: &str, scale: &Scale, style: Style) -> Vec<T
     all
 }
 
-/// The style of another run beside a line of this style.
+/// The style of another run next to a line of this style.
 fn other(ctx: &ChartsCtx<'_>, own: Style, at: usize) -> Style {
     let series = &ctx.theme.series;
     let taken = series.iter().position(|style| *style == own).unwrap_or(0);
@@ -519,7 +519,7 @@ fn bin_readouts(
             let what = if view.height.is_none() { "most in " } else { "in " };
             spans.push(ctx.s(format!("{what}{low} to {high} "), Role::Dim));
             spans.push(ctx.s(words::count(bin.count.round() as u64), Role::Strong));
-            // With a pin there is more beside it.
+            // With a pin there is more next to it.
             if view.pin.is_none() {
                 spans.push(ctx.s(format!(" of {of}"), Role::Dim));
             }
@@ -564,8 +564,8 @@ fn settings(ctx: &ChartsCtx<'_>, cells: usize) -> Vec<Span<'static>> {
     }
     if !view.compared.is_empty() {
         let taken: usize = groups.iter().map(|group| width(group) + 3).sum();
-        let room = cells.saturating_sub(taken + "beside  :compare".len());
-        groups.push(setting("beside", beside(ctx, room), ":compare"));
+        let room = cells.saturating_sub(taken + "compared  :compare".len());
+        groups.push(setting("compared", compared(ctx, room), ":compare"));
     }
     groups.push(setting("x", view.axis.name().into(), "a"));
     if view.window.zoom > 0 {
@@ -585,7 +585,7 @@ fn settings(ctx: &ChartsCtx<'_>, cells: usize) -> Vec<Span<'static>> {
     let withheld = ctx.model.drops.withheld;
     if withheld > 0 && !ctx.model.histograms.is_empty() {
         let text = format!(
-            "{} histograms or pictures left out by the agents: too many",
+            "{} histograms or images dropped by the agents: too many",
             text::count_in(withheld, 7)
         );
         groups.push(vec![ctx.s(text, Role::Dim)]);
@@ -593,8 +593,8 @@ fn settings(ctx: &ChartsCtx<'_>, cells: usize) -> Vec<Span<'static>> {
     fit(ctx, groups, cells)
 }
 
-/// Letters and names of the runs beside, the names as long as there is room for all of them.
-fn beside(ctx: &ChartsCtx<'_>, cells: usize) -> String {
+/// Letters and names of the compared runs, the names as long as there is room for all of them.
+fn compared(ctx: &ChartsCtx<'_>, cells: usize) -> String {
     let runs = &ctx.page.view.compared;
     // A letter, a gap, and what parts it from the next.
     let each = (cells / runs.len().max(1)).saturating_sub(4);

@@ -1,4 +1,4 @@
-//! The charts page: any series, in one chart or one chart each.
+//! The Charts page: any series, in one chart or one chart each.
 
 mod draw;
 
@@ -58,7 +58,7 @@ fn no_series(model: &Model) -> Option<&'static str> {
 
 fn no_former(model: &Model) -> Option<&'static str> {
     let has_past = model.charts().any(|(_, series)| series.past().next().is_some());
-    (!has_past).then_some("no restart has thrown anything away")
+    (!has_past).then_some("no restart has discarded anything")
 }
 
 /// The charts page.

@@ -29,7 +29,7 @@ pub fn draw(ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
     let name = all.iter().map(|host| text::width(&host.name)).max().unwrap_or(4).clamp(4, 20);
     let head = format!("NODE  {}  {:<18}  AFTER", text::left("HOST", name, ctx.glyphs()), "LINK");
     let mut lines = vec![Line::from(ctx.s(head, Role::Dim))];
-    // Hosts with trouble first when not all fit: a page of healthy links helps nobody.
+    // Hosts with problems first if not all fit: a page of healthy links does not help.
     let mut order: Vec<&HostModel> = all.iter().collect();
     if all.len() + 1 > usize::from(inner.height) {
         order.sort_by_key(|host| match host.link {

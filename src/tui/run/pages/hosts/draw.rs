@@ -14,9 +14,9 @@ use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
 
-/// A connected link without a message for so long is shown as silent, milliseconds.
+/// Milliseconds without a message after which a connected link is shown as silent.
 const SILENT_MS: u64 = 10_000;
-/// Processes of a GPU that are no ranks and are named; the others are counted.
+/// Processes of a GPU that are not ranks and are named; the others are counted.
 const OTHERS: usize = 3;
 /// Cells before the notes about a GPU.
 const NOTES: usize = 13;

@@ -1,4 +1,4 @@
-//! The hosts page: links, agents, CPU, memory, GPUs. Before ranks exist, the overview shows the connections.
+//! The Hosts page: links, agents, CPU, memory, GPUs. Before ranks exist, the overview shows the connections.
 
 mod connecting;
 mod draw;

@@ -21,7 +21,7 @@ use std::ops::Deref;
 const TIME: usize = 9;
 /// Width from which on times are shown.
 const TIMES_FROM: usize = 64;
-/// Cells of a frame's first row beside its title and notes.
+/// Cells of a frame's first row besides its title and notes.
 const FRAME: usize = 9;
 /// In place of lines that newer ones have pushed out.
 const GONE: &str = "older lines were dropped; f freezes the view, `rankdeck logs` reads the hosts' files";

@@ -217,7 +217,7 @@ impl<'a> LogQuery<'a> {
         self.sources.iter().map(|source| until(source.log)).sum()
     }
 
-    /// The lowest line of the first page of so many rows, where that is above `from`. It is found from the
+    /// The lowest line of the first page of `rows` rows, if that is above `from`. It is found from the
     /// top: all that is held may be much.
     pub fn first_page(&self, from: Option<LogPlace>, rows: usize) -> Option<LogPlace> {
         let lowest = self.after(LogPlace::default(), rows.max(1))?;

@@ -1,4 +1,4 @@
-//! The logs page: lines of all ranks merged by time, or of one rank.
+//! The Logs page: lines of all ranks merged by time, or of one rank.
 
 mod draw;
 mod level;
@@ -34,7 +34,7 @@ use walk::MoveResult;
 const SIDEWAYS: isize = 20;
 /// No line of a log is longer.
 const MOST_SIDEWAYS: usize = 16_000;
-/// Rows of the screen beside the lines of the log, about.
+/// Rows of the screen besides the lines of the log, about.
 const ROWS_BESIDE: u16 = 6;
 
 const LOG: &[Pane] = &[Pane::Log];

@@ -1,5 +1,5 @@
 //! Ways through the log: rows, matches, moments, and the lines of all ranks around a match. Where lines that
-//! are held here end, the search goes on in the files that the hosts keep.
+//! are held here end, the search continues in the files that the hosts keep.
 
 use crate::run::pages::PageCx;
 use crate::run::pages::logs::level::Level;

@@ -25,7 +25,7 @@ pub enum RankColumn {
     Device,
     /// GPU or CPU use.
     Use,
-    /// CPU use beside that of the GPU.
+    /// CPU use, next to that of the GPU.
     Cpu,
     /// Memory of its GPU, or of the process.
     Memory,
@@ -199,7 +199,7 @@ impl RankColumn {
         }
     }
 
-    /// Its cell of a rank, in so many cells.
+    /// Its value of a rank, in `cells` cells.
     pub(super) fn cell(
         self,
         ctx: &PageDrawCtx<'_>,

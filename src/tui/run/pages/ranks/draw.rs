@@ -5,7 +5,7 @@ use crate::run::pages::ranks::RanksPage;
 use crate::run::pages::ranks::columns::{RankColumn, gap};
 use crate::run::pages::ranks::rows::Sort;
 use crate::run::pages::ranks::strip::{self, AwaitedRank, Strip};
-use crate::run::pages::{PageCx, PageDrawCtx, Place};
+use crate::run::pages::{PageCx, PageDrawCtx, PagePlacement};
 use crate::run::rank_details;
 use crate::run::ranks::{self, RankState};
 use crate::run::staleness;
@@ -29,7 +29,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn of(page: &RanksPage, model: &Model, place: Place<'_>) -> Parts {
+    pub(super) fn of(page: &RanksPage, model: &Model, place: PagePlacement<'_>) -> Parts {
         let inner = place.inner();
         let lines = strip_lines(page, model, place.geo, inner).min(inner.height);
         let strip = Rect { height: lines, ..inner };

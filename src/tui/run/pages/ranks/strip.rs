@@ -64,7 +64,7 @@ impl Strip {
     }
 }
 
-/// Hosts beside each other with a gap between; a host stays on one line where it can.
+/// Hosts side by side with a gap between; a host stays on one line if it can.
 fn by_host(hosts: &[usize], fold: usize, cells: usize) -> Vec<Vec<Cell>> {
     let mut lines: Vec<Vec<Cell>> = vec![Vec::new()];
     let mut begin = 0;
@@ -90,7 +90,7 @@ fn by_host(hosts: &[usize], fold: usize, cells: usize) -> Vec<Vec<Cell>> {
     lines
 }
 
-/// A range in parts of so many; the last may be shorter.
+/// A range in parts of equal length; the last may be shorter.
 fn chunks(of: Range<usize>, fold: usize) -> impl Iterator<Item = Cell> {
     let end = of.end;
     of.step_by(fold).map(move |begin| begin..(begin + fold).min(end))

@@ -1,4 +1,4 @@
-//! The outcome page: how the run ended, its last minute, what was lost, and what to do now.
+//! The Outcome page: how the run ended, its last minute, what was lost, and what to do now.
 
 use crate::report;
 use crate::run::action::{Request, ScreenAction};
@@ -32,14 +32,14 @@ const KEY: usize = 5;
 /// Fewest rows for the outcome above the suggested actions.
 const LEAST: usize = 4;
 
-const END: &[Pane] = &[Pane::End];
+const OUTCOME: &[Pane] = &[Pane::Outcome];
 
 /// The keys.
 #[rustfmt::skip]
 pub static KEYS: &[Binding<RunScreen>] = bindings![
-    END, ScreenCommand::GoThere, [c('s')], 3, "before", "Go to 5 minutes before the end", |model, view| still_running(model).or(no_record(model, view));
-    END, ScreenCommand::RankLog, [c('l')], 4, "log", "Show the culprit's log", |model, _| no_culprit(model);
-    END, ScreenCommand::Again, [c('n')], 4, "new run", "Launch again with changes", |model, view| no_relaunch(model, &view.steering);
+    OUTCOME, ScreenCommand::GoThere, [c('s')], 3, "before", "Go to 5 minutes before the end", |model, view| still_running(model).or(no_record(model, view));
+    OUTCOME, ScreenCommand::RankLog, [c('l')], 4, "log", "Show the culprit's log", |model, _| no_culprit(model);
+    OUTCOME, ScreenCommand::Again, [c('n')], 4, "new run", "Launch again with changes", |model, view| no_relaunch(model, &view.steering);
 ];
 
 fn no_relaunch(model: &Model, steering: &ConsoleCapabilities) -> Option<&'static str> {
@@ -60,14 +60,14 @@ fn still_running(model: &Model) -> Option<&'static str> {
     (model.run.state != RunState::Over).then_some("the run is still running")
 }
 
-/// The outcome page.
+/// The Outcome page.
 #[derive(Debug, Clone, Default)]
-pub struct EndPage {
+pub struct OutcomePage {
     /// Scroll position; `None`: the newest events, or the cause if there is no room for both.
     pub top: Option<usize>,
 }
 
-impl Page for EndPage {
+impl Page for OutcomePage {
     fn draw(&self, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         let area = ctx.place.area();
         let page = PageLines::of(ctx, ctx.place.inner());
@@ -84,7 +84,7 @@ impl Page for EndPage {
             let text: Vec<String> = text.into_iter().filter(|text| !text.is_empty()).collect();
             info.push(ctx.s(text.join("  "), Role::Warn));
         }
-        let inner = ctx.pane(buf, area, ctx.title("end", ""), info);
+        let inner = ctx.pane(buf, area, ctx.title("outcome", ""), info);
         let PageLines { lines, below, rows, pinned } = page;
         let shown = lines.into_iter().enumerate().filter(|(at, _)| *at < pinned || *at >= pinned + above);
         Text::from_iter(shown.take(rows).map(|(_, line)| line)).render(inner, buf);
@@ -142,7 +142,7 @@ fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<SuggestedAction> {
     let steering = &ctx.shared.steering;
     let mut all = Vec::new();
     let mut offer = |command, here: bool, short: &str, long: String| {
-        let key = if here { ctx.keys().in_pane(command, Pane::End) } else { ctx.keys().of(command) };
+        let key = if here { ctx.keys().in_pane(command, Pane::Outcome) } else { ctx.keys().of(command) };
         let long = if long.is_empty() { short.to_owned() } else { long };
         all.push(SuggestedAction { command, key, short: short.to_owned(), long });
     };
