@@ -36,7 +36,7 @@ use std::time::Duration;
 
 const USAGE: &str = "agent start|hold|relay|list|fleet|gpus|free|reach|probe|examine|unpack|sweep|traces|checkpoints|header|search|files|read|measure|remove; the console runs these commands";
 /// Options without a value.
-const FLAGS: [&str; 3] = ["existing", "lines", "unproven"];
+const FLAGS: [&str; 4] = ["existing", "lines", "resume", "unproven"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AgentSubcommand {
@@ -272,6 +272,7 @@ fn command(options: &mut Options<'_>) -> Result<AgentSubcommand, HintedError> {
                 workdir: options.take("workdir")?,
                 existing: options.flags.contains("existing"),
                 launcher: options.get("launcher"),
+                resume: options.flags.contains("resume"),
             };
             if verb == "hold" { AgentSubcommand::Hold(start) } else { AgentSubcommand::Start(start) }
         }
@@ -363,6 +364,7 @@ mod tests {
             workdir: "w".into(),
             existing: true,
             launcher: None,
+            resume: false,
         };
         assert_eq!(start, AgentSubcommand::Start(expected));
         assert_eq!(parsed("relay --socket /s").unwrap(), AgentSubcommand::Relay("/s".into(), false));

@@ -354,9 +354,8 @@ fn program(plan: &Plan) -> String {
 
 /// A rank's end is its failure, with its own message if it sent one.
 fn failed_by_exit(digest: &mut NodeDigest, time: f64, rank: Rank, exit: &Exit, last_lines: &[String]) {
-    let own = digest.failure.take().map(|failure| failure.text).filter(|text| !text.is_empty());
-    let last = last_lines.iter().rev().find(|line| !line.trim().is_empty()).cloned();
-    let text = clip(&own.or(last).unwrap_or_default(), TEXT);
+    let own = digest.failure.take().map(|failure| failure.text).unwrap_or_default();
+    let text = clip(exit.message(&own, last_lines), TEXT);
     digest.failure = Some(RankFailure { rank, time, exit: Some(exit.clone()), text, usage: digest.usage });
 }
 
@@ -606,6 +605,23 @@ mod tests {
         let (_folder, paths) = written(&[launch(0), event(error), exited(2, false), exited(1, false)]);
         let failure = read(&paths, true).failure.unwrap();
         assert_eq!((failure.text.as_str(), failure.usage), ("batch of 7", true));
+    }
+
+    #[test]
+    fn killed_rank_has_no_message() {
+        let killed = RecordEvent::RankExited {
+            rank: Rank(0),
+            pid: 1,
+            exit: Exit::Signal { signal: libc::SIGKILL, out_of_memory: false },
+            last_lines: vec!["iteration 7".into()],
+            stopping: false,
+            ago_ms: 0,
+            with_agent: false,
+        };
+        let (_folder, paths) = written(&[launch(0), killed]);
+        let failure = read(&paths, true).failure.unwrap();
+        assert_eq!(failure.text, "");
+        assert!(failure.exit.is_some_and(|exit| exit.is_sigkill()));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use super::compared_curves::{self, CurveReader};
 use super::demo::Demo;
 use super::exit_condition::{ExitCondition, ExitStep};
 use super::external_shell::ExternalShell;
-use super::headless::{LineFormat, Printer};
+use super::headless::{EndPatience, LineFormat, Printer};
+use super::latest_worker::LatestWorker;
 use super::live_playback::{LivePlayback, PlaybackFrame};
 use super::metrics::{self, Endpoint, MetricsRequest};
 use super::notify::{self, ConsoleNotifier};
@@ -30,7 +31,7 @@ use rankdeck_core::{Core, Goal};
 use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle, NoAgentPolicy};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
-use rankdeck_tui::restart_draft::{Changer, EditedFile};
+use rankdeck_tui::restart_draft::{Changer, FileAnswer, FileQuestion};
 use rankdeck_tui::state::ConsoleCapabilities;
 use rankdeck_tui::{Role, ScreenAction};
 use rankdeck_types::error::HintedError;
@@ -41,6 +42,7 @@ use rankdeck_types::plan::{Plan, StopGoal};
 use rankdeck_types::ui::Notify;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -102,8 +104,8 @@ pub(crate) struct ConsoleSetup {
     pub(crate) metrics: Option<Endpoint>,
     /// The user can launch the same experiment again.
     pub(crate) can_relaunch: bool,
-    /// Reports how the experiment file differs from the launch.
-    pub(crate) edited: Option<fn() -> Option<EditedFile>>,
+    /// Reads the files of the launch for a restart that is typed. It may block.
+    pub(crate) read_files: Option<fn(FileQuestion) -> FileAnswer>,
     /// Applies changed keys to the run's experiment.
     pub(crate) changer: Changer,
     /// The home screen returns when this screen closes.
@@ -130,7 +132,7 @@ impl ConsoleSetup {
             notify: None,
             metrics: None,
             can_relaunch: false,
-            edited: None,
+            read_files: None,
             changer: overrides::change,
             at_home: false,
         }
@@ -142,7 +144,6 @@ impl ConsoleSetup {
         steering.changer = Some(self.changer);
         steering.attached = matches!(self.goal, Goal::Attach { .. });
         steering.again = self.can_relaunch;
-        steering.edited = self.edited;
         steering.at_home = self.at_home;
         steering.passing = self.simulated;
         steering.unrecorded = self.recorder.is_none();
@@ -211,6 +212,7 @@ pub(crate) async fn drive(setup: ConsoleSetup, output: ConsoleOutput) -> io::Res
         }
         driver.draw()?;
         let (due, wake) = (driver.poll_timeout(), driver.output.wake());
+        let files_read = Arc::clone(&driver.files.wake);
         let inbox_open = driver.inbox_open;
         tokio::select! {
             signal = signals.next() => driver.on_signal(signal, &mut signals).await?,
@@ -222,6 +224,7 @@ pub(crate) async fn drive(setup: ConsoleSetup, output: ConsoleOutput) -> io::Res
             loaded = driver.curves.next() => driver.show_compared(loaded),
             event = driver.external_shell.next() => driver.on_shell_event(event)?,
             () = wake.notified() => {}
+            () = files_read.notified() => {}
             () = driver.clock.sleep_until(due) => driver.on_time(),
         }
     };
@@ -258,6 +261,20 @@ struct Driver {
     curves: CurveReader,
     /// A shell that has the terminal.
     external_shell: ExternalShell,
+    files: LaunchFiles,
+    /// The run is being stopped: links may resume agents.
+    resuming: bool,
+}
+
+/// Files of the launch, read for a restart that is typed.
+#[derive(Default)]
+struct LaunchFiles {
+    /// Started for the first question.
+    reader: Option<LatestWorker<FileQuestion, FileAnswer>>,
+    /// The line that it reads for.
+    line: Option<String>,
+    /// Notified of answers.
+    wake: Arc<tokio::sync::Notify>,
 }
 
 impl Driver {
@@ -293,6 +310,8 @@ impl Driver {
             notifier: setup.notify.take().map(ConsoleNotifier::new),
             curves: CurveReader::default(),
             external_shell: ExternalShell::default(),
+            files: LaunchFiles::default(),
+            resuming: false,
             setup,
         }
     }
@@ -332,6 +351,7 @@ impl Driver {
             for effect in effects {
                 self.execute(now, effect);
             }
+            self.resume_agents();
             if let Some(line) = self.secrets.lacking(self.core.model()) {
                 if matches!(self.output, ConsoleOutput::Lines(_) | ConsoleOutput::Linear(_)) {
                     stderr::line(&format!("warning: {line}"));
@@ -365,6 +385,9 @@ impl Driver {
         if matches!(self.output, ConsoleOutput::Quiet) && names != self.awaited {
             if !names.is_empty() {
                 stderr::line(&format!("waiting for {names} ..."));
+            }
+            for error in self.setup.exit_condition.obstacles(now, self.core.model()) {
+                stderr::line(&format!("warning: {}", error.with_hint()));
             }
             self.awaited = names;
         }
@@ -468,7 +491,12 @@ impl Driver {
                 stderr::line(&format!("warning: {text}"));
             }
         }
-        let read = self.output.finish(self.core.model(), signals, why != ExitReason::Cut).await;
+        let patience = match why {
+            ExitReason::Cut => EndPatience::Cut,
+            _ if self.exit.signaled => EndPatience::Signaled,
+            _ => EndPatience::Usual,
+        };
+        let read = self.output.finish(self.core.model(), signals, patience).await;
         drop(self.output);
         side_jobs::finish();
         self.playback = None;
@@ -504,12 +532,26 @@ impl Driver {
         self.try_send(node, command);
     }
 
+    /// Once the run is being stopped, an agent that somebody has stopped is resumed. A link that is not connected
+    /// would wait for it otherwise.
+    fn resume_agents(&mut self) {
+        let was = std::mem::replace(&mut self.resuming, self.core.model().run.stopping.is_some());
+        if self.resuming && !was {
+            self.setup.links.handles.iter().for_each(|link| self.try_send(link.node, LinkCommand::Resume));
+        }
+    }
+
     /// Opens a link to a host that joins the run, or that is in another console's plan.
     fn connect(&mut self, node: NodeRank, host: &Host, opening: NoAgentPolicy) {
         let builtin = self.core.model().plan.as_ref().is_some_and(Plan::is_builtin);
         self.setup.links.handles.retain(|link| link.node != node);
         match &self.setup.links.connector {
-            Some(connector) => self.setup.links.handles.push(connector(node, host, opening, builtin)),
+            Some(connector) => {
+                self.setup.links.handles.push(connector(node, host, opening, builtin));
+                if self.resuming {
+                    self.try_send(node, LinkCommand::Resume);
+                }
+            }
             None => tracing::warn!("cannot open a link to host {node}"),
         }
     }
@@ -640,6 +682,7 @@ impl Driver {
         } else if let Some(text) = self.setup.exit_condition.restart_in_progress(self.core.model()) {
             stderr::line(&format!("{text}; this command exits when the run is up"));
         } else {
+            self.exit.signaled = true;
             self.leave();
         }
     }
@@ -669,6 +712,7 @@ impl Driver {
             return;
         }
         if self.is_read_only() || self.is_viewer() {
+            self.exit.signaled = true;
             return self.leave();
         }
         if let ConsoleOutput::Screen(screen) = &mut self.output {
@@ -719,6 +763,8 @@ struct ExitState {
     again: bool,
     /// Stop signals so far.
     stop_signals: u32,
+    /// A signal asked a viewer to exit: a further one is not needed.
+    signaled: bool,
 }
 
 impl ExitState {
@@ -794,7 +840,6 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::layout::Size;
     use ratatui::{Frame, Terminal};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// A terminal that counts its frames.

@@ -5,6 +5,7 @@ use rankdeck_core::event::{Event, StopSource};
 use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState};
 use rankdeck_core::origin;
 use rankdeck_proto::message::{LaunchHash, StopMode};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, Rank, Timestamp};
@@ -248,6 +249,13 @@ impl ExitCondition {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Returns why the hosts that are waited for cannot be reached, as far as that is known.
+    pub(crate) fn obstacles<'a>(&self, now: Timestamp, model: &'a Model) -> Vec<&'a HintedError> {
+        let names = self.awaited(now, model);
+        let awaited = model.hosts.iter().filter(|host| names.contains(&host.name.as_str()));
+        awaited.filter_map(|host| host.link.failure()).collect()
     }
 
     /// Checks the model and decides.

@@ -10,6 +10,7 @@ use rankdeck_tui::DecodedPicture;
 use ratatui::layout::Rect;
 use std::fmt::Write;
 use std::io;
+use std::sync::Arc;
 
 /// Maximum base64 length of one kitty sequence.
 const CHUNK: usize = 4096;
@@ -78,6 +79,19 @@ impl Graphics {
         };
         out.push_str("\x1b8");
         out.into_bytes()
+    }
+
+    /// The same, with at most [`MAX_IMAGE_SIDE`] pixels per side.
+    fn draw_scaled(self, pixels: &[[u8; 3]], (width, height): (u32, u32), area: Rect) -> Vec<u8> {
+        let longest = width.max(height).max(1);
+        if longest <= MAX_IMAGE_SIDE {
+            return self.draw(pixels, (width, height), area);
+        }
+        let small =
+            |side: u32| (u64::from(side) * u64::from(MAX_IMAGE_SIDE) / u64::from(longest)).max(1) as u32;
+        let to = (small(width), small(height));
+        let sides = |(w, h): (u32, u32)| (w as usize, h as usize);
+        self.draw(&scaled(pixels, sides((width, height)), sides(to)), to, area)
     }
 
     /// Removes the image. Sixel and iTerm2 images are overwritten by cells.
@@ -218,20 +232,9 @@ impl TerminalImages {
         if self.drawn == Some((decoded.number, area)) {
             return;
         }
-        let (width, height) = decoded.sides;
-        let longest = width.max(height).max(1);
-        let small =
-            |side: u32| (u64::from(side) * u64::from(MAX_IMAGE_SIDE) / u64::from(longest)).max(1) as u32;
-        let sent = match longest > MAX_IMAGE_SIDE {
-            true => {
-                let to = (small(width), small(height));
-                let sides = |(w, h): (u32, u32)| (w as usize, h as usize);
-                graphics.draw(&scaled(pixels, sides((width, height)), sides(to)), to, area)
-            }
-            false => graphics.draw(pixels, (width, height), area),
-        };
+        let (pixels, sides) = (Arc::clone(pixels), decoded.sides);
         // A terminal that rejects it loses nothing else.
-        let _ = surface.send(&sent);
+        let _ = surface.send_made(Box::new(move || graphics.draw_scaled(&pixels, sides, area)));
         self.drawn = Some((decoded.number, area));
     }
 
@@ -253,7 +256,6 @@ mod tests {
     use super::*;
     use ratatui::Frame;
     use ratatui::layout::Size;
-    use std::sync::Arc;
 
     #[test]
     fn graphics_protocol_is_detected_and_not_in_tmux() {

@@ -1,7 +1,7 @@
 //! Prints a run as plain lines or as JSON Lines. Data goes to stdout, errors and hints to stderr.
 
 use super::clock::time_of_day;
-use super::line_writer::LineWriter;
+use super::line_writer::{HURRY, LineWriter, PATIENCE};
 use super::signals::{ConsoleSignal, ConsoleSignals};
 use super::stderr;
 use rankdeck_core::model::Model;
@@ -14,12 +14,20 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, Rank, RunId, Timestamp, WallTime};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words::{bytes, clean, clean_output, count, duration, fixed, plain_json, plural, rate};
-use std::time::Duration;
 
 /// Least time between two plain progress lines.
 const PROGRESS_MS: u64 = 2000;
-/// Longest time for the last lines of a console that exits at once.
-const IN_A_HURRY: Duration = Duration::from_secs(1);
+
+/// How long the end of a console waits for the reader of its lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndPatience {
+    /// For a reader that reads, and [`PATIENCE`] for one that does not.
+    Usual,
+    /// The same with [`HURRY`]: a signal asked a viewer to exit.
+    Signaled,
+    /// [`HURRY`], also for a reader that reads: the console exits at once.
+    Cut,
+}
 
 /// The line format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,21 +176,24 @@ impl Printer {
         &mut self,
         model: &Model,
         signals: &mut ConsoleSignals,
-        patient: bool,
+        patience: EndPatience,
     ) -> bool {
         if let Some(dropped) = self.output.take_all_dropped() {
             let run = model.run.id.clone().unwrap_or_else(|| RunId(String::new()));
             self.dropped(run, model.run.generation, wall_time(), dropped);
         }
         let hurry = async {
-            match patient {
+            match patience {
                 // The user does not wait.
-                true => while !matches!(signals.next().await, ConsoleSignal::Stop | ConsoleSignal::HangUp) {},
-                false => tokio::time::sleep(IN_A_HURRY).await,
+                EndPatience::Usual | EndPatience::Signaled => {
+                    while !matches!(signals.next().await, ConsoleSignal::Stop | ConsoleSignal::HangUp) {}
+                }
+                EndPatience::Cut => tokio::time::sleep(HURRY).await,
             }
         };
+        let unread = if patience == EndPatience::Usual { PATIENCE } else { HURRY };
         tokio::select! {
-            () = self.output.written() => {}
+            () = self.output.written(unread) => {}
             () = hurry => {}
         }
         let lost = self.output.give_up();

@@ -4,7 +4,8 @@
 //! - LINES-1: queuing a line never blocks. [`QUEUE_BYTES`] of lines wait for the reader, [`GAUGE_BYTES`]
 //!   including gauges; the rest is dropped and counted. The last lines always fit.
 //! - LINES-2: the count is printed as soon as there is room again ([`LineWriter::take_dropped`]).
-//! - LINES-3: the end waits for a reader that reads, however slowly, and [`PATIENCE`] for one that does not.
+//! - LINES-3: the end waits for a reader that reads, however slowly, and [`PATIENCE`] for one that does not:
+//!   [`HURRY`] if a signal asks for the end.
 //!
 //! After a failed write (the reader is gone) all later lines are dropped: the exit code must still be right.
 
@@ -26,6 +27,8 @@ const WRITE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 /// How long the end waits for a reader that does not read.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The same after a signal.
+pub(crate) const HURRY: Duration = Duration::from_secs(1);
 
 /// The sending end.
 #[derive(Debug)]
@@ -120,8 +123,8 @@ impl LineWriter {
         }
     }
 
-    /// Waits until everything is read, or nothing was read for [`PATIENCE`]. Cancel-safe.
-    pub(crate) async fn written(&self) {
+    /// Waits until everything is read, or nothing was read for so long. Cancel-safe.
+    pub(crate) async fn written(&self, patience: Duration) {
         loop {
             let moved = self.shared.wake.notified();
             {
@@ -130,7 +133,7 @@ impl LineWriter {
                     return;
                 }
             }
-            if tokio::time::timeout(PATIENCE, moved).await.is_err() {
+            if tokio::time::timeout(patience, moved).await.is_err() {
                 return;
             }
         }
@@ -305,6 +308,30 @@ mod tests {
         assert!(lines.len() * text.len() <= QUEUE_BYTES + text.len());
     }
 
+    #[tokio::test]
+    async fn lines_3_end_after_a_signal_waits_for_a_slow_reader_only() {
+        let ((open, gate), (started, _begins)) = (channel(), channel());
+        let sink = Sink::default();
+        let mut output = LineWriter::new(BlockedSink { started, gate, sink: sink.clone() }).unwrap();
+        (0..4).for_each(|_| output.line("x".repeat(WRITE_BYTES)));
+        let reader = std::thread::spawn(move || {
+            // Two writes for each; together they take longer than the end waits for one.
+            for _ in 0..8 {
+                std::thread::sleep(HURRY / 2);
+                open.send(()).unwrap();
+            }
+            open
+        });
+        output.written(HURRY * 3).await;
+        assert_eq!((sink.lines().len(), output.give_up()), (4, 0));
+        let _open = reader.join().unwrap();
+        output.line("unread".to_owned());
+        let began = std::time::Instant::now();
+        output.written(Duration::from_millis(50)).await;
+        assert!(began.elapsed() < PATIENCE);
+        assert_eq!(output.give_up(), 1);
+    }
+
     #[test]
     fn lines_3_end_after_giving_up_does_not_wait() {
         let ((open, gate), (started, _begins)) = (channel::<()>(), channel());
@@ -328,6 +355,6 @@ mod tests {
         }
         let output = LineWriter::new(ClosedSink).unwrap();
         (0..10_000).for_each(|n| output.line(n.to_string()));
-        output.written().await;
+        output.written(PATIENCE).await;
     }
 }

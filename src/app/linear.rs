@@ -1,22 +1,28 @@
 //! Line mode: prints lines and reads typed commands, for screen readers and terminals without a screen.
 //!
 //! Owner: the driver's loop. Events are printed as in [`super::headless`]; typed commands go to
-//! [`rankdeck_tui::linear`]. stdin is read only when there is input, and not while a link prompts the user.
+//! [`rankdeck_tui::linear`]. stdin is read only when there is input, and not while a link prompts the user or
+//! a restart reads files.
 
-use super::headless::{LineFormat, PrintRate, Printer};
+use super::headless::{EndPatience, LineFormat, PrintRate, Printer};
 use super::signals::ConsoleSignals;
 use super::terminal_input;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::Report;
 use rankdeck_tui::ScreenAction;
 use rankdeck_tui::linear::Linear;
+use rankdeck_tui::restart_draft::FileAnswer;
 use rankdeck_types::ids::Timestamp;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
 
 /// Default interval between two progress lines, ms (`--every`).
 const FIGURES_MS: u64 = 30_000;
+/// How long typed lines wait for a restart that reads files: its question comes first.
+const READING_WITHIN: Duration = Duration::from_secs(2);
 /// Longest line.
 const LINE_BYTES: usize = 4096;
 
@@ -28,6 +34,8 @@ pub(crate) struct LinearScreen {
     typed: Option<TypedLines>,
     /// A link prompts the user.
     asked: bool,
+    /// Until when a restart is waited for that reads files.
+    held: Option<Instant>,
 }
 
 impl LinearScreen {
@@ -38,7 +46,7 @@ impl LinearScreen {
         words.view.steering.read_only = read_only;
         let printer = Printer::paced(LineFormat::Plain { logs }, pace)?;
         printer.print("commands: `status`, `ranks`, `log 0`, `stop`, `quit`; `help` lists all".to_owned());
-        Ok(LinearScreen { printer, words, typed: TypedLines::open().ok(), asked: false })
+        Ok(LinearScreen { printer, words, typed: TypedLines::open().ok(), asked: false, held: None })
     }
 
     /// Whether stdin is closed.
@@ -48,6 +56,9 @@ impl LinearScreen {
 
     /// Returns the next typed line; pends without input. Cancel-safe.
     pub(crate) async fn next_line(&mut self) -> String {
+        if let Some(until) = self.held {
+            tokio::time::sleep_until(until).await;
+        }
         if let (false, Some(typed)) = (self.asked, &mut self.typed) {
             if let Some(line) = typed.next().await {
                 return line;
@@ -61,6 +72,14 @@ impl LinearScreen {
     /// Updates the state after a change of the model.
     pub(crate) fn observe(&mut self, model: &Model) {
         self.asked = model.hosts.iter().any(|host| host.prompt.is_some());
+        let until = || self.held.unwrap_or_else(|| Instant::now() + READING_WITHIN);
+        self.held = self.words.is_waiting().then(until);
+    }
+
+    /// Files of the launch have been read.
+    pub(crate) fn answer_files(&mut self, answer: FileAnswer, model: &Model) {
+        let answer = self.words.answer_files(model, answer);
+        answer.lines.into_iter().for_each(|line| self.printer.print(line));
     }
 
     /// Prints a report.
@@ -73,9 +92,9 @@ impl LinearScreen {
         &mut self,
         model: &Model,
         signals: &mut ConsoleSignals,
-        patient: bool,
+        patience: EndPatience,
     ) -> bool {
-        self.printer.finish(model, signals, patient).await
+        self.printer.finish(model, signals, patience).await
     }
 
     /// Handles a typed line.

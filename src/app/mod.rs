@@ -7,7 +7,7 @@
 //! - [`clock`] the monotonic clock; [`signals`] signals; [`exit_condition`] when a command has done its work;
 //! - [`output`] where the run is shown: [`screen`] (on a `terminal_surface` over [`terminal`], with the keys of
 //!   [`terminal_input`]), [`headless`] (with [`line_writer`]), or [`linear`] for typed commands;
-//! - [`replace_file`] atomic replacement of files;
+//! - [`replace_file`] atomic replacement of files; `latest_worker` slow work of which only the latest counts;
 //! - [`record`] the recording and the console's log; [`playback`] of recordings, of a live run by the thread of
 //!   `live_playback`; [`compared_curves`] other runs in the charts;
 //! - [`home_screen`] the home screen; [`play`] a policy playing; [`graphics`] images drawn by the terminal;
@@ -30,6 +30,7 @@ pub(crate) mod external_shell;
 pub(crate) mod graphics;
 pub(crate) mod headless;
 pub(crate) mod home_screen;
+mod latest_worker;
 pub(crate) mod line_writer;
 pub(crate) mod linear;
 mod live_playback;

@@ -1,6 +1,6 @@
 //! How a run is shown: on a screen, as lines, or not at all.
 
-use super::headless::Printer;
+use super::headless::{EndPatience, Printer};
 use super::linear::LinearScreen;
 use super::screen::TerminalScreen;
 use super::signals::ConsoleSignals;
@@ -55,11 +55,11 @@ impl ConsoleOutput {
         &mut self,
         model: &Model,
         signals: &mut ConsoleSignals,
-        patient: bool,
+        patience: EndPatience,
     ) -> bool {
         match self {
-            ConsoleOutput::Lines(printer) => printer.finish(model, signals, patient).await,
-            ConsoleOutput::Linear(linear) => linear.finish(model, signals, patient).await,
+            ConsoleOutput::Lines(printer) => printer.finish(model, signals, patience).await,
+            ConsoleOutput::Linear(linear) => linear.finish(model, signals, patience).await,
             ConsoleOutput::Screen(_) | ConsoleOutput::Quiet => true,
         }
     }

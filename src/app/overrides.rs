@@ -39,7 +39,7 @@ pub fn change(experiment: &Experiment, sets: &[String]) -> Result<ChangedExperim
         found.0.iter().map(text).collect::<Vec<_>>()
     })?;
     let differences = differences(experiment, &changed);
-    Ok(ChangedExperiment { experiment: Box::new(changed), differences })
+    Ok(ChangedExperiment { experiment: Box::new(changed), differences, unchecked: false })
 }
 
 /// Returns the differing keys with both values; secrets are hidden, and still differ.

@@ -2,6 +2,7 @@
 
 use super::clock::{earlier, utc_offset_s};
 use super::graphics::TerminalImages;
+use super::latest_worker::LatestWorker;
 use super::side_jobs::{JobEnd, SideJobs};
 use super::signals::ConsoleSignals;
 use super::terminal::{self, Surface, Tty};
@@ -11,11 +12,11 @@ use super::theme_detect::{color_depth, detect_theme};
 use base64::Engine;
 use crossterm::event::{Event as TermEvent, KeyEventKind, MouseEventKind};
 use rankdeck_charts::export::{FileContent, SavedFile};
-use rankdeck_core::model::Model;
+use rankdeck_core::model::{Model, StoredImage};
 use rankdeck_kit::decoder::InputDecoder;
 use rankdeck_tui::keys::{ScreenCommand, key_name, read_keymap};
 use rankdeck_tui::state::PaneSizes;
-use rankdeck_tui::{Role, ScreenAction, Theme, ViewState};
+use rankdeck_tui::{DecodedPicture, Role, ScreenAction, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::ui::{ClockName, Ui};
 use rankdeck_types::words::bytes;
@@ -45,6 +46,10 @@ pub struct TerminalScreen {
     changes_at: Option<Timestamp>,
     /// Images that the terminal draws.
     images: TerminalImages,
+    /// Decodes logged images; started for the first one.
+    pictures: Option<LatestWorker<StoredImage, DecodedPicture>>,
+    /// Number of the image that is being decoded.
+    decoding: Option<u64>,
     /// Files and texts that are being written.
     jobs: SideJobs,
 }
@@ -115,6 +120,8 @@ impl TerminalScreen {
             theme,
             changes_at: None,
             images: TerminalImages::default(),
+            pictures: None,
+            decoding: None,
         }
     }
 
@@ -169,6 +176,7 @@ impl TerminalScreen {
         overlay: &dyn Fn(&mut Frame),
     ) -> io::Result<bool> {
         self.show_finished_jobs(now);
+        self.show_decoded();
         self.surface.scheduler.note_revision(model.revision);
         let expired = self.view.expire_toasts(now);
         if self.view.expire(at) || expired || self.changes_at.is_some_and(|due| due <= now) {
@@ -177,6 +185,7 @@ impl TerminalScreen {
         let Some(size) = self.surface.begin(now)? else { return Ok(false) };
         let area = Rect::new(0, 0, size.width, size.height);
         rankdeck_tui::layout(model, &mut self.view, area);
+        self.decode(model, now);
         let image = rankdeck_tui::picture_apart(&self.view, area);
         self.images.before(image, &mut *self.surface.terminal)?;
         let (view, theme) = (&self.view, &self.theme());
@@ -195,6 +204,37 @@ impl TerminalScreen {
     /// Notified when the next frame can be drawn, or a file or text is written.
     pub fn wake(&self) -> Arc<Notify> {
         self.surface.wake()
+    }
+
+    /// Has the image on the screen decoded.
+    fn decode(&mut self, model: &Model, now: Timestamp) {
+        let wanted = rankdeck_tui::undecoded_picture(model, &self.view);
+        let Some(picture) = wanted.filter(|picture| self.decoding != Some(picture.number)).cloned() else {
+            return;
+        };
+        self.decoding = Some(picture.number);
+        if self.pictures.is_none() {
+            let decode = |picture: StoredImage| rankdeck_tui::decode_picture(&picture);
+            match LatestWorker::start("pictures", self.surface.wake(), decode) {
+                Ok(worker) => self.pictures = Some(worker),
+                Err(error) => {
+                    return self.view.toast(format!("cannot start a thread: {error}"), Role::Warn, now);
+                }
+            }
+        }
+        if let Some(worker) = &self.pictures {
+            worker.request(picture);
+        }
+    }
+
+    /// Shows the image that was decoded.
+    fn show_decoded(&mut self) {
+        let Some(decoded) = self.pictures.as_ref().and_then(LatestWorker::take) else { return };
+        if self.decoding == Some(decoded.number) {
+            self.decoding = None;
+        }
+        rankdeck_tui::set_picture(&mut self.view, decoded);
+        self.surface.scheduler.request(FrameReason::Input);
     }
 
     /// Shows the results of files and texts.
@@ -399,5 +439,68 @@ fn load_buffer(arguments: &[&str], text: &str) -> bool {
                 return false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_core::series::Place;
+    use rankdeck_proto::media::{ImageHeader, encoded};
+    use rankdeck_tui::state::Images;
+
+    /// A terminal that shows nothing.
+    struct NoTerminal;
+
+    impl Surface for NoTerminal {
+        fn draw(&mut self, paint: &mut dyn FnMut(&mut Frame)) -> io::Result<()> {
+            let Ok(mut terminal) = Terminal::new(TestBackend::new(80, 24));
+            paint(&mut terminal.get_frame());
+            Ok(())
+        }
+        fn size(&self) -> io::Result<Size> {
+            Ok(Size::new(80, 24))
+        }
+        fn leave(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn enter(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn clear(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn logged_image_is_decoded_on_a_thread() {
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, 2, 1);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.write_header().unwrap().write_image_data(&[7; 6]).unwrap();
+        let mut model = Model::default();
+        for step in [1.0, 2.0] {
+            let (place, head) = (Place { step, ..Place::default() }, ImageHeader::of(&file).unwrap());
+            assert!(model.gallery.push("seen".into(), place, head, encoded(&file)));
+        }
+        let input = Box::pin(futures_util::stream::pending());
+        let mut screen = TerminalScreen::new(Box::new(NoTerminal), input, Theme::dark());
+        screen.view.open(Images::new(None, None));
+        let decoded = |screen: &mut TerminalScreen, from: u64| {
+            screen.request_frame(FrameReason::Input);
+            let deadline = Instant::now() + Duration::from_secs(60);
+            for now in (from..).step_by(1000).map(Timestamp) {
+                screen.draw(now, now, &model, &|_| {}).unwrap();
+                if rankdeck_tui::undecoded_picture(&model, &screen.view).is_none() {
+                    return;
+                }
+                assert!(screen.decoding.is_some() && Instant::now() < deadline, "it is being decoded");
+                std::thread::yield_now();
+            }
+        };
+        decoded(&mut screen, 0);
+        assert_eq!(screen.decoding, None);
+        screen.view.open(Images::new(None, Some(1)));
+        decoded(&mut screen, 1 << 40);
     }
 }

@@ -22,6 +22,8 @@ use std::{fmt, io};
 use tokio::sync::Notify;
 use writer::TerminalWriter;
 
+pub(crate) use writer::MakeBytes;
+
 /// How long a terminal may take to read the remaining output when it is restored, and then once more without
 /// it.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
@@ -42,6 +44,10 @@ pub(crate) trait Surface: Send {
     /// Sends bytes outside of a frame: a bell, a title, an image.
     fn send(&mut self, _bytes: &[u8]) -> io::Result<()> {
         Ok(())
+    }
+    /// Sends bytes that take long to make, such as those of an image.
+    fn send_made(&mut self, make: MakeBytes) -> io::Result<()> {
+        self.send(&make())
     }
     /// Whether the terminal has not accepted the last frame yet; the next one waits for it.
     fn is_writing(&self) -> bool {
@@ -133,6 +139,10 @@ impl Surface for Tty {
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.writer.bytes(bytes)
+    }
+
+    fn send_made(&mut self, make: MakeBytes) -> io::Result<()> {
+        self.writer.made(make)
     }
 
     fn is_writing(&self) -> bool {

@@ -21,6 +21,7 @@ use commands::{
     play, ps, push, queue, remove, replay, report, restart, run, sbatch, schema, simulate, status, stop,
     tensorboard, wait,
 };
+use support::locate::ListedHosts;
 use support::{
     child, output_mode, preflight, print, prompt, recorded_runs, relaunch, run_id, run_index, sources,
 };
@@ -124,7 +125,8 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         "" => "--slurm".to_owned(),
         job => format!("--slurm={job}"),
     });
-    let options = given.chain(slurm).collect();
+    let options: Vec<String> = given.chain(slurm).collect();
+    let listed = if options.is_empty() { ListedHosts::Known } else { ListedHosts::Named };
     match cli.command {
         CliCommand::Home(args) => home::home(hosts, args, options, |cli| Box::pin(dispatch_async(cli))).await,
         CliCommand::Run(args) => {
@@ -139,7 +141,7 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         CliCommand::Kill(args) => stop::stop(hosts, args::StopArgs { kill: true, ..args }).await,
         CliCommand::Restart(args) => restart::restart(hosts, args).await,
         CliCommand::Wait(args) => wait::wait(hosts, args).await,
-        CliCommand::Ps(args) => ps::ps(hosts, args).await,
+        CliCommand::Ps(args) => ps::ps(hosts, listed, args).await,
         CliCommand::Gpus(args) => gpus::gpus(hosts, args).await,
         CliCommand::Status(args) => status::status(hosts, args).await,
         CliCommand::ExportMetrics(args) => export_metrics::export_metrics(hosts, args).await,
@@ -150,7 +152,7 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         CliCommand::Play(args) => play::play(hosts, *args).await,
         CliCommand::Export(args) => export::export(hosts, args).await,
         CliCommand::Rm(args) => remove::remove(hosts, args).await,
-        CliCommand::Prune(args) => remove::prune(hosts, args).await,
+        CliCommand::Prune(args) => remove::prune(hosts, listed, args).await,
         CliCommand::Sbatch(args) => sbatch::sbatch(hosts, &args),
         CliCommand::Check(args) => check::check(hosts, args).await,
         CliCommand::Push(args) => push::push(hosts, args).await,

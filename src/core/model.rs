@@ -609,7 +609,7 @@ pub struct OwnMetrics {
     pub generation: Generation,
     /// Environment steps, if it reports them.
     pub env_step: Option<u64>,
-    /// Steps per second, as it reports.
+    /// Steps per second, as it reports; those of a program that reports steps only are measured.
     pub steps_per_s: Option<f64>,
     /// Mean return of its latest episodes.
     pub return_mean: Option<f64>,
@@ -685,7 +685,8 @@ pub struct RankModel {
     /// The samples of this generation, as the watch remembers them.
     #[serde(rename = "track")]
     pub watch_history: RankHistory,
-    /// Smooths [`RankModel::steps_per_s`]; its times are those of the agent's monotonic clock.
+    /// Smooths [`RankModel::steps_per_s`]: from its status page, on the agent's monotonic clock; from its counters,
+    /// on the agent's wall clock, if they are read from records or it has no page of its own.
     pub rate: SmoothedRate,
 }
 

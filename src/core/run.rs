@@ -67,6 +67,9 @@ pub(crate) struct PendingGeneration {
     pub plan: Option<Plan>,
     /// Milliseconds to wait once the present generation has ended.
     pub wait_ms: u64,
+    /// The policy makes it; otherwise the user of this console has requested it.
+    #[serde(default)]
+    pub by_policy: bool,
 }
 
 impl PendingGeneration {
@@ -293,6 +296,9 @@ pub(crate) struct RunMachine {
     pub evals: u64,
     /// Number of the latest port request.
     pub requests: u64,
+    /// The policy made the generation that is being reserved, or the present one.
+    #[serde(default)]
+    pub by_policy: bool,
     /// `Exit` was given; nothing more is done.
     pub exited: bool,
 }
@@ -310,6 +316,7 @@ impl RunMachine {
             tries: RestartBudget::default(),
             evals: 0,
             requests: 0,
+            by_policy: false,
             exited: false,
         }
     }

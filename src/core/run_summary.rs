@@ -320,8 +320,11 @@ fn ending(parts: &[&RunEntry], silent: bool) -> FoundEnding {
 }
 
 fn failure_text(host: &str, failure: &RankFailure) -> String {
-    let how = failure.exit.as_ref().map(|exit| exit.predicate()).unwrap_or_default();
-    let message = if failure.text.is_empty() { String::new() } else { format!(": {}", failure.text) };
+    let exit = failure.exit.as_ref();
+    let how = exit.map(|exit| exit.predicate()).unwrap_or_default();
+    // A digest of an earlier build may have the last line of a rank that was killed.
+    let text = exit.map_or(failure.text.as_str(), |exit| exit.message(&failure.text, &[]));
+    let message = if text.is_empty() { String::new() } else { format!(": {text}") };
     format!("rank {} on {host} {how}{message}", failure.rank)
 }
 
@@ -415,6 +418,17 @@ mod tests {
         let reported = RankFailure { rank: Rank(0), time: 1.0, exit: None, text: "x".into(), usage: false };
         let summary = both(NodeDigest { failure: Some(reported), ..NodeDigest::default() });
         assert_eq!(summary.outcome, Some(RunOutcome::Succeeded));
+    }
+
+    #[test]
+    fn killed_rank_is_not_explained_by_its_output() {
+        let reason = |exit| {
+            let text = "iteration 7".to_owned();
+            let failure = RankFailure { rank: Rank(0), time: 1.0, exit: Some(exit), text, usage: false };
+            both(NodeDigest { failure: Some(failure), ..NodeDigest::default() }).reason
+        };
+        assert!(reason(Exit::Code { code: 1 }).contains("iteration 7"));
+        assert!(!reason(Exit::Signal { signal: 9, out_of_memory: false }).contains("iteration 7"));
     }
 
     #[test]

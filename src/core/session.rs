@@ -74,6 +74,9 @@ pub(crate) struct Rates {
     pub global: SmoothedRate,
     /// Generation of the last totals.
     pub generation: Generation,
+    /// Of the steps in rank 0's own output, on its agent's wall clock, and their generation.
+    #[serde(default)]
+    pub own: (SmoothedRate, Generation),
     /// Charts that come from totals and evaluations; scalars of the same names are ignored.
     pub derived: std::collections::BTreeSet<String>,
     /// Global order of log lines.

@@ -212,7 +212,7 @@ impl Cluster {
                     self.exit = Some(code);
                 }
                 Effect::Link { node, command: LinkCommand::Close } => self.agents[node.index()].closed = true,
-                Effect::Link { command: LinkCommand::Answer(_), .. }
+                Effect::Link { command: LinkCommand::Answer(_) | LinkCommand::Resume, .. }
                 | Effect::Connect { .. }
                 | Effect::Find { .. } => {}
             }

@@ -129,8 +129,9 @@ pub(crate) struct StartReply {
     pub failure: Option<HintedError>,
 }
 
-/// Returns the arguments of `rankdeck` that start or find the agent of a request.
-pub(crate) fn start_arguments(request: &LinkRequest, workdir: &str) -> Vec<String> {
+/// Returns the arguments of `rankdeck` that start or find the agent of a request; `resume`: the run is to be
+/// stopped.
+pub(crate) fn start_arguments(request: &LinkRequest, workdir: &str, resume: bool) -> Vec<String> {
     let node = request.node.to_string();
     let named = [
         ("--run", request.run.0.as_str()),
@@ -143,7 +144,10 @@ pub(crate) fn start_arguments(request: &LinkRequest, workdir: &str) -> Vec<Strin
     match request.no_agent {
         NoAgentPolicy::Launch => arguments.extend(["--launcher".into(), launcher()]),
         NoAgentPolicy::Join => {}
-        NoAgentPolicy::Attach => arguments.push("--existing".into()),
+        NoAgentPolicy::Attach | NoAgentPolicy::Stop => arguments.push("--existing".into()),
+    }
+    if resume || request.no_agent == NoAgentPolicy::Stop {
+        arguments.push("--resume".into());
     }
     arguments
 }

@@ -45,6 +45,8 @@ pub enum NoAgentPolicy {
     Join,
     /// Fail the link ([`LinkState::Failed`](rankdeck_types::link_state::LinkState::Failed)).
     Attach,
+    /// The same for a console that stops the run: an agent that was stopped (SIGSTOP) is resumed.
+    Stop,
 }
 
 /// Parameters of a link.

@@ -37,6 +37,8 @@ pub(crate) struct LinkIo {
     events: mpsc::Sender<(NodeRank, LinkEvent)>,
     interactive: bool,
     attempt: u32,
+    /// The agent could be resumed when the attempt started.
+    resumes: bool,
     /// Time of the last report of an upload's progress.
     reported: Option<Instant>,
     /// The driver no longer receives events.
@@ -51,7 +53,8 @@ impl LinkIo {
         inbox: Inbox,
         events: mpsc::Sender<(NodeRank, LinkEvent)>,
     ) -> LinkIo {
-        LinkIo { node, inbox, events, interactive, attempt: 0, reported: None, is_disconnected: false }
+        let (attempt, resumes, reported, is_disconnected) = (0, false, None, false);
+        LinkIo { node, inbox, events, interactive, attempt, resumes, reported, is_disconnected }
     }
 
     /// Sends an event; waits while the driver is busy, unless the link is closed.
@@ -106,7 +109,7 @@ impl LinkIo {
 
     /// Starts an attempt and reports it.
     pub(crate) fn start_attempt(&mut self, attempt: u32) {
-        self.attempt = attempt;
+        (self.attempt, self.resumes) = (attempt, self.inbox.resumes());
         self.send_state(LinkState::Connecting { attempt });
     }
 
@@ -122,8 +125,8 @@ impl LinkIo {
         }
     }
 
-    /// Waits `time`; `false` if the link is closed. Drops messages meanwhile: there is no agent to send them
-    /// to.
+    /// Waits `time`, or until the agent may be resumed; `false` if the link is closed. Drops messages meanwhile:
+    /// there is no agent to send them to.
     pub(crate) fn sleep_until_woken(&mut self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         loop {
@@ -132,7 +135,7 @@ impl LinkIo {
             }
             self.inbox.clear();
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || self.inbox.resumes() != self.resumes {
                 return true;
             }
             self.inbox.wait(left);
@@ -234,6 +237,7 @@ const LIMIT: usize = 256;
 struct InboxState {
     queue: Mutex<VecDeque<LinkCommand>>,
     closing: AtomicBool,
+    resuming: AtomicBool,
 }
 
 /// The thread's end of the queue.
@@ -269,6 +273,11 @@ impl Inbox {
         let mut rung = [0; 64];
         while matches!(self.bell.read(&mut rung), Ok(count) if count == rung.len()) {}
         self.shared.closing.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the agent may be resumed: the run is to be stopped.
+    pub fn resumes(&self) -> bool {
+        self.shared.resuming.load(Ordering::Acquire)
     }
 
     /// Takes the next message or answer.
@@ -313,6 +322,8 @@ async fn bridge(
         let close = matches!(command, None | Some(LinkCommand::Close));
         if close {
             shared.closing.store(true, Ordering::Release);
+        } else if command == Some(LinkCommand::Resume) {
+            shared.resuming.store(true, Ordering::Release);
         } else if let Some(command) = command {
             let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
             if !matches!(command, LinkCommand::Send(_)) || queue.len() < LIMIT {
@@ -359,6 +370,24 @@ mod tests {
         let taken: Vec<LinkCommand> = std::iter::from_fn(|| inbox.take()).collect();
         assert_eq!(taken.len(), LIMIT + 1);
         assert!(matches!(taken.last(), Some(LinkCommand::Answer(Some(text))) if text == "yes"));
+    }
+
+    #[test]
+    fn resumption_outlives_the_queue_and_ends_a_wait() {
+        let (sender, receiver) = mpsc::channel(8);
+        let (events, _events) = mpsc::channel(8);
+        let mut link_io = LinkIo::new(NodeRank(0), false, Inbox::new(receiver).unwrap(), events);
+        link_io.start_attempt(1);
+        let began = Instant::now();
+        let order = std::thread::spawn(move || {
+            sender.blocking_send(LinkCommand::Resume).unwrap();
+            sender
+        });
+        assert!(link_io.sleep_until_woken(Duration::from_secs(600)));
+        assert!(began.elapsed() < Duration::from_secs(300));
+        let _sender = order.join().unwrap();
+        link_io.inbox.clear();
+        assert!(link_io.inbox.resumes() && link_io.inbox.take().is_none());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::ssh::wait::{self, Interest};
 use crate::ssh::{SessionOwner, SshError};
 use rankdeck_proto::folders;
 use rankdeck_proto::trust;
+use rankdeck_types::error::write_hint;
 use rankdeck_types::host::Host;
 use rankdeck_types::probe::Probe;
 use std::io::{self, Read, Write};
@@ -55,7 +56,7 @@ impl AgentTransport for LocalTransport<'_> {
         })?;
         let probe = agent_command::read_probe_here(request, probed.after("RANKDECK-PROBE"));
         let workdir = if request.host.workdir.is_empty() { "." } else { &request.host.workdir };
-        let arguments = agent_command::start_arguments(request, workdir);
+        let arguments = agent_command::start_arguments(request, workdir, link_io.inbox.resumes());
         let output = run(label, agent, &arguments, STARTING, link_io, &|out| {
             output::after(out, "RANKDECK-AGENT").is_some()
         })?;
@@ -97,15 +98,10 @@ pub(super) fn run_for_reply(
     let mut uploaded = 0;
     for file in &call.uploads {
         uploaded += copy(&cache, file, owner).map_err(|error| {
-            SshError::permanent(
-                format!(
-                    "{}: cannot copy {} into {}: {error}",
-                    host.name,
-                    file.path.display(),
-                    cache.display()
-                ),
-                "free disk space, or set RANKDECK_CACHE to another directory",
-            )
+            let error = error.to_string();
+            let what = format!("cannot copy {} into {}", file.path.display(), cache.display());
+            let hint = format!("{}, or set RANKDECK_CACHE to another directory", write_hint(&error));
+            SshError::permanent(format!("{}: {what}: {error}", host.name), hint)
         })?;
     }
     let sent = SystemTime::now();

@@ -66,7 +66,7 @@ impl AgentTransport for SshTransport<'_> {
         let package =
             Package::read(&request.host.name, &request.agent_binary, request.trainer_binary.as_deref())?;
         let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
-        let arguments = agent_command::start_arguments(request, workdir);
+        let arguments = agent_command::start_arguments(request, workdir, link_io.inbox.resumes());
         let script = Script::new().arguments(&arguments).run("\"$A\" agent probe; exec \"$A\" \"$@\"");
         let done = |bytes: &[u8]| output::after(bytes, "RANKDECK-AGENT").is_some();
         let remote = RemoteScript { script: &script, input: &[], done: &done, within: STARTING };

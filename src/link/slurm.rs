@@ -127,7 +127,7 @@ impl AgentTransport for SlurmTransport<'_> {
         let (host, agent) = (&request.host, &request.agent_binary);
         link_io.starting();
         let workdir = if host.workdir.is_empty() { "." } else { &host.workdir };
-        let mut arguments = agent_command::start_arguments(request, workdir);
+        let mut arguments = agent_command::start_arguments(request, workdir, link_io.inbox.resumes());
         // `agent hold ...` instead of `agent start ...`.
         arguments[1] = "hold".into();
         let mut command = srun(host, true)?;

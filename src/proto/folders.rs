@@ -2,7 +2,7 @@
 //! executable.
 
 use crate::trust;
-use rankdeck_types::error::HintedError;
+use rankdeck_types::error::{HintedError, write_hint};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,14 @@ pub fn home() -> PathBuf {
 
 /// Creates a directory and its parents, readable by the owner only.
 pub fn create_private(path: &Path) -> Result<(), HintedError> {
+    create(path, "change `workdir` in hosts.toml")
+}
+
+fn create(path: &Path, or: &str) -> Result<(), HintedError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
-        HintedError::new(
-            format!("cannot create {}: {error}", path.display()),
-            "check `workdir` in hosts.toml and the free disk space",
-        )
+        let error = error.to_string();
+        let hint = format!("{}, or {or}", write_hint(&error));
+        HintedError::new(format!("cannot create {}: {error}", path.display()), hint)
     })
 }
 
@@ -43,15 +46,17 @@ pub fn private_cache(name: &str) -> Result<PathBuf, HintedError> {
 
 fn private_in(cache: &Path, name: &str) -> Result<PathBuf, HintedError> {
     let folder = cache.join(name);
-    create_private(&folder)?;
-    match trust::distrust(&folder) {
-        Some(why) => Err(HintedError::new(
-            format!("the cache cannot be trusted: {}", why.error),
-            format!("{}, or set RANKDECK_CACHE", why.hint),
-        )),
-        None => Ok(folder),
-    }
+    let refuse = |why: HintedError| {
+        let error = format!("the cache cannot be trusted: {}", why.error);
+        HintedError::new(error, format!("{}, or {OTHER_CACHE}", why.hint))
+    };
+    // Nothing is created where others could replace it. The second check is about what has appeared meanwhile.
+    trust::check_place(&folder).map_err(refuse)?;
+    create(&folder, OTHER_CACHE)?;
+    trust::distrust(&folder).map_or(Ok(folder), |why| Err(refuse(why)))
 }
+
+const OTHER_CACHE: &str = "set RANKDECK_CACHE to another directory";
 
 /// Returns every possible cache: that of the environment, and that which the running executable was deployed
 /// into.
@@ -86,5 +91,19 @@ mod tests {
             assert!(refused.error.contains(&cache.display().to_string()), "{refused:?}");
             assert!(refused.hint.contains("RANKDECK_CACHE"), "{refused:?}");
         }
+        assert!(
+            private_in(&cache, "traces").is_err() && !cache.join("traces").exists(),
+            "nothing is created"
+        );
+        let deep = cache.join("a/b");
+        assert!(private_in(&deep, "traces").is_err() && !cache.join("a").exists());
+    }
+
+    #[test]
+    fn cache_that_cannot_be_created_has_a_hint_of_its_own() {
+        let base = tempfile::tempdir().unwrap();
+        std::fs::write(base.path().join("file"), "").unwrap();
+        let refused = private_in(&base.path().join("file"), "names").unwrap_err();
+        assert!(refused.hint.contains("RANKDECK_CACHE") && !refused.hint.contains("workdir"), "{refused:?}");
     }
 }

@@ -20,6 +20,8 @@ pub enum LinkCommand {
     Send(ConsoleMessage),
     /// The user's answer to the link's prompt; `None` refuses.
     Answer(Option<String>),
+    /// The run is to be stopped: resume an agent that was stopped (SIGSTOP). Holds for all later connections.
+    Resume,
     /// Close permanently.
     Close,
 }

@@ -48,6 +48,12 @@ impl SmoothedRate {
         self.get()
     }
 
+    /// Continues from a rate that was measured elsewhere.
+    pub fn start_at(&mut self, time: f64, count: u64, rate: f64) {
+        let (last, steps) = (Some((time, count)), rate * DECAY_S);
+        *self = SmoothedRate { last, steps, seconds: DECAY_S, measured: self.measured.max(LEAST_S) };
+    }
+
     /// The rate; `None` before enough was measured.
     pub fn get(&self) -> Option<f64> {
         let rate = self.steps / self.seconds;
@@ -117,6 +123,15 @@ mod tests {
         });
         let found = (20..35).fold(0.0, |_, second| rate.update(f64::from(second), 1_901).unwrap_or(0.0));
         assert!(found < 2.0, "a stall is not a speed: {found}");
+    }
+
+    #[test]
+    fn rate_continues_from_one_that_was_measured_elsewhere() {
+        let mut rate = SmoothedRate::default();
+        rate.start_at(100.0, 1_000, 50.0);
+        assert_eq!(rate.get(), Some(50.0));
+        let found = rate.update(101.0, 1_050).unwrap();
+        assert!((found - 50.0).abs() < 0.1, "{found}");
     }
 
     #[test]

@@ -140,7 +140,7 @@ pub struct RankFailure {
     pub time: WallTime,
     /// Exit of its process; `None` while it runs.
     pub exit: Option<Exit>,
-    /// Its message, else the last line of its log.
+    /// Its message, else the last line of its log; empty if a signal from outside ended it.
     pub text: String,
     /// It reported an error in the configuration.
     pub usage: bool,

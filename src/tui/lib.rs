@@ -14,7 +14,11 @@ pub use run::action::ScreenAction;
 pub use run::input::{on_key, on_paste, run_line};
 pub use run::layout::layout;
 pub use run::mouse::on_mouse;
-pub use run::overlays::images::{DecodedPicture, apart as picture_apart};
+pub use run::overlays::images::{
+    DecodedPicture, apart as picture_apart, decode as decode_picture, set_decoded as set_picture,
+    undecoded as undecoded_picture,
+};
+pub use run::overlays::restart::{answer as answer_files, question as file_question};
 pub use run::staleness::next_change;
 pub use run::{ViewState, geometry, pane_sizes, ranks, restart_draft, time, view};
 

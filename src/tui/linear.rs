@@ -12,7 +12,7 @@ use crate::run::overlays::processes::signal;
 use crate::run::overlays::{Confirm, EnvironmentCard, Overlay, confirm, evidence, images, restart};
 use crate::run::pages::hosts;
 use crate::run::pages::ranks::strip::AwaitedRank;
-use crate::run::restart_draft::origins;
+use crate::run::restart_draft::{FileAnswer, origins};
 use crate::run::time::time_of_day;
 use crate::run::words::{Verb, in_lines, of_lines};
 use crate::run::{ViewState, keys, outcome, palette, processes, rank_details, ranks, staleness};
@@ -197,13 +197,36 @@ impl Linear {
         if let Err(why) = palette::restart(model, &mut self.view, arguments) {
             return LineAnswer::line(why);
         }
-        if let Some(Overlay::Restart(form)) = self.view.overlay() {
-            let order = restart::order(model, &form.0);
-            self.view.overlays.clear();
-            match order {
-                Ok((text, event)) => self.view.open(confirm::changed(model, text, event)),
-                Err(why) => return LineAnswer::line(words::clean(&why)),
+        if let Some(Overlay::Restart(form)) = self.view.overlays.top_mut() {
+            form.0.is_waiting = form.0.is_unchecked();
+            if form.0.is_waiting {
+                return LineAnswer::line(restart::READING);
             }
+            let order = restart::order(model, &form.0);
+            return self.ask(model, order);
+        }
+        LineAnswer { lines: self.question(), actions: Vec::new() }
+    }
+
+    /// A restart waits for files; what is typed now would cancel it.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.view.overlay(), Some(Overlay::Restart(_)))
+    }
+
+    /// Files have shown what they were read for: the question about the restart that waited for it.
+    pub fn answer_files(&mut self, model: &Model, answer: FileAnswer) -> LineAnswer {
+        match restart::take_answer(model, &mut self.view, answer) {
+            Some(order) => self.ask(model, order),
+            None => LineAnswer::default(),
+        }
+    }
+
+    /// Asks about a restart in place of its form.
+    fn ask(&mut self, model: &Model, order: Result<(Vec<String>, Event), String>) -> LineAnswer {
+        self.view.overlays.clear();
+        match order {
+            Ok((text, event)) => self.view.open(confirm::changed(model, text, event)),
+            Err(why) => return LineAnswer::line(words::clean(&why)),
         }
         LineAnswer { lines: self.question(), actions: Vec::new() }
     }

@@ -68,6 +68,31 @@ impl Exit {
         }
     }
 
+    /// Returns what the program itself has written about its end: its own message (`own`, may be empty), else the
+    /// last line of its output. A signal from outside ends a program that has written nothing about it, and the
+    /// error of a program that did not start is in its description.
+    pub fn message<'a>(&self, own: &'a str, output: &'a [String]) -> &'a str {
+        match self {
+            Exit::Code { .. } if own.is_empty() => output
+                .iter()
+                .rev()
+                .map(String::as_str)
+                .find(|line| !line.trim().is_empty())
+                .unwrap_or_default(),
+            Exit::Code { .. } => own,
+            Exit::Signal { .. } if self.is_crash() => own,
+            Exit::Signal { .. } | Exit::NotStarted { .. } => "",
+        }
+    }
+
+    /// Returns the description with that message: `exited with code 1: ValueError: x`.
+    pub fn explained(&self, own: &str, output: &[String]) -> String {
+        match self.message(own, output) {
+            "" => self.to_string(),
+            message => format!("{self}: {message}"),
+        }
+    }
+
     /// Returns whether the process succeeded.
     pub fn is_success(&self) -> bool {
         matches!(self, Exit::Code { code: 0 })
@@ -104,6 +129,25 @@ mod tests {
 
     fn signal(signal: i32) -> Exit {
         Exit::Signal { signal, out_of_memory: false }
+    }
+
+    #[test]
+    fn signal_from_outside_is_not_explained_by_output() {
+        let output = ["iteration 7".to_owned(), String::new()];
+        let killed = Exit::Signal { signal: SIGKILL, out_of_memory: true };
+        let unstarted = Exit::NotStarted { error: "no such file".into() };
+        for exit in [signal(SIGKILL), signal(SIGTERM), killed, unstarted] {
+            assert_eq!((exit.message("", &output), exit.message("own", &output)), ("", ""), "{exit}");
+            assert_eq!(exit.explained("own", &output), exit.to_string());
+        }
+        let code = Exit::Code { code: 1 };
+        assert_eq!((code.message("", &output), code.message("own", &output)), ("iteration 7", "own"));
+        assert_eq!(code.explained("", &output), "exited with code 1: iteration 7");
+        assert_eq!((code.message("", &[]), code.explained("", &[])), ("", code.to_string()));
+        assert_eq!(
+            (signal(SIGABRT).message("", &output), signal(SIGABRT).message("own", &output)),
+            ("", "own")
+        );
     }
 
     #[test]

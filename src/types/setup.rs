@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 
 /// A container tool and the words after its `run` or `exec`.
 pub(crate) static CONTAINER: TextRule =
-    TextRule { expected: "a container tool, its options and an image", test: container };
+    TextRule::new("a container tool, its options and an image", container);
 /// The name or directory of a conda environment.
-pub(crate) static CONDA: TextRule =
-    TextRule { expected: "the name or directory of an environment", test: conda };
+pub(crate) static CONDA: TextRule = TextRule::new("the name or directory of an environment", conda);
 
 /// Tools that run containers.
 const TOOLS: [(&str, Tool); 4] = [

@@ -170,6 +170,42 @@ fn ui_16_restart_takes_checkpoint_and_keys() {
     }
 }
 
+/// The loop of the run reads no file: the question comes when they have been read.
+#[test]
+fn restart_in_line_mode_waits_for_files() {
+    use rankdeck_core::event::Event;
+    use rankdeck_tui::restart_draft::{ChangedExperiment, FileAnswer};
+    let mut model = four();
+    let experiment = "[run]\nname = \"x\"\ntotal_steps = 2000000\n[env]\nid = \"CartPole-v1\"\nnum_envs = 16\n\
+                      [learn]\nalgorithm = \"ppo\"\n";
+    model.plan.as_mut().unwrap().experiment = toml::from_str(experiment).unwrap();
+    let waiting = || {
+        let mut linear = Linear::default();
+        linear.view.steering.changer = Some(|experiment, sets| {
+            let changed = rankdeck::app::overrides::change(experiment, sets);
+            changed.map(|changed| ChangedExperiment { unchecked: true, ..changed })
+        });
+        assert_eq!(enter(&mut linear, &model, "restart run.seed=41").actions, []);
+        assert!(linear.is_waiting());
+        linear
+    };
+    let answer = |mistakes: &[&str]| FileAnswer {
+        line: "run.seed=41".into(),
+        mistakes: mistakes.iter().map(|text| (*text).to_owned()).collect(),
+        ..FileAnswer::default()
+    };
+    let mut linear = waiting();
+    assert!(linear.answer_files(&model, answer(&[])).lines.len() > 1 && !linear.is_waiting());
+    let asked = enter(&mut linear, &model, "yes").actions;
+    assert!(matches!(&asked[..], [ScreenAction::Send(Event::RestartRequested { .. })]), "{asked:?}");
+    let mut linear = waiting();
+    assert_eq!(linear.answer_files(&model, answer(&["unused"])).lines, ["unused"]);
+    assert_eq!(enter(&mut linear, &model, "yes").actions, [], "no question is open");
+    let mut linear = waiting();
+    enter(&mut linear, &model, "status");
+    assert!(linear.answer_files(&model, answer(&[])).lines.is_empty(), "another word cancels it");
+}
+
 /// A console that attaches does not know yet whether the run runs: it asks before it stops it.
 #[test]
 fn ui_16_stop_asks_while_links_open() {

@@ -64,7 +64,14 @@ fn logged() -> Model {
 }
 
 fn draw(model: &Model, view: &mut ViewState, theme: &Theme) -> Buffer {
+    decode(model, view);
     cells(model, view, theme, SIZE, NOW)
+}
+
+/// As the app's thread does.
+fn decode(model: &Model, view: &mut ViewState) {
+    let decoded = rankdeck_tui::undecoded_picture(model, view).map(rankdeck_tui::decode_picture);
+    decoded.into_iter().for_each(|decoded| rankdeck_tui::set_picture(view, decoded));
 }
 
 fn text(buffer: &Buffer) -> String {
@@ -195,6 +202,26 @@ fn images_are_browsed_by_name_and_step() {
 }
 
 #[test]
+fn image_is_drawn_once_the_app_has_decoded_it() {
+    let model = logged();
+    let mut view = ViewState::new();
+    assert!(rankdeck_tui::undecoded_picture(&model, &view).is_none(), "none is shown");
+    press_at(&model, &mut view, "i", SIZE);
+    let shown = |view: &mut ViewState| text(&cells(&model, view, &Theme::dark(), SIZE, NOW)).contains('▀');
+    assert!(!shown(&mut view));
+    let newest = rankdeck_tui::decode_picture(rankdeck_tui::undecoded_picture(&model, &view).unwrap());
+    press_at(&model, &mut view, "h", SIZE);
+    rankdeck_tui::set_picture(&mut view, newest.clone());
+    assert!(!shown(&mut view), "that of another step");
+    let number = rankdeck_tui::undecoded_picture(&model, &view).unwrap().number;
+    assert_eq!(number + 1, newest.number);
+    press_at(&model, &mut view, "l", SIZE);
+    rankdeck_tui::set_picture(&mut view, newest);
+    assert!(shown(&mut view));
+    assert!(rankdeck_tui::undecoded_picture(&model, &view).is_none());
+}
+
+#[test]
 fn palette_opens_images_by_name() {
     let (model, mut view) = (logged(), ViewState::new());
     let run = |view: &mut ViewState, line: &str| rankdeck_tui::run_line(&model, view, line, NOW);
@@ -282,6 +309,8 @@ fn media_of_any_size_are_drawn_without_panic() {
                 view.charts.series.selected = Some("hist/action".into());
                 press_at(&model, &mut view, keys, (width, height));
                 for theme in [Theme::dark(), Theme::mono()] {
+                    cells(&model, &mut view, &theme, (width, height), NOW);
+                    decode(&model, &mut view);
                     cells(&model, &mut view, &theme, (width, height), NOW);
                 }
             }

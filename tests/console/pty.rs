@@ -454,6 +454,13 @@ fn name_1_attach_takes_the_newest_and_stop_asks() {
     terminal.send("j\r");
     assert_eq!(terminal.wait(), 0);
     terminal.until_shows(&first);
+    // The only running run is asked about, unless that was said before.
+    for answer in ["\r", "n\r"] {
+        let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &["stop"], &[]);
+        terminal.until("a question", |t| t.text().contains(&second) && t.text().contains(texts::CONFIRM));
+        terminal.send(answer);
+        assert_eq!(terminal.wait(), 2, "not confirmed");
+    }
     let output = call(&bench, &["stop", "@last", "--json"]);
     let stopped: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((stopped["run"].as_str(), &stopped["verified"]), (Some(second.as_str()), &true.into()));
@@ -464,6 +471,15 @@ fn name_1_attach_takes_the_newest_and_stop_asks() {
     terminal.send("q");
     terminal.wait();
     terminal.assert_restored();
+    for (args, answer) in [(&["stop"][..], "y\r"), (&["stop", "--yes"], ""), (&["stop", "--headless"], "")] {
+        launched(&bench, "ant");
+        let mut terminal = Terminal::start_in(bench.path(), RANKDECK, args, &[]);
+        if !answer.is_empty() {
+            terminal.until_shows(texts::CONFIRM);
+            terminal.send(answer);
+        }
+        assert_eq!(terminal.wait(), 0, "{args:?}: {}", terminal.text());
+    }
 }
 
 #[test]

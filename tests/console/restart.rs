@@ -4,7 +4,7 @@ use crate::scenes::*;
 use rankdeck::app::overrides::change;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
-use rankdeck_tui::restart_draft::{EditedFile, RestartDraft};
+use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile, FileAnswer, RestartDraft};
 use rankdeck_tui::state::Overlay;
 use rankdeck_tui::{ScreenAction, Theme, ViewState};
 
@@ -58,17 +58,60 @@ fn order(actions: Vec<ScreenAction>) -> (Option<String>, Option<u32>) {
 #[test]
 fn edited_experiment_file_is_shown_before_a_restart() {
     let (model, mut view) = scene();
-    view.steering.edited = Some(|| {
-        let change = |key: &str| (key.to_owned(), "1".to_owned(), "2".to_owned());
-        let differences = ["learn.gamma", "run.seed", "env.num_envs", "run.total_steps"].map(change).to_vec();
-        Some(EditedFile { file: "ppo.toml".into(), differences })
-    });
     press(&model, &mut view, "R");
+    let question = rankdeck_tui::file_question(&view).unwrap();
+    assert_eq!((question.line.as_str(), question.changed), ("", None));
+    let change = |key: &str| (key.to_owned(), "1".to_owned(), "2".to_owned());
+    let differences = ["learn.gamma", "run.seed", "env.num_envs", "run.total_steps"].map(change).to_vec();
+    let edited = Some(EditedFile { file: "ppo.toml".into(), differences });
+    let answer = FileAnswer { edited, ..FileAnswer::default() };
+    rankdeck_tui::answer_files(&model, &mut view, answer, NOW);
+    assert!(rankdeck_tui::file_question(&view).is_none(), "asked once");
     let shown = screen(&model, &mut view);
     for part in ["ppo.toml", "learn.gamma 1 -> 2"] {
         assert!(shown.contains(part), "{part} in\n{shown}");
     }
     insta::assert_snapshot!(trimmed(&shown));
+}
+
+/// Files decide about the seed; another key needs none.
+fn change_unchecked(
+    experiment: &rankdeck_types::experiment::Experiment,
+    sets: &[String],
+) -> Result<ChangedExperiment, Vec<String>> {
+    let unchecked = sets.iter().any(|set| set.starts_with("run.seed="));
+    change(experiment, sets).map(|changed| ChangedExperiment { unchecked, ..changed })
+}
+
+#[test]
+fn restart_waits_for_files_that_decide_about_a_key() {
+    let (model, mut view) = scene();
+    view.steering.changer = Some(change_unchecked);
+    press(&model, &mut view, "Rrun.seed=41");
+    assert_eq!(press(&model, &mut view, "\n"), []);
+    assert!(matches!(view.overlay(), Some(Overlay::Restart(_))), "no question yet");
+    // The answer to an earlier line decides nothing.
+    let answer = |line: &str, mistakes: &[&str]| FileAnswer {
+        line: line.into(),
+        mistakes: mistakes.iter().map(|text| (*text).to_owned()).collect(),
+        ..FileAnswer::default()
+    };
+    rankdeck_tui::answer_files(&model, &mut view, answer("run.seed=4", &["unused"]), NOW);
+    assert!(matches!(view.overlay(), Some(Overlay::Restart(_))));
+    let question = rankdeck_tui::file_question(&view).unwrap();
+    assert_eq!(
+        (question.line.as_str(), question.changed.map(|changed| changed.run.seed)),
+        ("run.seed=41", Some(41))
+    );
+    let mut refused = view.clone();
+    rankdeck_tui::answer_files(&model, &mut refused, answer("run.seed=41", &["unused"]), NOW);
+    assert!(matches!(refused.overlay(), Some(Overlay::Restart(_))));
+    assert!(screen(&model, &mut refused).contains("unused"));
+    assert_eq!(press(&model, &mut refused, "\n"), [], "a mistake orders nothing");
+    assert!(matches!(refused.overlay(), Some(Overlay::Restart(_))));
+    rankdeck_tui::answer_files(&model, &mut view, answer("run.seed=41", &[]), NOW);
+    assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))), "the question follows");
+    assert!(rankdeck_tui::file_question(&view).is_none());
 }
 
 #[test]

@@ -78,6 +78,17 @@ fn fault(schema: &Value, value: &Value, at: &str) -> Option<String> {
             }
         }
     }
+    for one in schema["allOf"].as_array().into_iter().flatten() {
+        if let Some(fault) = fault(one, value, at) {
+            return Some(fault);
+        }
+    }
+    if let Some(condition) = schema.get("if") {
+        let branch = if fault(condition, value, at).is_none() { "then" } else { "else" };
+        if let Some(fault) = schema.get(branch).and_then(|branch| fault(branch, value, at)) {
+            return Some(fault);
+        }
+    }
     let fits = |schemas: &Value| {
         schemas.as_array().unwrap().iter().filter(|one| fault(one, value, at).is_none()).count()
     };
@@ -128,6 +139,9 @@ fn invalid_file_does_not_match() {
         "[run]\nname = 'x'\nseed = -1",
         "[learn]\nalgorithm = 'ppo'\ntau = 1.0",
         "[learn]\nalgorithm = 'none'",
+        "[learn]\ngamma = 0.98",
+        "base = 'b.toml'\n[learn]\nalgorithm = 'ppo'\ntau = 1.0",
+        "base = 'b.toml'\n[learn]\ngama = 0.98",
         "[launch]\ncommand = 'x'",
         "[launch]\nenv = { A = 1 }",
         "[distributed]\nbackend = 'mpi'",
@@ -141,6 +155,35 @@ fn invalid_file_does_not_match() {
     {
         let value = serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
         assert!(fault(&hosts, &value, "").is_some(), "{text}");
+    }
+}
+
+/// What it does not have, its base or sections have.
+#[test]
+fn derived_file_matches_its_schema() {
+    let schema = schema("experiment");
+    for text in [
+        "base = 'b.toml'\n[learn]\ngamma = 0.98",
+        "base = 'b.toml'\n[learn]\nalgorithm = 'ppo'\nupdate_epochs = 2\n[run]\nseed = 3",
+        "use = ['fast']\n[learn]\ngamma = 0.9\n[section.fast.learn]\nalgorithm = 'ppo'",
+    ] {
+        let value = serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
+        assert_eq!(fault(&schema, &value, ""), None, "{text}");
+    }
+    assert!(schema["properties"]["run"]["properties"]["name"]["pattern"].is_string());
+}
+
+#[test]
+fn settings_file_matches_its_schema() {
+    let schema = schema("ui");
+    let fault = |text: &str| {
+        let value = serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
+        fault(&schema, &value, "")
+    };
+    let good = "theme = 'dark'\nmouse = false\n[keys]\nstop = 'ctrl-x'\n[notify]\non = ['end']\naway = true";
+    assert_eq!(fault(good), None);
+    for bad in ["theme = 'pink'", "mouse = 1", "[notify]\nwen = 1", "[keys]\nstop = 1"] {
+        assert!(fault(bad).is_some(), "{bad}");
     }
 }
 

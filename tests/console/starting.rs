@@ -260,6 +260,39 @@ fn commands_about_runs_name_the_directory_of_the_launch() {
     }
 }
 
+/// Without `--hosts`; with it, those hosts are listed only.
+#[test]
+fn locate_2_ps_and_prune_list_launches_on_other_hosts() {
+    let folder = bench("", "[\"true\"]");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (workdir, other) = (elsewhere.path(), folder.path().join("other.toml"));
+    let hosts = format!("[[host]]\nname = \"b\"\ntransport = \"local\"\nworkdir = {workdir:?}\n");
+    std::fs::write(other, hosts).unwrap();
+    let call = |args: &[&str]| run(folder.path(), args);
+    let (code, out, err) = call(&["run", "e.toml", "--hosts", "other.toml", "--quiet"]);
+    assert_eq!(code, 0, "{out}{err}");
+    let (code, out, err) = call(&["ps", "--json"]);
+    let listed: serde_json::Value =
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+    assert_eq!((code, &listed["hosts"]), (0, &serde_json::json!(["b"])), "{listed}{err}");
+    let (code, out, err) = call(&["ps", "--json", "--hosts", "hosts.toml"]);
+    assert!(code == 0 && out.is_empty(), "{out}{err}");
+    let name = listed["run"].as_str().unwrap();
+    let prune = ["prune", "--keep", "0", "--yes"];
+    let (code, out, err) = call(&[&prune[..], &["--hosts", "hosts.toml"]].concat());
+    assert!(code == 0 && workdir.join("runs").join(name).is_dir(), "{out}{err}");
+    // The agent may stay for a moment.
+    for _ in 0..60 {
+        if !workdir.join("runs").join(name).exists() {
+            break;
+        }
+        let (code, out, err) = call(&prune);
+        assert_eq!(code, 0, "{out}{err}");
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+    assert!(!workdir.join("runs").join(name).exists());
+}
+
 #[test]
 fn wait_exits_as_the_run_did() {
     let folder = bench("", "[\"true\"]");

@@ -286,6 +286,35 @@ fn hangup_detaches_and_another_console_stops() {
     assert!(bench.rank_processes().is_empty());
 }
 
+/// Nobody reads its lines.
+#[test]
+fn one_signal_ends_attach_with_unread_stdout() {
+    use std::os::fd::AsRawFd;
+    use std::process::Stdio;
+    let bench = Bench::new();
+    let (hosts, experiment) =
+        (bench.local_hosts(2, 1), bench.program(&["--iters", "100000", "--pause", "0.02"]));
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    let run = console.wait_kind("run_started", 30)["run"].as_str().unwrap().to_string();
+    console.wait_for("history", 60, |v| v["kind"] == "progress" && v["train_iter"].as_u64() >= Some(60));
+    let mut command = rankdeck();
+    command.args(["attach", &run, "--json", "--hosts", path(&hosts)]);
+    let mut watcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pipe = watcher.stdout.take().unwrap();
+    let mut waiting = 0i32;
+    // SAFETY: fcntl takes integers; FIONREAD writes one integer.
+    wait_until("lines that nobody reads", 30, || unsafe {
+        libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 4096);
+        libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &mut waiting) == 0 && waiting > 0
+    });
+    kill(watcher.id(), libc::SIGINT);
+    wait_until("one signal is enough", 20, || watcher.try_wait().unwrap().is_some());
+    assert_eq!(watcher.wait().unwrap().code(), Some(0));
+    assert_eq!(bench.rank_processes().len(), 2, "training continues");
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(30).code(), Some(130));
+}
+
 #[test]
 fn restart_is_a_generation_with_its_own_rendezvous() {
     let bench = Bench::new();

@@ -367,6 +367,38 @@ fn left_1_untagged_leftovers_are_found_after_a_kill() {
     }
 }
 
+/// By the command, and by the console that launched the run: somebody has stopped agents and guards.
+#[test]
+fn stop_resumes_stopped_agents() {
+    for by_command in [true, false] {
+        let bench = Bench::new();
+        let experiment = bench.program(&["--iters", "1000000", "--pause", "0.02"]);
+        let (hosts, experiment) = (bench.local_hosts(2, 1), experiment.to_str().unwrap().to_owned());
+        let hosts = hosts.to_str().unwrap();
+        let mut console = Console::start(&["run", &experiment, "--hosts", hosts]);
+        let run = console.wait_kind("run_started", 60)["run"].as_str().unwrap().to_owned();
+        console.wait_kind("progress", 60);
+        let watchers = || {
+            let all = bench.processes().into_iter();
+            all.filter(|(_, line)| line.contains(" agent ")).map(|(pid, _)| pid).collect::<Vec<_>>()
+        };
+        if by_command {
+            kill(console.pid(), libc::SIGKILL);
+        }
+        assert!(watchers().len() >= 4, "two agents and their guards");
+        watchers().iter().for_each(|pid| kill(*pid, libc::SIGSTOP));
+        if by_command {
+            let output = rankdeck().args(["stop", &run, "--hosts", hosts]).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+        } else {
+            console.signal(libc::SIGINT);
+            assert_eq!(console.finish(60).code(), Some(130));
+        }
+        assert_eq!(bench.rank_processes(), []);
+        wait_until("agents and guards have ended", 60, || watchers().is_empty());
+    }
+}
+
 /// CLI-3. A host that has lost a run's folder, or whose `workdir` is another one now, proves nothing: not
 /// even when every other host does.
 #[test]

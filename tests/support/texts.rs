@@ -54,6 +54,8 @@ pub const UNREACHABLE: &str = "unreachable";
 pub const NO_RUNS: &str = "no runs yet";
 /// The list of `attach` without a run.
 pub const SELECT_RUN: &str = "Select a run";
+/// The end of a question on the command line.
+pub const CONFIRM: &str = "[y/N]";
 /// The curves of `compare` on the home screen.
 pub const GROUPED: &str = "mean and band over seeds";
 

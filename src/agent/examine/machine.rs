@@ -71,9 +71,13 @@ fn driver_error(error: &NvmlError) -> Option<HintedError> {
             "this user has no access to the NVIDIA driver".to_owned(),
             "check permissions with `ls -l /dev/nvidia*` on the host",
         ),
+        NvmlError::LibloadingError(error) => (
+            format!("the NVIDIA driver is present, but not NVML: {error}"),
+            "install the driver's libnvidia-ml.so.1; in containers, set `NVIDIA_DRIVER_CAPABILITIES=compute,utility`",
+        ),
         error => (
             format!("the NVIDIA driver is present, but NVML fails: {error}"),
-            "install the driver's libnvidia-ml.so.1; in containers, set `NVIDIA_DRIVER_CAPABILITIES=compute,utility`",
+            "run `nvidia-smi` on the host; for the cause: `dmesg | grep -i -e nvrm -e xid`",
         ),
     };
     Some(HintedError::new(text, hint))

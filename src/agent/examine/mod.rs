@@ -159,7 +159,8 @@ fn found_libtorch(named: Option<&str>, workdir: &Path) -> Result<String, HintedE
 /// Most names.
 const MOST: usize = 64;
 
-/// Names of the packages that a script imports without condition: lines that start with `import` or `from`.
+/// Names of the packages that a script imports without condition: lines that start with `import` or `from`, up to
+/// the first statement that is something else.
 pub fn imports_of(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut add = |module: &str| {
@@ -170,13 +171,20 @@ pub fn imports_of(text: &str) -> Vec<String> {
         }
     };
     for line in text.lines() {
-        if let Some(list) = line.strip_prefix("import ") {
-            list.split('#').next().unwrap_or_default().split(',').for_each(&mut add);
-        } else if let Some(rest) = line.strip_prefix("from ")
-            && let Some((module, _)) = rest.split_once(" import")
-        {
-            // A leading dot is a sibling module.
-            add(module);
+        let code = line.split('#').next().unwrap_or_default();
+        for (index, statement) in code.split(';').enumerate() {
+            // What is indented is conditional.
+            let statement = if index > 0 { statement.trim_start() } else { statement };
+            if let Some(list) = statement.strip_prefix("import ") {
+                list.split(',').for_each(&mut add);
+            } else if let Some(rest) = statement.strip_prefix("from ")
+                && let Some((module, _)) = rest.split_once(" import")
+            {
+                // A leading dot is a sibling module.
+                add(module);
+            } else {
+                break;
+            }
         }
     }
     found
@@ -205,5 +213,12 @@ mod tests {
                     from .you import x\ntry:\n    import wandb\nexcept ImportError: pass\nimport torch.optim as o\n\
                     text = 'import nothing'\nimported = 1\n";
         assert_eq!(imports_of(text), ["os", "sys", "numpy", "torch"]);
+    }
+
+    #[test]
+    fn packages_end_at_the_first_other_statement_of_a_line() {
+        let text = "import os; print([f for d,_,fs in os.walk('.') for f in fs], 'import a; import b')\n\
+                    import sys; from torch import nn, optim; import numpy as np, jax; x = 1, y; import z\n";
+        assert_eq!(imports_of(text), ["os", "sys", "torch", "numpy", "jax"]);
     }
 }

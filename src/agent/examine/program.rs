@@ -119,7 +119,8 @@ pub(super) fn probe(question: &HostQuestion, workdir: &Path) -> ProgramProbe {
         found.later = Some("`uv sync` creates the environment at launch".into());
         return ProgramProbe { program: Some(found), setup: None };
     }
-    let after = |marker: &str| output.lines().find_map(|line| line.strip_prefix(marker)).map(str::trim);
+    let after =
+        |marker: &str| output.output.lines().find_map(|line| line.strip_prefix(marker)).map(str::trim);
     found.path = after("RANKDECK-PROGRAM").filter(|path| !path.is_empty()).map(str::to_owned);
     if found.path.is_none() {
         found.error = Some(HintedError::new(
@@ -130,7 +131,7 @@ pub(super) fn probe(question: &HostQuestion, workdir: &Path) -> ProgramProbe {
     found.python = after("RANKDECK-PYTHON").and_then(|text| serde_json::from_str(text).ok());
     if is_python && found.path.is_some() && found.python.is_none() {
         found.error = Some(HintedError::new(
-            format!("cannot run `{program}`"),
+            format!("cannot run `{program}`: {}", last_words(&output.errors)),
             format!("try `{program} -c 1` in a shell on the host"),
         ));
     }
@@ -193,11 +194,11 @@ fn is_made_later(question: &HostQuestion, workdir: &Path) -> bool {
     }
 }
 
-/// Runs the setup of a rank, then `sh -c INNER...`; returns its output. The environment is a rank's, as far
+/// Runs the setup of a rank, then `sh -c INNER...`; returns what both printed. The environment is a rank's, as far
 /// as it is known before the launch; preludes may read their rank.
 ///
 /// Errors: the setup fails; the end of its output.
-fn attempt(question: &HostQuestion, workdir: &Path, inner: &[&str]) -> Result<String, String> {
+fn attempt(question: &HostQuestion, workdir: &Path, inner: &[&str]) -> Result<ProbeOutput, String> {
     let mut setup = question.setup.clone();
     let ready = format!("echo {READY}");
     let mut words = vec!["sh", "-c"];
@@ -230,7 +231,7 @@ fn attempt(question: &HostQuestion, workdir: &Path, inner: &[&str]) -> Result<St
         false => error,
     })?;
     match ran.output.lines().any(|line| line.trim() == READY) {
-        true => Ok(ran.output),
+        true => Ok(ran),
         false => Err(last_words(&ran.errors)),
     }
 }
@@ -332,7 +333,7 @@ pub(crate) fn output(command: &mut Command, within: Duration) -> Result<(String,
 
 /// Output of a command.
 struct ProbeOutput {
-    pub output: String,
+    output: String,
     errors: String,
 }
 

@@ -5,12 +5,12 @@
 //! Invariants:
 //! - LOG-1: every line has its number in the rank's log of this generation, whether it was delivered or
 //!   dropped; those that were not even read, because a rank writes faster than they are passed on, are
-//!   counted.
+//!   counted. What exceeds the bound [`FLOOD`] times is not read at all: its lines are estimated.
 //! - Memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
 //! - LOG-3: a log file grows to at most [`FILE_BYTES`] and what a rank writes in one round; then its last
-//!   [`FILE_BYTES`] move to `rank<r>.log.1` and it starts empty. A round takes the same time however fast a
-//!   rank writes: what it cannot pass on is only counted. The same holds at the end of a rank, and on a full
-//!   disk.
+//!   [`FILE_BYTES`] move to `rank<r>.log.1` and it starts empty. A round reads a bounded part of it however much a
+//!   rank has written: what it cannot pass on is only counted, and of a flood, only what is passed on is kept. The
+//!   same holds at the end of a rank, on a full disk, and on a machine that has no core for the agent.
 //! - LOG-4: a failure to read or store is reported once when it starts and once when it is resolved.
 
 use super::line_times::{self, LineTimesWriter};
@@ -40,6 +40,9 @@ pub(crate) const LAST_LINES: usize = 20;
 const FILE_BYTES: u64 = 64 << 20;
 /// Read of one file in one round; lines before that are only counted.
 const ROUND_BYTES: u64 = 4 << 20;
+/// A file of this many times its bound is emptied: to read all of it would take longer than a rank takes to write as
+/// much again.
+const FLOOD: u64 = 4;
 /// Lines of one batch, and about the bytes of it.
 const BATCH_LINES: usize = 500;
 const BATCH_BYTES: usize = 96 << 10;
@@ -199,6 +202,10 @@ struct LogTailer {
     secrets: Arc<LogSecrets>,
     /// The rank has ended: what it has started to write is all.
     over: bool,
+    /// What lies before this in the file was not read.
+    unread: u64,
+    /// Lines have been left out because of that.
+    flooded: bool,
     times: LineTimesWriter,
     /// Bytes that were cut off the front of the file so far.
     cut: u64,
@@ -226,6 +233,8 @@ impl LogTailer {
             lost,
             secrets: Arc::default(),
             over: false,
+            unread: 0,
+            flooded: false,
             reading: TransientFailure::default(),
             keeping: TransientFailure::default(),
             timing: TransientFailure::default(),
@@ -280,12 +289,15 @@ impl LogTailer {
         if length < self.offset {
             // The file was truncated: its content is new.
             self.cut += self.offset;
-            self.offset = 0;
+            (self.offset, self.unread) = (0, 0);
             self.times.begins_at(self.cut, self.next);
         }
         let begun = self.offset;
         let mut chunk = vec![0; if length == begun { 0 } else { 1 << 16 }];
-        if length - begun > ROUND_BYTES {
+        if length - begun > FLOOD.saturating_mul(self.limit) {
+            self.leave_out(length, &mut chunk)?;
+        }
+        if length - self.offset > ROUND_BYTES {
             self.skip(length, &mut chunk)?;
         }
         let mut lines = Vec::new();
@@ -307,6 +319,28 @@ impl LogTailer {
             self.times.read(self.cut + self.offset, wall_ms());
         }
         Ok(self.offset - begun)
+    }
+
+    /// LOG-1, LOG-3. Continues at a line among the last [`ROUND_BYTES`]; the lines before it are not read. Secrets in
+    /// them stay in the file until this round empties it, and nothing copies them.
+    fn leave_out(&mut self, length: u64, chunk: &mut [u8]) -> io::Result<()> {
+        let from = length - ROUND_BYTES.min(self.limit);
+        let read = self.piece(length, from, chunk)?;
+        let ends = line_ends(&chunk[..read]);
+        let begin = memchr::memchr(b'\n', &chunk[..read]).map_or(0, |end| end as u64 + 1);
+        // As long as those behind them.
+        let count = (from - self.offset).saturating_mul(ends) / (read as u64).max(1);
+        self.splitter.clear();
+        (self.offset, self.unread) = (from + begin, from + begin);
+        self.next += count;
+        self.lost.fetch_add(count, Ordering::Relaxed);
+        if !std::mem::replace(&mut self.flooded, true) {
+            let path = self.path.display();
+            self.news.push(format!(
+                "lines of {path} are left out: they are written faster than this host can read"
+            ));
+        }
+        Ok(())
     }
 
     fn piece(&self, end: u64, offset: u64, chunk: &mut [u8]) -> io::Result<usize> {
@@ -392,9 +426,12 @@ impl LogTailer {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         let upto = self.offset;
-        let mut copied = self.copy(upto.saturating_sub(self.limit)..upto, &old);
-        // A large file takes seconds to cut and none to empty. Nothing is lost once the rank has ended.
-        match self.file.as_ref().filter(|_| !self.over).and_then(|file| cut_front(file, upto)) {
+        let kept = |tail: &LogTailer| tail.offset.saturating_sub(tail.limit).max(tail.unread)..tail.offset;
+        let mut copied = self.copy(kept(self), &old);
+        // A large file takes seconds to cut and none to empty. Nothing is lost once the rank has ended, and of a
+        // flood no line is exact.
+        let empties = self.over || self.unread > 0;
+        match self.file.as_ref().filter(|_| !empties).and_then(|file| cut_front(file, upto)) {
             Some(cut) => {
                 self.offset -= cut;
                 self.cut += cut;
@@ -403,11 +440,11 @@ impl LogTailer {
                 // What came meanwhile is read, and copied as well.
                 self.read(deliver)?;
                 if self.offset > upto {
-                    copied = self.copy(self.offset.saturating_sub(self.limit)..self.offset, &old);
+                    copied = self.copy(kept(self), &old);
                 }
                 self.file.as_ref().map_or(Ok(()), |file| file.set_len(0))?;
                 self.cut += self.offset;
-                self.offset = 0;
+                (self.offset, self.unread) = (0, 0);
             }
         }
         if copied.is_err() {
@@ -555,28 +592,32 @@ mod tests {
                 }
             }
         });
-        let (mut delivered, mut largest, mut grown) = (0, 0, 1);
-        let mut deliver = |batch: LineBatch| {
-            delivered += batch.lines.len() as u64;
-            // A line that is there is whole, and has its number.
-            for (number, line) in (batch.first..).zip(&batch.lines) {
-                assert!(
-                    line.len() == 99 && (!cuts || line.starts_with(&format!("line {number:08} "))),
-                    "{number}: {line}"
-                );
-            }
-        };
+        let (mut delivered, mut largest, mut grown, mut flooded) = (0, 0, 1, false);
         while grown > 0 || !writer.is_finished() {
-            grown = tail.round(&mut deliver);
+            let before = tail.next;
+            let mut batches = Vec::new();
+            grown = tail.round(&mut |batch: LineBatch| batches.push(batch));
+            // A machine without a free core: nothing was read for too long, and the numbers are estimated.
+            flooded |= tail.flooded;
+            assert!(tail.next >= before);
+            for batch in batches {
+                delivered += batch.lines.len() as u64;
+                // A line that is there is whole, and has its number.
+                for (number, line) in (batch.first..).zip(&batch.lines) {
+                    let is_its_own = !cuts || flooded || line.starts_with(&format!("line {number:08} "));
+                    assert!(line.len() == 99 && is_its_own, "{number}: {line}");
+                }
+            }
             largest = largest.max(std::fs::metadata(&path).unwrap().len());
         }
         writer.join().unwrap();
-        tail.finish(&mut deliver);
+        tail.finish(&mut |batch: LineBatch| delivered += batch.lines.len() as u64);
         let lost = tail.lost.load(Ordering::Relaxed);
         let all = std::fs::metadata(&path).unwrap().len()
             + std::fs::metadata(folder.path().join("rank0.log.1")).unwrap().len();
         assert!(all <= 2 * tail.limit + ROUND_BYTES, "{all} bytes are left of 150 MB");
         assert_eq!(delivered + lost, tail.next);
+        let cuts = cuts && !flooded;
         assert!(!cuts || tail.next == LINES, "{} lines of {LINES}, {lost} of them lost", tail.next);
         println!("largest {largest}, delivered {delivered}, lost {lost}");
     }
@@ -604,6 +645,48 @@ mod tests {
             assert!(texts[1].len() > 5 << 20, "the end is kept");
             assert!(!texts.concat().windows(6).any(|bytes| bytes == b"s3cret"));
             assert_eq!(tail.next, lines as u64);
+        }
+    }
+
+    /// The agent had no core for long: gigabytes are there, and more comes. Holes stand for what was written.
+    #[test]
+    fn log_3_flood_on_a_starved_machine_is_not_read() {
+        for finishes in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("rank0.log");
+            let secrets = Arc::new(LogSecrets::new(["s3cret-value".to_owned()].into_iter()));
+            let mut tail = LogTailer { secrets, limit: 6 << 20, ..tail_of(&path) };
+            let line = "x s3cret-value and more of it..\n";
+            let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+            file.write_all(line.as_bytes()).unwrap();
+            let mut lines = Vec::new();
+            tail.round(&mut |batch: LineBatch| lines.extend(batch.lines));
+            let length = 1 << 40;
+            file.set_len(length).unwrap();
+            file.write_all(line.repeat(1 << 18).as_bytes()).unwrap();
+            let began = std::time::Instant::now();
+            if finishes {
+                assert_eq!(tail.finish(&mut |batch: LineBatch| lines.extend(batch.lines)).len(), LAST_LINES);
+            }
+            tail.round(&mut |batch: LineBatch| lines.extend(batch.lines));
+            assert!(began.elapsed() < Duration::from_secs(60), "a terabyte is not read");
+            assert!(lines.len() > 100_000 && lines.iter().all(|line| line.len() == 31), "whole lines");
+            let texts =
+                ["rank0.log", "rank0.log.1"].map(|name| std::fs::read(folder.path().join(name)).unwrap());
+            assert!(texts[0].len() < 1 << 20 && (3 << 20..=6 << 20).contains(&texts[1].len()));
+            assert!(!texts.concat().windows(6).any(|bytes| bytes == b"s3cret"));
+            // About as many as there would be in so many bytes.
+            let expected = length / line.len() as u64;
+            assert!((expected / 2..expected * 2).contains(&tail.next), "{} of {expected}", tail.next);
+            assert_eq!(
+                (tail.lost.load(Ordering::Relaxed) + lines.len() as u64, tail.news.len()),
+                (tail.next, 1)
+            );
+            // The next lines are numbered behind them.
+            file.write_all(b"after\n").unwrap();
+            let mut next = Vec::new();
+            tail.round(&mut |batch: LineBatch| next.push((batch.first, batch.lines)));
+            assert_eq!(next, [(tail.next - 1, vec!["after".to_owned()])]);
         }
     }
 

@@ -5,16 +5,21 @@
 //! - At most one agent serves a node of a run.
 //! - The agent keeps nothing of the process that started it: no terminal, no session, no open
 //!   descriptor; an SSH `exec` returns at once.
+//! - START-2: an agent that was stopped (SIGSTOP) is resumed, with its guard, for a console that stops the run, and
+//!   for no other.
 //! - START-3: a run belongs to the console that launched it: another one that makes up the same name is
 //!   refused, and may only attach to it.
 
+use crate::entries;
 use crate::manifest::Manifest;
+use crate::observe::cgroup_stat::{Groups, Mounts};
 use crate::paths::{self, RunPaths};
 use crate::proc::{self, ProcessKey};
+use crate::process_query;
 use crate::socket_files::StartLock;
 use crate::supervise::{groups, guard};
 use rankdeck_proto::trust;
-use rankdeck_types::error::HintedError;
+use rankdeck_types::error::{HintedError, write_hint};
 use rankdeck_types::ids::{NodeRank, RunId};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
@@ -30,6 +35,8 @@ use std::time::{Duration, Instant};
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 /// How long an agent that lives may not be reached.
 const SERVING_PATIENCE: Duration = Duration::from_secs(15);
+/// How long an agent may take until it is resumed.
+const RESUME_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a new agent may take until it serves; it ends orphans first.
 const READY_PATIENCE: Duration = Duration::from_secs(45);
 
@@ -53,6 +60,8 @@ pub(crate) struct StartRequest {
     /// Name of the console that launches it; a run that another console has launched is refused. `None`
     /// accepts any.
     pub launcher: Option<String>,
+    /// The run is to be stopped: an agent that was stopped is resumed.
+    pub resume: bool,
 }
 
 /// An agent that serves.
@@ -104,7 +113,7 @@ fn start_held(start: &StartRequest, holder: Option<ProcessKey>) -> Result<Servin
     let workdir = absolute(&workdir)?;
     // An agent that serves is verified by its socket: its run can be stopped wherever its directory is.
     if start.existing
-        && let Some(found) = serving(&paths)?
+        && let Some(found) = serving(&paths, start.resume)?
     {
         return Ok(found);
     }
@@ -112,7 +121,7 @@ fn start_held(start: &StartRequest, holder: Option<ProcessKey>) -> Result<Servin
     let folder = paths::private_folder(&paths)?;
     let _lock = StartLock::take(&folder.join(paths.socket_stem()), LOCK_PATIENCE)?;
     claim(start, &paths)?;
-    if let Some(found) = serving(&paths)? {
+    if let Some(found) = serving(&paths, start.resume)? {
         return Ok(found);
     }
     let made = AgentStart { start, paths: &paths, workdir: &workdir, sockets: &folder, umask, holder };
@@ -132,10 +141,9 @@ fn check_trust(place: &Path) -> Result<(), HintedError> {
 fn claim(start: &StartRequest, paths: &RunPaths) -> Result<(), HintedError> {
     let Some(launcher) = &start.launcher else { return Ok(()) };
     let failed = |error: std::io::Error| {
-        HintedError::new(
-            format!("cannot write {}: {error}", paths.launcher().display()),
-            "check the free disk space",
-        )
+        let error = error.to_string();
+        let hint = format!("{}, or change `workdir` in hosts.toml", write_hint(&error));
+        HintedError::new(format!("cannot write {}: {error}", paths.launcher().display()), hint)
     };
     let foreign = || {
         HintedError::new(
@@ -196,8 +204,46 @@ pub(crate) fn hold(
     std::process::ExitCode::SUCCESS
 }
 
+/// Resumes the stopped agent of a run, and its guard (START-2).
+fn resume(run: &RunId, agent: ProcessKey) {
+    let guards = proc::all().into_iter().filter(|stat| entries::serves(run, &proc::arguments(stat.pid)));
+    let guards = guards.map(|stat| ProcessKey { pid: stat.pid, start: stat.start });
+    for process in guards.chain([agent]) {
+        // Only processes of this user are reached; whatever is still stopped is reported by `suspension`.
+        let _ = process_query::signal(process, libc::SIGCONT);
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < RESUME_PATIENCE && proc::stat(agent.pid).is_some_and(|stat| stat.state == 'T') {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Why an agent that lives cannot serve.
+fn suspension(agent: &proc::ProcStat) -> Option<HintedError> {
+    let (pid, host) = (agent.pid, proc::hostname());
+    let error = |how: String, hint: String| {
+        Some(HintedError::new(format!("the agent of this run (process {pid}) is {how}"), hint))
+    };
+    match agent.state {
+        'T' => return error("stopped".into(), format!("resume it with `kill -CONT {pid}` on {host}")),
+        't' => {
+            let tracer = proc::tracer(pid);
+            return error(
+                format!("traced by process {tracer}"),
+                format!("detach the debugger: see `ps {tracer}` on {host}"),
+            );
+        }
+        _ => {}
+    }
+    let groups = Mounts::read().of(pid).filter(Groups::is_frozen)?;
+    error(
+        format!("frozen by its cgroup {}", groups.path),
+        format!("resume the container or thaw the cgroup on {host}"),
+    )
+}
+
 /// The agent of the node, when it serves.
-fn serving(paths: &RunPaths) -> Result<Option<ServingAgent>, HintedError> {
+fn serving(paths: &RunPaths, resumes: bool) -> Result<Option<ServingAgent>, HintedError> {
     let Some(mut manifest) = Manifest::load(&paths.manifest()) else { return Ok(None) };
     if !manifest.is_of_this_machine() {
         return Err(HintedError::new(
@@ -211,12 +257,16 @@ fn serving(paths: &RunPaths) -> Result<Option<ServingAgent>, HintedError> {
             "keep the order of hosts.toml while a run is active, or give each host its own `workdir`",
         ));
     }
-    let Some(agent) = manifest.agent() else { return Ok(None) };
-    if agent.state == 'T' {
-        return Err(HintedError::new(
-            format!("the agent of this run (process {}) is suspended", agent.pid),
-            format!("continue it with `kill -CONT {}` on {}", agent.pid, proc::hostname()),
-        ));
+    let Some(mut agent) = manifest.agent() else { return Ok(None) };
+    if agent.state == 'T' && resumes {
+        resume(&manifest.identity().0, ProcessKey { pid: agent.pid, start: agent.start });
+        agent = match manifest.agent() {
+            Some(agent) => agent,
+            None => return Ok(None),
+        };
+    }
+    if let Some(suspended) = suspension(&agent) {
+        return Err(suspended);
     }
     // It is shutting down, or moves its sockets: wait for that rather than work in parallel.
     let begun = Instant::now();
@@ -344,6 +394,7 @@ mod tests {
             workdir: "w".into(),
             existing: false,
             launcher: launcher.map(str::to_owned),
+            resume: false,
         };
         claim(&start(Some("a")), &paths).unwrap();
         claim(&start(Some("a")), &paths).unwrap();
@@ -371,6 +422,7 @@ mod tests {
             workdir: at("w").display().to_string(),
             existing,
             launcher: (!existing).then(|| "a".into()),
+            resume: false,
         };
         for open in ["w", "w/runs", "w/runs/r", "w/runs/r/node0"] {
             mode(&at(open), 0o777);
@@ -401,6 +453,7 @@ mod tests {
             workdir: "w".into(),
             existing: true,
             launcher: None,
+            resume: false,
         };
         let (workdir, sockets) = (base.path(), base.path());
         let made = AgentStart { start: &start, paths: &paths, workdir, sockets, umask: 0, holder: None };

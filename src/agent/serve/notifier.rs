@@ -73,8 +73,8 @@ impl AgentNotifier {
                 if *exit != (Exit::Code { code: 0 }) && !self.has_failed =>
             {
                 self.has_failed = true;
-                let last = last_lines.last().map_or(String::new(), |line| format!(": {line}"));
-                Some(NotifyEvent::End(format!("failed: rank {rank} on {} {exit}{last}", self.host)))
+                let ended = exit.explained("", last_lines);
+                Some(NotifyEvent::End(format!("failed: rank {rank} on {} {ended}", self.host)))
             }
             RecordEvent::StopOrdered { by, .. } => {
                 self.stopped_by.get_or_insert_with(|| by.clone());

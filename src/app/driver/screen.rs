@@ -3,6 +3,7 @@
 use super::Driver;
 use crate::app::compared_curves::LoadedRuns;
 use crate::app::external_shell::{self, ShellEvent};
+use crate::app::latest_worker::LatestWorker;
 use crate::app::live_playback::LivePlayback;
 use crate::app::output::ConsoleOutput;
 use crate::app::record::Recorder;
@@ -20,6 +21,7 @@ use rankdeck_types::ids::{NodeRank, Timestamp};
 use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
+use std::sync::Arc;
 
 impl Driver {
     pub(crate) fn draw(&mut self) -> io::Result<()> {
@@ -27,6 +29,7 @@ impl Driver {
         self.show_cursor(now);
         self.update_policy_frames();
         self.update_log_search();
+        self.read_files(now);
         let demo = &self.setup.demo;
         let bar = |frame: &mut ratatui::Frame| demo.iter().for_each(|demo| demo.paint(frame));
         if let ConsoleOutput::Linear(linear) = &mut self.output {
@@ -270,6 +273,43 @@ impl Driver {
         let ConsoleOutput::Screen(screen) = &self.output else { return };
         if screen.view.log.files.is_none() && self.core.model().log_search.hits.is_some() {
             self.dispatch(Event::Searched { search: None });
+        }
+    }
+
+    /// Has files of the launch read for the restart that is typed, and passes on what they have shown.
+    fn read_files(&mut self, now: Timestamp) {
+        let Some(read) = self.setup.read_files else { return };
+        let model = self.core.model();
+        if let Some(answer) = self.files.reader.as_ref().and_then(LatestWorker::take) {
+            self.files.line = self.files.line.take().filter(|line| *line != answer.line);
+            match &mut self.output {
+                ConsoleOutput::Screen(screen) => {
+                    rankdeck_tui::answer_files(model, &mut screen.view, answer, now);
+                    screen.request_frame(FrameReason::Input);
+                }
+                ConsoleOutput::Linear(linear) => linear.answer_files(answer, model),
+                ConsoleOutput::Lines(_) | ConsoleOutput::Quiet => {}
+            }
+        }
+        let view = match &self.output {
+            ConsoleOutput::Screen(screen) => &screen.view,
+            ConsoleOutput::Linear(linear) => &linear.words.view,
+            ConsoleOutput::Lines(_) | ConsoleOutput::Quiet => return,
+        };
+        let question = rankdeck_tui::file_question(view);
+        let Some(question) = question.filter(|question| self.files.line.as_ref() != Some(&question.line))
+        else {
+            return;
+        };
+        self.files.line = Some(question.line.clone());
+        if self.files.reader.is_none() {
+            match LatestWorker::start("files", Arc::clone(&self.files.wake), read) {
+                Ok(reader) => self.files.reader = Some(reader),
+                Err(error) => return self.warn(format!("cannot start a thread: {error}")),
+            }
+        }
+        if let Some(reader) = &self.files.reader {
+            reader.request(question);
         }
     }
 

@@ -52,7 +52,8 @@ impl PlaySurface {
             return Ok(());
         }
         if let Some(pixels) = picture.rgb() {
-            self.surface.send(&graphics.draw(&pixels, (picture.width, picture.height), place))?;
+            let sides = (picture.width, picture.height);
+            self.surface.send_made(Box::new(move || graphics.draw(&pixels, sides, place)))?;
         }
         self.drawn = Some((picture.clone(), place));
         Ok(())

@@ -24,9 +24,14 @@ enum Part {
     /// All cells of the screen; those that differ are written.
     Frame(Buffer),
     Bytes(Vec<u8>),
+    /// Bytes that the thread makes, too.
+    Made(MakeBytes),
     /// The cells on the terminal are unknown: the next frame clears it and is written completely.
     Forget,
 }
+
+/// Makes bytes for the terminal.
+pub(crate) type MakeBytes = Box<dyn FnOnce() -> Vec<u8> + Send>;
 
 /// The sending end.
 #[derive(Clone)]
@@ -104,6 +109,13 @@ impl TerminalWriter {
         }
         state.bytes += bytes.len();
         self.push(&mut state, Part::Bytes(bytes.to_vec()));
+        Ok(())
+    }
+
+    /// Queues bytes that are made when it is their turn: the loop does not wait for an image to be encoded.
+    pub(crate) fn made(&self, make: MakeBytes) -> io::Result<()> {
+        let mut state = self.healthy()?;
+        self.push(&mut state, Part::Made(make));
         Ok(())
     }
 
@@ -187,6 +199,7 @@ fn write_all(mut out: impl Write, shared: &TerminalQueue) {
                 Ok(Vec::new())
             }
             Part::Bytes(bytes) => Ok(bytes),
+            Part::Made(make) => Ok(make()),
             Part::Frame(frame) => encode(&mut shown, frame),
         };
         if let Err(error) = encoded.and_then(|bytes| out.write_all(&bytes).and_then(|()| out.flush())) {
@@ -333,6 +346,25 @@ mod tests {
         assert_eq!(rows(&taken, 20).trim(), "frame 999");
         assert!(!String::from_utf8_lossy(&taken).contains("frame 998"), "only the latest frame is written");
         assert!(taken.ends_with(b"\x07"));
+    }
+
+    #[test]
+    fn frames_1_slow_encoder_blocks_no_frame() {
+        let ((open, gate), (encode, encoder), (started, _begins), taken) =
+            (channel(), channel::<()>(), channel(), Arc::<Mutex<Vec<u8>>>::default());
+        drop(open);
+        let writer = TerminalWriter::new(GatedTerminal { gate, started, taken: Arc::clone(&taken) }).unwrap();
+        writer.frame(frame("below", 20)).unwrap();
+        let make = move || {
+            let _ = encoder.recv();
+            b"image".to_vec()
+        };
+        writer.made(Box::new(make)).unwrap();
+        assert!(writer.is_writing() && !writer.finish(Duration::ZERO));
+        drop(encode);
+        assert!(writer.finish(Duration::from_secs(60)));
+        let taken = taken.lock().unwrap();
+        assert!(taken.ends_with(b"image") && rows(&taken, 20).contains("below"), "in order");
     }
 
     #[test]

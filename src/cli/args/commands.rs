@@ -311,6 +311,11 @@ pub(crate) struct StopArgs {
     /// Send SIGKILL immediately; no checkpoint is saved
     #[arg(long)]
     pub(crate) kill: bool,
+    /// Skip the confirmation prompt
+    ///
+    /// A terminal asks only if no run is named.
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) output: PrintArgs,
     #[command(flatten)]

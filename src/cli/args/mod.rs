@@ -344,6 +344,8 @@ pub(crate) enum SchemaOf {
     Experiment,
     /// A hosts file
     Hosts,
+    /// Settings of the console: ui.toml
+    Ui,
     /// Lines of the --json output
     Events,
 }

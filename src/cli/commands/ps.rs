@@ -1,7 +1,8 @@
 //! `rankdeck ps`: lists runs and leftover processes on all hosts, and Slurm jobs that wait for nodes.
 
 use crate::cli::args::PsArgs;
-use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, query_runs};
+use crate::cli::support::locate::{ListedHosts, RunLocator};
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus};
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::{HostsSource, OwnSlurmJob, SlurmJobs};
 use rankdeck_proto::clock::wall_time;
@@ -13,8 +14,9 @@ use serde_json::{Value, json};
 const FINISHED: usize = 10;
 
 /// Runs `rankdeck ps`.
-pub(crate) async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Failure> {
-    let (jobs, run_index) = tokio::join!(slurm_jobs(hosts_from), query_runs(hosts_from, &args.host_keys));
+pub(crate) async fn ps(hosts_from: &HostsSource, listed: ListedHosts, args: PsArgs) -> Result<u8, Failure> {
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let (jobs, run_index) = tokio::join!(slurm_jobs(hosts_from), locator.index_all(listed));
     let has_nodes = jobs.is_empty() || jobs.iter().any(OwnSlurmJob::is_running);
     let run_index = match run_index {
         Err(_) if is_of_own_jobs(hosts_from) && !has_nodes => RunIndex::default(),
@@ -33,8 +35,17 @@ pub(crate) async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Fai
     } else {
         print_table(&run_index, &runs, &waiting, &args, now);
     }
-    print::errors(run_index.silent.iter().map(|(_, error)| error));
-    Ok(if run_index.silent.is_empty() { code::SUCCESS } else { code::HOST })
+    let (others, silent): (Vec<_>, Vec<_>) =
+        run_index.silent.iter().partition(|(index, _)| run_index.is_other(*index));
+    print::errors(silent.iter().map(|(_, error)| error));
+    let names = others.iter().filter_map(|(index, _)| run_index.hosts.get(*index));
+    let names = names.map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ");
+    if !names.is_empty() {
+        let note =
+            format!("note: no answer from {names}: not in the hosts file, and had runs of this directory");
+        args.output.progress(&clean(&note));
+    }
+    Ok(if silent.is_empty() { code::SUCCESS } else { code::HOST })
 }
 
 fn is_of_own_jobs(hosts_from: &HostsSource) -> bool {
@@ -60,7 +71,7 @@ fn print_table(run_index: &RunIndex, runs: &[FoundRun], waiting: &[OwnSlurmJob],
         })
         .collect();
     if shown.is_empty() && waiting.is_empty() {
-        if run_index.silent.is_empty() {
+        if run_index.silent.iter().all(|(index, _)| run_index.is_other(*index)) {
             print::stdout("no runs");
         }
         return;

@@ -4,9 +4,9 @@
 
 use crate::app::stderr;
 use crate::cli::args::{PruneArgs, RemovalArgs, RemoveArgs};
-use crate::cli::support::locate::{LocatedRun, RunLocator, hint_for_missing};
+use crate::cli::support::locate::{ListedHosts, LocatedRun, RunLocator, hint_for_missing};
 use crate::cli::support::run_id::{RUNS, own_folder};
-use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, query_runs};
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, prompt, sweep};
 use rankdeck_config::HostsSource;
@@ -47,8 +47,13 @@ pub(crate) async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result
 }
 
 /// Runs `rankdeck prune`.
-pub(crate) async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Failure> {
-    let run_index = Rc::new(query_runs(hosts_from, &args.removal.host_keys).await?);
+pub(crate) async fn prune(
+    hosts_from: &HostsSource,
+    listed: ListedHosts,
+    args: PruneArgs,
+) -> Result<u8, Failure> {
+    let locator = RunLocator::new(hosts_from, &args.removal.host_keys);
+    let run_index = Rc::new(locator.index_all(listed).await?);
     let now = wall_time();
     let over = |found: &FoundRun| objection(&run_index, found).is_none();
     let old = |found: &FoundRun| {

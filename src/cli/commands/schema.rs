@@ -5,7 +5,8 @@ use crate::cli::args::SchemaOf;
 use crate::cli::support::{code, print};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Hosts;
-use rankdeck_types::schema::{ConfigKey, Fallback, ValueKind, Variant};
+use rankdeck_types::schema::{ConfigKey, Fallback, Keys, TextRule, ValueKind, Variant};
+use rankdeck_types::ui::Ui;
 use serde_json::{Map, Value, json};
 
 /// The documentation of the lines.
@@ -16,7 +17,8 @@ const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 pub(crate) fn print(what: SchemaOf) -> u8 {
     let schema = match what {
         SchemaOf::Experiment => experiment(),
-        SchemaOf::Hosts => root("rankdeck hosts.toml", table(Hosts::KEYS.iter())),
+        SchemaOf::Hosts => root("rankdeck hosts.toml", table(Hosts::KEYS.iter(), Values::Own)),
+        SchemaOf::Ui => root("rankdeck ui.toml", table(Ui::KEYS.iter(), Values::Own)),
         SchemaOf::Events => events(),
     };
     print::data(&serde_json::to_string_pretty(&schema).unwrap_or_default());
@@ -29,12 +31,21 @@ fn root(title: &str, mut schema: Value) -> Value {
     schema
 }
 
-/// No table is required: a file may inherit everything from others.
+/// Where the values of a table may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Values {
+    /// The table has them all.
+    Own,
+    /// A base or a section may have them.
+    Inherited,
+}
+
+/// No table is required: a file may inherit everything from others. The keys of a table are required unless the
+/// file has a base or uses sections.
 fn experiment() -> Value {
-    let mut schema = table(Experiment::KEYS.iter());
-    if let Value::Object(fields) = &mut schema {
-        fields.remove("required");
-    }
+    let mut schema = table(Experiment::KEYS.iter(), Values::Inherited);
+    schema["if"] = json!({ "anyOf": [{ "required": ["base"] }, { "required": ["use"] }] });
+    schema["else"] = json!({ "properties": required_below(Experiment::KEYS) });
     let names = json!({ "type": "array", "items": { "type": "string" } });
     let more = [
         (
@@ -53,19 +64,45 @@ fn experiment() -> Value {
     root("rankdeck experiment", schema)
 }
 
-fn table(keys: impl Iterator<Item = &'static ConfigKey>) -> Value {
+fn table(keys: impl Iterator<Item = &'static ConfigKey>, values: Values) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for key in keys {
-        properties.insert(key.name.to_owned(), property(key));
+        properties.insert(key.name.to_owned(), property(key, values));
         if key.is_required() {
             required.push(key.name);
         }
     }
-    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    if values == Values::Own {
+        schema["required"] = json!(required);
+    }
+    schema
 }
 
-fn property(key: &ConfigKey) -> Value {
-    let mut schema = kind(&key.kind);
+/// What the tables below require, by key.
+fn required_below(keys: Keys) -> Map<String, Value> {
+    let mut required = Map::new();
+    for key in keys {
+        let schema = match &key.kind {
+            ValueKind::Table(keys) => required_in(keys),
+            ValueKind::Tagged { tag, variants } => {
+                let kinds = variants.iter().map(|variant| if_tagged(tag, variant, required_in(variant.keys)));
+                json!({ "required": [tag], "allOf": kinds.collect::<Vec<_>>() })
+            }
+            _ => continue,
+        };
+        required.insert(key.name.to_owned(), schema);
+    }
+    required
+}
+
+fn required_in(keys: Keys) -> Value {
+    let names: Vec<&str> = keys.iter().filter(|key| key.is_required()).map(|key| key.name).collect();
+    json!({ "required": names, "properties": required_below(keys) })
+}
+
+fn property(key: &ConfigKey, values: Values) -> Value {
+    let mut schema = kind(&key.kind, values);
     schema["description"] = key.doc.into();
     if let Fallback::Value(value) = key.default
         && let Ok(table) = format!("value = {}", value()).parse::<toml::Table>()
@@ -76,8 +113,14 @@ fn property(key: &ConfigKey) -> Value {
     schema
 }
 
-fn kind(kind: &ValueKind) -> Value {
-    let text = || json!({ "type": "string", "minLength": 1 });
+fn kind(kind: &ValueKind, values: Values) -> Value {
+    let text = |rule: &TextRule| {
+        let mut schema = json!({ "type": "string", "minLength": 1 });
+        if let Some(pattern) = rule.pattern {
+            schema["pattern"] = pattern.into();
+        }
+        schema
+    };
     let integer = |range: &std::ops::RangeInclusive<i128>| {
         let mut schema = json!({ "type": "integer", "minimum": *range.start() as i64 });
         if let Ok(max) = i64::try_from(*range.end()) {
@@ -87,7 +130,7 @@ fn kind(kind: &ValueKind) -> Value {
     };
     let list = |items: Value| json!({ "type": "array", "items": items, "minItems": 1 });
     match kind {
-        ValueKind::Text(_) => text(),
+        ValueKind::Text(rule) => text(rule),
         ValueKind::Choice(words) => json!({ "enum": words }),
         ValueKind::Integer(range) => integer(range),
         ValueKind::Number { min, max, open } => {
@@ -101,7 +144,7 @@ fn kind(kind: &ValueKind) -> Value {
             schema
         }
         ValueKind::Flag => json!({ "type": "boolean" }),
-        ValueKind::FlagOrText(_) => json!({ "anyOf": [{ "type": "boolean" }, text()] }),
+        ValueKind::FlagOrText(rule) => json!({ "anyOf": [{ "type": "boolean" }, text(rule)] }),
         ValueKind::Texts(_) => list(json!({ "type": "string" })),
         ValueKind::Integers(range) => list(integer(range)),
         ValueKind::Environment | ValueKind::Names(_) => {
@@ -112,18 +155,56 @@ fn kind(kind: &ValueKind) -> Value {
             { "type": "integer", "minimum": 0, "maximum": 1024 },
             { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 1023 } },
         ] }),
-        ValueKind::Table(keys) => table(keys.iter()),
-        ValueKind::Tables(keys) => json!({ "type": "array", "items": table(keys.iter()) }),
-        ValueKind::Tagged { tag, variants } => {
-            json!({ "oneOf": variants.iter().map(|variant| tagged(tag, variant)).collect::<Vec<_>>() })
-        }
+        ValueKind::Table(keys) => table(keys.iter(), values),
+        // A list is never inherited in part.
+        ValueKind::Tables(keys) => json!({ "type": "array", "items": table(keys.iter(), Values::Own) }),
+        ValueKind::Tagged { tag, variants } => tagged(tag, variants, values),
     }
 }
 
-fn tagged(tag: &str, variant: &'static Variant) -> Value {
-    let mut schema = table(variant.all_keys());
-    schema["properties"][tag] = json!({ "const": variant.word, "description": variant.tag.doc });
+/// The keys of all variants; a tag selects those of its own.
+fn tagged(tag: &str, variants: &'static [Variant], values: Values) -> Value {
+    let mut properties: Map<String, Value> = Map::new();
+    for key in variants.iter().flat_map(|variant| variant.keys) {
+        let schema = property(key, values);
+        match properties.get_mut(key.name) {
+            None => drop(properties.insert(key.name.to_owned(), schema)),
+            Some(known) if *known == schema => {}
+            Some(known) => {
+                let mut kinds = match known.get_mut("anyOf").map(Value::take) {
+                    Some(Value::Array(kinds)) => kinds,
+                    _ => vec![known.take()],
+                };
+                if !kinds.contains(&schema) {
+                    kinds.push(schema);
+                }
+                *known = json!({ "anyOf": kinds });
+            }
+        }
+    }
+    let words: Vec<&str> = variants.iter().map(|variant| variant.word).collect();
+    let doc = variants.first().map_or("", |variant| variant.tag.doc);
+    properties.insert(tag.to_owned(), json!({ "enum": words, "description": doc }));
+    let own = |variant: &'static Variant| {
+        let mut own = table(variant.all_keys(), values);
+        own["properties"][tag] = json!({ "const": variant.word, "description": variant.tag.doc });
+        if_tagged(tag, variant, own)
+    };
+    let mut schema = json!({
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": false,
+        "allOf": variants.iter().map(own).collect::<Vec<_>>(),
+    });
+    if values == Values::Own {
+        schema["required"] = json!([tag]);
+    }
     schema
+}
+
+/// `schema` for tables with the tag of this variant.
+fn if_tagged(tag: &str, variant: &Variant, schema: Value) -> Value {
+    json!({ "if": { "properties": { tag: { "const": variant.word } }, "required": [tag] }, "then": schema })
 }
 
 /// Returns one alternative per kind of line: the documented fields, with the types of the example. Later

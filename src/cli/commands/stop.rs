@@ -8,7 +8,7 @@ use crate::cli::support::console::ExistingRun;
 use crate::cli::support::locate::RunLocator;
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
-use crate::cli::support::{Failure, code, interrupt};
+use crate::cli::support::{Failure, code, interrupt, prompt};
 use rankdeck_config::HostsSource;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::ReportBody;
@@ -33,6 +33,10 @@ pub(crate) async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8,
     let (run_index, found) = (&located.run_index, located.found()?);
     let target = ExistingRun::with_unlisted(run_index, &found)?;
     let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
+    if is_unnamed(run_index, &args) && !prompt::yes(&question(&found, mode)).await {
+        return Err(Failure::usage("nothing was stopped: not confirmed")
+            .hint("pass the name of the run, or `--yes` to skip the prompt"));
+    }
     let mut check = StopCheck::new(&target, &found);
     if found.state == RunStatus::Running || may_follow(&found) {
         let hosts = plural(target.hosts.len(), "host");
@@ -64,6 +68,19 @@ pub(crate) async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8,
         check.swept(&host, left);
     }
     check.print(&target.run, args.output)
+}
+
+/// Whether a user who named no run is to be asked: only one was running, so that there was no list to select it from.
+fn is_unnamed(run_index: &RunIndex, args: &StopArgs) -> bool {
+    let running = run_index.runs().iter().filter(|found| found.state != RunStatus::Finished).count();
+    args.run.is_none() && running == 1 && !args.yes && prompt::can_confirm()
+}
+
+fn question(found: &FoundRun<'_>, mode: StopMode) -> String {
+    let verb = if mode == StopMode::Kill { "kill" } else { "stop" };
+    let ranks: u32 = found.parts.iter().map(|(_, part)| part.ranks_alive).sum();
+    let ranks = plural(ranks as usize, "rank");
+    clean(&format!("{verb} run {} ({ranks} on {})?", found.run, found.hosts().join(", ")))
 }
 
 /// A generation has ended, and the console that launched the run has not: it may start another one.

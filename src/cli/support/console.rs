@@ -118,7 +118,7 @@ pub(crate) async fn console(
     setup.can_ask = prompt::can_ask();
     (setup.notify, setup.metrics) = (Some(outlets.notify), outlets.metrics);
     setup.can_relaunch = relaunch::is_offered();
-    setup.edited = Some(relaunch::edited);
+    setup.read_files = Some(relaunch::read_files);
     setup.changer = relaunch::change;
     setup.at_home = output_mode::is_at_home();
     let end = drive(setup, output_mode::open(chosen, log, pace)?).await?;
@@ -265,8 +265,16 @@ impl ExistingRun {
         host_keys: &HostKeyArgs,
         chosen: OutputMode,
     ) -> Result<ConsoleLinks, Failure> {
-        let options =
-            LinkOptions { run: &self.run, opening: NoAgentPolicy::Attach, builtin: false, host_keys, chosen };
+        self.open(NoAgentPolicy::Attach, host_keys, chosen)
+    }
+
+    fn open(
+        &self,
+        opening: NoAgentPolicy,
+        host_keys: &HostKeyArgs,
+        chosen: OutputMode,
+    ) -> Result<ConsoleLinks, Failure> {
+        let options = LinkOptions { run: &self.run, opening, builtin: false, host_keys, chosen };
         open_links(&self.hosts, &options, |host| !self.unlisted.contains(&host.name))
     }
 
@@ -311,7 +319,11 @@ impl ExistingRun {
         consent: VariableConsent,
         host_keys: &HostKeyArgs,
     ) -> Result<ConsoleExit, Failure> {
-        let links = self.open_links(host_keys, plain())?;
+        let opening = match exit_condition {
+            ExitCondition::Stop { .. } => NoAgentPolicy::Stop,
+            _ => NoAgentPolicy::Attach,
+        };
+        let links = self.open(opening, host_keys, plain())?;
         let mut setup = ConsoleSetup::new(self.goal(), exit_condition, links);
         setup.listed = self.listed.clone();
         setup.accept_new_host_keys = host_keys.accept_new_host_keys;

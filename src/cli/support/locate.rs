@@ -3,12 +3,14 @@
 //! Invariants:
 //! - LOCATE-1: a run is addressed on the hosts of its launch, as the hosts file described them then. A host that
 //!   does not answer there is asked as the hosts file describes it now.
+//! - LOCATE-2: a command that lists runs asks the hosts that it names. If it names none, it asks those of the hosts
+//!   file, and those of the latest launches from this directory.
 
 use crate::app::record;
 use crate::cli::args::HostKeyArgs;
 use crate::cli::support::Failure;
 use crate::cli::support::run_id::{RUNS, run_names};
-use crate::cli::support::run_index::{FoundRun, RunIndex, hosts_of_runs, query_hosts};
+use crate::cli::support::run_index::{FoundRun, RunIndex, hosts_of_runs, query_hosts, query_with_others};
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::trust;
@@ -19,6 +21,17 @@ use std::rc::Rc;
 
 /// Most bytes of the hosts of a launch.
 const MOST_HOSTS_BYTES: u64 = 8 << 20;
+/// Most launches whose hosts are listed.
+const LATEST: usize = 100;
+
+/// The hosts whose runs are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListedHosts {
+    /// Those that the command names.
+    Named,
+    /// Those of the hosts file and of launches from this directory.
+    Known,
+}
 
 /// How runs are looked up.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +125,22 @@ impl<'a> RunLocator<'a> {
         Ok(run_index)
     }
 
+    /// Queries all hosts of a list of runs (LOCATE-2). Hosts that the hosts file lacks are asked without prompts
+    /// and waited for briefly.
+    pub(crate) async fn index_all(self, listed: ListedHosts) -> Result<RunIndex, Failure> {
+        let launched = match listed {
+            ListedHosts::Named => Vec::new(),
+            ListedHosts::Known => Launch::latest(Path::new(RUNS)),
+        };
+        let hosts = match hosts_of_runs(self.hosts_from) {
+            Err(failure) if launched.is_empty() => return Err(failure),
+            Err(_) => Vec::new(),
+            Ok(hosts) => hosts,
+        };
+        let others = others(&hosts, launched);
+        query_with_others(hosts, others, self.host_keys).await
+    }
+
     /// Returns the run that a name selects in an index of [`RunLocator::index`].
     pub(crate) async fn select(
         self,
@@ -138,11 +167,16 @@ impl<'a> RunLocator<'a> {
     }
 }
 
-/// `first`, and those of `others` whose names it lacks.
-fn joined(first: Vec<Host>, others: &[Host]) -> Vec<Host> {
-    let is_new = |host: &&Host| first.iter().all(|known| known.name != host.name);
-    let new: Vec<Host> = others.iter().filter(is_new).cloned().collect();
+/// `first`, and those of `more` whose names it lacks.
+fn joined(first: Vec<Host>, more: &[Host]) -> Vec<Host> {
+    let new = others(&first, more.to_vec());
     [first, new].concat()
+}
+
+/// Those of `hosts` whose names `known` lacks.
+fn others(known: &[Host], mut hosts: Vec<Host>) -> Vec<Host> {
+    hosts.retain(|host| known.iter().all(|known| known.name != host.name));
+    hosts
 }
 
 /// A launch from this directory.
@@ -161,6 +195,17 @@ impl Launch {
         let named: Vec<NamedRun> = names.iter().map(|name| NamedRun { name, is_active: false }).collect();
         let selected = run_name::resolve(&named, name, RunAction::Read).ok()?;
         Some(Launch::of(runs, &names[selected.index]))
+    }
+
+    /// The hosts of the latest launches, as the latest one describes them. Slurm's nodes are left out: without a
+    /// job of their own they run nothing, and [`HostsSource::Slurm`] knows the jobs.
+    fn latest(runs: &Path) -> Vec<Host> {
+        let names = run_names(runs);
+        let hosts = names.iter().take(LATEST).fold(Vec::new(), |hosts, run| {
+            let launched = Launch::of(runs, run).hosts;
+            joined(hosts, &launched)
+        });
+        hosts.into_iter().filter(|host| host.transport != Transport::Slurm).collect()
     }
 
     /// The launch of a run; without hosts if it was launched elsewhere.
@@ -226,5 +271,26 @@ mod tests {
         assert_eq!(found(Some("ppo~1")).map(|hosts| hosts.len()), Some(2));
         assert_eq!(found(None), Some(vec![]), "dqn was launched elsewhere");
         assert_eq!((found(Some("../ppo-20260101-000000")), found(Some("sac"))), (None, None));
+    }
+
+    #[test]
+    fn locate_2_hosts_of_all_launches_are_listed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |run: &str, hosts: &[Host]| {
+            let console = folder.path().join(run).join("console");
+            std::fs::create_dir_all(&console).unwrap();
+            std::fs::write(console.join(record::HOSTS), serde_json::to_vec(hosts).unwrap()).unwrap();
+        };
+        let (old, node) = (
+            Host { address: "old".into(), ..host("b") },
+            Host { transport: Transport::Slurm, ..host("node1") },
+        );
+        put("ppo-20260101-000000", &[host("a"), old]);
+        put("dqn-20260102-000000", &[host("b"), node]);
+        std::fs::create_dir_all(folder.path().join("sweep-ppo-20260104-000000")).unwrap();
+        let launched = Launch::latest(folder.path());
+        assert_eq!(launched, [host("b"), host("a")]);
+        assert_eq!(others(&[host("a")], launched), [host("b")]);
+        assert_eq!(Launch::latest(&folder.path().join("none")), []);
     }
 }

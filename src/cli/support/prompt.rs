@@ -83,6 +83,16 @@ impl Prompter for TerminalPrompter {
     }
 }
 
+/// Refuses every prompt and shows no progress.
+#[derive(Debug)]
+pub(crate) struct NoPrompts;
+
+impl Prompter for NoPrompts {
+    fn ask(&self, _: &str, _: &Prompt) -> Option<String> {
+        None
+    }
+}
+
 /// Shorter waits are not shown.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Interval between lines if lines cannot be overwritten.

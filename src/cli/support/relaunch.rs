@@ -5,7 +5,7 @@ use crate::app::overrides;
 use crate::cli::support::seed;
 use rankdeck_config::ExperimentSource;
 use rankdeck_proto::regular;
-use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile};
+use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile, FileAnswer, FileQuestion};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::hidden;
 use rankdeck_types::host::Host;
@@ -25,18 +25,24 @@ pub(crate) struct RelaunchSpec {
     pub(crate) read: Option<String>,
 }
 
-/// Returns how the experiment file of the current run has changed since its launch.
-pub(crate) fn edited() -> Option<EditedFile> {
-    offered().0.clone()?.edited()
+/// Reads the files that the current run was launched from. Blocks: not for the loop of a run.
+pub(crate) fn read_files(question: FileQuestion) -> FileAnswer {
+    let spec = offered().0.clone();
+    let mistakes = question.changed.and_then(|changed| check_seed(spec.as_ref(), &changed, &[]).err());
+    FileAnswer {
+        line: question.line,
+        edited: spec.and_then(|spec| spec.edited()),
+        mistakes: mistakes.unwrap_or_default(),
+    }
 }
 
-/// Applies overrides to the experiment of the current run.
+/// Applies overrides to the experiment of the current run, and reads no file for that.
 ///
 /// # Errors
-/// As [`change_of`].
+/// All mistakes in the overrides and in the resulting experiment.
 pub(crate) fn change(experiment: &Experiment, sets: &[String]) -> Result<ChangedExperiment, Vec<String>> {
-    let spec = offered().0.clone();
-    change_of(spec.as_ref(), experiment, sets, &[])
+    let changed = overrides::change(experiment, sets)?;
+    Ok(ChangedExperiment { unchecked: seed::is_set(sets), ..changed })
 }
 
 /// Applies overrides to the experiment of a run that was launched from `spec` on these hosts.
@@ -51,11 +57,20 @@ pub(crate) fn change_of(
 ) -> Result<ChangedExperiment, Vec<String>> {
     let changed = overrides::change(experiment, sets)?;
     if seed::is_set(sets) {
-        let file = spec.map_or_else(|| PathBuf::from("experiment.toml"), |spec| spec.experiment.clone());
-        let checked = seed::demand(&changed.experiment, &ExperimentSource::File(file), hosts);
-        checked.map_err(|failure| vec![format!("{}; hint: {}", failure.cause.error, failure.cause.hint)])?;
+        check_seed(spec, &changed.experiment, hosts)?;
     }
     Ok(changed)
+}
+
+/// Rejects a seed that the program does not use.
+fn check_seed(
+    spec: Option<&RelaunchSpec>,
+    experiment: &Experiment,
+    hosts: &[Host],
+) -> Result<(), Vec<String>> {
+    let file = spec.map_or_else(|| PathBuf::from("experiment.toml"), |spec| spec.experiment.clone());
+    let checked = seed::demand(experiment, &ExperimentSource::File(file), hosts);
+    checked.map_err(|failure| vec![format!("{}; hint: {}", failure.cause.error, failure.cause.hint)])
 }
 
 /// What the current run was launched from, and whether the user requested another one.
@@ -176,6 +191,30 @@ mod tests {
         assert!(change("[\"python3\", \"plain.py\", \"{seed}\"]", "run.seed=7").is_ok());
         let changed = change("[\"python3\", \"reads.py\"]", "run.seed=7").unwrap();
         assert_eq!(changed.experiment.run.seed, 7);
+    }
+
+    /// The loop of a run reads no file for it.
+    #[test]
+    fn seed_of_a_typed_restart_is_checked_by_the_reader() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("plain.py"), "import torch\n").unwrap();
+        let file = folder.path().join("e.toml");
+        let text = "[run]\nname = \"a\"\n[launch]\ncommand = [\"python3\", \"plain.py\"]\n";
+        std::fs::write(&file, text).unwrap();
+        offer(RelaunchSpec::new(Some(&file), &[]));
+        std::fs::write(&file, text.replace("\"a\"", "\"b\"")).unwrap();
+        let experiment: Experiment = toml::from_str(text).unwrap();
+        let seed = change(&experiment, &["run.seed=7".to_owned()]).unwrap();
+        let grace = change(&experiment, &["launch.stop_grace_s=7".to_owned()]).unwrap();
+        assert_eq!((seed.unchecked, grace.unchecked), (true, false));
+        let line = "run.seed=7".to_owned();
+        let answer = read_files(FileQuestion { line: line.clone(), changed: Some(seed.experiment) });
+        assert_eq!((answer.line, answer.mistakes.len()), (line, 1));
+        let key = |file: EditedFile| file.differences.into_iter().map(|(key, ..)| key).collect::<Vec<_>>();
+        assert_eq!(answer.edited.map(key), Some(vec!["run.name".to_owned()]));
+        offer(None);
+        let answer = read_files(FileQuestion { line: String::new(), changed: None });
+        assert_eq!(answer, FileAnswer::default());
     }
 
     #[test]

@@ -25,8 +25,10 @@ const LISTED: usize = 20;
 /// The runs of all hosts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RunIndex {
-    /// Hosts of the hosts file.
+    /// Hosts of the hosts file, and the other ones.
     pub(crate) hosts: Vec<Host>,
+    /// Names of the other ones: the hosts file lacks them, a launch from this directory has them.
+    pub(crate) others: Vec<String>,
     /// Entry, and index of the host that reported it.
     pub(crate) entries: Vec<(usize, RunEntry)>,
     /// Hosts that did not answer.
@@ -92,8 +94,8 @@ impl FoundRun<'_> {
     }
 }
 
-/// How long an excluded host is waited for.
-const EXCLUDED: Duration = Duration::from_secs(5);
+/// How long an excluded host, or one that nobody named, is waited for.
+const BRIEFLY: Duration = Duration::from_secs(5);
 
 /// Loads hosts.toml.
 pub(crate) fn load_hosts(source: &HostsSource) -> Result<Vec<Host>, Failure> {
@@ -146,9 +148,35 @@ pub(crate) async fn list(
     hosts: &[Host],
     host_keys: &HostKeyArgs,
 ) -> Result<Vec<Result<RunList, HintedError>>, Failure> {
-    let args = |host: &Host| ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec();
-    let answers = exec_on_all(hosts, host_keys, args).await?;
+    let answers = exec_on_all(hosts, host_keys, list_args).await?;
     Ok(hosts.iter().zip(answers).map(|(host, answer)| listed(host, &answer?)).collect())
+}
+
+fn list_args(host: &Host) -> Vec<String> {
+    ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec()
+}
+
+/// Lists the runs of hosts that nobody named: without prompts, and each within [`BRIEFLY`].
+async fn list_briefly(hosts: &[Host]) -> Result<Vec<Result<RunList, HintedError>>, Failure> {
+    let (binary, prompter) = (own_binary()?, Arc::new(prompt::NoPrompts));
+    let call = |host: &Host| {
+        let (host, binary, prompter) = (host.clone(), binary.clone(), prompter.clone());
+        let command = AgentCommand { args: list_args(&host), ..AgentCommand::default() };
+        tokio::spawn(async move {
+            let links = Links::from_environment();
+            let answer = tokio::time::timeout(BRIEFLY, links.call(&host, &binary, command, prompter)).await;
+            listed(&host, &answer.map_err(|_| late(&host))??.text)
+        })
+    };
+    let calls: Vec<_> = hosts.iter().map(call).collect();
+    let mut lists = Vec::new();
+    for (call, host) in calls.into_iter().zip(hosts) {
+        lists.push(
+            call.await
+                .unwrap_or_else(|error| Err(HintedError::new(format!("host {}: {error}", host.name), ""))),
+        );
+    }
+    Ok(lists)
 }
 
 /// Decodes a host's list; without a list, what runs there is unknown.
@@ -162,12 +190,18 @@ fn listed(host: &Host, answer: &str) -> Result<RunList, HintedError> {
     }
 }
 
-/// Queries all hosts of the hosts file.
-pub(crate) async fn query_runs(
-    hosts_from: &HostsSource,
+/// Queries the hosts of the hosts file, and briefly others.
+pub(crate) async fn query_with_others(
+    mut hosts: Vec<Host>,
+    others: Vec<Host>,
     host_keys: &HostKeyArgs,
 ) -> Result<RunIndex, Failure> {
-    query_hosts(hosts_of_runs(hosts_from)?, host_keys, &[]).await
+    let (answers, more) = tokio::join!(list(&hosts, host_keys), list_briefly(&others));
+    let mut answers = answers?;
+    answers.extend(more?);
+    let names = others.iter().map(|host| host.name.clone()).collect();
+    hosts.extend(others);
+    Ok(RunIndex { others: names, ..RunIndex::from_answers(hosts, answers) })
 }
 
 /// Loads the hosts for a command about runs.
@@ -178,7 +212,7 @@ pub(crate) fn hosts_of_runs(source: &HostsSource) -> Result<Vec<Host>, Failure> 
     })
 }
 
-/// Queries hosts, and waits at most [`EXCLUDED`] for the excluded ones.
+/// Queries hosts, and waits at most [`BRIEFLY`] for the excluded ones.
 pub(crate) async fn query_hosts(
     hosts: Vec<Host>,
     host_keys: &HostKeyArgs,
@@ -187,30 +221,45 @@ pub(crate) async fn query_hosts(
     let is_out = |host: &Host| exclude.contains(&host.name);
     let (out, asked): (Vec<Host>, Vec<Host>) = hosts.iter().cloned().partition(is_out);
     let mut answers = list(&asked, host_keys).await?.into_iter();
-    let excluded = tokio::time::timeout(EXCLUDED, list(&out, host_keys)).await;
+    let excluded = tokio::time::timeout(BRIEFLY, list(&out, host_keys)).await;
     let mut excluded = excluded.unwrap_or_else(|_| Ok(Vec::new()))?.into_iter();
-    let late = |host: &Host| Err(HintedError::new(format!("{}: no answer in time", host.name), ""));
-    let mut run_index = RunIndex::default();
-    for (index, host) in hosts.iter().enumerate() {
+    let answer = |host: &Host| {
         let answer = if is_out(host) { excluded.next() } else { answers.next() };
-        let answer = answer.unwrap_or_else(|| late(host));
-        match answer {
-            Ok(list) => {
-                run_index.entries.extend(list.runs.into_iter().map(|entry| (index, entry)));
-                run_index.left_out.extend(list.left_out.into_iter().map(|reason| (index, reason)));
-            }
-            Err(error) => run_index.silent.push((index, error)),
-        }
-    }
-    run_index.hosts = hosts;
-    for (index, reason) in run_index.left_out.iter().take(MOST_WARNINGS) {
-        let host = run_index.hosts.get(*index).map_or("", |host| host.name.as_str());
-        stderr::line(&format!("warning: host {host}: not listed: {reason}"));
-    }
-    Ok(run_index.deduplicated())
+        answer.unwrap_or_else(|| Err(late(host)))
+    };
+    let answers = hosts.iter().map(answer).collect();
+    Ok(RunIndex::from_answers(hosts, answers))
+}
+
+fn late(host: &Host) -> HintedError {
+    HintedError::new(format!("{}: no answer in time", host.name), "")
 }
 
 impl RunIndex {
+    /// Joins the lists of hosts, which are in host order. Warns about entries that hosts omitted.
+    fn from_answers(hosts: Vec<Host>, answers: Vec<Result<RunList, HintedError>>) -> RunIndex {
+        let mut run_index = RunIndex { hosts, ..RunIndex::default() };
+        for (index, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(list) => {
+                    run_index.entries.extend(list.runs.into_iter().map(|entry| (index, entry)));
+                    run_index.left_out.extend(list.left_out.into_iter().map(|reason| (index, reason)));
+                }
+                Err(error) => run_index.silent.push((index, error)),
+            }
+        }
+        for (index, reason) in run_index.left_out.iter().take(MOST_WARNINGS) {
+            let host = run_index.hosts.get(*index).map_or("", |host| host.name.as_str());
+            stderr::line(&format!("warning: host {host}: not listed: {reason}"));
+        }
+        run_index.deduplicated()
+    }
+
+    /// Whether the hosts file lacks the host.
+    pub(crate) fn is_other(&self, index: usize) -> bool {
+        self.hosts.get(index).is_some_and(|host| self.others.contains(&host.name))
+    }
+
     /// Keeps every part once, whichever host reported it.
     pub(crate) fn deduplicated(mut self) -> RunIndex {
         self.drop_shared();

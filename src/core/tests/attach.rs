@@ -51,6 +51,64 @@ fn totals_and_counters_make_charts() {
     assert_eq!(reported.count(), 5);
 }
 
+/// Ranks of two hosts that all-reduce nothing: records are read host by host.
+#[test]
+fn attach_measures_rates_from_records() {
+    let mut c = Cluster::launch(2);
+    c.all_ready();
+    for n in 1..=10 {
+        c.pass(1_000);
+        for rank in 0..4 {
+            let (train_iter, env_step) = (n, n * 100);
+            let counters = Counters { train_iter, env_step, sum: true, ..Counters::default() };
+            c.rank_event(rank, RankEvent::Counters(counters));
+        }
+    }
+    let mut late = c.attach();
+    late.now = c.now;
+    late.all_ready();
+    let near = |rate: Option<f64>, expected: f64| rate.is_some_and(|rate| (rate - expected).abs() < 1.0);
+    let rates = |c: &Cluster| c.model().ranks.iter().map(|rank| rank.steps_per_s).collect::<Vec<_>>();
+    assert!(rates(&late).into_iter().all(|rate| near(rate, 100.0)), "{:?}", rates(&late));
+    let whole = |c: &Cluster| c.model().latest.as_ref().and_then(|latest| latest.steps_per_s);
+    assert!(near(whole(&late), 400.0), "{:?}", whole(&late));
+    assert!(near(whole(&c), 400.0), "{:?}", whole(&c));
+}
+
+/// A program that prints steps and no speed.
+#[test]
+fn attach_measures_the_rate_of_printed_steps() {
+    let print = |c: &mut Cluster, n: u64, values: &[(&str, f64)]| {
+        c.pass(1_000);
+        let event = RecordEvent::Metrics {
+            rank: Rank(0),
+            source: "stdout".into(),
+            env_step: Some(n * 50),
+            values: values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            skipped: 0,
+            spread: Default::default(),
+            not_finite: Default::default(),
+        };
+        c.record(0, event);
+    };
+    let rate = |c: &Cluster| c.model().own.as_ref().and_then(|own| own.steps_per_s);
+    let attached = |c: &Cluster| {
+        let mut late = c.attach();
+        late.now = c.now;
+        late.all_ready();
+        rate(&late)
+    };
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    (1..=10).for_each(|n| print(&mut c, n, &[("loss", 0.5)]));
+    for rate in [rate(&c), attached(&c)] {
+        assert!(rate.is_some_and(|rate| (rate - 50.0).abs() < 1.0), "{rate:?}");
+    }
+    print(&mut c, 11, &[("charts/SPS", 48.0)]);
+    print(&mut c, 12, &[("loss", 0.5)]);
+    assert_eq!((rate(&c), attached(&c)), (Some(48.0), Some(48.0)), "the program's own counts");
+}
+
 #[test]
 fn totals_unlike_sum_are_critical() {
     let mut c = running();

@@ -170,6 +170,54 @@ fn restart_6_stop_between_generations_ends_the_run() {
     assert_eq!((c.exit, c.launches(0).len()), (Some(1), 1));
 }
 
+/// Without a backoff, the next generation is reserved, or started, when the end is read.
+#[test]
+fn restart_6_recorded_end_is_obeyed_without_backoff() {
+    let at_once = || Restart { backoff_s: 0.0, ..policy(5) };
+    let ending = || Box::new(Ending::clean(RunOutcome::Stopped, 130, "stopped by a user"));
+    // Another host is away: nothing was launched yet.
+    let away = || {
+        let mut c = with(2, at_once());
+        c.exit_of(1, killed(), false);
+        c.pass(2_250);
+        c.host_ends(0, true);
+        c.lose(0);
+        c.host_ends(1, true);
+        assert_eq!((c.model().run.state, c.launches(1).len()), (RunState::Restarting, 1));
+        c
+    };
+    let mut c = away();
+    c.record(1, RecordEvent::Ended { ending: ending() });
+    c.ready(0);
+    c.pass(60_000);
+    assert_eq!((c.exit, c.model().run.outcome), (Some(130), Some(RunOutcome::Stopped)));
+    assert_eq!((c.launches(0).len(), c.launches(1).len()), (1, 1));
+    // The host that was away had recorded it before the launch came.
+    let mut c = away();
+    let seq = c.agents[0].records.len() as u64 + 1;
+    let event = RecordEvent::Ended { ending: ending() };
+    let record = Record { seq, time: 1000.0 + c.now.0 as f64 / 1000.0, generation: Generation(0), event };
+    c.agents[0].records.push(record);
+    c.ready(0);
+    c.pass(1_000);
+    for node in 0..2 {
+        c.host_ends(node, true);
+    }
+    c.pass(60_000);
+    assert_eq!((c.exit, c.model().run.outcome), (Some(130), Some(RunOutcome::Stopped)));
+    assert!(c.launches(1).len() <= 2 && c.model().run.unverified.is_empty());
+    // A restart that the user of this console requests replaces it.
+    let mut c = with(2, at_once());
+    c.event(Event::restart(None));
+    c.host_ends(0, true);
+    c.lose(0);
+    c.host_ends(1, true);
+    c.record(1, RecordEvent::Ended { ending: ending() });
+    c.ready(0);
+    c.pass(5_000);
+    assert_eq!((c.exit, c.launches(0).len(), c.launches(1).len()), (None, 2, 2));
+}
+
 #[test]
 fn another_console_makes_no_restarts() {
     let mut c = with(1, policy(5));

@@ -267,7 +267,8 @@ fn apply_sample(ctx: &mut EventCtx<'_>, node: NodeRank, mut sample: HostSample) 
             if let Some(percent) = gauge.gpu_share.or(gpu.and_then(|gpu| gpu.utilization)) {
                 push(&mut model.gpu_history, percent as f32);
             }
-            if let Some(page) = &gauge.page {
+            // A hook does not count steps.
+            if let Some(page) = gauge.page.as_ref().filter(|page| !page.by_hook) {
                 model.steps_per_s = model.rate.update(sample.mono_ms as f64 / 1000.0, page.env_step);
             }
             model.sample = Some(gauge);

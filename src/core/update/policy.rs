@@ -11,7 +11,8 @@
 //! - RESTART-5: a requested restart stops nothing while a host that it needs does not respond. It waits at most
 //!   as long as a stop does, and is then refused with the command that excludes the host.
 //! - RESTART-6: a stop by another console ends the run, also between two generations: it records its ending, and
-//!   the console that launched the run makes no next generation.
+//!   the console that launched the run makes no next generation. A generation of its policy that is being started
+//!   when it reads of that end is stopped.
 //! - RESTART-7: a generation that cannot start because a host does not respond is given up after as long as a
 //!   stop may take: nothing of the run is left then, and `lost_host` decides what follows.
 
@@ -92,7 +93,7 @@ fn again(ctx: &mut EventCtx<'_>, asked: bool, plan: Option<Plan>) -> Option<Pend
     };
     ctx.session.run.tries.made += 1;
     ctx.model.run.restarts = ctx.session.run.tries.made;
-    Some(PendingGeneration { from, plan, wait_ms: settings.delay_ms(tries.barren) })
+    Some(PendingGeneration { from, plan, wait_ms: settings.delay_ms(tries.barren), by_policy: true })
 }
 
 /// The present generation has ended: what the policy makes of it. `open`: hosts that gave no proof and do not
@@ -111,19 +112,48 @@ pub(super) fn ended(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
     ctx.session.run.drain(ctx.now, next);
 }
 
-/// RESTART-6. Another console has stopped and ended the generation that this one has launched.
-pub(super) fn ended_elsewhere(ctx: &mut EventCtx<'_>) {
-    if !ctx.session.run.is_launcher() {
-        return;
+/// RESTART-6. A host has recorded the end of a generation, before any later one started there.
+pub(super) fn end_recorded(ctx: &mut EventCtx<'_>, generation: Generation, ending: Ending) {
+    let run = &mut ctx.session.run;
+    let (launcher, current) = (run.is_launcher(), run.is_current(generation));
+    let follows =
+        run.launch.as_ref().map(|launch| launch.generation) == Some(transition::next_generation(generation));
+    // A restart that a user has requested knows of the end, or replaces it.
+    let reserved = matches!(run.stage, RunStage::Reserving { .. }) && current && run.by_policy;
+    let started = !matches!(run.stage, RunStage::Over) && follows && run.by_policy;
+    let ends = matches!(run.stage, RunStage::Draining { .. } | RunStage::Waiting { .. }) && current;
+    if current && !launcher {
+        run.facts.recorded_ending = Some(ending);
+    } else if launcher && (reserved || started) {
+        run.facts.recorded_ending = Some(ending);
+        ctx.note(EventTone::Warn, CANCELLED);
+        stop_elsewhere(ctx);
+    } else if launcher && ends {
+        // In another stage, it is its own ending that comes back.
+        run.facts.recorded_ending = Some(ending);
+        ended_elsewhere(ctx);
     }
+}
+
+const CANCELLED: &str = "restart cancelled: another console has stopped the run";
+
+/// Another console has stopped and ended the generation that this one has launched.
+fn ended_elsewhere(ctx: &mut EventCtx<'_>) {
     let waiting = matches!(ctx.session.run.stage, RunStage::Waiting { .. });
     if ctx.session.run.take_next().is_some() || waiting {
-        ctx.note(EventTone::Info, "restart cancelled: another console has stopped the run");
+        ctx.note(EventTone::Info, CANCELLED);
     }
     if waiting {
         let ending = failure::ending(ctx);
         transition::finish(ctx, ending);
     }
+}
+
+/// What has been started since, or may have been, is stopped.
+fn stop_elsewhere(ctx: &mut EventCtx<'_>) {
+    ctx.session.run.facts.blame(EndCause::Elsewhere { by: "console".into() });
+    ctx.session.run.drain(ctx.now, None);
+    transition::order(ctx, StopMode::Clean);
 }
 
 /// The next generation, requested or made by policy, without lost hosts if `restart.lost_host` excludes them.
@@ -148,9 +178,7 @@ fn continue_with(
         }
     };
     let next = match next {
-        Some(PendingGeneration { from, wait_ms, .. }) => {
-            PendingGeneration { from, plan: Some(plan), wait_ms }
-        }
+        Some(next) => PendingGeneration { plan: Some(plan), ..next },
         None => again(ctx, true, Some(plan))?,
     };
     for node in open {
@@ -531,7 +559,7 @@ fn proceed_with_request(ctx: &mut EventCtx<'_>) {
     }
     let text = format!("next generation: {}", shape(ctx, Some(&plan)));
     ctx.note(EventTone::Info, text.clone());
-    let next = PendingGeneration { from: change.from, plan: Some(plan), wait_ms: 0 };
+    let next = PendingGeneration { from: change.from, plan: Some(plan), ..PendingGeneration::default() };
     report_restart(ctx, RestartState::Planned, text, Some(&next));
     match &mut ctx.session.run.stage {
         RunStage::Running | RunStage::Launching | RunStage::Draining { .. } => {

@@ -26,6 +26,9 @@ pub(super) fn totals(ctx: &mut EventCtx<'_>, at: RecordContext, totals: Counters
 /// The ranks' latest counters were added up.
 pub(super) fn summed(ctx: &mut EventCtx<'_>, at: RecordContext, added: Option<(Counters, Vec<Counters>)>) {
     let Some((totals, own)) = added else { return };
+    if at.past && ctx.model.hosts.len() > 1 {
+        continue_rate(ctx, at, totals.env_step);
+    }
     let steps_per_s = global_rate(ctx, at, &totals);
     let joined = JoinedIteration {
         totals,
@@ -37,6 +40,17 @@ pub(super) fn summed(ctx: &mut EventCtx<'_>, at: RecordContext, added: Option<(C
         reduced: false,
     };
     progressed(ctx, at, Some(joined));
+}
+
+/// Records of the past come host by host: a sum of them does not grow as the ranks did, but the rates of all ranks
+/// add up.
+fn continue_rate(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64) {
+    let rates = &mut ctx.session.rates;
+    let known: Option<f64> = ctx.model.ranks.iter().map(|rank| rank.steps_per_s).sum();
+    if let Some(known) = known.filter(|_| rates.generation <= at.generation) {
+        rates.generation = at.generation;
+        rates.global.start_at(at.time, env_step, known);
+    }
 }
 
 /// Global steps per second; totals are charted on the way.
@@ -80,12 +94,21 @@ pub(super) fn measured(
         known.generation <= at.generation && ctx.model.lineage.keeps(known.generation, f64::MIN)
     };
     let known = ctx.model.own.as_ref().filter(is_line);
+    let (rate, generation) = &mut ctx.session.rates.own;
+    if *generation < at.generation {
+        (*rate, *generation) = (SmoothedRate::default(), at.generation);
+    }
+    let measured = env_step.filter(|_| *generation == at.generation);
+    let measured = measured.and_then(|env_step| rate.update(at.time, env_step));
+    // What the program reports counts, also between two of its reports.
+    let measured = measured.filter(|_| !ctx.model.scalars.contains_key(SPS));
+    let known_rate = || known.and_then(|known| known.steps_per_s);
     let own = OwnMetrics {
         rank,
         source: words::clip(&source, 40),
         generation: at.generation,
         env_step: env_step.or_else(|| known.and_then(|known| known.env_step)),
-        steps_per_s: values.get(SPS).copied().or_else(|| known.and_then(|known| known.steps_per_s)),
+        steps_per_s: values.get(SPS).copied().or(measured).or_else(known_rate),
         return_mean: values.get(RETURN).copied().or_else(|| known.and_then(|known| known.return_mean)),
         records: known.map_or(0, |known| known.records).saturating_add(1),
         at: ctx.now,

@@ -279,6 +279,10 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
         RankEvent::Counters(counters) => {
             let Some(model) = mine(ctx, at, rank) else { return };
             model.own = Some(counters);
+            let page = model.sample.as_ref().and_then(|sample| sample.page.as_ref());
+            if at.past || page.is_none_or(|page| page.by_hook) {
+                model.steps_per_s = model.rate.update(at.time, counters.env_step);
+            }
             if counters.sum {
                 let added = ctx.session.addition.own(rank, counters, at.time);
                 return progress::summed(ctx, at, added);
@@ -413,8 +417,7 @@ fn report_life(
     };
     // Of an exit: the phrase for it, and the rank's own message.
     let detail = match exit {
-        Some(exit) if detail.is_empty() => exit.to_string(),
-        Some(exit) => format!("{exit}: {detail}"),
+        Some(exit) => exit.explained(&detail, &[]),
         None => detail,
     };
     let body = ReportBody::Rank {

@@ -91,15 +91,7 @@ fn act_on(ctx: &mut EventCtx<'_>, node: NodeRank, record: Record) {
         RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
             stopped(ctx, at, survivors, gpus_free, took_ms)
         }
-        RecordEvent::Ended { ending } => {
-            let run = &mut ctx.session.run;
-            // Its own ending comes back when the run is over.
-            let decides = matches!(run.stage, RunStage::Draining { .. } | RunStage::Waiting { .. });
-            if run.is_current(generation) && (decides || !run.is_launcher()) {
-                run.facts.recorded_ending = Some(*ending);
-                policy::ended_elsewhere(ctx);
-            }
-        }
+        RecordEvent::Ended { ending } => policy::end_recorded(ctx, generation, *ending),
         RecordEvent::Rank { rank, event } => ranks::on_rank_event(ctx, at, rank, event),
         RecordEvent::Metrics { rank, source, env_step, values, skipped: _, not_finite, spread } => {
             progress::measured(ctx, at, rank, source, env_step, RankScalars { values, spread, not_finite });

@@ -188,6 +188,7 @@ pub(super) fn launched_from(ctx: &EventCtx<'_>, from: Option<String>, next: Opti
 
 /// Begins the way to the next generation.
 pub(super) fn reserve(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
+    ctx.session.run.by_policy = next.by_policy;
     let from = launched_from(ctx, next.from, next.plan.as_ref());
     let start = Standing::of(ctx.model).started(from.as_deref());
     if let Some(plan) = next.plan {

@@ -53,7 +53,7 @@ pub async fn serve(
         tokio::select! {
             order = orders.recv() => match order {
                 None | Some(LinkCommand::Close) => break,
-                Some(LinkCommand::Answer(_)) => {}
+                Some(LinkCommand::Answer(_) | LinkCommand::Resume) => {}
                 Some(LinkCommand::Send(message)) if host.up => host.obey(message, &mut out),
                 Some(LinkCommand::Send(_)) => {}
             },

@@ -257,8 +257,7 @@ fn back(view: &mut ViewState) -> Vec<Request> {
 
 /// Opens the restart form.
 pub fn restart_with(model: &Model, view: &mut ViewState, from: Option<&str>, line: &str) {
-    let mut draft = RestartDraft::new(model, from, line, view.steering.changer);
-    draft.edited = view.steering.edited.and_then(|check| check());
+    let draft = RestartDraft::new(model, from, line, view.steering.changer);
     view.open(RestartForm(Box::new(draft)));
 }
 

@@ -196,9 +196,9 @@ pub fn alive(rank: &RankModel) -> bool {
     matches!(rank.life, RankLife::Spawned | RankLife::Joined | RankLife::Finished)
 }
 
-/// Latest own environment steps: from the status page, else from its counters.
+/// Latest own environment steps: from the status page, unless a hook writes it, else from its counters.
 pub fn env_step(rank: &RankModel) -> Option<u64> {
-    page(rank).map(|page| page.env_step).or(rank.own.map(|own| own.env_step))
+    page(rank).filter(|page| !page.by_hook).map(|page| page.env_step).or(rank.own.map(|own| own.env_step))
 }
 
 /// Use of what it computes on, percent: its GPU when it has one, else one core.

@@ -1,5 +1,6 @@
 //! A restart with changed config keys while the changes are typed: checkpoint, changes, resulting plan. Pure; the parser of
-//! `key=value` is passed in, since it is that of experiment files.
+//! `key=value` is passed in, since it is that of experiment files. The app reads files: it takes a [`FileQuestion`], and
+//! passes the [`FileAnswer`] on when it has one.
 
 use rankdeck_core::model::{CheckpointModel, EventSubject, HostModel, Model, RunState};
 use rankdeck_core::origin::{LATEST, SCRATCH, Standing, StartPoint, is_scratch};
@@ -27,6 +28,28 @@ pub struct ChangedExperiment {
     pub experiment: Box<Experiment>,
     /// Keys that differ: name, old value, new value.
     pub differences: Vec<(String, String, String)>,
+    /// The program's files decide whether the keys have an effect.
+    pub unchecked: bool,
+}
+
+/// What files are to be read for: changes in the experiment file, and typed keys that the program may not use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileQuestion {
+    /// The line that is typed.
+    pub line: String,
+    /// The experiment with its keys, if they are [`ChangedExperiment::unchecked`].
+    pub changed: Option<Box<Experiment>>,
+}
+
+/// What the files have shown.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct FileAnswer {
+    /// The line of the question.
+    pub line: String,
+    /// Changes in the experiment file since the launch.
+    pub edited: Option<EditedFile>,
+    /// Why its keys are rejected.
+    pub mistakes: Vec<String>,
 }
 
 /// An experiment file that has changed since the launch.
@@ -93,8 +116,10 @@ pub struct RestartDraft {
     pub hosts: OtherHosts,
     /// The result.
     pub outcome: DraftOutcome,
-    /// Changes in the experiment file.
-    pub edited: Option<EditedFile>,
+    /// What the files have shown last; `None`: nothing yet.
+    pub files: Option<FileAnswer>,
+    /// It was confirmed before the files had shown whether its keys have an effect.
+    pub is_waiting: bool,
 }
 
 /// Hosts to add and to exclude.
@@ -310,6 +335,29 @@ impl RestartDraft {
         }
         let refused = weights::refusal(&origin.name, &weights::mismatches(&plan.experiment, requested))?;
         Some(format!("{}; hint: {}", refused.error, refused.hint))
+    }
+
+    /// What files are to be read for; `None`: they have been.
+    pub fn question(&self) -> Option<FileQuestion> {
+        let changed = self.outcome.changed.as_ref().filter(|changed| changed.unchecked);
+        let is_answered = match &self.files {
+            None => false,
+            Some(answer) => changed.is_none() || answer.line == self.line,
+        };
+        let changed = changed.map(|changed| changed.experiment.clone());
+        (!is_answered).then(|| FileQuestion { line: self.line.clone(), changed })
+    }
+
+    /// Files are still to show whether the typed keys have an effect.
+    pub fn is_unchecked(&self) -> bool {
+        self.question().is_some_and(|question| question.changed.is_some())
+    }
+
+    /// All mistakes: those of the line, and those that files have shown.
+    pub fn mistakes(&self) -> impl Iterator<Item = &String> {
+        let line = &self.line;
+        let shown = self.files.iter().filter(move |answer| answer.line == *line);
+        self.outcome.mistakes.iter().chain(shown.flat_map(|answer| &answer.mistakes))
     }
 
     /// Completes the last word as far as it is unambiguous.

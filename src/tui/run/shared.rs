@@ -1,7 +1,7 @@
 //! State that pages and overlays share: the selected rank, the time that is shown, the style, and what this console
 //! can do.
 
-use crate::run::restart_draft::{Changer, EditedFile};
+use crate::run::restart_draft::Changer;
 use crate::run::time::TimeCursor;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::VerdictKind;
@@ -116,8 +116,6 @@ pub struct ConsoleCapabilities {
     pub spares: Vec<Host>,
     /// Applies changed keys to an experiment.
     pub changer: Option<Changer>,
-    /// Checks whether the experiment file has changed since the launch.
-    pub edited: Option<fn() -> Option<EditedFile>>,
     /// The run was launched elsewhere: it may run though no host has reported it yet, and it outlives this
     /// console.
     pub attached: bool,

@@ -5,6 +5,8 @@
 pub struct TextRule {
     /// What is expected, after "expected".
     pub expected: &'static str,
+    /// The rule as a regular expression, if it is a short one, for the JSON Schema.
+    pub pattern: Option<&'static str>,
     /// Rejects a text that does not follow the rule.
     pub test: fn(&str) -> Result<(), Refusal>,
 }
@@ -16,31 +18,42 @@ fn refuse(why: impl Into<String>, hint: impl Into<String>) -> Result<(), Refusal
     Err((why.into(), hint.into()))
 }
 
+impl TextRule {
+    /// A rule without a pattern.
+    pub const fn new(expected: &'static str, test: fn(&str) -> Result<(), Refusal>) -> TextRule {
+        TextRule { expected, pattern: None, test }
+    }
+}
+
 /// Names of hosts and runs: they become file names, so letters, digits, `-`, `_`, `.` only.
-pub static NAME: TextRule = TextRule { expected: "a name of letters, digits, `-`, `_` and `.`", test: name };
+pub static NAME: TextRule = TextRule {
+    expected: "a name of letters, digits, `-`, `_` and `.`",
+    pattern: Some("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
+    test: name,
+};
 /// Any text that is not empty.
-pub static PLAIN: TextRule = TextRule { expected: "a non-empty string", test: plain };
+pub static PLAIN: TextRule = TextRule::new("a non-empty string", plain);
 /// A file or a directory.
-pub static PATH: TextRule = TextRule { expected: "a path", test: path };
+pub static PATH: TextRule = TextRule::new("a path", path);
 /// A line for the shell.
-pub static SHELL: TextRule = TextRule { expected: "a shell line", test: plain };
+pub static SHELL: TextRule = TextRule::new("a shell line", plain);
 /// An environment id.
-pub(crate) static ENV_ID: TextRule = TextRule { expected: "an RL environment id", test: plain };
+pub(crate) static ENV_ID: TextRule = TextRule::new("an RL environment id", plain);
 /// A program that is started: a path, or a name that `PATH` finds.
-pub static PROGRAM: TextRule = TextRule { expected: "a path, or a name in `PATH`", test: plain };
+pub static PROGRAM: TextRule = TextRule::new("a path, or a name in `PATH`", plain);
 /// A host name, an address or an ssh alias.
-pub static ADDRESS: TextRule = TextRule { expected: "an address or host name", test: address };
+pub static ADDRESS: TextRule = TextRule::new("an address or host name", address);
 /// A login name.
-pub static USER: TextRule = TextRule { expected: "a user name", test: user };
+pub static USER: TextRule = TextRule::new("a user name", user);
 /// Hosts that lead to the one that is meant, in their order.
-pub(crate) static JUMP: TextRule = TextRule { expected: "`user@host:port`, separated by commas", test: jump };
+pub(crate) static JUMP: TextRule = TextRule::new("`user@host:port`, separated by commas", jump);
 /// libtorch on a host.
-pub static LIBTORCH: TextRule = TextRule { expected: "a directory, or `python:PATH`", test: libtorch };
+pub static LIBTORCH: TextRule = TextRule::new("a directory, or `python:PATH`", libtorch);
 /// A network interface.
-pub(crate) static INTERFACE: TextRule =
-    TextRule { expected: "the name of a network interface", test: interface };
+pub(crate) static INTERFACE: TextRule = TextRule::new("the name of a network interface", interface);
 /// A web address.
-pub(crate) static URL: TextRule = TextRule { expected: "a URL that starts with `https://`", test: url };
+pub(crate) static URL: TextRule =
+    TextRule { expected: "a URL that starts with `https://`", pattern: Some("^https?://"), test: url };
 
 /// Hint for a password in a file.
 const NO_PASSWORD: &str = "passwords are not stored: install a key with `ssh-copy-id`, or use an ssh-agent";
@@ -283,6 +296,20 @@ mod tests {
         }
         for bad in ["", ".", "..", "-a", "a/b", "a b", "é", &"x".repeat(65)] {
             assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn patterns_accept_what_the_rules_accept() {
+        let long = ["x".repeat(64), "x".repeat(65)];
+        let mut texts =
+            vec!["node0", "a.b-c_d", "0", "", ".", "-a", "a/b", "a b", "é", "a\n", "https://a", "ftp://a"];
+        texts.extend(long.iter().map(String::as_str));
+        for rule in [&NAME, &URL] {
+            let pattern = regex_lite::Regex::new(rule.pattern.unwrap()).unwrap();
+            for text in &texts {
+                assert_eq!(pattern.is_match(text), (rule.test)(text).is_ok(), "{text:?}: {}", rule.expected);
+            }
         }
     }
 }

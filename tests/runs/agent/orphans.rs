@@ -161,6 +161,23 @@ fn stopped_agent_loses_its_run_and_reports_it() {
 }
 
 #[test]
+fn start_2_stopped_agent_is_resumed_for_a_stop_only() {
+    let bed = Bed::new("agentresume");
+    let agent = bed.start();
+    let watchers = || bed.watchers();
+    until("agent and guard", || (watchers().len() == 2).then_some(()));
+    watchers().iter().for_each(|stat| kill(stat.pid, libc::SIGSTOP));
+    until("both are stopped", || watchers().iter().all(|stat| stat.state == 'T').then_some(()));
+    let failure: serde_json::Value = answer(&bed.agent(&bed.start_args("0")), "RANKDECK-AGENT");
+    assert!(failure["hint"].as_str().unwrap().contains("kill -CONT"), "{failure}");
+    assert!(watchers().iter().all(|stat| stat.state == 'T'));
+    let resume = [&bed.start_args("0")[..], &["--resume"]].concat();
+    let found: ServingAgent = answer(&bed.agent(&resume), "RANKDECK-AGENT");
+    assert_eq!(found.pid, agent.pid);
+    assert!(watchers().iter().all(|stat| stat.state != 'T'), "the guard, too");
+}
+
+#[test]
 fn killed_guard_is_replaced() {
     let bed = Bed::new("guardkill");
     let agent = bed.start();

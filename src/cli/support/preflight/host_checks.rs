@@ -5,7 +5,7 @@ use rankdeck_config::check::in_a_shell;
 use rankdeck_proto::examination::{Disk, GpuFinding, GpuHealth, GpuProcess, HostFindings};
 use rankdeck_proto::libtorch::FITTING;
 use rankdeck_proto::run_entry::HostRunState;
-use rankdeck_types::error::HintedError;
+use rankdeck_types::error::{HintedError, write_hint};
 use rankdeck_types::experiment::{Experiment, Learn};
 use rankdeck_types::hidden;
 use rankdeck_types::host::{GpuSelection, Host};
@@ -159,7 +159,7 @@ fn disk(disk: &Disk, key: &dyn Fn(&str) -> String) -> CheckResult {
     if let Some(error) = &disk.error {
         return CheckResult::failed(
             format!("cannot write to {}: {error}", disk.path),
-            "free space, fix the permissions, or change `workdir`",
+            format!("{}, or change `workdir`", write_hint(error)),
             key("workdir"),
         );
     }
@@ -261,13 +261,18 @@ fn gpus(host: &Host, found: &HostFindings, key: &dyn Fn(&str) -> String) -> Chec
     let requested = requested_gpus(host, found);
     let listed = "CUDA_VISIBLE_DEVICES comes from the login environment or from Slurm: fix it, or change `gpus`, which counts the visible GPUs";
     let lost = "a GPU may have fallen off the bus: look for `Xid 79` in `dmesg` on that host and reboot, or change `gpus`";
-    let repair = if found.visible_gpus.is_some() { listed } else { lost };
+    let no_driver = "install the NVIDIA driver on that host, or remove `gpus` and set `nproc` to use CPUs";
+    let none_works = "check `nvidia-smi` on that host, or remove `gpus` and set `nproc` to use CPUs";
+    let repair = match (&found.visible_gpus, &found.driver) {
+        (Some(_), _) => listed,
+        (None, None) => no_driver,
+        (None, Some(_)) if there == 0 => none_works,
+        (None, Some(_)) => lost,
+    };
     if there == 0 && matches!(asked, GpuSelection::Word(_)) {
-        let check_driver = "check `nvidia-smi` on that host, or remove `gpus` and set `nproc`";
-        let hint = if found.visible_gpus.is_some() { listed } else { check_driver };
         return CheckResult::failed(
             format!("`gpus = \"all\"`, but no GPU found: {}", why()),
-            hint,
+            repair,
             key("gpus"),
         );
     }
@@ -483,7 +488,6 @@ fn port(
         };
     }
     let name = |peer: u32| subject.draft.hosts.get(peer as usize).map_or("?", |host| host.name.as_str());
-    let firewall = "open all ports between the hosts (Gloo and NCCL use arbitrary ports), or choose another network with `interface` and `address`";
     let mut lost: Vec<_> = found.reached.iter().filter(|to| to.error.is_some()).collect();
     lost.sort_by_key(|to| to.node);
     match lost.first() {
@@ -507,23 +511,43 @@ fn port(
             let is_store = launch.master_port == 0
                 || to.address.parse::<SocketAddr>().map_or(true, |at| at.port() == launch.master_port);
             let text = format!("cannot connect to {} at {}: {why}{others}", name(to.node), to.address);
+            let repair = connect_hint(&why, name(to.node));
             match to.node {
                 0 if is_store => CheckResult::failed(
                     text,
-                    format!("rank 0's store must be reachable from every host: {firewall}"),
+                    format!("rank 0's store must be reachable from every host: {repair}"),
                     "launch.master_addr",
                 ),
                 // A program of the user may not need this connection.
                 peer if subject.draft.experiment.launch.command.is_empty() => {
-                    CheckResult::failed(text, firewall, format!("host.{peer}.address"))
+                    CheckResult::failed(text, repair, format!("host.{peer}.address"))
                 }
                 peer => CheckResult::warning(
                     text,
-                    firewall,
+                    repair,
                     if peer == node as u32 { key("address") } else { format!("host.{peer}.address") },
                 ),
             }
         }
+    }
+}
+
+/// Returns what helps when a host cannot be connected to, by the words of its caller. One cause, one hint.
+fn connect_hint(why: &str, peer: &str) -> String {
+    let network = "or choose another network with `interface` and `address`";
+    let is = |words: &str| why.contains(words);
+    if is("cannot resolve") {
+        format!("set `address` of {peer} to an address that every host can resolve")
+    } else if is("another program") {
+        format!("set `address` of {peer} to its own address: another machine or container answers there")
+    } else if is("refused") {
+        format!("open all ports between the hosts in the firewall that rejects this one, {network}")
+    } else if is("No route to host") || is("unreachable") {
+        format!(
+            "check the route with `ip route get` and the firewall, which may reject with these words, {network}"
+        )
+    } else {
+        format!("open all ports between the hosts (Gloo and NCCL use arbitrary ports), {network}")
     }
 }
 
@@ -535,6 +559,13 @@ fn names(subject: &PreflightInput<'_>, node: usize, host: &Host, found: &HostFin
         (None, Some(first)) => ("host.0.address", first.peer_address().to_owned()),
         (None, None) => return CheckResult::skipped(),
     };
+    if let Some(error) = route.error.as_ref().filter(|_| !route.addresses.is_empty()) {
+        return CheckResult::failed(
+            format!("cannot reach `{name}`, the address of rank 0's store: {error}"),
+            "connect the hosts to one network, or set `launch.master_addr` to an address in a network of this host",
+            key,
+        );
+    }
     if let Some(error) = &route.error {
         return CheckResult::failed(
             format!("cannot resolve `{name}`, the address of rank 0's store: {error}"),
@@ -572,7 +603,7 @@ fn program(
 ) -> CheckResult {
     if let Some(error) = &found.setup {
         let which = host.setup.deciding_key();
-        return CheckResult::failed(format!("setup failed: {error}"), setup_hint(which), key(which));
+        return CheckResult::failed(format!("setup failed: {error}"), setup_hint(which, error), key(which));
     }
     let Some(program) = &found.program else {
         return match (&found.probe.trainer, subject.can_upload) {
@@ -639,9 +670,15 @@ fn program(
     }
 }
 
-/// Returns the hint for a failed setup, by the key that decides it.
-fn setup_hint(key: &str) -> &'static str {
+/// Returns the hint for a failed setup, by the key that decides it and the words of its shell.
+fn setup_hint(key: &str, error: &str) -> &'static str {
     match key {
+        _ if error.starts_with("no response") => {
+            "shorten the setup, or let it read no input: a check and each launch wait for it"
+        }
+        "container" if error.starts_with("cannot run") => {
+            "install the container tool on that host, or name the one that it has"
+        }
         "prelude" => {
             "every command of `prelude` must succeed (append `|| true` to ignore a failure); `venv`, `conda` and `modules` need no prelude"
         }

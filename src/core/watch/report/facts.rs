@@ -36,12 +36,7 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &AbnormalExit<'_>) -> Verdi
         Some(signal) => ended.push_str(&format!(" after {} sent from a console", words::signal_name(signal))),
         None => {}
     }
-    let last = || last_lines.iter().rev().map(String::as_str).find(|line| !line.trim().is_empty());
-    let shown = if message.shown().is_empty() && matches!(exit, Exit::Code { .. }) {
-        last().unwrap_or_default()
-    } else {
-        message.shown()
-    };
+    let shown = exit.message(message.shown(), last_lines);
     if !shown.is_empty() {
         ended.push_str(&format!(": {}", words::clip(&words::clean_output(shown), 300)));
     }

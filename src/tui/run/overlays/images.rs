@@ -1,4 +1,5 @@
-//! Images that the program has logged: one at a time, by name and step.
+//! Images that the program has logged: one at a time, by name and step. The app decodes them ([`undecoded`],
+//! [`set_decoded`]): a large one takes longer than a frame.
 
 use crate::run::action::{Request, ScreenAction};
 use crate::run::command::ScreenCommand;
@@ -26,7 +27,7 @@ pub struct Images {
     pub name: Option<String>,
     /// Its number; `None`: the newest of the name.
     pub number: Option<u64>,
-    /// The image, decoded by the latest layout.
+    /// The image, once the app has decoded it.
     decoded: Option<DecodedPicture>,
 }
 
@@ -82,13 +83,10 @@ impl Component<RunScreen> for Images {
         Handled::Done
     }
 
-    /// Decodes the file of the image, once.
+    /// Forgets the pixels of another image.
     fn settle(&mut self, model: &Model, view: &ViewState, _: Rect) -> Keep {
-        let picture = shown(view.shown(model), self).map(|now| now.picture);
-        self.decoded = picture.map(|picture| {
-            let known = self.decoded.take().filter(|decoded| decoded.number == picture.number);
-            known.unwrap_or_else(|| decode(picture))
-        });
+        let number = shown(view.shown(model), self).map(|now| now.picture.number);
+        self.decoded = self.decoded.take().filter(|decoded| Some(decoded.number) == number);
         Keep::Yes
     }
 
@@ -104,15 +102,11 @@ impl Component<RunScreen> for Images {
         };
         put(buf, inner, 0, Line::from(head(cx, &now, usize::from(inner.width))));
         put(buf, inner, 1, Line::from(facts(cx, model, &now, self, usize::from(inner.width))));
-        let fresh;
-        let decoded = match self.decoded.as_ref().filter(|known| known.number == now.picture.number) {
-            Some(known) => known,
-            None => {
-                fresh = decode(now.picture);
-                &fresh
-            }
-        };
         let area = room(inner);
+        let Some(decoded) = self.decoded.as_ref().filter(|known| known.number == now.picture.number) else {
+            put(buf, area, 0, Line::from(cx.s("decoding ...", Role::Dim)));
+            return;
+        };
         match &decoded.pixels {
             Err(why) => {
                 put(buf, area, 0, Line::from(cx.s(format!("cannot be drawn: {}", clean(why)), Role::Warn)))
@@ -220,6 +214,21 @@ pub fn apart(view: &ViewState, screen: Rect) -> Option<(&DecodedPicture, Rect)> 
     (area.width > 0 && area.height > 0 && !view.geometry.too_small).then_some((decoded, area))
 }
 
+/// The image on the screen that is not decoded yet.
+pub fn undecoded<'a>(model: &'a Model, view: &'a ViewState) -> Option<&'a StoredImage> {
+    let Overlay::Images(images) = view.overlay()? else { return None };
+    let picture = shown(view.shown(model), images)?.picture;
+    let is_decoded = images.decoded.as_ref().is_some_and(|decoded| decoded.number == picture.number);
+    (!is_decoded).then_some(picture)
+}
+
+/// Shows a decoded image, if it is still the one on the screen.
+pub fn set_decoded(view: &mut ViewState, decoded: DecodedPicture) {
+    if let Some(Overlay::Images(images)) = view.overlays.top_mut() {
+        images.decoded = Some(decoded);
+    }
+}
+
 /// Why there is nothing to show.
 fn absent(model: &Model) -> &'static str {
     match model.plan.as_ref().is_some_and(|plan| plan.is_builtin()) {
@@ -293,8 +302,8 @@ pub struct DecodedPicture {
     pub pixels: Result<Arc<Vec<[u8; 3]>>, String>,
 }
 
-/// Decodes an image file.
-fn decode(picture: &StoredImage) -> DecodedPicture {
+/// Decodes an image file. A large one takes longer than a frame: do not call it on an event loop.
+pub fn decode(picture: &StoredImage) -> DecodedPicture {
     let read = media::decoded(&picture.data).and_then(|(head, file)| match head.format {
         ImageFormat::Png => png(&file),
         ImageFormat::Gif => gif(&file).ok_or_else(|| "cannot read its first frame".into()),

@@ -1,7 +1,7 @@
 //! A restart with changed config keys: the checkpoint to start from, the changes as typed, the resulting plan.
 
-use crate::run::overlays::{confirm, target_rows};
-use crate::run::restart_draft::{OtherHosts, RestartDraft, RestartSource, origins};
+use crate::run::overlays::{Overlay, confirm, target_rows};
+use crate::run::restart_draft::{FileAnswer, FileQuestion, OtherHosts, RestartDraft, RestartSource, origins};
 use crate::run::time::time_of_day;
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState};
 use crossterm::event::{KeyCode, KeyEvent};
@@ -11,6 +11,7 @@ use rankdeck_core::origin::{self, LATEST, SCRATCH, Standing};
 use rankdeck_kit::list::Move;
 use rankdeck_kit::overlay::wheel_as_arrows;
 use rankdeck_kit::{Component, Role, input, text};
+use rankdeck_types::ids::Timestamp;
 use rankdeck_types::{hidden, words};
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Text};
@@ -27,9 +28,11 @@ impl Component<RunScreen> for RestartForm {
         match (key.code, Move::of_key(key, false)) {
             (KeyCode::Esc, _) => return Handled::Close,
             (KeyCode::Enter, _) => {
-                match order(model, draft) {
-                    Ok((text, event)) => cx.state.open(confirm::changed(model, text, event)),
-                    Err(why) => cx.state.toast(why, Role::Warn, cx.now),
+                draft.is_waiting = draft.is_unchecked();
+                if draft.is_waiting {
+                    cx.state.toast(READING, Role::Dim, cx.now);
+                } else {
+                    ask(model, cx.state, order(model, draft), cx.now);
                 }
                 return Handled::Done;
             }
@@ -42,6 +45,7 @@ impl Component<RunScreen> for RestartForm {
             }
         }
         if (&draft.line, draft.selected) != (&before.0, before.1) {
+            draft.is_waiting = false;
             draft.evaluate(model, cx.state.steering.changer);
         }
         Handled::Done
@@ -97,7 +101,7 @@ impl Component<RunScreen> for RestartForm {
         let typed = format!("{}{cursor}", words::clean(&hidden::typed(&draft.line)));
         lines.extend(wrapped(cx, "change", &typed, cells, Role::Strong));
         if draft.line.is_empty() {
-            if let Some(edited) = &draft.edited {
+            if let Some(edited) = draft.files.as_ref().and_then(|answer| answer.edited.as_ref()) {
                 let hint = format!("{}; type the config key here to apply it", edited.description());
                 lines.extend(wrapped(cx, "file", &hint, cells, Role::Warn));
             }
@@ -121,11 +125,11 @@ impl Component<RunScreen> for RestartForm {
             let row = format!("{key} = {is}  (was {was})");
             lines.extend(wrapped(cx, "", &row, cells, Role::Accent));
         }
-        if draft.outcome.mistakes.is_empty() {
+        if draft.mistakes().next().is_none() {
             let plan = format!("{} {}", glyphs.tone(Role::Good), draft.outcome.plan);
             lines.extend(wrapped(cx, "plan", &plan, cells, Role::Good));
         }
-        for mistake in draft.outcome.mistakes.iter().take(3) {
+        for mistake in draft.mistakes().take(3) {
             lines.extend(wrapped(cx, "", &words::clean(mistake), cells, Role::Bad).into_iter().take(3));
         }
         let size = (cells as u16, lines.len() as u16);
@@ -143,6 +147,8 @@ impl Component<RunScreen> for RestartForm {
     }
 }
 
+/// Shown when a restart waits for files.
+pub const READING: &str = "reading the program's files ...";
 /// Most rows of checkpoints at once.
 const ROWS: usize = 8;
 /// Cells of labels.
@@ -151,8 +157,42 @@ const LABEL: usize = 8;
 const SUGGESTED: usize = 4;
 
 /// The text of the question and the restart event, or why there is none.
-pub fn order(model: &Model, draft: &RestartDraft) -> Result<(Vec<String>, Event), String> {
-    if let Some(mistake) = draft.outcome.mistakes.first() {
+type Order = Result<(Vec<String>, Event), String>;
+
+/// Asks for confirmation, or shows why there is nothing to confirm.
+fn ask(model: &Model, view: &mut ViewState, order: Order, now: Timestamp) {
+    match order {
+        Ok((text, event)) => view.open(confirm::changed(model, text, event)),
+        Err(why) => view.toast(why, Role::Warn, now),
+    }
+}
+
+/// What files are to be read for the open form.
+pub fn question(view: &ViewState) -> Option<FileQuestion> {
+    let Overlay::Restart(form) = view.overlay()? else { return None };
+    form.0.question()
+}
+
+/// Shows in the open form what files have shown; a restart that waited for that is asked about.
+pub fn answer(model: &Model, view: &mut ViewState, answer: FileAnswer, now: Timestamp) {
+    if let Some(order) = take_answer(model, view, answer) {
+        ask(model, view, order, now);
+    }
+}
+
+/// The same; returns the restart that waited for it.
+pub(crate) fn take_answer(model: &Model, view: &mut ViewState, answer: FileAnswer) -> Option<Order> {
+    let Some(Overlay::Restart(form)) = view.overlays.top_mut() else { return None };
+    let draft = &mut *form.0;
+    draft.files = Some(answer);
+    let is_due = draft.is_waiting && !draft.is_unchecked();
+    draft.is_waiting &= !is_due;
+    is_due.then(|| order(model, draft))
+}
+
+/// What is asked about a draft.
+pub fn order(model: &Model, draft: &RestartDraft) -> Order {
+    if let Some(mistake) = draft.mistakes().next() {
         return Err(mistake.clone());
     }
     let origins = origins(model);

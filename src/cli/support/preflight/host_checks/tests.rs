@@ -187,7 +187,8 @@ fn check_2_every_check_finds_its_fault_and_key() {
         }];
     });
     case("names", Failed, "no such name", "host.0.address", &two, &|e| {
-        e.findings.route.as_mut().unwrap().error = Some("no such name".into());
+        let route = e.findings.route.as_mut().unwrap();
+        (route.error, route.addresses) = (Some("no such name".into()), Vec::new());
     });
     case("program", Failed, "not found", "launch.command", &two, &|e| {
         e.findings.program.as_mut().unwrap().error =
@@ -217,6 +218,74 @@ fn check_2_every_check_finds_its_fault_and_key() {
         e.findings.arrived -= 60.0;
         e.findings.answered -= 60.0;
     });
+}
+
+/// Each cause has a hint of its own.
+#[test]
+fn check_2_hints_differ_by_cause() {
+    let two = draft(2);
+    let hint = |draft: &PlanDraft, check: &str, change: &dyn Fn(&mut HostAnswer)| {
+        let cells = judge_with(draft, 1, change);
+        let cell = cells.into_iter().find(|(name, _)| *name == check).unwrap().1;
+        assert!(cell.status > CheckStatus::Passed && !cell.hint.is_empty(), "{check}: {cell:?}");
+        cell.hint
+    };
+    let differ = |hints: &[String]| {
+        let distinct: std::collections::BTreeSet<&String> = hints.iter().collect();
+        assert_eq!(distinct.len(), hints.len(), "{hints:?}");
+    };
+    let disk = |why: &str| hint(&two, "disk", &|e| e.findings.disk.error = Some(why.into()));
+    differ(
+        &[
+            "Permission denied",
+            "No space left on device",
+            "Read-only file system",
+            "Not a directory",
+            "no response",
+        ]
+        .map(disk),
+    );
+    let port = |why: &str| {
+        hint(&two, "port", &|e| {
+            let (address, error) = ("10.0.0.1:1".into(), Some(why.into()));
+            e.findings.reached = vec![ConnectResult { address, error, ..Default::default() }];
+        })
+    };
+    differ(
+        &[
+            "cannot resolve it on this host: Name or service not known",
+            "another program listens there",
+            "Connection refused (os error 111)",
+            "No route to host (os error 113)",
+            "no response (check the firewall)",
+        ]
+        .map(port),
+    );
+    let route = |resolved: bool| {
+        hint(&two, "names", &|e| {
+            let route = e.findings.route.as_mut().unwrap();
+            route.error = Some("x".into());
+            route.addresses.truncate(usize::from(resolved));
+        })
+    };
+    differ(&[route(true), route(false)]);
+    let mut gpus = draft(2);
+    gpus.hosts[1].gpus = Some(GpuSelection::Count(2));
+    let gpu = |driver: Option<&str>, visible: Option<&str>, count: u32| {
+        hint(&gpus, "gpus", &|e| {
+            e.findings.driver = driver.map(str::to_owned);
+            e.findings.visible_gpus = visible.map(str::to_owned);
+            e.findings.probe.gpu_count = count;
+        })
+    };
+    differ(&[
+        gpu(None, None, 0),
+        gpu(Some("550"), None, 0),
+        gpu(Some("550"), None, 1),
+        gpu(Some("550"), Some("0"), 1),
+    ]);
+    let setup = |why: &str| hint(&two, "program", &|e| e.findings.setup = Some(why.into()));
+    differ(&["no response within 20 s", "activate: not found"].map(setup));
 }
 
 #[test]
