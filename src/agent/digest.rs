@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Grows whenever a digest is made in another way.
-const FORM: u32 = 3;
+const FORM: u32 = 4;
 /// Longest record that is read.
 const RECORD_BYTES: u64 = 8 << 20;
 /// Most checkpoints that are known by their paths.
@@ -116,6 +116,8 @@ struct DigestBuilder {
     own: BTreeMap<Rank, Counters>,
     /// Ranks whose main program an exception has ended, whatever exit code follows.
     raised: BTreeSet<Rank>,
+    /// Ranks whose main program has returned: how the interpreter exits after that is no failure.
+    returned: BTreeSet<Rank>,
     /// When the latest record of the present generation was written.
     last: f64,
     /// Checkpoints by their paths, the latest of each, and the generations that wrote them.
@@ -199,6 +201,7 @@ impl DigestBuilder {
                 (self.generation, self.last) = (record.generation, record.time);
                 self.own.clear();
                 self.raised.clear();
+                self.returned.clear();
                 return;
             }
             RecordEvent::RankExited { rank, exit, last_lines, stopping, .. } if present => {
@@ -238,6 +241,7 @@ impl DigestBuilder {
             | RecordEvent::Signalled { .. }
             | RecordEvent::StopOrdered { .. }
             | RecordEvent::Stopped { .. }
+            | RecordEvent::CheckpointFiles { .. }
             | RecordEvent::Notice { .. }
             | RecordEvent::Omitted { .. }
             | RecordEvent::Unknown => {}
@@ -251,7 +255,8 @@ impl DigestBuilder {
         let digest = &mut self.digest;
         digest.exits += 1;
         let raised = self.raised.remove(&rank) && !stopping;
-        if exit.is_success() && !raised {
+        let only_left = self.returned.remove(&rank) && exit.reports_crash();
+        if (exit.is_success() || only_left) && !raised {
         } else if stopping && exit.is_stop_effect() {
             digest.killed += u32::from(exit.is_sigkill());
         } else if stopping {
@@ -269,6 +274,10 @@ impl DigestBuilder {
             }
             RankEvent::Survived => {
                 self.raised.remove(&rank);
+                self.returned.remove(&rank);
+            }
+            RankEvent::Returned => {
+                self.returned.insert(rank);
             }
             RankEvent::Exception(_)
             | RankEvent::Hello { .. }
@@ -395,6 +404,7 @@ fn apply_event(digest: &mut NodeDigest, record: &Record, rank: Rank, event: &Ran
             digest.failure = digest.failure.take().filter(|failure| !before(failure));
         }
         RankEvent::Exception(_)
+        | RankEvent::Returned
         | RankEvent::Eval(_)
         | RankEvent::Histogram(_)
         | RankEvent::Image(_)
@@ -644,6 +654,20 @@ mod tests {
         assert_eq!(failure(&[raised("loader", false)]), None);
         assert_eq!(failure(&[raised("", false), event(RankEvent::Survived)]), None);
         assert_eq!(failure(&[raised("", false), exited(0, true)]), None, "a stop was ordered");
+    }
+
+    #[test]
+    fn crash_after_the_program_returned_is_no_failure() {
+        let failure = |events: &[RecordEvent], code: i32| {
+            let all = [&[launch(0)], events, &[exited(code, false)]].concat();
+            let (_folder, paths) = written(&all);
+            read(&paths, true).failure
+        };
+        let returned = || event(RankEvent::Returned);
+        assert_eq!(failure(&[returned()], 139), None);
+        assert!(failure(&[], 139).is_some());
+        assert!(failure(&[returned(), event(RankEvent::Survived)], 139).is_some(), "of another program");
+        assert!(failure(&[returned()], 1).is_some(), "no crash");
     }
 
     #[test]

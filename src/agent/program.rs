@@ -7,15 +7,19 @@
 //!   so that it neither starts its next command nor ends before the one under way.
 //! - A *starter* runs one command and ends with it (`time`, `timeout`, `uv`, `conda`). One that catches
 //!   SIGTERM passes it on.
+//! - A *launcher* starts ranks of its own (`torchrun`, `accelerate`) and passes each signal on that it catches.
 //! - A *reader* reads a pipe that is written inside the tree (`tee`). It ends by itself after all writers.
 //! - A *main* is the first other process on each branch.
 //!
 //! Invariants:
-//! - PROGRAM-1: each main of a rank gets SIGTERM once. What is below one that catches it is left to it.
+//! - PROGRAM-1: each main of a rank gets each signal of a stop once. What is below one that catches it is left
+//!   to it.
 //! - PROGRAM-2: a process that does not catch SIGTERM stands aside for those below it that run the same
 //!   executable and do: a launcher in Python, and its Python programs.
 //! - PROGRAM-3: a trap of a shell runs after its command has ended, as shells do it. Where the commands run
 //!   in the background and none of them catches SIGTERM, the trap stops them, and the shell is the main.
+//! - PROGRAM-4: a main gets the signal that it handles: SIGTERM, else SIGINT, which ends a Python program as
+//!   ctrl-c does; later the other one, if it handles that. What it passes a signal on to decides for it.
 
 use crate::proc::{self, ProcessKey};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +36,7 @@ const SHELLS: [&str; 16] = [
 /// Programs that hold many others under their names.
 const BOXES: [&str; 2] = ["busybox", "toybox"];
 /// Programs that run one command and end with it. Others, as `env` and `nohup`, become their command.
-const STARTERS: [&str; 29] = [
+const STARTERS: [&str; 28] = [
     "time",
     "timeout",
     "setsid",
@@ -54,7 +58,6 @@ const STARTERS: [&str; 29] = [
     "pdm",
     "hatch",
     "pipenv",
-    "accelerate",
     "starter",
     "starter-suid",
     "tini",
@@ -63,6 +66,9 @@ const STARTERS: [&str; 29] = [
     "catatonit",
     "podman-init",
 ];
+
+/// Programs that start ranks of their own.
+const LAUNCHERS: [&str; 2] = ["accelerate", "torchrun"];
 
 /// The process of a rank's program that writes its status page and calls itself `writer`, where a shell, a
 /// launcher or a container's starter stands between that and the rank's own, `root`.
@@ -87,6 +93,7 @@ pub(crate) fn writer(root: ProcessKey, writer: u32) -> ProcessKey {
 enum ProcessKind {
     Shell,
     Starter,
+    Launcher,
     #[default]
     Other,
 }
@@ -102,6 +109,8 @@ struct Member {
     kind: ProcessKind,
     /// SIGTERM runs something in it.
     catches: bool,
+    /// SIGINT does.
+    interrupts: bool,
     /// Shells start background commands so; ranks start with the default.
     ignores_quit: bool,
     executable: Option<FileId>,
@@ -128,6 +137,7 @@ impl Member {
             parent: stat.ppid,
             kind,
             catches: (signals.caught | blocked) & !signals.ignored & bit(libc::SIGTERM) != 0,
+            interrupts: (signals.caught | blocked) & !signals.ignored & bit(libc::SIGINT) != 0,
             ignores_quit: signals.ignored & bit(libc::SIGQUIT) != 0,
             executable: std::fs::metadata(format!("/proc/{pid}/exe"))
                 .ok()
@@ -135,6 +145,63 @@ impl Member {
             reads: pipe(0),
             writes: [1, 2].into_iter().filter_map(pipe).collect(),
         })
+    }
+
+    fn main(&self) -> MainProgram {
+        MainProgram { ident: self.ident, handles_term: self.catches, handles_int: self.interrupts }
+    }
+}
+
+/// A process that a stop asks to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MainProgram {
+    pub ident: ProcessKey,
+    /// SIGTERM runs something in it, or in what it passes SIGTERM on to.
+    pub handles_term: bool,
+    /// The same of SIGINT.
+    pub handles_int: bool,
+}
+
+/// Which of its signals a program is to get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AskStage {
+    /// The one that it handles best.
+    First,
+    /// The other one.
+    Second,
+    /// SIGTERM, whatever it handles.
+    Terminate,
+}
+
+/// How a rank's programs are asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AskManner {
+    pub stage: AskStage,
+    /// `launch.stop_signal`.
+    pub preferred: Option<i32>,
+    /// It has been inside a collective for long: Python runs no handler before the call returns.
+    pub blocked: bool,
+}
+
+impl MainProgram {
+    /// Nothing is known of it.
+    fn unknown(ident: ProcessKey) -> MainProgram {
+        MainProgram { ident, handles_term: false, handles_int: false }
+    }
+
+    /// PROGRAM-4. The signal to send; `None`: it handles no second one.
+    pub fn signal(&self, manner: AskManner) -> Option<i32> {
+        let handled: Vec<i32> = [(libc::SIGTERM, self.handles_term), (libc::SIGINT, self.handles_int)]
+            .into_iter()
+            .filter(|(signal, handles)| *handles && !(manner.blocked && *signal == libc::SIGINT))
+            .map(|(signal, _)| signal)
+            .collect();
+        let first = manner.preferred.or(handled.first().copied()).unwrap_or(libc::SIGTERM);
+        match manner.stage {
+            AskStage::First => Some(first),
+            AskStage::Second => handled.into_iter().find(|signal| *signal != first),
+            AskStage::Terminate => Some(libc::SIGTERM),
+        }
     }
 }
 
@@ -176,6 +243,7 @@ fn kind(executable: &str, arguments: &[String]) -> ProcessKind {
         match name {
             name if SHELLS.contains(&name) || SHELLS.contains(&letters) => Some(ProcessKind::Shell),
             name if STARTERS.contains(&name) => Some(ProcessKind::Starter),
+            name if LAUNCHERS.contains(&name) => Some(ProcessKind::Launcher),
             _ => None,
         }
     };
@@ -187,9 +255,12 @@ fn kind(executable: &str, arguments: &[String]) -> ProcessKind {
         }
         // A script of a launcher, or a module.
         name if name.starts_with("python") => {
-            let module = argument(2).split('.').next().unwrap_or_default().to_owned();
+            let module = match argument(2) {
+                module if module.starts_with("torch.distributed.") => "torchrun".to_owned(),
+                module => module.split('.').next().unwrap_or_default().to_owned(),
+            };
             let script = if argument(1) == "m" { module } else { argument(1) };
-            named(&script).filter(|kind| *kind == ProcessKind::Starter)
+            named(&script).filter(|kind| *kind != ProcessKind::Shell)
         }
         name => named(name),
     };
@@ -199,8 +270,8 @@ fn kind(executable: &str, arguments: &[String]) -> ProcessKind {
 /// What each process of a rank is for a stop; those that are named nowhere are left alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Roles {
-    /// Get SIGTERM.
-    pub mains: Vec<ProcessKey>,
+    /// Are asked to end.
+    pub mains: Vec<MainProgram>,
     /// Shells with a command under way.
     pub shells: Vec<ProcessKey>,
     /// Wait for a main, with no shell between.
@@ -217,10 +288,12 @@ impl Roles {
     /// Of a rank's own process and what is below it. One that catches SIGTERM and has no shell's ways is not
     /// descended into.
     pub fn read(root: ProcessKey) -> Roles {
-        let alone = Roles { mains: vec![root], ..Roles::default() };
-        let Some(own) = Member::read(root.pid).filter(|own| own.ident == root) else { return alone };
+        let alone = |main| Roles { mains: vec![main], ..Roles::default() };
+        let Some(own) = Member::read(root.pid).filter(|own| own.ident == root) else {
+            return alone(MainProgram::unknown(root));
+        };
         if own.catches && own.kind == ProcessKind::Other {
-            return alone;
+            return alone(own.main());
         }
         let below = proc::descendants(root.pid).into_iter().filter_map(Member::read);
         let mut roles = Roles::default();
@@ -230,9 +303,21 @@ impl Roles {
 
     /// Everything that has a part.
     pub fn all(&self) -> impl Iterator<Item = ProcessKey> + '_ {
-        let waiting = [&self.shells, &self.starters, &self.aside];
-        let parts = [&self.mains, &self.readers, &self.catching_readers].into_iter().chain(waiting);
-        parts.flatten().copied()
+        let others = [&self.readers, &self.catching_readers, &self.shells, &self.starters, &self.aside];
+        self.mains.iter().map(|main| main.ident).chain(others.into_iter().flatten().copied())
+    }
+
+    /// Only this process is asked, and nothing stands around it.
+    pub fn is_alone(&self, root: ProcessKey) -> bool {
+        self.all().eq([root])
+    }
+
+    /// The same for a client that passes signals on to the first process inside its container.
+    pub fn through_client(&self, client: ProcessKey) -> Roles {
+        let handles = |of: fn(&MainProgram) -> bool| !self.mains.is_empty() && self.mains.iter().all(of);
+        let handles_term = handles(|main| main.handles_term);
+        let main = MainProgram { ident: client, handles_term, handles_int: handles(|main| main.handles_int) };
+        Roles { mains: vec![main], ..Roles::default() }
     }
 
     fn add(&mut self, other: Roles) {
@@ -281,31 +366,45 @@ impl Tree {
     fn part(&self, member: &Member, depth: usize, roles: &mut Roles) {
         let children = self.children(member);
         if depth == 0 || children.is_empty() {
-            return roles.mains.push(member.ident);
+            return roles.mains.push(member.main());
         }
         match member.kind {
             ProcessKind::Shell => self.shell(member, &children, depth, roles),
-            ProcessKind::Starter if !member.catches || self.starts_shell(member, depth) => {
-                let mut below = Roles::default();
-                children.iter().for_each(|child| self.part(child, depth - 1, &mut below));
-                match below.shells.is_empty() {
-                    true => roles.starters.push(member.ident),
-                    false => roles.aside.push(member.ident),
-                }
-                roles.add(below);
-            }
+            ProcessKind::Starter | ProcessKind::Launcher => self.starter(member, &children, depth, roles),
             ProcessKind::Other if !member.catches => {
                 let mut same = Vec::new();
                 children.iter().for_each(|child| self.catching(child, member.executable, depth, &mut same));
                 // PROGRAM-2.
                 match same.is_empty() {
-                    true => roles.mains.push(member.ident),
+                    true => roles.mains.push(member.main()),
                     false => roles.starters.push(member.ident),
                 }
                 roles.mains.extend(same);
             }
-            ProcessKind::Starter | ProcessKind::Other => roles.mains.push(member.ident),
+            ProcessKind::Other => roles.mains.push(member.main()),
         }
+    }
+
+    /// PROGRAM-4. One that catches SIGTERM passes it on, and a launcher each signal that it catches. Where the
+    /// programs below handle another one, they get it themselves.
+    fn starter(&self, member: &Member, children: &[&Member], depth: usize, roles: &mut Roles) {
+        let mut below = Roles::default();
+        children.iter().for_each(|child| self.part(child, depth - 1, &mut below));
+        let passes_on = member.catches && !self.starts_shell(member, depth);
+        let any = |of: fn(&MainProgram) -> bool| below.mains.iter().any(of);
+        let interrupts = any(|main| !main.handles_term && main.handles_int);
+        if passes_on && !interrupts {
+            return roles.mains.push(member.main());
+        }
+        if passes_on && member.kind == ProcessKind::Launcher && member.interrupts {
+            let main = MainProgram { handles_term: !interrupts, ..member.main() };
+            return roles.mains.push(main);
+        }
+        match below.shells.is_empty() {
+            true => roles.starters.push(member.ident),
+            false => roles.aside.push(member.ident),
+        }
+        roles.add(below);
     }
 
     fn shell(&self, shell: &Member, children: &[&Member], depth: usize, roles: &mut Roles) {
@@ -323,14 +422,14 @@ impl Tree {
                 }
             }
         }
-        let silent = |ident: &ProcessKey| {
-            self.members.get(&ident.pid).is_some_and(|main| !main.catches && main.ignores_quit)
+        let silent = |main: &MainProgram| {
+            self.members.get(&main.ident.pid).is_some_and(|main| !main.catches && main.ignores_quit)
         };
         // PROGRAM-3.
         let is_main = shell.catches && below.mains.iter().all(silent);
         if is_main || below.mains.is_empty() {
             below = Roles {
-                mains: vec![shell.ident],
+                mains: vec![shell.main()],
                 readers: below.readers,
                 catching_readers: below.catching_readers,
                 ..Roles::default()
@@ -355,10 +454,10 @@ impl Tree {
         member: &Member,
         executable: Option<FileId>,
         depth: usize,
-        found: &mut Vec<ProcessKey>,
+        found: &mut Vec<MainProgram>,
     ) {
         if member.catches && member.executable.is_some() && member.executable == executable {
-            found.push(member.ident);
+            found.push(member.main());
         } else if depth > 0 && !member.catches {
             let children = self.children(member);
             children.iter().for_each(|child| self.catching(child, executable, depth - 1, found));
@@ -449,6 +548,7 @@ mod tests {
             parent,
             kind,
             catches: false,
+            interrupts: false,
             ignores_quit: false,
             executable: None,
             reads: None,
@@ -496,11 +596,87 @@ mod tests {
 
     /// Pids of mains, shells, starters, readers and catching readers below process 1.
     fn roles(members: Vec<Member>) -> [Vec<u32>; 5] {
+        let roles = roles_of(members);
+        let mains = roles.mains.iter().map(|main| main.ident).collect();
+        [mains, roles.shells, roles.starters, roles.readers, roles.catching_readers]
+            .map(|part| part.iter().map(|ident| ident.pid).collect())
+    }
+
+    fn roles_of(members: Vec<Member>) -> Roles {
         let root = members[0].clone();
         let mut roles = Roles::default();
         Tree::new(members).part(&root, DEPTH, &mut roles);
-        [roles.mains, roles.shells, roles.starters, roles.readers, roles.catching_readers]
-            .map(|part| part.iter().map(|ident| ident.pid).collect())
+        roles
+    }
+
+    /// A Python program without a handler of its own: KeyboardInterrupt is all that it has.
+    fn interruptible(pid: u32, parent: u32) -> Member {
+        Member { interrupts: true, ..plain(pid, parent) }
+    }
+
+    fn interrupting(member: Member) -> Member {
+        Member { interrupts: true, ..member }
+    }
+
+    /// Pids of mains below process 1 with their first and second signals.
+    fn signals_of(members: Vec<Member>, preferred: Option<i32>, blocked: bool) -> Vec<(u32, i32, Option<i32>)> {
+        let manner = |stage| AskManner { stage, preferred, blocked };
+        let signals = |main: &MainProgram| {
+            let first = main.signal(manner(AskStage::First)).unwrap();
+            (main.ident.pid, first, main.signal(manner(AskStage::Second)))
+        };
+        roles_of(members).mains.iter().map(signals).collect()
+    }
+
+    #[test]
+    fn program_4_main_gets_the_signal_that_it_handles() {
+        const TERM: i32 = libc::SIGTERM;
+        const INT: i32 = libc::SIGINT;
+        let both = || interrupting(saving(2, 1));
+        let below_a_shell = |main: Member| vec![shell(1, 0), main];
+        for (main, preferred, blocked, expected) in [
+            // A Python script, one with a handler, a program with handlers for SIGTERM alone and for nothing.
+            (interruptible(2, 1), None, false, (INT, None)),
+            (both(), None, false, (TERM, Some(INT))),
+            (saving(2, 1), None, false, (TERM, None)),
+            (plain(2, 1), None, false, (TERM, None)),
+            // The user's choice comes first.
+            (both(), Some(INT), false, (INT, Some(TERM))),
+            (interruptible(2, 1), Some(libc::SIGUSR1), false, (libc::SIGUSR1, Some(INT))),
+            (interruptible(2, 1), Some(TERM), false, (TERM, Some(INT))),
+            // A handler in Python cannot run inside a collective.
+            (interruptible(2, 1), None, true, (TERM, None)),
+            (both(), None, true, (TERM, None)),
+            (interruptible(2, 1), Some(INT), true, (INT, None)),
+        ] {
+            let found = signals_of(below_a_shell(main.clone()), preferred, blocked);
+            assert_eq!(found, [(2, expected.0, expected.1)], "{main:?} {preferred:?} {blocked}");
+        }
+        let manner = AskManner { stage: AskStage::Terminate, preferred: Some(INT), blocked: false };
+        assert_eq!(both().main().signal(manner), Some(TERM));
+    }
+
+    #[test]
+    fn program_4_what_a_signal_is_passed_on_to_decides() {
+        let launcher = |pid, parent| interrupting(catching(member(pid, parent, ProcessKind::Launcher)));
+        // uv run train.py: uv passes SIGTERM on, which the program does not handle.
+        let uv = vec![interrupting(catching(starter(1, 0))), interruptible(2, 1)];
+        assert_eq!(roles(uv.clone()), [vec![2], vec![], vec![1], vec![], vec![]]);
+        assert_eq!(signals_of(uv, None, false), [(2, libc::SIGINT, None)]);
+        let uv = vec![interrupting(catching(starter(1, 0))), interrupting(saving(2, 1))];
+        assert_eq!(signals_of(uv, None, false), [(1, libc::SIGTERM, Some(libc::SIGINT))]);
+        // torchrun passes on what it gets, and ends all its ranks when one of them ends.
+        let torchrun = vec![launcher(1, 0), interruptible(2, 1), interruptible(3, 1)];
+        assert_eq!(signals_of(torchrun, None, false), [(1, libc::SIGINT, None)]);
+        let torchrun = vec![launcher(1, 0), interrupting(saving(2, 1)), interrupting(saving(3, 1))];
+        assert_eq!(signals_of(torchrun, None, false), [(1, libc::SIGTERM, Some(libc::SIGINT))]);
+        // A launcher that catches nothing stands aside, and so does one that only waits.
+        let launcher = member(1, 0, ProcessKind::Launcher);
+        assert_eq!(roles(vec![launcher, interruptible(2, 1)]), [vec![2], vec![], vec![1], vec![], vec![]]);
+        // A client of containers.
+        let inside = roles_of(vec![interruptible(1, 0)]).through_client(ident(9));
+        let first = AskManner { stage: AskStage::First, preferred: None, blocked: false };
+        assert_eq!((inside.mains[0].ident, inside.mains[0].signal(first)), (ident(9), Some(libc::SIGINT)));
     }
 
     #[test]
@@ -625,10 +801,13 @@ mod tests {
         assert_eq!(of("", &["-bash"]), ProcessKind::Shell);
         assert_eq!(of("timeout", &["timeout", "9", "x"]), ProcessKind::Starter);
         assert_eq!(of("python3.12", &["python", "/opt/conda/bin/conda", "run", "x"]), ProcessKind::Starter);
-        assert_eq!(
-            of("python3.12", &["python", "-m", "accelerate.commands.launch", "x.py"]),
-            ProcessKind::Starter
-        );
+        for launcher in [
+            &["python", "-m", "accelerate.commands.launch", "x.py"][..],
+            &["python", "-m", "torch.distributed.run", "x.py"],
+            &["python", "/venv/bin/torchrun", "x.py"],
+        ] {
+            assert_eq!(of("python3.12", launcher), ProcessKind::Launcher, "{launcher:?}");
+        }
         assert_eq!(of("python3.12", &["python", "train.py"]), ProcessKind::Other);
         assert_eq!(of("python3.12", &["bash"]), ProcessKind::Other);
     }

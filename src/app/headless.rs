@@ -3,7 +3,7 @@
 use super::clock::time_of_day;
 use super::line_writer::{HURRY, LineWriter, PATIENCE};
 use super::signals::{ConsoleSignal, ConsoleSignals};
-use super::stderr;
+use super::{stderr, summary};
 use rankdeck_core::model::Model;
 use rankdeck_core::reason::Reason;
 use rankdeck_core::report::{
@@ -371,7 +371,9 @@ fn restart(body: &ReportBody) -> Option<String> {
 
 /// Formats the end of a run without time. Verdicts are not repeated.
 fn finished(body: &ReportBody, model: &Model) -> Option<Vec<String>> {
-    let ReportBody::RunFinished { reason, outcome, first_failure, .. } = body else { return None };
+    let ReportBody::RunFinished { reason, outcome, first_failure, work, warnings, .. } = body else {
+        return None;
+    };
     let is_new = |text: &str| !model.verdicts.iter().any(|verdict| verdict.reason == text);
     let fell =
         |rank: &Rank| model.verdicts.iter().any(|v| v.verdict == VerdictKind::Dead && v.rank == Some(*rank));
@@ -384,7 +386,11 @@ fn finished(body: &ReportBody, model: &Model) -> Option<Vec<String>> {
     if is_new(reason) {
         end.push_str(&format!(": {reason}"));
     }
-    Some(first.into_iter().map(str::to_owned).chain([end]).collect())
+    if let Some(work) = summary::work(*outcome, work.as_ref()) {
+        end.push_str(&format!("; {work}"));
+    }
+    let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+    Some(first.into_iter().map(str::to_owned).chain(warnings).chain([end]).collect())
 }
 
 /// Formats progress as one line without time.
@@ -587,6 +593,8 @@ mod tests {
                 stop_ms: 1,
                 gpus_free: vec![],
                 first_failure: Some(first),
+                work: None,
+                warnings: vec![],
             };
             texts(&report(body), &Model { verdicts, ..Model::default() }).len()
         };

@@ -5,6 +5,7 @@ use super::clock::time_of_day;
 use super::record::RecordingInfo;
 use rankdeck_core::model::{Model, RankLife, RankModel};
 use rankdeck_core::report::{ReportBody, RunOutcome, Severity, VerdictKind};
+use rankdeck_proto::message::Work;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::link_state::LinkState;
@@ -37,7 +38,9 @@ pub(crate) fn unverified(host: &str) -> String {
 
 /// Returns the summary, one line each. `finished` is the run's [`ReportBody::RunFinished`].
 pub(crate) fn lines(model: &Model, finished: &ReportBody, record: Option<&RecordingInfo>) -> Vec<String> {
-    let ReportBody::RunFinished { outcome, exit_code, reason, .. } = finished else { return Vec::new() };
+    let ReportBody::RunFinished { outcome, exit_code, reason, work, warnings: odd, .. } = finished else {
+        return Vec::new();
+    };
     let failed = matches!(outcome, RunOutcome::Failed | RunOutcome::Stuck);
     let mut lines = vec![String::new()];
     lines.extend(evaluations(model));
@@ -48,9 +51,18 @@ pub(crate) fn lines(model: &Model, finished: &ReportBody, record: Option<&Record
     lines.extend(warnings(model));
     lines.extend(verification(model, finished));
     lines.extend(places(model, record));
+    lines.extend(odd.iter().map(|warning| format!("warning: {warning}")));
     let word = format!("{outcome:?}").to_lowercase();
-    lines.extend(folded(format!("{word}: {reason} (exit code {exit_code})").split(' '), " ", 2));
+    let work = self::work(*outcome, work.as_ref()).map(|work| format!("; {work}")).unwrap_or_default();
+    lines.extend(folded(format!("{word}: {reason}{work} (exit code {exit_code})").split(' '), " ", 2));
     lines.iter().map(|line| clean(line)).collect()
+}
+
+/// Describes what the end left of the work, where that is worth a word: that nothing is known of checkpoints
+/// is not, of a run that failed.
+pub(crate) fn work(outcome: RunOutcome, work: Option<&Work>) -> Option<String> {
+    let is_known = |work: &&Work| matches!(work, Work::Saved { .. } | Work::Lost { .. });
+    work.filter(|work| is_known(work) || outcome == RunOutcome::Stopped).map(Work::describe)
 }
 
 /// Columns that every terminal has.
@@ -180,14 +192,10 @@ fn culprit(model: &Model) -> Option<&RankModel> {
         .or_else(|| model.verdicts.iter().find(|v| v.severity == Severity::Red))
         .and_then(|v| v.rank);
     let blamed = first.or(blamed);
-    let bad = |rank: &&RankModel| match &rank.life {
-        RankLife::Exited(exit) => !rank.ended_well() && !exit.is_stop_signal(),
-        _ => false,
-    };
     blamed
         .and_then(|blamed| model.ranks.get(blamed.index()))
         .or_else(|| model.ranks.iter().find(|rank| rank.error.is_some()))
-        .or_else(|| model.ranks.iter().find(bad))
+        .or_else(|| model.ranks.iter().find(|rank| rank.failed()))
 }
 
 /// Describes the rank that failed first, with its last output; `reason` is at the end of the summary and is
@@ -315,7 +323,36 @@ mod tests {
             stop_ms: 420,
             gpus_free: vec!["a:0".into()],
             first_failure: None,
+            work: None,
+            warnings: Vec::new(),
         }
+    }
+
+    #[test]
+    fn last_line_has_the_work_and_warnings_are_before_it() {
+        let end = |outcome, left: Option<Work>| {
+            let mut end = finished(outcome, true, &[]);
+            if let ReportBody::RunFinished { work, warnings, .. } = &mut end {
+                *work = left;
+                warnings.push("rank 1 on a crashed".into());
+            }
+            let lines = lines(&model(), &end, None);
+            assert!(lines.iter().any(|line| line == "warning: rank 1 on a crashed"), "{lines:?}");
+            lines.last().unwrap().clone()
+        };
+        let saved = || Work::Saved {
+            path: "/w/logs/CartPole-v1.zip".into(),
+            bytes: Some(141_000),
+            env_step: None,
+            after_s: Some(3.0),
+        };
+        for outcome in [RunOutcome::Stopped, RunOutcome::Succeeded, RunOutcome::Failed] {
+            let last = end(outcome, Some(saved()));
+            assert!(last.contains("; saved logs/CartPole-v1.zip ("), "{last}");
+            assert!(last.ends_with("(exit code 0)"), "{last}");
+        }
+        assert_ne!(end(RunOutcome::Stopped, Some(Work::NeverSaved)), end(RunOutcome::Stopped, None));
+        assert_eq!(end(RunOutcome::Failed, Some(Work::NeverSaved)), end(RunOutcome::Failed, None));
     }
 
     fn rank(life: RankLife) -> RankModel {

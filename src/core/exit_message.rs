@@ -8,10 +8,12 @@
 //! 1. the exception that the program reported as its end ([`Exception`]; the hook does so for Python),
 //! 2. the error that it reported,
 //! 3. a traceback of Python at the end of the log, and the exception under it,
-//! 4. for a process that was aborted, the message of C++ about the exception that was thrown,
+//! 4. for a process that was aborted, the message of C++ about the exception that was thrown, or what Python,
+//!    the C library or CUDA print before they abort,
 //! 5. the last line.
 //!
-//! A process that another signal ended has no message: the kernel's exit status counts.
+//! A process that another signal ended has no message, unless an exception had ended its main program before
+//! it crashed: the kernel's exit status counts.
 
 use rankdeck_proto::message::{Exception, Exit, FailureKind};
 use rankdeck_types::words;
@@ -22,6 +24,30 @@ const ENOSPC: i32 = 28;
 const EADDRINUSE: i32 = 98;
 const EDQUOT: i32 = 122;
 const SIGABRT: i32 = 6;
+const SIGBUS: i32 = 7;
+/// Exit code of a shell whose command was aborted.
+const ABORTED: i32 = 128 + SIGABRT;
+
+/// Most characters of a message in a sentence, and of a sentence.
+const MESSAGE: usize = 300;
+const SENTENCE: usize = 900;
+
+/// What is printed about an abort by Python, the C library, PyTorch, CUDA and Gloo.
+const ABORT_REASONS: [&str; 11] = [
+    "Fatal Python error: ",
+    "EnforceNotMet",
+    "CUDA error",
+    "device-side assert",
+    "Assertion `",
+    "Assertion failed",
+    "Check failed:",
+    "free(): ",
+    "malloc(): ",
+    "double free or corruption",
+    "stack smashing detected",
+];
+/// What names the signal and no reason.
+const NO_REASON: [&str; 2] = ["Fatal Python error: Aborted", "Fatal Python error: Segmentation fault"];
 
 /// Most signs of an exception's text that are compared.
 const GIST: usize = 400;
@@ -103,8 +129,14 @@ impl ExitMessage {
     pub fn of(end: &EndOfProcess<'_>) -> ExitMessage {
         match end.exit {
             Exit::NotStarted { .. } => ExitMessage::default(),
-            Exit::Signal { signal: SIGABRT, .. } => thrown(end.lines),
-            Exit::Signal { .. } => ExitMessage::default(),
+            Exit::Signal { .. } => {
+                let ended = end.exception.filter(|exception| exception.ends_rank() && end.exit.is_crash());
+                match ended {
+                    Some(exception) => ExitMessage::exception(exception),
+                    None if matches!(end.exit, Exit::Signal { signal: SIGABRT, .. }) => thrown(end.lines),
+                    None => ExitMessage::default(),
+                }
+            }
             Exit::Code { .. } => {
                 let reported = end.exception.filter(|exception| exception.thread.is_empty());
                 if let Some(exception) = reported.or(end.exception) {
@@ -117,6 +149,7 @@ impl ExitMessage {
                 }
                 match traceback(end.lines, end.hooked) {
                     Some(exception) => ExitMessage::exception(&exception),
+                    None if matches!(end.exit, Exit::Code { code: ABORTED }) => thrown(end.lines),
                     None => last_line(end.lines, end.hooked),
                 }
             }
@@ -141,27 +174,40 @@ impl ExitMessage {
         let text = exception.message.to_lowercase();
         let number = || text.split_once("[errno ")?.1.split_once(']')?.0.trim().parse().ok();
         let errno = exception.errno.or_else(|| number().filter(|_| source == MessageSource::System));
-        let first = exception.message.lines().next().unwrap_or_default();
+        let message = joined(&exception.message);
         let mut shown = class.clone();
-        if !first.is_empty() {
-            shown.push_str(&format!(": {}", words::clip(first, 300)));
+        if !message.is_empty() {
+            shown.push_str(&format!(": {}", words::clip(&message, MESSAGE)));
         }
         if !exception.at.is_empty() {
             shown.push_str(&format!(" at {}", exception.at));
         }
+        let cause = joined(&exception.cause);
+        let text_of_cause = cause.split_once(": ").map_or(cause.as_str(), |(_, text)| text);
+        if !cause.is_empty() && !message.contains(text_of_cause) {
+            shown.push_str(&format!("; caused by {}", words::clip(&cause, MESSAGE)));
+        }
+        if let Some(child) = &exception.child {
+            shown.push_str(&format!("; its child {} (pid {}) {}", child.name, child.pid, child.exit.predicate()));
+            if matches!(child.exit, Exit::Signal { signal: SIGBUS, .. }) {
+                shown.push_str(", as when /dev/shm is full");
+            }
+        }
+        let child = exception.child.as_ref().map(|child| &child.exit);
+        let out_of_memory = matches!(child, Some(Exit::Signal { out_of_memory: true, .. }));
         ExitMessage {
-            kind: exception.failure,
+            kind: exception.failure.or(out_of_memory.then_some(FailureKind::OutOfMemory)),
             source,
             class,
             bases: exception.bases.clone(),
             text,
             errno,
-            shown: words::clean(&words::clip(&shown, 600)),
+            shown: words::clean(&words::clip(&shown, SENTENCE)),
         }
     }
 
     fn plain(source: MessageSource, text: &str) -> ExitMessage {
-        let shown = words::clean_output(&words::clip(text, 300));
+        let shown = words::clean_output(&words::clip(text, MESSAGE));
         ExitMessage { source, text: text.to_lowercase(), shown, ..ExitMessage::default() }
     }
 
@@ -201,6 +247,11 @@ impl ExitMessage {
 
     fn is(&self, class: &str) -> bool {
         self.class == class || self.bases.iter().any(|base| base == class)
+    }
+
+    /// The end that ctrl-c causes.
+    pub fn is_interrupt(&self) -> bool {
+        self.is("KeyboardInterrupt")
     }
 
     /// What kind of failure it was. Of those that the rest of the words may mean, the gravest comes first.
@@ -317,10 +368,24 @@ fn last_line(lines: &[String], reports: bool) -> ExitMessage {
     }
 }
 
-/// The message of C++'s `terminate` about an uncaught exception, before it aborts the process.
+/// The lines of a message as one.
+fn joined(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join(" ")
+}
+
+/// The message of C++'s `terminate` about an uncaught exception, before it aborts the process, or another
+/// reason of an abort.
 fn thrown(lines: &[String]) -> ExitMessage {
     let what = lines.iter().rev().find_map(|line| Some(line.split_once("what():")?.1.trim()));
-    what.map(|what| ExitMessage::plain(MessageSource::Library, what)).unwrap_or_default()
+    let is_reason = |line: &&str| {
+        ABORT_REASONS.iter().any(|reason| line.contains(reason))
+            && !NO_REASON.iter().any(|other| line.contains(other))
+    };
+    let reason = || lines.iter().rev().map(|line| bare(line).trim()).find(is_reason);
+    what.or_else(reason)
+        .map(|reason| ExitMessage::plain(MessageSource::Library, reason))
+        .unwrap_or_default()
 }
 
 /// A line without the name of its rank, which PyTorch puts before each line of a traceback (`[rank0]: `).
@@ -344,22 +409,39 @@ fn is_epilogue(line: &str) -> bool {
 /// The exception below the last traceback of a log. What follows it is its message's further lines, or what
 /// is written when an interpreter ends; `strict` allows the latter only.
 fn traceback(lines: &[String], strict: bool) -> Option<Exception> {
+    let (exception, rest) = last_traceback(lines)?;
+    (!strict || rest.iter().all(|line| is_epilogue(line))).then_some(exception)
+}
+
+/// Most lines that may follow an exception with which a log ends.
+const AFTER: usize = 5;
+
+/// The exception of a traceback with which a log ends, as a sentence shows it. A program may have caught and
+/// logged it, and exited with code 0.
+pub(crate) fn logged_exception(lines: &[String]) -> Option<String> {
+    let begun = lines.iter().rposition(|line| bare(line).starts_with("Traceback (most recent call last)"))?;
+    let is_ignored = begun.checked_sub(1).and_then(|before| lines.get(before));
+    let is_ignored = is_ignored.is_some_and(|line| line.contains("Exception ignored"));
+    let (exception, rest) = last_traceback(lines.get(begun..)?)?;
+    let followed = rest.iter().filter(|line| !is_epilogue(line)).count();
+    (!is_ignored && followed <= AFTER).then(|| ExitMessage::exception(&exception).shown)
+}
+
+/// The exception below the last traceback of a log, and the lines that follow its first one.
+fn last_traceback(lines: &[String]) -> Option<(Exception, &[String])> {
     let frame = |line: &str| line.starts_with("  File \"") && line.contains(", line ");
     let at = lines.iter().rposition(|line| frame(bare(line)))?;
     let below = lines.get(at + 1..)?.iter().position(|line| !bare(line).starts_with(' '))?;
     let ended = at + 1 + below;
     let (class, message) = head(bare(lines.get(ended)?))?;
     let rest = lines.get(ended + 1..).unwrap_or_default();
-    if strict && !rest.iter().all(|line| is_epilogue(line)) {
-        return None;
-    }
     let place = |line: &String| {
         let (file, rest) = bare(line).trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
         let number = rest.split(',').next()?.trim();
         (!file.contains("/lib/python") && !file.contains("<frozen")).then(|| format!("{file}:{number}"))
     };
     let at = lines.get(..ended)?.iter().rev().find_map(place).unwrap_or_default();
-    Some(Exception { class: class.into(), message: message.into(), at, ..Exception::default() })
+    Some((Exception { class: class.into(), message: message.into(), at, ..Exception::default() }, rest))
 }
 
 /// Class and message of a line such as `ValueError: bad` or `torch.OutOfMemoryError: ...`.
@@ -684,6 +766,73 @@ mod tests {
         let end =
             EndOfProcess { exit: &signal(6), exception: None, error: None, lines: &lines, hooked: true };
         assert_eq!(ExitMessage::of(&end).kind(), FailureKind::Connection);
+    }
+
+    #[test]
+    fn abort_without_what_has_its_reason() {
+        for (reason, expected) in [
+            ("Fatal Python error: init_import_site: Failed to import the site module", Reason::Crashed),
+            ("../aten/src/ATen/native/cuda/IndexKernel.cu:92: block: [0,0,0] Assertion `index` failed.", Reason::Crashed),
+            ("python: gloo/rendezvous/store.cc:35: Assertion `size > 0' failed.", Reason::Crashed),
+            ("CUDA error: out of memory", Reason::OutOfMemory),
+            ("double free or corruption (!prev)", Reason::Crashed),
+        ] {
+            let log = lines(&format!("step 7\n{reason}\nFatal Python error: Aborted\n\nThread 0x7f:\n  File \"t.py\", line 3 in f"));
+            for exit in [signal(6), Exit::Code { code: ABORTED }] {
+                let end = EndOfProcess { exit: &exit, exception: None, error: None, lines: &log, hooked: true };
+                assert_eq!(ExitMessage::of(&end).shown(), reason, "{exit:?}");
+                assert_eq!(super::tests::reason(&exit, &log.join("\n"), None, true).0, expected, "{reason}");
+            }
+        }
+    }
+
+    #[test]
+    fn message_is_joined_and_has_cause_and_child() {
+        use rankdeck_proto::message::DeadChild;
+        let exception = Exception {
+            class: "RuntimeError".into(),
+            message: "Error(s) in loading state_dict:\n\n\tsize mismatch for a.weight".into(),
+            at: "t.py:3".into(),
+            cause: "KeyError: 'obs'".into(),
+            ..Exception::default()
+        };
+        let shown = |exception: &Exception| ExitMessage::exception(exception).shown;
+        let joined = "RuntimeError: Error(s) in loading state_dict: size mismatch for a.weight at t.py:3";
+        assert_eq!(shown(&exception), format!("{joined}; caused by KeyError: 'obs'"));
+        let repeated = Exception { cause: "ValueError: size mismatch for a.weight".into(), ..exception.clone() };
+        assert_eq!(shown(&repeated), joined, "the message has it");
+        let long = Exception { message: "x".repeat(2_000), ..exception.clone() };
+        assert!(shown(&long).len() < 400, "{}", shown(&long).len());
+        let child = |exit| Some(DeadChild { pid: 7, name: "loader".into(), exit });
+        let killed = child(Exit::Signal { signal: 9, out_of_memory: true });
+        let killed = Exception { child: killed, cause: String::new(), ..exception.clone() };
+        assert!(shown(&killed).contains("its child loader (pid 7) "), "{}", shown(&killed));
+        assert_eq!(reason(&CODE, "", Some(&killed), true).0, Reason::OutOfMemory);
+        let full = Exception { child: child(signal(7)), ..exception };
+        assert!(shown(&full).contains("/dev/shm"));
+    }
+
+    #[test]
+    fn exception_before_a_crash_at_exit_is_the_message() {
+        let key = Exception { class: "KeyError".into(), message: "'obs'".into(), ..Exception::default() };
+        let shown = |exit: &Exit, exception: &Exception| {
+            let exception = Some(exception);
+            ExitMessage::of(&EndOfProcess { exit, exception, error: None, lines: &[], hooked: true }).shown
+        };
+        assert_eq!([signal(11), signal(6)].map(|exit| shown(&exit, &key)), ["KeyError: 'obs'"; 2]);
+        assert_eq!(shown(&signal(9), &key), "", "somebody killed it");
+        let thread = Exception { thread: "loader".into(), ..key };
+        assert_eq!(shown(&signal(11), &thread), "");
+    }
+
+    #[test]
+    fn logged_exception_is_one_at_the_end_of_the_log() {
+        let log = |after: usize| lines(&(raised("step 1", "KeyError: 'obs'") + &"\nbye".repeat(after)));
+        assert_eq!(logged_exception(&log(2)).as_deref(), Some("KeyError: 'obs' at /w/train.py:31"));
+        assert_eq!(logged_exception(&log(AFTER + 1)), None, "the program went on");
+        let ignored = raised("Exception ignored in: <function f>", "KeyError: 'obs'");
+        assert_eq!(logged_exception(&lines(&ignored)), None);
+        assert_eq!(logged_exception(&lines("step 1\ndone")), None);
     }
 
     #[test]

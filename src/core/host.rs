@@ -80,6 +80,9 @@ pub struct HostMachine {
     pub(crate) searched: bool,
     /// A plan of this run gave it ranks.
     pub(crate) took_part: bool,
+    /// When a stop that is under way there kills ranks that show no progress, as its agent reports.
+    #[serde(default)]
+    pub(crate) kills_at: Option<Timestamp>,
     /// Hardest stop sent on this connection in this generation.
     pub(crate) stop_sent: Option<StopMode>,
     /// Its agent has recorded an order to stop its latest generation.
@@ -151,7 +154,7 @@ impl HostMachine {
         if is_new {
             self.generation = Some(generation);
             (self.proved, self.stop_sent, self.stop_recorded) = (None, None, false);
-            self.searched = false;
+            (self.searched, self.kills_at) = (false, None);
         }
         is_new
     }

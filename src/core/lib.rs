@@ -5,8 +5,9 @@
 //!
 //! Map: `update` reduces events (one file per cause; `update::reconcile` alone decides what follows), `host`
 //! and `run` are the state machines, `join` pairs totals with the ranks' counters, `watch` finds verdicts
-//! (four stages, one way), `reason` has the table of their reasons, `session` holds the reducer's state next
-//! to the model, `trace` records and replays.
+//! (four stages, one way), `reason` has the table of their reasons, `end` has the tables of how ranks and runs
+//! end, `work` decides what is saved, `session` holds the reducer's state next to the model, `trace` records
+//! and replays.
 //!
 //! Invariants:
 //! - PURE-1: the same goal and the same `(time, event)` list give the same model and the same effects.
@@ -15,6 +16,7 @@
 pub mod card;
 mod compact;
 pub mod compare;
+mod end;
 pub mod event;
 mod exit_message;
 mod host;
@@ -35,7 +37,9 @@ mod testkit;
 pub mod trace;
 mod update;
 mod watch;
+mod work;
 
+pub use end::RankEnd;
 pub use session::Goal;
 pub use watch::history::silence::PaceHistory;
 

@@ -8,9 +8,9 @@ const LONGEST_DRAIN_MS: u64 = 3_600_000;
 /// Times that decide, ms, from the plan or its defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimeLimits {
-    /// Between the polite and the hard signal.
+    /// For each polite signal of a stop.
     pub grace: u64,
-    /// What the ranks' progress may extend that to.
+    /// What progress, and files that grow, may extend a stop to.
     pub stop: u64,
     /// Silence after which a host is lost.
     pub lost: u64,
@@ -47,5 +47,10 @@ impl TimeLimits {
     /// so it has a bound.
     pub fn drain(&self) -> u64 {
         self.grace.max(self.lost).min(LONGEST_DRAIN_MS).saturating_add(10_000)
+    }
+
+    /// The same while agents report that the stop makes progress.
+    pub fn longest_stop(&self) -> u64 {
+        self.stop.max(self.grace).min(LONGEST_DRAIN_MS).saturating_add(10_000)
     }
 }

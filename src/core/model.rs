@@ -21,6 +21,7 @@ pub use queries::{
 };
 
 use crate::card::RankEvidence;
+use crate::end::RankEnd;
 use crate::host::{HostMachine, HostStage};
 use crate::report::{FirstFailure, RankProgress, RunOutcome, Severity, VerdictKind, VerdictReport};
 use crate::series::{Place, Series};
@@ -28,7 +29,7 @@ use crate::watch::history::rank_history::RankHistory;
 use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::message::{
     Counters, Evaluation, Exception, Exit, FailureKind, HostSample, LaunchHash, Phase, RankSample, StopMode,
-    Survivor,
+    Survivor, Work,
 };
 use rankdeck_proto::rate::SmoothedRate;
 use rankdeck_proto::run_entry::SavedCheckpoint;
@@ -130,6 +131,12 @@ pub struct RunModel {
     pub exit_code: Option<u8>,
     /// One sentence about the end.
     pub reason: String,
+    /// What the end left of the work; `None` before it, and if the run ended by itself.
+    #[serde(default)]
+    pub work: Option<Work>,
+    /// What is odd about the end, though no failure; bounded.
+    #[serde(default)]
+    pub end_warnings: Vec<String>,
     /// Global step goal, when there is one.
     pub total_steps: Option<u64>,
     /// `ADDRESS:PORT` of rank 0's store.
@@ -203,6 +210,9 @@ pub struct CheckpointModel {
     /// The generation that wrote it.
     #[serde(default)]
     pub generation: Generation,
+    /// When it was complete, seconds since the epoch on the console's clock; 0: unknown.
+    #[serde(default)]
+    pub at: WallTime,
 }
 
 impl CheckpointModel {
@@ -667,6 +677,12 @@ pub struct RankModel {
     /// An exception ended its main program, whatever exit code follows.
     #[serde(default)]
     pub raised: bool,
+    /// Its main program has returned: what follows is the exit of its interpreter.
+    #[serde(default)]
+    pub returned: bool,
+    /// How it ended.
+    #[serde(default)]
+    pub end: Option<RankEnd>,
     /// The latest signal that a console had sent to it in this generation.
     #[serde(default)]
     pub signalled: Option<SentSignal>,
@@ -710,6 +726,8 @@ impl RankModel {
             failure: None,
             exception: None,
             raised: false,
+            returned: false,
+            end: None,
             signalled: None,
             inspection: None,
             log: LogRing::default(),
@@ -720,9 +738,22 @@ impl RankModel {
         }
     }
 
-    /// Its process ended with exit code 0, and no exception ended its main program.
+    /// Its process ended by a failure; what a stop causes is none.
+    pub fn failed(&self) -> bool {
+        match (&self.life, self.end) {
+            (RankLife::Exited(_), Some(end)) => end.is_failure(),
+            (RankLife::Exited(exit), None) => !self.ended_well() && !exit.is_stop_signal(),
+            (RankLife::Pending | RankLife::Spawned | RankLife::Joined | RankLife::Finished, _) => false,
+        }
+    }
+
+    /// Its process ended, and its work is done.
     pub fn ended_well(&self) -> bool {
-        matches!(&self.life, RankLife::Exited(exit) if exit.is_success()) && !self.raised
+        match (&self.life, self.end) {
+            (RankLife::Exited(_), Some(end)) => end.is_good(),
+            (RankLife::Exited(exit), None) => exit.is_success() && !self.raised,
+            (RankLife::Pending | RankLife::Spawned | RankLife::Joined | RankLife::Finished, _) => false,
+        }
     }
 }
 

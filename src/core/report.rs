@@ -7,7 +7,7 @@ pub use rankdeck_proto::message::RunOutcome;
 use crate::card::Card;
 use crate::reason::Reason;
 use rankdeck_proto::media::ImageFormat;
-use rankdeck_proto::message::GpuSample;
+use rankdeck_proto::message::{GpuSample, Work};
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use rankdeck_types::plan::PlannedSize;
 use serde::{Deserialize, Serialize};
@@ -256,6 +256,12 @@ pub enum ReportBody {
         /// The failure that began the end, when ranks failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         first_failure: Option<FirstFailure>,
+        /// What the end left of the work; absent if the run ended by itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        work: Option<Work>,
+        /// What is odd about the end, though no failure.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
     },
 }
 

@@ -8,21 +8,23 @@
 //! - Facts belong to one generation and are dropped with it, all but a requested stop.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use crate::end::{self, RunEvidence};
 use crate::event::StopSource;
-use crate::exit_message::ExitMessage;
-use crate::report::RunOutcome;
-use rankdeck_proto::message::{Ending, FailureKind, FinishReason, StopMode};
-use rankdeck_types::exit::SIGABRT;
+use crate::work::FoundFile;
+use rankdeck_proto::message::{Ending, FinishReason, StopMode};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
+use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp, WallTime};
 use rankdeck_types::plan::Plan;
-use rankdeck_types::words::signal_name;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most generations whose plans are remembered as known.
 const GENERATIONS: usize = 4096;
+/// Most checkpoint files of all generations that are remembered.
+const FILES: usize = 64;
+/// Most warnings about the end.
+const WARNINGS: usize = 16;
 
 /// The stage of the run, with the data that only this stage needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -149,6 +151,8 @@ pub(crate) struct FailedRank {
 pub(crate) enum BlamePriority {
     /// Killed, crashed, never started, or a mistake in the configuration.
     Hard,
+    /// Alive: a critical verdict had named it when those that waited for it lost their connections.
+    Root,
     /// Failed by itself.
     Plain,
     /// Reports that a connection broke or a peer is gone.
@@ -196,6 +200,9 @@ pub(crate) struct EndFacts {
     pub usage: BTreeSet<Rank>,
     /// Ranks that ended, while stopping, in a way that no stop causes.
     pub bad_exits: u32,
+    /// How the first of them did.
+    #[serde(default)]
+    pub bad_exit: Option<String>,
     /// The error messages of ranks.
     #[serde(default, rename = "said_last")]
     pub last_messages: Vec<(Rank, String)>,
@@ -207,8 +214,18 @@ pub(crate) struct EndFacts {
     /// How the console called the end that launched this generation.
     #[serde(rename = "told")]
     pub recorded_ending: Option<Ending>,
-    /// When ranks were last seen to move after a clean stop was ordered.
-    pub moved: Option<Timestamp>,
+    /// When the first agent recorded the order to stop, seconds since the epoch on the console's clock.
+    #[serde(default)]
+    pub stopped_at: Option<WallTime>,
+    /// The critical verdict that stood when the limit of `--until` was reached.
+    #[serde(default)]
+    pub stuck: Option<String>,
+    /// Hosts that have reported their checkpoint files, and whether they have searched everywhere.
+    #[serde(default)]
+    pub searched: BTreeMap<NodeRank, bool>,
+    /// What is odd about the end, though no failure.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// A restart that was requested and waits for hosts. Meanwhile, the run continues unchanged.
@@ -294,6 +311,9 @@ pub(crate) struct RunMachine {
     pub tries: RestartBudget,
     /// Evaluations so far, all generations.
     pub evals: u64,
+    /// Checkpoint files that hosts have found, newest last, all generations.
+    #[serde(default)]
+    pub files: VecDeque<FoundFile>,
     /// Number of the latest port request.
     pub requests: u64,
     /// The policy made the generation that is being reserved, or the present one.
@@ -315,6 +335,7 @@ impl RunMachine {
             plans: BTreeSet::new(),
             tries: RestartBudget::default(),
             evals: 0,
+            files: VecDeque::new(),
             requests: 0,
             by_policy: false,
             exited: false,
@@ -324,6 +345,16 @@ impl RunMachine {
     /// Is this the present generation?
     pub fn is_current(&self, generation: Generation) -> bool {
         self.launch.as_ref().is_some_and(|launch| launch.generation == generation)
+    }
+
+    /// Keeps a checkpoint file that a host has found; the oldest makes room.
+    pub fn add_file(&mut self, file: FoundFile) {
+        self.files.retain(|known| known.node != file.node || known.path != file.path);
+        let at = self.files.partition_point(|known| known.time <= file.time);
+        self.files.insert(at, file);
+        if self.files.len() > FILES {
+            self.files.pop_front();
+        }
     }
 
     /// This console launched the present generation.
@@ -430,76 +461,33 @@ impl EndFacts {
         ranks.into_iter().collect()
     }
 
+    /// A rank ended, while stopping, in a way that no stop causes.
+    pub fn ended_badly(&mut self, rank: Rank, gist: String, how: String) {
+        self.bad_exits += 1;
+        self.last_messages.extend((!gist.is_empty()).then_some((rank, gist)));
+        self.bad_exit.get_or_insert(how);
+    }
+
+    /// Something about the end is odd, though no failure.
+    pub fn warn(&mut self, text: String) {
+        if self.warnings.len() < WARNINGS && !self.warnings.contains(&text) {
+            self.warnings.push(text);
+        }
+    }
+
     /// How the run is called, all hosts having proved their stop.
     pub fn ending(&self) -> Ending {
         if let Some(ending) = &self.recorded_ending {
             return ending.clone();
         }
-        let failed = || match self.culprit() {
-            Some(failure) => {
-                Ending::new(RunOutcome::Failed, if failure.usage { 2 } else { 1 }, failure.text.clone())
-            }
-            None => Ending::new(RunOutcome::Failed, 1, "a rank failed while it was being stopped"),
-        };
-        let clean = self.bad_exits == 0 && self.failures.is_empty();
-        match &self.cause {
-            Some(EndCause::Failure) => failed(),
-            Some(EndCause::LaunchFailed(text)) => Ending::new(RunOutcome::Failed, 3, text.clone()),
-            Some(EndCause::Until(_)) if !clean => failed(),
-            Some(EndCause::Until(goal)) => Ending::new(RunOutcome::Succeeded, 0, format!("reached {goal}")),
-            Some(EndCause::Stuck(text)) => Ending::new(RunOutcome::Stuck, 4, text.clone()),
-            Some(EndCause::Requested { by }) if self.ordered => {
-                Ending::new(RunOutcome::Stopped, 130, format!("stopped by {by}"))
-            }
-            Some(EndCause::Elsewhere { by }) => {
-                Ending::new(RunOutcome::Stopped, 130, format!("stopped by {by} elsewhere"))
-            }
-            Some(EndCause::Requested { .. }) | None if !clean => failed(),
-            Some(EndCause::Requested { .. }) | None => match self.finish {
-                Some(FinishReason::StopValue) => {
-                    Ending::new(RunOutcome::Succeeded, 0, "reached the stop value")
-                }
-                Some(FinishReason::Budget) => {
-                    Ending::new(RunOutcome::Succeeded, 0, "reached the target steps")
-                }
-                Some(FinishReason::Stopped) => {
-                    let signal = self.signalled.map_or_else(
-                        || "a signal".to_owned(),
-                        |(rank, signal)| {
-                            format!("{} sent to rank {rank} from a console", signal_name(signal))
-                        },
-                    );
-                    Ending::new(RunOutcome::Stopped, 130, format!("all ranks exited after {signal}"))
-                }
-                None => Ending::new(RunOutcome::Succeeded, 0, "all ranks ended with exit code 0"),
-            },
-        }
-    }
-}
-
-/// The priority of a failure, from the exit of the process and its error message.
-pub(crate) fn weigh(
-    exit: &rankdeck_proto::message::Exit,
-    usage: bool,
-    message: &ExitMessage,
-) -> BlamePriority {
-    use rankdeck_proto::message::Exit;
-    match exit {
-        Exit::NotStarted { .. } | Exit::Signal { out_of_memory: true, .. } => BlamePriority::Hard,
-        // Libraries abort the process when a connection breaks; every other signal comes from elsewhere.
-        Exit::Signal { signal, .. } if *signal != SIGABRT => BlamePriority::Hard,
-        Exit::Code { .. } if usage => BlamePriority::Hard,
-        Exit::Signal { .. } | Exit::Code { .. } => match message.kind() {
-            FailureKind::Connection | FailureKind::Mismatch => BlamePriority::Victim,
-            FailureKind::Configuration => BlamePriority::Hard,
-            FailureKind::Rendezvous
-            | FailureKind::PortTaken
-            | FailureKind::DiskFull
-            | FailureKind::OutOfMemory
-            | FailureKind::GpuFailed
-            | FailureKind::Environment
-            | FailureKind::Diverged
-            | FailureKind::Other => BlamePriority::Plain,
-        },
+        end::of_run(&RunEvidence {
+            cause: self.cause.as_ref(),
+            ordered: self.ordered,
+            culprit: self.culprit().map(|failure| (failure.text.as_str(), failure.usage)),
+            bad_exit: self.bad_exit.as_deref(),
+            stuck: self.stuck.as_deref(),
+            finish: self.finish,
+            signalled: self.signalled,
+        })
     }
 }

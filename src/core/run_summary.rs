@@ -8,7 +8,7 @@ use crate::model::{self, Model};
 use crate::origin::{LATEST, Standing};
 use crate::series::Series;
 use rankdeck_proto::lineage::Lineage;
-use rankdeck_proto::message::{Ending, Evaluation, FinishReason, RunOutcome};
+use rankdeck_proto::message::{Ending, Evaluation, FinishReason, RunOutcome, Work};
 use rankdeck_proto::run_entry::{HostRunState, NodeDigest, RankFailure, RunEntry, SavedCheckpoint};
 use rankdeck_types::hidden;
 use rankdeck_types::ids::{Generation, Timestamp, WallTime};
@@ -33,6 +33,8 @@ pub struct RunSummary {
     pub reason: String,
     /// The rank that failed first, and how.
     pub first_failure: Option<String>,
+    /// What the end left of the work; `None` while it runs, and if it ended by itself.
+    pub work: Option<Work>,
     /// Environment steps over all ranks.
     pub env_step: Option<u64>,
     /// The goal in environment steps.
@@ -93,6 +95,7 @@ impl RunSummary {
             outcome,
             exit_code: model.run.exit_code.filter(|_| outcome.is_some()),
             reason: model.run.reason.clone(),
+            work: model.run.work.clone().filter(|_| outcome.is_some()),
             env_step: totals.map(|totals| totals.env_step).or(own.and_then(|own| own.env_step)),
             total_steps: model.run.total_steps.filter(|target| *target > 0),
             train_iter: totals.map(|totals| totals.train_iter),
@@ -159,6 +162,7 @@ impl RunSummary {
             exit_code: ending.as_ref().map(|ending| ending.exit_code),
             clean: ending.as_ref().map(|ending| ending.clean),
             first_failure: ending.as_ref().and_then(|ending| ending.first_failure.clone()),
+            work: ending.as_ref().and_then(|ending| ending.work.clone()),
             unrecorded,
             reason: match unrecorded {
                 true => UNRECORDED.to_owned(),

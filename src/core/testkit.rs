@@ -151,6 +151,8 @@ pub(crate) struct FakeAgent {
     pub signals: HostSignals,
     pub load1: f32,
     pub gpus: Vec<GpuSample>,
+    /// When a stop that is under way kills, milliseconds from now.
+    pub kills_in_ms: Option<u64>,
 }
 
 /// A console with its agents.
@@ -413,6 +415,7 @@ impl Cluster {
             load1: agent.load1,
             signals: agent.signals.clone(),
             gpus: agent.gpus.clone(),
+            kills_in_ms: agent.kills_in_ms,
             ranks: agent.samples.values().cloned().collect(),
             ..HostSample::default()
         };

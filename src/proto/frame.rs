@@ -37,10 +37,18 @@ pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> Result<(),
 }
 
 /// Appends the frame of an [`AgentMessage::Sample`](super::message::AgentMessage::Sample) with this
-/// `dropped`. All connections share the sample, whose own count is 0.
-pub fn encode_sample_into(bytes: &mut Vec<u8>, sample: &HostSample, dropped: u64) -> Result<(), FrameError> {
+/// `dropped` and `kills_in_ms`. All connections share the sample, which has neither.
+pub fn encode_sample_into(
+    bytes: &mut Vec<u8>,
+    sample: &HostSample,
+    dropped: u64,
+    kills_in_ms: Option<u64>,
+) -> Result<(), FrameError> {
     frame_into(bytes, |bytes| {
         bytes.extend(format!("{{\"kind\":\"sample\",\"dropped\":{dropped}").into_bytes());
+        if let Some(kills_in_ms) = kills_in_ms {
+            bytes.extend(format!(",\"kills_in_ms\":{kills_in_ms}").into_bytes());
+        }
         let rest = bytes.len();
         serde_json::to_writer(&mut *bytes, sample)?;
         bytes[rest] = b',';
@@ -134,13 +142,14 @@ mod tests {
     #[test]
     fn shared_sample_is_framed_with_own_drop_count() {
         let sample = HostSample { mono_ms: 7, load1: 0.5, malformed: 3, ..HostSample::default() };
-        for dropped in [0, 5] {
+        for (dropped, kills_in_ms) in [(0, None), (5, Some(900))] {
             let mut bytes = encode(&"before").unwrap();
-            encode_sample_into(&mut bytes, &sample, dropped).unwrap();
+            encode_sample_into(&mut bytes, &sample, dropped, kills_in_ms).unwrap();
             let mut decoder = Decoder::default();
             decoder.push(&bytes);
             assert_eq!(decoder.next_frame::<String>().unwrap().as_deref(), Some("before"));
-            let expected = AgentMessage::Sample(Box::new(HostSample { dropped, ..sample.clone() }));
+            let own = HostSample { dropped, kills_in_ms, ..sample.clone() };
+            let expected = AgentMessage::Sample(Box::new(own));
             assert_eq!(decoder.next_frame::<AgentMessage>().unwrap(), Some(expected));
             assert_eq!(decoder.next_bytes().unwrap(), None);
         }

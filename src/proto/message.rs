@@ -17,11 +17,11 @@ mod record;
 mod sample;
 
 pub use rank_event::{
-    Counters, Evaluation, Exception, FailureKind, FinishReason, LoggedHistogram, LoggedImage, RankEvent,
-    Returns,
+    Counters, DeadChild, Evaluation, Exception, FailureKind, FinishReason, LoggedHistogram, LoggedImage,
+    RankEvent, Returns,
 };
 pub use rankdeck_types::exit::Exit;
-pub use record::{Ending, Record, RecordEvent, RunOutcome, Survivor};
+pub use record::{CheckpointFile, Ending, Record, RecordEvent, RunOutcome, Survivor, Work};
 pub use sample::{
     Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintSample, GpuInstance,
     GpuSample, GroupArguments, GroupSample, HostSample, HostSignals, IterationSample, LinkSample, MainThread,

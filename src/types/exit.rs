@@ -4,6 +4,7 @@ use crate::words::signal_name;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+const SIGINT: i32 = 2;
 const SIGILL: i32 = 4;
 /// The signal of `abort`.
 pub const SIGABRT: i32 = 6;
@@ -99,16 +100,22 @@ impl Exit {
     }
 
     /// Returns whether the process crashed, such as by an access to unmapped memory.
-    pub(crate) fn is_crash(&self) -> bool {
+    pub fn is_crash(&self) -> bool {
         matches!(
             self,
             Exit::Signal { signal: SIGILL | SIGABRT | SIGBUS | SIGFPE | SIGSEGV, out_of_memory: false }
         )
     }
 
-    /// Returns whether a signal of a stop (SIGTERM, SIGKILL) ended it, other than for out of memory.
+    /// Returns whether it crashed, or a shell reports that its command did.
+    pub fn reports_crash(&self) -> bool {
+        self.is_crash()
+            || matches!(self, Exit::Code { code } if [SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV].contains(&code.saturating_sub(128)))
+    }
+
+    /// Returns whether a signal of a stop (SIGINT, SIGTERM, SIGKILL) ended it, other than for out of memory.
     pub fn is_stop_signal(&self) -> bool {
-        matches!(self, Exit::Signal { signal: SIGKILL | SIGTERM, out_of_memory: false })
+        matches!(self, Exit::Signal { signal: SIGINT | SIGKILL | SIGTERM, out_of_memory: false })
     }
 
     /// Returns whether SIGKILL ended it, other than for out of memory.
@@ -116,10 +123,19 @@ impl Exit {
         matches!(self, Exit::Signal { signal: SIGKILL, out_of_memory: false })
     }
 
-    /// Returns whether a stop could have caused this exit of a program that does not handle SIGTERM.
+    /// Returns whether a stop could have caused this exit, whatever the program does with its signals.
     pub fn is_stop_effect(&self) -> bool {
-        // 137 and 143: exit code of a shell whose child was killed by SIGKILL or SIGTERM.
-        self.is_stop_signal() || matches!(self, Exit::Code { code: 0 | 137 | 143 })
+        // Exit codes of a shell whose child was ended by SIGINT, SIGKILL or SIGTERM.
+        self.is_stop_signal() || matches!(self, Exit::Code { code: 0 | 130 | 137 | 143 })
+    }
+
+    /// Returns whether this signal ended it, or ended the command of a shell.
+    pub fn is_by(&self, signal: i32) -> bool {
+        match self {
+            Exit::Signal { signal: ended_by, out_of_memory } => *ended_by == signal && !out_of_memory,
+            Exit::Code { code } => code.saturating_sub(128) == signal,
+            Exit::NotStarted { .. } => false,
+        }
     }
 }
 
@@ -175,9 +191,12 @@ mod tests {
 
     #[test]
     fn stop_effect_excludes_out_of_memory() {
-        assert!(signal(SIGTERM).is_stop_effect());
+        assert!(signal(SIGTERM).is_stop_effect() && signal(SIGINT).is_stop_effect());
+        assert!(Exit::Code { code: 130 }.is_stop_effect());
         assert!(!Exit::Signal { signal: SIGKILL, out_of_memory: true }.is_stop_effect());
         assert!(!Exit::Code { code: 1 }.is_stop_effect());
         assert!(signal(SIGSEGV).is_crash() && !signal(SIGKILL).is_crash());
+        assert!(Exit::Code { code: 139 }.reports_crash() && !Exit::Code { code: 137 }.reports_crash());
+        assert!(signal(10).is_by(10) && Exit::Code { code: 138 }.is_by(10) && !signal(9).is_by(10));
     }
 }

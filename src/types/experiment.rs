@@ -96,15 +96,50 @@ keys! {
         on_disconnect: OnDisconnect = OnDisconnect::Keep,
         /// Seconds without a console before `on_disconnect = "stop"` stops the run.
         lease_s: f64 [SECONDS] = 30.0,
-        /// Seconds between SIGTERM and SIGKILL.
+        /// Signal that asks a program to end in a clean stop. After `stop_grace_s` it gets the other one of
+        /// SIGTERM and SIGINT, if it handles that, then SIGKILL.
+        stop_signal: Option<StopSignal> => "SIGTERM if the program handles it, else SIGINT",
+        /// Seconds that a stop waits for each of its signals.
         stop_grace_s: f64 [SECONDS] = 10.0,
-        /// Maximum seconds of a clean stop while ranks make progress; `stop_grace_s` restarts with each
-        /// sign of progress.
-        stop_limit_s: f64 [SECONDS] = 300.0,
+        /// Maximum seconds of a clean stop. Up to this limit, `stop_grace_s` restarts with each sign of
+        /// progress, and while a checkpoint file grows.
+        stop_limit_s: f64 [SECONDS] = 120.0,
         /// Address of rank 0 for the other hosts, if it differs from the SSH address.
         master_addr: Option<String> [Text(&ADDRESS)] => "address of the first host",
         /// Port of rank 0's store; 0: a free port on the first host.
         master_port: u16 = 0,
+    }
+}
+
+choices! {
+    /// A signal that asks a program to end.
+    pub enum StopSignal {
+        /// As `kill` sends it.
+        Term = "SIGTERM",
+        /// As ctrl-c sends it.
+        Int = "SIGINT",
+        /// The terminal is gone.
+        Hup = "SIGHUP",
+        /// The terminal asks for a core dump.
+        Quit = "SIGQUIT",
+        /// For programs that save when they get it.
+        Usr1 = "SIGUSR1",
+        /// The same.
+        Usr2 = "SIGUSR2",
+    }
+}
+
+impl StopSignal {
+    /// Returns its number on Linux.
+    pub fn number(self) -> i32 {
+        match self {
+            StopSignal::Hup => 1,
+            StopSignal::Int => 2,
+            StopSignal::Quit => 3,
+            StopSignal::Usr1 => 10,
+            StopSignal::Usr2 => 12,
+            StopSignal::Term => 15,
+        }
     }
 }
 

@@ -1,13 +1,18 @@
-"""Reports the exception that ends a rank: one line on the agent's event socket (`RANKDECK_EVENTS`, see docs/reporting.md).
+"""Reports how the main program of a rank ends: one line on the agent's event socket (`RANKDECK_EVENTS`, see docs/reporting.md).
 
-Owner: the rank's interpreter, which loads this when an exception was not caught (HOOK-5).
+Owner: the rank's interpreter, which loads this when an exception was not caught (HOOK-5), or when the main program has returned (HOOK-7).
 """
 
 import os
 import sys
 
 _CHAIN = 8
+_CAUSES = 64
 _TEXT = 4000
+_CAUSE_TEXT = 1000
+_CHILDREN = 256
+# Of exceptions that report that the other end of a pipe or of a pool of processes is gone.
+_GONE = {"EOFError", "ConnectionError", "BrokenExecutor", "ChildProcessError"}
 # Generators, coroutines and asynchronous generators.
 _SUSPENDED = 0x20 | 0x80 | 0x200
 
@@ -17,12 +22,11 @@ def report(value, thread, ends):
     if isinstance(value, (SystemExit, KeyboardInterrupt)):
         return
     kind = type(value)
-    module = "" if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "."
     frames = _frames(value.__traceback__)
     number = _errno(value, frames)
     event = {
         "kind": "exception",
-        "class": module + kind.__qualname__,
+        "class": _name(value),
         "bases": [base.__name__ for base in kind.__mro__[1:-1]][:16],
         "message": _text(value),
         "errno": number,
@@ -30,12 +34,30 @@ def report(value, thread, ends):
         "thread": thread,
         "failure": _failure(kind, number),
     }
+    causes = _causes(value)
+    if causes:
+        event["cause"] = "%s: %s" % (_name(causes[-1]), _text(causes[-1])[:_CAUSE_TEXT])
+    if any(_is_gone(one) for one in [value] + causes):
+        child = _dead_child()
+        if child is not None:
+            event["child"] = child
     if not ends:
         event["survivable"] = True
-    elif not thread and _is_wrapped():
+    elif not thread:
+        _mark()
+    _send(event)
+
+
+def returned():
+    """The main program has returned; exit handlers come next."""
+    _mark()
+    _send({"kind": "returned"})
+
+
+def _mark():
+    if _is_wrapped():
         with open(_marker(), "w"):
             pass
-    _send(event)
 
 
 def take_back():
@@ -107,6 +129,78 @@ def _text(value):
         return ""
 
 
+def _name(value):
+    kind = type(value)
+    module = "" if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "."
+    return module + kind.__qualname__
+
+
+def _causes(value):
+    """The exceptions that this one was raised from, or while they were handled, the first one last."""
+    found = []
+    known = {id(value)}
+    while len(found) < _CAUSES:
+        cause = value.__cause__
+        if cause is None and not value.__suppress_context__:
+            cause = value.__context__
+        if cause is None or id(cause) in known or isinstance(cause, (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt)):
+            break
+        known.add(id(cause))
+        found.append(cause)
+        value = cause
+    return found
+
+
+def _is_gone(value):
+    names = {base.__name__ for base in type(value).__mro__}
+    return bool(names & _GONE) or "RuntimeError" in names and "worker" in _text(value)
+
+
+def _dead_child():
+    """The child of this process that died, one that a signal ended first; it is not waited for here."""
+    dead = []
+    for pid in _children():
+        try:
+            status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except OSError:
+            continue
+        if status is not None:
+            by_signal = status.si_code != os.CLD_EXITED
+            dead.append((pid, _process_name(pid), -status.si_status if by_signal else status.si_status))
+    processes = sys.modules.get("multiprocessing.process")
+    for process in list(getattr(processes, "_children", ())):
+        # One that the program has waited for already.
+        code = getattr(getattr(process, "_popen", None), "returncode", None)
+        if code is not None:
+            dead.append((process._popen.pid, str(process.name), code))
+    # A program ends its own children by SIGTERM.
+    dead = sorted((code not in (-15, -2), code < 0, pid, name, code) for pid, name, code in dead if code != 0)
+    if not dead:
+        return None
+    _, _, pid, name, code = dead[-1]
+    end = {"how": "signal", "signal": -code, "out_of_memory": False} if code < 0 else {"how": "code", "code": code}
+    return {"pid": pid, "name": name, "exit": end}
+
+
+def _children():
+    found = []
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open("/proc/self/task/%s/children" % thread) as file:
+                found += [int(pid) for pid in file.read().split()]
+    except OSError:
+        pass
+    return found[:_CHILDREN]
+
+
+def _process_name(pid):
+    try:
+        with open("/proc/%d/comm" % pid) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def _frames(trace):
     frames = []
     while trace is not None:
@@ -116,12 +210,14 @@ def _frames(trace):
 
 
 def _place(frames):
-    """The innermost frame of the program's own code, or else the innermost one."""
+    """The innermost frame of the program's own code, or else the innermost one that is not of the hook."""
+    hook = os.path.dirname(os.path.abspath(__file__)) + os.sep
     libraries = tuple(os.path.join(prefix, "lib") + os.sep for prefix in {sys.prefix, sys.base_prefix})
     torch = sys.modules.get("torch")
     if getattr(torch, "__file__", None):
         libraries += (os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,)
     named = [(frame.f_code.co_filename, line) for frame, line in frames]
+    named = [place for place in named if not os.path.abspath(place[0]).startswith(hook)]
     own = [place for place in named if not place[0].startswith(libraries) and not place[0].startswith("<")]
     return "%s:%d" % (own or named)[-1] if named else ""
 

@@ -10,10 +10,12 @@ Rules:
 - HOOK-4: collectives that C++ issues (gradient all-reduce of DDP) are counted too, through the group's own sequence number.
 - HOOK-5: the exception that ends the rank is reported, whoever else watches for it, and whatever exit code follows. One that the rank may
   survive is reported as that: of a program that the rank's own has started, or one that was caught and shown. Where a shell starts
-  another program after it, it is taken back.
+  another program after it, it is taken back. No frame of the hook is its place.
 - HOOK-6: only the training loop is counted. Its thread is the one that called `init_process_group`, or another one that is the first to use
   the group of all ranks or to step an optimizer; when it has ended, the next that calls. Threads that only C++ knows belong to it. Collectives
   and steps of other threads leave no trace on the page.
+- HOOK-7: that the main program has returned is reported before its exit handlers run, unless `sys.exit` got another code than 0, or a thread
+  still works. What ends the process after that is the exit of the interpreter. Where a shell starts another program after it, it is taken back.
 """
 
 import os
@@ -94,6 +96,39 @@ def _report_last():
     _report(getattr(sys, "last_value", None))
 
 
+# What `sys.exit` got last.
+_exit_code = None
+
+
+def _report_end():
+    """The main program is over, and no exit handler of it has run."""
+    _report_last()
+    try:
+        import threading
+
+        main = threading.main_thread()
+        works = any(thread is not main and not thread.daemon for thread in threading.enumerate())
+        first = os.environ.get("RANKDECK_FIRST_PYTHON") == str(os.getpid())
+        if first and not works and _exit_code in (None, 0, False) and not any(_reported.values()):
+            _load("rankdeck_ending").returned()
+    except Exception:
+        pass
+
+
+def _watch_exit():
+    from functools import wraps
+
+    before = sys.exit
+
+    @wraps(before)
+    def exit(*code):
+        global _exit_code
+        _exit_code = code[0] if code else None
+        before(*code)
+
+    sys.exit = exit
+
+
 def _watch_end():
     import atexit
 
@@ -111,6 +146,7 @@ def _watch_end():
         before(kind, value, trace)
 
     sys.excepthook = excepthook
+    _watch_exit()
     # A program that has a hook of its own may not call this one; the interpreter keeps what ended it.
     atexit.register(_report_last)
 
@@ -126,7 +162,7 @@ def _watch_threads():
 
     threading.excepthook = excepthook
     # Before every exit handler of the program: one may end the process on the spot.
-    threading._register_atexit(_report_last)
+    threading._register_atexit(_report_end)
 
 
 def _chain():

@@ -623,3 +623,103 @@ fn hook_5_shell_survives_its_first_program() {
         assert_eq!(survived(&events(&folder(RAISES), &["sh", "-c", line]).0), reports, "{line}");
     }
 }
+
+#[test]
+fn hook_5_message_has_its_first_cause() {
+    let script = "import torch.distributed\n\
+        def load():\n    try: {}['table']\n    except KeyError: raise ImportError('no table\\nin b')\n\
+        try: load()\nexcept ImportError as error: raise RuntimeError('cannot load a:\\nlook up') from error\n";
+    let (found, _) = reported(script);
+    let exception = &found[0].0;
+    assert_eq!(exception.message, "cannot load a:\nlook up");
+    assert_eq!(exception.cause, "KeyError: 'table'");
+    for (raised, cause) in [
+        ("try: {}['x']\nexcept KeyError: raise ValueError('y') from None\n", ""),
+        ("raise ValueError('y')\n", ""),
+        ("try: next(iter([]))\nexcept StopIteration: raise ValueError('y')\n", ""),
+    ] {
+        assert_eq!(reported(raised).0[0].0.cause, cause, "{raised}");
+    }
+}
+
+#[test]
+fn hook_5_dead_child_is_the_cause_of_a_broken_pipe() {
+    use rankdeck_proto::message::Exit;
+    let child = |end: &str, raised: &str| {
+        let script = format!(
+            "import os, signal, sys\nread, write = os.pipe()\nchild = os.fork()\n\
+             if child == 0:\n    os.close(read)\n    {end}\n\
+             os.close(write)\nos.read(read, 1)\nos.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n{raised}\n"
+        );
+        let found = reported(&script).0.remove(0).0;
+        found.child.map(|child| child.exit)
+    };
+    let killed = |signal| Some(Exit::Signal { signal, out_of_memory: false });
+    let kill = "os.kill(os.getpid(), signal.SIGKILL)";
+    assert_eq!(child(kill, "raise EOFError"), killed(9));
+    assert_eq!(child("os.kill(os.getpid(), signal.SIGBUS)", "raise ConnectionResetError(104, 'x')"), killed(7));
+    assert_eq!(child("os._exit(3)", "raise BrokenPipeError"), Some(Exit::Code { code: 3 }));
+    let workers = "raise RuntimeError('DataLoader worker (pid(s) 7) exited unexpectedly')";
+    assert_eq!(child(kill, workers), killed(9));
+    let from = "try: raise EOFError\nexcept EOFError as error: raise KeyError('obs') from error";
+    assert_eq!(child(kill, from), killed(9), "it is raised from one");
+    assert_eq!(child("os._exit(0)", "raise EOFError"), None);
+    assert_eq!(child(kill, "raise KeyError('obs')"), None, "an error of another kind");
+}
+
+#[test]
+fn hook_5_frame_of_the_hook_is_no_place() {
+    // The stand-in raises inside the wrapped call.
+    let inside = "import torch.distributed as dist\ndist.init_process_group()\n\
+                  def fail(): raise ValueError('shape')\ndist.all_reduce(None, op=fail)\n";
+    assert_eq!(reported(inside).0[0].1, "train.py:3");
+    let missing = "import torch.distributed as dist\ndist.init_process_group(wrong=1)\n";
+    let at = reported(missing).0.remove(0).0.at;
+    assert!(!at.contains("rankdeck_hook") && at.ends_with("train.py:2"), "{at}");
+    let library = "import runpy, torch.distributed as dist\ndist.init_process_group()\n\
+                   exec(compile('dist.all_reduce(None, op=lambda: 1 / 0)', '<string>', 'exec'))\n";
+    let at = reported(library).0.remove(0).0.at;
+    assert!(!at.contains("rankdeck_hook"), "{at}");
+}
+
+/// How often the return of the main program is reported, and how often that is taken back.
+fn returns(found: &[RankEvent]) -> (usize, usize) {
+    let count = |is: fn(&RankEvent) -> bool| found.iter().filter(|event| is(event)).count();
+    (
+        count(|event| matches!(event, RankEvent::Returned)),
+        count(|event| matches!(event, RankEvent::Survived)),
+    )
+}
+
+#[test]
+fn hook_7_return_of_the_main_program_is_reported() {
+    for (script, reports) in [
+        ("", 1),
+        ("import sys\nsys.exit()\n", 1),
+        ("import sys\nsys.exit(0)\n", 1),
+        ("import atexit, os\natexit.register(lambda: os.kill(os.getpid(), 11))\n", 1),
+        ("from sys import exit\nexit(3)\n", 0),
+        ("import sys\nsys.exit('text')\n", 0),
+        ("raise ValueError\n", 0),
+        ("raise KeyboardInterrupt\n", 0),
+        ("import os\nos._exit(0)\n", 0),
+        ("import os\nos.kill(os.getpid(), 11)\n", 0),
+        ("import os\nif os.fork() == 0: raise SystemExit\nos.wait()\n", 1),
+        ("import threading, time\nthreading.Thread(target=time.sleep, args=(0.5,)).start()\n", 0),
+    ] {
+        let script = format!("import torch.distributed\n{script}");
+        let (found, output) = events(&folder(&script), &[]);
+        assert_eq!(returns(&found).0, reports, "{script} {output:?}");
+    }
+    let made = folder("import torch.distributed\n");
+    for (line, reports) in [
+        ("python3 train.py; true", (1, 0)),
+        ("python3 train.py; python3 train.py; true", (2, 1)),
+        ("python3 train.py; python3 -c 'raise ValueError'; true", (1, 1)),
+    ] {
+        // A socket for each.
+        let _ = std::fs::remove_file(made.path().join("events.sock"));
+        let _ = std::fs::remove_file(made.path().join("rank0.page.raised"));
+        assert_eq!(returns(&events(&made, &["sh", "-c", line]).0), reports, "{line}");
+    }
+}

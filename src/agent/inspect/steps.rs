@@ -238,7 +238,6 @@ fn status_page(subject: &InspectTarget, shared: &SharedHelper) {
 
 /// The process groups on the page of a Python rank.
 fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
-    let age = |then: u64| now.saturating_sub(then) / 1_000_000;
     let one = |group: &GroupCounters| {
         let last = view.ring.iter().find(|call| call.seq == group.last).copied().unwrap_or_default();
         GroupView {
@@ -249,7 +248,7 @@ fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
             completed: group.left,
             // The tag is PyTorch's own name of the function.
             call: CollectiveCall { op: tag_text(&last.tag), ..view.call(&last) },
-            age_ms: age(if last.left_ns > 0 { last.left_ns } else { last.entered_ns.max(1) }),
+            age_ms: view.age_ms(if last.left_ns > 0 { last.left_ns } else { last.entered_ns }, now),
             chain: group.chain,
         }
     };

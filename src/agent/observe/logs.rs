@@ -12,6 +12,8 @@
 //!   rank has written: what it cannot pass on is only counted, and of a flood, only what is passed on is kept. The
 //!   same holds at the end of a rank, on a full disk, and on a machine that has no core for the agent.
 //! - LOG-4: a failure to read or store is reported once when it starts and once when it is resolved.
+//! - LOG-5: lines with the reason of an abort are among the last lines of a rank, although the dump of its
+//!   threads follows them.
 
 use super::line_times::{self, LineTimesWriter};
 use super::secrets::{self, LogSecrets};
@@ -36,6 +38,25 @@ use std::time::Duration;
 pub(crate) const LINE_BYTES: usize = 4096;
 /// Lines reported when a rank ends.
 pub(crate) const LAST_LINES: usize = 20;
+/// Reasons of an abort that are kept, and how many lines may follow them.
+const REASONS: usize = 4;
+const DUMP_LINES: u64 = 2000;
+/// What C++, Python, the C library, PyTorch and CUDA print about an abort. A dump of all threads follows.
+const ABORT_REASONS: [&str; 13] = [
+    "terminate called",
+    "what():",
+    "Fatal Python error",
+    "EnforceNotMet",
+    "CUDA error",
+    "device-side assert",
+    "Assertion `",
+    "Assertion failed",
+    "Check failed:",
+    "free(): ",
+    "malloc(): ",
+    "double free or corruption",
+    "stack smashing detected",
+];
 /// Size at which a log file is moved away.
 const FILE_BYTES: u64 = 64 << 20;
 /// Read of one file in one round; lines before that are only counted.
@@ -196,6 +217,8 @@ struct LogTailer {
     splitter: LineSplitter,
     next: u64,
     last: VecDeque<String>,
+    /// LOG-5: the first and the latest reasons, with their numbers.
+    reasons: VecDeque<(u64, String)>,
     limit: u64,
     lost: Arc<AtomicU64>,
     /// SECRET-2.
@@ -229,6 +252,7 @@ impl LogTailer {
             splitter: LineSplitter::default(),
             next: 0,
             last: VecDeque::new(),
+            reasons: VecDeque::new(),
             limit: FILE_BYTES,
             lost,
             secrets: Arc::default(),
@@ -276,7 +300,17 @@ impl LogTailer {
             self.send(vec![line], deliver);
         }
         self.times.finish();
-        self.last.iter().cloned().collect()
+        self.last_lines()
+    }
+
+    /// LOG-5. The last lines, behind the reasons that they have pushed out.
+    fn last_lines(&self) -> Vec<String> {
+        let first = self.next.saturating_sub(self.last.len() as u64);
+        let is_pushed_out =
+            |(number, _): &&(u64, String)| *number < first && number.saturating_add(DUMP_LINES) >= self.next;
+        let reasons: Vec<&String> = self.reasons.iter().filter(is_pushed_out).map(|(_, line)| line).collect();
+        let skipped = (reasons.len() + self.last.len()).saturating_sub(LAST_LINES);
+        reasons.into_iter().chain(self.last.iter().skip(skipped)).cloned().collect()
     }
 
     /// Takes in what is there now; of more than [`ROUND_BYTES`], the last.
@@ -393,6 +427,12 @@ impl LogTailer {
     }
 
     fn send(&mut self, lines: Vec<String>, deliver: &mut impl FnMut(LineBatch)) {
+        for (number, line) in (self.next..).zip(&lines).filter(|(_, line)| is_abort_reason(line)) {
+            if self.reasons.len() == REASONS {
+                self.reasons.remove(1);
+            }
+            self.reasons.push_back((number, line.clone()));
+        }
         for line in lines.iter().rev().take(LAST_LINES).rev() {
             if self.last.len() == LAST_LINES {
                 self.last.pop_front();
@@ -469,6 +509,10 @@ impl LogTailer {
         self.times.older_begins_at(self.cut + part.start);
         Ok(())
     }
+}
+
+fn is_abort_reason(line: &str) -> bool {
+    ABORT_REASONS.iter().any(|reason| line.contains(reason))
 }
 
 /// How many lines end in these bytes.
@@ -566,6 +610,32 @@ mod tests {
 
     fn tail_of(path: &std::path::Path) -> LogTailer {
         LogTailer::new(Rank(0), Generation(0), path.to_owned(), Arc::default())
+    }
+
+    #[test]
+    fn log_5_abort_reason_outlives_the_dump_of_threads() {
+        let end = |text: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("rank0.log");
+            std::fs::write(&path, text).unwrap();
+            let mut tail = tail_of(&path);
+            tail.round(&mut |_| {});
+            tail.finish(&mut |_| {})
+        };
+        let what = "  what():  [enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4";
+        let abort = format!("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n{what}\n");
+        let dump = |frames: usize| "  File \"/w/t.py\", line 3 in f\n".repeat(frames);
+        let last = end(&format!("step 1\n{abort}Fatal Python error: Aborted\n{}last\n", dump(300)));
+        assert_eq!((last.len(), last[1].as_str(), last[19].as_str()), (LAST_LINES, what, "last"));
+        assert!(last[0].starts_with("terminate called") && last[2].starts_with("Fatal"), "{last:?}");
+        // One that is among the last lines is not repeated, and an old one is not the reason of this end.
+        let last = end(&format!("{abort}{}", dump(3)));
+        assert_eq!(last.iter().filter(|line| line.contains("what()")).count(), 1);
+        assert!(end(&format!("{abort}{}", dump(3000))).iter().all(|line| !line.contains("what()")));
+        // Of many, the first and the latest.
+        let asserts = "block: [0,0,0] Assertion `index out of bounds` failed.\n".repeat(1000);
+        let last = end(&format!("{abort}{asserts}{}", dump(40)));
+        assert!(last[0].contains("terminate called") && last[3].contains("Assertion"), "{last:?}");
     }
 
     /// LOG-1, LOG-3: as fast as this machine writes.

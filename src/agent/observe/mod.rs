@@ -12,10 +12,12 @@
 //! secrets        redacts secret values in those logs
 //! line_times     when the bytes of a log file were read
 //! media_limiter  limits the histograms and images that are forwarded
+//! checkpoint_files  files of ranks that look like checkpoints
 //! metrics        metrics from the output and event files of programs without the client module
 //! ```
 
 pub(crate) mod cgroup_stat;
+pub(crate) mod checkpoint_files;
 pub(crate) mod gpu;
 pub(crate) mod host_signals;
 pub(crate) mod line_times;

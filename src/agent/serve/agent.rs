@@ -5,6 +5,7 @@
 //! rank: those have threads or tasks of their own and report through bounded channels.
 
 use crate::manifest::{self, Manifest, ManifestRank};
+use crate::observe::checkpoint_files::CheckpointFiles;
 use crate::observe::gpu;
 use crate::observe::sample::{self, Starvation};
 use crate::observe::secrets::LogSecrets;
@@ -29,7 +30,8 @@ use crate::timing::Timing;
 use crate::{identity, open_files, process_query};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{
-    AgentMessage, ConsoleMessage, Exit, LaunchSecrets, LaunchSpec, RankEvent, RecordEvent, StopMode,
+    AgentMessage, ConsoleMessage, Exception, Exit, LaunchSecrets, LaunchSpec, RankEvent, RecordEvent,
+    StopMode,
 };
 use rankdeck_proto::process::{ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_types::error::HintedError;
@@ -43,7 +45,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Tick interval while something ends.
 const TICK: Duration = Duration::from_millis(100);
@@ -72,6 +74,8 @@ pub(crate) struct Agent {
     cause_by: Option<Instant>,
     asked_cause: bool,
     starvation: Starvation,
+    /// What ranks save.
+    checkpoints: CheckpointFiles,
     /// A signal or the end of its step has ended the agent.
     quitting: bool,
 }
@@ -84,6 +88,8 @@ pub(crate) struct LoopInputs {
     observed: ObserverChannels,
     events: mpsc::Receiver<ReceivedEvent>,
     orders: mpsc::Receiver<ConsoleOrder>,
+    /// A checkpoint of a rank has grown.
+    grown: watch::Receiver<()>,
     /// The end of its Slurm step was noticed.
     step_over: bool,
 }
@@ -138,12 +144,15 @@ impl Agent {
                 self.on_outcome(outcome);
             }
             Some(order) = inputs.orders.recv() => self.obey(order),
-            Some(ReceivedEvent { generation, event }) = inputs.events.recv() => {
-                if let RecordEvent::Rank { rank, event: RankEvent::Counters(counters) } = &event {
-                    let now = self.supervisor.now();
-                    self.lifecycle.borrow_mut().iterated(*rank, counters.train_iter, now);
+            Some(ReceivedEvent { generation, mut event }) = inputs.events.recv() => {
+                if let RecordEvent::Rank { rank, event } = &mut event {
+                    self.take_in(*rank, event);
                 }
                 self.journal.record_of(generation, event);
+            }
+            Ok(()) = inputs.grown.changed() => {
+                let now = self.supervisor.now();
+                self.lifecycle.borrow_mut().progressed(now);
             }
             Some(event) = inputs.observed.metrics.recv() => self.journal.record(event),
             Some(batch) = inputs.observed.lines.recv() => self.observers.read(&batch),
@@ -153,6 +162,7 @@ impl Agent {
                     (sample::all_get_on(&latest.1), self.starvation.check(&latest.1))
                 };
                 let mut lifecycle = self.lifecycle.borrow_mut();
+                lifecycle.observed(&inputs.observed.samples.borrow().1);
                 match lifecycle.is_stopping() {
                     true if get_on => lifecycle.progressed(self.supervisor.now()),
                     true if starve => lifecycle.starved(self.supervisor.now()),
@@ -172,6 +182,23 @@ impl Agent {
             }
         }
         false
+    }
+
+    /// Takes in what an event of a rank reveals, and adds what only this host knows.
+    fn take_in(&mut self, rank: Rank, event: &mut RankEvent) {
+        let now = self.supervisor.now();
+        let mut lifecycle = self.lifecycle.borrow_mut();
+        match event {
+            RankEvent::Counters(counters) => lifecycle.iterated(rank, counters.train_iter, now),
+            RankEvent::Returned => lifecycle.returned(rank, true),
+            RankEvent::Survived => lifecycle.returned(rank, false),
+            RankEvent::Exception(Exception { child: Some(child), .. }) => {
+                if let Exit::Signal { signal: libc::SIGKILL, out_of_memory } = &mut child.exit {
+                    *out_of_memory = self.supervisor.is_out_of_memory_kill();
+                }
+            }
+            _ => {}
+        }
     }
 
     fn on_outcome(&mut self, outcome: TaskResult) {
@@ -297,6 +324,12 @@ impl Agent {
             if let Some(text) = self.observers.start(&spec, ranks, paths, &self.settings.workdir, secrets) {
                 self.journal.notice(text);
             }
+            // The trainer reports its own; a container has files of its own.
+            let hidden = spec.plan.is_builtin() || self.lifecycle.borrow().starts_elsewhere();
+            let code = spec.plan.experiment.launch.code.as_ref();
+            let folder = launch_prep::ranks_folder(paths, &self.settings.workdir, code);
+            let runs = paths.run_dir.parent().unwrap_or(&paths.run_dir).to_owned();
+            self.checkpoints.begin(folder, runs, hidden);
             self.supervisor.prepare(spec, private);
         }
         self.perform(actions);
@@ -311,6 +344,7 @@ impl Agent {
             match action {
                 LifecycleAction::Record(event) => self.journal.record(event),
                 LifecycleAction::Save => self.journal.save_manifest(self.manifest(true).bytes()),
+                LifecycleAction::AskRanks(ranks, stage) => self.supervisor.ask_ranks(ranks, stage),
                 LifecycleAction::SignalRanks(ranks, signal) => self.supervisor.signal_ranks(&ranks, signal),
                 LifecycleAction::SignalAll(signal) => self.supervisor.signal_all(signal),
                 LifecycleAction::CollectExitInfo { rank } => {
@@ -322,7 +356,10 @@ impl Agent {
                 LifecycleAction::VerifyStop => self.supervisor.verify_stop(),
             }
         }
-        self.observers.aim(&self.lifecycle.borrow(), &self.settings.paths);
+        let lifecycle = self.lifecycle.borrow();
+        self.observers.aim(&lifecycle, &self.settings.paths);
+        let live = lifecycle.ranks().iter().filter(|life| life.lives()).filter_map(|life| life.ident);
+        self.checkpoints.aim(live.collect(), lifecycle.is_stopping());
     }
 
     /// Handles passed time and changed surroundings; `Some(reason)` when the agent is to end.
@@ -447,10 +484,13 @@ impl Agent {
             note: settings.note(),
             left,
         };
+        let (has_grown, grown) = watch::channel(());
+        let checkpoints = CheckpointFiles::start(move || drop(has_grown.send(()))).map_err(thread)?;
         let helpers = Helpers::default();
         let notifier = AgentNotifier::new(settings.run.clone(), settings.host.clone(), helpers.clone());
         let (supervisor, outcomes) =
-            Supervisor::new(context, lifecycle.clone(), gpus.clone(), helpers).map_err(thread)?;
+            Supervisor::new(context, lifecycle.clone(), gpus.clone(), helpers, checkpoints.clone())
+                .map_err(thread)?;
         let (observers, observed) = Observers::new(timing, gpus).map_err(thread)?;
         let mut agent = Agent {
             timing,
@@ -469,6 +509,7 @@ impl Agent {
             cause_by: None,
             asked_cause: false,
             starvation: Starvation::default(),
+            checkpoints,
             quitting: false,
             settings,
         };
@@ -477,7 +518,7 @@ impl Agent {
         let (events, orders) = agent.listen(spool, &observed)?;
         Ok((
             agent,
-            LoopInputs { children, end_signals, outcomes, observed, events, orders, step_over: false },
+            LoopInputs { children, end_signals, outcomes, observed, events, orders, grown, step_over: false },
         ))
     }
 
@@ -503,6 +544,7 @@ impl Agent {
             spool,
             samples: observed.samples.clone(),
             lifecycle: self.lifecycle.clone(),
+            clock: self.supervisor.clock(),
             kept: self.kept.clone(),
             lines: self.observers.lines(),
             frames: self.observers.events().frames.subscribe(),

@@ -91,6 +91,8 @@ pub(crate) struct ConsoleContext {
     pub samples: watch::Receiver<NumberedSample>,
     /// State for snapshots.
     pub lifecycle: Rc<RefCell<Lifecycle>>,
+    /// When its clock began.
+    pub clock: Instant,
     /// Values of variables that it keeps.
     pub kept: Rc<RefCell<LaunchVariables>>,
     /// Log lines.
@@ -107,6 +109,13 @@ pub(crate) struct ConsoleContext {
     pub reserved: Rc<RefCell<Option<ReservedPort>>>,
     /// `Some(reason)` once the agent ends.
     pub bye: watch::Receiver<Option<String>>,
+}
+
+impl ConsoleContext {
+    /// Milliseconds until a stop kills ranks that show no progress.
+    fn kills_in(&self) -> Option<u64> {
+        self.lifecycle.borrow().kills_in(self.clock.elapsed().as_millis() as u64)
+    }
 }
 
 /// Counts a console as attached while its connection lives.
@@ -397,7 +406,8 @@ impl ConsoleStream<'_> {
             self.seen = newest;
             let dropped = self.missed + self.lines.dropped() + self.context.lines.borrow().dropped;
             let sample = &self.samples.borrow().1;
-            encode_sample_into(burst, sample, dropped).map_err(invalid)?;
+            let kills_in_ms = self.context.kills_in();
+            encode_sample_into(burst, sample, dropped, kills_in_ms).map_err(invalid)?;
         }
         let (upto, sent) = (*self.records.borrow_and_update(), self.sent);
         if upto > sent {

@@ -6,19 +6,21 @@
 //! - LIFE-1: `Stopped` is recorded exactly when every rank's end is recorded and a scan has ended.
 //! - LIFE-2: a generation starts only when nothing of the former one is left.
 //! - LIFE-3: once a stop is ordered it may get harder, never softer, and its last stage is SIGKILL.
-//! - LIFE-5: the grace of a clean stop counts from the ranks' last progress, up to `launch.stop_limit_s`.
-//! - LIFE-6: a clean stop waits for an iteration under way: at least one and a half times the longest that
-//!   ranks have reported lately, within that limit. For a program that reports none, the configured grace holds.
-//! - LIFE-7: on a host that has no core for a rank, a clean stop gives up to four times the grace.
 //! - LIFE-4: a rank that fails while no console is attached does not leave the others waiting forever.
 
 use crate::proc::ProcessKey;
+use crate::program::AskStage;
 use crate::supervise::setup;
-use rankdeck_proto::message::{Exit, LaunchSpec, RankSnapshot, Record, RecordEvent, StopMode, Survivor};
+use crate::supervise::stop_times::StopTimes;
+use crate::supervise::terminate::AskedRank;
+use rankdeck_proto::message::{
+    CheckpointFile, Exit, HostSample, LaunchSpec, RankSample, RankSnapshot, Record, RecordEvent, StopMode,
+    Survivor,
+};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, LocalRank, Rank};
 use rankdeck_types::setup::Setup;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 
 /// What the loop is to do.
@@ -26,6 +28,8 @@ use std::ffi::OsString;
 pub(crate) enum LifecycleAction {
     /// Write this record.
     Record(RecordEvent),
+    /// Ask the programs of ranks to end; then call [`Lifecycle::asked`].
+    AskRanks(Vec<AskedRank>, AskStage),
     /// Signal the processes of the ranks themselves.
     SignalRanks(Vec<ProcessKey>, i32),
     /// Signal every process of the run on this host.
@@ -66,6 +70,8 @@ pub(crate) struct Lifecycle {
     failed: Option<(Rank, u64)>,
     last_exit: u64,
     rhythm: IterationTimer,
+    /// Ranks that have been inside a collective for long.
+    blocked: BTreeSet<Rank>,
 }
 
 impl Default for Lifecycle {
@@ -78,6 +84,7 @@ impl Default for Lifecycle {
             failed: None,
             last_exit: 0,
             rhythm: IterationTimer::default(),
+            blocked: BTreeSet::new(),
         }
     }
 }
@@ -155,6 +162,24 @@ impl Lifecycle {
         matches!(self.stage, SupervisionStage::Survivors { .. })
     }
 
+    /// Takes in which ranks have been inside a collective for long.
+    pub fn observed(&mut self, sample: &HostSample) {
+        let Some(spec) = self.spec.as_ref().filter(|_| self.is_running()) else { return };
+        let long = milliseconds(spec.plan.experiment.watch.behind_after_s);
+        let is_blocked = |rank: &&RankSample| {
+            let call = rank.page.as_ref().map(|page| &page.collective);
+            call.is_some_and(|call| call.entered > call.left && call.age_ms >= long)
+        };
+        self.blocked = sample.ranks.iter().filter(is_blocked).map(|rank| rank.rank).collect();
+    }
+
+    /// A rank's main program has returned: how its interpreter exits says nothing about its work.
+    pub fn returned(&mut self, rank: Rank, has: bool) {
+        if let Some(life) = self.life(rank) {
+            life.returned = has;
+        }
+    }
+
     /// Takes in a rank's iteration count.
     pub fn iterated(&mut self, rank: Rank, iteration: u64, now: u64) {
         if self.is_running() {
@@ -187,6 +212,7 @@ impl Lifecycle {
         }
         self.ranks = planned_ranks(&spec);
         self.rhythm = IterationTimer::default();
+        self.blocked.clear();
         if self.ranks.is_empty() {
             return Err(HintedError::new(
                 format!("node rank {} has no ranks in the plan", spec.node_rank),
@@ -208,7 +234,7 @@ impl Lifecycle {
         result: Result<ProcessKey, String>,
         now: u64,
     ) -> Vec<LifecycleAction> {
-        let stop = self.stop.clone();
+        let stop = self.stop.as_ref().map(|stop| stop.mode);
         let Some(life) = self.life(rank) else { return Vec::new() };
         match result {
             Ok(ident) => {
@@ -218,10 +244,12 @@ impl Lifecycle {
                     LifecycleAction::Save,
                     LifecycleAction::Record(RecordEvent::RankSpawned { rank, local_rank, pid: ident.pid }),
                 ];
-                if let Some(stop) = stop {
-                    let signal = if stop.mode == StopMode::Kill { libc::SIGKILL } else { libc::SIGTERM };
-                    actions.push(LifecycleAction::SignalRanks(vec![ident], signal));
-                }
+                let asked = || vec![AskedRank { ident, blocked: false }];
+                actions.extend(stop.map(|mode| match mode {
+                    StopMode::Clean => LifecycleAction::AskRanks(asked(), AskStage::First),
+                    StopMode::Terminate => LifecycleAction::AskRanks(asked(), AskStage::Terminate),
+                    StopMode::Kill => LifecycleAction::SignalRanks(vec![ident], libc::SIGKILL),
+                }));
                 actions
             }
             Err(error) => {
@@ -243,12 +271,18 @@ impl Lifecycle {
         let rank = life.rank;
         let Some(ident) = life.ident else { return Vec::new() };
         let clean = exit == Exit::Code { code: 0 };
+        let by_itself = !exit.is_sigkill();
         life.exit = Some(exit);
         life.ended_at = now;
         self.note_end(rank, !clean, now);
+        let polite = match self.stop.as_ref().map(|stop| stop.mode) {
+            None => clean,
+            Some(StopMode::Clean) => by_itself,
+            Some(StopMode::Terminate | StopMode::Kill) => false,
+        };
         vec![
             LifecycleAction::CollectExitInfo { rank },
-            LifecycleAction::EndOrphans { rank, ident, polite: clean && self.stop.is_none() },
+            LifecycleAction::EndOrphans { rank, ident, polite },
         ]
     }
 
@@ -267,6 +301,9 @@ impl Lifecycle {
         life.recorded = true;
         let pid = life.ident.map_or(0, |ident| ident.pid);
         let ago_ms = now.saturating_sub(life.ended_at);
+        // Its last events have been read meanwhile.
+        let only_left = life.returned && exit.reports_crash();
+        self.failed = self.failed.filter(|(failed, _)| *failed != rank || !only_left);
         let mut actions = vec![
             LifecycleAction::Save,
             LifecycleAction::Record(RecordEvent::RankExited {
@@ -304,6 +341,8 @@ pub(crate) struct HostRank {
     pub exit: Option<Exit>,
     ended_at: u64,
     recorded: bool,
+    /// Its main program has returned.
+    returned: bool,
 }
 
 impl HostRank {
@@ -325,6 +364,7 @@ fn planned_ranks(spec: &LaunchSpec) -> Vec<HostRank> {
             exit: None,
             ended_at: 0,
             recorded: false,
+            returned: false,
         })
         .collect()
 }
@@ -439,8 +479,6 @@ const KILL_PATIENCE_MS: u64 = 10_000;
 const KILL_AGAIN_MS: u64 = 500;
 /// Interval between scans for survivors.
 const SCAN_AGAIN_MS: u64 = 1_000;
-/// Graces of a clean stop on a host that has no core for its ranks.
-const STARVED: u64 = 4;
 /// Longest grace of an order: an hour.
 const MOST_GRACE_MS: u64 = 3_600_000;
 
@@ -448,47 +486,39 @@ const MOST_GRACE_MS: u64 = 3_600_000;
 #[derive(Debug, Clone, PartialEq)]
 struct StopEscalation {
     mode: StopMode,
-    ordered_at: u64,
-    grace: u64,
-    kill_at: u64,
+    times: StopTimes,
+    /// What programs were asked with last.
+    stage: AskStage,
+    /// Since when it kills.
+    killing: Option<u64>,
     next_kill: u64,
     /// Survivors were recorded.
     survivors_recorded: bool,
 }
 
+impl StopEscalation {
+    fn new(mode: StopMode, times: StopTimes) -> StopEscalation {
+        let stage = AskStage::First;
+        StopEscalation { mode, times, stage, killing: None, next_kill: 0, survivors_recorded: false }
+    }
+}
+
 impl Lifecycle {
     /// Survivors are recorded once, and scanned for until they are gone.
     fn survive(&mut self, begun: u64, now: u64) {
-        let known = StopEscalation {
-            mode: StopMode::Kill,
-            ordered_at: begun,
-            grace: 0,
-            kill_at: now,
-            next_kill: now,
-            survivors_recorded: false,
-        };
-        self.stop.get_or_insert(known).survivors_recorded = true;
+        let times = StopTimes { ordered_at: begun, asked_at: now, ..StopTimes::default() };
+        self.stop.get_or_insert(StopEscalation::new(StopMode::Kill, times)).survivors_recorded = true;
         self.stage = SupervisionStage::Survivors { scan_at: now + SCAN_AGAIN_MS };
     }
 
     /// Orders a stop.
     pub fn stop(&mut self, mode: StopMode, grace_ms: u64, by: &str, now: u64) -> Vec<LifecycleAction> {
         let order = RecordEvent::StopOrdered { mode, by: by.to_owned() };
-        let grace = if mode == StopMode::Kill { 0 } else { grace_ms.min(MOST_GRACE_MS) };
-        let extended = self.iteration_grace(mode, grace);
-        let grace = extended.unwrap_or(grace);
-        let kill_at = now.saturating_add(grace);
+        let times = self.times_of(mode, grace_ms, now);
         match self.stage {
             SupervisionStage::Over => Vec::new(),
             SupervisionStage::Idle => {
-                self.stop = Some(StopEscalation {
-                    mode,
-                    ordered_at: now,
-                    grace,
-                    kill_at,
-                    next_kill: kill_at,
-                    survivors_recorded: false,
-                });
+                self.stop = Some(StopEscalation::new(mode, times));
                 self.stage = SupervisionStage::Verifying;
                 vec![LifecycleAction::Record(order), LifecycleAction::VerifyStop]
             }
@@ -501,33 +531,81 @@ impl Lifecycle {
                 vec![LifecycleAction::Record(order), LifecycleAction::VerifyStop]
             }
             SupervisionStage::Running => {
-                let known = self.stop.as_ref();
-                if known
-                    .is_some_and(|stop| stop.mode > mode || (stop.mode == mode && stop.kill_at <= kill_at))
-                {
-                    return Vec::new();
+                match &mut self.stop {
+                    Some(stop) if stop.mode > mode => return Vec::new(),
+                    Some(stop) if stop.mode == mode => {
+                        // Asking again would interrupt who saves.
+                        let shorter = times.kill_at() < stop.times.kill_at();
+                        if !shorter || stop.killing.is_some() {
+                            return Vec::new();
+                        }
+                        let (kill_at, known) = (times.kill_at(), &mut stop.times);
+                        known.grace = kill_at.saturating_sub(known.asked_at);
+                        known.limit = kill_at.saturating_sub(known.ordered_at);
+                        (known.iteration, known.asks_again) = (None, false);
+                    }
+                    known => {
+                        let ordered_at = known.as_ref().map_or(now, |stop| stop.times.ordered_at);
+                        let limit = times.limit.saturating_add(now.saturating_sub(ordered_at));
+                        *known = Some(StopEscalation::new(mode, StopTimes { ordered_at, limit, ..times }));
+                    }
                 }
-                let ordered_at = known.map_or(now, |stop| stop.ordered_at);
                 self.failed = None;
-                self.stop = Some(StopEscalation {
-                    mode,
-                    ordered_at,
-                    grace,
-                    kill_at,
-                    next_kill: kill_at,
-                    survivors_recorded: false,
-                });
                 let mut actions = vec![LifecycleAction::Record(order)];
-                actions.extend(extended.map(|grace| self.grace_notice(grace)));
-                match mode {
-                    StopMode::Clean => actions.push(LifecycleAction::SignalRanks(self.live(), libc::SIGTERM)),
-                    StopMode::Terminate => actions.push(LifecycleAction::SignalAll(libc::SIGTERM)),
-                    StopMode::Kill => {}
-                }
+                actions.extend(self.first_requests(mode, now));
                 actions.extend(self.tick(now, false, 0));
                 actions
             }
         }
+    }
+
+    /// The times of a stop that is ordered now.
+    fn times_of(&self, mode: StopMode, grace_ms: u64, now: u64) -> StopTimes {
+        let grace = if mode == StopMode::Kill { 0 } else { grace_ms.min(MOST_GRACE_MS) };
+        let limit = self.spec.as_ref().map_or(0, |spec| limit_ms(spec)).min(MOST_GRACE_MS);
+        let clean = mode == StopMode::Clean;
+        StopTimes {
+            ordered_at: now,
+            asked_at: now,
+            grace,
+            iteration: self.rhythm.longest().filter(|_| clean),
+            limit: if clean { limit } else { grace },
+            ..StopTimes::default()
+        }
+    }
+
+    /// What a stop sends when it is ordered.
+    fn first_requests(&self, mode: StopMode, now: u64) -> Vec<LifecycleAction> {
+        let asked = self.live();
+        let Some(stop) = self.stop.as_ref().filter(|stop| stop.times.asked_at == now) else {
+            return Vec::new();
+        };
+        let patience = stop.times.patience();
+        let notice = (patience > stop.times.grace).then(|| self.grace_notice(patience));
+        let request = match mode {
+            StopMode::Clean => Some(LifecycleAction::AskRanks(asked, AskStage::First)),
+            StopMode::Terminate => Some(LifecycleAction::SignalAll(libc::SIGTERM)),
+            StopMode::Kill => None,
+        };
+        notice.into_iter().chain(request).collect()
+    }
+
+    /// Programs were asked; `more`: one of them handles another signal, too.
+    pub fn asked(&mut self, more: bool) {
+        // The trainer leaves at once when it gets another one.
+        let own = self.spec.as_ref().is_some_and(|spec| spec.plan.is_builtin());
+        let is_first = |stop: &&mut StopEscalation| {
+            stop.mode == StopMode::Clean && stop.stage == AskStage::First && stop.killing.is_none()
+        };
+        if let Some(stop) = self.stop.as_mut().filter(is_first) {
+            stop.times.asks_again |= more && !own;
+        }
+    }
+
+    /// Milliseconds until ranks are killed that show no progress; `None` without a stop that asks them.
+    pub fn kills_in(&self, now: u64) -> Option<u64> {
+        let stop = self.stop.as_ref().filter(|_| self.is_running())?;
+        stop.killing.is_none().then(|| stop.times.kill_at().saturating_sub(now))
     }
 
     /// Continues ranks that a signal has stopped; the order is recorded.
@@ -545,13 +623,6 @@ impl Lifecycle {
         ]
     }
 
-    /// What an iteration under way needs, where that is more than `grace` (LIFE-6).
-    fn iteration_grace(&self, mode: StopMode, grace: u64) -> Option<u64> {
-        let longest = self.rhythm.longest().filter(|_| mode == StopMode::Clean && grace > 0)?;
-        let limit = self.spec.as_ref().map_or(0, |spec| limit_ms(spec)).min(MOST_GRACE_MS);
-        Some(longest.saturating_add(longest / 2).min(limit)).filter(|needed| *needed > grace)
-    }
-
     fn grace_notice(&self, grace: u64) -> LifecycleAction {
         let seconds = |ms: u64| ms.div_ceil(1000);
         let text = format!(
@@ -562,31 +633,32 @@ impl Lifecycle {
         LifecycleAction::Record(RecordEvent::Notice { text })
     }
 
-    /// Every living rank has just made progress on its way to a clean stop, or waits for others that do
-    /// (LIFE-5).
+    /// Every living rank has just made progress on its way to a clean stop, or waits for others that do, or a
+    /// checkpoint has grown (LIFE-5).
     pub fn progressed(&mut self, now: u64) {
-        let limit = self.spec.as_ref().map_or(0, |spec| limit_ms(spec));
-        let Some(stop) = self.stop.as_mut().filter(|stop| stop.mode == StopMode::Clean) else { return };
-        // Once SIGKILL is sent, nothing softens it (LIFE-3).
-        if self.stage == SupervisionStage::Running && now < stop.kill_at {
-            let latest = stop.ordered_at.saturating_add(limit.max(stop.grace));
-            stop.kill_at = now.saturating_add(stop.grace).min(latest).max(stop.kill_at);
-            stop.next_kill = stop.kill_at;
+        if let Some(stop) = self.clean_stop() {
+            stop.times.sign_at = Some(now);
         }
     }
 
-    /// A stopping rank is short of CPU: it has four times the grace (LIFE-7).
+    /// A stopping rank is short of CPU (LIFE-7).
     pub fn starved(&mut self, now: u64) {
-        let Some(stop) = self.stop.as_mut().filter(|stop| stop.mode == StopMode::Clean) else { return };
-        if self.stage == SupervisionStage::Running && now < stop.kill_at {
-            let latest = stop.ordered_at.saturating_add(stop.grace.saturating_mul(STARVED));
-            stop.kill_at = now.saturating_add(stop.grace).min(latest).max(stop.kill_at);
-            stop.next_kill = stop.kill_at;
+        if let Some(stop) = self.clean_stop() {
+            stop.times.starved_at = Some(now);
         }
     }
 
-    fn live(&self) -> Vec<ProcessKey> {
-        self.ranks.iter().filter(|life| life.lives()).filter_map(|life| life.ident).collect()
+    /// A clean stop that may wait longer. Once SIGKILL is sent, nothing softens it (LIFE-3).
+    fn clean_stop(&mut self) -> Option<&mut StopEscalation> {
+        let running = self.is_running();
+        let stop = self.stop.as_mut().filter(|_| running)?;
+        (stop.mode == StopMode::Clean && stop.killing.is_none()).then_some(stop)
+    }
+
+    fn live(&self) -> Vec<AskedRank> {
+        let blocked = |life: &HostRank| self.blocked.contains(&life.rank);
+        let live = self.ranks.iter().filter(|life| life.lives());
+        live.filter_map(|life| Some(AskedRank { ident: life.ident?, blocked: blocked(life) })).collect()
     }
 
     /// Handles passed time. `attended`: a console is attached. `unattended_ms`: how long ranks next to a failed one may
@@ -597,16 +669,23 @@ impl Lifecycle {
                 self.stage = SupervisionStage::Verifying;
                 vec![LifecycleAction::VerifyStop]
             }
-            (SupervisionStage::Running, Some(stop))
-                if now >= stop.kill_at.saturating_add(KILL_PATIENCE_MS) =>
-            {
-                self.stage = SupervisionStage::Verifying;
-                vec![LifecycleAction::VerifyStop]
-            }
-            (SupervisionStage::Running, Some(stop)) if now >= stop.next_kill => {
-                stop.next_kill = now + KILL_AGAIN_MS;
-                vec![LifecycleAction::SignalAll(libc::SIGKILL)]
-            }
+            (SupervisionStage::Running, Some(stop)) => match stop.killing {
+                None if now < stop.times.deadline() => Vec::new(),
+                None if stop.times.asks_again && now < stop.times.kill_at() => {
+                    (stop.stage, stop.times.asks_again, stop.times.asked_at) = (AskStage::Second, false, now);
+                    vec![LifecycleAction::AskRanks(self.live(), AskStage::Second)]
+                }
+                Some(since) if now >= since.saturating_add(KILL_PATIENCE_MS) => {
+                    self.stage = SupervisionStage::Verifying;
+                    vec![LifecycleAction::VerifyStop]
+                }
+                Some(_) if now < stop.next_kill => Vec::new(),
+                _ => {
+                    stop.killing = Some(stop.killing.unwrap_or(now));
+                    stop.next_kill = now + KILL_AGAIN_MS;
+                    vec![LifecycleAction::SignalAll(libc::SIGKILL)]
+                }
+            },
             (SupervisionStage::Running, None) => match &mut self.failed {
                 Some((_, since)) if attended => {
                     *since = now;
@@ -626,14 +705,13 @@ impl Lifecycle {
     /// A scan for processes of the run has ended.
     pub fn scanned(
         &mut self,
-        survivors: Vec<Survivor>,
-        gpus_free: Vec<u32>,
+        ScanOutcome { survivors, gpus_free, checkpoints }: ScanOutcome,
         now: u64,
     ) -> Vec<LifecycleAction> {
         if self.stage != SupervisionStage::Verifying {
             return Vec::new();
         }
-        let begun = self.stop.as_ref().map_or(self.last_exit, |stop| stop.ordered_at);
+        let begun = self.stop.as_ref().map_or(self.last_exit, |stop| stop.times.ordered_at);
         if !survivors.is_empty() {
             let survivors_recorded = self.stop.as_ref().is_some_and(|stop| stop.survivors_recorded);
             self.survive(begun, now);
@@ -650,19 +728,30 @@ impl Lifecycle {
             self.failed = None;
         }
         let took_ms = now.saturating_sub(begun);
-        vec![
-            LifecycleAction::Save,
-            LifecycleAction::Record(RecordEvent::Stopped { survivors, gpus_free, took_ms }),
-        ]
+        // Before the end: what reads it decides with both.
+        let found = checkpoints.map(|(files, complete)| RecordEvent::CheckpointFiles { files, complete });
+        let stopped = RecordEvent::Stopped { survivors, gpus_free, took_ms };
+        let records = found.into_iter().chain([stopped]).map(LifecycleAction::Record);
+        std::iter::once(LifecycleAction::Save).chain(records).collect()
     }
 }
 
-/// Milliseconds between SIGTERM and SIGKILL, from the experiment.
+/// What a scan for processes of the run has found.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct ScanOutcome {
+    pub survivors: Vec<Survivor>,
+    /// GPUs that no process of the run uses any more.
+    pub gpus_free: Vec<u32>,
+    /// What looks like checkpoints of its ranks, and whether the search was complete; `None`: not searched.
+    pub checkpoints: Option<(Vec<CheckpointFile>, bool)>,
+}
+
+/// Milliseconds that a stop waits for each of its signals, from the experiment.
 pub(crate) fn grace_ms(spec: &LaunchSpec) -> u64 {
     milliseconds(spec.plan.experiment.launch.stop_grace_s)
 }
 
-/// Milliseconds that progress may extend them to.
+/// Milliseconds that a clean stop takes at most.
 fn limit_ms(spec: &LaunchSpec) -> u64 {
     milliseconds(spec.plan.experiment.launch.stop_limit_s)
 }

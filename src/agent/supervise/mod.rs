@@ -3,13 +3,14 @@
 //! ```text
 //! supervisor    executes the lifecycle's actions
 //! lifecycle     pure: the states of a generation, the stages of a stop, the verified end
+//! stop_times    pure: how long a stop waits for ranks
 //! launch_prep   prepares a launch: variables, directories, experiment, code and libtorch
 //! script_checkpoints  sets a script's checkpoints aside before its next generation
 //! libtorch      finds libtorch and the built-in trainer on this host
 //! setup         modules, environments, prelude and container of a rank as one shell script
 //! spawn         starts ranks from one thread that lives as long as the agent
 //! groups        sessions, signals, reaping, parent-death signals, and processes that the agent starts for its user
-//! terminate     sends SIGTERM to the programs of ranks, below shells that wait for them
+//! terminate     asks the programs of ranks to end, below shells that wait for them
 //! process_scan  finds and ends every process of a run
 //! guard         kills the run when its agent dies or is stopped
 //! leftovers     finds processes of agents that died together with their guards
@@ -27,5 +28,6 @@ pub(crate) mod process_scan;
 pub(crate) mod script_checkpoints;
 pub(crate) mod setup;
 pub(crate) mod spawn;
+pub(crate) mod stop_times;
 pub(crate) mod supervisor;
 pub(crate) mod terminate;

@@ -5,6 +5,7 @@
 //! thread of its own and reports back as an [`TaskResult`].
 
 use crate::manifest::Manifest;
+use crate::observe::checkpoint_files::CheckpointFiles;
 use crate::observe::gpu::GpuWatch;
 use crate::paths::RunPaths;
 use crate::proc::{self, ProcessKey};
@@ -13,13 +14,15 @@ use crate::supervise::groups::Helpers;
 use crate::supervise::guard::{self, Guard, GuardConfig};
 use crate::supervise::launch_prep::{self, HostFacts, PreparedHost};
 use crate::supervise::leftovers::Leftovers;
-use crate::supervise::lifecycle::{self, HostRank, Lifecycle, LifecycleAction};
+use crate::supervise::lifecycle::{self, HostRank, Lifecycle, LifecycleAction, ScanOutcome};
 use crate::supervise::process_scan::{self, RunTag, ScanCount, ScanScope, SharedProcessScan};
 use crate::supervise::spawn::{SpawnResult, Spawner};
-use crate::supervise::terminate::TerminateRequests;
+use crate::supervise::terminate::{AskedRank, TerminateRequests};
 use crate::supervise::{groups, libtorch};
-use crate::{open_files, program};
+use crate::open_files;
+use crate::program::{self, AskStage};
 use rankdeck_proto::message::{LaunchSecrets, LaunchSpec, Survivor};
+use rankdeck_types::experiment::StopSignal;
 use rankdeck_types::ids::{Rank, RunId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,8 +56,10 @@ pub(crate) enum TaskResult {
     OrphansGone(Rank),
     /// Why the Slurm job of this agent ends.
     JobEnd(String),
-    /// A scan for processes of the run has ended: the survivors, and the GPUs that are free.
-    Scanned(Vec<Survivor>, Vec<u32>),
+    /// Programs of ranks were asked to end; whether one of them handles another signal, too.
+    Asked(bool),
+    /// A scan for processes of the run has ended.
+    Scanned(ScanOutcome),
 }
 
 /// Context of a supervisor.
@@ -111,6 +116,8 @@ pub(crate) struct Supervisor {
     scans: SharedProcessScan,
     /// Programs of ranks that were asked to end.
     asking: TerminateRequests,
+    /// What ranks save.
+    checkpoints: CheckpointFiles,
 }
 
 impl Supervisor {
@@ -122,6 +129,7 @@ impl Supervisor {
         lifecycle: Rc<RefCell<Lifecycle>>,
         gpus: GpuWatch,
         helpers: Helpers,
+        checkpoints: CheckpointFiles,
     ) -> io::Result<(Supervisor, mpsc::Receiver<TaskResult>)> {
         let (outcomes, receiver) = mpsc::channel(1024);
         let cgroup = Cgroup::make(&context.facts.paths, &guard::agent_name(context.agent));
@@ -148,8 +156,14 @@ impl Supervisor {
             running_scans: ScanCount::default(),
             scans: SharedProcessScan::default(),
             asking: TerminateRequests::default(),
+            checkpoints,
         };
         Ok((supervisor, receiver))
+    }
+
+    /// When the lifecycle's clock began.
+    pub fn clock(&self) -> Instant {
+        self.clock
     }
 
     /// Milliseconds on the lifecycle's clock.
@@ -203,9 +217,11 @@ impl Supervisor {
                 FollowUps::default()
             }
             TaskResult::JobEnd(text) => FollowUps { actions: Vec::new(), notices: vec![text] },
-            TaskResult::Scanned(survivors, gpus_free) => {
-                self.lifecycle.borrow_mut().scanned(survivors, gpus_free, now).into()
+            TaskResult::Asked(more) => {
+                self.lifecycle.borrow_mut().asked(more);
+                FollowUps::default()
             }
+            TaskResult::Scanned(outcome) => self.lifecycle.borrow_mut().scanned(outcome, now).into(),
         }
     }
 
@@ -243,28 +259,38 @@ impl Supervisor {
         actions
     }
 
-    /// Sends a signal to some ranks; SIGTERM reaches their programs below shells.
+    /// Asks the programs of ranks to end, below shells that wait for them.
+    pub fn ask_ranks(&self, ranks: Vec<AskedRank>, stage: AskStage) {
+        open_files::release();
+        let (asking, preferred, outcomes) = (self.asking.clone(), self.stop_signal(), self.outcomes.clone());
+        let idents: Vec<ProcessKey> = ranks.iter().map(|rank| rank.ident).collect();
+        let (call, elsewhere) = (asking.call(&idents), self.lifecycle.borrow().starts_elsewhere());
+        spawn_blocking(move || {
+            let asked = asking.ask(call, &ranks, (stage, preferred), elsewhere);
+            let _ = outcomes.blocking_send(TaskResult::Asked(asked.handles_more));
+            asking.follow(asked.followed);
+        });
+    }
+
+    /// `launch.stop_signal`.
+    fn stop_signal(&self) -> Option<i32> {
+        let lifecycle = self.lifecycle.borrow();
+        lifecycle.spec()?.plan.experiment.launch.stop_signal.map(StopSignal::number)
+    }
+
+    /// Sends a signal to some ranks.
     pub fn signal_ranks(&self, ranks: &[ProcessKey], signal: i32) {
         open_files::release();
-        if signal == libc::SIGTERM {
-            let (asking, ranks) = (self.asking.clone(), ranks.to_vec());
-            let (call, elsewhere) = (asking.call(&ranks), self.lifecycle.borrow().starts_elsewhere());
-            spawn_blocking(move || {
-                let (_, followed) = asking.ask(call, &ranks, elsewhere);
-                asking.follow(followed);
-            });
-            return;
-        }
         for ident in ranks.iter().filter(|ident| signal != libc::SIGCONT || !program::is_held(**ident)) {
             process_scan::deliver(*ident, signal);
         }
     }
 
     /// Sends a signal to every process of the run on this host. With SIGTERM, what ranks' programs need while
-    /// they end is left alone.
+    /// they end is left alone, as are their workers.
     pub fn signal_all(&self, signal: i32) {
         open_files::release();
-        let asked: Vec<ProcessKey> = match signal {
+        let ranks: Vec<ProcessKey> = match signal {
             libc::SIGTERM => self.lifecycle.borrow().ranks().iter().filter_map(living).collect(),
             _ => {
                 self.asking.end();
@@ -275,15 +301,17 @@ impl Supervisor {
             cgroup.kill();
         }
         let (scope, scans, running) = (self.scope(), self.scans.clone(), self.running_scans.start());
-        let (asking, call) = (self.asking.clone(), self.asking.call(&asked));
+        let (asking, call) = (self.asking.clone(), self.asking.call(&ranks));
         let elsewhere = self.lifecycle.borrow().starts_elsewhere();
         spawn_blocking(move || {
-            let (parts, followed) = asking.ask(call, &asked, elsewhere);
-            for found in scans.find(&scope).iter().filter(|found| !parts.contains(&found.ident)) {
+            let ranks: Vec<AskedRank> =
+                ranks.into_iter().map(|ident| AskedRank { ident, blocked: false }).collect();
+            let asked = asking.ask(call, &ranks, (AskStage::Terminate, None), elsewhere);
+            for found in scans.find(&scope).iter().filter(|found| !asked.spared.contains(&found.ident)) {
                 process_scan::deliver(found.ident, signal);
             }
             drop(running);
-            asking.follow(followed);
+            asking.follow(asked.followed);
         });
     }
 
@@ -323,7 +351,7 @@ impl Supervisor {
         let mut pids: BTreeSet<u32> =
             lifecycle.ranks().iter().filter_map(|life| Some(life.ident?.pid)).collect();
         let (removal, helpers) = (lifecycle.containers_removal(), self.helpers());
-        let asking = self.asking.clone();
+        let (asking, checkpoints) = (self.asking.clone(), self.checkpoints.clone());
         spawn_blocking(move || {
             asking.let_readers_end(None);
             pids.extend(scans.find(&scope).iter().map(|found| found.ident.pid));
@@ -335,8 +363,9 @@ impl Supervisor {
                 // The proof is about processes; a stale list does no harm.
                 let _ = libtorch::run_helper(&removal, REMOVAL, &helpers);
             }
-            let free = wait_for_free_gpus(&gpus, &used, &pids);
-            let _ = outcomes.blocking_send(TaskResult::Scanned(survivors, free));
+            let gpus_free = wait_for_free_gpus(&gpus, &used, &pids);
+            let outcome = ScanOutcome { survivors, gpus_free, checkpoints: checkpoints.find() };
+            let _ = outcomes.blocking_send(TaskResult::Scanned(outcome));
         });
     }
 
@@ -408,6 +437,11 @@ impl Supervisor {
             // This may be a rank that ended before the loop knew its pid.
             self.early_exits.insert(pid, status);
         }
+    }
+
+    /// The kernel's out-of-memory killer ended a process a moment ago. A kill counts for one process only.
+    pub fn is_out_of_memory_kill(&mut self) -> bool {
+        self.oom.was_it()
     }
 
     fn on_rank_exit(&mut self, pid: u32, status: i32) -> Vec<LifecycleAction> {

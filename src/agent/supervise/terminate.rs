@@ -1,13 +1,14 @@
 //! Asks the programs of ranks to end, below the shells and starters that wait for them.
 //!
 //! Owner: the supervisor; the work is done on threads of its own. Invariants:
-//! - ASK-1: a shell is held from before its mains get SIGTERM until all of them have ended. Then it gets
+//! - ASK-1: a shell is held from before its mains get their signal until all of them have ended. Then it gets
 //!   SIGTERM itself, so that it runs its traps and not its next command.
 //! - ASK-2: once a harder order has come, nothing here sends a signal: who was killed counts as killed.
 //! - ASK-3: what reads the output of a main outlives it for a moment, at most [`MOMENT`].
+//! - ASK-4: what is below a main, such as workers of a data loader, gets nothing while the main lives.
 
 use crate::proc::{self, ProcessKey};
-use crate::program::{self, Roles};
+use crate::program::{self, AskManner, AskStage, Roles};
 use crate::supervise::{groups, process_scan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,16 @@ const HOLDS: usize = 32;
 /// How long the kernel may take to stop a process.
 const STOPPING: Duration = Duration::from_millis(500);
 
-/// SIGTERM requests under way.
+/// A rank to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AskedRank {
+    /// Its process.
+    pub ident: ProcessKey,
+    /// It has been inside a collective for long.
+    pub blocked: bool,
+}
+
+/// Requests under way.
 #[derive(Clone, Default)]
 pub(crate) struct TerminateRequests(Arc<Mutex<RequestState>>);
 
@@ -80,16 +90,17 @@ impl TerminateRequests {
         program::held().clear();
     }
 
-    /// Sends SIGTERM to the mains of ranks and holds their shells. What has a part in that is returned, with
-    /// what [`TerminateRequests::follow`] needs. `elsewhere`: their programs are below a container's monitor. Blocks.
+    /// Sends the signal of this stage to the mains of ranks and holds their shells. `elsewhere`: their programs
+    /// are below a container's monitor. Blocks.
     pub fn ask(
         &self,
         call: TerminateRequest,
-        ranks: &[ProcessKey],
+        ranks: &[AskedRank],
+        (stage, preferred): (AskStage, Option<i32>),
         elsewhere: bool,
-    ) -> (BTreeSet<ProcessKey>, TerminatingRanks) {
-        let (mut parts, mut asked) = (BTreeSet::new(), Vec::new());
-        for root in ranks {
+    ) -> AskedRanks {
+        let (mut others, mut handles_more, mut asked) = (BTreeSet::new(), false, Vec::new());
+        for AskedRank { ident: root, blocked } in ranks {
             let roles = self.roles(call, *root, elsewhere);
             if !self.is_on(call, *root) {
                 continue;
@@ -98,15 +109,24 @@ impl TerminateRequests {
             if !readers.is_empty() {
                 self.lock().readers.insert(*root, readers);
             }
+            let manner = AskManner { stage, preferred, blocked: *blocked };
             for main in &roles.mains {
-                process_scan::deliver(*main, libc::SIGTERM);
+                // A shell whose commands have ended since it was held.
+                let was_held = program::held().remove(&main.ident);
+                let signal = if was_held { Some(libc::SIGTERM) } else { main.signal(manner) };
+                if let Some(signal) = signal {
+                    process_scan::deliver(main.ident, signal);
+                }
+                handles_more |= main.signal(AskManner { stage: AskStage::Second, ..manner }).is_some();
             }
-            parts.extend(roles.all());
-            if roles != (Roles { mains: vec![*root], ..Roles::default() }) {
+            others.extend(roles.all());
+            // ASK-4.
+            others.extend(roles.mains.iter().flat_map(|main| keys_below(main.ident)).chain(keys_below(*root)));
+            if !roles.is_alone(*root) {
                 asked.push(TerminatingRank { root: *root, roles, stage: TerminationStage::Mains });
             }
         }
-        (parts, TerminatingRanks { call, asked })
+        AskedRanks { spared: others, handles_more, followed: TerminatingRanks { call, asked } }
     }
 
     /// Waits for the mains, and ends what stood around them. Blocks.
@@ -146,7 +166,7 @@ impl TerminateRequests {
         let inside = if elsewhere { program::in_container(root) } else { None };
         match inside.map(|inside| self.hold(call, root, inside)) {
             Some(roles) if !roles.shells.is_empty() => Roles { aside: vec![root], ..roles },
-            Some(_) => Roles { mains: vec![root], ..Roles::default() },
+            Some(roles) => roles.through_client(root),
             None => self.hold(call, root, root),
         }
     }
@@ -183,6 +203,7 @@ impl TerminateRequests {
     fn step(&self, call: TerminateRequest, rank: &mut TerminatingRank) {
         let TerminatingRank { root, roles, stage } = rank;
         let gone = |idents: &[ProcessKey]| !idents.iter().any(is_alive);
+        let mains: Vec<ProcessKey> = roles.mains.iter().map(|main| main.ident).collect();
         // Checked after their end: they may have been killed.
         let send = |idents: &[ProcessKey]| {
             let left: Vec<ProcessKey> = idents.iter().filter(|ident| is_alive(ident)).copied().collect();
@@ -193,7 +214,7 @@ impl TerminateRequests {
                 }
             }
         };
-        if *stage == TerminationStage::Mains && gone(&roles.mains) {
+        if *stage == TerminationStage::Mains && gone(&mains) {
             *stage = TerminationStage::Around(Instant::now());
         }
         if let TerminationStage::Around(since) = *stage {
@@ -218,6 +239,22 @@ impl TerminateRequests {
     fn lock(&self) -> MutexGuard<'_, RequestState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What follows from asking ranks.
+pub(crate) struct AskedRanks {
+    /// What has a part in that, and what is below the mains: nothing else is to signal it.
+    pub spared: BTreeSet<ProcessKey>,
+    /// A main handles another signal, too.
+    pub handles_more: bool,
+    /// For [`TerminateRequests::follow`].
+    pub followed: TerminatingRanks,
+}
+
+/// The processes below one.
+fn keys_below(root: ProcessKey) -> impl Iterator<Item = ProcessKey> {
+    let stats = proc::descendants(root.pid).into_iter().filter_map(proc::stat);
+    stats.map(|stat| ProcessKey { pid: stat.pid, start: stat.start })
 }
 
 /// Ranks whose mains were asked to end.
@@ -282,6 +319,62 @@ mod tests {
         }
     }
 
+    fn ask(requests: &TerminateRequests, rank: ProcessKey, stage: AskStage) -> AskedRanks {
+        let asked = AskedRank { ident: rank, blocked: false };
+        requests.ask(requests.call(&[rank]), &[asked], (stage, None), false)
+    }
+
+    /// A Python program without handlers saves as after ctrl-c, and its workers live until it has saved.
+    #[test]
+    fn ask_4_workers_live_until_their_main_has_saved() {
+        let Some(python) = rankdeck_testkit::python("signal") else { return };
+        let program = "import os, sys, time\n\
+            worker = os.fork()\n\
+            if worker == 0:\n    time.sleep(600)\n\
+            try:\n    open('ready', 'w').close()\n    time.sleep(600)\n\
+            except KeyboardInterrupt:\n    time.sleep(1)\n    \
+            open('saved', 'w').write(str(os.waitpid(worker, os.WNOHANG)[0]))";
+        for around in ["{}; sleep 600", "{} | cat"] {
+            let folder = tempfile::tempdir().unwrap();
+            let script = around.replace("{}", &format!("{python} -c \"{program}\""));
+            let session = TestSession::start(folder.path(), &script);
+            let (requests, shell) = (TerminateRequests::default(), session.key());
+            let asked = ask(&requests, shell, AskStage::First);
+            assert!(!asked.handles_more, "{script}");
+            assert!(asked.spared.len() >= 3, "shell, program and worker: {:?}", asked.spared);
+            until("the program has saved", || folder.path().join("saved").exists());
+            until("it has written", || std::fs::read(folder.path().join("saved")).is_ok_and(|it| !it.is_empty()));
+            let worker = std::fs::read_to_string(folder.path().join("saved")).unwrap();
+            assert_eq!(worker, "0", "{script}: the worker lived");
+            requests.follow(asked.followed);
+        }
+    }
+
+    /// The first signal is handled and leads to nothing; the second one ends it, the shell around it comes last.
+    #[test]
+    fn ask_4_second_signal_follows_the_first_one() {
+        let Some(python) = rankdeck_testkit::python("signal") else { return };
+        let program = "import signal, time\n\
+            signal.signal(15, lambda *_: open('asked', 'w').close())\n\
+            open('ready', 'w').close()\n\
+            try:\n    while True: time.sleep(600)\n\
+            except KeyboardInterrupt: open('saved', 'w').close()";
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!("trap 'touch caught' TERM; {python} -c \"{program}\"; sleep 600");
+        let session = TestSession::start(folder.path(), &script);
+        let (requests, shell) = (TerminateRequests::default(), session.key());
+        let first = ask(&requests, shell, AskStage::First);
+        assert!(first.handles_more);
+        until("the program is asked", || folder.path().join("asked").exists());
+        assert!(!folder.path().join("saved").exists());
+        let second = ask(&requests, shell, AskStage::Second);
+        requests.follow(first.followed);
+        assert!(is_alive(&shell) && program::is_held(shell), "an earlier call has no part in it");
+        requests.follow(second.followed);
+        assert!(folder.path().join("saved").exists());
+        until("the shell's trap has run", || folder.path().join("caught").exists());
+    }
+
     /// The program saves for a while after SIGTERM. The shell around it catches SIGTERM and stays.
     #[test]
     fn ask_1_program_below_a_shell_that_stays_has_its_time() {
@@ -296,8 +389,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let session = TestSession::start(folder.path(), &script);
             let (requests, shell) = (TerminateRequests::default(), session.key());
-            let (_, followed) = requests.ask(requests.call(&[shell]), &[shell], false);
-            requests.follow(followed);
+            requests.follow(ask(&requests, shell, AskStage::First).followed);
             assert!(folder.path().join("saved").exists(), "the shell is asked after it: {script}");
             until("the shell's trap has run", || folder.path().join("caught").exists());
             assert!(is_alive(&shell), "only the end of the grace period ends it");

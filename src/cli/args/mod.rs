@@ -24,7 +24,7 @@ const EXIT_CODES: &str = "Exit codes:
   1    the run or the command failed
   2    invalid usage or configuration
   3    a host failed a preflight check or is unreachable
-  4    ranks were stuck and `watch.on_stuck` stopped the run
+  4    ranks were stuck: `watch.on_stuck` stopped the run, or --until was reached
   130  interrupted and stopped cleanly
   137  stopped, but ranks had to be killed (unsaved progress may be lost)";
 
@@ -75,8 +75,8 @@ pub(crate) enum CliCommand {
     Attach(AttachArgs),
     /// Stop a run and verify that nothing is left running
     ///
-    /// Asks the ranks to save a checkpoint and exit (a script sees `rankdeck.should_stop()` or SIGTERM). Each
-    /// host then scans for leftover processes; `stop verified` is printed only if every host finds none.
+    /// Asks the ranks to save a checkpoint and exit (a script sees `rankdeck.should_stop()`, SIGTERM or SIGINT).
+    /// Each host then scans for leftover processes; `stop verified` is printed only if every host finds none.
     Stop(StopArgs),
     /// Restart from a checkpoint or from scratch
     ///

@@ -12,7 +12,7 @@ use crate::cli::support::{Failure, code, interrupt, prompt};
 use rankdeck_config::HostsSource;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::ReportBody;
-use rankdeck_proto::message::{StopMode, Survivor};
+use rankdeck_proto::message::{StopMode, Survivor, Work};
 use rankdeck_proto::run_entry::{RunEntry, RunTraces};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
@@ -113,7 +113,7 @@ async fn unlisted(run_index: &RunIndex, args: &StopArgs, failure: Failure) -> Re
     args.output
         .outcome(&clean(&format!("{}: run {run}: no host has its run directory", summary::NOT_VERIFIED)));
     lines.iter().for_each(|line| args.output.outcome(&clean(line)));
-    args.output.record(|| record(Some(&run.0), false, &[], &lines));
+    args.output.record(|| record(Some(&run.0), false, &[], &lines, None));
     Ok(Failure::failed(format!("cannot verify that run {run} has stopped"))
         .hint("set `workdir` in the hosts file as it was at launch, or kill the processes on the host"))
 }
@@ -128,7 +128,7 @@ fn unanswered(run_index: &RunIndex, name: Option<&str>, failure: Failure, output
     lines.iter().for_each(|line| output.outcome(line));
     let silent = run_index.silent.iter().filter_map(|(index, _)| run_index.hosts.get(*index));
     let silent: Vec<&str> = silent.map(|host| host.name.as_str()).collect();
-    output.record(|| record(name, false, &silent, &lines[1..]));
+    output.record(|| record(name, false, &silent, &lines[1..], None));
     let run = name.map_or_else(|| "any run".to_owned(), |run| format!("run {run}"));
     let hints = failure.cause.hint;
     Failure::host(format!("cannot verify that {run} has stopped")).hint(hints)
@@ -144,9 +144,22 @@ fn unanswered_lines(run_index: &RunIndex, name: Option<&str>) -> Vec<String> {
 }
 
 /// A stop as a JSON line.
-fn record(run: Option<&str>, verified: bool, unverified: &[&str], lines: &[String]) -> Value {
+fn record(
+    run: Option<&str>,
+    verified: bool,
+    unverified: &[&str],
+    lines: &[String],
+    work: Option<&Work>,
+) -> Value {
     let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
-    json!({ "kind": "stop", "run": run, "verified": verified, "unverified": unverified, "lines": lines })
+    json!({
+        "kind": "stop",
+        "run": run,
+        "verified": verified,
+        "unverified": unverified,
+        "lines": lines,
+        "work": work,
+    })
 }
 
 /// The state of the stop on each host. A host is in one of the two sets.
@@ -161,6 +174,8 @@ struct StopCheck {
     launched: bool,
     lines: Vec<String>,
     unreachable: bool,
+    /// What the stop left of the work.
+    work: Option<Work>,
 }
 
 /// Why a reply does not verify the stop.
@@ -197,6 +212,7 @@ impl StopCheck {
     /// Takes over what the agents have verified. Hosts that only the agents named count as well.
     fn on_exit(&mut self, end: &ConsoleExit) {
         self.take(&end.model, end.finished.as_ref());
+        self.work.clone_from(&end.model.run.work);
         if let Some(finished) = &end.finished {
             self.lines = summary::verification(&end.model, finished);
             self.lines.retain(|line| !line.starts_with(summary::NOT_VERIFIED));
@@ -250,13 +266,15 @@ impl StopCheck {
     fn print(self, run: &RunId, output: PrintArgs) -> Result<u8, Failure> {
         let lines: Vec<String> = self.lines.iter().map(|line| clean(line)).collect();
         let open: Vec<&str> = self.open.iter().map(String::as_str).collect();
-        output.record(|| record(Some(&run.0), open.is_empty(), &open, &lines));
+        output.record(|| record(Some(&run.0), open.is_empty(), &open, &lines, self.work.as_ref()));
+        let work = self.work.as_ref().map(|work| clean(&work.describe()));
         if self.open.is_empty() {
             if self.swept || lines.is_empty() {
                 output.outcome(&summary::verified(Some(run), self.verified.len()));
             } else {
                 lines.iter().for_each(|line| output.outcome(line));
             }
+            work.iter().for_each(|work| output.outcome(work));
             return Ok(code::SUCCESS);
         }
         output.outcome(&format!("{}: run {run}", summary::NOT_VERIFIED));

@@ -2,6 +2,7 @@
 
 use crate::Goal;
 use crate::event::{Event, StopSource};
+use crate::limits::TimeLimits;
 use crate::model::{RankLife, RunState};
 use crate::report::{ReportBody, RunOutcome, Severity, VerdictKind};
 use crate::testkit::*;
@@ -204,12 +205,14 @@ fn unfinished_stop_escalates_to_kill_then_gives_up() {
 }
 
 #[test]
-fn clean_stop_waits_for_progress_up_to_limit() {
+fn clean_stop_waits_while_the_agent_does_up_to_limit() {
+    let limit = TimeLimits::of(None).stop;
     let mut c = running(1);
+    c.agents[0].kills_in_ms = Some(10_000);
     c.event(stop(StopMode::Clean, StopSource::Key));
-    c.pass(299_000);
+    c.pass(limit);
     assert_eq!(c.stops(0), [StopMode::Clean], "ranks make progress");
-    c.pass(22_500);
+    c.pass(12_000);
     assert_eq!(c.stops(0), [StopMode::Clean, StopMode::Kill], "the limit is over");
 }
 
@@ -238,22 +241,82 @@ fn stop_with_kill_reports_lost_iterations() {
             let (path, reason) = ("c/latest.ckpt".into(), "every".into());
             c.rank_event(0, RankEvent::Checkpoint { path, env_step: 1, train_iter, reason });
         }
+        c.pass(1_000);
         c.event(stop(StopMode::Clean, StopSource::Signal));
         for rank in 0..2 {
             c.exit_of(rank, exit(), true);
         }
         c.proof(0);
-        (c.exit, c.model().run.reason.clone())
+        let work = c.model().run.work.clone().unwrap();
+        (c.exit, work, c.model().run.reason.clone())
     };
-    let (code, clean) = end(Some(40), || Exit::Code { code: 0 });
-    assert_eq!(code, Some(130));
-    let mut sentences = vec![clean];
-    for saved in [Some(40), Some(49), Some(50), None] {
-        let (code, sentence) = end(saved, killed);
-        assert_eq!(code, Some(137), "{saved:?}");
-        sentences.push(sentence);
+    let (code, work, clean) = end(Some(40), || Exit::Code { code: 0 });
+    assert_eq!((code, work.is_lost()), (Some(130), true));
+    let mut sentences = vec![format!("{clean}; {}", work.describe())];
+    for (saved, is_lost) in [(Some(40), true), (Some(49), true), (Some(50), false), (None, false)] {
+        let (code, work, sentence) = end(saved, killed);
+        assert_eq!((code, work.is_lost()), (Some(137), is_lost), "{saved:?}");
+        sentences.push(format!("{sentence}; {}", work.describe()));
     }
     insta::assert_snapshot!("lost_iterations", sentences.join("\n"));
+}
+
+/// A script of a user; hosts report the files that they have found.
+#[test]
+fn work_of_a_script_is_decided_by_its_files() {
+    let end = |files: &[(&str, f64)], searched: Option<bool>, exit: fn() -> Exit| {
+        let mut c = running(1);
+        c.event(stop(StopMode::Clean, StopSource::Signal));
+        let ordered = c.wall_time(0);
+        c.pass(5_000);
+        (0..2).for_each(|rank| c.exit_of(rank, exit(), true));
+        let found = |(path, after): &(&str, f64)| CheckpointFile {
+            path: (*path).into(),
+            bytes: 141_000,
+            modified: ordered + after,
+            observed: false,
+        };
+        if let Some(complete) = searched {
+            let files = files.iter().map(found).collect();
+            c.record(0, RecordEvent::CheckpointFiles { files, complete });
+        }
+        c.proof(0);
+        let sent = c.agents[0].orders.iter().find_map(|order| match order {
+            ConsoleMessage::Ended { ending, .. } => Some(ending.work.clone()),
+            _ => None,
+        });
+        let [ReportBody::RunFinished { work, .. }] = &c.finished()[..] else { panic!() };
+        assert_eq!((Some(work), work), (sent.as_ref(), &c.model().run.work));
+        (c.exit, work.clone().unwrap())
+    };
+    let left = || Exit::Signal { signal: 2, out_of_memory: false };
+    let saved = end(&[("/w/a.zip", 3.0), ("/w/b.zip", -60.0)], Some(true), left);
+    let (Some(130), Work::Saved { after_s: Some(3.0), path, .. }) = saved else { panic!("{saved:?}") };
+    assert_eq!(path, "/w/a.zip");
+    // SIGKILL takes nothing from what is saved.
+    assert_eq!(end(&[("/w/a.zip", 3.0)], Some(true), killed).0, Some(130));
+    let lost = end(&[("/w/a.zip", -60.0)], Some(true), left);
+    let (Some(130), Work::Lost { seconds: Some(60.0), .. }) = lost else { panic!("{lost:?}") };
+    assert_eq!(end(&[("/w/a.zip", -60.0)], Some(true), killed).0, Some(137), "killed, and lost");
+    assert_eq!(end(&[], Some(true), left).1, Work::NeverSaved);
+    let old = [("/w/a.zip", -60.0)];
+    for (files, searched) in [(&[][..], None), (&[][..], Some(false)), (&old[..], Some(false))] {
+        assert_eq!(end(files, searched, left), (Some(130), Work::Unknown));
+    }
+    // Times that are none.
+    for time in [f64::NAN, f64::NEG_INFINITY, -1e12] {
+        assert_eq!(end(&[("/w/a.zip", time)], Some(true), left).1, Work::NeverSaved);
+    }
+    let future = end(&[("/w/a.zip", 1e12)], Some(true), left).1;
+    let Work::Saved { after_s: Some(5.0), .. } = future else { panic!("{future:?}") };
+}
+
+#[test]
+fn run_that_ends_by_itself_has_no_work_to_report() {
+    let mut c = running(1);
+    c.host_ends(0, false);
+    let [ReportBody::RunFinished { work: None, warnings, .. }] = &c.finished()[..] else { panic!() };
+    assert_eq!((outcome(&c), warnings.len()), ((Some(RunOutcome::Succeeded), Some(0)), 0));
 }
 
 #[test]
@@ -315,6 +378,22 @@ fn until_stops_cleanly_unless_a_rank_failed() {
         assert_eq!(outcome(&c), expected);
         insta::assert_snapshot!(if bad { "until_with_failed_rank" } else { "until" }, c.model().run.reason);
     }
+}
+
+#[test]
+fn end_4_until_reached_while_stuck_exits_4() {
+    let goal = Goal::Launch(Box::new(draft(2, Transport::Local)));
+    let mut c = Cluster::with(goal, 2, vec![StopGoal::Seconds(30)]);
+    c.all_ready();
+    c.pass(2_000);
+    c.hang(3, |sample| sample.state = 'T');
+    c.pass(30_000);
+    assert_eq!(c.stops(0), [StopMode::Clean]);
+    let verdict = c.model().verdicts[0].reason.clone();
+    (0..4).for_each(|rank| c.exit_of(rank, Exit::Signal { signal: 15, out_of_memory: false }, true));
+    (0..2).for_each(|node| c.proof(node));
+    assert_eq!(outcome(&c), (Some(RunOutcome::Stuck), Some(4)));
+    assert!(c.model().run.reason.starts_with(&verdict), "{}", c.model().run.reason);
 }
 
 #[test]

@@ -213,6 +213,121 @@ fn stop_effects_are_clean_own_errors_are_not() {
 }
 
 #[test]
+fn end_2_victims_before_their_own_order_are_clean() {
+    let lost = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:1";
+    for (message, clean) in [(lost, true), ("no space in the replay", false)] {
+        let mut c = running();
+        c.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
+        c.rank_event(1, RankEvent::Exception(raised(message)));
+        c.exit_of(1, Exit::Code { code: 1 }, false);
+        c.exit_of(0, Exit::Signal { signal: 2, out_of_memory: false }, true);
+        c.proof(0);
+        let (outcome, code, left, first) = end(&c);
+        assert_eq!((outcome, code, left, first), (RunOutcome::Stopped, 130, clean, None), "{message}");
+        assert_eq!(c.model().run.reason.contains(message), !clean, "{}", c.model().run.reason);
+    }
+}
+
+#[test]
+fn end_2_interrupt_of_a_stop_is_clean() {
+    let interrupt = || Exception { class: "KeyboardInterrupt".into(), ..raised("") };
+    for stopping in [true, false] {
+        let mut c = running();
+        if stopping {
+            c.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
+        }
+        (0..2).for_each(|rank| {
+            c.rank_event(rank, RankEvent::Exception(interrupt()));
+            c.exit_of(rank, Exit::Code { code: 1 }, stopping);
+        });
+        c.proof(0);
+        let (outcome, _, clean, _) = end(&c);
+        let expected = if stopping { RunOutcome::Stopped } else { RunOutcome::Failed };
+        assert_eq!((outcome, clean), (expected, stopping));
+    }
+}
+
+#[test]
+fn end_3_crash_at_exit_succeeds_and_restarts_nothing() {
+    let mut draft = draft(1, Transport::Local);
+    draft.experiment.restart = Restart { max_restarts: Some(1), ..Restart::default() };
+    for returned in [true, false] {
+        let mut c = Cluster::with(Goal::Launch(Box::new(draft.clone())), 1, vec![]);
+        c.all_ready();
+        c.pass(2_000);
+        c.exit_of(0, Exit::Code { code: 0 }, false);
+        if returned {
+            c.rank_event(1, RankEvent::Returned);
+        }
+        c.exit_of(1, Exit::Signal { signal: 11, out_of_memory: false }, false);
+        c.proof(0);
+        c.pass(60_000);
+        assert_eq!(c.launches(0).len(), if returned { 1 } else { 2 });
+        if returned {
+            assert_eq!(end(&c), (RunOutcome::Succeeded, 0, true, None));
+            assert_eq!((c.model().run.end_warnings.len(), c.model().verdicts.len()), (1, 0));
+        }
+    }
+    // Another program begins in the same process: what it does is not the exit of the first.
+    let mut c = running();
+    c.exit_of(0, Exit::Code { code: 0 }, false);
+    [RankEvent::Returned, RankEvent::Survived].into_iter().for_each(|event| c.rank_event(1, event));
+    c.exit_of(1, Exit::Signal { signal: 11, out_of_memory: false }, false);
+    c.proof(0);
+    assert_eq!(end(&c).0, RunOutcome::Failed);
+}
+
+#[test]
+fn stuck_rank_stays_the_culprit_of_those_that_waited() {
+    let timed_out = "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation";
+    let mut c = Cluster::launch(2);
+    c.all_ready();
+    c.pass(2_000);
+    c.hang(1, |sample| sample.state = 'T');
+    c.pass(10_000);
+    let verdict = c.model().verdicts[0].clone();
+    assert_eq!(verdict.rank, Some(Rank(1)));
+    for rank in [2, 0, 3] {
+        c.rank_event(rank, RankEvent::Exception(raised(timed_out)));
+        c.exit_of(rank, Exit::Code { code: 1 }, false);
+    }
+    c.pass(3_000);
+    c.exit_of(1, Exit::Signal { signal: 9, out_of_memory: false }, true);
+    (0..2).for_each(|node| c.proof(node));
+    let (outcome, code, _, first) = end(&c);
+    let first = first.unwrap();
+    assert_eq!((outcome, code, first.rank), (RunOutcome::Failed, 1, Rank(1)));
+    assert_eq!((&first.error, &c.model().run.reason), (&verdict.reason, &verdict.reason));
+    assert_eq!(first.followed.len(), 3);
+}
+
+#[test]
+fn exception_logged_before_exit_code_0_is_a_warning() {
+    for stopping in [false, true] {
+        let mut c = running();
+        if stopping {
+            c.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
+        }
+        let log = "Traceback (most recent call last):\n  File \"/w/t.py\", line 3, in main\nKeyError: 'obs'\ndone";
+        c.exit_of(0, Exit::Code { code: 0 }, stopping);
+        let event = RecordEvent::RankExited {
+            rank: Rank(1),
+            pid: 1001,
+            exit: Exit::Code { code: 0 },
+            last_lines: log.lines().map(str::to_owned).collect(),
+            stopping,
+            ago_ms: 0,
+            with_agent: false,
+        };
+        c.record(0, event);
+        c.proof(0);
+        let [ReportBody::RunFinished { clean: true, warnings, .. }] = &c.finished()[..] else { panic!() };
+        assert_eq!(warnings.len(), usize::from(!stopping));
+        assert!(warnings.iter().all(|text| text.contains("KeyError: 'obs' at /w/t.py:3")), "{warnings:?}");
+    }
+}
+
+#[test]
 fn restart_policy_covers_exception_with_exit_code_0() {
     let mut draft = draft(1, Transport::Local);
     draft.experiment.restart = Restart { max_restarts: Some(1), ..Restart::default() };

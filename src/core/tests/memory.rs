@@ -113,6 +113,8 @@ fn rank_events() -> Vec<RankEvent> {
         message: some(),
         at: some(),
         thread: some(),
+        cause: some(),
+        child: Some(DeadChild { pid: 1, name: some(), exit: Exit::NotStarted { error: some() } }),
         ..Default::default()
     };
     vec![
@@ -144,6 +146,7 @@ fn rank_events() -> Vec<RankEvent> {
         RankEvent::Error { message: some(), hint: some(), usage: true, failure: None },
         RankEvent::Exception(exception),
         RankEvent::Survived,
+        RankEvent::Returned,
         RankEvent::Finished { reason: FinishReason::Budget },
     ]
 }
@@ -160,10 +163,17 @@ fn records() -> Vec<RecordEvent> {
         with_agent: false,
     };
     let left = Survivor { pid: 1, rank: None, state: 'S', command: some() };
-    let ending = Ending { first_failure: Some(some()), ..Ending::new(RunOutcome::Failed, 1, some()) };
+    let work = Work::Lost { path: some(), bytes: Some(1), env_step: None, steps: None, seconds: None };
+    let ending = Ending {
+        first_failure: Some(some()),
+        work: Some(work),
+        ..Ending::new(RunOutcome::Failed, 1, some())
+    };
+    let file = CheckpointFile { path: some(), bytes: 1, modified: 1.0, observed: true };
     let mut all = vec![
         RecordEvent::StopOrdered { mode: StopMode::Clean, by: some() },
         RecordEvent::Stopped { survivors: vec![left], gpus_free: vec![1], took_ms: 1 },
+        RecordEvent::CheckpointFiles { files: vec![file], complete: true },
         RecordEvent::Ended { ending: Box::new(ending) },
         RecordEvent::Metrics {
             rank: Rank(0),

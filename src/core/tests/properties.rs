@@ -252,6 +252,10 @@ fn record() -> impl Strategy<Value = RecordEvent> {
             gpus_free: vec![],
             took_ms: u64::MAX,
         }),
+        1 => any::<f64>().prop_map(|modified| RecordEvent::CheckpointFiles {
+            files: vec![CheckpointFile { path: "/c/a.pt".into(), bytes: 1, modified, observed: false }],
+            complete: modified > 0.0,
+        }),
         1 => Just(RecordEvent::Notice { text: "n".into() }),
         1 => Just(RecordEvent::Unknown),
         8 => (rank(), rank_events()).prop_map(|(rank, event)| RecordEvent::Rank { rank, event }),
@@ -285,6 +289,7 @@ fn rank_events() -> impl Strategy<Value = RankEvent> {
         1 => any::<bool>().prop_map(|usage| RankEvent::Error { message: "m".into(), hint: String::new(), usage, failure: None }),
         1 => Just(RankEvent::Finished { reason: FinishReason::StopValue }),
         1 => Just(RankEvent::Joined { world_size: 4, backend: "tcp".into(), device: "cpu".into() }),
+        1 => Just(RankEvent::Returned),
         1 => Just(RankEvent::Unknown),
     ]
 }

@@ -250,6 +250,7 @@ fn apply_sample(ctx: &mut EventCtx<'_>, node: NodeRank, mut sample: HostSample) 
     machine.malformed = sample.malformed;
     drops.withheld = drops.withheld.saturating_add(since(machine.withheld, sample.withheld));
     machine.withheld = sample.withheld;
+    machine.kills_at = sample.kills_in_ms.map(|ms| ctx.now.plus(ms));
     if ctx.session.run.is_current(sample.generation) {
         ctx.session.watch.observe(ctx.model, node, &sample);
         // Each rank keeps its own.

@@ -19,7 +19,7 @@ use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::media::{self, MOST_BINS, PICTURE_BYTES};
 use rankdeck_proto::message::{
     AgentMessage, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage, PageSample,
-    RankEvent, RankSample, RecordEvent, Survivor,
+    RankEvent, RankSample, RecordEvent, Survivor, Work,
 };
 use rankdeck_proto::process::{ReachOutcome, VARIABLES};
 use std::collections::{BTreeMap, VecDeque};
@@ -186,6 +186,8 @@ impl Truncator {
         self.names(LONG, &mut run.differing);
         self.names(LONG, &mut run.restart_awaits);
         self.lines(LIST, &mut run.warnings);
+        self.lines(LIST, &mut run.end_warnings);
+        run.work.iter_mut().for_each(|work| self.work(work));
         if let Some(failure) = &mut run.first_failure {
             self.text(NAME, &mut failure.host);
             self.text(TEXT, &mut failure.error);
@@ -247,10 +249,32 @@ impl Truncator {
     }
 
     fn exception(&mut self, exception: &mut Exception) {
-        let Exception { class, bases, message, at, thread, errno: _, failure: _, survivable: _ } = exception;
+        let Exception {
+            class,
+            bases,
+            message,
+            at,
+            thread,
+            cause,
+            child,
+            errno: _,
+            failure: _,
+            survivable: _,
+        } = exception;
         self.texts(NAME, [class, thread]);
         self.names(LAST_LINES, bases);
-        self.texts(TEXT, [message, at]);
+        self.texts(TEXT, [message, at, cause]);
+        if let Some(child) = child {
+            self.text(NAME, &mut child.name);
+            self.exit(&mut child.exit);
+        }
+    }
+
+    fn work(&mut self, work: &mut Work) {
+        match work {
+            Work::Saved { path, .. } | Work::Lost { path, .. } => self.text(PATH, path),
+            Work::NeverSaved | Work::Unknown => {}
+        }
     }
 
     fn exit(&mut self, exit: &mut Exit) {
@@ -274,6 +298,11 @@ impl Truncator {
             RecordEvent::Ended { ending } => {
                 self.text(TEXT, &mut ending.reason);
                 ending.first_failure.iter_mut().for_each(|text| self.text(TEXT, text));
+                ending.work.iter_mut().for_each(|work| self.work(work));
+            }
+            RecordEvent::CheckpointFiles { files, .. } => {
+                self.list(LAST_LINES, files);
+                files.iter_mut().for_each(|file| self.text(PATH, &mut file.path));
             }
             RecordEvent::Rank { event, .. } => self.event(event),
             RecordEvent::Metrics { source, values, not_finite, spread, .. } => {
@@ -319,6 +348,7 @@ impl Truncator {
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
             | RankEvent::Eval(_)
+            | RankEvent::Returned
             | RankEvent::Survived
             | RankEvent::Finished { .. }
             | RankEvent::Frame(_)

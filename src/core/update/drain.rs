@@ -3,12 +3,13 @@
 use super::{failure, policy, transition, verdicts};
 use crate::host::HostStage;
 use crate::limits::TimeLimits;
-use crate::model::{EventTone, HostModel, Model, RankLife};
+use crate::model::{EventTone, HostModel, Model};
 use crate::origin::exclusion;
 use crate::report::RunOutcome;
 use crate::run::{EndCause, RunStage, StopRequest};
 use crate::session::EventCtx;
-use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode};
+use crate::work::{self, ReachedWork, WorkFacts};
+use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Work};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::words;
@@ -90,11 +91,9 @@ fn is_successor_expected(ctx: &EventCtx<'_>) -> bool {
 /// A stop is due: the orders, a harder one when it takes too long, and the end when that does not help.
 fn stopping(ctx: &mut EventCtx<'_>, open: &[NodeRank], stop: StopRequest) {
     let limits = TimeLimits::of(ctx.model.plan.as_ref());
-    let age = ctx.now.since(no_progress_since(ctx, stop, &limits));
     ctx.model.run.stopping = ctx.model.run.stopping.max(Some(stop.mode));
     send_stops(ctx, open, stop.mode, limits.grace);
-    let patience = if stop.mode == StopMode::Kill { KILL_MS.max(limits.lost) } else { limits.drain() };
-    if age < patience {
+    if ctx.now < deadline(ctx, open, stop, &limits) {
         return;
     }
     let reachable = open.iter().any(|node| ctx.host(*node).is_live());
@@ -105,6 +104,19 @@ fn stopping(ctx: &mut EventCtx<'_>, open: &[NodeRank], stop: StopRequest) {
     } else {
         conclude(ctx, open);
     }
+}
+
+/// Until when hosts are waited for. An agent reports when it kills ranks that show no progress; hosts that
+/// report nothing have their grace.
+fn deadline(ctx: &EventCtx<'_>, open: &[NodeRank], stop: StopRequest, limits: &TimeLimits) -> Timestamp {
+    if stop.mode == StopMode::Kill {
+        return stop.at.plus(KILL_MS.max(limits.lost));
+    }
+    let hosts = open.iter().filter_map(|node| ctx.model.hosts.get(node.index()));
+    let kills = hosts.filter_map(|host| host.machine.kills_at).max();
+    let latest = stop.at.plus(limits.longest_stop());
+    let reported = kills.map(|kills| kills.plus(KILL_MS).min(latest));
+    stop.at.plus(limits.drain()).max(reported.unwrap_or(stop.at))
 }
 
 /// The run ends by itself, without a stop. It is over unless hosts do not answer.
@@ -223,14 +235,13 @@ fn conclude(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
         }
         None => {}
     }
-    let mut ending = with_killed_ranks(ctx, failure::ending(ctx));
+    let ending = failure::ending(ctx);
+    let work = ending.work.clone().or_else(|| work_left(ctx, &ending));
+    let mut ending = with_killed_ranks(ctx, Ending { work, ..ending });
     if !dirty.is_empty() {
         let code = if matches!(ending.exit_code, 0 | 130 | 137) { 1 } else { ending.exit_code };
-        ending = Ending::new(
-            RunOutcome::Failed,
-            code,
-            format!("{}, but the stop is not verified on {}", ending.reason, dirty.join(", ")),
-        );
+        let reason = format!("{}, but the stop is not verified on {}", ending.reason, dirty.join(", "));
+        ending = Ending { work: ending.work, ..Ending::new(RunOutcome::Failed, code, reason) };
     }
     transition::finish(ctx, ending);
 }
@@ -266,32 +277,11 @@ pub(super) fn stop_again(ctx: &mut EventCtx<'_>, mode: StopMode, text: String) -
     true
 }
 
-/// A status page that was written within this many milliseconds shows progress.
-const RECENT_MS: u64 = 2_000;
 /// Shorter iterations are not mentioned.
 const SLOW_ITERATION_MS: u64 = 2_000;
 
-/// Since when the stop makes no progress. Ranks that move on their way to a clean stop are waited for, up to
-/// the limit; ranks that only wait for others do not count.
-fn no_progress_since(ctx: &mut EventCtx<'_>, stop: StopRequest, limits: &TimeLimits) -> Timestamp {
-    let now = ctx.now;
-    let moves = ctx.model.ranks.iter().any(|rank| {
-        let live = ctx.model.hosts.get(rank.node.index()).is_some_and(HostModel::is_live);
-        let fresh = live && rank.sampled.is_some_and(|at| now.since(at) < RECENT_MS);
-        let page = rank.sample.as_ref().and_then(|sample| sample.page.as_ref());
-        !matches!(rank.life, RankLife::Exited(_))
-            && fresh
-            && page.is_some_and(|page| page.heartbeat_age_ms < RECENT_MS)
-    });
-    let facts = &mut ctx.session.run.facts;
-    if stop.mode == StopMode::Clean && moves && now.since(stop.at) < limits.stop {
-        facts.moved = Some(now);
-    }
-    facts.moved.filter(|_| stop.mode == StopMode::Clean).map_or(stop.at, |moved| moved.max(stop.at))
-}
-
-/// A stop that killed ranks is not a success; the ending lists what they had not saved. A user's program may
-/// not handle SIGTERM: then a stop on request is as clean as it can be, and a target is not reached cleanly.
+/// A stop that killed ranks is not a success. A user's program may end by SIGKILL only: then a stop on request
+/// is as clean as it can be unless work is lost, and a target is not reached cleanly.
 fn with_killed_ranks(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
     let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
     let recorded = ctx.session.run.facts.recorded_ending.is_some();
@@ -300,12 +290,40 @@ fn with_killed_ranks(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
     if recorded || !meant || ctx.session.run.facts.killed == 0 {
         return ending;
     }
-    let exit_code = if builtin || good { Ending::KILLED } else { ending.exit_code };
-    let reason = match lost_work(ctx.model) {
-        Some(lost) if builtin => format!("{}, not clean: {lost}", ending.reason),
-        _ => format!("{}, not clean: ranks were killed", ending.reason),
-    };
+    let is_lost = ending.work.as_ref().is_some_and(Work::is_lost);
+    let exit_code = if builtin || good || is_lost { Ending::KILLED } else { ending.exit_code };
+    let reason = format!("{}, not clean: ranks were killed", ending.reason);
     Ending { outcome: RunOutcome::Stopped, exit_code, reason, ..ending }
+}
+
+/// What the end leaves of the work; `None` if ranks ended by themselves with their work done, or never began.
+fn work_left(ctx: &EventCtx<'_>, ending: &Ending) -> Option<Work> {
+    let (model, run) = (&*ctx.model, &ctx.session.run);
+    let facts = &run.facts;
+    let by_itself = ending.outcome == RunOutcome::Succeeded && !facts.ordered;
+    let began = model.ranks.iter().any(|rank| rank.pid.is_some());
+    if facts.recorded_ending.is_some() || by_itself || !began {
+        return None;
+    }
+    // A program that reports checkpoints reports all of them.
+    let builtin = model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
+    let searched = || ctx.members().all(|host| facts.searched.get(&host.node_rank) == Some(&true));
+    let pages = model.ranks.iter().filter_map(|rank| rank.sample.as_ref()?.page.as_ref());
+    let iterations = pages.filter(|page| !page.by_hook).map(|page| page.train_iter).max();
+    let totals = model.latest.as_ref().map(|latest| &latest.counters);
+    let totals = totals.or(model.progress.as_ref().map(|progress| &progress.totals));
+    let own = model.own.as_ref().and_then(|own| own.env_step);
+    Some(work::decide(&WorkFacts {
+        reported: model.checkpoints.iter().collect(),
+        files: run.files.iter().collect(),
+        complete: builtin || !model.checkpoints.is_empty() || searched(),
+        stopped_at: facts.stopped_at,
+        ended_at: facts.culprit().map(|culprit| culprit.time).filter(|time| *time > 0.0),
+        reached: ReachedWork {
+            env_step: totals.map(|totals| totals.env_step).or(own).unwrap_or(0),
+            train_iter: iterations.max(totals.map(|totals| totals.train_iter)).unwrap_or(0),
+        },
+    }))
 }
 
 /// What a stop waits for, where that takes long enough to be noticed.
@@ -313,23 +331,4 @@ pub(super) fn awaited(model: &Model) -> Option<String> {
     let latest = model.latest.as_ref().filter(|latest| latest.gap_ms >= SLOW_ITERATION_MS)?;
     let (next, gap) = (latest.counters.train_iter + 1, words::duration_ms(latest.gap_ms));
     Some(format!("waiting for iteration {next} to finish (about {gap} each)"))
-}
-
-/// The iterations between the latest checkpoint and the end; `None` if unknown.
-fn lost_work(model: &Model) -> Option<String> {
-    let reached =
-        model.ranks.iter().filter_map(|rank| rank.sample.as_ref()?.page.as_ref()).map(|p| p.train_iter);
-    let totals = model.progress.as_ref().map(|progress| progress.totals.train_iter);
-    let reached = reached.chain(totals).max().unwrap_or(0);
-    let saved = model.checkpoints.iter().map(|checkpoint| checkpoint.train_iter).max();
-    let text = match saved.unwrap_or(0) {
-        saved if saved >= reached => "ranks were killed; no complete iteration is lost".into(),
-        saved if saved + 1 == reached => format!("iteration {reached} is lost"),
-        saved => format!("iterations {} to {reached} are lost", saved + 1),
-    };
-    let kept = match saved {
-        Some(saved) => format!("; last checkpoint: iteration {saved}"),
-        None => "; no checkpoint exists".to_owned(),
-    };
-    (reached > 0 || saved.is_some()).then(|| text + &kept)
 }

@@ -5,16 +5,18 @@
 
 use super::charts::{self, RankScalars};
 use super::progress;
-use crate::exit_message::{EndOfProcess, ExitMessage};
+use crate::end::{RankEnd, RankEvidence, of_rank};
+use crate::exit_message::{EndOfProcess, ExitMessage, logged_exception};
 use crate::limits::TimeLimits;
 use crate::model::{
     ChartMarkKind, CheckpointModel, EventSubject, EventTone, FingerprintModel, RankLife, RankModel,
 };
 use crate::report::ReportBody;
-use crate::run::{BlamePriority, EndCause, FailedRank, RunProgress, weigh};
+use crate::run::{BlamePriority, EndCause, FailedRank, RunProgress};
 use crate::session::{EventCtx, RecordContext};
 use crate::watch::{AbnormalExit, RecordedTime};
 use rankdeck_proto::message::{Exception, Exit, FailureKind, FinishReason, RankEvent};
+use rankdeck_types::experiment::StopSignal;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 
@@ -92,67 +94,86 @@ fn joins_others(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, exit: &Ex
 /// A rank's process ended.
 pub(super) fn exited(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid: u32, end: ProcessEnd<'_>) {
     let name = ctx.host_name(at.node);
-    // An exception is better evidence than an exit code, which exit handlers and pipes change.
-    let is_current = ctx.session.run.is_current(at.generation);
-    let known = ctx.model.ranks.get(rank.index()).filter(|model| is_current && model.node == at.node);
-    let raised = known.is_some_and(|model| model.raised);
-    let good = end.exit.is_success() && !raised;
-    let tone = if good || end.stopping { EventTone::Info } else { EventTone::Bad };
-    let text = format!("rank {rank} on {name} {}", end.exit.predicate());
+    let judged = judge(ctx, at, rank, &end);
+    let how = judged.how;
+    let mut text = format!("rank {rank} on {name} {}", end.exit.predicate());
+    let tone = match how {
+        RankEnd::CrashedAtExit => {
+            text.push_str(" as it exited, after its program had returned");
+            EventTone::Warn
+        }
+        RankEnd::Done | RankEnd::Stopped | RankEnd::Killed => EventTone::Info,
+        RankEnd::Hard | RankEnd::Failed | RankEnd::Secondary if end.stopping => EventTone::Info,
+        RankEnd::Hard | RankEnd::Failed | RankEnd::Secondary => EventTone::Bad,
+    };
     match tone {
         EventTone::Info if joins_others(ctx, at, rank, &end.exit) => {}
-        EventTone::Info => ctx.note_routine(at.time, tone, text, Some(EventSubject::Rank(rank))),
+        EventTone::Info => ctx.note_routine(at.time, tone, text.clone(), Some(EventSubject::Rank(rank))),
         EventTone::Good | EventTone::Warn | EventTone::Bad => {
-            ctx.note_about(at.time, tone, text, Some(EventSubject::Rank(rank)));
+            ctx.note_about(at.time, tone, text.clone(), Some(EventSubject::Rank(rank)));
         }
     }
     let Some(model) = mine(ctx, at, rank) else { return };
     model.pid = if pid == 0 { model.pid } else { Some(pid) };
     model.life = RankLife::Exited(end.exit.clone());
+    model.end = Some(how);
     let rest = ctx.session.addition.rest(at.time);
     progress::summed(ctx, at, rest);
     let Some(model) = mine(ctx, at, rank) else { return };
     let error = model.error.clone().map(|error| error.0).unwrap_or_default();
-    let last_words = last_words(model, &end);
     let state = match &end.exit {
-        Exit::Code { code: 0 } if good => "exited",
+        Exit::Code { code: 0 } if how.is_good() => "exited",
         Exit::Code { .. } => "failed",
         Exit::Signal { .. } => "killed",
         Exit::NotStarted { .. } => "not_started",
     };
-    report_life(ctx, at, rank, state, Some(&end.exit), error.clone());
-    ctx.session.run.facts.first_end.get_or_insert(ctx.now);
-    if good {
-        // The ranks whose connection it closed may have reported first.
-        let facts = &ctx.session.run.facts;
-        let victims = facts.failures.iter().all(|failure| failure.weight == BlamePriority::Victim);
-        let first = facts.failures.first().map(|failure| failure.rank);
-        if let Some(victim) = first.filter(|_| victims && !end.stopping) {
-            left_early(ctx, at, victim);
+    report_life(ctx, at, rank, state, Some(&end.exit), error);
+    let facts = &mut ctx.session.run.facts;
+    facts.first_end.get_or_insert(ctx.now);
+    match how {
+        RankEnd::Done | RankEnd::CrashedAtExit => ended_well(ctx, at, rank, &end, how, text),
+        RankEnd::Stopped => {}
+        RankEnd::Killed => facts.killed += 1,
+        RankEnd::Hard | RankEnd::Failed | RankEnd::Secondary if end.stopping || is_end_requested(ctx) => {
+            let shown = judged.message.shown();
+            let how = if shown.is_empty() { text } else { format!("{text}: {shown}") };
+            ctx.session.run.facts.ended_badly(rank, judged.message.gist(), how);
         }
-        return;
+        RankEnd::Hard => failed(ctx, at, rank, &end, (BlamePriority::Hard, judged)),
+        RankEnd::Failed => failed(ctx, at, rank, &end, (BlamePriority::Plain, judged)),
+        RankEnd::Secondary => failed(ctx, at, rank, &end, (BlamePriority::Victim, judged)),
     }
-    let blame = blame(ctx, rank, &end, last_words);
-    if end.stopping || is_end_requested(ctx, blame.weight) {
-        // Peers of a rank that a stop has already reached fail with connection errors before their own order
-        // arrives.
-        let follows = !end.exit.is_success() || blame.weight == BlamePriority::Victim;
-        if !(end.stopping && end.exit.is_stop_effect() && follows) {
-            let facts = &mut ctx.session.run.facts;
-            facts.bad_exits += 1;
-            let gist = blame.message.gist();
-            facts.last_messages.extend((!gist.is_empty()).then_some((rank, gist)));
-        } else if end.exit.is_sigkill() {
-            ctx.session.run.facts.killed += 1;
-        }
-        return;
-    }
-    failed(ctx, at, rank, &end, blame);
 }
 
-/// Whether a failed rank is the culprit, by its exit and its error message.
-struct FailureBlame {
-    weight: BlamePriority,
+/// A rank has done its work. Its exit may be odd, and it may have left too early.
+fn ended_well(
+    ctx: &mut EventCtx<'_>,
+    at: RecordContext,
+    rank: Rank,
+    end: &ProcessEnd<'_>,
+    how: RankEnd,
+    text: String,
+) {
+    if how == RankEnd::CrashedAtExit {
+        ctx.session.run.facts.warn(text);
+    } else if let Some(logged) = logged_exception(end.last_lines).filter(|_| !end.stopping) {
+        let name = ctx.host_name(at.node);
+        let text = format!("rank {rank} on {name} exited with code 0 after it logged {logged}");
+        ctx.note_about(at.time, EventTone::Warn, text.clone(), Some(EventSubject::Rank(rank)));
+        ctx.session.run.facts.warn(text);
+    }
+    // The ranks whose connection it closed may have reported first.
+    let facts = &ctx.session.run.facts;
+    let victims = facts.failures.iter().all(|failure| failure.weight == BlamePriority::Victim);
+    let first = facts.failures.first().map(|failure| failure.rank);
+    if let Some(victim) = first.filter(|_| victims && !end.stopping) {
+        left_early(ctx, at, victim);
+    }
+}
+
+/// How a rank ended, and why.
+struct JudgedEnd {
+    how: RankEnd,
     /// The rank named a mistake in the configuration.
     usage: bool,
     message: ExitMessage,
@@ -160,13 +181,36 @@ struct FailureBlame {
     sent: Option<i32>,
 }
 
-/// Seconds after a signal from which on the end of a program has another cause.
+fn judge(ctx: &EventCtx<'_>, at: RecordContext, rank: Rank, end: &ProcessEnd<'_>) -> JudgedEnd {
+    let is_current = ctx.session.run.is_current(at.generation);
+    let known = ctx.model.ranks.get(rank.index()).filter(|model| is_current && model.node == at.node);
+    let plan = ctx.model.plan.as_ref().filter(|_| known.is_some());
+    // Exit code 2 of the built-in trainer means a configuration error, with or without a message.
+    let code_2 = plan.is_some_and(|plan| plan.is_builtin()) && end.exit == Exit::Code { code: 2 };
+    let usage = known.is_some() && (code_2 || ctx.session.run.facts.usage.contains(&rank));
+    let message = known.map(|model| last_words(model, end)).unwrap_or_default();
+    let sent = known.and_then(|model| sent(model, end));
+    let how = of_rank(&RankEvidence {
+        exit: &end.exit,
+        message: &message,
+        raised: known.is_some_and(|model| model.raised),
+        returned: known.is_some_and(|model| model.returned),
+        usage,
+        sent: sent.is_some(),
+        stopping: end.stopping,
+        ending: known.is_some() && is_on_its_way_out(ctx),
+        stop_signal: plan.and_then(|plan| plan.experiment.launch.stop_signal).map(StopSignal::number),
+    });
+    JudgedEnd { how, usage, message, sent }
+}
+
+/// A program that ends by itself so long after a signal does it for another reason, seconds.
 const AFTER_SIGNAL_S: f64 = 30.0;
 
 /// The signal from a console that a rank ended by: that very signal, or an end soon after one that ends
 /// programs.
-fn sent(ctx: &EventCtx<'_>, rank: Rank, end: &ProcessEnd<'_>) -> Option<i32> {
-    let sent = ctx.model.ranks.get(rank.index())?.signalled?;
+fn sent(model: &RankModel, end: &ProcessEnd<'_>) -> Option<i32> {
+    let sent = model.signalled?;
     let ended = end.time - end.ago_ms as f64 / 1000.0;
     let by_it = match end.exit {
         Exit::Signal { signal, .. } => signal == sent.signal,
@@ -188,35 +232,36 @@ fn last_words(model: &RankModel, end: &ProcessEnd<'_>) -> ExitMessage {
     })
 }
 
-fn blame(ctx: &EventCtx<'_>, rank: Rank, end: &ProcessEnd<'_>, message: ExitMessage) -> FailureBlame {
-    // Exit code 2 of the built-in trainer means a configuration error, with or without a message.
-    let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
-    let code_2 = end.exit == Exit::Code { code: 2 };
-    let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && code_2);
-    let sent = sent(ctx, rank, end);
-    // A rank that the user's signal ended is not a secondary failure.
-    let weight = if sent.is_some() { BlamePriority::Hard } else { weigh(&end.exit, usage, &message) };
-    FailureBlame { weight, usage, message, sent }
-}
-
-/// The generation was on its way out already, for a reason other than a failure.
-fn is_end_requested(ctx: &EventCtx<'_>, weight: BlamePriority) -> bool {
+/// The generation was on its way out already, by order of this console and for a reason other than a failure.
+fn is_end_requested(ctx: &EventCtx<'_>) -> bool {
     let requested = match ctx.session.run.facts.cause {
-        Some(EndCause::Failure | EndCause::LaunchFailed(_)) | None => false,
+        Some(EndCause::Failure | EndCause::LaunchFailed(_) | EndCause::Elsewhere { .. }) | None => false,
         Some(EndCause::Requested { .. } | EndCause::Until(_) | EndCause::Stuck(_)) => true,
-        Some(EndCause::Elsewhere { .. }) => weight == BlamePriority::Victim,
     };
     requested || ctx.session.run.next().is_some()
 }
 
+/// The same, by whose order ever: peers of a rank that a stop has already reached fail with connection errors
+/// before their own order arrives.
+fn is_on_its_way_out(ctx: &EventCtx<'_>) -> bool {
+    is_end_requested(ctx) || matches!(ctx.session.run.facts.cause, Some(EndCause::Elsewhere { .. }))
+}
+
 /// A rank failed by itself or as a secondary failure: a fact for the watch, and the cause of the run's end.
-fn failed(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, end: &ProcessEnd<'_>, blame: FailureBlame) {
-    let FailureBlame { weight, usage, message, sent } = blame;
+fn failed(
+    ctx: &mut EventCtx<'_>,
+    at: RecordContext,
+    rank: Rank,
+    end: &ProcessEnd<'_>,
+    (weight, judged): (BlamePriority, JudgedEnd),
+) {
+    let JudgedEnd { usage, message, sent, .. } = judged;
     let lost_peer = weight == BlamePriority::Victim && message.kind() != FailureKind::Mismatch;
+    if lost_peer {
+        blame_root(ctx, rank);
+    }
     let culprit = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
-    let earlier = culprit.map(|culprit| culprit.rank);
-    let stuck = ctx.session.watch.root().filter(|root| *root != rank);
-    let known = earlier.or(stuck);
+    let known = culprit.map(|culprit| culprit.rank);
     let left = if known.is_none() && lost_peer { left_early(ctx, at, rank) } else { None };
     let victim_of = known.or(left).filter(|_| lost_peer);
     ctx.session.watch.on_death(ctx.session.clock.awake_ms);
@@ -256,6 +301,35 @@ fn failed(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, end: &ProcessEn
     facts.blame(EndCause::Failure);
     let happened = RecordedTime { time: ended, past: at.past };
     ctx.session.watch.add_fact(Some(rank), verdict, happened);
+}
+
+/// Lines of its log that are shown of a rank that others failed by, though it lives.
+const LINES_OF_ROOT: usize = 20;
+
+/// Ranks that wait for another one lose their connection in the end: the rank that a critical verdict named
+/// before is the culprit, unless another one failed by itself.
+fn blame_root(ctx: &mut EventCtx<'_>, victim: Rank) {
+    let facts = &ctx.session.run.facts;
+    if facts.failures.iter().any(|failure| failure.weight != BlamePriority::Victim) {
+        return;
+    }
+    let Some(verdict) = ctx.session.watch.critical() else { return };
+    let Some(rank) = verdict.rank.filter(|rank| *rank != victim) else { return };
+    let Some(model) = ctx.model.ranks.get(rank.index()) else { return };
+    let lines = model.log.lines.iter().skip(model.log.lines.len().saturating_sub(LINES_OF_ROOT));
+    let now = ctx.session.clock.wall_time(ctx.now);
+    let failure = FailedRank {
+        rank,
+        host: model.host.clone(),
+        time: (now - verdict.latency_s).max(0.0),
+        bound_s: 0.0,
+        last_lines: lines.map(|line| line.text.clone()).collect(),
+        weight: BlamePriority::Root,
+        text: verdict.reason.clone(),
+        gist: String::new(),
+        usage: false,
+    };
+    ctx.session.run.facts.failed(failure);
 }
 
 /// The rank that left early and thereby ended `victim`, if there is one: the run's failure is its failure.
@@ -303,8 +377,9 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
         | RankEvent::Histogram(_)
         | RankEvent::Image(_) => ctx.model.drops.misplaced += 1,
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
-            let generation = at.generation;
-            saved(ctx, at, CheckpointModel { path, env_step, train_iter, reason, generation });
+            let (generation, (complete, _)) = (at.generation, super::failure::on_our_clock(ctx, at.node, at.time));
+            let complete = if at.time > 0.0 { complete } else { 0.0 };
+            saved(ctx, at, CheckpointModel { path, env_step, train_iter, reason, generation, at: complete });
         }
         RankEvent::Fingerprint { train_iter, update, values, equal } => {
             progress::fingerprint(
@@ -327,13 +402,17 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
         RankEvent::Exception(exception) => raised(ctx, at, rank, exception),
         RankEvent::Survived => {
             let Some(model) = mine(ctx, at, rank) else { return };
-            (model.exception, model.raised) = (None, false);
+            let raised = model.raised || model.exception.is_some();
+            (model.exception, model.raised, model.returned) = (None, false, false);
             ctx.session.run.facts.errors.remove(&rank);
-            ctx.note_at(
-                at.time,
-                EventTone::Info,
-                format!("rank {rank}: another program started after the exception"),
-            );
+            let text = format!("rank {rank}: another program started after the exception");
+            if raised {
+                ctx.note_at(at.time, EventTone::Info, text);
+            }
+        }
+        RankEvent::Returned => {
+            let Some(model) = mine(ctx, at, rank) else { return };
+            model.returned = true;
         }
         RankEvent::Finished { reason } => finished(ctx, at, rank, reason),
         // An agent records no frames.
@@ -362,7 +441,10 @@ fn saved(ctx: &mut EventCtx<'_>, at: RecordContext, checkpoint: CheckpointModel)
 /// from that of the program that it started.
 fn raised(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, exception: Exception) {
     let message = ExitMessage::exception(&exception);
-    ctx.note_at(at.time, EventTone::Bad, format!("rank {rank}: {}", message.shown()));
+    let stopping = ctx.host(at.node).machine.stop_recorded || is_on_its_way_out(ctx);
+    let is_of_the_stop = message.kind() == FailureKind::Connection || message.is_interrupt();
+    let tone = if stopping && is_of_the_stop { EventTone::Info } else { EventTone::Bad };
+    ctx.note_at(at.time, tone, format!("rank {rank}: {}", message.shown()));
     let Some(model) = mine(ctx, at, rank) else { return };
     let (ends, class) = (exception.ends_rank(), exception.class.rsplit('.').next().unwrap_or_default());
     let follows = OF_CHILDREN.contains(&class);

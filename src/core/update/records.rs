@@ -2,14 +2,15 @@
 
 use super::charts::RankScalars;
 use super::ownership::{self, LaunchFinding};
-use super::{charts, link, policy, progress, queries, ranks};
+use super::{charts, failure, link, policy, progress, queries, ranks};
 use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
 use crate::model::{ChartMarkKind, EventTone};
 use crate::origin;
 use crate::report::ReportBody;
 use crate::run::{EndCause, RunStage};
 use crate::session::{EventCtx, RecordContext};
-use rankdeck_proto::message::{Record, RecordEvent, StopMode, Survivor};
+use crate::work::FoundFile;
+use rankdeck_proto::message::{CheckpointFile, Record, RecordEvent, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, NodeRank};
 
 /// Age in seconds up to which a proof in an agent's records may still be followed by a new generation.
@@ -91,6 +92,7 @@ fn act_on(ctx: &mut EventCtx<'_>, node: NodeRank, record: Record) {
         RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
             stopped(ctx, at, survivors, gpus_free, took_ms)
         }
+        RecordEvent::CheckpointFiles { files, complete } => found_files(ctx, at, files, complete),
         RecordEvent::Ended { ending } => policy::end_recorded(ctx, generation, *ending),
         RecordEvent::Rank { rank, event } => ranks::on_rank_event(ctx, at, rank, event),
         RecordEvent::Metrics { rank, source, env_step, values, skipped: _, not_finite, spread } => {
@@ -143,10 +145,31 @@ fn stop_ordered(ctx: &mut EventCtx<'_>, at: RecordContext, mode: StopMode, by: S
         return;
     }
     run.facts.first_end.get_or_insert(ctx.now);
+    let (ordered, _) = failure::on_our_clock(ctx, at.node, at.time);
+    let run = &mut ctx.session.run;
+    if at.time > 0.0 {
+        run.facts.stopped_at = Some(run.facts.stopped_at.map_or(ordered, |first| first.min(ordered)));
+    }
     // A stop that this console has ordered comes back in a record; its cause is known already.
     if run.next().is_none() && run.facts.stop.is_none() {
         run.facts.blame(EndCause::Elsewhere { by });
         ctx.model.run.stopping = ctx.model.run.stopping.max(Some(mode));
+    }
+}
+
+/// The checkpoint files of a host, once no rank is left there.
+fn found_files(ctx: &mut EventCtx<'_>, at: RecordContext, files: Vec<CheckpointFile>, complete: bool) {
+    let found = |file: CheckpointFile| {
+        let changed = Some(file.modified).filter(|time| time.is_finite() && *time > 0.0)?;
+        // No file is from the future.
+        let (time, _) = failure::on_our_clock(ctx, at.node, changed.min(at.time));
+        Some(FoundFile { node: at.node, path: file.path, bytes: file.bytes, time })
+    };
+    let found: Vec<FoundFile> = files.into_iter().filter_map(found).collect();
+    let run = &mut ctx.session.run;
+    found.into_iter().for_each(|file| run.add_file(file));
+    if run.is_current(at.generation) {
+        run.facts.searched.insert(at.node, complete);
     }
 }
 

@@ -51,7 +51,8 @@ pub(super) fn begin_generation(ctx: &mut EventCtx<'_>, plan: Plan, launch: Activ
     model.run.adopted = adopted;
     model.run.resumed.clone_from(&launch.resume);
     (model.run.ended, model.run.outcome, model.run.exit_code) = (None, None, None);
-    model.run.first_failure = None;
+    (model.run.first_failure, model.run.work) = (None, None);
+    model.run.end_warnings.clear();
     model.run.reason.clear();
     let (backend, master) = (plan.backend().to_string(), model.run.master.clone());
     let nnodes = plan.members().count() as u32;
@@ -97,6 +98,7 @@ fn kept_facts(session: &mut CoreState, now: Timestamp) -> EndFacts {
             by_user: true,
             first_end: facts.first_end,
             took_ms: facts.took_ms,
+            stuck: facts.stuck,
             ..EndFacts::default()
         },
         Some(_) => EndFacts::default(),
@@ -282,6 +284,8 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
     run.exit_code = Some(ending.exit_code);
     run.unverified.clone_from(&proof.unverified);
     run.reason = ending.reason.clone();
+    run.work.clone_from(&ending.work);
+    run.end_warnings.clone_from(&ctx.session.run.facts.warnings);
     run.ended = Some(ctx.now);
     run.restart_at = None;
     run.first_failure = first_failure.clone();
@@ -299,6 +303,8 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
         stop_ms,
         gpus_free: proof.gpus_free,
         first_failure,
+        work: ending.work,
+        warnings: ctx.session.run.facts.warnings.clone(),
     });
     if !ctx.session.linger {
         leave(ctx, ending.exit_code);

@@ -22,6 +22,7 @@ pub(super) fn stop(ctx: &mut EventCtx<'_>, mode: StopMode, by: StopSource) -> bo
 /// The run has reached a goal of `--until`.
 pub(super) fn stop_at_goal(ctx: &mut EventCtx<'_>, goal: String) {
     let text = format!("stopping: the run reached {goal}");
+    ctx.session.run.facts.stuck = ctx.session.watch.critical().map(|verdict| verdict.reason.clone());
     stop_because(ctx, StopMode::Clean, EndCause::Until(goal), text);
 }
 

@@ -147,10 +147,9 @@ impl Detector {
         }
     }
 
-    /// Returns the live rank that a critical verdict names as the culprit. A rank that fails because of a
-    /// wait is a secondary failure.
-    pub fn root(&self) -> Option<Rank> {
-        self.verdicts.root()
+    /// Returns the critical verdict about what stands still, one that names a rank if there is one.
+    pub fn critical(&self) -> Option<&VerdictReport> {
+        self.verdicts.critical()
     }
 
     /// Returns what changed since the last call, in the order to report it: most severe first, cleared ones

@@ -119,11 +119,12 @@ impl VerdictStore {
         self.conditions = found;
     }
 
-    /// Returns the live culprit of a critical verdict. A rank that fails because of a wait is a secondary
-    /// failure.
-    pub fn root(&self) -> Option<Rank> {
+    /// Returns the critical verdict about what stands still, one that names a rank if there is one. A rank
+    /// that fails because of a wait is a secondary failure of that rank's.
+    pub fn critical(&self) -> Option<&VerdictReport> {
         let critical = |one: &&ReportedVerdict| one.condition && one.verdict.severity == Severity::Red;
-        self.reported.values().filter(critical).find_map(|one| one.verdict.rank)
+        let all = self.reported.values().filter(critical).map(|one| &one.verdict);
+        all.min_by_key(|verdict| verdict.rank.is_none())
     }
 
     /// Returns what changed since the last call, in the order to report it: most severe first, cleared ones

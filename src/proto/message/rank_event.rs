@@ -2,6 +2,7 @@
 
 use super::sample::is_zero;
 use crate::show::LiveFrame;
+use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -92,6 +93,9 @@ pub enum RankEvent {
     Exception(Exception),
     /// The exceptions reported before have not ended the rank: a shell has started another program.
     Survived,
+    /// The main program has returned without an exception and without another exit code than 0. What follows
+    /// is the exit of its interpreter.
+    Returned,
     /// The training loop has ended; the process will exit with code 0.
     Finished {
         /// The reason.
@@ -159,6 +163,24 @@ pub struct Exception {
     /// decides whether the rank failed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub survivable: bool,
+    /// Class and message of the first exception of its chain: the one that it was raised from, or while that
+    /// was handled. Empty without one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cause: String,
+    /// The child whose death it reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub child: Option<DeadChild>,
+}
+
+/// A child process of a rank that died.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadChild {
+    /// Process id on its host.
+    pub pid: u32,
+    /// Name of its program.
+    #[serde(default)]
+    pub name: String,
+    pub exit: Exit,
 }
 
 impl Exception {

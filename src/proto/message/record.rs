@@ -3,6 +3,7 @@
 use super::{LaunchSpec, RankEvent, StopMode};
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, LocalRank, Rank, WallTime};
+use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -81,6 +82,13 @@ pub enum RecordEvent {
         /// Milliseconds from the order (or the last exit) to the end of the process scan.
         took_ms: u64,
     },
+    /// Files of the ranks that look like checkpoints, found once no rank of this host was left.
+    CheckpointFiles {
+        /// The newest ones, oldest first, written since the launch.
+        files: Vec<CheckpointFile>,
+        /// All directories that are known were searched: what is not here does not exist there.
+        complete: bool,
+    },
     /// The run has ended, as assessed by its console.
     Ended {
         /// How it ended.
@@ -146,6 +154,101 @@ pub struct Survivor {
     pub command: String,
 }
 
+/// A file, or a directory of files, that looks like a checkpoint by its name.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckpointFile {
+    /// Path on its host.
+    pub path: String,
+    /// Size, of all files in it.
+    pub bytes: u64,
+    /// Latest change, seconds since the epoch on its host's clock.
+    pub modified: WallTime,
+    /// A rank was seen to write it.
+    pub observed: bool,
+}
+
+/// What a stop left of the work since the latest checkpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Work {
+    /// A checkpoint was completed after the stop was ordered, or holds the last iteration.
+    Saved {
+        /// Path on its host.
+        path: String,
+        /// Size; `None`: unknown.
+        bytes: Option<u64>,
+        /// Global environment steps in it; `None`: unknown.
+        env_step: Option<u64>,
+        /// Seconds from the order to its completion, 0 if it is older; `None`: unknown.
+        after_s: Option<f64>,
+    },
+    /// What came after this checkpoint is lost.
+    Lost {
+        /// Path on its host.
+        path: String,
+        /// Size; `None`: unknown.
+        bytes: Option<u64>,
+        /// Global environment steps in it; `None`: unknown.
+        env_step: Option<u64>,
+        /// Global environment steps that came after it; `None`: unknown.
+        steps: Option<u64>,
+        /// Seconds of training after it; `None`: unknown.
+        seconds: Option<f64>,
+    },
+    /// No generation of the run has saved a checkpoint that could be seen.
+    NeverSaved,
+    /// Not known: a host did not report its files, or ranks write where they cannot be seen.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Work {
+    /// Returns whether work is known to be lost.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Work::Lost { .. })
+    }
+
+    /// Describes it in one clause: `saved logs/a.zip (141K, 3.0s after the stop)`.
+    pub fn describe(&self) -> String {
+        let listed = |parts: Vec<Option<String>>| {
+            let known: Vec<String> = parts.into_iter().flatten().collect();
+            if known.is_empty() { String::new() } else { format!(" ({})", known.join(", ")) }
+        };
+        let step = |env_step: &Option<u64>| env_step.map(|step| format!("step {}", words::count(step)));
+        let size = |bytes: &Option<u64>| bytes.map(words::bytes);
+        match self {
+            Work::Saved { path, bytes, env_step, after_s } => {
+                let after = after_s.filter(|after_s| *after_s > 0.0);
+                let after = after.map(|after_s| format!("{} after the stop", words::duration(after_s)));
+                format!("saved {}{}", ending_of(path), listed(vec![size(bytes), step(env_step), after]))
+            }
+            Work::Lost { path, env_step, steps, seconds, .. } => {
+                let steps = steps.map(|steps| format!("{} steps", words::count(steps)));
+                let seconds = seconds.map(words::duration);
+                format!(
+                    "lost: what came after {}{}{}",
+                    ending_of(path),
+                    listed(vec![step(env_step)]),
+                    match steps.into_iter().chain(seconds).collect::<Vec<_>>() {
+                        lost if lost.is_empty() => String::new(),
+                        lost => format!(", {}", lost.join(", ")),
+                    }
+                )
+            }
+            Work::NeverSaved => "no checkpoint was seen".to_owned(),
+            Work::Unknown => "checkpoints unknown".to_owned(),
+        }
+    }
+}
+
+/// The last two parts of a path: what people know it by.
+fn ending_of(path: &str) -> String {
+    let mut parts = path.rsplit('/').take(2).collect::<Vec<_>>();
+    parts.reverse();
+    words::clean(&parts.join("/"))
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -173,7 +276,7 @@ impl RunOutcome {
 }
 
 /// The end of a run, as assessed by the console that launched its last generation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ending {
     /// How the run ended.
     pub outcome: RunOutcome,
@@ -187,6 +290,9 @@ pub struct Ending {
     /// The first failure, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_failure: Option<String>,
+    /// What a stop left of the work; `None` if the run ended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
 }
 
 impl Ending {
@@ -195,7 +301,7 @@ impl Ending {
 
     /// Creates an end that is not clean.
     pub fn new(outcome: RunOutcome, exit_code: u8, reason: impl Into<String>) -> Ending {
-        Ending { outcome, exit_code, reason: reason.into(), clean: false, first_failure: None }
+        Ending { outcome, exit_code, reason: reason.into(), clean: false, first_failure: None, work: None }
     }
 
     /// Creates an end without killed ranks.

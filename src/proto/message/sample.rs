@@ -50,6 +50,10 @@ pub struct HostSample {
     /// Histograms and images of ranks that were not forwarded so far: too many, too large, or invalid.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub withheld: u64,
+    /// Milliseconds until a stop that is under way kills ranks that show no progress; `None` without one, and
+    /// in a sample that was not sent yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kills_in_ms: Option<u64>,
     /// Signals of the host that explain a stuck or slow rank.
     #[serde(default)]
     pub signals: HostSignals,

@@ -206,8 +206,8 @@ const STILL_MS: u64 = 750;
 impl View {
     /// Returns the sample for the console; `now_ns` is [`super::monotonic_ns`] of this host.
     pub fn sample(&self, now_ns: u64) -> PageSample {
-        let age = |then: u64| now_ns.saturating_sub(then) / 1_000_000;
         let body = &self.body;
+        let age = |then: u64| self.age_ms(then, now_ns);
         let latest = self.ring.iter().find(|c| c.seq == body.entered).copied().unwrap_or_default();
         let silent = age(body.heartbeat_ns);
         PageSample {
@@ -264,6 +264,13 @@ impl View {
             recent: if silent < STILL_MS { Vec::new() } else { self.in_runs() },
             group_arguments: self.group_arguments.clone(),
         }
+    }
+
+    /// Returns the milliseconds from a time of this page to `now_ns`. A time of 0 is none: a writer that was
+    /// stopped in the middle has not written it yet, and the latest change of the page is near.
+    pub fn age_ms(&self, then: u64, now_ns: u64) -> u64 {
+        let then = if then == 0 { self.body.heartbeat_ns } else { then };
+        if then == 0 { 0 } else { now_ns.saturating_sub(then) / 1_000_000 }
     }
 
     /// Returns the last sample of a rank that has exited: with its latest collectives, however recent they
@@ -379,6 +386,25 @@ mod tests {
         let slow: Vec<IterationStart> = (20..30).map(|i| at(i, 700)).collect();
         let list: Vec<u64> = thinned(&slow, 30 * 700_000_000).map(|i| i.train_iter).collect();
         assert_eq!(list, [22, 23, 24, 25, 26, 27, 28, 29]);
+    }
+
+    #[test]
+    fn zero_time_of_a_torn_page_is_no_time() {
+        use crate::status_page::{CollectiveOp, Dtype, StatusPageReader, StatusPageWriter, monotonic_ns, tag};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();
+        writer.enter(CollectiveOp::AllReduce, tag("grad"), 9, 36, Dtype::F32, 0);
+        let mut view = StatusPageReader::open(&path).unwrap().view().unwrap();
+        view.ring.iter_mut().for_each(|call| call.entered_ns = 0);
+        (view.body.phase_entered_ns, view.body.activity_entered_ns) = (0, 0);
+        let now = monotonic_ns() + 3_000_000_000;
+        let sample = view.sample(now);
+        for age in [sample.collective.age_ms, sample.phase_age_ms, sample.heartbeat_age_ms] {
+            assert!((3_000..60_000).contains(&age), "{age} ms since the latest change of the page");
+        }
+        view.body.heartbeat_ns = 0;
+        assert_eq!((view.sample(now).collective.age_ms, view.sample(now).heartbeat_age_ms), (0, 0));
     }
 
     #[test]

@@ -75,8 +75,9 @@ pub fn totals(model: &Model) -> Vec<String> {
             words::count(best.env_step)
         ));
     }
-    match model.checkpoints.back() {
-        Some(checkpoint) => {
+    match (model.run.work.as_ref().filter(|_| over), model.checkpoints.back()) {
+        (Some(work), _) => lines.push(work.describe()),
+        (None, Some(checkpoint)) => {
             let lost = reached.map_or(0, |reached| reached.saturating_sub(checkpoint.env_step));
             let lost = match lost {
                 0 => "nothing lost".to_owned(),
@@ -86,11 +87,12 @@ pub fn totals(model: &Model) -> Vec<String> {
             lines.push(format!("last checkpoint: {} steps, {lost}", words::count(checkpoint.env_step)));
             lines.push(format!("  {}", words::clean(&checkpoint.path)));
         }
-        None if over && reached.is_some_and(|reached| reached > 0) => {
+        (None, None) if over && reached.is_some_and(|reached| reached > 0) => {
             lines.push("no checkpoint was saved: all steps lost".into());
         }
-        None => {}
+        (None, None) => {}
     }
+    lines.extend(model.run.end_warnings.iter().map(|warning| format!("warning: {}", words::clean(warning))));
     for (remains, what) in [
         (LeftoverState::LeftOver, "ranks with leftover processes"),
         (LeftoverState::Unproved, "ranks that may still run (stop not verified)"),
@@ -99,11 +101,11 @@ pub fn totals(model: &Model) -> Vec<String> {
         let those: Vec<u32> = those.map(|rank| rank.rank.0).collect();
         lines.extend((!those.is_empty()).then(|| format!("{what}: {}", words::ranges(&those))));
     }
-    // SIGTERM and SIGKILL are how a run is ended: only who began it did not end well by them.
+    // The rank that began the end may have been stopped like all others.
     let is_culprit = |rank: Rank| Some(rank) == culprit(model) || is_dead(model, rank);
     let dead = model.ranks.iter().filter(|rank| {
-        matches!(&rank.life, RankLife::Exited(exit)
-            if !rank.ended_well() && (!exit.is_stop_signal() || is_culprit(rank.rank)))
+        let has_exited = matches!(&rank.life, RankLife::Exited(_)) && !rank.ended_well();
+        has_exited && (rank.failed() || is_culprit(rank.rank))
     });
     let dead: Vec<u32> = dead.map(|rank| rank.rank.0).collect();
     if failed(model) && dead.len() > 1 {

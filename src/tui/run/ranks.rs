@@ -5,7 +5,7 @@ use crate::run::staleness;
 use rankdeck_core::model::{EventSubject, HistoryLine, LeftoverState, Model, RankLife, RankModel, RunState};
 use rankdeck_core::report::{Severity, VerdictKind, VerdictReport};
 use rankdeck_kit::{Glyphs, Role};
-use rankdeck_proto::message::{CollectiveSample, Exit, PageSample};
+use rankdeck_proto::message::{CollectiveSample, PageSample};
 use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
 use std::borrow::Cow;
 
@@ -122,9 +122,11 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
         RankLife::Spawned => plain('S', glyphs.pick("◐", "@"), "spawned", Role::Text),
         RankLife::Joined => plain('R', glyphs.pick("●", "*"), "running", Role::Good),
         RankLife::Finished => plain('F', glyphs.pick("✓", "+"), "finished", Role::Good),
-        RankLife::Exited(_) if rank.ended_well() => plain('E', glyphs.pick("✓", "+"), "exit 0", Role::Dim),
+        RankLife::Exited(exit) if rank.ended_well() => {
+            RankState { word: exit.short().into(), ..plain('E', glyphs.pick("✓", "+"), "", Role::Dim) }
+        }
         RankLife::Exited(exit) => {
-            let ordered = is_ordered(model, exit);
+            let ordered = is_ordered(model, rank);
             RankState {
                 letter: if ordered { 'E' } else { 'X' },
                 glyph: glyphs.pick("✗", "x"),
@@ -147,10 +149,10 @@ fn left(remains: LeftoverState, glyphs: Glyphs) -> RankState {
     RankState { letter, glyph, word: word.into(), role, trouble }
 }
 
-/// An exit by SIGTERM or SIGKILL while the run is stopping was requested.
-fn is_ordered(model: &Model, exit: &Exit) -> bool {
+/// What a stop causes while the run is stopping was requested.
+fn is_ordered(model: &Model, rank: &RankModel) -> bool {
     let leaving = matches!(model.run.state, RunState::Draining | RunState::Restarting | RunState::Over);
-    exit.is_stop_signal() && leaving
+    leaving && !rank.failed()
 }
 
 fn verdict_letter(kind: VerdictKind) -> char {

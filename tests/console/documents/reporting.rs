@@ -3,7 +3,8 @@
 use super::{check_parts, read, repository, table};
 use crate::support::{Bench, Console};
 use rankdeck_proto::message::{
-    Counters, Evaluation, Exception, FailureKind, FinishReason, LoggedHistogram, LoggedImage, RankEvent,
+    Counters, DeadChild, Evaluation, Exception, Exit, FailureKind, FinishReason, LoggedHistogram, LoggedImage,
+    RankEvent,
 };
 use rankdeck_types::ids::{Generation, Rank};
 use serde_json::{Value, json};
@@ -203,9 +204,12 @@ fn events() -> Vec<RankEvent> {
         RankEvent::Exception(Exception {
             failure: Some(FailureKind::Other),
             survivable: true,
+            cause: "KeyError: 'x'".into(),
+            child: Some(DeadChild { pid: 1, name: String::new(), exit: Exit::Code { code: 1 } }),
             ..Exception::default()
         }),
         RankEvent::Survived,
+        RankEvent::Returned,
         RankEvent::Finished { reason: FinishReason::Budget },
     ]
 }
@@ -231,13 +235,16 @@ fn sender(event: &RankEvent) -> &'static str {
         RankEvent::Survived => {
             "a rank that continues after its `exception` (a shell started another program); in Python, the hook sends it"
         }
+        RankEvent::Returned => {
+            "a rank whose main program has returned; in Python, the hook sends it before exit handlers run"
+        }
         RankEvent::Finished { .. } => "every rank, before it exits with code 0",
         RankEvent::Unknown => "",
     }
 }
 
 /// Notes on fields, by kind.
-const NOTES: [(&str, &str, &str); 19] = [
+const NOTES: [(&str, &str, &str); 21] = [
     ("scalars", "values", "name to number"),
     ("scalars", "not_finite", "optional: name to number of values that were not finite"),
     ("histogram", "edges", "bin borders, ascending"),
@@ -260,6 +267,8 @@ const NOTES: [(&str, &str, &str); 19] = [
         "survivable",
         "optional: `true` if the exit code decides, because the exception was caught and shown, or ended a child program",
     ),
+    ("exception", "cause", "optional: class and message of the first exception of its chain"),
+    ("exception", "child", "optional: `pid`, `name` and `exit` of the child whose death it reports"),
     ("finished", "reason", "`stop_value`, `budget` or `stopped`"),
 ];
 
@@ -329,7 +338,7 @@ fn kind_row(event: &RankEvent) -> [String; 3] {
     });
     let cells = match event {
         RankEvent::Counters(_) | RankEvent::Totals(_) => "the counters below".to_owned(),
-        RankEvent::Survived => "none".to_owned(),
+        RankEvent::Survived | RankEvent::Returned => "none".to_owned(),
         _ => cells.collect::<Vec<_>>().join(", "),
     };
     [format!("`{kind}`"), cells, sender(event).to_owned()]

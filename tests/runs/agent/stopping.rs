@@ -2,6 +2,7 @@
 
 use super::bed::*;
 use rankdeck_proto::message::*;
+use rankdeck_types::experiment::{LaunchConfig, StopSignal};
 use std::path::PathBuf;
 
 /// A program that, once it gets SIGTERM, saves as soon as it may, and notes how often it got one.
@@ -29,6 +30,29 @@ while True:
 /// The same below a Python program that only waits for it.
 const LAUNCHER: &str = "import subprocess, sys\nsubprocess.run([sys.executable, '../main.py'])\n";
 
+/// A program that handles no signal itself: it saves what its worker holds when it is interrupted. The worker
+/// must not be.
+const INTERRUPTED: &str = r#"
+import multiprocessing, sys, time
+def work(pipe):
+    try:
+        pipe.send("weights of " + pipe.recv())
+    except BaseException as error:
+        open("signaled", "w").write(repr(error))
+        raise
+if __name__ == "__main__":
+    pipe, other = multiprocessing.Pipe()
+    multiprocessing.Process(target=work, args=(other,), daemon=True).start()
+    sys.stdout.write("up\n")
+    sys.stdout.flush()
+    try:
+        while True:
+            time.sleep(1000)
+    except KeyboardInterrupt:
+        pipe.send("the worker")
+        open("saved.zip", "w").write(pipe.recv())
+"#;
+
 /// Scripts, and the names under which their mains save.
 const CASES: [(&str, &[&str]); 16] = [
     ("python3 ../main.py\ntouch next", &[""]),
@@ -54,8 +78,18 @@ const CASES: [(&str, &[&str]); 16] = [
 
 /// Ranks that run `scripts`, each in a folder of its own.
 fn launch(bed: &Bed, console: &mut Console, scripts: &[&str]) {
+    launch_with(bed, console, scripts, |_| {});
+}
+
+fn launch_with(
+    bed: &Bed,
+    console: &mut Console,
+    scripts: &[&str],
+    change: impl FnOnce(&mut LaunchConfig),
+) {
     bed.script("main.py", MAIN);
     bed.script("launcher.py", LAUNCHER);
+    bed.script("interrupted.py", INTERRUPTED);
     for (rank, script) in scripts.iter().enumerate() {
         std::fs::create_dir(folder(bed, rank)).unwrap();
         std::fs::write(folder(bed, rank).join("run.sh"), script).unwrap();
@@ -63,6 +97,7 @@ fn launch(bed: &Bed, console: &mut Console, scripts: &[&str]) {
     let command = ["bash", "-c", "cd rank$RANKDECK_RANK && exec bash ./run.sh"];
     let mut spec = bed.spec(0, scripts.len() as u32, &command);
     spec.plan.experiment.watch.python_hook = false;
+    change(&mut spec.plan.experiment.launch);
     console.launch(spec);
 }
 
@@ -161,7 +196,8 @@ fn translating_trap_gets_the_signal_alone() {
 #[test]
 fn ask_2_killed_main_below_a_shell_is_killed() {
     let stubborn = "python3 -c \"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); \
-                    print('up', flush=True); time.sleep(1000)\"\ntouch next\n";
+                    signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)\"\n\
+                    touch next\n";
     let killed = Exit::Signal { signal: libc::SIGKILL, out_of_memory: false };
     let bed = Bed::new("stubborn-main");
     let mut console = Console::attach(&bed.start(), 0);
@@ -182,6 +218,69 @@ fn ask_2_killed_main_below_a_shell_is_killed() {
     assert_eq!(console.stopped(), []);
     assert_eq!((text(&bed, 0, "saved"), text(&bed, 0, "next")), (None, None));
     assert_eq!(bed.marked(), []);
+}
+
+#[test]
+fn ask_4_interrupted_program_saves_before_its_workers_end() {
+    let scripts = [
+        "python3 ../interrupted.py\ntouch next",
+        "python3 ../interrupted.py | tee copy\ntouch next",
+        "exec python3 ../interrupted.py",
+    ];
+    let bed = Bed::new("interrupted");
+    let mut console = Console::attach(&bed.start(), 0);
+    launch(&bed, &mut console, &scripts);
+    wait_up(&bed, &mut console, &[1; 3]);
+    console.stop(StopMode::Clean, 60_000);
+    assert_eq!(console.stopped(), []);
+    for (rank, script) in scripts.iter().enumerate() {
+        let (exit, _, stopping) = console.exit(rank as u32);
+        assert!(stopping && exit == Exit::Code { code: 0 }, "{script}: {exit:?}");
+        assert_eq!(text(&bed, rank, "signaled"), None, "{script}");
+        assert_eq!(text(&bed, rank, "saved.zip").as_deref(), Some("weights of the worker"), "{script}");
+        assert_eq!(text(&bed, rank, "next"), None, "{script}");
+    }
+    // What they have saved is found before the stop is verified.
+    let found = |event: &RecordEvent| match event {
+        RecordEvent::CheckpointFiles { files, complete } => Some((files.clone(), *complete)),
+        _ => None,
+    };
+    let (files, complete) = console.find(found).expect("reported before the proof");
+    let saved = files.iter().filter(|file| file.path.ends_with("/saved.zip") && file.bytes == 21);
+    assert!(complete && saved.count() == 3, "{files:?}");
+}
+
+#[test]
+fn program_4_second_signal_and_stop_signal_are_sent() {
+    let deaf = "exec python3 -c \"import signal, time; signal.signal(signal.SIGTERM, lambda *_: None)
+try:
+    print('up', flush=True)
+    time.sleep(1000)
+except KeyboardInterrupt:
+    open('saved', 'w').write('weights')\"";
+    let bed = Bed::new("second");
+    let mut console = Console::attach(&bed.start(), 0);
+    launch(&bed, &mut console, &[deaf]);
+    wait_up(&bed, &mut console, &[1]);
+    console.stop(StopMode::Clean, 500);
+    assert_eq!((console.exit(0).0, console.stopped()), (Exit::Code { code: 0 }, vec![]));
+    assert_eq!(text(&bed, 0, "saved").as_deref(), Some("weights"));
+
+    let own = "exec python3 -c \"import signal, sys, time
+def save(*_):
+    open('saved', 'w').write('weights')
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, save)
+signal.signal(signal.SIGTERM, lambda *_: open('asked', 'w').close())
+print('up', flush=True)
+time.sleep(1000)\"";
+    let bed = Bed::new("own-signal");
+    let mut console = Console::attach(&bed.start(), 0);
+    launch_with(&bed, &mut console, &[own], |launch| launch.stop_signal = Some(StopSignal::Usr1));
+    wait_up(&bed, &mut console, &[1]);
+    console.stop(StopMode::Clean, 60_000);
+    assert_eq!((console.exit(0).0, console.stopped()), (Exit::Code { code: 0 }, vec![]));
+    assert_eq!((text(&bed, 0, "saved").as_deref(), text(&bed, 0, "asked")), (Some("weights"), None));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Traces through the lifecycle: what happens on a host, in which order, and what must come out.
 
 use super::*;
-use rankdeck_proto::message::{Record, Survivor};
+use rankdeck_proto::message::{CollectiveSample, PageSample};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{LocalRank, NodeRank, RunId};
 use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank};
@@ -57,6 +57,16 @@ fn stopped(actions: &[LifecycleAction]) -> Option<(Vec<Survivor>, u64)> {
     })
 }
 
+fn scan(survivors: Vec<Survivor>) -> ScanOutcome {
+    ScanOutcome { survivors, ..ScanOutcome::default() }
+}
+
+/// These ranks are asked to end.
+fn ask(ranks: &[u32], stage: AskStage) -> LifecycleAction {
+    let asked = |rank: &u32| AskedRank { ident: ident(*rank), blocked: false };
+    LifecycleAction::AskRanks(ranks.iter().map(asked).collect(), stage)
+}
+
 const SIGKILLED: Exit = Exit::Signal { signal: 9, out_of_memory: false };
 
 fn survivor() -> Survivor {
@@ -75,7 +85,7 @@ fn life_1_natural_end_is_verified_too() {
     lifecycle.reaped(101, Exit::Code { code: 0 }, 20);
     assert!(lifecycle.is_running(), "the end of rank 1 is not recorded yet");
     assert!(lifecycle.exit_info(Rank(1), vec![], 0).contains(&LifecycleAction::VerifyStop));
-    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 50)), Some((vec![], 30)));
+    assert_eq!(stopped(&lifecycle.scanned(scan(vec![]), 50)), Some((vec![], 30)));
     assert!(lifecycle.is_quiet());
 }
 
@@ -95,7 +105,7 @@ fn resume_continues_stopped_ranks_and_is_recorded() {
 fn clean_stop_asks_the_ranks_and_then_kills() {
     let mut lifecycle = running(2);
     let actions = lifecycle.stop(StopMode::Clean, 1000, "console", 100);
-    assert!(actions.contains(&LifecycleAction::SignalRanks(vec![ident(0), ident(1)], libc::SIGTERM)));
+    assert!(actions.contains(&ask(&[0, 1], AskStage::First)));
     assert_eq!(lifecycle.tick(1099, true, 0), []);
     assert_eq!(lifecycle.tick(1100, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
     assert_eq!(lifecycle.tick(1101, true, 0), [], "not again at once");
@@ -189,6 +199,113 @@ fn life_7_ranks_without_a_core_have_four_times_the_grace() {
 }
 
 #[test]
+fn life_8_second_signal_comes_once_within_the_limit() {
+    let mut lifecycle = running(2);
+    lifecycle.stop(StopMode::Clean, 1_000, "console", 100);
+    lifecycle.asked(true);
+    assert_eq!(lifecycle.kills_in(100), Some(2_000), "a grace for each signal");
+    assert_eq!(lifecycle.tick(1_099, true, 0), []);
+    lifecycle.reaped(100, Exit::Code { code: 0 }, 1_099);
+    assert_eq!(lifecycle.tick(1_100, true, 0), [ask(&[1], AskStage::Second)]);
+    lifecycle.asked(true);
+    assert_eq!((lifecycle.tick(2_099, true, 0), lifecycle.kills_in(2_000)), (vec![], Some(100)));
+    assert_eq!(lifecycle.tick(2_100, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
+    assert_eq!(lifecycle.kills_in(2_100), None);
+    // Progress to the limit: the second signal has its grace all the same.
+    let mut lifecycle = running(1);
+    lifecycle.stop(StopMode::Clean, 1_000, "console", 0);
+    lifecycle.asked(true);
+    for now in (100..=4_900).step_by(300) {
+        lifecycle.progressed(now);
+        let asked = lifecycle.tick(now, true, 0);
+        assert_eq!(asked.contains(&ask(&[0], AskStage::Second)), now == 4_000, "{now}");
+    }
+    assert_eq!(lifecycle.tick(5_000, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
+    // A harder stop sends one signal.
+    let mut lifecycle = running(1);
+    lifecycle.stop(StopMode::Terminate, 1_000, "console", 0);
+    lifecycle.asked(true);
+    assert_eq!(lifecycle.tick(1_000, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
+}
+
+#[test]
+fn life_3_order_is_repeated_without_another_signal() {
+    let mut lifecycle = running(1);
+    lifecycle.stop(StopMode::Clean, 4_000, "console", 0);
+    let shorter = lifecycle.stop(StopMode::Clean, 500, "lease", 1_000);
+    assert!(!shorter.contains(&ask(&[0], AskStage::First)) && !shorter.is_empty(), "{shorter:?}");
+    assert_eq!(lifecycle.tick(1_499, true, 0), []);
+    assert_eq!(lifecycle.tick(1_500, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
+    // A harder one begins its own grace.
+    let mut lifecycle = running(1);
+    lifecycle.stop(StopMode::Clean, 4_000, "console", 0);
+    assert!(
+        lifecycle
+            .stop(StopMode::Terminate, 500, "console", 3_900)
+            .contains(&LifecycleAction::SignalAll(libc::SIGTERM))
+    );
+    assert_eq!(lifecycle.tick(4_399, true, 0), []);
+    assert_eq!(lifecycle.tick(4_400, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
+}
+
+#[test]
+fn rank_long_inside_a_collective_is_asked_as_blocked() {
+    let sample = |age_ms: u64, left: u64| {
+        let collective = CollectiveSample { entered: 4, left, age_ms, ..CollectiveSample::default() };
+        let rank = RankSample {
+            rank: Rank(1),
+            pid: 101,
+            state: 'S',
+            cpu_percent: 0.0,
+            rss: 0,
+            children: 0,
+            wchan: String::new(),
+            gpu: None,
+            gpu_memory: None,
+            gpu_share: None,
+            page: Some(PageSample { collective, ..PageSample::default() }),
+            signals: Default::default(),
+        };
+        HostSample { ranks: vec![rank], ..HostSample::default() }
+    };
+    for (age_ms, left, blocked) in [(60_000, 3, true), (60_000, 4, false), (500, 3, false)] {
+        let mut lifecycle = running(2);
+        lifecycle.observed(&sample(age_ms, left));
+        let actions = lifecycle.stop(StopMode::Clean, 1_000, "console", 0);
+        let asked = actions.iter().find_map(|action| match action {
+            LifecycleAction::AskRanks(asked, _) => Some(asked.iter().map(|rank| rank.blocked).collect()),
+            _ => None,
+        });
+        assert_eq!(asked, Some(vec![false, blocked]), "{age_ms} {left}");
+    }
+}
+
+#[test]
+fn crash_after_the_program_returned_is_no_failure() {
+    let segfault = || Exit::Signal { signal: libc::SIGSEGV, out_of_memory: false };
+    for (returned, fails) in [(false, true), (true, false)] {
+        let mut lifecycle = running(2);
+        lifecycle.returned(Rank(0), returned);
+        lifecycle.reaped(100, segfault(), 1_000);
+        lifecycle.exit_info(Rank(0), vec![], 1_000);
+        assert_eq!(!lifecycle.tick(1_000_000, false, 15_000).is_empty(), fails, "{returned}");
+    }
+}
+
+#[test]
+fn checkpoints_are_recorded_before_the_end() {
+    let mut lifecycle = running(1);
+    lifecycle.reaped(100, Exit::Code { code: 0 }, 1);
+    lifecycle.exit_info(Rank(0), vec![], 1);
+    let file = CheckpointFile { path: "/w/a.pt".into(), ..CheckpointFile::default() };
+    let found = ScanOutcome { checkpoints: Some((vec![file.clone()], true)), ..ScanOutcome::default() };
+    let actions = lifecycle.scanned(found, 2);
+    let files = RecordEvent::CheckpointFiles { files: vec![file], complete: true };
+    assert_eq!(actions[1], LifecycleAction::Record(files));
+    assert!(matches!(actions[2], LifecycleAction::Record(RecordEvent::Stopped { .. })));
+}
+
+#[test]
 fn life_3_stop_gets_harder_never_softer() {
     let mut lifecycle = running(1);
     assert!(!lifecycle.stop(StopMode::Terminate, 5000, "a", 0).is_empty());
@@ -200,7 +317,7 @@ fn life_3_stop_gets_harder_never_softer() {
     let reported = lifecycle.exit_info(Rank(0), vec![], 0);
     assert!(matches!(&reported[1], LifecycleAction::Record(RecordEvent::RankExited { stopping: true, .. })));
     assert_eq!(
-        stopped(&lifecycle.scanned(vec![], vec![], 10)),
+        stopped(&lifecycle.scanned(scan(vec![]), 10)),
         Some((vec![], 10)),
         "counted from the first order"
     );
@@ -214,18 +331,18 @@ fn life_2_nothing_begins_beside_what_is_left() {
     assert!(lifecycle.launch(spec(1, 1)).is_err());
     lifecycle.reaped(100, SIGKILLED, 1);
     lifecycle.exit_info(Rank(0), vec![], 0);
-    assert_eq!(stopped(&lifecycle.scanned(vec![survivor()], vec![], 2)), Some((vec![survivor()], 1)));
+    assert_eq!(stopped(&lifecycle.scanned(scan(vec![survivor()]), 2)), Some((vec![survivor()], 1)));
     assert!(lifecycle.launch(spec(1, 1)).is_err());
     assert_eq!(lifecycle.tick(1002, true, 0), [LifecycleAction::VerifyStop]);
-    assert_eq!(lifecycle.scanned(vec![survivor()], vec![], 1003), [], "reported once");
+    assert_eq!(lifecycle.scanned(scan(vec![survivor()]), 1003), [], "reported once");
     assert!(lifecycle.stop(StopMode::Kill, 0, "console", 1500).contains(&LifecycleAction::VerifyStop));
     assert_eq!(
-        stopped(&lifecycle.scanned(vec![survivor()], vec![], 1501)).unwrap().0,
+        stopped(&lifecycle.scanned(scan(vec![survivor()]), 1501)).unwrap().0,
         [survivor()],
         "an order is answered"
     );
     assert_eq!(lifecycle.tick(2501, true, 0), [LifecycleAction::VerifyStop]);
-    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 2502)).unwrap().0, []);
+    assert_eq!(stopped(&lifecycle.scanned(scan(vec![]), 2502)).unwrap().0, []);
     assert!(lifecycle.launch(spec(1, 1)).is_ok());
 }
 
@@ -262,7 +379,7 @@ fn rank_spawned_after_the_order_is_stopped_too() {
     lifecycle.launch(spec(0, 1)).unwrap();
     lifecycle.stop(StopMode::Clean, 1000, "console", 0);
     let actions = lifecycle.spawned(Rank(0), Ok(ident(0)), 1);
-    assert!(actions.contains(&LifecycleAction::SignalRanks(vec![ident(0)], libc::SIGTERM)));
+    assert!(actions.contains(&ask(&[0], AskStage::First)));
 }
 
 #[test]
@@ -280,7 +397,7 @@ fn program_that_does_not_exist_is_an_end_like_others() {
 fn order_without_a_run_is_answered() {
     let mut lifecycle = Lifecycle::default();
     assert!(lifecycle.stop(StopMode::Kill, 0, "console", 5).contains(&LifecycleAction::VerifyStop));
-    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 9)), Some((vec![], 4)));
+    assert_eq!(stopped(&lifecycle.scanned(scan(vec![]), 9)), Some((vec![], 4)));
     assert!(lifecycle.launch(spec(0, 1)).is_ok());
 }
 
@@ -289,11 +406,11 @@ fn process_that_resists_sigkill_is_reported() {
     let mut lifecycle = running(1);
     lifecycle.stop(StopMode::Kill, 0, "console", 0);
     assert_eq!(lifecycle.tick(KILL_PATIENCE_MS, true, 0), [LifecycleAction::VerifyStop]);
-    assert_eq!(stopped(&lifecycle.scanned(vec![survivor()], vec![], 10_001)).unwrap().0, [survivor()]);
+    assert_eq!(stopped(&lifecycle.scanned(scan(vec![survivor()]), 10_001)).unwrap().0, [survivor()]);
     lifecycle.reaped(100, SIGKILLED, 10_500);
     lifecycle.exit_info(Rank(0), vec![], 0);
     lifecycle.tick(12_000, true, 0);
-    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 12_001)).unwrap().0, []);
+    assert_eq!(stopped(&lifecycle.scanned(scan(vec![]), 12_001)).unwrap().0, []);
 }
 
 #[test]
@@ -330,7 +447,7 @@ fn survivors_of_a_dead_agent_block_the_next_launch() {
     lifecycle.close_former(vec![survivor()]);
     assert!(lifecycle.launch(spec(1, 1)).is_err());
     assert_eq!(lifecycle.tick(SCAN_AGAIN_MS, true, 0), [LifecycleAction::VerifyStop]);
-    assert_eq!(stopped(&lifecycle.scanned(vec![], vec![], 1500)).unwrap().0, []);
+    assert_eq!(stopped(&lifecycle.scanned(scan(vec![]), 1500)).unwrap().0, []);
     assert!(lifecycle.launch(spec(1, 1)).is_ok());
 }
 
@@ -342,7 +459,7 @@ fn spool_6_change_is_saved_before_it_is_recorded() {
     changes.push(lifecycle.spawned(Rank(0), Ok(ident(0)), 0));
     lifecycle.reaped(100, Exit::Code { code: 0 }, 10);
     changes.push(lifecycle.exit_info(Rank(0), Vec::new(), 10));
-    changes.push(lifecycle.scanned(Vec::new(), Vec::new(), 20));
+    changes.push(lifecycle.scanned(scan(Vec::new()), 20));
     for actions in changes {
         let at = |is_sought: fn(&LifecycleAction) -> bool| actions.iter().position(is_sought).unwrap();
         let (saved, recorded) =

@@ -162,6 +162,13 @@ impl InspectionLog {
     }
 }
 
+/// The frame belongs to the hook that agents put before a program: its files in the folder of the run.
+pub(crate) fn is_of_hook(frame: &Frame) -> bool {
+    let file = frame.file.as_deref().unwrap_or_default();
+    let name = file.rsplit_once("/python/").map_or("", |(_, name)| name);
+    name == "sitecustomize.py" || name.starts_with("rankdeck") && name.ends_with(".py")
+}
+
 /// The frame belongs to the program, not to a library below it.
 pub(crate) fn is_own(frame: &Frame) -> bool {
     const FOREIGN: [&str; 17] = [
@@ -186,7 +193,7 @@ pub(crate) fn is_own(frame: &Frame) -> bool {
     frame.file.as_deref().is_some_and(|file| {
         let source =
             [".py", ".rs", ".cc", ".cpp", ".c", ".cu", ".h", ".pyx"].iter().any(|end| file.ends_with(end));
-        source && !FOREIGN.iter().any(|part| file.contains(part))
+        source && !is_of_hook(frame) && !FOREIGN.iter().any(|part| file.contains(part))
     })
 }
 
@@ -194,7 +201,7 @@ pub(crate) fn is_own(frame: &Frame) -> bool {
 fn own_frame(inspection: &Inspection) -> Option<(&Frame, &str, String)> {
     let stacks = || inspection.threads.iter().filter(|thread| thread.how != StackMethod::Kernel);
     // A Python program's own lines are in its interpreter frames; native frames below them are the library's.
-    let python = stacks().filter(|thread| thread.how == StackMethod::Python);
+    let python = main_stack(inspection).into_iter().chain(stacks().filter(|thread| thread.how == StackMethod::Python));
     // Other threads wait for work most of the time; where they do is irrelevant.
     let main = inspection.pid.or_else(|| inspection.threads.first().map(|thread| thread.tid));
     let native = stacks().filter(|thread| thread.how == StackMethod::Native && Some(thread.tid) == main);
@@ -246,6 +253,29 @@ mod tests {
 
     fn latest(log: &InspectionLog, rank: u32) -> Option<&Inspection> {
         log.of_rank(Rank(rank))?.latest.as_ref()
+    }
+
+    #[test]
+    fn frames_of_the_hook_are_never_the_place() {
+        let frame = |file: &str| Frame { file: Some(file.into()), line: Some(3), ..Frame::default() };
+        for file in ["/r/python/sitecustomize.py", "/r/python/rankdeck_hook.py", "/r/python/rankdeck.py"] {
+            assert!(is_of_hook(&frame(file)) && !is_own(&frame(file)), "{file}");
+        }
+        for file in ["/w/rankdeck_train.py", "/w/python/train.py", "/w/python/a/rankdeck.py"] {
+            assert!(is_own(&frame(file)), "{file}");
+        }
+        let stack = |tid, files: [&str; 2]| ThreadStack {
+            tid,
+            how: StackMethod::Python,
+            frames: files.map(frame).into(),
+            ..ThreadStack::default()
+        };
+        let threads = vec![
+            stack(8, ["/w/writer.py", "/w/train.py"]),
+            stack(7, ["/r/python/rankdeck_hook.py", "/w/train.py"]),
+        ];
+        let inspection = Inspection { pid: Some(7), threads, ..Inspection::default() };
+        assert_eq!(user_frame(&inspection).as_deref(), Some("/w/train.py:3"), "the main thread's");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::model::{Model, RankInspection, RankLife, RankModel};
 use crate::reason::{self, SentenceForm, VerdictKind, fill};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::Assessment;
-use crate::watch::history::inspections::{is_own, user_frame};
+use crate::watch::history::inspections::{is_of_hook, is_own, user_frame};
 use crate::watch::history::movement;
 use crate::watch::history::run_view::{self, RankView, RunView};
 use crate::watch::patterns::network::unanswered;
@@ -198,6 +198,7 @@ fn stack(inspection: &Inspection) -> Vec<String> {
     let first = threads.clone().next();
     let frames = first.into_iter().flat_map(|thread| &thread.frames);
     frames
+        .filter(|frame| !is_of_hook(frame))
         .enumerate()
         .filter(|(depth, frame)| (*depth < TOP_FRAMES && !is_of_rust(frame)) || is_own(frame))
         .take(FRAMES)

@@ -17,6 +17,8 @@ use rankdeck_types::words;
 
 /// Most log lines in the evidence.
 const LOG_LINES: usize = 6;
+/// Most characters of an error message with its cause.
+const SHOWN: usize = 700;
 
 /// The driver's errors of the rank's GPU.
 fn gpu_complaint(model: &Model, rank: Rank) -> Option<String> {
@@ -38,7 +40,7 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &AbnormalExit<'_>) -> Verdi
     }
     let shown = exit.message(message.shown(), last_lines);
     if !shown.is_empty() {
-        ended.push_str(&format!(": {}", words::clip(&words::clean_output(shown), 300)));
+        ended.push_str(&format!(": {}", words::clip(&words::clean_output(shown), SHOWN)));
     }
     let assessment = death.assessment();
     let secondary = match victim_of {

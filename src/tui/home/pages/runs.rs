@@ -239,7 +239,7 @@ fn stop_question(row: &RunRow) -> Confirmation {
             "{ranks} alive without an agent. Their processes are killed. Every host verifies that none is left."
         ),
         _ => format!(
-            "{ranks} alive. They get SIGTERM and can save a checkpoint. Every host verifies that no process is left."
+            "{ranks} alive. They get a signal and can save a checkpoint. Every host verifies that no process is left."
         ),
     };
     let text = vec![format!("{run} on {}", row.summary.hosts.join(", ")), effect];

@@ -123,8 +123,11 @@ pub fn stop(model: &Model) -> Confirm {
     let how = own.map_or_else(
         || "All ranks stop after the same iteration. Rank 0 saves a checkpoint.".to_owned(),
         |plan| {
-            let grace = words::duration(plan.experiment.launch.stop_grace_s);
-            format!("Sends SIGTERM to every rank, then SIGKILL {grace} after its last progress.")
+            let launch = &plan.experiment.launch;
+            let grace = words::duration(launch.stop_grace_s);
+            let signal = launch.stop_signal.map(|signal| words::signal_name(signal.number()));
+            let signal = signal.as_deref().unwrap_or("SIGTERM or SIGINT");
+            format!("Sends {signal} to every rank, then SIGKILL {grace} after its last progress.")
         },
     );
     let mut text = vec![targets(model), how, "Each host then verifies that no process is left.".into()];
